@@ -1,0 +1,36 @@
+# What every target of ours shares: warnings as errors, include root, sanitizers.
+
+include(CheckCXXCompilerFlag)
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(sparsed_options INTERFACE)
+target_compile_options(sparsed_options INTERFACE -Wall -Wextra -Werror)
+target_include_directories(sparsed_options INTERFACE ${PROJECT_SOURCE_DIR})
+if(SPARSED_SANITIZER)
+  target_compile_options(sparsed_options INTERFACE
+    -fsanitize=${SPARSED_SANITIZER} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  target_link_options(sparsed_options INTERFACE -fsanitize=${SPARSED_SANITIZER})
+endif()
+
+# sparsed_library(NAME SOURCES... [DEPS libs...]): a static library of one room.
+function(sparsed_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PUBLIC sparsed_options ${ARG_DEPS})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# sparsed_test(NAME SOURCES... [DEPS libs...] [LABELS l...]): a GoogleTest program run by ctest as NAME.
+function(sparsed_test name)
+  cmake_parse_arguments(ARG "" "" "DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE sparsed_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE
+    SPARSED_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
+    SPARSED_SHARED_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,98 @@
+// Typed, contiguous, reference-counted arrays: what every layout consists of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace sparsed {
+
+enum class ElementType : uint8_t { kI32 = 1, kI64 = 2, kF32 = 3, kF64 = 4 };
+
+/// Bytes of one element.
+constexpr size_t SizeOf(ElementType type) {
+  return type == ElementType::kI32 || type == ElementType::kF32 ? 4 : 8;
+}
+
+/// "i32", "i64", "f32", "f64".
+std::string_view Name(ElementType type);
+
+template <typename T>
+constexpr ElementType ElementTypeOf();
+template <>
+constexpr ElementType ElementTypeOf<int32_t>() {
+  return ElementType::kI32;
+}
+template <>
+constexpr ElementType ElementTypeOf<int64_t>() {
+  return ElementType::kI64;
+}
+template <>
+constexpr ElementType ElementTypeOf<float>() {
+  return ElementType::kF32;
+}
+template <>
+constexpr ElementType ElementTypeOf<double>() {
+  return ElementType::kF64;
+}
+
+/// Bytes aligned to 64. Copies share them; the last one frees them (or gives them back to whoever
+/// lent them).
+class Buffer {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  Buffer() = default;
+  /// Adopts `data`, whose deleter returns the bytes to their owner.
+  Buffer(std::shared_ptr<std::byte> data, size_t size) : data_(std::move(data)), size_(size) {}
+
+  const std::byte* data() const { return data_.get(); }
+  /// Only for whoever fills it, before it is shared.
+  std::byte* mutable_data() { return data_.get(); }
+  size_t size() const { return size_; }
+
+ private:
+  std::shared_ptr<std::byte> data_;
+  size_t size_ = 0;
+};
+
+/// Where buffers come from. The engine's counts them against a budget. Thread-safe.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  /// `bytes` uninitialised bytes; RESOURCE_EXHAUSTED, with what was asked for and what is left, if
+  /// they are not to be had.
+  virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
+};
+
+/// The plain heap, unlimited; for tests and benchmarks.
+MemorySource& HeapMemory();
+
+/// A named array. Immutable once it is part of a layout.
+struct Array {
+  std::string name;
+  ElementType type = ElementType::kI32;
+  int64_t length = 0;  ///< in elements
+  Buffer buffer;       ///< at least length * SizeOf(type) bytes
+
+  size_t bytes() const { return static_cast<size_t>(length) * SizeOf(type); }
+  template <typename T>
+  std::span<const T> As() const {
+    return {reinterpret_cast<const T*>(buffer.data()), static_cast<size_t>(length)};
+  }
+  template <typename T>
+  std::span<T> MutableAs() {
+    return {reinterpret_cast<T*>(buffer.mutable_data()), static_cast<size_t>(length)};
+  }
+};
+
+/// An uninitialised array of `length` elements.
+absl::StatusOr<Array> AllocateArray(MemorySource& memory, std::string_view name, ElementType type,
+                                    int64_t length);
+
+}  // namespace sparsed

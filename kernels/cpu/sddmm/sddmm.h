@@ -1,0 +1,11 @@
+// The CPU's sddmm kernels, for kernel_table.cc. Each is described in its file.
+#pragma once
+
+#include "kernels/kernel_table.h"
+
+namespace sparsed::cpu {
+
+SddmmKernel CsrSddmm();
+SddmmKernel AsptSddmm();
+
+}  // namespace sparsed::cpu

@@ -1,0 +1,12 @@
+// The CPU's spgemm kernels, for kernel_table.cc. Each is described in its file.
+#pragma once
+
+#include "kernels/kernel_table.h"
+
+namespace sparsed::cpu {
+
+SpgemmKernel RowGroupsSpgemm();
+SpgemmKernel HashSpgemm();
+SpgemmKernel DenseSpgemm();
+
+}  // namespace sparsed::cpu

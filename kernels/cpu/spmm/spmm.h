@@ -1,0 +1,12 @@
+// The CPU's spmm kernels, for kernel_table.cc. Each is described in its file.
+#pragma once
+
+#include "kernels/kernel_table.h"
+
+namespace sparsed::cpu {
+
+SpmmKernel CsrSpmm();
+SpmmKernel CsrTransposedSpmm();
+SpmmKernel AsptSpmm();
+
+}  // namespace sparsed::cpu

@@ -1,0 +1,101 @@
+// Every kernel by name. Adding one is a file and a line in kernel_table.cc; what is not built is
+// not in the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "kernels/formats/csr.h"
+#include "kernels/layout.h"
+#include "kernels/problem.h"
+
+namespace sparsed {
+
+/// C[M,K] = alpha * op(S) * B + beta * C. With beta == 0, C's old contents are not read (they may
+/// be NaN). Shapes, types and aliasing (C overlaps nothing) were checked by the caller.
+struct SpmmArguments {
+  const Layout& layout;
+  const void* values;  ///< layout.value_slots elements of problem.type
+  ConstDense b;
+  Dense c;
+  double alpha = 1;
+  double beta = 0;
+};
+
+/// O = S .* (A[M,K] * B[N,K]^T): one value for each nonzero, in the CSR order that the layout was
+/// built from.
+struct SddmmArguments {
+  const Layout& layout;
+  const void* values;  ///< layout.value_slots elements; null: S is a mask only
+  ConstDense a;
+  ConstDense b;
+  void* out;  ///< layout.nnz elements
+};
+
+/// C = S * T over plain CSR of both.
+struct SpgemmArguments {
+  CsrView left;
+  const void* left_values;
+  CsrView right;
+  const void* right_values;
+};
+
+struct SpmmKernel {
+  std::string_view name;         ///< "cpu.csr.row_balanced"
+  std::string_view layout_kind;  ///< "csr"
+  DeviceKind device;
+  bool deterministic;  ///< same bits for the same thread count and for every run
+  bool (*supports)(const Problem&, const Layout&);
+  size_t (*workspace)(const Problem&, const Layout&, int threads);  ///< bytes
+  absl::Status (*run)(const Context&, const Problem&, const SpmmArguments&);
+};
+
+struct SddmmKernel {
+  std::string_view name;
+  std::string_view layout_kind;
+  DeviceKind device;
+  bool deterministic;
+  bool (*supports)(const Problem&, const Layout&);
+  size_t (*workspace)(const Problem&, const Layout&, int threads);
+  absl::Status (*run)(const Context&, const Problem&, const SddmmArguments&);
+};
+
+/// The result's size depends on the data: the engine calls `analyse`, allocates, optionally
+/// `symbolic`, allocates, then `numeric` over ranges of rows, streaming each range out before or
+/// while the next is computed.
+struct SpgemmKernel {
+  std::string_view name;  ///< "cpu.csr.row_groups"
+  DeviceKind device;
+  bool deterministic;
+  bool (*supports)(const Problem&);
+  size_t (*workspace)(const Problem&, const SpgemmArguments&, int threads);
+  /// row_bounds[i] = an upper bound of the nonzeros of C's row i (the smaller of its products and
+  /// N), and in *products the number of multiplications in all. `row_bounds` has M elements.
+  absl::Status (*analyse)(const Context&, const SpgemmArguments&, std::span<int64_t> row_bounds,
+                          int64_t* products);
+  /// row_nnz[i - range.begin] = exact nonzeros of row i (numerical cancellation keeps an entry).
+  absl::Status (*symbolic)(const Context&, const SpgemmArguments&, RowRange range,
+                           std::span<int64_t> row_nnz);
+  /// Computes rows of `range`. Row i's entries, ascending by column, go to positions row_begin[i -
+  /// range.begin] and on of `column_indices` and `values`; there is room for its bound (or its
+  /// exact count, if known) there. row_nnz[i - range.begin] receives the exact count.
+  absl::Status (*numeric)(const Context&, const Problem&, const SpgemmArguments&, RowRange range,
+                          std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                          std::span<int64_t> row_nnz);
+};
+
+/// Plain CSR's kernel of an operation comes first: it is the default plan and the baseline of every
+/// trial.
+std::span<const SpmmKernel> SpmmKernels();
+std::span<const SddmmKernel> SddmmKernels();
+std::span<const SpgemmKernel> SpgemmKernels();
+
+/// Null if there is none of that name.
+const SpmmKernel* FindSpmmKernel(std::string_view name);
+const SddmmKernel* FindSddmmKernel(std::string_view name);
+const SpgemmKernel* FindSpgemmKernel(std::string_view name);
+
+}  // namespace sparsed

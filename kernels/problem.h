@@ -1,0 +1,75 @@
+// Problems, contexts and operands: what kernels are asked and what they work with.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/array.h"
+
+namespace sparsed {
+
+enum class Operation : uint8_t { kSpmm = 1, kSddmm = 2, kSpgemm = 3 };
+/// "spmm", "sddmm", "spgemm".
+std::string_view Name(Operation operation);
+
+enum class DeviceKind : uint8_t { kCpu = 1, kCuda = 2 };
+/// "cpu", "cuda".
+std::string_view Name(DeviceKind kind);
+
+/// An operation with its sizes, types and options.
+struct Problem {
+  Operation operation = Operation::kSpmm;
+  bool transposed = false;  ///< SpMM with S^T, S as the layout holds it
+  ElementType type = ElementType::kF32;
+  int64_t k = 0;  ///< width of the dense operand; 0 for SpGEMM
+  DeviceKind device = DeviceKind::kCpu;
+};
+
+/// A class of problems that share a plan: as Problem, K rounded up to 8, 16, 32, 64, 128, 256, 512
+/// or 1024 (wider ones share 1024). Ordered, hashable by its text.
+struct ProblemClass {
+  Operation operation = Operation::kSpmm;
+  bool transposed = false;
+  ElementType type = ElementType::kF32;
+  int32_t k_bucket = 0;
+  DeviceKind device = DeviceKind::kCpu;
+
+  friend auto operator<=>(const ProblemClass&, const ProblemClass&) = default;
+};
+ProblemClass ClassOf(const Problem& problem);
+/// "spmm f32 k<=128 cpu", "spmm^T f32 k<=128 cpu".
+std::string ToString(const ProblemClass& c);
+
+/// What a kernel may use. It allocates nothing, logs nothing, reads no clock.
+struct Context {
+  int threads = 1;                          ///< OpenMP team size; the caller's thread owns the team
+  std::span<std::byte> workspace;           ///< at least workspace(...) bytes, aligned to 64
+  const std::atomic<bool>* stop = nullptr;  ///< if it becomes true, return CANCELLED soon
+  bool stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
+};
+
+/// Row-major dense matrices; leading dimension in elements, >= cols. Not owned.
+struct ConstDense {
+  const void* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t leading_dimension = 0;
+};
+struct Dense {
+  void* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t leading_dimension = 0;
+};
+
+/// Rows [begin, end).
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+}  // namespace sparsed

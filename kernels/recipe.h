@@ -1,0 +1,67 @@
+// Recipes: the steps that turn plain CSR into a layout, as text, and the builder that follows them.
+//
+//   recipe := step { " > " step } ;  step := name [ "(" [ option { "," option } ] ")" ]
+//   option := key "=" integer | flag
+//
+// Steps: csr, transpose, lsh_cluster(siglen=,bsize=,max_cluster=), aspt(panel=,min_dense=),
+// lsh_cluster(remainder). "csr" alone is plain CSR; "lsh_cluster(...)" alone is CSR with permuted
+// rows; "transpose" is CSR of S^T. Canonical text has every parameter spelt out, so that equal
+// recipes have equal text.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/array.h"
+#include "kernels/formats/csr.h"
+#include "kernels/layout.h"
+
+namespace sparsed {
+
+struct RecipeStep {
+  std::string name;
+  std::vector<std::pair<std::string, int64_t>> parameters;  ///< flags have value 1
+};
+
+struct Recipe {
+  std::vector<RecipeStep> steps;
+};
+
+/// INVALID_ARGUMENT names the step or parameter that is unknown and what is known.
+absl::StatusOr<Recipe> ParseRecipe(std::string_view text);
+/// Canonical text, defaults filled in.
+std::string ToString(const Recipe& recipe);
+
+/// What a builder may use, and whom it tells.
+struct BuildContext {
+  int threads = 1;
+  MemorySource* memory = nullptr;  ///< for the result and for scratch: what bounds the preparation
+  const std::atomic<bool>* stop =
+      nullptr;  ///< if it becomes true, the builder returns CANCELLED soon
+  /// Called now and then from the building thread: stage ("lsh_cluster", "aspt", ...), units done
+  /// and in all.
+  std::function<void(std::string_view stage, int64_t done, int64_t total)> progress;
+
+  bool stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
+};
+
+/// A layout, or the reason why the recipe would bring nothing for this pattern.
+struct BuiltLayout {
+  Layout layout;
+  bool skipped = false;  ///< a skip rule said so: no layout
+  std::string notes;  ///< what each step found, in a sentence each ("dense ratio 0.71 > 0.10: first
+                      ///< round skipped")
+};
+
+/// Builds a layout from a valid plain CSR pattern.
+/// Errors: RESOURCE_EXHAUSTED (memory), CANCELLED.
+absl::StatusOr<BuiltLayout> BuildLayout(const Recipe& recipe, const CsrView& csr,
+                                        const BuildContext& context);
+
+}  // namespace sparsed

@@ -1,0 +1,33 @@
+// What each operation means: plain loops in float64 over plain CSR. The oracle of every kernel
+// test; never fast.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/formats/csr.h"
+#include "kernels/problem.h"
+
+namespace sparsed::reference {
+
+/// C = alpha * op(S) * B + beta * C; C has rows(op(S)) x k elements, leading dimension k. If beta
+/// is 0, C is only written. `magnitude`, if not null, receives for each element sum |s||b| *
+/// |alpha| + |beta * c|: what a forward error bound scales with.
+void Spmm(const CsrView& s, const double* values, bool transposed, const double* b, int64_t ldb,
+          int64_t k, double alpha, double beta, double* c, double* magnitude = nullptr);
+
+/// O[p] = values[p] * dot(A[row], B[col]); values null: 1. `magnitude` likewise.
+void Sddmm(const CsrView& s, const double* values, const double* a, int64_t lda, const double* b,
+           int64_t ldb, int64_t k, double* out, double* magnitude = nullptr);
+
+struct SparseResult {
+  std::vector<int64_t> row_offsets;
+  std::vector<int32_t> column_indices;
+  std::vector<double> values;
+  std::vector<double> magnitudes;
+};
+/// C = S * T, rows sorted; entries that cancel to zero are kept.
+SparseResult Spgemm(const CsrView& s, const double* s_values, const CsrView& t,
+                    const double* t_values);
+
+}  // namespace sparsed::reference
