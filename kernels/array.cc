@@ -4,8 +4,9 @@
 #include <limits>
 #include <new>
 
+#include <fmt/format.h>
+
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 
 namespace sparsed {
 
@@ -33,7 +34,7 @@ class Heap final : public MemorySource {
         ::operator new (bytes, std::align_val_t{Buffer::kAlignment}, std::nothrow));
     if (data == nullptr) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("the operating system refused ", bytes, " bytes of memory"));
+          fmt::format("the operating system refused {} bytes of memory", bytes));
     }
     return Buffer(
         std::shared_ptr<std::byte>(
@@ -54,7 +55,7 @@ absl::StatusOr<Array> AllocateArray(MemorySource& memory, std::string_view name,
                                     int64_t length) {
   if (length < 0 || length > std::numeric_limits<int64_t>::max() / 8) {
     return absl::InvalidArgumentError(
-        absl::StrCat("array '", name, "' cannot have ", length, " elements"));
+        fmt::format("array '{}' cannot have {} elements", name, length));
   }
   Array array{std::string(name), type, length, {}};
   absl::StatusOr<Buffer> buffer = memory.Allocate(array.bytes());
