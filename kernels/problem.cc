@@ -1,0 +1,51 @@
+#include "kernels/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace sparsed {
+
+std::string_view Name(Operation operation) {
+  switch (operation) {
+    case Operation::kSpmm:
+      return "spmm";
+    case Operation::kSddmm:
+      return "sddmm";
+    case Operation::kSpgemm:
+      return "spgemm";
+  }
+  return "unknown";
+}
+
+std::string_view Name(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::kCpu:
+      return "cpu";
+    case DeviceKind::kCuda:
+      return "cuda";
+  }
+  return "unknown";
+}
+
+ProblemClass ClassOf(const Problem& problem) {
+  static constexpr int32_t kBuckets[] = {8, 16, 32, 64, 128, 256, 512, 1024};
+  ProblemClass c{problem.operation, problem.transposed, problem.type, 0, problem.device};
+  if (problem.operation != Operation::kSpgemm) {
+    const int32_t* bucket = std::lower_bound(std::begin(kBuckets), std::end(kBuckets), problem.k);
+    c.k_bucket = bucket == std::end(kBuckets) ? kBuckets[std::size(kBuckets) - 1] : *bucket;
+  }
+  return c;
+}
+
+std::string ToString(const ProblemClass& c) {
+  const std::string_view transposed = c.transposed ? "^T" : "";
+  if (c.operation == Operation::kSpgemm) {
+    return fmt::format("{}{} {} {}", Name(c.operation), transposed, Name(c.type), Name(c.device));
+  }
+  return fmt::format("{}{} {} k<={} {}", Name(c.operation), transposed, Name(c.type), c.k_bucket,
+                     Name(c.device));
+}
+
+}  // namespace sparsed
