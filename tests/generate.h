@@ -1,0 +1,80 @@
+// Sparse patterns and values for tests and benchmarks: the same ones for the same seed, everywhere.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/formats/csr.h"
+#include "kernels/layout.h"
+
+namespace sparsed::test {
+
+/// A canonical CSR pattern that owns its arrays.
+struct Pattern {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::vector<int64_t> row_offsets = {0};
+  std::vector<int32_t> column_indices;
+
+  int64_t nnz() const { return static_cast<int64_t>(column_indices.size()); }
+  CsrView view() const { return {rows, cols, row_offsets, column_indices, {}}; }
+};
+
+/// Sorts (row, column) pairs and merges duplicates.
+Pattern FromCoordinates(int64_t rows, int64_t cols,
+                        std::vector<std::pair<int32_t, int32_t>> coordinates);
+
+/// rows x rows, columns [r - half_bandwidth, r + half_bandwidth] where they exist.
+Pattern Band(int64_t rows, int64_t half_bandwidth);
+
+/// 2-D 5-point stencil on a width x height grid.
+Pattern Stencil(int64_t width, int64_t height);
+
+/// `row_nnz` distinct columns in every row, uniformly drawn; row_nnz <= cols.
+Pattern Uniform(int64_t rows, int64_t cols, int64_t row_nnz, uint64_t seed);
+
+/// Graph500's R-MAT: 2^scale rows, edge_factor << scale edges drawn with a, b, c = .57, .19, .19,
+/// ids permuted, duplicates merged.
+Pattern Rmat(int scale, int64_t edge_factor, uint64_t seed);
+
+/// Chung-Lu: `edges` draws of row and column, each with probability proportional to the expected
+/// degree, which follows a power law of `exponent` (> 2); ids permuted, duplicates merged.
+Pattern PowerLaw(int64_t rows, int64_t edges, double exponent, uint64_t seed);
+
+/// Groups of similar rows in random order: each of `clusters` groups of `cluster_rows` rows has a
+/// pool of `pool` columns; each of its rows takes `row_nnz` of them, and `noise` columns from
+/// anywhere.
+Pattern ShuffledClusters(int64_t clusters, int64_t cluster_rows, int64_t cols, int64_t pool,
+                         int64_t row_nnz, int64_t noise, uint64_t seed);
+
+/// The pattern of S^T; `value_source`, if not null, receives for each nonzero where it was in S.
+Pattern Transpose(const Pattern& pattern, std::vector<int64_t>* value_source = nullptr);
+
+/// `count` values uniform in [-1, 1).
+std::vector<double> RandomValues(int64_t count, uint64_t seed);
+
+/// A copy of `values` as an array named `name`, from the heap.
+template <typename T>
+Array MakeArray(std::string_view name, const std::vector<T>& values) {
+  Array array =
+      AllocateArray(HeapMemory(), name, ElementTypeOf<T>(), static_cast<int64_t>(values.size()))
+          .value();
+  std::copy(values.begin(), values.end(), array.MutableAs<T>().begin());
+  return array;
+}
+
+/// The plain "csr" layout of the pattern.
+Layout PlainLayout(const Pattern& pattern);
+
+/// A "csr" layout with the rows in `row_order`; `transposed` makes it one of S^T (row_order then
+/// orders S^T's rows). An empty row_order is the identity.
+Layout PermutedLayout(const Pattern& pattern, const std::vector<int32_t>& row_order,
+                      bool transposed = false);
+
+/// A random order of [0, count).
+std::vector<int32_t> RandomOrder(int64_t count, uint64_t seed);
+
+}  // namespace sparsed::test
