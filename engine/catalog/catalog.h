@@ -1,0 +1,137 @@
+// The catalog: which matrices there are. Entries are immutable versions held by leases.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/catalog/matrix.h"
+#include "engine/memory/array_assembler.h"
+#include "engine/memory/budget.h"
+#include "engine/store/store.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// INVALID_ARGUMENT unless 1 to 255 bytes of [A-Za-z0-9._:/@+-].
+absl::Status ValidateName(std::string_view what, std::string_view name);
+
+/// Largest number of rows or columns: indices are 32-bit and one value is kept for "none".
+inline constexpr int64_t kMaxDimension = 2147483646;
+
+struct UploadHeader {
+  std::string tenant, name;
+  int64_t rows = 0, cols = 0, nnz = 0;
+  ElementType type = ElementType::kF32;
+  ElementType row_offsets_type = ElementType::kI64;
+  bool replace = false;
+  bool sort = false;
+  bool sum_duplicates = false;
+  bool values_are_ones = false;
+  std::string pattern_hash;  ///< empty: not known to the caller
+  std::vector<ProblemClass> expected;
+};
+
+class Catalog;
+
+/// An upload under way. Not thread-safe. Destroying it before Finish leaves nothing behind.
+class Upload {
+ public:
+  enum ArrayIndex : uint32_t { kRowOffsets = 0, kColumnIndices = 1, kValues = 2 };
+
+  /// True if the header's pattern hash is known, so that arrays 0 and 1 are not wanted.
+  bool pattern_known() const { return known_ != nullptr; }
+  /// Where bytes of an array may be written; INVALID_ARGUMENT for an array that is not wanted,
+  /// overlaps, overruns.
+  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
+  /// Validates, hashes, stores, publishes. Blocks on disk and on CPU time: not for a reactor's
+  /// thread.
+  absl::StatusOr<MatrixLease> Finish(int threads);
+
+ private:
+  friend class Catalog;
+  Upload(Catalog& catalog, UploadHeader header) : catalog_(catalog), header_(std::move(header)) {}
+
+  Catalog& catalog_;
+  const UploadHeader header_;
+  std::shared_ptr<Pattern> known_;
+  ArrayAssembler arrays_[3];
+};
+
+struct UpdateHeader {
+  std::string tenant, name;
+  ElementType type = ElementType::kF32;
+  bool durable = false;
+  uint64_t if_version = 0;
+};
+
+/// Replacement values under way. Not thread-safe.
+class ValuesUpdate {
+ public:
+  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
+  /// Refreshes every layout, then publishes the new version. Blocks: not for a reactor's thread.
+  absl::StatusOr<MatrixLease> Finish(int threads);
+
+ private:
+  friend class Catalog;
+  ValuesUpdate(Catalog& catalog, UpdateHeader header, MatrixLease base)
+      : catalog_(catalog), header_(std::move(header)), base_(std::move(base)) {}
+
+  Catalog& catalog_;
+  const UpdateHeader header_;
+  const MatrixLease base_;
+  ArrayAssembler values_;
+};
+
+/// Thread-safe.
+class Catalog {
+ public:
+  Catalog(Store& store, Budget& budget);
+
+  /// Reads the store's rows (not the arrays). Called once, before anything else.
+  absl::Status Restore();
+
+  /// Reserves memory for the arrays at once: RESOURCE_EXHAUSTED now rather than in the middle.
+  /// ALREADY_EXISTS, INVALID_ARGUMENT. Reads only memory.
+  absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(UploadHeader header);
+  absl::StatusOr<std::unique_ptr<ValuesUpdate>> BeginUpdate(UpdateHeader header);
+  /// A matrix made from arrays that are valid canonical CSR (SpGEMM results). Blocks on the disk.
+  absl::StatusOr<MatrixLease> Insert(const UploadHeader& header, Array row_offsets,
+                                     Array column_indices, Array values, int threads);
+
+  absl::StatusOr<MatrixLease> Find(std::string_view tenant, std::string_view name) const;
+  std::vector<MatrixLease> List(std::string_view tenant, std::string_view prefix) const;
+  /// Blocks on the disk.
+  absl::Status Delete(std::string_view tenant, std::string_view name);
+  /// The present versions of every matrix of a pattern.
+  std::vector<MatrixLease> MatricesOf(const Pattern& pattern) const;
+  std::vector<MatrixLease> All() const;
+  int64_t patterns() const;
+
+  /// Called, outside any lock, after a matrix was published by an upload (with the classes that it
+  /// expects) and after the last matrix of a pattern was deleted. Set before the first upload.
+  std::function<void(MatrixLease, const std::vector<ProblemClass>&)> on_published;
+  std::function<void(const std::shared_ptr<Pattern>&)> on_pattern_gone;
+
+ private:
+  friend class Upload;
+  friend class ValuesUpdate;
+  using Key = std::pair<std::string, std::string>;  ///< tenant, name
+
+  Store& store_;
+  Budget& budget_;
+  mutable std::mutex mutex_;
+  std::map<Key, MatrixLease, std::less<>> matrices_;
+  std::map<std::string, std::weak_ptr<Pattern>> patterns_;  ///< by hash
+  std::mutex write_mutex_;  ///< one change of store and map at a time; taken before mutex_, held
+                            ///< while the disk is written
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,117 @@
+// Dense matrices that stay on the server: operands, and results that move nothing.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/memory/array_assembler.h"
+#include "engine/memory/budget.h"
+#include "engine/store/store.h"
+#include "kernels/array.h"
+
+namespace sparsed::engine {
+
+/// Row-major; leading dimension in elements, >= cols.
+struct DenseShape {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t leading_dimension = 0;
+  ElementType type = ElementType::kF32;
+
+  /// Elements of the array that holds it: (rows - 1) * leading_dimension + cols, or 0.
+  int64_t elements() const { return rows == 0 ? 0 : (rows - 1) * leading_dimension + cols; }
+};
+/// INVALID_ARGUMENT for negative sizes, cols < 1, a leading dimension below cols, a type that is no
+/// float, an overflow.
+absl::Status ValidateShape(std::string_view what, const DenseShape& shape);
+
+/// One version of a held dense matrix; immutable.
+struct HeldDense {
+  std::string tenant, name;
+  DenseShape shape;
+  uint64_t version = 1;
+  bool durable = false;
+  std::shared_ptr<class LazyArray> elements;
+};
+using HeldDenseLease = std::shared_ptr<const HeldDense>;
+
+struct PutHeader {
+  std::string tenant, name;
+  DenseShape shape;
+  bool zeros = false;
+  bool durable = false;
+};
+
+class DenseCatalog;
+
+/// A Put under way. Not thread-safe.
+class DensePut {
+ public:
+  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
+  /// Blocks on the disk if durable.
+  absl::StatusOr<HeldDenseLease> Finish();
+
+ private:
+  friend class DenseCatalog;
+  DensePut(DenseCatalog& catalog, PutHeader header)
+      : catalog_(catalog), header_(std::move(header)) {}
+
+  DenseCatalog& catalog_;
+  const PutHeader header_;
+  ArrayAssembler elements_;
+};
+
+/// The right to write one held matrix: from BeginWrite to Publish or destruction. Move-only.
+class DenseWrite {
+ public:
+  DenseWrite() = default;
+  DenseWrite(DenseWrite&& other) noexcept { *this = std::move(other); }
+  DenseWrite& operator=(DenseWrite&& other) noexcept;
+  ~DenseWrite();
+  const HeldDenseLease& base() const { return base_; }
+  /// Makes `elements` (base's shape) the new version. NOT_FOUND if it was deleted, ABORTED if a Put
+  /// replaced it meanwhile.
+  absl::Status Publish(Array elements);
+
+ private:
+  friend class DenseCatalog;
+  DenseCatalog* catalog_ = nullptr;
+  HeldDenseLease base_;
+};
+
+/// Thread-safe.
+class DenseCatalog {
+ public:
+  DenseCatalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
+  absl::Status Restore();
+
+  absl::StatusOr<std::unique_ptr<DensePut>> BeginPut(PutHeader header);
+  absl::StatusOr<HeldDenseLease> Find(std::string_view tenant, std::string_view name) const;
+  std::vector<HeldDenseLease> List(std::string_view tenant, std::string_view prefix) const;
+  /// Blocks on the disk if it was durable.
+  absl::Status Delete(std::string_view tenant, std::string_view name);
+  /// ABORTED while another request writes it.
+  absl::StatusOr<DenseWrite> BeginWrite(std::string_view tenant, std::string_view name);
+  int64_t size() const;
+
+ private:
+  friend class DensePut;
+  friend class DenseWrite;
+  using Key = std::pair<std::string, std::string>;
+
+  Store& store_;
+  Budget& budget_;
+  mutable std::mutex mutex_;
+  std::map<Key, HeldDenseLease, std::less<>> entries_;
+  std::set<Key> writing_;
+  std::mutex write_mutex_;  ///< taken before mutex_, held while the disk is written
+};
+
+}  // namespace sparsed::engine

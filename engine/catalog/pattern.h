@@ -1,0 +1,113 @@
+// Patterns: row offsets and column indices, known by their hash; owners of layouts and plans.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/planning/plan.h"
+#include "kernels/layout.h"
+
+namespace sparsed::engine {
+
+/// An array that is in memory, or on disk and read and verified when it is first needed.
+/// Thread-safe.
+class LazyArray {
+ public:
+  using Loader = std::function<absl::StatusOr<Array>()>;
+  explicit LazyArray(Array array) : array_(std::move(array)), resident_(true) {}
+  explicit LazyArray(Loader loader) : loader_(std::move(loader)) {}
+
+  /// Reads the disk the first time: never on a reactor's thread. DATA_LOSS if it is damaged,
+  /// RESOURCE_EXHAUSTED without memory; a failed read is tried again by the next caller.
+  absl::StatusOr<Array> Get();
+  bool resident() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Loader loader_;
+  Array array_;
+  bool resident_ = false;
+};
+
+enum class PreparationState : uint8_t { kQueued, kPreparing, kReady, kFailed };
+/// "QUEUED", "PREPARING", "READY", "FAILED".
+std::string_view Name(PreparationState state);
+
+/// Where the preparation of a pattern stands.
+struct PreparationStatus {
+  PreparationState state = PreparationState::kQueued;
+  std::string stage;  ///< empty between stages
+  int64_t done = 0;
+  int64_t total = 0;
+  std::string message;  ///< what just happened, for people
+  std::string detail;   ///< the outcome so far: gained, skipped and why, failed
+  double seconds = 0;   ///< spent so far
+};
+
+/// Thread-safe. Lives while a matrix, a request or a preparation holds it.
+class Pattern {
+ public:
+  Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
+          std::shared_ptr<LazyArray> row_offsets, std::shared_ptr<LazyArray> column_indices);
+
+  const std::string& hash() const { return hash_; }
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+  int64_t nnz() const { return nnz_; }
+
+  /// Plain CSR; reads the disk the first time.
+  absl::StatusOr<std::shared_ptr<const Layout>> Csr();
+
+  struct BuiltEntry {
+    std::shared_ptr<const Layout> layout;
+    double build_seconds = 0;
+  };
+  /// Layouts that exist besides plain CSR, by recipe.
+  std::vector<BuiltEntry> Layouts() const;
+  std::shared_ptr<const Layout> FindLayout(const std::string& recipe) const;
+  void AddLayout(std::shared_ptr<const Layout> layout, double build_seconds);
+  /// Requests that hold it keep it alive until they end.
+  void DropLayout(const std::string& recipe);
+
+  PlanTable& plans() { return plans_; }
+  const PlanTable& plans() const { return plans_; }
+
+  PreparationStatus status() const;
+  std::vector<Measurement> measurements() const;
+  void AddMeasurement(Measurement measurement);
+  /// Changes the status and tells every watcher, in order. The lock is held while `change` runs,
+  /// not while watchers are told.
+  void UpdateStatus(const std::function<void(PreparationStatus&)>& change);
+
+  using Watcher = std::function<void(const PreparationStatus&)>;
+  /// Tells `watcher` the present status at once and each change until Unwatch; it must not block or
+  /// call back here.
+  int64_t Watch(Watcher watcher);
+  /// Afterwards the watcher is not called any more (waits for a call in progress on another
+  /// thread).
+  void Unwatch(int64_t id);
+
+ private:
+  const std::string hash_;
+  const int64_t rows_, cols_, nnz_;
+  const std::shared_ptr<LazyArray> row_offsets_, column_indices_;
+  PlanTable plans_;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Layout> csr_;
+  std::map<std::string, BuiltEntry> layouts_;
+  PreparationStatus status_;
+  std::vector<Measurement> measurements_;
+
+  std::mutex watchers_mutex_;  ///< taken before mutex_; orders the calls of watchers
+  std::map<int64_t, Watcher> watchers_;
+  int64_t next_watcher_ = 1;
+};
+
+}  // namespace sparsed::engine

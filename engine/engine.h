@@ -1,0 +1,69 @@
+// The engine: what the service knows, without a wire. The rooms below are wired together here and
+// nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/catalog/catalog.h"
+#include "engine/catalog/dense_catalog.h"
+#include "engine/execution/executor.h"
+#include "engine/memory/budget.h"
+#include "engine/observer.h"
+#include "engine/preparation/preparation.h"
+#include "engine/store/store.h"
+
+namespace sparsed::engine {
+
+struct EngineOptions {
+  std::string data_dir;  ///< empty: in memory
+  int64_t host_memory_bytes = 0;
+  int64_t preparation_memory_bytes = 0;
+  double scrub_interval_seconds = 86400;  ///< between two verifications of all blobs; 0: never
+  ExecutorOptions execution;
+  PreparationOptions preparation;
+};
+
+/// One device that serves, or was asked for and does not.
+struct DeviceFacts {
+  std::string name;         ///< "cpu"
+  std::string description;  ///< model, cores, instruction sets
+  int threads = 0;
+  std::string unavailable;  ///< why not; empty: it serves
+};
+
+class Engine {
+ public:
+  /// Opens the store, restores the catalog, starts lanes and workers. `observer` outlives the
+  /// engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options,
+                                                      Observer& observer);
+  ~Engine();
+
+  Catalog& catalog() { return *catalog_; }
+  DenseCatalog& dense() { return *dense_; }
+  Executor& executor() { return *executor_; }
+  Preparation& preparation() { return *preparation_; }
+  Budget& budget() { return *budget_; }
+  std::vector<DeviceFacts> devices() const;
+  const EngineOptions& options() const { return options_; }
+
+ private:
+  Engine(EngineOptions options) : options_(std::move(options)) {}
+
+  const EngineOptions options_;
+  // In the order of construction; destroyed in reverse.
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Budget> budget_;
+  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<DenseCatalog> dense_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Preparation> preparation_;
+  class Scrubber;
+  std::unique_ptr<Scrubber> scrubber_;
+};
+
+}  // namespace sparsed::engine

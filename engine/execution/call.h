@@ -1,0 +1,127 @@
+// Calls: one compute request from its start to its end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/catalog/dense_catalog.h"
+#include "kernels/array.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// A dense operand as the request names it.
+struct OperandSpec {
+  std::optional<DenseShape> shape;  ///< needed for a streamed one; a held one's must agree
+  std::string held;                 ///< name of a held matrix; empty: it comes in the stream
+  uint32_t stream_array = 0;        ///< array index of its chunks
+};
+
+struct SpmmSpec {
+  std::string tenant, matrix;
+  bool transpose = false;
+  double alpha = 1, beta = 0;
+  OperandSpec b;
+  std::optional<OperandSpec> accumulate;  ///< needed if beta is not 0
+  std::string result_held;  ///< name of the held matrix that receives C; empty: it is streamed
+  int64_t result_leading_dimension = 0;  ///< of a streamed C; 0: K
+  uint64_t timeout_ns = 0;               ///< 0: none
+};
+
+struct SddmmSpec {
+  std::string tenant, matrix;
+  bool unscaled = false;
+  OperandSpec a, b;
+  std::string result_held;  ///< must be nnz x 1
+  uint64_t timeout_ns = 0;
+};
+
+struct SpgemmSpec {
+  std::string tenant, left, right;
+  std::string keep_as;  ///< empty: streamed
+  bool replace = false;
+  bool count_first = false;
+  uint64_t timeout_ns = 0;
+};
+
+struct ArrayFacts {
+  std::string name;
+  ElementType type;
+  int64_t length;  ///< -1: not known yet
+};
+
+struct CallBegin {
+  std::string plan;  ///< "<recipe> / <kernel>"
+  int64_t nnz = 0;   ///< SpGEMM: exact, or -1
+  int64_t rows = 0;  ///< of the result
+  int64_t cols = 0;
+  std::vector<ArrayFacts>
+      arrays;  ///< what OnArray or OnBlock will bring; empty if the result stays here
+};
+
+/// Rows of a streamed sparse result.
+struct ResultBlock {
+  RowRange rows;
+  int64_t nnz_begin = 0;  ///< nonzeros before it
+  Array row_offsets;      ///< i64, one element a row: where the row ends in the whole result
+  Array column_indices;   ///< i32
+  Array values;
+};
+
+/// Nanoseconds. The server adds receive_ns and send_ns.
+struct CallTimings {
+  uint64_t queue_ns = 0;
+  uint64_t to_device_ns = 0;
+  uint64_t kernel_ns = 0;
+  uint64_t from_device_ns = 0;
+};
+
+struct CallEnd {
+  absl::Status status;
+  CallTimings timings;
+  int64_t nnz = 0;       ///< of an SpGEMM result
+  uint64_t version = 0;  ///< of S's values
+};
+
+/// Where a call's results go. Called from one lane at a time, in the order OnBegin, then OnArray or
+/// OnBlocks, then OnEnd exactly once (alone, if the call fails early); implementations do not
+/// block. Kept alive by the call until OnEnd returned.
+class ResultSink {
+ public:
+  virtual ~ResultSink() = default;
+  virtual void OnBegin(CallBegin begin) = 0;
+  /// A whole dense result (index 0): "dense" or "values".
+  virtual void OnArray(uint32_t index, Array array) = 0;
+  /// The call pauses while more than its credit of block bytes is unreleased (Call::Release).
+  virtual void OnBlock(ResultBlock block) = 0;
+  virtual void OnEnd(CallEnd end) = 0;
+};
+
+/// Made by Executor::Begin*, which looked everything up, checked every shape and reserved the
+/// memory for streamed operands. Claim and Submit belong to the thread that feeds it; Cancel and
+/// Release may come from anywhere.
+class Call {
+ public:
+  virtual ~Call() = default;
+  /// Where operand bytes may be written; INVALID_ARGUMENT for an unknown array, overlaps, overruns.
+  virtual absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) = 0;
+  /// All operand bytes have arrived: it may be submitted.
+  virtual bool complete() const = 0;
+  /// Queues it; once. If the queue is full the sink gets OnEnd with RESOURCE_EXHAUSTED before this
+  /// returns.
+  virtual void Submit(std::shared_ptr<ResultSink> sink) = 0;
+  /// Ends it soon with CANCELLED, also while it waits or is paused. Before Submit it only marks it.
+  virtual void Cancel() = 0;
+  /// Why it should end, while it still waits for operand bytes: OK, CANCELLED or DEADLINE_EXCEEDED.
+  virtual absl::Status stopped() const = 0;
+  /// `bytes` of blocks have left.
+  virtual void Release(int64_t bytes) = 0;
+};
+
+}  // namespace sparsed::engine

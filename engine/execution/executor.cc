@@ -1,0 +1,1 @@
+#include "engine/execution/executor.h"

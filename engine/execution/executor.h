@@ -1,0 +1,62 @@
+// Admission, queues and lanes: runs calls on the CPU device.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/catalog/catalog.h"
+#include "engine/catalog/dense_catalog.h"
+#include "engine/execution/call.h"
+#include "engine/memory/budget.h"
+#include "engine/observer.h"
+
+namespace sparsed::engine {
+
+struct ExecutorOptions {
+  int lanes = 1;             ///< calls that run at once
+  int threads_per_lane = 1;  ///< OpenMP team of each
+  int max_queued = 4096;     ///< calls waiting; more is RESOURCE_EXHAUSTED
+  int64_t block_credit_bytes =
+      32 << 20;  ///< unreleased block bytes after which a streamed SpGEMM pauses
+};
+
+/// Lanes: owner threads with a fixed OpenMP team each. Tenants take turns; within a tenant, first
+/// come first served; a long SpGEMM gives way after each row block. Thread-safe.
+class Executor {
+ public:
+  Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
+           Observer& observer);
+  /// Ends what waits with UNAVAILABLE and waits for what runs.
+  ~Executor();
+
+  /// Look up, check, reserve; none of them blocks.
+  absl::StatusOr<std::shared_ptr<Call>> Begin(SpmmSpec spec);
+  absl::StatusOr<std::shared_ptr<Call>> Begin(SddmmSpec spec);
+  absl::StatusOr<std::shared_ptr<Call>> Begin(SpgemmSpec spec);
+
+  /// Runs `work` on a lane once no call waits, and blocks until it has run. For trials: one kernel
+  /// run a time, so that a query waits for one kernel at most. CANCELLED if `stop` becomes true
+  /// first, or the executor is closing.
+  absl::Status RunIdle(const std::function<void(int threads)>& work, const std::atomic<bool>* stop);
+
+  /// Called, outside any lock, when a request's class had no plan of its own. Set before the first
+  /// call.
+  std::function<void(const MatrixLease&, const Problem&)> on_unknown_class;
+
+  int64_t in_flight() const;    ///< begun and not ended
+  int64_t queue_depth() const;  ///< waiting for a lane
+  double busy_seconds() const;  ///< lanes in kernels, trials included
+  const ExecutorOptions& options() const;
+
+  class Impl;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace sparsed::engine

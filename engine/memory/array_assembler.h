@@ -1,0 +1,37 @@
+// Puts chunks that arrive in any order together into one array.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "kernels/array.h"
+
+namespace sparsed::engine {
+
+/// Receives the bytes of one array. Overlaps and bytes beyond the end are refused, gaps are found
+/// at the end. Not thread-safe: one stream feeds it.
+class ArrayAssembler {
+ public:
+  ArrayAssembler() = default;
+  /// `array` is allocated and uninitialised; its name appears in errors.
+  explicit ArrayAssembler(Array array) : array_(std::move(array)) {}
+
+  /// Where `size` bytes at `offset` may be written; INVALID_ARGUMENT on overlap or overrun. The
+  /// range counts as received.
+  absl::StatusOr<std::byte*> Claim(uint64_t offset, uint64_t size);
+  bool complete() const { return received_ == array_.bytes(); }
+  uint64_t received() const { return received_; }
+  /// The whole array; INVALID_ARGUMENT names the first gap. The assembler is empty afterwards.
+  absl::StatusOr<Array> Finish();
+  const Array& array() const { return array_; }
+
+ private:
+  Array array_;
+  uint64_t received_ = 0;
+  std::map<uint64_t, uint64_t> ranges_;  ///< begin -> end of what arrived; neighbours are merged
+};
+
+}  // namespace sparsed::engine

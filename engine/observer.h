@@ -1,0 +1,32 @@
+// What the engine reports while it works; the server turns it into metrics.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// One kernel run of a request (not of a trial).
+struct KernelRun {
+  Operation operation;
+  std::string_view kernel;
+  std::string_view device;
+  double seconds = 0;
+  double flops = 0;  ///< useful floating point operations
+  double floor_seconds =
+      0;  ///< bytes or operations that it had to move or do, over the device's measured rates
+};
+
+/// Called from lanes and workers: implementations are thread-safe and do not block.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void OnKernelRun(const KernelRun&) {}
+  /// A stage of a preparation ended: "features", "lsh_cluster", "aspt", "trial", "restore", ...
+  virtual void OnPreparationStage(std::string_view /*stage*/, double /*seconds*/) {}
+  /// "ready", "failed", "cancelled".
+  virtual void OnPreparationEnd(std::string_view /*state*/) {}
+};
+
+}  // namespace sparsed::engine

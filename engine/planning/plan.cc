@@ -1,0 +1,1 @@
+#include "engine/planning/plan.h"

@@ -1,0 +1,64 @@
+// Plans: which layout and which kernel serve a class of problems on one pattern.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/layout.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// A pure, printable value.
+struct Plan {
+  ProblemClass problem_class;
+  std::string recipe = "csr";
+  std::string kernel;
+  double baseline_ms = 0;  ///< plain CSR for the same problem; 0: not tried
+  double plan_ms = 0;
+  std::string reason;
+
+  /// "<recipe> / <kernel>".
+  std::string ToString() const;
+};
+
+/// One trial: everything that a later, learned selector would want to know of it.
+struct Measurement {
+  ProblemClass problem_class;
+  int64_t k = 0;  ///< the width that was timed
+  std::string recipe;
+  std::string kernel;
+  std::string device = "cpu";
+  double median_ms = 0;
+  double gflops = 0;
+  int runs = 0;
+};
+
+/// A plan with the layout that it needs, alive as long as a request holds this.
+struct ActivePlan {
+  Plan plan;
+  std::shared_ptr<const Layout> layout;  ///< null: plain CSR
+};
+
+/// The plans of one pattern. The preparation writes, requests read; replacing one is atomic.
+/// Thread-safe.
+class PlanTable {
+ public:
+  struct Found {
+    std::shared_ptr<const ActivePlan> plan;  ///< null: nothing near; use plain CSR's default kernel
+    bool exact = false;  ///< false: a plan of a neighbouring class; a trial would be worth it
+  };
+  /// The plan of the class, else of the nearest K with the same operation, transposition and type.
+  Found Find(const ProblemClass& problem_class) const;
+  void Replace(std::shared_ptr<const ActivePlan> plan);
+  std::vector<std::shared_ptr<const ActivePlan>> List() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<ProblemClass, std::shared_ptr<const ActivePlan>> plans_;
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,1 @@
+#include "engine/preparation/preparation.h"

@@ -1,0 +1,54 @@
+// The side path: builds layouts and finds plans while queries are already answered from plain CSR.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/catalog/catalog.h"
+#include "engine/execution/executor.h"
+#include "engine/memory/budget.h"
+#include "engine/observer.h"
+#include "engine/store/store.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+struct PreparationOptions {
+  bool enabled = true;
+  int workers = 1;             ///< jobs at once
+  int threads_per_worker = 1;  ///< OpenMP team of each; they run at low priority (nice)
+  int max_queued =
+      4096;  ///< jobs waiting; the least important is dropped, with a word in its status
+  std::vector<ProblemClass> default_classes;  ///< for uploads that name none (the type is the
+                                              ///< matrix's); empty: SpMM K = 128
+  double trial_budget_ms = 2000;              ///< for all trials of one class
+};
+
+/// Jobs by priority (an upload's before a trial's before a restore's), one a pattern at a time; a
+/// job that is asked for again is merged. Thread-safe.
+class Preparation {
+ public:
+  Preparation(const PreparationOptions& options, Catalog& catalog, Store& store, Budget& budget,
+              Executor& executor, Observer& observer);
+  /// Cancels and waits.
+  ~Preparation();
+
+  /// After an upload: features, candidate recipes, layouts, trials for each class, plans.
+  void Prepare(MatrixLease matrix, std::vector<ProblemClass> classes);
+  /// After a restart: reads back the layouts that plans use, then activates the plans.
+  void Restore(MatrixLease matrix);
+  /// A request of an unknown class ran: trials for it, layouts that it may need.
+  void RequestTrial(MatrixLease matrix, const Problem& problem);
+  /// The pattern's last matrix is gone: its job is cancelled.
+  void Forget(const std::shared_ptr<Pattern>& pattern);
+
+  int64_t pending() const;  ///< waiting or under way
+
+  class Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sparsed::engine
