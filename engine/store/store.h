@@ -1,0 +1,236 @@
+// What survives a restart: patterns, matrices, layouts, plans, measurements and held dense
+// matrices, as rows of a SQLite catalog and a checksummed blob file for each array.
+//
+// A call that returns OK is durable: it survives `kill -9` and a power cut at any point. A call
+// that returns an error, or never returns, has happened wholly or not at all. What it is all kept
+// in, and why that holds, is docs/storage.md.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/store/file_system.h"
+#include "kernels/array.h"
+#include "kernels/layout.h"
+
+namespace sparsed::engine {
+
+class Blob;
+
+/// Whom a stored array belongs to. Unused fields are empty.
+struct ArrayOwner {
+  enum class Kind : uint8_t { kPattern, kMatrix, kLayout, kBuffer };
+  Kind kind = Kind::kPattern;
+  std::string pattern_hash;  ///< kPattern, kMatrix, kLayout
+  std::string tenant;        ///< kMatrix, kBuffer
+  std::string name;          ///< kMatrix, kBuffer
+  std::string recipe;        ///< kLayout
+};
+
+/// An array on disk. Copies share it, and what it refers to stays readable until the last copy is
+/// gone, even if its record is replaced or deleted meanwhile. Copies must be gone before the store.
+struct StoredArray {
+  ArrayOwner owner;
+  std::string name;
+  ElementType type = ElementType::kI32;
+  int64_t length = 0;  ///< in elements
+  std::shared_ptr<const Blob> blob;
+
+  /// False for an array that is not on disk: everything that an in-memory store returns.
+  bool readable() const { return blob != nullptr; }
+};
+
+/// What the preparation of a pattern came to.
+struct PreparationRecord {
+  std::string state;   ///< the catalog's word for it; empty if it never ended
+  std::string detail;  ///< for people
+  double seconds = 0;
+};
+
+struct PatternRecord {
+  std::string hash;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t nnz = 0;
+  StoredArray row_offsets;
+  StoredArray column_indices;
+  PreparationRecord preparation;
+};
+
+struct MatrixRecord {
+  std::string tenant;
+  std::string name;
+  std::string pattern_hash;
+  ElementType type = ElementType::kF32;
+  uint64_t version = 0;  ///< of the values
+  int64_t created_unix_ns = 0;
+  StoredArray values;
+  std::optional<StoredArray> value_order;  ///< none: the caller's order is the canonical one
+};
+
+struct LayoutRecord {
+  std::string pattern_hash;
+  Layout layout;  ///< all but its arrays
+  double build_seconds = 0;
+  std::vector<StoredArray> arrays;
+};
+
+struct PlanRecord {
+  std::string pattern_hash;
+  std::string problem_class;  ///< ToString(ProblemClass)
+  std::string recipe;
+  std::string kernel;
+  double baseline_ms = 0;
+  double plan_ms = 0;
+  std::string reason;
+};
+
+struct MeasurementRecord {
+  std::string pattern_hash;
+  std::string problem_class;  ///< ToString(ProblemClass)
+  std::string recipe;
+  std::string kernel;
+  std::string device;
+  double median_ms = 0;
+  int32_t runs = 0;
+  int64_t measured_unix_ns = 0;
+};
+
+/// A dense matrix that the server holds.
+struct BufferRecord {
+  std::string tenant;
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t leading_dimension = 0;  ///< in elements
+  uint64_t version = 0;
+  StoredArray array;  ///< its type is the buffer's
+};
+
+/// Everything that is stored; patterns and names in ascending order, measurements in the order in
+/// which they were taken.
+struct StoreContents {
+  std::vector<PatternRecord> patterns;
+  std::vector<MatrixRecord> matrices;
+  std::vector<LayoutRecord> layouts;
+  std::vector<PlanRecord> plans;
+  std::vector<MeasurementRecord> measurements;
+  std::vector<BufferRecord> buffers;
+};
+
+/// A matrix to store. The arrays' bytes must not change before the call returns.
+struct NewMatrix {
+  std::string tenant;
+  std::string name;
+  std::string pattern_hash;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t nnz = 0;
+  /// May be left out only if the pattern is stored; NOT_FOUND if it is not, or not any more.
+  std::optional<Array> row_offsets;
+  std::optional<Array> column_indices;
+  Array values;
+  std::optional<Array> value_order;
+  uint64_t version = 1;
+  int64_t created_unix_ns = 0;
+};
+
+struct StoredMatrix {
+  PatternRecord pattern;
+  MatrixRecord matrix;
+};
+
+/// A dense matrix to store.
+struct NewBuffer {
+  std::string tenant;
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t leading_dimension = 0;
+  uint64_t version = 1;
+  Array array;
+};
+
+/// Thread-safe: calls about different names run at the same time, big writes and reads without a
+/// lock held. Calls that write one name must be put in order by the caller.
+///
+/// Errors of calls that write: RESOURCE_EXHAUSTED (disk full: with the path and the bytes needed),
+/// CANCELLED (`stop` became true), INTERNAL (the disk failed). After any of them the store is as
+/// before the call and goes on working.
+class Store {
+ public:
+  using Stop = const std::atomic<bool>*;
+
+  virtual ~Store() = default;
+
+  /// False if nothing is kept on disk.
+  virtual bool durable() const = 0;
+  /// What is stored now; called once after a start.
+  virtual absl::StatusOr<StoreContents> Load() = 0;
+
+  /// Stores a matrix, and its pattern if that is not stored yet; replaces a matrix of the same
+  /// name. A pattern whose stored arrays are known to be damaged is written anew.
+  virtual absl::StatusOr<StoredMatrix> PutMatrix(const NewMatrix& matrix, Stop stop = nullptr) = 0;
+  /// Replaces a matrix's values. NOT_FOUND if it is not stored.
+  virtual absl::StatusOr<MatrixRecord> PutValues(const std::string& tenant, const std::string& name,
+                                                 uint64_t version, const Array& values,
+                                                 Stop stop = nullptr) = 0;
+  /// Forgets a matrix, and with a pattern's last matrix the pattern and everything known of it. OK
+  /// if it is not stored.
+  virtual absl::Status DeleteMatrix(const std::string& tenant, const std::string& name) = 0;
+
+  /// Stores a finished layout; replaces one of the same recipe. NOT_FOUND if the pattern is not
+  /// stored (any more).
+  virtual absl::StatusOr<LayoutRecord> PutLayout(const std::string& pattern_hash,
+                                                 const Layout& layout, double build_seconds,
+                                                 Stop stop = nullptr) = 0;
+  /// Forgets a layout, and with it the plans that use it. OK if it is not stored.
+  virtual absl::Status DropLayout(const std::string& pattern_hash, const std::string& recipe) = 0;
+
+  /// Replace what is known of the same pattern and class (and, for measurements, recipe, kernel and
+  /// device). All or none. NOT_FOUND if a pattern is not stored (any more).
+  virtual absl::Status PutPlans(std::span<const PlanRecord> plans) = 0;
+  virtual absl::Status PutMeasurements(std::span<const MeasurementRecord> measurements) = 0;
+  virtual absl::Status PutPreparation(const std::string& pattern_hash,
+                                      const PreparationRecord& preparation) = 0;
+
+  /// Stores a held dense matrix; replaces one of the same name.
+  virtual absl::StatusOr<BufferRecord> PutBuffer(const NewBuffer& buffer, Stop stop = nullptr) = 0;
+  /// OK if it is not stored.
+  virtual absl::Status DeleteBuffer(const std::string& tenant, const std::string& name) = 0;
+
+  /// Reads an array and verifies its checksums. DATA_LOSS, which names the owner, the array, the
+  /// file and the offset, if it is damaged; RESOURCE_EXHAUSTED from `memory`; CANCELLED;
+  /// FAILED_PRECONDITION if it is not readable().
+  virtual absl::StatusOr<Array> Read(const StoredArray& array, MemorySource& memory,
+                                     Stop stop = nullptr) = 0;
+  /// Reads all arrays of a layout.
+  absl::StatusOr<Layout> ReadLayout(const LayoutRecord& record, MemorySource& memory,
+                                    Stop stop = nullptr);
+
+  /// Verifies every array once, block by block. After each block `pace` gets its bytes and may
+  /// wait; false ends the pass. `damaged` gets each array that is damaged or unreadable, with the
+  /// error that Read would give. Both are called on the calling thread without a lock held.
+  virtual absl::Status Scrub(
+      const std::function<bool(int64_t bytes)>& pace,
+      const std::function<void(const StoredArray&, const absl::Status&)>& damaged) = 0;
+};
+
+/// Opens the store in `directory`, making it if there is none, and removes what unfinished writes
+/// left behind. `files` must outlive the store.
+/// Errors: FAILED_PRECONDITION (another server uses the directory, it was written by a newer
+/// program, permissions), DATA_LOSS (the catalog is damaged), RESOURCE_EXHAUSTED, INTERNAL.
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(FileSystem& files, const std::string& directory);
+
+/// Keeps nothing: writes succeed, what they return is not readable(), and Load is always empty.
+std::unique_ptr<Store> MakeInMemoryStore();
+
+}  // namespace sparsed::engine
