@@ -89,9 +89,10 @@ struct CallEnd {
   uint64_t version = 0;  ///< of S's values
 };
 
-/// Where a call's results go. Called from one lane at a time, in the order OnBegin, then OnArray or
-/// OnBlocks, then OnEnd exactly once (alone, if the call fails early); implementations do not
-/// block. Kept alive by the call until OnEnd returned.
+/// Where a call's results go. Called from one thread at a time, in the order OnBegin, then OnArray
+/// or OnBlocks, then OnEnd exactly once (alone, if the call ends early). Implementations do not
+/// block and do not call back into the call from here, but for Release. Kept alive by the call
+/// until OnEnd returned.
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
@@ -103,23 +104,25 @@ class ResultSink {
   virtual void OnEnd(CallEnd end) = 0;
 };
 
-/// Made by Executor::Begin*, which looked everything up, checked every shape and reserved the
-/// memory for streamed operands. Claim and Submit belong to the thread that feeds it; Cancel and
-/// Release may come from anywhere.
+/// Made by Executor::Begin, which looked everything up, checked every shape and reserved the memory
+/// for streamed operands. From then on OnEnd comes exactly once: after Submit, or when it is
+/// cancelled or its deadline passes, also while operands are still arriving. Whoever began it
+/// submits or cancels it. Claim and Submit belong to the thread that feeds it; Cancel and Release
+/// may come from anywhere, and neither calls the sink before it returns.
 class Call {
  public:
   virtual ~Call() = default;
   /// Where operand bytes may be written; INVALID_ARGUMENT for an unknown array, overlaps, overruns.
+  /// The memory lives as long as the call object.
   virtual absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) = 0;
   /// All operand bytes have arrived: it may be submitted.
   virtual bool complete() const = 0;
-  /// Queues it; once. If the queue is full the sink gets OnEnd with RESOURCE_EXHAUSTED before this
-  /// returns.
-  virtual void Submit(std::shared_ptr<ResultSink> sink) = 0;
-  /// Ends it soon with CANCELLED, also while it waits or is paused. Before Submit it only marks it.
+  /// Queues it; once, when complete. If the queue is full it ends with RESOURCE_EXHAUSTED.
+  virtual void Submit() = 0;
+  /// Ends it soon with CANCELLED, in whatever state it is.
   virtual void Cancel() = 0;
-  /// Why it should end, while it still waits for operand bytes: OK, CANCELLED or DEADLINE_EXCEEDED.
-  virtual absl::Status stopped() const = 0;
+  /// Likewise, with `status` (not OK): the feeder found it malformed.
+  virtual void Fail(absl::Status status) = 0;
   /// `bytes` of blocks have left.
   virtual void Release(int64_t bytes) = 0;
 };

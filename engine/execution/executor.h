@@ -34,10 +34,10 @@ class Executor {
   /// Ends what waits with UNAVAILABLE and waits for what runs.
   ~Executor();
 
-  /// Look up, check, reserve; none of them blocks.
-  absl::StatusOr<std::shared_ptr<Call>> Begin(SpmmSpec spec);
-  absl::StatusOr<std::shared_ptr<Call>> Begin(SddmmSpec spec);
-  absl::StatusOr<std::shared_ptr<Call>> Begin(SpgemmSpec spec);
+  /// Look up, check, reserve; none of them blocks. If one fails the sink is not used.
+  absl::StatusOr<std::shared_ptr<Call>> Begin(SpmmSpec spec, std::shared_ptr<ResultSink> sink);
+  absl::StatusOr<std::shared_ptr<Call>> Begin(SddmmSpec spec, std::shared_ptr<ResultSink> sink);
+  absl::StatusOr<std::shared_ptr<Call>> Begin(SpgemmSpec spec, std::shared_ptr<ResultSink> sink);
 
   /// Runs `work` on a lane once no call waits, and blocks until it has run. For trials: one kernel
   /// run a time, so that a query waits for one kernel at most. CANCELLED if `stop` becomes true

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <queue>
@@ -18,24 +19,25 @@ namespace sparsed::engine {
 /// Thread-safe. The first reason to stop stays.
 class Token {
  public:
-  /// The caller asked, or is gone.
-  void Cancel() { Stop(kCancelled); }
-  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  /// `on_stop` is called once, by whoever stops it; it does not block.
+  explicit Token(std::function<void()> on_stop) : on_stop_(std::move(on_stop)) {}
+
+  /// Stops with `reason` (not OK).
+  void Stop(absl::Status reason);
+  bool stopped() const { return stop_.load(std::memory_order_acquire); }
   /// What kernels look at.
   const std::atomic<bool>* flag() const { return &stop_; }
-  /// OK, CANCELLED or DEADLINE_EXCEEDED.
+  /// OK, or the reason.
   absl::Status status() const;
 
  private:
-  friend class DeadlineTimer;
-  enum Reason : int { kRunning, kCancelled, kDeadline };
-  void Stop(Reason reason);
-
+  const std::function<void()> on_stop_;
   std::atomic<bool> stop_{false};
-  std::atomic<int> reason_{kRunning};
+  mutable std::mutex mutex_;
+  absl::Status reason_;
 };
 
-/// One thread that stops tokens when their time has come.
+/// One thread that stops tokens with DEADLINE_EXCEEDED when their time has come.
 class DeadlineTimer {
  public:
   using Clock = std::chrono::steady_clock;
