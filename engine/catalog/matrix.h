@@ -36,9 +36,10 @@ class Matrix {
 
   /// In canonical CSR order; reads the disk the first time.
   absl::StatusOr<Array> Values() const;
-  /// In a layout's order; computed once a layout, the first time. Plain CSR's are Values().
+  /// In a layout's order; computed the first time and kept while the pattern has the layout. Plain
+  /// CSR's are Values().
   absl::StatusOr<Array> ValuesIn(const Layout& layout, MemorySource& memory, int threads) const;
-  /// Forgets the values of a layout that was dropped.
+  /// Forgets the values of a layout that the pattern has dropped.
   void DropLayout(const std::string& recipe) const;
   /// Bytes of values held for layouts besides plain CSR, by recipe.
   int64_t LayoutValueBytes(const std::string& recipe) const;
@@ -53,7 +54,11 @@ class Matrix {
   const std::shared_ptr<LazyArray> values_;
   const std::shared_ptr<LazyArray> caller_order_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, Array> placed_;  ///< by recipe
+  struct Placed {
+    const Layout* layout;  ///< a rebuilt layout of the same recipe may order values differently
+    Array values;
+  };
+  mutable std::map<std::string, Placed> placed_;  ///< by recipe
 };
 
 using MatrixLease = std::shared_ptr<const Matrix>;

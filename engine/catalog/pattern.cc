@@ -1,1 +1,129 @@
 #include "engine/catalog/pattern.h"
+
+#include <utility>
+
+namespace sparsed::engine {
+
+absl::StatusOr<Array> LazyArray::Get() {
+  std::lock_guard lock(mutex_);
+  if (!resident_) {
+    absl::StatusOr<Array> loaded = loader_();
+    if (!loaded.ok()) return loaded.status();
+    array_ = *std::move(loaded);
+    loader_ = nullptr;  // Lets go of the file.
+    resident_.store(true, std::memory_order_release);
+  }
+  return array_;
+}
+
+std::string_view Name(PreparationState state) {
+  switch (state) {
+    case PreparationState::kQueued:
+      return "QUEUED";
+    case PreparationState::kPreparing:
+      return "PREPARING";
+    case PreparationState::kReady:
+      return "READY";
+    case PreparationState::kFailed:
+      return "FAILED";
+  }
+  return "UNKNOWN";
+}
+
+Pattern::Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
+                 std::shared_ptr<LazyArray> row_offsets, std::shared_ptr<LazyArray> column_indices)
+    : hash_(std::move(hash)),
+      rows_(rows),
+      cols_(cols),
+      nnz_(nnz),
+      row_offsets_(std::move(row_offsets)),
+      column_indices_(std::move(column_indices)) {}
+
+absl::StatusOr<std::shared_ptr<const Layout>> Pattern::Csr() {
+  {
+    std::lock_guard lock(mutex_);
+    if (csr_ != nullptr) return csr_;
+  }
+  // Read without the lock: status and plans stay readable meanwhile.
+  absl::StatusOr<Array> row_offsets = row_offsets_->Get();
+  if (!row_offsets.ok()) return row_offsets.status();
+  absl::StatusOr<Array> column_indices = column_indices_->Get();
+  if (!column_indices.ok()) return column_indices.status();
+  auto csr = std::make_shared<const Layout>(
+      MakeCsrLayout(rows_, cols_, *std::move(row_offsets), *std::move(column_indices)));
+  std::lock_guard lock(mutex_);
+  if (csr_ == nullptr) csr_ = std::move(csr);
+  return csr_;
+}
+
+std::vector<Pattern::BuiltEntry> Pattern::Layouts() const {
+  std::lock_guard lock(mutex_);
+  std::vector<BuiltEntry> entries;
+  for (const auto& [recipe, entry] : layouts_) entries.push_back(entry);
+  return entries;
+}
+
+std::shared_ptr<const Layout> Pattern::FindLayout(const std::string& recipe) const {
+  std::lock_guard lock(mutex_);
+  const auto found = layouts_.find(recipe);
+  return found == layouts_.end() ? nullptr : found->second.layout;
+}
+
+void Pattern::AddLayout(std::shared_ptr<const Layout> layout, double build_seconds) {
+  std::lock_guard lock(mutex_);
+  const std::string recipe = layout->recipe;
+  layouts_[recipe] = {std::move(layout), build_seconds};
+}
+
+void Pattern::DropLayout(const std::string& recipe) {
+  std::lock_guard lock(mutex_);
+  layouts_.erase(recipe);
+}
+
+PreparationStatus Pattern::status() const {
+  std::lock_guard lock(mutex_);
+  return status_;
+}
+
+std::vector<Measurement> Pattern::measurements() const {
+  std::lock_guard lock(mutex_);
+  return measurements_;
+}
+
+void Pattern::AddMeasurement(Measurement measurement) {
+  std::lock_guard lock(mutex_);
+  for (Measurement& known : measurements_) {
+    if (known.problem_class == measurement.problem_class && known.recipe == measurement.recipe &&
+        known.kernel == measurement.kernel && known.device == measurement.device) {
+      known = std::move(measurement);
+      return;
+    }
+  }
+  measurements_.push_back(std::move(measurement));
+}
+
+void Pattern::UpdateStatus(const std::function<void(PreparationStatus&)>& change) {
+  std::lock_guard order(watchers_mutex_);
+  PreparationStatus now;
+  {
+    std::lock_guard lock(mutex_);
+    change(status_);
+    now = status_;
+  }
+  for (const auto& [id, watcher] : watchers_) watcher(now);
+}
+
+int64_t Pattern::Watch(Watcher watcher) {
+  std::lock_guard order(watchers_mutex_);
+  watcher(status());
+  const int64_t id = next_watcher_++;
+  watchers_.emplace(id, std::move(watcher));
+  return id;
+}
+
+void Pattern::Unwatch(int64_t id) {
+  std::lock_guard order(watchers_mutex_);
+  watchers_.erase(id);
+}
+
+}  // namespace sparsed::engine

@@ -1,6 +1,7 @@
 // Patterns: row offsets and column indices, known by their hash; owners of layouts and plans.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26,13 +27,13 @@ class LazyArray {
   /// Reads the disk the first time: never on a reactor's thread. DATA_LOSS if it is damaged,
   /// RESOURCE_EXHAUSTED without memory; a failed read is tried again by the next caller.
   absl::StatusOr<Array> Get();
-  bool resident() const;
+  bool resident() const { return resident_.load(std::memory_order_acquire); }
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   Loader loader_;
   Array array_;
-  bool resident_ = false;
+  std::atomic<bool> resident_ = false;  ///< readable while another thread reads the disk
 };
 
 enum class PreparationState : uint8_t { kQueued, kPreparing, kReady, kFailed };

@@ -1,1 +1,69 @@
 #include "engine/planning/plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+namespace sparsed::engine {
+
+std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
+  // There are few enough classes to compare with all: the text has one definition.
+  for (Operation operation : {Operation::kSpmm, Operation::kSddmm, Operation::kSpgemm}) {
+    for (bool transposed : {false, true}) {
+      for (ElementType type : {ElementType::kF32, ElementType::kF64}) {
+        for (DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+          for (int64_t k = 8; k <= 1024; k *= 2) {
+            const ProblemClass c = ClassOf({operation, transposed, type, k, device});
+            if (ToString(c) == text) return c;
+          }
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::string Plan::ToString() const { return fmt::format("{} / {}", recipe, kernel); }
+
+PlanTable::Found PlanTable::Find(const ProblemClass& problem_class) const {
+  std::lock_guard lock(mutex_);
+  if (const auto exact = plans_.find(problem_class); exact != plans_.end()) {
+    return {exact->second, true};
+  }
+  Found nearest;
+  double nearest_distance = 0;
+  for (const auto& [c, plan] : plans_) {
+    ProblemClass same_k = c;
+    same_k.k_bucket = problem_class.k_bucket;
+    if (same_k != problem_class) continue;
+    // Buckets are powers of two; of two equally near the narrower comes first.
+    const double distance =
+        std::abs(std::log2(static_cast<double>(c.k_bucket) / problem_class.k_bucket));
+    if (nearest.plan == nullptr || distance < nearest_distance) {
+      nearest.plan = plan;
+      nearest_distance = distance;
+    }
+  }
+  return nearest;
+}
+
+void PlanTable::Replace(std::shared_ptr<const ActivePlan> plan) {
+  const ProblemClass c = plan->plan.problem_class;
+  std::lock_guard lock(mutex_);
+  plans_[c] = std::move(plan);
+}
+
+std::vector<std::shared_ptr<const ActivePlan>> PlanTable::List() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const ActivePlan>> plans;
+  for (const auto& [c, plan] : plans_) plans.push_back(plan);
+  return plans;
+}
+
+void PlanTable::Remove(const ProblemClass& problem_class) {
+  std::lock_guard lock(mutex_);
+  plans_.erase(problem_class);
+}
+
+}  // namespace sparsed::engine

@@ -4,13 +4,18 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/layout.h"
 #include "kernels/problem.h"
 
 namespace sparsed::engine {
+
+/// The class whose ToString() is `text`; none if there is no such class.
+std::optional<ProblemClass> ParseProblemClass(std::string_view text);
 
 /// A pure, printable value.
 struct Plan {
@@ -55,6 +60,8 @@ class PlanTable {
   Found Find(const ProblemClass& problem_class) const;
   void Replace(std::shared_ptr<const ActivePlan> plan);
   std::vector<std::shared_ptr<const ActivePlan>> List() const;
+  /// Forgets a class's plan.
+  void Remove(const ProblemClass& problem_class);
 
  private:
   mutable std::mutex mutex_;
