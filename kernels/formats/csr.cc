@@ -58,7 +58,7 @@ absl::Status ValidateOffsets(const CsrView& csr, int threads) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateColumns(const CsrView& csr, int threads) {
+absl::Status ValidateColumns(const CsrView& csr, bool ascending, int threads) {
   const auto offsets = csr.row_offsets;
   const auto columns = csr.column_indices;
   const int64_t bad = LowestBad(csr.nnz(), threads, [&](int64_t begin, int64_t end) -> int64_t {
@@ -67,7 +67,7 @@ absl::Status ValidateColumns(const CsrView& csr, int threads) {
     for (int64_t p = begin; p < end; ++p) {
       while (p >= offsets[row + 1]) ++row;
       if (columns[p] < 0 || columns[p] >= csr.cols) return p;
-      if (p > offsets[row] && columns[p] <= columns[p - 1]) return p;
+      if (ascending && p > offsets[row] && columns[p] <= columns[p - 1]) return p;
     }
     return -1;
   });
@@ -86,6 +86,22 @@ absl::Status ValidateColumns(const CsrView& csr, int threads) {
   return absl::InvalidArgumentError(
       fmt::format("column_indices[{}] = {} in row {} comes after {}: columns must ascend in a row",
                   bad, columns[bad], row, columns[bad - 1]));
+}
+
+absl::Status Validate(const CsrView& csr, bool ascending, int threads) {
+  // Rows are bounded as columns are: both become 32-bit indices in a transposed layout.
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  if (csr.rows < 0 || csr.rows >= kLimit) {
+    return absl::InvalidArgumentError(
+        fmt::format("rows = {} is out of range [0, {})", csr.rows, kLimit));
+  }
+  if (csr.cols < 0 || csr.cols >= kLimit) {
+    return absl::InvalidArgumentError(
+        fmt::format("cols = {} is out of range [0, {})", csr.cols, kLimit));
+  }
+  threads = std::max(threads, 1);
+  if (absl::Status status = ValidateOffsets(csr, threads); !status.ok()) return status;
+  return ValidateColumns(csr, ascending, threads);
 }
 
 }  // namespace
@@ -115,19 +131,11 @@ Layout MakeCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column
 }
 
 absl::Status ValidateCsr(const CsrView& csr, int threads) {
-  // Rows are bounded as columns are: both become 32-bit indices in a transposed layout.
-  constexpr int64_t kLimit = int64_t{1} << 31;
-  if (csr.rows < 0 || csr.rows >= kLimit) {
-    return absl::InvalidArgumentError(
-        fmt::format("rows = {} is out of range [0, {})", csr.rows, kLimit));
-  }
-  if (csr.cols < 0 || csr.cols >= kLimit) {
-    return absl::InvalidArgumentError(
-        fmt::format("cols = {} is out of range [0, {})", csr.cols, kLimit));
-  }
-  threads = std::max(threads, 1);
-  if (absl::Status status = ValidateOffsets(csr, threads); !status.ok()) return status;
-  return ValidateColumns(csr, threads);
+  return Validate(csr, /*ascending=*/true, threads);
+}
+
+absl::Status ValidateUnsortedCsr(const CsrView& csr, int threads) {
+  return Validate(csr, /*ascending=*/false, threads);
 }
 
 }  // namespace sparsed

@@ -42,5 +42,7 @@ Layout MakeCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column
 /// ascending within rows, no duplicates. INVALID_ARGUMENT names array, position and row:
 /// "column_indices[90210] = 70001 in row 17 is out of range [0, 65536)".
 absl::Status ValidateCsr(const CsrView& csr, int threads);
+/// As ValidateCsr, but columns may come in any order and more than once in a row.
+absl::Status ValidateUnsortedCsr(const CsrView& csr, int threads);
 
 }  // namespace sparsed
