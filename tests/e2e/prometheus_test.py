@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""A real Prometheus scrapes a real server and answers every query of the dashboard with data.
+
+  prometheus_test.py SPARSED SPARSECTL
+
+Also: the alert rules are evaluated without error and name only metrics that exist, and
+docs/metrics.md lists exactly the metrics that the server serves. Skipped (exit status 77) where
+Prometheus is not installed.
+"""
+
+import contextlib
+import json
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DASHBOARD = ROOT / "deploy/grafana/dashboards/sparsed.json"
+ALERTS = ROOT / "deploy/prometheus/alerts.yml"
+METRICS_PAGE = ROOT / "docs/metrics.md"
+DEADLINE_SECONDS = 90
+SKIPPED = 77
+
+# In place of Grafana's variables. The ranges span many scrapes and little of the test.
+GRAFANA_VARIABLES = {"$__rate_interval": "20s", "$__range": "5m", "$instance": ".*"}
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=10) as reply:
+        return reply.read().decode()
+
+
+def wait_for(what, probe, seconds=30):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            if probe():
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"{what} did not come up within {seconds} s")
+
+
+@contextlib.contextmanager
+def running(command, log):
+    with open(log, "w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Traffic(threading.Thread):
+    """Every operation, and requests that fail, over and over until it is told to stop."""
+
+    def __init__(self, sparsectl, server, folder):
+        super().__init__()
+        self.sparsectl, self.server, self.folder = sparsectl, server, folder
+        self.stop = threading.Event()
+        self.failure = None
+
+    def call(self, *arguments, status=0):
+        command = [self.sparsectl, f"--server={self.server}", "--json", *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if result.returncode != status:
+            raise RuntimeError(f"{' '.join(command)}: exit status {result.returncode}, not "
+                               f"{status}: {result.stdout}{result.stderr}")
+        return result.stdout
+
+    def run(self):
+        try:
+            self.work()
+        except Exception as failure:
+            self.failure = failure
+
+    def work(self):
+        rows, width = 2000, 16
+        graph, operand, out = (str(self.folder / name) for name in ("s.mtx", "b.npy", "c.npy"))
+        with open(graph, "w") as stream:
+            entries = [(r, (r * step + step) % rows) for r in range(rows) for step in (1, 7, 31)]
+            stream.write("%%MatrixMarket matrix coordinate pattern general\n")
+            stream.write(f"{rows} {rows} {len(entries)}\n")
+            stream.writelines(f"{r + 1} {c + 1}\n" for r, c in entries)
+        subprocess.run([ROOT / "deploy/quickstart_check.py", "operand", str(rows), str(width), "1",
+                        operand], check=True)
+        while not self.stop.is_set():
+            self.call("upload", graph, "--name=s", "--wait")
+            self.call("list")
+            for _ in range(3):
+                self.call("spmm", "s", f"--operand={operand}", f"--out={out}")
+                self.call("sddmm", "s", f"--left={operand}", f"--right={operand}", f"--out={out}")
+                self.call("spgemm", "s", "s", "--discard")
+                self.call("spmm", "nobody", f"--operand={operand}", f"--out={out}", status=4)
+            self.call("delete", "s")
+
+
+def dashboard_queries():
+    """(panel title, PromQL) of every query, with Grafana's variables filled in."""
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", []):
+            query = target["expr"]
+            for name, value in GRAFANA_VARIABLES.items():
+                query = query.replace(name, value)
+            yield panel["title"], query
+
+
+def has_data(prometheus, query):
+    reply = json.loads(get(f"{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": query})))
+    return any(series["value"][1] != "NaN" for series in reply["data"]["result"])
+
+
+def alert_problems(prometheus):
+    groups = json.loads(get(f"{prometheus}/api/v1/rules"))["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    known = set(json.loads(get(f"{prometheus}/api/v1/label/__name__/values"))["data"])
+    problems = [] if rules else ["no alert rule was loaded"]
+    for rule in rules:
+        if rule["health"] != "ok":
+            problems.append(f"alert {rule['name']} is {rule['health']}: {rule.get('lastError')}")
+        for name in set(re.findall(r"\bsparsed_\w+", rule["query"])) - known:
+            problems.append(f"alert {rule['name']} looks at {name}, which the server does not have")
+    return problems
+
+
+def documentation_problems(metrics):
+    served = set(re.findall(r"^# TYPE (\S+)", metrics, re.M))
+    documented = set(re.findall(r"^\| `(sparsed_\w+)", METRICS_PAGE.read_text(), re.M))
+    problems = [f"{name} is served, docs/metrics.md lacks it" for name in served - documented]
+    problems += [f"docs/metrics.md has {name}, it is not served" for name in documented - served]
+    return problems
+
+
+def watch(prometheus, metrics_url, traffic):
+    """Problems that are left when everything has data, or time is up."""
+    queries = list(dashboard_queries())
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        time.sleep(1)
+        if traffic.failure:
+            return [f"the traffic failed: {traffic.failure}"]
+        empty = [(title, query) for title, query in queries if not has_data(prometheus, query)]
+        problems = [f"no data: {title}: {query}" for title, query in empty]
+        problems += alert_problems(prometheus)
+        if not problems or time.monotonic() > deadline:
+            print(f"{len(queries) - len(empty)} of {len(queries)} dashboard queries have data")
+            return problems + documentation_problems(get(metrics_url))
+
+
+def main(sparsed, sparsectl):
+    if not shutil.which("prometheus"):
+        print("prometheus is not installed")
+        return SKIPPED
+    with tempfile.TemporaryDirectory(prefix="sparsed-prometheus-") as name, \
+            contextlib.ExitStack() as stack:
+        folder = pathlib.Path(name)
+        server, metrics, web = (f"127.0.0.1:{free_port()}" for _ in range(3))
+        metrics_url, prometheus = f"http://{metrics}/metrics", f"http://{web}"
+        stack.enter_context(running(
+            [sparsed, f"--listen={server}", f"--metrics-listen={metrics}",
+             f"--data-dir={folder / 'data'}"], folder / "sparsed.log"))
+        wait_for("sparsed", lambda: get(metrics_url))
+
+        # JSON is YAML.
+        (folder / "prometheus.yml").write_text(json.dumps({
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(ALERTS)],
+            "scrape_configs": [{"job_name": "sparsed",
+                                "static_configs": [{"targets": [metrics]}]}]}))
+        stack.enter_context(running(
+            ["prometheus", f"--config.file={folder / 'prometheus.yml'}",
+             f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={web}"],
+            folder / "prometheus.log"))
+        wait_for("Prometheus", lambda: get(f"{prometheus}/-/ready"))
+
+        traffic = Traffic(sparsectl, server, folder)
+        traffic.start()
+        try:
+            problems = watch(prometheus, metrics_url, traffic)
+        finally:
+            traffic.stop.set()
+            traffic.join()
+        for problem in problems:
+            print(problem)
+        if problems:
+            print((folder / "sparsed.log").read_text()[-4000:])
+        return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
