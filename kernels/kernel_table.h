@@ -80,8 +80,11 @@ struct SpgemmKernel {
   absl::Status (*symbolic)(const Context&, const SpgemmArguments&, RowRange range,
                            std::span<int64_t> row_nnz);
   /// Computes rows of `range`. Row i's entries, ascending by column, go to positions row_begin[i -
-  /// range.begin] and on of `column_indices` and `values`; there is room for its bound (or its
-  /// exact count, if known) there. row_nnz[i - range.begin] receives the exact count.
+  /// range.begin] and on of `column_indices` and `values`, with room up to row_begin[i -
+  /// range.begin
+  /// + 1]: its bound, or its exact count if that is known. `row_begin` has one element more than
+  /// the range has rows; all positions before the last one may be overwritten, also those that no
+  /// row ends up using. row_nnz[i - range.begin] receives the exact count.
   absl::Status (*numeric)(const Context&, const Problem&, const SpgemmArguments&, RowRange range,
                           std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                           std::span<int64_t> row_nnz);
