@@ -1,1 +1,270 @@
 #include "engine/catalog/catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace sparsed::engine {
+namespace {
+
+int64_t NowUnixNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+absl::Status NoMatrix(std::string_view name) {
+  return absl::NotFoundError(fmt::format("there is no matrix named '{}'", name));
+}
+
+absl::StatusOr<bool> SamePattern(Pattern& pattern, const CsrView& csr) {
+  if (pattern.rows() != csr.rows || pattern.cols() != csr.cols || pattern.nnz() != csr.nnz()) {
+    return false;
+  }
+  absl::StatusOr<std::shared_ptr<const Layout>> layout = pattern.Csr();
+  if (!layout.ok()) return layout.status();
+  const CsrView other = ViewCsr(**layout);
+  return std::ranges::equal(csr.row_offsets, other.row_offsets) &&
+         std::ranges::equal(csr.column_indices, other.column_indices);
+}
+
+}  // namespace
+
+absl::Status ValidateName(std::string_view what, std::string_view name) {
+  if (name.empty() || name.size() > 255) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} name has {} bytes, expected 1 to 255", what, name.size()));
+  }
+  constexpr std::string_view kPunctuation = "._:/@+-";
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool fits = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+                      kPunctuation.find(c) != kPunctuation.npos;
+    if (!fits) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} name has byte 0x{:02x} at position {}, expected [A-Za-z0-9._:/@+-]", what,
+                      static_cast<unsigned char>(c), i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Catalog::Catalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
+
+absl::Status Catalog::Restore(const StoreContents& contents) {
+  const auto lazy = [&store = store_, &budget = budget_](const StoredArray& stored) {
+    return std::make_shared<LazyArray>([&store, &budget, stored] {
+      return store.Read(stored, budget.Source(MemoryUse::kMatrices));
+    });
+  };
+  std::lock_guard lock(mutex_);
+  std::map<std::string, std::shared_ptr<Pattern>> patterns;
+  for (const PatternRecord& record : contents.patterns) {
+    patterns[record.hash] =
+        std::make_shared<Pattern>(record.hash, record.rows, record.cols, record.nnz,
+                                  lazy(record.row_offsets), lazy(record.column_indices));
+  }
+  for (const MatrixRecord& record : contents.matrices) {
+    const auto pattern = patterns.find(record.pattern_hash);
+    if (pattern == patterns.end()) {
+      return absl::DataLossError(fmt::format("the store has no pattern {} of matrix '{}'",
+                                             record.pattern_hash, record.name));
+    }
+    matrices_[{record.tenant, record.name}] = std::make_shared<const Matrix>(
+        record.tenant, record.name, pattern->second, record.type, record.version,
+        record.created_unix_ns, /*durable=*/true, lazy(record.values),
+        record.value_order ? lazy(*record.value_order) : nullptr);
+    patterns_[record.pattern_hash] = pattern->second;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MatrixLease> Catalog::Find(std::string_view tenant, std::string_view name) const {
+  std::lock_guard lock(mutex_);
+  const auto found = matrices_.find(NameKey(tenant, name));
+  if (found == matrices_.end()) return NoMatrix(name);
+  return found->second;
+}
+
+std::vector<MatrixLease> Catalog::List(std::string_view tenant, std::string_view prefix) const {
+  std::lock_guard lock(mutex_);
+  std::vector<MatrixLease> list;
+  for (auto it = matrices_.lower_bound(NameKey(tenant, prefix)); it != matrices_.end(); ++it) {
+    const auto& [key, matrix] = *it;
+    if (key.first != tenant || !std::string_view(key.second).starts_with(prefix)) break;
+    list.push_back(matrix);
+  }
+  return list;
+}
+
+absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
+  std::shared_ptr<Pattern> gone;
+  MatrixLease deleted;  // Freed, if it is the last lease, without the lock.
+  {
+    NameLocks::Guard change(changes_, NameKey(tenant, name));
+    if (absl::Status status = Find(tenant, name).status(); !status.ok()) return status;
+    absl::Status status = store_.DeleteMatrix(std::string(tenant), std::string(name));
+    if (!status.ok()) return status;
+    std::lock_guard lock(mutex_);
+    const auto found = matrices_.find(NameKey(tenant, name));
+    deleted = std::move(found->second);
+    matrices_.erase(found);
+    gone = RetireLocked(deleted->pattern());
+  }
+  if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
+  return absl::OkStatus();
+}
+
+std::vector<MatrixLease> Catalog::MatricesOf(const Pattern& pattern) const {
+  std::lock_guard lock(mutex_);
+  std::vector<MatrixLease> list;
+  for (const auto& [key, matrix] : matrices_) {
+    if (matrix->pattern().get() == &pattern) list.push_back(matrix);
+  }
+  return list;
+}
+
+std::vector<MatrixLease> Catalog::All() const {
+  std::lock_guard lock(mutex_);
+  std::vector<MatrixLease> list;
+  for (const auto& [key, matrix] : matrices_) list.push_back(matrix);
+  return list;
+}
+
+int64_t Catalog::patterns() const {
+  std::lock_guard lock(mutex_);
+  return std::ranges::count_if(patterns_,
+                               [](const auto& entry) { return !entry.second.expired(); });
+}
+
+absl::StatusOr<MatrixLease> Catalog::Insert(const UploadHeader& header, Array row_offsets,
+                                            Array column_indices, Array values) {
+  if (absl::Status status = ValidateName("matrix", header.name); !status.ok()) return status;
+  return AddArrays(header, {header.rows, header.cols, std::move(row_offsets),
+                            std::move(column_indices), std::move(values), std::nullopt});
+}
+
+std::shared_ptr<Pattern> Catalog::KnownPattern(std::string_view tenant,
+                                               std::string_view hash) const {
+  std::lock_guard lock(mutex_);
+  for (auto it = matrices_.lower_bound(NameKey(tenant, "")); it != matrices_.end(); ++it) {
+    const auto& [key, matrix] = *it;
+    if (key.first != tenant) break;
+    if (matrix->pattern()->hash() == hash) return matrix->pattern();
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays) {
+  const CsrView csr = arrays.view();
+  for (uint64_t seed = 0;; ++seed) {
+    const std::string hash = HashPattern(csr, seed);
+    auto fresh = std::make_shared<Pattern>(hash, csr.rows, csr.cols, csr.nnz(),
+                                           std::make_shared<LazyArray>(arrays.row_offsets),
+                                           std::make_shared<LazyArray>(arrays.column_indices));
+    std::shared_ptr<Pattern> existing;
+    {
+      std::lock_guard lock(mutex_);
+      std::weak_ptr<Pattern>& known = patterns_[hash];
+      existing = known.lock();
+      if (existing == nullptr) {
+        known = fresh;
+        return fresh;
+      }
+    }
+    // Compared without the lock: it may read the disk. Equal hashes alone prove nothing.
+    absl::StatusOr<bool> same = SamePattern(*existing, csr);
+    if (absl::IsDataLoss(same.status())) {
+      // What was known of it is damaged. These arrays take its place, in the store too.
+      std::lock_guard lock(mutex_);
+      patterns_[hash] = fresh;
+      return fresh;
+    }
+    if (!same.ok()) return same.status();
+    if (*same) return existing;
+  }
+}
+
+absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrArrays arrays) {
+  absl::StatusOr<std::shared_ptr<Pattern>> pattern = Intern(arrays);
+  if (!pattern.ok()) return pattern.status();
+  // From here on there is one copy: the pattern's.
+  arrays.row_offsets = Array();
+  arrays.column_indices = Array();
+  const std::string hash = (*pattern)->hash();
+  absl::StatusOr<MatrixLease> matrix =
+      Add(header, *std::move(pattern), /*pattern_stored=*/false, std::move(arrays.values),
+          std::move(arrays.caller_order));
+  if (!matrix.ok()) {
+    std::lock_guard lock(mutex_);
+    const auto known = patterns_.find(hash);
+    if (known != patterns_.end() && known->second.expired()) patterns_.erase(known);
+  }
+  return matrix;
+}
+
+absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
+                                         std::shared_ptr<Pattern> pattern, bool pattern_stored,
+                                         Array values, std::optional<Array> caller_order) {
+  MatrixLease matrix;
+  std::shared_ptr<Pattern> gone;
+  {
+    NameLocks::Guard change(changes_, NameKey(header.tenant, header.name));
+    absl::StatusOr<MatrixLease> replaced = Find(header.tenant, header.name);
+    if (replaced.ok() && !header.replace) {
+      return absl::AlreadyExistsError(fmt::format(
+          "there is a matrix named '{}' already; delete it or set replace", header.name));
+    }
+    NewMatrix record;
+    record.tenant = header.tenant;
+    record.name = header.name;
+    record.pattern_hash = pattern->hash();
+    record.rows = pattern->rows();
+    record.cols = pattern->cols();
+    record.nnz = pattern->nnz();
+    if (!pattern_stored) {
+      absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr();
+      if (!csr.ok()) return csr.status();
+      record.row_offsets = *(*csr)->Find("row_offsets");
+      record.column_indices = *(*csr)->Find("column_indices");
+    }
+    record.values = values;
+    record.value_order = caller_order;
+    record.version = replaced.ok() ? (*replaced)->version() + 1 : 1;
+    record.created_unix_ns = NowUnixNs();
+    absl::StatusOr<StoredMatrix> stored = store_.PutMatrix(record);
+    if (!stored.ok()) return stored.status();
+
+    matrix = std::make_shared<const Matrix>(
+        header.tenant, header.name, std::move(pattern), values.type, record.version,
+        record.created_unix_ns, store_.durable(), std::make_shared<LazyArray>(values),
+        caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr);
+    gone = Publish(matrix);
+  }
+  if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
+  if (on_published) on_published(matrix, header.expected);
+  return matrix;
+}
+
+std::shared_ptr<Pattern> Catalog::Publish(const MatrixLease& matrix) {
+  MatrixLease replaced;  // Freed, if it is the last lease, without the lock.
+  std::lock_guard lock(mutex_);
+  replaced = std::exchange(matrices_[NameKey(matrix->tenant(), matrix->name())], matrix);
+  // The last other matrix of the pattern may have been deleted while this one was being stored.
+  std::weak_ptr<Pattern>& known = patterns_[matrix->pattern()->hash()];
+  if (known.expired()) known = matrix->pattern();
+  return replaced == nullptr ? nullptr : RetireLocked(replaced->pattern());
+}
+
+std::shared_ptr<Pattern> Catalog::RetireLocked(const std::shared_ptr<Pattern>& pattern) {
+  const bool used = std::ranges::any_of(
+      matrices_, [&](const auto& entry) { return entry.second->pattern() == pattern; });
+  if (used) return nullptr;
+  const auto known = patterns_.find(pattern->hash());
+  if (known != patterns_.end() && known->second.lock() == pattern) patterns_.erase(known);
+  return pattern;
+}
+
+}  // namespace sparsed::engine

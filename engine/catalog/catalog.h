@@ -12,7 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/catalog/canonical.h"
 #include "engine/catalog/matrix.h"
+#include "engine/catalog/name_locks.h"
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
 #include "engine/store/store.h"
@@ -46,23 +48,29 @@ class Upload {
  public:
   enum ArrayIndex : uint32_t { kRowOffsets = 0, kColumnIndices = 1, kValues = 2 };
 
-  /// True if the header's pattern hash is known, so that arrays 0 and 1 are not wanted.
+  /// True if the header's pattern hash is known, so that arrays 0 and 1 are not wanted and the
+  /// values come in canonical order. (A caller that asks for sorting must send them: its order is
+  /// in them.)
   bool pattern_known() const { return known_ != nullptr; }
   /// Where bytes of an array may be written; INVALID_ARGUMENT for an array that is not wanted,
   /// overlaps, overruns.
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
-  /// Validates, hashes, stores, publishes. Blocks on disk and on CPU time: not for a reactor's
-  /// thread.
+  /// Validates, hashes, stores, publishes; once. Blocks on disk and on CPU time: not for a
+  /// reactor's thread. ALREADY_EXISTS if another upload of the name was faster; NOT_FOUND if the
+  /// pattern was to be known and is not (any more).
   absl::StatusOr<MatrixLease> Finish(int threads);
 
  private:
   friend class Catalog;
   Upload(Catalog& catalog, UploadHeader header) : catalog_(catalog), header_(std::move(header)) {}
+  bool wanted(uint32_t array) const;
+  absl::Status Reserve();
+  absl::StatusOr<Array> TakeValues(int threads);
 
   Catalog& catalog_;
   const UploadHeader header_;
   std::shared_ptr<Pattern> known_;
-  ArrayAssembler arrays_[3];
+  ArrayAssembler arrays_[3];  ///< row_offsets has room for 64-bit elements whatever comes
 };
 
 struct UpdateHeader {
@@ -75,14 +83,17 @@ struct UpdateHeader {
 /// Replacement values under way. Not thread-safe.
 class ValuesUpdate {
  public:
+  /// Array 0: nnz values in the caller's order (the canonical one, if duplicates were summed).
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
-  /// Refreshes every layout, then publishes the new version. Blocks: not for a reactor's thread.
+  /// Refreshes every layout, then publishes the new version; once. Blocks: not for a reactor's
+  /// thread. ABORTED if the matrix has another version than `if_version` or was replaced meanwhile.
   absl::StatusOr<MatrixLease> Finish(int threads);
 
  private:
   friend class Catalog;
   ValuesUpdate(Catalog& catalog, UpdateHeader header, MatrixLease base)
       : catalog_(catalog), header_(std::move(header)), base_(std::move(base)) {}
+  absl::Status CheckVersion(const Matrix& present) const;
 
   Catalog& catalog_;
   const UpdateHeader header_;
@@ -95,8 +106,9 @@ class Catalog {
  public:
   Catalog(Store& store, Budget& budget);
 
-  /// Reads the store's rows (not the arrays). Called once, before anything else.
-  absl::Status Restore();
+  /// Enters what the store holds; arrays are read when they are first needed. Called once, before
+  /// anything else.
+  absl::Status Restore(const StoreContents& contents);
 
   /// Reserves memory for the arrays at once: RESOURCE_EXHAUSTED now rather than in the middle.
   /// ALREADY_EXISTS, INVALID_ARGUMENT. Reads only memory.
@@ -104,7 +116,7 @@ class Catalog {
   absl::StatusOr<std::unique_ptr<ValuesUpdate>> BeginUpdate(UpdateHeader header);
   /// A matrix made from arrays that are valid canonical CSR (SpGEMM results). Blocks on the disk.
   absl::StatusOr<MatrixLease> Insert(const UploadHeader& header, Array row_offsets,
-                                     Array column_indices, Array values, int threads);
+                                     Array column_indices, Array values);
 
   absl::StatusOr<MatrixLease> Find(std::string_view tenant, std::string_view name) const;
   std::vector<MatrixLease> List(std::string_view tenant, std::string_view prefix) const;
@@ -123,15 +135,29 @@ class Catalog {
  private:
   friend class Upload;
   friend class ValuesUpdate;
-  using Key = std::pair<std::string, std::string>;  ///< tenant, name
+
+  /// The pattern of that hash if one of the tenant's matrices has it, else null.
+  std::shared_ptr<Pattern> KnownPattern(std::string_view tenant, std::string_view hash) const;
+  /// The pattern that canonical arrays are: one that exists, or a new one, which shares them.
+  absl::StatusOr<std::shared_ptr<Pattern>> Intern(const CsrArrays& arrays);
+  /// Interns, stores and publishes a new matrix.
+  absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays);
+  /// Stores and publishes a new matrix. With `pattern_stored` only its values are written, and it
+  /// is NOT_FOUND if the store has forgotten the pattern.
+  absl::StatusOr<MatrixLease> Add(const UploadHeader& header, std::shared_ptr<Pattern> pattern,
+                                  bool pattern_stored, Array values,
+                                  std::optional<Array> caller_order);
+  /// Puts `matrix` in the place of what has its name. Returns a pattern that is no longer used.
+  std::shared_ptr<Pattern> Publish(const MatrixLease& matrix);
+  /// Returns the pattern if no matrix has it any more; new uploads then do not find it either.
+  std::shared_ptr<Pattern> RetireLocked(const std::shared_ptr<Pattern>& pattern);
 
   Store& store_;
   Budget& budget_;
+  NameLocks changes_;  ///< taken before mutex_, held while the disk is written
   mutable std::mutex mutex_;
-  std::map<Key, MatrixLease, std::less<>> matrices_;
+  std::map<NameKey, MatrixLease> matrices_;
   std::map<std::string, std::weak_ptr<Pattern>> patterns_;  ///< by hash
-  std::mutex write_mutex_;  ///< one change of store and map at a time; taken before mutex_, held
-                            ///< while the disk is written
 };
 
 }  // namespace sparsed::engine

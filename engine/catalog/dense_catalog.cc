@@ -1,1 +1,251 @@
 #include "engine/catalog/dense_catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "engine/catalog/catalog.h"
+#include "engine/catalog/pattern.h"
+
+namespace sparsed::engine {
+namespace {
+
+absl::Status NoDense(std::string_view name) {
+  return absl::NotFoundError(fmt::format("there is no held dense matrix named '{}'", name));
+}
+
+/// Of the array that holds it; none if its bytes do not fit 63 bits.
+std::optional<int64_t> Elements(const DenseShape& shape) {
+  if (shape.rows == 0) return 0;
+  int64_t elements = 0;
+  if (__builtin_mul_overflow(shape.rows - 1, shape.leading_dimension, &elements) ||
+      __builtin_add_overflow(elements, shape.cols, &elements) ||
+      elements > std::numeric_limits<int64_t>::max() / 8) {
+    return std::nullopt;
+  }
+  return elements;
+}
+
+}  // namespace
+
+absl::Status ValidateShape(std::string_view what, const DenseShape& shape) {
+  if (shape.type != ElementType::kF32 && shape.type != ElementType::kF64) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is {}, expected f32 or f64", what, Name(shape.type)));
+  }
+  if (shape.rows < 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} has {} rows, expected 0 or more", what, shape.rows));
+  }
+  if (shape.cols < 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} has {} columns, expected 1 or more", what, shape.cols));
+  }
+  if (shape.leading_dimension < shape.cols) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} has leading dimension {}, expected at least its {} columns", what,
+                    shape.leading_dimension, shape.cols));
+  }
+  if (!Elements(shape)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} with {} rows and leading dimension {} is too large", what, shape.rows,
+                    shape.leading_dimension));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> DensePut::Claim(uint32_t array, uint64_t offset, uint64_t size) {
+  if (array != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("chunk of array {}: a dense matrix has array 0 (elements) alone", array));
+  }
+  if (header_.zeros) {
+    return absl::InvalidArgumentError(
+        "chunk of array 0 (elements), which is not wanted: the header says that they are zeros");
+  }
+  return elements_.Claim(offset, size);
+}
+
+absl::StatusOr<HeldDenseLease> DensePut::Finish() {
+  Array elements;
+  if (header_.zeros) {
+    elements = elements_.array();
+    elements_ = ArrayAssembler();
+    if (elements.bytes() > 0) std::memset(elements.buffer.mutable_data(), 0, elements.bytes());
+  } else {
+    absl::StatusOr<Array> received = elements_.Finish();
+    if (!received.ok()) return received.status();
+    elements = *std::move(received);
+  }
+  auto held = std::make_shared<HeldDense>();
+  held->tenant = header_.tenant;
+  held->name = header_.name;
+  held->shape = header_.shape;
+  held->durable = header_.durable && catalog_.store_.durable();
+  held->elements = std::make_shared<LazyArray>(elements);
+  if (absl::Status s = catalog_.Replace(held, elements, header_.durable); !s.ok()) return s;
+  return held;
+}
+
+absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const Array& elements,
+                                   bool durable) {
+  const NameKey key(held->tenant, held->name);
+  NameLocks::Guard change(changes_, key);
+  bool stored = false;
+  {
+    std::lock_guard lock(mutex_);
+    const auto present = entries_.find(key);
+    if (present != entries_.end()) held->version = present->second->version + 1;
+    stored = stored_.contains(key);
+  }
+  if (durable) {
+    NewBuffer record;
+    record.tenant = held->tenant;
+    record.name = held->name;
+    record.rows = held->shape.rows;
+    record.cols = held->shape.cols;
+    record.leading_dimension = held->shape.leading_dimension;
+    record.version = held->version;
+    record.array = elements;
+    if (absl::Status s = store_.PutBuffer(record).status(); !s.ok()) return s;
+  } else if (stored) {
+    // A restart must not bring back what was replaced.
+    if (absl::Status s = store_.DeleteBuffer(held->tenant, held->name); !s.ok()) return s;
+  }
+  HeldDenseLease replaced;  // Freed, if it is the last lease, without the lock.
+  std::lock_guard lock(mutex_);
+  HeldDenseLease& entry = entries_[key];
+  // A result may have been written into the old one meanwhile.
+  if (entry != nullptr) held->version = std::max(held->version, entry->version + 1);
+  replaced = std::exchange(entry, held);
+  if (durable) {
+    stored_.insert(key);
+  } else {
+    stored_.erase(key);
+  }
+  return absl::OkStatus();
+}
+
+void DenseCatalog::Restore(const StoreContents& contents) {
+  std::lock_guard lock(mutex_);
+  for (const BufferRecord& record : contents.buffers) {
+    auto held = std::make_shared<HeldDense>();
+    held->tenant = record.tenant;
+    held->name = record.name;
+    held->shape = {record.rows, record.cols, record.leading_dimension, record.array.type};
+    held->version = record.version;
+    held->durable = true;
+    held->elements =
+        std::make_shared<LazyArray>([&store = store_, &budget = budget_, stored = record.array] {
+          return store.Read(stored, budget.Source(MemoryUse::kBuffers));
+        });
+    const NameKey key(record.tenant, record.name);
+    entries_[key] = std::move(held);
+    stored_.insert(key);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader header) {
+  if (absl::Status s = ValidateName("dense matrix", header.name); !s.ok()) return s;
+  const std::string what = fmt::format("dense matrix '{}'", header.name);
+  if (absl::Status s = ValidateShape(what, header.shape); !s.ok()) return s;
+  absl::StatusOr<Array> elements = AllocateArray(budget_.Source(MemoryUse::kBuffers), "dense",
+                                                 header.shape.type, header.shape.elements());
+  if (!elements.ok()) return elements.status();
+  std::unique_ptr<DensePut> put(new DensePut(*this, std::move(header)));
+  put->elements_ = ArrayAssembler(*std::move(elements));
+  return put;
+}
+
+absl::StatusOr<HeldDenseLease> DenseCatalog::Find(std::string_view tenant,
+                                                  std::string_view name) const {
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(NameKey(tenant, name));
+  if (found == entries_.end()) return NoDense(name);
+  return found->second;
+}
+
+std::vector<HeldDenseLease> DenseCatalog::List(std::string_view tenant,
+                                               std::string_view prefix) const {
+  std::lock_guard lock(mutex_);
+  std::vector<HeldDenseLease> list;
+  for (auto it = entries_.lower_bound(NameKey(tenant, prefix)); it != entries_.end(); ++it) {
+    const auto& [key, held] = *it;
+    if (key.first != tenant || !std::string_view(key.second).starts_with(prefix)) break;
+    list.push_back(held);
+  }
+  return list;
+}
+
+absl::Status DenseCatalog::Delete(std::string_view tenant, std::string_view name) {
+  const NameKey key(tenant, name);
+  NameLocks::Guard change(changes_, key);
+  bool stored = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!entries_.contains(key)) return NoDense(name);
+    stored = stored_.contains(key);
+  }
+  if (stored) {
+    if (absl::Status s = store_.DeleteBuffer(key.first, key.second); !s.ok()) return s;
+  }
+  HeldDenseLease deleted;  // Freed, if it is the last lease, without the lock.
+  std::lock_guard lock(mutex_);
+  deleted = std::move(entries_[key]);
+  entries_.erase(key);
+  stored_.erase(key);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DenseWrite> DenseCatalog::BeginWrite(std::string_view tenant,
+                                                    std::string_view name) {
+  const NameKey key(tenant, name);
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return NoDense(name);
+  if (!writing_.insert(key).second) {
+    return absl::AbortedError(
+        fmt::format("another request is writing the held dense matrix '{}'", name));
+  }
+  return DenseWrite(*this, found->second);
+}
+
+int64_t DenseCatalog::size() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(entries_.size());
+}
+
+DenseWrite& DenseWrite::operator=(DenseWrite&& other) noexcept {
+  std::swap(catalog_, other.catalog_);
+  std::swap(base_, other.base_);
+  return *this;
+}
+
+DenseWrite::~DenseWrite() {
+  if (catalog_ == nullptr) return;
+  std::lock_guard lock(catalog_->mutex_);
+  catalog_->writing_.erase(NameKey(base_->tenant, base_->name));
+}
+
+absl::Status DenseWrite::Publish(Array elements) {
+  auto held = std::make_shared<HeldDense>(*base_);
+  held->version = base_->version + 1;
+  held->durable = false;
+  held->elements = std::make_shared<LazyArray>(std::move(elements));
+  std::lock_guard lock(catalog_->mutex_);
+  const auto present = catalog_->entries_.find(NameKey(base_->tenant, base_->name));
+  if (present == catalog_->entries_.end()) return NoDense(base_->name);
+  if (present->second != base_) {
+    return absl::AbortedError(fmt::format(
+        "the held dense matrix '{}' was replaced while a request was writing it", base_->name));
+  }
+  // base_ keeps the old version alive, so nothing is freed under the lock.
+  present->second = std::move(held);
+  return absl::OkStatus();
+}
+
+}  // namespace sparsed::engine

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/catalog/name_locks.h"
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
 #include "engine/store/store.h"
@@ -55,7 +56,7 @@ class DenseCatalog;
 class DensePut {
  public:
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
-  /// Blocks on the disk if durable.
+  /// Blocks on the disk if it is durable, or what it replaces was.
   absl::StatusOr<HeldDenseLease> Finish();
 
  private:
@@ -76,13 +77,16 @@ class DenseWrite {
   DenseWrite& operator=(DenseWrite&& other) noexcept;
   ~DenseWrite();
   const HeldDenseLease& base() const { return base_; }
-  /// Makes `elements` (base's shape) the new version. NOT_FOUND if it was deleted, ABORTED if a Put
-  /// replaced it meanwhile.
+  /// Makes `elements` (base's shape) the new version, which is not durable. NOT_FOUND if it was
+  /// deleted, ABORTED if a Put replaced it meanwhile.
   absl::Status Publish(Array elements);
 
  private:
   friend class DenseCatalog;
-  DenseCatalog* catalog_ = nullptr;
+  DenseWrite(DenseCatalog& catalog, HeldDenseLease base)
+      : catalog_(&catalog), base_(std::move(base)) {}
+
+  DenseCatalog* catalog_ = nullptr;  ///< null: nothing is held
   HeldDenseLease base_;
 };
 
@@ -90,12 +94,14 @@ class DenseWrite {
 class DenseCatalog {
  public:
   DenseCatalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
-  absl::Status Restore();
+  /// Enters what the store holds; elements are read when they are first needed. Called once, before
+  /// anything else.
+  void Restore(const StoreContents& contents);
 
   absl::StatusOr<std::unique_ptr<DensePut>> BeginPut(PutHeader header);
   absl::StatusOr<HeldDenseLease> Find(std::string_view tenant, std::string_view name) const;
   std::vector<HeldDenseLease> List(std::string_view tenant, std::string_view prefix) const;
-  /// Blocks on the disk if it was durable.
+  /// Blocks on the disk if a version of it was durable.
   absl::Status Delete(std::string_view tenant, std::string_view name);
   /// ABORTED while another request writes it.
   absl::StatusOr<DenseWrite> BeginWrite(std::string_view tenant, std::string_view name);
@@ -104,14 +110,16 @@ class DenseCatalog {
  private:
   friend class DensePut;
   friend class DenseWrite;
-  using Key = std::pair<std::string, std::string>;
+  /// Stores `held` if it is to be durable, sets its version and publishes it.
+  absl::Status Replace(const std::shared_ptr<HeldDense>& held, const Array& elements, bool durable);
 
   Store& store_;
   Budget& budget_;
+  NameLocks changes_;  ///< taken before mutex_, held while the disk is written
   mutable std::mutex mutex_;
-  std::map<Key, HeldDenseLease, std::less<>> entries_;
-  std::set<Key> writing_;
-  std::mutex write_mutex_;  ///< taken before mutex_, held while the disk is written
+  std::map<NameKey, HeldDenseLease> entries_;
+  std::set<NameKey> stored_;   ///< of which the store has a version, not always the present one
+  std::set<NameKey> writing_;  ///< by DenseWrites
 };
 
 }  // namespace sparsed::engine

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/formats/csr.h"
+
 namespace sparsed::engine {
 
 absl::StatusOr<Array> LazyArray::Get() {

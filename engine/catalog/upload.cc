@@ -1,1 +1,222 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
 #include "engine/catalog/catalog.h"
+
+namespace sparsed::engine {
+namespace {
+
+constexpr std::string_view kArrayNames[] = {"row_offsets", "column_indices", "values"};
+
+bool IsFloat(ElementType type) { return type == ElementType::kF32 || type == ElementType::kF64; }
+
+absl::Status CheckDimension(std::string_view what, int64_t value) {
+  if (value >= 0 && value <= kMaxDimension) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} = {} is out of range [0, {}]", what, value, kMaxDimension));
+}
+
+absl::Status CheckSizes(const UploadHeader& header) {
+  if (absl::Status status = CheckDimension("rows", header.rows); !status.ok()) return status;
+  if (absl::Status status = CheckDimension("cols", header.cols); !status.ok()) return status;
+  // Dimensions are below 2^31, so their product fits.
+  if (header.nnz < 0 || header.nnz > header.rows * header.cols) {
+    return absl::InvalidArgumentError(fmt::format("nnz = {} is out of range [0, rows * cols = {}]",
+                                                  header.nnz, header.rows * header.cols));
+  }
+  if (!IsFloat(header.type)) {
+    return absl::InvalidArgumentError(
+        fmt::format("values are {}, expected f32 or f64", Name(header.type)));
+  }
+  if (IsFloat(header.row_offsets_type)) {
+    return absl::InvalidArgumentError(
+        fmt::format("row_offsets are {}, expected i32 or i64", Name(header.row_offsets_type)));
+  }
+  if (header.row_offsets_type == ElementType::kI32 &&
+      header.nnz > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} nonzeros do not fit i32 row_offsets; send i64", header.nnz));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Value>
+void Fill(std::span<Value> values, Value value, int threads) {
+  const int64_t count = static_cast<int64_t>(values.size());
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t i = 0; i < count; ++i) values[i] = value;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Upload>> Catalog::BeginUpload(UploadHeader header) {
+  if (absl::Status status = ValidateName("matrix", header.name); !status.ok()) return status;
+  if (absl::Status status = CheckSizes(header); !status.ok()) return status;
+  if (!header.replace && Find(header.tenant, header.name).ok()) {
+    return absl::AlreadyExistsError(
+        fmt::format("there is a matrix named '{}' already; delete it or set replace", header.name));
+  }
+  std::unique_ptr<Upload> upload(new Upload(*this, std::move(header)));
+  if (absl::Status status = upload->Reserve(); !status.ok()) return status;
+  return upload;
+}
+
+absl::Status Upload::Reserve() {
+  const bool reorders = header_.sort || header_.sum_duplicates;
+  if (!header_.pattern_hash.empty() && !reorders) {
+    known_ = catalog_.KnownPattern(header_.tenant, header_.pattern_hash);
+  }
+  if (known_ != nullptr && (known_->rows() != header_.rows || known_->cols() != header_.cols ||
+                            known_->nnz() != header_.nnz)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "pattern {} is {} x {} with {} nonzeros, the header says {} x {} with {}", known_->hash(),
+        known_->rows(), known_->cols(), known_->nnz(), header_.rows, header_.cols, header_.nnz));
+  }
+  const int64_t lengths[] = {header_.rows + 1, header_.nnz, header_.nnz};
+  const ElementType types[] = {ElementType::kI64, ElementType::kI32, header_.type};
+  MemorySource& memory = catalog_.budget_.Source(MemoryUse::kMatrices);
+  for (uint32_t i : {kRowOffsets, kColumnIndices, kValues}) {
+    if (known_ != nullptr && i != kValues) continue;
+    absl::StatusOr<Array> array = AllocateArray(memory, kArrayNames[i], types[i], lengths[i]);
+    if (!array.ok()) return array.status();
+    if (i == kRowOffsets) array->type = header_.row_offsets_type;
+    arrays_[i] = ArrayAssembler(*std::move(array));
+  }
+  return absl::OkStatus();
+}
+
+bool Upload::wanted(uint32_t array) const {
+  return array == kValues ? !header_.values_are_ones : known_ == nullptr;
+}
+
+absl::StatusOr<std::byte*> Upload::Claim(uint32_t array, uint64_t offset, uint64_t size) {
+  if (array > kValues) {
+    return absl::InvalidArgumentError(
+        fmt::format("chunk of array {}: a matrix has arrays 0 (row_offsets), 1 (column_indices) "
+                    "and 2 (values)",
+                    array));
+  }
+  if (!wanted(array)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "chunk of array {} ({}), which is not wanted: {}", array, kArrayNames[array],
+        array == kValues ? "the header says that values are ones" : "the pattern is known"));
+  }
+  return arrays_[array].Claim(offset, size);
+}
+
+absl::StatusOr<Array> Upload::TakeValues(int threads) {
+  if (!header_.values_are_ones) return arrays_[kValues].Finish();
+  Array values = arrays_[kValues].array();
+  arrays_[kValues] = ArrayAssembler();
+  if (header_.type == ElementType::kF32) {
+    Fill(values.MutableAs<float>(), 1.0f, threads);
+  } else {
+    Fill(values.MutableAs<double>(), 1.0, threads);
+  }
+  return values;
+}
+
+absl::StatusOr<MatrixLease> Upload::Finish(int threads) {
+  threads = std::max(threads, 1);
+  if (known_ == nullptr && !header_.pattern_hash.empty() && arrays_[kRowOffsets].received() == 0) {
+    return absl::NotFoundError(fmt::format(
+        "pattern {} is not known; send row_offsets and column_indices", header_.pattern_hash));
+  }
+  absl::StatusOr<Array> values = TakeValues(threads);
+  if (!values.ok()) return values.status();
+  if (known_ != nullptr) {
+    return catalog_.Add(header_, known_, /*pattern_stored=*/true, *std::move(values), std::nullopt);
+  }
+  absl::StatusOr<Array> row_offsets = arrays_[kRowOffsets].Finish();
+  if (!row_offsets.ok()) return row_offsets.status();
+  absl::StatusOr<Array> column_indices = arrays_[kColumnIndices].Finish();
+  if (!column_indices.ok()) return column_indices.status();
+  if (row_offsets->type == ElementType::kI32) WidenRowOffsets(*row_offsets);
+
+  CsrArrays arrays{
+      header_.rows,       header_.cols, *std::move(row_offsets), *std::move(column_indices),
+      *std::move(values), std::nullopt};
+  absl::Status canonical = MakeCanonical(arrays, {header_.sort, header_.sum_duplicates},
+                                         catalog_.budget_.Source(MemoryUse::kMatrices), threads);
+  if (!canonical.ok()) return canonical;
+  return catalog_.AddArrays(header_, std::move(arrays));
+}
+
+absl::StatusOr<std::unique_ptr<ValuesUpdate>> Catalog::BeginUpdate(UpdateHeader header) {
+  absl::StatusOr<MatrixLease> base = Find(header.tenant, header.name);
+  if (!base.ok()) return base.status();
+  if (header.type != (*base)->type()) {
+    return absl::InvalidArgumentError(fmt::format("values are {}, but matrix '{}' is {}",
+                                                  Name(header.type), header.name,
+                                                  Name((*base)->type())));
+  }
+  absl::StatusOr<Array> values = AllocateArray(budget_.Source(MemoryUse::kMatrices), "values",
+                                               header.type, (*base)->pattern()->nnz());
+  if (!values.ok()) return values.status();
+  std::unique_ptr<ValuesUpdate> update(
+      new ValuesUpdate(*this, std::move(header), *std::move(base)));
+  if (absl::Status status = update->CheckVersion(*update->base_); !status.ok()) return status;
+  update->values_ = ArrayAssembler(*std::move(values));
+  return update;
+}
+
+absl::Status ValuesUpdate::CheckVersion(const Matrix& present) const {
+  if (header_.if_version == 0 || header_.if_version == present.version()) return absl::OkStatus();
+  return absl::AbortedError(fmt::format("matrix '{}' is at version {}, not {}", header_.name,
+                                        present.version(), header_.if_version));
+}
+
+absl::StatusOr<std::byte*> ValuesUpdate::Claim(uint32_t array, uint64_t offset, uint64_t size) {
+  if (array != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("chunk of array {}: an update has array 0 (values) alone", array));
+  }
+  return values_.Claim(offset, size);
+}
+
+absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads) {
+  threads = std::max(threads, 1);
+  absl::StatusOr<Array> values = values_.Finish();
+  if (!values.ok()) return values.status();
+  if (base_->caller_order() != nullptr) {
+    absl::StatusOr<Array> order = base_->caller_order()->Get();
+    if (!order.ok()) return order.status();
+    values =
+        ToCanonicalOrder(*values, *order, catalog_.budget_.Source(MemoryUse::kMatrices), threads);
+    if (!values.ok()) return values.status();
+  }
+
+  NameLocks::Guard change(catalog_.changes_, NameKey(header_.tenant, header_.name));
+  absl::StatusOr<MatrixLease> present = catalog_.Find(header_.tenant, header_.name);
+  if (!present.ok()) return present.status();
+  if (absl::Status status = CheckVersion(**present); !status.ok()) return status;
+  if ((*present)->pattern() != base_->pattern() || (*present)->type() != base_->type() ||
+      (*present)->caller_order() != base_->caller_order()) {
+    return absl::AbortedError(
+        fmt::format("matrix '{}' was replaced while its new values arrived", header_.name));
+  }
+  const bool durable = header_.durable && catalog_.store_.durable();
+  auto matrix = std::make_shared<const Matrix>(
+      header_.tenant, header_.name, base_->pattern(), base_->type(), (*present)->version() + 1,
+      (*present)->created_unix_ns(), durable, std::make_shared<LazyArray>(*values),
+      base_->caller_order());
+  for (const Pattern::BuiltEntry& entry : base_->pattern()->Layouts()) {
+    absl::Status placed =
+        matrix->ValuesIn(*entry.layout, catalog_.budget_.Source(MemoryUse::kLayouts), threads)
+            .status();
+    if (!placed.ok()) return placed;
+  }
+  if (header_.durable) {
+    absl::Status stored =
+        catalog_.store_.PutValues(header_.tenant, header_.name, matrix->version(), *values)
+            .status();
+    if (!stored.ok()) return stored;
+  }
+  catalog_.Publish(matrix);
+  return matrix;
+}
+
+}  // namespace sparsed::engine
