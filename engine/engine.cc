@@ -1,1 +1,149 @@
 #include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+namespace sparsed::engine {
+namespace {
+
+/// Bytes a second that a scrub reads at most, so that nobody notices it.
+constexpr double kScrubRate = 50e6;
+
+std::string CpuDescription() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::string line, model = "CPU";
+  while (std::getline(cpuinfo, line)) {
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) {
+      model = line.substr(line.find(": ") + 2);
+      break;
+    }
+  }
+#if defined(__x86_64__)
+  const char* instructions = __builtin_cpu_supports("avx512f") ? "AVX-512"
+                             : __builtin_cpu_supports("avx2")  ? "AVX2"
+                                                               : "SSE2";
+#else
+  const char* instructions = "portable SIMD";
+#endif
+  return fmt::format("{}, {} hardware threads, {}", model, std::thread::hardware_concurrency(),
+                     instructions);
+}
+
+}  // namespace
+
+/// Verifies every stored array now and then, slowly, on a thread of its own.
+class Engine::Scrubber {
+ public:
+  Scrubber(Store& store, Observer& observer, double interval_seconds)
+      : store_(store),
+        observer_(observer),
+        interval_(interval_seconds),
+        thread_([this] { Run(); }) {}
+
+  ~Scrubber() {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  /// False if it was woken to close.
+  bool Sleep(std::chrono::duration<double> duration) {
+    std::unique_lock lock(mutex_);
+    return !wake_.wait_for(lock, duration, [this] { return closing_; });
+  }
+
+  void Run() {
+    while (Sleep(interval_)) {
+      const absl::Status status = store_.Scrub(
+          [this](int64_t bytes) {
+            return Sleep(std::chrono::duration<double>(static_cast<double>(bytes) / kScrubRate));
+          },
+          [this](const StoredArray& array, const absl::Status& damage) {
+            observer_.OnDamage(std::string(damage.message()));
+            // A layout can be built again; a restart then does so instead of stumbling over it.
+            if (array.owner.kind == ArrayOwner::Kind::kLayout) {
+              const absl::Status dropped =
+                  store_.DropLayout(array.owner.pattern_hash, array.owner.recipe);
+              if (!dropped.ok()) observer_.OnDamage(std::string(dropped.message()));
+            }
+          });
+      if (!status.ok()) observer_.OnDamage(std::string(status.message()));
+    }
+  }
+
+  Store& store_;
+  Observer& observer_;
+  const std::chrono::duration<double> interval_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
+                                                     Observer& observer) {
+  std::unique_ptr<Engine> engine(new Engine(options));
+  if (options.data_dir.empty()) {
+    engine->store_ = MakeInMemoryStore();
+  } else {
+    absl::StatusOr<std::unique_ptr<Store>> store = OpenStore(PosixFileSystem(), options.data_dir);
+    if (!store.ok()) return store.status();
+    engine->store_ = *std::move(store);
+  }
+  engine->budget_ =
+      std::make_unique<Budget>(options.host_memory_bytes, options.preparation_memory_bytes);
+  engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_);
+  engine->dense_ = std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_);
+  absl::StatusOr<StoreContents> contents = engine->store_->Load();
+  if (!contents.ok()) return contents.status();
+  if (absl::Status status = engine->catalog_->Restore(*contents); !status.ok()) return status;
+  if (absl::Status status = engine->dense_->Restore(*contents); !status.ok()) return status;
+  engine->executor_ = std::make_unique<Executor>(options.execution, *engine->catalog_,
+                                                 *engine->dense_, *engine->budget_, observer);
+  engine->preparation_ =
+      std::make_unique<Preparation>(options.preparation, *engine->catalog_, *engine->store_,
+                                    *engine->budget_, *engine->executor_, observer);
+  Preparation& preparation = *engine->preparation_;
+  engine->catalog_->on_published = [&preparation](MatrixLease matrix,
+                                                  const std::vector<ProblemClass>& classes) {
+    preparation.Prepare(std::move(matrix), classes);
+  };
+  engine->catalog_->on_pattern_gone = [&preparation](const std::shared_ptr<Pattern>& pattern) {
+    preparation.Forget(pattern);
+  };
+  engine->executor_->on_unknown_class = [&preparation](const MatrixLease& matrix,
+                                                       const Problem& problem) {
+    preparation.RequestTrial(matrix, problem);
+  };
+  for (MatrixLease& matrix : engine->catalog_->All()) preparation.Restore(std::move(matrix));
+  if (engine->store_->durable() && options.scrub_interval_seconds > 0) {
+    engine->scrubber_ =
+        std::make_unique<Scrubber>(*engine->store_, observer, options.scrub_interval_seconds);
+  }
+  return engine;
+}
+
+Engine::~Engine() {
+  // Lanes call into the preparation and the preparation waits for lanes: end its trials first, then
+  // both.
+  scrubber_.reset();
+  if (executor_ != nullptr) executor_->Close();
+  preparation_.reset();
+}
+
+std::vector<DeviceFacts> Engine::devices() const {
+  return {{"cpu", CpuDescription(), options_.execution.lanes * options_.execution.threads_per_lane,
+           ""}};
+}
+
+}  // namespace sparsed::engine

@@ -25,6 +25,8 @@ class Observer {
   virtual void OnKernelRun(const KernelRun&) {}
   /// A stage of a preparation ended: "features", "lsh_cluster", "aspt", "trial", "restore", ...
   virtual void OnPreparationStage(std::string_view /*stage*/, double /*seconds*/) {}
+  /// A stored array is damaged; `sentence` names it.
+  virtual void OnDamage(std::string_view /*sentence*/) {}
   /// "ready", "failed", "cancelled".
   virtual void OnPreparationEnd(std::string_view /*state*/) {}
 };

@@ -1,1 +1,97 @@
 #include "engine/execution/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "engine/execution/executor_impl.h"
+
+namespace sparsed::engine {
+namespace {
+
+/// Bytes a second that all threads together copy (read and written both count), the best of a few
+/// tries over arrays larger than most caches. Takes some 30 ms.
+double MeasureBandwidth(int threads) {
+  constexpr size_t kBytes = 64 << 20;
+  std::vector<char> from(kBytes, 1), to(kBytes, 2);
+  double best = 0;
+  for (int run = 0; run < 3; ++run) {
+    const auto begin = std::chrono::steady_clock::now();
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (size_t block = 0; block < 64; ++block) {
+      std::memcpy(to.data() + block * (kBytes / 64), from.data() + block * (kBytes / 64),
+                  kBytes / 64);
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, 2.0 * kBytes / seconds.count());
+  }
+  return best;
+}
+
+}  // namespace
+
+Executor::Impl::Impl(
+    const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
+    Observer& observer,
+    const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class)
+    : catalog(catalog),
+      dense(dense),
+      budget(budget),
+      observer(observer),
+      on_unknown_class(on_unknown_class),
+      scheduler(std::make_shared<Scheduler>(options)),
+      bytes_per_second(MeasureBandwidth(options.threads_per_lane)) {}
+
+void Executor::Impl::Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds,
+                         double flops, double bytes) {
+  scheduler->AddBusy(nanoseconds);
+  observer.OnKernelRun({problem.operation, kernel, "cpu", static_cast<double>(nanoseconds) * 1e-9,
+                        flops, bytes / bytes_per_second});
+}
+
+absl::Status EnsureWorkspace(Lane& lane, size_t bytes, Budget& budget) {
+  if (lane.workspace.size() >= bytes) return absl::OkStatus();
+  lane.workspace = Buffer();  // before the larger one, so that both need not fit
+  absl::StatusOr<Buffer> workspace = budget.Source(MemoryUse::kRequests).Allocate(bytes);
+  if (!workspace.ok()) return workspace.status();
+  lane.workspace = *std::move(workspace);
+  return absl::OkStatus();
+}
+
+Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense,
+                   Budget& budget, Observer& observer)
+    : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, on_unknown_class)) {
+  impl_->scheduler->Open();
+}
+
+Executor::~Executor() { Close(); }
+
+void Executor::Close() { impl_->scheduler->Close(); }
+
+absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpmmSpec spec,
+                                                      std::shared_ptr<ResultSink> sink) {
+  return BeginSpmm(impl_, std::move(spec), std::move(sink));
+}
+
+absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SddmmSpec spec,
+                                                      std::shared_ptr<ResultSink> sink) {
+  return BeginSddmm(impl_, std::move(spec), std::move(sink));
+}
+
+absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
+                                                      std::shared_ptr<ResultSink> sink) {
+  return BeginSpgemm(impl_, std::move(spec), std::move(sink));
+}
+
+absl::Status Executor::RunIdle(const std::function<void(int threads)>& work,
+                               const std::atomic<bool>* stop) {
+  return impl_->scheduler->RunIdle(work, stop);
+}
+
+int64_t Executor::in_flight() const { return impl_->scheduler->in_flight(); }
+int64_t Executor::queue_depth() const { return impl_->scheduler->queue_depth(); }
+double Executor::busy_seconds() const { return impl_->scheduler->busy_seconds(); }
+const ExecutorOptions& Executor::options() const { return impl_->scheduler->options(); }
+
+}  // namespace sparsed::engine

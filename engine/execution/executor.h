@@ -31,8 +31,9 @@ class Executor {
  public:
   Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
            Observer& observer);
-  /// Ends what waits with UNAVAILABLE and waits for what runs.
   ~Executor();
+  /// Ends what waits with UNAVAILABLE, waits for what runs, refuses what comes. Idempotent.
+  void Close();
 
   /// Look up, check, reserve; none of them blocks. If one fails the sink is not used.
   absl::StatusOr<std::shared_ptr<Call>> Begin(SpmmSpec spec, std::shared_ptr<ResultSink> sink);

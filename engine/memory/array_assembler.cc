@@ -1,1 +1,59 @@
 #include "engine/memory/array_assembler.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <utility>
+
+namespace sparsed::engine {
+
+absl::StatusOr<std::byte*> ArrayAssembler::Claim(uint64_t offset, uint64_t size) {
+  const uint64_t bytes = array_.bytes();
+  if (offset > bytes || size > bytes - offset) {
+    return absl::InvalidArgumentError(
+        fmt::format("chunk of {} bytes at offset {} goes beyond the end of array '{}' ({} bytes)",
+                    size, offset, array_.name, bytes));
+  }
+  if (size == 0) return array_.buffer.mutable_data() + offset;
+
+  auto next = ranges_.lower_bound(offset);
+  const bool overlaps_next = next != ranges_.end() && next->first < offset + size;
+  auto previous = next == ranges_.begin() ? ranges_.end() : std::prev(next);
+  const bool overlaps_previous = previous != ranges_.end() && previous->second > offset;
+  if (overlaps_next || overlaps_previous) {
+    const auto& other = overlaps_previous ? *previous : *next;
+    return absl::InvalidArgumentError(
+        fmt::format("chunk [{}, {}) of array '{}' overlaps [{}, {}), which has already arrived",
+                    offset, offset + size, array_.name, other.first, other.second));
+  }
+
+  uint64_t begin = offset, end = offset + size;
+  if (previous != ranges_.end() && previous->second == begin) {
+    begin = previous->first;
+    ranges_.erase(previous);
+  }
+  if (next != ranges_.end() && next->first == end) {
+    end = next->second;
+    ranges_.erase(next);
+  }
+  ranges_.emplace(begin, end);
+  received_ += size;
+  return array_.buffer.mutable_data() + offset;
+}
+
+absl::StatusOr<Array> ArrayAssembler::Finish() {
+  if (!complete()) {
+    const bool from_start = !ranges_.empty() && ranges_.begin()->first == 0;
+    const uint64_t gap_begin = from_start ? ranges_.begin()->second : 0;
+    const auto after = ranges_.upper_bound(gap_begin);
+    const uint64_t gap_end = after == ranges_.end() ? array_.bytes() : after->first;
+    return absl::InvalidArgumentError(
+        fmt::format("array '{}' is incomplete: bytes [{}, {}) of {} never arrived", array_.name,
+                    gap_begin, gap_end, array_.bytes()));
+  }
+  ranges_.clear();
+  received_ = 0;
+  return std::exchange(array_, Array());
+}
+
+}  // namespace sparsed::engine

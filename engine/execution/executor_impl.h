@@ -1,0 +1,103 @@
+// What calls share: the rooms around them, and the way from a problem to a kernel.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "engine/execution/executor.h"
+#include "engine/execution/scheduler.h"
+#include "kernels/kernel_table.h"
+
+namespace sparsed::engine {
+
+class Executor::Impl {
+ public:
+  Impl(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
+       Observer& observer,
+       const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class);
+
+  Catalog& catalog;
+  DenseCatalog& dense;
+  Budget& budget;
+  Observer& observer;
+  const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
+  const std::shared_ptr<Scheduler> scheduler;
+  const double bytes_per_second;  ///< measured at the start: the floor's denominator
+
+  /// Tells the observer, counts the busy time. `bytes` is the least that the kernel had to move.
+  void Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds, double flops,
+           double bytes);
+};
+
+/// The plan of a problem on a matrix, looked up once: what runs and on what.
+template <typename Kernel>
+struct Resolved {
+  const Kernel* kernel = nullptr;
+  std::shared_ptr<const ActivePlan> keep;  ///< keeps a planned layout alive
+  std::shared_ptr<const Layout> layout;
+  Problem problem;   ///< as the kernel sees it: a transposed layout turns the transposition around
+  std::string text;  ///< "<recipe> / <kernel>"
+};
+
+/// Takes the plan if there is one whose layout and kernel serve this very problem, else plain CSR
+/// with the first kernel that does. Reads the disk if the pattern is not in memory yet.
+template <typename Kernel>
+absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
+                                         const Problem& problem, std::span<const Kernel> kernels) {
+  Resolved<Kernel> resolved;
+  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
+  if (found.plan != nullptr) {
+    resolved.keep = found.plan;
+    resolved.layout = found.plan->layout;
+  }
+  if (resolved.layout == nullptr) {
+    absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
+    if (!csr.ok()) return csr.status();
+    resolved.layout = *std::move(csr);
+  }
+  const auto serves = [&](const Kernel& kernel, const Layout& layout) {
+    resolved.problem = problem;
+    resolved.problem.transposed = problem.transposed != layout.transposed;
+    return kernel.layout_kind == layout.kind && kernel.device == problem.device &&
+           kernel.supports(resolved.problem, layout);
+  };
+  const auto choose = [&](std::string_view name) {
+    for (const Kernel& kernel : kernels) {
+      if ((name.empty() || kernel.name == name) && serves(kernel, *resolved.layout)) {
+        resolved.kernel = &kernel;
+        return true;
+      }
+    }
+    return false;
+  };
+  if (found.plan == nullptr || !choose(found.plan->plan.kernel)) {
+    if (resolved.layout->recipe != kCsr) {
+      absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
+      if (!csr.ok()) return csr.status();
+      resolved.layout = *std::move(csr);
+    }
+    if (!choose("")) {
+      return absl::UnimplementedError(
+          fmt::format("no kernel serves {}", ToString(ClassOf(problem))));
+    }
+  }
+  resolved.text = fmt::format("{} / {}", resolved.layout->recipe, resolved.kernel->name);
+  if (!found.exact && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
+  return resolved;
+}
+
+/// Grows the lane's workspace if need be.
+absl::Status EnsureWorkspace(Lane& lane, size_t bytes, Budget& budget);
+
+absl::StatusOr<std::shared_ptr<Call>> BeginSpmm(std::shared_ptr<Executor::Impl> impl, SpmmSpec spec,
+                                                std::shared_ptr<ResultSink> sink);
+absl::StatusOr<std::shared_ptr<Call>> BeginSddmm(std::shared_ptr<Executor::Impl> impl,
+                                                 SddmmSpec spec, std::shared_ptr<ResultSink> sink);
+absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl> impl,
+                                                  SpgemmSpec spec,
+                                                  std::shared_ptr<ResultSink> sink);
+
+}  // namespace sparsed::engine

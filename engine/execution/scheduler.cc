@@ -1,0 +1,293 @@
+#include "engine/execution/scheduler.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace sparsed::engine {
+
+Job::Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink)
+    : scheduler_(std::move(scheduler)), tenant_(std::move(tenant)), sink_(std::move(sink)) {}
+
+absl::Status Job::Start(uint64_t timeout_ns) {
+  token_ = std::make_shared<Token>([scheduler = scheduler_.get(), job = weak_from_this()] {
+    // The job keeps the scheduler alive; without the job there is nothing to reap.
+    if (!job.expired()) scheduler->Reap(job);
+  });
+  if (!scheduler_->Register(shared_from_this())) {
+    Drop();
+    return absl::UnavailableError("the server is shutting down");
+  }
+  // Beyond a century a deadline is none, and the clock's arithmetic stays in range.
+  constexpr uint64_t kLongest = 100ull * 365 * 24 * 3600 * 1000000000;
+  if (timeout_ns > 0 && timeout_ns < kLongest) {
+    scheduler_->timer_.Watch(
+        token_,
+        DeadlineTimer::Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(timeout_ns)));
+  }
+  return absl::OkStatus();
+}
+
+void Job::Submit() {
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ != State::kReceiving) return;  // it was stopped meanwhile
+    state_ = State::kQueued;
+    submitted_ = std::chrono::steady_clock::now();
+  }
+  if (!scheduler_->Enqueue(shared_from_this(), /*resumed=*/false)) {
+    token_->Stop(absl::ResourceExhaustedError("the queue is full; retry later"));
+  }
+}
+
+void Job::Cancel() { token_->Stop(absl::CancelledError("the request was cancelled")); }
+
+void Job::Fail(absl::Status status) { token_->Stop(std::move(status)); }
+
+bool Job::Charge(int64_t bytes) {
+  return unreleased_.fetch_add(bytes) + bytes > scheduler_->options().block_credit_bytes;
+}
+
+void Job::Release(int64_t bytes) {
+  const int64_t left = unreleased_.fetch_sub(bytes) - bytes;
+  if (left > scheduler_->options().block_credit_bytes / 2) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ != State::kPaused) return;
+    state_ = State::kQueued;
+  }
+  scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
+}
+
+void Job::Finish(absl::Status status) {
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded) return;
+    state_ = State::kEnded;
+  }
+  Drop();
+  scheduler_->Unregister(this);
+  end_.status = std::move(status);
+  sink_->OnEnd(std::move(end_));
+  sink_.reset();
+}
+
+Scheduler::~Scheduler() = default;
+
+void Scheduler::Open() {
+  for (int i = 0; i < std::max(1, options_.lanes); ++i) {
+    lanes_.emplace_back([this] { RunLane(); });
+  }
+  reaper_ = std::thread([this] { RunReaper(); });
+  blocking_thread_ = std::thread([this] { RunBlockingThread(); });
+}
+
+void Scheduler::Close() {
+  std::vector<std::shared_ptr<Job>> jobs;
+  {
+    std::lock_guard lock(mutex_);
+    if (closing_) return;
+    closing_ = true;
+    for (const auto& [unused, job] : jobs_) {
+      if (auto alive = job.lock()) jobs.push_back(std::move(alive));
+    }
+  }
+  for (const auto& job : jobs) {
+    job->token_->Stop(absl::UnavailableError("the server is shutting down"));
+  }
+  lane_work_.notify_all();
+  blocking_work_.notify_all();
+  for (std::thread& lane : lanes_) lane.join();
+  blocking_thread_.join();
+  {
+    std::lock_guard lock(mutex_);
+    reaper_closing_ = true;
+  }
+  reaper_work_.notify_all();
+  reaper_.join();
+  idle_done_.notify_all();
+  for (const auto& job : jobs) job->Finish(absl::UnavailableError("the server is shutting down"));
+}
+
+int64_t Scheduler::in_flight() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(jobs_.size());
+}
+
+int64_t Scheduler::queue_depth() const {
+  std::lock_guard lock(mutex_);
+  return queued_;
+}
+
+bool Scheduler::Register(const std::shared_ptr<Job>& job) {
+  std::lock_guard lock(mutex_);
+  if (closing_) return false;
+  jobs_.emplace(job.get(), job);
+  return true;
+}
+
+void Scheduler::Unregister(Job* job) {
+  std::lock_guard lock(mutex_);
+  jobs_.erase(job);
+}
+
+bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!resumed && queued_ >= options_.max_queued) return false;
+    queues_[job->tenant_].push_back(std::move(job));
+    ++queued_;
+  }
+  lane_work_.notify_one();
+  return true;
+}
+
+void Scheduler::Reap(std::weak_ptr<Job> job) {
+  {
+    std::lock_guard lock(mutex_);
+    stopped_.push_back(std::move(job));
+  }
+  reaper_work_.notify_one();
+}
+
+std::shared_ptr<Job> Scheduler::PopLocked() {
+  auto queue = queues_.upper_bound(last_tenant_);
+  if (queue == queues_.end()) queue = queues_.begin();
+  std::shared_ptr<Job> job = std::move(queue->second.front());
+  queue->second.pop_front();
+  last_tenant_ = queue->first;
+  if (queue->second.empty()) queues_.erase(queue);
+  --queued_;
+  return job;
+}
+
+void Scheduler::RunLane() {
+  Lane lane{options_.threads_per_lane, {}};
+  std::unique_lock lock(mutex_);
+  while (true) {
+    lane_work_.wait(lock, [this] { return closing_ || queued_ > 0 || !idle_.empty(); });
+    if (closing_) return;
+    if (queued_ > 0) {
+      std::shared_ptr<Job> job = PopLocked();
+      lock.unlock();
+      RunJob(job, lane);
+      job.reset();
+      lock.lock();
+      continue;
+    }
+    IdleWork* idle = idle_.front();
+    idle_.pop_front();
+    idle->started = true;
+    lock.unlock();
+    const auto begin = std::chrono::steady_clock::now();
+    (*idle->work)(lane.threads);
+    AddBusy((std::chrono::steady_clock::now() - begin).count());
+    lock.lock();
+    idle->done = true;
+    idle_done_.notify_all();
+  }
+}
+
+void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
+  using State = Job::State;
+  {
+    std::lock_guard lock(job->mutex_);
+    if (job->state_ != State::kQueued) return;  // reaped while it waited
+    job->state_ = State::kRunning;
+  }
+  absl::Status end;
+  Job::Next next = Job::Next::kEnded;
+  if (job->token_->stopped()) {
+    end = job->token_->status();
+  } else {
+    next = job->Run(lane, &end);
+  }
+  if (next == Job::Next::kLeft) return;
+  if (next != Job::Next::kEnded) {
+    std::unique_lock lock(job->mutex_);
+    // A stop while the lane had it, and a release while it was about to pause, are seen here: both
+    // look at state_ under the lock.
+    const bool paused =
+        next == Job::Next::kPaused && job->unreleased_.load() > options_.block_credit_bytes / 2;
+    if (!job->token_->stopped()) {
+      job->state_ = paused ? State::kPaused : State::kQueued;
+      lock.unlock();
+      if (!paused) Enqueue(job, /*resumed=*/true);
+      return;
+    }
+    end = job->token_->status();
+  }
+  // What a kernel says when it was stopped is less than why it was stopped.
+  if (!end.ok() && job->token_->stopped()) end = job->token_->status();
+  job->Finish(std::move(end));
+}
+
+void Scheduler::RunReaper() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    reaper_work_.wait(lock, [this] { return reaper_closing_ || !stopped_.empty(); });
+    if (stopped_.empty()) return;
+    const std::shared_ptr<Job> job = stopped_.front().lock();
+    stopped_.pop_front();
+    if (job == nullptr) continue;
+    lock.unlock();
+    bool end = false;
+    {
+      std::lock_guard job_lock(job->mutex_);
+      end = job->state_ == Job::State::kReceiving || job->state_ == Job::State::kQueued ||
+            job->state_ == Job::State::kPaused;
+      if (end && job->state_ == Job::State::kQueued) {
+        std::lock_guard queue_lock(mutex_);
+        auto queue = queues_.find(job->tenant_);
+        if (queue != queues_.end()) {
+          const auto erased = std::erase(queue->second, job);
+          queued_ -= static_cast<int64_t>(erased);
+          if (queue->second.empty()) queues_.erase(queue);
+        }
+      }
+      if (end) job->state_ = Job::State::kLeft;  // no lane takes it any more
+    }
+    if (end) job->Finish(job->token_->status());
+    lock.lock();
+  }
+}
+
+absl::Status Scheduler::RunIdle(const std::function<void(int threads)>& work,
+                                const std::atomic<bool>* stop) {
+  IdleWork idle{&work};
+  std::unique_lock lock(mutex_);
+  if (closing_) return absl::CancelledError("the server is shutting down");
+  idle_.push_back(&idle);
+  lane_work_.notify_one();
+  while (!idle.done) {
+    idle_done_.wait_for(lock, std::chrono::milliseconds(50));
+    const bool give_up = closing_ || (stop != nullptr && stop->load());
+    if (give_up && !idle.started) {
+      std::erase(idle_, &idle);
+      return absl::CancelledError("stopped before a lane was idle");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Scheduler::RunBlocking(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    blocking_.push_back(std::move(work));
+  }
+  blocking_work_.notify_one();
+}
+
+void Scheduler::RunBlockingThread() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    blocking_work_.wait(lock, [this] { return closing_ || !blocking_.empty(); });
+    if (blocking_.empty()) return;
+    const std::function<void()> work = std::move(blocking_.front());
+    blocking_.pop_front();
+    lock.unlock();
+    work();
+    lock.lock();
+  }
+}
+
+}  // namespace sparsed::engine

@@ -1,0 +1,341 @@
+// SpGEMM calls: row blocks of the result, streamed as they are computed or kept as a new matrix.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "engine/execution/executor_impl.h"
+#include "kernels/spgemm_blocks.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class SpgemmCall final : public Job {
+ public:
+  SpgemmCall(std::shared_ptr<Executor::Impl> impl, SpgemmSpec spec,
+             std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right)
+      : Job(impl->scheduler, spec.tenant, std::move(sink)),
+        impl_(std::move(impl)),
+        spec_(std::move(spec)),
+        left_(std::move(left)),
+        right_(std::move(right)),
+        problem_{Operation::kSpgemm, false, left_->type(), 0, DeviceKind::kCpu} {
+    end_.version = left_->version();
+  }
+
+  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t, uint64_t) override {
+    return absl::InvalidArgumentError(
+        fmt::format("SpGEMM has no operands in the stream, but array {} came", array));
+  }
+  bool complete() const override { return true; }
+
+ private:
+  Next Run(Lane& lane, absl::Status* end) override {
+    if (!begun_) {
+      begun_ = true;
+      *end = BeginProduct(lane);
+      return end->ok() ? Next::kAgain : Next::kEnded;
+    }
+    if (next_row_ < rows()) {
+      absl::StatusOr<int64_t> bytes = ComputeBlock(lane);
+      if (!bytes.ok()) {
+        *end = bytes.status();
+        return Next::kEnded;
+      }
+      if (next_row_ < rows()) return *bytes > 0 && Charge(*bytes) ? Next::kPaused : Next::kAgain;
+    }
+    end_.nnz = nnz_;
+    impl_->Ran(problem_, kernel_->name, end_.timings.kernel_ns,
+               2.0 * static_cast<double>(products_), FloorBytes());
+    if (spec_.keep_as.empty()) {
+      *end = absl::OkStatus();
+      return Next::kEnded;
+    }
+    *end = Keep();
+    return end->ok() ? Next::kLeft : Next::kEnded;
+  }
+
+  void Drop() override {
+    bounds_ = scratch_columns_ = scratch_values_ = Array();
+    blocks_.clear();
+    left_csr_.reset();
+    right_csr_.reset();
+    left_.reset();
+    right_.reset();
+  }
+
+  int64_t rows() const { return left_rows_; }
+
+  SpgemmArguments Arguments() const {
+    return {ViewCsr(*left_csr_), left_values_.buffer.data(), ViewCsr(*right_csr_),
+            right_values_.buffer.data()};
+  }
+
+  Context KernelContext(Lane& lane) const {
+    return {lane.threads, {lane.workspace.mutable_data(), lane.workspace.size()}, token().flag()};
+  }
+
+  /// Loads both matrices, chooses the kernel, finds the rows' bounds, tells the sink.
+  absl::Status BeginProduct(Lane& lane) {
+    const auto begin = Clock::now();
+    end_.timings.queue_ns = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(begin - submitted_).count());
+    absl::StatusOr<std::shared_ptr<const Layout>> left = left_->pattern()->Csr();
+    if (!left.ok()) return left.status();
+    absl::StatusOr<std::shared_ptr<const Layout>> right = right_->pattern()->Csr();
+    if (!right.ok()) return right.status();
+    absl::StatusOr<Array> left_values = left_->Values();
+    if (!left_values.ok()) return left_values.status();
+    absl::StatusOr<Array> right_values = right_->Values();
+    if (!right_values.ok()) return right_values.status();
+    left_csr_ = *std::move(left);
+    right_csr_ = *std::move(right);
+    left_values_ = *std::move(left_values);
+    right_values_ = *std::move(right_values);
+    left_rows_ = left_csr_->rows;
+
+    const PlanTable::Found found = left_->pattern()->plans().Find(ClassOf(problem_));
+    if (found.plan != nullptr) kernel_ = FindSpgemmKernel(found.plan->plan.kernel);
+    if (kernel_ == nullptr) kernel_ = &SpgemmKernels().front();
+
+    MemorySource& memory = impl_->budget.Source(MemoryUse::kRequests);
+    absl::StatusOr<Array> bounds = AllocateArray(memory, "row bounds", ElementType::kI64, rows());
+    if (!bounds.ok()) return bounds.status();
+    bounds_ = *std::move(bounds);
+    if (absl::Status status = Prepare(lane); !status.ok()) return status;
+    const absl::Status analysed = Timed([&] {
+      return kernel_->analyse(KernelContext(lane), Arguments(), bounds_.MutableAs<int64_t>(),
+                              &products_);
+    });
+    if (!analysed.ok()) return analysed;
+    int64_t exact = -1;
+    if (spec_.count_first) {
+      absl::StatusOr<int64_t> count = Count(lane);
+      if (!count.ok()) return count.status();
+      exact = *count;
+    }
+    CallBegin message{fmt::format("csr / {}", kernel_->name), exact, rows(), right_csr_->cols, {}};
+    if (spec_.keep_as.empty()) {
+      message.arrays = {{"row_offsets", ElementType::kI64, rows() + 1},
+                        {"column_indices", ElementType::kI32, exact},
+                        {"values", problem_.type, exact}};
+    }
+    sink().OnBegin(std::move(message));
+    return absl::OkStatus();
+  }
+
+  absl::Status Prepare(Lane& lane) {
+    return EnsureWorkspace(lane, kernel_->workspace(problem_, Arguments(), lane.threads),
+                           impl_->budget);
+  }
+
+  static uint64_t Nanoseconds(const std::function<void()>& work) {
+    const auto begin = Clock::now();
+    work();
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+  }
+
+  absl::Status Timed(const std::function<absl::Status()>& work) {
+    absl::Status status;
+    end_.timings.kernel_ns += Nanoseconds([&] { status = work(); });
+    return status;
+  }
+
+  absl::StatusOr<int64_t> Count(Lane& lane) {
+    absl::StatusOr<Array> counts = AllocateArray(impl_->budget.Source(MemoryUse::kRequests),
+                                                 "row counts", ElementType::kI64, rows());
+    if (!counts.ok()) return counts.status();
+    const auto row_nnz = counts->MutableAs<int64_t>();
+    const absl::Status counted = Timed([&] {
+      return kernel_->symbolic(KernelContext(lane), Arguments(), {0, rows()}, row_nnz);
+    });
+    if (!counted.ok()) return counted;
+    int64_t total = 0;
+    for (int64_t nnz : row_nnz) total += nnz;
+    return total;
+  }
+
+  /// Memory for a block of `entries`, kept from block to block.
+  absl::Status EnsureScratch(int64_t entries) {
+    if (scratch_columns_.length >= entries) return absl::OkStatus();
+    MemorySource& memory = impl_->budget.Source(MemoryUse::kRequests);
+    scratch_columns_ = scratch_values_ = Array();
+    absl::StatusOr<Array> columns =
+        AllocateArray(memory, "column_indices", ElementType::kI32, entries);
+    if (!columns.ok()) return columns.status();
+    absl::StatusOr<Array> values = AllocateArray(memory, "values", problem_.type, entries);
+    if (!values.ok()) return values.status();
+    scratch_columns_ = *std::move(columns);
+    scratch_values_ = *std::move(values);
+    return absl::OkStatus();
+  }
+
+  /// Computes the next rows and hands them on. Bytes that the sink received.
+  absl::StatusOr<int64_t> ComputeBlock(Lane& lane) {
+    const auto bounds = std::as_const(bounds_).As<int64_t>();
+    const RowRange range = NextRowBlock(bounds, next_row_, kRowBlockEntries);
+    std::vector<int64_t> row_begin(range.end - range.begin + 1), row_nnz(range.end - range.begin);
+    const int64_t room = PlaceRowBlock(bounds, range, row_begin);
+    if (absl::Status status = EnsureScratch(room); !status.ok()) return status;
+    // Another call may have taken the lane's workspace in between.
+    if (absl::Status status = Prepare(lane); !status.ok()) return status;
+    const absl::Status computed = Timed([&] {
+      return kernel_->numeric(KernelContext(lane), problem_, Arguments(), range, row_begin,
+                              scratch_columns_.MutableAs<int32_t>().data(),
+                              scratch_values_.buffer.mutable_data(), row_nnz);
+    });
+    if (!computed.ok()) return computed;
+
+    absl::StatusOr<ResultBlock> block = TakeBlock(range, row_begin, row_nnz, lane.threads);
+    if (!block.ok()) return block.status();
+    next_row_ = range.end;
+    nnz_ += block->column_indices.length;
+    if (!spec_.keep_as.empty()) {
+      blocks_.push_back(*std::move(block));
+      return 0;
+    }
+    const auto bytes = static_cast<int64_t>(block->row_offsets.bytes() +
+                                            block->column_indices.bytes() + block->values.bytes());
+    sink().OnBlock(*std::move(block));
+    return bytes;
+  }
+
+  /// The block out of the scratch into memory of its own, of its exact size.
+  absl::StatusOr<ResultBlock> TakeBlock(RowRange range, const std::vector<int64_t>& row_begin,
+                                        const std::vector<int64_t>& row_nnz, int threads) {
+    MemorySource& memory = impl_->budget.Source(MemoryUse::kRequests);
+    ResultBlock block;
+    block.rows = range;
+    block.nnz_begin = nnz_;
+    absl::StatusOr<Array> offsets =
+        AllocateArray(memory, "row_offsets", ElementType::kI64, range.end - range.begin);
+    if (!offsets.ok()) return offsets.status();
+    block.row_offsets = *std::move(offsets);
+    const auto ends = block.row_offsets.MutableAs<int64_t>();
+    int64_t nnz = 0;
+    for (size_t i = 0; i < row_nnz.size(); ++i) {
+      nnz += row_nnz[i];
+      ends[i] = nnz_ + nnz;
+    }
+    absl::StatusOr<Array> columns = AllocateArray(memory, "column_indices", ElementType::kI32, nnz);
+    if (!columns.ok()) return columns.status();
+    absl::StatusOr<Array> values = AllocateArray(memory, "values", problem_.type, nnz);
+    if (!values.ok()) return values.status();
+    block.column_indices = *std::move(columns);
+    block.values = *std::move(values);
+    const RowBlock scratch{row_begin, row_nnz, std::as_const(scratch_columns_).As<int32_t>().data(),
+                           scratch_values_.buffer.data(), problem_.type};
+    end_.timings.kernel_ns += Nanoseconds([&] {
+      CompactRowBlock(scratch, threads, block.column_indices.MutableAs<int32_t>().data(),
+                      block.values.buffer.mutable_data());
+    });
+    return block;
+  }
+
+  /// Puts the blocks together and leaves the storing to the thread that may block.
+  absl::Status Keep() {
+    MemorySource& memory = impl_->budget.Source(MemoryUse::kMatrices);
+    absl::StatusOr<Array> offsets =
+        AllocateArray(memory, "row_offsets", ElementType::kI64, rows() + 1);
+    if (!offsets.ok()) return offsets.status();
+    absl::StatusOr<Array> columns =
+        AllocateArray(memory, "column_indices", ElementType::kI32, nnz_);
+    if (!columns.ok()) return columns.status();
+    absl::StatusOr<Array> values = AllocateArray(memory, "values", problem_.type, nnz_);
+    if (!values.ok()) return values.status();
+    offsets->MutableAs<int64_t>()[0] = 0;
+    for (ResultBlock& block : blocks_) {
+      const auto append = [](Array& to, int64_t position, const Array& from) {
+        if (from.length == 0) return;
+        std::memcpy(to.buffer.mutable_data() + position * SizeOf(to.type), from.buffer.data(),
+                    from.bytes());
+      };
+      append(*offsets, block.rows.begin + 1, block.row_offsets);
+      append(*columns, block.nnz_begin, block.column_indices);
+      append(*values, block.nnz_begin, block.values);
+      block = ResultBlock();
+    }
+    UploadHeader header;
+    header.tenant = spec_.tenant;
+    header.name = spec_.keep_as;
+    header.rows = rows();
+    header.cols = right_csr_->cols;
+    header.nnz = nnz_;
+    header.type = problem_.type;
+    header.replace = spec_.replace;
+    scheduler().RunBlocking([self = std::static_pointer_cast<SpgemmCall>(shared_from_this()),
+                             header, offsets = *std::move(offsets), columns = *std::move(columns),
+                             values = *std::move(values)]() {
+      self->Finish(self->impl_->catalog.Insert(header, offsets, columns, values).status());
+    });
+    return absl::OkStatus();
+  }
+
+  /// Both matrices read once, C written once.
+  double FloorBytes() const {
+    const auto entry = static_cast<double>(sizeof(int32_t) + SizeOf(problem_.type));
+    return static_cast<double>(left_csr_->nnz + right_csr_->nnz + nnz_) * entry +
+           static_cast<double>(2 * rows() + right_csr_->rows + 3) * sizeof(int64_t);
+  }
+
+  const std::shared_ptr<Executor::Impl> impl_;
+  const SpgemmSpec spec_;
+  MatrixLease left_, right_;
+  const Problem problem_;
+
+  bool begun_ = false;
+  const SpgemmKernel* kernel_ = nullptr;
+  std::shared_ptr<const Layout> left_csr_, right_csr_;
+  Array left_values_, right_values_;
+  int64_t left_rows_ = 0;
+  Array bounds_;
+  int64_t products_ = 0;
+  int64_t next_row_ = 0;
+  int64_t nnz_ = 0;
+  Array scratch_columns_, scratch_values_;
+  std::vector<ResultBlock> blocks_;  ///< what is to be kept
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl> impl,
+                                                  SpgemmSpec spec,
+                                                  std::shared_ptr<ResultSink> sink) {
+  absl::StatusOr<MatrixLease> left = impl->catalog.Find(spec.tenant, spec.left);
+  if (!left.ok()) return left.status();
+  absl::StatusOr<MatrixLease> right = impl->catalog.Find(spec.tenant, spec.right);
+  if (!right.ok()) return right.status();
+  const Pattern& s = *(*left)->pattern();
+  const Pattern& t = *(*right)->pattern();
+  if (s.cols() != t.rows()) {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is {} x {} and '{}' is {} x {}: the columns of the left must be the rows "
+                    "of the right",
+                    spec.left, s.rows(), s.cols(), spec.right, t.rows(), t.cols()));
+  }
+  if ((*left)->type() != (*right)->type()) {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is {} and '{}' is {}: both must be of one type", spec.left,
+                    Name((*left)->type()), spec.right, Name((*right)->type())));
+  }
+  if (!spec.keep_as.empty()) {
+    if (absl::Status status = ValidateName("matrix", spec.keep_as); !status.ok()) return status;
+    if (!spec.replace && impl->catalog.Find(spec.tenant, spec.keep_as).ok()) {
+      return absl::AlreadyExistsError(fmt::format(
+          "there is a matrix '{}' already; delete it or ask to replace it", spec.keep_as));
+    }
+  }
+  const uint64_t timeout_ns = spec.timeout_ns;
+  auto call = std::make_shared<SpgemmCall>(std::move(impl), std::move(spec), std::move(sink),
+                                           *std::move(left), *std::move(right));
+  if (absl::Status status = call->Start(timeout_ns); !status.ok()) return status;
+  return call;
+}
+
+}  // namespace sparsed::engine
