@@ -133,6 +133,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   return engine;
 }
 
+Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
+
 Engine::~Engine() {
   // Lanes call into the preparation and the preparation waits for lanes: end its trials first, then
   // both.

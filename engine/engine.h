@@ -52,7 +52,7 @@ class Engine {
   const EngineOptions& options() const { return options_; }
 
  private:
-  Engine(EngineOptions options) : options_(std::move(options)) {}
+  explicit Engine(EngineOptions options);
 
   const EngineOptions options_;
   // In the order of construction; destroyed in reverse.

@@ -36,6 +36,10 @@ class Matrix {
 
   /// In canonical CSR order; reads the disk the first time.
   absl::StatusOr<Array> Values() const;
+  /// Bytes of them in memory.
+  int64_t resident_bytes() const {
+    return values_->resident() ? pattern_->nnz() * static_cast<int64_t>(SizeOf(type_)) : 0;
+  }
   /// In a layout's order; computed the first time and kept while the pattern has the layout. Plain
   /// CSR's are Values().
   absl::StatusOr<Array> ValuesIn(const Layout& layout, MemorySource& memory, int threads) const;

@@ -64,6 +64,11 @@ class Pattern {
 
   /// Plain CSR; reads the disk the first time.
   absl::StatusOr<std::shared_ptr<const Layout>> Csr();
+  /// Bytes of plain CSR's arrays that are in memory.
+  int64_t resident_bytes() const {
+    return (row_offsets_->resident() ? (rows_ + 1) * 8 : 0) +
+           (column_indices_->resident() ? nnz_ * 4 : 0);
+  }
 
   struct BuiltEntry {
     std::shared_ptr<const Layout> layout;

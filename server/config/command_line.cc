@@ -1,0 +1,227 @@
+#include "server/config/command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "server/config/config_file.h"
+#include "server/config/machine.h"
+
+namespace sparsed::server {
+namespace {
+
+constexpr double kDefaultMemoryShare = 0.8;
+constexpr int64_t kMinHostMemory = 16 << 20;
+
+/// Flags as they were written; zeros are filled in by Complete.
+struct Flags {
+  Config config;
+  bool in_memory = false;
+  bool print_config = false;
+};
+
+CLI::Validator Address(bool unix_too) {
+  return CLI::Validator(
+      [unix_too](std::string& address) {
+        return !unix_too && address == "off" ? std::string() : AddressError(address, unix_too);
+      },
+      unix_too ? "ADDR" : "ADDR|off");
+}
+
+CLI::Validator Device() {
+  return CLI::Validator(
+      [](std::string& device) -> std::string {
+        if (device == "cpu" || device == "auto") return {};
+        if (device.starts_with("cuda")) {
+          return fmt::format("'{}' cannot serve: this build has CPU kernels only", device);
+        }
+        return fmt::format("'{}' is not a device (auto, cpu)", device);
+      },
+      "DEVICE");
+}
+
+void DefineFlags(CLI::App& app, Flags& flags) {
+  Config& config = flags.config;
+  const auto count = CLI::Range(1, 65536);
+
+  app.add_option("--listen", config.listen,
+                 "Where to serve: HOST:PORT or unix:/PATH; repeatable. Port 0 takes a free one")
+      ->check(Address(true))
+      ->capture_default_str()
+      ->group("Serving");
+  app.add_option("--metrics-listen", config.metrics_listen,
+                 "Where to serve /metrics, /healthz, /readyz and a status page: HOST:PORT, or off")
+      ->check(Address(false))
+      ->capture_default_str()
+      ->group("Serving");
+  CLI::Option* data_dir = app.add_option("--data-dir", config.data_dir,
+                                         "Keep matrices in this folder (made if missing)")
+                              ->type_name("DIR")
+                              ->group("Serving");
+  app.add_flag("--in-memory", flags.in_memory, "Keep nothing: a restart forgets all matrices")
+      ->excludes(data_dir)
+      ->group("Serving");
+  app.add_option("--devices", config.devices, "What computes: auto or cpu")
+      ->check(Device())
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group("Serving");
+  app.add_option("--shutdown-grace", config.shutdown_grace_seconds,
+                 "Seconds that requests in flight get after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str()
+      ->group("Serving");
+
+  app.add_option("--host-memory", config.host_memory_bytes,
+                 "Host memory for matrices, layouts, operands and results together, such as 4GiB "
+                 "(default: 80 % of the machine's, or of the control group's)")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("Limits");
+  app.add_option("--preparation-memory", config.preparation_memory_bytes,
+                 "Part of it that preparations may use at once (default: half)")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("Limits");
+  app.add_option("--threads", config.threads, "Threads that multiply (default: one a CPU)")
+      ->check(count)
+      ->group("Limits");
+  app.add_option("--lanes", config.lanes, "Requests that run at once, sharing the threads")
+      ->check(count)
+      ->capture_default_str()
+      ->group("Limits");
+  app.add_option("--preparation-workers", config.preparation_workers,
+                 "Preparations at once; 0: prepare nothing")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group("Limits");
+  app.add_option("--preparation-threads", config.preparation_threads,
+                 "Threads of each preparation, at low priority (default: one a CPU)")
+      ->check(count)
+      ->group("Limits");
+  app.add_option("--max-chunk", config.max_chunk_bytes,
+                 "Largest chunk that a client may send, such as 2MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("2MiB")
+      ->group("Limits");
+  app.add_option("--max-requests-per-stream", config.max_requests_per_stream,
+                 "Requests in flight on one stream")
+      ->check(count)
+      ->capture_default_str()
+      ->group("Limits");
+  app.add_option("--max-queued", config.max_queued, "Requests waiting for a lane")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->group("Limits");
+
+  app.add_option("--log-level", config.log_level, "debug, info, warn or error")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, LogLevel>{
+                                              {"debug", LogLevel::kDebug},
+                                              {"info", LogLevel::kInfo},
+                                              {"warn", LogLevel::kWarn},
+                                              {"error", LogLevel::kError},
+                                          })
+                      .description(""))
+      ->type_name("LEVEL")
+      ->default_str("info")
+      ->group("Log");
+  app.add_option("--log-format", config.log_format, "text or json, one line an event")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, LogFormat>{
+                                              {"text", LogFormat::kText},
+                                              {"json", LogFormat::kJson},
+                                          })
+                      .description(""))
+      ->type_name("FORMAT")
+      ->default_str("text")
+      ->group("Log");
+}
+
+/// Fills in what the machine decides. Throws CLI::ValidationError.
+Config Complete(Flags flags) {
+  Config& config = flags.config;
+  if (config.metrics_listen == "off") config.metrics_listen.clear();
+  if (config.data_dir.empty() && !flags.in_memory) {
+    throw CLI::ValidationError(
+        "choose one: --data-dir=DIR keeps matrices over a restart, --in-memory keeps nothing");
+  }
+  const int64_t usable = UsableMemoryBytes();
+  if (config.host_memory_bytes == 0) {
+    config.host_memory_bytes =
+        static_cast<int64_t>(kDefaultMemoryShare * static_cast<double>(usable));
+  }
+  if (config.host_memory_bytes < kMinHostMemory) {
+    throw CLI::ValidationError(fmt::format("--host-memory: {} bytes are too few, at least {}",
+                                           config.host_memory_bytes, kMinHostMemory));
+  }
+  if (config.preparation_memory_bytes == 0) {
+    config.preparation_memory_bytes = config.host_memory_bytes / 2;
+  }
+  if (config.preparation_memory_bytes < 0 ||
+      config.preparation_memory_bytes > config.host_memory_bytes) {
+    throw CLI::ValidationError(
+        fmt::format("--preparation-memory: {} bytes are not a part of the "
+                    "{} of --host-memory",
+                    config.preparation_memory_bytes, config.host_memory_bytes));
+  }
+  if (config.max_chunk_bytes < 4096 || config.max_chunk_bytes > 1 << 30) {
+    throw CLI::ValidationError(
+        fmt::format("--max-chunk: {} bytes are not between 4KiB and 1GiB", config.max_chunk_bytes));
+  }
+  const int cpus = UsableCpus();
+  if (config.threads == 0) config.threads = std::max(cpus, config.lanes);
+  if (config.preparation_threads == 0) config.preparation_threads = cpus;
+  if (config.lanes > config.threads) {
+    throw CLI::ValidationError(fmt::format(
+        "--lanes: {} lanes need as many threads, --threads is {}", config.lanes, config.threads));
+  }
+  config.devices = {"cpu"};
+  return config;
+}
+
+}  // namespace
+
+std::variant<Config, int> ParseCommandLine(int argc, const char* const* argv, std::ostream& out,
+                                           std::ostream& err) {
+  CLI::App app(
+      "sparsed holds sparse matrices and multiplies with them on request.\n"
+      "  sparsed --data-dir=/var/lib/sparsed\n"
+      "  sparsed --in-memory --listen=unix:/run/sparsed.sock");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  app.get_formatter()->column_width(34);
+  app.set_version_flag("--version", "sparsed " SPARSED_VERSION, "Print the version and exit")
+      ->configurable(false);
+  Flags flags;
+  flags.config.threads = flags.config.preparation_threads = 0;
+  DefineFlags(app, flags);
+  app.add_flag("--print-config", flags.print_config,
+               "Print the settings in use as a --config file and exit")
+      ->configurable(false);
+  CLI::Option* file = app.set_config("--config", "",
+                                     "Read settings from a YAML file: the flags' "
+                                     "names with underscores; flags win");
+  file->type_name("FILE.yaml")->configurable(false);
+  app.config_formatter(YamlFile(app, *file));
+
+  try {
+    app.parse(argc, argv);
+    Config config = Complete(std::move(flags));
+    if (flags.print_config) {
+      out << ToYaml(config);
+      return 0;
+    }
+    return config;
+  } catch (const CLI::CallForHelp&) {
+    out << app.help();
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    out << version.what() << "\n";
+    return 0;
+  } catch (const CLI::Error& error) {
+    err << "sparsed: " << error.what() << "\nsparsed --help lists the flags.\n";
+    return kExitWrongUse;
+  }
+}
+
+}  // namespace sparsed::server

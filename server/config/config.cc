@@ -1,0 +1,87 @@
+#include "server/config/config.h"
+
+#include <fmt/format.h>
+#include <sys/un.h>
+#include <yaml-cpp/yaml.h>
+
+#include <charconv>
+
+namespace sparsed::server {
+namespace {
+
+constexpr std::string_view kUnixPrefix = "unix:";
+
+const char* Name(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarn:
+      return "warn";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string AddressError(const std::string& address, bool unix_too) {
+  if (unix_too && address.starts_with(kUnixPrefix)) {
+    const size_t length = address.size() - kUnixPrefix.size();
+    constexpr size_t kMaxPath = sizeof(sockaddr_un{}.sun_path) - 1;
+    if (length == 0) return fmt::format("'{}' lacks the socket's path", address);
+    if (length > kMaxPath) {
+      return fmt::format("the path of '{}' has {} bytes, a Unix socket's has at most {}", address,
+                         length, kMaxPath);
+    }
+    return {};
+  }
+  const size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (colon == std::string::npos || host.empty() ||
+      (host.find(':') != std::string::npos && !bracketed)) {
+    return fmt::format("'{}' is not HOST:PORT{}", address, unix_too ? " or unix:/PATH" : "");
+  }
+  const char* begin = address.data() + colon + 1;
+  const char* end = address.data() + address.size();
+  unsigned port = 0;
+  const auto [parsed, error] = std::from_chars(begin, end, port);
+  if (error != std::errc() || parsed != end || port > 65535) {
+    return fmt::format("the port of '{}' is not a number from 0 to 65535", address);
+  }
+  return {};
+}
+
+std::string ToYaml(const Config& config) {
+  YAML::Emitter out;
+  out << YAML::BeginMap;
+  out << YAML::Key << "listen" << YAML::Value << YAML::Flow << config.listen;
+  out << YAML::Key << "metrics_listen" << YAML::Value
+      << (config.metrics_listen.empty() ? "off" : config.metrics_listen);
+  if (config.in_memory()) {
+    out << YAML::Key << "in_memory" << YAML::Value << true;
+  } else {
+    out << YAML::Key << "data_dir" << YAML::Value << config.data_dir;
+  }
+  out << YAML::Key << "devices" << YAML::Value << YAML::Flow << config.devices;
+  out << YAML::Key << "host_memory" << YAML::Value << config.host_memory_bytes;
+  out << YAML::Key << "preparation_memory" << YAML::Value << config.preparation_memory_bytes;
+  out << YAML::Key << "threads" << YAML::Value << config.threads;
+  out << YAML::Key << "lanes" << YAML::Value << config.lanes;
+  out << YAML::Key << "preparation_workers" << YAML::Value << config.preparation_workers;
+  out << YAML::Key << "preparation_threads" << YAML::Value << config.preparation_threads;
+  out << YAML::Key << "max_chunk" << YAML::Value << config.max_chunk_bytes;
+  out << YAML::Key << "max_requests_per_stream" << YAML::Value << config.max_requests_per_stream;
+  out << YAML::Key << "max_queued" << YAML::Value << config.max_queued;
+  out << YAML::Key << "shutdown_grace" << YAML::Value << config.shutdown_grace_seconds;
+  out << YAML::Key << "log_level" << YAML::Value << Name(config.log_level);
+  out << YAML::Key << "log_format" << YAML::Value
+      << (config.log_format == LogFormat::kJson ? "json" : "text");
+  out << YAML::EndMap;
+  return std::string(out.c_str()) + "\n";
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,46 @@
+// What the server was told to do: one validated, immutable value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sparsed::server {
+
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarn, kError };
+enum class LogFormat : uint8_t { kText, kJson };
+
+/// Made by ParseCommandLine, which fills in what the machine decides. Sizes are in bytes.
+struct Config {
+  std::vector<std::string> listen = {"127.0.0.1:7470"};  ///< "host:port" or "unix:/path"
+  std::string metrics_listen = "127.0.0.1:7471";         ///< "host:port"; empty: off
+  std::string data_dir;                                  ///< empty: in memory
+  std::vector<std::string> devices = {"cpu"};
+
+  int64_t host_memory_bytes = 0;  ///< matrices, layouts, operands and results together
+  int64_t preparation_memory_bytes =
+      0;                        ///< scratch of all preparations together, part of the above
+  int threads = 1;              ///< of all lanes together
+  int lanes = 1;                ///< requests that run at once
+  int preparation_workers = 1;  ///< preparations at once; 0: none, plain CSR only
+  int preparation_threads = 1;  ///< of each preparation, at low priority
+
+  int64_t max_chunk_bytes = 2 << 20;
+  int max_requests_per_stream = 64;
+  int max_queued = 4096;               ///< requests waiting for a lane
+  double shutdown_grace_seconds = 30;  ///< for requests in flight after SIGTERM
+
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+
+  bool in_memory() const { return data_dir.empty(); }
+};
+
+/// "host:port", "[v6 address]:port" or (if `unix_too`) "unix:/path". Empty if it is one, else what
+/// is wrong with it.
+std::string AddressError(const std::string& address, bool unix_too);
+
+/// As a configuration file that would bring about the same.
+std::string ToYaml(const Config& config);
+
+}  // namespace sparsed::server

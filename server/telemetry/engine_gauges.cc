@@ -1,0 +1,129 @@
+#include "server/telemetry/engine_gauges.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+
+namespace sparsed::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+constexpr const char* kCpu = "cpu";
+
+class Families {
+ public:
+  void Begin(MetricType type, const char* name, const char* help) {
+    families_.push_back({name, help, type, {}});
+  }
+  void Add(std::vector<ClientMetric::Label> labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.gauge.value = value;  // the serializer reads the one of the family's type
+    metric.counter.value = value;
+    families_.back().metric.push_back(std::move(metric));
+  }
+  /// A family of one.
+  void Single(MetricType type, const char* name, const char* help, double value,
+              std::vector<ClientMetric::Label> labels = {}) {
+    Begin(type, name, help);
+    Add(std::move(labels), value);
+  }
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+};
+
+void AddMemory(Families& families, engine::Engine& engine) {
+  families.Begin(MetricType::Gauge, "sparsed_memory_bytes", "Memory in use, by what for");
+  for (int use = 0; use < engine::kMemoryUses; ++use) {
+    const auto memory_use = static_cast<engine::MemoryUse>(use);
+    families.Add({{"device", kCpu}, {"use", std::string(engine::Name(memory_use))}},
+                 static_cast<double>(engine.budget().used(memory_use)));
+  }
+  families.Single(MetricType::Gauge, "sparsed_memory_limit_bytes", "Memory that may be used",
+                  static_cast<double>(engine.budget().limit()), {{"device", kCpu}});
+  families.Single(MetricType::Gauge, "sparsed_memory_peak_bytes",
+                  "Most memory in use since the start", static_cast<double>(engine.budget().peak()),
+                  {{"device", kCpu}});
+}
+
+/// States and layouts, each pattern once however many matrices share it.
+void AddMatrices(Families& families, engine::Engine& engine) {
+  std::array<int64_t, 4> states = {};
+  std::map<std::string, int64_t> layout_bytes = {{"csr", 0}};
+  std::set<const engine::Pattern*> seen;
+  const std::vector<engine::MatrixLease> matrices = engine.catalog().All();
+  for (const engine::MatrixLease& matrix : matrices) {
+    engine::Pattern& pattern = *matrix->pattern();
+    const bool first = seen.insert(&pattern).second;
+    if (first) {
+      ++states[static_cast<size_t>(pattern.status().state)];
+    }
+    layout_bytes["csr"] += matrix->resident_bytes() + (first ? pattern.resident_bytes() : 0);
+    for (const auto& entry : pattern.Layouts()) {
+      layout_bytes[entry.layout->kind] +=
+          matrix->LayoutValueBytes(entry.layout->recipe) + (first ? entry.layout->bytes() : 0);
+    }
+  }
+  families.Begin(MetricType::Gauge, "sparsed_preparations",
+                 "Patterns by the state of their preparation");
+  const std::array<const char*, 4> names = {"queued", "preparing", "ready", "failed"};
+  for (size_t state = 0; state < states.size(); ++state) {
+    families.Add({{"state", names[state]}}, static_cast<double>(states[state]));
+  }
+  families.Begin(MetricType::Gauge, "sparsed_layout_bytes", "Layouts and values in memory");
+  for (const auto& [kind, bytes] : layout_bytes) {
+    families.Add({{"kind", kind}, {"tier", "host"}}, static_cast<double>(bytes));
+  }
+  families.Single(MetricType::Gauge, "sparsed_matrices", "Matrices held",
+                  static_cast<double>(matrices.size()));
+}
+
+double ResidentSetBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+std::vector<MetricFamily> EngineGauges::Collect() const {
+  Families families;
+  families.Single(MetricType::Gauge, "sparsed_build_info", "1, labelled with what was built", 1,
+                  {{"version", SPARSED_VERSION}, {"compiler", __VERSION__}});
+  families.Single(MetricType::Counter, "sparsed_device_busy_seconds_total",
+                  "Time that lanes spent in kernels, trials included",
+                  engine_.executor().busy_seconds(), {{"device", kCpu}});
+  families.Single(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a lane",
+                  static_cast<double>(engine_.executor().queue_depth()), {{"device", kCpu}});
+  families.Single(MetricType::Counter, "sparsed_evictions_total",
+                  "Layouts dropped to make room; host memory refuses rather than evicts", 0,
+                  {{"device", kCpu}});
+  AddMemory(families, engine_);
+  AddMatrices(families, engine_);
+  families.Single(MetricType::Gauge, "sparsed_patterns", "Patterns held",
+                  static_cast<double>(engine_.catalog().patterns()));
+  families.Single(MetricType::Gauge, "sparsed_buffers", "Dense matrices held",
+                  static_cast<double>(engine_.dense().size()));
+  families.Single(MetricType::Gauge, "sparsed_preparations_pending",
+                  "Preparations waiting or under way",
+                  static_cast<double>(engine_.preparation().pending()));
+  const auto started = std::chrono::duration<double>(started_.time_since_epoch());
+  families.Single(MetricType::Gauge, "process_start_time_seconds", "Unix time of the start",
+                  started.count());
+  families.Single(MetricType::Gauge, "process_resident_memory_bytes",
+                  "Memory of the whole process, as the operating system counts it",
+                  ResidentSetBytes());
+  return families.Take();
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,151 @@
+#include "server/telemetry/metrics.h"
+
+#include "server/telemetry/log.h"
+
+namespace sparsed::server {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Histogram;
+using prometheus::Registry;
+
+/// 50 us to about a minute, each twice the one before.
+const Histogram::BucketBoundaries kRequestBuckets = {
+    50e-6,  100e-6, 200e-6, 400e-6, 800e-6, 1.6e-3, 3.2e-3, 6.4e-3, 12.8e-3, 25.6e-3, 51.2e-3,
+    0.1024, 0.2048, 0.4096, 0.8192, 1.6384, 3.2768, 6.5536, 13.107, 26.214,  60};
+/// 1 ms to about an hour, each four times the one before.
+const Histogram::BucketBoundaries kPreparationBuckets = {1e-3,  4e-3,  16e-3, 64e-3, 0.256, 1.024,
+                                                         4.096, 16.38, 65.54, 262.1, 1049,  3600};
+
+Family<Counter>& CounterFamily(Registry& registry, const char* name, const char* help) {
+  return BuildCounter().Name(name).Help(help).Register(registry);
+}
+Family<Histogram>& HistogramFamily(Registry& registry, const char* name, const char* help) {
+  return BuildHistogram().Name(name).Help(help).Register(registry);
+}
+double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+}  // namespace
+
+Metrics::Metrics()
+    : requests_(CounterFamily(registry_, "sparsed_requests_total",
+                              "Requests that ended, by operation, tenant and google.rpc code")),
+      kernel_seconds_(HistogramFamily(registry_, "sparsed_kernel_seconds",
+                                      "Time that requests spent in a kernel")),
+      kernel_flops_(CounterFamily(registry_, "sparsed_kernel_flops_total",
+                                  "Useful floating point operations done for requests")),
+      kernel_floor_seconds_(CounterFamily(
+          registry_, "sparsed_kernel_floor_seconds_total",
+          "Time that kernels would have taken at the device's measured memory and compute rates")),
+      preparation_seconds_(HistogramFamily(registry_, "sparsed_preparation_seconds",
+                                           "Time that a preparation spent in a stage")),
+      preparations_ended_(CounterFamily(registry_, "sparsed_preparations_ended_total",
+                                        "Preparations that ended, by how")) {
+  auto& in_flight = BuildGauge()
+                        .Name("sparsed_requests_in_flight")
+                        .Help("Requests that began and have not ended")
+                        .Register(registry_);
+  auto& seconds = HistogramFamily(registry_, "sparsed_request_seconds",
+                                  "Time from a request's start to its last byte");
+  auto& phases = HistogramFamily(registry_, "sparsed_request_phase_seconds",
+                                 "Time that a request spent in a phase");
+  for (size_t op = 0; op < kOps; ++op) {
+    const std::string name(Name(static_cast<Op>(op)));
+    in_flight_[op] = &in_flight.Add({{"op", name}});
+    request_seconds_[op] = &seconds.Add({{"op", name}}, kRequestBuckets);
+    for (size_t phase = 0; phase < kPhases; ++phase) {
+      phase_seconds_[op][phase] = &phases.Add(
+          {{"op", name}, {"phase", std::string(Name(static_cast<Phase>(phase)))}}, kRequestBuckets);
+    }
+  }
+  auto& transfers = CounterFamily(registry_, "sparsed_transfer_bytes_total",
+                                  "Array bytes moved for requests, by path");
+  stream_in_ = &transfers.Add({{"path", "stream"}, {"direction", "in"}});
+  stream_out_ = &transfers.Add({{"path", "stream"}, {"direction", "out"}});
+  held_in_ = &transfers.Add({{"path", "held"}, {"direction", "in"}});
+  held_out_ = &transfers.Add({{"path", "held"}, {"direction", "out"}});
+  damages_ =
+      &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
+           .Add({});
+  for (const char* state : {"ready", "failed", "cancelled"}) {
+    preparations_ended_.Add({{"state", state}});
+  }
+}
+
+void Metrics::End(const StageRecord& record) {
+  const auto op = static_cast<size_t>(record.op);
+  in_flight_[op]->Decrement();
+  requests_
+      .Add({{"op", std::string(Name(record.op))},
+            {"tenant", record.tenant},
+            {"code", absl::StatusCodeToString(record.status.code())}})
+      .Increment();
+  request_seconds_[op]->Observe(Seconds(record.total_ns));
+  // A product goes through all phases, if only for a moment; other calls have few of them.
+  const bool product = record.op <= Op::kSpgemm && record.status.ok();
+  for (size_t phase = 0; phase < kPhases; ++phase) {
+    if (product || record.phase_ns[phase] > 0) {
+      phase_seconds_[op][phase]->Observe(Seconds(record.phase_ns[phase]));
+    }
+  }
+  stream_in_->Increment(static_cast<double>(record.stream_bytes_in));
+  stream_out_->Increment(static_cast<double>(record.stream_bytes_out));
+  held_in_->Increment(static_cast<double>(record.held_bytes_in));
+  held_out_->Increment(static_cast<double>(record.held_bytes_out));
+}
+
+Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
+  auto key = std::make_tuple(run.operation, std::string(run.kernel), std::string(run.device));
+  const std::lock_guard lock(kernels_mutex_);
+  const auto found = kernels_.find(key);
+  if (found != kernels_.end()) return found->second;
+  const prometheus::Labels labels = {{"op", std::string(sparsed::Name(run.operation))},
+                                     {"kernel", std::string(run.kernel)},
+                                     {"device", std::string(run.device)}};
+  const OfKernel made = {&kernel_seconds_.Add(labels, kRequestBuckets), &kernel_flops_.Add(labels),
+                         &kernel_floor_seconds_.Add(labels)};
+  return kernels_.emplace(std::move(key), made).first->second;
+}
+
+void Metrics::OnKernelRun(const engine::KernelRun& run) {
+  const OfKernel& kernel = KernelMetrics(run);
+  kernel.seconds->Observe(run.seconds);
+  kernel.flops->Increment(run.flops);
+  kernel.floor_seconds->Increment(run.floor_seconds);
+}
+
+void Metrics::OnPreparationStage(std::string_view stage, double seconds) {
+  preparation_seconds_.Add({{"stage", std::string(stage)}}, kPreparationBuckets).Observe(seconds);
+}
+
+void Metrics::OnPreparationEnd(std::string_view state) {
+  preparations_ended_.Add({{"state", std::string(state)}}).Increment();
+}
+
+void Metrics::OnDamage(std::string_view sentence) {
+  damages_->Increment();
+  Log(LogLevel::kError, "damage", {{"message", std::string(sentence)}});
+}
+
+std::vector<RequestCount> Metrics::RequestCounts() const {
+  std::map<std::pair<std::string, std::string>, int64_t> counts;  // over all tenants
+  for (const prometheus::MetricFamily& family : requests_.Collect()) {
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      std::string op, code;
+      for (const auto& label : metric.label) {
+        if (label.name == "op") op = label.value;
+        if (label.name == "code") code = label.value;
+      }
+      counts[{op, code}] += static_cast<int64_t>(metric.counter.value);
+    }
+  }
+  std::vector<RequestCount> result;
+  for (const auto& [key, count] : counts) result.push_back({key.first, key.second, count});
+  return result;
+}
+
+}  // namespace sparsed::server

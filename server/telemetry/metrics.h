@@ -1,0 +1,69 @@
+// What the server counts as it works. Families exist from the start, label values are bounded.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/observer.h"
+#include "server/telemetry/stage_record.h"
+
+namespace sparsed::server {
+
+struct RequestCount {
+  std::string op, code;
+  int64_t count = 0;
+};
+
+/// Thread-safe.
+class Metrics : public engine::Observer {
+ public:
+  Metrics();
+
+  void Begin(Op op) { in_flight_[static_cast<size_t>(op)]->Increment(); }
+  /// Once for each Begin.
+  void End(const StageRecord& record);
+
+  void OnKernelRun(const engine::KernelRun& run) override;
+  void OnPreparationStage(std::string_view stage, double seconds) override;
+  void OnPreparationEnd(std::string_view state) override;
+  void OnDamage(std::string_view sentence) override;
+
+  std::vector<RequestCount> RequestCounts() const;
+  std::vector<prometheus::MetricFamily> Collect() const { return registry_.Collect(); }
+
+ private:
+  struct OfKernel {
+    prometheus::Histogram* seconds;
+    prometheus::Counter* flops;
+    prometheus::Counter* floor_seconds;
+  };
+  OfKernel& KernelMetrics(const engine::KernelRun& run);
+
+  prometheus::Registry registry_;
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Family<prometheus::Histogram>& kernel_seconds_;
+  prometheus::Family<prometheus::Counter>& kernel_flops_;
+  prometheus::Family<prometheus::Counter>& kernel_floor_seconds_;
+  prometheus::Family<prometheus::Histogram>& preparation_seconds_;
+  prometheus::Family<prometheus::Counter>& preparations_ended_;
+  std::array<prometheus::Gauge*, kOps> in_flight_;
+  std::array<prometheus::Histogram*, kOps> request_seconds_;
+  std::array<std::array<prometheus::Histogram*, kPhases>, kOps> phase_seconds_;
+  prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_;
+  prometheus::Counter* damages_;
+
+  std::mutex kernels_mutex_;
+  std::map<std::tuple<Operation, std::string, std::string>, OfKernel> kernels_;
+};
+
+}  // namespace sparsed::server

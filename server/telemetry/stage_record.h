@@ -1,0 +1,65 @@
+// One record a request; metrics, the reply's timings and the log all read this.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace sparsed::server {
+
+/// Every RPC.
+enum class Op : uint8_t {
+  kSpmm,
+  kSddmm,
+  kSpgemm,
+  kUpload,
+  kUpdateValues,
+  kDownload,
+  kGet,
+  kList,
+  kWatch,
+  kDelete,
+  kPutBuffer,
+  kGetBuffer,
+  kDeleteBuffer,
+  kListBuffers,
+  kGetServerInfo,
+  kGetStats,
+};
+inline constexpr int kOps = 16;
+/// "spmm", "upload", ...: the metrics' label `op`.
+std::string_view Name(Op op);
+
+enum class Phase : uint8_t { kQueue, kReceive, kToDevice, kKernel, kFromDevice, kSend };
+inline constexpr int kPhases = 6;
+/// "queue", "receive", "to_device", ...: the metrics' label `phase`.
+std::string_view Name(Phase phase);
+
+struct StageRecord {
+  using Clock = std::chrono::steady_clock;
+
+  Op op = Op::kSpmm;
+  std::string tenant;
+  std::string subject;  ///< the matrix or buffer that it is about; for log and status page only
+  Clock::time_point begun = Clock::now();
+  std::array<uint64_t, kPhases> phase_ns = {};
+  uint64_t total_ns = 0;
+  uint64_t stream_bytes_in = 0, stream_bytes_out = 0;  ///< array bytes on the wire
+  uint64_t held_bytes_in = 0, held_bytes_out = 0;      ///< of held operands, into held results
+  absl::Status status;
+
+  uint64_t& operator[](Phase phase) { return phase_ns[static_cast<size_t>(phase)]; }
+  uint64_t operator[](Phase phase) const { return phase_ns[static_cast<size_t>(phase)]; }
+};
+
+/// Nanoseconds since `begin`.
+inline uint64_t NanosecondsSince(StageRecord::Clock::time_point begin) {
+  const auto elapsed = StageRecord::Clock::now() - begin;
+  return static_cast<uint64_t>(std::chrono::nanoseconds(elapsed).count());
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,77 @@
+#include "server/telemetry/telemetry.h"
+
+#include "server/telemetry/log.h"
+
+namespace sparsed::server {
+namespace {
+
+constexpr size_t kRecent = 50;
+
+/// The server's own failures are worth a look; what a caller did wrong is the caller's to see.
+LogLevel LevelOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kUnavailable:
+      return LogLevel::kWarn;
+    case absl::StatusCode::kResourceExhausted:
+      return LogLevel::kInfo;
+    default:
+      return LogLevel::kDebug;
+  }
+}
+
+void LogRequest(const StageRecord& record) {
+  const LogLevel level = LevelOf(record.status.code());
+  if (!LogEnabled(level)) return;
+  std::vector<Field> fields = {
+      {"op", std::string(Name(record.op))},
+      {"tenant", record.tenant},
+      {"subject", record.subject},
+      {"code", absl::StatusCodeToString(record.status.code())},
+      {"total_ms", static_cast<double>(record.total_ns) * 1e-6},
+  };
+  for (size_t phase = 0; phase < kPhases; ++phase) {
+    if (record.phase_ns[phase] == 0) continue;
+    static constexpr std::array<std::string_view, kPhases> kKeys = {
+        "queue_ms", "receive_ms", "to_device_ms", "kernel_ms", "from_device_ms", "send_ms"};
+    fields.push_back({kKeys[phase], static_cast<double>(record.phase_ns[phase]) * 1e-6});
+  }
+  const auto bytes = [&fields](std::string_view key, uint64_t count) {
+    if (count > 0) fields.push_back({key, static_cast<int64_t>(count)});
+  };
+  bytes("stream_bytes_in", record.stream_bytes_in);
+  bytes("stream_bytes_out", record.stream_bytes_out);
+  bytes("held_bytes_in", record.held_bytes_in);
+  bytes("held_bytes_out", record.held_bytes_out);
+  if (!record.status.ok()) fields.push_back({"message", std::string(record.status.message())});
+  Log(level, "request", fields);
+}
+
+}  // namespace
+
+StageRecord Telemetry::Begin(Op op, std::string tenant, std::string subject) {
+  StageRecord record;
+  record.op = op;
+  record.tenant = std::move(tenant);
+  record.subject = std::move(subject);
+  metrics_.Begin(op);
+  return record;
+}
+
+void Telemetry::End(StageRecord record) {
+  record.total_ns = NanosecondsSince(record.begun);
+  metrics_.End(record);
+  LogRequest(record);
+  const std::lock_guard lock(mutex_);
+  recent_.push_front({std::chrono::system_clock::now(), std::move(record)});
+  if (recent_.size() > kRecent) recent_.pop_back();
+}
+
+std::vector<RecentRequest> Telemetry::Recent() const {
+  const std::lock_guard lock(mutex_);
+  return {recent_.begin(), recent_.end()};
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,39 @@
+// Where records of requests go: metrics, log, the status page's list.
+#pragma once
+
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/telemetry/metrics.h"
+#include "server/telemetry/stage_record.h"
+
+namespace sparsed::server {
+
+/// A request that ended, for the status page.
+struct RecentRequest {
+  std::chrono::system_clock::time_point ended;
+  StageRecord record;
+};
+
+/// Thread-safe.
+class Telemetry {
+ public:
+  Metrics& metrics() { return metrics_; }
+
+  /// The record of a request that begins now.
+  StageRecord Begin(Op op, std::string tenant, std::string subject);
+  /// The request ended as `record.status` says; once for each Begin.
+  void End(StageRecord record);
+
+  /// Newest first, at most 50.
+  std::vector<RecentRequest> Recent() const;
+
+ private:
+  Metrics metrics_;
+  mutable std::mutex mutex_;
+  std::deque<RecentRequest> recent_;
+};
+
+}  // namespace sparsed::server
