@@ -136,14 +136,14 @@ def alert_problems(prometheus):
     for rule in rules:
         if rule["health"] != "ok":
             problems.append(f"alert {rule['name']} is {rule['health']}: {rule.get('lastError')}")
-        for name in set(re.findall(r"\bsparsed_\w+", rule["query"])) - known:
+        for name in set(re.findall(r"\b(?:sparsed|process)_\w+", rule["query"])) - known:
             problems.append(f"alert {rule['name']} looks at {name}, which the server does not have")
     return problems
 
 
 def documentation_problems(metrics):
     served = set(re.findall(r"^# TYPE (\S+)", metrics, re.M))
-    documented = set(re.findall(r"^\| `(sparsed_\w+)", METRICS_PAGE.read_text(), re.M))
+    documented = set(re.findall(r"^\| `(\w+)`", METRICS_PAGE.read_text(), re.M))
     problems = [f"{name} is served, docs/metrics.md lacks it" for name in served - documented]
     problems += [f"docs/metrics.md has {name}, it is not served" for name in documented - served]
     return problems
