@@ -142,8 +142,11 @@ int64_t Catalog::patterns() const {
 absl::StatusOr<MatrixLease> Catalog::Insert(const UploadHeader& header, Array row_offsets,
                                             Array column_indices, Array values) {
   if (absl::Status status = ValidateName("matrix", header.name); !status.ok()) return status;
-  return AddArrays(header, {header.rows, header.cols, std::move(row_offsets),
-                            std::move(column_indices), std::move(values), std::nullopt});
+  CsrArrays arrays{
+      header.rows,       header.cols, std::move(row_offsets), std::move(column_indices),
+      std::move(values), std::nullopt};
+  // Only a pattern that has layouts already needs threads, to place the values in them.
+  return AddArrays(header, std::move(arrays), /*threads=*/1);
 }
 
 std::shared_ptr<Pattern> Catalog::KnownPattern(std::string_view tenant,
@@ -187,7 +190,8 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
   }
 }
 
-absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrArrays arrays) {
+absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrArrays arrays,
+                                               int threads) {
   absl::StatusOr<std::shared_ptr<Pattern>> pattern = Intern(arrays);
   if (!pattern.ok()) return pattern.status();
   // From here on there is one copy: the pattern's.
@@ -196,7 +200,7 @@ absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrAr
   const std::string hash = (*pattern)->hash();
   absl::StatusOr<MatrixLease> matrix =
       Add(header, *std::move(pattern), /*pattern_stored=*/false, std::move(arrays.values),
-          std::move(arrays.caller_order));
+          std::move(arrays.caller_order), threads);
   if (!matrix.ok()) {
     std::lock_guard lock(mutex_);
     const auto known = patterns_.find(hash);
@@ -207,7 +211,8 @@ absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrAr
 
 absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
                                          std::shared_ptr<Pattern> pattern, bool pattern_stored,
-                                         Array values, std::optional<Array> caller_order) {
+                                         Array values, std::optional<Array> caller_order,
+                                         int threads) {
   MatrixLease matrix;
   std::shared_ptr<Pattern> gone;
   {
@@ -234,18 +239,26 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     record.value_order = caller_order;
     record.version = replaced.ok() ? (*replaced)->version() + 1 : 1;
     record.created_unix_ns = NowUnixNs();
-    absl::StatusOr<StoredMatrix> stored = store_.PutMatrix(record);
-    if (!stored.ok()) return stored.status();
-
     matrix = std::make_shared<const Matrix>(
         header.tenant, header.name, std::move(pattern), values.type, record.version,
         record.created_unix_ns, store_.durable(), std::make_shared<LazyArray>(values),
         caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr);
+    if (absl::Status s = PlaceInLayouts(*matrix, threads); !s.ok()) return s;
+    if (absl::Status s = store_.PutMatrix(record).status(); !s.ok()) return s;
     gone = Publish(matrix);
   }
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
   if (on_published) on_published(matrix, header.expected);
   return matrix;
+}
+
+absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads) {
+  for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
+    MemorySource& memory = budget_.Source(MemoryUse::kLayouts);
+    absl::Status placed = matrix.ValuesIn(*entry.layout, memory, threads).status();
+    if (!placed.ok()) return placed;
+  }
+  return absl::OkStatus();
 }
 
 std::shared_ptr<Pattern> Catalog::Publish(const MatrixLease& matrix) {

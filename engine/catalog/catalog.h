@@ -141,12 +141,14 @@ class Catalog {
   /// The pattern that canonical arrays are: one that exists, or a new one, which shares them.
   absl::StatusOr<std::shared_ptr<Pattern>> Intern(const CsrArrays& arrays);
   /// Interns, stores and publishes a new matrix.
-  absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays);
+  absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays, int threads);
   /// Stores and publishes a new matrix. With `pattern_stored` only its values are written, and it
   /// is NOT_FOUND if the store has forgotten the pattern.
   absl::StatusOr<MatrixLease> Add(const UploadHeader& header, std::shared_ptr<Pattern> pattern,
                                   bool pattern_stored, Array values,
-                                  std::optional<Array> caller_order);
+                                  std::optional<Array> caller_order, int threads);
+  /// Places the values of a version that is to be published in every layout of its pattern.
+  absl::Status PlaceInLayouts(const Matrix& matrix, int threads);
   /// Puts `matrix` in the place of what has its name. Returns a pattern that is no longer used.
   std::shared_ptr<Pattern> Publish(const MatrixLease& matrix);
   /// Returns the pattern if no matrix has it any more; new uploads then do not find it either.

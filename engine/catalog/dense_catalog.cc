@@ -130,7 +130,7 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
   return absl::OkStatus();
 }
 
-void DenseCatalog::Restore(const StoreContents& contents) {
+absl::Status DenseCatalog::Restore(const StoreContents& contents) {
   std::lock_guard lock(mutex_);
   for (const BufferRecord& record : contents.buffers) {
     auto held = std::make_shared<HeldDense>();
@@ -139,6 +139,14 @@ void DenseCatalog::Restore(const StoreContents& contents) {
     held->shape = {record.rows, record.cols, record.leading_dimension, record.array.type};
     held->version = record.version;
     held->durable = true;
+    const std::string what = fmt::format("the stored dense matrix '{}'", record.name);
+    if (absl::Status s = ValidateShape(what, held->shape); !s.ok()) {
+      return absl::DataLossError(std::string(s.message()));
+    }
+    if (record.array.length != held->shape.elements()) {
+      return absl::DataLossError(fmt::format("{} has {} elements, its shape {}", what,
+                                             record.array.length, held->shape.elements()));
+    }
     held->elements =
         std::make_shared<LazyArray>([&store = store_, &budget = budget_, stored = record.array] {
           return store.Read(stored, budget.Source(MemoryUse::kBuffers));
@@ -147,6 +155,7 @@ void DenseCatalog::Restore(const StoreContents& contents) {
     entries_[key] = std::move(held);
     stored_.insert(key);
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader header) {

@@ -95,8 +95,8 @@ class DenseCatalog {
  public:
   DenseCatalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
   /// Enters what the store holds; elements are read when they are first needed. Called once, before
-  /// anything else.
-  void Restore(const StoreContents& contents);
+  /// anything else. DATA_LOSS if a record makes no sense.
+  absl::Status Restore(const StoreContents& contents);
 
   absl::StatusOr<std::unique_ptr<DensePut>> BeginPut(PutHeader header);
   absl::StatusOr<HeldDenseLease> Find(std::string_view tenant, std::string_view name) const;

@@ -128,7 +128,8 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads) {
   absl::StatusOr<Array> values = TakeValues(threads);
   if (!values.ok()) return values.status();
   if (known_ != nullptr) {
-    return catalog_.Add(header_, known_, /*pattern_stored=*/true, *std::move(values), std::nullopt);
+    return catalog_.Add(header_, known_, /*pattern_stored=*/true, *std::move(values), std::nullopt,
+                        threads);
   }
   absl::StatusOr<Array> row_offsets = arrays_[kRowOffsets].Finish();
   if (!row_offsets.ok()) return row_offsets.status();
@@ -142,7 +143,7 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads) {
   absl::Status canonical = MakeCanonical(arrays, {header_.sort, header_.sum_duplicates},
                                          catalog_.budget_.Source(MemoryUse::kMatrices), threads);
   if (!canonical.ok()) return canonical;
-  return catalog_.AddArrays(header_, std::move(arrays));
+  return catalog_.AddArrays(header_, std::move(arrays), threads);
 }
 
 absl::StatusOr<std::unique_ptr<ValuesUpdate>> Catalog::BeginUpdate(UpdateHeader header) {
@@ -203,12 +204,7 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads) {
       header_.tenant, header_.name, base_->pattern(), base_->type(), (*present)->version() + 1,
       (*present)->created_unix_ns(), durable, std::make_shared<LazyArray>(*values),
       base_->caller_order());
-  for (const Pattern::BuiltEntry& entry : base_->pattern()->Layouts()) {
-    absl::Status placed =
-        matrix->ValuesIn(*entry.layout, catalog_.budget_.Source(MemoryUse::kLayouts), threads)
-            .status();
-    if (!placed.ok()) return placed;
-  }
+  if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads); !s.ok()) return s;
   if (header_.durable) {
     absl::Status stored =
         catalog_.store_.PutValues(header_.tenant, header_.name, matrix->version(), *values)

@@ -34,10 +34,12 @@ class Preparation {
   /// Cancels and waits.
   ~Preparation();
 
-  /// After an upload: features, candidate recipes, layouts, trials for each class, plans.
+  /// After an upload: features, candidate recipes, layouts, trials for each class, plans. The
+  /// classes' type is the matrix's.
   void Prepare(MatrixLease matrix, std::vector<ProblemClass> classes);
-  /// After a restart: reads back the layouts that plans use, then activates the plans.
-  void Restore(MatrixLease matrix);
+  /// After a restart, once: reads back the layouts that plans use, then activates the plans, for
+  /// every pattern in the catalog. What had not been finished is prepared again.
+  void Restore(const StoreContents& contents);
   /// A request of an unknown class ran: trials for it, layouts that it may need.
   void RequestTrial(MatrixLease matrix, const Problem& problem);
   /// The pattern's last matrix is gone: its job is cancelled.
