@@ -1,0 +1,473 @@
+// Calls from their start to their end, over a catalog in memory, against kernels/reference.
+#include "engine/execution/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <random>
+
+#include "engine/catalog/catalog.h"
+#include "engine/catalog/dense_catalog.h"
+#include "engine/store/store.h"
+#include "kernels/reference/reference.h"
+#include "tests/generate.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Collects what a call sends; releases blocks at once unless told to hold them.
+class Collector final : public ResultSink {
+ public:
+  void OnBegin(CallBegin begin) override {
+    std::lock_guard lock(mutex_);
+    begins.push_back(std::move(begin));
+  }
+  void OnArray(uint32_t, Array array) override {
+    std::lock_guard lock(mutex_);
+    result = std::move(array);
+  }
+  void OnBlock(ResultBlock block) override {
+    std::lock_guard lock(mutex_);
+    block_bytes += block.row_offsets.bytes() + block.column_indices.bytes() + block.values.bytes();
+    blocks.push_back(std::move(block));
+    changed_.notify_all();
+  }
+  void OnEnd(CallEnd e) override {
+    std::lock_guard lock(mutex_);
+    ++ends;
+    end = std::move(e);
+    changed_.notify_all();
+  }
+  bool Wait(std::chrono::seconds most = std::chrono::seconds(30)) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, most, [this] { return ends > 0; });
+  }
+  int64_t bytes() {
+    std::lock_guard lock(mutex_);
+    return block_bytes;
+  }
+
+  std::vector<CallBegin> begins;
+  Array result;
+  std::vector<ResultBlock> blocks;
+  int64_t block_bytes = 0;
+  CallEnd end;
+  int ends = 0;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+struct GeneratedMatrix : test::Pattern {
+  std::vector<double> values;
+};
+
+GeneratedMatrix UniformMatrix(int64_t rows, int64_t cols, int64_t row_nnz, uint64_t seed) {
+  GeneratedMatrix s{test::Uniform(rows, cols, row_nnz, seed), {}};
+  s.values = test::RandomValues(s.nnz(), seed);
+  return s;
+}
+
+class ExecutorTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kMemory = int64_t{1} << 30;
+
+  void Upload(const std::string& name, const GeneratedMatrix& s, bool sort = false) {
+    UploadHeader header;
+    header.tenant = "t";
+    header.name = name;
+    header.rows = s.rows;
+    header.cols = s.cols;
+    header.nnz = s.nnz();
+    header.sort = sort;
+    auto upload = catalog_.BeginUpload(header);
+    ASSERT_TRUE(upload.ok()) << upload.status();
+    std::vector<float> values(s.values.begin(), s.values.end());
+    Feed(**upload, Upload::kRowOffsets, s.row_offsets);
+    Feed(**upload, Upload::kColumnIndices, s.column_indices);
+    Feed(**upload, Upload::kValues, values);
+    auto matrix = (*upload)->Finish(1);
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+  }
+
+  template <typename Receiver, typename T>
+  static void Feed(Receiver& to, uint32_t array, const std::vector<T>& data) {
+    auto claimed = to.Claim(array, 0, data.size() * sizeof(T));
+    ASSERT_TRUE(claimed.ok()) << claimed.status();
+    if (!data.empty()) std::memcpy(*claimed, data.data(), data.size() * sizeof(T));
+  }
+
+  std::vector<float> Random(int64_t count) {
+    std::vector<float> data(count);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (float& x : data) x = uniform(random_);
+    return data;
+  }
+
+  static std::vector<double> Wide(const std::vector<float>& data) {
+    return {data.begin(), data.end()};
+  }
+
+  void Hold(const std::string& name, DenseShape shape, const std::vector<float>& data) {
+    auto put = dense_.BeginPut({"t", name, shape, data.empty(), false});
+    ASSERT_TRUE(put.ok()) << put.status();
+    if (!data.empty()) Feed(**put, 0, data);
+    ASSERT_TRUE((*put)->Finish().ok());
+  }
+
+  /// Values as the server has them: rounded to f32.
+  static std::vector<double> Values(const GeneratedMatrix& s) {
+    return Wide(std::vector<float>(s.values.begin(), s.values.end()));
+  }
+
+  static void ExpectNear(const std::vector<double>& expected, const std::vector<double>& magnitude,
+                         const float* got, int64_t cols, int64_t ld) {
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const float value = got[i / cols * ld + i % cols];
+      ASSERT_NEAR(value, expected[i], 1e-5 * (magnitude[i] + 1e-30)) << "element " << i;
+    }
+  }
+
+  void SetUp() override {
+    catalog_.on_published = [](MatrixLease, const std::vector<ProblemClass>&) {};
+    catalog_.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
+    executor_ = std::make_unique<Executor>(ExecutorOptions{.lanes = 1, .threads_per_lane = 2},
+                                           catalog_, dense_, budget_, observer_);
+  }
+
+  std::mt19937 random_{42};
+  std::unique_ptr<Store> store_ = MakeInMemoryStore();
+  Budget budget_{kMemory, kMemory};
+  Catalog catalog_{*store_, budget_};
+  DenseCatalog dense_{*store_, budget_};
+  Observer observer_;
+  std::unique_ptr<Executor> executor_;
+};
+
+TEST_F(ExecutorTest, SpmmStreamedWithAlphaBetaAndGaps) {
+  const GeneratedMatrix s = UniformMatrix(60, 45, 5, 1);
+  Upload("S", s);
+  for (const bool transpose : {false, true}) {
+    const int64_t k = 7, in = transpose ? 60 : 45, out = transpose ? 45 : 60, ldb = 9, ldc = 8;
+    const auto b = Random(in * ldb - 2), c0 = Random(out * k);
+    SpmmSpec spec;
+    spec.tenant = "t";
+    spec.matrix = "S";
+    spec.transpose = transpose;
+    spec.alpha = 1.5;
+    spec.beta = -0.5;
+    spec.b.shape = DenseShape{in, k, ldb, ElementType::kF32};
+    spec.b.stream_array = 3;
+    spec.accumulate.emplace();
+    spec.accumulate->shape = DenseShape{out, k, 0, ElementType::kF32};
+    spec.accumulate->stream_array = 1;
+    spec.result_leading_dimension = ldc;
+    auto sink = std::make_shared<Collector>();
+    auto call = executor_->Begin(spec, sink);
+    ASSERT_TRUE(call.ok()) << call.status();
+    Feed(**call, 3, b);
+    EXPECT_FALSE((*call)->complete());
+    Feed(**call, 1, c0);
+    ASSERT_TRUE((*call)->complete());
+    (*call)->Submit();
+    ASSERT_TRUE(sink->Wait());
+    ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+    ASSERT_EQ(sink->begins.size(), 1u);
+    EXPECT_EQ(sink->begins[0].rows, out);
+    EXPECT_EQ(sink->begins[0].arrays.at(0).length, (out - 1) * ldc + k);
+    std::vector<double> expected = Wide(c0), magnitude(out * k);
+    reference::Spmm(s.view(), Values(s).data(), transpose, Wide(b).data(), ldb, k, 1.5, -0.5,
+                    expected.data(), magnitude.data());
+    const auto got = std::as_const(sink->result).As<float>();
+    ExpectNear(expected, magnitude, got.data(), k, ldc);
+    for (int64_t row = 0; row + 1 < out; ++row)
+      EXPECT_EQ(got[row * ldc + k], 0) << "a gap leaks old memory";
+  }
+}
+
+TEST_F(ExecutorTest, SpmmBetweenHeldMatricesMovesNothing) {
+  const GeneratedMatrix s = UniformMatrix(50, 50, 4, 2);
+  Upload("S", s);
+  const auto x0 = Random(50 * 3);
+  Hold("x", {50, 3, 3, ElementType::kF32}, x0);
+  std::vector<double> expected = Wide(x0);
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.beta = 1;
+  spec.b.held = "x";
+  spec.accumulate.emplace();
+  spec.accumulate->held = "x";
+  spec.result_held = "x";
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    auto sink = std::make_shared<Collector>();
+    auto call = executor_->Begin(spec, sink);
+    ASSERT_TRUE(call.ok()) << call.status();
+    ASSERT_TRUE((*call)->complete());
+    (*call)->Submit();
+    ASSERT_TRUE(sink->Wait());
+    ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+    EXPECT_TRUE(sink->begins.at(0).arrays.empty());
+    EXPECT_EQ(sink->result.length, 0);
+    const std::vector<double> old = expected;
+    reference::Spmm(s.view(), Values(s).data(), false, old.data(), 3, 3, 1, 1, expected.data());
+  }
+  const auto x = dense_.Find("t", "x");
+  ASSERT_TRUE(x.ok());
+  EXPECT_GE((*x)->version, 4u);
+  const auto elements = (*x)->elements->Get();
+  ASSERT_TRUE(elements.ok());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(std::as_const(*elements).As<float>()[i], expected[i],
+                1e-4 * (std::abs(expected[i]) + 1));
+  }
+}
+
+TEST_F(ExecutorTest, SddmmScaledAndNot) {
+  const GeneratedMatrix s = UniformMatrix(30, 40, 6, 3);
+  Upload("S", s);
+  const auto a = Random(30 * 5), b = Random(40 * 5);
+  for (const bool unscaled : {false, true}) {
+    SddmmSpec spec;
+    spec.tenant = "t";
+    spec.matrix = "S";
+    spec.unscaled = unscaled;
+    spec.a.shape = DenseShape{30, 5, 5, ElementType::kF32};
+    spec.b.shape = DenseShape{40, 5, 5, ElementType::kF32};
+    spec.b.stream_array = 1;
+    auto sink = std::make_shared<Collector>();
+    auto call = executor_->Begin(spec, sink);
+    ASSERT_TRUE(call.ok()) << call.status();
+    Feed(**call, 0, a);
+    Feed(**call, 1, b);
+    (*call)->Submit();
+    ASSERT_TRUE(sink->Wait());
+    ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+    std::vector<double> expected(s.column_indices.size()), magnitude(s.column_indices.size());
+    const auto values = Values(s);
+    reference::Sddmm(s.view(), unscaled ? nullptr : values.data(), Wide(a).data(), 5,
+                     Wide(b).data(), 5, 5, expected.data(), magnitude.data());
+    ExpectNear(expected, magnitude, std::as_const(sink->result).As<float>().data(), 1, 1);
+  }
+}
+
+TEST_F(ExecutorTest, SddmmSpeaksTheCallersOrder) {
+  // One row, columns descending: the caller's order is not the canonical one.
+  GeneratedMatrix s;
+  s.rows = 1;
+  s.cols = 4;
+  s.row_offsets = {0, 3};
+  s.column_indices = {3, 1, 0};
+  s.values = {1, 10, 100};
+  Upload("S", s, /*sort=*/true);
+  SddmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.a.shape = DenseShape{1, 1, 1, ElementType::kF32};
+  spec.b.shape = DenseShape{4, 1, 1, ElementType::kF32};
+  spec.b.stream_array = 1;
+  auto sink = std::make_shared<Collector>();
+  auto call = executor_->Begin(spec, sink);
+  ASSERT_TRUE(call.ok()) << call.status();
+  Feed(**call, 0, std::vector<float>{2});
+  Feed(**call, 1, std::vector<float>{1, 2, 3, 4});
+  (*call)->Submit();
+  ASSERT_TRUE(sink->Wait());
+  const auto got = std::as_const(sink->result).As<float>();
+  EXPECT_THAT(std::vector<float>(got.begin(), got.end()), ::testing::ElementsAre(8, 40, 200));
+}
+
+TEST_F(ExecutorTest, SpgemmStreamedCountedAndKept) {
+  const GeneratedMatrix s = UniformMatrix(200, 150, 8, 4), t = UniformMatrix(150, 180, 8, 5);
+  Upload("S", s);
+  Upload("T", t);
+  const auto expected = reference::Spgemm(s.view(), Values(s).data(), t.view(), Values(t).data());
+  for (const bool count_first : {false, true}) {
+    auto sink = std::make_shared<Collector>();
+    SpgemmSpec spec{"t", "S", "T"};
+    spec.count_first = count_first;
+    auto call = executor_->Begin(spec, sink);
+    ASSERT_TRUE(call.ok()) << call.status();
+    (*call)->Submit();
+    ASSERT_TRUE(sink->Wait());
+    ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+    EXPECT_EQ(sink->end.nnz, static_cast<int64_t>(expected.column_indices.size()));
+    EXPECT_EQ(sink->begins.at(0).nnz, count_first ? sink->end.nnz : -1);
+    int64_t row = 0, position = 0;
+    for (const ResultBlock& block : sink->blocks) {
+      ASSERT_EQ(block.rows.begin, row);
+      ASSERT_EQ(block.nnz_begin, position);
+      for (const int64_t end : std::as_const(block.row_offsets).As<int64_t>()) {
+        ASSERT_EQ(end, expected.row_offsets[++row]);
+      }
+      for (int64_t i = 0; i < block.column_indices.length; ++i, ++position) {
+        ASSERT_EQ(std::as_const(block.column_indices).As<int32_t>()[i],
+                  expected.column_indices[position]);
+        ASSERT_NEAR(std::as_const(block.values).As<float>()[i], expected.values[position],
+                    1e-5 * expected.magnitudes[position]);
+      }
+    }
+    EXPECT_EQ(row, 200);
+  }
+  auto sink = std::make_shared<Collector>();
+  SpgemmSpec keep{"t", "S", "T", "C"};
+  auto call = executor_->Begin(keep, sink);
+  ASSERT_TRUE(call.ok());
+  (*call)->Submit();
+  ASSERT_TRUE(sink->Wait());
+  ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+  EXPECT_TRUE(sink->blocks.empty());
+  const auto c = catalog_.Find("t", "C");
+  ASSERT_TRUE(c.ok());
+  EXPECT_EQ((*c)->pattern()->nnz(), sink->end.nnz);
+  EXPECT_EQ(executor_->Begin(keep, sink).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ExecutorTest, AStreamedSpgemmWaitsForItsReaderAndLetsOthersPass) {
+  executor_ = std::make_unique<Executor>(
+      ExecutorOptions{.lanes = 1, .threads_per_lane = 2, .block_credit_bytes = 1 << 20}, catalog_,
+      dense_, budget_, observer_);
+  const GeneratedMatrix s = UniformMatrix(20000, 20000, 16, 6);
+  Upload("S", s);
+  auto slow = std::make_shared<Collector>();
+  auto call = executor_->Begin(SpgemmSpec{"t", "S", "S"}, slow);
+  ASSERT_TRUE(call.ok());
+  (*call)->Submit();
+  while (slow->bytes() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // The reader takes nothing: another request still gets its turn.
+  auto sink = std::make_shared<Collector>();
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.b.shape = DenseShape{20000, 1, 1, ElementType::kF32};
+  auto other = executor_->Begin(spec, sink);
+  ASSERT_TRUE(other.ok());
+  Feed(**other, 0, Random(20000));
+  (*other)->Submit();
+  ASSERT_TRUE(sink->Wait());
+  EXPECT_TRUE(sink->end.status.ok());
+  EXPECT_EQ(slow->ends, 0);
+  int64_t released = 0;
+  while (slow->ends == 0) {
+    const int64_t bytes = slow->bytes();
+    (*call)->Release(bytes - released);
+    released = bytes;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(slow->end.status.ok()) << slow->end.status;
+  EXPECT_GT(slow->blocks.size(), 2u);
+}
+
+TEST_F(ExecutorTest, CancelInTheMiddleOfALongProduct) {
+  const GeneratedMatrix s = UniformMatrix(40000, 40000, 64, 7);
+  Upload("S", s);
+  const int64_t before = budget_.used();
+  auto sink = std::make_shared<Collector>();
+  auto call = executor_->Begin(SpgemmSpec{"t", "S", "S"}, sink);
+  ASSERT_TRUE(call.ok());
+  (*call)->Submit();
+  while (sink->bytes() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  (*call)->Cancel();
+  ASSERT_TRUE(sink->Wait());
+  EXPECT_EQ(sink->end.status.code(), absl::StatusCode::kCancelled);
+  call->reset();
+  sink.reset();
+  EXPECT_EQ(executor_->in_flight(), 0);
+  EXPECT_LE(budget_.used(), before + (64 << 20)) << "only the lane's workspace may stay";
+}
+
+TEST_F(ExecutorTest, BadRequestsAreRefusedAtTheDoor) {
+  const GeneratedMatrix s = UniformMatrix(10, 20, 3, 8);
+  Upload("S", s);
+  Hold("h", {20, 2, 2, ElementType::kF32}, {});
+  SpmmSpec good;
+  good.tenant = "t";
+  good.matrix = "S";
+  good.b.shape = DenseShape{20, 4, 4, ElementType::kF32};
+  const auto expect = [&](SpmmSpec spec, absl::StatusCode code, const char* sentence) {
+    const auto call = executor_->Begin(spec, std::make_shared<Collector>());
+    EXPECT_EQ(call.status().code(), code) << call.status();
+    EXPECT_THAT(std::string(call.status().message()), HasSubstr(sentence));
+  };
+  using Code = absl::StatusCode;
+  SpmmSpec bad = good;
+  bad.matrix = "nobody";
+  expect(bad, Code::kNotFound, "nobody");
+  bad = good;
+  bad.tenant = "other";
+  expect(bad, Code::kNotFound, "S");
+  bad = good;
+  bad.b.shape->rows = 19;
+  expect(bad, Code::kInvalidArgument, "operand B is 19 x 4, expected 20 x K");
+  bad = good;
+  bad.b.shape->cols = 0;
+  expect(bad, Code::kInvalidArgument, "operand B");
+  bad = good;
+  bad.b.shape->leading_dimension = 3;
+  expect(bad, Code::kInvalidArgument, "operand B");
+  bad = good;
+  bad.b.shape->type = ElementType::kF64;
+  expect(bad, Code::kInvalidArgument, "operand B is f64, but matrix 'S' is f32");
+  bad = good;
+  bad.b.shape->cols = std::numeric_limits<int64_t>::max() / 2;
+  bad.b.shape->leading_dimension = 0;
+  expect(bad, Code::kInvalidArgument, "operand B");
+  bad = good;
+  bad.b.shape->cols = int64_t{1} << 32;
+  bad.b.shape->leading_dimension = 0;
+  expect(bad, Code::kResourceExhausted, "bytes of host memory");
+  bad = good;
+  bad.beta = 1;
+  expect(bad, Code::kInvalidArgument, "no operand to accumulate");
+  bad.accumulate.emplace();
+  bad.accumulate->shape = DenseShape{10, 4, 4, ElementType::kF32};
+  expect(bad, Code::kInvalidArgument, "two operands");
+  bad = good;
+  bad.b = {};
+  expect(bad, Code::kInvalidArgument, "needs a shape");
+  bad.b.held = "nothing";
+  expect(bad, Code::kNotFound, "nothing");
+  bad.b.held = "h";
+  bad.b.shape = DenseShape{20, 3, 3, ElementType::kF32};
+  expect(bad, Code::kInvalidArgument, "held matrix 'h' is 20 x 2");
+  bad = good;
+  bad.result_held = "h";
+  expect(bad, Code::kInvalidArgument, "the result is 10 x 4");
+  bad = good;
+  bad.result_leading_dimension = 2;
+  expect(bad, Code::kInvalidArgument, "the result");
+  EXPECT_EQ(executor_->in_flight(), 0);
+  const auto product = executor_->Begin(SpgemmSpec{"t", "S", "S"}, std::make_shared<Collector>());
+  EXPECT_THAT(std::string(product.status().message()), HasSubstr("columns of the left"));
+}
+
+TEST_F(ExecutorTest, OneWriterAtATime) {
+  const GeneratedMatrix s = UniformMatrix(10, 10, 3, 9);
+  Upload("S", s);
+  Hold("out", {10, 1, 1, ElementType::kF32}, {});
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.b.shape = DenseShape{10, 1, 1, ElementType::kF32};
+  spec.result_held = "out";
+  auto sink = std::make_shared<Collector>();
+  auto first = executor_->Begin(spec, sink);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(executor_->Begin(spec, sink).status().code(), absl::StatusCode::kAborted);
+  (*first)->Cancel();
+  ASSERT_TRUE(sink->Wait());
+  auto again = executor_->Begin(spec, std::make_shared<Collector>());
+  ASSERT_TRUE(again.ok()) << again.status();
+  (*again)->Cancel();
+}
+
+}  // namespace
+}  // namespace sparsed::engine

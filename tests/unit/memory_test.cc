@@ -1,0 +1,165 @@
+// The budget and the assembler of chunks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "engine/memory/array_assembler.h"
+#include "engine/memory/budget.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Budget, CountsByUseAndGivesBack) {
+  Budget budget(1 << 20, 1 << 19);
+  {
+    auto a = budget.Source(MemoryUse::kMatrices).Allocate(1000);
+    auto b = budget.Source(MemoryUse::kLayouts).Allocate(2000);
+    ASSERT_TRUE(a.ok() && b.ok());
+    EXPECT_EQ(budget.used(MemoryUse::kMatrices), 1000);
+    EXPECT_EQ(budget.used(MemoryUse::kLayouts), 2000);
+    EXPECT_EQ(budget.used(), 3000);
+    const Buffer copy = *a;
+    a = Buffer();
+    EXPECT_EQ(budget.used(MemoryUse::kMatrices), 1000) << "a copy still holds it";
+  }
+  EXPECT_EQ(budget.used(), 0);
+  EXPECT_EQ(budget.peak(), 3000);
+}
+
+TEST(Budget, RefusesBeyondTheLimitWithASentence) {
+  Budget budget(1 << 20, 1 << 10);
+  auto all = budget.Source(MemoryUse::kBuffers).Allocate(1 << 20);
+  ASSERT_TRUE(all.ok());
+  auto more = budget.Source(MemoryUse::kRequests).Allocate(1);
+  EXPECT_EQ(more.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(more.status().message()), HasSubstr("--host-memory"));
+  auto preparation = budget.Source(MemoryUse::kPreparation).Allocate(2000);
+  EXPECT_EQ(preparation.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(preparation.status().message()), HasSubstr("--preparation-memory"));
+  auto absurd = budget.Source(MemoryUse::kRequests).Allocate(~size_t{0});
+  EXPECT_EQ(absurd.status().code(), absl::StatusCode::kResourceExhausted);
+  all = Buffer();
+  EXPECT_TRUE(budget.Source(MemoryUse::kRequests).Allocate(1 << 19).ok());
+}
+
+TEST(Budget, PreparationHasALimitOfItsOwn) {
+  Budget budget(1 << 30, 1 << 20);
+  auto first = budget.Source(MemoryUse::kPreparation).Allocate(1 << 20);
+  ASSERT_TRUE(first.ok());
+  EXPECT_FALSE(budget.Source(MemoryUse::kPreparation).Allocate(1).ok());
+  EXPECT_TRUE(budget.Source(MemoryUse::kMatrices).Allocate(1).ok());
+}
+
+TEST(Budget, KeptBlocksNeverStandInTheWay) {
+  Budget budget(8 << 20, 8 << 20);
+  for (int i = 0; i < 8; ++i) {
+    auto block = budget.Source(MemoryUse::kRequests).Allocate((1 << 20) + i * 100000);
+    ASSERT_TRUE(block.ok()) << i;
+    std::memset(block->mutable_data(), i, block->size());
+  }
+  EXPECT_EQ(budget.used(), 0);
+  EXPECT_TRUE(budget.Source(MemoryUse::kRequests).Allocate(8 << 20).ok());
+}
+
+TEST(Budget, BuffersMayOutliveIt) {
+  Buffer survivor;
+  {
+    Budget budget(1 << 22, 1 << 22);
+    survivor = *budget.Source(MemoryUse::kRequests).Allocate(1 << 20);
+  }
+  std::memset(survivor.mutable_data(), 7, survivor.size());
+  EXPECT_EQ(survivor.data()[survivor.size() - 1], std::byte{7});
+}
+
+TEST(Budget, ManyThreads) {
+  Budget budget(64 << 20, 64 << 20);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&budget, t] {
+      std::mt19937 random(t);
+      for (int i = 0; i < 500; ++i) {
+        const size_t size = random() % 300000;
+        auto buffer = budget.Source(static_cast<MemoryUse>(t)).Allocate(size);
+        ASSERT_TRUE(buffer.ok());
+        if (size > 0) std::memset(buffer->mutable_data(), t, size);
+        if (size > 0) {
+          ASSERT_EQ(buffer->data()[size / 2], static_cast<std::byte>(t));
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(budget.used(), 0);
+}
+
+Array Bytes(int64_t elements) {
+  return *AllocateArray(HeapMemory(), "values", ElementType::kF32, elements);
+}
+
+TEST(ArrayAssembler, TakesChunksInAnyOrder) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 50; ++round) {
+    const int64_t elements = random() % 200;
+    ArrayAssembler assembler(Bytes(elements));
+    std::vector<std::pair<uint64_t, uint64_t>> chunks;
+    for (uint64_t at = 0; at < static_cast<uint64_t>(elements) * 4;) {
+      const uint64_t size = std::min<uint64_t>(1 + random() % 97, elements * 4 - at);
+      chunks.emplace_back(at, size);
+      at += size;
+    }
+    std::shuffle(chunks.begin(), chunks.end(), random);
+    for (const auto& [offset, size] : chunks) {
+      EXPECT_FALSE(assembler.complete());
+      auto to = assembler.Claim(offset, size);
+      ASSERT_TRUE(to.ok()) << to.status();
+      for (uint64_t i = 0; i < size; ++i) (*to)[i] = static_cast<std::byte>((offset + i) * 31);
+    }
+    ASSERT_TRUE(assembler.complete());
+    auto array = assembler.Finish();
+    ASSERT_TRUE(array.ok());
+    for (size_t i = 0; i < array->bytes(); ++i)
+      ASSERT_EQ(array->buffer.data()[i], static_cast<std::byte>(i * 31));
+  }
+}
+
+TEST(ArrayAssembler, RefusesOverlapsOverrunsAndGaps) {
+  ArrayAssembler assembler(Bytes(100));
+  ASSERT_TRUE(assembler.Claim(100, 100).ok());
+  for (const auto& [offset, size] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {100, 100}, {99, 2}, {199, 1}, {0, 400}, {50, 100}, {120, 10}}) {
+    EXPECT_THAT(std::string(assembler.Claim(offset, size).status().message()),
+                HasSubstr("overlaps [100, 200)"));
+  }
+  for (const auto& [offset, size] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {400, 1}, {399, 2}, {~0ull, 1}, {1, ~0ull}, {401, 0}}) {
+    EXPECT_THAT(std::string(assembler.Claim(offset, size).status().message()),
+                HasSubstr("beyond the end"));
+  }
+  EXPECT_TRUE(assembler.Claim(400, 0).ok());
+  EXPECT_THAT(std::string(assembler.Finish().status().message()),
+              HasSubstr("[0, 100) of 400 never arrived"));
+  ASSERT_TRUE(assembler.Claim(0, 100).ok());
+  EXPECT_THAT(std::string(assembler.Finish().status().message()),
+              HasSubstr("[200, 400) of 400 never arrived"));
+  ASSERT_TRUE(assembler.Claim(300, 100).ok());
+  EXPECT_THAT(std::string(assembler.Finish().status().message()),
+              HasSubstr("[200, 300) of 400 never arrived"));
+  ASSERT_TRUE(assembler.Claim(200, 100).ok());
+  EXPECT_TRUE(assembler.Finish().ok());
+}
+
+TEST(ArrayAssembler, AnEmptyArrayIsCompleteAtOnce) {
+  ArrayAssembler assembler(Bytes(0));
+  EXPECT_TRUE(assembler.complete());
+  EXPECT_TRUE(assembler.Finish().ok());
+}
+
+}  // namespace
+}  // namespace sparsed::engine

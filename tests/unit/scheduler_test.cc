@@ -1,0 +1,309 @@
+// Lanes, queues, deadlines and the one end of every job, with jobs made for the purpose.
+#include "engine/execution/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sparsed::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Remembers how a job ended.
+class Recorder final : public ResultSink {
+ public:
+  void OnBegin(CallBegin) override {}
+  void OnArray(uint32_t, Array) override {}
+  void OnBlock(ResultBlock) override {}
+  void OnEnd(CallEnd end) override {
+    std::lock_guard lock(mutex_);
+    ++ends_;
+    status_ = end.status;
+    ended_.notify_all();
+  }
+  absl::Status Wait() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(ended_.wait_for(lock, 20s, [this] { return ends_ > 0; })) << "no OnEnd";
+    return status_;
+  }
+  int ends() {
+    std::lock_guard lock(mutex_);
+    return ends_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  int ends_ = 0;
+  absl::Status status_;
+};
+
+class TestJob final : public Job {
+ public:
+  using Step = std::function<Next(TestJob&, absl::Status*)>;
+  TestJob(std::shared_ptr<Scheduler> scheduler, std::string tenant,
+          std::shared_ptr<ResultSink> sink, Step step)
+      : Job(std::move(scheduler), std::move(tenant), std::move(sink)), step_(std::move(step)) {}
+  absl::StatusOr<std::byte*> Claim(uint32_t, uint64_t, uint64_t) override { return nullptr; }
+  bool complete() const override { return true; }
+  using Job::Charge;
+  using Job::Finish;
+  using Job::token;
+
+ private:
+  Next Run(Lane&, absl::Status* end) override { return step_(*this, end); }
+  void Drop() override {}
+  const Step step_;
+};
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  void Open(ExecutorOptions options) {
+    scheduler_ = std::make_shared<Scheduler>(options);
+    scheduler_->Open();
+  }
+  ~SchedulerTest() override {
+    if (scheduler_ != nullptr) scheduler_->Close();
+  }
+  std::shared_ptr<TestJob> Make(std::shared_ptr<Recorder> recorder, TestJob::Step step,
+                                uint64_t timeout_ns = 0, std::string tenant = "t") {
+    auto job = std::make_shared<TestJob>(scheduler_, std::move(tenant), std::move(recorder),
+                                         std::move(step));
+    EXPECT_TRUE(job->Start(timeout_ns).ok());
+    return job;
+  }
+  static Job::Next End(TestJob&, absl::Status*) { return Job::Next::kEnded; }
+
+  std::shared_ptr<Scheduler> scheduler_;
+};
+
+/// Lets a lane be occupied until it is opened.
+class Gate {
+ public:
+  void Open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void Pass() {
+    std::unique_lock lock(mutex_);
+    waiting_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+  }
+  void AwaitWaiting() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false, waiting_ = false;
+};
+
+TEST_F(SchedulerTest, RunsJobsAndEndsEachOnce) {
+  Open({.lanes = 2});
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  for (int i = 0; i < 100; ++i) {
+    recorders.push_back(std::make_shared<Recorder>());
+    auto steps = std::make_shared<int>(i % 5);
+    Make(recorders.back(), [steps](TestJob&, absl::Status*) {
+      return (*steps)-- > 0 ? Job::Next::kAgain : Job::Next::kEnded;
+    })->Submit();
+  }
+  for (auto& recorder : recorders) EXPECT_TRUE(recorder->Wait().ok());
+  EXPECT_EQ(scheduler_->in_flight(), 0);
+  EXPECT_EQ(scheduler_->queue_depth(), 0);
+  for (auto& recorder : recorders) EXPECT_EQ(recorder->ends(), 1);
+}
+
+TEST_F(SchedulerTest, ReceivingQueuedAndPausedJobsEndOnCancelAndDeadline) {
+  Open({.lanes = 1, .block_credit_bytes = 10});
+  Gate gate;
+  auto paused_recorder = std::make_shared<Recorder>();
+  Gate paused;
+  paused.Open();
+  auto paused_job = Make(paused_recorder, [&](TestJob& self, absl::Status*) {
+    EXPECT_TRUE(self.Charge(100));
+    paused.Pass();
+    return Job::Next::kPaused;
+  });
+  paused_job->Submit();
+  paused.AwaitWaiting();
+  auto busy_recorder = std::make_shared<Recorder>();
+  Make(busy_recorder, [&](TestJob&, absl::Status*) {
+    gate.Pass();
+    return Job::Next::kEnded;
+  })->Submit();
+  gate.AwaitWaiting();
+
+  auto receiving = std::make_shared<Recorder>(), queued = std::make_shared<Recorder>();
+  auto late_receiving = std::make_shared<Recorder>(), late_queued = std::make_shared<Recorder>();
+  auto a = Make(receiving, End);
+  auto b = Make(queued, End);
+  auto c = Make(late_receiving, End, /*timeout_ns=*/20'000'000);
+  auto d = Make(late_queued, End, /*timeout_ns=*/20'000'000);
+  b->Submit();
+  d->Submit();
+  a->Cancel();
+  b->Cancel();
+  paused_job->Cancel();
+  EXPECT_EQ(receiving->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(queued->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(paused_recorder->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(late_receiving->Wait().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(late_queued->Wait().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(scheduler_->queue_depth(), 0);
+  a->Submit();  // too late: nothing happens
+  gate.Open();
+  EXPECT_TRUE(busy_recorder->Wait().ok());
+  EXPECT_EQ(scheduler_->in_flight(), 0);
+  for (const auto& recorder : {receiving, queued, paused_recorder, late_receiving, late_queued}) {
+    EXPECT_EQ(recorder->ends(), 1);
+  }
+}
+
+TEST_F(SchedulerTest, ARunningJobSeesTheTokenAndTheReasonStays) {
+  Open({.lanes = 1});
+  auto recorder = std::make_shared<Recorder>();
+  auto job = Make(
+      recorder,
+      [](TestJob& self, absl::Status* end) {
+        while (!self.token().stopped()) std::this_thread::sleep_for(1ms);
+        *end = absl::CancelledError("the kernel's own words");
+        return Job::Next::kEnded;
+      },
+      /*timeout_ns=*/10'000'000);
+  job->Submit();
+  EXPECT_EQ(recorder->Wait().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(SchedulerTest, APausedJobGoesOnWhenItsBytesAreReleased) {
+  Open({.lanes = 1, .block_credit_bytes = 100});
+  auto recorder = std::make_shared<Recorder>();
+  std::atomic<int> steps{0};
+  auto job = Make(recorder, [&](TestJob& self, absl::Status*) {
+    if (++steps == 20) return Job::Next::kEnded;
+    return self.Charge(60) ? Job::Next::kPaused : Job::Next::kAgain;
+  });
+  job->Submit();
+  for (int released = 0; recorder->ends() == 0; ++released) {
+    ASSERT_LE(steps - released, 3) << "it ran ahead of its credit";
+    if (released < steps) {
+      job->Release(60);
+    } else {
+      --released;
+    }
+    std::this_thread::sleep_for(100us);
+  }
+  EXPECT_TRUE(recorder->Wait().ok());
+  EXPECT_EQ(steps, 20);
+}
+
+TEST_F(SchedulerTest, AFullQueueIsRefusedAtOnce) {
+  Open({.lanes = 1, .max_queued = 2});
+  Gate gate;
+  auto busy = std::make_shared<Recorder>();
+  Make(busy, [&](TestJob&, absl::Status*) {
+    gate.Pass();
+    return Job::Next::kEnded;
+  })->Submit();
+  gate.AwaitWaiting();
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  std::vector<std::shared_ptr<TestJob>> jobs;
+  for (int i = 0; i < 3; ++i) {
+    recorders.push_back(std::make_shared<Recorder>());
+    jobs.push_back(Make(recorders.back(), End));
+    jobs.back()->Submit();
+  }
+  EXPECT_EQ(recorders[2]->Wait().code(), absl::StatusCode::kResourceExhausted);
+  gate.Open();
+  EXPECT_TRUE(recorders[0]->Wait().ok());
+  EXPECT_TRUE(recorders[1]->Wait().ok());
+}
+
+TEST_F(SchedulerTest, TenantsTakeTurns) {
+  Open({.lanes = 1});
+  Gate gate;
+  auto busy = std::make_shared<Recorder>();
+  Make(busy, [&](TestJob&, absl::Status*) {
+    gate.Pass();
+    return Job::Next::kEnded;
+  })->Submit();
+  gate.AwaitWaiting();
+  std::mutex mutex;
+  std::string order;
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  const auto submit = [&](const std::string& tenant) {
+    recorders.push_back(std::make_shared<Recorder>());
+    Make(
+        recorders.back(),
+        [&, tenant](TestJob&, absl::Status*) {
+          std::lock_guard lock(mutex);
+          order += tenant;
+          return Job::Next::kEnded;
+        },
+        0, tenant)
+        ->Submit();
+  };
+  for (int i = 0; i < 4; ++i) submit("a");
+  for (int i = 0; i < 2; ++i) submit("b");
+  gate.Open();
+  for (auto& recorder : recorders) EXPECT_TRUE(recorder->Wait().ok());
+  EXPECT_EQ(order, "ababaa");
+}
+
+TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
+  Open({.lanes = 1, .threads_per_lane = 2});
+  int threads = 0;
+  EXPECT_TRUE(scheduler_->RunIdle([&](int t) { threads = t; }, nullptr).ok());
+  EXPECT_EQ(threads, 2);
+  Gate gate;
+  auto busy = std::make_shared<Recorder>();
+  Make(busy, [&](TestJob&, absl::Status*) {
+    gate.Pass();
+    return Job::Next::kEnded;
+  })->Submit();
+  gate.AwaitWaiting();
+  std::atomic<bool> stop{true};
+  bool ran = false;
+  EXPECT_EQ(scheduler_->RunIdle([&](int) { ran = true; }, &stop).code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_FALSE(ran);
+  gate.Open();
+}
+
+TEST_F(SchedulerTest, ClosingEndsEverythingWithUnavailable) {
+  Open({.lanes = 1});
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  std::vector<std::shared_ptr<TestJob>> jobs;
+  for (int i = 0; i < 10; ++i) {
+    recorders.push_back(std::make_shared<Recorder>());
+    jobs.push_back(Make(recorders.back(), [](TestJob& self, absl::Status* end) {
+      while (!self.token().stopped()) std::this_thread::sleep_for(1ms);
+      *end = absl::CancelledError("");
+      return Job::Next::kEnded;
+    }));
+    if (i % 2 == 0) jobs.back()->Submit();
+  }
+  scheduler_->Close();
+  for (auto& recorder : recorders) {
+    EXPECT_EQ(recorder->Wait().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(recorder->ends(), 1);
+  }
+  auto late = std::make_shared<TestJob>(scheduler_, "t", std::make_shared<Recorder>(), End);
+  EXPECT_EQ(late->Start(0).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(scheduler_->in_flight(), 0);
+}
+
+}  // namespace
+}  // namespace sparsed::engine
