@@ -48,6 +48,9 @@ struct StoredArray {
   bool readable() const { return blob != nullptr; }
 };
 
+/// For sentences: "values of matrix 'web' of tenant 'a'", "row_offsets of pattern 1f0c...".
+std::string Describe(const StoredArray& array);
+
 /// What the preparation of a pattern came to.
 struct PreparationRecord {
   std::string state;   ///< the catalog's word for it; empty if it never ended

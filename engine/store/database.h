@@ -1,0 +1,80 @@
+// A SQLite connection: RAII, statuses instead of codes, transactions.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/store/file_system.h"
+#include "engine/store/sqlite_vfs.h"
+
+namespace sparsed::engine {
+
+/// A row of a result, valid during the callback that gets it.
+class Row {
+ public:
+  explicit Row(sqlite3_stmt* statement) : statement_(statement) {}
+  bool IsNull(int column) const { return sqlite3_column_type(statement_, column) == SQLITE_NULL; }
+  int64_t Integer(int column) const { return sqlite3_column_int64(statement_, column); }
+  double Real(int column) const { return sqlite3_column_double(statement_, column); }
+  std::string Text(int column) const;
+
+ private:
+  sqlite3_stmt* statement_;
+};
+
+/// Used by one thread at a time. Errors: DATA_LOSS (the file is damaged), RESOURCE_EXHAUSTED (disk
+/// full, memory), otherwise as the file system said, or INTERNAL.
+class Database {
+ public:
+  /// A parameter of a statement: integer, real or text.
+  using Value = std::variant<int64_t, double, std::string_view>;
+
+  /// Opens or makes the database, alone and for itself, and checks that it is whole.
+  static absl::StatusOr<std::unique_ptr<Database>> Open(FileSystem& files, std::string path);
+  ~Database();
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// DATA_LOSS, with what to do about it.
+  absl::Status Damaged(std::string_view how) const;
+
+  /// Runs statements without parameters and results.
+  absl::Status Execute(const std::string& sql);
+  /// Runs one statement; `on_row` gets each row of its result.
+  absl::Status Query(std::string_view sql, std::initializer_list<Value> values,
+                     const std::function<void(const Row&)>& on_row = {});
+  /// The first column of the first row, an integer; none if there is no row.
+  absl::StatusOr<std::optional<int64_t>> QueryInteger(std::string_view sql,
+                                                      std::initializer_list<Value> values);
+
+  struct Outcome {
+    absl::Status status;
+    /// The commit failed so late that a crash before the next successful commit may bring it back.
+    bool undecided = false;
+  };
+  /// Runs `body` as a transaction, durable when this returns OK; rolled back otherwise.
+  Outcome Transact(const std::function<absl::Status()>& body);
+
+ private:
+  Database(FileSystem& files, std::string path) : path_(std::move(path)), vfs_(files) {}
+  absl::Status Configure();
+  /// What went wrong with result code `code`.
+  absl::Status Error(int code);
+
+  const std::string path_;
+  SqliteVfs vfs_;  // outlives the connection
+  sqlite3* connection_ = nullptr;
+};
+
+}  // namespace sparsed::engine

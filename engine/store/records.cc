@@ -1,0 +1,269 @@
+#include "engine/store/records.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace sparsed::engine {
+namespace {
+
+using Kind = ArrayOwner::Kind;
+using Values = std::initializer_list<Database::Value>;
+/// By the kind and the row of their owner, in order.
+using Arrays = std::map<std::pair<Kind, int64_t>, std::vector<StoredArray>>;
+
+// `a` the array, and the row of its owner with the pattern that this belongs to.
+constexpr std::string_view kSelectArrays =
+    "SELECT a.blob, a.name, a.type, a.length, a.pattern, a.matrix, a.layout, a.buffer,"
+    "       coalesce(p.hash, mp.hash, lp.hash), coalesce(m.tenant, b.tenant),"
+    "       coalesce(m.name, b.name), l.recipe"
+    "  FROM arrays a"
+    "  LEFT JOIN patterns p ON p.id = a.pattern"
+    "  LEFT JOIN matrices m ON m.id = a.matrix LEFT JOIN patterns mp ON mp.id = m.pattern"
+    "  LEFT JOIN layouts l ON l.id = a.layout LEFT JOIN patterns lp ON lp.id = l.pattern"
+    "  LEFT JOIN buffers b ON b.id = a.buffer ";
+
+std::pair<Kind, int64_t> OwnerOf(const Row& row) {
+  if (!row.IsNull(4)) return {Kind::kPattern, row.Integer(4)};
+  if (!row.IsNull(5)) return {Kind::kMatrix, row.Integer(5)};
+  if (!row.IsNull(6)) return {Kind::kLayout, row.Integer(6)};
+  return {Kind::kBuffer, row.Integer(7)};
+}
+
+absl::StatusOr<Arrays> LoadArrays(Database& database, const Blobs& blobs, std::string_view filter,
+                                  Values values) {
+  Arrays arrays;
+  absl::Status status =
+      database.Query(fmt::format("{}{}", kSelectArrays, filter), values, [&](const Row& row) {
+        const std::pair<Kind, int64_t> owner = OwnerOf(row);
+        const auto blob = blobs.find(row.Integer(0));
+        arrays[owner].push_back(
+            {{owner.first, row.Text(8), row.Text(9), row.Text(10), row.Text(11)},
+             row.Text(1),
+             static_cast<ElementType>(row.Integer(2)),
+             row.Integer(3),
+             blob == blobs.end() ? nullptr : blob->second});
+      });
+  if (!status.ok()) return status;
+  return arrays;
+}
+
+/// Fails if an array that a record needs has no row.
+class ArrayFinder {
+ public:
+  ArrayFinder(const Database& database, const Arrays& arrays)
+      : database_(database), arrays_(arrays) {}
+
+  std::vector<StoredArray> All(Kind kind, int64_t id) const {
+    const auto it = arrays_.find({kind, id});
+    return it == arrays_.end() ? std::vector<StoredArray>() : it->second;
+  }
+  std::optional<StoredArray> Find(Kind kind, int64_t id, std::string_view name) const {
+    for (StoredArray& array : All(kind, id)) {
+      if (array.name == name) return std::move(array);
+    }
+    return std::nullopt;
+  }
+  StoredArray Get(Kind kind, int64_t id, std::string_view name) {
+    std::optional<StoredArray> array = Find(kind, id, name);
+    if (array) return *std::move(array);
+    if (status_.ok()) {
+      status_ = database_.Damaged(fmt::format("the array {} of an entry is missing", name));
+    }
+    return {};
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const Database& database_;
+  const Arrays& arrays_;
+  absl::Status status_;
+};
+
+absl::StatusOr<std::vector<PatternRecord>> LoadPatterns(Database& database, const Arrays& arrays,
+                                                        std::string_view filter, Values values) {
+  std::vector<PatternRecord> patterns;
+  ArrayFinder finder(database, arrays);
+  absl::Status status = database.Query(
+      fmt::format("SELECT id, hash, rows, cols, nnz, preparation_state, preparation_detail,"
+                  "       preparation_seconds FROM patterns {} ORDER BY hash",
+                  filter),
+      values, [&](const Row& row) {
+        const int64_t id = row.Integer(0);
+        patterns.push_back({row.Text(1),
+                            row.Integer(2),
+                            row.Integer(3),
+                            row.Integer(4),
+                            finder.Get(Kind::kPattern, id, "row_offsets"),
+                            finder.Get(Kind::kPattern, id, "column_indices"),
+                            {row.Text(5), row.Text(6), row.Real(7)}});
+      });
+  status.Update(finder.status());
+  if (!status.ok()) return status;
+  return patterns;
+}
+
+absl::StatusOr<std::vector<MatrixRecord>> LoadMatrices(Database& database, const Arrays& arrays,
+                                                       std::string_view filter, Values values) {
+  std::vector<MatrixRecord> matrices;
+  ArrayFinder finder(database, arrays);
+  absl::Status status = database.Query(
+      fmt::format("SELECT m.id, m.tenant, m.name, p.hash, m.version, m.created_unix_ns"
+                  "  FROM matrices m JOIN patterns p ON p.id = m.pattern {}"
+                  " ORDER BY m.tenant, m.name",
+                  filter),
+      values, [&](const Row& row) {
+        const int64_t id = row.Integer(0);
+        StoredArray array = finder.Get(Kind::kMatrix, id, "values");
+        const ElementType type = array.type;
+        matrices.push_back({row.Text(1), row.Text(2), row.Text(3), type,
+                            static_cast<uint64_t>(row.Integer(4)), row.Integer(5), std::move(array),
+                            finder.Find(Kind::kMatrix, id, "value_order")});
+      });
+  status.Update(finder.status());
+  if (!status.ok()) return status;
+  return matrices;
+}
+
+absl::StatusOr<std::vector<LayoutRecord>> LoadLayouts(Database& database, const Arrays& arrays) {
+  std::map<int64_t, std::vector<std::pair<std::string, int64_t>>> parameters;
+  absl::Status status =
+      database.Query("SELECT layout, name, value FROM layout_parameters ORDER BY layout, position",
+                     {}, [&](const Row& row) {
+                       parameters[row.Integer(0)].emplace_back(row.Text(1), row.Integer(2));
+                     });
+  if (!status.ok()) return status;
+  std::vector<LayoutRecord> layouts;
+  const ArrayFinder finder(database, arrays);
+  status = database.Query(
+      "SELECT l.id, p.hash, l.kind, l.recipe, l.rows, l.cols, l.nnz, l.transposed, l.value_slots,"
+      "       l.build_seconds"
+      "  FROM layouts l JOIN patterns p ON p.id = l.pattern ORDER BY p.hash, l.recipe",
+      {}, [&](const Row& row) {
+        const int64_t id = row.Integer(0);
+        layouts.push_back({row.Text(1),
+                           {row.Text(2),
+                            row.Text(3),
+                            parameters[id],
+                            row.Integer(4),
+                            row.Integer(5),
+                            row.Integer(6),
+                            row.Integer(7) != 0,
+                            row.Integer(8),
+                            {}},
+                           row.Real(9),
+                           finder.All(Kind::kLayout, id)});
+      });
+  if (!status.ok()) return status;
+  return layouts;
+}
+
+absl::StatusOr<std::vector<PlanRecord>> LoadPlans(Database& database) {
+  std::vector<PlanRecord> plans;
+  absl::Status status = database.Query(
+      "SELECT p.hash, q.class, q.recipe, q.kernel, q.baseline_ms, q.plan_ms, q.reason"
+      "  FROM plans q JOIN patterns p ON p.id = q.pattern ORDER BY p.hash, q.class",
+      {}, [&](const Row& row) {
+        plans.push_back({row.Text(0), row.Text(1), row.Text(2), row.Text(3), row.Real(4),
+                         row.Real(5), row.Text(6)});
+      });
+  if (!status.ok()) return status;
+  return plans;
+}
+
+absl::StatusOr<std::vector<MeasurementRecord>> LoadMeasurements(Database& database) {
+  std::vector<MeasurementRecord> measurements;
+  absl::Status status = database.Query(
+      "SELECT p.hash, q.class, q.recipe, q.kernel, q.device, q.median_ms, q.runs,"
+      "       q.measured_unix_ns"
+      "  FROM measurements q JOIN patterns p ON p.id = q.pattern ORDER BY q.id",
+      {}, [&](const Row& row) {
+        measurements.push_back({row.Text(0), row.Text(1), row.Text(2), row.Text(3), row.Text(4),
+                                row.Real(5), static_cast<int32_t>(row.Integer(6)), row.Integer(7)});
+      });
+  if (!status.ok()) return status;
+  return measurements;
+}
+
+absl::StatusOr<std::vector<BufferRecord>> LoadBuffers(Database& database, const Arrays& arrays) {
+  std::vector<BufferRecord> buffers;
+  ArrayFinder finder(database, arrays);
+  absl::Status status = database.Query(
+      "SELECT id, tenant, name, rows, cols, leading_dimension, version FROM buffers"
+      " ORDER BY tenant, name",
+      {}, [&](const Row& row) {
+        buffers.push_back({row.Text(1), row.Text(2), row.Integer(3), row.Integer(4), row.Integer(5),
+                           static_cast<uint64_t>(row.Integer(6)),
+                           finder.Get(Kind::kBuffer, row.Integer(0), "dense")});
+      });
+  status.Update(finder.status());
+  if (!status.ok()) return status;
+  return buffers;
+}
+
+/// Moves a result into its place, or its error into `status`.
+template <typename T>
+void Take(absl::StatusOr<T> result, T& place, absl::Status& status) {
+  if (result.ok()) {
+    place = *std::move(result);
+  } else {
+    status.Update(result.status());
+  }
+}
+
+/// The only record of a filtered result.
+template <typename T>
+absl::StatusOr<std::optional<T>> Only(absl::StatusOr<std::vector<T>> records) {
+  if (!records.ok()) return records.status();
+  if (records->empty()) return std::optional<T>();
+  return std::optional<T>(std::move(records->front()));
+}
+
+}  // namespace
+
+absl::StatusOr<StoreContents> LoadContents(Database& database, const Blobs& blobs) {
+  const absl::StatusOr<Arrays> arrays =
+      LoadArrays(database, blobs, "ORDER BY a.position, a.blob", {});
+  if (!arrays.ok()) return arrays.status();
+  StoreContents contents;
+  absl::Status status;
+  Take(LoadPatterns(database, *arrays, "", {}), contents.patterns, status);
+  Take(LoadMatrices(database, *arrays, "", {}), contents.matrices, status);
+  Take(LoadLayouts(database, *arrays), contents.layouts, status);
+  Take(LoadPlans(database), contents.plans, status);
+  Take(LoadMeasurements(database), contents.measurements, status);
+  Take(LoadBuffers(database, *arrays), contents.buffers, status);
+  if (!status.ok()) return status;
+  return contents;
+}
+
+absl::StatusOr<std::optional<PatternRecord>> LoadPattern(Database& database, const Blobs& blobs,
+                                                         const std::string& hash) {
+  const absl::StatusOr<Arrays> arrays = LoadArrays(database, blobs, "WHERE p.hash = ?", {hash});
+  if (!arrays.ok()) return arrays.status();
+  return Only(LoadPatterns(database, *arrays, "WHERE hash = ?", {hash}));
+}
+
+absl::StatusOr<std::optional<MatrixRecord>> LoadMatrix(Database& database, const Blobs& blobs,
+                                                       const std::string& tenant,
+                                                       const std::string& name) {
+  const absl::StatusOr<Arrays> arrays =
+      LoadArrays(database, blobs, "WHERE m.tenant = ? AND m.name = ?", {tenant, name});
+  if (!arrays.ok()) return arrays.status();
+  return Only(LoadMatrices(database, *arrays, "WHERE m.tenant = ? AND m.name = ?", {tenant, name}));
+}
+
+absl::StatusOr<std::optional<StoredArray>> NextArray(Database& database, const Blobs& blobs,
+                                                     int64_t number) {
+  const absl::StatusOr<Arrays> arrays =
+      LoadArrays(database, blobs, "WHERE a.blob > ? ORDER BY a.blob LIMIT 1", {number});
+  if (!arrays.ok()) return arrays.status();
+  if (arrays->empty()) return std::optional<StoredArray>();
+  return std::optional<StoredArray>(arrays->begin()->second.front());
+}
+
+}  // namespace sparsed::engine

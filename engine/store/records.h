@@ -1,0 +1,31 @@
+// Records from the catalog's rows.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "absl/status/statusor.h"
+#include "engine/store/blob.h"
+#include "engine/store/database.h"
+#include "engine/store/store.h"
+
+namespace sparsed::engine {
+
+/// The blobs that rows refer to, by number.
+using Blobs = std::unordered_map<int64_t, std::shared_ptr<Blob>>;
+
+absl::StatusOr<StoreContents> LoadContents(Database& database, const Blobs& blobs);
+/// None if it is not stored.
+absl::StatusOr<std::optional<PatternRecord>> LoadPattern(Database& database, const Blobs& blobs,
+                                                         const std::string& hash);
+absl::StatusOr<std::optional<MatrixRecord>> LoadMatrix(Database& database, const Blobs& blobs,
+                                                       const std::string& tenant,
+                                                       const std::string& name);
+/// The array whose blob has the lowest number above `number`; none after the last.
+absl::StatusOr<std::optional<StoredArray>> NextArray(Database& database, const Blobs& blobs,
+                                                     int64_t number);
+
+}  // namespace sparsed::engine

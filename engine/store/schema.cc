@@ -1,0 +1,162 @@
+#include "engine/store/schema.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
+
+namespace sparsed::engine {
+namespace {
+
+// "sprd": marks the file as ours (`PRAGMA application_id`).
+constexpr int64_t kApplicationId = 0x73707264;
+
+// Checks stand in the tables, so that what is read back need not be checked again: opening verifies
+// them all. An array is a blob file and belongs to exactly one pattern, matrix, layout or buffer;
+// AUTOINCREMENT because the number of a blob is never used again.
+constexpr const char* kVersion1 = R"sql(
+CREATE TABLE patterns(
+  id INTEGER PRIMARY KEY,
+  hash TEXT NOT NULL UNIQUE,
+  rows INTEGER NOT NULL CHECK(rows >= 0),
+  cols INTEGER NOT NULL CHECK(cols >= 0),
+  nnz INTEGER NOT NULL CHECK(nnz >= 0),
+  preparation_state TEXT NOT NULL DEFAULT '',
+  preparation_detail TEXT NOT NULL DEFAULT '',
+  preparation_seconds REAL NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE TABLE matrices(
+  id INTEGER PRIMARY KEY,
+  tenant TEXT NOT NULL,
+  name TEXT NOT NULL,
+  pattern INTEGER NOT NULL REFERENCES patterns(id),
+  version INTEGER NOT NULL,
+  created_unix_ns INTEGER NOT NULL,
+  UNIQUE(tenant, name)
+) STRICT;
+CREATE INDEX matrices_of_pattern ON matrices(pattern);
+
+CREATE TABLE layouts(
+  id INTEGER PRIMARY KEY,
+  pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+  recipe TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  rows INTEGER NOT NULL CHECK(rows >= 0),
+  cols INTEGER NOT NULL CHECK(cols >= 0),
+  nnz INTEGER NOT NULL CHECK(nnz >= 0),
+  transposed INTEGER NOT NULL CHECK(transposed IN (0, 1)),
+  value_slots INTEGER NOT NULL CHECK(value_slots >= 0),
+  build_seconds REAL NOT NULL,
+  UNIQUE(pattern, recipe)
+) STRICT;
+
+CREATE TABLE layout_parameters(
+  layout INTEGER NOT NULL REFERENCES layouts(id) ON DELETE CASCADE,
+  position INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  value INTEGER NOT NULL,
+  PRIMARY KEY(layout, position)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE buffers(
+  id INTEGER PRIMARY KEY,
+  tenant TEXT NOT NULL,
+  name TEXT NOT NULL,
+  rows INTEGER NOT NULL CHECK(rows >= 0),
+  cols INTEGER NOT NULL CHECK(cols >= 0),
+  leading_dimension INTEGER NOT NULL CHECK(leading_dimension >= cols),
+  version INTEGER NOT NULL,
+  UNIQUE(tenant, name)
+) STRICT;
+
+CREATE TABLE arrays(
+  blob INTEGER PRIMARY KEY AUTOINCREMENT,
+  pattern INTEGER REFERENCES patterns(id) ON DELETE CASCADE,
+  matrix INTEGER REFERENCES matrices(id) ON DELETE CASCADE,
+  layout INTEGER REFERENCES layouts(id) ON DELETE CASCADE,
+  buffer INTEGER REFERENCES buffers(id) ON DELETE CASCADE,
+  position INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  type INTEGER NOT NULL CHECK(type BETWEEN 1 AND 4),
+  length INTEGER NOT NULL CHECK(length BETWEEN 0 AND 1125899906842624),
+  CHECK((pattern IS NOT NULL) + (matrix IS NOT NULL) + (layout IS NOT NULL) +
+        (buffer IS NOT NULL) = 1)
+) STRICT;
+CREATE INDEX arrays_of_pattern ON arrays(pattern);
+CREATE INDEX arrays_of_matrix ON arrays(matrix);
+CREATE INDEX arrays_of_layout ON arrays(layout);
+CREATE INDEX arrays_of_buffer ON arrays(buffer);
+
+CREATE TABLE plans(
+  pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+  class TEXT NOT NULL,
+  recipe TEXT NOT NULL,
+  kernel TEXT NOT NULL,
+  baseline_ms REAL NOT NULL,
+  plan_ms REAL NOT NULL,
+  reason TEXT NOT NULL,
+  PRIMARY KEY(pattern, class)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE measurements(
+  id INTEGER PRIMARY KEY,
+  pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+  class TEXT NOT NULL,
+  recipe TEXT NOT NULL,
+  kernel TEXT NOT NULL,
+  device TEXT NOT NULL,
+  median_ms REAL NOT NULL,
+  runs INTEGER NOT NULL CHECK(runs BETWEEN 0 AND 2147483647),
+  measured_unix_ns INTEGER NOT NULL,
+  UNIQUE(pattern, class, recipe, kernel, device)
+) STRICT;
+)sql";
+
+// kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
+// migration too: it deletes the layouts of that kind, and they are built again.
+constexpr std::array<const char*, 1> kMigrations = {kVersion1};
+
+absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
+  const absl::StatusOr<std::optional<int64_t>> value =
+      database.QueryInteger(fmt::format("PRAGMA {}", name), {});
+  if (!value.ok()) return value.status();
+  return value->value_or(0);
+}
+
+}  // namespace
+
+absl::Status PrepareSchema(Database& database) {
+  const absl::StatusOr<int64_t> version = Pragma(database, "user_version");
+  if (!version.ok()) return version.status();
+  const absl::StatusOr<int64_t> application = Pragma(database, "application_id");
+  if (!application.ok()) return application.status();
+  const absl::StatusOr<std::optional<int64_t>> tables =
+      database.QueryInteger("SELECT count(*) FROM sqlite_schema", {});
+  if (!tables.ok()) return tables.status();
+
+  const bool empty = *version == 0 && *application == 0 && tables->value_or(0) == 0;
+  if (!empty && *application != kApplicationId) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} is a database of another program; give sparsed a data directory of its own",
+                    database.path()));
+  }
+  const auto newest = static_cast<int64_t>(kMigrations.size());
+  if (*version < 0 || *version > newest) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{} has schema version {}, written by a newer sparsed; this one knows versions up to {}: "
+        "run the newer program, or restore a backup made before the upgrade",
+        database.path(), *version, newest));
+  }
+  for (int64_t v = *version; v < newest; ++v) {
+    const Database::Outcome outcome = database.Transact([&] {
+      return database.Execute(fmt::format("{}PRAGMA application_id = {};PRAGMA user_version = {};",
+                                          kMigrations[static_cast<size_t>(v)], kApplicationId,
+                                          v + 1));
+    });
+    if (!outcome.status.ok()) return outcome.status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sparsed::engine

@@ -1,0 +1,49 @@
+// SQLite over our file interface, so that the catalog's files fail, fill up and forget in tests
+// like all others.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/store/file_system.h"
+
+namespace sparsed::engine {
+
+/// A SQLite VFS, registered under a name of its own while it lives; every connection that uses it
+/// must be closed before. Calls come from one thread at a time. It has no shared memory and its
+/// locks do nothing: use it with `PRAGMA locking_mode = EXCLUSIVE` by one connection a database
+/// (the store's LOCK file keeps others away).
+class SqliteVfs {
+ public:
+  explicit SqliteVfs(FileSystem& files);
+  ~SqliteVfs();
+  SqliteVfs(const SqliteVfs&) = delete;
+  SqliteVfs& operator=(const SqliteVfs&) = delete;
+
+  /// For sqlite3_open_v2.
+  const char* name() const { return name_.c_str(); }
+
+  /// SQLite reports a bare code. This is the file system's own error behind the last failed call
+  /// since ForgetError; OK if no call failed.
+  const absl::Status& last_error() const { return last_error_; }
+  /// True if a sync has failed since ForgetError.
+  bool sync_failed() const { return sync_failed_; }
+  void ForgetError();
+
+ private:
+  struct OpenFile;
+  friend struct SqliteVfsCalls;
+
+  /// Remembers `status`; returns `code`, or SQLITE_FULL if the disk is full.
+  int Remember(const absl::Status& status, int code);
+
+  FileSystem& files_;
+  const std::string name_;
+  sqlite3_vfs vfs_;
+  absl::Status last_error_;
+  bool sync_failed_ = false;
+};
+
+}  // namespace sparsed::engine
