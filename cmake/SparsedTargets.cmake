@@ -24,6 +24,7 @@ function(sparsed_library name)
 endfunction()
 
 # sparsed_test(NAME SOURCES... [DEPS libs...] [LABELS l...]): a GoogleTest program run by ctest as NAME.
+# Its folder in tests/ is a label too: ctest -L kernels.
 function(sparsed_test name)
   cmake_parse_arguments(ARG "" "" "DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
@@ -32,5 +33,7 @@ function(sparsed_test name)
     SPARSED_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
     SPARSED_SHARED_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+  file(RELATIVE_PATH area ${PROJECT_SOURCE_DIR}/tests ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REGEX REPLACE "/.*" "" area "${area}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${area};${ARG_LABELS}")
 endfunction()
