@@ -1,0 +1,48 @@
+// Candidates: which recipes are worth building for a class of problems on a pattern. Rules written
+// down from cheap features; the trial has the last word.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/formats/csr.h"
+#include "kernels/kernel_table.h"
+#include "kernels/problem.h"
+#include "kernels/recipe.h"
+
+namespace sparsed::engine {
+
+/// What the rules look at.
+struct PatternFacts {
+  int64_t rows = 0;
+  int64_t nnz = 0;
+  double mean_row_length = 0;
+  double dense_ratio = 0;  ///< share of nonzeros that tiling alone puts into dense tiles
+};
+/// Reads the pattern once or twice. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const BuildContext& context);
+
+struct Candidate {
+  std::string recipe;  ///< canonical
+  /// Only worth building if clustering the rows fills dense tiles (WorthTiling).
+  bool needs_clustered_tiles = false;
+};
+
+struct CandidateList {
+  std::vector<Candidate> candidates;  ///< besides plain CSR, cheapest to build first
+  std::string reason;                 ///< why these, or why none
+};
+CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFacts& facts);
+
+/// Whether tiling pays once `row_order` has clustered the rows: the share of nonzeros in dense
+/// tiles then. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clustered,
+                                          const BuildContext& context);
+inline constexpr double kWorthTiling = 0.05;
+
+/// Kernels of the class's operation that can run this problem on this layout; the default first.
+std::vector<std::string_view> KernelsFor(const Problem& problem, const Layout& layout);
+
+}  // namespace sparsed::engine

@@ -1,0 +1,188 @@
+#include "engine/planning/trial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "kernels/kernel_table.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kLeastTurns = 3;
+constexpr int kMostTurns = 21;
+/// A contender this much slower in its first turn will not win.
+constexpr double kHopeless = 1.5;
+
+double MillisecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+double Median(std::vector<double> times) {
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+/// In [-1, 1), different enough to keep denormals and equal values away.
+template <typename Value>
+void FillRandom(std::span<Value> values, uint64_t seed) {
+  uint64_t state = seed;
+  for (Value& value : values) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    value = static_cast<Value>(static_cast<int32_t>(state >> 32)) * static_cast<Value>(0x1p-31);
+  }
+}
+
+void FillRandom(Array& array, uint64_t seed) {
+  if (array.type == ElementType::kF32) {
+    FillRandom(array.MutableAs<float>(), seed);
+  } else {
+    FillRandom(array.MutableAs<double>(), seed);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_class, int64_t rows,
+                                                    int64_t cols, int64_t nnz, MemorySource& memory,
+                                                    Executor& executor,
+                                                    const std::atomic<bool>* stop) {
+  Problem problem{problem_class.operation, problem_class.transposed, problem_class.type,
+                  problem_class.k_bucket, problem_class.device};
+  std::unique_ptr<Trial> trial(new Trial(problem, memory, executor, stop));
+  absl::Status status = trial->AllocateOperands(rows, cols, nnz);
+  while (absl::IsResourceExhausted(status) && trial->problem_.k > 1) {
+    trial->problem_.k /= 2;
+    status = trial->AllocateOperands(rows, cols, nnz);
+  }
+  if (!status.ok()) return status;
+  return trial;
+}
+
+absl::Status Trial::AllocateOperands(int64_t rows, int64_t cols, int64_t nnz) {
+  tall_ = wide_ = result_ = Array();
+  rows_ = rows;
+  cols_ = cols;
+  const int64_t k = problem_.k;
+  absl::StatusOr<Array> tall = AllocateArray(memory_, "operand", problem_.type, rows * k);
+  if (!tall.ok()) return tall.status();
+  absl::StatusOr<Array> wide = AllocateArray(memory_, "operand", problem_.type, cols * k);
+  if (!wide.ok()) return wide.status();
+  const bool sddmm = problem_.operation == Operation::kSddmm;
+  if (sddmm) {
+    absl::StatusOr<Array> result = AllocateArray(memory_, "result", problem_.type, nnz);
+    if (!result.ok()) return result.status();
+    result_ = *std::move(result);
+  }
+  // What is only written needs no contents.
+  if (sddmm || problem_.transposed) FillRandom(*tall, /*seed=*/1);
+  if (sddmm || !problem_.transposed) FillRandom(*wide, /*seed=*/2);
+  tall_ = *std::move(tall);
+  wide_ = *std::move(wide);
+  return absl::OkStatus();
+}
+
+absl::Status Trial::ReserveWorkspace(const Contender& contender) {
+  const int threads = executor_.options().threads_per_lane;
+  size_t bytes = 0;
+  if (problem_.operation == Operation::kSpmm) {
+    const SpmmKernel* kernel = FindSpmmKernel(contender.kernel);
+    if (kernel == nullptr) return absl::NotFoundError("no kernel " + contender.kernel);
+    bytes = kernel->workspace(problem_, *contender.layout, threads);
+  } else {
+    const SddmmKernel* kernel = FindSddmmKernel(contender.kernel);
+    if (kernel == nullptr) return absl::NotFoundError("no kernel " + contender.kernel);
+    bytes = kernel->workspace(problem_, *contender.layout, threads);
+  }
+  if (bytes <= workspace_.size()) return absl::OkStatus();
+  workspace_ = Buffer();
+  absl::StatusOr<Buffer> buffer = memory_.Allocate(bytes);
+  if (!buffer.ok()) return buffer.status();
+  workspace_ = *std::move(buffer);
+  return absl::OkStatus();
+}
+
+absl::Status Trial::RunKernel(const Context& context, const Contender& contender) {
+  const int64_t k = problem_.k;
+  const void* values = contender.values.buffer.data();
+  if (problem_.operation == Operation::kSddmm) {
+    SddmmArguments arguments{*contender.layout,
+                             values,
+                             {tall_.buffer.data(), rows_, k, k},
+                             {wide_.buffer.data(), cols_, k, k},
+                             result_.buffer.mutable_data()};
+    return FindSddmmKernel(contender.kernel)->run(context, problem_, arguments);
+  }
+  Array& b = problem_.transposed ? tall_ : wide_;
+  Array& c = problem_.transposed ? wide_ : tall_;
+  const int64_t b_rows = problem_.transposed ? rows_ : cols_;
+  const int64_t c_rows = problem_.transposed ? cols_ : rows_;
+  SpmmArguments arguments{*contender.layout,
+                          values,
+                          {b.buffer.data(), b_rows, k, k},
+                          {c.buffer.mutable_data(), c_rows, k, k}};
+  return FindSpmmKernel(contender.kernel)->run(context, problem_, arguments);
+}
+
+absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
+  if (absl::Status s = ReserveWorkspace(contender); !s.ok()) return s;
+  absl::Status ran;
+  double milliseconds = 0;
+  absl::Status lane = executor_.RunIdle(
+      [&](int threads) {
+        const Context context{threads, {workspace_.mutable_data(), workspace_.size()}, stop_};
+        const Clock::time_point begin = Clock::now();
+        ran = RunKernel(context, contender);
+        milliseconds = MillisecondsSince(begin);
+      },
+      stop_);
+  if (!lane.ok()) return lane;
+  if (!ran.ok()) return ran;
+  return milliseconds;
+}
+
+absl::StatusOr<TrialTimes> Trial::Against(const Contender& contender, double budget_ms) {
+  const Clock::time_point begin = Clock::now();
+  if (!baseline_warm_) {
+    if (absl::Status s = RunOnce(baseline_).status(); !s.ok()) return s;
+    baseline_warm_ = true;
+  }
+  if (absl::Status s = RunOnce(contender).status(); !s.ok()) return s;
+  std::vector<double> baseline_ms, contender_ms;
+  while (static_cast<int>(contender_ms.size()) < kMostTurns) {
+    const int turns = static_cast<int>(contender_ms.size());
+    if (turns >= 1 && contender_ms[0] > kHopeless * baseline_ms[0] && baseline_ms[0] > 1) break;
+    if (turns >= kLeastTurns && MillisecondsSince(begin) > budget_ms) break;
+    absl::StatusOr<double> ms = RunOnce(baseline_);
+    if (!ms.ok()) return ms.status();
+    baseline_ms.push_back(*ms);
+    ms = RunOnce(contender);
+    if (!ms.ok()) return ms.status();
+    contender_ms.push_back(*ms);
+  }
+  return TrialTimes{Median(baseline_ms), Median(contender_ms),
+                    static_cast<int>(contender_ms.size())};
+}
+
+absl::StatusOr<TrialTimes> Trial::BaselineAlone(double budget_ms) {
+  const Clock::time_point begin = Clock::now();
+  if (absl::Status s = RunOnce(baseline_).status(); !s.ok()) return s;
+  baseline_warm_ = true;
+  std::vector<double> times;
+  while (static_cast<int>(times.size()) < kMostTurns) {
+    if (static_cast<int>(times.size()) >= kLeastTurns && MillisecondsSince(begin) > budget_ms) {
+      break;
+    }
+    absl::StatusOr<double> ms = RunOnce(baseline_);
+    if (!ms.ok()) return ms.status();
+    times.push_back(*ms);
+  }
+  const double median = Median(times);
+  return TrialTimes{median, median, static_cast<int>(times.size())};
+}
+
+}  // namespace sparsed::engine

@@ -1,0 +1,84 @@
+// Trials: a layout and a kernel against plain CSR, on the lanes that will run it, while they are
+// idle.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/execution/executor.h"
+#include "engine/planning/plan.h"
+#include "kernels/array.h"
+#include "kernels/layout.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// What takes part: a kernel on a layout, with the matrix's values in it.
+struct Contender {
+  std::shared_ptr<const Layout> layout;
+  Array values;
+  std::string kernel;
+};
+
+/// How a contender did. Milliseconds.
+struct TrialTimes {
+  double baseline_median = 0;
+  double median = 0;
+  int runs = 0;  ///< of each
+
+  double speedup() const { return median > 0 ? baseline_median / median : 0; }
+};
+
+/// The trials of one class on one pattern: one set of random operands, one baseline, contenders one
+/// after the other. Used by one thread.
+class Trial {
+ public:
+  /// Allocates operands for `rows` x `cols` with `nnz` nonzeros; if `memory` has no room for them
+  /// the width is halved until they fit. `stop` and `executor` outlive it.
+  static absl::StatusOr<std::unique_ptr<Trial>> Begin(const ProblemClass& problem_class,
+                                                      int64_t rows, int64_t cols, int64_t nnz,
+                                                      MemorySource& memory, Executor& executor,
+                                                      const std::atomic<bool>* stop);
+
+  /// Width that is timed: the class's, or less for want of memory.
+  const Problem& problem() const { return problem_; }
+  void set_baseline(Contender baseline) { baseline_ = std::move(baseline); }
+
+  /// Runs contender and baseline turn by turn, so that noise hits both: a warm-up each, then until
+  /// `budget_ms` is spent, three turns at the least (one, if it is hopeless). Errors: CANCELLED,
+  /// RESOURCE_EXHAUSTED, or what the kernel said.
+  absl::StatusOr<TrialTimes> Against(const Contender& contender, double budget_ms);
+  /// The baseline alone. For a pattern that has no other candidate.
+  absl::StatusOr<TrialTimes> BaselineAlone(double budget_ms);
+
+ private:
+  Trial(const Problem& problem, MemorySource& memory, Executor& executor,
+        const std::atomic<bool>* stop)
+      : problem_(problem), memory_(memory), executor_(executor), stop_(stop) {}
+
+  absl::Status AllocateOperands(int64_t rows, int64_t cols, int64_t nnz);
+  /// One kernel run on an idle lane; milliseconds.
+  absl::StatusOr<double> RunOnce(const Contender& contender);
+  absl::Status RunKernel(const Context& context, const Contender& contender);
+  absl::Status ReserveWorkspace(const Contender& contender);
+
+  Problem problem_;
+  MemorySource& memory_;
+  Executor& executor_;
+  const std::atomic<bool>* const stop_;
+  Contender baseline_;
+  bool baseline_warm_ = false;
+  int64_t rows_ = 0, cols_ = 0;  ///< of the matrix, not of a layout
+  Array tall_;                   ///< rows x K: SpMM's C (transposed: B), SDDMM's A
+  Array wide_;                   ///< cols x K: SpMM's B (transposed: C), SDDMM's B
+  Array result_;                 ///< SDDMM's, nnz
+  Buffer workspace_;
+};
+
+}  // namespace sparsed::engine
