@@ -1,0 +1,8 @@
+set(store_dir ${CMAKE_CURRENT_LIST_DIR}/store)
+
+# A file system that forgets, fails and fills up, and what to put into a store on it.
+sparsed_library(sparsed_store_testing
+  ${store_dir}/forgetful_file_system.cc ${store_dir}/store_testing.cc DEPS sparsed_store)
+
+sparsed_test(fault_store_crash ${store_dir}/store_crash_test.cc
+  DEPS sparsed_store_testing LABELS fault)

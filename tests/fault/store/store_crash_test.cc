@@ -1,0 +1,175 @@
+// A power cut, a kill or a failing call at every single call of the file system.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/fault/store/forgetful_file_system.h"
+#include "tests/fault/store/store_testing.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Survivors = ForgetfulFileSystem::Survivors;
+
+constexpr const char* kDirectory = "/srv/data";
+
+/// What a store holds after the first n steps, for every n.
+std::vector<std::string> ExpectedDumps(const std::vector<Step>& steps) {
+  ForgetfulFileSystem files;
+  const auto store = *OpenStore(files, kDirectory);
+  std::vector<std::string> dumps = {*Dump(*store)};
+  for (const Step& step : steps) {
+    EXPECT_TRUE(step.run(*store).ok()) << step.name;
+    dumps.push_back(*Dump(*store));
+  }
+  return dumps;
+}
+
+/// Runs the steps until one fails. Returns how many succeeded.
+size_t RunSteps(FileSystem& files, const std::vector<Step>& steps) {
+  const auto store = OpenStore(files, kDirectory);
+  if (!store.ok()) return 0;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (!steps[i].run(**store).ok()) return i;
+  }
+  return steps.size();
+}
+
+int64_t CallsOf(const std::vector<Step>& steps) {
+  ForgetfulFileSystem files;
+  EXPECT_EQ(RunSteps(files, steps), steps.size());
+  return files.calls();
+}
+
+/// Every blob file belongs to an array that the store knows, and the other way round.
+void ExpectNoStrays(ForgetfulFileSystem& files, Store& store) {
+  int64_t arrays = 0;
+  const StoreContents contents = *store.Load();
+  arrays += static_cast<int64_t>(2 * contents.patterns.size() + contents.buffers.size());
+  for (const MatrixRecord& m : contents.matrices) arrays += m.value_order ? 2 : 1;
+  for (const LayoutRecord& l : contents.layouts) arrays += static_cast<int64_t>(l.arrays.size());
+  EXPECT_EQ(static_cast<int64_t>(files.Names(fmt::format("{}/blobs", kDirectory)).size()), arrays);
+}
+
+/// The store opens and holds what `done` steps made, or one step more; and it works: the steps that
+/// are missing can be made.
+void ExpectIntact(ForgetfulFileSystem& files, const std::vector<Step>& steps,
+                  const std::vector<std::string>& dumps, size_t done, bool or_one_more) {
+  const auto store = OpenStore(files, kDirectory);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const absl::StatusOr<std::string> dump = Dump(**store);
+  ASSERT_TRUE(dump.ok()) << dump.status();
+  size_t found = done;
+  if (*dump != dumps[done] && or_one_more && done < steps.size()) found = done + 1;
+  ASSERT_EQ(*dump, dumps[found]);
+  ExpectNoStrays(files, **store);
+  if (found == steps.size()) return;
+  const absl::Status status = steps[found].run(**store);
+  ASSERT_TRUE(status.ok()) << steps[found].name << ": " << status;
+  EXPECT_EQ(*Dump(**store), dumps[found + 1]);
+}
+
+class PowerCut : public testing::TestWithParam<std::pair<const char*, Survivors>> {};
+
+TEST_P(PowerCut, AtEveryCallLosesNothingAcknowledged) {
+  const std::vector<Step> steps = AllSteps();
+  const std::vector<std::string> dumps = ExpectedDumps(steps);
+  const int64_t calls = CallsOf(steps);
+  ASSERT_GT(calls, 200);
+  for (int64_t n = 1; n <= calls && !HasFailure(); ++n) {
+    SCOPED_TRACE(fmt::format("power cut at call {} of {}", n, calls));
+    ForgetfulFileSystem files;
+    files.CutPowerAt(n);
+    const size_t done = RunSteps(files, steps);
+    files.Restart(GetParam().second, static_cast<uint32_t>(n));
+    ExpectIntact(files, steps, dumps, done, /*or_one_more=*/true);
+  }
+}
+
+// What a killed process has written without syncing is still only in memory: the next process must
+// not build on it as if it were on the disk.
+TEST(Kill, FollowedByPowerCutLosesNothingAcknowledged) {
+  const std::vector<Step> steps = AllSteps();
+  const std::vector<std::string> dumps = ExpectedDumps(steps);
+  const int64_t calls = CallsOf(steps);
+  for (int64_t n = 1; n <= calls && !HasFailure(); ++n) {
+    SCOPED_TRACE(fmt::format("killed at call {} of {}", n, calls));
+    ForgetfulFileSystem files;
+    files.CutPowerAt(n);
+    size_t done = RunSteps(files, steps);
+    files.Restart(Survivors::kEverything);
+    {
+      const auto store = OpenStore(files, kDirectory);
+      ASSERT_TRUE(store.ok()) << store.status();
+      if (*Dump(**store) != dumps[done]) ++done;
+      ASSERT_EQ(*Dump(**store), dumps[done]);
+      if (done < steps.size()) {
+        ASSERT_TRUE(steps[done].run(**store).ok());
+        ++done;
+      }
+      // No destructor that tidies up runs before a power cut.
+      files.CutPowerAt(1);
+    }
+    files.Restart(n % 2 == 0 ? Survivors::kSynced : Survivors::kRandom, static_cast<uint32_t>(n));
+    ExpectIntact(files, steps, dumps, done, /*or_one_more=*/false);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PowerCut,
+                         testing::Values(std::pair{"Synced", Survivors::kSynced},
+                                         std::pair{"Everything", Survivors::kEverything},
+                                         std::pair{"Random", Survivors::kRandom}),
+                         [](const auto& info) { return info.param.first; });
+
+class FailingCall : public testing::TestWithParam<std::pair<const char*, Survivors>> {};
+
+// One call fails; the store says so and is as it was, and goes on working. Then the power goes,
+// perhaps at once.
+TEST_P(FailingCall, AtEveryCallLeavesTheStoreAsItWas) {
+  const std::vector<Step> steps = AllSteps();
+  const std::vector<std::string> dumps = ExpectedDumps(steps);
+  const int64_t calls = CallsOf(steps);
+  for (int64_t n = 1; n <= calls && !HasFailure(); ++n) {
+    for (const bool power_cut_at_once : {false, true}) {
+      SCOPED_TRACE(fmt::format("call {} of {} fails{}", n, calls,
+                               power_cut_at_once ? ", then the power" : ""));
+      ForgetfulFileSystem files;
+      files.FailCall(n);
+      size_t done = 0;
+      bool failed = false;
+      auto store = OpenStore(files, kDirectory);
+      if (!store.ok()) {
+        store = OpenStore(files, kDirectory);  // a failed start can be repeated
+        ASSERT_TRUE(store.ok()) << store.status();
+      }
+      while (done < steps.size() && !failed) {
+        failed = !steps[done].run(**store).ok();
+        if (!failed) ++done;
+      }
+      if (failed && !power_cut_at_once) {
+        ASSERT_EQ(*Dump(**store), dumps[done]) << "after " << steps[done].name << " failed";
+        const absl::Status again = steps[done].run(**store);
+        ASSERT_TRUE(again.ok()) << steps[done].name << ": " << again;
+        ++done;
+        ASSERT_EQ(*Dump(**store), dumps[done]);
+        ExpectNoStrays(files, **store);
+      }
+      files.CutPowerAt(1);
+      store->reset();
+      files.Restart(GetParam().second, static_cast<uint32_t>(n));
+      ExpectIntact(files, steps, dumps, done, /*or_one_more=*/power_cut_at_once);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FailingCall,
+                         testing::Values(std::pair{"Synced", Survivors::kSynced},
+                                         std::pair{"Everything", Survivors::kEverything},
+                                         std::pair{"Random", Survivors::kRandom}),
+                         [](const auto& info) { return info.param.first; });
+
+}  // namespace
+}  // namespace sparsed::engine

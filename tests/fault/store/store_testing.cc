@@ -1,0 +1,189 @@
+#include "tests/fault/store/store_testing.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <functional>
+#include <random>
+#include <utility>
+
+namespace sparsed::engine {
+namespace {
+
+uint32_t SeedOf(const std::string& text) {
+  return static_cast<uint32_t>(XXH3_64bits(text.data(), text.size()));
+}
+
+/// Appends one line a record.
+class Dumper {
+ public:
+  explicit Dumper(Store& store) : store_(store) {}
+
+  void Line(const std::string& line) { text_ += line + "\n"; }
+  void Line(const StoredArray& stored) {
+    const absl::StatusOr<Array> array = store_.Read(stored, HeapMemory());
+    status_.Update(array.status());
+    if (!array.ok()) return;
+    Line(fmt::format("  {}: {} {} of {}, {:016x}", Describe(stored), array->length,
+                     Name(array->type), array->name,
+                     XXH3_64bits(array->buffer.data(), array->bytes())));
+  }
+  absl::StatusOr<std::string> Result() {
+    if (!status_.ok()) return status_;
+    return text_;
+  }
+
+ private:
+  Store& store_;
+  std::string text_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+Array RandomArray(const std::string& name, ElementType type, int64_t length, uint32_t seed) {
+  Array array = *AllocateArray(HeapMemory(), name, type, length);
+  std::mt19937 random(seed);
+  for (size_t i = 0; i < array.bytes(); ++i) {
+    array.buffer.mutable_data()[i] = static_cast<std::byte>(random());
+  }
+  return array;
+}
+
+NewMatrix RandomMatrix(const std::string& name, const std::string& pattern_hash, uint32_t seed) {
+  NewMatrix m;
+  m.tenant = "tenant";
+  m.name = name;
+  m.pattern_hash = pattern_hash;
+  const uint32_t pattern_seed = SeedOf(pattern_hash);
+  m.rows = 50 + pattern_seed % 50;
+  m.cols = 70;
+  m.nnz = 200 + pattern_seed % 100;
+  m.row_offsets = RandomArray("row_offsets", ElementType::kI64, m.rows + 1, pattern_seed);
+  m.column_indices = RandomArray("column_indices", ElementType::kI32, m.nnz, pattern_seed + 1);
+  m.values = RandomArray("values", ElementType::kF32, m.nnz, seed);
+  m.version = 1 + seed % 7;
+  m.created_unix_ns = int64_t{1700000000000000000} + seed;
+  return m;
+}
+
+Layout RandomLayout(const std::string& recipe, uint32_t seed) {
+  Layout layout;
+  layout.kind = "aspt";
+  layout.recipe = recipe;
+  layout.parameters = {{"panel", 64}, {"min_dense", -2}};
+  layout.rows = 50;
+  layout.cols = 70;
+  layout.nnz = 200;
+  layout.transposed = seed % 2 == 0;
+  layout.value_slots = 256;
+  layout.arrays = {RandomArray("panel_offsets", ElementType::kI64, 9, seed),
+                   RandomArray("dense_columns", ElementType::kI32, 0, seed),
+                   RandomArray("value_source", ElementType::kI32, 256, seed + 1)};
+  return layout;
+}
+
+NewBuffer RandomBuffer(const std::string& name, uint32_t seed) {
+  return {
+      "tenant", name, 10, 32, 40, 3, RandomArray("dense", ElementType::kF64, 9 * 40 + 32, seed)};
+}
+
+absl::StatusOr<std::string> Dump(Store& store) {
+  const absl::StatusOr<StoreContents> contents = store.Load();
+  if (!contents.ok()) return contents.status();
+  Dumper dumper(store);
+  for (const PatternRecord& p : contents->patterns) {
+    dumper.Line(fmt::format("pattern {} {}x{} nnz {} '{}' '{}' {}", p.hash, p.rows, p.cols, p.nnz,
+                            p.preparation.state, p.preparation.detail, p.preparation.seconds));
+    dumper.Line(p.row_offsets);
+    dumper.Line(p.column_indices);
+  }
+  for (const MatrixRecord& m : contents->matrices) {
+    dumper.Line(fmt::format("matrix {}/{} {} {} version {} created {}", m.tenant, m.name,
+                            m.pattern_hash, Name(m.type), m.version, m.created_unix_ns));
+    dumper.Line(m.values);
+    if (m.value_order) dumper.Line(*m.value_order);
+  }
+  for (const LayoutRecord& l : contents->layouts) {
+    dumper.Line(fmt::format("layout {} {} {} {}x{} nnz {} {} slots {} in {} s", l.pattern_hash,
+                            l.layout.kind, l.layout.recipe, l.layout.rows, l.layout.cols,
+                            l.layout.nnz, l.layout.transposed, l.layout.value_slots,
+                            l.build_seconds));
+    for (const auto& [name, value] : l.layout.parameters) {
+      dumper.Line(fmt::format("  {}={}", name, value));
+    }
+    for (const StoredArray& array : l.arrays) dumper.Line(array);
+  }
+  for (const PlanRecord& p : contents->plans) {
+    dumper.Line(fmt::format("plan {} '{}' {} {} {} {} '{}'", p.pattern_hash, p.problem_class,
+                            p.recipe, p.kernel, p.baseline_ms, p.plan_ms, p.reason));
+  }
+  for (const MeasurementRecord& m : contents->measurements) {
+    dumper.Line(fmt::format("measurement {} '{}' {} {} {} {} {} {}", m.pattern_hash,
+                            m.problem_class, m.recipe, m.kernel, m.device, m.median_ms, m.runs,
+                            m.measured_unix_ns));
+  }
+  for (const BufferRecord& b : contents->buffers) {
+    dumper.Line(fmt::format("buffer {}/{} {}x{} leading {} version {}", b.tenant, b.name, b.rows,
+                            b.cols, b.leading_dimension, b.version));
+    dumper.Line(b.array);
+  }
+  return dumper.Result();
+}
+
+std::vector<Step> AllSteps() {
+  const auto put = [](std::string name, std::string hash, uint32_t seed, bool with_order = false) {
+    return Step{fmt::format("put matrix {} of pattern {}", name, hash), [=](Store& store) {
+                  NewMatrix m = RandomMatrix(name, hash, seed);
+                  if (with_order) {
+                    m.value_order = RandomArray("value_order", ElementType::kI32, m.nnz, seed + 1);
+                  }
+                  return store.PutMatrix(m).status();
+                }};
+  };
+  const auto put_layout = [](std::string hash, std::string recipe, uint32_t seed) {
+    return Step{fmt::format("put layout {} of {}", recipe, hash), [=](Store& store) {
+                  return store.PutLayout(hash, RandomLayout(recipe, seed), 1.5).status();
+                }};
+  };
+  return {
+      put("a", "P", 1, true),
+      put("b", "P", 2),
+      put_layout("P", "aspt(panel=64)", 3),
+      {"put plans",
+       [](Store& store) {
+         return store.PutPlans(std::vector<PlanRecord>{
+             {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", 2.5, 1.25, "twice as fast"},
+             {"P", "spmm f32 k<=64 cpu", "csr", "cpu.csr.row_balanced", 2.5, 2.5, "no gain"}});
+       }},
+      {"put measurements",
+       [](Store& store) {
+         return store.PutMeasurements(std::vector<MeasurementRecord>{
+             {"P", "spmm f32 k<=32 cpu", "csr", "cpu.csr.row_balanced", "cpu", 2.5, 9, 77},
+             {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", "cpu", 1.25, 9, 78}});
+       }},
+      {"put preparation",
+       [](Store& store) {
+         return store.PutPreparation("P", {"ready", "aspt won", 12.5});
+       }},
+      {"put values",
+       [](Store& store) {
+         const NewMatrix m = RandomMatrix("a", "P", 4);
+         return store.PutValues("tenant", "a", 9, m.values).status();
+       }},
+      {"put buffer", [](Store& store) { return store.PutBuffer(RandomBuffer("x", 5)).status(); }},
+      put("c", "Q", 6),
+      put_layout("P", "aspt(panel=64)", 7),
+      put_layout("Q", "lsh_cluster()", 8),
+      {"replace buffer",
+       [](Store& store) { return store.PutBuffer(RandomBuffer("x", 9)).status(); }},
+      put("b", "Q", 10),
+      put("a", "R", 11),
+      {"drop layout", [](Store& store) { return store.DropLayout("Q", "lsh_cluster()"); }},
+      {"delete matrix", [](Store& store) { return store.DeleteMatrix("tenant", "c"); }},
+      {"delete buffer", [](Store& store) { return store.DeleteBuffer("tenant", "x"); }},
+      {"delete last matrix", [](Store& store) { return store.DeleteMatrix("tenant", "b"); }},
+  };
+}
+
+}  // namespace sparsed::engine
