@@ -1,0 +1,17 @@
+// A gRPC stream that carries bytes and does nothing else: what any transport of ours is held
+// against.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sparsed::bench {
+
+/// Serves until killed: reads messages until the client is done, then sends `reply_bytes` (from the
+/// client's first 8 bytes) in messages of 2 MiB. Returns 1 if the address can't be had.
+int ServeBareStreams(const std::string& address);
+
+/// Milliseconds to stream `in` bytes to such a server and `out` bytes back.
+double BareStreamMilliseconds(const std::string& address, int64_t in, int64_t out);
+
+}  // namespace sparsed::bench

@@ -1,0 +1,243 @@
+// What the way of the bytes costs, against a running server. A JSON line a result on standard
+// output.
+//
+//   bench_service bare-server --listen=127.0.0.1:7480 &
+//   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
+//   bench_service latency   --server=unix:/run/sparsed.sock
+//   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
+#include <sparsed/client.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/bench/bare_stream.h"
+
+namespace sparsed::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+void Require(const absl::Status& status) {
+  if (status.ok()) return;
+  std::cerr << status << "\n";
+  std::exit(1);
+}
+
+Client Connect(const std::string& address) {
+  absl::StatusOr<Client> client = Client::Connect(address);
+  Require(client.status());
+  return *std::move(client);
+}
+
+double MillisecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+double Quantile(std::vector<double> values, double q) {
+  const auto at = static_cast<size_t>(q * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return values[at];
+}
+
+/// n x n with `row_nnz` random columns in each row; 1: the diagonal.
+CsrMatrix Random(int64_t n, int64_t row_nnz, uint64_t seed) {
+  CsrMatrix s;
+  s.rows = s.cols = n;
+  s.row_offsets = {0};
+  std::mt19937_64 random(seed);
+  for (int64_t row = 0; row < n; ++row) {
+    std::vector<int32_t> columns = {static_cast<int32_t>(row)};
+    while (static_cast<int64_t>(columns.size()) < row_nnz)
+      columns.push_back(static_cast<int32_t>(random() % n));
+    std::sort(columns.begin(), columns.end());
+    columns.erase(std::unique(columns.begin(), columns.end()), columns.end());
+    s.column_indices.insert(s.column_indices.end(), columns.begin(), columns.end());
+    s.row_offsets.push_back(s.nnz());
+  }
+  s.values = std::vector<float>(s.column_indices.size(), 1.0F);
+  return s;
+}
+
+Matrix Upload(const Client& client, const std::string& name, const CsrMatrix& s) {
+  UploadOptions options;
+  options.replace = true;
+  absl::StatusOr<Matrix> matrix = client.Upload(name, s.View(), options);
+  Require(matrix.status());
+  Require(matrix->WaitReady());
+  return *std::move(matrix);
+}
+
+/// An operand in and a result out, with as little multiplication as there can be (a diagonal),
+/// beside the same bytes bare.
+int Streaming(const std::string& server, const std::string& bare, int64_t megabytes, int runs) {
+  const Client client = Connect(server);
+  constexpr int64_t kWidth = 256;
+  const int64_t n = (megabytes << 20) / kWidth / static_cast<int64_t>(sizeof(float));
+  const Matrix diagonal = Upload(client, "bench-diagonal", Random(n, 1, 1));
+  std::vector<float> b(n * kWidth, 1.0F), c(n * kWidth);
+  const auto bytes = static_cast<int64_t>(b.size() * sizeof(float));
+  std::vector<double> ours, theirs;
+  ComputeResult last;
+  for (int run = 0; run < runs + 1; ++run) {
+    const auto begin = Clock::now();
+    absl::StatusOr<ComputeResult> result =
+        diagonal.Spmm(DenseView(b.data(), n, kWidth), MutableDenseView(c.data(), n, kWidth));
+    const double milliseconds = MillisecondsSince(begin);
+    Require(result.status());
+    const double other = BareStreamMilliseconds(bare, bytes, bytes);
+    if (run == 0) continue;  // both warm up
+    last = *result;
+    ours.push_back(milliseconds);
+    theirs.push_back(other);
+  }
+  if (c != b) {
+    std::cerr << "the diagonal changed the operand\n";
+    return 1;
+  }
+  Require(diagonal.Delete());
+  const auto ms = [](std::chrono::nanoseconds t) {
+    return std::chrono::duration<double, std::milli>(t).count();
+  };
+  std::cout << json{{"bench", "streaming"},
+                    {"megabytes_each_way", bytes >> 20},
+                    {"ours_ms", Quantile(ours, 0.5)},
+                    {"bare_ms", Quantile(theirs, 0.5)},
+                    {"ratio", Quantile(ours, 0.5) / Quantile(theirs, 0.5)},
+                    {"receive_ms", ms(last.timings.receive)},
+                    {"queue_ms", ms(last.timings.queue)},
+                    {"kernel_ms", ms(last.timings.kernel)},
+                    {"send_ms", ms(last.timings.send)},
+                    {"runs", runs}}
+            << std::endl;
+  return 0;
+}
+
+/// A small matrix, the operand in the request.
+int Latency(const std::string& server, int runs) {
+  const Client client = Connect(server);
+  constexpr int64_t kRows = 1000, kWidth = 16;
+  const Matrix matrix = Upload(client, "bench-small", Random(kRows, 8, 2));
+  std::vector<float> b(kRows * kWidth, 1.0F), c(kRows * kWidth);
+  std::vector<double> milliseconds;
+  for (int run = 0; run < runs + 50; ++run) {
+    const auto begin = Clock::now();
+    Require(
+        matrix.Spmm(DenseView(b.data(), kRows, kWidth), MutableDenseView(c.data(), kRows, kWidth))
+            .status());
+    if (run >= 50) milliseconds.push_back(MillisecondsSince(begin));
+  }
+  Require(matrix.Delete());
+  std::cout << json{{"bench", "latency"},
+                    {"server", server},
+                    {"p50_ms", Quantile(milliseconds, 0.5)},
+                    {"p99_ms", Quantile(milliseconds, 0.99)},
+                    {"runs", runs}}
+            << std::endl;
+  return 0;
+}
+
+/// Many clients, each with a connection of its own, all on one matrix.
+int Soak(const std::string& server, int clients, double seconds) {
+  const Client admin = Connect(server);
+  constexpr int64_t kRows = 20000, kWidth = 32;
+  const Matrix matrix = Upload(admin, "bench-soak", Random(kRows, 12, 3));
+  std::mutex mutex;
+  std::vector<int64_t> done(clients);
+  std::vector<std::string> errors;
+  std::vector<double> milliseconds;
+  std::vector<std::thread> threads;
+  const auto memory = [&] {
+    absl::StatusOr<Stats> stats = admin.GetStats();
+    Require(stats.status());
+    int64_t bytes = 0;
+    for (const auto& [use, count] : stats->memory_bytes) bytes += count;
+    return bytes;
+  };
+  const int64_t before = memory();
+  const auto begin = Clock::now();
+  for (int i = 0; i < clients; ++i) {
+    threads.emplace_back([&, i] {
+      const Client client = Connect(server);
+      const Matrix mine = client.MatrixNamed("bench-soak");
+      std::vector<float> b(kRows * kWidth, static_cast<float>(i)), c(kRows * kWidth);
+      while (MillisecondsSince(begin) < seconds * 1e3) {
+        const auto start = Clock::now();
+        const absl::Status status =
+            mine.Spmm(DenseView(b.data(), kRows, kWidth), MutableDenseView(c.data(), kRows, kWidth))
+                .status();
+        const double took = MillisecondsSince(start);
+        std::lock_guard lock(mutex);
+        if (!status.ok()) {
+          errors.push_back(std::string(status.message()));
+        } else {
+          ++done[i];
+          milliseconds.push_back(took);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const int64_t after = memory();
+  Require(matrix.Delete());
+  int64_t total = 0;
+  for (const int64_t count : done) total += count;
+  std::cout << json{{"bench", "soak"},
+                    {"clients", clients},
+                    {"seconds", seconds},
+                    {"requests", total},
+                    {"errors", errors.size()},
+                    {"first_error", errors.empty() ? "" : errors[0]},
+                    {"least_by_a_client", *std::min_element(done.begin(), done.end())},
+                    {"most_by_a_client", *std::max_element(done.begin(), done.end())},
+                    {"p50_ms", milliseconds.empty() ? 0 : Quantile(milliseconds, 0.5)},
+                    {"p99_ms", milliseconds.empty() ? 0 : Quantile(milliseconds, 0.99)},
+                    {"memory_before", before},
+                    {"memory_after", after}}
+            << std::endl;
+  return errors.empty() ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"Measures the way of the bytes against a running server"};
+  app.require_subcommand(1);
+  std::string server = "127.0.0.1:7470", bare = "127.0.0.1:7480", listen = bare;
+  int64_t megabytes = 64;
+  int runs = 21, clients = 64;
+  double seconds = 60;
+  CLI::App* bare_server = app.add_subcommand("bare-server", "Serve bare gRPC streams");
+  bare_server->add_option("--listen", listen);
+  CLI::App* streaming =
+      app.add_subcommand("streaming", "Operand in, result out, beside a bare stream");
+  streaming->add_option("--server", server);
+  streaming->add_option("--bare", bare);
+  streaming->add_option("--megabytes", megabytes, "Each way");
+  streaming->add_option("--runs", runs);
+  CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
+  latency->add_option("--server", server);
+  latency->add_option("--runs", runs);
+  CLI::App* soak = app.add_subcommand("soak", "Many clients at once for a while");
+  soak->add_option("--server", server);
+  soak->add_option("--clients", clients);
+  soak->add_option("--seconds", seconds);
+  CLI11_PARSE(app, argc, argv);
+  if (*bare_server) return ServeBareStreams(listen);
+  if (*streaming) return Streaming(server, bare, megabytes, runs);
+  if (*latency) return Latency(server, std::max(runs, 1000));
+  return Soak(server, clients, seconds);
+}
+
+}  // namespace
+}  // namespace sparsed::bench
+
+int main(int argc, char** argv) { return sparsed::bench::Main(argc, argv); }
