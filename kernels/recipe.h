@@ -3,10 +3,14 @@
 //   recipe := step { " > " step } ;  step := name [ "(" [ option { "," option } ] ")" ]
 //   option := key "=" integer | flag
 //
-// Steps: csr, transpose, lsh_cluster(siglen=,bsize=,max_cluster=), aspt(panel=,min_dense=),
-// lsh_cluster(remainder). "csr" alone is plain CSR; "lsh_cluster(...)" alone is CSR with permuted
-// rows; "transpose" is CSR of S^T. Canonical text has every parameter spelt out, so that equal
-// recipes have equal text.
+// Steps, in the order in which they may follow each other:
+//   csr                                            plain CSR; stands alone
+//   transpose                                      S^T
+//   lsh_cluster(siglen=,bsize=,max_cluster=)       reorders rows; CSR if no layout follows
+//   aspt(panel=,min_dense=)                        adaptive sparse tiling
+//   lsh_cluster(remainder,siglen=,...)             reorders the rows of what tiling left
+// The flag "force" of lsh_cluster reorders even where a skip rule says no. Canonical text has every
+// parameter spelt out, so that equal recipes have equal text.
 #pragma once
 
 #include <atomic>

@@ -1,0 +1,50 @@
+// What builders that move rows share.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "kernels/array.h"
+#include "kernels/recipe.h"
+
+namespace sparsed {
+
+/// Calls `use` with the array as a span of its own index type.
+template <typename Use>
+void WithSource(Array& source, Use use) {
+  if (source.type == ElementType::kI32) {
+    use(source.MutableAs<int32_t>());
+  } else {
+    use(source.MutableAs<int64_t>());
+  }
+}
+
+/// Calls `visit(row)` for every row of [0, rows) from the context's threads until it is stopped.
+template <typename Visit>
+void ForEachRow(int64_t rows, const BuildContext& context, Visit visit) {
+  constexpr int64_t kBlock = 1 << 10;
+#pragma omp parallel for num_threads(std::max(context.threads, 1)) schedule(dynamic, 1)
+  for (int64_t begin = 0; begin < rows; begin += kBlock) {
+    if (context.stopped()) continue;
+    for (int64_t row = begin; row < std::min(begin + kBlock, rows); ++row) visit(row);
+  }
+}
+
+/// Row offsets when row r is the one that was at order[r].
+inline absl::StatusOr<Array> PermuteOffsets(std::span<const int64_t> offsets,
+                                            std::span<const int32_t> order,
+                                            const BuildContext& context) {
+  const int64_t rows = static_cast<int64_t>(order.size());
+  auto result = AllocateArray(*context.memory, "row_offsets", ElementType::kI64, rows + 1);
+  if (!result.ok()) return result.status();
+  const auto permuted = result->MutableAs<int64_t>();
+  permuted[0] = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    permuted[r + 1] = permuted[r] + offsets[order[r] + 1] - offsets[order[r]];
+  }
+  return result;
+}
+
+}  // namespace sparsed

@@ -1,0 +1,188 @@
+#include "kernels/recipe_steps.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+#include "kernels/features/dense_tiles.h"
+#include "kernels/features/similarity.h"
+#include "kernels/formats/aspt.h"
+#include "kernels/formats/csr_build.h"
+#include "kernels/reorder/lsh_cluster.h"
+
+namespace sparsed {
+namespace {
+
+// The skip rules of Jiang, Hong, Agrawal, PPoPP'20, sections 4 and 5.2.
+constexpr double kDenseRatioThreshold = 0.10;
+constexpr double kSimilarityThreshold = 0.10;
+/// "Few candidate pairs": fewer than one for each so many rows move nothing worth the effort.
+constexpr int64_t kRowsPerCandidate = 100;
+/// With a smaller share of nonzeros in dense tiles, tiling "has little or no advantage" (section
+/// 1).
+constexpr double kLeastDenseRatio = 0.01;
+
+absl::Status Plain(const RecipeStep&, Draft&) { return absl::OkStatus(); }
+
+absl::Status Transpose(const RecipeStep&, Draft& draft) {
+  auto transposed = TransposeCsr(draft.csr, draft.context);
+  if (!transposed.ok()) return transposed.status();
+  draft.transposed = *std::move(transposed);
+  draft.csr = ViewCsr(*draft.transposed);
+  return absl::OkStatus();
+}
+
+/// The order that Algorithm 3 gives, or nothing, with a note, if it has too few pairs to work with.
+absl::StatusOr<std::optional<Array>> Cluster(const RecipeStep& step, const CsrView& csr,
+                                             std::string_view what, Draft& draft) {
+  LshOptions lsh;
+  lsh.siglen = static_cast<int>(ValueOf(step, "siglen", lsh.siglen));
+  lsh.bsize = static_cast<int>(ValueOf(step, "bsize", lsh.bsize));
+  ClusterOptions cluster;
+  cluster.max_cluster = ValueOf(step, "max_cluster", cluster.max_cluster);
+  auto order = LshClusterRows(csr, lsh, cluster, draft.context);
+  if (!order.ok()) return order.status();
+  const std::string found =
+      fmt::format("{} candidate pairs for {} rows of {}", order->candidate_pairs, csr.rows, what);
+  if (order->candidate_pairs < csr.rows / kRowsPerCandidate || order->candidate_pairs == 0) {
+    draft.Note(fmt::format("{}, too few: left as they were", found));
+    return std::nullopt;
+  }
+  draft.Note(fmt::format("{}: {} were merged into clusters", found, order->moved));
+  return std::move(order->row_order);
+}
+
+/// Of the step that makes the layout; null if it will be CSR.
+const RecipeStep* FormatStep(const Recipe& recipe) {
+  for (const RecipeStep& step : recipe.steps) {
+    const StepDefinition* definition = FindStep(step);
+    if (definition != nullptr && definition->phase == Phase::kFormat) return &step;
+  }
+  return nullptr;
+}
+
+AsptOptions TilingOf(const RecipeStep& step) {
+  AsptOptions options;
+  options.panel = ValueOf(step, "panel", options.panel);
+  options.min_dense = ValueOf(step, "min_dense", options.min_dense);
+  return options;
+}
+
+/// Whether the rows are clustered well enough as they are: for tiles, by the dense ratio (the
+/// paper's rule for the first round); for CSR, which reuses through the cache as the remainder
+/// does, by the similarity of consecutive rows (the rule for the second).
+absl::StatusOr<bool> RowsAreClustered(Draft& draft) {
+  if (const RecipeStep* format = FormatStep(draft.recipe); format != nullptr) {
+    const AsptOptions tiling = TilingOf(*format);
+    const auto ratio = DenseTileRatio(draft.csr, tiling.panel, tiling.min_dense, draft.context);
+    if (!ratio.ok()) return ratio.status();
+    const bool high = *ratio > kDenseRatioThreshold;
+    draft.Note(fmt::format("dense ratio {:.3f} {} {:.2f}: first round {}", *ratio,
+                           high ? ">" : "<=", kDenseRatioThreshold, high ? "skipped" : "needed"));
+    return high;
+  }
+  const double similarity = AverageConsecutiveSimilarity(draft.csr, draft.context.threads);
+  const bool high = similarity > kSimilarityThreshold;
+  draft.Note(fmt::format("average similarity of consecutive rows {:.3f} {} {:.2f}: reordering {}",
+                         similarity, high ? ">" : "<=", kSimilarityThreshold,
+                         high ? "skipped" : "needed"));
+  return high;
+}
+
+absl::Status ClusterRowsStep(const RecipeStep& step, Draft& draft) {
+  std::optional<Array> order;
+  const auto clustered = RowsAreClustered(draft);
+  if (!clustered.ok()) return clustered.status();
+  if (!*clustered || ValueOf(step, "force", 0) != 0) {
+    auto found = Cluster(step, draft.csr, "the matrix", draft);
+    if (!found.ok()) return found.status();
+    order = *std::move(found);
+  }
+  if (order.has_value()) {
+    draft.row_order = std::move(order);
+    draft.csr.row_order = draft.row_order->As<int32_t>();
+  } else if (FormatStep(draft.recipe) == nullptr) {
+    draft.skipped = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tile(const RecipeStep& step, Draft& draft) {
+  auto layout = BuildAspt(draft.csr, TilingOf(step), draft.context);
+  if (!layout.ok()) return layout.status();
+  draft.csr.row_order = {};
+  draft.row_order.reset();
+  const int64_t dense = ViewAspt(*layout).dense_nnz();
+  const double ratio =
+      layout->nnz == 0 ? 0.0 : static_cast<double>(dense) / static_cast<double>(layout->nnz);
+  draft.skipped = ratio < kLeastDenseRatio;
+  draft.Note(fmt::format("{} of {} nonzeros ({:.3f}) in dense tiles{}", dense, layout->nnz, ratio,
+                         draft.skipped ? ": tiling skipped" : ""));
+  draft.layout = *std::move(layout);
+  return absl::OkStatus();
+}
+
+absl::Status ClusterRemainderStep(const RecipeStep& step, Draft& draft) {
+  const CsrView remainder = ViewAspt(*draft.layout).Remainder();
+  const double similarity = AverageConsecutiveSimilarity(remainder, draft.context.threads);
+  const bool high = similarity > kSimilarityThreshold;
+  draft.Note(fmt::format(
+      "average similarity of the remainder's rows {:.3f} {} {:.2f}: second "
+      "round {}",
+      similarity, high ? ">" : "<=", kSimilarityThreshold, high ? "skipped" : "needed"));
+  if (high && ValueOf(step, "force", 0) == 0) return absl::OkStatus();
+  auto order = Cluster(step, remainder, "the remainder", draft);
+  if (!order.ok()) return order.status();
+  if (!order->has_value()) return absl::OkStatus();
+  return PermuteRemainder(*draft.layout, **std::move(order), draft.context);
+}
+
+}  // namespace
+
+std::span<const StepDefinition> StepDefinitions() {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  static const auto* const definitions = new std::vector<StepDefinition>{
+      {"csr", Phase::kPlain, "", {}, {}, Plain},
+      {"transpose", Phase::kTranspose, "", {}, {}, Transpose},
+      {"lsh_cluster",
+       Phase::kReorder,
+       "",
+       {"force"},
+       {{"siglen", 128, 1, 4096}, {"bsize", 2, 1, 16}, {"max_cluster", 256, 2, kMost}},
+       ClusterRowsStep},
+      {"lsh_cluster",
+       Phase::kRefine,
+       "remainder",
+       {"remainder", "force"},
+       {{"siglen", 128, 1, 4096}, {"bsize", 2, 1, 16}, {"max_cluster", 256, 2, kMost}},
+       ClusterRemainderStep},
+      {"aspt", Phase::kFormat, "", {}, {{"panel", 64, 1, kMost}, {"min_dense", 2, 1, kMost}}, Tile},
+  };
+  return *definitions;
+}
+
+const StepDefinition* FindStep(const RecipeStep& step) {
+  const StepDefinition* found = nullptr;
+  for (const StepDefinition& definition : StepDefinitions()) {
+    if (definition.name != step.name) continue;
+    if (definition.variant.empty() ? found == nullptr : ValueOf(step, definition.variant, 0) != 0) {
+      found = &definition;
+    }
+  }
+  return found;
+}
+
+int64_t ValueOf(const RecipeStep& step, std::string_view key, int64_t fallback) {
+  for (const auto& [name, value] : step.parameters) {
+    if (name == key) return value;
+  }
+  return fallback;
+}
+
+void Draft::Note(std::string_view sentence) {
+  if (!notes.empty()) notes += "; ";
+  notes += sentence;
+}
+
+}  // namespace sparsed
