@@ -1,0 +1,267 @@
+// The C++ client of sparsed.
+//
+//   auto client = sparsed::Client::Connect("127.0.0.1:7470");
+//   auto graph = client->Upload("cora", csr);
+//   auto result = graph->Spmm(sparsed::DenseView(b, n, k), sparsed::MutableDenseView(c, m, k));
+//
+// Every operation exists twice: `X(...)` blocks; `XAsync(...)` returns a Call at once. All classes
+// here are cheap handles and may be used from many threads. Calls that change nothing on the server
+// are tried again, a few times and within their deadline, when the server is UNAVAILABLE.
+// Errors have google.rpc codes and a sentence that says what was wrong.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sparsed/call.h"
+#include "sparsed/types.h"
+
+namespace sparsed::inline client {
+
+class Connection;
+
+struct ClientOptions {
+  /// How long Connect waits for an answer.
+  std::chrono::milliseconds connect_timeout{10'000};
+  /// How often a call that is safe to repeat is tried when the server is UNAVAILABLE; 1: once only.
+  int max_attempts = 4;
+  /// Pause before the second attempt; doubles for each one after.
+  std::chrono::milliseconds initial_backoff{50};
+  /// Bytes of one chunk; the server's own limit if that is less.
+  int64_t max_chunk_bytes = int64_t{2} << 20;
+};
+
+struct CallOptions {
+  /// After which the call ends with DEADLINE_EXCEEDED.
+  std::optional<std::chrono::nanoseconds> timeout;
+};
+
+struct UploadOptions {
+  bool replace = false;          ///< a matrix of this name, if there is one
+  bool sort = false;             ///< rows whose columns are not ascending
+  bool sum_duplicates = false;   ///< implies sort
+  bool values_are_ones = false;  ///< send no values
+  /// The hash that MatrixInfo gave for this pattern: a pattern that the server has is not sent
+  /// again.
+  std::string pattern_hash;
+  /// Classes to prepare for at once; the server's default without any.
+  std::vector<ProblemClass> expected;
+  /// Called now and then with the bytes sent and the bytes in all.
+  std::function<void(int64_t sent, int64_t total)> progress;
+};
+
+struct UpdateOptions {
+  bool durable = false;     ///< on disk before the call returns
+  uint64_t if_version = 0;  ///< only replace this version, otherwise ABORTED; 0: any
+};
+
+struct PutOptions {
+  bool durable = false;  ///< on disk before the call returns
+};
+
+/// A dense matrix that stays on the server, by name: an operand, or the destination of a result.
+class DenseMatrix {
+ public:
+  const std::string& name() const { return name_; }
+
+  absl::StatusOr<DenseInfo> Info(const CallOptions& options = {}) const;
+
+  /// Copies it to `into`, whose shape and type must agree.
+  absl::StatusOr<DenseInfo> Read(const MutableDenseView& into,
+                                 const CallOptions& options = {}) const;
+  Call<DenseInfo> ReadAsync(const MutableDenseView& into, const CallOptions& options = {}) const;
+
+  /// Forgets it on the server.
+  absl::Status Delete(const CallOptions& options = {}) const;
+  Call<void> DeleteAsync(const CallOptions& options = {}) const;
+
+ private:
+  friend class Client;
+  DenseMatrix(std::shared_ptr<Connection> connection, std::string name)
+      : connection_(std::move(connection)), name_(std::move(name)) {}
+
+  std::shared_ptr<Connection> connection_;
+  std::string name_;
+};
+
+/// A dense operand: in the caller's memory, or held by the server.
+using Operand = std::variant<DenseView, DenseMatrix>;
+/// Where a dense result goes: to the caller's memory, or into a matrix that the server holds.
+using Destination = std::variant<MutableDenseView, DenseMatrix>;
+
+struct SpmmOptions {
+  bool transpose = false;
+  double alpha = 1;
+  double beta = 0;
+  /// Added beta times; without it, what the destination holds.
+  std::optional<Operand> accumulate;
+};
+
+struct SddmmOptions {
+  bool unscaled = false;  ///< do not multiply by S's values
+};
+struct SpgemmOptions {
+  bool count_first = false;  ///< know the nonzeros before the first block; costs a symbolic pass
+};
+struct SpgemmKeepOptions {
+  bool replace = false;  ///< a matrix of the new name, if there is one
+};
+
+/// Gets the next rows of a result. An error ends the call with it.
+using RowBlockCallback = std::function<absl::Status(const RowBlock&)>;
+using ProgressCallback = std::function<void(const Progress&)>;
+
+/// A matrix on the server, by name.
+class Matrix {
+ public:
+  const std::string& name() const { return name_; }
+
+  /// What the server knows of it.
+  absl::StatusOr<MatrixInfo> Info(const CallOptions& options = {}) const;
+  Call<MatrixInfo> InfoAsync(const CallOptions& options = {}) const;
+
+  /// Follows the preparation until it is READY or FAILED (see MatrixInfo::state,
+  /// MatrixInfo::detail).
+  absl::Status WaitReady(ProgressCallback progress = nullptr,
+                         const CallOptions& options = {}) const;
+  Call<void> WaitReadyAsync(ProgressCallback progress = nullptr,
+                            const CallOptions& options = {}) const;
+
+  /// Follows the preparation until the call is cancelled or the matrix is deleted.
+  absl::Status Watch(ProgressCallback progress, const CallOptions& options = {}) const;
+  Call<void> WatchAsync(ProgressCallback progress, const CallOptions& options = {}) const;
+
+  /// Replaces the values, nnz of them in the order of the upload. Returns the new version.
+  absl::StatusOr<uint64_t> UpdateValues(ConstValues values, const UpdateOptions& update = {},
+                                        const CallOptions& options = {}) const;
+  Call<uint64_t> UpdateValuesAsync(ConstValues values, const UpdateOptions& update = {},
+                                   const CallOptions& options = {}) const;
+
+  /// The whole matrix.
+  absl::StatusOr<CsrMatrix> Download(const CallOptions& options = {}) const;
+  Call<CsrMatrix> DownloadAsync(const CallOptions& options = {}) const;
+
+  /// Forgets it on the server.
+  absl::Status Delete(const CallOptions& options = {}) const;
+  Call<void> DeleteAsync(const CallOptions& options = {}) const;
+
+  /// c[M,K] = alpha * S * b[N,K] + beta * accumulate[M,K]; with S^T, M and N swap places.
+  absl::StatusOr<ComputeResult> Spmm(const Operand& b, const Destination& c,
+                                     const SpmmOptions& spmm = {},
+                                     const CallOptions& options = {}) const;
+  Call<ComputeResult> SpmmAsync(const Operand& b, const Destination& c,
+                                const SpmmOptions& spmm = {},
+                                const CallOptions& options = {}) const;
+
+  /// values = S .* (a[M,K] * b[N,K]^T), nnz x 1, in the order of the upload.
+  absl::StatusOr<ComputeResult> Sddmm(const Operand& a, const Operand& b, const Destination& values,
+                                      const SddmmOptions& sddmm = {},
+                                      const CallOptions& options = {}) const;
+  Call<ComputeResult> SddmmAsync(const Operand& a, const Operand& b, const Destination& values,
+                                 const SddmmOptions& sddmm = {},
+                                 const CallOptions& options = {}) const;
+
+  /// S * right, handed to `on_block` in ascending row blocks, so that the result may be larger than
+  /// memory. The server waits while `on_block` is busy.
+  absl::StatusOr<SpgemmResult> Spgemm(const Matrix& right, RowBlockCallback on_block,
+                                      const SpgemmOptions& spgemm = {},
+                                      const CallOptions& options = {}) const;
+  Call<SpgemmResult> SpgemmAsync(const Matrix& right, RowBlockCallback on_block,
+                                 const SpgemmOptions& spgemm = {},
+                                 const CallOptions& options = {}) const;
+
+  /// S * right in memory. `result`, if given, gets how it was done.
+  absl::StatusOr<CsrMatrix> SpgemmCollect(const Matrix& right, SpgemmResult* result = nullptr,
+                                          const CallOptions& options = {}) const;
+
+  /// S * right, kept on the server as a matrix of that name (see Client::MatrixNamed).
+  absl::StatusOr<SpgemmResult> SpgemmKeep(const Matrix& right, const std::string& name,
+                                          const SpgemmKeepOptions& keep = {},
+                                          const CallOptions& options = {}) const;
+  Call<SpgemmResult> SpgemmKeepAsync(const Matrix& right, const std::string& name,
+                                     const SpgemmKeepOptions& keep = {},
+                                     const CallOptions& options = {}) const;
+
+ private:
+  friend class Client;
+  Matrix(std::shared_ptr<Connection> connection, std::string name)
+      : connection_(std::move(connection)), name_(std::move(name)) {}
+
+  std::shared_ptr<Connection> connection_;
+  std::string name_;
+};
+
+/// A connection to a server. Copies share it.
+class Client {
+ public:
+  /// `address` is "host:port" or "unix:/path". UNAVAILABLE if no server answers there.
+  static absl::StatusOr<Client> Connect(const std::string& address,
+                                        const ClientOptions& options = {});
+
+  /// Stores a matrix. Usable from the moment that the call returns, durable unless the server keeps
+  /// everything in memory.
+  absl::StatusOr<Matrix> Upload(const std::string& name, const CsrView& matrix,
+                                const UploadOptions& upload = {},
+                                const CallOptions& options = {}) const;
+  Call<Matrix> UploadAsync(const std::string& name, const CsrView& matrix,
+                           const UploadOptions& upload = {}, const CallOptions& options = {}) const;
+
+  /// A handle; asks the server nothing.
+  Matrix MatrixNamed(std::string name) const { return Matrix(connection_, std::move(name)); }
+
+  /// Matrices whose names begin with `prefix`, by name.
+  absl::StatusOr<std::vector<MatrixInfo>> ListMatrices(const std::string& prefix = "",
+                                                       const CallOptions& options = {}) const;
+  Call<std::vector<MatrixInfo>> ListMatricesAsync(const std::string& prefix = "",
+                                                  const CallOptions& options = {}) const;
+
+  /// Stores a dense matrix, replacing one of the same name.
+  absl::StatusOr<DenseMatrix> PutDense(const std::string& name, const DenseView& matrix,
+                                       const PutOptions& put = {},
+                                       const CallOptions& options = {}) const;
+  Call<DenseMatrix> PutDenseAsync(const std::string& name, const DenseView& matrix,
+                                  const PutOptions& put = {},
+                                  const CallOptions& options = {}) const;
+
+  /// Makes a dense matrix of zeros, replacing one of the same name.
+  absl::StatusOr<DenseMatrix> PutZeros(const std::string& name, ValueType type, int64_t rows,
+                                       int64_t cols, const PutOptions& put = {},
+                                       const CallOptions& options = {}) const;
+  Call<DenseMatrix> PutZerosAsync(const std::string& name, ValueType type, int64_t rows,
+                                  int64_t cols, const PutOptions& put = {},
+                                  const CallOptions& options = {}) const;
+
+  /// A handle; asks the server nothing.
+  DenseMatrix DenseNamed(std::string name) const {
+    return DenseMatrix(connection_, std::move(name));
+  }
+
+  /// Dense matrices whose names begin with `prefix`, by name.
+  absl::StatusOr<std::vector<DenseInfo>> ListDense(const std::string& prefix = "",
+                                                   const CallOptions& options = {}) const;
+  Call<std::vector<DenseInfo>> ListDenseAsync(const std::string& prefix = "",
+                                              const CallOptions& options = {}) const;
+
+  /// What the server found and uses.
+  absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options = {}) const;
+  Call<ServerInfo> GetServerInfoAsync(const CallOptions& options = {}) const;
+  /// Counters since its start.
+  absl::StatusOr<Stats> GetStats(const CallOptions& options = {}) const;
+  Call<Stats> GetStatsAsync(const CallOptions& options = {}) const;
+
+ private:
+  explicit Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+
+  std::shared_ptr<Connection> connection_;
+};
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,258 @@
+// What goes in and out of calls: sparse and dense arrays, descriptions, timings.
+//
+// Symbols: `S` is sparse, M x N with nnz nonzeros; dense matrices are row-major with a leading
+// dimension (elements between the beginnings of two rows); K is their width.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace sparsed::inline client {
+
+/// Type of a matrix's values and of the dense matrices that it meets. IEEE 754.
+enum class ValueType : uint8_t { kF32, kF64 };
+
+/// "f32", "f64".
+const char* Name(ValueType type);
+
+/// Values in the caller's memory.
+using ConstValues = std::variant<std::span<const float>, std::span<const double>>;
+ValueType TypeOf(const ConstValues& values);
+int64_t Length(const ConstValues& values);
+
+/// A row-major dense matrix in the caller's memory, which the call does not change.
+struct DenseView {
+  DenseView(const float* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : DenseView(data, ValueType::kF32, rows, cols, leading_dimension) {}
+  DenseView(const double* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : DenseView(data, ValueType::kF64, rows, cols, leading_dimension) {}
+  /// A leading dimension of 0 means `cols`.
+  DenseView(const void* data, ValueType type, int64_t rows, int64_t cols,
+            int64_t leading_dimension = 0)
+      : data(data), type(type), rows(rows), cols(cols), leading_dimension(leading_dimension) {}
+
+  const void* data;
+  ValueType type;
+  int64_t rows;
+  int64_t cols;
+  int64_t leading_dimension;
+};
+
+/// A row-major dense matrix in the caller's memory that receives a result. What lies between `cols`
+/// and the leading dimension is left alone.
+struct MutableDenseView {
+  MutableDenseView(float* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : MutableDenseView(data, ValueType::kF32, rows, cols, leading_dimension) {}
+  MutableDenseView(double* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : MutableDenseView(data, ValueType::kF64, rows, cols, leading_dimension) {}
+  /// One column: the values of an SDDMM.
+  explicit MutableDenseView(std::span<float> column)
+      : MutableDenseView(column.data(), static_cast<int64_t>(column.size()), 1) {}
+  explicit MutableDenseView(std::span<double> column)
+      : MutableDenseView(column.data(), static_cast<int64_t>(column.size()), 1) {}
+  /// A leading dimension of 0 means `cols`.
+  MutableDenseView(void* data, ValueType type, int64_t rows, int64_t cols,
+                   int64_t leading_dimension = 0)
+      : data(data), type(type), rows(rows), cols(cols), leading_dimension(leading_dimension) {}
+
+  void* data;
+  ValueType type;
+  int64_t rows;
+  int64_t cols;
+  int64_t leading_dimension;
+};
+
+/// A sparse matrix in the caller's memory, compressed by rows.
+struct CsrView {
+  int64_t rows = 0;  ///< M
+  int64_t cols = 0;  ///< N
+  /// rows + 1 elements, from 0 to nnz, never decreasing.
+  std::variant<std::span<const int32_t>, std::span<const int64_t>> row_offsets;
+  /// nnz elements in [0, cols).
+  std::span<const int32_t> column_indices;
+  /// nnz elements; ignored with UploadOptions::values_are_ones, except for their type.
+  ConstValues values;
+};
+
+/// A sparse matrix of its own, in canonical CSR: ascending columns in each row, no duplicates.
+struct CsrMatrix {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::vector<int64_t> row_offsets;
+  std::vector<int32_t> column_indices;
+  std::variant<std::vector<float>, std::vector<double>> values;
+
+  int64_t nnz() const { return static_cast<int64_t>(column_indices.size()); }
+  ValueType type() const { return values.index() == 0 ? ValueType::kF32 : ValueType::kF64; }
+  CsrView View() const;
+};
+
+/// Rows of a sparse result, in canonical CSR. The spans live as long as the callback that gets
+/// them.
+struct RowBlock {
+  int64_t result_rows = 0;
+  int64_t result_cols = 0;
+  int64_t result_nnz = -1;  ///< -1 if not known yet
+
+  int64_t row_begin = 0;
+  int64_t rows = 0;  ///< >= 1
+  /// rows + 1 elements, counted from the beginning of the whole result.
+  std::span<const int64_t> row_offsets;
+  /// row_offsets.back() - row_offsets.front() elements.
+  std::span<const int32_t> column_indices;
+  ConstValues values;
+};
+
+enum class Operation : uint8_t { kSpmm = 1, kSddmm = 2, kSpgemm = 3 };
+/// "spmm", "sddmm", "spgemm".
+const char* Name(Operation operation);
+
+/// What to prepare a matrix for.
+struct ProblemClass {
+  Operation operation = Operation::kSpmm;
+  bool transposed = false;  ///< SpMM with S^T
+  int64_t k = 0;            ///< width; 0 for SpGEMM
+};
+
+/// Where a matrix's preparation stands. A matrix can be used in all of these states.
+enum class MatrixState : uint8_t { kUnknown, kQueued, kPreparing, kReady, kFailed };
+/// "queued", "preparing", "ready", "failed", "unknown".
+const char* Name(MatrixState state);
+
+struct LayoutInfo {
+  std::string kind;
+  std::string recipe;
+  int64_t bytes = 0;  ///< values included
+  double build_seconds = 0;
+};
+
+struct PlanInfo {
+  ProblemClass problem_class;
+  std::string recipe;
+  std::string kernel;
+  std::string device;
+  double baseline_ms = 0;  ///< what plain CSR took; 0 if not tried
+  double plan_ms = 0;      ///< what this plan took; 0 if not tried
+  std::string reason;
+};
+
+struct Measurement {
+  ProblemClass problem_class;
+  std::string recipe;
+  std::string kernel;
+  std::string device;
+  double median_ms = 0;
+  double gflops = 0;
+  int32_t runs = 0;
+};
+
+struct MatrixInfo {
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t nnz = 0;
+  ValueType type = ValueType::kF32;
+  std::string pattern_hash;  ///< as the server computed it
+  uint64_t version = 0;      ///< of the values, from 1
+  MatrixState state = MatrixState::kUnknown;
+  std::string detail;  ///< what the preparation last said
+  std::vector<LayoutInfo> layouts;
+  std::vector<PlanInfo> plans;
+  std::vector<Measurement> measurements;
+  double preparation_seconds = 0;
+  std::chrono::system_clock::time_point created;
+  bool durable = false;   ///< whether this version would survive a restart
+  int64_t csr_bytes = 0;  ///< of the canonical CSR, values included
+};
+
+/// One step of a preparation.
+struct Progress {
+  MatrixState state = MatrixState::kUnknown;
+  std::string stage;  ///< empty between stages
+  int64_t done = 0;
+  int64_t total = 0;  ///< 0 if unknown
+  std::string message;
+};
+
+/// A dense matrix that the server holds.
+struct DenseInfo {
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t leading_dimension = 0;
+  ValueType type = ValueType::kF32;
+  int64_t bytes = 0;
+  bool durable = false;
+  uint64_t version = 0;
+};
+
+/// Where a request's time went, on the server. Phases that did not happen are 0.
+struct Timings {
+  std::chrono::nanoseconds queue{};
+  std::chrono::nanoseconds receive{};
+  std::chrono::nanoseconds to_device{};
+  std::chrono::nanoseconds kernel{};
+  std::chrono::nanoseconds from_device{};
+  std::chrono::nanoseconds send{};
+  std::chrono::nanoseconds total{};
+};
+
+/// How an SpMM or SDDMM was done.
+struct ComputeResult {
+  std::string plan;      ///< "<recipe> / <kernel>"
+  uint64_t version = 0;  ///< of the values that were used
+  Timings timings;
+};
+
+/// How an SpGEMM was done.
+struct SpgemmResult {
+  std::string plan;
+  uint64_t version = 0;  ///< of the left matrix's values
+  Timings timings;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t nnz = 0;
+};
+
+struct DeviceInfo {
+  std::string name;
+  std::string description;
+  int32_t threads = 0;
+  std::string unavailable;  ///< why it does not serve; empty if it does
+};
+
+struct ServerInfo {
+  std::string version;
+  std::vector<DeviceInfo> devices;
+  int64_t max_chunk_bytes = 0;
+  int64_t host_memory_limit_bytes = 0;
+  bool durable = false;
+  std::chrono::system_clock::time_point started;
+  int32_t max_requests_per_stream = 0;
+  std::string metrics_address;
+};
+
+struct RequestCount {
+  std::string operation;
+  std::string code;
+  int64_t count = 0;
+};
+
+struct Stats {
+  std::vector<RequestCount> requests;
+  int64_t matrices = 0;
+  int64_t patterns = 0;
+  int64_t dense_matrices = 0;
+  std::map<std::string, int64_t> memory_bytes;
+  int64_t requests_in_flight = 0;
+  int64_t preparations_pending = 0;
+  double uptime_seconds = 0;
+  double device_busy_seconds = 0;
+};
+
+}  // namespace sparsed::inline client

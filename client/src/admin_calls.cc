@@ -1,0 +1,22 @@
+#include "client/src/admin_calls.h"
+
+#include "client/src/convert.h"
+#include "client/src/exchange.h"
+#include "sparsed/v1/admin.pb.h"
+
+namespace sparsed::inline client {
+
+Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
+                               const CallOptions& options) {
+  return LaunchUnary<v1::ServerInfo, ServerInfo>(
+      connection, "/sparsed.v1.Admin/GetServerInfo", options, true, v1::GetServerInfoRequest(),
+      [](const v1::ServerInfo& reply) { return FromProto(reply); });
+}
+
+Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options) {
+  return LaunchUnary<v1::Stats, Stats>(connection, "/sparsed.v1.Admin/GetStats", options, true,
+                                       v1::GetStatsRequest(),
+                                       [](const v1::Stats& reply) { return FromProto(reply); });
+}
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+
+#include "client/src/connection.h"
+#include "sparsed/client.h"
+
+namespace sparsed::inline client {
+
+Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
+                               const CallOptions& options);
+Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options);
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,76 @@
+#include "client/src/arrays.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "client/src/convert.h"
+
+namespace sparsed::inline client {
+namespace {
+
+template <typename View>
+absl::StatusOr<StridedBytes> DenseBytes(const View& view, std::string_view what) {
+  const int64_t stride = view.leading_dimension == 0 ? view.cols : view.leading_dimension;
+  if (view.rows < 0 || view.cols < 1 || stride < view.cols) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is {} x {} with leading dimension {}; rows must be 0 or more, columns 1 or "
+                    "more, the leading dimension at least the columns",
+                    what, view.rows, view.cols, stride));
+  }
+  const auto size = static_cast<int64_t>(SizeOf(view.type));
+  if (stride > std::numeric_limits<int64_t>::max() / size / std::max<int64_t>(1, view.rows)) {
+    return absl::InvalidArgumentError(fmt::format("{} is larger than any memory", what));
+  }
+  if (view.data == nullptr && view.rows > 0) {
+    return absl::InvalidArgumentError(fmt::format("{} has no data", what));
+  }
+  return StridedBytes(const_cast<void*>(static_cast<const void*>(view.data)),
+                      static_cast<size_t>(view.rows), static_cast<size_t>(view.cols * size),
+                      static_cast<size_t>(stride * size));
+}
+
+}  // namespace
+
+absl::StatusOr<StridedBytes> BytesOf(const DenseView& view, std::string_view what) {
+  return DenseBytes(view, what);
+}
+
+absl::StatusOr<StridedBytes> BytesOf(const MutableDenseView& view, std::string_view what) {
+  return DenseBytes(view, what);
+}
+
+StridedBytes BytesOf(const ConstValues& values) {
+  return std::visit([](const auto& span) { return BytesOf(span); }, values);
+}
+
+absl::Status IncomingArray::Add(const wire::ChunkView& chunk) {
+  if (chunk.offset < origin_ || !received_.Add(chunk.offset - origin_, chunk.size)) {
+    return absl::InternalError(
+        fmt::format("the server sent {} bytes at {} of array {}, outside of it or twice",
+                    chunk.size, chunk.offset, chunk.array));
+  }
+  wire::CopyTo(chunk, bytes_.data() + (chunk.offset - origin_));
+  return absl::OkStatus();
+}
+
+absl::Status CheckCsr(std::span<const int64_t> row_offsets, int64_t nnz_begin,
+                      std::span<const int32_t> column_indices, int64_t cols) {
+  const auto nnz_end = nnz_begin + static_cast<int64_t>(column_indices.size());
+  if (row_offsets.front() != nnz_begin || row_offsets.back() != nnz_end ||
+      !std::is_sorted(row_offsets.begin(), row_offsets.end())) {
+    return absl::InternalError("the server sent row offsets that do not ascend to the nonzeros");
+  }
+  // Negative ones are large as unsigned.
+  uint32_t largest = 0;
+  for (const int32_t column : column_indices) {
+    largest = std::max(largest, static_cast<uint32_t>(column));
+  }
+  if (!column_indices.empty() && largest >= static_cast<uint64_t>(cols)) {
+    return absl::InternalError("the server sent column indices out of range");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,92 @@
+#include "client/src/catalog_calls.h"
+
+#include <utility>
+
+#include "client/src/convert.h"
+#include "client/src/exchange.h"
+#include "sparsed/v1/catalog.pb.h"
+
+namespace sparsed::inline client {
+namespace {
+
+class WatchCall final : public Exchange {
+ public:
+  WatchCall(Connection& connection, const CallOptions& options, const std::string& name,
+            bool follow, ProgressCallback progress, std::shared_ptr<CallState<void>> state)
+      : Exchange(connection, "/sparsed.v1.Catalog/Watch", options, Repeat::kSafe),
+        progress_(std::move(progress)),
+        state_(std::move(state)) {
+    request_.set_name(name);
+    request_.set_follow(follow);
+  }
+
+ private:
+  void Open(Stream& stream) override {
+    stream.Send(wire::Encode(request_));
+    stream.CloseSending();
+  }
+
+  absl::StatusOr<Next> OnReply(Stream& stream, const grpc::ByteBuffer& bytes) override {
+    v1::WatchReply reply;
+    if (absl::Status status = ParseReply(bytes, reply); !status.ok()) return status;
+    MadeProgress();
+    if (!progress_) return Next::kRead;
+    state_->Post([call = shared_from_this(), this, stream = stream.shared_from_this(),
+                  progress = FromProto(reply)] {
+      progress_(progress);
+      stream->Resume();
+    });
+    return Next::kPause;
+  }
+
+  absl::Status Complete() override { return absl::OkStatus(); }
+  void Deliver(absl::Status status) override { state_->Complete(std::move(status)); }
+
+  v1::WatchRequest request_;
+  const ProgressCallback progress_;
+  const std::shared_ptr<CallState<void>> state_;
+};
+
+}  // namespace
+
+Call<void> Watch(const std::shared_ptr<Connection>& connection, const std::string& name,
+                 bool follow, ProgressCallback progress, const CallOptions& options) {
+  auto state = std::make_shared<CallState<void>>();
+  auto call =
+      std::make_shared<WatchCall>(*connection, options, name, follow, std::move(progress), state);
+  return Launch<void>(connection, call, std::move(state));
+}
+
+Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
+                           const CallOptions& options) {
+  v1::GetMatrixRequest request;
+  request.set_name(name);
+  return LaunchUnary<v1::MatrixInfo, MatrixInfo>(
+      connection, "/sparsed.v1.Catalog/Get", options, true, request,
+      [](const v1::MatrixInfo& reply) { return FromProto(reply); });
+}
+
+Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
+                                           const std::string& prefix, const CallOptions& options) {
+  v1::ListMatricesRequest request;
+  request.set_prefix(prefix);
+  return LaunchUnary<v1::ListMatricesReply, std::vector<MatrixInfo>>(
+      connection, "/sparsed.v1.Catalog/List", options, true, request,
+      [](const v1::ListMatricesReply& reply) {
+        std::vector<MatrixInfo> matrices;
+        for (const v1::MatrixInfo& matrix : reply.matrices()) {
+          matrices.push_back(FromProto(matrix));
+        }
+        return matrices;
+      });
+}
+
+Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
+                        const CallOptions& options) {
+  v1::DeleteMatrixRequest request;
+  request.set_name(name);
+  return LaunchUnary<v1::DeleteMatrixReply, void>(connection, "/sparsed.v1.Catalog/Delete", options,
+                                                  false, request, nullptr);
+}
+
+}  // namespace sparsed::inline client

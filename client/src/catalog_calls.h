@@ -1,0 +1,30 @@
+// The calls of the Catalog service.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/src/connection.h"
+#include "sparsed/client.h"
+
+namespace sparsed::inline client {
+
+/// `handle` is what the call brings.
+Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const Matrix& handle,
+                    const CsrView& matrix, const UploadOptions& upload, const CallOptions& options);
+Call<uint64_t> UpdateValues(const std::shared_ptr<Connection>& connection, const std::string& name,
+                            const ConstValues& values, const UpdateOptions& update,
+                            const CallOptions& options);
+Call<CsrMatrix> Download(const std::shared_ptr<Connection>& connection, const std::string& name,
+                         const CallOptions& options);
+Call<void> Watch(const std::shared_ptr<Connection>& connection, const std::string& name,
+                 bool follow, ProgressCallback progress, const CallOptions& options);
+Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
+                           const CallOptions& options);
+Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
+                                           const std::string& prefix, const CallOptions& options);
+Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
+                        const CallOptions& options);
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,109 @@
+#include "sparsed/client.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "client/src/admin_calls.h"
+#include "client/src/catalog_calls.h"
+#include "client/src/connection.h"
+#include "client/src/dense_transfer.h"
+
+namespace sparsed::inline client {
+
+absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
+  absl::StatusOr<std::shared_ptr<Connection>> connection = Connection::Open(address, options);
+  if (!connection.ok()) return connection.status();
+  return Client(*std::move(connection));
+}
+
+absl::StatusOr<Matrix> Client::Upload(const std::string& name, const CsrView& matrix,
+                                      const UploadOptions& upload,
+                                      const CallOptions& options) const {
+  return UploadAsync(name, matrix, upload, options).Wait();
+}
+Call<Matrix> Client::UploadAsync(const std::string& name, const CsrView& matrix,
+                                 const UploadOptions& upload, const CallOptions& options) const {
+  return client::Upload(connection_, MatrixNamed(name), matrix, upload, options);
+}
+
+absl::StatusOr<std::vector<MatrixInfo>> Client::ListMatrices(const std::string& prefix,
+                                                             const CallOptions& options) const {
+  return ListMatricesAsync(prefix, options).Wait();
+}
+Call<std::vector<MatrixInfo>> Client::ListMatricesAsync(const std::string& prefix,
+                                                        const CallOptions& options) const {
+  return client::ListMatrices(connection_, prefix, options);
+}
+
+absl::StatusOr<DenseMatrix> Client::PutDense(const std::string& name, const DenseView& matrix,
+                                             const PutOptions& put,
+                                             const CallOptions& options) const {
+  return PutDenseAsync(name, matrix, put, options).Wait();
+}
+Call<DenseMatrix> Client::PutDenseAsync(const std::string& name, const DenseView& matrix,
+                                        const PutOptions& put, const CallOptions& options) const {
+  return client::PutDense(connection_, DenseNamed(name), matrix, /*zeros=*/false, put, options);
+}
+
+absl::StatusOr<DenseMatrix> Client::PutZeros(const std::string& name, ValueType type, int64_t rows,
+                                             int64_t cols, const PutOptions& put,
+                                             const CallOptions& options) const {
+  return PutZerosAsync(name, type, rows, cols, put, options).Wait();
+}
+Call<DenseMatrix> Client::PutZerosAsync(const std::string& name, ValueType type, int64_t rows,
+                                        int64_t cols, const PutOptions& put,
+                                        const CallOptions& options) const {
+  return client::PutDense(connection_, DenseNamed(name), DenseView(nullptr, type, rows, cols),
+                          /*zeros=*/true, put, options);
+}
+
+absl::StatusOr<std::vector<DenseInfo>> Client::ListDense(const std::string& prefix,
+                                                         const CallOptions& options) const {
+  return ListDenseAsync(prefix, options).Wait();
+}
+Call<std::vector<DenseInfo>> Client::ListDenseAsync(const std::string& prefix,
+                                                    const CallOptions& options) const {
+  return client::ListDense(connection_, prefix, options);
+}
+
+absl::StatusOr<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {
+  return GetServerInfoAsync(options).Wait();
+}
+Call<ServerInfo> Client::GetServerInfoAsync(const CallOptions& options) const {
+  return client::GetServerInfo(connection_, options);
+}
+
+absl::StatusOr<Stats> Client::GetStats(const CallOptions& options) const {
+  return GetStatsAsync(options).Wait();
+}
+Call<Stats> Client::GetStatsAsync(const CallOptions& options) const {
+  return client::GetStats(connection_, options);
+}
+
+absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {
+  auto matrices = client::ListDense(connection_, name_, options).Wait();
+  if (!matrices.ok()) return matrices.status();
+  for (DenseInfo& info : *matrices) {
+    if (info.name == name_) return std::move(info);
+  }
+  return absl::NotFoundError(fmt::format("there is no dense matrix named \"{}\"", name_));
+}
+
+absl::StatusOr<DenseInfo> DenseMatrix::Read(const MutableDenseView& into,
+                                            const CallOptions& options) const {
+  return ReadAsync(into, options).Wait();
+}
+Call<DenseInfo> DenseMatrix::ReadAsync(const MutableDenseView& into,
+                                       const CallOptions& options) const {
+  return client::ReadDense(connection_, name_, into, options);
+}
+
+absl::Status DenseMatrix::Delete(const CallOptions& options) const {
+  return DeleteAsync(options).Wait();
+}
+Call<void> DenseMatrix::DeleteAsync(const CallOptions& options) const {
+  return client::DeleteDense(connection_, name_, options);
+}
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,155 @@
+#include "client/src/compute_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "client/src/arrays.h"
+#include "client/src/convert.h"
+#include "client/src/dense_call.h"
+
+namespace sparsed::inline client {
+namespace {
+
+template <typename View>
+std::pair<const std::byte*, const std::byte*> Extent(const View& view) {
+  const int64_t stride = view.leading_dimension == 0 ? view.cols : view.leading_dimension;
+  const auto* begin = static_cast<const std::byte*>(view.data);
+  return {begin, begin + view.rows * stride * static_cast<int64_t>(SizeOf(view.type))};
+}
+
+/// Gathers what a request sends and where its result goes, and the first thing that is wrong.
+class RequestBuilder {
+ public:
+  v1::Operand Add(const Operand& operand, const char* what) {
+    v1::Operand proto;
+    if (const auto* held = std::get_if<DenseMatrix>(&operand)) {
+      proto.set_buffer(held->name());
+      return proto;
+    }
+    const auto& view = std::get<DenseView>(operand);
+    const auto bytes = BytesOf(view, what);
+    if (!bytes.ok()) {
+      Refuse(bytes.status());
+      return proto;
+    }
+    CheckType(view.type, what);
+    // Rows are sent without the gaps between them.
+    proto.mutable_shape()->set_rows(view.rows);
+    proto.mutable_shape()->set_cols(view.cols);
+    proto.mutable_shape()->set_type(ToProto(view.type));
+    proto.set_stream_array(static_cast<uint32_t>(request_.operands.size()));
+    request_.operands.push_back(*bytes);
+    views_.push_back(view);
+    return proto;
+  }
+
+  v1::Destination Into(const Destination& destination, const char* what) {
+    v1::Destination proto;
+    if (const auto* held = std::get_if<DenseMatrix>(&destination)) {
+      proto.set_buffer(held->name());
+      request_.repeatable = false;  // it may have been written, or be an operand too
+      return proto;
+    }
+    proto.set_stream(true);
+    const auto& view = std::get<MutableDenseView>(destination);
+    const auto bytes = BytesOf(view, what);
+    if (!bytes.ok()) {
+      Refuse(bytes.status());
+      return proto;
+    }
+    CheckType(view.type, what);
+    request_.result = *bytes;
+    const auto [begin, end] = Extent(view);
+    request_.repeatable = std::none_of(views_.begin(), views_.end(), [&](const DenseView& other) {
+      const auto [other_begin, other_end] = Extent(other);
+      return other_begin < end && begin < other_end;  // half overwritten already
+    });
+    return proto;
+  }
+
+  const absl::Status& status() const { return status_; }
+  DenseRequest& request() { return request_; }
+
+ private:
+  void Refuse(const absl::Status& status) { status_.Update(status); }
+  void CheckType(ValueType type, const char* what) {
+    if (type_ && *type_ != type) {
+      Refuse(absl::InvalidArgumentError(
+          fmt::format("{} is {}, what came before it {}", what, Name(type), Name(*type_))));
+    }
+    type_ = type;
+  }
+
+  DenseRequest request_;
+  std::vector<DenseView> views_;
+  std::optional<ValueType> type_;
+  absl::Status status_;
+};
+
+template <typename Request, typename Start>
+Call<ComputeResult> LaunchDense(const std::shared_ptr<Connection>& connection,
+                                ComputeStream& stream, RequestBuilder builder, Start start,
+                                const CallOptions& options) {
+  if (!builder.status().ok()) return Refused<ComputeResult>(builder.status());
+  builder.request().encode_start = [start = std::move(start)](uint64_t id, uint64_t timeout_ns) {
+    Request request;
+    *request.mutable_start() = start;
+    request.mutable_start()->set_request_id(id);
+    request.mutable_start()->set_timeout_ns(timeout_ns);
+    return wire::Encode(request);
+  };
+  auto state = std::make_shared<CallState<ComputeResult>>();
+  auto call = std::make_shared<DenseCall>(*connection, stream, options,
+                                          std::move(builder.request()), state);
+  return Launch<ComputeResult>(connection, call, std::move(state));
+}
+
+/// Without an `accumulate`, what the destination holds.
+Operand AccumulateOf(const SpmmOptions& spmm, const Destination& c) {
+  if (spmm.accumulate) return *spmm.accumulate;
+  if (const auto* held = std::get_if<DenseMatrix>(&c)) return *held;
+  const auto& view = std::get<MutableDenseView>(c);
+  return DenseView(view.data, view.type, view.rows, view.cols, view.leading_dimension);
+}
+
+}  // namespace
+
+Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
+                         const Operand& b, const Destination& c, const SpmmOptions& spmm,
+                         const CallOptions& options) {
+  RequestBuilder builder;
+  v1::SpmmStart start;
+  start.set_matrix(matrix);
+  start.set_transpose(spmm.transpose);
+  start.set_alpha(spmm.alpha);
+  start.set_beta(spmm.beta);
+  *start.mutable_b() = builder.Add(b, "b");
+  if (spmm.beta != 0)
+    *start.mutable_accumulate() = builder.Add(AccumulateOf(spmm, c), "accumulate");
+  *start.mutable_result() = builder.Into(c, "c");
+  if (const auto* view = std::get_if<MutableDenseView>(&c)) {
+    builder.request().result_rows = view->rows;
+    builder.request().result_cols = view->cols;
+  }
+  return LaunchDense<v1::SpmmRequest>(connection, connection->spmm(), std::move(builder),
+                                      std::move(start), options);
+}
+
+Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
+                          const Operand& a, const Operand& b, const Destination& values,
+                          const SddmmOptions& sddmm, const CallOptions& options) {
+  RequestBuilder builder;
+  v1::SddmmStart start;
+  start.set_matrix(matrix);
+  start.set_unscaled(sddmm.unscaled);
+  *start.mutable_a() = builder.Add(a, "a");
+  *start.mutable_b() = builder.Add(b, "b");
+  *start.mutable_result() = builder.Into(values, "values");
+  return LaunchDense<v1::SddmmRequest>(connection, connection->sddmm(), std::move(builder),
+                                       std::move(start), options);
+}
+
+}  // namespace sparsed::inline client

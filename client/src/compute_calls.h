@@ -1,0 +1,28 @@
+// The calls of the Compute service.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "client/src/connection.h"
+#include "sparsed/client.h"
+
+namespace sparsed::inline client {
+
+Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
+                         const Operand& b, const Destination& c, const SpmmOptions& spmm,
+                         const CallOptions& options);
+Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
+                          const Operand& a, const Operand& b, const Destination& values,
+                          const SddmmOptions& sddmm, const CallOptions& options);
+/// Streams the result to `on_block`.
+Call<SpgemmResult> Spgemm(const std::shared_ptr<Connection>& connection, const std::string& left,
+                          const std::string& right, RowBlockCallback on_block,
+                          const SpgemmOptions& spgemm, const CallOptions& options);
+/// Keeps the result on the server.
+Call<SpgemmResult> SpgemmKeep(const std::shared_ptr<Connection>& connection,
+                              const std::string& left, const std::string& right,
+                              const std::string& name, const SpgemmKeepOptions& keep,
+                              const CallOptions& options);
+
+}  // namespace sparsed::inline client

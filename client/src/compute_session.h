@@ -1,0 +1,63 @@
+// One opening of a compute stream: which requests are on it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "client/src/stream.h"
+#include "proto/wire/chunk_codec.h"
+#include "sparsed/v1/compute.pb.h"
+
+namespace sparsed::inline client {
+
+class DenseCall;
+
+/// Thread-safe. Requests beyond the server's limit wait here for their turn.
+class ComputeSession : public Stream::Handler, public std::enable_shared_from_this<ComputeSession> {
+ public:
+  explicit ComputeSession(size_t max_in_flight) : max_in_flight_(max_in_flight) {}
+
+  /// Starts the stream whose handler this is; before anything else.
+  void Start(std::shared_ptr<Stream> stream) {
+    stream_ = std::move(stream);
+    stream_->Start();
+  }
+
+  /// False if the stream has broken: nothing was done, try another session.
+  bool Add(const std::shared_ptr<DenseCall>& call);
+  /// Ends a request early, if it is still here, and tells the server.
+  void Remove(const DenseCall& call, absl::Status status);
+  /// Ends the stream and with it all its requests.
+  void Break() { stream_->Cancel(); }
+  void WaitUntilClosed();
+
+ private:
+  Next OnMessage(const grpc::ByteBuffer& bytes) override;
+  void OnClosed(const absl::Status& status) override;
+
+  void OnControl(const v1::ComputeReply& reply);
+  void Send(uint64_t id, DenseCall& call);
+  std::shared_ptr<DenseCall> Find(uint64_t id);
+  /// Forgets a request and sends one that waits. Null if it is not in flight: whoever gets it ends
+  /// it.
+  std::shared_ptr<DenseCall> Take(uint64_t id);
+  /// Ends a request that the server should not go on with.
+  void Abort(uint64_t id, absl::Status status);
+
+  const size_t max_in_flight_;
+  std::shared_ptr<Stream> stream_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable closed_changed_;
+  bool closed_ = false;
+  uint64_t next_id_ = 1;
+  std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_;
+  std::deque<std::shared_ptr<DenseCall>> waiting_;
+};
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,39 @@
+// The long-lived stream that carries one kind of compute request, many at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+
+namespace sparsed::inline client {
+
+class ComputeSession;
+class Connection;
+class DenseCall;
+
+/// Opens the stream on first use, and again after it broke. Thread-safe.
+class ComputeStream {
+ public:
+  ComputeStream(Connection& connection, std::string method)
+      : connection_(connection), method_(std::move(method)) {}
+  ComputeStream(const ComputeStream&) = delete;
+  ComputeStream& operator=(const ComputeStream&) = delete;
+  /// Ends the stream and waits until it is gone.
+  ~ComputeStream();
+
+  /// Sends an attempt of `call`; the session tells it what comes back.
+  void Submit(const std::shared_ptr<DenseCall>& call);
+
+ private:
+  Connection& connection_;
+  const std::string method_;
+  std::mutex mutex_;
+  std::shared_ptr<ComputeSession> session_;
+};
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,61 @@
+#include "client/src/connection.h"
+
+#include <fmt/format.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "client/src/admin_calls.h"
+
+namespace sparsed::inline client {
+namespace {
+
+/// Replies that are not chunks: a long list of matrices with all that was tried on them.
+constexpr int kMaxReceiveBytes = 256 << 20;
+constexpr int64_t kMinChunkBytes = 4096;
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  // A connection of its own for each client, straight to the server, and soon again after a
+  // restart.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+Connection::Connection(const std::string& address, const ClientOptions& options)
+    : address_(address),
+      options_(options),
+      stub_(MakeChannel(address)),
+      spmm_(*this, "/sparsed.v1.Compute/Spmm"),
+      sddmm_(*this, "/sparsed.v1.Compute/Sddmm") {}
+
+absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& address,
+                                                             const ClientOptions& options) {
+  std::shared_ptr<Connection> connection(new Connection(address, options));
+  absl::StatusOr<ServerInfo> info =
+      GetServerInfo(connection, CallOptions{.timeout = options.connect_timeout}).Wait();
+  if (absl::IsDeadlineExceeded(info.status())) {
+    return absl::UnavailableError(
+        fmt::format("no sparsed answered at {} within {} ms", address,
+                    std::chrono::milliseconds(options.connect_timeout).count()));
+  }
+  if (!info.ok()) {
+    return absl::Status(info.status().code(), fmt::format("cannot use a sparsed at {}: {}", address,
+                                                          std::string(info.status().message())));
+  }
+  connection->chunk_bytes_ = static_cast<size_t>(
+      std::max(kMinChunkBytes, std::min(options.max_chunk_bytes, info->max_chunk_bytes)));
+  connection->max_requests_per_stream_ = std::max(1, info->max_requests_per_stream);
+  return connection;
+}
+
+}  // namespace sparsed::inline client

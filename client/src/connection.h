@@ -1,0 +1,46 @@
+// A channel to one server, what the server allows, and the streams that carry SpMM and SDDMM.
+#pragma once
+
+#include <grpcpp/generic/generic_stub.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/src/compute_stream.h"
+#include "sparsed/client.h"
+
+namespace sparsed::inline client {
+
+class Connection {
+ public:
+  /// UNAVAILABLE, with the address, if no server answers.
+  static absl::StatusOr<std::shared_ptr<Connection>> Open(const std::string& address,
+                                                          const ClientOptions& options);
+  /// Waits until the streams are gone; not to be called on gRPC's threads.
+  ~Connection() = default;
+
+  const std::string& address() const { return address_; }
+  const ClientOptions& options() const { return options_; }
+  grpc::GenericStub& stub() { return stub_; }
+  size_t chunk_bytes() const { return chunk_bytes_; }
+  int max_requests_per_stream() const { return max_requests_per_stream_; }
+
+  ComputeStream& spmm() { return spmm_; }
+  ComputeStream& sddmm() { return sddmm_; }
+
+ private:
+  Connection(const std::string& address, const ClientOptions& options);
+
+  const std::string address_;
+  const ClientOptions options_;
+  grpc::GenericStub stub_;
+  // Written once, in Open().
+  size_t chunk_bytes_ = 0;
+  int max_requests_per_stream_ = 1;
+  ComputeStream spmm_;
+  ComputeStream sddmm_;
+};
+
+}  // namespace sparsed::inline client

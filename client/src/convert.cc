@@ -1,0 +1,145 @@
+#include "client/src/convert.h"
+
+#include <chrono>
+
+namespace sparsed::inline client {
+namespace {
+
+std::chrono::system_clock::time_point FromUnixNs(int64_t ns) {
+  return std::chrono::system_clock::time_point(std::chrono::nanoseconds(ns));
+}
+
+MatrixState FromProto(v1::MatrixState state) {
+  switch (state) {
+    case v1::MATRIX_STATE_QUEUED:
+      return MatrixState::kQueued;
+    case v1::MATRIX_STATE_PREPARING:
+      return MatrixState::kPreparing;
+    case v1::MATRIX_STATE_READY:
+      return MatrixState::kReady;
+    case v1::MATRIX_STATE_FAILED:
+      return MatrixState::kFailed;
+    default:
+      return MatrixState::kUnknown;
+  }
+}
+
+ProblemClass FromProto(const v1::ProblemClass& c) {
+  return {static_cast<Operation>(c.operation()), c.transposed(), c.k()};
+}
+
+}  // namespace
+
+v1::ElementType ToProto(ValueType type) {
+  return type == ValueType::kF32 ? v1::ELEMENT_TYPE_F32 : v1::ELEMENT_TYPE_F64;
+}
+
+ValueType FromProto(v1::ElementType type) {
+  return type == v1::ELEMENT_TYPE_F64 ? ValueType::kF64 : ValueType::kF32;
+}
+
+v1::ProblemClass ToProto(const ProblemClass& problem_class) {
+  v1::ProblemClass proto;
+  proto.set_operation(static_cast<v1::ProblemClass::Operation>(problem_class.operation));
+  proto.set_transposed(problem_class.transposed);
+  proto.set_k(problem_class.k);
+  return proto;
+}
+
+absl::Status FromProto(const v1::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+}
+
+Timings FromProto(const v1::Timings& t) {
+  const auto ns = [](uint64_t count) { return std::chrono::nanoseconds(count); };
+  return {.queue = ns(t.queue_ns()),
+          .receive = ns(t.receive_ns()),
+          .to_device = ns(t.to_device_ns()),
+          .kernel = ns(t.kernel_ns()),
+          .from_device = ns(t.from_device_ns()),
+          .send = ns(t.send_ns()),
+          .total = ns(t.total_ns())};
+}
+
+MatrixInfo FromProto(const v1::MatrixInfo& proto) {
+  MatrixInfo info{.name = proto.name(),
+                  .rows = proto.rows(),
+                  .cols = proto.cols(),
+                  .nnz = proto.nnz(),
+                  .type = FromProto(proto.type()),
+                  .pattern_hash = proto.pattern_hash(),
+                  .version = proto.version(),
+                  .state = FromProto(proto.state()),
+                  .detail = proto.detail(),
+                  .layouts = {},
+                  .plans = {},
+                  .measurements = {},
+                  .preparation_seconds = proto.preparation_seconds(),
+                  .created = FromUnixNs(proto.created_unix_ns()),
+                  .durable = proto.durable(),
+                  .csr_bytes = proto.csr_bytes()};
+  for (const v1::LayoutInfo& layout : proto.layouts()) {
+    info.layouts.push_back(
+        {layout.kind(), layout.recipe(), layout.bytes(), layout.build_seconds()});
+  }
+  for (const v1::PlanInfo& plan : proto.plans()) {
+    info.plans.push_back({FromProto(plan.problem_class()), plan.recipe(), plan.kernel(),
+                          plan.device(), plan.baseline_ms(), plan.plan_ms(), plan.reason()});
+  }
+  for (const v1::Measurement& m : proto.measurements()) {
+    info.measurements.push_back({FromProto(m.problem_class()), m.recipe(), m.kernel(), m.device(),
+                                 m.median_ms(), m.gflops(), m.runs()});
+  }
+  return info;
+}
+
+Progress FromProto(const v1::WatchReply& reply) {
+  return {FromProto(reply.state()), reply.stage(), reply.done(), reply.total(), reply.message()};
+}
+
+DenseInfo FromProto(const v1::BufferInfo& proto) {
+  const v1::DenseShape& shape = proto.shape();
+  return {.name = proto.name(),
+          .rows = shape.rows(),
+          .cols = shape.cols(),
+          .leading_dimension =
+              shape.leading_dimension() == 0 ? shape.cols() : shape.leading_dimension(),
+          .type = FromProto(shape.type()),
+          .bytes = proto.bytes(),
+          .durable = proto.durable(),
+          .version = proto.version()};
+}
+
+ServerInfo FromProto(const v1::ServerInfo& proto) {
+  ServerInfo info{.version = proto.version(),
+                  .devices = {},
+                  .max_chunk_bytes = proto.max_chunk_bytes(),
+                  .host_memory_limit_bytes = proto.host_memory_limit_bytes(),
+                  .durable = proto.durable(),
+                  .started = FromUnixNs(proto.started_unix_ns()),
+                  .max_requests_per_stream = proto.max_requests_per_stream(),
+                  .metrics_address = proto.metrics_address()};
+  for (const v1::DeviceInfo& device : proto.devices()) {
+    info.devices.push_back(
+        {device.name(), device.description(), device.threads(), device.unavailable()});
+  }
+  return info;
+}
+
+Stats FromProto(const v1::Stats& proto) {
+  Stats stats{.requests = {},
+              .matrices = proto.matrices(),
+              .patterns = proto.patterns(),
+              .dense_matrices = proto.buffers(),
+              .memory_bytes = {proto.memory_bytes().begin(), proto.memory_bytes().end()},
+              .requests_in_flight = proto.requests_in_flight(),
+              .preparations_pending = proto.preparations_pending(),
+              .uptime_seconds = proto.uptime_seconds(),
+              .device_busy_seconds = proto.device_busy_seconds()};
+  for (const v1::RequestCount& count : proto.requests()) {
+    stats.requests.push_back({count.operation(), count.code(), count.count()});
+  }
+  return stats;
+}
+
+}  // namespace sparsed::inline client

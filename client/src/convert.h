@@ -1,0 +1,29 @@
+// Between the wire's messages and the library's types.
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "sparsed/types.h"
+#include "sparsed/v1/admin.pb.h"
+#include "sparsed/v1/buffers.pb.h"
+#include "sparsed/v1/catalog.pb.h"
+#include "sparsed/v1/compute.pb.h"
+
+namespace sparsed::inline client {
+
+constexpr size_t SizeOf(ValueType type) { return type == ValueType::kF32 ? 4 : 8; }
+v1::ElementType ToProto(ValueType type);
+/// Anything but f64 is f32.
+ValueType FromProto(v1::ElementType type);
+v1::ProblemClass ToProto(const ProblemClass& problem_class);
+
+absl::Status FromProto(const v1::Status& status);
+Timings FromProto(const v1::Timings& timings);
+MatrixInfo FromProto(const v1::MatrixInfo& info);
+Progress FromProto(const v1::WatchReply& reply);
+DenseInfo FromProto(const v1::BufferInfo& info);
+ServerInfo FromProto(const v1::ServerInfo& info);
+Stats FromProto(const v1::Stats& stats);
+
+}  // namespace sparsed::inline client

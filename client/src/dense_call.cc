@@ -1,0 +1,134 @@
+#include "client/src/dense_call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "client/src/compute_session.h"
+#include "client/src/convert.h"
+
+namespace sparsed::inline client {
+
+void DenseCall::StartAttempt() {
+  {
+    const std::lock_guard lock(mutex_);
+    receiving_ = true;
+    received_.emplace(request_.result ? request_.result->size() : 0);
+    result_ = {};
+  }
+  EnforceDeadline();
+  stream_.Submit(std::static_pointer_cast<DenseCall>(shared_from_this()));
+}
+
+void DenseCall::StopAttempt() {
+  const std::shared_ptr<ComputeSession> session = this->session();
+  if (session) session->Remove(*this, absl::CancelledError("the call was cancelled"));
+}
+
+void DenseCall::BreakTransport() {
+  if (const std::shared_ptr<ComputeSession> session = this->session()) session->Break();
+}
+
+void DenseCall::Joined(std::shared_ptr<ComputeSession> session, uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  session_ = std::move(session);
+  id_ = id;
+}
+
+uint64_t DenseCall::id() const {
+  const std::lock_guard lock(mutex_);
+  return id_;
+}
+
+std::shared_ptr<ComputeSession> DenseCall::session() const {
+  const std::lock_guard lock(mutex_);
+  return session_;
+}
+
+grpc::ByteBuffer DenseCall::EncodeStart(uint64_t id) const {
+  uint64_t timeout_ns = 0;
+  if (has_deadline()) {
+    const std::chrono::nanoseconds left = deadline() - std::chrono::system_clock::now();
+    timeout_ns = static_cast<uint64_t>(std::max<int64_t>(1, left.count()));
+  }
+  return request_.encode_start(id, timeout_ns);
+}
+
+std::vector<OutgoingArray> DenseCall::LendOperands() {
+  std::vector<OutgoingArray> arrays;
+  for (uint32_t i = 0; i < request_.operands.size(); ++i) {
+    arrays.push_back({i, request_.operands[i], Lease()});
+  }
+  return arrays;
+}
+
+absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
+  const std::lock_guard lock(mutex_);
+  result_.plan = begin.plan();
+  if (!request_.result) return absl::OkStatus();
+  if (request_.result_rows >= 0 &&
+      (begin.rows() != request_.result_rows || begin.cols() != request_.result_cols)) {
+    return absl::InvalidArgumentError(fmt::format("the result is {} x {}, the destination {} x {}",
+                                                  begin.rows(), begin.cols(), request_.result_rows,
+                                                  request_.result_cols));
+  }
+  if (begin.arrays_size() == 1) {
+    const uint64_t bytes =
+        static_cast<uint64_t>(begin.arrays(0).length()) * SizeOf(FromProto(begin.arrays(0).type()));
+    if (bytes != request_.result->size()) {
+      return absl::InvalidArgumentError(fmt::format("the result has {} bytes, the destination {}",
+                                                    bytes, request_.result->size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
+  const std::lock_guard lock(mutex_);
+  if (!receiving_) return absl::OkStatus();  // cancelled: the memory is the caller's again
+  if (!request_.result || chunk.array != 0 || !received_->Add(chunk.offset, chunk.size)) {
+    return absl::InternalError(
+        fmt::format("the server sent {} bytes at {} of array {}, outside of the result or twice",
+                    chunk.size, chunk.offset, chunk.array));
+  }
+  size_t offset = chunk.offset;
+  for (const grpc::Slice& slice : chunk.data) {
+    request_.result->Write(offset, slice.size(), reinterpret_cast<const std::byte*>(slice.begin()));
+    offset += slice.size();
+  }
+  return absl::OkStatus();
+}
+
+void DenseCall::OnEnd(const v1::End& end) {
+  absl::Status status = FromProto(end.status());
+  {
+    const std::lock_guard lock(mutex_);
+    result_.timings = FromProto(end.timings());
+    result_.version = end.version();
+    if (status.ok() && !received_->complete()) {
+      status = absl::InternalError(fmt::format("the server sent {} of {} bytes of the result",
+                                               received_->covered(), received_->size()));
+    }
+  }
+  AttemptOver(std::move(status));
+}
+
+void DenseCall::AttemptOver(absl::Status status) {
+  {
+    const std::lock_guard lock(mutex_);
+    receiving_ = false;
+  }
+  AttemptEnded(std::move(status));
+}
+
+void DenseCall::Deliver(absl::Status status) {
+  if (status.ok()) {
+    state_->Complete(std::move(result_));
+  } else {
+    state_->Complete(std::move(status));
+  }
+}
+
+}  // namespace sparsed::inline client

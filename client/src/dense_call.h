@@ -1,0 +1,79 @@
+// An SpMM or SDDMM: operands out of, and a result into, the caller's memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "client/src/remote_call.h"
+#include "client/src/stream.h"
+#include "client/src/strided_bytes.h"
+#include "proto/wire/chunk_codec.h"
+#include "proto/wire/coverage.h"
+#include "sparsed/v1/compute.pb.h"
+
+namespace sparsed::inline client {
+
+class ComputeSession;
+
+/// What a dense request sends and where its result goes.
+struct DenseRequest {
+  /// The message that opens it, for an id and the nanoseconds that are left (0: no limit).
+  std::function<grpc::ByteBuffer(uint64_t id, uint64_t timeout_ns)> encode_start;
+  /// Operands in the caller's memory, by array index.
+  std::vector<StridedBytes> operands;
+  /// Set if the result goes to the caller's memory.
+  std::optional<StridedBytes> result;
+  /// What the result's shape must be; -1 if only the number of its elements counts (SDDMM).
+  int64_t result_rows = -1;
+  int64_t result_cols = -1;
+  /// Whether sending it twice does no harm.
+  bool repeatable = false;
+};
+
+class DenseCall final : public RemoteCall {
+ public:
+  DenseCall(Connection& connection, ComputeStream& stream, const CallOptions& options,
+            DenseRequest request, std::shared_ptr<CallState<ComputeResult>> state)
+      : RemoteCall(connection, options, request.repeatable ? Repeat::kSafe : Repeat::kNever),
+        stream_(stream),
+        request_(std::move(request)),
+        state_(std::move(state)) {}
+
+  // The session's side.
+
+  /// The attempt is on `session` now.
+  void Joined(std::shared_ptr<ComputeSession> session, uint64_t id);
+  uint64_t id() const;
+  grpc::ByteBuffer EncodeStart(uint64_t id) const;
+  std::vector<OutgoingArray> LendOperands();
+  /// Errors are the server's fault and end the call. Nothing is written after AttemptOver().
+  absl::Status OnBegin(const v1::Begin& begin);
+  absl::Status OnChunk(const wire::ChunkView& chunk);
+  void OnEnd(const v1::End& end);
+  void AttemptOver(absl::Status status);
+
+ private:
+  void StartAttempt() override;
+  void StopAttempt() override;
+  void BreakTransport() override;
+  void Deliver(absl::Status status) override;
+
+  std::shared_ptr<ComputeSession> session() const;
+
+  ComputeStream& stream_;
+  const DenseRequest request_;
+  const std::shared_ptr<CallState<ComputeResult>> state_;
+
+  mutable std::mutex mutex_;  // guards what follows; held while a chunk is copied
+  std::shared_ptr<ComputeSession> session_;
+  uint64_t id_ = 0;
+  bool receiving_ = false;
+  std::optional<wire::Coverage> received_;
+  ComputeResult result_;
+};
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,25 @@
+// The calls of the Buffers service.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/src/connection.h"
+#include "sparsed/client.h"
+
+namespace sparsed::inline client {
+
+/// `handle` is what the call brings; a view without data makes zeros.
+Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const DenseMatrix& handle,
+                           const DenseView& matrix, bool zeros, const PutOptions& put,
+                           const CallOptions& options);
+Call<DenseInfo> ReadDense(const std::shared_ptr<Connection>& connection, const std::string& name,
+                          const MutableDenseView& into, const CallOptions& options);
+Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connection,
+                                       const std::string& prefix, const CallOptions& options);
+Call<void> DeleteDense(const std::shared_ptr<Connection>& connection, const std::string& name,
+                       const CallOptions& options);
+
+}  // namespace sparsed::inline client

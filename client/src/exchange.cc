@@ -1,0 +1,56 @@
+#include "client/src/exchange.h"
+
+#include <utility>
+
+namespace sparsed::inline client {
+
+std::shared_ptr<Stream> Exchange::stream() const {
+  const std::lock_guard lock(mutex_);
+  return stream_;
+}
+
+void Exchange::StartAttempt() {
+  error_ = absl::OkStatus();
+  const auto self = std::static_pointer_cast<Exchange>(shared_from_this());
+  const std::shared_ptr<Stream> stream =
+      Stream::Create(connection().stub(), method_, deadline(), connection().chunk_bytes(), self);
+  {
+    const std::lock_guard lock(mutex_);
+    stream_ = stream;
+  }
+  Open(*stream);
+  stream->Start();
+}
+
+void Exchange::StopAttempt() {
+  if (const std::shared_ptr<Stream> stream = this->stream()) stream->Cancel();
+}
+
+Stream::Handler::Next Exchange::OnMessage(const grpc::ByteBuffer& bytes) {
+  if (!error_.ok()) return Next::kRead;  // what still comes after the cancellation
+  const std::shared_ptr<Stream> stream = this->stream();
+  const absl::StatusOr<Next> next = OnReply(*stream, bytes);
+  if (next.ok()) return *next;
+  error_ = next.status();
+  stream->Cancel();
+  return Next::kRead;
+}
+
+void Exchange::OnClosed(const absl::Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    stream_.reset();
+  }
+  if (!error_.ok()) {
+    AttemptEnded(error_);
+  } else {
+    AttemptEnded(status.ok() ? Complete() : status);
+  }
+}
+
+absl::Status ParseReply(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& reply) {
+  if (wire::Parse(bytes, reply).ok()) return absl::OkStatus();
+  return absl::InternalError("the server's reply is malformed");
+}
+
+}  // namespace sparsed::inline client

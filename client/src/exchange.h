@@ -1,0 +1,112 @@
+// A call on a gRPC stream of its own.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "client/src/remote_call.h"
+#include "client/src/stream.h"
+#include "proto/wire/chunk_codec.h"
+
+namespace sparsed::inline client {
+
+class Exchange : public RemoteCall, public Stream::Handler {
+ protected:
+  Exchange(Connection& connection, std::string method, const CallOptions& options, Repeat repeat)
+      : RemoteCall(connection, options, repeat), method_(std::move(method)) {}
+
+  /// Sends what begins an attempt, and forgets what an earlier one brought.
+  virtual void Open(Stream& stream) = 0;
+  /// A reply; an error ends the call with it.
+  virtual absl::StatusOr<Next> OnReply(Stream& stream, const grpc::ByteBuffer& bytes) = 0;
+  /// The server ended the call well: is everything there?
+  virtual absl::Status Complete() = 0;
+
+  /// Ends the call with `error`; from outside OnReply.
+  void Fail(absl::Status error) { Cancel(std::move(error)); }
+  /// Of the attempt under way.
+  std::shared_ptr<Stream> stream() const;
+
+ private:
+  void StartAttempt() final;
+  void StopAttempt() final;
+  Next OnMessage(const grpc::ByteBuffer& bytes) final;
+  void OnClosed(const absl::Status& status) final;
+
+  const std::string method_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Stream> stream_;
+  absl::Status error_;  // found in a reply of this attempt; only touched by the reading side
+};
+
+/// INTERNAL if the server's `bytes` are not such a message.
+absl::Status ParseReply(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& reply);
+
+/// Likewise for envelopes with chunks.
+template <typename Envelope>
+absl::StatusOr<wire::Frame<Envelope>> DecodeReply(const grpc::ByteBuffer& bytes) {
+  auto frame = wire::Decode<Envelope>(bytes);
+  if (frame.ok()) return frame;
+  return absl::InternalError("the server's reply is malformed");
+}
+
+/// One message there, one back.
+template <typename Reply, typename T>
+class UnaryCall final : public Exchange {
+ public:
+  using Convert = std::function<T(const Reply&)>;
+
+  UnaryCall(Connection& connection, std::string method, const CallOptions& options, bool safe,
+            const google::protobuf::MessageLite& request, Convert convert,
+            std::shared_ptr<CallState<T>> state)
+      : Exchange(connection, std::move(method), options, safe ? Repeat::kSafe : Repeat::kNever),
+        request_(wire::Encode(request)),
+        convert_(std::move(convert)),
+        state_(std::move(state)) {}
+
+ private:
+  void Open(Stream& stream) override {
+    reply_.reset();
+    stream.Send(request_);
+    stream.CloseSending();
+  }
+  absl::StatusOr<Next> OnReply(Stream&, const grpc::ByteBuffer& bytes) override {
+    if (absl::Status status = ParseReply(bytes, reply_.emplace()); !status.ok()) return status;
+    return Next::kRead;
+  }
+  absl::Status Complete() override {
+    return reply_ ? absl::OkStatus() : absl::InternalError("the server sent no reply");
+  }
+  void Deliver(absl::Status status) override {
+    if constexpr (std::is_void_v<T>) {
+      state_->Complete(std::move(status));
+    } else if (status.ok()) {
+      state_->Complete(convert_(*reply_));
+    } else {
+      state_->Complete(std::move(status));
+    }
+  }
+
+  const grpc::ByteBuffer request_;
+  const Convert convert_;
+  const std::shared_ptr<CallState<T>> state_;
+  std::optional<Reply> reply_;
+};
+
+template <typename Reply, typename T>
+Call<T> LaunchUnary(const std::shared_ptr<Connection>& connection, const std::string& method,
+                    const CallOptions& options, bool safe_to_repeat,
+                    const google::protobuf::MessageLite& request,
+                    std::function<T(const Reply&)> convert) {
+  auto state = std::make_shared<CallState<T>>();
+  auto call = std::make_shared<UnaryCall<Reply, T>>(*connection, method, options, safe_to_repeat,
+                                                    request, std::move(convert), state);
+  return Launch<T>(connection, call, std::move(state));
+}
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,138 @@
+#include <exception>
+#include <utility>
+
+#include "client/src/catalog_calls.h"
+#include "client/src/compute_calls.h"
+#include "client/src/connection.h"
+#include "sparsed/client.h"
+
+namespace sparsed::inline client {
+namespace {
+
+template <typename T>
+void Append(const ConstValues& from, std::vector<T>& to) {
+  const auto& values = std::get<std::span<const T>>(from);
+  to.insert(to.end(), values.begin(), values.end());
+}
+
+/// Adds a row block to what came before.
+absl::Status Append(const RowBlock& block, CsrMatrix& matrix) {
+  try {
+    if (block.row_begin == 0) {
+      if (block.values.index() == 1) matrix.values.emplace<std::vector<double>>();
+      matrix.row_offsets.reserve(static_cast<size_t>(block.result_rows) + 1);
+    }
+    matrix.row_offsets.insert(matrix.row_offsets.end(), block.row_offsets.begin() + 1,
+                              block.row_offsets.end());
+    matrix.column_indices.insert(matrix.column_indices.end(), block.column_indices.begin(),
+                                 block.column_indices.end());
+    std::visit([&block](auto& values) { Append(block.values, values); }, matrix.values);
+  } catch (const std::exception&) {
+    return absl::ResourceExhaustedError("no memory for the product; take it block by block");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<MatrixInfo> Matrix::Info(const CallOptions& options) const {
+  return InfoAsync(options).Wait();
+}
+Call<MatrixInfo> Matrix::InfoAsync(const CallOptions& options) const {
+  return client::GetMatrix(connection_, name_, options);
+}
+
+absl::Status Matrix::WaitReady(ProgressCallback progress, const CallOptions& options) const {
+  return WaitReadyAsync(std::move(progress), options).Wait();
+}
+Call<void> Matrix::WaitReadyAsync(ProgressCallback progress, const CallOptions& options) const {
+  return client::Watch(connection_, name_, /*follow=*/false, std::move(progress), options);
+}
+
+absl::Status Matrix::Watch(ProgressCallback progress, const CallOptions& options) const {
+  return WatchAsync(std::move(progress), options).Wait();
+}
+Call<void> Matrix::WatchAsync(ProgressCallback progress, const CallOptions& options) const {
+  return client::Watch(connection_, name_, /*follow=*/true, std::move(progress), options);
+}
+
+absl::StatusOr<uint64_t> Matrix::UpdateValues(ConstValues values, const UpdateOptions& update,
+                                              const CallOptions& options) const {
+  return UpdateValuesAsync(values, update, options).Wait();
+}
+Call<uint64_t> Matrix::UpdateValuesAsync(ConstValues values, const UpdateOptions& update,
+                                         const CallOptions& options) const {
+  return client::UpdateValues(connection_, name_, values, update, options);
+}
+
+absl::StatusOr<CsrMatrix> Matrix::Download(const CallOptions& options) const {
+  return DownloadAsync(options).Wait();
+}
+Call<CsrMatrix> Matrix::DownloadAsync(const CallOptions& options) const {
+  return client::Download(connection_, name_, options);
+}
+
+absl::Status Matrix::Delete(const CallOptions& options) const {
+  return DeleteAsync(options).Wait();
+}
+Call<void> Matrix::DeleteAsync(const CallOptions& options) const {
+  return client::DeleteMatrix(connection_, name_, options);
+}
+
+absl::StatusOr<ComputeResult> Matrix::Spmm(const Operand& b, const Destination& c,
+                                           const SpmmOptions& spmm,
+                                           const CallOptions& options) const {
+  return SpmmAsync(b, c, spmm, options).Wait();
+}
+Call<ComputeResult> Matrix::SpmmAsync(const Operand& b, const Destination& c,
+                                      const SpmmOptions& spmm, const CallOptions& options) const {
+  return client::Spmm(connection_, name_, b, c, spmm, options);
+}
+
+absl::StatusOr<ComputeResult> Matrix::Sddmm(const Operand& a, const Operand& b,
+                                            const Destination& values, const SddmmOptions& sddmm,
+                                            const CallOptions& options) const {
+  return SddmmAsync(a, b, values, sddmm, options).Wait();
+}
+Call<ComputeResult> Matrix::SddmmAsync(const Operand& a, const Operand& b,
+                                       const Destination& values, const SddmmOptions& sddmm,
+                                       const CallOptions& options) const {
+  return client::Sddmm(connection_, name_, a, b, values, sddmm, options);
+}
+
+absl::StatusOr<SpgemmResult> Matrix::Spgemm(const Matrix& right, RowBlockCallback on_block,
+                                            const SpgemmOptions& spgemm,
+                                            const CallOptions& options) const {
+  return SpgemmAsync(right, std::move(on_block), spgemm, options).Wait();
+}
+Call<SpgemmResult> Matrix::SpgemmAsync(const Matrix& right, RowBlockCallback on_block,
+                                       const SpgemmOptions& spgemm,
+                                       const CallOptions& options) const {
+  return client::Spgemm(connection_, name_, right.name_, std::move(on_block), spgemm, options);
+}
+
+absl::StatusOr<CsrMatrix> Matrix::SpgemmCollect(const Matrix& right, SpgemmResult* result,
+                                                const CallOptions& options) const {
+  CsrMatrix matrix;
+  matrix.row_offsets.push_back(0);
+  const absl::StatusOr<SpgemmResult> done = Spgemm(
+      right, [&matrix](const RowBlock& block) { return Append(block, matrix); }, {}, options);
+  if (!done.ok()) return done.status();
+  matrix.rows = done->rows;
+  matrix.cols = done->cols;
+  if (result != nullptr) *result = *done;
+  return matrix;
+}
+
+absl::StatusOr<SpgemmResult> Matrix::SpgemmKeep(const Matrix& right, const std::string& name,
+                                                const SpgemmKeepOptions& keep,
+                                                const CallOptions& options) const {
+  return SpgemmKeepAsync(right, name, keep, options).Wait();
+}
+Call<SpgemmResult> Matrix::SpgemmKeepAsync(const Matrix& right, const std::string& name,
+                                           const SpgemmKeepOptions& keep,
+                                           const CallOptions& options) const {
+  return client::SpgemmKeep(connection_, name_, right.name_, name, keep, options);
+}
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,167 @@
+#include "client/src/remote_call.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sparsed::inline client {
+namespace {
+
+using std::chrono::system_clock;
+
+/// Longer than any write that makes progress.
+constexpr std::chrono::seconds kLeaseGrace{1};
+constexpr std::chrono::seconds kMaxBackoff{2};
+
+system_clock::time_point DeadlineOf(const CallOptions& options) {
+  const auto now = system_clock::now();
+  if (!options.timeout || *options.timeout > system_clock::time_point::max() - now) {
+    return system_clock::time_point::max();
+  }
+  return now + std::chrono::duration_cast<system_clock::duration>(*options.timeout);
+}
+
+}  // namespace
+
+RemoteCall::RemoteCall(Connection& connection, const CallOptions& options, Repeat repeat)
+    : connection_(connection), deadline_(DeadlineOf(options)), repeat_(repeat) {}
+
+void RemoteCall::Start() {
+  {
+    const std::lock_guard lock(mutex_);
+    self_ = shared_from_this();
+    ++attempts_;
+  }
+  StartAttempt();
+}
+
+void RemoteCall::Cancel(absl::Status reason) {
+  const auto keep = shared_from_this();
+  bool deliver = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || stopped_) return;
+    stopped_ = std::move(reason);
+    if (waiting_) {
+      waiting_ = false;
+      ended_ = true;
+      final_ = *stopped_;
+      deliver = ReadyToDeliverLocked();
+    }
+  }
+  if (deliver) {
+    DeliverOnce();
+  } else {
+    StopAttempt();
+  }
+}
+
+void RemoteCall::MustNotRepeat() {
+  const std::lock_guard lock(mutex_);
+  repeat_ = Repeat::kNever;
+}
+
+void RemoteCall::MadeProgress() {
+  const std::lock_guard lock(mutex_);
+  attempts_ = 1;
+}
+
+void RemoteCall::AttemptEnded(absl::Status status) {
+  const auto keep = shared_from_this();
+  bool deliver = false;
+  bool overdue = false;
+  system_clock::duration backoff{};
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_ && !status.ok()) status = *stopped_;
+    backoff = std::min<system_clock::duration>(
+        connection_.options().initial_backoff * (1 << std::min(attempts_ - 1, 10)), kMaxBackoff);
+    waiting_ = absl::IsUnavailable(status) && repeat_ == Repeat::kSafe && !stopped_ &&
+               attempts_ < connection_.options().max_attempts &&
+               system_clock::now() + backoff < deadline_;
+    if (!waiting_) {
+      ended_ = true;
+      final_ = std::move(status);
+      deliver = ReadyToDeliverLocked();
+      overdue = !deliver;
+    }
+  }
+  if (deliver) {
+    DeliverOnce();
+  } else if (overdue) {
+    RunAt(system_clock::now() + kLeaseGrace, alarm_, &RemoteCall::LeasesOverdue);
+  } else {
+    RunAt(system_clock::now() + backoff, alarm_, &RemoteCall::NextAttempt);
+  }
+}
+
+void RemoteCall::NextAttempt() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!waiting_) return;
+    waiting_ = false;
+    ++attempts_;
+  }
+  StartAttempt();
+  bool stop = false;
+  {
+    const std::lock_guard lock(mutex_);
+    stop = stopped_.has_value();  // while the attempt was not yet there to be stopped
+  }
+  if (stop) StopAttempt();
+}
+
+std::shared_ptr<void> RemoteCall::Lease() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++leases_;
+  }
+  return std::shared_ptr<void>(nullptr, [call = shared_from_this()](void*) { call->LeaseEnded(); });
+}
+
+void RemoteCall::LeaseEnded() {
+  bool deliver = false;
+  {
+    const std::lock_guard lock(mutex_);
+    --leases_;
+    deliver = ReadyToDeliverLocked();
+  }
+  if (deliver) DeliverOnce();
+}
+
+void RemoteCall::LeasesOverdue() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (leases_ == 0) return;
+  }
+  BreakTransport();
+}
+
+void RemoteCall::EnforceDeadline() {
+  if (has_deadline()) RunAt(deadline_, deadline_alarm_, &RemoteCall::DeadlinePassed);
+}
+
+void RemoteCall::DeadlinePassed() {
+  Cancel(absl::DeadlineExceededError("the call's deadline passed before its result was complete"));
+}
+
+void RemoteCall::RunAt(system_clock::time_point time, std::unique_ptr<grpc::Alarm>& alarm,
+                       void (RemoteCall::*action)()) {
+  auto next = std::make_unique<grpc::Alarm>();
+  const std::lock_guard lock(mutex_);
+  alarm.swap(next);
+  alarm->Set(time, [weak = weak_from_this(), action](bool fired) {
+    if (!fired) return;
+    if (const auto call = weak.lock()) ((*call).*action)();
+  });
+}
+
+void RemoteCall::DeliverOnce() {
+  std::shared_ptr<RemoteCall> self;  // the state it completes may be the last that refers to it
+  {
+    const std::lock_guard lock(mutex_);
+    self.swap(self_);
+  }
+  if (self) Deliver(final_);
+}
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,106 @@
+// What every call has: attempts, a deadline, cancellation, memory lent to the transport, one end.
+#pragma once
+
+#include <grpcpp/alarm.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "client/src/connection.h"
+#include "sparsed/call.h"
+#include "sparsed/client.h"
+
+namespace sparsed::inline client {
+
+/// Keeps itself from Start() until its result is delivered. Thread-safe.
+class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
+ public:
+  virtual ~RemoteCall() = default;
+
+  /// Begins the first attempt.
+  void Start();
+  /// Ends the call soon, with `reason` unless it was faster. No further attempts.
+  void Cancel(absl::Status reason);
+
+ protected:
+  enum class Repeat { kSafe, kNever };
+
+  RemoteCall(Connection& connection, const CallOptions& options, Repeat repeat);
+
+  /// Each attempt ends with one AttemptEnded().
+  virtual void StartAttempt() = 0;
+  /// Ends the attempt under way soon, if there is one.
+  virtual void StopAttempt() = 0;
+  /// Memory is still lent a while after the end: break whatever holds it.
+  virtual void BreakTransport() {}
+  /// Hands the result out: the last thing that happens to the call.
+  virtual void Deliver(absl::Status status) = 0;
+
+  /// From here on another attempt would do harm.
+  void MustNotRepeat();
+  /// The attempts so far do not count any more.
+  void MadeProgress();
+  /// Decides between another attempt and the end.
+  void AttemptEnded(absl::Status status);
+  /// The call is not delivered while copies of a lease exist.
+  std::shared_ptr<void> Lease();
+  std::chrono::system_clock::time_point deadline() const { return deadline_; }
+  bool has_deadline() const { return deadline_ != std::chrono::system_clock::time_point::max(); }
+  /// Cancels the call at its deadline; for calls whose stream has none.
+  void EnforceDeadline();
+  Connection& connection() const { return connection_; }
+
+ private:
+  /// Sets `alarm` to run `action` unless the call is gone before.
+  void RunAt(std::chrono::system_clock::time_point time, std::unique_ptr<grpc::Alarm>& alarm,
+             void (RemoteCall::*action)());
+  void NextAttempt();
+  void DeadlinePassed();
+  void LeaseEnded();
+  void LeasesOverdue();
+  /// With the lock; whether to Deliver.
+  bool ReadyToDeliverLocked() const { return ended_ && leases_ == 0; }
+  void DeliverOnce();
+
+  Connection& connection_;
+  const std::chrono::system_clock::time_point deadline_;
+
+  std::mutex mutex_;  // guards what follows
+  Repeat repeat_;
+  std::shared_ptr<RemoteCall> self_;
+  std::unique_ptr<grpc::Alarm> alarm_;  // the next attempt, or overdue leases
+  std::unique_ptr<grpc::Alarm> deadline_alarm_;
+  int attempts_ = 0;
+  bool waiting_ = false;  // between two attempts
+  bool ended_ = false;
+  int leases_ = 0;
+  std::optional<absl::Status> stopped_;
+  absl::Status final_;
+};
+
+/// Starts `call`, which completes `state`.
+template <typename T>
+Call<T> Launch(std::shared_ptr<Connection> connection, const std::shared_ptr<RemoteCall>& call,
+               std::shared_ptr<CallState<T>> state) {
+  call->Start();
+  return Call<T>(std::move(state),
+                 [connection = std::move(connection), weak = std::weak_ptr<RemoteCall>(call)] {
+                   if (const auto call = weak.lock()) {
+                     call->Cancel(absl::CancelledError("the caller cancelled the call"));
+                   }
+                 });
+}
+
+/// A call that failed before it began.
+template <typename T>
+Call<T> Refused(absl::Status status) {
+  auto state = std::make_shared<CallState<T>>();
+  state->Complete(std::move(status));
+  return Call<T>(std::move(state), [] {});
+}
+
+}  // namespace sparsed::inline client

@@ -1,0 +1,190 @@
+#include "client/src/stream.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "proto/wire/chunk_codec.h"
+
+namespace sparsed::inline client {
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+std::shared_ptr<Stream> Stream::Create(grpc::GenericStub& stub, const std::string& method,
+                                       std::chrono::system_clock::time_point deadline,
+                                       size_t chunk_bytes, std::shared_ptr<Handler> handler) {
+  std::shared_ptr<Stream> stream(new Stream(chunk_bytes, std::move(handler)));
+  stream->self_ = stream;
+  stream->context_.set_deadline(deadline);
+  stub.PrepareBidiStreamingCall(&stream->context_, method, grpc::StubOptions(), stream.get());
+  return stream;
+}
+
+void Stream::Start() {
+  AddHold();  // writes are started from anywhere, until the reading side has ended
+  StartRead(&incoming_);
+  StartCall();
+}
+
+bool Stream::Send(grpc::ByteBuffer message, uint64_t request_id,
+                  std::vector<OutgoingArray> arrays) {
+  const std::lock_guard lock(mutex_);
+  if (!open_ || close_sending_) return false;
+  messages_.push_back(std::move(message));
+  QueueLocked(request_id, std::move(arrays));
+  WriteNextLocked();
+  return true;
+}
+
+bool Stream::SendArrays(uint64_t request_id, std::vector<OutgoingArray> arrays) {
+  const std::lock_guard lock(mutex_);
+  if (!open_ || close_sending_) return false;
+  QueueLocked(request_id, std::move(arrays));
+  WriteNextLocked();
+  return true;
+}
+
+void Stream::QueueLocked(uint64_t request_id, std::vector<OutgoingArray> arrays) {
+  std::erase_if(arrays, [](const OutgoingArray& array) { return array.bytes.size() == 0; });
+  if (arrays.empty()) return;
+  arrays_.push_back(
+      {request_id,
+       {std::make_move_iterator(arrays.begin()), std::make_move_iterator(arrays.end())}});
+}
+
+void Stream::DropArrays(uint64_t request_id) {
+  std::vector<Outgoing> dropped;  // leases end without the lock
+  const std::lock_guard lock(mutex_);
+  for (auto it = arrays_.begin(); it != arrays_.end();) {
+    if (it->request_id == request_id) {
+      dropped.push_back(std::move(*it));
+      it = arrays_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void Stream::CloseSending() {
+  const std::lock_guard lock(mutex_);
+  close_sending_ = true;
+  WriteNextLocked();
+}
+
+void Stream::Resume() {
+  const std::lock_guard lock(mutex_);
+  if (paused_) {
+    paused_ = false;
+    StartRead(&incoming_);
+  } else {
+    resume_asked_ = true;
+  }
+}
+
+void Stream::Cancel() {
+  const std::lock_guard lock(mutex_);
+  if (!open_) return;
+  cancelled_ = true;
+  context_.TryCancel();
+  if (paused_) {  // only a read notices the end
+    paused_ = false;
+    StartRead(&incoming_);
+  }
+}
+
+void Stream::OnReadDone(bool ok) {
+  if (!ok) {
+    std::deque<Outgoing> dropped;  // leases end without the lock
+    {
+      const std::lock_guard lock(mutex_);
+      open_ = false;
+      messages_.clear();
+      dropped.swap(arrays_);
+    }
+    RemoveHold();
+    return;
+  }
+  grpc::ByteBuffer message;
+  message.Swap(&incoming_);
+  {
+    const std::lock_guard lock(mutex_);
+    resume_asked_ = false;
+  }
+  const Handler::Next next = handler_->OnMessage(message);
+  const std::lock_guard lock(mutex_);
+  if (next == Handler::Next::kRead || resume_asked_ || cancelled_) {
+    StartRead(&incoming_);
+  } else {
+    paused_ = true;
+  }
+}
+
+void Stream::OnWriteDone(bool ok) {
+  grpc::ByteBuffer written;  // its lease ends without the lock
+  size_t data = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    written.Swap(&outgoing_);
+    data = std::exchange(outgoing_data_, 0);
+    writing_ = false;
+    if (ok) WriteNextLocked();
+  }
+  if (ok && data > 0) handler_->OnSent(data);
+}
+
+void Stream::OnDone(const grpc::Status& status) {
+  const std::shared_ptr<Handler> handler = std::move(handler_);
+  self_.reset();  // usually the last reference
+  handler->OnClosed(FromGrpc(status));
+}
+
+void Stream::WriteNextLocked() {
+  if (!open_ || writing_ || sending_closed_) return;
+  if (messages_.empty() && arrays_.empty()) {
+    if (close_sending_) {
+      sending_closed_ = true;
+      StartWritesDone();
+    }
+    return;
+  }
+  grpc::WriteOptions options;
+  if (!messages_.empty()) {
+    outgoing_ = std::move(messages_.front());
+    messages_.pop_front();
+    if (!messages_.empty() || !arrays_.empty()) options.set_buffer_hint();
+  } else {
+    outgoing_ = NextChunkLocked();
+  }
+  writing_ = true;
+  StartWrite(&outgoing_, options);
+}
+
+grpc::ByteBuffer Stream::NextChunkLocked() {
+  Outgoing request = std::move(arrays_.front());
+  arrays_.pop_front();
+  OutgoingArray& array = request.arrays.front();
+  const size_t offset = request.sent;
+  const size_t size = std::min(chunk_bytes_, array.bytes.size() - offset);
+  grpc::Slice data;
+  if (array.bytes.contiguous()) {
+    data = wire::Borrow(array.bytes.data() + offset, size, array.lease);
+  } else {
+    data = grpc::Slice(size);
+    array.bytes.Read(offset, size,
+                     reinterpret_cast<std::byte*>(const_cast<uint8_t*>(data.begin())));
+  }
+  outgoing_data_ = size;
+  grpc::ByteBuffer chunk =
+      wire::EncodeChunk(request.request_id, array.array, offset, std::move(data));
+  request.sent += size;
+  if (request.sent == array.bytes.size()) {
+    request.arrays.pop_front();
+    request.sent = 0;
+  }
+  if (!request.arrays.empty()) arrays_.push_back(std::move(request));
+  return chunk;
+}
+
+}  // namespace sparsed::inline client

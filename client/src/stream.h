@@ -1,0 +1,108 @@
+// One gRPC stream of byte buffers: a queue of messages and arrays out, messages in.
+#pragma once
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/src/strided_bytes.h"
+
+namespace sparsed::inline client {
+
+/// An array that leaves in chunks, straight from the caller's memory.
+struct OutgoingArray {
+  uint32_t array = 0;
+  StridedBytes bytes;
+  /// Copied into every chunk; the memory is free when the last copy is gone.
+  std::shared_ptr<void> lease;
+};
+
+/// A reactor of its own lifetime: it keeps itself until the call is over. Thread-safe; no method
+/// blocks. Works for every kind of method, as all look alike on the wire.
+class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                     public std::enable_shared_from_this<Stream> {
+ public:
+  /// Called on gRPC's threads.
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    enum class Next { kRead, kPause };
+    /// A message came. One at a time; after kPause none until Resume().
+    virtual Next OnMessage(const grpc::ByteBuffer& bytes) = 0;
+    /// A chunk of that many bytes of array data was handed to the transport.
+    virtual void OnSent(size_t /*bytes*/) {}
+    /// The last call.
+    virtual void OnClosed(const absl::Status& status) = 0;
+  };
+
+  /// `deadline` in gRPC's terms; chunks carry at most `chunk_bytes` of data.
+  static std::shared_ptr<Stream> Create(grpc::GenericStub& stub, const std::string& method,
+                                        std::chrono::system_clock::time_point deadline,
+                                        size_t chunk_bytes, std::shared_ptr<Handler> handler);
+
+  void Start();
+  /// Queues a message, and arrays behind it whose chunks bear `request_id`. Arrays of different
+  /// requests take turns; messages overtake arrays. False if the stream is closed.
+  bool Send(grpc::ByteBuffer message, uint64_t request_id = 0,
+            std::vector<OutgoingArray> arrays = {});
+  bool SendArrays(uint64_t request_id, std::vector<OutgoingArray> arrays);
+  /// Forgets what is left of a request's arrays.
+  void DropArrays(uint64_t request_id);
+  /// Half-closes once everything queued is sent.
+  void CloseSending();
+  /// Reads on after Next::kPause.
+  void Resume();
+  /// Ends the call; OnClosed comes with CANCELLED or with how it ended otherwise.
+  void Cancel();
+
+ private:
+  struct Outgoing {
+    uint64_t request_id;
+    std::deque<OutgoingArray> arrays;
+    size_t sent = 0;  // of the front array
+  };
+
+  Stream(size_t chunk_bytes, std::shared_ptr<Handler> handler)
+      : chunk_bytes_(chunk_bytes), handler_(std::move(handler)) {}
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  void QueueLocked(uint64_t request_id, std::vector<OutgoingArray> arrays);
+  void WriteNextLocked();
+  grpc::ByteBuffer NextChunkLocked();
+
+  const size_t chunk_bytes_;
+  std::shared_ptr<Handler> handler_;
+  std::shared_ptr<Stream> self_;  // from Create until OnDone, so Start must follow
+  grpc::ClientContext context_;
+  grpc::ByteBuffer incoming_;
+
+  std::mutex mutex_;  // guards what follows
+  bool open_ = true;
+  bool paused_ = false;
+  bool resume_asked_ = false;  // while a message was being handled
+  bool cancelled_ = false;
+  bool writing_ = false;
+  bool close_sending_ = false;
+  bool sending_closed_ = false;
+  std::deque<grpc::ByteBuffer> messages_;
+  std::deque<Outgoing> arrays_;
+  grpc::ByteBuffer outgoing_;
+  size_t outgoing_data_ = 0;
+};
+
+/// The same code, the same sentence.
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace sparsed::inline client
