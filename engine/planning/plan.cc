@@ -24,6 +24,11 @@ std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
   return std::nullopt;
 }
 
+double Gflops(int64_t nnz, int64_t k, double milliseconds) {
+  if (milliseconds <= 0) return 0;
+  return 2e-6 * static_cast<double>(nnz) * static_cast<double>(k) / milliseconds;
+}
+
 std::string Plan::ToString() const { return fmt::format("{} / {}", recipe, kernel); }
 
 PlanTable::Found PlanTable::Find(const ProblemClass& problem_class) const {
@@ -59,11 +64,6 @@ std::vector<std::shared_ptr<const ActivePlan>> PlanTable::List() const {
   std::vector<std::shared_ptr<const ActivePlan>> plans;
   for (const auto& [c, plan] : plans_) plans.push_back(plan);
   return plans;
-}
-
-void PlanTable::Remove(const ProblemClass& problem_class) {
-  std::lock_guard lock(mutex_);
-  plans_.erase(problem_class);
 }
 
 }  // namespace sparsed::engine

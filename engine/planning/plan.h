@@ -1,6 +1,7 @@
 // Plans: which layout and which kernel serve a class of problems on one pattern.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,9 @@ struct Measurement {
   int runs = 0;
 };
 
+/// 2 * nnz * k operations in `milliseconds`, in 10^9 a second.
+double Gflops(int64_t nnz, int64_t k, double milliseconds);
+
 /// A plan with the layout that it needs, alive as long as a request holds this.
 struct ActivePlan {
   Plan plan;
@@ -60,8 +64,6 @@ class PlanTable {
   Found Find(const ProblemClass& problem_class) const;
   void Replace(std::shared_ptr<const ActivePlan> plan);
   std::vector<std::shared_ptr<const ActivePlan>> List() const;
-  /// Forgets a class's plan.
-  void Remove(const ProblemClass& problem_class);
 
  private:
   mutable std::mutex mutex_;

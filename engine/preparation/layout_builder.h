@@ -1,0 +1,61 @@
+// Builds the layouts of one preparation, each once, however many classes try it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/catalog/pattern.h"
+#include "engine/planning/candidates.h"
+#include "engine/preparation/progress.h"
+#include "kernels/layout.h"
+#include "kernels/recipe.h"
+
+namespace sparsed::engine {
+
+/// Copies a layout's arrays, one at a time, to where they are counted under another use.
+absl::Status MoveTo(MemorySource& memory, Layout& layout);
+
+/// Used by one thread.
+class LayoutBuilder {
+ public:
+  struct Built {
+    std::shared_ptr<Layout> layout;  ///< null: there is none, `note` says why
+    double seconds = 0;
+    std::string note;
+  };
+
+  /// `context` has threads, memory and the flag to stop; `pattern`, `progress` outlive the builder.
+  LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr, BuildContext context,
+                Progress& progress);
+
+  /// Facts for the rules, measured the first time.
+  absl::StatusOr<PatternFacts> Facts();
+  /// The candidate's layout for trials of the class: the one that was built before, or a new one.
+  /// Want of memory is a note. Errors: CANCELLED.
+  absl::StatusOr<Built> Get(const Candidate& candidate, const ProblemClass& problem_class);
+  /// The layout of a recipe, whatever the rules say. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+  absl::StatusOr<Built> Build(const std::string& recipe);
+  /// Hands a layout over that Get returned.
+  Built Take(const std::string& recipe);
+  /// Forgets the layouts, all but one (which may be null).
+  void DropAllBut(const Layout* layout);
+
+ private:
+  /// Why building it for this class would be in vain, if it would.
+  absl::StatusOr<std::optional<std::string>> Futile(const Candidate& candidate,
+                                                    const ProblemClass& problem_class);
+  bool WasSlower(const std::string& recipe, const ProblemClass& problem_class) const;
+
+  const Pattern& pattern_;
+  const std::shared_ptr<const Layout> csr_;
+  const BuildContext context_;
+  std::optional<PatternFacts> facts_;
+  std::optional<double> clustered_ratio_;  ///< of dense tiles, once lsh_cluster was built
+  std::map<std::string, Built> built_;     ///< by recipe; those without a layout too
+};
+
+}  // namespace sparsed::engine

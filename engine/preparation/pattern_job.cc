@@ -1,0 +1,291 @@
+#include "engine/preparation/pattern_job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/planning/candidates.h"
+#include "kernels/formats/csr.h"
+
+namespace sparsed::engine {
+namespace {
+
+/// A gain below this is noise; plain CSR, which costs no memory, stays.
+constexpr double kLeastSpeedup = 1.03;
+
+std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
+
+/// "1.62x faster", "1.04x slower".
+std::string Compared(double speedup) {
+  return speedup >= 1 ? fmt::format("{:.2f}x faster", speedup)
+                      : fmt::format("{:.2f}x slower", 1 / speedup);
+}
+
+}  // namespace
+
+PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
+                       const std::atomic<bool>& stop)
+    : rooms_(rooms),
+      pattern_(std::move(pattern)),
+      stop_(stop),
+      progress_(*pattern_, rooms.observer) {}
+
+absl::Status PatternJob::LoadCsr() {
+  if (csr_ != nullptr) return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern_->Csr();
+  if (!csr.ok()) return csr.status();
+  csr_ = *std::move(csr);
+  BuildContext context;
+  context.threads = rooms_.options.threads_per_worker;
+  context.memory = &rooms_.budget.Source(MemoryUse::kPreparation);
+  context.stop = &stop_;
+  builder_.emplace(*pattern_, csr_, std::move(context), progress_);
+  return absl::OkStatus();
+}
+
+MatrixLease PatternJob::MatrixOf(ElementType type) const {
+  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
+    if (matrix->type() == type) return matrix;
+  }
+  return nullptr;
+}
+
+absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
+  if (absl::Status s = LoadCsr(); !s.ok()) return s;
+  for (auto c = classes.begin(); c != classes.end(); ++c) {
+    if (stop_) return absl::CancelledError("the preparation was cancelled");
+    if (absl::Status s = TryClass(*c, std::next(c) == classes.end()); !s.ok()) return s;
+  }
+  builder_->DropAllBut(nullptr);
+  StoreOutcome(classes);
+  DropUnusedLayouts();
+  return absl::OkStatus();
+}
+
+absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
+  Contest contest;
+  contest.matrix = MatrixOf(c.type);
+  // None of this type is left: it was deleted, or replaced, meanwhile.
+  if (contest.matrix == nullptr) return absl::OkStatus();
+  const Problem problem{c.operation, c.transposed, c.type, c.k_bucket, c.device};
+  const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
+  if (kernels.empty()) {
+    notes_.push_back(fmt::format("{}: there is no kernel for it", ToString(c)));
+    return absl::OkStatus();
+  }
+  contest.plain.problem_class = c;
+  contest.plain.kernel = kernels.front();
+  if (c.operation == Operation::kSpgemm || pattern_->nnz() == 0) {
+    contest.plain.reason = "plain CSR, there is nothing else to try";
+    Activate(contest.plain);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Array> values = contest.matrix->Values();
+  if (!values.ok()) return values.status();
+  absl::StatusOr<std::unique_ptr<Trial>> trial =
+      Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(),
+                   rooms_.budget.Source(MemoryUse::kPreparation), rooms_.executor, &stop_);
+  if (!trial.ok()) {
+    contest.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
+    Activate(contest.plain);
+    return absl::OkStatus();
+  }
+  contest.trial = *std::move(trial);
+  contest.trial->set_baseline({csr_, *values, contest.plain.kernel});
+  contest.k = contest.trial->problem().k;
+  if (contest.k < c.k_bucket) {
+    notes_.push_back(
+        fmt::format("{} was tried at K = {} for want of memory", ToString(c), contest.k));
+  }
+  if (absl::Status s = TryCandidates(contest, last); !s.ok()) return s;
+  contest.trial.reset();  // Its operands make room for what follows.
+  Decide(contest);
+  return absl::OkStatus();
+}
+
+absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
+  CandidateList list;
+  absl::StatusOr<PatternFacts> facts = builder_->Facts();
+  if (absl::IsCancelled(facts.status())) return facts.status();
+  if (facts.ok()) {
+    list = CandidatesFor(contest.plain.problem_class, *facts);
+  } else {
+    list.reason = Sentence(facts.status());
+  }
+  contest.reason = list.reason;
+  const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
+  contest.share_ms = rooms_.options.trial_budget_ms /
+                     static_cast<double>(existing.size() + list.candidates.size() + 1);
+
+  if (absl::Status s = TryLayout(contest, csr_); !s.ok()) return s;
+  for (const Pattern::BuiltEntry& entry : existing) {
+    if (absl::Status s = TryLayout(contest, entry.layout); !s.ok()) return s;
+  }
+  for (const Candidate& candidate : list.candidates) {
+    if (pattern_->FindLayout(candidate.recipe) != nullptr) continue;
+    absl::StatusOr<LayoutBuilder::Built> built =
+        builder_->Get(candidate, contest.plain.problem_class);
+    if (!built.ok()) return built.status();
+    if (built->layout == nullptr) {
+      notes_.push_back(built->note);
+      continue;
+    }
+    if (absl::Status s = TryLayout(contest, built->layout); !s.ok()) return s;
+    // Losers make room for the next candidate.
+    if (last) builder_->DropAllBut(contest.best ? contest.best->layout.get() : nullptr);
+  }
+  return contest.baseline_ms > 0 ? absl::OkStatus() : TryBaseline(contest);
+}
+
+absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout) {
+  const ProblemClass& c = contest.plain.problem_class;
+  std::vector<std::string_view> kernels = KernelsFor(contest.trial->problem(), *layout);
+  if (layout == csr_) kernels.erase(kernels.begin());
+  if (kernels.empty()) return absl::OkStatus();
+  progress_.At("trial", 0, 0);
+  progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
+  absl::StatusOr<Array> values = contest.matrix->ValuesIn(
+      *layout, rooms_.budget.Source(MemoryUse::kPreparation), rooms_.options.threads_per_worker);
+  if (absl::IsDataLoss(values.status())) return values.status();
+  for (std::string_view name : kernels) {
+    const std::string kernel(name);
+    absl::StatusOr<TrialTimes> times = values.status();
+    if (values.ok()) times = contest.trial->Against({layout, *values, kernel}, contest.share_ms);
+    if (absl::IsCancelled(times.status())) return times.status();
+    if (!times.ok()) {
+      notes_.push_back(
+          fmt::format("{} / {} not tried: {}", layout->recipe, kernel, Sentence(times.status())));
+      continue;
+    }
+    contest.baseline_ms = times->baseline_median;
+    Measured(contest, std::string(kCsr), contest.plain.kernel, times->baseline_median, times->runs);
+    Measured(contest, layout->recipe, kernel, times->median, times->runs);
+    contest.tried.push_back({layout->recipe, kernel, times->speedup()});
+    progress_.Say(fmt::format("{}: {} is {} than plain CSR for K = {}", ToString(c), layout->recipe,
+                              Compared(times->speedup()), contest.k));
+    const double to_beat = contest.best ? contest.best->times.speedup() : kLeastSpeedup;
+    if (times->speedup() > to_beat) contest.best = {layout, kernel, *times};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PatternJob::TryBaseline(Contest& contest) {
+  progress_.At("trial", 0, 0);
+  absl::StatusOr<TrialTimes> alone = contest.trial->BaselineAlone(contest.share_ms);
+  if (absl::IsCancelled(alone.status())) return alone.status();
+  if (!alone.ok()) {
+    notes_.push_back(fmt::format("plain CSR was not timed: {}", Sentence(alone.status())));
+    return absl::OkStatus();
+  }
+  contest.baseline_ms = alone->median;
+  Measured(contest, std::string(kCsr), contest.plain.kernel, alone->median, alone->runs);
+  return absl::OkStatus();
+}
+
+void PatternJob::Measured(const Contest& contest, const std::string& recipe,
+                          const std::string& kernel, double median_ms, int runs) {
+  Measurement measurement;
+  measurement.problem_class = contest.plain.problem_class;
+  measurement.k = contest.k;
+  measurement.recipe = recipe;
+  measurement.kernel = kernel;
+  measurement.median_ms = median_ms;
+  measurement.gflops = Gflops(pattern_->nnz(), contest.k, median_ms);
+  measurement.runs = runs;
+  pattern_->AddMeasurement(std::move(measurement));
+}
+
+void PatternJob::Decide(Contest& contest) {
+  Plan plan = contest.plain;
+  plan.baseline_ms = plan.plan_ms = contest.baseline_ms;
+  plan.reason = fmt::format("nothing gained, plain CSR is kept ({})", contest.reason);
+  if (contest.best && pattern_->FindLayout(contest.best->layout->recipe) == nullptr &&
+      contest.best->layout != csr_) {
+    const std::string recipe = contest.best->layout->recipe;
+    LayoutBuilder::Built built = builder_->Take(recipe);
+    absl::Status added = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built.layout);
+    if (added.ok()) added = AddLayout(built.layout, built.seconds);
+    if (added.ok()) {
+      unstored_.insert(recipe);
+    } else {
+      plan.reason = fmt::format("plain CSR is kept: no memory to keep a layout that is {} ({})",
+                                Compared(contest.best->times.speedup()), Sentence(added));
+      contest.best.reset();
+    }
+  }
+  if (contest.best) {
+    plan.recipe = contest.best->layout->recipe;
+    plan.kernel = contest.best->kernel;
+    plan.baseline_ms = contest.best->times.baseline_median;
+    plan.plan_ms = contest.best->times.median;
+    plan.reason = fmt::format("{:.2f}x over plain CSR", contest.best->times.speedup());
+  }
+  Activate(plan);
+  for (const Outcome& tried : contest.tried) {
+    if (tried.recipe == plan.recipe && tried.kernel == plan.kernel) continue;
+    const bool kept = tried.recipe == kCsr || pattern_->FindLayout(tried.recipe) != nullptr;
+    notes_.push_back(fmt::format("{} / {} tried: {} for K = {}{}", tried.recipe, tried.kernel,
+                                 Compared(tried.speedup), contest.k, kept ? "" : "; dropped"));
+  }
+}
+
+absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_seconds) {
+  const std::string recipe = layout->recipe;
+  pattern_->AddLayout(layout, build_seconds);
+  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
+    absl::Status placed = matrix
+                              ->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kLayouts),
+                                         rooms_.options.threads_per_worker)
+                              .status();
+    if (placed.ok()) continue;
+    // A matrix whose values are damaged says so to whoever asks for it; the others go on.
+    if (absl::IsDataLoss(placed)) {
+      notes_.push_back(Sentence(placed));
+      continue;
+    }
+    DropLayout(recipe);
+    return placed;
+  }
+  return absl::OkStatus();
+}
+
+void PatternJob::DropLayout(const std::string& recipe) {
+  pattern_->DropLayout(recipe);
+  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
+    matrix->DropLayout(recipe);
+  }
+}
+
+void PatternJob::Activate(const Plan& plan) {
+  pattern_->plans().Replace(
+      std::make_shared<const ActivePlan>(ActivePlan{plan, pattern_->FindLayout(plan.recipe)}));
+}
+
+void PatternJob::DropUnusedLayouts() {
+  std::set<std::string> used;
+  for (const auto& active : pattern_->plans().List()) used.insert(active->plan.recipe);
+  for (const Pattern::BuiltEntry& entry : pattern_->Layouts()) {
+    const std::string recipe = entry.layout->recipe;
+    if (used.contains(recipe)) continue;
+    DropLayout(recipe);
+    const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
+    if (!dropped.ok()) notes_.push_back(Sentence(dropped));
+  }
+}
+
+std::string PatternJob::Detail() const {
+  std::vector<std::string> sentences;
+  for (const auto& active : pattern_->plans().List()) {
+    const Plan& plan = active->plan;
+    sentences.push_back(
+        plan.recipe == kCsr
+            ? fmt::format("{}: {}", ToString(plan.problem_class), plan.reason)
+            : fmt::format("{}: {} {}", ToString(plan.problem_class), plan.recipe, plan.reason));
+  }
+  sentences.insert(sentences.end(), notes_.begin(), notes_.end());
+  return fmt::format("{}", fmt::join(sentences, ". "));
+}
+
+}  // namespace sparsed::engine

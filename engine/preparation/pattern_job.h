@@ -1,0 +1,125 @@
+// One preparation: what is done for a pattern, from features to plans, on a worker's thread.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/catalog/catalog.h"
+#include "engine/execution/executor.h"
+#include "engine/memory/budget.h"
+#include "engine/observer.h"
+#include "engine/planning/trial.h"
+#include "engine/preparation/layout_builder.h"
+#include "engine/preparation/preparation.h"
+#include "engine/preparation/progress.h"
+#include "engine/store/store.h"
+
+namespace sparsed::engine {
+
+/// What jobs work with; outlives them.
+struct JobRooms {
+  Catalog& catalog;
+  Store& store;
+  Budget& budget;
+  Executor& executor;
+  Observer& observer;
+  const PreparationOptions& options;
+};
+
+/// What the store has of a pattern's preparation.
+struct StoredPreparation {
+  std::vector<LayoutRecord> layouts;
+  std::vector<PlanRecord> plans;
+  PreparationRecord record;
+};
+
+/// Used by one thread. What it publishes is usable at once: a layout has the values of every matrix
+/// of the pattern before a plan names it.
+class PatternJob {
+ public:
+  PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
+             const std::atomic<bool>& stop);
+
+  /// Reads back the layouts that stored plans use and activates the plans. A layout that is damaged
+  /// is built again. Returns the classes whose plans are lost. Errors: CANCELLED, DATA_LOSS (the
+  /// pattern itself).
+  absl::StatusOr<std::set<ProblemClass>> Restore(const StoredPreparation& stored);
+  /// Tries candidates for each class, makes the fastest its plan, keeps what plans use and stores
+  /// it. What fails for one candidate is a note. Errors: CANCELLED, DATA_LOSS (the pattern, or a
+  /// matrix's values).
+  absl::Status Prepare(const std::set<ProblemClass>& classes);
+
+  /// What this job found out, for people: what each plan of the pattern brings, what was tried and
+  /// dropped, what failed.
+  std::string Detail() const;
+  /// This job has something to say besides the plans.
+  bool has_notes() const { return !notes_.empty(); }
+  /// Of this job and earlier ones of the pattern.
+  double seconds() const { return progress_.seconds(); }
+
+ private:
+  /// A layout and a kernel that were tried.
+  struct Tried {
+    std::shared_ptr<const Layout> layout;
+    std::string kernel;
+    TrialTimes times;
+  };
+  struct Outcome {
+    std::string recipe, kernel;
+    double speedup = 0;
+  };
+  /// The trials of one class.
+  struct Contest {
+    MatrixLease matrix;
+    Plan plain;  ///< the default: the class, plain CSR and its first kernel
+    std::unique_ptr<Trial> trial;
+    int64_t k = 0;              ///< that is timed
+    double share_ms = 0;        ///< of the class's budget, for each contender
+    std::string reason;         ///< for the choice of candidates
+    double baseline_ms = 0;     ///< 0: not run yet
+    std::optional<Tried> best;  ///< none: plain CSR
+    std::vector<Outcome> tried;
+  };
+
+  MatrixLease MatrixOf(ElementType type) const;
+  absl::Status LoadCsr();
+
+  /// `last`: no later class will want the layouts that lose.
+  absl::Status TryClass(const ProblemClass& problem_class, bool last);
+  absl::Status TryCandidates(Contest& contest, bool last);
+  /// Runs the layout's kernels; those of plain CSR except the baseline's own.
+  absl::Status TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout);
+  absl::Status TryBaseline(Contest& contest);
+  void Measured(const Contest& contest, const std::string& recipe, const std::string& kernel,
+                double median_ms, int runs);
+  /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
+  void Decide(Contest& contest);
+
+  /// Gives the pattern a layout, with the values of all its matrices. RESOURCE_EXHAUSTED leaves
+  /// nothing behind.
+  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds);
+  void DropLayout(const std::string& recipe);
+  void Activate(const Plan& plan);
+  void DropUnusedLayouts();
+  void StoreOutcome(const std::set<ProblemClass>& classes);
+  absl::StatusOr<LayoutBuilder::Built> ReadOrRebuild(const StoredPreparation& stored,
+                                                     const std::string& recipe);
+
+  const JobRooms& rooms_;
+  const std::shared_ptr<Pattern> pattern_;
+  const std::atomic<bool>& stop_;
+  Progress progress_;
+  std::shared_ptr<const Layout> csr_;
+  std::optional<LayoutBuilder> builder_;
+  std::set<std::string> unstored_;  ///< recipes of layouts that this job built and added
+  std::vector<std::string> notes_;
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,156 @@
+// What a preparation writes to the store, and how it is brought back.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "engine/planning/candidates.h"
+#include "engine/preparation/pattern_job.h"
+#include "kernels/formats/csr.h"
+
+namespace sparsed::engine {
+namespace {
+
+Plan FromRecord(const PlanRecord& record, const ProblemClass& problem_class) {
+  return {problem_class,      record.recipe,  record.kernel,
+          record.baseline_ms, record.plan_ms, record.reason};
+}
+
+PlanRecord ToRecord(const std::string& pattern_hash, const Plan& plan) {
+  return {pattern_hash,     ToString(plan.problem_class),
+          plan.recipe,      plan.kernel,
+          plan.baseline_ms, plan.plan_ms,
+          plan.reason};
+}
+
+/// For questions about kernels: plain CSR need not be read from the disk for them.
+std::shared_ptr<const Layout> PlainCsrWithoutArrays(const Pattern& pattern) {
+  auto layout = std::make_shared<Layout>();
+  layout->kind = layout->recipe = kCsr;
+  layout->rows = pattern.rows();
+  layout->cols = pattern.cols();
+  layout->nnz = layout->value_slots = pattern.nnz();
+  return layout;
+}
+
+bool HasKernel(const Plan& plan, const Layout& layout) {
+  const ProblemClass& c = plan.problem_class;
+  const auto kernels =
+      KernelsFor({c.operation, c.transposed, c.type, c.k_bucket, c.device}, layout);
+  return std::ranges::find(kernels, plan.kernel) != kernels.end();
+}
+
+}  // namespace
+
+absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparation& stored) {
+  std::set<ProblemClass> lost, rewritten;
+  std::map<std::string, std::vector<Plan>> by_recipe;
+  for (const PlanRecord& record : stored.plans) {
+    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
+    if (c) by_recipe[record.recipe].push_back(FromRecord(record, *c));
+  }
+  int64_t done = 0;
+  for (const auto& [recipe, plans] : by_recipe) {
+    progress_.At("restore", done++, static_cast<int64_t>(by_recipe.size()));
+    absl::Status status;
+    if (recipe != kCsr) {
+      absl::StatusOr<LayoutBuilder::Built> built = ReadOrRebuild(stored, recipe);
+      if (absl::IsCancelled(built.status()) || absl::IsDataLoss(built.status())) {
+        return built.status();
+      }
+      status = built.status();
+      if (status.ok()) status = AddLayout(built->layout, built->seconds);
+    }
+    std::shared_ptr<const Layout> layout = pattern_->FindLayout(recipe);
+    if (recipe == kCsr) layout = PlainCsrWithoutArrays(*pattern_);
+    if (!status.ok()) {
+      notes_.push_back(
+          fmt::format("{} could not be restored: {}", recipe, std::string(status.message())));
+    }
+    for (const Plan& plan : plans) {
+      // Another build of the program may have other kernels.
+      if (status.ok() && HasKernel(plan, *layout)) {
+        Activate(plan);
+        if (unstored_.contains(recipe)) rewritten.insert(plan.problem_class);
+      } else {
+        lost.insert(plan.problem_class);
+      }
+    }
+  }
+  progress_.Leave();
+  if (!rewritten.empty()) StoreOutcome(rewritten);
+  return lost;
+}
+
+absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,
+                                                               const std::string& recipe) {
+  const auto record = std::ranges::find_if(
+      stored.layouts, [&](const LayoutRecord& r) { return r.layout.recipe == recipe; });
+  if (record != stored.layouts.end()) {
+    absl::StatusOr<Layout> layout =
+        rooms_.store.ReadLayout(*record, rooms_.budget.Source(MemoryUse::kLayouts), &stop_);
+    if (layout.ok()) {
+      return LayoutBuilder::Built{std::make_shared<Layout>(*std::move(layout)),
+                                  record->build_seconds, ""};
+    }
+    if (!absl::IsDataLoss(layout.status())) return layout.status();
+    rooms_.observer.OnDamage(std::string(layout.status().message()));
+    notes_.push_back(fmt::format("built again: {}", std::string(layout.status().message())));
+    absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
+    if (!dropped.ok()) return absl::InternalError(std::string(dropped.message()));
+  }
+  if (absl::Status s = LoadCsr(); !s.ok()) return s;
+  absl::StatusOr<LayoutBuilder::Built> built = builder_->Build(recipe);
+  if (!built.ok()) return built.status();
+  if (built->layout == nullptr) return absl::NotFoundError(built->note);
+  absl::Status moved = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built->layout);
+  if (!moved.ok()) return moved;
+  unstored_.insert(recipe);
+  return built;
+}
+
+void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
+  progress_.At("store", 0, 0);
+  for (const Pattern::BuiltEntry& entry : pattern_->Layouts()) {
+    const std::string& recipe = entry.layout->recipe;
+    if (!unstored_.contains(recipe)) continue;
+    absl::Status stored =
+        rooms_.store.PutLayout(pattern_->hash(), *entry.layout, entry.build_seconds, &stop_)
+            .status();
+    if (stored.ok()) {
+      unstored_.erase(recipe);
+    } else {
+      notes_.push_back(
+          fmt::format("{} is used but not stored: {}", recipe, std::string(stored.message())));
+    }
+  }
+  std::vector<PlanRecord> plans;
+  for (const auto& active : pattern_->plans().List()) {
+    const Plan& plan = active->plan;
+    if (classes.contains(plan.problem_class) && !unstored_.contains(plan.recipe)) {
+      plans.push_back(ToRecord(pattern_->hash(), plan));
+    }
+  }
+  const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  std::vector<MeasurementRecord> measurements;
+  for (const Measurement& m : pattern_->measurements()) {
+    if (!classes.contains(m.problem_class)) continue;
+    measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
+                            m.device, m.median_ms, m.runs, now});
+  }
+  absl::Status stored = rooms_.store.PutPlans(plans);
+  if (stored.ok()) stored = rooms_.store.PutMeasurements(measurements);
+  // NOT_FOUND: the pattern has been deleted meanwhile.
+  if (!stored.ok() && !absl::IsNotFound(stored)) {
+    notes_.push_back(
+        fmt::format("plans are used but not stored: {}", std::string(stored.message())));
+  }
+  progress_.Leave();
+}
+
+}  // namespace sparsed::engine
