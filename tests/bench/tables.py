@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Makes docs/results-cpu.md from the raw results of tests/bench/run_cpu.
+
+usage: tables.py RESULTS_DIR OUT.md
+"""
+
+import json
+import math
+import pathlib
+import sys
+
+
+def lines(path):
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def geomean(values):
+    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else float("nan")
+
+
+def table(headers, rows):
+    out = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    out += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(out) + "\n"
+
+
+def ms(value):
+    return f"{value:.3g}"
+
+
+def operation(line):
+    return line["op"] + ("^T" if line["transposed"] else "")
+
+
+def recipe(line):
+    return line["plan"].split(" / ")[0]
+
+
+def summary(plans):
+    rows = []
+    for op, rival in (("spmm", "Eigen"), ("spmm^T", "Eigen on a transposed copy"), ("sddmm", "plain loops")):
+        for threads in sorted({p["threads"] for p in plans}):
+            for k in sorted({p["k"] for p in plans}):
+                chosen = [p for p in plans if operation(p) == op and p["threads"] == threads and p["k"] == k]
+                if not chosen:
+                    continue
+                worst = min(chosen, key=lambda p: p["ratio"])
+                slower = sum(p["ratio"] < 1 for p in chosen)
+                rows.append([op, rival, threads, k, len(chosen), f"{geomean([p['ratio'] for p in chosen]):.2f}",
+                             f"{worst['ratio']:.2f} ({worst['matrix']})", slower])
+    return table(["operation", "beside", "threads", "K", "matrices", "geometric mean", "least", "slower"], rows)
+
+
+def main_job(plans, threads, k):
+    by_matrix = {}
+    for p in plans:
+        if p["threads"] == threads and p["k"] == k:
+            by_matrix.setdefault(p["matrix"], {})[operation(p)] = p
+    rows = []
+    for matrix in sorted(by_matrix):
+        ops = by_matrix[matrix]
+        any_op = next(iter(ops.values()))
+        row = [matrix, any_op["nnz"]]
+        for op in ("spmm", "spmm^T", "sddmm"):
+            p = ops.get(op)
+            if p is None:
+                row += ["", ""]
+                continue
+            row += [f"`{recipe(p)}`", f"{ms(p['baseline_ms'])} / {ms(p['plan_ms'])}" if p["baseline_ms"] else
+                    f"- / {ms(p['plan_ms'])}"]
+        row.append(f"{any_op['preparation_s']:.2f}")
+        rows.append(row)
+    return table(["matrix", "nonzeros", "SpMM layout", "ms before / after", "SpMM^T layout", "ms before / after",
+                  "SDDMM layout", "ms before / after", "preparation s"], rows)
+
+
+def gains(plans):
+    rows = []
+    for op in ("spmm", "spmm^T", "sddmm"):
+        chosen = [p for p in plans if operation(p) == op and p["threads"] == max(q["threads"] for q in plans)]
+        changed = [p for p in chosen if recipe(p) != "csr" and p["baseline_ms"]]
+        if chosen:
+            rows.append([op, len(chosen), len(changed),
+                         f"{geomean([p['baseline_ms'] / p['plan_ms'] for p in changed]):.2f}" if changed else "-"])
+    return table(["operation", "plans", "not plain CSR", "their gain over plain CSR, geometric mean"], rows)
+
+
+def spgemm(results):
+    measured = [r for r in results if "ratio" in r]
+    rows = [[r["matrix"], r["threads"], f"{r['products']:,}", f"{r['nnz_c']:,}", ms(r["ms"]["cpu.csr.row_groups"]),
+             ms(r["ms"]["graphblas"]), f"{r['ratio']:.2f}"] for r in measured]
+    head = ""
+    for threads in sorted({r["threads"] for r in measured}):
+        ratios = [r["ratio"] for r in measured if r["threads"] == threads]
+        head += (f"- {threads} thread{'s' if threads > 1 else ''}: geometric mean {geomean(ratios):.2f}, least {min(ratios):.2f}, "
+                 f"{sum(r < 1 for r in ratios)} of {len(ratios)} slower\n")
+    return head + "\n" + table(["matrix", "threads", "products", "nonzeros of C", "ours ms", "GraphBLAS ms", "ratio"], rows)
+
+
+def service(results):
+    out = []
+    for r in results:
+        if r["bench"] == "streaming":
+            out.append(f"- {r['megabytes_each_way']} MB in and {r['megabytes_each_way']} MB out over loopback: "
+                       f"{r['ratio']:.2f} times a bare gRPC stream of the same bytes (median of {r['runs']}; "
+                       f"kernel {r['kernel_ms']:.1f} ms of {r['ours_ms']:.1f} ms)")
+        elif r["bench"] == "latency":
+            where = "a Unix socket" if r["server"].startswith("unix:") else "loopback TCP"
+            out.append(f"- 1,000 rows, K = 16, operand in the request, over {where}: {r['p50_ms']:.3f} ms at the median, "
+                       f"{r['p99_ms']:.3f} ms at the 99th percentile")
+        elif r["bench"] == "soak":
+            out.append(f"- {r['clients']} clients for {r['seconds']:.0f} s: {r['requests']:,} requests, {r['errors']} errors, "
+                       f"{r['least_by_a_client']} to {r['most_by_a_client']} a client, memory "
+                       f"{r['memory_before']:,} bytes before and {r['memory_after']:,} after")
+    return "\n".join(out) + "\n"
+
+
+def preparation(results):
+    rows = []
+    for r in results:
+        if "recipe" not in r or "peak_over_csr" not in r:
+            continue
+        rows.append([r["matrix"], f"{r['nnz']:,}", f"`{r['recipe']}`", f"{r['seconds']:.2f}", f"{r['peak_over_csr']:.2f}"])
+    return table(["matrix", "nonzeros", "recipe", "seconds", "peak memory over CSR"], rows)
+
+
+def main():
+    results, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    plans = lines(results / "plans.jsonl")
+    text = ["# Results on the CPU device", "",
+            "Made by `tests/bench/run_cpu` from the raw results in `docs/results/cpu`; medians, and ratios within one run, rivals "
+            "taking turns. Times depend on the machine, ratios less so. f32, row-major.", ""]
+    if plans:
+        text += ["## Plans that the service chose by itself, beside others", "", summary(plans),
+                 "What layouts other than plain CSR brought (two threads, all widths):", "", gains(plans),
+                 "## The main job on every matrix", "",
+                 "Two threads, K = 128. Before: plain CSR with its own kernel (0-copy, for SpMM^T the scatter kernel), as the trial measured it. "
+                 "After: the plan in use. Preparation covers all nine classes that the bench asked for.", "",
+                 main_job(plans, max(p["threads"] for p in plans), 128)]
+    if (results / "spgemm.jsonl").exists():
+        text += ["## SpGEMM beside SuiteSparse:GraphBLAS", "", "C = S S (S S^T if S is not square), rows sorted, allocation included.", "",
+                 spgemm(lines(results / "spgemm.jsonl"))]
+    if (results / "preparation.jsonl").exists():
+        text += ["## Preparation", "", preparation(lines(results / "preparation.jsonl"))]
+    if (results / "service.jsonl").exists():
+        text += ["## The way of the bytes", "", service(lines(results / "service.jsonl"))]
+    out.write_text("\n".join(text))
+
+
+if __name__ == "__main__":
+    main()
