@@ -56,12 +56,14 @@ StageRecord Telemetry::Begin(Op op, std::string tenant, std::string subject) {
   record.op = op;
   record.tenant = std::move(tenant);
   record.subject = std::move(subject);
+  ++in_flight_;
   metrics_.Begin(op);
   return record;
 }
 
 void Telemetry::End(StageRecord record) {
-  record.total_ns = NanosecondsSince(record.begun);
+  if (record.total_ns == 0) record.total_ns = NanosecondsSince(record.begun);
+  --in_flight_;
   metrics_.End(record);
   LogRequest(record);
   const std::lock_guard lock(mutex_);

@@ -1,6 +1,8 @@
 // Where records of requests go: metrics, log, the status page's list.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <string>
@@ -24,14 +26,18 @@ class Telemetry {
 
   /// The record of a request that begins now.
   StageRecord Begin(Op op, std::string tenant, std::string subject);
-  /// The request ended as `record.status` says; once for each Begin.
+  /// The request ended as `record.status` says, now or after `record.total_ns`; once for each
+  /// Begin.
   void End(StageRecord record);
 
+  /// Requests that began and have not ended.
+  int64_t in_flight() const { return in_flight_; }
   /// Newest first, at most 50.
   std::vector<RecentRequest> Recent() const;
 
  private:
   Metrics metrics_;
+  std::atomic<int64_t> in_flight_ = 0;
   mutable std::mutex mutex_;
   std::deque<RecentRequest> recent_;
 };

@@ -1,0 +1,57 @@
+#include "engine/engine.h"
+#include "server/rpc/reactors.h"
+#include "server/rpc/unary.h"
+#include "sparsed/v1/buffers.grpc.pb.h"
+
+namespace sparsed::server {
+namespace {
+
+using Streams = v1::Buffers::WithRawCallbackMethod_Put<
+    v1::Buffers::WithRawCallbackMethod_Get<v1::Buffers::Service>>;
+using Service =
+    v1::Buffers::WithCallbackMethod_Delete<v1::Buffers::WithCallbackMethod_List<Streams>>;
+
+class BuffersService final : public Service {
+ public:
+  explicit BuffersService(const ServiceContext& service) : service_(service) {}
+
+  BytesReadReactor* Put(grpc::CallbackServerContext* context, grpc::ByteBuffer* response) override {
+    return StartPutBuffer(service_, context, response);
+  }
+  BytesWriteReactor* Get(grpc::CallbackServerContext* context,
+                         const grpc::ByteBuffer* request) override {
+    return StartGetBuffer(service_, context, *request);
+  }
+
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const v1::ListBuffersRequest* request,
+                                 v1::ListBuffersReply* reply) override {
+    return Answer(
+        Op::kListBuffers, service_, context, request->prefix(), [&](const std::string& tenant) {
+          for (const auto& held : service_.engine.dense().List(tenant, request->prefix())) {
+            *reply->add_buffers() = ToBufferInfo(*held);
+          }
+          return absl::OkStatus();
+        });
+  }
+
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
+                                   const v1::DeleteBufferRequest* request,
+                                   v1::DeleteBufferReply* /*reply*/) override {
+    return AnswerOnWorker(Op::kDeleteBuffer, service_, context, request->name(),
+                          [this, name = request->name()](const std::string& tenant) {
+                            return service_.engine.dense().Delete(tenant, name);
+                          });
+  }
+
+ private:
+  const ServiceContext& service_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeBuffersService(const ServiceContext& context) {
+  return std::make_unique<BuffersService>(context);
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,79 @@
+#include "engine/engine.h"
+#include "server/rpc/live_streams.h"
+#include "server/rpc/reactors.h"
+#include "server/rpc/unary.h"
+#include "sparsed/v1/catalog.grpc.pb.h"
+
+namespace sparsed::server {
+namespace {
+
+using Streams = v1::Catalog::WithRawCallbackMethod_Upload<
+    v1::Catalog::WithRawCallbackMethod_UpdateValues<v1::Catalog::WithRawCallbackMethod_Download<
+        v1::Catalog::WithCallbackMethod_Watch<v1::Catalog::Service>>>>;
+using Service = v1::Catalog::WithCallbackMethod_Get<
+    v1::Catalog::WithCallbackMethod_List<v1::Catalog::WithCallbackMethod_Delete<Streams>>>;
+
+class CatalogService final : public Service {
+ public:
+  explicit CatalogService(const ServiceContext& service) : service_(service) {}
+
+  BytesBidiReactor* Upload(grpc::CallbackServerContext* context) override {
+    return StartUpload(service_, context);
+  }
+  BytesReadReactor* UpdateValues(grpc::CallbackServerContext* context,
+                                 grpc::ByteBuffer* response) override {
+    return StartUpdateValues(service_, context, response);
+  }
+  BytesWriteReactor* Download(grpc::CallbackServerContext* context,
+                              const grpc::ByteBuffer* request) override {
+    return StartDownload(service_, context, *request);
+  }
+  grpc::ServerWriteReactor<v1::WatchReply>* Watch(grpc::CallbackServerContext* context,
+                                                  const v1::WatchRequest* request) override {
+    return StartWatch(service_, context, *request);
+  }
+
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
+                                const v1::GetMatrixRequest* request,
+                                v1::MatrixInfo* reply) override {
+    return Answer(Op::kGet, service_, context, request->name(), [&](const std::string& tenant) {
+      const auto matrix = service_.engine.catalog().Find(tenant, request->name());
+      if (matrix.ok()) *reply = ToMatrixInfo(**matrix);
+      return matrix.status();
+    });
+  }
+
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const v1::ListMatricesRequest* request,
+                                 v1::ListMatricesReply* reply) override {
+    return Answer(Op::kList, service_, context, request->prefix(), [&](const std::string& tenant) {
+      for (const auto& matrix : service_.engine.catalog().List(tenant, request->prefix())) {
+        *reply->add_matrices() = ToMatrixInfo(*matrix);
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
+                                   const v1::DeleteMatrixRequest* request,
+                                   v1::DeleteMatrixReply* /*reply*/) override {
+    return AnswerOnWorker(Op::kDelete, service_, context, request->name(),
+                          [this, name = request->name()](const std::string& tenant) {
+                            const absl::Status status =
+                                service_.engine.catalog().Delete(tenant, name);
+                            if (status.ok()) service_.live_streams.MatrixChanged(tenant, name);
+                            return status;
+                          });
+  }
+
+ private:
+  const ServiceContext& service_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeCatalogService(const ServiceContext& context) {
+  return std::make_unique<CatalogService>(context);
+}
+
+}  // namespace sparsed::server

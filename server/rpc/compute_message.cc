@@ -1,0 +1,133 @@
+#include "server/rpc/compute_message.h"
+
+#include <fmt/format.h>
+
+#include "server/rpc/convert.h"
+#include "sparsed/v1/compute.pb.h"
+
+namespace sparsed::server {
+namespace {
+
+absl::StatusOr<engine::OperandSpec> ToOperand(std::string_view what, const v1::Operand& message) {
+  engine::OperandSpec operand;
+  if (message.has_shape()) {
+    auto shape = ToShape(fmt::format("{}.shape", what), message.shape());
+    if (!shape.ok()) return shape.status();
+    operand.shape = *shape;
+  }
+  switch (message.source_case()) {
+    case v1::Operand::kStreamArray:
+      operand.stream_array = message.stream_array();
+      if (!operand.shape.has_value()) {
+        return absl::InvalidArgumentError(
+            fmt::format("operand {} comes in the stream, but its shape is missing", what));
+      }
+      return operand;
+    case v1::Operand::kBuffer:
+      if (message.buffer().empty()) break;
+      operand.held = message.buffer();
+      return operand;
+    case v1::Operand::SOURCE_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("operand {} has neither a stream_array nor the name of a buffer", what));
+}
+
+absl::StatusOr<std::string> ToDestination(const v1::Destination& message) {
+  if (message.place_case() != v1::Destination::kBuffer) return std::string();
+  if (message.buffer().empty()) {
+    return absl::InvalidArgumentError("the destination's buffer has no name");
+  }
+  return message.buffer();
+}
+
+absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpmmStart& start) {
+  engine::SpmmSpec spec;
+  spec.tenant = tenant;
+  spec.matrix = start.matrix();
+  spec.transpose = start.transpose();
+  spec.alpha = start.has_alpha() ? start.alpha() : 1;
+  spec.beta = start.beta();
+  spec.timeout_ns = start.timeout_ns();
+  spec.result_leading_dimension = start.result_leading_dimension();
+  auto b = ToOperand("b", start.b());
+  if (!b.ok()) return b.status();
+  spec.b = *std::move(b);
+  if (spec.beta != 0) {
+    auto accumulate = ToOperand("accumulate", start.accumulate());
+    if (!accumulate.ok()) return accumulate.status();
+    spec.accumulate = *std::move(accumulate);
+  }
+  auto result = ToDestination(start.result());
+  if (!result.ok()) return result.status();
+  spec.result_held = *std::move(result);
+  return spec;
+}
+
+absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SddmmStart& start) {
+  engine::SddmmSpec spec;
+  spec.tenant = tenant;
+  spec.matrix = start.matrix();
+  spec.unscaled = start.unscaled();
+  spec.timeout_ns = start.timeout_ns();
+  auto a = ToOperand("a", start.a());
+  if (!a.ok()) return a.status();
+  spec.a = *std::move(a);
+  auto b = ToOperand("b", start.b());
+  if (!b.ok()) return b.status();
+  spec.b = *std::move(b);
+  auto result = ToDestination(start.result());
+  if (!result.ok()) return result.status();
+  spec.result_held = *std::move(result);
+  return spec;
+}
+
+absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpgemmStart& start) {
+  engine::SpgemmSpec spec;
+  spec.tenant = tenant;
+  spec.left = start.left();
+  spec.right = start.right();
+  spec.keep_as = start.keep_as();
+  spec.replace = start.replace();
+  spec.count_first = start.count_first();
+  spec.timeout_ns = start.timeout_ns();
+  return spec;
+}
+
+const std::string& Subject(const v1::SpmmStart& start) { return start.matrix(); }
+const std::string& Subject(const v1::SddmmStart& start) { return start.matrix(); }
+const std::string& Subject(const v1::SpgemmStart& start) { return start.left(); }
+
+template <typename Request>
+absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const grpc::ByteBuffer& bytes) {
+  auto frame = wire::Decode<Request>(bytes);
+  if (!frame.ok()) return frame.status();
+  if (auto* chunk = std::get_if<wire::ChunkView>(&*frame)) return std::move(*chunk);
+  const Request& request = std::get<Request>(*frame);
+  switch (request.part_case()) {
+    case Request::kStart:
+      return ComputeStart{request.start().request_id(), Subject(request.start()),
+                          ToSpec(tenant, request.start())};
+    case Request::kCancel:
+      return ComputeCancel{request.cancel().request_id()};
+    default:
+      return absl::InvalidArgumentError("a message is neither start, cancel nor chunk");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ComputeMessage> DecodeComputeMessage(Op op, const std::string& tenant,
+                                                    const grpc::ByteBuffer& bytes) {
+  switch (op) {
+    case Op::kSpmm:
+      return Decode<v1::SpmmRequest>(tenant, bytes);
+    case Op::kSddmm:
+      return Decode<v1::SddmmRequest>(tenant, bytes);
+    default:
+      return Decode<v1::SpgemmRequest>(tenant, bytes);
+  }
+}
+
+}  // namespace sparsed::server

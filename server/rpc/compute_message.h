@@ -1,0 +1,34 @@
+// Messages of the compute streams, parsed: the same three kinds for every operation.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "engine/execution/call.h"
+#include "proto/wire/chunk_codec.h"
+#include "server/telemetry/stage_record.h"
+
+namespace sparsed::server {
+
+using ComputeSpec = std::variant<engine::SpmmSpec, engine::SddmmSpec, engine::SpgemmSpec>;
+
+struct ComputeStart {
+  uint64_t request_id = 0;
+  std::string subject;               ///< S's name
+  absl::StatusOr<ComputeSpec> spec;  ///< or what is wrong with this request
+};
+struct ComputeCancel {
+  uint64_t request_id = 0;
+};
+using ComputeMessage = std::variant<ComputeStart, ComputeCancel, wire::ChunkView>;
+
+/// A message of the stream of `op` (kSpmm, kSddmm, kSpgemm). INVALID_ARGUMENT if it is malformed,
+/// which ends the stream.
+absl::StatusOr<ComputeMessage> DecodeComputeMessage(Op op, const std::string& tenant,
+                                                    const grpc::ByteBuffer& bytes);
+
+}  // namespace sparsed::server

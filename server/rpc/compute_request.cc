@@ -1,0 +1,121 @@
+#include "server/rpc/compute_request.h"
+
+#include "proto/wire/chunk_codec.h"
+#include "server/rpc/compute_stream.h"
+#include "server/rpc/convert.h"
+
+namespace sparsed::server {
+
+void ComputeRequest::OnBegin(engine::CallBegin begin) {
+  stream_.Queue(*this, [&] { QueueBegin(std::move(begin)); });
+}
+
+void ComputeRequest::OnArray(uint32_t index, Array array) {
+  stream_.Queue(*this, [&] { QueueArray(index, std::move(array)); });
+}
+
+void ComputeRequest::OnBlock(engine::ResultBlock block) {
+  stream_.Queue(*this, [&] { QueueBlock(std::move(block)); });
+}
+
+void ComputeRequest::OnEnd(engine::CallEnd end) { stream_.QueueEnd(*this, std::move(end)); }
+
+void ComputeRequest::QueueBegin(engine::CallBegin begin) {
+  v1::ComputeReply reply;
+  v1::Begin& message = *reply.mutable_begin();
+  message.set_request_id(id_);
+  message.set_plan(begin.plan);
+  message.set_nnz(begin.nnz);
+  message.set_rows(begin.rows);
+  message.set_cols(begin.cols);
+  for (const engine::ArrayFacts& array : begin.arrays) {
+    AddArrayHeader(array.name, array.type, array.length, *message.mutable_arrays());
+  }
+  queue_.emplace_back(std::move(reply));
+}
+
+void ComputeRequest::QueueChunks(uint32_t index, uint64_t offset, Array array) {
+  if (array.bytes() > 0) queue_.emplace_back(ArrayChunks(id_, index, offset, std::move(array)));
+}
+
+void ComputeRequest::QueueArray(uint32_t index, Array array) {
+  QueueChunks(index, 0, std::move(array));
+}
+
+void ComputeRequest::QueueBlock(engine::ResultBlock block) {
+  holds_credit = true;
+  v1::ComputeReply reply;
+  v1::RowBlock& message = *reply.mutable_block();
+  message.set_request_id(id_);
+  message.set_row_begin(block.rows.begin);
+  message.set_rows(block.rows.end - block.rows.begin);
+  message.set_nnz_begin(block.nnz_begin);
+  message.set_nnz(block.column_indices.length);
+  queue_.emplace_back(std::move(reply));
+  const auto offset = [](int64_t element, const Array& array) {
+    return static_cast<uint64_t>(element) * SizeOf(array.type);
+  };
+  const uint64_t offsets_at = offset(block.rows.begin + 1, block.row_offsets);
+  const uint64_t columns_at = offset(block.nnz_begin, block.column_indices);
+  const uint64_t values_at = offset(block.nnz_begin, block.values);
+  QueueChunks(0, offsets_at, std::move(block.row_offsets));
+  QueueChunks(1, columns_at, std::move(block.column_indices));
+  QueueChunks(2, values_at, std::move(block.values));
+}
+
+void ComputeRequest::QueueEnd(engine::CallEnd end) {
+  ended = true;
+  call_.reset();
+  record_[Phase::kQueue] = end.timings.queue_ns;
+  record_[Phase::kToDevice] = end.timings.to_device_ns;
+  record_[Phase::kKernel] = end.timings.kernel_ns;
+  record_[Phase::kFromDevice] = end.timings.from_device_ns;
+  record_.status = end.status;
+  if (!end.status.ok()) record_.held_bytes_in = record_.held_bytes_out = 0;
+  queue_.emplace_back(std::move(end));
+}
+
+ComputeWrite ComputeRequest::TakeNext() {
+  ComputeWrite write;
+  Queued& next = queue_.front();
+  if (auto* chunks = std::get_if<ArrayChunks>(&next)) {
+    if (!sent_data_) {
+      sent_data_ = true;
+      first_data_ = StageRecord::Clock::now();
+    }
+    write.bytes = chunks->Next(&write.data_bytes);
+    record_.stream_bytes_out += write.data_bytes;
+    if (!chunks->done()) return write;
+  } else if (const auto* end = std::get_if<engine::CallEnd>(&next)) {
+    write.is_end = true;
+    write.bytes = EncodeEnd(*end);
+  } else {
+    write.bytes = wire::Encode(std::get<v1::ComputeReply>(next));
+  }
+  queue_.pop_front();
+  return write;
+}
+
+grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
+  // All that came before has been written: a stream has one write outstanding.
+  if (sent_data_) record_[Phase::kSend] = NanosecondsSince(first_data_);
+  record_.total_ns = NanosecondsSince(record_.begun);
+
+  v1::ComputeReply reply;
+  v1::End& message = *reply.mutable_end();
+  message.set_request_id(id_);
+  ToProto(end.status, *message.mutable_status());
+  v1::Timings& timings = *message.mutable_timings();
+  timings.set_queue_ns(record_[Phase::kQueue]);
+  timings.set_receive_ns(record_[Phase::kReceive]);
+  timings.set_to_device_ns(record_[Phase::kToDevice]);
+  timings.set_kernel_ns(record_[Phase::kKernel]);
+  timings.set_from_device_ns(record_[Phase::kFromDevice]);
+  timings.set_send_ns(record_[Phase::kSend]);
+  timings.set_total_ns(record_.total_ns);
+  message.set_nnz(end.nnz);
+  message.set_version(end.version);
+  return wire::Encode(reply);
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,79 @@
+// One request of a compute stream: where its call's results go, and what it has yet to send.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <variant>
+
+#include "engine/execution/call.h"
+#include "server/rpc/array_chunks.h"
+#include "server/telemetry/stage_record.h"
+#include "sparsed/v1/compute.pb.h"
+
+namespace sparsed::server {
+
+class ComputeStream;
+
+/// A message ready to be written.
+struct ComputeWrite {
+  grpc::ByteBuffer bytes;
+  size_t data_bytes = 0;  ///< of a chunk
+  bool is_end = false;
+};
+
+/// The engine's lanes call the sink's methods; everything else, and every member, is guarded by the
+/// stream's lock. Kept alive by the stream, and by the call until its end.
+class ComputeRequest final : public engine::ResultSink {
+ public:
+  /// `stream` outlives the request's end.
+  ComputeRequest(ComputeStream& stream, uint64_t id, StageRecord record)
+      : stream_(stream), id_(id), record_(std::move(record)) {}
+
+  void OnBegin(engine::CallBegin begin) override;
+  void OnArray(uint32_t index, Array array) override;
+  void OnBlock(engine::ResultBlock block) override;
+  void OnEnd(engine::CallEnd end) override;
+
+  uint64_t id() const { return id_; }
+  StageRecord& record() { return record_; }
+  /// Null before the call was made and after it ended.
+  const std::shared_ptr<engine::Call>& call() const { return call_; }
+  void set_call(std::shared_ptr<engine::Call> call) { call_ = std::move(call); }
+
+  /// All operand bytes are here.
+  bool submitted = false;
+  /// The call was told to fail: its remaining chunks are not wanted.
+  bool failed = false;
+  /// The call has ended, or there never was one; the end message may still wait.
+  bool ended = false;
+  /// Blocks' bytes count against the call's credit until they are written.
+  bool holds_credit = false;
+
+  void QueueBegin(engine::CallBegin begin);
+  void QueueArray(uint32_t index, Array array);
+  void QueueBlock(engine::ResultBlock block);
+  /// Sets `ended`; from then on the record says how it went.
+  void QueueEnd(engine::CallEnd end);
+  void DropQueue() { queue_.clear(); }
+  bool has_queued() const { return !queue_.empty(); }
+  /// The next message; has_queued().
+  ComputeWrite TakeNext();
+
+ private:
+  using Queued = std::variant<v1::ComputeReply, ArrayChunks, engine::CallEnd>;
+  void QueueChunks(uint32_t index, uint64_t offset, Array array);
+  grpc::ByteBuffer EncodeEnd(const engine::CallEnd& end);
+
+  ComputeStream& stream_;
+  const uint64_t id_;
+  StageRecord record_;
+  std::shared_ptr<engine::Call> call_;
+  std::deque<Queued> queue_;
+  StageRecord::Clock::time_point first_data_;  ///< when the first result bytes were taken
+  bool sent_data_ = false;
+};
+
+}  // namespace sparsed::server

@@ -1,0 +1,352 @@
+#include "server/rpc/compute_stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/receive_chunk.h"
+#include "server/security/tenant.h"
+#include "server/telemetry/telemetry.h"
+
+namespace sparsed::server {
+namespace {
+
+constexpr size_t kRememberedFailures = 1024;
+
+/// Bytes of operands and results that stay here, for the record.
+void CountHeld(engine::Engine& engine, const ComputeSpec& spec, StageRecord& record) {
+  const auto bytes = [&](const std::string& name) -> uint64_t {
+    if (name.empty()) return 0;
+    const auto held = engine.dense().Find(record.tenant, name);
+    if (!held.ok()) return 0;
+    return static_cast<uint64_t>((*held)->shape.elements()) * SizeOf((*held)->shape.type);
+  };
+  if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
+    record.held_bytes_in =
+        bytes(spmm->b.held) + (spmm->accumulate.has_value() ? bytes(spmm->accumulate->held) : 0);
+    record.held_bytes_out = bytes(spmm->result_held);
+  } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
+    record.held_bytes_in = bytes(sddmm->a.held) + bytes(sddmm->b.held);
+    record.held_bytes_out = bytes(sddmm->result_held);
+  }
+}
+
+}  // namespace
+
+ComputeStream::ComputeStream(Op op, const ServiceContext& service,
+                             grpc::CallbackServerContext* context)
+    : op_(op),
+      service_(service),
+      context_(*context),
+      tenant_(TenantOf(*context)),
+      max_requests_(static_cast<size_t>(service.config.max_requests_per_stream)) {
+  if (service_.live_streams.Add(this)) {
+    StartRead(&in_);
+  } else {
+    OnDrain();
+  }
+}
+
+void ComputeStream::OnReadDone(bool ok) {
+  if (!ok) return OnReadsDone();
+  auto message = DecodeComputeMessage(op_, tenant_, in_);
+  in_.Clear();
+  const absl::Status status =
+      message.ok() ? Handle(*std::move(message)) : absl::Status(message.status());
+  Todo todo;
+  std::unique_lock lock(mutex_);
+  if (finished_) return;
+  if (!status.ok()) {
+    reads_done_ = true;
+    Abandon(status, todo);
+  } else if (refused_ > max_requests_) {
+    read_paused_ = true;
+  } else {
+    todo.read = true;
+  }
+  Proceed(lock, std::move(todo));
+}
+
+void ComputeStream::OnReadsDone() {
+  Todo todo;
+  std::unique_lock lock(mutex_);
+  if (finished_) return;
+  reads_done_ = true;
+  if (context_.IsCancelled()) Abandon(absl::CancelledError("the client is gone"), todo);
+  for (const auto& [id, request] : requests_) {
+    if (request->submitted || abandoned_) continue;
+    Stop(*request,
+         absl::InvalidArgumentError(
+             "the stream was closed before all bytes of the operands had come"),
+         todo);
+  }
+  Proceed(lock, std::move(todo));
+}
+
+void ComputeStream::OnWriteDone(bool ok) {
+  Todo todo;
+  std::unique_lock lock(mutex_);
+  writing_ = false;
+  todo.credit_of = std::move(credit_of_);
+  todo.credit = credit_;
+  if (!ok) Abandon(absl::CancelledError("the client is gone"), todo);
+  if (read_paused_ && refused_ <= max_requests_ && !finished_) {
+    read_paused_ = false;
+    todo.read = true;
+  }
+  Proceed(lock, std::move(todo));
+}
+
+void ComputeStream::OnCancel() {
+  Todo todo;
+  std::unique_lock lock(mutex_);
+  Abandon(absl::CancelledError("the client is gone"), todo);
+  Proceed(lock, std::move(todo));
+}
+
+void ComputeStream::OnDrain() {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  Proceed(lock, Todo());
+}
+
+void ComputeStream::OnDone() {
+  service_.live_streams.Remove(this);
+  delete this;
+}
+
+absl::Status ComputeStream::Handle(ComputeMessage message) {
+  if (auto* chunk = std::get_if<wire::ChunkView>(&message)) return Receive(*chunk);
+  if (auto* start = std::get_if<ComputeStart>(&message)) {
+    Start(std::move(*start));
+  } else {
+    Cancel(std::get<ComputeCancel>(message));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ComputeStream::Admit(const ComputeStart& start, Todo& todo) {
+  if (abandoned_) return status_;
+  if (draining_) return absl::UnavailableError("the server is shutting down");
+  const auto same = requests_.find(start.request_id);
+  if (same != requests_.end()) {
+    // Replies and chunks of two requests of one id cannot be told apart: the first ends, too.
+    absl::Status status = absl::InvalidArgumentError(
+        fmt::format("request id {} was still in flight when it was used again; both requests end",
+                    start.request_id));
+    Stop(*same->second, status, todo);
+    return status;
+  }
+  if (!start.spec.ok()) return start.spec.status();
+  if (requests_.size() >= max_requests_) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} requests are in flight on this stream, at most {} may be; wait for an end",
+                    requests_.size(), max_requests_));
+  }
+  return absl::OkStatus();
+}
+
+void ComputeStream::Start(ComputeStart start) {
+  auto request = std::make_shared<ComputeRequest>(
+      *this, start.request_id, service_.telemetry.Begin(op_, tenant_, start.subject));
+  {
+    Todo todo;
+    std::unique_lock lock(mutex_);
+    std::erase(recently_failed_, start.request_id);
+    if (absl::Status status = Admit(start, todo); !status.ok()) {
+      Refuse(request, std::move(status), todo);
+      return Proceed(lock, std::move(todo));
+    }
+    requests_.emplace(start.request_id, request);
+  }
+  CountHeld(service_.engine, *start.spec, request->record());
+  absl::StatusOr<std::shared_ptr<engine::Call>> call = std::visit(
+      [&](auto& spec) { return service_.engine.executor().Begin(std::move(spec), request); },
+      *start.spec);
+  if (!call.ok()) {
+    Todo todo;
+    std::unique_lock lock(mutex_);
+    requests_.erase(start.request_id);
+    Refuse(request, call.status(), todo);
+    return Proceed(lock, std::move(todo));
+  }
+  const bool complete = (*call)->complete();
+  {
+    Todo todo;
+    std::unique_lock lock(mutex_);
+    if (!request->ended) request->set_call(*call);
+    if (abandoned_) Stop(*request, status_, todo);
+    if (!todo.stop.empty()) return Proceed(lock, std::move(todo));
+  }
+  if (complete) Submit(*request, **call);
+}
+
+absl::Status ComputeStream::Receive(const wire::ChunkView& chunk) {
+  std::shared_ptr<ComputeRequest> request;
+  std::shared_ptr<engine::Call> call;
+  bool submitted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = requests_.find(chunk.request_id);
+    if (found == requests_.end()) {
+      if (std::count(recently_failed_.begin(), recently_failed_.end(), chunk.request_id) > 0) {
+        return absl::OkStatus();
+      }
+      return absl::InvalidArgumentError(
+          fmt::format("a chunk came for request {}, which is not in flight", chunk.request_id));
+    }
+    request = found->second;
+    if (request->ended || request->failed) return absl::OkStatus();
+    request->record().stream_bytes_in += chunk.size;
+    submitted = request->submitted;
+    call = request->call();
+  }
+  if (submitted && chunk.size == 0) return absl::OkStatus();
+  const absl::Status status =
+      submitted ? absl::InvalidArgumentError(fmt::format(
+                      "a chunk of array {} came after all operand bytes had come", chunk.array))
+                : ReceiveChunk(chunk, service_.config.max_chunk_bytes, *call);
+  if (!status.ok()) {
+    {
+      const std::lock_guard lock(mutex_);
+      request->failed = true;
+    }
+    call->Fail(status);
+  } else if (call->complete()) {
+    Submit(*request, *call);
+  }
+  return absl::OkStatus();
+}
+
+void ComputeStream::Submit(ComputeRequest& request, engine::Call& call) {
+  {
+    const std::lock_guard lock(mutex_);
+    request.submitted = true;
+    StageRecord& record = request.record();
+    if (record.stream_bytes_in > 0) record[Phase::kReceive] = NanosecondsSince(record.begun);
+  }
+  call.Submit();
+}
+
+void ComputeStream::Cancel(const ComputeCancel& cancel) {
+  std::shared_ptr<engine::Call> call;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = requests_.find(cancel.request_id);
+    if (found != requests_.end()) call = found->second->call();
+  }
+  if (call != nullptr) call->Cancel();
+}
+
+void ComputeStream::QueueEnd(ComputeRequest& request, engine::CallEnd end) {
+  Todo todo;
+  std::unique_lock lock(mutex_);
+  if (!end.status.ok()) RememberFailed(request.id());
+  const bool waits = request.has_queued();
+  request.QueueEnd(std::move(end));
+  if (abandoned_) {
+    todo.ended.push_back(request.record());
+    requests_.erase(request.id());
+  } else if (!waits) {
+    sending_.push_back(requests_.at(request.id()));
+  }
+  Proceed(lock, std::move(todo));
+}
+
+void ComputeStream::RememberFailed(uint64_t id) {
+  recently_failed_.push_back(id);
+  if (recently_failed_.size() > kRememberedFailures) recently_failed_.pop_front();
+}
+
+void ComputeStream::Refuse(const std::shared_ptr<ComputeRequest>& request, absl::Status status,
+                           Todo& todo) {
+  RememberFailed(request->id());
+  engine::CallEnd end;
+  end.status = std::move(status);
+  request->QueueEnd(std::move(end));
+  if (abandoned_) {
+    todo.ended.push_back(request->record());
+    return;
+  }
+  sending_.push_back(request);
+  ++refused_;
+}
+
+void ComputeStream::Stop(ComputeRequest& request, absl::Status status, Todo& todo) {
+  request.failed = true;
+  if (request.call() != nullptr) todo.stop.emplace_back(request.call(), std::move(status));
+}
+
+void ComputeStream::Abandon(absl::Status status, Todo& todo) {
+  if (abandoned_ || finished_) return;
+  abandoned_ = true;
+  status_ = std::move(status);
+  // Refused ones are only here; those in flight leave `requests_` when their call has ended.
+  for (const auto& request : sending_) {
+    request->DropQueue();
+    if (!request->ended) continue;
+    todo.ended.push_back(request->record());
+    requests_.erase(request->id());
+  }
+  sending_.clear();
+  for (const auto& [id, request] : requests_) {
+    Stop(*request, absl::CancelledError("the stream ended"), todo);
+  }
+}
+
+bool ComputeStream::TakeWrite(Todo& todo) {
+  if (writing_ || sending_.empty()) return false;
+  const std::shared_ptr<ComputeRequest> request = std::move(sending_.front());
+  sending_.pop_front();
+  ComputeWrite write = request->TakeNext();
+  out_ = std::move(write.bytes);
+  credit_ = static_cast<int64_t>(write.data_bytes);
+  credit_of_ = request->holds_credit && credit_ > 0 ? request->call() : nullptr;
+  if (write.is_end) {
+    const auto found = requests_.find(request->id());
+    if (found != requests_.end() && found->second == request) {
+      requests_.erase(found);
+    } else {
+      --refused_;
+    }
+    todo.ended.push_back(request->record());
+  } else if (request->has_queued()) {
+    sending_.push_back(request);
+  }
+  out_options_ = grpc::WriteOptions();
+  // What follows at once may share a packet with it.
+  if (!sending_.empty()) out_options_.set_buffer_hint();
+  writing_ = true;
+  return true;
+}
+
+std::optional<absl::Status> ComputeStream::TakeFinish() {
+  if (finished_ || writing_ || !requests_.empty() || !sending_.empty()) return std::nullopt;
+  if (!abandoned_ && !reads_done_ && !draining_) return std::nullopt;
+  finished_ = true;
+  if (!abandoned_ && !reads_done_) return absl::UnavailableError("the server is shutting down");
+  return status_;
+}
+
+void ComputeStream::Proceed(std::unique_lock<std::mutex>& lock, Todo todo) {
+  const bool write = TakeWrite(todo);
+  const std::optional<absl::Status> finish = TakeFinish();
+  Telemetry& telemetry = service_.telemetry;
+  lock.unlock();
+  // From here on `this` is used only by who writes, finishes, or is one of gRPC's callbacks.
+  for (auto& [call, status] : todo.stop) call->Fail(std::move(status));
+  if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
+  for (StageRecord& record : todo.ended) telemetry.End(std::move(record));
+  if (todo.read && !finish.has_value()) StartRead(&in_);
+  if (write) StartWrite(&out_, out_options_);
+  if (finish.has_value()) Finish(ToGrpc(*finish));
+}
+
+BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
+                               grpc::CallbackServerContext* context) {
+  return new ComputeStream(op, service, context);
+}
+
+}  // namespace sparsed::server

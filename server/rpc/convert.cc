@@ -1,0 +1,245 @@
+#include "server/rpc/convert.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace sparsed::server {
+namespace {
+
+constexpr size_t kMaxSentence = 1024;
+
+/// Cut between two characters of UTF-8.
+std::string Sentence(const absl::Status& status) {
+  std::string sentence(status.message().data(), status.message().size());
+  if (sentence.size() <= kMaxSentence) return sentence;
+  size_t end = kMaxSentence;
+  while (end > 0 && (static_cast<unsigned char>(sentence[end]) & 0xc0) == 0x80) --end;
+  sentence.resize(end);
+  return sentence + "...";
+}
+
+absl::StatusOr<ProblemClass> ToClass(ElementType type, const v1::ProblemClass& message) {
+  Problem problem;
+  problem.type = type;
+  problem.transposed = message.transposed();
+  problem.k = message.k();
+  switch (message.operation()) {
+    case v1::ProblemClass::SPMM:
+      problem.operation = Operation::kSpmm;
+      break;
+    case v1::ProblemClass::SDDMM:
+      problem.operation = Operation::kSddmm;
+      problem.transposed = false;
+      break;
+    case v1::ProblemClass::SPGEMM:
+      problem.operation = Operation::kSpgemm;
+      problem.transposed = false;
+      problem.k = 0;
+      return ClassOf(problem);
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("expected.operation = {} is neither SPMM, SDDMM nor SPGEMM",
+                      static_cast<int>(message.operation())));
+  }
+  if (problem.k < 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("expected.k = {} is not a width, at least 1", problem.k));
+  }
+  return ClassOf(problem);
+}
+
+v1::ProblemClass::Operation ToProto(Operation operation) {
+  switch (operation) {
+    case Operation::kSpmm:
+      return v1::ProblemClass::SPMM;
+    case Operation::kSddmm:
+      return v1::ProblemClass::SDDMM;
+    case Operation::kSpgemm:
+      return v1::ProblemClass::SPGEMM;
+  }
+  return v1::ProblemClass::OPERATION_UNSPECIFIED;
+}
+
+void ToProto(const ProblemClass& c, v1::ProblemClass& message) {
+  message.set_operation(ToProto(c.operation));
+  message.set_transposed(c.transposed);
+  message.set_k(c.k_bucket);
+}
+
+void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
+  const engine::Pattern& pattern = *matrix.pattern();
+  for (const auto& entry : pattern.Layouts()) {
+    v1::LayoutInfo& layout = *info.add_layouts();
+    layout.set_kind(entry.layout->kind);
+    layout.set_recipe(entry.layout->recipe);
+    layout.set_bytes(entry.layout->bytes() + matrix.LayoutValueBytes(entry.layout->recipe));
+    layout.set_build_seconds(entry.build_seconds);
+  }
+  for (const auto& active : pattern.plans().List()) {
+    v1::PlanInfo& plan = *info.add_plans();
+    ToProto(active->plan.problem_class, *plan.mutable_problem_class());
+    plan.set_recipe(active->plan.recipe);
+    plan.set_kernel(active->plan.kernel);
+    plan.set_device(std::string(Name(active->plan.problem_class.device)));
+    plan.set_baseline_ms(active->plan.baseline_ms);
+    plan.set_plan_ms(active->plan.plan_ms);
+    plan.set_reason(active->plan.reason);
+  }
+  for (const engine::Measurement& measured : pattern.measurements()) {
+    v1::Measurement& measurement = *info.add_measurements();
+    ToProto(measured.problem_class, *measurement.mutable_problem_class());
+    measurement.set_recipe(measured.recipe);
+    measurement.set_kernel(measured.kernel);
+    measurement.set_device(measured.device);
+    measurement.set_median_ms(measured.median_ms);
+    measurement.set_gflops(measured.gflops);
+    measurement.set_runs(measured.runs);
+  }
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return {static_cast<grpc::StatusCode>(status.code()), Sentence(status)};
+}
+
+void ToProto(const absl::Status& status, v1::Status& message) {
+  message.set_code(static_cast<int>(status.code()));
+  message.set_message(Sentence(status));
+}
+
+absl::StatusOr<ElementType> ToElementType(std::string_view what, v1::ElementType type) {
+  switch (type) {
+    case v1::ELEMENT_TYPE_I32:
+      return ElementType::kI32;
+    case v1::ELEMENT_TYPE_I64:
+      return ElementType::kI64;
+    case v1::ELEMENT_TYPE_F32:
+      return ElementType::kF32;
+    case v1::ELEMENT_TYPE_F64:
+      return ElementType::kF64;
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("{} = {} is not an element type", what, static_cast<int>(type)));
+  }
+}
+
+v1::ElementType ToProto(ElementType type) { return static_cast<v1::ElementType>(type); }
+
+absl::StatusOr<engine::DenseShape> ToShape(std::string_view what, const v1::DenseShape& shape) {
+  absl::StatusOr<ElementType> type = ToElementType(fmt::format("{}.type", what), shape.type());
+  if (!type.ok()) return type.status();
+  const int64_t leading = shape.leading_dimension() == 0 ? shape.cols() : shape.leading_dimension();
+  return engine::DenseShape{shape.rows(), shape.cols(), leading, *type};
+}
+
+void ToProto(const engine::DenseShape& shape, v1::DenseShape& message) {
+  message.set_rows(shape.rows);
+  message.set_cols(shape.cols);
+  message.set_leading_dimension(shape.leading_dimension);
+  message.set_type(ToProto(shape.type));
+}
+
+absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
+                                                    const v1::UploadHeader& header) {
+  engine::UploadHeader result;
+  result.tenant = std::move(tenant);
+  result.name = header.name();
+  result.rows = header.rows();
+  result.cols = header.cols();
+  result.nnz = header.nnz();
+  const absl::StatusOr<ElementType> type = ToElementType("type", header.type());
+  if (!type.ok()) return type.status();
+  result.type = *type;
+  const absl::StatusOr<ElementType> offsets =
+      ToElementType("row_offsets_type", header.row_offsets_type());
+  if (!offsets.ok()) return offsets.status();
+  result.row_offsets_type = *offsets;
+  result.replace = header.replace();
+  result.sort = header.sort();
+  result.sum_duplicates = header.sum_duplicates();
+  result.values_are_ones = header.values_are_ones();
+  result.pattern_hash = header.pattern_hash();
+  std::set<ProblemClass> expected;  // there are few, however long the list
+  for (const v1::ProblemClass& message : header.expected()) {
+    const absl::StatusOr<ProblemClass> c = ToClass(result.type, message);
+    if (!c.ok()) return c.status();
+    expected.insert(*c);
+  }
+  result.expected.assign(expected.begin(), expected.end());
+  return result;
+}
+
+absl::StatusOr<engine::UpdateHeader> ToUpdateHeader(std::string tenant,
+                                                    const v1::UpdateValuesHeader& header) {
+  const absl::StatusOr<ElementType> type = ToElementType("type", header.type());
+  if (!type.ok()) return type.status();
+  return engine::UpdateHeader{std::move(tenant), header.name(), *type, header.durable(),
+                              header.if_version()};
+}
+
+absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
+                                              const v1::PutBufferHeader& header) {
+  absl::StatusOr<engine::DenseShape> shape = ToShape("shape", header.shape());
+  if (!shape.ok()) return shape.status();
+  return engine::PutHeader{std::move(tenant), header.name(), *shape, header.zeros(),
+                           header.durable()};
+}
+
+v1::MatrixState ToProto(engine::PreparationState state) {
+  switch (state) {
+    case engine::PreparationState::kQueued:
+      return v1::MATRIX_STATE_QUEUED;
+    case engine::PreparationState::kPreparing:
+      return v1::MATRIX_STATE_PREPARING;
+    case engine::PreparationState::kReady:
+      return v1::MATRIX_STATE_READY;
+    case engine::PreparationState::kFailed:
+      return v1::MATRIX_STATE_FAILED;
+  }
+  return v1::MATRIX_STATE_UNSPECIFIED;
+}
+
+v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix) {
+  const engine::Pattern& pattern = *matrix.pattern();
+  const engine::PreparationStatus status = pattern.status();
+  v1::MatrixInfo info;
+  info.set_name(matrix.name());
+  info.set_rows(pattern.rows());
+  info.set_cols(pattern.cols());
+  info.set_nnz(pattern.nnz());
+  info.set_type(ToProto(matrix.type()));
+  info.set_pattern_hash(pattern.hash());
+  info.set_version(matrix.version());
+  info.set_state(ToProto(status.state));
+  info.set_detail(status.detail);
+  info.set_preparation_seconds(status.seconds);
+  info.set_created_unix_ns(matrix.created_unix_ns());
+  info.set_durable(matrix.durable());
+  info.set_csr_bytes((pattern.rows() + 1) * static_cast<int64_t>(sizeof(int64_t)) +
+                     pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(matrix.type())));
+  AddPlansAndLayouts(matrix, info);
+  return info;
+}
+
+v1::BufferInfo ToBufferInfo(const engine::HeldDense& held) {
+  v1::BufferInfo info;
+  info.set_name(held.name);
+  ToProto(held.shape, *info.mutable_shape());
+  info.set_bytes(held.shape.elements() * static_cast<int64_t>(SizeOf(held.shape.type)));
+  info.set_durable(held.durable);
+  info.set_version(held.version);
+  return info;
+}
+
+void AddArrayHeader(std::string_view name, ElementType type, int64_t length,
+                    google::protobuf::RepeatedPtrField<v1::ArrayHeader>& headers) {
+  v1::ArrayHeader& header = *headers.Add();
+  header.set_name(std::string(name));
+  header.set_type(ToProto(type));
+  header.set_length(length);
+}
+
+}  // namespace sparsed::server

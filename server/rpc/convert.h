@@ -1,0 +1,44 @@
+// Messages to the engine's types and back.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/catalog/catalog.h"
+#include "engine/catalog/dense_catalog.h"
+#include "engine/execution/call.h"
+#include "sparsed/v1/buffers.pb.h"
+#include "sparsed/v1/catalog.pb.h"
+#include "sparsed/v1/compute.pb.h"
+
+namespace sparsed::server {
+
+/// Same codes, same sentence; an overlong one is cut, for it travels in HTTP/2 headers.
+grpc::Status ToGrpc(const absl::Status& status);
+void ToProto(const absl::Status& status, v1::Status& message);
+
+/// `what` is the field's name, for the sentence.
+absl::StatusOr<ElementType> ToElementType(std::string_view what, v1::ElementType type);
+v1::ElementType ToProto(ElementType type);
+
+absl::StatusOr<engine::DenseShape> ToShape(std::string_view what, const v1::DenseShape& shape);
+void ToProto(const engine::DenseShape& shape, v1::DenseShape& message);
+
+absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
+                                                    const v1::UploadHeader& header);
+absl::StatusOr<engine::UpdateHeader> ToUpdateHeader(std::string tenant,
+                                                    const v1::UpdateValuesHeader& header);
+absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
+                                              const v1::PutBufferHeader& header);
+
+v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix);
+v1::MatrixState ToProto(engine::PreparationState state);
+v1::BufferInfo ToBufferInfo(const engine::HeldDense& held);
+void AddArrayHeader(std::string_view name, ElementType type, int64_t length,
+                    google::protobuf::RepeatedPtrField<v1::ArrayHeader>& headers);
+
+}  // namespace sparsed::server

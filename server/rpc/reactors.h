@@ -1,0 +1,40 @@
+// The reactors of streamed calls; each is made here and deletes itself when its call is done.
+//
+// None of them blocks: what does is handed to the worker pool. Each has one terminal transition,
+// after which only OnDone comes.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "server/rpc/service.h"
+#include "server/telemetry/stage_record.h"
+#include "sparsed/v1/catalog.pb.h"
+
+namespace sparsed::server {
+
+using BytesBidiReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+using BytesReadReactor = grpc::ServerReadReactor<grpc::ByteBuffer>;
+using BytesWriteReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+
+BytesBidiReactor* StartUpload(const ServiceContext& service, grpc::CallbackServerContext* context);
+BytesReadReactor* StartUpdateValues(const ServiceContext& service,
+                                    grpc::CallbackServerContext* context,
+                                    grpc::ByteBuffer* response);
+BytesWriteReactor* StartDownload(const ServiceContext& service,
+                                 grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer& request);
+grpc::ServerWriteReactor<v1::WatchReply>* StartWatch(const ServiceContext& service,
+                                                     grpc::CallbackServerContext* context,
+                                                     const v1::WatchRequest& request);
+BytesReadReactor* StartPutBuffer(const ServiceContext& service,
+                                 grpc::CallbackServerContext* context, grpc::ByteBuffer* response);
+BytesWriteReactor* StartGetBuffer(const ServiceContext& service,
+                                  grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer& request);
+/// `op`: kSpmm, kSddmm or kSpgemm.
+BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
+                               grpc::CallbackServerContext* context);
+
+}  // namespace sparsed::server

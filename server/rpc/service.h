@@ -1,0 +1,40 @@
+// What every RPC works with, and the gRPC services made from it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "server/config/config.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace sparsed::engine {
+class Engine;
+}
+
+namespace sparsed::server {
+
+class LiveStreams;
+class Telemetry;
+class WorkerPool;
+
+/// Outlives the services and their calls.
+struct ServiceContext {
+  const Config& config;
+  engine::Engine& engine;
+  Telemetry& telemetry;
+  WorkerPool& workers;
+  LiveStreams& live_streams;
+  std::string metrics_address;  ///< empty: off
+  std::chrono::system_clock::time_point started;
+};
+
+std::unique_ptr<grpc::Service> MakeCatalogService(const ServiceContext& context);
+std::unique_ptr<grpc::Service> MakeComputeService(const ServiceContext& context);
+std::unique_ptr<grpc::Service> MakeBuffersService(const ServiceContext& context);
+std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context);
+
+}  // namespace sparsed::server

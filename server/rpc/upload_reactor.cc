@@ -1,0 +1,142 @@
+// Catalog.Upload: header, chunks, then validation and the disk on a worker.
+#include <mutex>
+#include <optional>
+
+#include "engine/engine.h"
+#include "proto/wire/chunk_codec.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/live_streams.h"
+#include "server/rpc/reactors.h"
+#include "server/rpc/receive_chunk.h"
+#include "server/rpc/worker_pool.h"
+#include "server/security/tenant.h"
+#include "server/telemetry/telemetry.h"
+
+namespace sparsed::server {
+namespace {
+
+class UploadReactor final : public BytesBidiReactor {
+ public:
+  UploadReactor(const ServiceContext& service, grpc::CallbackServerContext* context)
+      : service_(service),
+        context_(*context),
+        record_(service.telemetry.Begin(Op::kUpload, TenantOf(*context), "")) {
+    StartRead(&in_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return OnClosed();
+    if (absl::Status status = Receive(); !status.ok()) return Conclude(std::move(status));
+    StartRead(&in_);
+  }
+
+  void OnWriteDone(bool /*ok*/) override {
+    std::unique_lock lock(mutex_);
+    writing_ = false;
+    if (concluded_.has_value()) Send(lock);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status Receive() {
+    auto frame = wire::Decode<v1::UploadRequest>(in_);
+    in_.Clear();
+    if (!frame.ok()) return frame.status();
+    if (const auto* chunk = std::get_if<wire::ChunkView>(&*frame)) {
+      if (upload_ == nullptr) {
+        return absl::InvalidArgumentError("a chunk came before the upload's header");
+      }
+      record_.stream_bytes_in += chunk->size;
+      return ReceiveChunk(*chunk, service_.config.max_chunk_bytes, *upload_);
+    }
+    const auto& message = std::get<v1::UploadRequest>(*frame);
+    if (!message.has_header()) {
+      return absl::InvalidArgumentError("a message of the upload is neither header nor chunk");
+    }
+    return Open(message.header());
+  }
+
+  absl::Status Open(const v1::UploadHeader& message) {
+    if (upload_ != nullptr) return absl::InvalidArgumentError("the upload has two headers");
+    record_.subject = message.name();
+    auto header = ToUploadHeader(record_.tenant, message);
+    if (!header.ok()) return header.status();
+    auto upload = service_.engine.catalog().BeginUpload(*std::move(header));
+    if (!upload.ok()) return upload.status();
+    upload_ = *std::move(upload);
+    if (message.pattern_hash().empty()) return absl::OkStatus();
+    v1::UploadReply reply;
+    reply.mutable_pattern()->set_known(upload_->pattern_known());
+    pattern_answer_ = wire::Encode(reply);
+    {
+      const std::lock_guard lock(mutex_);
+      writing_ = true;
+    }
+    StartWrite(&pattern_answer_);
+    return absl::OkStatus();
+  }
+
+  /// The sending side was closed, or the client is gone.
+  void OnClosed() {
+    if (context_.IsCancelled()) return Conclude(absl::CancelledError("the upload broke off"));
+    if (upload_ == nullptr) {
+      return Conclude(absl::InvalidArgumentError("the upload has no header"));
+    }
+    record_[Phase::kReceive] = NanosecondsSince(record_.begun);
+    if (absl::Status status = service_.workers.Run([this] { Store(); }); !status.ok()) {
+      Conclude(std::move(status));
+    }
+  }
+
+  /// On a worker.
+  void Store() {
+    if (context_.IsCancelled()) return Conclude(absl::CancelledError("the upload broke off"));
+    const absl::StatusOr<engine::MatrixLease> matrix = upload_->Finish(service_.config.threads);
+    if (!matrix.ok()) return Conclude(matrix.status());
+    service_.live_streams.MatrixChanged(record_.tenant, record_.subject);
+    v1::UploadReply reply;
+    *reply.mutable_matrix() = ToMatrixInfo(**matrix);
+    reply_ = wire::Encode(reply);
+    Conclude(absl::OkStatus());
+  }
+
+  /// The terminal transition; waits for a write under way.
+  void Conclude(absl::Status status) {
+    upload_.reset();
+    record_.status = status;
+    service_.telemetry.End(std::move(record_));
+    std::unique_lock lock(mutex_);
+    concluded_ = std::move(status);
+    if (!writing_) Send(lock);
+  }
+
+  /// `this` may be gone afterwards.
+  void Send(std::unique_lock<std::mutex>& lock) {
+    const absl::Status status = *concluded_;
+    lock.unlock();
+    if (status.ok()) {
+      StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
+    } else {
+      Finish(ToGrpc(status));
+    }
+  }
+
+  const ServiceContext& service_;
+  grpc::CallbackServerContext& context_;
+  StageRecord record_;
+  grpc::ByteBuffer in_, pattern_answer_, reply_;
+  std::unique_ptr<engine::Upload> upload_;
+
+  std::mutex mutex_;  ///< guards what follows
+  bool writing_ = false;
+  std::optional<absl::Status> concluded_;
+};
+
+}  // namespace
+
+BytesBidiReactor* StartUpload(const ServiceContext& service, grpc::CallbackServerContext* context) {
+  return new UploadReactor(service, context);
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,138 @@
+// Catalog.Watch: the state of a preparation, now and at each change.
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "engine/engine.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/live_streams.h"
+#include "server/rpc/reactors.h"
+#include "server/security/tenant.h"
+#include "server/telemetry/telemetry.h"
+
+namespace sparsed::server {
+namespace {
+
+/// What a slow reader may be behind; beyond it the newest replaces the one before.
+constexpr size_t kMaxBehind = 256;
+
+class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, public LiveStream {
+ public:
+  WatchReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
+               const v1::WatchRequest& request)
+      : service_(service),
+        name_(request.name()),
+        follow_(request.follow()),
+        record_(service.telemetry.Begin(Op::kWatch, TenantOf(*context), request.name())),
+        tenant_(record_.tenant) {
+    if (!service_.live_streams.Add(this)) {
+      End(absl::UnavailableError("the server is shutting down"));
+      return;
+    }
+    Observe();
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::unique_lock lock(mutex_);
+    writing_ = false;
+    if (!ok && !end_.has_value()) end_ = absl::CancelledError("the watcher is gone");
+    if (!ok) waiting_.clear();
+    Continue(lock);
+  }
+
+  void OnCancel() override { End(absl::CancelledError("the watcher is gone")); }
+  void OnDrain() override { End(absl::UnavailableError("the server is shutting down")); }
+  void OnMatrixChanged(const std::string& tenant, const std::string& name) override {
+    if (tenant == tenant_ && name == name_) Observe();
+  }
+
+  void OnDone() override {
+    service_.live_streams.Remove(this);
+    if (pattern_ != nullptr) pattern_->Unwatch(watcher_);
+    delete this;
+  }
+
+ private:
+  /// Watches the pattern that the name stands for now.
+  void Observe() {
+    const std::lock_guard observing(observe_mutex_);
+    const auto matrix = service_.engine.catalog().Find(tenant_, name_);
+    if (!matrix.ok()) return End(matrix.status());
+    if ((*matrix)->pattern() == pattern_) return;
+    if (pattern_ != nullptr) pattern_->Unwatch(watcher_);
+    pattern_ = (*matrix)->pattern();
+    watcher_ =
+        pattern_->Watch([this](const engine::PreparationStatus& status) { OnStatus(status); });
+  }
+
+  void OnStatus(const engine::PreparationStatus& status) {
+    v1::WatchReply reply;
+    reply.set_state(ToProto(status.state));
+    reply.set_stage(status.stage);
+    reply.set_done(status.done);
+    reply.set_total(status.total);
+    reply.set_message(status.message);
+    const bool last = !follow_ && (status.state == engine::PreparationState::kReady ||
+                                   status.state == engine::PreparationState::kFailed);
+    std::unique_lock lock(mutex_);
+    if (end_.has_value()) return;
+    if (waiting_.size() >= kMaxBehind) waiting_.pop_back();
+    waiting_.push_back(std::move(reply));
+    if (last) end_ = absl::OkStatus();
+    Continue(lock);
+  }
+
+  /// Ends it after what is waiting; the first reason stays.
+  void End(absl::Status status) {
+    std::unique_lock lock(mutex_);
+    if (!end_.has_value()) end_ = std::move(status);
+    Continue(lock);
+  }
+
+  /// Writes the next reply, or makes the terminal transition; `this` may be gone afterwards.
+  void Continue(std::unique_lock<std::mutex>& lock) {
+    if (writing_ || finished_) return;
+    if (!waiting_.empty()) {
+      out_ = std::move(waiting_.front());
+      waiting_.pop_front();
+      writing_ = true;
+      lock.unlock();
+      StartWrite(&out_);
+      return;
+    }
+    if (!end_.has_value()) return;
+    finished_ = true;
+    const absl::Status status = *end_;
+    record_.status = status;
+    lock.unlock();
+    service_.telemetry.End(std::move(record_));
+    Finish(ToGrpc(status));
+  }
+
+  const ServiceContext& service_;
+  const std::string name_;
+  const bool follow_;
+  StageRecord record_;
+  const std::string tenant_;
+
+  std::mutex observe_mutex_;  ///< taken before the pattern's locks and mutex_; guards the next two
+  std::shared_ptr<engine::Pattern> pattern_;
+  int64_t watcher_ = 0;
+
+  std::mutex mutex_;  ///< guards what follows
+  std::deque<v1::WatchReply> waiting_;
+  std::optional<absl::Status> end_;
+  bool writing_ = false;
+  bool finished_ = false;
+  v1::WatchReply out_;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::WatchReply>* StartWatch(const ServiceContext& service,
+                                                     grpc::CallbackServerContext* context,
+                                                     const v1::WatchRequest& request) {
+  return new WatchReactor(service, context, request);
+}
+
+}  // namespace sparsed::server
