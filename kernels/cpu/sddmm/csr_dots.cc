@@ -1,0 +1,199 @@
+// The inner loops of "cpu.csr.dot": O = S .* (A * B^T) over consecutive nonzeros of CSR.
+//
+// Four nonzeros of a row at once: their products with A's row are independent sums, which hides the
+// latency of the multiply-add, and A is loaded once for the four. The four vectors of sums are then
+// added up together, by adding interleaved halves, for about the cost of one (the transposing
+// reduction of a 4 x 4 block). A width that is no multiple of the vector ends in a masked vector;
+// where masked memory access is not native, in a scalar loop.
+#include "kernels/cpu/sddmm/csr_dots.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/sddmm/csr_dots.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/tail-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparsed::cpu::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Nonzeros at once.
+constexpr int kGroup = 4;
+/// Nonzeros ahead that prefetching looks.
+constexpr int64_t kAhead = 8;
+
+template <typename T>
+HWY_INLINE void Prefetch(const T* b, int64_t k) {
+  // The processor's adjacent-line prefetcher fetches lines in pairs; a long row's end is left to
+  // its streaming prefetcher.
+  const int64_t bytes = std::min<int64_t>(k * static_cast<int64_t>(sizeof(T)), 1024);
+  for (int64_t byte = 0; byte < bytes; byte += 128) {
+    hwy::Prefetch(reinterpret_cast<const char*>(b) + byte);
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <class D, class V = hn::Vec<D>, typename T = hn::TFromD<D>>
+HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], T* out) {
+  for (int i = 0; i < kGroup; ++i) hn::Store(sums[i], d, out + i);
+}
+
+#else
+
+/// Stores the sums of a vector's 16-byte blocks.
+template <class D, typename T = hn::TFromD<D>>
+HWY_INLINE void AddBlocks(D d, hn::Vec<D> v, T* out) {
+  if constexpr (hn::MaxLanes(D()) * sizeof(T) > 16) {
+    const hn::Half<D> half;
+    AddBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), out);
+  } else {
+    hn::StoreU(v, d, out);
+  }
+}
+
+/// out[i] = the sum of sums[i]'s lanes.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], float* out) {
+  // In every block of four lanes: sums 0 1 0 1 and 2 3 2 3, then 0 1 2 3.
+  const V low =
+      hn::Add(hn::InterleaveLower(d, sums[0], sums[1]), hn::InterleaveUpper(d, sums[0], sums[1]));
+  const V high =
+      hn::Add(hn::InterleaveLower(d, sums[2], sums[3]), hn::InterleaveUpper(d, sums[2], sums[3]));
+  const hn::Repartition<double, D> pairs;
+  const auto low_pairs = hn::BitCast(pairs, low);
+  const auto high_pairs = hn::BitCast(pairs, high);
+  AddBlocks(d,
+            hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low_pairs, high_pairs)),
+                    hn::BitCast(d, hn::InterleaveUpper(pairs, low_pairs, high_pairs))),
+            out);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], double* out) {
+  for (int i = 0; i < kGroup; i += 2) {
+    AddBlocks(d,
+              hn::Add(hn::InterleaveLower(d, sums[i], sums[i + 1]),
+                      hn::InterleaveUpper(d, sums[i], sums[i + 1])),
+              out + i);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+/// out[i] = dot(a, B[columns[i]]) for i < kCount; out has room for kGroup.
+template <int kCount, typename T>
+HWY_INLINE void DotGroup(const CsrDots<T>& dots, const T* HWY_RESTRICT a, const int32_t* columns,
+                         T* HWY_RESTRICT out) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  const T* b[kCount];
+  HWY_UNROLL(4)
+  for (int i = 0; i < kCount; ++i) b[i] = dots.b + columns[i] * dots.ldb;
+  V sums[kGroup];
+  HWY_UNROLL(4)
+  for (int i = 0; i < kGroup; ++i) sums[i] = hn::Zero(d);
+  int64_t j = 0;
+  for (; j + kLanes <= dots.k; j += kLanes) {
+    const V a_vector = hn::LoadU(d, a + j);
+    HWY_UNROLL(4)
+    for (int i = 0; i < kCount; ++i) {
+      sums[i] = hn::MulAdd(a_vector, hn::LoadU(d, b[i] + j), sums[i]);
+    }
+  }
+  if (kNativeMasks && j < dots.k) {
+    const Tail<decltype(d)> tail(dots.k - j);
+    const V a_vector = tail.Load(a + j);
+    HWY_UNROLL(4)
+    for (int i = 0; i < kCount; ++i) {
+      sums[i] = hn::MulAdd(a_vector, tail.Load(b[i] + j), sums[i]);
+    }
+    j = dots.k;
+  }
+  AddLanes(d, sums, out);
+  for (; j < dots.k; ++j) {
+    for (int i = 0; i < kCount; ++i) out[i] += a[j] * b[i][j];
+  }
+}
+
+/// As DotGroup for a count that is known at run time only; writes no more than `count`.
+template <typename T>
+HWY_INLINE void DotRest(const CsrDots<T>& dots, const T* a, const int32_t* columns, int64_t count,
+                        T* out) {
+  T group[kGroup];
+  if (count == 1) {
+    DotGroup<1>(dots, a, columns, group);
+  } else if (count == 2) {
+    DotGroup<2>(dots, a, columns, group);
+  } else {
+    DotGroup<3>(dots, a, columns, group);
+  }
+  for (int64_t i = 0; i < count; ++i) out[i] = group[i];
+}
+
+template <typename T>
+void DotNonzerosOf(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, T* out) {
+  const int32_t* const columns = dots.column_indices;
+  int64_t fetched = first;
+  for (int64_t p = first; p < last; ++row) {
+    const T* const a = dots.a + (dots.row_order == nullptr ? row : dots.row_order[row]) * dots.lda;
+    const int64_t end = std::min(dots.row_offsets[row + 1], last);
+    while (p < end) {
+      const int64_t count = std::min<int64_t>(end - p, kGroup);
+      if (dots.prefetch) {
+        const int64_t fetch_end = std::min(p + count + kAhead, dots.nnz);
+        for (; fetched < fetch_end; ++fetched) {
+          Prefetch(dots.b + columns[fetched] * dots.ldb, dots.k);
+        }
+      }
+      if (count == kGroup) {
+        DotGroup<kGroup>(dots, a, columns + p, out + (p - first));
+      } else {
+        DotRest(dots, a, columns + p, count, out + (p - first));
+      }
+      p += count;
+    }
+  }
+  if (dots.values == nullptr) return;
+  for (int64_t p = first; p < last; ++p) out[p - first] *= dots.values[p];
+}
+
+void DotNonzerosF32(const CsrDots<float>& dots, int64_t row, int64_t first, int64_t last,
+                    float* out) {
+  DotNonzerosOf(dots, row, first, last, out);
+}
+void DotNonzerosF64(const CsrDots<double>& dots, int64_t row, int64_t first, int64_t last,
+                    double* out) {
+  DotNonzerosOf(dots, row, first, last, out);
+}
+
+}  // namespace
+}  // namespace sparsed::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparsed::cpu {
+
+HWY_EXPORT(DotNonzerosF32);
+HWY_EXPORT(DotNonzerosF64);
+
+void DotNonzeros(const CsrDots<float>& dots, int64_t row, int64_t first, int64_t last, float* out) {
+  HWY_DYNAMIC_DISPATCH(DotNonzerosF32)(dots, row, first, last, out);
+}
+
+void DotNonzeros(const CsrDots<double>& dots, int64_t row, int64_t first, int64_t last,
+                 double* out) {
+  HWY_DYNAMIC_DISPATCH(DotNonzerosF64)(dots, row, first, last, out);
+}
+
+}  // namespace sparsed::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,161 @@
+// The inner loops of "cpu.csr.scatter": C = alpha * S^T * B + beta * C from the rows of S.
+//
+// A row of B, times alpha, stays in registers while it is added, times each value, to the rows of C
+// that the row's nonzeros name. Nothing waits for a sum but one to the same row of C, so there is
+// no latency to hide; rows of C are fetched ahead instead.
+#include "kernels/cpu/spmm/csr_scatter.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/spmm/csr_scatter.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/tail-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparsed::cpu::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int kMaxVectors = 8;
+/// Nonzeros ahead that prefetching looks.
+constexpr int64_t kAhead = 8;
+
+/// `kVectors` vectors of C's columns from `column` on; the last one may be masked.
+template <class D, int kVectors, bool kMasked, typename T = hn::TFromD<D>>
+void ScatterSlab(const CsrProduct<T>& product, RowRange rows, const Tile& tile, int64_t column,
+                 Tail<D> tail) {
+  using V = hn::Vec<D>;
+  const D d;
+  const V alpha = hn::Set(d, product.alpha);
+  T* const c = product.c + column;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int32_t* first = product.column_indices + product.row_offsets[row];
+    const int32_t* last = product.column_indices + product.row_offsets[row + 1];
+    if (first != last && *first < tile.first_column) {
+      first = std::lower_bound(first, last, tile.first_column);
+    }
+    if (first == last || *first >= tile.last_column) continue;
+    const int64_t b_row = product.row_order == nullptr ? row : product.row_order[row];
+    const T* const b = product.b + b_row * product.ldb + column;
+    V scaled[kVectors];
+    HWY_UNROLL(8)
+    for (int v = 0; v < kVectors; ++v) {
+      const T* const at = b + v * hn::Lanes(d);
+      scaled[v] = hn::Mul(alpha, kMasked && v + 1 == kVectors ? tail.Load(at) : hn::LoadU(d, at));
+    }
+    const T* value = product.values + (first - product.column_indices);
+    const int32_t* const end = product.column_indices + product.nnz;
+    for (; first < last && *first < tile.last_column; ++first, ++value) {
+      if (product.prefetch && end - first > kAhead) {
+        // In pairs of lines, as the adjacent-line prefetcher does.
+        const char* const ahead = reinterpret_cast<const char*>(c + first[kAhead] * product.ldc);
+        for (size_t byte = 0; byte < kVectors * hn::MaxLanes(d) * sizeof(T); byte += 128) {
+          hwy::Prefetch(ahead + byte);
+        }
+      }
+      T* const c_row = c + *first * product.ldc;
+      const V scale = hn::Set(d, *value);
+      HWY_UNROLL(8)
+      for (int v = 0; v < kVectors; ++v) {
+        T* const at = c_row + v * hn::Lanes(d);
+        if (kMasked && v + 1 == kVectors) {
+          tail.Store(hn::MulAdd(scale, scaled[v], tail.Load(at)), at);
+        } else {
+          hn::StoreU(hn::MulAdd(scale, scaled[v], hn::LoadU(d, at)), d, at);
+        }
+      }
+    }
+  }
+}
+
+/// Calls ScatterSlab for a number of vectors that is known at run time only.
+template <class D, bool kMasked, int kVectors = kMaxVectors, typename T>
+void ScatterSlabOf(int64_t vectors, const CsrProduct<T>& product, RowRange rows, const Tile& tile,
+                   int64_t column, Tail<D> tail) {
+  if (vectors == kVectors) {
+    ScatterSlab<D, kVectors, kMasked>(product, rows, tile, column, tail);
+  } else if constexpr (kVectors > 1) {
+    ScatterSlabOf<D, kMasked, kVectors - 1>(vectors, product, rows, tile, column, tail);
+  }
+}
+
+template <typename T>
+void ScatterRowsOf(const CsrProduct<T>& product, RowRange rows, const Tile& tile) {
+  using D = hn::ScalableTag<T>;
+  constexpr int64_t kLanes = hn::MaxLanes(D());
+  int64_t column = tile.first_k;
+  for (int64_t left; (left = tile.last_k - column) > 0;) {
+    const int64_t whole = std::min<int64_t>(left / kLanes, kMaxVectors);
+    if (whole > 0) {
+      ScatterSlabOf<D, false>(whole, product, rows, tile, column, Tail<D>(0));
+      column += whole * kLanes;
+    } else if (kNativeMasks) {
+      ScatterSlab<D, 1, true>(product, rows, tile, column, Tail<D>(left));
+      column += left;
+    } else {
+      using One = hn::CappedTag<T, 1>;
+      ScatterSlabOf<One, false>(left, product, rows, tile, column, Tail<One>(0));
+      column += left;
+    }
+  }
+}
+
+template <typename T>
+void ScaleTileOf(const CsrProduct<T>& product, const Tile& tile) {
+  for (int64_t row = tile.first_column; row < tile.last_column; ++row) {
+    T* const c = product.c + row * product.ldc;
+    if (product.beta == 0) {
+      std::fill(c + tile.first_k, c + tile.last_k, T{0});
+    } else {
+      for (int64_t j = tile.first_k; j < tile.last_k; ++j) c[j] *= product.beta;
+    }
+  }
+}
+
+void ScatterRowsF32(const CsrProduct<float>& product, RowRange rows, const Tile& tile) {
+  ScatterRowsOf(product, rows, tile);
+}
+void ScatterRowsF64(const CsrProduct<double>& product, RowRange rows, const Tile& tile) {
+  ScatterRowsOf(product, rows, tile);
+}
+void ScaleTileF32(const CsrProduct<float>& product, const Tile& tile) {
+  ScaleTileOf(product, tile);
+}
+void ScaleTileF64(const CsrProduct<double>& product, const Tile& tile) {
+  ScaleTileOf(product, tile);
+}
+
+}  // namespace
+}  // namespace sparsed::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparsed::cpu {
+
+HWY_EXPORT(ScaleTileF32);
+HWY_EXPORT(ScaleTileF64);
+HWY_EXPORT(ScatterRowsF32);
+HWY_EXPORT(ScatterRowsF64);
+
+void ScaleTile(const CsrProduct<float>& product, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(ScaleTileF32)(product, tile);
+}
+void ScaleTile(const CsrProduct<double>& product, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(ScaleTileF64)(product, tile);
+}
+void ScatterRows(const CsrProduct<float>& product, RowRange rows, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(ScatterRowsF32)(product, rows, tile);
+}
+void ScatterRows(const CsrProduct<double>& product, RowRange rows, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(ScatterRowsF64)(product, rows, tile);
+}
+
+}  // namespace sparsed::cpu
+#endif  // HWY_ONCE

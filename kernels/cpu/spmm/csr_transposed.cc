@@ -1,0 +1,107 @@
+// Transposed SpMM from CSR: C = alpha * S^T * B + beta * C.
+//
+// Idea: scatter rows of B, held in registers, to rows of C (csr_scatter.cc). Layout in: "csr",
+// plain or with permuted rows. C is cut into tiles, each owned by one thread that goes over all of
+// S for it; so nothing races, and every element of C is summed in the order of S's rows, whatever
+// the team. Tiles are slabs of columns first, which cost no search, and blocks of rows of C where
+// there are more threads than slabs; a block's nonzeros are found in each row by bisection. Needs:
+// nothing. Wins when the transposed layout is not there (yet): C is read and written once for each
+// nonzero where the transposed layout writes it once in all.
+#include <algorithm>
+
+#include "kernels/cpu/partition.h"
+#include "kernels/cpu/prefetch.h"
+#include "kernels/cpu/spmm/csr_scatter.h"
+#include "kernels/cpu/spmm/spmm.h"
+
+namespace sparsed::cpu {
+namespace {
+
+/// How C is cut.
+struct Tiling {
+  int64_t slabs = 1;
+  int64_t slab_width = 0;  // in columns of C
+  int64_t blocks = 1;      // of rows of C
+};
+
+Tiling MakeTiling(int64_t k, size_t element_bytes, int threads) {
+  // Two slabs never share a cache line.
+  const int64_t line = 64 / static_cast<int64_t>(element_bytes);
+  const int64_t lines = (k + line - 1) / line;
+  Tiling tiling;
+  const int64_t slabs = std::max<int64_t>(std::min<int64_t>(threads, lines), (lines + 7) / 8);
+  tiling.slab_width = (lines + slabs - 1) / slabs * line;
+  tiling.slabs = (k + tiling.slab_width - 1) / tiling.slab_width;
+  // Blocks differ in their nonzeros: several for each thread even that out.
+  tiling.blocks = tiling.slabs >= threads ? 1 : (4 * threads + tiling.slabs - 1) / tiling.slabs;
+  return tiling;
+}
+
+template <typename T>
+absl::Status Run(const Context& context, const SpmmArguments& arguments) {
+  const CsrView s = ViewCsr(arguments.layout);
+  const int64_t row_bytes = arguments.c.cols * static_cast<int64_t>(sizeof(T));
+  const CsrProduct<T> product = {.row_offsets = s.row_offsets.data(),
+                                 .column_indices = s.column_indices.data(),
+                                 .row_order = s.row_order.empty() ? nullptr : s.row_order.data(),
+                                 .values = static_cast<const T*>(arguments.values),
+                                 .nnz = s.nnz(),
+                                 .b = static_cast<const T*>(arguments.b.data),
+                                 .ldb = arguments.b.leading_dimension,
+                                 .c = static_cast<T*>(arguments.c.data),
+                                 .ldc = arguments.c.leading_dimension,
+                                 .k = arguments.b.cols,
+                                 .alpha = static_cast<T>(arguments.alpha),
+                                 .beta = static_cast<T>(arguments.beta),
+                                 .prefetch = ShouldPrefetch(s, row_bytes)};
+  const Tiling tiling = MakeTiling(product.k, sizeof(T), context.threads);
+  const int64_t tiles = tiling.slabs * tiling.blocks;
+  // Rows of S between two looks at the stop flag.
+  const int64_t parts = s.rows == 0 ? 0 : PartCount(s.rows, s.nnz(), tiling.slab_width);
+#pragma omp parallel for num_threads(context.threads) \
+    schedule(dynamic, 1) if (tiles > 1 && context.threads > 1)
+  for (int64_t i = 0; i < tiles; ++i) {
+    const int64_t block = i / tiling.slabs;
+    const int64_t first_k = i % tiling.slabs * tiling.slab_width;
+    const Tile tile = {.first_column = static_cast<int32_t>(s.cols * block / tiling.blocks),
+                       .last_column = static_cast<int32_t>(s.cols * (block + 1) / tiling.blocks),
+                       .first_k = first_k,
+                       .last_k = std::min(first_k + tiling.slab_width, product.k)};
+    ScaleTile(product, tile);
+    for (int64_t part = 0; part < parts && !context.stopped(); ++part) {
+      ScatterRows(product,
+                  {PartBegin(s.row_offsets, part, parts).row,
+                   PartBegin(s.row_offsets, part + 1, parts).row},
+                  tile);
+    }
+  }
+  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+}
+
+absl::Status RunCsrTransposedSpmm(const Context& context, const Problem& problem,
+                                  const SpmmArguments& arguments) {
+  return problem.type == ElementType::kF32 ? Run<float>(context, arguments)
+                                           : Run<double>(context, arguments);
+}
+
+bool SupportsCsrTransposedSpmm(const Problem& problem, const Layout& layout) {
+  return problem.operation == Operation::kSpmm && problem.transposed &&
+         problem.device == DeviceKind::kCpu && layout.kind == kCsr &&
+         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64);
+}
+
+size_t CsrTransposedSpmmWorkspace(const Problem&, const Layout&, int /*threads*/) { return 0; }
+
+}  // namespace
+
+SpmmKernel CsrTransposedSpmm() {
+  return {.name = "cpu.csr.scatter",
+          .layout_kind = kCsr,
+          .device = DeviceKind::kCpu,
+          .deterministic = true,
+          .supports = SupportsCsrTransposedSpmm,
+          .workspace = CsrTransposedSpmmWorkspace,
+          .run = RunCsrTransposedSpmm};
+}
+
+}  // namespace sparsed::cpu

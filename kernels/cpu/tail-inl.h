@@ -1,0 +1,42 @@
+// The last vector of a row whose width is no multiple of the vector. Included once for every
+// instruction set, after hwy/highway.h.
+
+#if defined(SPARSED_KERNELS_CPU_TAIL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPARSED_KERNELS_CPU_TAIL_INL_H_
+#undef SPARSED_KERNELS_CPU_TAIL_INL_H_
+#else
+#define SPARSED_KERNELS_CPU_TAIL_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparsed::cpu::HWY_NAMESPACE {
+
+/// Whether masked loads and stores of 32 and 64-bit lanes touch only memory of lanes that are on.
+/// Elsewhere there are no tails: what is left is done column by column.
+constexpr bool kNativeMasks = HWY_TARGET == HWY_AVX2 || !HWY_MEM_OPS_MIGHT_FAULT;
+
+/// The first `count` lanes of a vector.
+template <class D>
+class Tail {
+ public:
+  using V = hwy::HWY_NAMESPACE::Vec<D>;
+  using T = hwy::HWY_NAMESPACE::TFromD<D>;
+
+  explicit HWY_INLINE Tail(int64_t count)
+      : mask_(hwy::HWY_NAMESPACE::FirstN(D(), static_cast<size_t>(count))) {}
+  /// Lanes past the tail are zero.
+  HWY_INLINE V Load(const T* from) const {
+    return hwy::HWY_NAMESPACE::MaskedLoad(mask_, D(), from);
+  }
+  HWY_INLINE void Store(V v, T* to) const { hwy::HWY_NAMESPACE::BlendedStore(v, mask_, D(), to); }
+
+ private:
+  hwy::HWY_NAMESPACE::Mask<D> mask_;
+};
+
+}  // namespace sparsed::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

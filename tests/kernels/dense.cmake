@@ -1,0 +1,7 @@
+# Layouts, plain CSR, and the kernels with dense operands.
+sparsed_library(sparsed_dense_harness dense_harness.cc
+  DEPS sparsed_test_matrices GTest::gtest)
+sparsed_test(csr_test csr_test.cc DEPS sparsed_test_matrices LABELS kernels)
+sparsed_test(partition_test partition_test.cc DEPS sparsed_test_matrices LABELS kernels)
+sparsed_test(spmm_test spmm_test.cc DEPS sparsed_dense_harness LABELS kernels)
+sparsed_test(sddmm_test sddmm_test.cc DEPS sparsed_dense_harness LABELS kernels)

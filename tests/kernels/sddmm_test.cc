@@ -1,0 +1,149 @@
+// "cpu.csr.dot" against the reference.
+#include "kernels/cpu/sddmm/sddmm.h"
+
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <atomic>
+
+#include "tests/kernels/dense_harness.h"
+#include "tests/matrix_market.h"
+
+namespace sparsed::test {
+namespace {
+
+constexpr int64_t kWidths[] = {1,  2,  3,  7,  8,   15,  16,  17,  31, 32,
+                               33, 64, 65, 97, 100, 128, 129, 257, 512};
+
+std::string Expect(const Layout& layout, const Pattern& pattern, const DenseCase& c) {
+  SCOPED_TRACE(c);
+  return ExpectSddmm(cpu::CsrSddmm(), layout, pattern, RandomValues(pattern.nnz(), 7), c);
+}
+
+TEST(CsrSddmm, ComputesOddPatternsAtEveryWidth) {
+  for (const auto& [name, pattern] : OddPatterns()) {
+    SCOPED_TRACE(name);
+    const Layout layout = PlainLayout(pattern);
+    int turn = 0;
+    for (const int64_t k : kWidths) {
+      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+        ++turn;
+        Expect(layout, pattern,
+               {.type = type,
+                .k = k,
+                .threads = 1 + turn % 4,
+                .padding = turn % 4 == 1 ? 5 : 0,
+                .offset = turn % 3 == 1 ? 1 : 0,
+                .unscaled = turn % 5 == 0});
+      }
+    }
+  }
+}
+
+TEST(CsrSddmm, ComputesWithEveryInstructionSet) {
+  const Pattern pattern = Rmat(8, 6, 3);
+  const Layout layout = PlainLayout(pattern);
+  const int64_t best = hwy::SupportedTargets();
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
+    if ((best & target) == 0 && target != HWY_SCALAR) continue;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    for (const int64_t k : kWidths) {
+      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+        Expect(layout, pattern, {.type = type, .k = k, .padding = 3});
+      }
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
+}
+
+TEST(CsrSddmm, PutsResultsOfPermutedAndTransposedLayoutsInCsrOrder) {
+  for (const Pattern& pattern : {Rmat(8, 6, 3), Uniform(130, 70, 9, 4), Band(90, 4)}) {
+    Layout wide_source = PermutedLayout(pattern, RandomOrder(pattern.rows, 5));
+    Array& source = wide_source.arrays.back();
+    const std::vector<int64_t> wide(source.As<int32_t>().begin(), source.As<int32_t>().end());
+    source = MakeArray(kValueSource, wide);
+    const Layout layouts[] = {PermutedLayout(pattern, RandomOrder(pattern.rows, 5)), wide_source,
+                              PermutedLayout(pattern, {}, true),
+                              PermutedLayout(pattern, RandomOrder(pattern.cols, 6), true)};
+    for (const Layout& layout : layouts) {
+      for (const int64_t k : {1, 5, 16, 33, 128, 1000}) {
+        for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+          Expect(layout, pattern, {.type = type, .k = k, .threads = 3});
+          Expect(layout, pattern, {.type = type, .k = k, .threads = 1, .unscaled = true});
+        }
+      }
+    }
+  }
+}
+
+TEST(CsrSddmm, PrefetchesLargeOperands) {
+  const Pattern pattern = Uniform(20001, 19999, 5, 8);
+  for (const int64_t k : {80, 600}) {
+    Expect(PlainLayout(pattern), pattern, {.k = k, .threads = 2, .padding = 3});
+  }
+}
+
+TEST(CsrSddmm, GivesTheSameBitsForAnyTeam) {
+  std::vector<NamedPattern> patterns = OddPatterns();
+  patterns.push_back({"larger R-MAT", Rmat(12, 16, 13)});
+  for (const auto& [name, pattern] : patterns) {
+    SCOPED_TRACE(name);
+    const Layout layout = PlainLayout(pattern);
+    DenseCase c = {.k = 33};
+    const std::string expected = Expect(layout, pattern, c);
+    for (c.threads = 2; c.threads <= 4; ++c.threads) {
+      EXPECT_TRUE(Expect(layout, pattern, c) == expected) << c;
+    }
+  }
+}
+
+TEST(CsrSddmm, ReturnsWhenStopped) {
+  const Pattern pattern = Uniform(1000, 1000, 20, 9);
+  const Layout layout = PlainLayout(pattern);
+  const std::vector<float> values(pattern.nnz(), 1);
+  const std::vector<float> operand(1000 * 64, 1);
+  std::vector<float> out(pattern.nnz());
+  const std::atomic<bool> stop = true;
+  const absl::Status status = cpu::CsrSddmm().run({.threads = 2, .workspace = {}, .stop = &stop},
+                                                  {.operation = Operation::kSddmm, .k = 64},
+                                                  {layout,
+                                                   values.data(),
+                                                   {operand.data(), 1000, 64, 64},
+                                                   {operand.data(), 1000, 64, 64},
+                                                   out.data()});
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+TEST(CsrSddmm, ComputesRealMatrices) {
+  const std::optional<Matrix> matrix =
+      ReadMatrixMarket(std::string(SPARSED_TEST_DATA) + "/delaunay_n16.mtx.gz");
+  ASSERT_TRUE(matrix.has_value());
+  ExpectSddmm(cpu::CsrSddmm(), PlainLayout(matrix->pattern), matrix->pattern, matrix->values,
+              {.k = 33, .threads = 2, .padding = 1});
+  for (const char* name : {"arrow_46500", "fit2d_A", "w8a", "BlogCatalog", "gowalla_R"}) {
+    const std::optional<Matrix> shared =
+        ReadMatrixMarket(std::string(SPARSED_SHARED_DATA) + "/" + name + ".mtx.gz");
+    if (!shared.has_value()) GTEST_SKIP() << "the shared matrices are not here";
+    SCOPED_TRACE(name);
+    ExpectSddmm(cpu::CsrSddmm(), PlainLayout(shared->pattern), shared->pattern, shared->values,
+                {.k = 20, .threads = 2});
+  }
+}
+
+TEST(CsrSddmm, SupportsItsOperationAlone) {
+  const Layout layout = PlainLayout(Band(10, 1));
+  Layout other = layout;
+  other.kind = "aspt";
+  const Problem problem = {.operation = Operation::kSddmm, .k = 4};
+  EXPECT_TRUE(cpu::CsrSddmm().supports(problem, layout));
+  EXPECT_FALSE(cpu::CsrSddmm().supports(problem, other));
+  EXPECT_FALSE(cpu::CsrSddmm().supports({.k = 4}, layout));
+  EXPECT_FALSE(cpu::CsrSddmm().supports(
+      {.operation = Operation::kSddmm, .type = ElementType::kI64, .k = 4}, layout));
+}
+
+}  // namespace
+}  // namespace sparsed::test

@@ -1,0 +1,181 @@
+// "cpu.csr.row_balanced" and "cpu.csr.scatter" against the reference.
+#include "kernels/cpu/spmm/spmm.h"
+
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <atomic>
+
+#include "tests/kernels/dense_harness.h"
+#include "tests/matrix_market.h"
+
+namespace sparsed::test {
+namespace {
+
+constexpr int64_t kWidths[] = {1,  2,  3,  7,  8,   15,  16,  17,  31, 32,
+                               33, 64, 65, 97, 100, 128, 129, 257, 512};
+
+class SpmmTest : public testing::TestWithParam<bool> {
+ protected:
+  /// The kernel for an operation on a layout, whose transpositions cancel out.
+  static SpmmKernel KernelFor(const Layout& layout, const DenseCase& c) {
+    return c.transposed == layout.transposed ? cpu::CsrSpmm() : cpu::CsrTransposedSpmm();
+  }
+  static std::string Expect(const Layout& layout, const Pattern& pattern, const DenseCase& c) {
+    SCOPED_TRACE(c);
+    return ExpectSpmm(KernelFor(layout, c), layout, pattern, RandomValues(pattern.nnz(), 7), c);
+  }
+};
+
+TEST_P(SpmmTest, ComputesOddPatternsAtEveryWidth) {
+  for (const auto& [name, pattern] : OddPatterns()) {
+    SCOPED_TRACE(name);
+    const Layout layout = PlainLayout(pattern);
+    int turn = 0;
+    for (const int64_t k : kWidths) {
+      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+        ++turn;
+        Expect(layout, pattern,
+               {.type = type,
+                .k = k,
+                .threads = 1 + turn % 4,
+                .transposed = GetParam(),
+                .alpha = turn % 3 == 0 ? -0.75 : 1,
+                .beta = turn % 5 == 0 ? 1.5 : 0,
+                .padding = turn % 4 == 1 ? 5 : 0,
+                .offset = turn % 3 == 1 ? 1 : 0});
+      }
+    }
+  }
+}
+
+TEST_P(SpmmTest, ComputesWithEveryInstructionSet) {
+  const Pattern pattern = Rmat(8, 6, 3);
+  const Layout layout = PlainLayout(pattern);
+  const int64_t best = hwy::SupportedTargets();
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
+    if ((best & target) == 0 && target != HWY_SCALAR) continue;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    for (const int64_t k : kWidths) {
+      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+        for (const double beta : {0.0, 2.0}) {
+          Expect(layout, pattern,
+                 {.type = type,
+                  .k = k,
+                  .transposed = GetParam(),
+                  .alpha = 3,
+                  .beta = beta,
+                  .padding = 3});
+        }
+      }
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
+}
+
+TEST_P(SpmmTest, ComputesPermutedAndTransposedLayouts) {
+  for (const Pattern& pattern : {Rmat(8, 6, 3), Uniform(130, 70, 9, 4), Band(90, 4)}) {
+    const Layout layouts[] = {PermutedLayout(pattern, RandomOrder(pattern.rows, 5)),
+                              PermutedLayout(pattern, {}, true),
+                              PermutedLayout(pattern, RandomOrder(pattern.cols, 6), true)};
+    for (const Layout& layout : layouts) {
+      SCOPED_TRACE(layout.recipe);
+      for (const int64_t k : {1, 5, 16, 33, 128}) {
+        for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+          Expect(layout, pattern,
+                 {.type = type, .k = k, .threads = 3, .transposed = GetParam(), .beta = 0.5});
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SpmmTest, PrefetchesAndStreamsLargeOperands) {
+  // B exceeds the private caches, C the size from which it is streamed.
+  const Pattern pattern = Uniform(70001, 69999, 3, 8);
+  const Layout layout = PlainLayout(pattern);
+  for (const int64_t padding : {0, 16, 3}) {
+    Expect(layout, pattern, {.k = 80, .threads = 2, .transposed = GetParam(), .padding = padding});
+  }
+  Expect(layout, pattern, {.k = 73, .threads = 2, .transposed = GetParam(), .padding = 7});
+  Expect(layout, pattern,
+         {.type = ElementType::kF64, .k = 40, .threads = 2, .transposed = GetParam()});
+}
+
+TEST_P(SpmmTest, GivesTheSameBitsForAnyTeam) {
+  std::vector<NamedPattern> patterns = OddPatterns();
+  patterns.push_back({"larger R-MAT", Rmat(12, 16, 13)});
+  for (const auto& [name, pattern] : patterns) {
+    SCOPED_TRACE(name);
+    const Layout layout = PlainLayout(pattern);
+    for (const int64_t k : {8, 33, 128}) {
+      DenseCase c = {.k = k, .transposed = GetParam()};
+      const std::string expected = Expect(layout, pattern, c);
+      for (c.threads = 1; c.threads <= 4; ++c.threads) {
+        EXPECT_TRUE(Expect(layout, pattern, c) == expected) << c;
+      }
+    }
+  }
+}
+
+TEST_P(SpmmTest, ReturnsWhenStopped) {
+  const Pattern pattern = Uniform(1000, 1000, 20, 9);
+  const Layout layout = PlainLayout(pattern);
+  const SpmmKernel kernel = KernelFor(layout, {.transposed = GetParam()});
+  const Problem problem = {.transposed = GetParam(), .k = 64};
+  const std::vector<float> values(pattern.nnz(), 1);
+  const std::vector<float> b(1000 * 64, 1);
+  std::vector<float> c(1000 * 64);
+  std::vector<std::byte> workspace(kernel.workspace(problem, layout, 2));
+  const std::atomic<bool> stop = true;
+  const absl::Status status =
+      kernel.run({.threads = 2, .workspace = workspace, .stop = &stop}, problem,
+                 {layout, values.data(), {b.data(), 1000, 64, 64}, {c.data(), 1000, 64, 64}});
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+TEST_P(SpmmTest, ComputesRealMatrices) {
+  const std::optional<Matrix> matrix =
+      ReadMatrixMarket(std::string(SPARSED_TEST_DATA) + "/delaunay_n16.mtx.gz");
+  ASSERT_TRUE(matrix.has_value());
+  ExpectSpmm(KernelFor(PlainLayout(matrix->pattern), {.transposed = GetParam()}),
+             PlainLayout(matrix->pattern), matrix->pattern, matrix->values,
+             {.k = 33, .threads = 2, .transposed = GetParam(), .padding = 1});
+  for (const char* name : {"arrow_46500", "fit2d_A", "w8a", "BlogCatalog", "gowalla_R"}) {
+    const std::optional<Matrix> shared =
+        ReadMatrixMarket(std::string(SPARSED_SHARED_DATA) + "/" + name + ".mtx.gz");
+    if (!shared.has_value()) GTEST_SKIP() << "the shared matrices are not here";
+    SCOPED_TRACE(name);
+    const Layout layout = PlainLayout(shared->pattern);
+    ExpectSpmm(KernelFor(layout, {.transposed = GetParam()}), layout, shared->pattern,
+               shared->values, {.k = 20, .threads = 2, .transposed = GetParam()});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transposed, SpmmTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Scatter" : "RowBalanced"; });
+
+TEST(CsrSpmmSupports, OneDirectionEach) {
+  const Layout layout = PlainLayout(Band(10, 1));
+  Layout other = layout;
+  other.kind = "aspt";
+  for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+    const Problem plain = {.type = type, .k = 4};
+    const Problem transposed = {.transposed = true, .type = type, .k = 4};
+    EXPECT_TRUE(cpu::CsrSpmm().supports(plain, layout));
+    EXPECT_FALSE(cpu::CsrSpmm().supports(transposed, layout));
+    EXPECT_FALSE(cpu::CsrTransposedSpmm().supports(plain, layout));
+    EXPECT_TRUE(cpu::CsrTransposedSpmm().supports(transposed, layout));
+    EXPECT_FALSE(cpu::CsrSpmm().supports(plain, other));
+    EXPECT_FALSE(cpu::CsrTransposedSpmm().supports(transposed, other));
+  }
+  EXPECT_FALSE(cpu::CsrSpmm().supports({.operation = Operation::kSddmm, .k = 4}, layout));
+  EXPECT_FALSE(cpu::CsrSpmm().supports({.type = ElementType::kI32, .k = 4}, layout));
+  EXPECT_FALSE(cpu::CsrSpmm().supports({.k = 4, .device = DeviceKind::kCuda}, layout));
+}
+
+}  // namespace
+}  // namespace sparsed::test
