@@ -44,7 +44,7 @@ struct SddmmSpec {
 
 struct SpgemmSpec {
   std::string tenant, left, right;
-  std::string keep_as;  ///< empty: streamed
+  std::string keep_as = {};  ///< empty: streamed
   bool replace = false;
   bool count_first = false;
   uint64_t timeout_ns = 0;
