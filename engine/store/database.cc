@@ -49,8 +49,12 @@ Database::~Database() { sqlite3_close(connection_); }
 
 absl::Status Database::Configure() {
   sqlite3_db_config(connection_, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  // Of a new database: room for the page checksums.
+  int reserved = SqliteVfs::kChecksumBytes;
+  sqlite3_file_control(connection_, "main", SQLITE_FCNTL_RESERVE_BYTES, &reserved);
   // Exclusive locking lets WAL do without shared memory; FULL syncs the log at every commit.
-  if (absl::Status status = Execute("PRAGMA locking_mode = EXCLUSIVE;"
+  if (absl::Status status = Execute("PRAGMA page_size = 4096;"
+                                    "PRAGMA locking_mode = EXCLUSIVE;"
                                     "PRAGMA temp_store = MEMORY;"
                                     "PRAGMA trusted_schema = OFF;"
                                     "PRAGMA cell_size_check = ON;"
@@ -157,6 +161,9 @@ absl::Status Database::Error(int code) {
     case SQLITE_FULL:
     case SQLITE_IOERR:
     case SQLITE_CANTOPEN:
+      if (absl::IsDataLoss(vfs_.last_error())) {
+        return Damaged(std::string(vfs_.last_error().message()));
+      }
       if (!vfs_.last_error().ok()) {
         return absl::Status(vfs_.last_error().code(),
                             fmt::format("the catalog could not be read or written: {}",

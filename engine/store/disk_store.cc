@@ -47,13 +47,17 @@ absl::StatusOr<std::unique_ptr<Store>> DiskStore::Open(FileSystem& files, std::s
   if (!lock.ok()) return lock.status();
   auto folder = std::make_shared<BlobFolder>(files, directory + "/blobs");
   if (absl::Status status = folder->Prepare(); !status.ok()) return status;
+  const absl::StatusOr<std::vector<int64_t>> blob_files = folder->List();
+  if (!blob_files.ok()) return blob_files.status();
   absl::StatusOr<std::unique_ptr<Database>> database =
       Database::Open(files, directory + "/catalog.sqlite");
   if (!database.ok()) return database.status();
-  if (absl::Status status = PrepareSchema(**database); !status.ok()) return status;
+  if (absl::Status status = PrepareSchema(**database, !blob_files->empty()); !status.ok()) {
+    return status;
+  }
   std::unique_ptr<DiskStore> store(
       new DiskStore(*std::move(lock), *std::move(database), std::move(folder)));
-  if (absl::Status status = store->CollectBlobs(); !status.ok()) return status;
+  if (absl::Status status = store->CollectBlobs(*blob_files); !status.ok()) return status;
   return store;
 }
 
@@ -62,9 +66,7 @@ DiskStore::~DiskStore() {
   for (const BlobPtr& blob : undecided_) blob->set_forsaken(false);
 }
 
-absl::Status DiskStore::CollectBlobs() {
-  const absl::StatusOr<std::vector<int64_t>> files = folder_->List();
-  if (!files.ok()) return files.status();
+absl::Status DiskStore::CollectBlobs(std::span<const int64_t> files) {
   absl::Status status = database_->Query("SELECT blob FROM arrays", {}, [&](const Row& row) {
     const int64_t number = row.Integer(0);
     blobs_[number] = std::make_shared<Blob>(folder_, number, /*forsaken=*/false);
@@ -74,7 +76,7 @@ absl::Status DiskStore::CollectBlobs() {
       database_->QueryInteger("SELECT seq FROM sqlite_sequence WHERE name = 'arrays'", {});
   if (!highest.ok()) return highest.status();
   next_blob_ = highest->value_or(0) + 1;
-  for (const int64_t number : *files) {
+  for (const int64_t number : files) {
     if (!blobs_.contains(number)) folder_->Remove(number);
     next_blob_ = std::max(next_blob_.load(), number + 1);
   }

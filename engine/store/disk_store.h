@@ -69,8 +69,8 @@ class DiskStore final : public Store {
   DiskStore(std::unique_ptr<FileLock> lock, std::unique_ptr<Database> database,
             std::shared_ptr<BlobFolder> folder)
       : lock_(std::move(lock)), database_(std::move(database)), folder_(std::move(folder)) {}
-  /// Compares rows with files: fills blobs_, removes files without a row.
-  absl::Status CollectBlobs();
+  /// Compares rows with files, given by number: fills blobs_, removes files without a row.
+  absl::Status CollectBlobs(std::span<const int64_t> files);
 
   /// Writes arrays to blobs that are gone again unless a committed change adds them. Without the
   /// lock.

@@ -126,7 +126,7 @@ absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
 
 }  // namespace
 
-absl::Status PrepareSchema(Database& database) {
+absl::Status PrepareSchema(Database& database, bool has_blobs) {
   const absl::StatusOr<int64_t> version = Pragma(database, "user_version");
   if (!version.ok()) return version.status();
   const absl::StatusOr<int64_t> application = Pragma(database, "application_id");
@@ -136,6 +136,7 @@ absl::Status PrepareSchema(Database& database) {
   if (!tables.ok()) return tables.status();
 
   const bool empty = *version == 0 && *application == 0 && tables->value_or(0) == 0;
+  if (empty && has_blobs) return database.Damaged("it is empty, but there are blobs");
   if (!empty && *application != kApplicationId) {
     return absl::FailedPreconditionError(
         fmt::format("{} is a database of another program; give sparsed a data directory of its own",

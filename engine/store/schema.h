@@ -7,7 +7,8 @@
 namespace sparsed::engine {
 
 /// Makes the tables in an empty database, or brings older ones up to date. FAILED_PRECONDITION if a
-/// newer program wrote them, or another program altogether.
-absl::Status PrepareSchema(Database& database);
+/// newer program wrote them, or another program altogether; DATA_LOSS if the database is empty and
+/// must not be: `has_blobs`.
+absl::Status PrepareSchema(Database& database, bool has_blobs);
 
 }  // namespace sparsed::engine

@@ -1,8 +1,10 @@
 #include "engine/store/sqlite_vfs.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -24,6 +26,26 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+constexpr size_t kCheckedBytes = SqliteVfs::kPageBytes - SqliteVfs::kChecksumBytes;
+using Page = std::array<std::byte, SqliteVfs::kPageBytes>;
+
+XXH128_canonical_t PageChecksum(const void* page, sqlite3_int64 offset) {
+  XXH128_canonical_t checksum;
+  XXH128_canonicalFromHash(
+      &checksum, XXH3_128bits_withSeed(page, kCheckedBytes, static_cast<XXH64_hash_t>(offset)));
+  return checksum;
+}
+
+bool PageIsIntact(const void* page, sqlite3_int64 offset) {
+  const XXH128_canonical_t expected = PageChecksum(page, offset);
+  return std::memcmp(static_cast<const std::byte*>(page) + kCheckedBytes, &expected,
+                     sizeof(expected)) == 0;
+}
+
+bool IsPage(int bytes, sqlite3_int64 offset) {
+  return bytes == SqliteVfs::kPageBytes && offset % SqliteVfs::kPageBytes == 0;
+}
+
 }  // namespace
 
 /// SQLite allocates it as raw memory and knows its first member only.
@@ -32,7 +54,7 @@ struct SqliteVfs::OpenFile {
   SqliteVfs* vfs;
   std::unique_ptr<File> file;
   std::string path;
-  bool remove_on_close;
+  bool is_database;
   bool name_synced;  // a file's name is made durable with its first sync
 };
 
@@ -45,9 +67,7 @@ struct SqliteVfsCalls {
   static sqlite3_vfs* Default() { return sqlite3_vfs_find(nullptr); }
 
   static int Close(sqlite3_file* base) {
-    OpenFile& f = Of(base);
-    if (f.remove_on_close) (void)f.vfs->files_.Remove(f.path);
-    f.~OpenFile();
+    Of(base).~OpenFile();
     return SQLITE_OK;
   }
 
@@ -57,16 +77,26 @@ struct SqliteVfsCalls {
     const absl::StatusOr<size_t> n =
         f.file->Read(offset, std::span(begin, static_cast<size_t>(bytes)));
     if (!n.ok()) return f.vfs->Remember(n.status(), SQLITE_IOERR_READ);
-    if (*n == static_cast<size_t>(bytes)) return SQLITE_OK;
     std::fill(begin + *n, begin + bytes, std::byte{0});  // SQLite asks for this
-    return SQLITE_IOERR_SHORT_READ;
+    if (*n > 0 && f.is_database && IsPage(bytes, offset) && !PageIsIntact(out, offset)) {
+      return f.vfs->Remember(absl::DataLossError(fmt::format(
+                                 "the checksum of the page at byte {} does not match", offset)),
+                             SQLITE_IOERR_DATA);
+    }
+    return *n == static_cast<size_t>(bytes) ? SQLITE_OK : SQLITE_IOERR_SHORT_READ;
   }
 
   static int Write(sqlite3_file* base, const void* data, int bytes, sqlite3_int64 offset) {
     OpenFile& f = Of(base);
-    return f.vfs->Remember(
-        f.file->Write(offset, std::span(static_cast<const std::byte*>(data), size_t(bytes))),
-        SQLITE_IOERR_WRITE);
+    std::span bytes_to_write(static_cast<const std::byte*>(data), static_cast<size_t>(bytes));
+    Page page;
+    if (f.is_database && IsPage(bytes, offset)) {
+      std::memcpy(page.data(), data, kCheckedBytes);
+      const XXH128_canonical_t checksum = PageChecksum(data, offset);
+      std::memcpy(page.data() + kCheckedBytes, &checksum, sizeof(checksum));
+      bytes_to_write = page;
+    }
+    return f.vfs->Remember(f.file->Write(offset, bytes_to_write), SQLITE_IOERR_WRITE);
   }
 
   static int Truncate(sqlite3_file* base, sqlite3_int64 size) {
@@ -138,8 +168,7 @@ struct SqliteVfsCalls {
     absl::StatusOr<std::unique_ptr<File>> opened = vfs.files_.Open(path, mode);
     if (!opened.ok()) return vfs.Remember(opened.status(), SQLITE_CANTOPEN);
     new (file) OpenFile{
-        {&methods}, &vfs, *std::move(opened), path, (flags & SQLITE_OPEN_DELETEONCLOSE) != 0,
-        false};
+        {&methods}, &vfs, *std::move(opened), path, (flags & SQLITE_OPEN_MAIN_DB) != 0, false};
     if (out_flags != nullptr) *out_flags = flags;
     return SQLITE_OK;
   }

@@ -1,5 +1,5 @@
 // SQLite over our file interface, so that the catalog's files fail, fill up and forget in tests
-// like all others.
+// like all others; and a checksum for every page of a database, which SQLite itself does not have.
 #pragma once
 
 #include <sqlite3.h>
@@ -15,8 +15,16 @@ namespace sparsed::engine {
 /// must be closed before. Calls come from one thread at a time. It has no shared memory and its
 /// locks do nothing: use it with `PRAGMA locking_mode = EXCLUSIVE` by one connection a database
 /// (the store's LOCK file keeps others away).
+///
+/// Databases have pages of kPageBytes, and SQLite leaves us the last kChecksumBytes of each
+/// (SQLITE_FCNTL_RESERVE_BYTES): they hold the XXH3-128 of the rest, seeded with the page's offset.
+/// Reading a page that does not match fails with DATA_LOSS. The log's frames have SQLite's own
+/// checksums.
 class SqliteVfs {
  public:
+  static constexpr int kPageBytes = 4096;
+  static constexpr int kChecksumBytes = 16;
+
   explicit SqliteVfs(FileSystem& files);
   ~SqliteVfs();
   SqliteVfs(const SqliteVfs&) = delete;
