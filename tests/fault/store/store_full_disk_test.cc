@@ -61,7 +61,7 @@ TEST(FullDisk, AtEveryBudgetTheStoreGoesOn) {
     }
   }
   int64_t refused = 0;
-  for (int64_t budget = 0; budget <= most && !HasFailure(); budget += 1009) {
+  for (int64_t budget = 0; budget <= most && !HasFailure(); budget += 2003) {
     SCOPED_TRACE(fmt::format("room for {} bytes", budget));
     ForgetfulFileSystem files;
     files.SetCapacity(budget);

@@ -1,0 +1,438 @@
+// The store on an intact disk: everything comes back, nothing is left behind.
+#include "engine/store/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/fault/store/store_testing.h"
+
+namespace sparsed::engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// A store in a temporary directory of the machine's file system.
+class StoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "sparsed-store-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    root_ = name;
+    directory_ = name + "/not/there/yet";
+    Reopen();
+  }
+  void TearDown() override {
+    store_.reset();
+    std::filesystem::remove_all(root_);
+  }
+
+  void Reopen() {
+    store_.reset();
+    auto store = OpenStore(PosixFileSystem(), directory_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+  }
+  size_t BlobFiles() const {
+    const std::filesystem::directory_iterator files(directory_ + "/blobs");
+    return static_cast<size_t>(std::distance(begin(files), end(files)));
+  }
+  static void ExpectSameBytes(const Array& a, const Array& b) {
+    ASSERT_EQ(a.type, b.type);
+    ASSERT_EQ(a.length, b.length);
+    EXPECT_TRUE(std::equal(a.buffer.data(), a.buffer.data() + a.bytes(), b.buffer.data()));
+  }
+
+  std::string root_;
+  std::string directory_;
+  std::unique_ptr<Store> store_;
+};
+
+TEST_F(StoreTest, IsEmptyAtFirst) {
+  EXPECT_TRUE(store_->durable());
+  EXPECT_EQ(*Dump(*store_), "");
+  Reopen();
+  EXPECT_EQ(*Dump(*store_), "");
+}
+
+TEST_F(StoreTest, EveryRecordComesBackAfterEveryStep) {
+  for (const Step& step : AllSteps()) {
+    const absl::Status status = step.run(*store_);
+    ASSERT_TRUE(status.ok()) << step.name << ": " << status;
+    const std::string before = *Dump(*store_);
+    Reopen();
+    EXPECT_EQ(*Dump(*store_), before) << "after " << step.name;
+  }
+}
+
+TEST_F(StoreTest, MatrixRecordsAreWhatWasStored) {
+  NewMatrix m = RandomMatrix("web", "P", 1);
+  m.value_order = RandomArray("value_order", ElementType::kI64, m.nnz, 2);
+  const auto stored = store_->PutMatrix(m);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  ASSERT_TRUE(store_->PutPreparation("P", {"ready", "twice as fast", 2.5}).ok());
+  for (const bool reopened : {false, true}) {
+    if (reopened) Reopen();
+    const StoreContents contents = *store_->Load();
+    ASSERT_EQ(contents.patterns.size(), 1U);
+    const PatternRecord& p = contents.patterns[0];
+    EXPECT_EQ(p.hash, "P");
+    EXPECT_EQ(p.rows, m.rows);
+    EXPECT_EQ(p.cols, m.cols);
+    EXPECT_EQ(p.nnz, m.nnz);
+    EXPECT_EQ(p.preparation.state, "ready");
+    EXPECT_EQ(p.preparation.detail, "twice as fast");
+    EXPECT_EQ(p.preparation.seconds, 2.5);
+    ExpectSameBytes(*store_->Read(p.row_offsets, HeapMemory()), *m.row_offsets);
+    ExpectSameBytes(*store_->Read(p.column_indices, HeapMemory()), *m.column_indices);
+    ASSERT_EQ(contents.matrices.size(), 1U);
+    const MatrixRecord& r = contents.matrices[0];
+    EXPECT_EQ(r.tenant, "tenant");
+    EXPECT_EQ(r.name, "web");
+    EXPECT_EQ(r.pattern_hash, "P");
+    EXPECT_EQ(r.type, ElementType::kF32);
+    EXPECT_EQ(r.version, m.version);
+    EXPECT_EQ(r.created_unix_ns, m.created_unix_ns);
+    ExpectSameBytes(*store_->Read(r.values, HeapMemory()), m.values);
+    ASSERT_TRUE(r.value_order.has_value());
+    ExpectSameBytes(*store_->Read(*r.value_order, HeapMemory()), *m.value_order);
+  }
+  // What the call returned says the same.
+  EXPECT_EQ(stored->matrix.name, "web");
+  EXPECT_EQ(stored->pattern.hash, "P");
+}
+
+TEST_F(StoreTest, ReplacedValuesKeepTheRestOfTheMatrix) {
+  NewMatrix m = RandomMatrix("web", "P", 1);
+  m.value_order = RandomArray("value_order", ElementType::kI32, m.nnz, 2);
+  ASSERT_TRUE(store_->PutMatrix(m).ok());
+  const Array values = RandomArray("values", ElementType::kF32, m.nnz, 3);
+  const auto record = store_->PutValues("tenant", "web", 17, values);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->version, 17U);
+  EXPECT_EQ(record->created_unix_ns, m.created_unix_ns);
+  Reopen();
+  const StoreContents contents = *store_->Load();
+  EXPECT_EQ(contents.matrices[0].version, 17U);
+  ExpectSameBytes(*store_->Read(contents.matrices[0].values, HeapMemory()), values);
+  ExpectSameBytes(*store_->Read(*contents.matrices[0].value_order, HeapMemory()), *m.value_order);
+  EXPECT_EQ(BlobFiles(), 4U);
+}
+
+TEST_F(StoreTest, LayoutsComeBackWithAllTheirArrays) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("web", "P", 1)).ok());
+  const Layout layout = RandomLayout("aspt(panel=64)", 2);
+  ASSERT_TRUE(store_->PutLayout("P", layout, 0.25).ok());
+  Reopen();
+  const StoreContents contents = *store_->Load();
+  ASSERT_EQ(contents.layouts.size(), 1U);
+  EXPECT_EQ(contents.layouts[0].build_seconds, 0.25);
+  const Layout read = *store_->ReadLayout(contents.layouts[0], HeapMemory());
+  EXPECT_EQ(read.kind, layout.kind);
+  EXPECT_EQ(read.recipe, layout.recipe);
+  EXPECT_EQ(read.parameters, layout.parameters);
+  EXPECT_EQ(read.transposed, layout.transposed);
+  EXPECT_EQ(read.value_slots, layout.value_slots);
+  ASSERT_EQ(read.arrays.size(), layout.arrays.size());
+  for (size_t i = 0; i < read.arrays.size(); ++i) {
+    EXPECT_EQ(read.arrays[i].name, layout.arrays[i].name);
+    ExpectSameBytes(read.arrays[i], layout.arrays[i]);
+  }
+}
+
+TEST_F(StoreTest, ArraysOfEverySizeAroundABlockComeBack) {
+  constexpr int64_t kBlockElements = (int64_t{4} << 20) / 8;
+  for (const int64_t length : {int64_t{0}, int64_t{1}, kBlockElements - 1, kBlockElements,
+                               kBlockElements + 1, 3 * kBlockElements}) {
+    NewBuffer buffer = RandomBuffer("x", 1);
+    buffer.array = RandomArray("dense", ElementType::kF64, length, static_cast<uint32_t>(length));
+    ASSERT_TRUE(store_->PutBuffer(buffer).ok());
+    Reopen();
+    const StoreContents contents = *store_->Load();
+    const auto read = store_->Read(contents.buffers[0].array, HeapMemory());
+    ASSERT_TRUE(read.ok()) << read.status();
+    ExpectSameBytes(*read, buffer.array);
+    EXPECT_EQ(BlobFiles(), 1U);
+  }
+}
+
+TEST_F(StoreTest, EmptyMatrixComesBack) {
+  NewMatrix m;
+  m.name = "empty";
+  m.pattern_hash = "E";
+  m.row_offsets = RandomArray("row_offsets", ElementType::kI32, 1, 1);
+  m.column_indices = RandomArray("column_indices", ElementType::kI32, 0, 1);
+  m.values = RandomArray("values", ElementType::kF64, 0, 1);
+  ASSERT_TRUE(store_->PutMatrix(m).ok());
+  Reopen();
+  const StoreContents contents = *store_->Load();
+  ASSERT_EQ(contents.matrices.size(), 1U);
+  EXPECT_EQ(contents.matrices[0].type, ElementType::kF64);
+  EXPECT_EQ(store_->Read(contents.matrices[0].values, HeapMemory())->length, 0);
+}
+
+TEST_F(StoreTest, AnyTextSurvives) {
+  NewMatrix m = RandomMatrix("it's \"quoted\"; DROP TABLE matrices;--", "P", 1);
+  m.tenant = "";
+  ASSERT_TRUE(store_->PutMatrix(m).ok());
+  Reopen();
+  EXPECT_EQ(store_->Load()->matrices[0].name, m.name);
+  EXPECT_TRUE(store_->DeleteMatrix("", m.name).ok());
+  EXPECT_EQ(*Dump(*store_), "");
+}
+
+TEST_F(StoreTest, MatricesShareAPatternUntilTheLastOneGoes) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  EXPECT_EQ(BlobFiles(), 3U);
+  NewMatrix b = RandomMatrix("b", "P", 2);
+  b.row_offsets.reset();
+  b.column_indices.reset();
+  ASSERT_TRUE(store_->PutMatrix(b).ok());
+  EXPECT_EQ(BlobFiles(), 4U);
+  ASSERT_TRUE(store_->PutLayout("P", RandomLayout("aspt()", 3), 1).ok());
+  EXPECT_EQ(BlobFiles(), 7U);
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  EXPECT_EQ(BlobFiles(), 6U);
+  EXPECT_EQ(store_->Load()->patterns.size(), 1U);
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "b").ok());
+  EXPECT_EQ(BlobFiles(), 0U);
+  EXPECT_EQ(*Dump(*store_), "");
+}
+
+TEST_F(StoreTest, TenantsHaveNamesOfTheirOwn) {
+  NewMatrix a = RandomMatrix("web", "P", 1);
+  NewMatrix b = RandomMatrix("web", "P", 2);
+  b.tenant = "other";
+  ASSERT_TRUE(store_->PutMatrix(a).ok());
+  ASSERT_TRUE(store_->PutMatrix(b).ok());
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "web").ok());
+  const StoreContents contents = *store_->Load();
+  ASSERT_EQ(contents.matrices.size(), 1U);
+  EXPECT_EQ(contents.matrices[0].tenant, "other");
+  ExpectSameBytes(*store_->Read(contents.matrices[0].values, HeapMemory()), b.values);
+}
+
+TEST_F(StoreTest, ReplacedAndDeletedArraysStayReadableWhileHeld) {
+  const NewMatrix old = RandomMatrix("a", "P", 1);
+  {
+    const auto held = store_->PutMatrix(old);
+    ASSERT_TRUE(held.ok());
+    ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "Q", 2)).ok());
+    ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+    EXPECT_EQ(*Dump(*store_), "");
+    ExpectSameBytes(*store_->Read(held->matrix.values, HeapMemory()), old.values);
+    ExpectSameBytes(*store_->Read(held->pattern.row_offsets, HeapMemory()), *old.row_offsets);
+  }
+  EXPECT_EQ(BlobFiles(), 0U);
+}
+
+TEST_F(StoreTest, MissingPatternsAndMatricesAreNamed) {
+  NewMatrix m = RandomMatrix("a", "P", 1);
+  m.row_offsets.reset();
+  EXPECT_EQ(store_->PutMatrix(m).status().code(), absl::StatusCode::kNotFound);
+  const absl::Status values = store_->PutValues("tenant", "a", 2, m.values).status();
+  EXPECT_EQ(values.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(values.message()), HasSubstr("'a'"));
+  EXPECT_EQ(store_->PutLayout("P", RandomLayout("csr", 1), 1).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->PutPreparation("P", {}).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  EXPECT_TRUE(store_->DropLayout("P", "csr").ok());
+  EXPECT_TRUE(store_->DeleteBuffer("tenant", "x").ok());
+  EXPECT_EQ(BlobFiles(), 0U);
+}
+
+TEST_F(StoreTest, PlansAreStoredAllOrNone) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  const absl::Status status = store_->PutPlans(std::vector<PlanRecord>{
+      {"P", "spmm", "csr", "k", 1, 1, ""}, {"?", "spmm", "csr", "k", 1, 1, ""}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(store_->Load()->plans, IsEmpty());
+}
+
+TEST_F(StoreTest, NewMeasurementsReplaceOldOnesAndComeLast) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  const auto put = [&](const char* kernel, double ms) {
+    const std::vector<MeasurementRecord> one = {{"P", "spmm", "csr", kernel, "cpu", ms, 3, 1}};
+    ASSERT_TRUE(store_->PutMeasurements(one).ok());
+  };
+  put("x", 1);
+  put("y", 2);
+  put("x", 3);
+  std::vector<double> ms;
+  const StoreContents contents = *store_->Load();
+  for (const MeasurementRecord& m : contents.measurements) ms.push_back(m.median_ms);
+  EXPECT_THAT(ms, ElementsAre(2, 3));
+}
+
+TEST_F(StoreTest, StoppedWritesAndReadsLeaveNothing) {
+  const std::atomic<bool> stop = true;
+  EXPECT_EQ(store_->PutMatrix(RandomMatrix("a", "P", 1), &stop).status().code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ(BlobFiles(), 0U);
+  const auto stored = store_->PutMatrix(RandomMatrix("a", "P", 1));
+  EXPECT_EQ(store_->Read(stored->matrix.values, HeapMemory(), &stop).status().code(),
+            absl::StatusCode::kCancelled);
+}
+
+/// Has no memory to give.
+class NoMemory final : public MemorySource {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t) override {
+    return absl::ResourceExhaustedError("nothing left");
+  }
+};
+
+TEST_F(StoreTest, ReadingWithoutMemoryIsRefused) {
+  const auto stored = store_->PutMatrix(RandomMatrix("a", "P", 1));
+  NoMemory memory;
+  const absl::Status status = store_->Read(stored->matrix.values, memory).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("values of matrix 'a' of tenant 'tenant'"));
+}
+
+TEST_F(StoreTest, SecondServerOnTheSameDirectoryIsRefused) {
+  const auto second = OpenStore(PosixFileSystem(), directory_ + "/");
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("LOCK"));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another server"));
+  EXPECT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  Reopen();
+}
+
+TEST_F(StoreTest, LeftoversAreRemovedAndForeignFilesAreNot) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  store_.reset();
+  for (const char* name : {"0000000000000099.blob", "0000000000000100.tmp", "notes.txt"}) {
+    const auto file = PosixFileSystem().Open(directory_ + "/blobs/" + name, OpenMode::kCreateNew);
+    ASSERT_TRUE(file.ok());
+  }
+  Reopen();
+  EXPECT_EQ(BlobFiles(), 4U);
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/blobs/notes.txt"));
+  EXPECT_TRUE(store_->PutMatrix(RandomMatrix("b", "Q", 1)).ok());
+  EXPECT_TRUE(Dump(*store_).ok());
+}
+
+TEST_F(StoreTest, DirectoryThatIsAFileIsRefused) {
+  const auto file = PosixFileSystem().Open(root_ + "/file", OpenMode::kCreateNew);
+  ASSERT_TRUE(file.ok());
+  for (const char* name : {"/file", "/file/below"}) {
+    const auto store = OpenStore(PosixFileSystem(), root_ + name);
+    EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << store.status();
+    EXPECT_THAT(std::string(store.status().message()), HasSubstr(root_ + "/file"));
+  }
+  EXPECT_EQ(OpenStore(PosixFileSystem(), "").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(StoreTest, ScrubReadsEveryByteOnce) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  ASSERT_TRUE(store_->PutBuffer(RandomBuffer("x", 1)).ok());
+  const StoreContents contents = *store_->Load();
+  int64_t expected = 0;
+  for (const StoredArray* array :
+       {&contents.patterns[0].row_offsets, &contents.patterns[0].column_indices,
+        &contents.matrices[0].values, &contents.buffers[0].array}) {
+    expected += array->length * static_cast<int64_t>(SizeOf(array->type));
+  }
+  int64_t read = 0;
+  const absl::Status status = store_->Scrub(
+      [&](int64_t bytes) {
+        read += bytes;
+        return true;
+      },
+      [](const StoredArray&, const absl::Status& damage) { ADD_FAILURE() << damage; });
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(read, expected);
+}
+
+TEST_F(StoreTest, ManyThreadsWriteReadAndScrub) {
+  constexpr int kThreads = 4;
+  std::atomic<bool> done = false;
+  std::thread scrubber([&] {
+    while (!done) {
+      const absl::Status status = store_->Scrub(
+          [](int64_t) { return true; },
+          [](const StoredArray&, const absl::Status& damage) { ADD_FAILURE() << damage; });
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  });
+  std::vector<std::thread> writers;
+  for (int t = 0; t < kThreads; ++t) {
+    writers.emplace_back([&, t] {
+      const std::string name = "m" + std::to_string(t);
+      for (uint32_t i = 0; i < 15; ++i) {
+        // Threads meet on two patterns, whose last matrix goes again and again.
+        const NewMatrix m = RandomMatrix(name, i % 2 == 0 ? "P" : "Q", i);
+        const auto stored = store_->PutMatrix(m);
+        ASSERT_TRUE(stored.ok()) << stored.status();
+        ExpectSameBytes(*store_->Read(stored->matrix.values, HeapMemory()), m.values);
+        ExpectSameBytes(*store_->Read(stored->pattern.row_offsets, HeapMemory()), *m.row_offsets);
+        if (i % 3 == 0) {
+          ASSERT_TRUE(store_->PutLayout(m.pattern_hash, RandomLayout(name, i), 1).ok());
+        }
+        if (i % 3 == 2) {
+          ASSERT_TRUE(store_->DeleteMatrix("tenant", name).ok());
+        }
+      }
+    });
+  }
+  for (std::thread& thread : writers) thread.join();
+  done = true;
+  scrubber.join();
+  EXPECT_EQ(*Dump(*store_), "");
+  EXPECT_EQ(BlobFiles(), 0U);
+}
+
+TEST_F(StoreTest, NewerSchemaIsRefused) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  store_.reset();
+  const std::string path = directory_ + "/catalog.sqlite";
+  const auto set_version = [&](const char* pragma) {
+    // SQLite's own file access keeps no page checksums: only the log, which it leaves behind if
+    // the connection does not tidy up, may hold what it writes.
+    sqlite3* connection = nullptr;
+    ASSERT_EQ(sqlite3_open(path.c_str(), &connection), SQLITE_OK);
+    sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+    ASSERT_EQ(sqlite3_exec(connection, pragma, nullptr, nullptr, nullptr), SQLITE_OK)
+        << sqlite3_errmsg(connection);
+    sqlite3_close(connection);
+  };
+  set_version("PRAGMA user_version = 99");
+  auto store = OpenStore(PosixFileSystem(), directory_);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << store.status();
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("newer sparsed"));
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("99"));
+  set_version("PRAGMA user_version = 1; PRAGMA application_id = 7");
+  store = OpenStore(PosixFileSystem(), directory_);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << store.status();
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("another program"));
+}
+
+TEST(InMemoryStore, AcceptsEverythingAndKeepsNothing) {
+  const std::unique_ptr<Store> store = MakeInMemoryStore();
+  EXPECT_FALSE(store->durable());
+  for (const Step& step : AllSteps()) EXPECT_TRUE(step.run(*store).ok()) << step.name;
+  EXPECT_EQ(*Dump(*store), "");
+  const NewMatrix m = RandomMatrix("a", "P", 1);
+  const auto stored = store->PutMatrix(m);
+  EXPECT_EQ(stored->matrix.version, m.version);
+  EXPECT_EQ(stored->matrix.values.length, m.nnz);
+  EXPECT_FALSE(stored->matrix.values.readable());
+  EXPECT_EQ(store->Read(stored->matrix.values, HeapMemory()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace sparsed::engine
