@@ -198,9 +198,8 @@ absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrAr
   arrays.row_offsets = Array();
   arrays.column_indices = Array();
   const std::string hash = (*pattern)->hash();
-  absl::StatusOr<MatrixLease> matrix =
-      Add(header, *std::move(pattern), /*pattern_stored=*/false, std::move(arrays.values),
-          std::move(arrays.caller_order), threads);
+  absl::StatusOr<MatrixLease> matrix = Add(header, *std::move(pattern), std::move(arrays.values),
+                                           std::move(arrays.caller_order), threads);
   if (!matrix.ok()) {
     std::lock_guard lock(mutex_);
     const auto known = patterns_.find(hash);
@@ -210,9 +209,10 @@ absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrAr
 }
 
 absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
-                                         std::shared_ptr<Pattern> pattern, bool pattern_stored,
-                                         Array values, std::optional<Array> caller_order,
-                                         int threads) {
+                                         std::shared_ptr<Pattern> pattern, Array values,
+                                         std::optional<Array> caller_order, int threads) {
+  absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr();
+  if (!csr.ok()) return csr.status();
   MatrixLease matrix;
   std::shared_ptr<Pattern> gone;
   {
@@ -229,12 +229,9 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     record.rows = pattern->rows();
     record.cols = pattern->cols();
     record.nnz = pattern->nnz();
-    if (!pattern_stored) {
-      absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr();
-      if (!csr.ok()) return csr.status();
-      record.row_offsets = *(*csr)->Find("row_offsets");
-      record.column_indices = *(*csr)->Find("column_indices");
-    }
+    // Written only if the store does not have them, or knows that they are damaged.
+    record.row_offsets = *(*csr)->Find("row_offsets");
+    record.column_indices = *(*csr)->Find("column_indices");
     record.values = values;
     record.value_order = caller_order;
     record.version = replaced.ok() ? (*replaced)->version() + 1 : 1;

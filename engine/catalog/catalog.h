@@ -142,11 +142,9 @@ class Catalog {
   absl::StatusOr<std::shared_ptr<Pattern>> Intern(const CsrArrays& arrays);
   /// Interns, stores and publishes a new matrix.
   absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays, int threads);
-  /// Stores and publishes a new matrix. With `pattern_stored` only its values are written, and it
-  /// is NOT_FOUND if the store has forgotten the pattern.
+  /// Stores and publishes a new matrix, with its pattern if the store does not have that.
   absl::StatusOr<MatrixLease> Add(const UploadHeader& header, std::shared_ptr<Pattern> pattern,
-                                  bool pattern_stored, Array values,
-                                  std::optional<Array> caller_order, int threads);
+                                  Array values, std::optional<Array> caller_order, int threads);
   /// Places the values of a version that is to be published in every layout of its pattern.
   absl::Status PlaceInLayouts(const Matrix& matrix, int threads);
   /// Puts `matrix` in the place of what has its name. Returns a pattern that is no longer used.

@@ -31,7 +31,8 @@ absl::Status CheckSizes(const UploadHeader& header) {
     return absl::InvalidArgumentError(
         fmt::format("values are {}, expected f32 or f64", Name(header.type)));
   }
-  if (IsFloat(header.row_offsets_type)) {
+  if (header.row_offsets_type != ElementType::kI32 &&
+      header.row_offsets_type != ElementType::kI64) {
     return absl::InvalidArgumentError(
         fmt::format("row_offsets are {}, expected i32 or i64", Name(header.row_offsets_type)));
   }
@@ -42,6 +43,9 @@ absl::Status CheckSizes(const UploadHeader& header) {
   }
   return absl::OkStatus();
 }
+
+/// For small arrays a team of threads costs more than it brings.
+int TeamFor(int64_t nnz, int threads) { return nnz < (1 << 15) ? 1 : std::max(threads, 1); }
 
 template <typename Value>
 void Fill(std::span<Value> values, Value value, int threads) {
@@ -120,7 +124,7 @@ absl::StatusOr<Array> Upload::TakeValues(int threads) {
 }
 
 absl::StatusOr<MatrixLease> Upload::Finish(int threads) {
-  threads = std::max(threads, 1);
+  threads = TeamFor(header_.nnz, threads);
   if (known_ == nullptr && !header_.pattern_hash.empty() && arrays_[kRowOffsets].received() == 0) {
     return absl::NotFoundError(fmt::format(
         "pattern {} is not known; send row_offsets and column_indices", header_.pattern_hash));
@@ -128,8 +132,7 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads) {
   absl::StatusOr<Array> values = TakeValues(threads);
   if (!values.ok()) return values.status();
   if (known_ != nullptr) {
-    return catalog_.Add(header_, known_, /*pattern_stored=*/true, *std::move(values), std::nullopt,
-                        threads);
+    return catalog_.Add(header_, known_, *std::move(values), std::nullopt, threads);
   }
   absl::StatusOr<Array> row_offsets = arrays_[kRowOffsets].Finish();
   if (!row_offsets.ok()) return row_offsets.status();
@@ -179,7 +182,7 @@ absl::StatusOr<std::byte*> ValuesUpdate::Claim(uint32_t array, uint64_t offset, 
 }
 
 absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads) {
-  threads = std::max(threads, 1);
+  threads = TeamFor(base_->pattern()->nnz(), threads);
   absl::StatusOr<Array> values = values_.Finish();
   if (!values.ok()) return values.status();
   if (base_->caller_order() != nullptr) {

@@ -1,0 +1,480 @@
+// Uploads: what is taken, what is refused and in which words.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Offsets = std::vector<int64_t>;
+using Columns = std::vector<int32_t>;
+using Floats = std::vector<float>;
+
+/// 3 x 4: row 0 has columns 1 and 3, row 1 none, row 2 column 0.
+UploadHeader Small(const std::string& name = "m") {
+  UploadHeader header;
+  header.tenant = "t";
+  header.name = name;
+  header.rows = 3;
+  header.cols = 4;
+  header.nnz = 3;
+  return header;
+}
+const Offsets kSmallOffsets = {0, 2, 2, 3};
+const Columns kSmallColumns = {1, 3, 0};
+const Floats kSmallValues = {1.5f, -2, 8};
+
+absl::StatusOr<MatrixLease> SendSmall(Catalog& catalog, const UploadHeader& header) {
+  return Send(catalog, header, kSmallOffsets, kSmallColumns, kSmallValues);
+}
+
+TEST(Upload, KeepsWhatWasSent) {
+  Rooms rooms;
+  auto matrix = SendSmall(rooms.catalog, Small());
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ((*matrix)->version(), 1u);
+  EXPECT_EQ((*matrix)->caller_order(), nullptr);
+  EXPECT_FALSE((*matrix)->durable());
+  EXPECT_EQ(Elements<float>((*matrix)->Values()), kSmallValues);
+  const auto csr = (*matrix)->pattern()->Csr();
+  ASSERT_TRUE(csr.ok());
+  EXPECT_THAT(ViewCsr(**csr).row_offsets, ::testing::ElementsAreArray(kSmallOffsets));
+  EXPECT_THAT(ViewCsr(**csr).column_indices, ::testing::ElementsAreArray(kSmallColumns));
+  EXPECT_EQ(rooms.catalog.Find("t", "m").value(), *matrix);
+  EXPECT_EQ((*matrix)->pattern()->hash().size(), 32u);
+}
+
+TEST(Upload, WidensRowOffsets) {
+  Rooms rooms;
+  UploadHeader header = Small();
+  header.row_offsets_type = ElementType::kI32;
+  auto matrix =
+      Send(rooms.catalog, header, std::vector<int32_t>{0, 2, 2, 3}, kSmallColumns, kSmallValues);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_THAT(ViewCsr(**(*matrix)->pattern()->Csr()).row_offsets, ElementsAre(0, 2, 2, 3));
+  auto same = SendSmall(rooms.catalog, Small("wide"));
+  ASSERT_TRUE(same.ok());
+  EXPECT_EQ((*same)->pattern(), (*matrix)->pattern());
+}
+
+TEST(Upload, OddSizes) {
+  Rooms rooms;
+  const std::vector<test::Pattern> patterns = {
+      test::FromCoordinates(0, 0, {}),       test::FromCoordinates(0, 5, {}),
+      test::FromCoordinates(5, 0, {}),       test::FromCoordinates(7, 9, {}),
+      test::FromCoordinates(1, 1, {{0, 0}}), test::Uniform(1, 1000, 400, 3),
+      test::Uniform(3000, 1, 1, 3),          test::Band(257, 3)};
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    auto matrix = SendMatrix(rooms.catalog, std::to_string(i), patterns[i]);
+    ASSERT_TRUE(matrix.ok()) << i << ": " << matrix.status();
+    EXPECT_EQ(Elements<float>((*matrix)->Values()), FloatsOf(patterns[i]));
+  }
+  EXPECT_EQ(rooms.catalog.patterns(), static_cast<int64_t>(patterns.size()));
+}
+
+TEST(Upload, ValuesAreOnes) {
+  Rooms rooms;
+  UploadHeader header = Small();
+  header.values_are_ones = true;
+  header.type = ElementType::kF64;
+  auto upload = rooms.catalog.BeginUpload(header);
+  ASSERT_TRUE(upload.ok());
+  EXPECT_THAT(std::string((*upload)->Claim(2, 0, 8).status().message()), HasSubstr("not wanted"));
+  auto matrix = Send(rooms.catalog, header, kSmallOffsets, kSmallColumns, Floats{});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_THAT(Elements<double>((*matrix)->Values()), ElementsAre(1, 1, 1));
+}
+
+struct BadHeader {
+  const char* what;
+  void (*spoil)(UploadHeader&);
+  const char* sentence;
+};
+
+TEST(Upload, RefusesBadHeaders) {
+  const BadHeader cases[] = {
+      {"no name", [](UploadHeader& h) { h.name = ""; }, "0 bytes, expected 1 to 255"},
+      {"long name", [](UploadHeader& h) { h.name.assign(256, 'a'); }, "256 bytes"},
+      {"space in name", [](UploadHeader& h) { h.name = "a b"; }, "byte 0x20 at position 1"},
+      {"rows", [](UploadHeader& h) { h.rows = -1; }, "rows = -1 is out of range"},
+      {"many rows", [](UploadHeader& h) { h.rows = int64_t{1} << 31; }, "[0, 2147483646]"},
+      {"cols", [](UploadHeader& h) { h.cols = std::numeric_limits<int64_t>::max(); }, "cols = "},
+      {"nnz", [](UploadHeader& h) { h.nnz = -5; },
+       "nnz = -5 is out of range [0, rows * cols = 12]"},
+      {"too dense", [](UploadHeader& h) { h.nnz = 13; }, "nnz = 13"},
+      {"integer values", [](UploadHeader& h) { h.type = ElementType::kI32; },
+       "expected f32 or f64"},
+      {"unknown type", [](UploadHeader& h) { h.type = ElementType(0); }, "expected f32 or f64"},
+      {"float offsets", [](UploadHeader& h) { h.row_offsets_type = ElementType::kF32; },
+       "expected i32 or i64"},
+      {"unknown offsets", [](UploadHeader& h) { h.row_offsets_type = ElementType(9); },
+       "expected i32 or i64"},
+      {"narrow offsets",
+       [](UploadHeader& h) {
+         h.rows = h.cols = 1 << 20;
+         h.nnz = int64_t{1} << 32;
+         h.row_offsets_type = ElementType::kI32;
+       },
+       "do not fit i32"},
+  };
+  Rooms rooms;
+  for (const BadHeader& bad : cases) {
+    UploadHeader header = Small();
+    bad.spoil(header);
+    const absl::Status status = rooms.catalog.BeginUpload(header).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad.what << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.sentence)) << bad.what;
+  }
+  EXPECT_EQ(rooms.budget.used(), 0);
+}
+
+TEST(Upload, RefusesAtOnceWhatDoesNotFit) {
+  Rooms rooms("", /*memory=*/1 << 20);
+  UploadHeader header = Small();
+  header.rows = header.cols = kMaxDimension;
+  header.nnz = kMaxDimension * kMaxDimension;
+  EXPECT_FALSE(rooms.catalog.BeginUpload(header).ok());
+  header.rows = header.cols = header.nnz = 1 << 20;
+  EXPECT_TRUE(absl::IsResourceExhausted(rooms.catalog.BeginUpload(header).status()));
+  EXPECT_EQ(rooms.budget.used(), 0);
+}
+
+struct BadArrays {
+  const char* what;
+  Offsets row_offsets;
+  Columns column_indices;
+  const char* sentence;
+};
+
+TEST(Upload, RefusesBadArrays) {
+  const BadArrays cases[] = {
+      {"first offset", {1, 2, 2, 3}, kSmallColumns, "row_offsets[0] = 1, expected 0"},
+      {"decreasing", {0, 3, 2, 3}, kSmallColumns, "offsets must not decrease"},
+      {"negative", {0, -1, 2, 3}, kSmallColumns, "row_offsets[1] = -1"},
+      {"last offset", {0, 2, 2, 2}, kSmallColumns, "row_offsets[3] = 2, expected 3"},
+      {"huge offset", {0, int64_t{1} << 60, 2, 3}, kSmallColumns, "must not decrease"},
+      {"column", kSmallOffsets, {1, 4, 0}, "column_indices[1] = 4 in row 0 is out of range [0, 4)"},
+      {"negative column", kSmallOffsets, {1, 3, -1}, "column_indices[2] = -1 in row 2"},
+      {"unsorted", kSmallOffsets, {3, 1, 0}, "columns must ascend"},
+      {"duplicate", kSmallOffsets, {3, 3, 0}, "duplicate"},
+  };
+  Rooms rooms;
+  for (const BadArrays& bad : cases) {
+    for (const bool sort : {false, true}) {
+      if (sort && bad.what == std::string("unsorted")) continue;
+      UploadHeader header = Small();
+      header.sort = sort;
+      const absl::Status status =
+          Send(rooms.catalog, header, bad.row_offsets, bad.column_indices, kSmallValues).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad.what << ": " << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(bad.sentence)) << bad.what;
+    }
+  }
+  EXPECT_FALSE(rooms.catalog.Find("t", "m").ok());
+  EXPECT_EQ(rooms.catalog.patterns(), 0);
+  EXPECT_EQ(rooms.budget.used(), 0);
+}
+
+TEST(Upload, RefusesGapsOverlapsAndStrangers) {
+  Rooms rooms;
+  auto upload = rooms.catalog.BeginUpload(Small());
+  ASSERT_TRUE(upload.ok());
+  EXPECT_TRUE(absl::IsInvalidArgument((*upload)->Claim(3, 0, 4).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument((*upload)->Claim(0, 24, 16).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument((*upload)->Claim(1, ~uint64_t{0}, 8).status()));
+  ASSERT_TRUE((*upload)->Claim(1, 0, 8).ok());
+  EXPECT_THAT(std::string((*upload)->Claim(1, 4, 8).status().message()), HasSubstr("overlaps"));
+  ASSERT_TRUE((*upload)->Claim(0, 0, 32).ok());
+  ASSERT_TRUE((*upload)->Claim(2, 0, 12).ok());
+  const absl::Status status = (*upload)->Finish(1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("column_indices"));
+  upload->reset();
+  EXPECT_EQ(rooms.budget.used(), 0);
+}
+
+TEST(Upload, SortKeepsTheCallersOrder) {
+  const test::Pattern s = test::Uniform(300, 500, 20, 7);
+  Floats values = FloatsOf(s);
+  // Shuffle each row; order[p] is where canonical p went.
+  Columns columns(s.nnz());
+  Floats sent(s.nnz());
+  std::vector<int64_t> order(s.nnz());
+  std::mt19937_64 random(5);
+  for (int64_t row = 0; row < s.rows; ++row) {
+    std::vector<int64_t> to(s.row_offsets[row + 1] - s.row_offsets[row]);
+    std::iota(to.begin(), to.end(), s.row_offsets[row]);
+    std::ranges::shuffle(to, random);
+    for (size_t i = 0; i < to.size(); ++i) {
+      const int64_t p = s.row_offsets[row] + static_cast<int64_t>(i);
+      order[p] = to[i];
+      columns[to[i]] = s.column_indices[p];
+      sent[to[i]] = values[p];
+    }
+  }
+  Rooms rooms;
+  EXPECT_FALSE(Send(rooms.catalog, HeaderOf("s", s), s.row_offsets, columns, sent).ok());
+  UploadHeader header = HeaderOf("s", s);
+  header.sort = true;
+  auto matrix = Send(rooms.catalog, header, s.row_offsets, columns, sent);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ(Elements<float>((*matrix)->Values()), values);
+  ASSERT_NE((*matrix)->caller_order(), nullptr);
+  EXPECT_EQ(Elements<int64_t>((*matrix)->caller_order()->Get()), order);
+
+  // The canonical pattern is shared with an upload that needed no sorting.
+  auto canonical = SendMatrix(rooms.catalog, "canonical", s);
+  ASSERT_TRUE(canonical.ok());
+  EXPECT_EQ((*canonical)->pattern(), (*matrix)->pattern());
+}
+
+TEST(Upload, SortingWhatIsSortedCostsNothing) {
+  Rooms rooms;
+  const test::Pattern s = test::Band(1000, 4);
+  UploadHeader header = HeaderOf("s", s);
+  header.sort = header.sum_duplicates = true;
+  auto matrix = Send(rooms.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ((*matrix)->caller_order(), nullptr);
+}
+
+TEST(Upload, SumsDuplicates) {
+  Rooms rooms;
+  UploadHeader header = Small();
+  header.nnz = 6;
+  header.sort = true;
+  const Offsets row_offsets = {0, 4, 4, 6};
+  const Columns columns = {3, 1, 3, 3, 0, 0};
+  const Floats values = {1, 10, 2, 4, 5, -5};
+  const absl::Status refused = Send(rooms.catalog, header, row_offsets, columns, values).status();
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("column_indices[2] = 3 in row 0 is a duplicate of column_indices[0]"));
+  header.sum_duplicates = true;
+  auto matrix = Send(rooms.catalog, header, row_offsets, columns, values);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ((*matrix)->pattern()->nnz(), 3);
+  EXPECT_EQ((*matrix)->caller_order(), nullptr);
+  EXPECT_THAT(Elements<float>((*matrix)->Values()), ElementsAre(10, 7, 0));
+  auto same = SendSmall(rooms.catalog, Small("same"));
+  ASSERT_TRUE(same.ok());
+  EXPECT_EQ((*same)->pattern(), (*matrix)->pattern());
+
+  // Unsorted, but no position twice: the caller's order is kept as with sort alone.
+  header = Small("reversed");
+  header.sum_duplicates = true;
+  auto reversed = Send(rooms.catalog, header, kSmallOffsets, Columns{3, 1, 0}, Floats{1, 2, 3});
+  ASSERT_TRUE(reversed.ok()) << reversed.status();
+  ASSERT_NE((*reversed)->caller_order(), nullptr);
+  EXPECT_THAT(Elements<int64_t>((*reversed)->caller_order()->Get()), ElementsAre(1, 0, 2));
+}
+
+TEST(Upload, SortWithoutMemoryIsRefused) {
+  const test::Pattern s = test::Uniform(1000, 1000, 20, 7);
+  Columns columns = s.column_indices;
+  std::reverse(columns.begin(), columns.begin() + 20);
+  Rooms rooms("", /*memory=*/220'000);
+  UploadHeader header = HeaderOf("s", s);
+  header.sort = true;
+  const absl::Status status =
+      Send(rooms.catalog, header, s.row_offsets, columns, FloatsOf(s)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(rooms.budget.used(), 0);
+}
+
+TEST(Upload, SharesPatternsNeverValues) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(100, 100, 5, 3);
+  const test::Pattern other = test::Uniform(100, 100, 5, 4);
+  auto a = SendMatrix(rooms.catalog, "a", s, 1);
+  auto b = SendMatrix(rooms.catalog, "b", s, 2);
+  auto c = SendMatrix(rooms.catalog, "c", other, 1);
+  ASSERT_TRUE(a.ok() && b.ok() && c.ok());
+  EXPECT_EQ((*a)->pattern(), (*b)->pattern());
+  EXPECT_NE((*a)->pattern(), (*c)->pattern());
+  EXPECT_NE(Elements<float>((*a)->Values()), Elements<float>((*b)->Values()));
+  EXPECT_EQ(rooms.catalog.patterns(), 2);
+  EXPECT_EQ(rooms.catalog.MatricesOf(*(*a)->pattern()).size(), 2u);
+}
+
+TEST(Upload, KnownPatternIsNotSentTwice) {
+  Rooms rooms;
+  auto a = SendSmall(rooms.catalog, Small("a"));
+  ASSERT_TRUE(a.ok());
+  UploadHeader header = Small("b");
+  header.pattern_hash = (*a)->pattern()->hash();
+  auto upload = rooms.catalog.BeginUpload(header);
+  ASSERT_TRUE(upload.ok());
+  EXPECT_TRUE((*upload)->pattern_known());
+  EXPECT_THAT(std::string((*upload)->Claim(1, 0, 4).status().message()),
+              HasSubstr("the pattern is known"));
+  ASSERT_TRUE(Feed(**upload, 2, Floats{4, 5, 6}).ok());
+  auto b = (*upload)->Finish(1);
+  ASSERT_TRUE(b.ok()) << b.status();
+  EXPECT_EQ((*b)->pattern(), (*a)->pattern());
+  EXPECT_THAT(Elements<float>((*b)->Values()), ElementsAre(4, 5, 6));
+}
+
+TEST(Upload, PatternOfAnotherTenantIsNotKnown) {
+  Rooms rooms;
+  auto a = SendSmall(rooms.catalog, Small("a"));
+  ASSERT_TRUE(a.ok());
+  UploadHeader header = Small("b");
+  header.tenant = "somebody else";
+  header.pattern_hash = (*a)->pattern()->hash();
+  auto upload = rooms.catalog.BeginUpload(header);
+  ASSERT_TRUE(upload.ok());
+  EXPECT_FALSE((*upload)->pattern_known());
+  EXPECT_TRUE(absl::IsNotFound((*upload)->Finish(1).status()));
+  // With its arrays it is taken, and shares what is there.
+  auto b = SendSmall(rooms.catalog, header);
+  ASSERT_TRUE(b.ok()) << b.status();
+  EXPECT_EQ((*b)->pattern(), (*a)->pattern());
+  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Find("t", "b").status()));
+}
+
+TEST(Upload, KnownPatternMustFitTheHeader) {
+  Rooms rooms;
+  auto a = SendSmall(rooms.catalog, Small("a"));
+  ASSERT_TRUE(a.ok());
+  UploadHeader header = Small("b");
+  header.pattern_hash = (*a)->pattern()->hash();
+  header.nnz = 2;
+  EXPECT_THAT(std::string(rooms.catalog.BeginUpload(header).status().message()),
+              HasSubstr("is 3 x 4 with 3 nonzeros, the header says 3 x 4 with 2"));
+  // Whoever asks for sorting has an order that only its arrays tell.
+  header.nnz = 3;
+  header.sort = true;
+  EXPECT_FALSE(rooms.catalog.BeginUpload(header).value()->pattern_known());
+}
+
+TEST(Upload, KnownPatternThatIsDeletedMeanwhile) {
+  for (const bool durable : {false, true}) {
+    TemporaryDirectory directory;
+    Rooms rooms(durable ? directory.path() : "");
+    auto a = SendSmall(rooms.catalog, Small("a"));
+    ASSERT_TRUE(a.ok());
+    UploadHeader header = Small("b");
+    header.pattern_hash = (*a)->pattern()->hash();
+    auto upload = rooms.catalog.BeginUpload(header);
+    ASSERT_TRUE(upload.ok() && (*upload)->pattern_known());
+    ASSERT_TRUE(rooms.catalog.Delete("t", "a").ok());
+    ASSERT_TRUE(Feed(**upload, 2, Floats{4, 5, 6}).ok());
+    // The upload holds the pattern: it is stored anew.
+    auto b = (*upload)->Finish(1);
+    ASSERT_TRUE(b.ok()) << b.status();
+    EXPECT_EQ(rooms.catalog.patterns(), 1);
+    EXPECT_EQ(rooms.catalog.MatricesOf(*(*b)->pattern()).size(), 1u);
+  }
+}
+
+TEST(Upload, NamesAreTakenOnce) {
+  Rooms rooms;
+  auto first = rooms.catalog.BeginUpload(Small());
+  auto second = rooms.catalog.BeginUpload(Small());
+  ASSERT_TRUE(first.ok() && second.ok());
+  for (auto* upload : {&*first, &*second}) {
+    ASSERT_TRUE(Feed(**upload, 0, kSmallOffsets).ok());
+    ASSERT_TRUE(Feed(**upload, 1, kSmallColumns).ok());
+    ASSERT_TRUE(Feed(**upload, 2, kSmallValues).ok());
+  }
+  EXPECT_TRUE((*second)->Finish(1).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists((*first)->Finish(1).status()));
+  EXPECT_TRUE(absl::IsAlreadyExists(rooms.catalog.BeginUpload(Small()).status()));
+}
+
+TEST(Upload, ReplaceMakesANewVersion) {
+  Rooms rooms;
+  std::vector<std::shared_ptr<Pattern>> gone;
+  rooms.catalog.on_pattern_gone = [&](const auto& pattern) { gone.push_back(pattern); };
+  auto old = SendSmall(rooms.catalog, Small());
+  ASSERT_TRUE(old.ok());
+  const test::Pattern s = test::Band(10, 1);
+  UploadHeader header = HeaderOf("m", s);
+  header.replace = true;
+  auto fresh = Send(rooms.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_EQ((*fresh)->version(), 2u);
+  EXPECT_THAT(gone, ElementsAre((*old)->pattern()));
+  EXPECT_EQ(rooms.catalog.patterns(), 1);
+  // A lease keeps what it holds.
+  EXPECT_EQ(Elements<float>((*old)->Values()), kSmallValues);
+}
+
+TEST(Upload, ManyAtOnceOfOneName) {
+  TemporaryDirectory directory;
+  Rooms rooms(directory.path());
+  const test::Pattern s = test::Uniform(200, 200, 5, 3);
+  std::atomic<int> taken = 0, refused = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      auto matrix = SendMatrix(rooms.catalog, "same", s, i);
+      taken += matrix.ok();
+      refused += absl::IsAlreadyExists(matrix.status());
+      EXPECT_TRUE(SendMatrix(rooms.catalog, "own" + std::to_string(i), s, i).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(taken, 1);
+  EXPECT_EQ(refused, 7);
+  EXPECT_EQ(rooms.catalog.All().size(), 9u);
+  EXPECT_EQ(rooms.catalog.patterns(), 1);
+}
+
+TEST(Catalog, ListsByTenantAndPrefix) {
+  Rooms rooms;
+  for (const char* name : {"b/1", "a/2", "a/1", "a"}) {
+    ASSERT_TRUE(SendSmall(rooms.catalog, Small(name)).ok());
+  }
+  UploadHeader other = Small("a/3");
+  other.tenant = "u";
+  ASSERT_TRUE(SendSmall(rooms.catalog, other).ok());
+  std::vector<std::string> names;
+  for (const MatrixLease& matrix : rooms.catalog.List("t", "a/")) names.push_back(matrix->name());
+  EXPECT_THAT(names, ElementsAre("a/1", "a/2"));
+  EXPECT_EQ(rooms.catalog.List("t", "").size(), 4u);
+  EXPECT_EQ(rooms.catalog.List("nobody", "").size(), 0u);
+}
+
+TEST(Catalog, DeleteForgetsTheNameNotTheLease) {
+  Rooms rooms;
+  int gone = 0;
+  rooms.catalog.on_pattern_gone = [&](const auto&) { ++gone; };
+  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Delete("t", "m")));
+  auto a = SendSmall(rooms.catalog, Small("a"));
+  ASSERT_TRUE(a.ok() && SendSmall(rooms.catalog, Small("b")).ok());
+  ASSERT_TRUE(rooms.catalog.Delete("t", "a").ok());
+  EXPECT_EQ(gone, 0);
+  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Find("t", "a").status()));
+  EXPECT_EQ(Elements<float>((*a)->Values()), kSmallValues);
+  ASSERT_TRUE(rooms.catalog.Delete("t", "b").ok());
+  EXPECT_EQ(gone, 1);
+  EXPECT_EQ(rooms.catalog.patterns(), 0);
+  a = absl::CancelledError();
+  EXPECT_EQ(rooms.budget.used(), 0);
+}
+
+TEST(Catalog, InsertsArrays) {
+  Rooms rooms;
+  std::vector<ProblemClass> expected;
+  rooms.catalog.on_published = [&](const MatrixLease&, const auto& classes) { expected = classes; };
+  UploadHeader header = Small();
+  header.expected = {ClassOf({Operation::kSpgemm})};
+  auto matrix = rooms.catalog.Insert(header, test::MakeArray("row_offsets", kSmallOffsets),
+                                     test::MakeArray("column_indices", kSmallColumns),
+                                     test::MakeArray("values", kSmallValues));
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ(expected, header.expected);
+  EXPECT_TRUE(absl::IsAlreadyExists(SendSmall(rooms.catalog, Small()).status()));
+}
+
+}  // namespace
+}  // namespace sparsed::engine
