@@ -90,6 +90,15 @@ struct SpgemmKernel {
                           std::span<int64_t> row_nnz);
 };
 
+/// The problem as a kernel on `layout` sees it: a transposed layout turns SpMM's transposition
+/// around.
+inline Problem SeenThrough(const Layout& layout, Problem problem) {
+  if (problem.operation == Operation::kSpmm && layout.transposed) {
+    problem.transposed = !problem.transposed;
+  }
+  return problem;
+}
+
 /// Plain CSR's kernel of an operation comes first: it is the default plan and the baseline of every
 /// trial.
 std::span<const SpmmKernel> SpmmKernels();

@@ -59,8 +59,7 @@ absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease
     resolved.layout = *std::move(csr);
   }
   const auto serves = [&](const Kernel& kernel, const Layout& layout) {
-    resolved.problem = problem;
-    resolved.problem.transposed = problem.transposed != layout.transposed;
+    resolved.problem = SeenThrough(layout, problem);
     return kernel.layout_kind == layout.kind && kernel.device == problem.device &&
            kernel.supports(resolved.problem, layout);
   };

@@ -44,7 +44,7 @@ std::vector<std::string_view> Supporting(std::span<const Kernel> kernels, const 
   std::vector<std::string_view> names;
   for (const Kernel& kernel : kernels) {
     if (kernel.device == problem.device && kernel.layout_kind == layout.kind &&
-        kernel.supports(problem, layout)) {
+        kernel.supports(SeenThrough(layout, problem), layout)) {
       names.push_back(kernel.name);
     }
   }

@@ -92,11 +92,11 @@ absl::Status Trial::ReserveWorkspace(const Contender& contender) {
   if (problem_.operation == Operation::kSpmm) {
     const SpmmKernel* kernel = FindSpmmKernel(contender.kernel);
     if (kernel == nullptr) return absl::NotFoundError("no kernel " + contender.kernel);
-    bytes = kernel->workspace(problem_, *contender.layout, threads);
+    bytes = kernel->workspace(SeenThrough(*contender.layout, problem_), *contender.layout, threads);
   } else {
     const SddmmKernel* kernel = FindSddmmKernel(contender.kernel);
     if (kernel == nullptr) return absl::NotFoundError("no kernel " + contender.kernel);
-    bytes = kernel->workspace(problem_, *contender.layout, threads);
+    bytes = kernel->workspace(SeenThrough(*contender.layout, problem_), *contender.layout, threads);
   }
   if (bytes <= workspace_.size()) return absl::OkStatus();
   workspace_ = Buffer();
@@ -108,6 +108,7 @@ absl::Status Trial::ReserveWorkspace(const Contender& contender) {
 
 absl::Status Trial::RunKernel(const Context& context, const Contender& contender) {
   const int64_t k = problem_.k;
+  const Problem problem = SeenThrough(*contender.layout, problem_);
   const void* values = contender.values.buffer.data();
   if (problem_.operation == Operation::kSddmm) {
     SddmmArguments arguments{*contender.layout,
@@ -115,7 +116,7 @@ absl::Status Trial::RunKernel(const Context& context, const Contender& contender
                              {tall_.buffer.data(), rows_, k, k},
                              {wide_.buffer.data(), cols_, k, k},
                              result_.buffer.mutable_data()};
-    return FindSddmmKernel(contender.kernel)->run(context, problem_, arguments);
+    return FindSddmmKernel(contender.kernel)->run(context, problem, arguments);
   }
   Array& b = problem_.transposed ? tall_ : wide_;
   Array& c = problem_.transposed ? wide_ : tall_;
@@ -125,7 +126,7 @@ absl::Status Trial::RunKernel(const Context& context, const Contender& contender
                           values,
                           {b.buffer.data(), b_rows, k, k},
                           {c.buffer.mutable_data(), c_rows, k, k}};
-  return FindSpmmKernel(contender.kernel)->run(context, problem_, arguments);
+  return FindSpmmKernel(contender.kernel)->run(context, problem, arguments);
 }
 
 absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {

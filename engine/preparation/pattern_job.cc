@@ -151,8 +151,9 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
   if (absl::IsDataLoss(values.status())) return values.status();
   for (std::string_view name : kernels) {
     const std::string kernel(name);
-    absl::StatusOr<TrialTimes> times = values.status();
-    if (values.ok()) times = contest.trial->Against({layout, *values, kernel}, contest.share_ms);
+    absl::StatusOr<TrialTimes> times =
+        values.ok() ? contest.trial->Against({layout, *values, kernel}, contest.share_ms)
+                    : absl::StatusOr<TrialTimes>(values.status());
     if (absl::IsCancelled(times.status())) return times.status();
     if (!times.ok()) {
       notes_.push_back(
