@@ -1,0 +1,183 @@
+// Held dense matrices: shapes, versions, who may write, what survives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Floats = std::vector<float>;
+
+PutHeader Header(const std::string& name, int64_t rows = 2, int64_t cols = 3) {
+  return {"t", name, {rows, cols, cols, ElementType::kF32}, /*zeros=*/false, /*durable=*/false};
+}
+
+absl::StatusOr<HeldDenseLease> Put(DenseCatalog& dense, const PutHeader& header,
+                                   const Floats& elements) {
+  auto put = dense.BeginPut(header);
+  if (!put.ok()) return put.status();
+  if (absl::Status fed = Feed(**put, 0, elements); !fed.ok()) return fed;
+  return (*put)->Finish();
+}
+
+TEST(DenseCatalog, HoldsWhatWasPut) {
+  Rooms rooms;
+  auto held = Put(rooms.dense, Header("b"), {1, 2, 3, 4, 5, 6});
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ((*held)->version, 1u);
+  EXPECT_FALSE((*held)->durable);
+  EXPECT_EQ(rooms.dense.Find("t", "b").value(), *held);
+  EXPECT_THAT(Elements<float>((*held)->elements->Get()), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_TRUE(absl::IsNotFound(rooms.dense.Find("u", "b").status()));
+  EXPECT_EQ(rooms.budget.used(MemoryUse::kBuffers), rooms.budget.used());
+}
+
+TEST(DenseCatalog, ZerosAreNotSent) {
+  Rooms rooms;
+  PutHeader header = Header("z", 100, 7);
+  header.shape.leading_dimension = 8;
+  header.zeros = true;
+  auto put = rooms.dense.BeginPut(header);
+  ASSERT_TRUE(put.ok());
+  EXPECT_THAT(std::string((*put)->Claim(0, 0, 4).status().message()), HasSubstr("not wanted"));
+  auto held = (*put)->Finish();
+  ASSERT_TRUE(held.ok());
+  const Floats elements = Elements<float>((*held)->elements->Get());
+  EXPECT_EQ(elements.size(), 799u);
+  EXPECT_THAT(elements, Each(0));
+}
+
+TEST(DenseCatalog, NoRows) {
+  Rooms rooms;
+  auto held = Put(rooms.dense, Header("e", 0, 4), {});
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ((*held)->elements->Get()->length, 0);
+}
+
+TEST(DenseCatalog, RefusesBadShapes) {
+  Rooms rooms;
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  const std::pair<DenseShape, const char*> cases[] = {
+      {{-1, 3, 3, ElementType::kF32}, "has -1 rows"},
+      {{2, 0, 0, ElementType::kF32}, "has 0 columns"},
+      {{2, 3, 2, ElementType::kF32}, "leading dimension 2, expected at least its 3"},
+      {{2, 3, 3, ElementType::kI64}, "is i64, expected f32 or f64"},
+      {{kHuge, kHuge, kHuge, ElementType::kF32}, "too large"},
+      {{2, 1, kHuge, ElementType::kF64}, "too large"},
+  };
+  for (const auto& [shape, sentence] : cases) {
+    const absl::Status status = rooms.dense.BeginPut({"t", "b", shape, false, false}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << sentence << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
+  }
+  EXPECT_FALSE(rooms.dense.BeginPut(Header("a/b c")).ok());
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(rooms.dense.BeginPut(Header("b", 1 << 30, 1 << 10)).status()));
+}
+
+TEST(DenseCatalog, RefusesGapsAndStrangers) {
+  Rooms rooms;
+  auto put = rooms.dense.BeginPut(Header("b"));
+  ASSERT_TRUE(put.ok());
+  EXPECT_TRUE(absl::IsInvalidArgument((*put)->Claim(1, 0, 4).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument((*put)->Claim(0, 20, 8).status()));
+  ASSERT_TRUE((*put)->Claim(0, 4, 20).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument((*put)->Finish().status()));
+  EXPECT_EQ(rooms.dense.size(), 0);
+}
+
+TEST(DenseCatalog, PutReplacesAndLeasesKeep) {
+  Rooms rooms;
+  auto old = Put(rooms.dense, Header("b"), {1, 2, 3, 4, 5, 6});
+  auto fresh = Put(rooms.dense, Header("b", 1, 2), {7, 8});
+  ASSERT_TRUE(old.ok() && fresh.ok());
+  EXPECT_EQ((*fresh)->version, 2u);
+  EXPECT_EQ(rooms.dense.Find("t", "b").value(), *fresh);
+  EXPECT_THAT(Elements<float>((*old)->elements->Get()), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(rooms.dense.List("t", "").size(), 1u);
+  ASSERT_TRUE(rooms.dense.Delete("t", "b").ok());
+  EXPECT_TRUE(absl::IsNotFound(rooms.dense.Delete("t", "b")));
+}
+
+Array Elements6(float first) { return test::MakeArray("dense", Floats{first, 2, 3, 4, 5, 6}); }
+
+TEST(DenseCatalog, OneWriterAtATime) {
+  Rooms rooms;
+  EXPECT_TRUE(absl::IsNotFound(rooms.dense.BeginWrite("t", "c").status()));
+  ASSERT_TRUE(Put(rooms.dense, Header("c"), {1, 2, 3, 4, 5, 6}).ok());
+  {
+    auto write = rooms.dense.BeginWrite("t", "c");
+    ASSERT_TRUE(write.ok());
+    EXPECT_TRUE(absl::IsAborted(rooms.dense.BeginWrite("t", "c").status()));
+    DenseWrite moved = *std::move(write);
+    ASSERT_TRUE(moved.Publish(Elements6(9)).ok());
+    EXPECT_TRUE(absl::IsAborted(rooms.dense.BeginWrite("t", "c").status())) << "still held";
+  }
+  auto held = rooms.dense.Find("t", "c");
+  ASSERT_TRUE(held.ok());
+  EXPECT_EQ((*held)->version, 2u);
+  EXPECT_EQ(Elements<float>((*held)->elements->Get())[0], 9);
+  // One that publishes nothing leaves what is there, and the right to write.
+  { auto abandoned = rooms.dense.BeginWrite("t", "c"); }
+  EXPECT_EQ(rooms.dense.Find("t", "c").value(), *held);
+  EXPECT_TRUE(rooms.dense.BeginWrite("t", "c").ok());
+}
+
+TEST(DenseCatalog, AWriterFindsItReplacedOrDeleted) {
+  Rooms rooms;
+  ASSERT_TRUE(Put(rooms.dense, Header("c"), {1, 2, 3, 4, 5, 6}).ok());
+  {
+    auto write = rooms.dense.BeginWrite("t", "c");
+    ASSERT_TRUE(write.ok());
+    ASSERT_TRUE(Put(rooms.dense, Header("c"), {6, 5, 4, 3, 2, 1}).ok());
+    EXPECT_TRUE(absl::IsAborted(write->Publish(Elements6(9))));
+    EXPECT_EQ(Elements<float>(rooms.dense.Find("t", "c").value()->elements->Get())[0], 6);
+  }
+  auto write = rooms.dense.BeginWrite("t", "c");
+  ASSERT_TRUE(write.ok());
+  ASSERT_TRUE(rooms.dense.Delete("t", "c").ok());
+  EXPECT_TRUE(absl::IsNotFound(write->Publish(Elements6(9))));
+}
+
+TEST(DenseCatalog, DurableOnesSurvive) {
+  TemporaryDirectory directory;
+  {
+    Rooms rooms(directory.path());
+    PutHeader header = Header("kept");
+    header.durable = true;
+    auto kept = Put(rooms.dense, header, {1, 2, 3, 4, 5, 6});
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    EXPECT_TRUE((*kept)->durable);
+    header.name = "written";
+    ASSERT_TRUE(Put(rooms.dense, header, {1, 2, 3, 4, 5, 6}).ok());
+    header.name = "replaced";
+    ASSERT_TRUE(Put(rooms.dense, header, {1, 2, 3, 4, 5, 6}).ok());
+    header.name = "deleted";
+    ASSERT_TRUE(Put(rooms.dense, header, {1, 2, 3, 4, 5, 6}).ok());
+    ASSERT_TRUE(Put(rooms.dense, Header("never"), {1, 2, 3, 4, 5, 6}).ok());
+
+    auto write = rooms.dense.BeginWrite("t", "written");
+    ASSERT_TRUE(write.ok() && write->Publish(Elements6(9)).ok());
+    EXPECT_FALSE(rooms.dense.Find("t", "written").value()->durable);
+    ASSERT_TRUE(Put(rooms.dense, Header("replaced", 1, 1), {7}).ok());
+    ASSERT_TRUE(rooms.dense.Delete("t", "deleted").ok());
+  }
+  Rooms rooms(directory.path());
+  auto kept = rooms.dense.Find("t", "kept");
+  ASSERT_TRUE(kept.ok());
+  EXPECT_FALSE((*kept)->elements->resident());
+  EXPECT_THAT(Elements<float>((*kept)->elements->Get()), ElementsAre(1, 2, 3, 4, 5, 6));
+  // Results are not durable: what had been put is back.
+  EXPECT_EQ(Elements<float>(rooms.dense.Find("t", "written").value()->elements->Get())[0], 1);
+  EXPECT_EQ(rooms.dense.size(), 2);
+}
+
+}  // namespace
+}  // namespace sparsed::engine

@@ -1,0 +1,154 @@
+// Plans, watchers and arrays that are read when they are needed.
+#include "engine/planning/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "engine/planning/candidates.h"
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ProblemClass Spmm(int64_t k, bool transposed = false, ElementType type = ElementType::kF32) {
+  return ClassOf({Operation::kSpmm, transposed, type, k, DeviceKind::kCpu});
+}
+
+std::shared_ptr<const ActivePlan> PlanFor(const ProblemClass& c, const std::string& kernel) {
+  ActivePlan active;
+  active.plan.problem_class = c;
+  active.plan.kernel = kernel;
+  return std::make_shared<const ActivePlan>(active);
+}
+
+TEST(ProblemClassText, IsReadBack) {
+  for (const ProblemClass& c :
+       {Spmm(1), Spmm(33, true), Spmm(5000, false, ElementType::kF64),
+        ClassOf({Operation::kSddmm, false, ElementType::kF32, 512, DeviceKind::kCuda}),
+        ClassOf({Operation::kSpgemm, false, ElementType::kF64, 0, DeviceKind::kCpu})}) {
+    EXPECT_EQ(ParseProblemClass(ToString(c)), c) << ToString(c);
+  }
+  for (const char* text : {"", "spmm", "spmm f32 k<=100 cpu", "spmm f32 k<=128 cpu "}) {
+    EXPECT_EQ(ParseProblemClass(text), std::nullopt) << text;
+  }
+}
+
+TEST(PlanTable, FindsTheNearestWidth) {
+  PlanTable table;
+  EXPECT_EQ(table.Find(Spmm(128)).plan, nullptr);
+  table.Replace(PlanFor(Spmm(32), "32"));
+  table.Replace(PlanFor(Spmm(512), "512"));
+  table.Replace(PlanFor(Spmm(64, true), "transposed"));
+  table.Replace(PlanFor(Spmm(64, false, ElementType::kF64), "f64"));
+  const auto kernel = [&](int64_t k) { return table.Find(Spmm(k)).plan->plan.kernel; };
+  EXPECT_TRUE(table.Find(Spmm(20)).exact);
+  EXPECT_FALSE(table.Find(Spmm(64)).exact);
+  EXPECT_EQ(kernel(1), "32");
+  EXPECT_EQ(kernel(64), "32");
+  EXPECT_EQ(kernel(128), "32") << "of two equally near the narrower";
+  EXPECT_EQ(kernel(256), "512");
+  EXPECT_EQ(kernel(100000), "512");
+  EXPECT_EQ(table.Find(Spmm(8, true)).plan->plan.kernel, "transposed");
+  EXPECT_EQ(table.Find(ClassOf({Operation::kSddmm, false, ElementType::kF32, 64})).plan, nullptr);
+  table.Replace(PlanFor(Spmm(32), "new"));
+  EXPECT_EQ(kernel(32), "new");
+  EXPECT_EQ(table.List().size(), 4u);
+  EXPECT_EQ(PlanFor(Spmm(8), "cpu.csr")->plan.ToString(), "csr / cpu.csr");
+}
+
+TEST(LazyArray, IsReadOnceItSucceeds) {
+  int reads = 0;
+  LazyArray array([&]() -> absl::StatusOr<Array> {
+    if (++reads == 1) return absl::DataLossError("damaged");
+    return test::MakeArray<float>("values", {1, 2});
+  });
+  EXPECT_FALSE(array.resident());
+  EXPECT_TRUE(absl::IsDataLoss(array.Get().status()));
+  EXPECT_FALSE(array.resident());
+  EXPECT_EQ(array.Get()->length, 2);
+  EXPECT_EQ(array.Get()->length, 2);
+  EXPECT_TRUE(array.resident());
+  EXPECT_EQ(reads, 2);
+}
+
+TEST(Watch, SeesEveryChangeInOrder) {
+  Rooms rooms;
+  auto matrix = SendMatrix(rooms.catalog, "m", test::Band(10, 1));
+  ASSERT_TRUE(matrix.ok());
+  Pattern& pattern = *(*matrix)->pattern();
+  std::vector<int64_t> seen;
+  const int64_t id =
+      pattern.Watch([&](const PreparationStatus& status) { seen.push_back(status.done); });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) {
+        pattern.UpdateStatus([](PreparationStatus& status) { ++status.done; });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  pattern.Unwatch(id);
+  pattern.UpdateStatus([](PreparationStatus& status) { status.done = -1; });
+  ASSERT_EQ(seen.size(), 401u);
+  for (int64_t i = 0; i <= 400; ++i) EXPECT_EQ(seen[i], i);
+  EXPECT_EQ(pattern.status().done, -1);
+}
+
+TEST(Measurements, OnePerClassAndContender) {
+  Rooms rooms;
+  auto matrix = SendMatrix(rooms.catalog, "m", test::Band(10, 1));
+  ASSERT_TRUE(matrix.ok());
+  Pattern& pattern = *(*matrix)->pattern();
+  Measurement measurement{Spmm(32), 32, "csr", "cpu.csr", "cpu", 1.0, Gflops(1000, 32, 1.0), 3};
+  EXPECT_DOUBLE_EQ(measurement.gflops, 0.064);
+  pattern.AddMeasurement(measurement);
+  measurement.median_ms = 2;
+  pattern.AddMeasurement(measurement);
+  measurement.recipe = "aspt";
+  pattern.AddMeasurement(measurement);
+  const auto known = pattern.measurements();
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(known[0].median_ms, 2);
+}
+
+std::vector<std::string> Recipes(const CandidateList& list) {
+  std::vector<std::string> recipes;
+  for (const Candidate& candidate : list.candidates) recipes.push_back(candidate.recipe);
+  return recipes;
+}
+
+TEST(Candidates, FollowTheRules) {
+  const PatternFacts scattered{10000, 100000, 10, 0.02};
+  const PatternFacts clustered{10000, 100000, 10, 0.6};
+  const PatternFacts tiny{100, 900, 9, 0.02};
+  const PatternFacts thin{100000, 110000, 1.1, 0};
+  EXPECT_EQ(CandidatesFor(Spmm(128), scattered).candidates.size(), 3u);
+  EXPECT_THAT(CandidatesFor(Spmm(128), scattered).reason, HasSubstr("dense ratio 0.02 <= 0.10"));
+  for (const std::string& recipe : Recipes(CandidatesFor(Spmm(128), clustered))) {
+    EXPECT_THAT(recipe, ::testing::StartsWith("aspt"));
+  }
+  EXPECT_TRUE(CandidatesFor(Spmm(128), tiny).candidates.empty());
+  EXPECT_THAT(CandidatesFor(Spmm(128), tiny).reason, HasSubstr("900 nonzeros"));
+  EXPECT_TRUE(CandidatesFor(Spmm(128), thin).candidates.empty());
+  EXPECT_THAT(Recipes(CandidatesFor(Spmm(128, true), thin)), ElementsAre("transpose"));
+  EXPECT_TRUE(CandidatesFor(ClassOf({Operation::kSpgemm}), scattered).candidates.empty());
+}
+
+TEST(Candidates, RecipesAreCanonical) {
+  for (const double ratio : {0.02, 0.6}) {
+    for (const std::string& text : Recipes(CandidatesFor(Spmm(128), {10000, 100000, 10, ratio}))) {
+      const auto recipe = ParseRecipe(text);
+      ASSERT_TRUE(recipe.ok()) << recipe.status();
+      EXPECT_EQ(ToString(*recipe), text);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparsed::engine

@@ -1,0 +1,145 @@
+// What the catalog brings back from a directory, and what it says of damage.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Restart, BringsBackMatricesOnFirstUse) {
+  TemporaryDirectory directory;
+  const test::Pattern s = test::Uniform(100, 200, 10, 1);
+  std::string hash;
+  {
+    Rooms rooms(directory.path());
+    auto a = SendMatrix(rooms.catalog, "a", s, 1);
+    ASSERT_TRUE(a.ok() && SendMatrix(rooms.catalog, "b", s, 2).ok());
+    EXPECT_TRUE((*a)->durable());
+    hash = (*a)->pattern()->hash();
+    ASSERT_TRUE(SendMatrix(rooms.catalog, "deleted", test::Band(9, 2)).ok());
+    ASSERT_TRUE(rooms.catalog.Delete("t", "deleted").ok());
+    // Never finished: leaves nothing behind.
+    auto upload = rooms.catalog.BeginUpload(HeaderOf("unfinished", s));
+    ASSERT_TRUE(upload.ok() && Feed(**upload, 0, s.row_offsets).ok());
+  }
+  Rooms rooms(directory.path());
+  EXPECT_EQ(rooms.budget.used(), 0) << "arrays are read when they are needed";
+  EXPECT_EQ(rooms.catalog.All().size(), 2u);
+  auto a = rooms.catalog.Find("t", "a");
+  auto b = rooms.catalog.Find("t", "b");
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ((*a)->pattern(), (*b)->pattern());
+  EXPECT_EQ((*a)->pattern()->hash(), hash);
+  EXPECT_EQ(Elements<float>((*a)->Values()), FloatsOf(s, 1));
+  EXPECT_EQ(Elements<float>((*b)->Values()), FloatsOf(s, 2));
+  const auto csr = (*a)->pattern()->Csr();
+  ASSERT_TRUE(csr.ok()) << csr.status();
+  EXPECT_THAT(ViewCsr(**csr).column_indices, ::testing::ElementsAreArray(s.column_indices));
+  // A pattern that is only on disk is known too.
+  Rooms* same = &rooms;
+  UploadHeader header = HeaderOf("c", s);
+  header.pattern_hash = hash;
+  auto c = Send(same->catalog, header, s.row_offsets, s.column_indices, FloatsOf(s, 3));
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ((*c)->pattern(), (*a)->pattern());
+}
+
+TEST(Restart, KeepsTheCallersOrder) {
+  TemporaryDirectory directory;
+  {
+    Rooms rooms(directory.path());
+    UploadHeader header = HeaderOf("m", test::FromCoordinates(1, 3, {{0, 0}, {0, 1}, {0, 2}}));
+    header.sort = true;
+    ASSERT_TRUE(Send(rooms.catalog, header, std::vector<int64_t>{0, 3},
+                     std::vector<int32_t>{2, 0, 1}, std::vector<float>{20, 0, 10})
+                    .ok());
+  }
+  Rooms rooms(directory.path());
+  auto matrix = rooms.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok());
+  ASSERT_NE((*matrix)->caller_order(), nullptr);
+  EXPECT_THAT(Elements<int64_t>((*matrix)->caller_order()->Get()), ElementsAre(1, 2, 0));
+  auto update = rooms.catalog.BeginUpdate({"t", "m", ElementType::kF32, false, 0});
+  ASSERT_TRUE(update.ok());
+  ASSERT_TRUE(Feed(**update, 0, std::vector<float>{22, 1, 11}).ok());
+  auto fresh = (*update)->Finish(1);
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_THAT(Elements<float>((*fresh)->Values()), ElementsAre(1, 11, 22));
+}
+
+TEST(Restart, BringsBackTheLastDurableValues) {
+  TemporaryDirectory directory;
+  const test::Pattern s = test::Uniform(100, 200, 10, 1);
+  {
+    Rooms rooms(directory.path());
+    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+    for (const bool durable : {true, false}) {
+      auto update = rooms.catalog.BeginUpdate({"t", "m", ElementType::kF32, durable, 0});
+      ASSERT_TRUE(update.ok());
+      ASSERT_TRUE(Feed(**update, 0, FloatsOf(s, durable ? 2 : 3)).ok());
+      auto matrix = (*update)->Finish(1);
+      ASSERT_TRUE(matrix.ok()) << matrix.status();
+      EXPECT_EQ((*matrix)->durable(), durable);
+    }
+  }
+  Rooms rooms(directory.path());
+  auto matrix = rooms.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok());
+  EXPECT_EQ((*matrix)->version(), 2u);
+  EXPECT_EQ(Elements<float>((*matrix)->Values()), FloatsOf(s, 2));
+}
+
+/// Changes a byte in the middle of every file that is at least `size` bytes long.
+void Damage(const std::string& directory, uintmax_t size) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file() || entry.file_size() < size) continue;
+    if (entry.path().string().find("catalog") != std::string::npos) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(entry.file_size() / 2));
+    const char byte = static_cast<char>(file.get());
+    file.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
+    file.put(static_cast<char>(~byte));
+  }
+}
+
+TEST(Restart, DamageIsNamedAndHealedByANewUpload) {
+  TemporaryDirectory directory;
+  const test::Pattern s = test::Uniform(5000, 6000, 10, 1);
+  {
+    Rooms rooms(directory.path());
+    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  }
+  Damage(directory.path(), 40'000);
+  {
+    Rooms rooms(directory.path());
+    auto matrix = rooms.catalog.Find("t", "m");
+    ASSERT_TRUE(matrix.ok());
+    const absl::Status values = (*matrix)->Values().status();
+    EXPECT_TRUE(absl::IsDataLoss(values)) << values;
+    EXPECT_THAT(std::string(values.message()), HasSubstr("values"));
+    EXPECT_THAT(std::string(values.message()), HasSubstr("'m'"));
+    const absl::Status csr = (*matrix)->pattern()->Csr().status();
+    EXPECT_TRUE(absl::IsDataLoss(csr)) << csr;
+    EXPECT_THAT(std::string(csr.message()), HasSubstr("row_offsets"));
+
+    UploadHeader header = HeaderOf("m", s);
+    header.replace = true;
+    auto fresh = Send(rooms.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s, 1));
+    ASSERT_TRUE(fresh.ok()) << fresh.status();
+    EXPECT_TRUE((*fresh)->pattern()->Csr().ok());
+  }
+  Rooms rooms(directory.path());
+  auto matrix = rooms.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok());
+  EXPECT_EQ(Elements<float>((*matrix)->Values()), FloatsOf(s, 1));
+  EXPECT_TRUE((*matrix)->pattern()->Csr().ok()) << (*matrix)->pattern()->Csr().status();
+}
+
+}  // namespace
+}  // namespace sparsed::engine

@@ -1,0 +1,214 @@
+// UpdateValues: versions, leases, layouts, and who wins.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "kernels/recipe.h"
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Floats = std::vector<float>;
+
+UpdateHeader Header(const std::string& name, uint64_t if_version = 0) {
+  return {"t", name, ElementType::kF32, /*durable=*/false, if_version};
+}
+
+absl::StatusOr<MatrixLease> Update(Catalog& catalog, const UpdateHeader& header,
+                                   const Floats& values) {
+  auto update = catalog.BeginUpdate(header);
+  if (!update.ok()) return update.status();
+  if (absl::Status fed = Feed(**update, 0, values); !fed.ok()) return fed;
+  return (*update)->Finish(2);
+}
+
+/// A layout with rows reversed, so that its values are in another order.
+std::shared_ptr<const Layout> Reversed(const test::Pattern& s) {
+  std::vector<int32_t> order(s.rows);
+  for (int64_t r = 0; r < s.rows; ++r) order[r] = static_cast<int32_t>(s.rows - 1 - r);
+  auto layout = std::make_shared<Layout>(test::PermutedLayout(s, order));
+  layout->recipe = "reversed";
+  return layout;
+}
+
+TEST(UpdateValues, MakesANewVersionAndKeepsTheOld) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  auto old = SendMatrix(rooms.catalog, "m", s, 1);
+  ASSERT_TRUE(old.ok());
+  auto fresh = Update(rooms.catalog, Header("m"), FloatsOf(s, 2));
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_EQ((*fresh)->version(), 2u);
+  EXPECT_EQ((*fresh)->pattern(), (*old)->pattern());
+  EXPECT_EQ((*fresh)->created_unix_ns(), (*old)->created_unix_ns());
+  EXPECT_EQ(rooms.catalog.Find("t", "m").value(), *fresh);
+  EXPECT_EQ(Elements<float>((*fresh)->Values()), FloatsOf(s, 2));
+  EXPECT_EQ(Elements<float>((*old)->Values()), FloatsOf(s, 1));
+}
+
+TEST(UpdateValues, SpeaksTheCallersOrder) {
+  Rooms rooms;
+  UploadHeader header = HeaderOf("m", test::FromCoordinates(1, 3, {{0, 0}, {0, 1}, {0, 2}}));
+  header.sort = true;
+  auto matrix = Send(rooms.catalog, header, std::vector<int64_t>{0, 3},
+                     std::vector<int32_t>{2, 0, 1}, Floats{20, 0, 10});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  auto fresh = Update(rooms.catalog, Header("m"), {22, 1, 11});
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_THAT(Elements<float>((*fresh)->Values()), ElementsAre(1, 11, 22));
+  EXPECT_EQ((*fresh)->caller_order(), (*matrix)->caller_order());
+}
+
+TEST(UpdateValues, RefreshesEveryLayoutBeforeItIsPublished) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  auto old = SendMatrix(rooms.catalog, "m", s, 1);
+  ASSERT_TRUE(old.ok());
+  const auto layout = Reversed(s);
+  (*old)->pattern()->AddLayout(layout, 0.5);
+  auto fresh = Update(rooms.catalog, Header("m"), FloatsOf(s, 2));
+  ASSERT_TRUE(fresh.ok());
+  EXPECT_EQ((*fresh)->LayoutValueBytes("reversed"), s.nnz() * 4);
+  Floats expected(s.nnz());
+  PlaceValues(*layout, ElementType::kF32, FloatsOf(s, 2).data(), expected.data(), 1);
+  const int64_t used = rooms.budget.used();
+  EXPECT_EQ(
+      Elements<float>((*fresh)->ValuesIn(*layout, rooms.budget.Source(MemoryUse::kLayouts), 1)),
+      expected);
+  EXPECT_EQ(rooms.budget.used(), used) << "they had been placed";
+  // So are those of another matrix that shares the pattern, when it is uploaded.
+  auto other = SendMatrix(rooms.catalog, "other", s, 3);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ((*other)->LayoutValueBytes("reversed"), s.nnz() * 4);
+}
+
+TEST(UpdateValues, ARebuiltLayoutGetsItsOwnOrder) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  auto matrix = SendMatrix(rooms.catalog, "m", s, 1);
+  ASSERT_TRUE(matrix.ok());
+  MemorySource& memory = rooms.budget.Source(MemoryUse::kLayouts);
+  Pattern& pattern = *(*matrix)->pattern();
+  const auto first = Reversed(s);
+  pattern.AddLayout(first, 0);
+  ASSERT_TRUE((*matrix)->ValuesIn(*first, memory, 1).ok());
+  auto second = std::make_shared<Layout>(test::PermutedLayout(s, test::RandomOrder(s.rows, 9)));
+  second->recipe = "reversed";
+  pattern.DropLayout("reversed");
+  pattern.AddLayout(second, 0);
+  Floats expected(s.nnz());
+  PlaceValues(*second, ElementType::kF32, FloatsOf(s, 1).data(), expected.data(), 1);
+  EXPECT_EQ(Elements<float>((*matrix)->ValuesIn(*second, memory, 1)), expected);
+  // A request that still holds the first gets the first's order.
+  PlaceValues(*first, ElementType::kF32, FloatsOf(s, 1).data(), expected.data(), 1);
+  EXPECT_EQ(Elements<float>((*matrix)->ValuesIn(*first, memory, 1)), expected);
+}
+
+TEST(UpdateValues, DroppedLayoutsKeepNoValues) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  auto matrix = SendMatrix(rooms.catalog, "m", s, 1);
+  ASSERT_TRUE(matrix.ok());
+  MemorySource& memory = rooms.budget.Source(MemoryUse::kLayouts);
+  const auto layout = Reversed(s);
+  (*matrix)->pattern()->AddLayout(layout, 0);
+  ASSERT_TRUE((*matrix)->ValuesIn(*layout, memory, 1).ok());
+  EXPECT_GT(rooms.budget.used(MemoryUse::kLayouts), 0);
+  (*matrix)->pattern()->DropLayout("reversed");
+  (*matrix)->DropLayout("reversed");
+  EXPECT_EQ(rooms.budget.used(MemoryUse::kLayouts), 0);
+  // A request that began before still gets them, for itself.
+  ASSERT_TRUE((*matrix)->ValuesIn(*layout, memory, 1).ok());
+  EXPECT_EQ(rooms.budget.used(MemoryUse::kLayouts), 0);
+}
+
+TEST(UpdateValues, Refusals) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  EXPECT_TRUE(absl::IsNotFound(Update(rooms.catalog, Header("x"), {}).status()));
+  UpdateHeader wide = Header("m");
+  wide.type = ElementType::kF64;
+  EXPECT_THAT(std::string(rooms.catalog.BeginUpdate(wide).status().message()),
+              HasSubstr("values are f64, but matrix 'm' is f32"));
+  Floats values = FloatsOf(s, 2);
+  values.push_back(1);
+  EXPECT_TRUE(absl::IsInvalidArgument(Update(rooms.catalog, Header("m"), values).status()));
+  values.resize(s.nnz() - 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(Update(rooms.catalog, Header("m"), values).status()));
+  auto update = rooms.catalog.BeginUpdate(Header("m"));
+  ASSERT_TRUE(update.ok());
+  EXPECT_TRUE(absl::IsInvalidArgument((*update)->Claim(1, 0, 4).status()));
+  EXPECT_EQ(rooms.catalog.Find("t", "m").value()->version(), 1u);
+}
+
+TEST(UpdateValues, OnlyTheVersionThatWasMeant) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  const absl::Status early = rooms.catalog.BeginUpdate(Header("m", 2)).status();
+  EXPECT_TRUE(absl::IsAborted(early));
+  EXPECT_THAT(std::string(early.message()), HasSubstr("is at version 1, not 2"));
+  auto slow = rooms.catalog.BeginUpdate(Header("m", 1));
+  ASSERT_TRUE(slow.ok());
+  ASSERT_TRUE(Feed(**slow, 0, FloatsOf(s, 3)).ok());
+  ASSERT_TRUE(Update(rooms.catalog, Header("m", 1), FloatsOf(s, 2)).ok());
+  EXPECT_TRUE(absl::IsAborted((*slow)->Finish(1).status()));
+  EXPECT_EQ(rooms.catalog.Find("t", "m").value()->version(), 2u);
+}
+
+TEST(UpdateValues, OfAMatrixThatIsReplacedOrDeletedMeanwhile) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  auto first = rooms.catalog.BeginUpdate(Header("m"));
+  auto second = rooms.catalog.BeginUpdate(Header("m"));
+  ASSERT_TRUE(first.ok() && second.ok());
+  ASSERT_TRUE(Feed(**first, 0, FloatsOf(s, 2)).ok() && Feed(**second, 0, FloatsOf(s, 2)).ok());
+  const test::Pattern other = test::Uniform(50, 60, 7, 2);
+  UploadHeader header = HeaderOf("m", other);
+  header.replace = true;
+  ASSERT_TRUE(
+      Send(rooms.catalog, header, other.row_offsets, other.column_indices, FloatsOf(other)).ok());
+  EXPECT_TRUE(absl::IsAborted((*first)->Finish(1).status()));
+  ASSERT_TRUE(rooms.catalog.Delete("t", "m").ok());
+  EXPECT_TRUE(absl::IsNotFound((*second)->Finish(1).status()));
+}
+
+TEST(UpdateValues, ManyAtOnceLoseNoVersion) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 0).ok());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 25; ++i) {
+        EXPECT_TRUE(Update(rooms.catalog, Header("m"), FloatsOf(s, 100 * t + i)).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(rooms.catalog.Find("t", "m").value()->version(), 101u);
+}
+
+TEST(UpdateValues, WithoutMemoryForALayoutNothingChanges) {
+  const test::Pattern s = test::Uniform(500, 600, 50, 1);
+  Rooms rooms("", /*memory=*/450'000);
+  auto matrix = SendMatrix(rooms.catalog, "m", s, 1);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  (*matrix)->pattern()->AddLayout(Reversed(s), 0);
+  auto hog = AllocateArray(rooms.budget.Source(MemoryUse::kBuffers), "hog", ElementType::kF32,
+                           (450'000 - rooms.budget.used() - 150'000) / 4);
+  ASSERT_TRUE(hog.ok()) << hog.status();
+  const absl::Status status = Update(rooms.catalog, Header("m"), FloatsOf(s, 2)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(rooms.catalog.Find("t", "m").value(), *matrix);
+}
+
+}  // namespace
+}  // namespace sparsed::engine
