@@ -1,0 +1,82 @@
+// The commands of sparsectl. Each does its work and says what came of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/cli/report.h"
+#include "sparsed/client.h"
+
+namespace sparsed::cli {
+
+struct UploadArguments {
+  std::string file;
+  std::string name;  ///< empty: the file's name without its endings
+  std::string type = "f32";
+  bool wait = false;
+  bool replace = false;
+  std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64", "sddmm:32", "spgemm"
+};
+absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments);
+
+struct UpdateArguments {
+  std::string name;
+  std::string values;
+  bool durable = false;
+};
+absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& arguments);
+
+absl::StatusOr<Report> List(const Client& client, const std::string& prefix);
+absl::StatusOr<Report> Show(const Client& client, const std::string& name);
+absl::StatusOr<Report> Wait(const Client& client, const std::string& name);
+absl::StatusOr<Report> Delete(const Client& client, const std::string& name);
+absl::StatusOr<Report> Download(const Client& client, const std::string& name,
+                                const std::string& out);
+
+struct SpmmArguments {
+  std::string name;
+  std::string operand;
+  std::string out;
+  bool transpose = false;
+  double alpha = 1;
+  double beta = 0;
+  std::string accumulate;  ///< empty: none
+};
+absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments);
+
+struct SddmmArguments {
+  std::string name;
+  std::string left;
+  std::string right;
+  std::string out;
+  bool unscaled = false;
+};
+absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& arguments);
+
+struct SpgemmArguments {
+  std::string left;
+  std::string right;
+  std::string out;   ///< .mtx or .npz; or
+  std::string name;  ///< kept on the server; or
+  bool discard = false;
+  bool replace = false;
+};
+absl::StatusOr<Report> Spgemm(const Client& client, const SpgemmArguments& arguments);
+
+struct SpyArguments {
+  std::string name;
+  int width = 0;   ///< 0: the terminal's
+  int height = 0;  ///< 0: as the width allows
+  bool ascii = false;
+  std::string colour = "auto";  ///< "auto", "always", "never"
+};
+absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json);
+
+absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix);
+absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& name);
+absl::StatusOr<Report> Stats(const Client& client);
+absl::StatusOr<Report> Info(const Client& client);
+
+}  // namespace sparsed::cli

@@ -1,0 +1,281 @@
+// sparsectl: the command line client.
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "client/cli/commands.h"
+
+namespace sparsed::cli {
+namespace {
+
+constexpr int kWrongUse = 2;
+
+/// What the command line asks for.
+struct Invocation {
+  std::string server = "127.0.0.1:7470";
+  bool json = false;
+  std::function<absl::StatusOr<Report>(const Client&)> run;
+};
+
+std::string Examples(std::initializer_list<const char*> examples) {
+  std::string text = examples.size() == 1 ? "Example:" : "Examples:";
+  for (const char* example : examples) text += fmt::format("\n  sparsectl {}", example);
+  return text;
+}
+
+CLI::App* AddCommand(CLI::App& app, const char* name, const char* description,
+                     std::initializer_list<const char*> examples) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->footer(Examples(examples));
+  return command;
+}
+
+CLI::Option* AddName(CLI::App* command, std::string& name) {
+  return command->add_option("NAME", name, "The matrix")->required();
+}
+
+/// A command whose only argument is a matrix's name.
+void AddNamed(CLI::App& app, Invocation& invocation, const char* command_name,
+              const char* description, std::initializer_list<const char*> examples,
+              absl::StatusOr<Report> (*command)(const Client&, const std::string&)) {
+  CLI::App* sub = AddCommand(app, command_name, description, examples);
+  auto name = std::make_shared<std::string>();
+  AddName(sub, *name);
+  sub->callback([&invocation, name, command] {
+    invocation.run = [name, command](const Client& client) { return command(client, *name); };
+  });
+}
+
+void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
+  CLI::App* upload =
+      AddCommand(app, "upload", "Store a matrix from a Matrix Market file, plain or .gz",
+                 {"upload cora.mtx --wait", "upload graph.mtx.gz --name=g --type=f64",
+                  "upload graph.mtx --expect=spmm:128 --expect=spmm^T:128"});
+  auto up = std::make_shared<UploadArguments>();
+  upload->add_option("FILE", up->file, "The Matrix Market file")->required();
+  upload->add_option("--name", up->name, "Its name on the server (default: the file's)");
+  upload->add_option("--type", up->type, "Type of its values")
+      ->check(CLI::IsMember({"f32", "f64"}))
+      ->capture_default_str();
+  upload->add_flag("--wait", up->wait, "Wait until it is prepared");
+  upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
+  upload->add_option("--expect", up->expect,
+                     "What to prepare it for: spmm:K, spmm^T:K, sddmm:K or spgemm; repeatable");
+  upload->callback([&invocation, up] {
+    invocation.run = [up](const Client& client) { return Upload(client, *up); };
+  });
+
+  CLI::App* update = AddCommand(app, "update", "Replace a matrix's values, keep its pattern",
+                                {"update cora --values=new.npy"});
+  auto new_values = std::make_shared<UpdateArguments>();
+  AddName(update, new_values->name);
+  update->add_option("--values", new_values->values, "nnz values in canonical CSR order (.npy)")
+      ->required();
+  update->add_flag("--durable", new_values->durable, "On disk before the command returns");
+  update->callback([&invocation, new_values] {
+    invocation.run = [new_values](const Client& client) { return Update(client, *new_values); };
+  });
+
+  CLI::App* list = AddCommand(app, "list", "List the matrices", {"list", "list gnn/"});
+  auto prefix = std::make_shared<std::string>();
+  list->add_option("PREFIX", *prefix, "Only names that begin so");
+  list->callback([&invocation, prefix] {
+    invocation.run = [prefix](const Client& client) { return List(client, *prefix); };
+  });
+
+  AddNamed(app, invocation, "show", "Show a matrix: properties, plans, layouts, measurements",
+           {"show cora"}, Show);
+  AddNamed(app, invocation, "wait", "Wait until a matrix is prepared", {"wait cora"}, Wait);
+  AddNamed(app, invocation, "delete", "Forget a matrix", {"delete cora"}, Delete);
+
+  CLI::App* download =
+      AddCommand(app, "download", "Write a matrix to a file", {"download cora --out=copy.mtx"});
+  auto name = std::make_shared<std::string>();
+  auto out = std::make_shared<std::string>();
+  AddName(download, *name);
+  download->add_option("--out", *out, "The Matrix Market file to write")->required();
+  download->callback([&invocation, name, out] {
+    invocation.run = [name, out](const Client& client) { return Download(client, *name, *out); };
+  });
+}
+
+void AddDenseCommands(CLI::App& app, Invocation& invocation) {
+  CLI::App* spmm = AddCommand(
+      app, "spmm", "C = alpha * S * B + beta * C0, for dense B and C (float32 or float64 .npy)",
+      {"spmm cora --operand=B.npy --out=C.npy",
+       "spmm cora --operand=G.npy --out=D.npy --transpose --alpha=0.5",
+       "spmm cora --operand=B.npy --out=C.npy --beta=1 --accumulate=C0.npy"});
+  auto m = std::make_shared<SpmmArguments>();
+  AddName(spmm, m->name);
+  spmm->add_option("--operand", m->operand, "B, converted to the matrix's type if need be")
+      ->required();
+  spmm->add_option("--out", m->out, "Where C goes")->required();
+  spmm->add_flag("--transpose", m->transpose, "Multiply with the transposed matrix");
+  spmm->add_option("--alpha", m->alpha, "Factor of the product")->capture_default_str();
+  CLI::Option* beta = spmm->add_option("--beta", m->beta, "Factor of C0");
+  CLI::Option* accumulate = spmm->add_option("--accumulate", m->accumulate, "C0");
+  beta->needs(accumulate);
+  accumulate->needs(beta);
+  spmm->callback([&invocation, m] {
+    invocation.run = [m](const Client& client) { return Spmm(client, *m); };
+  });
+
+  CLI::App* sddmm = AddCommand(
+      app, "sddmm", "S .* (A * B^T): one value for each nonzero of S, in canonical CSR order",
+      {"sddmm cora --left=A.npy --right=B.npy --out=values.npy"});
+  auto d = std::make_shared<SddmmArguments>();
+  AddName(sddmm, d->name);
+  sddmm->add_option("--left", d->left, "A, a row for each row of S (.npy)")->required();
+  sddmm->add_option("--right", d->right, "B, a row for each column of S (.npy)")->required();
+  sddmm->add_option("--out", d->out, "Where the values go (.npy)")->required();
+  sddmm->add_flag("--unscaled", d->unscaled, "Do not multiply by the values of S");
+  sddmm->callback([&invocation, d] {
+    invocation.run = [d](const Client& client) { return Sddmm(client, *d); };
+  });
+}
+
+void AddSpgemm(CLI::App& app, Invocation& invocation) {
+  CLI::App* spgemm =
+      AddCommand(app, "spgemm", "C = LEFT * RIGHT, all sparse",
+                 {"spgemm cora cora --out=square.mtx", "spgemm cora cora --out=square.npz",
+                  "spgemm cora cora --name=square", "spgemm cora cora --discard"});
+  auto g = std::make_shared<SpgemmArguments>();
+  spgemm->add_option("LEFT", g->left, "The left matrix")->required();
+  spgemm->add_option("RIGHT", g->right, "The right matrix")->required();
+  CLI::Option_group* where = spgemm->add_option_group("Result", "where C goes: one of");
+  where
+      ->add_option("--out", g->out,
+                   "A Matrix Market file (.mtx), or an archive for scipy.sparse.load_npz (.npz)")
+      ->check([](const std::string& path) {
+        return path.ends_with(".mtx") || path.ends_with(".npz")
+                   ? std::string()
+                   : fmt::format("{} must end in .mtx or .npz", path);
+      });
+  CLI::Option* name = where->add_option("--name", g->name, "A new matrix on the server");
+  where->add_flag("--discard", g->discard, "Receive it and drop it");
+  where->require_option(1);
+  spgemm->add_flag("--replace", g->replace, "Replace a matrix of that name")->needs(name);
+  spgemm->callback([&invocation, g] {
+    invocation.run = [g](const Client& client) { return Spgemm(client, *g); };
+  });
+}
+
+void AddSpy(CLI::App& app, Invocation& invocation) {
+  CLI::App* spy = AddCommand(app, "spy", "The pattern of a matrix as a picture in the terminal",
+                             {"spy cora", "spy cora --width=100 --colour=always | less -R"});
+  auto s = std::make_shared<SpyArguments>();
+  AddName(spy, s->name);
+  spy->add_option("--width", s->width, "Characters across (default: the terminal's)")
+      ->check(CLI::Range(10, 1000));
+  spy->add_option("--height", s->height, "Lines at most (default: half the width)")
+      ->check(CLI::Range(1, 1000));
+  spy->add_flag("--ascii", s->ascii, "No Unicode (default: as the locale says)");
+  spy->add_option("--colour,--color", s->colour, "Show densities by colour")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  spy->callback([&invocation, s] {
+    invocation.run = [s, &invocation](const Client& client) {
+      return Spy(client, *s, invocation.json);
+    };
+  });
+}
+
+void AddServerCommands(CLI::App& app, Invocation& invocation) {
+  CLI::App* buffers = AddCommand(app, "buffers", "List the dense matrices that the server holds",
+                                 {"buffers", "buffers delete weights"});
+  auto prefix = std::make_shared<std::string>();
+  auto doomed = std::make_shared<std::string>();
+  buffers->add_option("--prefix", *prefix, "Only names that begin so");
+  CLI::App* remove = buffers->add_subcommand("delete", "Forget one");
+  remove->add_option("NAME", *doomed, "The dense matrix")->required();
+  buffers->callback([&invocation, prefix, doomed, remove] {
+    const bool deletes = remove->parsed();
+    invocation.run = [prefix, doomed, deletes](const Client& client) {
+      return deletes ? DeleteBuffer(client, *doomed) : ListBuffers(client, *prefix);
+    };
+  });
+  AddCommand(app, "stats", "Counters of the server since its start", {"stats", "stats --json"})
+      ->callback([&invocation] { invocation.run = Stats; });
+  AddCommand(app, "info", "What the server is and which devices it uses", {"info"})
+      ->callback([&invocation] { invocation.run = Info; });
+}
+
+/// Prints what a program or a person wants to know of a failure.
+int Fail(bool json, std::string_view code, std::string_view message, int exit_code) {
+  if (json) {
+    fmt::print("{}\n",
+               ErrorJson(code, message).dump(-1, ' ', false, Json::error_handler_t::replace));
+  } else {
+    fmt::print(stderr, "sparsectl: {}\n", message);
+  }
+  return exit_code;
+}
+
+int Run(const Invocation& invocation) {
+  absl::StatusOr<Report> report = [&invocation]() -> absl::StatusOr<Report> {
+    const absl::StatusOr<Client> client = Client::Connect(invocation.server);
+    if (!client.ok()) return client.status();
+    return invocation.run(*client);
+  }();
+  if (!report.ok()) {
+    return Fail(invocation.json, absl::StatusCodeToString(report.status().code()),
+                std::string(report.status().message()), ExitCode(report.status()));
+  }
+  if (invocation.json) {
+    report->text = report->json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  }
+  const bool printed =
+      std::fwrite(report->text.data(), 1, report->text.size(), stdout) == report->text.size() &&
+      std::fflush(stdout) == 0;
+  return printed ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  // gRPC reports what it does to reach a server on standard error; our own sentence says it all.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+
+  CLI::App app("Talks to sparsed, which holds sparse matrices and multiplies with them.");
+  app.name("sparsectl");
+  app.footer(
+      "Exit codes: 0 success, 2 wrong use, 3 bad input, 4 not found, 5 no server, 1 anything "
+      "else.\n"
+      "Examples:\n"
+      "  sparsectl upload cora.mtx --wait\n"
+      "  sparsectl spmm cora --operand=B.npy --out=C.npy\n"
+      "  sparsectl COMMAND --help");
+  Invocation invocation;
+  app.add_option("--server", invocation.server, "host:port or unix:/path")
+      ->envname("SPARSED_SERVER")
+      ->capture_default_str();
+  app.add_flag("--json", invocation.json,
+               "Print one JSON object on standard output, also for failures");
+  app.require_subcommand(1);
+  app.fallthrough();
+  AddMatrixCommands(app, invocation);
+  AddDenseCommands(app, invocation);
+  AddSpgemm(app, invocation);
+  AddSpy(app, invocation);
+  AddServerCommands(app, invocation);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool json = std::any_of(
+        argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
+    if (error.get_exit_code() != 0 && json) {
+      return Fail(json, "USAGE", error.what(), kWrongUse);
+    }
+    return app.exit(error) == 0 ? 0 : kWrongUse;
+  }
+  return Run(invocation);
+}
+
+}  // namespace
+}  // namespace sparsed::cli
+
+int main(int argc, char** argv) { return sparsed::cli::Main(argc, argv); }

@@ -1,0 +1,219 @@
+// upload, update, list, show, wait, delete, download.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "client/cli/commands.h"
+#include "client/cli/matrix_market.h"
+#include "client/cli/npy.h"
+#include "client/cli/progress_bar.h"
+
+namespace sparsed::cli {
+namespace {
+
+/// "graphs/cora.mtx.gz" is "cora".
+std::string NameOf(std::string_view file) {
+  file.remove_prefix(file.find_last_of('/') + 1);
+  for (const std::string_view ending : {".gz", ".mtx"}) {
+    if (file.size() > ending.size() && file.ends_with(ending)) file.remove_suffix(ending.size());
+  }
+  return std::string(file);
+}
+
+absl::StatusOr<ProblemClass> ParseClass(std::string_view text) {
+  ProblemClass c;
+  const size_t colon = text.find(':');
+  std::string_view operation = text.substr(0, colon);
+  c.transposed = operation.ends_with("^T");
+  if (c.transposed) operation.remove_suffix(2);
+  if (colon != std::string_view::npos) {
+    const std::string_view k = text.substr(colon + 1);
+    const auto [end, error] = std::from_chars(k.data(), k.data() + k.size(), c.k);
+    if (error != std::errc() || end != k.data() + k.size()) c.k = -1;
+  }
+  const bool sparse = operation == "spgemm";
+  c.operation = sparse                ? Operation::kSpgemm
+                : operation == "spmm" ? Operation::kSpmm
+                                      : Operation::kSddmm;
+  if ((!sparse && operation != "spmm" && operation != "sddmm") || (sparse ? c.k != 0 : c.k < 1) ||
+      (c.transposed && operation != "spmm")) {
+    return absl::InvalidArgumentError(fmt::format(
+        "--expect={}: expected \"spmm:K\", \"spmm^T:K\", \"sddmm:K\" or \"spgemm\"", text));
+  }
+  return c;
+}
+
+absl::Status WaitReady(const Matrix& matrix) {
+  ProgressBar bar;
+  return matrix.WaitReady([&bar](const Progress& progress) {
+    bar.Show(progress.stage.empty() ? Name(progress.state) : progress.stage, progress.done,
+             progress.total);
+  });
+}
+
+bool AllOnes(const CsrMatrix& matrix) {
+  return std::visit(
+      [](const auto& values) {
+        for (const auto value : values) {
+          if (value != 1) return false;
+        }
+        return true;
+      },
+      matrix.values);
+}
+
+std::string Summary(const MatrixInfo& info) {
+  return fmt::format("{} x {}, {} nonzeros, {}", Count(info.rows), Count(info.cols),
+                     Count(info.nnz), Name(info.type));
+}
+
+std::string PlansText(const MatrixInfo& info) {
+  Table plans({"CLASS", "RECIPE", "KERNEL", "DEVICE", "CSR ms", "PLAN ms", "WHY"});
+  for (const PlanInfo& plan : info.plans) {
+    const bool tried = plan.plan_ms > 0;
+    plans.Add({Text(plan.problem_class), plan.recipe, plan.kernel, plan.device,
+               tried ? fmt::format("{:.3f}", plan.baseline_ms) : "",
+               tried ? fmt::format("{:.3f}", plan.plan_ms) : "", plan.reason});
+  }
+  return plans.empty() ? "" : fmt::format("\nPlans\n{}", plans.Text());
+}
+
+std::string DetailsText(const MatrixInfo& info) {
+  std::string text = fmt::format(
+      "{}\n"
+      "size         {}\n"
+      "state        {}{}{}\n"
+      "version      {}, {}\n"
+      "created      {}\n"
+      "pattern      {}\n"
+      "CSR          {}\n"
+      "preparation  {:.3f} s\n",
+      info.name, Summary(info), Name(info.state), info.detail.empty() ? "" : ": ", info.detail,
+      info.version, info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
+      Bytes(info.csr_bytes), info.preparation_seconds);
+  text += PlansText(info);
+  Table layouts({"KIND", "BYTES", "BUILD s", "RECIPE"});
+  for (const LayoutInfo& layout : info.layouts) {
+    layouts.Add({layout.kind, Bytes(layout.bytes), fmt::format("{:.3f}", layout.build_seconds),
+                 layout.recipe});
+  }
+  if (!layouts.empty()) text += fmt::format("\nLayouts\n{}", layouts.Text());
+  Table measurements({"CLASS", "MEDIAN ms", "GFLOP/s", "RUNS", "KERNEL", "RECIPE"});
+  for (const Measurement& m : info.measurements) {
+    measurements.Add({Text(m.problem_class), fmt::format("{:.3f}", m.median_ms),
+                      fmt::format("{:.2f}", m.gflops), std::to_string(m.runs), m.kernel, m.recipe});
+  }
+  if (!measurements.empty()) text += fmt::format("\nMeasurements\n{}", measurements.Text());
+  return text;
+}
+
+absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& name) {
+  const absl::StatusOr<MatrixInfo> info = client.MatrixNamed(name).Info();
+  if (!info.ok()) return info.status();
+  return Report{ToJson(*info), fmt::format("{} is {} after {:.3f} s{}{}\n", name, Name(info->state),
+                                           info->preparation_seconds,
+                                           info->detail.empty() ? "" : ": ", info->detail) +
+                                   PlansText(*info)};
+}
+
+}  // namespace
+
+absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments) {
+  UploadOptions options;
+  options.replace = arguments.replace;
+  for (const std::string& text : arguments.expect) {
+    const absl::StatusOr<ProblemClass> problem_class = ParseClass(text);
+    if (!problem_class.ok()) return problem_class.status();
+    options.expected.push_back(*problem_class);
+  }
+  const absl::StatusOr<CsrMatrix> file =
+      ReadMatrixMarket(arguments.file, arguments.type == "f64" ? ValueType::kF64 : ValueType::kF32);
+  if (!file.ok()) return file.status();
+  options.values_are_ones = AllOnes(*file);
+
+  const std::string name = arguments.name.empty() ? NameOf(arguments.file) : arguments.name;
+  ProgressBar bar;
+  options.progress = [&bar](int64_t sent, int64_t total) { bar.Show("uploading", sent, total); };
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::StatusOr<Matrix> matrix = client.Upload(name, file->View(), options);
+  const auto elapsed = std::chrono::steady_clock::now() - begin;
+  if (!matrix.ok()) return matrix.status();
+  const absl::StatusOr<MatrixInfo> info = matrix->Info();
+  if (!info.ok()) return info.status();
+
+  Report report{ToJson(*info), fmt::format("uploaded {}: {}, in {}\n", name, Summary(*info),
+                                           Milliseconds(elapsed))};
+  if (arguments.wait) {
+    if (absl::Status status = WaitReady(*matrix); !status.ok()) return status;
+    absl::StatusOr<Report> ready = DescribeReady(client, name);
+    if (!ready.ok()) return ready;
+    report.json = std::move(ready->json);
+    report.text += ready->text;
+  }
+  report.json["upload_ns"] = std::chrono::nanoseconds(elapsed).count();
+  return report;
+}
+
+absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& arguments) {
+  const Matrix matrix = client.MatrixNamed(arguments.name);
+  const absl::StatusOr<MatrixInfo> info = matrix.Info();
+  if (!info.ok()) return info.status();
+  const absl::StatusOr<NpyArray> values = ReadNpy(arguments.values, info->type);
+  if (!values.ok()) return values.status();
+  const ConstValues span =
+      std::visit([](const auto& v) { return ConstValues(std::span(v)); }, values->values);
+  const absl::StatusOr<uint64_t> version =
+      matrix.UpdateValues(span, {.durable = arguments.durable});
+  if (!version.ok()) return version.status();
+  return Report{{{"name", arguments.name}, {"version", *version}},
+                fmt::format("{} has new values, version {}\n", arguments.name, *version)};
+}
+
+absl::StatusOr<Report> List(const Client& client, const std::string& prefix) {
+  const absl::StatusOr<std::vector<MatrixInfo>> matrices = client.ListMatrices(prefix);
+  if (!matrices.ok()) return matrices.status();
+  Report report{{{"matrices", Json::array()}}, ""};
+  Table table({"NAME", "ROWS", "COLUMNS", "NONZEROS", "TYPE", "STATE", "PLANS", "CSR"});
+  for (const MatrixInfo& info : *matrices) {
+    report.json["matrices"].push_back(ToJson(info));
+    table.Add({info.name, Count(info.rows), Count(info.cols), Count(info.nnz), Name(info.type),
+               Name(info.state), std::to_string(info.plans.size()), Bytes(info.csr_bytes)});
+  }
+  report.text = table.empty() ? "no matrices\n" : table.Text();
+  return report;
+}
+
+absl::StatusOr<Report> Show(const Client& client, const std::string& name) {
+  const absl::StatusOr<MatrixInfo> info = client.MatrixNamed(name).Info();
+  if (!info.ok()) return info.status();
+  return Report{ToJson(*info), DetailsText(*info)};
+}
+
+absl::StatusOr<Report> Wait(const Client& client, const std::string& name) {
+  if (absl::Status status = WaitReady(client.MatrixNamed(name)); !status.ok()) return status;
+  return DescribeReady(client, name);
+}
+
+absl::StatusOr<Report> Delete(const Client& client, const std::string& name) {
+  if (absl::Status status = client.MatrixNamed(name).Delete(); !status.ok()) return status;
+  return Report{{{"deleted", name}}, fmt::format("deleted {}\n", name)};
+}
+
+absl::StatusOr<Report> Download(const Client& client, const std::string& name,
+                                const std::string& out) {
+  const absl::StatusOr<CsrMatrix> matrix = client.MatrixNamed(name).Download();
+  if (!matrix.ok()) return matrix.status();
+  if (absl::Status status = WriteMatrixMarket(out, *matrix); !status.ok()) return status;
+  return Report{{{"name", name},
+                 {"rows", matrix->rows},
+                 {"cols", matrix->cols},
+                 {"nnz", matrix->nnz()},
+                 {"out", out}},
+                fmt::format("wrote {}: {} x {}, {} nonzeros\n", out, Count(matrix->rows),
+                            Count(matrix->cols), Count(matrix->nnz()))};
+}
+
+}  // namespace sparsed::cli

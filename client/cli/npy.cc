@@ -1,0 +1,309 @@
+#include "client/cli/npy.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
+namespace sparsed::cli {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+
+static_assert(std::endian::native == std::endian::little);
+
+/// A whole file, mapped for reading.
+class MappedFile {
+ public:
+  static absl::StatusOr<MappedFile> Open(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat info {};
+    if (fd < 0 || fstat(fd, &info) != 0) {
+      const int error = errno;
+      if (fd >= 0) close(fd);
+      return absl::InvalidArgumentError(
+          fmt::format("cannot open {}: {}", path, std::strerror(error)));
+    }
+    const auto size = static_cast<size_t>(info.st_size);
+    void* data = S_ISREG(info.st_mode) && size > 0
+                     ? mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0)
+                     : MAP_FAILED;
+    close(fd);
+    if (data == MAP_FAILED) {
+      return absl::InvalidArgumentError(fmt::format("{} is empty or not a plain file", path));
+    }
+    return MappedFile(static_cast<const char*>(data), size);
+  }
+
+  std::string_view bytes() const { return {data_.get(), data_.get_deleter().size}; }
+
+ private:
+  struct Unmap {
+    size_t size;
+    void operator()(const char* data) const { munmap(const_cast<char*>(data), size); }
+  };
+  MappedFile(const char* data, size_t size) : data_(data, Unmap{size}) {}
+
+  std::unique_ptr<const char, Unmap> data_;
+};
+
+struct Header {
+  std::string descr;
+  bool fortran_order = false;
+  std::vector<int64_t> shape;
+  size_t data_begin = 0;
+};
+
+/// Reads the Python dictionary that numpy writes, and nothing more general.
+class HeaderParser {
+ public:
+  explicit HeaderParser(std::string_view text) : rest_(text) {}
+
+  bool Parse(Header& header) {
+    bool descr = false;
+    bool order = false;
+    bool shape = false;
+    if (!Take('{')) return false;
+    while (!Take('}')) {
+      std::string key;
+      if (!String(key) || !Take(':')) return false;
+      if (key == "descr") {
+        descr = String(header.descr);
+        if (!descr) return false;
+      } else if (key == "fortran_order") {
+        order = true;
+        if (Word("True")) {
+          header.fortran_order = true;
+        } else if (!Word("False")) {
+          return false;
+        }
+      } else if (key == "shape") {
+        shape = Shape(header.shape);
+        if (!shape) return false;
+      } else {
+        return false;
+      }
+      if (!Take(',')) {
+        if (!Take('}')) return false;
+        break;
+      }
+    }
+    return descr && order && shape;
+  }
+
+ private:
+  void SkipBlanks() {
+    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) {
+      rest_.remove_prefix(1);
+    }
+  }
+  bool Take(char c) {
+    SkipBlanks();
+    if (rest_.empty() || rest_.front() != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  bool Word(std::string_view word) {
+    SkipBlanks();
+    if (rest_.substr(0, word.size()) != word) return false;
+    rest_.remove_prefix(word.size());
+    return true;
+  }
+  bool String(std::string& value) {
+    SkipBlanks();
+    if (rest_.empty() || (rest_.front() != '\'' && rest_.front() != '"')) return false;
+    const size_t end = rest_.find(rest_.front(), 1);
+    if (end == std::string_view::npos) return false;
+    value = rest_.substr(1, end - 1);
+    rest_.remove_prefix(end + 1);
+    return true;
+  }
+  bool Shape(std::vector<int64_t>& shape) {
+    if (!Take('(')) return false;
+    while (!Take(')')) {
+      SkipBlanks();
+      int64_t extent = 0;
+      const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), extent);
+      if (error != std::errc() || extent < 0 || shape.size() == 32) return false;
+      rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
+      shape.push_back(extent);
+      if (!Take(',')) return Take(')');
+    }
+    return true;
+  }
+
+  std::string_view rest_;
+};
+
+std::optional<Header> ReadHeader(std::string_view bytes) {
+  if (bytes.size() < 12 || bytes.substr(0, 6) != kMagic) return std::nullopt;
+  const auto byte = [&bytes](size_t i) {
+    return static_cast<size_t>(static_cast<uint8_t>(bytes[i]));
+  };
+  const size_t version = byte(6);
+  if (version < 1 || version > 3) return std::nullopt;
+  const size_t begin = version == 1 ? 10 : 12;
+  const size_t length = version == 1 ? byte(8) | byte(9) << 8
+                                     : byte(8) | byte(9) << 8 | byte(10) << 16 | byte(11) << 24;
+  if (length > bytes.size() - begin) return std::nullopt;
+  Header header;
+  if (!HeaderParser(bytes.substr(begin, length)).Parse(header)) return std::nullopt;
+  header.data_begin = begin + length;
+  return header;
+}
+
+template <typename From>
+From Load(const char* at, bool swap) {
+  char bytes[sizeof(From)];
+  std::memcpy(bytes, at, sizeof(From));
+  if (swap) std::reverse(bytes, bytes + sizeof(From));
+  From value;
+  std::memcpy(&value, bytes, sizeof(From));
+  return value;
+}
+
+/// Copies a matrix of From at `data` into row-major `to`.
+template <typename From, typename To>
+void Convert(const char* data, bool swap, bool fortran_order, int64_t rows, int64_t cols,
+             std::vector<To>& to) {
+  if (!fortran_order && !swap && std::is_same_v<From, To>) {
+    if (!to.empty()) std::memcpy(to.data(), data, to.size() * sizeof(To));
+    return;
+  }
+  const int64_t row_step = fortran_order ? 1 : cols;
+  const int64_t col_step = fortran_order ? rows : 1;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t col = 0; col < cols; ++col) {
+      const int64_t from = row * row_step + col * col_step;
+      to[row * cols + col] =
+          static_cast<To>(Load<From>(data + from * static_cast<int64_t>(sizeof(From)), swap));
+    }
+  }
+}
+
+absl::Status Bad(const std::string& path, std::string_view what) {
+  return absl::InvalidArgumentError(fmt::format("{}: {}", path, what));
+}
+
+absl::StatusOr<NpyArray> FromHeader(const std::string& path, const Header& header,
+                                    size_t element_bytes, size_t data_bytes, ValueType type) {
+  if (header.shape.empty() || header.shape.size() > 2) {
+    return Bad(path,
+               fmt::format("the array has {} dimensions, expected 1 or 2", header.shape.size()));
+  }
+  const int64_t rows = header.shape[0];
+  const int64_t cols = header.shape.size() == 2 ? header.shape[1] : 1;
+  if (cols == 0) return Bad(path, "the array has no columns");
+  const auto elements = static_cast<int64_t>(data_bytes / element_bytes);
+  if (rows > elements / cols ||
+      rows * cols * static_cast<int64_t>(element_bytes) != static_cast<int64_t>(data_bytes)) {
+    return Bad(path, fmt::format("a shape of {} x {} does not go with {} bytes of data", rows, cols,
+                                 data_bytes));
+  }
+  return NpyArray::Zeros(type, rows, cols, header.shape.size() == 1);
+}
+
+}  // namespace
+
+DenseView NpyArray::View() const {
+  return std::visit([this](const auto& v) { return DenseView(v.data(), rows, cols); }, values);
+}
+
+MutableDenseView NpyArray::MutableView() {
+  return std::visit([this](auto& v) { return MutableDenseView(v.data(), rows, cols); }, values);
+}
+
+absl::StatusOr<NpyArray> NpyArray::Zeros(ValueType type, int64_t rows, int64_t cols,
+                                         bool one_dimensional) {
+  NpyArray array;
+  array.rows = rows;
+  array.cols = cols;
+  array.one_dimensional = one_dimensional;
+  try {
+    if (cols > std::numeric_limits<int64_t>::max() / 8 / std::max<int64_t>(1, rows)) {
+      throw std::bad_alloc();
+    }
+    const size_t elements = static_cast<size_t>(rows) * static_cast<size_t>(cols);
+    if (type == ValueType::kF32) {
+      array.values.emplace<std::vector<float>>(elements);
+    } else {
+      array.values.emplace<std::vector<double>>(elements);
+    }
+  } catch (const std::exception&) {
+    return absl::ResourceExhaustedError(
+        fmt::format("no memory for a dense matrix of {} x {}", rows, cols));
+  }
+  return array;
+}
+
+absl::StatusOr<NpyArray> ReadNpy(const std::string& path, ValueType type) {
+  const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (!file.ok()) return file.status();
+  const std::optional<Header> header = ReadHeader(file->bytes());
+  if (!header) return Bad(path, "this is not a .npy file, or its header is damaged");
+  const std::string& descr = header->descr;
+  const bool float32 = descr == "<f4" || descr == ">f4" || descr == "=f4";
+  const bool float64 = descr == "<f8" || descr == ">f8" || descr == "=f8";
+  if (!float32 && !float64) {
+    return Bad(path, fmt::format("its elements are \"{}\", expected float32 or float64; in numpy, "
+                                 "save array.astype(numpy.float32)",
+                                 descr.substr(0, 40)));
+  }
+  const std::string_view data = file->bytes().substr(header->data_begin);
+  absl::StatusOr<NpyArray> array = FromHeader(path, *header, float32 ? 4 : 8, data.size(), type);
+  if (!array.ok()) return array;
+  std::visit(
+      [&](auto& values) {
+        const bool swap = descr[0] == '>';
+        const auto convert =
+            float32 ? Convert<float, typename std::decay_t<decltype(values)>::value_type>
+                    : Convert<double, typename std::decay_t<decltype(values)>::value_type>;
+        convert(data.data(), swap, header->fortran_order, array->rows, array->cols, values);
+      },
+      array->values);
+  return array;
+}
+
+std::string NpyHeader(std::string_view descr, std::string_view shape) {
+  std::string dictionary =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", descr, shape);
+  // Magic, version and length take 10 bytes; the elements begin at a multiple of 64.
+  while ((10 + dictionary.size() + 1) % 64 != 0) dictionary += ' ';
+  dictionary += '\n';
+  std::string header(kMagic);
+  header += '\x01';
+  header += '\0';
+  header += static_cast<char>(dictionary.size() & 0xff);
+  header += static_cast<char>(dictionary.size() >> 8);
+  return header + dictionary;
+}
+
+absl::Status WriteNpy(const std::string& path, const NpyArray& array) {
+  absl::StatusOr<OutputFile> file = OutputFile::Create(path);
+  if (!file.ok()) return file.status();
+  const std::string shape = array.one_dimensional ? fmt::format("({},)", array.rows)
+                                                  : fmt::format("({}, {})", array.rows, array.cols);
+  const std::string header = NpyHeader(array.type() == ValueType::kF32 ? "<f4" : "<f8", shape);
+  if (absl::Status status = file->Write(header); !status.ok()) return status;
+  const absl::Status written = std::visit(
+      [&file](const auto& values) {
+        return file->Write(values.data(), values.size() * sizeof(values[0]));
+      },
+      array.values);
+  return written.ok() ? file->Commit() : written;
+}
+
+}  // namespace sparsed::cli

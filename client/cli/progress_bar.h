@@ -1,0 +1,32 @@
+// A progress bar on standard error, if that is a terminal.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace sparsed::cli {
+
+class ProgressBar {
+ public:
+  ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+  /// Removes the bar.
+  ~ProgressBar();
+
+  /// `total` of 0: unknown.
+  void Show(std::string_view what, int64_t done, int64_t total);
+
+ private:
+  bool terminal_;
+  std::string shown_;
+};
+
+/// The text of a bar, without its colour.
+std::string BarText(std::string_view what, int64_t done, int64_t total, int width);
+
+/// Columns of the terminal at `fd`; 80 if it is none.
+int TerminalWidth(int fd);
+
+}  // namespace sparsed::cli

@@ -1,0 +1,188 @@
+#include "client/cli/report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+namespace sparsed::cli {
+namespace {
+
+bool IsNumber(std::string_view cell) {
+  return !cell.empty() &&
+         cell.find_first_not_of("0123456789.,-+ KMGTiBms") == std::string_view::npos;
+}
+
+/// Characters, not bytes, of UTF-8.
+size_t Width(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+Json ToJson(const ProblemClass& c) {
+  return {{"operation", Name(c.operation)}, {"transposed", c.transposed}, {"k", c.k}};
+}
+
+int64_t UnixNs(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::string Table::Text() const {
+  std::vector<size_t> widths(rows_.front().size(), 0);
+  std::vector<bool> numeric(rows_.front().size(), rows_.size() > 1);
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], Width(row[i]));
+      if (&row != &rows_.front() && !row[i].empty() && !IsNumber(row[i])) numeric[i] = false;
+    }
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - Width(row[i]), ' ');
+      if (i > 0) line += "  ";
+      line += numeric[i] ? padding + row[i] : row[i] + padding;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
+}
+
+std::string Bytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string Count(int64_t count) {
+  const std::string digits = std::to_string(count);
+  const size_t sign = count < 0 ? 1 : 0;
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > sign && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string Milliseconds(std::chrono::nanoseconds time) {
+  return fmt::format("{:.3f} ms", static_cast<double>(time.count()) / 1e6);
+}
+
+std::string Time(std::chrono::system_clock::time_point time) {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}",
+                     fmt::localtime(std::chrono::system_clock::to_time_t(time)));
+}
+
+std::string Text(const ProblemClass& c) {
+  std::string text = Name(c.operation);
+  if (c.transposed) text += "^T";
+  if (c.k > 0) text += fmt::format(" K={}", c.k);
+  return text;
+}
+
+std::string Text(const Timings& t) {
+  std::string phases;
+  const auto add = [&phases](const char* name, std::chrono::nanoseconds time) {
+    if (time.count() == 0) return;
+    phases += fmt::format("{}{} {:.3f}", phases.empty() ? ": " : ", ", name,
+                          static_cast<double>(time.count()) / 1e6);
+  };
+  add("receive", t.receive);
+  add("queue", t.queue);
+  add("to device", t.to_device);
+  add("kernel", t.kernel);
+  add("from device", t.from_device);
+  add("send", t.send);
+  return Milliseconds(t.total) + phases;
+}
+
+Json ToJson(const Timings& t) {
+  return {{"queue", t.queue.count()},
+          {"receive", t.receive.count()},
+          {"to_device", t.to_device.count()},
+          {"kernel", t.kernel.count()},
+          {"from_device", t.from_device.count()},
+          {"send", t.send.count()},
+          {"total", t.total.count()}};
+}
+
+Json ToJson(const MatrixInfo& info) {
+  Json json = {{"name", info.name},
+               {"rows", info.rows},
+               {"cols", info.cols},
+               {"nnz", info.nnz},
+               {"type", Name(info.type)},
+               {"pattern_hash", info.pattern_hash},
+               {"version", info.version},
+               {"state", Name(info.state)},
+               {"detail", info.detail},
+               {"durable", info.durable},
+               {"csr_bytes", info.csr_bytes},
+               {"created_unix_ns", UnixNs(info.created)},
+               {"preparation_seconds", info.preparation_seconds},
+               {"plans", Json::array()},
+               {"layouts", Json::array()},
+               {"measurements", Json::array()}};
+  for (const PlanInfo& plan : info.plans) {
+    json["plans"].push_back({{"class", ToJson(plan.problem_class)},
+                             {"recipe", plan.recipe},
+                             {"kernel", plan.kernel},
+                             {"device", plan.device},
+                             {"baseline_ms", plan.baseline_ms},
+                             {"plan_ms", plan.plan_ms},
+                             {"reason", plan.reason}});
+  }
+  for (const LayoutInfo& layout : info.layouts) {
+    json["layouts"].push_back({{"kind", layout.kind},
+                               {"recipe", layout.recipe},
+                               {"bytes", layout.bytes},
+                               {"build_seconds", layout.build_seconds}});
+  }
+  for (const Measurement& m : info.measurements) {
+    json["measurements"].push_back({{"class", ToJson(m.problem_class)},
+                                    {"recipe", m.recipe},
+                                    {"kernel", m.kernel},
+                                    {"device", m.device},
+                                    {"median_ms", m.median_ms},
+                                    {"gflops", m.gflops},
+                                    {"runs", m.runs}});
+  }
+  return json;
+}
+
+Json ToJson(const DenseInfo& info) {
+  return {{"name", info.name},       {"rows", info.rows},
+          {"cols", info.cols},       {"leading_dimension", info.leading_dimension},
+          {"type", Name(info.type)}, {"bytes", info.bytes},
+          {"durable", info.durable}, {"version", info.version}};
+}
+
+Json ErrorJson(std::string_view code, std::string_view message) {
+  return {{"error", {{"code", code}, {"message", message}}}};
+}
+
+int ExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return 0;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return 3;
+    case absl::StatusCode::kNotFound:
+      return 4;
+    case absl::StatusCode::kUnavailable:
+      return 5;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace sparsed::cli

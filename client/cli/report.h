@@ -1,0 +1,58 @@
+// What a command has to say, to people and to programs.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "sparsed/types.h"
+
+namespace sparsed::cli {
+
+using Json = nlohmann::ordered_json;
+
+/// The same facts twice.
+struct Report {
+  Json json;
+  std::string text;  ///< whole lines
+};
+
+/// Columns are as wide as their widest cell; columns of numbers are aligned to the right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  bool empty() const { return rows_.size() == 1; }
+  std::string Text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// "1.5 MiB".
+std::string Bytes(int64_t bytes);
+/// "1234567" as "1,234,567".
+std::string Count(int64_t count);
+/// "1.234 ms".
+std::string Milliseconds(std::chrono::nanoseconds time);
+/// Local time.
+std::string Time(std::chrono::system_clock::time_point time);
+/// "spmm^T K=64".
+std::string Text(const ProblemClass& problem_class);
+/// Phases that happened: "0.812 ms: queue 0.010, receive 0.301, kernel 0.401, send 0.100".
+std::string Text(const Timings& timings);
+
+Json ToJson(const Timings& timings);
+Json ToJson(const MatrixInfo& info);
+Json ToJson(const DenseInfo& info);
+
+/// {"error": {"code": "NOT_FOUND", "message": "..."}}
+Json ErrorJson(std::string_view code, std::string_view message);
+/// 0, or what a script can tell failures apart by: 3 bad input, 4 not found, 5 no server, 1 others.
+int ExitCode(const absl::Status& status);
+
+}  // namespace sparsed::cli

@@ -1,0 +1,145 @@
+// info, stats, buffers, spy.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "client/cli/commands.h"
+#include "client/cli/progress_bar.h"
+#include "client/cli/spy_picture.h"
+
+namespace sparsed::cli {
+namespace {
+
+/// Whether the terminal's locale says that it shows Unicode.
+bool ShowsUnicode() {
+  for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(variable);
+    if (value == nullptr || *value == '\0') continue;
+    const std::string_view locale(value);
+    return locale.find("UTF-8") != std::string_view::npos ||
+           locale.find("utf8") != std::string_view::npos;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json) {
+  const absl::StatusOr<CsrMatrix> matrix = client.MatrixNamed(arguments.name).Download();
+  if (!matrix.ok()) return matrix.status();
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  SpyOptions options;
+  options.max_width = arguments.width > 0 ? arguments.width : TerminalWidth(STDOUT_FILENO);
+  options.max_height = arguments.height > 0 ? arguments.height : std::max(8, options.max_width / 2);
+  options.ascii = arguments.ascii || !ShowsUnicode();
+  options.colour =
+      !json && (arguments.colour == "always" ||
+                (arguments.colour == "auto" && terminal && std::getenv("NO_COLOR") == nullptr));
+  const std::vector<std::string> lines = SpyPicture(*matrix, options);
+
+  Report report;
+  report.json = {{"name", arguments.name},
+                 {"rows", matrix->rows},
+                 {"cols", matrix->cols},
+                 {"nnz", matrix->nnz()},
+                 {"picture", lines}};
+  for (const std::string& line : lines) report.text += line + '\n';
+  const double cells = static_cast<double>(matrix->rows) * static_cast<double>(matrix->cols);
+  report.text += fmt::format(
+      "{}: {} x {}, {} nonzeros{}\n", arguments.name, Count(matrix->rows), Count(matrix->cols),
+      Count(matrix->nnz()),
+      cells > 0 ? fmt::format(" ({:.3g}%)", 100.0 * static_cast<double>(matrix->nnz()) / cells)
+                : "");
+  return report;
+}
+
+absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
+  const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
+  if (!buffers.ok()) return buffers.status();
+  Report report{{{"buffers", Json::array()}}, ""};
+  Table table({"NAME", "ROWS", "COLUMNS", "TYPE", "BYTES", "VERSION", "DURABLE"});
+  for (const DenseInfo& info : *buffers) {
+    report.json["buffers"].push_back(ToJson(info));
+    table.Add({info.name, Count(info.rows), Count(info.cols), Name(info.type), Bytes(info.bytes),
+               std::to_string(info.version), info.durable ? "yes" : "no"});
+  }
+  report.text = table.empty() ? "no held dense matrices\n" : table.Text();
+  return report;
+}
+
+absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& name) {
+  if (absl::Status status = client.DenseNamed(name).Delete(); !status.ok()) return status;
+  return Report{{{"deleted", name}}, fmt::format("deleted {}\n", name)};
+}
+
+absl::StatusOr<Report> Stats(const Client& client) {
+  const auto stats = client.GetStats();
+  if (!stats.ok()) return stats.status();
+  Report report;
+  report.json = {{"uptime_seconds", stats->uptime_seconds},
+                 {"device_busy_seconds", stats->device_busy_seconds},
+                 {"matrices", stats->matrices},
+                 {"patterns", stats->patterns},
+                 {"buffers", stats->dense_matrices},
+                 {"requests_in_flight", stats->requests_in_flight},
+                 {"preparations_pending", stats->preparations_pending},
+                 {"memory_bytes", stats->memory_bytes},
+                 {"requests", Json::array()}};
+  report.text = fmt::format(
+      "up            {:.0f} s, devices busy {:.1f} s\n"
+      "holds         {} matrices, {} patterns, {} dense matrices\n"
+      "under way     {} requests, {} preparations\n",
+      stats->uptime_seconds, stats->device_busy_seconds, stats->matrices, stats->patterns,
+      stats->dense_matrices, stats->requests_in_flight, stats->preparations_pending);
+  Table memory({"MEMORY", "BYTES"});
+  for (const auto& [use, bytes] : stats->memory_bytes) memory.Add({use, Bytes(bytes)});
+  if (!memory.empty()) report.text += fmt::format("\n{}", memory.Text());
+  Table requests({"REQUESTS", "CODE", "COUNT"});
+  for (const RequestCount& request : stats->requests) {
+    report.json["requests"].push_back(
+        {{"operation", request.operation}, {"code", request.code}, {"count", request.count}});
+    requests.Add({request.operation, request.code, Count(request.count)});
+  }
+  if (!requests.empty()) report.text += fmt::format("\n{}", requests.Text());
+  return report;
+}
+
+absl::StatusOr<Report> Info(const Client& client) {
+  const absl::StatusOr<ServerInfo> info = client.GetServerInfo();
+  if (!info.ok()) return info.status();
+  Report report;
+  report.json = {{"version", info->version},
+                 {"devices", Json::array()},
+                 {"max_chunk_bytes", info->max_chunk_bytes},
+                 {"host_memory_limit_bytes", info->host_memory_limit_bytes},
+                 {"durable", info->durable},
+                 {"max_requests_per_stream", info->max_requests_per_stream},
+                 {"metrics_address", info->metrics_address},
+                 {"started_unix_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                         info->started.time_since_epoch())
+                                         .count()}};
+  report.text = fmt::format(
+      "sparsed {}, started {}\n"
+      "memory   {} at most\n"
+      "uploads  {}\n"
+      "metrics  {}\n",
+      info->version, Time(info->started), Bytes(info->host_memory_limit_bytes),
+      info->durable ? "survive a restart" : "are kept in memory only",
+      info->metrics_address.empty() ? "not served"
+                                    : fmt::format("http://{}/metrics", info->metrics_address));
+  Table devices({"DEVICE", "THREADS", "DESCRIPTION", "NOTE"});
+  for (const DeviceInfo& device : info->devices) {
+    report.json["devices"].push_back({{"name", device.name},
+                                      {"description", device.description},
+                                      {"threads", device.threads},
+                                      {"unavailable", device.unavailable}});
+    devices.Add(
+        {device.name, std::to_string(device.threads), device.description, device.unavailable});
+  }
+  report.text += fmt::format("\n{}", devices.Text());
+  return report;
+}
+
+}  // namespace sparsed::cli

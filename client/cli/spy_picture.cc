@@ -1,0 +1,138 @@
+#include "client/cli/spy_picture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+namespace sparsed::cli {
+namespace {
+
+/// Dots in a character: Braille has 2 x 4, which makes them square on most screens.
+constexpr int kDotsAcross = 2;
+constexpr int kDotsDown = 4;
+/// Bits of U+2800 by row and column of the dot.
+constexpr std::array<std::array<uint8_t, kDotsAcross>, kDotsDown> kDotBits = {
+    {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}}};
+constexpr std::string_view kShades = ".:-=+*#%@";
+/// Of the 256-colour palette: dark blue over green to bright yellow.
+constexpr std::array<int, 7> kColours = {25, 31, 37, 71, 113, 191, 229};
+
+struct Grid {
+  int width = 0;  // characters
+  int height = 0;
+  std::vector<uint8_t> dots;      // Braille bits of each character
+  std::vector<int64_t> nonzeros;  // under each character
+};
+
+Grid Size(const CsrMatrix& matrix, int max_width, int max_height) {
+  Grid grid;
+  const double rows = std::max<double>(1, static_cast<double>(matrix.rows));
+  const double cols = std::max<double>(1, static_cast<double>(matrix.cols));
+  // One dot an element if that fits, otherwise as large as fits.
+  double scale = std::min({1.0, max_width * kDotsAcross / cols, max_height * kDotsDown / rows});
+  const auto characters = [](double dots, int per_character, int most) {
+    return std::clamp(static_cast<int>(std::ceil(dots / per_character)), 1, most);
+  };
+  grid.width = characters(cols * scale, kDotsAcross, max_width);
+  grid.height = characters(rows * scale, kDotsDown, max_height);
+  // Very long matrices would be a line of one dot.
+  grid.width = std::max(grid.width, characters(std::min(cols, 16.0), kDotsAcross, max_width));
+  grid.height = std::max(grid.height, characters(std::min(rows, 16.0), kDotsDown, max_height));
+  grid.dots.assign(static_cast<size_t>(grid.width) * grid.height, 0);
+  grid.nonzeros.assign(grid.dots.size(), 0);
+  return grid;
+}
+
+/// Small matrices keep one dot an element; larger ones fill the grid.
+int64_t DotOf(int64_t index, int64_t extent, int64_t dots) {
+  return extent <= dots ? index : index * dots / extent;
+}
+
+Grid Draw(const CsrMatrix& matrix, const SpyOptions& options, int frame_width) {
+  Grid grid =
+      Size(matrix, std::max(1, options.max_width - frame_width), std::max(1, options.max_height));
+  const int64_t dots_across = int64_t{grid.width} * kDotsAcross;
+  const int64_t dots_down = int64_t{grid.height} * kDotsDown;
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    const int64_t y = DotOf(row, matrix.rows, dots_down);
+    for (int64_t i = matrix.row_offsets[row]; i < matrix.row_offsets[row + 1]; ++i) {
+      const int64_t x = DotOf(matrix.column_indices[i], matrix.cols, dots_across);
+      const auto cell = static_cast<size_t>(y / kDotsDown * grid.width + x / kDotsAcross);
+      grid.dots[cell] |= kDotBits[y % kDotsDown][x % kDotsAcross];
+      ++grid.nonzeros[cell];
+    }
+  }
+  return grid;
+}
+
+/// U+2800 and the bits, in UTF-8.
+std::string Braille(uint8_t bits) {
+  return {'\xe2', static_cast<char>(0xa0 | bits >> 6), static_cast<char>(0x80 | (bits & 0x3f))};
+}
+
+/// 0 for the least to `steps` - 1 for the largest count, by logarithm.
+size_t Step(int64_t count, int64_t largest, size_t steps) {
+  if (largest <= 1) return steps / 2;
+  const double share =
+      std::log(static_cast<double>(count)) / std::log(static_cast<double>(largest));
+  return std::min(steps - 1, static_cast<size_t>(share * static_cast<double>(steps)));
+}
+
+std::string Line(const Grid& grid, int y, int64_t largest, const SpyOptions& options) {
+  std::string line;
+  int colour = -1;
+  for (int x = 0; x < grid.width; ++x) {
+    const auto cell = static_cast<size_t>(y * grid.width + x);
+    const int64_t count = grid.nonzeros[cell];
+    if (count == 0) {
+      line += ' ';
+      continue;
+    }
+    if (options.colour) {
+      const int wanted = kColours[Step(count, largest, kColours.size())];
+      if (wanted != colour) line += fmt::format("\033[38;5;{}m", wanted);
+      colour = wanted;
+    }
+    if (options.ascii) {
+      line += kShades[Step(count, largest, kShades.size())];
+    } else {
+      line += Braille(grid.dots[cell]);
+    }
+  }
+  if (colour >= 0) line += "\033[0m";
+  return line;
+}
+
+}  // namespace
+
+std::vector<std::string> SpyPicture(const CsrMatrix& matrix, const SpyOptions& options) {
+  const std::string last_row = matrix.rows > 0 ? std::to_string(matrix.rows - 1) : "";
+  const std::string last_col = matrix.cols > 0 ? std::to_string(matrix.cols - 1) : "";
+  const size_t margin = std::max<size_t>(1, last_row.size());
+  const Grid grid = Draw(matrix, options, static_cast<int>(margin) + 3);
+  const int64_t largest = *std::max_element(grid.nonzeros.begin(), grid.nonzeros.end());
+
+  const bool ascii = options.ascii;
+  const std::string blank(margin, ' ');
+  std::string rule;
+  for (int i = 0; i < grid.width; ++i) rule += ascii ? "-" : "─";
+  const std::string_view side = ascii ? "|" : "│";
+
+  std::vector<std::string> lines;
+  const int gap = grid.width - 1 - static_cast<int>(last_col.size());
+  lines.push_back(blank + "  0" + (gap > 0 ? std::string(gap, ' ') + last_col : ""));
+  lines.push_back(blank + " " + (ascii ? "+" : "┌") + rule + (ascii ? "+" : "┐"));
+  for (int y = 0; y < grid.height; ++y) {
+    std::string label = y == 0 ? "0" : y == grid.height - 1 ? last_row : "";
+    label.insert(0, margin - label.size(), ' ');
+    lines.push_back(fmt::format("{} {}{}{}", label, side, Line(grid, y, largest, options), side));
+  }
+  lines.push_back(blank + " " + (ascii ? "+" : "└") + rule + (ascii ? "+" : "┘"));
+  return lines;
+}
+
+}  // namespace sparsed::cli

@@ -1,0 +1,23 @@
+// A matrix's pattern as a picture of characters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sparsed/types.h"
+
+namespace sparsed::cli {
+
+struct SpyOptions {
+  int max_width = 80;   ///< characters of a line, axes included
+  int max_height = 40;  ///< lines of the picture, axes not included
+  bool ascii = false;   ///< densities as " .:-=+*#%@" instead of Braille dots
+  bool colour = false;  ///< densities as colours, by escape sequences
+};
+
+/// Lines with a frame, the first and last row and column at its sides. A Braille dot is on if there
+/// is a nonzero under it; colours and ASCII characters grow with the logarithm of the density. The
+/// matrix keeps its proportions unless it is more than a screen wide or tall.
+std::vector<std::string> SpyPicture(const CsrMatrix& matrix, const SpyOptions& options);
+
+}  // namespace sparsed::cli
