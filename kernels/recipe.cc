@@ -191,7 +191,7 @@ void ComposeSource(Layout& layout, const Layout& transposed, const BuildContext&
     WithSource(array, [&](auto source) {
       const auto from = base.As<typename decltype(source)::value_type>();
       const int64_t slots = static_cast<int64_t>(source.size());
-#pragma omp parallel for num_threads(std::max(context.threads, 1)) schedule(static)
+#pragma omp parallel for num_threads(context.TeamFor(slots)) schedule(static)
       for (int64_t slot = 0; slot < slots; ++slot) source[slot] = from[source[slot]];
     });
   }

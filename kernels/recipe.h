@@ -13,6 +13,7 @@
 // parameter spelt out, so that equal recipes have equal text.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -48,10 +49,14 @@ struct BuildContext {
   MemorySource* memory = nullptr;  ///< for the result and for scratch: what bounds the preparation
   const std::atomic<bool>* stop =
       nullptr;  ///< if it becomes true, the builder returns CANCELLED soon
-  /// Called now and then from the building thread: stage ("lsh_cluster", "aspt", ...), units done
-  /// and in all.
+  /// Called now and then from the building thread: stage ("lsh_pairs", "lsh_cluster", "aspt"),
+  /// units done and in all.
   std::function<void(std::string_view stage, int64_t done, int64_t total)> progress;
 
+  /// Threads worth their start for a pass over so many rows.
+  int TeamFor(int64_t rows) const {
+    return static_cast<int>(std::clamp<int64_t>(rows / 4096, 1, std::max(threads, 1)));
+  }
   bool stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
 };
 

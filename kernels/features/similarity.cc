@@ -13,7 +13,8 @@ double AverageConsecutiveSimilarity(const CsrView& csr, int threads) {
   const int64_t blocks = (pairs + kBlock - 1) / kBlock;
   std::vector<double> sums(blocks, 0.0);
   auto row = [&](int64_t r) { return csr.row_order.empty() ? r : int64_t{csr.row_order[r]}; };
-#pragma omp parallel for num_threads(std::max(threads, 1)) schedule(dynamic, 1)
+  const int team = static_cast<int>(std::clamp<int64_t>(threads, 1, blocks));
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
   for (int64_t block = 0; block < blocks; ++block) {
     double sum = 0;
     for (int64_t r = block * kBlock; r < std::min((block + 1) * kBlock, pairs); ++r) {

@@ -105,7 +105,7 @@ absl::StatusOr<Layout> TransposeCsr(const CsrView& csr, const BuildContext& cont
   auto source = AllocateArray(*context.memory, kValueSource, SourceType(csr.nnz()), csr.nnz());
   if (!source.ok()) return source.status();
 
-  ColumnCounters counters(csr, context.threads);
+  ColumnCounters counters(csr, context.TeamFor(csr.rows));
   if (absl::Status status = counters.Allocate(*context.memory); !status.ok()) return status;
   const int parts = counters.parts();
 #pragma omp parallel for num_threads(parts) schedule(static, 1)

@@ -112,13 +112,13 @@ template <typename Visit>
 absl::Status ForEachPanel(const Panels& panels, const BuildContext& context, Visit visit) {
   constexpr int64_t kLeastBudget = 1 << 22;
   int64_t largest = 0;
-#pragma omp parallel for num_threads(std::max(context.threads, 1)) reduction(max : largest)
+#pragma omp parallel for num_threads(context.TeamFor(panels.csr.rows)) reduction(max : largest)
   for (int64_t panel = 0; panel < panels.count(); ++panel) {
     largest = std::max(largest, panels.ColumnBound(panel));
   }
   const int64_t budget = std::max(kLeastBudget, 12 * panels.csr.nnz());
-  const int threads = static_cast<int>(
-      std::clamp<int64_t>(budget / PanelColumns::Bytes(largest), 1, std::max(context.threads, 1)));
+  const int threads = static_cast<int>(std::clamp<int64_t>(budget / PanelColumns::Bytes(largest), 1,
+                                                           context.TeamFor(panels.csr.rows)));
   std::vector<PanelColumns> tables(threads);
   for (PanelColumns& table : tables) {
     if (absl::Status status = table.Allocate(*context.memory, largest); !status.ok()) return status;

@@ -25,7 +25,7 @@ void WithSource(Array& source, Use use) {
 template <typename Visit>
 void ForEachRow(int64_t rows, const BuildContext& context, Visit visit) {
   constexpr int64_t kBlock = 1 << 10;
-#pragma omp parallel for num_threads(std::max(context.threads, 1)) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(context.TeamFor(rows)) schedule(dynamic, 1)
   for (int64_t begin = 0; begin < rows; begin += kBlock) {
     if (context.stopped()) continue;
     for (int64_t row = begin; row < std::min(begin + kBlock, rows); ++row) visit(row);

@@ -166,7 +166,7 @@ absl::StatusOr<RowOrder> ClusterRows(const CsrView& csr, CandidatePairs pairs,
   for (int64_t step = 0; !queue.empty() && clusters.count() > 0; ++step) {
     if (step % kBetweenLooks == 0) {
       if (context.stopped()) return absl::CancelledError("the build was stopped");
-      if (context.progress) context.progress("cluster", queue.popped(), pairs.count);
+      if (context.progress) context.progress("lsh_cluster", queue.popped(), pairs.count);
     }
     const QueuedPair pair = queue.Pop();
     if (clusters.IsRoot(pair.i) && clusters.IsRoot(pair.j)) {

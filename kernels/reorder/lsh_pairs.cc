@@ -95,11 +95,13 @@ class Buckets {
     return status.ok() ? scratch_.Allocate(memory, rows) : status;
   }
 
-  /// rows[i] goes into the bucket of key(i), called twice. Within a bucket, rows keep their order.
-  /// One pass over memory by the upper bits makes parts that fit a cache; these are sorted there.
+  /// rows[i], ascending, goes into the bucket of key(i), which is called twice. Within a bucket,
+  /// rows stay ascending. One pass over memory by the upper bits makes parts that fit a cache;
+  /// these are sorted there.
   template <typename Key>
   void Sort(std::span<const int32_t> rows, Key key) {
     constexpr int kPartBits = 8;
+    constexpr int64_t kSmallPart = 1 << 10;
     const int64_t count = static_cast<int64_t>(rows.size());
     std::array<int64_t, (1 << kPartBits) + 1> ends{};
     for (int64_t i = 0; i < count; ++i) ++ends[(key(i) >> (32 - kPartBits)) + 1];
@@ -111,6 +113,10 @@ class Buckets {
     int64_t begin = 0;
     for (int part = 0; part < 1 << kPartBits; begin = ends[part++]) {
       const int64_t size = ends[part] - begin;
+      if (size < kSmallPart) {
+        std::sort(items_.data() + begin, items_.data() + begin + size);
+        continue;
+      }
       RadixSort(items_.span().subspan(begin, size), scratch_.span().first(size), 32, 64 - kPartBits,
                 1);
     }
@@ -178,7 +184,7 @@ absl::StatusOr<int64_t> PairEqualRows(const CsrView& csr, Buckets& buckets, Scra
 absl::Status AllocateBuckets(const CsrView& csr, const BuildContext& context,
                              std::vector<Buckets>& buckets) {
   const int64_t allowed = 2 + csr.nnz() / (4 * std::max<int64_t>(csr.rows, 1));
-  buckets.resize(std::clamp<int64_t>(context.threads, 1, std::min<int64_t>(allowed, kBatch)));
+  buckets.resize(std::min<int64_t>({allowed, kBatch, context.TeamFor(csr.rows)}));
   for (Buckets& each : buckets) {
     if (absl::Status status = each.Allocate(*context.memory, csr.rows); !status.ok()) return status;
   }
@@ -203,13 +209,14 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
 
   const int bands = options.siglen / options.bsize;
   const int group = std::max(kMinHashLanes / options.bsize, 1);
+  const int sorters = static_cast<int>(buckets.size());
   Scratch<uint32_t> keys;
   if (status = keys.Allocate(*context.memory, std::min(group, bands) * count); !status.ok()) {
     return status;
   }
   for (int first = 0; first < bands; first += group) {
     const int end = std::min(first + group, bands);
-#pragma omp parallel for num_threads(std::max(context.threads, 1)) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(context.TeamFor(count)) schedule(dynamic, 1)
     for (int64_t begin = 0; begin < count; begin += kChunk) {
       if (context.stopped()) continue;
       MinHashKeys(csr, active, {begin, std::min(begin + kChunk, count)}, first, end - first,
@@ -217,9 +224,9 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
     }
     for (int batch = first; batch < end; batch += kBatch) {
       if (context.stopped()) return Stopped();
-      if (context.progress) context.progress("lsh", batch, bands);
+      if (context.progress) context.progress("lsh_pairs", batch, bands);
       std::atomic<size_t> owner = 0;
-#pragma omp parallel num_threads(static_cast <int>(buckets.size()))
+#pragma omp parallel num_threads(sorters)
       {
         Buckets& own = buckets[owner.fetch_add(1)];
 #pragma omp for schedule(dynamic, 1)

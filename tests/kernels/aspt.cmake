@@ -1,0 +1,4 @@
+# Row reordering, adaptive sparse tiling, recipes and their kernels.
+sparsed_test(reorder_test reorder_test.cc DEPS sparsed_test_matrices LABELS kernels)
+sparsed_test(recipe_test recipe_test.cc DEPS sparsed_test_matrices LABELS kernels)
+sparsed_test(aspt_test aspt_test.cc DEPS sparsed_dense_harness LABELS kernels)
