@@ -20,7 +20,7 @@ namespace sparsed {
 
 /// Entries of scratch that one block should have: enough work for all threads, and little enough to
 /// be still in the cache when it is moved.
-inline constexpr int64_t kRowBlockEntries = int64_t{1} << 20;
+inline constexpr int64_t kRowBlockEntries = int64_t{1} << 18;
 
 /// Rows from `begin` on whose bounds add up to at most `max_entries`; a single row if the first one
 /// alone exceeds that (a row's bound is at most N). Empty at the end.

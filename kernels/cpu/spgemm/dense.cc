@@ -1,0 +1,53 @@
+// C = S * T with a dense window of sums for every row (dense_accumulator-inl.h).
+//
+// Layout in: plain CSR of both. A row of C belongs to one thread; threads take pieces of about
+// equal numbers of entries. Workspace: a dense window of T's columns for each thread. Wins where
+// rows are long or narrow; loses where few products are lost in millions of columns.
+#include <limits>
+
+#include "kernels/cpu/spgemm/launch.h"
+#include "kernels/cpu/spgemm/spgemm.h"
+
+namespace sparsed::cpu {
+namespace {
+
+SpgemmMethod Method(const SpgemmArguments& arguments) {
+  constexpr int64_t kAnyWidth = std::numeric_limits<int64_t>::max();
+  return {.policy = {.ranked_products = 0,
+                     .narrow_width = 0,
+                     .cached_width = kAnyWidth,
+                     .columns_of_product = 0},
+          .capacity = {.window_columns = arguments.right.cols, .hash_entries = 0}};
+}
+
+absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
+                      std::span<int64_t> row_nnz) {
+  return RunSymbolic(Method(arguments), context, arguments, range, row_nnz);
+}
+
+absl::Status Numeric(const Context& context, const Problem& problem,
+                     const SpgemmArguments& arguments, RowRange range,
+                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                     std::span<int64_t> row_nnz) {
+  return RunNumeric(Method(arguments), context, problem, arguments, range, row_begin,
+                    column_indices, values, row_nnz);
+}
+
+size_t Workspace(const Problem& problem, const SpgemmArguments& arguments, int threads) {
+  return WorkspaceOf(Method(arguments), problem, threads);
+}
+
+}  // namespace
+
+SpgemmKernel DenseSpgemm() {
+  return {.name = "cpu.csr.dense",
+          .device = DeviceKind::kCpu,
+          .deterministic = true,
+          .supports = SupportsSpgemm,
+          .workspace = Workspace,
+          .analyse = AnalyseProducts,
+          .symbolic = Symbolic,
+          .numeric = Numeric};
+}
+
+}  // namespace sparsed::cpu

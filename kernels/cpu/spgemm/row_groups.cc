@@ -1,0 +1,65 @@
+// C = S * T, each row by the method that its products and its width call for:
+//
+//   one term            the row of T, copied and scaled
+//   few products        gathered, ranked and summed in registers (ranks-inl.h)
+//   products crowd      dense window over the columns between the row's first and last, all of it
+//                       looked at (dense_accumulator-inl.h)
+//   products spread     the same, with marks for the 64-byte lines that have entries
+//   lost in the width   hash table, then sort (hash_accumulator-inl.h)
+//
+// Grouping rows by their products is Liu and Vinter's ("An efficient GPU general sparse
+// matrix-matrix multiplication for irregular data", 2014).
+// Layout in: plain CSR of both. A row of C belongs to one thread; threads take pieces of about
+// equal numbers of entries. Workspace: for each thread a dense window of T's columns and, if T is
+// wide, a small hash table. Wins nearly everywhere; the default.
+#include "kernels/cpu/spgemm/launch.h"
+#include "kernels/cpu/spgemm/spgemm.h"
+
+namespace sparsed::cpu {
+namespace {
+
+SpgemmMethod Method(const SpgemmArguments& arguments) {
+  // A window of so many sums stays in the second-level cache.
+  constexpr int64_t kCachedWidth = 1 << 19;
+  // Looking at 256 columns' marks costs less than sorting an entry.
+  constexpr int64_t kColumnsOfProduct = 256;
+  const int64_t cols = arguments.right.cols;
+  return {.policy = {.ranked_products = 32,
+                     .narrow_width = 1024,
+                     .cached_width = kCachedWidth,
+                     .columns_of_product = kColumnsOfProduct},
+          .capacity = {.window_columns = cols,
+                       .hash_entries = cols <= kCachedWidth ? 0 : cols / kColumnsOfProduct}};
+}
+
+absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
+                      std::span<int64_t> row_nnz) {
+  return RunSymbolic(Method(arguments), context, arguments, range, row_nnz);
+}
+
+absl::Status Numeric(const Context& context, const Problem& problem,
+                     const SpgemmArguments& arguments, RowRange range,
+                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                     std::span<int64_t> row_nnz) {
+  return RunNumeric(Method(arguments), context, problem, arguments, range, row_begin,
+                    column_indices, values, row_nnz);
+}
+
+size_t Workspace(const Problem& problem, const SpgemmArguments& arguments, int threads) {
+  return WorkspaceOf(Method(arguments), problem, threads);
+}
+
+}  // namespace
+
+SpgemmKernel RowGroupsSpgemm() {
+  return {.name = "cpu.csr.row_groups",
+          .device = DeviceKind::kCpu,
+          .deterministic = true,
+          .supports = SupportsSpgemm,
+          .workspace = Workspace,
+          .analyse = AnalyseProducts,
+          .symbolic = Symbolic,
+          .numeric = Numeric};
+}
+
+}  // namespace sparsed::cpu

@@ -1,0 +1,73 @@
+// How the SpGEMM kernels cut up a thread's workspace.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace sparsed::cpu {
+
+constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Takes 64-byte aligned arrays from the front of a piece of memory; with no memory, only counts.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory) : memory_(memory) {}
+  template <typename T>
+  T* Take(int64_t count) {
+    T* const taken = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += static_cast<size_t>(RoundUp(count * static_cast<int64_t>(sizeof(T)), 64));
+    return taken;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* memory_;
+  size_t bytes_ = 0;
+};
+
+/// Of a dense accumulator whose window has up to `columns` columns.
+template <typename T>
+struct DenseSpace {
+  static constexpr int64_t kColumnsOfLine = 64 / sizeof(T);
+  /// Marks are read 64 at once.
+  static constexpr int64_t kColumnsOfBlock = 64 * kColumnsOfLine;
+
+  DenseSpace(Carver& carver, int64_t columns)
+      : sums(carver.Take<T>(RoundUp(columns, kColumnsOfBlock))),
+        marks(carver.Take<uint8_t>(RoundUp(columns, kColumnsOfBlock) / kColumnsOfLine)),
+        lines(carver.Take<uint32_t>(RoundUp(columns, kColumnsOfBlock) / kColumnsOfLine + 4)) {}
+
+  T* sums;          ///< one for each column of the window
+  uint8_t* marks;   ///< one for each line of 64 bytes of sums: has it an entry
+  uint32_t* lines;  ///< room to list the lines with entries
+};
+
+/// A slot of a hash table.
+template <typename T>
+struct HashSlot {
+  int32_t column;  ///< -1: empty
+  T sum;
+};
+
+/// Of a hash accumulator for rows of up to `entries` entries.
+template <typename T>
+struct HashSpace {
+  /// At least twice as many slots as entries, so that probes are short.
+  static int64_t SlotsFor(int64_t entries) {
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(entries) * 2 + 16));
+  }
+
+  HashSpace(Carver& carver, int64_t entries)
+      : slots(carver.Take<HashSlot<T>>(SlotsFor(entries))),
+        keys(carver.Take<uint64_t>(entries + 1)),
+        sorted_keys(carver.Take<uint64_t>(entries)) {}
+
+  HashSlot<T>* slots;
+  uint64_t* keys;         ///< column << 32 | slot of each entry, and one to spare
+  uint64_t* sorted_keys;  ///< room to sort them
+};
+
+}  // namespace sparsed::cpu
