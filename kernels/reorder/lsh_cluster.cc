@@ -54,12 +54,19 @@ class SimilarityQueue {
     return absl::OkStatus();
   }
 
+  /// The candidate that will be popped a little later, if none of the added pairs comes before.
+  QueuedPair Ahead() const { return Candidate(std::min(next_ + kAhead / 2, pairs_.count - 1)); }
   bool empty() const { return next_ == pairs_.count && added_ == 0; }
   int64_t popped() const { return next_; }  ///< of the candidates that LSH found
 
   QueuedPair Pop() {
     if (next_ < pairs_.count) {
       const QueuedPair candidate = Candidate(next_);
+      if (next_ + kAhead < pairs_.count) {
+        const int64_t ahead = order_[next_ + kAhead] & 0xffffffffU;
+        __builtin_prefetch(pairs_.pairs.data() + ahead);
+        __builtin_prefetch(pairs_.similarities.data() + ahead);
+      }
       if (added_ == 0 || !(candidate < heap_[0])) {
         ++next_;
         return candidate;
@@ -82,6 +89,9 @@ class SimilarityQueue {
     return {pairs_.similarities[p], RowPair::First(pairs_.pairs[p]),
             RowPair::Second(pairs_.pairs[p])};
   }
+
+  /// Candidates that memory is asked for ahead of their use.
+  static constexpr int64_t kAhead = 32;
 
   const CandidatePairs& pairs_;
   MemorySource& memory_;
@@ -114,6 +124,10 @@ class Clusters {
       i = id_[i];
     }
     return i;
+  }
+  void Prefetch(int32_t i) const {
+    __builtin_prefetch(id_.data() + i);
+    __builtin_prefetch(size_.data() + i);
   }
   bool IsRoot(int32_t i) const { return i == id_[i]; }
   bool Deleted(int32_t root) const { return size_[root] >= max_cluster_; }
@@ -168,6 +182,9 @@ absl::StatusOr<RowOrder> ClusterRows(const CsrView& csr, CandidatePairs pairs,
       if (context.stopped()) return absl::CancelledError("the build was stopped");
       if (context.progress) context.progress("lsh_cluster", queue.popped(), pairs.count);
     }
+    const QueuedPair later = queue.Ahead();
+    clusters.Prefetch(later.i);
+    clusters.Prefetch(later.j);
     const QueuedPair pair = queue.Pop();
     if (clusters.IsRoot(pair.i) && clusters.IsRoot(pair.j)) {
       if (clusters.Deleted(pair.i) || clusters.Deleted(pair.j)) continue;

@@ -53,15 +53,31 @@ class Pairs {
     return set_.Allocate(*context_.memory, static_cast<int64_t>(std::min(all, most)));
   }
 
-  /// Adds the pair if it is similar enough. Thread-safe.
-  void Offer(int32_t a, int32_t b) {
-    const auto a_length = static_cast<float>(Length(csr_, a));
-    const auto b_length = static_cast<float>(Length(csr_, b));
-    if (std::min(a_length, b_length) < floor_ * std::max(a_length, b_length)) return;
-    const uint64_t pair = RowPair::Make(a, b);
-    if (set_.Contains(pair)) return;
-    const float similarity = JaccardSimilarity(csr_, a, b);
-    if (similarity >= floor_) set_.Insert(pair, similarity);
+  /// Adds those of a few pairs that are similar enough. Thread-safe. All of memory that the pairs
+  /// need is asked for before any of it is used: each pair alone would wait for half a dozen
+  /// misses.
+  void Offer(std::span<uint64_t> pairs) {
+    for (uint64_t pair : pairs) {
+      __builtin_prefetch(&csr_.row_offsets[RowPair::First(pair)]);
+      __builtin_prefetch(&csr_.row_offsets[RowPair::Second(pair)]);
+      set_.Prefetch(pair);
+    }
+    size_t kept = 0;
+    for (uint64_t pair : pairs) {
+      const int32_t a = RowPair::First(pair);
+      const int32_t b = RowPair::Second(pair);
+      const auto a_length = static_cast<float>(Length(csr_, a));
+      const auto b_length = static_cast<float>(Length(csr_, b));
+      if (std::min(a_length, b_length) < floor_ * std::max(a_length, b_length)) continue;
+      if (set_.Contains(pair)) continue;
+      __builtin_prefetch(&csr_.column_indices[csr_.row_offsets[a]]);
+      __builtin_prefetch(&csr_.column_indices[csr_.row_offsets[b]]);
+      pairs[kept++] = pair;
+    }
+    for (uint64_t pair : pairs.first(kept)) {
+      const float similarity = JaccardSimilarity(csr_, RowPair::First(pair), RowPair::Second(pair));
+      if (similarity >= floor_) set_.Insert(pair, similarity);
+    }
   }
   void AddEqual(int32_t a, int32_t b) { set_.Insert(RowPair::Make(a, b), 1.0F); }
 
@@ -134,13 +150,20 @@ class Buckets {
 /// Offers each of the first `count` rows with up to `neighbours` before it in its bucket.
 void OfferNeighbours(const Buckets& buckets, int64_t count, int64_t neighbours, Pairs& pairs,
                      const BuildContext& context) {
+  std::array<uint64_t, 32> few;
+  size_t filled = 0;
   for (int64_t t = 1; t < count; ++t) {
     if (t % kChunk == 0 && context.stopped()) return;
     for (int64_t u = t - 1; u >= std::max<int64_t>(t - neighbours, 0); --u) {
       if (!buckets.SameBucket(u, t)) break;
-      pairs.Offer(buckets.Row(u), buckets.Row(t));
+      few[filled++] = RowPair::Make(buckets.Row(u), buckets.Row(t));
+      if (filled == few.size()) {
+        pairs.Offer(few);
+        filled = 0;
+      }
     }
   }
+  pairs.Offer(std::span(few).first(filled));
 }
 
 /// Pairs equal rows and leaves in `rows` those that take part in the bands: the first of each run

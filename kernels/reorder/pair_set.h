@@ -37,6 +37,12 @@ class PairSet {
   /// Thread-safe, among themselves.
   bool Contains(uint64_t pair) const;
   void Insert(uint64_t pair, float similarity);
+  /// Fetches what the two will look at.
+  void Prefetch(uint64_t pair) const {
+    const int64_t slot = Slot(pair);
+    __builtin_prefetch(pairs_.data() + slot);
+    __builtin_prefetch(similarities_.data() + slot);
+  }
 
   int64_t count() const { return count_.load(std::memory_order_relaxed); }
 
