@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
                                                        const Problem& problem) {
     preparation.RequestTrial(matrix, problem);
   };
-  for (MatrixLease& matrix : engine->catalog_->All()) preparation.Restore(std::move(matrix));
+  preparation.Restore(*contents);
   if (engine->store_->durable() && options.scrub_interval_seconds > 0) {
     engine->scrubber_ =
         std::make_unique<Scrubber>(*engine->store_, observer, options.scrub_interval_seconds);
