@@ -1,0 +1,149 @@
+// Admin, health, reflection, and the pages of the HTTP port.
+#include <google/protobuf/descriptor.pb.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "proto/wire/chunk_codec.h"
+#include "tests/rpc/raw_stream.h"
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+TEST(Admin, ServerInfoSaysWhatItFound) {
+  TestServer server;
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  ASSERT_TRUE(server.admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
+  EXPECT_EQ(info.version(), SPARSED_VERSION);
+  ASSERT_EQ(info.devices_size(), 1);
+  EXPECT_EQ(info.devices(0).name(), "cpu");
+  EXPECT_FALSE(info.devices(0).description().empty());
+  EXPECT_EQ(info.max_chunk_bytes(), 2 << 20);
+  EXPECT_EQ(info.host_memory_limit_bytes(), 1 << 30);
+  EXPECT_FALSE(info.durable());
+  EXPECT_GT(info.started_unix_ns(), int64_t{1} << 60);
+  EXPECT_EQ(info.metrics_address(), server.server().metrics_address());
+}
+
+TEST(Admin, StatsCount) {
+  TestServer server;
+  MakeGood(server);
+  ExpectGood(server);
+  Spmm(server.compute(), "nothing", 1, 1, {1.f});
+  grpc::ClientContext context;
+  v1::Stats stats;
+  ASSERT_TRUE(server.admin().GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+  std::map<std::string, int64_t> counts;
+  for (const auto& count : stats.requests()) {
+    counts[count.operation() + " " + count.code()] = count.count();
+  }
+  EXPECT_EQ(counts["upload OK"], 1);
+  EXPECT_EQ(counts["spmm OK"], 1);
+  EXPECT_EQ(counts["spmm NOT_FOUND"], 1);
+  EXPECT_EQ(stats.matrices(), 1);
+  EXPECT_EQ(stats.patterns(), 1);
+  EXPECT_EQ(stats.requests_in_flight(), 0);
+  EXPECT_EQ(stats.memory_bytes_size(), 5);
+  EXPECT_GT(stats.memory_bytes().at("matrices"), 0);
+  EXPECT_GT(stats.uptime_seconds(), 0);
+  EXPECT_GT(stats.device_busy_seconds(), 0);
+}
+
+TEST(Admin, HealthAnswersForEachService) {
+  TestServer server;
+  for (const std::string service :
+       {"", "sparsed.v1.Catalog", "sparsed.v1.Compute", "sparsed.v1.Buffers", "sparsed.v1.Admin"}) {
+    // HealthCheckRequest { string service = 1; }, HealthCheckResponse { enum status = 1; SERVING =
+    // 1 }
+    std::string request;
+    if (!service.empty()) {
+      request = std::string("\x0a") + static_cast<char>(service.size()) + service;
+    }
+    RawStream call(server.channel(), "/grpc.health.v1.Health/Check");
+    ASSERT_TRUE(call.Write(request));
+    call.WritesDone();
+    std::string reply;
+    ASSERT_TRUE(call.Read(&reply));
+    EXPECT_EQ(reply, "\x08\x01") << service;
+    EXPECT_TRUE(call.Finish().ok());
+  }
+}
+
+TEST(Admin, ReflectionListsTheServices) {
+  TestServer server;
+  RawStream call(server.channel(),
+                 "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo");
+  ASSERT_TRUE(call.Write("\x3a\x01*"));  // ServerReflectionRequest { string list_services = 7; }
+  std::string reply;
+  ASSERT_TRUE(call.Read(&reply));
+  for (const char* service : {"sparsed.v1.Catalog", "sparsed.v1.Compute", "sparsed.v1.Buffers",
+                              "sparsed.v1.Admin", "grpc.health.v1.Health"}) {
+    EXPECT_NE(reply.find(service), std::string::npos) << service;
+  }
+  call.WritesDone();
+  EXPECT_TRUE(call.Finish().ok());
+}
+
+TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  MakeGood(server);
+  ExpectGood(server);
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  std::string head;
+  const std::string page = server.Page("/metrics", &head);
+  EXPECT_NE(head.find("200 OK"), std::string::npos) << head;
+  EXPECT_NE(head.find("text/plain; version=0.0.4"), std::string::npos) << head;
+  for (const char* sample : {
+           "sparsed_requests_total{code=\"OK\",op=\"spmm\",tenant=\"default\"} 1",
+           "sparsed_request_seconds_count{op=\"spmm\"} 1",
+           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"queue\"} 1",
+           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"receive\"} 1",
+           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"to_device\"} 1",
+           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"kernel\"} 1",
+           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"from_device\"} 1",
+           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"send\"} 1",
+           "sparsed_kernel_seconds_count{device=\"cpu\",kernel=\"",
+           "sparsed_kernel_flops_total{device=\"cpu\",kernel=\"",
+           "sparsed_kernel_floor_seconds_total{device=\"cpu\",kernel=\"",
+           "sparsed_device_busy_seconds_total{device=\"cpu\"} ",
+           "sparsed_transfer_bytes_total{direction=\"in\",path=\"stream\"} ",
+           "sparsed_transfer_bytes_total{direction=\"out\",path=\"held\"} ",
+           "sparsed_requests_in_flight{op=\"spmm\"} 0",
+           "sparsed_queue_depth{device=\"cpu\"} 0",
+           "sparsed_preparation_seconds_count{stage=\"features\"} ",
+           "sparsed_preparations{state=\"ready\"} 1",
+           "sparsed_layout_bytes{kind=\"csr\",tier=\"host\"} ",
+           "sparsed_memory_bytes{device=\"cpu\",use=\"matrices\"} ",
+           "sparsed_memory_limit_bytes{device=\"cpu\"} ",
+           "sparsed_evictions_total{device=\"cpu\"} 0",
+           "sparsed_matrices 1",
+           "sparsed_build_info{version=\"" SPARSED_VERSION "\"",
+       }) {
+    EXPECT_NE(page.find(sample), std::string::npos) << sample << " is missing in\n" << page;
+  }
+}
+
+TEST(HttpPort, StatusPageEscapesWhatClientsChose) {
+  TestServer server;
+  MakeGood(server);
+  Spmm(server.compute(), "<script>alert(1)</script>", 1, 1, {1.f});
+  const std::string page = server.Page("/");
+  EXPECT_NE(page.find("good"), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;"), std::string::npos);
+  EXPECT_EQ(page.find("<script>"), std::string::npos);
+}
+
+TEST(HttpPort, ProbesAndUnknownPages) {
+  TestServer server;
+  EXPECT_EQ(server.Page("/healthz"), "alive\n");
+  EXPECT_EQ(server.Page("/readyz"), "ready\n");
+  std::string head;
+  server.Page("/etc/passwd", &head);
+  EXPECT_NE(head.find("404"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sparsed::test

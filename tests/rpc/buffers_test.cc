@@ -1,0 +1,115 @@
+// Buffers: held dense matrices over the wire.
+#include <gtest/gtest.h>
+
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+v1::PutBufferRequest HeaderOfBuffer(const std::string& name, int64_t rows, int64_t cols,
+                                    int64_t leading_dimension = 0) {
+  v1::PutBufferRequest request;
+  request.mutable_header()->set_name(name);
+  v1::DenseShape& shape = *request.mutable_header()->mutable_shape();
+  shape.set_rows(rows);
+  shape.set_cols(cols);
+  shape.set_leading_dimension(leading_dimension);
+  shape.set_type(v1::ELEMENT_TYPE_F32);
+  return request;
+}
+
+grpc::Status Put(TestServer& server, const v1::PutBufferRequest& header, std::string_view bytes,
+                 v1::BufferInfo* info) {
+  grpc::ClientContext context;
+  auto writer = server.buffers().Put(&context, info);
+  writer->Write(header);
+  WriteArray<v1::PutBufferRequest>(*writer, 0, 0, bytes);
+  writer->WritesDone();
+  return writer->Finish();
+}
+
+grpc::Status GetBytes(TestServer& server, const std::string& name, std::string* bytes) {
+  grpc::ClientContext context;
+  v1::GetBufferRequest request;
+  request.set_name(name);
+  auto reader = server.buffers().Get(&context, request);
+  v1::GetBufferReply reply;
+  bytes->clear();
+  while (reader->Read(&reply)) {
+    if (!reply.has_chunk()) continue;
+    EXPECT_EQ(reply.chunk().offset(), bytes->size());
+    *bytes += reply.chunk().data();
+  }
+  return reader->Finish();
+}
+
+TEST(Buffers, PutGetListDelete) {
+  TestServer server;
+  const std::vector<float> values = FloatValues(700 * 500, 1);  // more than one chunk back
+  v1::BufferInfo info;
+  ASSERT_TRUE(Put(server, HeaderOfBuffer("x", 700, 500), BytesOf(values), &info).ok());
+  EXPECT_EQ(info.name(), "x");
+  EXPECT_EQ(info.bytes(), 700 * 500 * 4);
+  EXPECT_EQ(info.shape().leading_dimension(), 500);
+  EXPECT_EQ(info.version(), 1u);
+  std::string bytes;
+  ASSERT_TRUE(GetBytes(server, "x", &bytes).ok());
+  EXPECT_EQ(bytes, BytesOf(values));
+
+  v1::PutBufferRequest zeros = HeaderOfBuffer("zeros", 3, 2, 5);
+  zeros.mutable_header()->set_zeros(true);
+  ASSERT_TRUE(Put(server, zeros, {}, &info).ok());
+  ASSERT_TRUE(GetBytes(server, "zeros", &bytes).ok());
+  EXPECT_EQ(bytes, std::string(12 * 4, '\0'));
+
+  grpc::ClientContext context;
+  v1::ListBuffersReply list;
+  ASSERT_TRUE(server.buffers().List(&context, v1::ListBuffersRequest(), &list).ok());
+  ASSERT_EQ(list.buffers_size(), 2);
+  EXPECT_EQ(list.buffers(0).name(), "x");
+
+  for (const char* name : {"x", "zeros"}) {
+    for (const grpc::StatusCode expected : {grpc::OK, grpc::NOT_FOUND}) {
+      grpc::ClientContext delete_context;
+      v1::DeleteBufferRequest request;
+      request.set_name(name);
+      v1::DeleteBufferReply reply;
+      EXPECT_EQ(server.buffers().Delete(&delete_context, request, &reply).error_code(), expected);
+    }
+  }
+  EXPECT_EQ(GetBytes(server, "x", &bytes).error_code(), grpc::NOT_FOUND);
+  EXPECT_TRUE(server.ComesBackTo(0));
+}
+
+TEST(Buffers, BadInputIsRefusedInASentence) {
+  TestServer server;
+  v1::BufferInfo info;
+  const std::string bytes(24, '\1');
+  const auto refused = [&](const v1::PutBufferRequest& header, std::string_view data,
+                           std::string_view word) {
+    const grpc::Status status = Put(server, header, data, &info);
+    EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << status.error_message();
+    EXPECT_NE(status.error_message().find(word), std::string::npos) << status.error_message();
+  };
+  refused(HeaderOfBuffer("x", 3, 2), bytes.substr(0, 20), "missing");
+  refused(HeaderOfBuffer("x", 3, 2), bytes + "more", "array");
+  refused(HeaderOfBuffer("x", 3, 0), {}, "cols");
+  refused(HeaderOfBuffer("x", -3, 2), {}, "rows");
+  refused(HeaderOfBuffer("x", 3, 2, 1), {}, "leading dimension");
+  refused(HeaderOfBuffer("x", int64_t{1} << 62, int64_t{1} << 62), {}, "");
+  refused(HeaderOfBuffer("no name", 3, 2), bytes, "name");
+  refused(v1::PutBufferRequest(), {}, "neither header nor chunk");
+  refused(ChunkOf<v1::PutBufferRequest>(0, 0, 0, bytes), {}, "before");
+  v1::PutBufferRequest typeless = HeaderOfBuffer("x", 3, 2);
+  typeless.mutable_header()->mutable_shape()->set_type(static_cast<v1::ElementType>(99));
+  refused(typeless, bytes, "99");
+  const grpc::Status large =
+      Put(server, HeaderOfBuffer("x", int64_t{1} << 20, 1 << 12), {}, &info);  // 16 GiB
+  EXPECT_EQ(large.error_code(), grpc::RESOURCE_EXHAUSTED) << large.error_message();
+  EXPECT_TRUE(server.ComesBackTo(0));
+  MakeGood(server);
+  ExpectGood(server);
+}
+
+}  // namespace
+}  // namespace sparsed::test

@@ -1,0 +1,237 @@
+// Catalog: every call's happy path, and its errors that are not about chunks.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+grpc::Status Get(TestServer& server, const std::string& name, v1::MatrixInfo* info) {
+  grpc::ClientContext context;
+  v1::GetMatrixRequest request;
+  request.set_name(name);
+  return server.catalog().Get(&context, request, info);
+}
+
+grpc::Status Delete(TestServer& server, const std::string& name) {
+  grpc::ClientContext context;
+  v1::DeleteMatrixRequest request;
+  request.set_name(name);
+  v1::DeleteMatrixReply reply;
+  return server.catalog().Delete(&context, request, &reply);
+}
+
+TEST(Catalog, UploadGetListDelete) {
+  TestServer server;
+  const Pattern pattern = Uniform(40, 30, 4, 1);
+  v1::MatrixInfo uploaded;
+  const std::vector<float> values = FloatValues(pattern.nnz(), 1);
+  ASSERT_TRUE(Upload(server.catalog(), HeaderOf("a", pattern), pattern, values, &uploaded).ok());
+  EXPECT_EQ(uploaded.name(), "a");
+  EXPECT_EQ(uploaded.rows(), 40);
+  EXPECT_EQ(uploaded.cols(), 30);
+  EXPECT_EQ(uploaded.nnz(), 160);
+  EXPECT_EQ(uploaded.version(), 1u);
+  EXPECT_FALSE(uploaded.pattern_hash().empty());
+  EXPECT_EQ(uploaded.csr_bytes(), 41 * 8 + 160 * 8);
+  EXPECT_FALSE(uploaded.durable());
+
+  const grpc::Status again = Upload(server.catalog(), HeaderOf("a", pattern), pattern, values);
+  EXPECT_EQ(again.error_code(), grpc::ALREADY_EXISTS) << again.error_message();
+  v1::UploadHeader replacing = HeaderOf("a", pattern);
+  replacing.set_replace(true);
+  EXPECT_TRUE(Upload(server.catalog(), replacing, pattern, values).ok());
+  MustUpload(server, "ab", Band(5, 1));
+
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get(server, "a", &info).ok());
+  EXPECT_EQ(info.pattern_hash(), uploaded.pattern_hash());
+  grpc::ClientContext context;
+  v1::ListMatricesReply list;
+  ASSERT_TRUE(server.catalog().List(&context, v1::ListMatricesRequest(), &list).ok());
+  ASSERT_EQ(list.matrices_size(), 2);
+  EXPECT_EQ(list.matrices(0).name(), "a");
+  EXPECT_EQ(list.matrices(1).name(), "ab");
+
+  EXPECT_TRUE(Delete(server, "a").ok());
+  EXPECT_EQ(Delete(server, "a").error_code(), grpc::NOT_FOUND);
+  const grpc::Status gone = Get(server, "a", &info);
+  EXPECT_EQ(gone.error_code(), grpc::NOT_FOUND);
+  EXPECT_NE(gone.error_message().find("'a'"), std::string::npos) << gone.error_message();
+  EXPECT_TRUE(Delete(server, "ab").ok());
+  EXPECT_TRUE(server.ComesBackTo(0));
+}
+
+TEST(Catalog, AKnownPatternIsNotSentTwice) {
+  TestServer server;
+  const Pattern pattern = Uniform(40, 30, 4, 1);
+  const std::vector<float> values = FloatValues(pattern.nnz(), 1);
+  v1::MatrixInfo first;
+  ASSERT_TRUE(Upload(server.catalog(), HeaderOf("a", pattern), pattern, values, &first).ok());
+  for (const bool known : {true, false}) {
+    grpc::ClientContext context;
+    auto stream = server.catalog().Upload(&context);
+    v1::UploadRequest request;
+    *request.mutable_header() = HeaderOf(known ? "b" : "c", pattern);
+    request.mutable_header()->set_pattern_hash(known ? first.pattern_hash() : "0123");
+    stream->Write(request);
+    v1::UploadReply reply;
+    ASSERT_TRUE(stream->Read(&reply));
+    ASSERT_TRUE(reply.has_pattern());
+    EXPECT_EQ(reply.pattern().known(), known);
+    WriteArray<v1::UploadRequest>(*stream, 0, 2, BytesOf(values));
+    stream->WritesDone();
+    EXPECT_EQ(stream->Read(&reply), known);
+    const grpc::Status status = stream->Finish();
+    EXPECT_EQ(status.error_code(), known ? grpc::OK : grpc::NOT_FOUND) << status.error_message();
+  }
+}
+
+TEST(Catalog, DownloadBringsBackWhatWasUploaded) {
+  TestServer server;
+  const Pattern pattern = Uniform(400, 300, 9, 1);
+  const std::vector<float> values = MustUpload(server, "a", pattern);
+  grpc::ClientContext context;
+  v1::DownloadRequest request;
+  request.set_name("a");
+  auto reader = server.catalog().Download(&context, request);
+  v1::DownloadReply reply;
+  ASSERT_TRUE(reader->Read(&reply));
+  ASSERT_TRUE(reply.has_header());
+  EXPECT_EQ(reply.header().matrix().name(), "a");
+  ASSERT_EQ(reply.header().arrays_size(), 3);
+  EXPECT_EQ(reply.header().arrays(0).name(), "row_offsets");
+  EXPECT_EQ(reply.header().arrays(0).type(), v1::ELEMENT_TYPE_I64);
+  EXPECT_EQ(reply.header().arrays(2).length(), pattern.nnz());
+  std::string arrays[3];
+  while (reader->Read(&reply)) {
+    ASSERT_TRUE(reply.has_chunk());
+    ASSERT_LT(reply.chunk().array(), 3u);
+    std::string& array = arrays[reply.chunk().array()];
+    EXPECT_EQ(reply.chunk().offset(), array.size());
+    array += reply.chunk().data();
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(arrays[0], BytesOf(pattern.row_offsets));
+  EXPECT_EQ(arrays[1], BytesOf(pattern.column_indices));
+  EXPECT_EQ(arrays[2], BytesOf(values));
+
+  grpc::ClientContext unknown;
+  request.set_name("nothing");
+  reader = server.catalog().Download(&unknown, request);
+  EXPECT_FALSE(reader->Read(&reply));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::NOT_FOUND);
+}
+
+grpc::Status Update(TestServer& server, const std::vector<float>& values, uint64_t if_version,
+                    v1::UpdateValuesReply* reply) {
+  grpc::ClientContext context;
+  auto writer = server.catalog().UpdateValues(&context, reply);
+  v1::UpdateValuesRequest request;
+  request.mutable_header()->set_name("a");
+  request.mutable_header()->set_type(v1::ELEMENT_TYPE_F32);
+  request.mutable_header()->set_if_version(if_version);
+  writer->Write(request);
+  WriteArray<v1::UpdateValuesRequest>(*writer, 0, 0, BytesOf(values));
+  writer->WritesDone();
+  return writer->Finish();
+}
+
+TEST(Catalog, UpdateValuesMakesANewVersion) {
+  TestServer server;
+  Pattern pattern = Band(30, 0);
+  MustUpload(server, "a", pattern);
+  v1::UpdateValuesReply reply;
+  ASSERT_TRUE(Update(server, std::vector<float>(30, 3.f), 0, &reply).ok());
+  EXPECT_EQ(reply.version(), 2u);
+  const Answer answer = Spmm(server.compute(), "a", 30, 1, std::vector<float>(30, 2.f));
+  EXPECT_EQ(answer.Values<float>(0), std::vector<float>(30, 6.f));
+  EXPECT_EQ(answer.ends.at(0).version(), 2u);
+
+  EXPECT_EQ(Update(server, std::vector<float>(30), 1, &reply).error_code(), grpc::ABORTED);
+  EXPECT_EQ(Update(server, std::vector<float>(29), 0, &reply).error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(Update(server, std::vector<float>(31), 0, &reply).error_code(), grpc::INVALID_ARGUMENT);
+}
+
+TEST(Catalog, WatchTellsThePreparationToItsEnd) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  const Pattern pattern = ShuffledClusters(40, 30, 2000, 60, 20, 2, 5);
+  MustUpload(server, "a", pattern);
+  grpc::ClientContext context;
+  v1::WatchRequest request;
+  request.set_name("a");
+  auto reader = server.catalog().Watch(&context, request);
+  v1::WatchReply reply;
+  std::vector<v1::MatrixState> states;
+  while (reader->Read(&reply)) states.push_back(reply.state());
+  EXPECT_TRUE(reader->Finish().ok());
+  ASSERT_FALSE(states.empty());
+  EXPECT_EQ(states.back(), v1::MATRIX_STATE_READY) << reply.message();
+  for (size_t i = 1; i < states.size(); ++i) EXPECT_GE(states[i], states[i - 1]);
+
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get(server, "a", &info).ok());
+  EXPECT_EQ(info.state(), v1::MATRIX_STATE_READY);
+  EXPECT_GT(info.plans_size(), 0);
+  EXPECT_GT(info.measurements_size(), 0);
+}
+
+TEST(Catalog, WatchFollowsANameUntilItIsDeleted) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  MustUpload(server, "a", Uniform(200, 200, 4, 1));
+  grpc::ClientContext context;
+  v1::WatchRequest request;
+  request.set_name("a");
+  request.set_follow(true);
+  auto reader = server.catalog().Watch(&context, request);
+  v1::WatchReply reply;
+  do {
+    ASSERT_TRUE(reader->Read(&reply));
+  } while (reply.state() != v1::MATRIX_STATE_READY);
+  // The name stands for another pattern now; its preparation is told from the beginning.
+  const Pattern other = Uniform(300, 300, 4, 2);
+  v1::UploadHeader header = HeaderOf("a", other);
+  header.set_replace(true);
+  ASSERT_TRUE(Upload(server.catalog(), header, other, FloatValues(other.nnz(), 1)).ok());
+  do {
+    ASSERT_TRUE(reader->Read(&reply));
+  } while (reply.state() == v1::MATRIX_STATE_READY);
+  do {
+    ASSERT_TRUE(reader->Read(&reply));
+  } while (reply.state() != v1::MATRIX_STATE_READY);
+  ASSERT_TRUE(Delete(server, "a").ok());
+  while (reader->Read(&reply)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::NOT_FOUND);
+
+  grpc::ClientContext unknown;
+  reader = server.catalog().Watch(&unknown, request);
+  EXPECT_FALSE(reader->Read(&reply));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::NOT_FOUND);
+}
+
+TEST(Catalog, AWatcherThatLeavesIsForgotten) {
+  TestServer server;
+  MustUpload(server, "a", Band(5, 1));
+  for (int i = 0; i < 20; ++i) {
+    grpc::ClientContext context;
+    v1::WatchRequest request;
+    request.set_name("a");
+    request.set_follow(true);
+    auto reader = server.catalog().Watch(&context, request);
+    v1::WatchReply reply;
+    ASSERT_TRUE(reader->Read(&reply));
+    context.TryCancel();
+    EXPECT_FALSE(reader->Read(&reply));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] {
+    return server.Page("/metrics").find("sparsed_requests_in_flight{op=\"watch\"} 0") !=
+           std::string::npos;
+  }));
+}
+
+}  // namespace
+}  // namespace sparsed::test

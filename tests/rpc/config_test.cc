@@ -1,0 +1,147 @@
+// Flags and file into one configuration; what is wrong is said in a sentence, with exit code 2.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "server/config/command_line.h"
+
+namespace sparsed::server {
+namespace {
+
+struct Parsed {
+  std::variant<Config, int> result;
+  std::string out, err;
+
+  const Config& config() const { return std::get<Config>(result); }
+  int exit_code() const { return std::holds_alternative<int>(result) ? std::get<int>(result) : -1; }
+};
+
+Parsed Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "sparsed");
+  std::ostringstream out, err;
+  auto result = ParseCommandLine(static_cast<int>(arguments.size()), arguments.data(), out, err);
+  return {std::move(result), out.str(), err.str()};
+}
+
+void ExpectWrong(std::vector<const char*> arguments, std::string_view word) {
+  const Parsed parsed = Parse(std::move(arguments));
+  EXPECT_EQ(parsed.exit_code(), 2);
+  EXPECT_NE(parsed.err.find(word), std::string::npos) << parsed.err << " lacks " << word;
+}
+
+std::string WriteFile(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(CommandLine, DefaultsAreFilledIn) {
+  const Parsed parsed = Parse({"--in-memory"});
+  ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
+  const Config& config = parsed.config();
+  EXPECT_EQ(config.listen, (std::vector<std::string>{"127.0.0.1:7470"}));
+  EXPECT_EQ(config.metrics_listen, "127.0.0.1:7471");
+  EXPECT_TRUE(config.in_memory());
+  EXPECT_GT(config.host_memory_bytes, 0);
+  EXPECT_EQ(config.preparation_memory_bytes, config.host_memory_bytes / 2);
+  EXPECT_GE(config.threads, 1);
+  EXPECT_EQ(config.max_chunk_bytes, 2 << 20);
+}
+
+TEST(CommandLine, FlagsAreRead) {
+  const Parsed parsed =
+      Parse({"--listen=[::1]:0", "--listen=unix:/run/s", "--metrics-listen=off", "--data-dir=/d",
+             "--devices=auto", "--host-memory=4GiB", "--preparation-memory=512MiB", "--threads=6",
+             "--lanes=2", "--max-chunk=1MiB", "--log-level=debug", "--log-format=json"});
+  ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
+  const Config& config = parsed.config();
+  EXPECT_EQ(config.listen, (std::vector<std::string>{"[::1]:0", "unix:/run/s"}));
+  EXPECT_TRUE(config.metrics_listen.empty());
+  EXPECT_EQ(config.data_dir, "/d");
+  EXPECT_EQ(config.host_memory_bytes, int64_t{4} << 30);
+  EXPECT_EQ(config.preparation_memory_bytes, 512 << 20);
+  EXPECT_EQ(config.threads, 6);
+  EXPECT_EQ(config.lanes, 2);
+  EXPECT_EQ(config.log_level, LogLevel::kDebug);
+  EXPECT_EQ(config.log_format, LogFormat::kJson);
+}
+
+TEST(CommandLine, WrongUse) {
+  ExpectWrong({}, "--data-dir=DIR");
+  ExpectWrong({"--in-memory", "--data-dir=/d"}, "data-dir");
+  ExpectWrong({"--in-memory", "--devices=cuda:0"}, "CPU kernels only");
+  ExpectWrong({"--in-memory", "--devices=tpu"}, "'tpu' is not a device");
+  ExpectWrong({"--in-memory", "--listen=nowhere"}, "HOST:PORT");
+  ExpectWrong({"--in-memory", "--listen=localhost:70000"}, "port");
+  ExpectWrong({"--in-memory", "--listen=unix:"}, "path");
+  ExpectWrong({"--in-memory", "--metrics-listen=unix:/x"}, "HOST:PORT");
+  ExpectWrong({"--in-memory", "--host-memory=lots"}, "host-memory");
+  ExpectWrong({"--in-memory", "--host-memory=1KiB"}, "too few");
+  ExpectWrong({"--in-memory", "--host-memory=1GiB", "--preparation-memory=2GiB"}, "preparation");
+  ExpectWrong({"--in-memory", "--max-chunk=4GiB"}, "max-chunk");
+  ExpectWrong({"--in-memory", "--threads=0"}, "threads");
+  ExpectWrong({"--in-memory", "--threads=1", "--lanes=2"}, "lanes");
+  ExpectWrong({"--in-memory", "--log-level=loud"}, "log-level");
+  ExpectWrong({"--in-memory", "--no-such-flag"}, "no-such-flag");
+  ExpectWrong({"--config=/no/such/file.yaml"}, "/no/such/file.yaml");
+}
+
+TEST(CommandLine, TheFileSetsAndFlagsWin) {
+  const std::string path = WriteFile("sparsed.yaml",
+                                     "# a comment\n"
+                                     "listen:\n  - 127.0.0.1:1\n  - unix:/run/s\n"
+                                     "data_dir: /from/file\n"
+                                     "host_memory: 2GiB\n"
+                                     "max_requests_per_stream: 9\n");
+  const std::string flag = "--config=" + path;
+  const Parsed parsed = Parse({flag.c_str(), "--host-memory=1GiB"});
+  ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
+  EXPECT_EQ(parsed.config().listen, (std::vector<std::string>{"127.0.0.1:1", "unix:/run/s"}));
+  EXPECT_EQ(parsed.config().data_dir, "/from/file");
+  EXPECT_EQ(parsed.config().host_memory_bytes, int64_t{1} << 30);
+  EXPECT_EQ(parsed.config().max_requests_per_stream, 9);
+  const Parsed in_memory = Parse({flag.c_str(), "--in-memory"});
+  ASSERT_EQ(in_memory.exit_code(), -1) << in_memory.err;
+  EXPECT_TRUE(in_memory.config().in_memory());
+}
+
+TEST(CommandLine, AWrongFileNamesFileLineAndKey) {
+  const auto wrong = [](const std::string& text, const std::string& word) {
+    const std::string flag = "--config=" + WriteFile("wrong.yaml", text);
+    ExpectWrong({flag.c_str()}, word);
+  };
+  wrong("in_memory: true\nhost_memroy: 4GiB\n", "wrong.yaml:2: unknown key 'host_memroy'");
+  wrong("in-memory: true\n", "wrong.yaml:1: unknown key 'in-memory'");
+  wrong("config: other.yaml\n", "wrong.yaml:1: unknown key 'config'");
+  wrong("in_memory: true\nlisten: {a: b}\n", "wrong.yaml:2");
+  wrong("in_memory: [\n", "wrong.yaml:");
+  wrong("- a\n- b\n", "wrong.yaml:1");
+  wrong("in_memory: true\nthreads: many\n", "threads");
+}
+
+TEST(CommandLine, PrintedConfigurationIsAFileThatMeansTheSame) {
+  const Parsed printed = Parse({"--in-memory", "--listen=unix:/run/s", "--host-memory=3GiB",
+                                "--log-level=warn", "--print-config"});
+  ASSERT_EQ(printed.exit_code(), 0);
+  const std::string flag = "--config=" + WriteFile("printed.yaml", printed.out);
+  const Parsed again = Parse({flag.c_str(), "--print-config"});
+  ASSERT_EQ(again.exit_code(), 0) << again.err;
+  EXPECT_EQ(again.out, printed.out);
+}
+
+TEST(CommandLine, HelpAndVersion) {
+  const Parsed help = Parse({"--help"});
+  EXPECT_EQ(help.exit_code(), 0);
+  for (const char* flag : {"--listen", "--metrics-listen", "--data-dir", "--in-memory", "--devices",
+                           "--config", "--host-memory", "--print-config"}) {
+    EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
+  }
+  const Parsed version = Parse({"--version"});
+  EXPECT_EQ(version.exit_code(), 0);
+  EXPECT_EQ(version.out, "sparsed " SPARSED_VERSION "\n");
+}
+
+}  // namespace
+}  // namespace sparsed::server

@@ -1,0 +1,144 @@
+// Starting and stopping: taken addresses, draining, restarts.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "tests/rpc/raw_stream.h"
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+server::Config MinimalConfig() {
+  server::Config config;
+  config.listen = {"127.0.0.1:0"};
+  config.metrics_listen.clear();
+  config.host_memory_bytes = int64_t{1} << 28;
+  config.preparation_memory_bytes = int64_t{1} << 27;
+  return config;
+}
+
+TEST(Start, SaysWhichAddressIsTaken) {
+  TestServer first;
+  server::Config config = MinimalConfig();
+  config.listen = {first.address()};
+  auto second = server::Server::Start(config);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find(first.address()), std::string::npos) << second.status();
+  MakeGood(first);
+  ExpectGood(first);  // it kept its socket
+
+  auto tcp = server::Server::Start(MinimalConfig());
+  ASSERT_TRUE(tcp.ok()) << tcp.status();
+  config.listen = (*tcp)->addresses();
+  second = server::Server::Start(config);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find("in use"), std::string::npos) << second.status();
+
+  config = MinimalConfig();
+  config.metrics_listen = first.server().metrics_address();
+  second = server::Server::Start(config);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find(config.metrics_listen), std::string::npos)
+      << second.status();
+}
+
+TEST(Start, ServesAllAddressesAndASocketLeftBehind) {
+  const std::string path = testing::TempDir() + "sparsed_left_behind";
+  std::filesystem::remove(path);
+  for (int round = 0; round < 2; ++round) {
+    server::Config config = MinimalConfig();
+    config.listen = {"127.0.0.1:0", "unix:" + path};
+    auto server = server::Server::Start(config);
+    ASSERT_TRUE(server.ok()) << server.status();
+    ASSERT_EQ((*server)->addresses().size(), 2u);
+    for (const std::string& address : (*server)->addresses()) {
+      const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+      grpc::ClientContext context;
+      v1::ServerInfo info;
+      EXPECT_TRUE(v1::Admin::NewStub(channel)
+                      ->GetServerInfo(&context, v1::GetServerInfoRequest(), &info)
+                      .ok())
+          << address;
+    }
+  }
+}
+
+TEST(Drain, FinishesWhatIsInFlightAndRefusesWhatIsNew) {
+  TestServer server;
+  MustUpload(server, "long", Rmat(14, 16, 7));
+  grpc::ClientContext context;
+  auto stream = server.compute().Spgemm(&context);
+  v1::SpgemmRequest request;
+  request.mutable_start()->set_request_id(1);
+  request.mutable_start()->set_left("long");
+  request.mutable_start()->set_right("long");
+  stream->Write(request);
+  v1::ComputeReply reply;
+  ASSERT_TRUE(stream->Read(&reply));
+  RawStream health(server.channel(), "/grpc.health.v1.Health/Watch");
+  health.Write("");
+  health.WritesDone();
+  std::string status;
+  ASSERT_TRUE(health.Read(&status));
+  EXPECT_EQ(status, "\x08\x01");  // SERVING
+
+  std::thread drain([&] { server.server().Drain(std::chrono::seconds(60)); });
+  ASSERT_TRUE(health.Read(&status));
+  EXPECT_EQ(status, "\x08\x02");  // NOT_SERVING
+  EXPECT_EQ(server.Page("/readyz"), "not ready\n");
+  request.mutable_start()->set_request_id(2);
+  stream->Write(request);
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(*stream, 2, &answers));
+  EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
+  EXPECT_EQ(answers[2].code(), grpc::UNAVAILABLE) << answers[2].message();
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
+  drain.join();
+
+  grpc::ClientContext late;
+  auto refused = server.compute().Spmm(&late);
+  EXPECT_FALSE(refused->Read(&reply));
+  EXPECT_EQ(refused->Finish().error_code(), grpc::UNAVAILABLE);
+}
+
+TEST(Drain, IdleStreamsDoNotHoldItUp) {
+  auto server = std::make_unique<TestServer>();
+  MakeGood(*server);
+  grpc::ClientContext context, watch_context;
+  auto stream = server->compute().Spmm(&context);
+  v1::WatchRequest watch;
+  watch.set_name("good");
+  watch.set_follow(true);
+  auto watcher = server->catalog().Watch(&watch_context, watch);
+  v1::WatchReply state;
+  ASSERT_TRUE(watcher->Read(&state));
+  const auto begin = std::chrono::steady_clock::now();
+  server->server().Drain(std::chrono::seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  v1::ComputeReply reply;
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
+  EXPECT_FALSE(watcher->Read(&state));
+  EXPECT_EQ(watcher->Finish().error_code(), grpc::UNAVAILABLE);
+}
+
+TEST(Restart, KeepsWhatWasAcknowledged) {
+  const std::string folder = testing::TempDir() + "sparsed_rpc_restart";
+  std::filesystem::remove_all(folder);
+  const auto durable = [&](server::Config& config) { config.data_dir = folder; };
+  {
+    TestServer server(durable);
+    MakeGood(server);
+    ExpectGood(server);
+  }
+  TestServer server(durable);
+  ExpectGood(server);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace sparsed::test
