@@ -3,7 +3,7 @@
 //
 //   analyse(...)                                          row_bounds
 //   for (int64_t row = 0; row < M; row = block.end) {
-//     block = NextRowBlock(row_bounds, row, kRowBlockEntries);
+//     block = NextRowBlock(row_bounds, row, RowBlockEntries(threads));
 //     entries = PlaceRowBlock(row_bounds, block, row_begin);
 //     numeric(..., block, row_begin, columns, values, row_nnz);      scratch of `entries`
 //     nnz = CompactRowBlock(...);                                    into the result, or in place
@@ -18,9 +18,12 @@
 
 namespace sparsed {
 
-/// Entries of scratch that one block should have: enough work for all threads, and little enough to
-/// be still in the cache when it is moved.
-inline constexpr int64_t kRowBlockEntries = int64_t{1} << 18;
+/// Entries of scratch that a block should have. For one thread: few enough to be still in its cache
+/// when they are moved. For a team: so many that waiting for the last one at the end of each block
+/// does not count, even where other programs take processors away for a while.
+constexpr int64_t RowBlockEntries(int threads) {
+  return threads == 1 ? int64_t{1} << 18 : int64_t{1} << 21;
+}
 
 /// Rows from `begin` on whose bounds add up to at most `max_entries`; a single row if the first one
 /// alone exceeds that (a row's bound is at most N). Empty at the end.

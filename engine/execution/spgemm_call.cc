@@ -179,7 +179,7 @@ class SpgemmCall final : public Job {
   /// Computes the next rows and hands them on. Bytes that the sink received.
   absl::StatusOr<int64_t> ComputeBlock(Lane& lane) {
     const auto bounds = std::as_const(bounds_).As<int64_t>();
-    const RowRange range = NextRowBlock(bounds, next_row_, kRowBlockEntries);
+    const RowRange range = NextRowBlock(bounds, next_row_, RowBlockEntries(lane.threads));
     std::vector<int64_t> row_begin(range.end - range.begin + 1), row_nnz(range.end - range.begin);
     const int64_t room = PlaceRowBlock(bounds, range, row_begin);
     if (absl::Status status = EnsureScratch(room); !status.ok()) return status;

@@ -1,0 +1,386 @@
+// SpGEMM, C = S*S (S*S^T if S is not square), f32, rows sorted: every kernel of the CPU next to
+// SuiteSparse:GraphBLAS, alternating in one run. A line of JSON for each matrix and number of
+// threads, and a last one with the geometric means.
+//
+// Ours is timed as the engine runs it: analyse, then block of rows by block of rows into scratch,
+// compacted into a result that grows as it is filled; GraphBLAS with its result sorted and
+// complete. Both allocate their result within the time; operands are ready before.
+#include <sys/mman.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#ifdef SPARSED_HAS_GRAPHBLAS
+#include <complex>
+extern "C" {
+#include <GraphBLAS.h>
+}
+#endif
+
+#include "kernels/cpu/spgemm/spgemm.h"
+#include "kernels/spgemm_blocks.h"
+#include "tests/generate.h"
+#include "tests/matrix_market.h"
+
+namespace sparsed {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+/// S and T in f32.
+struct Operands {
+  test::Pattern s;
+  std::vector<float> s_values;
+  test::Pattern t;
+  std::vector<float> t_values;
+
+  SpgemmArguments arguments() const {
+    return {s.view(), s_values.data(), t.view(), t_values.data()};
+  }
+};
+
+Operands MakeOperands(test::Pattern pattern, const std::vector<double>& values) {
+  Operands operands;
+  operands.s_values.assign(values.begin(), values.end());
+  if (pattern.rows == pattern.cols) {
+    operands.t = pattern;
+    operands.t_values = operands.s_values;
+  } else {
+    std::vector<int64_t> source;
+    operands.t = test::Transpose(pattern, &source);
+    for (const int64_t p : source) operands.t_values.push_back(operands.s_values[p]);
+  }
+  operands.s = std::move(pattern);
+  return operands;
+}
+
+/// Address space for `size` elements, straight from the system as large results always are: a page
+/// costs what its first touch costs. In huge pages if it may be, as the engine's memory.
+template <typename T>
+class Mapped {
+ public:
+  Mapped() = default;
+  explicit Mapped(int64_t size)
+      : bytes_(static_cast<size_t>(std::max<int64_t>(size, 1)) * sizeof(T)) {
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data_ == MAP_FAILED) std::abort();
+    madvise(data_, bytes_, MADV_HUGEPAGE);
+  }
+  Mapped(Mapped&& other) noexcept { *this = std::move(other); }
+  Mapped& operator=(Mapped&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapped() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  T* get() const { return static_cast<T*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// C, one block after the other.
+struct Result {
+  Mapped<int32_t> columns;
+  Mapped<float> values;
+  std::vector<int64_t> row_offsets;
+  int64_t nnz = 0;
+  int64_t products = 0;
+};
+
+/// Memory that a lane of the engine has at hand before a request comes.
+struct Scratch {
+  Mapped<std::byte> workspace;
+  Mapped<int32_t> columns;
+  Mapped<float> values;
+};
+
+Result Multiply(const SpgemmKernel& kernel, const SpgemmArguments& arguments, int threads,
+                int64_t block_entries, Scratch& scratch) {
+  const Problem problem = {.operation = Operation::kSpgemm, .type = ElementType::kF32};
+  const size_t workspace = kernel.workspace(problem, arguments, threads);
+  if (workspace > scratch.workspace.bytes()) {
+    scratch.workspace = Mapped<std::byte>(static_cast<int64_t>(workspace));
+  }
+  const Context context = {.threads = threads, .workspace = {scratch.workspace.get(), workspace}};
+  const int64_t rows = arguments.left.rows;
+  Result result;
+  std::vector<int64_t> row_bounds(rows);
+  if (!kernel.analyse(context, arguments, row_bounds, &result.products).ok()) std::abort();
+  const int64_t bound = std::accumulate(row_bounds.begin(), row_bounds.end(), int64_t{0});
+  result.columns = Mapped<int32_t>(bound);
+  result.values = Mapped<float>(bound);
+  result.row_offsets.reserve(rows + 1);
+  result.row_offsets.push_back(0);
+  std::vector<int64_t> row_begin;
+  std::vector<int64_t> row_nnz;
+  RowRange block;
+  for (int64_t row = 0; row < rows; row = block.end) {
+    block = NextRowBlock(row_bounds, row, block_entries);
+    const auto block_rows = static_cast<size_t>(block.end - block.begin);
+    row_begin.resize(block_rows + 1);
+    row_nnz.resize(block_rows);
+    const int64_t room = PlaceRowBlock(row_bounds, block, row_begin);
+    if (static_cast<size_t>(room) * sizeof(float) > scratch.values.bytes()) {
+      scratch.columns = Mapped<int32_t>(room);
+      scratch.values = Mapped<float>(room);
+    }
+    if (!kernel
+             .numeric(context, problem, arguments, block, row_begin, scratch.columns.get(),
+                      scratch.values.get(), row_nnz)
+             .ok()) {
+      std::abort();
+    }
+    for (const int64_t nnz : row_nnz) result.row_offsets.push_back(result.row_offsets.back() + nnz);
+    result.nnz += CompactRowBlock(
+        {row_begin, row_nnz, scratch.columns.get(), scratch.values.get(), problem.type}, threads,
+        result.columns.get() + result.nnz, result.values.get() + result.nnz);
+  }
+  return result;
+}
+
+double Milliseconds(const std::function<void()>& work) {
+  const auto begin = Clock::now();
+  work();
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+double Median(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+#ifdef SPARSED_HAS_GRAPHBLAS
+class GraphBlas {
+ public:
+  explicit GraphBlas(const Operands& operands)
+      : s_(Import(operands.s, operands.s_values)), t_(Import(operands.t, operands.t_values)) {
+    GrB_Descriptor_new(&sorted_);
+    GxB_Desc_set(sorted_, GxB_SORT, true);
+  }
+  ~GraphBlas() {
+    Forget();
+    GrB_Matrix_free(&s_);
+    GrB_Matrix_free(&t_);
+    GrB_Descriptor_free(&sorted_);
+  }
+  GraphBlas(const GraphBlas&) = delete;
+  GraphBlas& operator=(const GraphBlas&) = delete;
+
+  void Multiply(int threads) {
+    GxB_Global_Option_set(GxB_GLOBAL_NTHREADS, threads);
+    GrB_Index rows = 0;
+    GrB_Index cols = 0;
+    GrB_Matrix_nrows(&rows, s_);
+    GrB_Matrix_ncols(&cols, t_);
+    GrB_Matrix_new(&c_, GrB_FP32, rows, cols);
+    const GrB_Info info =
+        GrB_mxm(c_, nullptr, nullptr, GrB_PLUS_TIMES_SEMIRING_FP32, s_, t_, sorted_);
+    if (info != GrB_SUCCESS) std::abort();
+    GrB_Matrix_wait(c_, GrB_MATERIALIZE);
+  }
+  int64_t nnz() const {
+    GrB_Index count = 0;
+    GrB_Matrix_nvals(&count, c_);
+    return static_cast<int64_t>(count);
+  }
+  void Forget() { GrB_Matrix_free(&c_); }
+
+ private:
+  static GrB_Matrix Import(const test::Pattern& pattern, const std::vector<float>& values) {
+    GrB_Matrix matrix = nullptr;
+    const std::vector<GrB_Index> offsets(pattern.row_offsets.begin(), pattern.row_offsets.end());
+    const std::vector<GrB_Index> columns(pattern.column_indices.begin(),
+                                         pattern.column_indices.end());
+    GrB_Matrix_import_FP32(&matrix, GrB_FP32, pattern.rows, pattern.cols, offsets.data(),
+                           columns.data(), values.data(), offsets.size(), columns.size(),
+                           values.size(), GrB_CSR_FORMAT);
+    GrB_Matrix_wait(matrix, GrB_MATERIALIZE);
+    return matrix;
+  }
+
+  GrB_Matrix s_;
+  GrB_Matrix t_;
+  GrB_Matrix c_ = nullptr;
+  GrB_Descriptor sorted_ = nullptr;
+};
+#endif
+
+struct Options {
+  std::vector<std::string> files;
+  std::string generated = "all";
+  std::vector<int> threads = {1, 2};
+  int repeats = 5;
+  double seconds = 6;
+  int64_t block_entries = 0;  ///< 0: what the engine takes
+  int64_t min_nnz = 100'000;
+  int64_t max_products = 300'000'000;
+  bool all_kernels = true;
+};
+
+/// Geometric means of GraphBLAS's time over ours.
+struct Summary {
+  std::map<std::string, std::vector<double>> ratios;
+
+  void Print() const {
+    for (const auto& [group, values] : ratios) {
+      double logarithms = 0;
+      for (const double v : values) logarithms += std::log(v);
+      const Json line = {{"summary", group},
+                         {"measurements", values.size()},
+                         {"geometric_mean_ratio", std::exp(logarithms / values.size())},
+                         {"min_ratio", *std::min_element(values.begin(), values.end())}};
+      std::printf("%s\n", line.dump().c_str());
+    }
+  }
+};
+
+void Measure(const std::string& name, const std::string& group, const Operands& operands,
+             const Options& options, Summary& summary) {
+  const SpgemmArguments arguments = operands.arguments();
+  std::vector<SpgemmKernel> kernels = {cpu::RowGroupsSpgemm()};
+  if (options.all_kernels) {
+    kernels.push_back(cpu::DenseSpgemm());
+    kernels.push_back(cpu::HashSpgemm());
+  }
+#ifdef SPARSED_HAS_GRAPHBLAS
+  GraphBlas graphblas(operands);
+#endif
+  for (const int threads : options.threads) {
+    const int64_t block_entries =
+        options.block_entries > 0 ? options.block_entries : RowBlockEntries(threads);
+    Scratch scratch;
+    std::map<std::string_view, std::vector<double>> times;
+    int64_t nnz = 0;
+    int64_t products = 0;
+    const auto begin = Clock::now();
+    // The first round only warms up.
+    for (int round = 0; round <= options.repeats; ++round) {
+      for (const SpgemmKernel& kernel : kernels) {
+        Result result;
+        const double ms = Milliseconds(
+            [&] { result = Multiply(kernel, arguments, threads, block_entries, scratch); });
+        if (round > 0) times[kernel.name].push_back(ms);
+        nnz = result.nnz;
+        products = result.products;
+      }
+#ifdef SPARSED_HAS_GRAPHBLAS
+      const double ms = Milliseconds([&] { graphblas.Multiply(threads); });
+      if (round > 0) times["graphblas"].push_back(ms);
+      if (graphblas.nnz() != nnz) {
+        std::fprintf(stderr, "%s: %ld entries here, %ld in GraphBLAS\n", name.c_str(), nnz,
+                     graphblas.nnz());
+        std::exit(1);
+      }
+      graphblas.Forget();
+#endif
+      const std::chrono::duration<double> elapsed = Clock::now() - begin;
+      if (round > 0 && elapsed.count() > options.seconds) break;
+    }
+    // What has to be moved at the least: S and T once, C once.
+    const double floor_bytes =
+        8.0 * static_cast<double>(arguments.left.nnz() + arguments.right.nnz() + nnz);
+    Json line = {{"matrix", name},
+                 {"group", group},
+                 {"threads", threads},
+                 {"rows", arguments.left.rows},
+                 {"nnz", arguments.left.nnz()},
+                 {"products", products},
+                 {"nnz_c", nnz},
+                 {"floor_mb", floor_bytes / 1e6}};
+    const double ours = Median(times[kernels[0].name]);
+    for (const auto& [what, list] : times) {
+      line["ms"][std::string(what)] = Median(list);
+      line["min_ms"][std::string(what)] = *std::min_element(list.begin(), list.end());
+    }
+    line["million_products_per_second"] = static_cast<double>(products) / ours / 1e3;
+    line["gb_per_second_of_floor"] = floor_bytes / ours / 1e6;
+    if (times.contains("graphblas")) {
+      line["ratio"] = Median(times["graphblas"]) / ours;
+      summary.ratios[group + ", threads " + std::to_string(threads)].push_back(line["ratio"]);
+    }
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
+void MeasureGenerated(const Options& options, Summary& summary) {
+  const std::pair<const char*, std::function<test::Pattern()>> generated[] = {
+      {"band-200k-15", [] { return test::Band(200'000, 15); }},
+      {"stencil-1024x1024", [] { return test::Stencil(1024, 1024); }},
+      {"uniform-100k-16", [] { return test::Uniform(100'000, 100'000, 16, 1); }},
+      {"rmat-16-8", [] { return test::Rmat(16, 8, 1); }},
+  };
+  for (const auto& [name, make] : generated) {
+    if (options.generated != "all" && options.generated != name) continue;
+    test::Pattern pattern = make();
+    const std::vector<double> values = test::RandomValues(pattern.nnz(), 2);
+    Measure(name, "generated", MakeOperands(std::move(pattern), values), options, summary);
+  }
+}
+
+void MeasureFile(const std::string& path, const Options& options, Summary& summary) {
+  auto matrix = test::ReadMatrixMarket(path);
+  if (!matrix) {
+    std::fprintf(stderr, "%s: not a readable real coordinate file\n", path.c_str());
+    return;
+  }
+  if (matrix->pattern.nnz() < options.min_nnz) return;
+  const Operands operands = MakeOperands(std::move(matrix->pattern), matrix->values);
+  const SpgemmArguments arguments = operands.arguments();
+  std::vector<int64_t> bounds(arguments.left.rows);
+  int64_t products = 0;
+  if (!cpu::RowGroupsSpgemm().analyse(Context(), arguments, bounds, &products).ok()) std::abort();
+  if (products > options.max_products) return;
+  std::string name = std::filesystem::path(path).filename();
+  Measure(name.substr(0, name.find(".mtx")), "real", operands, options, summary);
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("SpGEMM next to SuiteSparse:GraphBLAS");
+  app.add_option("matrices", options.files, "Matrix Market files, plain or .gz");
+  app.add_option("--generated", options.generated, "Generated matrices: all, none or a name");
+  app.add_option("--threads", options.threads, "Numbers of threads");
+  app.add_option("--repeats", options.repeats, "Most rounds for a matrix");
+  app.add_option("--seconds", options.seconds, "Most seconds for a matrix, after the first round");
+  app.add_option("--block-entries", options.block_entries, "Entries of scratch for a row block");
+  app.add_option("--min-nnz", options.min_nnz, "Smallest real matrix");
+  app.add_option("--max-products", options.max_products, "Most products of a real matrix");
+  app.add_flag("--all-kernels,!--default-kernel", options.all_kernels,
+               "All kernels of ours, or the default one only");
+  CLI11_PARSE(app, argc, argv);
+#ifdef SPARSED_HAS_GRAPHBLAS
+  GrB_init(GrB_NONBLOCKING);
+#endif
+  Summary summary;
+  MeasureGenerated(options, summary);
+  for (const std::string& file : options.files) MeasureFile(file, options, summary);
+  summary.Print();
+#ifdef SPARSED_HAS_GRAPHBLAS
+  GrB_finalize();
+#endif
+  return 0;
+}
+
+}  // namespace
+}  // namespace sparsed
+
+int main(int argc, char** argv) { return sparsed::Main(argc, argv); }

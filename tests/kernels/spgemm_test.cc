@@ -1,0 +1,412 @@
+// SpGEMM kernels against the reference. Operands show every wrong access: outputs and workspace
+// begin poisoned, arrays are exactly as large as they must be.
+#include "kernels/cpu/spgemm/spgemm.h"
+
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/reference/reference.h"
+#include "kernels/spgemm_blocks.h"
+#include "tests/generate.h"
+#include "tests/matrix_market.h"
+
+namespace sparsed::test {
+namespace {
+
+Matrix WithRandomValues(Pattern pattern, uint64_t seed) {
+  std::vector<double> values = RandomValues(pattern.nnz(), seed);
+  return {std::move(pattern), std::move(values)};
+}
+
+/// Rows of the given columns.
+Pattern FromRows(int64_t cols, const std::vector<std::vector<int32_t>>& rows) {
+  std::vector<std::pair<int32_t, int32_t>> coordinates;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    for (const int32_t column : rows[row]) coordinates.emplace_back(row, column);
+  }
+  return FromCoordinates(static_cast<int64_t>(rows.size()), cols, std::move(coordinates));
+}
+
+template <typename T>
+struct Product {
+  std::vector<int64_t> row_nnz;
+  std::vector<int32_t> columns;  ///< compacted
+  std::vector<T> values;
+  friend bool operator==(const Product&, const Product&) = default;
+};
+
+/// An operation on one pair of matrices, in the number type of a kernel's run.
+template <typename T>
+class Multiplication {
+ public:
+  Multiplication(const Matrix& s, const Matrix& t)
+      : s_(s),
+        t_(t),
+        s_values_(s.values.begin(), s.values.end()),
+        t_values_(t.values.begin(), t.values.end()) {}
+
+  SpgemmArguments arguments() const {
+    return {s_.pattern.view(), s_values_.data(), t_.pattern.view(), t_values_.data()};
+  }
+  Problem problem() const { return {.operation = Operation::kSpgemm, .type = ElementTypeOf<T>()}; }
+
+  /// Workspace of the size that the kernel asks for, full of ones.
+  Context MakeContext(const SpgemmKernel& kernel, int threads) {
+    const size_t bytes = kernel.workspace(problem(), arguments(), threads);
+    workspace_ = HeapMemory().Allocate(std::max<size_t>(bytes, 1)).value();
+    std::memset(workspace_.mutable_data(), 0xff, bytes);
+    return {.threads = threads, .workspace = {workspace_.mutable_data(), bytes}};
+  }
+
+  std::vector<int64_t> Bounds(const SpgemmKernel& kernel, const Context& context,
+                              int64_t* products) const {
+    std::vector<int64_t> bounds(s_.pattern.rows, -1);
+    EXPECT_TRUE(kernel.analyse(context, arguments(), bounds, products).ok());
+    return bounds;
+  }
+
+  /// Rows in blocks of up to `block_entries` entries, placed by `bounds`: exact counts or bounds.
+  Product<T> Run(const SpgemmKernel& kernel, const Context& context,
+                 const std::vector<int64_t>& bounds, int64_t block_entries) const {
+    Product<T> product;
+    RowRange block;
+    for (int64_t row = 0; row < s_.pattern.rows; row = block.end) {
+      block = NextRowBlock(bounds, row, block_entries);
+      std::vector<int64_t> row_begin(block.end - block.begin + 1);
+      std::vector<int64_t> row_nnz(block.end - block.begin, -1);
+      const int64_t room = PlaceRowBlock(bounds, block, row_begin);
+      const auto columns = std::make_unique<int32_t[]>(room);
+      const auto values = std::make_unique<T[]>(room);
+      std::fill(columns.get(), columns.get() + room, -77);
+      std::fill(values.get(), values.get() + room, std::numeric_limits<T>::quiet_NaN());
+      const absl::Status status = kernel.numeric(context, problem(), arguments(), block, row_begin,
+                                                 columns.get(), values.get(), row_nnz);
+      EXPECT_TRUE(status.ok()) << status;
+      for (size_t i = 0; i < row_nnz.size(); ++i) {
+        EXPECT_LE(row_nnz[i], bounds[block.begin + i]);
+        product.row_nnz.push_back(row_nnz[i]);
+        product.columns.insert(product.columns.end(), &columns[row_begin[i]],
+                               &columns[row_begin[i]] + row_nnz[i]);
+        product.values.insert(product.values.end(), &values[row_begin[i]],
+                              &values[row_begin[i]] + row_nnz[i]);
+      }
+    }
+    return product;
+  }
+
+ private:
+  const Matrix& s_;
+  const Matrix& t_;
+  std::vector<T> s_values_;
+  std::vector<T> t_values_;
+  Buffer workspace_;
+};
+
+template <typename T>
+Matrix Rounded(const Matrix& matrix) {
+  Matrix rounded = matrix;
+  for (double& v : rounded.values) v = static_cast<T>(v);
+  return rounded;
+}
+
+/// Runs the kernel in every way and expects what the reference computes.
+template <typename T>
+void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matrix& exact_t) {
+  SCOPED_TRACE(std::string(kernel.name) + " " + std::string(Name(ElementTypeOf<T>())));
+  const Matrix s = Rounded<T>(exact_s);
+  const Matrix t = Rounded<T>(exact_t);
+  const reference::SparseResult expected =
+      reference::Spgemm(s.pattern.view(), s.values.data(), t.pattern.view(), t.values.data());
+  Multiplication<T> multiplication(s, t);
+  ASSERT_TRUE(kernel.supports(multiplication.problem()));
+
+  int64_t expected_products = 0;
+  for (const int32_t k : s.pattern.column_indices) {
+    expected_products += t.pattern.row_offsets[k + 1] - t.pattern.row_offsets[k];
+  }
+  Product<T> first;
+  for (const int threads : {1, 2, 5}) {
+    SCOPED_TRACE(threads);
+    const Context context = multiplication.MakeContext(kernel, threads);
+    int64_t products = -1;
+    const std::vector<int64_t> bounds = multiplication.Bounds(kernel, context, &products);
+    EXPECT_EQ(products, expected_products);
+
+    std::vector<int64_t> counts(s.pattern.rows, -1);
+    ASSERT_TRUE(
+        kernel.symbolic(context, multiplication.arguments(), {0, s.pattern.rows}, counts).ok());
+    for (int64_t row = 0; row < s.pattern.rows; ++row) {
+      ASSERT_EQ(counts[row], expected.row_offsets[row + 1] - expected.row_offsets[row]) << row;
+      ASSERT_LE(counts[row], bounds[row]);
+      ASSERT_LE(bounds[row], t.pattern.cols);
+    }
+
+    const Product<T> product =
+        multiplication.Run(kernel, context, bounds, std::numeric_limits<int64_t>::max());
+    if (threads == 1) {
+      first = product;
+      ASSERT_EQ(product.row_nnz, counts);
+      ASSERT_EQ(product.columns, expected.column_indices);
+      for (size_t i = 0; i < product.values.size(); ++i) {
+        // Sums of at most `products of the row` terms, each rounded once more.
+        const double bound = expected.magnitudes[i] * static_cast<double>(s.pattern.nnz() + 2) *
+                                 std::numeric_limits<T>::epsilon() +
+                             std::numeric_limits<T>::min();
+        ASSERT_NEAR(product.values[i], expected.values[i], bound) << i;
+      }
+    }
+    // The same bits for every team, placement and block.
+    EXPECT_EQ(product, first);
+    EXPECT_EQ(multiplication.Run(kernel, context, counts, std::numeric_limits<int64_t>::max()),
+              first);
+    const int64_t entries = std::accumulate(bounds.begin(), bounds.end(), int64_t{0});
+    EXPECT_EQ(multiplication.Run(kernel, context, bounds, entries / 3), first);
+    EXPECT_EQ(multiplication.Run(kernel, context, counts, entries / 20), first);
+  }
+}
+
+class SpgemmTest : public testing::TestWithParam<SpgemmKernel (*)()> {
+ protected:
+  static void Expect(const Matrix& s, const Matrix& t) {
+    ExpectProduct<float>(GetParam()(), s, t);
+    ExpectProduct<double>(GetParam()(), s, t);
+  }
+  static void Expect(Pattern s, Pattern t) {
+    Expect(WithRandomValues(std::move(s), 11), WithRandomValues(std::move(t), 12));
+  }
+  static void ExpectSquare(const Pattern& s) { Expect(s, s); }
+};
+
+TEST_P(SpgemmTest, MultipliesOddShapes) {
+  const Pattern nothing = FromRows(0, {});
+  ExpectSquare(nothing);
+  ExpectSquare(FromRows(1, {{}}));
+  ExpectSquare(FromRows(1, {{0}}));
+  ExpectSquare(FromRows(5, {{}, {}, {}, {}, {}}));
+  Expect(FromRows(0, {{}, {}, {}}), FromRows(4, {}));
+  Expect(FromRows(3, {}), FromRows(4, {{0}, {1}, {2, 3}}));
+  Expect(FromRows(1, {{0}, {}, {0}}), FromRows(7, {{1, 3, 6}}));
+  Expect(Uniform(1, 300, 40, 1), Uniform(300, 1, 1, 2));
+  Expect(Uniform(300, 1, 1, 3), Uniform(1, 300, 33, 4));
+  Expect(Uniform(17, 33, 5, 5), Uniform(33, 65, 9, 6));
+  Expect(Uniform(65, 33, 33, 7), Uniform(33, 17, 17, 8));
+}
+
+TEST_P(SpgemmTest, MultipliesRegularMatrices) {
+  ExpectSquare(Band(300, 1));
+  ExpectSquare(Band(400, 15));
+  ExpectSquare(Band(90, 89));
+  ExpectSquare(Stencil(40, 37));
+  ExpectSquare(Stencil(1, 50));
+}
+
+TEST_P(SpgemmTest, MultipliesIrregularMatrices) {
+  ExpectSquare(Uniform(500, 500, 16, 21));
+  ExpectSquare(Uniform(2000, 2000, 3, 22));
+  ExpectSquare(Rmat(9, 8, 23));
+  ExpectSquare(PowerLaw(1500, 6000, 2.1, 24));
+  Expect(Uniform(200, 3000, 60, 25), Uniform(3000, 40000, 20, 26));
+}
+
+TEST_P(SpgemmTest, MultipliesRowsThatAreLostInTheWidth) {
+  // Few products in a window that no cache holds, and some rows with many.
+  Pattern s = Uniform(40, 4000, 8, 31);
+  Pattern t = Uniform(4000, 3'000'000, 12, 32);
+  Expect(s, t);
+  Expect(Uniform(3, 4000, 900, 33), std::move(t));
+}
+
+TEST_P(SpgemmTest, MultipliesHubs) {
+  // An arrow: a full row, a full column, a diagonal.
+  std::vector<std::vector<int32_t>> rows(3000);
+  for (int32_t i = 0; i < 3000; ++i) {
+    rows[i] = {0, i};
+    rows[1234].push_back(i);
+  }
+  ExpectSquare(FromRows(3000, rows));
+}
+
+TEST_P(SpgemmTest, MultipliesRunsAtEveryOffset) {
+  // Rows of T that are runs of 0 to 70 columns, beginning anywhere in a vector.
+  std::vector<std::vector<int32_t>> t;
+  for (int32_t i = 0; i < 300; ++i) {
+    t.emplace_back(i % 71);
+    std::iota(t.back().begin(), t.back().end(), i * 7 % 330);
+  }
+  Expect(Uniform(60, 300, 7, 41), FromRows(400, t));
+  Expect(Uniform(60, 300, 2, 42), FromRows(100'000, t));
+}
+
+TEST_P(SpgemmTest, SwitchesMethodsAtTheirLimits) {
+  // Rows of 1, 2, 3 ... products, once close together and once far apart.
+  for (const int32_t stride : {1, 5, 997}) {
+    std::vector<std::vector<int32_t>> s;
+    std::vector<std::vector<int32_t>> t;
+    for (int32_t i = 0; i < 80; ++i) {
+      s.emplace_back();
+      for (int32_t k = std::max(0, i - 9); k <= i; ++k) s.back().push_back(k);
+      t.emplace_back();
+      for (int32_t j = 0; j < i % 13; ++j) t.back().push_back((i + j * (1 + i % 3)) * stride);
+    }
+    Expect(FromRows(80, s), FromRows(120 * stride, t));
+  }
+}
+
+TEST_P(SpgemmTest, KeepsEntriesThatCancelAndZerosOfAnySign) {
+  // Row 0 cancels exactly, row 1 multiplies explicit zeros of both signs, row 2 underflows.
+  const Matrix s = {FromRows(4, {{0, 1}, {2, 3}, {3}}), {1, 1, -1, 1, 1e-30}};
+  const Matrix t = {FromRows(6, {{0, 1, 5}, {0, 1, 5}, {0, 2, 4}, {1, 2, 5}}),
+                    {3, -2, 0.5, -3, 2, -0.5, 0.0, -0.0, 0.0, -0.0, 0.0, -1e-30}};
+  Expect(s, t);
+}
+
+TEST_P(SpgemmTest, CarriesInfinitiesAndNans) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Matrix s = {FromRows(2, {{0, 1}}), {1, 1}};
+  const Matrix t = {FromRows(4, {{0, 1, 2}, {1, 2, 3}}),
+                    {infinity, infinity, 1, -infinity, 2, NAN}};
+  Multiplication<float> multiplication(s, t);
+  const SpgemmKernel kernel = GetParam()();
+  const Context context = multiplication.MakeContext(kernel, 1);
+  const Product<float> product = multiplication.Run(kernel, context, {4}, 100);
+  ASSERT_EQ(product.columns, (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(product.values[0], infinity);
+  EXPECT_TRUE(std::isnan(product.values[1]));
+  EXPECT_EQ(product.values[2], 3);
+  EXPECT_TRUE(std::isnan(product.values[3]));
+}
+
+TEST_P(SpgemmTest, MultipliesRealMatrices) {
+  const std::filesystem::path folder = std::filesystem::path(SPARSED_SHARED_DATA) / "small";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    const std::string path = file.path();
+    SCOPED_TRACE(path);
+    const std::optional<Matrix> s = ReadMatrixMarket(path);
+    ASSERT_TRUE(s.has_value());
+    if (s->pattern.nnz() > 15'000) continue;
+    if (s->pattern.rows == s->pattern.cols) {
+      Expect(*s, *s);
+    } else {
+      std::vector<int64_t> source;
+      Matrix t = {Transpose(s->pattern, &source), {}};
+      for (const int64_t p : source) t.values.push_back(s->values[p]);
+      Expect(*s, t);
+    }
+  }
+}
+
+TEST_P(SpgemmTest, ComputesWithEveryInstructionSet) {
+  const int64_t best = hwy::SupportedTargets();
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
+    if ((best & target) == 0 && target != HWY_SCALAR) continue;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    ExpectSquare(Rmat(8, 6, 51));
+    ExpectSquare(Band(100, 15));
+    ExpectSquare(Stencil(60, 20));
+    Expect(Uniform(20, 500, 10, 52), Uniform(500, 1'500'000, 12, 53));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
+}
+
+TEST_P(SpgemmTest, ComputesAnyRangeOfRows) {
+  const Matrix s = WithRandomValues(Rmat(9, 5, 61), 62);
+  Multiplication<double> multiplication(s, s);
+  const SpgemmKernel kernel = GetParam()();
+  const Context context = multiplication.MakeContext(kernel, 2);
+  std::vector<int64_t> all(s.pattern.rows);
+  ASSERT_TRUE(kernel.symbolic(context, multiplication.arguments(), {0, s.pattern.rows}, all).ok());
+  for (const RowRange range : {RowRange{0, 0}, RowRange{17, 17}, RowRange{17, 18},
+                               RowRange{100, 311}, RowRange{511, 512}}) {
+    std::vector<int64_t> some(range.end - range.begin, -1);
+    ASSERT_TRUE(kernel.symbolic(context, multiplication.arguments(), range, some).ok());
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + range.begin));
+  }
+}
+
+TEST_P(SpgemmTest, StopsWhenAsked) {
+  // A product of seconds: dense rows times dense rows.
+  const Matrix s = WithRandomValues(Uniform(3000, 3000, 1500, 71), 72);
+  Multiplication<float> multiplication(s, s);
+  const SpgemmKernel kernel = GetParam()();
+  std::atomic<bool> stop = false;
+  Context context = multiplication.MakeContext(kernel, 2);
+  context.stop = &stop;
+  int64_t products = 0;
+  const std::vector<int64_t> bounds = multiplication.Bounds(kernel, context, &products);
+  const int64_t rows = s.pattern.rows;
+  std::vector<int64_t> row_begin(rows + 1);
+  std::vector<int64_t> row_nnz(rows);
+  const int64_t room = PlaceRowBlock(bounds, {0, rows}, row_begin);
+  std::vector<int32_t> columns(room);
+  std::vector<float> values(room);
+  auto numeric = [&] {
+    return kernel.numeric(context, multiplication.problem(), multiplication.arguments(), {0, rows},
+                          row_begin, columns.data(), values.data(), row_nnz);
+  };
+  auto symbolic = [&] {
+    return kernel.symbolic(context, multiplication.arguments(), {0, rows}, row_nnz);
+  };
+  stop = true;
+  EXPECT_EQ(kernel.analyse(context, multiplication.arguments(), row_nnz, &products).code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ(numeric().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(symbolic().code(), absl::StatusCode::kCancelled);
+
+  stop = false;
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    stop = true;
+  });
+  // Whoever ends before it is stopped begins anew.
+  absl::Status status;
+  while (status.ok()) status = numeric();
+  stopper.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  // What was left half done does no harm to the next product in the same workspace.
+  stop = false;
+  const Matrix small = WithRandomValues(Stencil(20, 20), 73);
+  Multiplication<float> next(small, small);
+  const Context fresh = next.MakeContext(kernel, 2);
+  context = {.threads = 2, .workspace = context.workspace};
+  const Product<float> clean =
+      next.Run(kernel, fresh, next.Bounds(kernel, fresh, &products), 1 << 20);
+  EXPECT_EQ(next.Run(kernel, context, next.Bounds(kernel, context, &products), 1 << 20), clean);
+}
+
+TEST_P(SpgemmTest, AnswersForWhatItSupports) {
+  const SpgemmKernel kernel = GetParam()();
+  EXPECT_TRUE(kernel.supports({.operation = Operation::kSpgemm, .type = ElementType::kF64}));
+  EXPECT_FALSE(kernel.supports({.operation = Operation::kSpmm, .type = ElementType::kF64}));
+  EXPECT_FALSE(kernel.supports({.operation = Operation::kSpgemm, .type = ElementType::kI32}));
+  EXPECT_FALSE(kernel.supports(
+      {.operation = Operation::kSpgemm, .type = ElementType::kF32, .device = DeviceKind::kCuda}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, SpgemmTest,
+                         testing::Values(&cpu::RowGroupsSpgemm, &cpu::DenseSpgemm,
+                                         &cpu::HashSpgemm),
+                         [](const auto& info) {
+                           const std::string name(info.param().name);
+                           return name.substr(name.rfind('.') + 1);
+                         });
+
+}  // namespace
+}  // namespace sparsed::test
