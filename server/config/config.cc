@@ -28,7 +28,10 @@ const char* Name(LogLevel level) {
 }  // namespace
 
 std::string AddressError(const std::string& address, bool unix_too) {
-  if (unix_too && address.starts_with(kUnixPrefix)) {
+  if (!unix_too && address.starts_with(kUnixPrefix)) {
+    return fmt::format("'{}' is not HOST:PORT", address);
+  }
+  if (address.starts_with(kUnixPrefix)) {
     const size_t length = address.size() - kUnixPrefix.size();
     constexpr size_t kMaxPath = sizeof(sockaddr_un{}.sun_path) - 1;
     if (length == 0) return fmt::format("'{}' lacks the socket's path", address);

@@ -13,7 +13,7 @@ namespace sparsed::test {
 namespace {
 
 TEST(Admin, ServerInfoSaysWhatItFound) {
-  TestServer server;
+  TestServer server(WithPages);
   grpc::ClientContext context;
   v1::ServerInfo info;
   ASSERT_TRUE(server.admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
@@ -88,7 +88,10 @@ TEST(Admin, ReflectionListsTheServices) {
 }
 
 TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
-  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  TestServer server([](server::Config& config) {
+    WithPages(config);
+    config.preparation_workers = 1;
+  });
   MakeGood(server);
   ExpectGood(server);
   ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
@@ -127,7 +130,7 @@ TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
 }
 
 TEST(HttpPort, StatusPageEscapesWhatClientsChose) {
-  TestServer server;
+  TestServer server(WithPages);
   MakeGood(server);
   Spmm(server.compute(), "<script>alert(1)</script>", 1, 1, {1.f});
   const std::string page = server.Page("/");
@@ -137,7 +140,7 @@ TEST(HttpPort, StatusPageEscapesWhatClientsChose) {
 }
 
 TEST(HttpPort, ProbesAndUnknownPages) {
-  TestServer server;
+  TestServer server(WithPages);
   EXPECT_EQ(server.Page("/healthz"), "alive\n");
   EXPECT_EQ(server.Page("/readyz"), "ready\n");
   std::string head;

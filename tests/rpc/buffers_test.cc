@@ -91,9 +91,9 @@ TEST(Buffers, BadInputIsRefusedInASentence) {
     EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << status.error_message();
     EXPECT_NE(status.error_message().find(word), std::string::npos) << status.error_message();
   };
-  refused(HeaderOfBuffer("x", 3, 2), bytes.substr(0, 20), "missing");
+  refused(HeaderOfBuffer("x", 3, 2), bytes.substr(0, 20), "[20, 24) of 24 never arrived");
   refused(HeaderOfBuffer("x", 3, 2), bytes + "more", "array");
-  refused(HeaderOfBuffer("x", 3, 0), {}, "cols");
+  refused(HeaderOfBuffer("x", 3, 0), {}, "0 columns");
   refused(HeaderOfBuffer("x", -3, 2), {}, "rows");
   refused(HeaderOfBuffer("x", 3, 2, 1), {}, "leading dimension");
   refused(HeaderOfBuffer("x", int64_t{1} << 62, int64_t{1} << 62), {}, "");

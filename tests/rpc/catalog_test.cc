@@ -213,7 +213,7 @@ TEST(Catalog, WatchFollowsANameUntilItIsDeleted) {
 }
 
 TEST(Catalog, AWatcherThatLeavesIsForgotten) {
-  TestServer server;
+  TestServer server(WithPages);
   MustUpload(server, "a", Band(5, 1));
   for (int i = 0; i < 20; ++i) {
     grpc::ClientContext context;

@@ -246,10 +246,11 @@ TEST(Compute, OneStreamCarriesManyRequests) {
   TestServer server;
   const Pattern pattern = Uniform(100, 100, 5, 15);
   MustUpload(server, "s", pattern);
+  const std::vector<float> b = FloatValues(100 * 16, 5);
+  Spmm(server.compute(), "s", 100, 16, b);  // lanes keep their workspace
   const int64_t before = server.engine().budget().used();
   grpc::ClientContext context;
   auto stream = server.compute().Spmm(&context);
-  const std::vector<float> b = FloatValues(100 * 16, 5);
   for (int round = 0; round < 20; ++round) {
     for (uint64_t id = 0; id < 16; ++id) stream->Write(SpmmStartOf(id, "s", 100, 16));
     for (uint64_t id = 16; id-- > 0;) WriteArray<v1::SpmmRequest>(*stream, id, 0, BytesOf(b), 900);

@@ -21,7 +21,7 @@ server::Config MinimalConfig() {
 }
 
 TEST(Start, SaysWhichAddressIsTaken) {
-  TestServer first;
+  TestServer first(WithPages);
   server::Config config = MinimalConfig();
   config.listen = {first.address()};
   auto second = server::Server::Start(config);
@@ -67,7 +67,7 @@ TEST(Start, ServesAllAddressesAndASocketLeftBehind) {
 }
 
 TEST(Drain, FinishesWhatIsInFlightAndRefusesWhatIsNew) {
-  TestServer server;
+  TestServer server(WithPages);
   MustUpload(server, "long", Rmat(14, 16, 7));
   grpc::ClientContext context;
   auto stream = server.compute().Spgemm(&context);

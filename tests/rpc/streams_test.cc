@@ -14,9 +14,9 @@ TEST(Streams, SixtyFourClientsAtOnce) {
   TestServer server;
   const Pattern pattern = Uniform(500, 400, 6, 1);
   MustUpload(server, "s", pattern);
-  const int64_t before = server.engine().budget().used();
   const std::vector<float> b = FloatValues(400 * 16, 2);
   const std::string expected = Spmm(server.compute(), "s", 400, 16, b).arrays.at(0);
+  const int64_t before = server.engine().budget().used();
   std::atomic<int> right = 0;
   std::vector<std::thread> clients;
   for (int client = 0; client < 64; ++client) {
@@ -71,7 +71,10 @@ TEST(Streams, ASlowReaderStallsItsOwnStreamAlone) {
   EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
   EXPECT_EQ(static_cast<int64_t>(answers[1].arrays.at(1).size()), 4 * answers[1].ends[0].nnz());
   EXPECT_EQ(answers[1].Values<int64_t>(0).back(), answers[1].ends[0].nnz());
-  EXPECT_TRUE(server.ComesBackTo(before));
+  // All but the lane's workspace, which it keeps.
+  EXPECT_TRUE(Eventually([&] {
+    return server.engine().budget().used() < before + (int64_t{16} << 20);
+  })) << server.engine().budget().used() - before;
 }
 
 TEST(Streams, SmallRequestsPassALongOneOnTheSameStream) {

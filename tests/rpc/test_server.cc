@@ -20,7 +20,7 @@ TestServer::TestServer(const std::function<void(server::Config&)>& adjust) {
   folder_ = mkdtemp(folder.data());
   server::Config config;
   config.listen = {"unix:" + folder_ + "/socket"};
-  config.metrics_listen = "127.0.0.1:0";
+  config.metrics_listen.clear();  // civetweb takes two seconds to stop
   config.host_memory_bytes = int64_t{1} << 30;
   config.preparation_memory_bytes = int64_t{256} << 20;
   config.preparation_workers = 0;
@@ -77,6 +77,8 @@ bool TestServer::ComesBackTo(int64_t bytes) {
   return Eventually(
       [&] { return engine().executor().in_flight() == 0 && engine().budget().used() == bytes; });
 }
+
+void WithPages(server::Config& config) { config.metrics_listen = "127.0.0.1:0"; }
 
 bool Eventually(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);

@@ -24,7 +24,7 @@ namespace sparsed::test {
 
 class TestServer {
  public:
-  /// In memory, one lane, no preparation, free ports; `adjust` may change that.
+  /// In memory, one lane, no preparation, no HTTP port; `adjust` may change that.
   explicit TestServer(const std::function<void(server::Config&)>& adjust = {});
   ~TestServer();
 
@@ -54,6 +54,9 @@ class TestServer {
   std::unique_ptr<v1::Buffers::Stub> buffers_;
   std::unique_ptr<v1::Admin::Stub> admin_;
 };
+
+/// For `adjust`: with the HTTP port.
+void WithPages(server::Config& config);
 
 /// Polls until `condition` holds; false after ten seconds.
 bool Eventually(const std::function<bool()>& condition);
