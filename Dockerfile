@@ -17,7 +17,7 @@ LABEL org.opencontainers.image.title="sparsed" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY deploy/packages.txt deploy/install-packages /tmp/deploy/
 RUN /tmp/deploy/install-packages runtime && rm -rf /tmp/deploy /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --home-dir /var/lib/sparsed --create-home sparsed
+    && useradd --uid 10001 --no-log-init --home-dir /var/lib/sparsed --create-home sparsed
 COPY --from=build /install/usr/local/bin/ /usr/local/bin/
 USER sparsed
 VOLUME /var/lib/sparsed
