@@ -1,10 +1,10 @@
 #include "kernels/array.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <limits>
 #include <new>
-
-#include <fmt/format.h>
 
 #include "absl/status/status.h"
 

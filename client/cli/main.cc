@@ -267,10 +267,13 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const bool json = std::any_of(
         argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
-    if (error.get_exit_code() != 0 && json) {
-      return Fail(json, "USAGE", error.what(), kWrongUse);
-    }
-    return app.exit(error) == 0 ? 0 : kWrongUse;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    const std::vector<std::string> unknown = app.remaining();
+    const std::string what = app.get_subcommands().empty() && !unknown.empty()
+                                 ? fmt::format("there is no command \"{}\"", unknown.front())
+                                 : std::string(error.what());
+    if (json) return Fail(json, "USAGE", what, kWrongUse);
+    return Fail(json, "USAGE", fmt::format("{}; see --help", what), kWrongUse);
   }
   return Run(invocation);
 }

@@ -37,21 +37,25 @@ absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, 
   options.colour =
       !json && (arguments.colour == "always" ||
                 (arguments.colour == "auto" && terminal && std::getenv("NO_COLOR") == nullptr));
-  const std::vector<std::string> lines = SpyPicture(*matrix, options);
+  const SpyDrawing drawing = SpyPicture(*matrix, options);
 
   Report report;
   report.json = {{"name", arguments.name},
                  {"rows", matrix->rows},
                  {"cols", matrix->cols},
                  {"nnz", matrix->nnz()},
-                 {"picture", lines}};
-  for (const std::string& line : lines) report.text += line + '\n';
-  const double cells = static_cast<double>(matrix->rows) * static_cast<double>(matrix->cols);
-  report.text += fmt::format(
-      "{}: {} x {}, {} nonzeros{}\n", arguments.name, Count(matrix->rows), Count(matrix->cols),
-      Count(matrix->nnz()),
-      cells > 0 ? fmt::format(" ({:.3g}%)", 100.0 * static_cast<double>(matrix->nnz()) / cells)
-                : "");
+                 {"picture", drawing.lines}};
+  for (const std::string& line : drawing.lines) report.text += line + '\n';
+  report.text += fmt::format("{}: {} x {}, {} nonzeros", arguments.name, Count(matrix->rows),
+                             Count(matrix->cols), Count(matrix->nnz()));
+  const double elements = static_cast<double>(matrix->rows) * static_cast<double>(matrix->cols);
+  if (elements > 0) {
+    report.text += fmt::format(" ({:.3g}%)", 100 * static_cast<double>(matrix->nnz()) / elements);
+  }
+  if (drawing.dot_threshold > 1) {
+    report.text += fmt::format("; a dot is {} or more", Count(drawing.dot_threshold));
+  }
+  report.text += '\n';
   return report;
 }
 

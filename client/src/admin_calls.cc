@@ -4,7 +4,8 @@
 #include "client/src/exchange.h"
 #include "sparsed/v1/admin.pb.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
                                const CallOptions& options) {
@@ -19,4 +20,5 @@ Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOp
                                        [](const v1::Stats& reply) { return FromProto(reply); });
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -5,10 +5,12 @@
 #include "client/src/connection.h"
 #include "sparsed/client.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
                                const CallOptions& options);
 Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options);
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -7,7 +7,8 @@
 
 #include "client/src/convert.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 template <typename View>
@@ -73,4 +74,5 @@ absl::Status CheckCsr(std::span<const int64_t> row_offsets, int64_t nnz_begin,
   return absl::OkStatus();
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

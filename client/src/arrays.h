@@ -12,7 +12,8 @@
 #include "proto/wire/coverage.h"
 #include "sparsed/types.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 /// INVALID_ARGUMENT, with `what` it is, if a size is negative, too large, or the pointer null.
 absl::StatusOr<StridedBytes> BytesOf(const DenseView& view, std::string_view what);
@@ -46,4 +47,5 @@ class IncomingArray {
 absl::Status CheckCsr(std::span<const int64_t> row_offsets, int64_t nnz_begin,
                       std::span<const int32_t> column_indices, int64_t cols);
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

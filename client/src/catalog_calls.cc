@@ -6,7 +6,8 @@
 #include "client/src/exchange.h"
 #include "sparsed/v1/catalog.pb.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 class WatchCall final : public Exchange {
@@ -89,4 +90,5 @@ Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std
                                                   false, request, nullptr);
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

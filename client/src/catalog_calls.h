@@ -8,7 +8,8 @@
 #include "client/src/connection.h"
 #include "sparsed/client.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 /// `handle` is what the call brings.
 Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const Matrix& handle,
@@ -27,4 +28,5 @@ Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& co
 Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
                         const CallOptions& options);
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

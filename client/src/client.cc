@@ -9,7 +9,8 @@
 #include "client/src/connection.h"
 #include "client/src/dense_transfer.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
   absl::StatusOr<std::shared_ptr<Connection>> connection = Connection::Open(address, options);
@@ -106,4 +107,5 @@ Call<void> DenseMatrix::DeleteAsync(const CallOptions& options) const {
   return client::DeleteDense(connection_, name_, options);
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -10,7 +10,8 @@
 #include "client/src/convert.h"
 #include "client/src/dense_call.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 template <typename View>
@@ -152,4 +153,5 @@ Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const s
                                        std::move(start), options);
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

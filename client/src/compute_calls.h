@@ -7,7 +7,8 @@
 #include "client/src/connection.h"
 #include "sparsed/client.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
@@ -25,4 +26,5 @@ Call<SpgemmResult> SpgemmKeep(const std::shared_ptr<Connection>& connection,
                               const std::string& name, const SpgemmKeepOptions& keep,
                               const CallOptions& options);
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

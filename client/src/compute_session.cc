@@ -7,7 +7,8 @@
 
 #include "client/src/dense_call.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 bool ComputeSession::Add(const std::shared_ptr<DenseCall>& call) {
   uint64_t id = 0;
@@ -136,4 +137,5 @@ void ComputeSession::Abort(uint64_t id, absl::Status status) {
   call->AttemptOver(std::move(status));
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -13,7 +13,8 @@
 #include "proto/wire/chunk_codec.h"
 #include "sparsed/v1/compute.pb.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 class DenseCall;
 
@@ -60,4 +61,5 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   std::deque<std::shared_ptr<DenseCall>> waiting_;
 };
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

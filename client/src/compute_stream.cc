@@ -6,7 +6,8 @@
 #include "client/src/connection.h"
 #include "client/src/dense_call.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 ComputeStream::~ComputeStream() {
   if (!session_) return;
@@ -32,4 +33,5 @@ void ComputeStream::Submit(const std::shared_ptr<DenseCall>& call) {
   }
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -10,7 +10,8 @@
 
 #include "absl/status/status.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 class ComputeSession;
 class Connection;
@@ -36,4 +37,5 @@ class ComputeStream {
   std::shared_ptr<ComputeSession> session_;
 };
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -9,7 +9,8 @@
 
 #include "client/src/admin_calls.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 /// Replies that are not chunks: a long list of matrices with all that was tried on them.
@@ -58,4 +59,5 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
   return connection;
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -11,7 +11,8 @@
 #include "client/src/compute_stream.h"
 #include "sparsed/client.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 class Connection {
  public:
@@ -43,4 +44,5 @@ class Connection {
   ComputeStream sddmm_;
 };
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -2,7 +2,8 @@
 
 #include <chrono>
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 std::chrono::system_clock::time_point FromUnixNs(int64_t ns) {
@@ -142,4 +143,5 @@ Stats FromProto(const v1::Stats& proto) {
   return stats;
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -10,7 +10,8 @@
 #include "sparsed/v1/catalog.pb.h"
 #include "sparsed/v1/compute.pb.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 constexpr size_t SizeOf(ValueType type) { return type == ValueType::kF32 ? 4 : 8; }
 v1::ElementType ToProto(ValueType type);
@@ -26,4 +27,5 @@ DenseInfo FromProto(const v1::BufferInfo& info);
 ServerInfo FromProto(const v1::ServerInfo& info);
 Stats FromProto(const v1::Stats& stats);
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

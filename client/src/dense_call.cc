@@ -9,7 +9,8 @@
 #include "client/src/compute_session.h"
 #include "client/src/convert.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 void DenseCall::StartAttempt() {
   {
@@ -131,4 +132,5 @@ void DenseCall::Deliver(absl::Status status) {
   }
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

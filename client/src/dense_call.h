@@ -15,7 +15,8 @@
 #include "proto/wire/coverage.h"
 #include "sparsed/v1/compute.pb.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 class ComputeSession;
 
@@ -76,4 +77,5 @@ class DenseCall final : public RemoteCall {
   ComputeResult result_;
 };
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

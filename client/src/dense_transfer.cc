@@ -9,7 +9,8 @@
 #include "client/src/exchange.h"
 #include "sparsed/v1/buffers.pb.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 class PutCall final : public Exchange {
@@ -222,4 +223,5 @@ Call<void> DeleteDense(const std::shared_ptr<Connection>& connection, const std:
                                                   false, request, nullptr);
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -9,7 +9,8 @@
 #include "client/src/connection.h"
 #include "sparsed/client.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 /// `handle` is what the call brings; a view without data makes zeros.
 Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const DenseMatrix& handle,
@@ -22,4 +23,5 @@ Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connec
 Call<void> DeleteDense(const std::shared_ptr<Connection>& connection, const std::string& name,
                        const CallOptions& options);
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -2,7 +2,8 @@
 
 #include <utility>
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 std::shared_ptr<Stream> Exchange::stream() const {
   const std::lock_guard lock(mutex_);
@@ -53,4 +54,5 @@ absl::Status ParseReply(const grpc::ByteBuffer& bytes, google::protobuf::Message
   return absl::InternalError("the server's reply is malformed");
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

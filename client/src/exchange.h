@@ -13,7 +13,8 @@
 #include "client/src/stream.h"
 #include "proto/wire/chunk_codec.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 class Exchange : public RemoteCall, public Stream::Handler {
  protected:
@@ -109,4 +110,5 @@ Call<T> LaunchUnary(const std::shared_ptr<Connection>& connection, const std::st
   return Launch<T>(connection, call, std::move(state));
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -6,7 +6,8 @@
 #include "client/src/connection.h"
 #include "sparsed/client.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 template <typename T>
@@ -135,4 +136,5 @@ Call<SpgemmResult> Matrix::SpgemmKeepAsync(const Matrix& right, const std::strin
   return client::SpgemmKeep(connection_, name_, right.name_, name, keep, options);
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

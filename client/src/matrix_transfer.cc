@@ -13,7 +13,8 @@
 #include "client/src/exchange.h"
 #include "sparsed/v1/catalog.pb.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 class UploadCall final : public Exchange {
@@ -288,4 +289,5 @@ Call<CsrMatrix> Download(const std::shared_ptr<Connection>& connection, const st
   return Launch<CsrMatrix>(connection, call, std::move(state));
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

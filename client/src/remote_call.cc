@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 using std::chrono::system_clock;
@@ -164,4 +165,5 @@ void RemoteCall::DeliverOnce() {
   if (self) Deliver(final_);
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

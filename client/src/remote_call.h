@@ -14,7 +14,8 @@
 #include "sparsed/call.h"
 #include "sparsed/client.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 /// Keeps itself from Start() until its result is delivered. Thread-safe.
 class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
@@ -103,4 +104,5 @@ Call<T> Refused(absl::Status status) {
   return Call<T>(std::move(state), [] {});
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

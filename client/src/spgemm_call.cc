@@ -14,7 +14,8 @@
 #include "client/src/exchange.h"
 #include "sparsed/v1/compute.pb.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 namespace {
 
 constexpr uint64_t kRequestId = 1;
@@ -265,4 +266,5 @@ Call<SpgemmResult> SpgemmKeep(const std::shared_ptr<Connection>& connection,
   return LaunchSpgemm(connection, std::move(start), nullptr, options);
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

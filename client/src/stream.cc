@@ -6,7 +6,8 @@
 
 #include "proto/wire/chunk_codec.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -187,4 +188,5 @@ grpc::ByteBuffer Stream::NextChunkLocked() {
   return chunk;
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

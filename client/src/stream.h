@@ -16,7 +16,8 @@
 #include "absl/status/status.h"
 #include "client/src/strided_bytes.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 /// An array that leaves in chunks, straight from the caller's memory.
 struct OutgoingArray {
@@ -105,4 +106,5 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
 /// The same code, the same sentence.
 absl::Status FromGrpc(const grpc::Status& status);
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

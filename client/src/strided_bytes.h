@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstring>
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 class StridedBytes {
  public:
@@ -62,4 +63,5 @@ class StridedBytes {
   size_t size_ = 0;
 };
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -1,6 +1,7 @@
 #include "sparsed/types.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 const char* Name(ValueType type) { return type == ValueType::kF32 ? "f32" : "f64"; }
 
@@ -50,4 +51,5 @@ const char* Name(MatrixState state) {
   return "unknown";
 }
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -14,7 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 /// What a call that brings a T ends with.
 template <typename T>
@@ -136,4 +137,5 @@ class [[nodiscard]] Call {
   std::function<void()> cancel_;
 };
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -25,7 +25,8 @@
 #include "sparsed/call.h"
 #include "sparsed/types.h"
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 class Connection;
 
@@ -264,4 +265,5 @@ class Client {
   std::shared_ptr<Connection> connection_;
 };
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed

@@ -12,7 +12,8 @@
 #include <variant>
 #include <vector>
 
-namespace sparsed::inline client {
+namespace sparsed {
+inline namespace client {
 
 /// Type of a matrix's values and of the dense matrices that it meets. IEEE 754.
 enum class ValueType : uint8_t { kF32, kF64 };
@@ -255,4 +256,5 @@ struct Stats {
   double device_busy_seconds = 0;
 };
 
-}  // namespace sparsed::inline client
+}  // namespace client
+}  // namespace sparsed
