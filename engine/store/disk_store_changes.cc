@@ -1,6 +1,7 @@
 // The changes that DiskStore makes: blobs first, then a transaction, then what it left unused goes.
 #include <fmt/format.h>
 
+#include <array>
 #include <optional>
 #include <utility>
 

@@ -216,7 +216,10 @@ class Posix final : public FileSystem {
     const Descriptor fd(
         Uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
     if (!fd.valid()) return ErrnoStatus(errno, "open the directory", path);
-    if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, "sync the directory", path);
+    // EINVAL: some network and FUSE file systems have nothing to sync in a directory.
+    if (::fsync(fd.get()) != 0 && errno != EINVAL) {
+      return ErrnoStatus(errno, "sync the directory", path);
+    }
     return absl::OkStatus();
   }
 
