@@ -64,7 +64,23 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
         nullptr, 0,
         fmt::format("{} not tried: {}", candidate.recipe, std::string(built.status().message()))};
   }
+  // Looked at now: if it loses its trial it is dropped.
+  if (built->layout != nullptr) {
+    if (absl::Status status = LookForTiles(*built->layout); !status.ok()) return status;
+  }
   return built_[candidate.recipe] = *std::move(built);
+}
+
+absl::Status LayoutBuilder::LookForTiles(const Layout& layout) {
+  const bool clustered =
+      layout.kind == kCsr && !layout.transposed && !ViewCsr(layout).row_order.empty();
+  if (!clustered || clustered_ratio_) return absl::OkStatus();
+  const absl::StatusOr<double> ratio =
+      ClusteredTileRatio(ViewCsr(*csr_), ViewCsr(layout), context_);
+  if (absl::IsCancelled(ratio.status())) return ratio.status();
+  // Without memory to look, tiles are not tried.
+  if (ratio.ok()) clustered_ratio_ = *ratio;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& text) {
@@ -103,18 +119,9 @@ absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(
     return std::optional<std::string>("it was slower for another class");
   }
   if (!candidate.needs_clustered_tiles) return std::optional<std::string>();
-  if (!clustered_ratio_) {
-    for (const auto& [recipe, built] : built_) {
-      // The candidate begins with the clustering that this layout is.
-      if (built.layout == nullptr || built.layout->kind != kCsr ||
-          !candidate.recipe.starts_with(recipe)) {
-        continue;
-      }
-      absl::StatusOr<double> ratio =
-          ClusteredTileRatio(ViewCsr(*csr_), ViewCsr(*built.layout), context_);
-      if (absl::IsCancelled(ratio.status())) return ratio.status();
-      if (ratio.ok()) clustered_ratio_ = *ratio;
-    }
+  // The clustering that the candidate begins with may be the pattern's from an earlier job.
+  for (const Pattern::BuiltEntry& entry : pattern_.Layouts()) {
+    if (absl::Status status = LookForTiles(*entry.layout); !status.ok()) return status;
   }
   if (!clustered_ratio_) return std::optional<std::string>("rows were not clustered");
   if (*clustered_ratio_ < kWorthTiling) {

@@ -48,6 +48,8 @@ class LayoutBuilder {
   /// Why building it for this class would be in vain, if it would.
   absl::StatusOr<std::optional<std::string>> Futile(const Candidate& candidate,
                                                     const ProblemClass& problem_class);
+  /// Measures the dense tiles that a clustered order of rows would have, if the layout is one.
+  absl::Status LookForTiles(const Layout& layout);
   bool WasSlower(const std::string& recipe, const ProblemClass& problem_class) const;
 
   const Pattern& pattern_;

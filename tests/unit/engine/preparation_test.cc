@@ -1,0 +1,595 @@
+// Preparations from the upload to the plan, over a catalog and lanes that really run.
+#include "engine/preparation/preparation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "engine/execution/executor.h"
+#include "engine/planning/candidates.h"
+#include "kernels/recipe.h"
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kK = 32;
+
+ProblemClass Class(Operation operation, bool transposed = false, int64_t k = kK) {
+  return ClassOf({operation, transposed, ElementType::kF32, k, DeviceKind::kCpu});
+}
+
+/// Remembers what the engine reports.
+class Listener final : public Observer {
+ public:
+  void OnPreparationStage(std::string_view stage, double seconds) override {
+    EXPECT_GE(seconds, 0);
+    std::lock_guard lock(mutex_);
+    ++stages_[std::string(stage)];
+  }
+  void OnPreparationEnd(std::string_view state) override {
+    std::lock_guard lock(mutex_);
+    ++ends_[std::string(state)];
+  }
+  void OnDamage(std::string_view) override { ++damaged; }
+
+  int stages(const std::string& stage) {
+    std::lock_guard lock(mutex_);
+    return stages_[stage];
+  }
+  int ends(const std::string& state) {
+    std::lock_guard lock(mutex_);
+    return ends_[state];
+  }
+  std::atomic<int> damaged = 0;
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int> stages_, ends_;
+};
+
+PreparationOptions Quick() {
+  PreparationOptions options;
+  options.default_classes = {Class(Operation::kSpmm)};
+  options.trial_budget_ms = 20;
+  return options;
+}
+
+struct Site : Rooms {
+  explicit Site(const std::string& directory = "", const PreparationOptions& options = Quick(),
+                int64_t memory = kPlenty, int64_t preparation_memory = kPlenty)
+      : Rooms(directory, memory, preparation_memory),
+        executor(ExecutorOptions(), catalog, dense, budget, listener),
+        preparation(options, catalog, *store, budget, executor, listener) {
+    catalog.on_published = [this](MatrixLease matrix, const std::vector<ProblemClass>& classes) {
+      preparation.Prepare(std::move(matrix), classes);
+    };
+    catalog.on_pattern_gone = [this](const std::shared_ptr<Pattern>& pattern) {
+      preparation.Forget(pattern);
+    };
+    preparation.Restore(contents);
+    contents = StoreContents();
+  }
+  ~Site() { executor.Close(); }
+
+  bool Idle() {
+    return Eventually([this] { return preparation.pending() == 0; });
+  }
+
+  Listener listener;
+  Executor executor;
+  Preparation preparation;
+};
+
+/// Occupies the lane, so that trials wait.
+class BusyLane {
+ public:
+  explicit BusyLane(Executor& executor) {
+    thread_ = std::thread([this, &executor] {
+      EXPECT_TRUE(executor
+                      .RunIdle(
+                          [this](int) {
+                            std::unique_lock lock(mutex_);
+                            running_ = true;
+                            changed_.notify_all();
+                            changed_.wait(lock, [this] { return free_; });
+                          },
+                          nullptr)
+                      .ok());
+    });
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return running_; });
+  }
+  void Free() {
+    {
+      std::lock_guard lock(mutex_);
+      free_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  ~BusyLane() { Free(); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool running_ = false, free_ = false;
+  std::thread thread_;
+};
+
+test::Pattern Clusters() { return test::ShuffledClusters(60, 32, 4096, 64, 16, 1, 3); }
+
+std::vector<std::string> Tried(const Pattern& pattern) {
+  std::vector<std::string> recipes;
+  for (const Measurement& m : pattern.measurements()) recipes.push_back(m.recipe);
+  return recipes;
+}
+
+/// What must hold of a pattern however its trials ended.
+void CheckConsistent(Site& site, Pattern& pattern) {
+  std::set<std::string> used;
+  for (const auto& active : pattern.plans().List()) {
+    const Plan& plan = active->plan;
+    EXPECT_NE(plan.kernel, "");
+    EXPECT_NE(plan.reason, "");
+    if (plan.recipe == "csr") {
+      EXPECT_EQ(active->layout, nullptr);
+      continue;
+    }
+    used.insert(plan.recipe);
+    EXPECT_EQ(active->layout, pattern.FindLayout(plan.recipe));
+    EXPECT_LT(plan.plan_ms * 1.03, plan.baseline_ms);
+    for (const MatrixLease& matrix : site.catalog.MatricesOf(pattern)) {
+      EXPECT_EQ(matrix->LayoutValueBytes(plan.recipe), active->layout->value_slots * 4);
+    }
+  }
+  for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
+    EXPECT_TRUE(used.contains(entry.layout->recipe)) << "kept for nobody";
+  }
+  EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
+}
+
+TEST(Preparation, TriesReorderingOnShuffledClusters) {
+  Site site;
+  // Enough clusters that few rows of a panel happen to be alike before they are reordered.
+  auto matrix = SendMatrix(site.catalog, "m", test::ShuffledClusters(600, 16, 65536, 24, 12, 1, 3));
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  ASSERT_TRUE(site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const PreparationStatus status = pattern.status();
+  EXPECT_EQ(status.state, PreparationState::kReady) << status.detail;
+  EXPECT_THAT(status.detail, HasSubstr("spmm f32 k<=32 cpu"));
+  EXPECT_GT(status.seconds, 0);
+  const PlanTable::Found found = pattern.plans().Find(Class(Operation::kSpmm));
+  ASSERT_TRUE(found.exact);
+  EXPECT_GT(found.plan->plan.baseline_ms, 0);
+  const std::vector<std::string> tried = Tried(pattern);
+  EXPECT_THAT(tried, Contains("csr"));
+  EXPECT_THAT(tried, Contains(HasSubstr("lsh_cluster(")));
+  EXPECT_THAT(tried, Contains(HasSubstr("> aspt(")));
+  CheckConsistent(site, pattern);
+  for (const char* stage : {"features", "lsh_cluster", "aspt", "trial", "store"}) {
+    EXPECT_GT(site.listener.stages(stage), 0) << stage;
+  }
+  EXPECT_EQ(site.listener.ends("ready"), 1);
+}
+
+TEST(Preparation, KeepsPlainCsrWhereNothingIsGained) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", test::Uniform(500, 500, 10, 1));
+  ASSERT_TRUE(matrix.ok());
+  ASSERT_TRUE(site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.status().detail, HasSubstr("plain CSR is kept"));
+  const auto plans = pattern.plans().List();
+  ASSERT_EQ(plans.size(), 1u);
+  EXPECT_EQ(plans[0]->plan.recipe, "csr");
+  EXPECT_GT(plans[0]->plan.plan_ms, 0);
+  EXPECT_THAT(Tried(pattern), ElementsAre("csr"));
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, OddMatrices) {
+  Site site;
+  const std::vector<test::Pattern> patterns = {
+      test::FromCoordinates(0, 0, {}),       test::FromCoordinates(0, 5, {}),
+      test::FromCoordinates(5, 0, {}),       test::FromCoordinates(7, 9, {}),
+      test::FromCoordinates(1, 1, {{0, 0}}), test::Uniform(1, 20000, 15000, 3),
+      test::Uniform(20000, 1, 1, 3)};
+  const std::vector<ProblemClass> classes = {Class(Operation::kSpmm), Class(Operation::kSpmm, true),
+                                             Class(Operation::kSddmm), Class(Operation::kSpgemm)};
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    UploadHeader header = HeaderOf(std::to_string(i), patterns[i]);
+    header.expected = classes;
+    ASSERT_TRUE(Send(site.catalog, header, patterns[i].row_offsets, patterns[i].column_indices,
+                     FloatsOf(patterns[i]))
+                    .ok());
+  }
+  ASSERT_TRUE(site.Idle());
+  for (const MatrixLease& matrix : site.catalog.All()) {
+    EXPECT_EQ(matrix->pattern()->status().state, PreparationState::kReady) << matrix->name();
+    EXPECT_EQ(matrix->pattern()->plans().List().size(), 4u) << matrix->name();
+    CheckConsistent(site, *matrix->pattern());
+  }
+}
+
+TEST(Preparation, TransposedClassesTryTheTransposedLayout) {
+  Site site;
+  const test::Pattern s = test::Uniform(2000, 3000, 10, 1);
+  UploadHeader header = HeaderOf("m", s);
+  header.expected = {Class(Operation::kSpmm, true)};
+  auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+  ASSERT_TRUE(matrix.ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_THAT(Tried(*(*matrix)->pattern()), Contains("transpose"));
+  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Class(Operation::kSpmm, true)).exact);
+  CheckConsistent(site, *(*matrix)->pattern());
+}
+
+TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok());
+  ASSERT_TRUE(site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const Problem problem{Operation::kSddmm, false, ElementType::kF32, 20, DeviceKind::kCpu};
+  {
+    BusyLane busy(site.executor);
+    for (int i = 0; i < 100; ++i) site.preparation.RequestTrial(*matrix, problem);
+    EXPECT_EQ(site.preparation.pending(), 1);
+    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << "what is there stays usable";
+  }
+  ASSERT_TRUE(site.Idle());
+  EXPECT_TRUE(pattern.plans().Find(ClassOf(problem)).exact);
+  site.preparation.RequestTrial(*matrix, problem);
+  EXPECT_EQ(site.preparation.pending(), 0);
+  EXPECT_EQ(site.listener.ends("ready"), 2);
+  EXPECT_THAT(pattern.status().detail, HasSubstr("sddmm f32 k<=32 cpu"));
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, QueriesSeeOldOrNewPlansAllTheTime) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok());
+  std::atomic<bool> done = false;
+  std::thread reader([&] {
+    while (!done) {
+      const PlanTable::Found found = (*matrix)->pattern()->plans().Find(Class(Operation::kSpmm));
+      if (found.plan == nullptr || found.plan->layout == nullptr) continue;
+      EXPECT_GT((*matrix)->LayoutValueBytes(found.plan->plan.recipe), 0);
+    }
+  });
+  EXPECT_TRUE(site.Idle());
+  done = true;
+  reader.join();
+}
+
+TEST(Preparation, StatesComeInOrder) {
+  Site site;
+  std::vector<std::string> states, stages;
+  std::mutex mutex;
+  auto lane = std::make_unique<BusyLane>(site.executor);
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok());
+  const int64_t id = (*matrix)->pattern()->Watch([&](const PreparationStatus& status) {
+    std::lock_guard lock(mutex);
+    const std::string state(Name(status.state));
+    if (states.empty() || states.back() != state) states.push_back(state);
+    if (!status.stage.empty() && (stages.empty() || stages.back() != status.stage)) {
+      stages.push_back(status.stage);
+    }
+  });
+  lane.reset();
+  ASSERT_TRUE(site.Idle());
+  (*matrix)->pattern()->Unwatch(id);
+  EXPECT_EQ(states.back(), "READY");
+  if (states.front() == "QUEUED") states.erase(states.begin());
+  EXPECT_THAT(states, ElementsAre("PREPARING", "READY"));
+  EXPECT_THAT(stages, Contains("trial"));
+}
+
+TEST(Preparation, AnotherMatrixOfThePatternSharesWhatIsThere) {
+  Site site;
+  auto a = SendMatrix(site.catalog, "a", Clusters(), 1);
+  ASSERT_TRUE(a.ok() && site.Idle());
+  auto b = SendMatrix(site.catalog, "b", Clusters(), 2);
+  ASSERT_TRUE(b.ok());
+  EXPECT_EQ(site.preparation.pending(), 0);
+  EXPECT_EQ((*b)->pattern()->status().state, PreparationState::kReady);
+  CheckConsistent(site, *(*b)->pattern());
+}
+
+TEST(Preparation, DeletingTheLastMatrixCancelsIt) {
+  Site site;
+  {
+    BusyLane busy(site.executor);
+    ASSERT_TRUE(SendMatrix(site.catalog, "running", Clusters()).ok());
+    ASSERT_TRUE(SendMatrix(site.catalog, "waiting", test::Uniform(3000, 3000, 10, 1)).ok());
+    EXPECT_EQ(site.preparation.pending(), 2);
+    ASSERT_TRUE(site.catalog.Delete("t", "waiting").ok());
+    EXPECT_EQ(site.preparation.pending(), 1);
+    ASSERT_TRUE(site.catalog.Delete("t", "running").ok());
+    // It ends although the lane never becomes free.
+    EXPECT_TRUE(site.Idle());
+  }
+  EXPECT_EQ(site.listener.ends("cancelled"), 2);
+  EXPECT_TRUE(Eventually([&] { return site.budget.used() == 0; })) << site.budget.used();
+}
+
+TEST(Preparation, ADeletedPatternThatComesBackIsPrepared) {
+  Site site;
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(SendMatrix(site.catalog, "m", Clusters()).ok());
+    ASSERT_TRUE(site.catalog.Delete("t", "m").ok());
+  }
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_EQ((*matrix)->pattern()->plans().List().size(), 1u);
+}
+
+TEST(Preparation, TooLittleMemoryIsNotedAndPlainCsrKept) {
+  Site site("", Quick(), kPlenty, /*preparation_memory=*/4096);
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.status().detail, HasSubstr("plain CSR is kept"));
+  EXPECT_THAT(pattern.status().detail, HasSubstr("preparation"));
+  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).exact);
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, ANarrowerTrialWhenMemoryIsShort) {
+  // Operands of K = 32 take 770 kB; layouts and scratch find no room beside those of K = 16.
+  Site site("", Quick(), kPlenty, /*preparation_memory=*/500'000);
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.status().detail, HasSubstr("was tried at K = 16 for want of memory"));
+  ASSERT_FALSE(pattern.measurements().empty());
+  EXPECT_EQ(pattern.measurements()[0].k, 16);
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, SwitchedOff) {
+  PreparationOptions options = Quick();
+  options.enabled = false;
+  Site site("", options);
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok());
+  EXPECT_EQ(site.preparation.pending(), 0);
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_THAT((*matrix)->pattern()->status().detail, HasSubstr("switched off"));
+  site.preparation.RequestTrial(*matrix, {Operation::kSddmm, false, ElementType::kF32, 8});
+  EXPECT_EQ(site.preparation.pending(), 0);
+}
+
+TEST(Preparation, AFullQueueDropsTheLeastImportant) {
+  PreparationOptions options = Quick();
+  options.max_queued = 2;
+  Site site("", options);
+  auto lane = std::make_unique<BusyLane>(site.executor);
+  std::vector<MatrixLease> matrices;
+  for (int i = 0; i < 5; ++i) {
+    auto matrix = SendMatrix(site.catalog, std::to_string(i), test::Uniform(400, 400, 30, i));
+    ASSERT_TRUE(matrix.ok());
+    matrices.push_back(*matrix);
+    // The first is under way before the others queue up.
+    if (i == 0) {
+      ASSERT_TRUE(Eventually(
+          [&] { return matrices[0]->pattern()->status().state == PreparationState::kPreparing; }));
+    }
+  }
+  EXPECT_EQ(site.preparation.pending(), 3);
+  for (int i : {3, 4}) {
+    EXPECT_EQ(matrices[i]->pattern()->status().state, PreparationState::kFailed);
+    EXPECT_THAT(matrices[i]->pattern()->status().detail, HasSubstr("2 preparations are waiting"));
+  }
+  lane.reset();
+  ASSERT_TRUE(site.Idle());
+  for (int i : {0, 1, 2}) {
+    EXPECT_EQ(matrices[i]->pattern()->status().state, PreparationState::kReady);
+  }
+}
+
+TEST(Preparation, UploadsComeBeforeTrials) {
+  Site site;
+  auto first = SendMatrix(site.catalog, "first", test::Uniform(400, 400, 30, 1));
+  auto second = SendMatrix(site.catalog, "second", test::Uniform(400, 400, 30, 2));
+  ASSERT_TRUE(first.ok() && second.ok() && site.Idle());
+  std::vector<std::string> order;
+  std::mutex mutex;
+  const auto watch = [&](const MatrixLease& matrix) {
+    matrix->pattern()->Watch([&, name = matrix->name()](const PreparationStatus& status) {
+      std::lock_guard lock(mutex);
+      if (status.stage == "trial" && !::testing::Value(order, Contains(name))) {
+        order.push_back(name);
+      }
+    });
+  };
+  {
+    BusyLane busy(site.executor);
+    // Occupies the worker.
+    site.preparation.RequestTrial(*first, {Operation::kSddmm, false, ElementType::kF32, 8});
+    ASSERT_TRUE(Eventually([&] { return (*first)->pattern()->status().stage == "trial"; }));
+    watch(*second);
+    site.preparation.RequestTrial(*second, {Operation::kSddmm, false, ElementType::kF32, 8});
+    auto third = SendMatrix(site.catalog, "third", test::Uniform(400, 400, 30, 3));
+    ASSERT_TRUE(third.ok());
+    watch(*third);
+  }
+  ASSERT_TRUE(site.Idle());
+  EXPECT_THAT(order, ElementsAre("third", "second"));
+}
+
+std::map<std::string, std::string> PlansOf(const Pattern& pattern) {
+  std::map<std::string, std::string> plans;
+  for (const auto& active : pattern.plans().List()) {
+    plans[ToString(active->plan.problem_class)] = active->plan.ToString();
+  }
+  return plans;
+}
+
+/// Finishes the preparation of the clusters with a plan that needs a layout, whatever a trial on
+/// this machine would say.
+void StoreLayoutPlan(const std::string& directory, const std::string& recipe) {
+  Site site(directory);
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  const std::string& hash = (*matrix)->pattern()->hash();
+  BuildContext context;
+  context.memory = &HeapMemory();
+  auto csr = (*matrix)->pattern()->Csr();
+  auto built = BuildLayout(ParseRecipe(recipe).value(), ViewCsr(**csr), context);
+  ASSERT_TRUE(built.ok() && !built->skipped) << built.status();
+  ASSERT_TRUE(site.store->PutLayout(hash, built->layout, 0.25).ok());
+  const Problem problem{Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu};
+  const PlanRecord plan{hash,
+                        ToString(ClassOf(problem)),
+                        built->layout.recipe,
+                        std::string(KernelsFor(problem, built->layout).front()),
+                        2.0,
+                        1.0,
+                        "2.00x over plain CSR"};
+  ASSERT_TRUE(site.store->PutPlans({&plan, 1}).ok());
+}
+
+TEST(Restart, BringsBackPlansWithoutBuilding) {
+  TemporaryDirectory directory;
+  StoreLayoutPlan(directory.path(), "lsh_cluster > aspt");
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_NE(pattern.status().detail, "");
+  const auto found = pattern.plans().Find(Class(Operation::kSpmm));
+  ASSERT_TRUE(found.exact);
+  EXPECT_THAT(found.plan->plan.recipe, HasSubstr("> aspt("));
+  EXPECT_NE(found.plan->layout, nullptr);
+  EXPECT_EQ(pattern.Layouts().at(0).build_seconds, 0.25);
+  EXPECT_FALSE(pattern.measurements().empty());
+  EXPECT_EQ(site.listener.stages("lsh_cluster"), 0);
+  EXPECT_EQ(site.listener.stages("trial"), 0);
+  EXPECT_EQ(site.listener.stages("restore"), 1);
+  CheckConsistent(site, pattern);
+}
+
+TEST(Restart, BringsBackWhateverATrialChose) {
+  TemporaryDirectory directory;
+  std::map<std::string, std::string> before;
+  {
+    Site site(directory.path());
+    UploadHeader header = HeaderOf("m", Clusters());
+    header.expected = {Class(Operation::kSpmm), Class(Operation::kSpmm, true),
+                       Class(Operation::kSddmm)};
+    const test::Pattern s = Clusters();
+    auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    before = PlansOf(*(*matrix)->pattern());
+    EXPECT_EQ(before.size(), 3u);
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  EXPECT_EQ(PlansOf(*(*matrix)->pattern()), before);
+  EXPECT_EQ(site.listener.stages("trial"), 0);
+  CheckConsistent(site, *(*matrix)->pattern());
+}
+
+TEST(Restart, BuildsADamagedLayoutAgain) {
+  TemporaryDirectory directory;
+  StoreLayoutPlan(directory.path(), "lsh_cluster");
+  {
+    // Damages every array of the layout, through the store's own idea of where they are.
+    std::set<std::filesystem::path> others;
+    Rooms rooms(directory.path());
+    ASSERT_EQ(rooms.contents.layouts.size(), 1u);
+    EXPECT_EQ(rooms.contents.layouts[0].arrays.size(), 4u);
+  }
+  int damaged = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
+    // Row orders (i32, 1920 rows) exist in layouts alone.
+    if (!entry.is_regular_file() || entry.file_size() < 7680 || entry.file_size() > 9000) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
+    file.put('\x7f');
+    file.put('\x7f');
+    ++damaged;
+  }
+  ASSERT_EQ(damaged, 1);
+  for (const int round : {0, 1}) {
+    Site site(directory.path());
+    auto matrix = site.catalog.Find("t", "m");
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    Pattern& pattern = *(*matrix)->pattern();
+    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+    EXPECT_EQ(PlansOf(pattern).size(), 1u);
+    EXPECT_THAT(PlansOf(pattern).begin()->second, HasSubstr("lsh_cluster"));
+    EXPECT_EQ(site.listener.damaged, round == 0 ? 1 : 0);
+    EXPECT_EQ(site.listener.stages("lsh_cluster"), round == 0 ? 1 : 0);
+    EXPECT_EQ(site.listener.stages("trial"), 0);
+    CheckConsistent(site, pattern);
+  }
+}
+
+TEST(Restart, PreparesWhatWasNotFinished) {
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    BusyLane busy(site.executor);
+    ASSERT_TRUE(SendMatrix(site.catalog, "m", Clusters()).ok());
+    // The server ends in the middle.
+    std::thread closing([&] { site.executor.Close(); });
+    EXPECT_TRUE(site.Idle());
+    busy.Free();
+    closing.join();
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).exact);
+  EXPECT_GT(site.listener.stages("trial"), 0);
+}
+
+TEST(Restart, FailsInWordsWhenThePatternIsDamaged) {
+  TemporaryDirectory directory;
+  {
+    Rooms rooms(directory.path());
+    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", Clusters()).ok());
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
+    if (!entry.is_regular_file() || entry.path().string().find("catalog") != std::string::npos) {
+      continue;
+    }
+    if (entry.file_size() < 10'000) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
+    file.put('\x7f');
+    file.put('\x7f');
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kFailed);
+  EXPECT_THAT((*matrix)->pattern()->status().detail, HasSubstr("row_offsets"));
+  EXPECT_EQ(site.listener.ends("failed"), 1);
+}
+
+}  // namespace
+}  // namespace sparsed::engine
