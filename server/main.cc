@@ -43,14 +43,14 @@ void LogStart(const Config& config, Server& server) {
 }
 
 int Run(const Config& config) {
-  StartLog(config.log_level, config.log_format);
-  gpr_set_log_function(LogGrpc);
   // Before any other thread starts, so that all inherit it and only sigwait sees them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  StartLog(config.log_level, config.log_format);
+  gpr_set_log_function(LogGrpc);
 
   auto server = Server::Start(config);
   if (!server.ok()) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <variant>
 
 #include "engine/execution/call.h"
@@ -43,6 +44,8 @@ class ComputeRequest final : public engine::ResultSink {
   const std::shared_ptr<engine::Call>& call() const { return call_; }
   void set_call(std::shared_ptr<engine::Call> call) { call_ = std::move(call); }
 
+  /// The matrix that an OK end means was made; empty: none.
+  std::string publishes;
   /// All operand bytes are here.
   bool submitted = false;
   /// The call was told to fail: its remaining chunks are not wanted.

@@ -162,13 +162,16 @@ void ComputeStream::Start(ComputeStart start) {
     requests_.emplace(start.request_id, request);
   }
   CountHeld(service_.engine, *start.spec, request->record());
+  if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&*start.spec)) {
+    request->publishes = spgemm->keep_as;
+  }
   absl::StatusOr<std::shared_ptr<engine::Call>> call = std::visit(
       [&](auto& spec) { return service_.engine.executor().Begin(std::move(spec), request); },
       *start.spec);
   if (!call.ok()) {
     Todo todo;
     std::unique_lock lock(mutex_);
-    requests_.erase(start.request_id);
+    Forget(*request);
     Refuse(request, call.status(), todo);
     return Proceed(lock, std::move(todo));
   }
@@ -241,6 +244,9 @@ void ComputeStream::Cancel(const ComputeCancel& cancel) {
 }
 
 void ComputeStream::QueueEnd(ComputeRequest& request, engine::CallEnd end) {
+  if (end.status.ok() && !request.publishes.empty()) {
+    service_.live_streams.MatrixChanged(tenant_, request.publishes);
+  }
   Todo todo;
   std::unique_lock lock(mutex_);
   if (!end.status.ok()) RememberFailed(request.id());
@@ -248,7 +254,7 @@ void ComputeStream::QueueEnd(ComputeRequest& request, engine::CallEnd end) {
   request.QueueEnd(std::move(end));
   if (abandoned_) {
     todo.ended.push_back(request.record());
-    requests_.erase(request.id());
+    Forget(request);
   } else if (!waits) {
     sending_.push_back(requests_.at(request.id()));
   }
@@ -266,12 +272,19 @@ void ComputeStream::Refuse(const std::shared_ptr<ComputeRequest>& request, absl:
   engine::CallEnd end;
   end.status = std::move(status);
   request->QueueEnd(std::move(end));
-  if (abandoned_) {
+  if (abandoned_ || finished_) {
     todo.ended.push_back(request->record());
     return;
   }
   sending_.push_back(request);
   ++refused_;
+}
+
+bool ComputeStream::Forget(const ComputeRequest& request) {
+  const auto found = requests_.find(request.id());
+  if (found == requests_.end() || found->second.get() != &request) return false;
+  requests_.erase(found);
+  return true;
 }
 
 void ComputeStream::Stop(ComputeRequest& request, absl::Status status, Todo& todo) {
@@ -288,7 +301,7 @@ void ComputeStream::Abandon(absl::Status status, Todo& todo) {
     request->DropQueue();
     if (!request->ended) continue;
     todo.ended.push_back(request->record());
-    requests_.erase(request->id());
+    Forget(*request);
   }
   sending_.clear();
   for (const auto& [id, request] : requests_) {
@@ -305,12 +318,7 @@ bool ComputeStream::TakeWrite(Todo& todo) {
   credit_ = static_cast<int64_t>(write.data_bytes);
   credit_of_ = request->holds_credit && credit_ > 0 ? request->call() : nullptr;
   if (write.is_end) {
-    const auto found = requests_.find(request->id());
-    if (found != requests_.end() && found->second == request) {
-      requests_.erase(found);
-    } else {
-      --refused_;
-    }
+    if (!Forget(*request)) --refused_;
     todo.ended.push_back(request->record());
   } else if (request->has_queued()) {
     sending_.push_back(request);

@@ -65,6 +65,8 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   absl::Status Admit(const ComputeStart& start, Todo& todo);
   void Refuse(const std::shared_ptr<ComputeRequest>& request, absl::Status status, Todo& todo);
   void RememberFailed(uint64_t id);
+  /// False if it was refused, and so was never among the requests in flight.
+  bool Forget(const ComputeRequest& request);
   void Stop(ComputeRequest& request, absl::Status status, Todo& todo);
   void Abandon(absl::Status status, Todo& todo);
   bool TakeWrite(Todo& todo);

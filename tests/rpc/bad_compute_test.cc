@@ -260,6 +260,7 @@ TEST_F(BadCompute, ClientsThatVanishLeaveNothing) {
     for (uint64_t id = 0; id < static_cast<uint64_t>(i % 4); ++id) {
       WriteArray<v1::SpmmRequest>(*stream, id, 0, BytesOf(b_));
     }
+    stream->Write(StartOf(3));  // a second one of that id
     context.TryCancel();
     v1::ComputeReply reply;
     while (stream->Read(&reply)) {
