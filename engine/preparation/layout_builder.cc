@@ -13,6 +13,8 @@ namespace {
 
 /// A layout that was this much slower than plain CSR for one class is not built again for another.
 constexpr double kClearlySlower = 1.1;
+/// Nor is one that refines a layout that was this much slower for the same class.
+constexpr double kBeyondRefining = 1.3;
 
 }  // namespace
 
@@ -118,6 +120,9 @@ absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(
   if (WasSlower(candidate.recipe, problem_class)) {
     return std::optional<std::string>("it was slower for another class");
   }
+  if (const std::string base = HopelessBase(candidate.recipe, problem_class); !base.empty()) {
+    return std::optional<std::string>(fmt::format("{} alone was far slower", base));
+  }
   if (!candidate.needs_clustered_tiles) return std::optional<std::string>();
   // The clustering that the candidate begins with may be the pattern's from an earlier job.
   for (const Pattern::BuiltEntry& entry : pattern_.Layouts()) {
@@ -132,18 +137,36 @@ absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(
   return std::optional<std::string>();
 }
 
+double LayoutBuilder::Slowdown(const Measurement& tried) const {
+  for (const Measurement& plain : pattern_.measurements()) {
+    if (plain.recipe == kCsr && plain.problem_class == tried.problem_class) {
+      return plain.median_ms > 0 ? tried.median_ms / plain.median_ms : 0;
+    }
+  }
+  return 0;
+}
+
+std::string LayoutBuilder::HopelessBase(const std::string& recipe,
+                                        const ProblemClass& problem_class) const {
+  for (const Measurement& tried : pattern_.measurements()) {
+    if (tried.problem_class == problem_class && recipe.starts_with(tried.recipe + " > ") &&
+        Slowdown(tried) > kBeyondRefining) {
+      return tried.recipe;
+    }
+  }
+  return "";
+}
+
 bool LayoutBuilder::WasSlower(const std::string& recipe, const ProblemClass& problem_class) const {
-  const std::vector<Measurement> known = pattern_.measurements();
   bool slower = false;
-  for (const Measurement& tried : known) {
+  for (const Measurement& tried : pattern_.measurements()) {
     if (tried.recipe != recipe || tried.problem_class.transposed != problem_class.transposed) {
       continue;
     }
-    for (const Measurement& plain : known) {
-      if (plain.recipe != kCsr || plain.problem_class != tried.problem_class) continue;
-      if (tried.median_ms <= kClearlySlower * plain.median_ms) return false;
-      slower = true;
-    }
+    const double slowdown = Slowdown(tried);
+    if (slowdown == 0) continue;
+    if (slowdown <= kClearlySlower) return false;
+    slower = true;
   }
   return slower;
 }

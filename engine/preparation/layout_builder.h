@@ -50,6 +50,10 @@ class LayoutBuilder {
                                                     const ProblemClass& problem_class);
   /// Measures the dense tiles that a clustered order of rows would have, if the layout is one.
   absl::Status LookForTiles(const Layout& layout);
+  /// Times of plain CSR that a contender took; 0 if plain CSR was not timed.
+  double Slowdown(const Measurement& tried) const;
+  /// The recipe that `recipe` refines, if that was far too slow for the class; else empty.
+  std::string HopelessBase(const std::string& recipe, const ProblemClass& problem_class) const;
   bool WasSlower(const std::string& recipe, const ProblemClass& problem_class) const;
 
   const Pattern& pattern_;
