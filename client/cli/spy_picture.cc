@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 namespace sparsed::cli {
@@ -24,8 +25,12 @@ constexpr std::array<int, 7> kColours = {25, 31, 37, 71, 113, 191, 229};
 struct Grid {
   int width = 0;  // characters
   int height = 0;
-  std::vector<uint8_t> dots;      // Braille bits of each character
+  std::vector<int64_t> dots;      // nonzeros under each Braille dot, row by row
   std::vector<int64_t> nonzeros;  // under each character
+  int64_t threshold = 1;          // of a dot that is on
+
+  int64_t dots_across() const { return int64_t{width} * kDotsAcross; }
+  int64_t dots_down() const { return int64_t{height} * kDotsDown; }
 };
 
 Grid Size(const CsrMatrix& matrix, int max_width, int max_height) {
@@ -42,8 +47,8 @@ Grid Size(const CsrMatrix& matrix, int max_width, int max_height) {
   // Very long matrices would be a line of one dot.
   grid.width = std::max(grid.width, characters(std::min(cols, 16.0), kDotsAcross, max_width));
   grid.height = std::max(grid.height, characters(std::min(rows, 16.0), kDotsDown, max_height));
-  grid.dots.assign(static_cast<size_t>(grid.width) * grid.height, 0);
-  grid.nonzeros.assign(grid.dots.size(), 0);
+  grid.dots.assign(static_cast<size_t>(grid.dots_across() * grid.dots_down()), 0);
+  grid.nonzeros.assign(static_cast<size_t>(grid.width) * grid.height, 0);
   return grid;
 }
 
@@ -52,21 +57,41 @@ int64_t DotOf(int64_t index, int64_t extent, int64_t dots) {
   return extent <= dots ? index : index * dots / extent;
 }
 
+/// Where most dots would be on, only those at the median or above are: otherwise all is one block.
+int64_t Threshold(const Grid& grid) {
+  std::vector<int64_t> counts;
+  std::copy_if(grid.dots.begin(), grid.dots.end(), std::back_inserter(counts),
+               [](int64_t count) { return count > 0; });
+  if (counts.size() * 2 <= grid.dots.size()) return 1;
+  const auto median = counts.begin() + static_cast<int64_t>(counts.size() / 2);
+  std::nth_element(counts.begin(), median, counts.end());
+  return *median;
+}
+
 Grid Draw(const CsrMatrix& matrix, const SpyOptions& options, int frame_width) {
   Grid grid =
       Size(matrix, std::max(1, options.max_width - frame_width), std::max(1, options.max_height));
-  const int64_t dots_across = int64_t{grid.width} * kDotsAcross;
-  const int64_t dots_down = int64_t{grid.height} * kDotsDown;
   for (int64_t row = 0; row < matrix.rows; ++row) {
-    const int64_t y = DotOf(row, matrix.rows, dots_down);
+    const int64_t y = DotOf(row, matrix.rows, grid.dots_down());
     for (int64_t i = matrix.row_offsets[row]; i < matrix.row_offsets[row + 1]; ++i) {
-      const int64_t x = DotOf(matrix.column_indices[i], matrix.cols, dots_across);
-      const auto cell = static_cast<size_t>(y / kDotsDown * grid.width + x / kDotsAcross);
-      grid.dots[cell] |= kDotBits[y % kDotsDown][x % kDotsAcross];
-      ++grid.nonzeros[cell];
+      const int64_t x = DotOf(matrix.column_indices[i], matrix.cols, grid.dots_across());
+      ++grid.dots[y * grid.dots_across() + x];
+      ++grid.nonzeros[y / kDotsDown * grid.width + x / kDotsAcross];
     }
   }
+  grid.threshold = Threshold(grid);
   return grid;
+}
+
+uint8_t DotBits(const Grid& grid, int64_t x, int64_t y) {
+  uint8_t bits = 0;
+  for (int down = 0; down < kDotsDown; ++down) {
+    for (int across = 0; across < kDotsAcross; ++across) {
+      const int64_t dot = (y * kDotsDown + down) * grid.dots_across() + x * kDotsAcross + across;
+      if (grid.dots[dot] >= grid.threshold) bits |= kDotBits[down][across];
+    }
+  }
+  return bits;
 }
 
 /// U+2800 and the bits, in UTF-8.
@@ -100,7 +125,7 @@ std::string Line(const Grid& grid, int y, int64_t largest, const SpyOptions& opt
     if (options.ascii) {
       line += kShades[Step(count, largest, kShades.size())];
     } else {
-      line += Braille(grid.dots[cell]);
+      line += Braille(DotBits(grid, x, y));
     }
   }
   if (colour >= 0) line += "\033[0m";
@@ -109,7 +134,7 @@ std::string Line(const Grid& grid, int y, int64_t largest, const SpyOptions& opt
 
 }  // namespace
 
-std::vector<std::string> SpyPicture(const CsrMatrix& matrix, const SpyOptions& options) {
+SpyDrawing SpyPicture(const CsrMatrix& matrix, const SpyOptions& options) {
   const std::string last_row = matrix.rows > 0 ? std::to_string(matrix.rows - 1) : "";
   const std::string last_col = matrix.cols > 0 ? std::to_string(matrix.cols - 1) : "";
   const size_t margin = std::max<size_t>(1, last_row.size());
@@ -122,7 +147,9 @@ std::vector<std::string> SpyPicture(const CsrMatrix& matrix, const SpyOptions& o
   for (int i = 0; i < grid.width; ++i) rule += ascii ? "-" : "─";
   const std::string_view side = ascii ? "|" : "│";
 
-  std::vector<std::string> lines;
+  SpyDrawing drawing;
+  std::vector<std::string>& lines = drawing.lines;
+  drawing.dot_threshold = ascii ? 1 : grid.threshold;
   const int gap = grid.width - 1 - static_cast<int>(last_col.size());
   lines.push_back(blank + "  0" + (gap > 0 ? std::string(gap, ' ') + last_col : ""));
   lines.push_back(blank + " " + (ascii ? "+" : "┌") + rule + (ascii ? "+" : "┐"));
@@ -132,7 +159,7 @@ std::vector<std::string> SpyPicture(const CsrMatrix& matrix, const SpyOptions& o
     lines.push_back(fmt::format("{} {}{}{}", label, side, Line(grid, y, largest, options), side));
   }
   lines.push_back(blank + " " + (ascii ? "+" : "└") + rule + (ascii ? "+" : "┘"));
-  return lines;
+  return drawing;
 }
 
 }  // namespace sparsed::cli

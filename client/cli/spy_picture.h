@@ -1,6 +1,7 @@
 // A matrix's pattern as a picture of characters.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,15 @@ struct SpyOptions {
   bool colour = false;  ///< densities as colours, by escape sequences
 };
 
-/// Lines with a frame, the first and last row and column at its sides. A Braille dot is on if there
-/// is a nonzero under it; colours and ASCII characters grow with the logarithm of the density. The
-/// matrix keeps its proportions unless it is more than a screen wide or tall.
-std::vector<std::string> SpyPicture(const CsrMatrix& matrix, const SpyOptions& options);
+struct SpyDrawing {
+  /// A frame, with the first and last row and column at its sides.
+  std::vector<std::string> lines;
+  /// A Braille dot is on if so many nonzeros are under it.
+  int64_t dot_threshold = 1;
+};
+
+/// Colours and ASCII characters grow with the logarithm of the density. The matrix keeps its
+/// proportions unless it is more than a screen wide or tall.
+SpyDrawing SpyPicture(const CsrMatrix& matrix, const SpyOptions& options);
 
 }  // namespace sparsed::cli

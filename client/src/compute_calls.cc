@@ -63,10 +63,10 @@ class RequestBuilder {
     }
     CheckType(view.type, what);
     request_.result = *bytes;
-    const auto [begin, end] = Extent(view);
+    const auto extent = Extent(view);
     request_.repeatable = std::none_of(views_.begin(), views_.end(), [&](const DenseView& other) {
-      const auto [other_begin, other_end] = Extent(other);
-      return other_begin < end && begin < other_end;  // half overwritten already
+      const auto [begin, end] = Extent(other);
+      return begin < extent.second && extent.first < end;  // half overwritten already
     });
     return proto;
   }

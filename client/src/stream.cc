@@ -152,7 +152,7 @@ void Stream::WriteNextLocked() {
   }
   grpc::WriteOptions options;
   if (!messages_.empty()) {
-    outgoing_ = std::move(messages_.front());
+    outgoing_ = messages_.front();
     messages_.pop_front();
     if (!messages_.empty() || !arrays_.empty()) options.set_buffer_hint();
   } else {

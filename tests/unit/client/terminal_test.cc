@@ -1,0 +1,116 @@
+// What people see: pictures, tables, bars.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "client/cli/progress_bar.h"
+#include "client/cli/report.h"
+#include "client/cli/spy_picture.h"
+
+namespace sparsed::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+CsrMatrix Diagonal(int64_t n, int64_t cols) {
+  CsrMatrix matrix;
+  matrix.rows = n;
+  matrix.cols = cols;
+  matrix.row_offsets = {0};
+  for (int64_t i = 0; i < n; ++i) {
+    if (i < cols) matrix.column_indices.push_back(static_cast<int32_t>(i));
+    matrix.row_offsets.push_back(matrix.nnz());
+  }
+  matrix.values = std::vector<float>(matrix.column_indices.size(), 1);
+  return matrix;
+}
+
+TEST(SpyPicture, SmallMatricesHaveADotAnElement) {
+  const SpyDrawing drawing = SpyPicture(Diagonal(8, 8), {.max_width = 40, .max_height = 20});
+  EXPECT_THAT(drawing.lines,
+              ElementsAre("   0  7", "  ┌────┐", "0 │⠑⢄  │", "7 │  ⠑⢄│", "  └────┘"));
+  EXPECT_EQ(drawing.dot_threshold, 1);
+}
+
+TEST(SpyPicture, Ascii) {
+  const SpyDrawing drawing =
+      SpyPicture(Diagonal(8, 8), {.max_width = 40, .max_height = 20, .ascii = true});
+  EXPECT_THAT(drawing.lines,
+              ElementsAre("   0  7", "  +----+", "0 |@@  |", "7 |  @@|", "  +----+"));
+}
+
+TEST(SpyPicture, FitsAnyMatrixIntoAnySize) {
+  for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 0}, {0, 5}, {5, 0}, {1, 1}, {100000, 3}, {3, 100000}, {1000, 1000}}) {
+    for (const bool ascii : {false, true}) {
+      const SpyDrawing drawing =
+          SpyPicture(Diagonal(rows, cols), {.max_width = 30, .max_height = 10, .ascii = ascii});
+      EXPECT_LE(drawing.lines.size(), 13u);
+      EXPECT_GE(drawing.lines.size(), 4u);
+      if (!ascii) continue;
+      for (const std::string& line : drawing.lines) EXPECT_LE(line.size(), 30u) << line;
+    }
+  }
+}
+
+TEST(SpyPicture, DensityDecidesWhereAllDotsWouldBeOn) {
+  CsrMatrix full;
+  full.rows = full.cols = 400;
+  full.row_offsets = {0};
+  for (int row = 0; row < 400; ++row) {
+    for (int col = 0; col < 400; ++col) {
+      if (row % 40 != 0 && col >= 200 && col % 2 == 0) continue;  // the right half is thinner
+      full.column_indices.push_back(col);
+    }
+    full.row_offsets.push_back(full.nnz());
+  }
+  full.values = std::vector<float>(full.column_indices.size(), 1);
+  const SpyDrawing drawing = SpyPicture(full, {.max_width = 46, .max_height = 10});
+  EXPECT_GT(drawing.dot_threshold, 1);
+  EXPECT_THAT(drawing.lines[4], HasSubstr("⣿⣿⣿⣿⣿"));
+  EXPECT_THAT(drawing.lines[4], HasSubstr("⠀⠀⠀⠀⠀"));
+}
+
+TEST(SpyPicture, Colours) {
+  const SpyDrawing drawing =
+      SpyPicture(Diagonal(8, 8), {.max_width = 40, .max_height = 20, .colour = true});
+  EXPECT_THAT(drawing.lines[2], HasSubstr("\033[38;5;"));
+  EXPECT_THAT(drawing.lines[2], HasSubstr("\033[0m"));
+}
+
+TEST(Table, AlignsNumbersRightAndTextLeft) {
+  Table table({"NAME", "ROWS"});
+  table.Add({"a", "7"});
+  table.Add({"größe", "1,234"});
+  EXPECT_EQ(table.Text(), "NAME    ROWS\na          7\ngröße  1,234\n");
+}
+
+TEST(Text, NumbersForPeople) {
+  EXPECT_EQ(Count(0), "0");
+  EXPECT_EQ(Count(999), "999");
+  EXPECT_EQ(Count(1000), "1,000");
+  EXPECT_EQ(Count(-1234567), "-1,234,567");
+  EXPECT_EQ(Bytes(1023), "1023 B");
+  EXPECT_EQ(Bytes(1536), "1.5 KiB");
+  EXPECT_EQ(Bytes(int64_t{5} << 40), "5.0 TiB");
+  EXPECT_EQ(Text(ProblemClass{Operation::kSpmm, true, 64}), "spmm^T K=64");
+  EXPECT_EQ(BarText("sending", 1, 4, 37), "sending [#####...............]  25%");
+  EXPECT_EQ(BarText("lsh", 9, 0, 80), "lsh");
+  EXPECT_EQ(BarText("x", 9, 4, 12), "x [#] 100%");
+}
+
+TEST(ExitCode, TellsFailuresApart) {
+  EXPECT_EQ(ExitCode(absl::OkStatus()), 0);
+  EXPECT_EQ(ExitCode(absl::InvalidArgumentError("")), 3);
+  EXPECT_EQ(ExitCode(absl::NotFoundError("")), 4);
+  EXPECT_EQ(ExitCode(absl::UnavailableError("")), 5);
+  EXPECT_EQ(ExitCode(absl::AlreadyExistsError("")), 1);
+  EXPECT_EQ(ErrorJson("NOT_FOUND", "no \"x\"").dump(),
+            R"({"error":{"code":"NOT_FOUND","message":"no \"x\""}})");
+}
+
+}  // namespace
+}  // namespace sparsed::cli
