@@ -28,8 +28,7 @@ int Run(const std::string& address) {
   csr.row_offsets = std::span(row_offsets);
   csr.column_indices = column_indices;
   csr.values = std::span(values);
-  const absl::StatusOr<sparsed::Matrix> matrix =
-      client->Upload("consumer", csr, {.replace = true});
+  const absl::StatusOr<sparsed::Matrix> matrix = client->Upload("consumer", csr, {.replace = true});
   if (!matrix.ok()) return Fail(matrix.status());
 
   const std::array<float, 6> b = {1, 10, 2, 20, 3, 30};
