@@ -105,6 +105,37 @@ TEST_P(SpmmTest, PrefetchesAndStreamsLargeOperands) {
          {.type = ElementType::kF64, .k = 40, .threads = 2, .transposed = GetParam()});
 }
 
+TEST_P(SpmmTest, PacksWideOperandsThatAreUsedOften) {
+  // A long row among the others, so that sums over parts meet slabs.
+  Pattern pattern = Uniform(2000, 3000, 30, 8);
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < 2000; ++row) {
+    for (int64_t p = pattern.row_offsets[row]; p < pattern.row_offsets[row + 1]; ++p) {
+      entries.emplace_back(row, pattern.column_indices[p]);
+    }
+  }
+  for (int32_t column = 0; column < 3000; ++column) entries.emplace_back(1000, column);
+  pattern = FromCoordinates(2000, 3000, std::move(entries));
+  const Layout plain = PlainLayout(pattern);
+  const Layout permuted = PermutedLayout(pattern, RandomOrder(pattern.rows, 5));
+  for (const Layout* layout : {&plain, &permuted}) {
+    for (const int64_t k : {176, 300, 512}) {
+      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+        for (const double beta : {0.0, -1.0}) {
+          Expect(*layout, pattern,
+                 {.type = type,
+                  .k = k,
+                  .threads = 3,
+                  .transposed = GetParam(),
+                  .alpha = 2,
+                  .beta = beta,
+                  .padding = 3});
+        }
+      }
+    }
+  }
+}
+
 TEST_P(SpmmTest, GivesTheSameBitsForAnyTeam) {
   std::vector<NamedPattern> patterns = OddPatterns();
   patterns.push_back({"larger R-MAT", Rmat(12, 16, 13)});

@@ -30,13 +30,14 @@ constexpr int kGroup = 4;
 /// Nonzeros ahead that prefetching looks.
 constexpr int64_t kAhead = 8;
 
+/// Fetches a row of A or B.
 template <typename T>
-HWY_INLINE void Prefetch(const T* b, int64_t k) {
-  // The processor's adjacent-line prefetcher fetches lines in pairs; a long row's end is left to
-  // its streaming prefetcher.
-  const int64_t bytes = std::min<int64_t>(k * static_cast<int64_t>(sizeof(T)), 1024);
+HWY_INLINE void Prefetch(const T* row, int64_t k) {
+  // The processor's adjacent-line prefetcher fetches lines in pairs; the end of a very long row is
+  // left to its streaming prefetcher.
+  const int64_t bytes = std::min<int64_t>(k * static_cast<int64_t>(sizeof(T)), 2048);
   for (int64_t byte = 0; byte < bytes; byte += 128) {
-    hwy::Prefetch(reinterpret_cast<const char*>(b) + byte);
+    hwy::Prefetch(reinterpret_cast<const char*>(row) + byte);
   }
 }
 
@@ -147,6 +148,10 @@ void DotNonzerosOf(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t l
   for (int64_t p = first; p < last; ++row) {
     const T* const a = dots.a + (dots.row_order == nullptr ? row : dots.row_order[row]) * dots.lda;
     const int64_t end = std::min(dots.row_offsets[row + 1], last);
+    if (dots.prefetch && end < last) {
+      const int64_t next = dots.row_order == nullptr ? row + 1 : dots.row_order[row + 1];
+      Prefetch(dots.a + next * dots.lda, dots.k);
+    }
     while (p < end) {
       const int64_t count = std::min<int64_t>(end - p, kGroup);
       if (dots.prefetch) {

@@ -5,9 +5,11 @@
 // Layout in: "csr". A part belongs to one thread, parts are handed out as threads come. A part that
 // begins inside a row leaves that row's sum in the workspace; the sums are added to C in order of
 // parts afterwards, so that results do not depend on the team.
-// Needs: k elements of workspace for each part. No alignment; C is stored past the caches if it is
-// large, aligned to 64 and not read.
-// Wins where rows share little (else tiles do better), for any K.
+// A wide B whose rows are used often but far apart is packed slab by slab of columns, so that what
+// is gathered stays in the private cache; else all of a row is used while it is there. Needs: k
+// elements of workspace for each part, and room for one slab if B is packed. No alignment; C is
+// stored past the caches if it is large, aligned to 64 and not read. Wins where rows share little
+// (else tiles do better), for any K.
 #include <algorithm>
 
 #include "kernels/cpu/partition.h"
@@ -21,6 +23,31 @@ namespace {
 /// Results that no cache keeps until they are sent gain from not being read before they are
 /// written; smaller ones lose by leaving the cache.
 constexpr int64_t kStreamBytes = 16 << 20;
+
+/// Bytes of a row of a packed slab of B: a few vectors, so that indices are not read too often.
+constexpr int64_t kSlabBytes = 256;
+
+/// Whether packing pays: B is wide, exceeds the private caches while a slab is not out of all
+/// proportion, its rows are used often enough to be worth the copy, and rows of S span so much of
+/// it that they share nothing but by chance.
+bool ShouldPack(const CsrView& s, int64_t row_bytes) {
+  constexpr int64_t kPrivateCache = 2 << 20;
+  constexpr int64_t kLargestSlab = 32 << 20;
+  constexpr int64_t kUses = 12;
+  constexpr int64_t kSamples = 256;
+  if (row_bytes < 2 * kSlabBytes || s.cols * row_bytes < kPrivateCache ||
+      s.cols * kSlabBytes > kLargestSlab || s.nnz() < kUses * s.cols) {
+    return false;
+  }
+  int64_t wide_rows = 0;
+  for (int64_t sample = 0; sample < kSamples; ++sample) {
+    const int64_t p = s.nnz() / kSamples * sample;
+    const auto after = std::upper_bound(s.row_offsets.begin(), s.row_offsets.end(), p);
+    const int64_t span = int64_t{s.column_indices[*after - 1]} - s.column_indices[*(after - 1)];
+    wide_rows += span * row_bytes > kPrivateCache / 2;
+  }
+  return 2 * wide_rows > kSamples;
+}
 
 template <typename T>
 bool ShouldStream(const SpmmArguments& arguments) {
@@ -83,22 +110,67 @@ void AddPartials(const CsrProduct<T>& product, std::span<const int64_t> row_offs
   }
 }
 
+/// Computes the product's columns, part by part; `partials` has a row of `stride` for each part.
+template <typename T>
+void RunParts(const Context& context, const CsrProduct<T>& product,
+              std::span<const int64_t> row_offsets, int64_t parts, T* partials, int64_t stride) {
+#pragma omp parallel for num_threads(context.threads) \
+    schedule(dynamic, 1) if (parts > 1 && context.threads > 1)
+  for (int64_t part = 0; part < parts; ++part) {
+    if (context.stopped()) continue;
+    RunPart(product, PartBegin(row_offsets, part, parts), PartBegin(row_offsets, part + 1, parts),
+            partials + part * stride);
+  }
+}
+
+/// As RunParts, with each slab of B copied to `slab` first.
+template <typename T>
+void RunPacked(const Context& context, const CsrProduct<T>& product, const CsrView& s,
+               int64_t parts, T* partials, T* slab) {
+  constexpr int64_t kWidth = kSlabBytes / sizeof(T);
+  for (int64_t column = 0; column < product.k && !context.stopped(); column += kWidth) {
+    CsrProduct<T> part_product = product;
+    part_product.b = slab;
+    part_product.ldb = kWidth;
+    part_product.c = product.c + column;
+    part_product.k = std::min(kWidth, product.k - column);
+#pragma omp parallel for num_threads(context.threads) schedule(static) if (context.threads > 1)
+    for (int64_t row = 0; row < s.cols; ++row) {
+      std::copy_n(product.b + row * product.ldb + column, part_product.k, slab + row * kWidth);
+    }
+    RunParts(context, part_product, s.row_offsets, parts, partials + column, product.k);
+  }
+}
+
+/// Where things are in the workspace, in bytes.
+struct Workspace {
+  int64_t parts = 0;
+  bool packed = false;
+  size_t slab = 0;
+  size_t size = 0;
+
+  Workspace(const CsrView& s, int64_t k, size_t element_bytes)
+      : parts(PartCount(s.rows, s.nnz(), k)),
+        packed(ShouldPack(s, k * static_cast<int64_t>(element_bytes))),
+        slab((static_cast<size_t>(parts * k) * element_bytes + 63) / 64 * 64),
+        size(slab + (packed ? static_cast<size_t>(s.cols * kSlabBytes) : 0)) {}
+};
+
 template <typename T>
 absl::Status Run(const Context& context, const SpmmArguments& arguments) {
   const CsrView s = ViewCsr(arguments.layout);
   if (s.rows == 0) return absl::OkStatus();
   const CsrProduct<T> product = MakeProduct<T>(s, arguments);
-  const int64_t parts = PartCount(s.rows, s.nnz(), product.k);
+  const Workspace workspace(s, product.k, sizeof(T));
   T* const partials = reinterpret_cast<T*>(context.workspace.data());
-#pragma omp parallel for num_threads(context.threads) \
-    schedule(dynamic, 1) if (parts > 1 && context.threads > 1)
-  for (int64_t part = 0; part < parts; ++part) {
-    if (context.stopped()) continue;
-    RunPart(product, PartBegin(s.row_offsets, part, parts),
-            PartBegin(s.row_offsets, part + 1, parts), partials + part * product.k);
+  if (workspace.packed) {
+    RunPacked(context, product, s, workspace.parts, partials,
+              reinterpret_cast<T*>(context.workspace.data() + workspace.slab));
+  } else {
+    RunParts(context, product, s.row_offsets, workspace.parts, partials, product.k);
   }
   if (context.stopped()) return absl::CancelledError("the product was cancelled");
-  AddPartials(product, s.row_offsets, parts, partials);
+  AddPartials(product, s.row_offsets, workspace.parts, partials);
   return absl::OkStatus();
 }
 
@@ -115,8 +187,7 @@ bool SupportsCsrSpmm(const Problem& problem, const Layout& layout) {
 }
 
 size_t CsrSpmmWorkspace(const Problem& problem, const Layout& layout, int /*threads*/) {
-  return static_cast<size_t>(PartCount(layout.rows, layout.nnz, problem.k) * problem.k) *
-         SizeOf(problem.type);
+  return Workspace(ViewCsr(layout), problem.k, SizeOf(problem.type)).size;
 }
 
 }  // namespace

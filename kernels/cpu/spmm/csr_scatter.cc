@@ -38,10 +38,9 @@ void ScatterSlab(const CsrProduct<T>& product, RowRange rows, const Tile& tile, 
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const int32_t* first = product.column_indices + product.row_offsets[row];
     const int32_t* last = product.column_indices + product.row_offsets[row + 1];
-    if (first != last && *first < tile.first_column) {
-      first = std::lower_bound(first, last, tile.first_column);
-    }
-    if (first == last || *first >= tile.last_column) continue;
+    if (first == last || *first >= tile.last_column || last[-1] < tile.first_column) continue;
+    if (*first < tile.first_column) first = std::lower_bound(first, last, tile.first_column);
+    if (*first >= tile.last_column) continue;
     const int64_t b_row = product.row_order == nullptr ? row : product.row_order[row];
     const T* const b = product.b + b_row * product.ldb + column;
     V scaled[kVectors];
@@ -90,8 +89,8 @@ template <typename T>
 void ScatterRowsOf(const CsrProduct<T>& product, RowRange rows, const Tile& tile) {
   using D = hn::ScalableTag<T>;
   constexpr int64_t kLanes = hn::MaxLanes(D());
-  int64_t column = tile.first_k;
-  for (int64_t left; (left = tile.last_k - column) > 0;) {
+  int64_t column = 0;
+  for (int64_t left; (left = product.k - column) > 0;) {
     const int64_t whole = std::min<int64_t>(left / kLanes, kMaxVectors);
     if (whole > 0) {
       ScatterSlabOf<D, false>(whole, product, rows, tile, column, Tail<D>(0));
@@ -112,9 +111,9 @@ void ScaleTileOf(const CsrProduct<T>& product, const Tile& tile) {
   for (int64_t row = tile.first_column; row < tile.last_column; ++row) {
     T* const c = product.c + row * product.ldc;
     if (product.beta == 0) {
-      std::fill(c + tile.first_k, c + tile.last_k, T{0});
+      std::fill(c, c + product.k, T{0});
     } else {
-      for (int64_t j = tile.first_k; j < tile.last_k; ++j) c[j] *= product.beta;
+      for (int64_t j = 0; j < product.k; ++j) c[j] *= product.beta;
     }
   }
 }

@@ -8,12 +8,10 @@
 namespace sparsed::cpu {
 
 /// The part of C = alpha * S^T * B + beta * C that one thread owns: rows [first_column,
-/// last_column) of C, which are columns of S, and columns [first_k, last_k) of C.
+/// last_column) of C, which are columns of S.
 struct Tile {
   int32_t first_column = 0;
   int32_t last_column = 0;
-  int64_t first_k = 0;
-  int64_t last_k = 0;
 };
 
 /// Scales the tile of C by beta (beta == 0: sets it to zero).

@@ -1,12 +1,11 @@
 // Transposed SpMM from CSR: C = alpha * S^T * B + beta * C.
 //
 // Idea: scatter rows of B, held in registers, to rows of C (csr_scatter.cc). Layout in: "csr",
-// plain or with permuted rows. C is cut into tiles, each owned by one thread that goes over all of
-// S for it; so nothing races, and every element of C is summed in the order of S's rows, whatever
-// the team. Tiles are slabs of columns first, which cost no search, and blocks of rows of C where
-// there are more threads than slabs; a block's nonzeros are found in each row by bisection. Needs:
-// nothing. Wins when the transposed layout is not there (yet): C is read and written once for each
-// nonzero where the transposed layout writes it once in all.
+// plain or with permuted rows. C is cut into blocks of rows, each owned by one thread that goes
+// over all of S for it; so nothing races, and every element of C is summed in the order of S's
+// rows, whatever the team. A block's nonzeros are found in each row by bisection. Needs: nothing.
+// Wins when the transposed layout is not there (yet): C is read and written once for each nonzero
+// where the transposed layout writes it once in all.
 #include <algorithm>
 
 #include "kernels/cpu/partition.h"
@@ -17,25 +16,8 @@
 namespace sparsed::cpu {
 namespace {
 
-/// How C is cut.
-struct Tiling {
-  int64_t slabs = 1;
-  int64_t slab_width = 0;  // in columns of C
-  int64_t blocks = 1;      // of rows of C
-};
-
-Tiling MakeTiling(int64_t k, size_t element_bytes, int threads) {
-  // Two slabs never share a cache line.
-  const int64_t line = 64 / static_cast<int64_t>(element_bytes);
-  const int64_t lines = (k + line - 1) / line;
-  Tiling tiling;
-  const int64_t slabs = std::max<int64_t>(std::min<int64_t>(threads, lines), (lines + 7) / 8);
-  tiling.slab_width = (lines + slabs - 1) / slabs * line;
-  tiling.slabs = (k + tiling.slab_width - 1) / tiling.slab_width;
-  // Blocks differ in their nonzeros: several for each thread even that out.
-  tiling.blocks = tiling.slabs >= threads ? 1 : (4 * threads + tiling.slabs - 1) / tiling.slabs;
-  return tiling;
-}
+/// Blocks differ in their nonzeros: several for each thread even that out.
+int64_t BlockCount(int threads) { return threads == 1 ? 1 : int64_t{4} * threads; }
 
 template <typename T>
 absl::Status Run(const Context& context, const SpmmArguments& arguments) {
@@ -54,19 +36,13 @@ absl::Status Run(const Context& context, const SpmmArguments& arguments) {
                                  .alpha = static_cast<T>(arguments.alpha),
                                  .beta = static_cast<T>(arguments.beta),
                                  .prefetch = ShouldPrefetch(s, row_bytes)};
-  const Tiling tiling = MakeTiling(product.k, sizeof(T), context.threads);
-  const int64_t tiles = tiling.slabs * tiling.blocks;
+  const int64_t blocks = BlockCount(context.threads);
   // Rows of S between two looks at the stop flag.
-  const int64_t parts = s.rows == 0 ? 0 : PartCount(s.rows, s.nnz(), tiling.slab_width);
-#pragma omp parallel for num_threads(context.threads) \
-    schedule(dynamic, 1) if (tiles > 1 && context.threads > 1)
-  for (int64_t i = 0; i < tiles; ++i) {
-    const int64_t block = i / tiling.slabs;
-    const int64_t first_k = i % tiling.slabs * tiling.slab_width;
-    const Tile tile = {.first_column = static_cast<int32_t>(s.cols * block / tiling.blocks),
-                       .last_column = static_cast<int32_t>(s.cols * (block + 1) / tiling.blocks),
-                       .first_k = first_k,
-                       .last_k = std::min(first_k + tiling.slab_width, product.k)};
+  const int64_t parts = s.rows == 0 ? 0 : PartCount(s.rows, s.nnz(), product.k);
+#pragma omp parallel for num_threads(context.threads) schedule(dynamic, 1) if (context.threads > 1)
+  for (int64_t block = 0; block < blocks; ++block) {
+    const Tile tile = {.first_column = static_cast<int32_t>(s.cols * block / blocks),
+                       .last_column = static_cast<int32_t>(s.cols * (block + 1) / blocks)};
     ScaleTile(product, tile);
     for (int64_t part = 0; part < parts && !context.stopped(); ++part) {
       ScatterRows(product,
