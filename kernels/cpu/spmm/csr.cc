@@ -35,7 +35,7 @@ bool ShouldPack(const CsrView& s, int64_t row_bytes) {
   constexpr int64_t kLargestSlab = 32 << 20;
   constexpr int64_t kUses = 12;
   constexpr int64_t kSamples = 256;
-  if (row_bytes < 2 * kSlabBytes || s.cols * row_bytes < kPrivateCache ||
+  if (row_bytes < 4 * kSlabBytes || s.cols * row_bytes < kPrivateCache ||
       s.cols * kSlabBytes > kLargestSlab || s.nnz() < kUses * s.cols) {
     return false;
   }

@@ -16,8 +16,28 @@
 namespace sparsed::cpu {
 namespace {
 
-/// Blocks differ in their nonzeros: several for each thread even that out.
-int64_t BlockCount(int threads) { return threads == 1 ? 1 : int64_t{4} * threads; }
+/// An evenly spaced sample of S's column indices, sorted: its quantiles cut the columns into blocks
+/// of about equal numbers of nonzeros.
+class ColumnSample {
+ public:
+  explicit ColumnSample(const CsrView& s) : cols_(s.cols) {
+    size_ = std::min<int64_t>(s.nnz(), kSize);
+    for (int64_t i = 0; i < size_; ++i) columns_[i] = s.column_indices[s.nnz() / size_ * i];
+    std::sort(columns_, columns_ + size_);
+  }
+  /// The first column of `block` of [0, blocks]; that of `blocks` is the number of columns.
+  int32_t BlockBegin(int64_t block, int64_t blocks) const {
+    if (block == 0) return 0;
+    if (block == blocks || size_ == 0) return static_cast<int32_t>(cols_);
+    return columns_[size_ * block / blocks];
+  }
+
+ private:
+  static constexpr int64_t kSize = 2048;
+  int64_t cols_;
+  int64_t size_ = 0;
+  int32_t columns_[kSize];
+};
 
 template <typename T>
 absl::Status Run(const Context& context, const SpmmArguments& arguments) {
@@ -36,13 +56,14 @@ absl::Status Run(const Context& context, const SpmmArguments& arguments) {
                                  .alpha = static_cast<T>(arguments.alpha),
                                  .beta = static_cast<T>(arguments.beta),
                                  .prefetch = ShouldPrefetch(s, row_bytes)};
-  const int64_t blocks = BlockCount(context.threads);
+  const int64_t blocks = context.threads;
+  const ColumnSample sample(s);
   // Rows of S between two looks at the stop flag.
   const int64_t parts = s.rows == 0 ? 0 : PartCount(s.rows, s.nnz(), product.k);
-#pragma omp parallel for num_threads(context.threads) schedule(dynamic, 1) if (context.threads > 1)
+#pragma omp parallel for num_threads(context.threads) schedule(static, 1) if (context.threads > 1)
   for (int64_t block = 0; block < blocks; ++block) {
-    const Tile tile = {.first_column = static_cast<int32_t>(s.cols * block / blocks),
-                       .last_column = static_cast<int32_t>(s.cols * (block + 1) / blocks)};
+    const Tile tile = {.first_column = sample.BlockBegin(block, blocks),
+                       .last_column = sample.BlockBegin(block + 1, blocks)};
     ScaleTile(product, tile);
     for (int64_t part = 0; part < parts && !context.stopped(); ++part) {
       ScatterRows(product,
