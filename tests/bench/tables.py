@@ -131,12 +131,12 @@ def main():
     plans = lines(results / "plans.jsonl")
     text = ["# Results on the CPU device", "",
             "Made by `tests/bench/run_cpu` from the raw results in `docs/results/cpu`; medians, and ratios within one run, rivals "
-            "taking turns. Times depend on the machine, ratios less so. f32, row-major.", ""]
+            "taking turns. Times depend on the machine, ratios less so. f32, row-major. The present figures were taken on two cores of a shared machine that was not quiet: single ratios may be off by a half.", ""]
     if plans:
         text += ["## Plans that the service chose by itself, beside others", "", summary(plans),
                  "What layouts other than plain CSR brought (two threads, all widths):", "", gains(plans),
                  "## The main job on every matrix", "",
-                 "Two threads, K = 128. Before: plain CSR with its own kernel (0-copy, for SpMM^T the scatter kernel), as the trial measured it. "
+                 "Two threads, K = 128. Before: plain CSR (for SpMM^T by the scatter kernel), as the trial measured it. "
                  "After: the plan in use. Preparation covers all nine classes that the bench asked for.", "",
                  main_job(plans, max(p["threads"] for p in plans), 128)]
     if (results / "spgemm.jsonl").exists():
