@@ -43,7 +43,7 @@ struct ClientOptions {
 
 struct CallOptions {
   /// After which the call ends with DEADLINE_EXCEEDED.
-  std::optional<std::chrono::nanoseconds> timeout;
+  std::optional<std::chrono::nanoseconds> timeout{};
 };
 
 struct UploadOptions {
@@ -53,11 +53,11 @@ struct UploadOptions {
   bool values_are_ones = false;  ///< send no values
   /// The hash that MatrixInfo gave for this pattern: a pattern that the server has is not sent
   /// again.
-  std::string pattern_hash;
+  std::string pattern_hash{};
   /// Classes to prepare for at once; the server's default without any.
-  std::vector<ProblemClass> expected;
+  std::vector<ProblemClass> expected{};
   /// Called now and then with the bytes sent and the bytes in all.
-  std::function<void(int64_t sent, int64_t total)> progress;
+  std::function<void(int64_t sent, int64_t total)> progress{};
 };
 
 struct UpdateOptions {
@@ -104,7 +104,7 @@ struct SpmmOptions {
   double alpha = 1;
   double beta = 0;
   /// Added beta times; without it, what the destination holds.
-  std::optional<Operand> accumulate;
+  std::optional<Operand> accumulate{};
 };
 
 struct SddmmOptions {
