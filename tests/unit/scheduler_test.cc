@@ -280,6 +280,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
             absl::StatusCode::kCancelled);
   EXPECT_FALSE(ran);
   gate.Open();
+  EXPECT_TRUE(busy->Wait().ok());  // the gate is ours until then
 }
 
 TEST_F(SchedulerTest, ClosingEndsEverythingWithUnavailable) {
