@@ -27,7 +27,13 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  // gRPC runs callbacks on a queue that it takes down with the last channel, and aborts if one of
+  // that queue's own threads drops it. So the first channel stays as long as the process.
+  static const auto* const first = new std::shared_ptr<grpc::Channel>(channel);
+  static_cast<void>(first);
+  return channel;
 }
 
 }  // namespace
