@@ -32,7 +32,11 @@ void RemoteCall::Start() {
     self_ = shared_from_this();
     ++attempts_;
   }
-  StartAttempt();
+  if (system_clock::now() < deadline_) {
+    StartAttempt();
+  } else {  // a quick server might still answer in time
+    AttemptEnded(absl::DeadlineExceededError("the call's deadline passed before it began"));
+  }
 }
 
 void RemoteCall::Cancel(absl::Status reason) {
