@@ -1,0 +1,559 @@
+// The client library against the server's program.
+#include "sparsed/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/client/server_process.h"
+
+namespace {
+
+using sparsed::CsrMatrix;
+using sparsed::DenseView;
+using sparsed::MutableDenseView;
+using sparsed::test::ServerProcess;
+using testing::ElementsAre;
+
+constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
+
+/// False if it does not become true within ten seconds.
+bool Eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 1000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+sparsed::Client Connect(const ServerProcess& server, const sparsed::ClientOptions& options = {}) {
+  std::optional<sparsed::Client> client;
+  Eventually([&] {
+    auto connected = sparsed::Client::Connect(server.address(), options);
+    if (connected.ok()) client = *std::move(connected);
+    return connected.ok();
+  });
+  if (!client) {
+    ADD_FAILURE() << "no server at " << server.address();
+    std::abort();
+  }
+  return *std::move(client);
+}
+
+/// Small integers, so that products are exact whatever the order of summation.
+CsrMatrix RandomMatrix(int64_t rows, int64_t cols, unsigned seed) {
+  std::mt19937 random(seed);
+  CsrMatrix matrix;
+  matrix.rows = rows;
+  matrix.cols = cols;
+  matrix.row_offsets = {0};
+  std::vector<float> values;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t col = row % 5 == 4 ? cols : 0; col < cols; ++col) {
+      if (random() % 6 != 0) continue;
+      matrix.column_indices.push_back(static_cast<int32_t>(col));
+      values.push_back(static_cast<float>(random() % 9) - 4);
+    }
+    matrix.row_offsets.push_back(matrix.nnz());
+  }
+  matrix.values = values;
+  return matrix;
+}
+
+std::vector<float> RandomDense(int64_t elements, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(static_cast<size_t>(elements));
+  for (float& value : values) value = static_cast<float>(random() % 7) - 3;
+  return values;
+}
+
+const std::vector<float>& F32(const CsrMatrix& matrix) {
+  return std::get<std::vector<float>>(matrix.values);
+}
+
+/// op(S) * B, packed.
+std::vector<float> Multiply(const CsrMatrix& s, bool transpose, const std::vector<float>& b,
+                            int64_t k) {
+  std::vector<float> c(static_cast<size_t>((transpose ? s.cols : s.rows) * k), 0);
+  for (int64_t row = 0; row < s.rows; ++row) {
+    for (int64_t i = s.row_offsets[row]; i < s.row_offsets[row + 1]; ++i) {
+      const int64_t to = transpose ? s.column_indices[i] : row;
+      const int64_t from = transpose ? row : s.column_indices[i];
+      for (int64_t j = 0; j < k; ++j) c[to * k + j] += F32(s)[i] * b[from * k + j];
+    }
+  }
+  return c;
+}
+
+/// S * T, dense.
+std::vector<float> Multiply(const CsrMatrix& s, const CsrMatrix& t) {
+  std::vector<float> c(static_cast<size_t>(s.rows * t.cols), 0);
+  for (int64_t row = 0; row < s.rows; ++row) {
+    for (int64_t i = s.row_offsets[row]; i < s.row_offsets[row + 1]; ++i) {
+      const int32_t middle = s.column_indices[i];
+      for (int64_t j = t.row_offsets[middle]; j < t.row_offsets[middle + 1]; ++j) {
+        c[row * t.cols + t.column_indices[j]] += F32(s)[i] * F32(t)[j];
+      }
+    }
+  }
+  return c;
+}
+
+std::vector<float> Dense(const CsrMatrix& matrix) {
+  std::vector<float> dense(static_cast<size_t>(matrix.rows * matrix.cols), 0);
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    for (int64_t i = matrix.row_offsets[row]; i < matrix.row_offsets[row + 1]; ++i) {
+      dense[row * matrix.cols + matrix.column_indices[i]] = F32(matrix)[i];
+    }
+  }
+  return dense;
+}
+
+sparsed::Matrix Upload(const sparsed::Client& client, const std::string& name,
+                       const CsrMatrix& matrix, const sparsed::UploadOptions& options = {}) {
+  auto handle = client.Upload(name, matrix.View(), options);
+  EXPECT_TRUE(handle.ok()) << handle.status();
+  return client.MatrixNamed(name);
+}
+
+TEST(Client, NobodyThere) {
+  const auto client = sparsed::Client::Connect("unix:/nonexistent/socket", {.max_attempts = 2});
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(client.status().message()),
+              testing::HasSubstr("unix:/nonexistent/socket"));
+}
+
+TEST(Client, MatricesThereAndBack) {
+  ServerProcess server;
+  const auto client = Connect(server, {.max_chunk_bytes = 4096});
+  const CsrMatrix sent = RandomMatrix(120, 90, 1);
+  int64_t reported = 0;
+  const sparsed::Matrix matrix =
+      Upload(client, "m", sent, {.progress = [&reported](int64_t bytes, int64_t total) {
+               EXPECT_LE(bytes, total);
+               reported = bytes;
+             }});
+  EXPECT_GT(reported, 0);
+  const auto info = matrix.Info();
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->rows, 120);
+  EXPECT_EQ(info->nnz, sent.nnz());
+  const auto got = matrix.Download();
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->row_offsets, sent.row_offsets);
+  EXPECT_EQ(got->column_indices, sent.column_indices);
+  EXPECT_EQ(got->values, sent.values);
+
+  EXPECT_EQ(client.Upload("m", sent.View()).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(client.Upload("m", sent.View(), {.replace = true}).ok());
+  EXPECT_EQ(client.ListMatrices("m")->size(), 1u);
+  EXPECT_EQ(client.ListMatrices("x")->size(), 0u);
+  EXPECT_TRUE(matrix.Delete().ok());
+  EXPECT_EQ(matrix.Info().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(matrix.Download().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(matrix.WaitReady().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Client, APatternIsNotSentTwice) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix sent = RandomMatrix(60, 60, 2);
+  const auto hash = Upload(client, "first", sent).Info()->pattern_hash;
+  int64_t bytes_sent = 0;
+  const auto progress = [&bytes_sent](int64_t bytes, int64_t) { bytes_sent = bytes; };
+  const sparsed::Matrix second =
+      Upload(client, "second", sent, {.pattern_hash = hash, .progress = progress});
+  EXPECT_EQ(bytes_sent, sent.nnz() * 4) << "the values alone";
+  EXPECT_EQ(second.Download()->column_indices, sent.column_indices);
+}
+
+TEST(Client, WrongUploads) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix good = RandomMatrix(10, 10, 3);
+  CsrMatrix bad = good;
+  bad.row_offsets.pop_back();
+  EXPECT_EQ(client.Upload("m", bad.View()).status().code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  std::get<std::vector<float>>(bad.values).pop_back();
+  EXPECT_EQ(client.Upload("m", bad.View()).status().code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.column_indices.front() = 10;
+  EXPECT_EQ(client.Upload("m", bad.View()).status().code(), absl::StatusCode::kInvalidArgument);
+  // Refused while the server waits for nothing more: the patterns are never sent.
+  EXPECT_FALSE(client.Upload("bad name", good.View(), {.pattern_hash = "0"}).ok());
+}
+
+TEST(Client, UpdateValuesChangesTheProduct) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  CsrMatrix s = RandomMatrix(40, 30, 4);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const std::vector<float> fresh = RandomDense(s.nnz(), 5);
+  const auto version = matrix.UpdateValues(std::span(fresh));
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_EQ(*version, 2u);
+  EXPECT_EQ(matrix.UpdateValues(std::span(fresh), {.if_version = 1}).status().code(),
+            absl::StatusCode::kAborted);
+  s.values = fresh;
+  const std::vector<float> b = RandomDense(30 * 3, 6);
+  std::vector<float> c(40 * 3, kPoison);
+  ASSERT_TRUE(matrix.Spmm(DenseView(b.data(), 30, 3), MutableDenseView(c.data(), 40, 3)).ok());
+  EXPECT_EQ(c, Multiply(s, false, b, 3));
+}
+
+TEST(Client, SpmmOfAllKinds) {
+  ServerProcess server;
+  const auto client = Connect(server, {.max_chunk_bytes = 4096});
+  for (const auto& [rows, cols] :
+       std::vector<std::pair<int64_t, int64_t>>{{70, 50}, {1, 50}, {70, 1}, {0, 5}, {5, 0}}) {
+    const CsrMatrix s = RandomMatrix(rows, cols, 7);
+    const sparsed::Matrix matrix = Upload(client, "m", s, {.replace = true});
+    for (const int64_t k : {1, 33}) {
+      for (const bool transpose : {false, true}) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << cols << " K " << k << " " << transpose);
+        const int64_t in = transpose ? rows : cols;
+        const int64_t out = transpose ? cols : rows;
+        const std::vector<float> b = RandomDense(in * k, 8);
+        std::vector<float> c(static_cast<size_t>(out * k), kPoison);
+        const auto result =
+            matrix.Spmm(DenseView(b.data(), in, k), MutableDenseView(c.data(), out, k),
+                        {.transpose = transpose});
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_FALSE(result->plan.empty());
+        EXPECT_EQ(c, Multiply(s, transpose, b, k));
+      }
+    }
+  }
+}
+
+TEST(Client, GapsBetweenRowsAreLeftAlone) {
+  ServerProcess server;
+  const auto client = Connect(server, {.max_chunk_bytes = 4096});
+  const CsrMatrix s = RandomMatrix(90, 80, 9);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  constexpr int64_t kWidth = 13;
+  constexpr int64_t kStride = 17;
+  const std::vector<float> packed = RandomDense(80 * kWidth, 10);
+  std::vector<float> b(80 * kStride, kPoison);
+  for (int64_t i = 0; i < 80 * kWidth; ++i) b[i / kWidth * kStride + i % kWidth] = packed[i];
+  std::vector<float> c(90 * kStride, -77);
+  ASSERT_TRUE(matrix
+                  .Spmm(DenseView(b.data(), 80, kWidth, kStride),
+                        MutableDenseView(c.data(), 90, kWidth, kStride))
+                  .ok());
+  const std::vector<float> expected = Multiply(s, false, packed, kWidth);
+  for (int64_t i = 0; i < 90 * kStride; ++i) {
+    const int64_t col = i % kStride;
+    EXPECT_EQ(c[i], col < kWidth ? expected[i / kStride * kWidth + col] : -77);
+  }
+}
+
+TEST(Client, AlphaBetaAndAccumulate) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix s = RandomMatrix(30, 30, 11);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const std::vector<float> b = RandomDense(30 * 4, 12);
+  const std::vector<float> old = RandomDense(30 * 4, 13);
+  std::vector<float> expected = Multiply(s, false, b, 4);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = 2 * expected[i] - 3 * old[i];
+
+  std::vector<float> c(30 * 4, kPoison);
+  ASSERT_TRUE(matrix
+                  .Spmm(DenseView(b.data(), 30, 4), MutableDenseView(c.data(), 30, 4),
+                        {.alpha = 2, .beta = -3, .accumulate = DenseView(old.data(), 30, 4)})
+                  .ok());
+  EXPECT_EQ(c, expected);
+  c = old;  // in place
+  ASSERT_TRUE(matrix
+                  .Spmm(DenseView(b.data(), 30, 4), MutableDenseView(c.data(), 30, 4),
+                        {.alpha = 2, .beta = -3, .accumulate = {}})
+                  .ok());
+  EXPECT_EQ(c, expected);
+}
+
+TEST(Client, WrongShapesAndNames) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const sparsed::Matrix matrix = Upload(client, "m", RandomMatrix(30, 20, 14));
+  std::vector<float> b(1000, 1);
+  std::vector<float> c(1000, kPoison);
+  std::vector<double> doubles(1000, 1);
+  const auto code = [&](const DenseView& in, const MutableDenseView& out) {
+    return matrix.Spmm(in, out).status().code();
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(code(DenseView(b.data(), 21, 4), MutableDenseView(c.data(), 30, 4)), kInvalid);
+  EXPECT_EQ(code(DenseView(b.data(), 20, 4), MutableDenseView(c.data(), 31, 4)), kInvalid);
+  EXPECT_EQ(code(DenseView(b.data(), 20, 4), MutableDenseView(c.data(), 30, 5)), kInvalid);
+  EXPECT_EQ(code(DenseView(b.data(), 20, 0), MutableDenseView(c.data(), 30, 0)), kInvalid);
+  EXPECT_EQ(code(DenseView(b.data(), 20, 4, 3), MutableDenseView(c.data(), 30, 4)), kInvalid);
+  EXPECT_EQ(code(DenseView(b.data(), 20, 4), MutableDenseView(doubles.data(), 30, 4)), kInvalid);
+  EXPECT_EQ(code(DenseView(doubles.data(), 20, 4), MutableDenseView(doubles.data(), 30, 4)),
+            kInvalid);
+  EXPECT_EQ(client.MatrixNamed("none")
+                .Spmm(DenseView(b.data(), 20, 4), MutableDenseView(c.data(), 30, 4))
+                .status()
+                .code(),
+            absl::StatusCode::kNotFound);
+  // The stream goes on.
+  EXPECT_TRUE(matrix.Spmm(DenseView(b.data(), 20, 4), MutableDenseView(c.data(), 30, 4)).ok());
+}
+
+TEST(Client, Sddmm) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix s = RandomMatrix(50, 40, 15);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const std::vector<float> a = RandomDense(50 * 9, 16);
+  const std::vector<float> b = RandomDense(40 * 9, 17);
+  for (const bool unscaled : {false, true}) {
+    std::vector<float> values(static_cast<size_t>(s.nnz()), kPoison);
+    const auto result = matrix.Sddmm(DenseView(a.data(), 50, 9), DenseView(b.data(), 40, 9),
+                                     MutableDenseView(std::span(values)), {.unscaled = unscaled});
+    ASSERT_TRUE(result.ok()) << result.status();
+    for (int64_t row = 0; row < 50; ++row) {
+      for (int64_t i = s.row_offsets[row]; i < s.row_offsets[row + 1]; ++i) {
+        float dot = 0;
+        for (int j = 0; j < 9; ++j) dot += a[row * 9 + j] * b[s.column_indices[i] * 9 + j];
+        EXPECT_EQ(values[i], unscaled ? dot : dot * F32(s)[i]);
+      }
+    }
+  }
+  std::vector<float> few(static_cast<size_t>(s.nnz()) - 1);
+  EXPECT_EQ(matrix
+                .Sddmm(DenseView(a.data(), 50, 9), DenseView(b.data(), 40, 9),
+                       MutableDenseView(std::span(few)))
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Client, SpgemmCollectedKeptAndBlockByBlock) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix s = RandomMatrix(200, 150, 18);
+  const CsrMatrix t = RandomMatrix(150, 170, 19);
+  const sparsed::Matrix left = Upload(client, "s", s);
+  const sparsed::Matrix right = Upload(client, "t", t);
+  const std::vector<float> expected = Multiply(s, t);
+
+  sparsed::SpgemmResult how;
+  const auto collected = left.SpgemmCollect(right, &how);
+  ASSERT_TRUE(collected.ok()) << collected.status();
+  EXPECT_EQ(Dense(*collected), expected);
+  EXPECT_EQ(how.nnz, collected->nnz());
+  EXPECT_EQ(how.rows, 200);
+
+  const auto kept = left.SpgemmKeep(right, "c");
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(Dense(*client.MatrixNamed("c").Download()), expected);
+  EXPECT_EQ(left.SpgemmKeep(right, "c").status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(left.SpgemmKeep(right, "c", {.replace = true}).ok());
+
+  const std::thread::id here = std::this_thread::get_id();
+  int64_t next_row = 0;
+  ASSERT_TRUE(left.Spgemm(right,
+                          [&](const sparsed::RowBlock& block) {
+                            EXPECT_EQ(std::this_thread::get_id(), here);
+                            EXPECT_EQ(block.row_begin, next_row);
+                            next_row += block.rows;
+                            return absl::OkStatus();
+                          })
+                  .ok());
+  EXPECT_EQ(next_row, 200);
+
+  const auto stopped = left.Spgemm(
+      right, [](const sparsed::RowBlock&) { return absl::DataLossError("no room for it"); });
+  EXPECT_EQ(stopped.status(), absl::DataLossError("no room for it"));
+  EXPECT_EQ(left.SpgemmCollect(left).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Client, HeldDenseMatricesAreOperandsAndDestinations) {
+  ServerProcess server;
+  const auto client = Connect(server, {.max_chunk_bytes = 4096});
+  const CsrMatrix s = RandomMatrix(64, 64, 20);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const std::vector<float> b = RandomDense(64 * 5, 21);
+  const auto x = client.PutDense("x", DenseView(b.data(), 64, 5));
+  ASSERT_TRUE(x.ok()) << x.status();
+  const auto y = client.PutZeros("y", sparsed::ValueType::kF32, 64, 5);
+  ASSERT_TRUE(y.ok()) << y.status();
+  const auto into = matrix.Spmm(*x, *y);
+  ASSERT_TRUE(into.ok()) << into.status();
+
+  std::vector<float> c(64 * 8, -7);
+  const auto info = y->Read(MutableDenseView(c.data(), 64, 5, 8));
+  ASSERT_TRUE(info.ok()) << info.status();
+  const std::vector<float> expected = Multiply(s, false, b, 5);
+  for (int64_t i = 0; i < 64 * 8; ++i) {
+    EXPECT_EQ(c[i], i % 8 < 5 ? expected[i / 8 * 5 + i % 8] : -7);
+  }
+  EXPECT_EQ(y->Read(MutableDenseView(c.data(), 5, 64)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(y->Info()->cols, 5);
+  EXPECT_EQ(client.ListDense()->size(), 2u);
+  EXPECT_TRUE(x->Delete().ok());
+  EXPECT_EQ(x->Info().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(matrix.Spmm(*x, *y).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Client, ManyCallsShareAStream) {
+  ServerProcess server({"--max-requests-per-stream=4"});
+  const auto client = Connect(server);
+  const CsrMatrix s = RandomMatrix(50, 50, 22);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  constexpr int kCalls = 100;
+  std::vector<std::vector<float>> bs;
+  std::vector<std::vector<float>> cs(kCalls, std::vector<float>(50 * 6, kPoison));
+  std::vector<sparsed::Call<sparsed::ComputeResult>> calls;
+  for (int i = 0; i < kCalls; ++i) bs.push_back(RandomDense(50 * 6, 100 + i));
+  for (int i = 0; i < kCalls; ++i) {
+    calls.push_back(
+        matrix.SpmmAsync(DenseView(bs[i].data(), 50, 6), MutableDenseView(cs[i].data(), 50, 6)));
+  }
+  for (int i = 0; i < kCalls; ++i) {
+    const auto result = calls[i].Wait();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(cs[i], Multiply(s, false, bs[i], 6));
+  }
+}
+
+TEST(Client, ThreadsShareAClient) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix s = RandomMatrix(40, 40, 23);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (unsigned t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      for (unsigned i = 0; i < 20; ++i) {
+        const std::vector<float> b = RandomDense(40 * 3, t * 100 + i);
+        std::vector<float> c(40 * 3, kPoison);
+        const auto result =
+            matrix.Spmm(DenseView(b.data(), 40, 3), MutableDenseView(c.data(), 40, 3));
+        if (!result.ok() || c != Multiply(s, false, b, 3)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Client, CancelledAndForgottenCallsGiveTheMemoryBack) {
+  ServerProcess server;
+  const auto client = Connect(server, {.max_chunk_bytes = 4096});
+  const CsrMatrix s = RandomMatrix(400, 400, 24);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  for (int i = 0; i < 30; ++i) {
+    auto b = std::make_unique<std::vector<float>>(RandomDense(400 * 256, 25));
+    auto c = std::make_unique<std::vector<float>>(400 * 256, kPoison);
+    auto call =
+        matrix.SpmmAsync(DenseView(b->data(), 400, 256), MutableDenseView(c->data(), 400, 256));
+    std::this_thread::sleep_for(std::chrono::microseconds(100 * i));
+    if (i % 2 == 0) {
+      call.Cancel();
+      const auto result = call.Wait();
+      EXPECT_TRUE(result.ok() || absl::IsCancelled(result.status())) << result.status();
+      b.reset();
+      c.reset();
+    }
+  }
+  std::vector<float> b = RandomDense(400, 26);
+  std::vector<float> c(400, kPoison);
+  ASSERT_TRUE(matrix.Spmm(DenseView(b.data(), 400, 1), MutableDenseView(c.data(), 400, 1)).ok());
+  EXPECT_EQ(c, Multiply(s, false, b, 1));
+}
+
+TEST(Client, Deadlines) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const sparsed::Matrix matrix = Upload(client, "m", RandomMatrix(300, 300, 27));
+  const sparsed::CallOptions none{.timeout = std::chrono::nanoseconds(1)};
+  std::vector<float> b(300 * 64, 1);
+  std::vector<float> c(300 * 64);
+  constexpr auto kExceeded = absl::StatusCode::kDeadlineExceeded;
+  EXPECT_EQ(matrix.Spmm(DenseView(b.data(), 300, 64), MutableDenseView(c.data(), 300, 64), {}, none)
+                .status()
+                .code(),
+            kExceeded);
+  EXPECT_EQ(matrix.Info(none).status().code(), kExceeded);
+  EXPECT_EQ(matrix.Download(none).status().code(), kExceeded);
+  EXPECT_EQ(matrix.SpgemmCollect(matrix, nullptr, none).status().code(), kExceeded);
+  const sparsed::CallOptions long_enough{.timeout = std::chrono::hours(1)};
+  EXPECT_TRUE(
+      matrix
+          .Spmm(DenseView(b.data(), 300, 64), MutableDenseView(c.data(), 300, 64), {}, long_enough)
+          .ok());
+}
+
+TEST(Client, ComesBackAfterARestartOfTheServer) {
+  const std::string address = "unix:" + testing::TempDir() + "sparsed_restart_socket";
+  auto server = std::make_unique<ServerProcess>(std::vector<std::string>{}, address);
+  const auto client = Connect(*server, {.max_attempts = 2});
+  const CsrMatrix s = RandomMatrix(20, 20, 28);
+  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const std::vector<float> b = RandomDense(20, 29);
+  std::vector<float> c(20, kPoison);
+  const auto spmm = [&] {
+    return matrix.Spmm(DenseView(b.data(), 20, 1), MutableDenseView(c.data(), 20, 1)).status();
+  };
+  ASSERT_TRUE(spmm().ok());
+  server.reset();
+  EXPECT_EQ(spmm().code(), absl::StatusCode::kUnavailable);
+  server = std::make_unique<ServerProcess>(std::vector<std::string>{}, address);
+  EXPECT_TRUE(Eventually([&] { return client.Upload("m", s.View(), {.replace = true}).ok(); }));
+  EXPECT_TRUE(Eventually([&] { return spmm().ok(); }));
+  EXPECT_EQ(c, Multiply(s, false, b, 1));
+}
+
+TEST(Client, WatchesAPreparation) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const sparsed::Matrix matrix = Upload(client, "m", RandomMatrix(300, 300, 30),
+                                        {.expected = {{sparsed::Operation::kSpmm, false, 16}}});
+  int steps = 0;
+  ASSERT_TRUE(matrix.WaitReady([&steps](const sparsed::Progress&) { ++steps; }).ok());
+  EXPECT_GT(steps, 0);
+  EXPECT_EQ(matrix.Info()->state, sparsed::MatrixState::kReady);
+
+  auto follow = matrix.WatchAsync([](const sparsed::Progress&) {});
+  EXPECT_FALSE(follow.WaitFor(std::chrono::milliseconds(50)));
+  follow.Cancel();
+  EXPECT_EQ(follow.Wait().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(Client, ServerInfoAndStats) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const auto info = client.GetServerInfo();
+  ASSERT_TRUE(info.ok());
+  EXPECT_FALSE(info->devices.empty());
+  Upload(client, "m", RandomMatrix(5, 5, 31));
+  const auto stats = client.GetStats();
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(stats->matrices, 1);
+}
+
+TEST(Client, ResultsAreTakenOnce) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  auto call = client.GetStatsAsync();
+  EXPECT_TRUE(call.Wait().ok());
+  EXPECT_TRUE(call.Done());
+  EXPECT_EQ(call.Wait().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace

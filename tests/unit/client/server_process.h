@@ -1,0 +1,47 @@
+// The server's program, started for a test on a Unix socket of its own.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace sparsed::test {
+
+class ServerProcess {
+ public:
+  /// In memory, without metrics; `flags` are added. Clients wait for it in Connect.
+  explicit ServerProcess(std::vector<std::string> flags = {}, std::string address = "") {
+    std::string folder = testing::TempDir() + "sparsed_client_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+    address_ = address.empty() ? "unix:" + folder_ + "/socket" : std::move(address);
+    std::vector<std::string> words = {SPARSED_PROGRAM, "--in-memory", "--metrics-listen=off",
+                                      "--log-level=error", "--listen=" + address_};
+    words.insert(words.end(), flags.begin(), flags.end());
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    EXPECT_EQ(posix_spawn(&pid_, SPARSED_PROGRAM, nullptr, nullptr, arguments.data(), environ), 0);
+  }
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
+  ~ServerProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    std::filesystem::remove_all(folder_);
+  }
+
+  const std::string& address() const { return address_; }
+
+ private:
+  std::string folder_;
+  std::string address_;
+  pid_t pid_ = 0;
+};
+
+}  // namespace sparsed::test
