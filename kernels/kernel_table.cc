@@ -20,12 +20,13 @@ const Kernel* Find(std::span<const Kernel> kernels, std::string_view name) {
 }  // namespace
 
 std::span<const SpmmKernel> SpmmKernels() {
-  static const std::array kernels = {cpu::CsrSpmm(), cpu::CsrTransposedSpmm(), cpu::AsptSpmm()};
+  static const std::array kernels = {cpu::CsrSpmm(), cpu::CsrSlabSpmm(), cpu::CsrTransposedSpmm(),
+                                     cpu::AsptSpmm()};
   return kernels;
 }
 
 std::span<const SddmmKernel> SddmmKernels() {
-  static const std::array kernels = {cpu::CsrSddmm(), cpu::AsptSddmm()};
+  static const std::array kernels = {cpu::CsrSddmm(), cpu::CsrSlabSddmm(), cpu::AsptSddmm()};
   return kernels;
 }
 

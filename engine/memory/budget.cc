@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 #include <new>
-#include <vector>
+#include <utility>
 
 namespace sparsed::engine {
 namespace {
@@ -98,13 +98,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
         return refused(Used(use), preparation_limit_);
       }
       if (total_ + size > limit_) return refused(total_, limit_);
-      auto kept = kept_.find(capacity);
-      if (kept != kept_.end()) {
-        block = kept->second.back();
-        kept->second.pop_back();
-        if (kept->second.empty()) kept_.erase(kept);
-        kept_bytes_ -= size;
-      }
+      block = TakeKeptLocked(capacity);
       total_ += size;
       used_[static_cast<int>(use)] += size;
       peak_ = std::max(peak_, total_);
@@ -158,8 +152,11 @@ class Budget::State : public std::enable_shared_from_this<State> {
       std::lock_guard lock(mutex_);
       total_ -= size;
       used_[static_cast<int>(use)] -= size;
-      if (capacity >= kSmallestKept && kept_bytes_ + size <= keep_limit_) {
-        kept_[capacity].push_back(block);
+      const int64_t room = std::min(keep_limit_, limit_ - total_);
+      if (capacity >= kSmallestKept && size <= room) {
+        DropKeptLocked(room - size);
+        kept_ages_.emplace(++age_, capacity);
+        kept_.emplace(std::pair(capacity, age_), block);
         kept_bytes_ += size;
         return;
       }
@@ -172,14 +169,27 @@ class Budget::State : public std::enable_shared_from_this<State> {
     DropKeptLocked(down_to);
   }
 
-  /// Frees kept blocks, the largest first, until at most `down_to` bytes are kept.
+  /// The kept block of this capacity that came back last; null if there is none.
+  std::byte* TakeKeptLocked(size_t capacity) {
+    auto kept = kept_.upper_bound(std::pair(capacity, age_));
+    if (kept == kept_.begin() || (--kept)->first.first != capacity) return nullptr;
+    std::byte* const block = kept->second;
+    kept_ages_.erase(kept->first.second);
+    kept_.erase(kept);
+    kept_bytes_ -= static_cast<int64_t>(capacity);
+    return block;
+  }
+
+  /// Frees kept blocks, those that came back longest ago first, until at most `down_to` bytes are
+  /// kept: what serves the requests of now stays.
   void DropKeptLocked(int64_t down_to) {
-    while (kept_bytes_ > down_to && !kept_.empty()) {
-      auto largest = std::prev(kept_.end());
-      DeleteBlock(largest->second.back(), largest->first);
-      kept_bytes_ -= static_cast<int64_t>(largest->first);
-      largest->second.pop_back();
-      if (largest->second.empty()) kept_.erase(largest);
+    while (kept_bytes_ > down_to && !kept_ages_.empty()) {
+      const auto [age, capacity] = *kept_ages_.begin();
+      const auto kept = kept_.find(std::pair(capacity, age));
+      DeleteBlock(kept->second, capacity);
+      kept_bytes_ -= static_cast<int64_t>(capacity);
+      kept_.erase(kept);
+      kept_ages_.erase(kept_ages_.begin());
     }
   }
 
@@ -192,7 +202,9 @@ class Budget::State : public std::enable_shared_from_this<State> {
   std::array<int64_t, kMemoryUses> used_ = {};
   int64_t total_ = 0;
   int64_t peak_ = 0;
-  std::map<size_t, std::vector<std::byte*>> kept_;  ///< by capacity
+  std::map<std::pair<size_t, uint64_t>, std::byte*> kept_;  ///< by capacity and age
+  std::map<uint64_t, size_t> kept_ages_;                    ///< capacities, the oldest first
+  uint64_t age_ = 0;
   int64_t kept_bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// "cpu.csr.dot" against the reference.
+// "cpu.csr.dot" and "cpu.csr.slab_dot" against the reference.
 #include "kernels/cpu/sddmm/sddmm.h"
 
 #include <gtest/gtest.h>
@@ -15,12 +15,26 @@ namespace {
 constexpr int64_t kWidths[] = {1,  2,  3,  7,  8,   15,  16,  17,  31, 32,
                                33, 64, 65, 97, 100, 128, 129, 257, 512};
 
-std::string Expect(const Layout& layout, const Pattern& pattern, const DenseCase& c) {
+std::string Expect(const SddmmKernel& kernel, const Layout& layout, const Pattern& pattern,
+                   const DenseCase& c) {
   SCOPED_TRACE(c);
-  return ExpectSddmm(cpu::CsrSddmm(), layout, pattern, RandomValues(pattern.nnz(), 7), c);
+  return ExpectSddmm(kernel, layout, pattern, RandomValues(pattern.nnz(), 7), c);
 }
 
-TEST(CsrSddmm, ComputesOddPatternsAtEveryWidth) {
+/// For any size: its own `supports` also asks whether slabs may pay.
+SddmmKernel AnySizeSlabSddmm() {
+  SddmmKernel kernel = cpu::CsrSlabSddmm();
+  kernel.supports = cpu::CsrSddmm().supports;
+  return kernel;
+}
+
+class SddmmTest : public testing::TestWithParam<SddmmKernel> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, SddmmTest, testing::Values(cpu::CsrSddmm(), AnySizeSlabSddmm()),
+                         [](const auto& info) {
+                           return info.param.name == cpu::CsrSddmm().name ? "Dot" : "SlabDot";
+                         });
+
+TEST_P(SddmmTest, ComputesOddPatternsAtEveryWidth) {
   for (const auto& [name, pattern] : OddPatterns()) {
     SCOPED_TRACE(name);
     const Layout layout = PlainLayout(pattern);
@@ -28,7 +42,7 @@ TEST(CsrSddmm, ComputesOddPatternsAtEveryWidth) {
     for (const int64_t k : kWidths) {
       for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
         ++turn;
-        Expect(layout, pattern,
+        Expect(GetParam(), layout, pattern,
                {.type = type,
                 .k = k,
                 .threads = 1 + turn % 4,
@@ -40,7 +54,7 @@ TEST(CsrSddmm, ComputesOddPatternsAtEveryWidth) {
   }
 }
 
-TEST(CsrSddmm, ComputesWithEveryInstructionSet) {
+TEST_P(SddmmTest, ComputesWithEveryInstructionSet) {
   const Pattern pattern = Rmat(8, 6, 3);
   const Layout layout = PlainLayout(pattern);
   const int64_t best = hwy::SupportedTargets();
@@ -51,7 +65,7 @@ TEST(CsrSddmm, ComputesWithEveryInstructionSet) {
     hwy::GetChosenTarget().DeInit();
     for (const int64_t k : kWidths) {
       for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
-        Expect(layout, pattern, {.type = type, .k = k, .padding = 3});
+        Expect(GetParam(), layout, pattern, {.type = type, .k = k, .padding = 3});
       }
     }
   }
@@ -71,64 +85,69 @@ TEST(CsrSddmm, PutsResultsOfPermutedAndTransposedLayoutsInCsrOrder) {
     for (const Layout& layout : layouts) {
       for (const int64_t k : {1, 5, 16, 33, 128, 1000}) {
         for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
-          Expect(layout, pattern, {.type = type, .k = k, .threads = 3});
-          Expect(layout, pattern, {.type = type, .k = k, .threads = 1, .unscaled = true});
+          Expect(cpu::CsrSddmm(), layout, pattern, {.type = type, .k = k, .threads = 3});
+          Expect(cpu::CsrSddmm(), layout, pattern,
+                 {.type = type, .k = k, .threads = 1, .unscaled = true});
         }
       }
     }
   }
 }
 
-TEST(CsrSddmm, PrefetchesLargeOperands) {
+TEST_P(SddmmTest, PrefetchesLargeOperands) {
   const Pattern pattern = Uniform(20001, 19999, 5, 8);
   for (const int64_t k : {80, 600}) {
-    Expect(PlainLayout(pattern), pattern, {.k = k, .threads = 2, .padding = 3});
+    Expect(GetParam(), PlainLayout(pattern), pattern, {.k = k, .threads = 2, .padding = 3});
   }
 }
 
-TEST(CsrSddmm, GivesTheSameBitsForAnyTeam) {
+TEST_P(SddmmTest, GivesTheSameBitsForAnyTeam) {
   std::vector<NamedPattern> patterns = OddPatterns();
   patterns.push_back({"larger R-MAT", Rmat(12, 16, 13)});
   for (const auto& [name, pattern] : patterns) {
     SCOPED_TRACE(name);
     const Layout layout = PlainLayout(pattern);
-    DenseCase c = {.k = 33};
-    const std::string expected = Expect(layout, pattern, c);
-    for (c.threads = 2; c.threads <= 4; ++c.threads) {
-      EXPECT_TRUE(Expect(layout, pattern, c) == expected) << c;
+    for (const int64_t k : {33, 520}) {
+      DenseCase c = {.k = k};
+      const std::string expected = Expect(GetParam(), layout, pattern, c);
+      for (c.threads = 2; c.threads <= 4; ++c.threads) {
+        EXPECT_TRUE(Expect(GetParam(), layout, pattern, c) == expected) << c;
+      }
     }
   }
 }
 
-TEST(CsrSddmm, ReturnsWhenStopped) {
+TEST_P(SddmmTest, ReturnsWhenStopped) {
   const Pattern pattern = Uniform(1000, 1000, 20, 9);
   const Layout layout = PlainLayout(pattern);
   const std::vector<float> values(pattern.nnz(), 1);
   const std::vector<float> operand(1000 * 64, 1);
   std::vector<float> out(pattern.nnz());
   const std::atomic<bool> stop = true;
-  const absl::Status status = cpu::CsrSddmm().run({.threads = 2, .workspace = {}, .stop = &stop},
-                                                  {.operation = Operation::kSddmm, .k = 64},
-                                                  {layout,
-                                                   values.data(),
-                                                   {operand.data(), 1000, 64, 64},
-                                                   {operand.data(), 1000, 64, 64},
-                                                   out.data()});
+  const Problem problem = {.operation = Operation::kSddmm, .k = 64};
+  std::vector<std::byte> workspace(GetParam().workspace(problem, layout, 2));
+  const absl::Status status =
+      GetParam().run({.threads = 2, .workspace = workspace, .stop = &stop}, problem,
+                     {layout,
+                      values.data(),
+                      {operand.data(), 1000, 64, 64},
+                      {operand.data(), 1000, 64, 64},
+                      out.data()});
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
-TEST(CsrSddmm, ComputesRealMatrices) {
+TEST_P(SddmmTest, ComputesRealMatrices) {
   const std::optional<Matrix> matrix =
       ReadMatrixMarket(std::string(SPARSED_TEST_DATA) + "/delaunay_n16.mtx.gz");
   ASSERT_TRUE(matrix.has_value());
-  ExpectSddmm(cpu::CsrSddmm(), PlainLayout(matrix->pattern), matrix->pattern, matrix->values,
+  ExpectSddmm(GetParam(), PlainLayout(matrix->pattern), matrix->pattern, matrix->values,
               {.k = 33, .threads = 2, .padding = 1});
   for (const char* name : {"arrow_46500", "fit2d_A", "w8a", "BlogCatalog", "gowalla_R"}) {
     const std::optional<Matrix> shared =
         ReadMatrixMarket(std::string(SPARSED_SHARED_DATA) + "/" + name + ".mtx.gz");
     if (!shared.has_value()) GTEST_SKIP() << "the shared matrices are not here";
     SCOPED_TRACE(name);
-    ExpectSddmm(cpu::CsrSddmm(), PlainLayout(shared->pattern), shared->pattern, shared->values,
+    ExpectSddmm(GetParam(), PlainLayout(shared->pattern), shared->pattern, shared->values,
                 {.k = 20, .threads = 2});
   }
 }
@@ -143,6 +162,16 @@ TEST(CsrSddmm, SupportsItsOperationAlone) {
   EXPECT_FALSE(cpu::CsrSddmm().supports({.k = 4}, layout));
   EXPECT_FALSE(cpu::CsrSddmm().supports(
       {.operation = Operation::kSddmm, .type = ElementType::kI64, .k = 4}, layout));
+}
+
+TEST(CsrSlabSddmm, SupportsWideOperandsBeyondTheCacheInCsrOrder) {
+  const Pattern pattern = Uniform(2000, 3000, 30, 8);
+  const Problem problem = {.operation = Operation::kSddmm, .k = 512};
+  EXPECT_TRUE(cpu::CsrSlabSddmm().supports(problem, PlainLayout(pattern)));
+  EXPECT_FALSE(cpu::CsrSlabSddmm().supports({.k = 512}, PlainLayout(pattern)));
+  EXPECT_FALSE(
+      cpu::CsrSlabSddmm().supports(problem, PermutedLayout(pattern, RandomOrder(pattern.rows, 5))));
+  EXPECT_FALSE(cpu::CsrSlabSddmm().supports(problem, PermutedLayout(pattern, {}, true)));
 }
 
 }  // namespace

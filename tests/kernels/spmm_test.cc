@@ -1,4 +1,4 @@
-// "cpu.csr.row_balanced" and "cpu.csr.scatter" against the reference.
+// "cpu.csr.row_balanced", "cpu.csr.slab" and "cpu.csr.scatter" against the reference.
 #include "kernels/cpu/spmm/spmm.h"
 
 #include <gtest/gtest.h>
@@ -15,11 +15,24 @@ namespace {
 constexpr int64_t kWidths[] = {1,  2,  3,  7,  8,   15,  16,  17,  31, 32,
                                33, 64, 65, 97, 100, 128, 129, 257, 512};
 
-class SpmmTest : public testing::TestWithParam<bool> {
+/// For any size: its own `supports` also asks whether slabs may pay.
+SpmmKernel AnySizeSlabSpmm() {
+  SpmmKernel kernel = cpu::CsrSlabSpmm();
+  kernel.supports = cpu::CsrSpmm().supports;
+  return kernel;
+}
+
+struct SpmmParam {
+  const char* name;
+  SpmmKernel plain;  ///< for problems that are not transposed
+  bool transposed;
+};
+
+class SpmmTest : public testing::TestWithParam<SpmmParam> {
  protected:
   /// The kernel for an operation on a layout, whose transpositions cancel out.
   static SpmmKernel KernelFor(const Layout& layout, const DenseCase& c) {
-    return c.transposed == layout.transposed ? cpu::CsrSpmm() : cpu::CsrTransposedSpmm();
+    return c.transposed == layout.transposed ? GetParam().plain : cpu::CsrTransposedSpmm();
   }
   static std::string Expect(const Layout& layout, const Pattern& pattern, const DenseCase& c) {
     SCOPED_TRACE(c);
@@ -39,7 +52,7 @@ TEST_P(SpmmTest, ComputesOddPatternsAtEveryWidth) {
                {.type = type,
                 .k = k,
                 .threads = 1 + turn % 4,
-                .transposed = GetParam(),
+                .transposed = GetParam().transposed,
                 .alpha = turn % 3 == 0 ? -0.75 : 1,
                 .beta = turn % 5 == 0 ? 1.5 : 0,
                 .padding = turn % 4 == 1 ? 5 : 0,
@@ -64,7 +77,7 @@ TEST_P(SpmmTest, ComputesWithEveryInstructionSet) {
           Expect(layout, pattern,
                  {.type = type,
                   .k = k,
-                  .transposed = GetParam(),
+                  .transposed = GetParam().transposed,
                   .alpha = 3,
                   .beta = beta,
                   .padding = 3});
@@ -86,7 +99,11 @@ TEST_P(SpmmTest, ComputesPermutedAndTransposedLayouts) {
       for (const int64_t k : {1, 5, 16, 33, 128}) {
         for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
           Expect(layout, pattern,
-                 {.type = type, .k = k, .threads = 3, .transposed = GetParam(), .beta = 0.5});
+                 {.type = type,
+                  .k = k,
+                  .threads = 3,
+                  .transposed = GetParam().transposed,
+                  .beta = 0.5});
         }
       }
     }
@@ -98,15 +115,17 @@ TEST_P(SpmmTest, PrefetchesAndStreamsLargeOperands) {
   const Pattern pattern = Uniform(70001, 69999, 3, 8);
   const Layout layout = PlainLayout(pattern);
   for (const int64_t padding : {0, 16, 3}) {
-    Expect(layout, pattern, {.k = 80, .threads = 2, .transposed = GetParam(), .padding = padding});
+    Expect(layout, pattern,
+           {.k = 80, .threads = 2, .transposed = GetParam().transposed, .padding = padding});
   }
-  Expect(layout, pattern, {.k = 73, .threads = 2, .transposed = GetParam(), .padding = 7});
   Expect(layout, pattern,
-         {.type = ElementType::kF64, .k = 40, .threads = 2, .transposed = GetParam()});
+         {.k = 73, .threads = 2, .transposed = GetParam().transposed, .padding = 7});
+  Expect(layout, pattern,
+         {.type = ElementType::kF64, .k = 40, .threads = 2, .transposed = GetParam().transposed});
 }
 
-TEST_P(SpmmTest, PacksWideOperandsThatAreUsedOften) {
-  // A long row among the others, so that sums over parts meet slabs.
+TEST_P(SpmmTest, ComputesWideOperandsWithALongRow) {
+  // Sums over parts meet slabs.
   Pattern pattern = Uniform(2000, 3000, 30, 8);
   std::vector<std::pair<int32_t, int32_t>> entries;
   for (int32_t row = 0; row < 2000; ++row) {
@@ -126,7 +145,7 @@ TEST_P(SpmmTest, PacksWideOperandsThatAreUsedOften) {
                  {.type = type,
                   .k = k,
                   .threads = 3,
-                  .transposed = GetParam(),
+                  .transposed = GetParam().transposed,
                   .alpha = 2,
                   .beta = beta,
                   .padding = 3});
@@ -143,7 +162,7 @@ TEST_P(SpmmTest, GivesTheSameBitsForAnyTeam) {
     SCOPED_TRACE(name);
     const Layout layout = PlainLayout(pattern);
     for (const int64_t k : {8, 33, 128}) {
-      DenseCase c = {.k = k, .transposed = GetParam()};
+      DenseCase c = {.k = k, .transposed = GetParam().transposed};
       const std::string expected = Expect(layout, pattern, c);
       for (c.threads = 1; c.threads <= 4; ++c.threads) {
         EXPECT_TRUE(Expect(layout, pattern, c) == expected) << c;
@@ -155,8 +174,8 @@ TEST_P(SpmmTest, GivesTheSameBitsForAnyTeam) {
 TEST_P(SpmmTest, ReturnsWhenStopped) {
   const Pattern pattern = Uniform(1000, 1000, 20, 9);
   const Layout layout = PlainLayout(pattern);
-  const SpmmKernel kernel = KernelFor(layout, {.transposed = GetParam()});
-  const Problem problem = {.transposed = GetParam(), .k = 64};
+  const SpmmKernel kernel = KernelFor(layout, {.transposed = GetParam().transposed});
+  const Problem problem = {.transposed = GetParam().transposed, .k = 64};
   const std::vector<float> values(pattern.nnz(), 1);
   const std::vector<float> b(1000 * 64, 1);
   std::vector<float> c(1000 * 64);
@@ -172,22 +191,25 @@ TEST_P(SpmmTest, ComputesRealMatrices) {
   const std::optional<Matrix> matrix =
       ReadMatrixMarket(std::string(SPARSED_TEST_DATA) + "/delaunay_n16.mtx.gz");
   ASSERT_TRUE(matrix.has_value());
-  ExpectSpmm(KernelFor(PlainLayout(matrix->pattern), {.transposed = GetParam()}),
+  ExpectSpmm(KernelFor(PlainLayout(matrix->pattern), {.transposed = GetParam().transposed}),
              PlainLayout(matrix->pattern), matrix->pattern, matrix->values,
-             {.k = 33, .threads = 2, .transposed = GetParam(), .padding = 1});
+             {.k = 33, .threads = 2, .transposed = GetParam().transposed, .padding = 1});
   for (const char* name : {"arrow_46500", "fit2d_A", "w8a", "BlogCatalog", "gowalla_R"}) {
     const std::optional<Matrix> shared =
         ReadMatrixMarket(std::string(SPARSED_SHARED_DATA) + "/" + name + ".mtx.gz");
     if (!shared.has_value()) GTEST_SKIP() << "the shared matrices are not here";
     SCOPED_TRACE(name);
     const Layout layout = PlainLayout(shared->pattern);
-    ExpectSpmm(KernelFor(layout, {.transposed = GetParam()}), layout, shared->pattern,
-               shared->values, {.k = 20, .threads = 2, .transposed = GetParam()});
+    ExpectSpmm(KernelFor(layout, {.transposed = GetParam().transposed}), layout, shared->pattern,
+               shared->values, {.k = 20, .threads = 2, .transposed = GetParam().transposed});
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transposed, SpmmTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Scatter" : "RowBalanced"; });
+INSTANTIATE_TEST_SUITE_P(Kernels, SpmmTest,
+                         testing::Values(SpmmParam{"RowBalanced", cpu::CsrSpmm(), false},
+                                         SpmmParam{"Slab", AnySizeSlabSpmm(), false},
+                                         SpmmParam{"Scatter", cpu::CsrSpmm(), true}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(CsrSpmmSupports, OneDirectionEach) {
   const Layout layout = PlainLayout(Band(10, 1));
@@ -206,6 +228,18 @@ TEST(CsrSpmmSupports, OneDirectionEach) {
   EXPECT_FALSE(cpu::CsrSpmm().supports({.operation = Operation::kSddmm, .k = 4}, layout));
   EXPECT_FALSE(cpu::CsrSpmm().supports({.type = ElementType::kI32, .k = 4}, layout));
   EXPECT_FALSE(cpu::CsrSpmm().supports({.k = 4, .device = DeviceKind::kCuda}, layout));
+}
+
+TEST(CsrSlabSpmmSupports, WideOperandsBeyondTheCache) {
+  const Layout often = PlainLayout(Uniform(2000, 3000, 30, 8));
+  const Layout seldom = PlainLayout(Uniform(2000, 3000, 2, 8));
+  const Layout small = PlainLayout(Uniform(300, 200, 30, 8));
+  const SpmmKernel kernel = cpu::CsrSlabSpmm();
+  EXPECT_TRUE(kernel.supports({.k = 512}, often));
+  EXPECT_FALSE(kernel.supports({.k = 32}, often));
+  EXPECT_FALSE(kernel.supports({.k = 512}, seldom));
+  EXPECT_FALSE(kernel.supports({.k = 512}, small));
+  EXPECT_FALSE(kernel.supports({.transposed = true, .k = 512}, often));
 }
 
 }  // namespace

@@ -68,6 +68,17 @@ TEST(Budget, KeptBlocksNeverStandInTheWay) {
   EXPECT_TRUE(budget.Source(MemoryUse::kRequests).Allocate(8 << 20).ok());
 }
 
+TEST(Budget, KeepsWhatCameBackLastForTheNext) {
+  Budget budget(64 << 20, 64 << 20);
+  MemorySource& requests = budget.Source(MemoryUse::kRequests);
+  // More than is kept, of sizes that nobody asks for again.
+  for (int i = 0; i < 12; ++i) ASSERT_TRUE(requests.Allocate((1 << 20) << (i % 3)).ok());
+  for (int i = 0; i < 4; ++i) {
+    const std::byte* const first = requests.Allocate(3 << 20)->data();
+    EXPECT_EQ(requests.Allocate(3 << 20)->data(), first);
+  }
+}
+
 TEST(Budget, BuffersMayOutliveIt) {
   Buffer survivor;
   {

@@ -43,26 +43,28 @@ HWY_INLINE void Prefetch(const T* row, int64_t k) {
 
 #if HWY_TARGET == HWY_SCALAR
 
-template <class D, class V = hn::Vec<D>, typename T = hn::TFromD<D>>
+template <bool kAdd, class D, class V = hn::Vec<D>, typename T = hn::TFromD<D>>
 HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], T* out) {
-  for (int i = 0; i < kGroup; ++i) hn::Store(sums[i], d, out + i);
+  for (int i = 0; i < kGroup; ++i) {
+    hn::Store(kAdd ? hn::Add(sums[i], hn::Load(d, out + i)) : sums[i], d, out + i);
+  }
 }
 
 #else
 
-/// Stores the sums of a vector's 16-byte blocks.
-template <class D, typename T = hn::TFromD<D>>
+/// Stores the sums of a vector's 16-byte blocks, or adds them.
+template <bool kAdd, class D, typename T = hn::TFromD<D>>
 HWY_INLINE void AddBlocks(D d, hn::Vec<D> v, T* out) {
   if constexpr (hn::MaxLanes(D()) * sizeof(T) > 16) {
     const hn::Half<D> half;
-    AddBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), out);
+    AddBlocks<kAdd>(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), out);
   } else {
-    hn::StoreU(v, d, out);
+    hn::StoreU(kAdd ? hn::Add(v, hn::LoadU(d, out)) : v, d, out);
   }
 }
 
-/// out[i] = the sum of sums[i]'s lanes.
-template <class D, class V = hn::Vec<D>>
+/// out[i] = the sum of sums[i]'s lanes; += if kAdd.
+template <bool kAdd, class D, class V = hn::Vec<D>>
 HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], float* out) {
   // In every block of four lanes: sums 0 1 0 1 and 2 3 2 3, then 0 1 2 3.
   const V low =
@@ -72,26 +74,26 @@ HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], float* out) {
   const hn::Repartition<double, D> pairs;
   const auto low_pairs = hn::BitCast(pairs, low);
   const auto high_pairs = hn::BitCast(pairs, high);
-  AddBlocks(d,
-            hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low_pairs, high_pairs)),
-                    hn::BitCast(d, hn::InterleaveUpper(pairs, low_pairs, high_pairs))),
-            out);
+  AddBlocks<kAdd>(d,
+                  hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low_pairs, high_pairs)),
+                          hn::BitCast(d, hn::InterleaveUpper(pairs, low_pairs, high_pairs))),
+                  out);
 }
 
-template <class D, class V = hn::Vec<D>>
+template <bool kAdd, class D, class V = hn::Vec<D>>
 HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], double* out) {
   for (int i = 0; i < kGroup; i += 2) {
-    AddBlocks(d,
-              hn::Add(hn::InterleaveLower(d, sums[i], sums[i + 1]),
-                      hn::InterleaveUpper(d, sums[i], sums[i + 1])),
-              out + i);
+    AddBlocks<kAdd>(d,
+                    hn::Add(hn::InterleaveLower(d, sums[i], sums[i + 1]),
+                            hn::InterleaveUpper(d, sums[i], sums[i + 1])),
+                    out + i);
   }
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-/// out[i] = dot(a, B[columns[i]]) for i < kCount; out has room for kGroup.
-template <int kCount, typename T>
+/// out[i] = dot(a, B[columns[i]]) for i < kCount, += if kAdd; out has room for kGroup.
+template <int kCount, bool kAdd, typename T>
 HWY_INLINE void DotGroup(const CsrDots<T>& dots, const T* HWY_RESTRICT a, const int32_t* columns,
                          T* HWY_RESTRICT out) {
   const hn::ScalableTag<T> d;
@@ -120,29 +122,29 @@ HWY_INLINE void DotGroup(const CsrDots<T>& dots, const T* HWY_RESTRICT a, const 
     }
     j = dots.k;
   }
-  AddLanes(d, sums, out);
+  AddLanes<kAdd>(d, sums, out);
   for (; j < dots.k; ++j) {
     for (int i = 0; i < kCount; ++i) out[i] += a[j] * b[i][j];
   }
 }
 
-/// As DotGroup for a count that is known at run time only; writes no more than `count`.
-template <typename T>
+/// As DotGroup for a count that is known at run time only; touches no more than `count`.
+template <bool kAdd, typename T>
 HWY_INLINE void DotRest(const CsrDots<T>& dots, const T* a, const int32_t* columns, int64_t count,
                         T* out) {
   T group[kGroup];
   if (count == 1) {
-    DotGroup<1>(dots, a, columns, group);
+    DotGroup<1, false>(dots, a, columns, group);
   } else if (count == 2) {
-    DotGroup<2>(dots, a, columns, group);
+    DotGroup<2, false>(dots, a, columns, group);
   } else {
-    DotGroup<3>(dots, a, columns, group);
+    DotGroup<3, false>(dots, a, columns, group);
   }
-  for (int64_t i = 0; i < count; ++i) out[i] = group[i];
+  for (int64_t i = 0; i < count; ++i) out[i] = kAdd ? out[i] + group[i] : group[i];
 }
 
-template <typename T>
-void DotNonzerosOf(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, T* out) {
+template <bool kAdd, typename T>
+void Dots(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, T* out) {
   const int32_t* const columns = dots.column_indices;
   int64_t fetched = first;
   for (int64_t p = first; p < last; ++row) {
@@ -161,12 +163,21 @@ void DotNonzerosOf(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t l
         }
       }
       if (count == kGroup) {
-        DotGroup<kGroup>(dots, a, columns + p, out + (p - first));
+        DotGroup<kGroup, kAdd>(dots, a, columns + p, out + (p - first));
       } else {
-        DotRest(dots, a, columns + p, count, out + (p - first));
+        DotRest<kAdd>(dots, a, columns + p, count, out + (p - first));
       }
       p += count;
     }
+  }
+}
+
+template <typename T>
+void DotNonzerosOf(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, T* out) {
+  if (dots.add) {
+    Dots<true>(dots, row, first, last, out);
+  } else {
+    Dots<false>(dots, row, first, last, out);
   }
   if (dots.values == nullptr) return;
   for (int64_t p = first; p < last; ++p) out[p - first] *= dots.values[p];

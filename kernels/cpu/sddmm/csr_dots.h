@@ -19,6 +19,7 @@ struct CsrDots {
   int64_t ldb = 0;
   int64_t k = 0;
   bool prefetch = false;  ///< fetch rows of B some nonzeros ahead
+  bool add = false;       ///< to what `out` holds already, before it is scaled by the values
 };
 
 /// Computes nonzeros [first, last), of which the first one is in `row`; nonzero p goes to

@@ -6,6 +6,7 @@
 namespace sparsed::cpu {
 
 SddmmKernel CsrSddmm();
+SddmmKernel CsrSlabSddmm();
 SddmmKernel AsptSddmm();
 
 }  // namespace sparsed::cpu

@@ -6,6 +6,7 @@
 namespace sparsed::cpu {
 
 SpmmKernel CsrSpmm();
+SpmmKernel CsrSlabSpmm();
 SpmmKernel CsrTransposedSpmm();
 SpmmKernel AsptSpmm();
 
