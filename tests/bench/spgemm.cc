@@ -3,9 +3,9 @@
 // threads, and a last one with the geometric means.
 //
 // Ours is timed as the engine runs it: analyse, then block of rows by block of rows into scratch,
-// compacted into a result that grows as it is filled; GraphBLAS with its result sorted and
-// complete. Both allocate their result within the time; operands are ready before.
-#include <sys/mman.h>
+// compacted into a result of the size of the bound; GraphBLAS with its result sorted and complete.
+// Both allocate their result within the time, each from its own allocator, which may have memory at
+// hand; operands are ready before.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -28,6 +28,7 @@ extern "C" {
 }
 #endif
 
+#include "engine/memory/budget.h"
 #include "kernels/cpu/spgemm/spgemm.h"
 #include "kernels/spgemm_blocks.h"
 #include "tests/generate.h"
@@ -66,58 +67,50 @@ Operands MakeOperands(test::Pattern pattern, const std::vector<double>& values) 
   return operands;
 }
 
-/// Address space for `size` elements, straight from the system as large results always are: a page
-/// costs what its first touch costs. In huge pages if it may be, as the engine's memory.
+/// An uninitialised array from the engine's memory, which keeps large blocks for the next request.
 template <typename T>
-class Mapped {
+class Block {
  public:
-  Mapped() = default;
-  explicit Mapped(int64_t size)
-      : bytes_(static_cast<size_t>(std::max<int64_t>(size, 1)) * sizeof(T)) {
-    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data_ == MAP_FAILED) std::abort();
-    madvise(data_, bytes_, MADV_HUGEPAGE);
+  Block() = default;
+  Block(engine::Budget& budget, int64_t size) {
+    absl::StatusOr<Buffer> buffer =
+        budget.Source(engine::MemoryUse::kRequests).Allocate(static_cast<size_t>(size) * sizeof(T));
+    if (!buffer.ok()) {
+      std::fprintf(stderr, "%s\n", buffer.status().ToString().c_str());
+      std::exit(1);
+    }
+    buffer_ = *std::move(buffer);
   }
-  Mapped(Mapped&& other) noexcept { *this = std::move(other); }
-  Mapped& operator=(Mapped&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~Mapped() {
-    if (data_ != nullptr) munmap(data_, bytes_);
-  }
-  T* get() const { return static_cast<T*>(data_); }
-  size_t bytes() const { return bytes_; }
+  T* get() { return reinterpret_cast<T*>(buffer_.mutable_data()); }
+  size_t bytes() const { return buffer_.size(); }
 
  private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
+  Buffer buffer_;
 };
 
 /// C, one block after the other.
 struct Result {
-  Mapped<int32_t> columns;
-  Mapped<float> values;
-  std::vector<int64_t> row_offsets;
+  Block<int32_t> columns;
+  Block<float> values;
+  Block<int64_t> row_offsets;
   int64_t nnz = 0;
   int64_t products = 0;
 };
 
 /// Memory that a lane of the engine has at hand before a request comes.
 struct Scratch {
-  Mapped<std::byte> workspace;
-  Mapped<int32_t> columns;
-  Mapped<float> values;
+  Block<std::byte> workspace;
+  Block<int32_t> columns;
+  Block<float> values;
 };
 
-Result Multiply(const SpgemmKernel& kernel, const SpgemmArguments& arguments, int threads,
-                int64_t block_entries, Scratch& scratch) {
+Result Multiply(engine::Budget& budget, const SpgemmKernel& kernel,
+                const SpgemmArguments& arguments, int threads, int64_t block_entries,
+                Scratch& scratch) {
   const Problem problem = {.operation = Operation::kSpgemm, .type = ElementType::kF32};
   const size_t workspace = kernel.workspace(problem, arguments, threads);
   if (workspace > scratch.workspace.bytes()) {
-    scratch.workspace = Mapped<std::byte>(static_cast<int64_t>(workspace));
+    scratch.workspace = Block<std::byte>(budget, static_cast<int64_t>(workspace));
   }
   const Context context = {.threads = threads, .workspace = {scratch.workspace.get(), workspace}};
   const int64_t rows = arguments.left.rows;
@@ -125,10 +118,11 @@ Result Multiply(const SpgemmKernel& kernel, const SpgemmArguments& arguments, in
   std::vector<int64_t> row_bounds(rows);
   if (!kernel.analyse(context, arguments, row_bounds, &result.products).ok()) std::abort();
   const int64_t bound = std::accumulate(row_bounds.begin(), row_bounds.end(), int64_t{0});
-  result.columns = Mapped<int32_t>(bound);
-  result.values = Mapped<float>(bound);
-  result.row_offsets.reserve(rows + 1);
-  result.row_offsets.push_back(0);
+  result.columns = Block<int32_t>(budget, bound);
+  result.values = Block<float>(budget, bound);
+  result.row_offsets = Block<int64_t>(budget, rows + 1);
+  int64_t* const row_offsets = result.row_offsets.get();
+  row_offsets[0] = 0;
   std::vector<int64_t> row_begin;
   std::vector<int64_t> row_nnz;
   RowRange block;
@@ -139,8 +133,8 @@ Result Multiply(const SpgemmKernel& kernel, const SpgemmArguments& arguments, in
     row_nnz.resize(block_rows);
     const int64_t room = PlaceRowBlock(row_bounds, block, row_begin);
     if (static_cast<size_t>(room) * sizeof(float) > scratch.values.bytes()) {
-      scratch.columns = Mapped<int32_t>(room);
-      scratch.values = Mapped<float>(room);
+      scratch.columns = Block<int32_t>(budget, room);
+      scratch.values = Block<float>(budget, room);
     }
     if (!kernel
              .numeric(context, problem, arguments, block, row_begin, scratch.columns.get(),
@@ -148,7 +142,9 @@ Result Multiply(const SpgemmKernel& kernel, const SpgemmArguments& arguments, in
              .ok()) {
       std::abort();
     }
-    for (const int64_t nnz : row_nnz) result.row_offsets.push_back(result.row_offsets.back() + nnz);
+    for (size_t i = 0; i < block_rows; ++i) {
+      row_offsets[block.begin + i + 1] = row_offsets[block.begin + i] + row_nnz[i];
+    }
     result.nnz += CompactRowBlock(
         {row_begin, row_nnz, scratch.columns.get(), scratch.values.get(), problem.type}, threads,
         result.columns.get() + result.nnz, result.values.get() + result.nnz);
@@ -266,6 +262,7 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
   for (const int threads : options.threads) {
     const int64_t block_entries =
         options.block_entries > 0 ? options.block_entries : RowBlockEntries(threads);
+    engine::Budget budget(int64_t{32} << 30, 0);
     Scratch scratch;
     std::map<std::string_view, std::vector<double>> times;
     int64_t nnz = 0;
@@ -276,7 +273,7 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
       for (const SpgemmKernel& kernel : kernels) {
         Result result;
         const double ms = Milliseconds(
-            [&] { result = Multiply(kernel, arguments, threads, block_entries, scratch); });
+            [&] { result = Multiply(budget, kernel, arguments, threads, block_entries, scratch); });
         if (round > 0) times[kernel.name].push_back(ms);
         nnz = result.nnz;
         products = result.products;

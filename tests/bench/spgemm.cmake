@@ -2,7 +2,7 @@
 find_path(GRAPHBLAS_INCLUDE_DIR GraphBLAS.h)
 find_library(GRAPHBLAS_LIBRARY graphblas)
 add_executable(bench_spgemm spgemm.cc)
-target_link_libraries(bench_spgemm PRIVATE sparsed_test_matrices CLI11::CLI11
+target_link_libraries(bench_spgemm PRIVATE sparsed_engine sparsed_test_matrices CLI11::CLI11
   nlohmann_json::nlohmann_json)
 if(GRAPHBLAS_INCLUDE_DIR AND GRAPHBLAS_LIBRARY)
   target_include_directories(bench_spgemm SYSTEM PRIVATE ${GRAPHBLAS_INCLUDE_DIR})

@@ -1,6 +1,7 @@
 // What the threads of an SpGEMM kernel work from, and how a kernel chooses a method for a row.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -36,10 +37,14 @@ struct RowPolicy {
   /// ... and wider ones if they have a product for so many columns. The rest is hashed.
   int64_t columns_of_product;
 
+  /// Columns in so few lines that looking at them all costs less than marks.
+  static constexpr int64_t kFewLines = 128;
+
   RowMethod Choose(int64_t products, int64_t width) const {
     if (products <= ranked_products && width > narrow_width) return RowMethod::kRanked;
     if (width > cached_width && width > products * columns_of_product) return RowMethod::kHash;
-    return products >= width ? RowMethod::kFullWindow : RowMethod::kMarkedWindow;
+    return width <= std::max(products, kFewLines) ? RowMethod::kFullWindow
+                                                  : RowMethod::kMarkedWindow;
   }
 };
 

@@ -11,9 +11,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/spgemm/emit-inl.h"
+#include "kernels/cpu/spgemm/workspace.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sparsed::cpu::HWY_NAMESPACE {
@@ -29,20 +31,14 @@ HWY_INLINE void RankColumns(const int32_t* columns, int64_t count, int32_t* rank
   const hn::CappedTag<int32_t, 16> d;
   const auto one = hn::Set(d, 1);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t v = 0; v < count; v += 2 * lanes) {
+  for (int64_t v = 0; v < count; v += lanes) {
     const auto a = hn::Load(d, columns + v);
-    const auto b = hn::Load(d, columns + v + lanes);
-    auto smaller_than_a = hn::Zero(d);
-    auto smaller_than_b = hn::Zero(d);
+    auto smaller = hn::Zero(d);
     for (int64_t i = 0; i < count; ++i) {
       const auto column = hn::Set(d, columns[i]);
-      smaller_than_a =
-          hn::IfThenElse(hn::Gt(a, column), hn::Add(smaller_than_a, one), smaller_than_a);
-      smaller_than_b =
-          hn::IfThenElse(hn::Gt(b, column), hn::Add(smaller_than_b, one), smaller_than_b);
+      smaller = hn::IfThenElse(hn::Gt(a, column), hn::Add(smaller, one), smaller);
     }
-    hn::Store(smaller_than_a, d, ranks + v);
-    hn::Store(smaller_than_b, d, ranks + v + lanes);
+    hn::Store(smaller, d, ranks + v);
   }
 }
 
@@ -51,6 +47,8 @@ HWY_INLINE void RankColumns(const int32_t* columns, int64_t count, int32_t* rank
 /// the ranks of the row before are used again.
 class RankedColumns {
  public:
+  static constexpr int64_t kGroup = 4;
+
   /// Forgets the products. Columns are seen from `first` on.
   HWY_INLINE void Begin(int32_t first) {
     first_ = first;
@@ -75,27 +73,41 @@ class RankedColumns {
   /// Ranks what was added.
   HWY_INLINE void Rank() {
     if (IsAsBefore()) return;
+    // Whole groups of products, so that the loops over them seldom surprise the branch predictor;
+    // what is too much sorts behind everything else.
+    for (int64_t i = 0; i < kGroup; ++i) columns_[count_ + i] = std::numeric_limits<int32_t>::max();
+    const int64_t count = padded_count();
     HWY_ALIGN int32_t ranks[kSpace];
-    RankColumns(columns_, count_, ranks);
+    RankColumns(columns_, count, ranks);
     uint64_t seen = 0;
-    for (int64_t i = 0; i < count_; ++i) seen |= uint64_t{1} << ranks[i];
-    // Equal columns share a rank and leave a gap behind it, which is closed.
-    for (int64_t i = 0; i < count_; ++i) {
-      const int position = std::popcount(seen & ((uint64_t{1} << ranks[i]) - 1));
-      positions_[i] = position;
-      sorted_[position] = columns_[i];
+    for (int64_t i = 0; i < count; i += kGroup) {
+      for (int64_t j = i; j < i + kGroup; ++j) seen |= uint64_t{1} << ranks[j];
     }
-    entries_ = std::popcount(seen);
+    // Equal columns share a rank and leave a gap behind it, which is closed.
+    for (int64_t i = 0; i < count; i += kGroup) {
+      for (int64_t j = i; j < i + kGroup; ++j) {
+        const int position = std::popcount(seen & ((uint64_t{1} << ranks[j]) - 1));
+        positions_[j] = position;
+        sorted_[position] = columns_[j];
+      }
+    }
+    entries_ = std::popcount(seen) - (count > count_);
     ranked_count_ = count_;
-    std::copy(columns_, columns_ + count_, ranked_);
+    const hn::CappedTag<int32_t, 16> d;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    for (int64_t i = 0; i < count; i += lanes) {
+      hn::Store(hn::Load(d, columns_ + i), d, ranked_ + i);
+    }
   }
 
   int64_t count() const { return count_; }
+  /// ... and with those that fill the last group.
+  int64_t padded_count() const { return RoundUp(count_, kGroup); }
   int32_t first() const { return first_; }
   /// After Rank: distinct columns, ascending, seen from `first` on ...
   int64_t entries() const { return entries_; }
   const int32_t* sorted() const { return sorted_; }
-  /// ... and the place among them of each product.
+  /// ... and the place among them of each product; behind the last one for those of the padding.
   const int32_t* positions() const { return positions_; }
 
  private:
@@ -153,32 +165,46 @@ class RankedRow {
   /// Writes the row to the slot. Returns its entries.
   HWY_INLINE int64_t Take(const RowSlot<T>& slot) {
     columns_.Rank();
+    constexpr int64_t kGroup = RankedColumns::kGroup;
+    for (int64_t i = 0; i < kGroup; ++i) products_[columns_.count() + i] = 0;
     const int64_t entries = columns_.entries();
-    HWY_ALIGN T sums[kMaxRanked] = {};
-    const int32_t* const positions = columns_.positions();
-    for (int64_t i = 0; i < columns_.count(); ++i) sums[positions[i]] += products_[i];
-    const hn::CappedTag<int32_t, 16> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    // Vectors are stored whole, and the padding's products are summed behind the row.
     if (HWY_LIKELY(entries + 16 <= slot.room)) {
-      const hn::CappedTag<T, 16> dv;
-      const int64_t value_lanes = static_cast<int64_t>(hn::Lanes(dv));
-      for (int64_t i = 0; i < entries; i += lanes) {
-        const auto column =
-            hn::Add(hn::Load(d, columns_.sorted() + i), hn::Set(d, columns_.first()));
-        hn::StoreU(column, d, slot.columns + i);
+      StoreColumns(slot.columns);
+      const hn::CappedTag<T, 16> d;
+      for (int64_t i = 0; i <= entries; i += static_cast<int64_t>(hn::Lanes(d))) {
+        hn::StoreU(hn::Zero(d), d, slot.values + i);
       }
-      for (int64_t i = 0; i < entries; i += value_lanes) {
-        hn::StoreU(hn::Load(dv, sums + i), dv, slot.values + i);
-      }
+      AddProducts(slot.values);
     } else {
-      for (int64_t i = 0; i < entries; ++i)
-        slot.columns[i] = columns_.sorted()[i] + columns_.first();
+      HWY_ALIGN int32_t columns[kMaxRanked + 16];
+      StoreColumns(columns);
+      std::copy(columns, columns + entries, slot.columns);
+      T sums[kMaxRanked + 1] = {};
+      AddProducts(sums);
       std::copy(sums, sums + entries, slot.values);
     }
     return entries;
   }
 
  private:
+  HWY_INLINE void StoreColumns(int32_t* to) const {
+    const hn::CappedTag<int32_t, 16> d;
+    const auto first = hn::Set(d, columns_.first());
+    for (int64_t i = 0; i < columns_.entries(); i += static_cast<int64_t>(hn::Lanes(d))) {
+      hn::StoreU(hn::Add(hn::Load(d, columns_.sorted() + i), first), d, to + i);
+    }
+  }
+
+  /// Right in the row: sums that were collected elsewhere would have to be read back at once.
+  HWY_INLINE void AddProducts(T* sums) const {
+    constexpr int64_t kGroup = RankedColumns::kGroup;
+    const int32_t* const positions = columns_.positions();
+    for (int64_t i = 0; i < columns_.padded_count(); i += kGroup) {
+      for (int64_t j = i; j < i + kGroup; ++j) sums[positions[j]] += products_[j];
+    }
+  }
+
   RankedColumns columns_;
   HWY_ALIGN T products_[kMaxRanked + 16];
 };

@@ -25,7 +25,7 @@ SpgemmMethod Method(const SpgemmArguments& arguments) {
   constexpr int64_t kColumnsOfProduct = 256;
   const int64_t cols = arguments.right.cols;
   return {.policy = {.ranked_products = 32,
-                     .narrow_width = 1024,
+                     .narrow_width = 256,
                      .cached_width = kCachedWidth,
                      .columns_of_product = kColumnsOfProduct},
           .capacity = {.window_columns = cols,
