@@ -159,14 +159,21 @@ class MatrixBench {
     const int64_t out = transposed ? pattern_.cols : pattern_.rows;
     Elements b(in * k, 1), c(out * k), rival_c(out * k);
     const Problem problem = {.transposed = scatter, .k = k};
-    std::vector<std::byte> workspace(kernel.workspace(problem, layout, threads));
+    std::vector<std::byte> workspace;
     std::vector<std::pair<std::string, std::function<void()>>> works;
-    works.emplace_back("ours", [&] {
-      const absl::Status status =
-          kernel.run({.threads = threads, .workspace = workspace}, problem,
-                     {layout, slots.data(), {b.data(), in, k, k}, {c.data(), out, k, k}});
-      if (!status.ok()) std::abort();
-    });
+    const auto add = [&](std::string_view what, const SpmmKernel& contender) {
+      workspace.resize(std::max(workspace.size(), contender.workspace(problem, layout, threads)));
+      works.emplace_back(what, [&, run = contender.run] {
+        const absl::Status status =
+            run({.threads = threads, .workspace = workspace}, problem,
+                {layout, slots.data(), {b.data(), in, k, k}, {c.data(), out, k, k}});
+        if (!status.ok()) std::abort();
+      });
+    };
+    add("ours", kernel);
+    for (const SpmmKernel& other : SpmmKernels()) {
+      if (other.name != kernel.name && other.supports(problem, layout)) add(other.name, other);
+    }
     std::optional<rivals::EigenSpmm> eigen;
     if (rivals::EigenSpmm::Available()) {
       eigen.emplace(pattern_.view(), values_.data(), transposed);
@@ -186,25 +193,29 @@ class MatrixBench {
     Elements a(pattern_.rows * k, 1), b(pattern_.cols * k, 2), out(pattern_.nnz()),
         rival_out(pattern_.nnz());
     const Problem problem = {.operation = Operation::kSddmm, .k = k};
-    std::vector<std::byte> workspace(kernel.workspace(problem, layout_, threads));
-    Report("sddmm", std::string(kernel.name), k, threads,
-           {{"ours",
-             [&] {
-               const absl::Status status =
-                   kernel.run({.threads = threads, .workspace = workspace}, problem,
-                              {layout_,
-                               values_.data(),
-                               {a.data(), pattern_.rows, k, k},
-                               {b.data(), pattern_.cols, k, k},
-                               out.data()});
-               if (!status.ok()) std::abort();
-             }},
-            {"plain",
-             [&] {
-               rivals::PlainSddmm(pattern_.view(), values_.data(), a.data(), b.data(), k, threads,
-                                  rival_out.data());
-             }}},
-           "plain",
+    std::vector<std::byte> workspace;
+    std::vector<std::pair<std::string, std::function<void()>>> works;
+    const auto add = [&](std::string_view what, const SddmmKernel& contender) {
+      workspace.resize(std::max(workspace.size(), contender.workspace(problem, layout_, threads)));
+      works.emplace_back(what, [&, run = contender.run] {
+        const absl::Status status = run({.threads = threads, .workspace = workspace}, problem,
+                                        {layout_,
+                                         values_.data(),
+                                         {a.data(), pattern_.rows, k, k},
+                                         {b.data(), pattern_.cols, k, k},
+                                         out.data()});
+        if (!status.ok()) std::abort();
+      });
+    };
+    add("ours", kernel);
+    for (const SddmmKernel& other : SddmmKernels()) {
+      if (other.name != kernel.name && other.supports(problem, layout_)) add(other.name, other);
+    }
+    works.emplace_back("plain", [&] {
+      rivals::PlainSddmm(pattern_.view(), values_.data(), a.data(), b.data(), k, threads,
+                         rival_out.data());
+    });
+    Report("sddmm", std::string(kernel.name), k, threads, works, "plain",
            4.0 * static_cast<double>(pattern_.rows + pattern_.cols) * static_cast<double>(k) +
                4.0 * static_cast<double>(pattern_.nnz()));
   }
