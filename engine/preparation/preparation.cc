@@ -72,7 +72,9 @@ class Preparation::Impl {
       c.type = matrix->type();
       if (!pattern->plans().Find(c).exact) job.classes.insert(c);
     }
-    if (!job.classes.empty()) Enqueue(std::move(job));
+    if (job.classes.empty()) return;
+    Want(*pattern, job.classes);
+    Enqueue(std::move(job));
   }
 
   void Restore(const StoreContents& contents);
@@ -105,6 +107,19 @@ class Preparation::Impl {
   std::vector<ProblemClass> DefaultClasses() const {
     if (!options_.default_classes.empty()) return options_.default_classes;
     return {ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, DeviceKind::kCpu})};
+  }
+
+  /// Remembers the classes over a restart, until there are plans.
+  void Want(Pattern& pattern, const std::set<ProblemClass>& classes) {
+    std::vector<WantedRecord> wanted;
+    for (const ProblemClass& c : classes) wanted.push_back({pattern.hash(), ToString(c)});
+    const absl::Status stored = rooms_.store.PutWanted(wanted);
+    // NOT_FOUND: the pattern has been deleted meanwhile.
+    if (stored.ok() || absl::IsNotFound(stored)) return;
+    pattern.UpdateStatus([&](PreparationStatus& status) {
+      status.message = fmt::format("a restart would forget what is to be prepared: {}",
+                                   std::string(stored.message()));
+    });
   }
 
   static void Skip(Pattern& pattern) {
@@ -148,6 +163,11 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
   for (const PlanRecord& plan : contents.plans) {
     by_hash[plan.pattern_hash].plans.push_back(plan);
   }
+  std::map<std::string, std::set<ProblemClass>> wanted;
+  for (const WantedRecord& record : contents.wanted) {
+    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
+    if (c) wanted[record.pattern_hash].insert(*c);
+  }
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
   for (const MatrixLease& matrix : rooms_.catalog.All()) {
     patterns[matrix->pattern()->hash()] = matrix->pattern();
@@ -171,7 +191,8 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
       status.seconds = stored.record.seconds;
     });
     std::lock_guard lock(mutex_);
-    queued_[pattern.get()] = {pattern, Priority::kRestore, next_number_++, {}, std::move(stored)};
+    queued_[pattern.get()] = {pattern, Priority::kRestore, next_number_++, std::move(wanted[hash]),
+                              std::move(stored)};
   }
   changed_.notify_all();
 }
@@ -282,7 +303,7 @@ void Preparation::Impl::Run(const Job& job, const std::atomic<bool>& stop) {
     if (lost.ok()) classes.merge(*lost);
     if (job.stored->record.state == Name(PreparationState::kReady)) {
       detail = job.stored->record.detail;
-    } else {
+    } else if (classes.empty()) {
       for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
         for (ProblemClass c : DefaultClasses()) {
           c.type = matrix->type();

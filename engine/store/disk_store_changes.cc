@@ -298,6 +298,10 @@ absl::Status DiskStore::PutPlans(std::span<const PlanRecord> plans) {
           " VALUES(?, ?, ?, ?, ?, ?, ?)",
           {*pattern, plan.problem_class, plan.recipe, plan.kernel, plan.baseline_ms, plan.plan_ms,
            plan.reason});
+      if (status.ok()) {
+        status = database_->Query("DELETE FROM wanted WHERE pattern = ? AND class = ?",
+                                  {*pattern, plan.problem_class});
+      }
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
@@ -315,6 +319,19 @@ absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measu
           " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
           {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.median_ms, int64_t{m.runs},
            m.measured_unix_ns});
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DiskStore::PutWanted(std::span<const WantedRecord> wanted) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    for (const WantedRecord& w : wanted) {
+      const absl::StatusOr<int64_t> pattern = PatternRow(w.pattern_hash);
+      if (!pattern.ok()) return pattern.status();
+      absl::Status status = database_->Query(
+          "INSERT OR IGNORE INTO wanted(pattern, class) VALUES(?, ?)", {*pattern, w.problem_class});
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

@@ -189,6 +189,18 @@ absl::StatusOr<std::vector<MeasurementRecord>> LoadMeasurements(Database& databa
   return measurements;
 }
 
+absl::StatusOr<std::vector<WantedRecord>> LoadWanted(Database& database) {
+  std::vector<WantedRecord> wanted;
+  absl::Status status = database.Query(
+      "SELECT p.hash, w.class FROM wanted w JOIN patterns p ON p.id = w.pattern"
+      " ORDER BY p.hash, w.class",
+      {}, [&](const Row& row) {
+        wanted.push_back({row.Text(0), row.Text(1)});
+      });
+  if (!status.ok()) return status;
+  return wanted;
+}
+
 absl::StatusOr<std::vector<BufferRecord>> LoadBuffers(Database& database, const Arrays& arrays) {
   std::vector<BufferRecord> buffers;
   ArrayFinder finder(database, arrays);
@@ -236,6 +248,7 @@ absl::StatusOr<StoreContents> LoadContents(Database& database, const Blobs& blob
   Take(LoadLayouts(database, *arrays), contents.layouts, status);
   Take(LoadPlans(database), contents.plans, status);
   Take(LoadMeasurements(database), contents.measurements, status);
+  Take(LoadWanted(database), contents.wanted, status);
   Take(LoadBuffers(database, *arrays), contents.buffers, status);
   if (!status.ok()) return status;
   return contents;

@@ -113,9 +113,17 @@ CREATE TABLE measurements(
 ) STRICT;
 )sql";
 
+constexpr const char* kVersion2 = R"sql(
+CREATE TABLE wanted(
+  pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+  class TEXT NOT NULL,
+  PRIMARY KEY(pattern, class)
+) STRICT, WITHOUT ROWID;
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again.
-constexpr std::array<const char*, 1> kMigrations = {kVersion1};
+constexpr std::array<const char*, 2> kMigrations = {kVersion1, kVersion2};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

@@ -107,6 +107,12 @@ struct MeasurementRecord {
   int64_t measured_unix_ns = 0;
 };
 
+/// A class of problems that a pattern is to be prepared for and that has no plan yet.
+struct WantedRecord {
+  std::string pattern_hash;
+  std::string problem_class;  ///< ToString(ProblemClass)
+};
+
 /// A dense matrix that the server holds.
 struct BufferRecord {
   std::string tenant;
@@ -126,6 +132,7 @@ struct StoreContents {
   std::vector<LayoutRecord> layouts;
   std::vector<PlanRecord> plans;
   std::vector<MeasurementRecord> measurements;
+  std::vector<WantedRecord> wanted;
   std::vector<BufferRecord> buffers;
 };
 
@@ -202,6 +209,9 @@ class Store {
   /// device). All or none. NOT_FOUND if a pattern is not stored (any more).
   virtual absl::Status PutPlans(std::span<const PlanRecord> plans) = 0;
   virtual absl::Status PutMeasurements(std::span<const MeasurementRecord> measurements) = 0;
+  /// Adds to what is wanted; a class that PutPlans brings a plan for is not wanted any more. All or
+  /// none. NOT_FOUND if a pattern is not stored (any more).
+  virtual absl::Status PutWanted(std::span<const WantedRecord> wanted) = 0;
   virtual absl::Status PutPreparation(const std::string& pattern_hash,
                                       const PreparationRecord& preparation) = 0;
 

@@ -123,6 +123,9 @@ absl::StatusOr<std::string> Dump(Store& store) {
                             m.problem_class, m.recipe, m.kernel, m.device, m.median_ms, m.runs,
                             m.measured_unix_ns));
   }
+  for (const WantedRecord& w : contents->wanted) {
+    dumper.Line(fmt::format("wanted {} '{}'", w.pattern_hash, w.problem_class));
+  }
   for (const BufferRecord& b : contents->buffers) {
     dumper.Line(fmt::format("buffer {}/{} {}x{} leading {} version {}", b.tenant, b.name, b.rows,
                             b.cols, b.leading_dimension, b.version));
@@ -150,6 +153,11 @@ std::vector<Step> AllSteps() {
       put("a", "P", 1, true),
       put("b", "P", 2),
       put_layout("P", "aspt(panel=64)", 3),
+      {"put wanted",
+       [](Store& store) {
+         return store.PutWanted(
+             std::vector<WantedRecord>{{"P", "spmm f32 k<=32 cpu"}, {"P", "sddmm f32 k<=8 cpu"}});
+       }},
       {"put plans",
        [](Store& store) {
          return store.PutPlans(std::vector<PlanRecord>{

@@ -552,7 +552,10 @@ TEST(Restart, PreparesWhatWasNotFinished) {
   {
     Site site(directory.path());
     BusyLane busy(site.executor);
-    ASSERT_TRUE(SendMatrix(site.catalog, "m", Clusters()).ok());
+    UploadHeader header = HeaderOf("m", Clusters());
+    header.expected = {Class(Operation::kSddmm), Class(Operation::kSpmm, true)};
+    const test::Pattern s = Clusters();
+    ASSERT_TRUE(Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s)).ok());
     // The server ends in the middle.
     std::thread closing([&] { site.executor.Close(); });
     EXPECT_TRUE(site.Idle());
@@ -563,7 +566,11 @@ TEST(Restart, PreparesWhatWasNotFinished) {
   auto matrix = site.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok() && site.Idle());
   EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
-  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).exact);
+  // What the upload named, and no other.
+  const PlanTable& plans = (*matrix)->pattern()->plans();
+  EXPECT_TRUE(plans.Find(Class(Operation::kSddmm)).exact);
+  EXPECT_TRUE(plans.Find(Class(Operation::kSpmm, true)).exact);
+  EXPECT_FALSE(plans.Find(Class(Operation::kSpmm)).exact);
   EXPECT_GT(site.listener.stages("trial"), 0);
 }
 

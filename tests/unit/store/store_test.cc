@@ -247,6 +247,8 @@ TEST_F(StoreTest, MissingPatternsAndMatricesAreNamed) {
   EXPECT_EQ(store_->PutLayout("P", RandomLayout("csr", 1), 1).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(store_->PutPreparation("P", {}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->PutWanted(std::vector<WantedRecord>{{"P", "spmm"}}).code(),
+            absl::StatusCode::kNotFound);
   EXPECT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
   EXPECT_TRUE(store_->DropLayout("P", "csr").ok());
   EXPECT_TRUE(store_->DeleteBuffer("tenant", "x").ok());
@@ -259,6 +261,21 @@ TEST_F(StoreTest, PlansAreStoredAllOrNone) {
       {"P", "spmm", "csr", "k", 1, 1, ""}, {"?", "spmm", "csr", "k", 1, 1, ""}});
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(store_->Load()->plans, IsEmpty());
+}
+
+TEST_F(StoreTest, WantedClassesStayUntilTheyHaveAPlan) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  const std::vector<WantedRecord> wanted = {{"P", "spmm"}, {"P", "sddmm"}};
+  ASSERT_TRUE(store_->PutWanted(wanted).ok());
+  ASSERT_TRUE(store_->PutWanted(wanted).ok());
+  const std::vector<PlanRecord> plan = {{"P", "spmm", "csr", "k", 1, 1, ""}};
+  ASSERT_TRUE(store_->PutPlans(plan).ok());
+  Reopen();
+  const StoreContents contents = *store_->Load();
+  ASSERT_EQ(contents.wanted.size(), 1U);
+  EXPECT_EQ(contents.wanted[0].problem_class, "sddmm");
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  EXPECT_THAT(store_->Load()->wanted, IsEmpty());
 }
 
 TEST_F(StoreTest, NewMeasurementsReplaceOldOnesAndComeLast) {
