@@ -20,34 +20,8 @@ SpgemmMethod Method(const SpgemmArguments& arguments) {
           .capacity = {.window_columns = arguments.right.cols, .hash_entries = 0}};
 }
 
-absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
-                      std::span<int64_t> row_nnz) {
-  return RunSymbolic(Method(arguments), context, arguments, range, row_nnz);
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  return RunNumeric(Method(arguments), context, problem, arguments, range, row_begin,
-                    column_indices, values, row_nnz);
-}
-
-size_t Workspace(const Problem& problem, const SpgemmArguments& arguments, int threads) {
-  return WorkspaceOf(Method(arguments), problem, threads);
-}
-
 }  // namespace
 
-SpgemmKernel DenseSpgemm() {
-  return {.name = "cpu.csr.dense",
-          .device = DeviceKind::kCpu,
-          .deterministic = true,
-          .supports = SupportsSpgemm,
-          .workspace = Workspace,
-          .analyse = AnalyseProducts,
-          .symbolic = Symbolic,
-          .numeric = Numeric};
-}
+SpgemmKernel DenseSpgemm() { return MakeSpgemmKernel<Method>("cpu.csr.dense"); }
 
 }  // namespace sparsed::cpu

@@ -17,34 +17,8 @@ SpgemmMethod Method(const SpgemmArguments& arguments) {
           .capacity = {.window_columns = 0, .hash_entries = LargestBound(arguments)}};
 }
 
-absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
-                      std::span<int64_t> row_nnz) {
-  return RunSymbolic(Method(arguments), context, arguments, range, row_nnz);
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  return RunNumeric(Method(arguments), context, problem, arguments, range, row_begin,
-                    column_indices, values, row_nnz);
-}
-
-size_t Workspace(const Problem& problem, const SpgemmArguments& arguments, int threads) {
-  return WorkspaceOf(Method(arguments), problem, threads);
-}
-
 }  // namespace
 
-SpgemmKernel HashSpgemm() {
-  return {.name = "cpu.csr.hash",
-          .device = DeviceKind::kCpu,
-          .deterministic = true,
-          .supports = SupportsSpgemm,
-          .workspace = Workspace,
-          .analyse = AnalyseProducts,
-          .symbolic = Symbolic,
-          .numeric = Numeric};
-}
+SpgemmKernel HashSpgemm() { return MakeSpgemmKernel<Method>("cpu.csr.hash"); }
 
 }  // namespace sparsed::cpu

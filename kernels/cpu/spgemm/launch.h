@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "kernels/cpu/spgemm/jobs.h"
@@ -17,6 +18,7 @@ struct SpgemmMethod {
   Capacity capacity;
 };
 
+/// f32 and f64 on the CPU.
 bool SupportsSpgemm(const Problem& problem);
 
 /// SpgemmKernel::analyse. Threads take pieces of S's rows; each reads S's columns and two of T's
@@ -41,5 +43,29 @@ absl::Status RunNumeric(const SpgemmMethod& method, const Context& context, cons
 /// The most products, and not more than T's columns, that a row of C can have: what the longest
 /// rows of S and T would make together.
 int64_t LargestBound(const SpgemmArguments& arguments);
+
+/// The kernel that goes about its rows as `Method(arguments)` says.
+template <SpgemmMethod (*Method)(const SpgemmArguments&)>
+SpgemmKernel MakeSpgemmKernel(std::string_view name) {
+  return {.name = name,
+          .device = DeviceKind::kCpu,
+          .deterministic = true,
+          .supports = SupportsSpgemm,
+          .workspace = [](const Problem& problem, const SpgemmArguments& arguments,
+                          int threads) { return WorkspaceOf(Method(arguments), problem, threads); },
+          .analyse = AnalyseProducts,
+          .symbolic =
+              [](const Context& context, const SpgemmArguments& arguments, RowRange range,
+                 std::span<int64_t> row_nnz) {
+                return RunSymbolic(Method(arguments), context, arguments, range, row_nnz);
+              },
+          .numeric =
+              [](const Context& context, const Problem& problem, const SpgemmArguments& arguments,
+                 RowRange range, std::span<const int64_t> row_begin, int32_t* column_indices,
+                 void* values, std::span<int64_t> row_nnz) {
+                return RunNumeric(Method(arguments), context, problem, arguments, range, row_begin,
+                                  column_indices, values, row_nnz);
+              }};
+}
 
 }  // namespace sparsed::cpu

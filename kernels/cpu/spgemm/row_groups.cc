@@ -32,34 +32,8 @@ SpgemmMethod Method(const SpgemmArguments& arguments) {
                        .hash_entries = cols <= kCachedWidth ? 0 : cols / kColumnsOfProduct}};
 }
 
-absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
-                      std::span<int64_t> row_nnz) {
-  return RunSymbolic(Method(arguments), context, arguments, range, row_nnz);
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  return RunNumeric(Method(arguments), context, problem, arguments, range, row_begin,
-                    column_indices, values, row_nnz);
-}
-
-size_t Workspace(const Problem& problem, const SpgemmArguments& arguments, int threads) {
-  return WorkspaceOf(Method(arguments), problem, threads);
-}
-
 }  // namespace
 
-SpgemmKernel RowGroupsSpgemm() {
-  return {.name = "cpu.csr.row_groups",
-          .device = DeviceKind::kCpu,
-          .deterministic = true,
-          .supports = SupportsSpgemm,
-          .workspace = Workspace,
-          .analyse = AnalyseProducts,
-          .symbolic = Symbolic,
-          .numeric = Numeric};
-}
+SpgemmKernel RowGroupsSpgemm() { return MakeSpgemmKernel<Method>("cpu.csr.row_groups"); }
 
 }  // namespace sparsed::cpu
