@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 
 #include "client/src/convert.h"
@@ -47,13 +48,26 @@ StridedBytes BytesOf(const ConstValues& values) {
 }
 
 absl::Status IncomingArray::Add(const wire::ChunkView& chunk) {
-  if (chunk.offset < origin_ || !received_.Add(chunk.offset - origin_, chunk.size)) {
+  if (chunk.offset != origin_ + received_ || chunk.size > size_ - received_) {
     return absl::InternalError(
-        fmt::format("the server sent {} bytes at {} of array {}, outside of it or twice",
-                    chunk.size, chunk.offset, chunk.array));
+        fmt::format("the server sent {} bytes at {} of array {}, expected at most {} at {}",
+                    chunk.size, chunk.offset, chunk.array, size_ - received_, origin_ + received_));
   }
-  wire::CopyTo(chunk, bytes_.data() + (chunk.offset - origin_));
+  try {
+    wire::CopyTo(chunk, grow_(received_ + chunk.size) + received_);
+  } catch (const std::exception&) {
+    return absl::ResourceExhaustedError(
+        fmt::format("no memory for {} bytes of array {}", received_ + chunk.size, chunk.array));
+  }
+  received_ += chunk.size;
   return absl::OkStatus();
+}
+
+bool Plausible(int64_t rows, int64_t cols, int64_t nnz) {
+  constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max() - 1;
+  constexpr int64_t kMaxNonzeros = std::numeric_limits<int64_t>::max() / 16;
+  return rows >= 0 && rows <= kMaxExtent && cols >= 0 && cols <= kMaxExtent && nnz >= 0 &&
+         nnz <= std::min(rows * cols, kMaxNonzeros);
 }
 
 absl::Status CheckCsr(std::span<const int64_t> row_offsets, int64_t nnz_begin,

@@ -23,6 +23,7 @@ class WatchCall final : public Exchange {
 
  private:
   void Open(Stream& stream) override {
+    settled_ = false;
     stream.Send(wire::Encode(request_));
     stream.CloseSending();
   }
@@ -31,21 +32,27 @@ class WatchCall final : public Exchange {
     v1::WatchReply reply;
     if (absl::Status status = ParseReply(bytes, reply); !status.ok()) return status;
     MadeProgress();
+    const Progress progress = FromProto(reply);
+    settled_ = progress.state == MatrixState::kReady || progress.state == MatrixState::kFailed;
     if (!progress_) return Next::kRead;
-    state_->Post([call = shared_from_this(), this, stream = stream.shared_from_this(),
-                  progress = FromProto(reply)] {
+    state_->Post([call = shared_from_this(), this, stream = stream.shared_from_this(), progress] {
       progress_(progress);
       stream->Resume();
     });
     return Next::kPause;
   }
 
-  absl::Status Complete() override { return absl::OkStatus(); }
+  absl::Status Complete() override {
+    return settled_ && !request_.follow()
+               ? absl::OkStatus()
+               : absl::InternalError("the server stopped reporting before the preparation ended");
+  }
   void Deliver(absl::Status status) override { state_->Complete(std::move(status)); }
 
   v1::WatchRequest request_;
   const ProgressCallback progress_;
   const std::shared_ptr<CallState<void>> state_;
+  bool settled_ = false;  // the last reply said READY or FAILED
 };
 
 }  // namespace

@@ -28,6 +28,7 @@ class RequestBuilder {
     v1::Operand proto;
     if (const auto* held = std::get_if<DenseMatrix>(&operand)) {
       proto.set_buffer(held->name());
+      held_.push_back(held->name());
       return proto;
     }
     const auto& view = std::get<DenseView>(operand);
@@ -51,7 +52,8 @@ class RequestBuilder {
     v1::Destination proto;
     if (const auto* held = std::get_if<DenseMatrix>(&destination)) {
       proto.set_buffer(held->name());
-      request_.repeatable = false;  // it may have been written, or be an operand too
+      // What was an operand too may have been overwritten already.
+      request_.repeatable = std::find(held_.begin(), held_.end(), held->name()) == held_.end();
       return proto;
     }
     proto.set_stream(true);
@@ -63,6 +65,7 @@ class RequestBuilder {
     }
     CheckType(view.type, what);
     request_.result = *bytes;
+    request_.result_type = view.type;
     const auto extent = Extent(view);
     request_.repeatable = std::none_of(views_.begin(), views_.end(), [&](const DenseView& other) {
       const auto [begin, end] = Extent(other);
@@ -86,6 +89,7 @@ class RequestBuilder {
 
   DenseRequest request_;
   std::vector<DenseView> views_;
+  std::vector<std::string> held_;
   std::optional<ValueType> type_;
   absl::Status status_;
 };

@@ -1,29 +1,28 @@
 #include "client/src/compute_session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "client/src/convert.h"
 #include "client/src/dense_call.h"
+#include "client/src/exchange.h"
 
 namespace sparsed {
 inline namespace client {
 
 bool ComputeSession::Add(const std::shared_ptr<DenseCall>& call) {
-  uint64_t id = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return false;
-    id = next_id_++;
-    call->Joined(shared_from_this(), id);
-    if (in_flight_.size() >= max_in_flight_) {
-      waiting_.push_back(call);
-      return true;
-    }
-    in_flight_.emplace(id, call);
+  const std::lock_guard lock(mutex_);
+  if (closed_ || !violation_.ok()) return false;
+  call->Joined(shared_from_this(), next_id_++);
+  if (in_flight_.size() < max_in_flight_) {
+    SendLocked(call);
+  } else {
+    waiting_.push_back(call);
   }
-  Send(id, *call);
   return true;
 }
 
@@ -51,79 +50,96 @@ void ComputeSession::WaitUntilClosed() {
 }
 
 Stream::Handler::Next ComputeSession::OnMessage(const grpc::ByteBuffer& bytes) {
-  auto frame = wire::Decode<v1::ComputeReply>(bytes);
+  auto frame = DecodeReply<v1::ComputeReply>(bytes);
   if (!frame.ok()) {
-    stream_->Cancel();  // nothing that follows can be trusted
-  } else if (const auto* chunk = std::get_if<wire::ChunkView>(&*frame)) {
-    if (const std::shared_ptr<DenseCall> call = Find(chunk->request_id)) {
-      const absl::Status status = call->OnChunk(*chunk);
-      if (!status.ok()) Abort(chunk->request_id, status);
+    EndForViolation(frame.status());
+  } else if (const std::optional<uint64_t> id = RequestIdOf(*frame)) {
+    if (!WasSent(*id)) {
+      EndForViolation(absl::InternalError(
+          fmt::format("the server answered request {}, which was never sent", *id)));
+    } else {
+      OnReply(*id, *frame);
     }
-  } else {
-    OnControl(std::get<v1::ComputeReply>(*frame));
   }
   return Next::kRead;
 }
 
-void ComputeSession::OnControl(const v1::ComputeReply& reply) {
-  if (reply.has_begin()) {
-    if (const std::shared_ptr<DenseCall> call = Find(reply.begin().request_id())) {
-      const absl::Status status = call->OnBegin(reply.begin());
-      if (!status.ok()) Abort(reply.begin().request_id(), status);
-    }
-  } else if (reply.has_end()) {
-    if (const std::shared_ptr<DenseCall> call = Take(reply.end().request_id())) {
-      stream_->DropArrays(reply.end().request_id());  // refused before it was all sent
-      call->OnEnd(reply.end());
-    }
+void ComputeSession::OnReply(uint64_t id, const wire::Frame<v1::ComputeReply>& frame) {
+  const std::shared_ptr<DenseCall> call = Find(id);
+  if (!call) return;  // what was on its way when the request was cancelled
+  if (const auto* chunk = std::get_if<wire::ChunkView>(&frame)) {
+    const absl::Status status = call->OnChunk(*chunk);
+    if (!status.ok()) Abort(id, status);
+    return;
   }
+  const auto& reply = std::get<v1::ComputeReply>(frame);
+  if (reply.has_begin()) {
+    const absl::Status status = call->OnBegin(reply.begin());
+    if (!status.ok()) Abort(id, status);
+  } else if (reply.has_end() && Take(id)) {
+    stream_->DropArrays(id);  // refused before it was all sent
+    call->OnEnd(reply.end());
+  }
+}
+
+void ComputeSession::EndForViolation(absl::Status status) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (violation_.ok()) violation_ = std::move(status);
+  }
+  stream_->Cancel();
 }
 
 void ComputeSession::OnClosed(const absl::Status& status) {
   std::vector<std::shared_ptr<DenseCall>> calls;
+  absl::Status reason;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
+    if (!violation_.ok()) {
+      reason = violation_;
+    } else if (status.ok() || absl::IsCancelled(status)) {
+      // A stream that the server ended well, or that we ended, says nothing about the requests.
+      reason = absl::UnavailableError("the stream ended before the request did");
+    } else {
+      reason = status;
+    }
     for (auto& [id, call] : in_flight_) calls.push_back(std::move(call));
     for (auto& call : waiting_) calls.push_back(std::move(call));
     in_flight_.clear();
     waiting_.clear();
     closed_changed_.notify_all();
   }
-  for (const auto& call : calls) {
-    // A stream that the server ended well, or that we ended, says nothing about this request.
-    call->AttemptOver(status.ok() || absl::IsCancelled(status)
-                          ? absl::UnavailableError("the stream ended before the request did")
-                          : status);
-  }
+  for (const auto& call : calls) call->AttemptOver(reason);
 }
 
-void ComputeSession::Send(uint64_t id, DenseCall& call) {
-  stream_->Send(call.EncodeStart(id), id, call.LendOperands());
+void ComputeSession::SendLocked(const std::shared_ptr<DenseCall>& call) {
+  const uint64_t id = call->id();
+  in_flight_.emplace(id, call);
+  stream_->Send(call->EncodeStart(id), id, call->LendOperands());
 }
 
-std::shared_ptr<DenseCall> ComputeSession::Find(uint64_t id) {
+bool ComputeSession::WasSent(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return id != 0 && id < next_id_;
+}
+
+std::shared_ptr<DenseCall> ComputeSession::Find(uint64_t id) const {
   const std::lock_guard lock(mutex_);
   const auto found = in_flight_.find(id);
   return found == in_flight_.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<DenseCall> ComputeSession::Take(uint64_t id) {
-  std::shared_ptr<DenseCall> taken;
-  std::shared_ptr<DenseCall> next;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = in_flight_.find(id);
-    if (found == in_flight_.end()) return nullptr;
-    taken = std::move(found->second);
-    in_flight_.erase(found);
-    if (!waiting_.empty()) {
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
-      in_flight_.emplace(next->id(), next);
-    }
+  const std::lock_guard lock(mutex_);
+  const auto found = in_flight_.find(id);
+  if (found == in_flight_.end()) return nullptr;
+  std::shared_ptr<DenseCall> taken = std::move(found->second);
+  in_flight_.erase(found);
+  if (!waiting_.empty()) {
+    SendLocked(waiting_.front());
+    waiting_.pop_front();
   }
-  if (next) Send(next->id(), *next);
   return taken;
 }
 

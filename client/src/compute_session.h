@@ -41,9 +41,14 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   Next OnMessage(const grpc::ByteBuffer& bytes) override;
   void OnClosed(const absl::Status& status) override;
 
-  void OnControl(const v1::ComputeReply& reply);
-  void Send(uint64_t id, DenseCall& call);
-  std::shared_ptr<DenseCall> Find(uint64_t id);
+  void OnReply(uint64_t id, const wire::Frame<v1::ComputeReply>& frame);
+  /// Ends the stream, as nothing that follows can be trusted, and with `status` all its requests.
+  void EndForViolation(absl::Status status);
+  /// With the lock, so that a request that was ended lends no memory any more.
+  void SendLocked(const std::shared_ptr<DenseCall>& call);
+  bool WasSent(uint64_t id) const;
+  /// Null if it is not in flight.
+  std::shared_ptr<DenseCall> Find(uint64_t id) const;
   /// Forgets a request and sends one that waits. Null if it is not in flight: whoever gets it ends
   /// it.
   std::shared_ptr<DenseCall> Take(uint64_t id);
@@ -53,9 +58,10 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   const size_t max_in_flight_;
   std::shared_ptr<Stream> stream_;
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows; taken before calls' and the stream's locks
   std::condition_variable closed_changed_;
   bool closed_ = false;
+  absl::Status violation_;  // of the protocol, by the server
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_;
   std::deque<std::shared_ptr<DenseCall>> waiting_;

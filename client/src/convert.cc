@@ -143,5 +143,20 @@ Stats FromProto(const v1::Stats& proto) {
   return stats;
 }
 
+std::optional<uint64_t> RequestIdOf(const wire::Frame<v1::ComputeReply>& frame) {
+  if (const auto* chunk = std::get_if<wire::ChunkView>(&frame)) return chunk->request_id;
+  const auto& reply = std::get<v1::ComputeReply>(frame);
+  switch (reply.part_case()) {
+    case v1::ComputeReply::kBegin:
+      return reply.begin().request_id();
+    case v1::ComputeReply::kEnd:
+      return reply.end().request_id();
+    case v1::ComputeReply::kBlock:
+      return reply.block().request_id();
+    default:
+      return std::nullopt;
+  }
+}
+
 }  // namespace client
 }  // namespace sparsed

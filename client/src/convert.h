@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "proto/wire/chunk_codec.h"
 #include "sparsed/types.h"
 #include "sparsed/v1/admin.pb.h"
 #include "sparsed/v1/buffers.pb.h"
@@ -26,6 +29,9 @@ Progress FromProto(const v1::WatchReply& reply);
 DenseInfo FromProto(const v1::BufferInfo& info);
 ServerInfo FromProto(const v1::ServerInfo& info);
 Stats FromProto(const v1::Stats& stats);
+
+/// Which request a reply belongs to; none for kinds of replies that are not known yet.
+std::optional<uint64_t> RequestIdOf(const wire::Frame<v1::ComputeReply>& frame);
 
 }  // namespace client
 }  // namespace sparsed

@@ -16,6 +16,7 @@ void DenseCall::StartAttempt() {
   {
     const std::lock_guard lock(mutex_);
     receiving_ = true;
+    begun_ = false;
     received_.emplace(request_.result ? request_.result->size() : 0);
     result_ = {};
   }
@@ -67,6 +68,10 @@ std::vector<OutgoingArray> DenseCall::LendOperands() {
 
 absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
   const std::lock_guard lock(mutex_);
+  if (begun_ || begin.arrays_size() != (request_.result ? 1 : 0)) {
+    return absl::InternalError("the server announced a result that makes no sense");
+  }
+  begun_ = true;
   result_.plan = begin.plan();
   if (!request_.result) return absl::OkStatus();
   if (request_.result_rows >= 0 &&
@@ -75,13 +80,14 @@ absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
                                                   begin.rows(), begin.cols(), request_.result_rows,
                                                   request_.result_cols));
   }
-  if (begin.arrays_size() == 1) {
-    const uint64_t bytes =
-        static_cast<uint64_t>(begin.arrays(0).length()) * SizeOf(FromProto(begin.arrays(0).type()));
-    if (bytes != request_.result->size()) {
-      return absl::InvalidArgumentError(fmt::format("the result has {} bytes, the destination {}",
-                                                    bytes, request_.result->size()));
-    }
+  const v1::ArrayHeader& array = begin.arrays(0);
+  const size_t elements = request_.result->size() / SizeOf(request_.result_type);
+  if (array.length() < 0 || static_cast<size_t>(array.length()) != elements ||
+      array.type() != ToProto(request_.result_type)) {
+    return absl::InvalidArgumentError(
+        fmt::format("the result has {} elements of type {}, the destination {} of type {}",
+                    array.length(), v1::ElementType_Name(array.type()), elements,
+                    v1::ElementType_Name(ToProto(request_.result_type))));
   }
   return absl::OkStatus();
 }
@@ -89,7 +95,8 @@ absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
 absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
   const std::lock_guard lock(mutex_);
   if (!receiving_) return absl::OkStatus();  // cancelled: the memory is the caller's again
-  if (!request_.result || chunk.array != 0 || !received_->Add(chunk.offset, chunk.size)) {
+  if (!begun_ || !request_.result || chunk.array != 0 ||
+      !received_->Add(chunk.offset, chunk.size)) {
     return absl::InternalError(
         fmt::format("the server sent {} bytes at {} of array {}, outside of the result or twice",
                     chunk.size, chunk.offset, chunk.array));
@@ -108,7 +115,9 @@ void DenseCall::OnEnd(const v1::End& end) {
     const std::lock_guard lock(mutex_);
     result_.timings = FromProto(end.timings());
     result_.version = end.version();
-    if (status.ok() && !received_->complete()) {
+    if (status.ok() && !begun_) {
+      status = absl::InternalError("the server ended the request before it began");
+    } else if (status.ok() && !received_->complete()) {
       status = absl::InternalError(fmt::format("the server sent {} of {} bytes of the result",
                                                received_->covered(), received_->size()));
     }

@@ -28,6 +28,7 @@ struct DenseRequest {
   std::vector<StridedBytes> operands;
   /// Set if the result goes to the caller's memory.
   std::optional<StridedBytes> result;
+  ValueType result_type = ValueType::kF32;
   /// What the result's shape must be; -1 if only the number of its elements counts (SDDMM).
   int64_t result_rows = -1;
   int64_t result_cols = -1;
@@ -73,6 +74,7 @@ class DenseCall final : public RemoteCall {
   std::shared_ptr<ComputeSession> session_;
   uint64_t id_ = 0;
   bool receiving_ = false;
+  bool begun_ = false;
   std::optional<wire::Coverage> received_;
   ComputeResult result_;
 };

@@ -7,6 +7,7 @@
 #include "client/src/arrays.h"
 #include "client/src/convert.h"
 #include "client/src/exchange.h"
+#include "proto/wire/coverage.h"
 #include "sparsed/v1/buffers.pb.h"
 
 namespace sparsed {
@@ -17,7 +18,7 @@ class PutCall final : public Exchange {
  public:
   PutCall(Connection& connection, const CallOptions& options, v1::PutBufferHeader header,
           StridedBytes bytes, DenseMatrix handle, std::shared_ptr<CallState<DenseMatrix>> state)
-      : Exchange(connection, "/sparsed.v1.Buffers/Put", options, Repeat::kNever),
+      : Exchange(connection, "/sparsed.v1.Buffers/Put", options, Repeat::kUntilSent),
         bytes_(bytes),
         handle_(std::move(handle)),
         state_(std::move(state)) {
@@ -26,6 +27,7 @@ class PutCall final : public Exchange {
 
  private:
   void Open(Stream& stream) override {
+    stored_ = false;
     std::vector<OutgoingArray> arrays;
     if (!request_.header().zeros()) {
       arrays.push_back({.array = 0, .bytes = bytes_, .lease = Lease()});
@@ -85,13 +87,14 @@ class ReadCall final : public Exchange {
     if (const auto* chunk = std::get_if<wire::ChunkView>(&*frame)) {
       status = Copy(*chunk);
     } else if (const auto& reply = std::get<v1::GetBufferReply>(*frame); reply.has_info()) {
-      status = Prepare(FromProto(reply.info()));
+      status = Prepare(reply.info());
     }
     if (!status.ok()) return status;
     return Next::kRead;
   }
 
-  absl::Status Prepare(DenseInfo info) {
+  absl::Status Prepare(const v1::BufferInfo& announced) {
+    DenseInfo info = FromProto(announced);
     if (info.rows != into_.rows || info.cols != into_.cols || info.type != into_.type) {
       return absl::InvalidArgumentError(
           fmt::format("{} is {} x {} {}, the destination {} x {} {}", request_.name(), info.rows,
@@ -101,7 +104,7 @@ class ReadCall final : public Exchange {
     const auto wire =
         BytesOf(DenseView(into_.data, info.type, info.rows, info.cols, info.leading_dimension),
                 "the server's matrix");
-    if (!wire.ok() || received_) {
+    if (!wire.ok() || received_ || announced.shape().type() != ToProto(info.type)) {
       return absl::InternalError("the server announced a matrix that makes no sense");
     }
     const size_t element = SizeOf(info.type);

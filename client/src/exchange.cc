@@ -38,10 +38,12 @@ Stream::Handler::Next Exchange::OnMessage(const grpc::ByteBuffer& bytes) {
 }
 
 void Exchange::OnClosed(const absl::Status& status) {
+  std::shared_ptr<Stream> stream;
   {
     const std::lock_guard lock(mutex_);
-    stream_.reset();
+    stream.swap(stream_);
   }
+  if (stream->sending_closed()) SendingClosed();
   if (!error_.ok()) {
     AttemptEnded(error_);
   } else {

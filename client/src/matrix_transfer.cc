@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <exception>
 #include <optional>
 #include <utility>
 
@@ -22,7 +21,7 @@ class UploadCall final : public Exchange {
   UploadCall(Connection& connection, const CallOptions& options, v1::UploadHeader header,
              std::vector<OutgoingArray> arrays, const UploadOptions& upload, Matrix handle,
              std::shared_ptr<CallState<Matrix>> state)
-      : Exchange(connection, "/sparsed.v1.Catalog/Upload", options, Repeat::kNever),
+      : Exchange(connection, "/sparsed.v1.Catalog/Upload", options, Repeat::kUntilSent),
         arrays_(std::move(arrays)),
         progress_(upload.progress),
         handle_(std::move(handle)),
@@ -33,27 +32,30 @@ class UploadCall final : public Exchange {
 
  private:
   void Open(Stream& stream) override {
+    sent_ = 0;
+    uploaded_ = false;
     if (request_.header().pattern_hash().empty()) {
-      stream.Send(wire::Encode(request_), 0, Lend());
+      stream.Send(wire::Encode(request_), 0, Lend(/*pattern=*/true));
       stream.CloseSending();
     } else {
       stream.Send(wire::Encode(request_));
     }
   }
 
-  std::vector<OutgoingArray> Lend() {
-    for (OutgoingArray& array : arrays_) array.lease = Lease();
-    return std::move(arrays_);
+  std::vector<OutgoingArray> Lend(bool pattern) {
+    std::vector<OutgoingArray> lent;
+    for (const OutgoingArray& array : arrays_) {
+      if (!pattern && array.array < 2) continue;
+      lent.push_back({.array = array.array, .bytes = array.bytes, .lease = Lease()});
+    }
+    return lent;
   }
 
   absl::StatusOr<Next> OnReply(Stream& stream, const grpc::ByteBuffer& bytes) override {
     v1::UploadReply reply;
     if (absl::Status status = ParseReply(bytes, reply); !status.ok()) return status;
     if (reply.has_pattern()) {
-      if (reply.pattern().known()) {
-        std::erase_if(arrays_, [](const OutgoingArray& array) { return array.array < 2; });
-      }
-      stream.SendArrays(0, Lend());
+      stream.SendArrays(0, Lend(!reply.pattern().known()));
       stream.CloseSending();
     }
     uploaded_ = uploaded_ || reply.has_matrix();
@@ -83,7 +85,7 @@ class UploadCall final : public Exchange {
   }
 
   v1::UploadRequest request_;
-  std::vector<OutgoingArray> arrays_;
+  const std::vector<OutgoingArray> arrays_;  // without leases
   const std::function<void(int64_t, int64_t)> progress_;
   const Matrix handle_;
   const std::shared_ptr<CallState<Matrix>> state_;
@@ -98,7 +100,7 @@ class UpdateValuesCall final : public Exchange {
   UpdateValuesCall(Connection& connection, const CallOptions& options,
                    v1::UpdateValuesHeader header, StridedBytes values,
                    std::shared_ptr<CallState<uint64_t>> state)
-      : Exchange(connection, "/sparsed.v1.Catalog/UpdateValues", options, Repeat::kNever),
+      : Exchange(connection, "/sparsed.v1.Catalog/UpdateValues", options, Repeat::kUntilSent),
         values_(values),
         state_(std::move(state)) {
     *request_.mutable_header() = std::move(header);
@@ -106,6 +108,7 @@ class UpdateValuesCall final : public Exchange {
 
  private:
   void Open(Stream& stream) override {
+    version_.reset();
     stream.Send(wire::Encode(request_), 0, {{.array = 0, .bytes = values_, .lease = Lease()}});
     stream.CloseSending();
   }
@@ -147,6 +150,7 @@ class DownloadCall final : public Exchange {
  private:
   void Open(Stream& stream) override {
     arrays_.clear();
+    matrix_ = {};
     stream.Send(wire::Encode(request_));
     stream.CloseSending();
   }
@@ -171,7 +175,7 @@ class DownloadCall final : public Exchange {
     const auto is = [&header](int i, v1::ElementType type, int64_t length) {
       return header.arrays(i).type() == type && header.arrays(i).length() == length;
     };
-    if (!arrays_.empty() || info.rows() < 0 || info.cols() < 0 || info.nnz() < 0 ||
+    if (!arrays_.empty() || !Plausible(info.rows(), info.cols(), info.nnz()) ||
         header.arrays_size() != 3 || !is(0, v1::ELEMENT_TYPE_I64, info.rows() + 1) ||
         !is(1, v1::ELEMENT_TYPE_I32, info.nnz()) ||
         !is(2, ToProto(FromProto(info.type())), info.nnz())) {
@@ -179,23 +183,10 @@ class DownloadCall final : public Exchange {
     }
     matrix_.rows = info.rows();
     matrix_.cols = info.cols();
-    try {
-      matrix_.row_offsets.resize(info.rows() + 1);
-      matrix_.column_indices.resize(info.nnz());
-      if (FromProto(info.type()) == ValueType::kF32) {
-        matrix_.values.emplace<std::vector<float>>(info.nnz());
-      } else {
-        matrix_.values.emplace<std::vector<double>>(info.nnz());
-      }
-    } catch (const std::exception&) {
-      return absl::ResourceExhaustedError(fmt::format(
-          "no memory for a matrix of {} rows and {} nonzeros", info.rows(), info.nnz()));
-    }
-    arrays_.emplace_back(std::as_writable_bytes(std::span(matrix_.row_offsets)));
-    arrays_.emplace_back(std::as_writable_bytes(std::span(matrix_.column_indices)));
-    std::visit(
-        [this](auto& values) { arrays_.emplace_back(std::as_writable_bytes(std::span(values))); },
-        matrix_.values);
+    if (FromProto(info.type()) == ValueType::kF64) matrix_.values.emplace<std::vector<double>>();
+    arrays_.emplace_back(matrix_.row_offsets, info.rows() + 1);
+    arrays_.emplace_back(matrix_.column_indices, info.nnz());
+    std::visit([&](auto& values) { arrays_.emplace_back(values, info.nnz()); }, matrix_.values);
     return absl::OkStatus();
   }
 
@@ -229,9 +220,9 @@ Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const Matrix&
   const auto nnz = static_cast<int64_t>(matrix.column_indices.size());
   const auto offsets = std::visit(
       [](const auto& span) { return static_cast<int64_t>(span.size()); }, matrix.row_offsets);
-  if (offsets != matrix.rows + 1) {
-    return Refused<Matrix>(absl::InvalidArgumentError(
-        fmt::format("row_offsets has {} elements, expected {}", offsets, matrix.rows + 1)));
+  if (offsets - 1 != matrix.rows) {
+    return Refused<Matrix>(absl::InvalidArgumentError(fmt::format(
+        "row_offsets has {} elements, {} rows need one more than rows", offsets, matrix.rows)));
   }
   if (!upload.values_are_ones && Length(matrix.values) != nnz) {
     return Refused<Matrix>(absl::InvalidArgumentError(

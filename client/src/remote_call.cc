@@ -33,7 +33,7 @@ void RemoteCall::Start() {
     ++attempts_;
   }
   if (system_clock::now() < deadline_) {
-    StartAttempt();
+    RunAttempt();
   } else {  // a quick server might still answer in time
     AttemptEnded(absl::DeadlineExceededError("the call's deadline passed before it began"));
   }
@@ -65,6 +65,11 @@ void RemoteCall::MustNotRepeat() {
   repeat_ = Repeat::kNever;
 }
 
+void RemoteCall::SendingClosed() {
+  const std::lock_guard lock(mutex_);
+  if (repeat_ == Repeat::kUntilSent) repeat_ = Repeat::kNever;
+}
+
 void RemoteCall::MadeProgress() {
   const std::lock_guard lock(mutex_);
   attempts_ = 1;
@@ -80,7 +85,7 @@ void RemoteCall::AttemptEnded(absl::Status status) {
     if (stopped_ && !status.ok()) status = *stopped_;
     backoff = std::min<system_clock::duration>(
         connection_.options().initial_backoff * (1 << std::min(attempts_ - 1, 10)), kMaxBackoff);
-    waiting_ = absl::IsUnavailable(status) && repeat_ == Repeat::kSafe && !stopped_ &&
+    waiting_ = absl::IsUnavailable(status) && repeat_ != Repeat::kNever && !stopped_ &&
                attempts_ < connection_.options().max_attempts &&
                system_clock::now() + backoff < deadline_;
     if (!waiting_) {
@@ -106,6 +111,10 @@ void RemoteCall::NextAttempt() {
     waiting_ = false;
     ++attempts_;
   }
+  RunAttempt();
+}
+
+void RemoteCall::RunAttempt() {
   StartAttempt();
   bool stop = false;
   {

@@ -28,7 +28,11 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   void Cancel(absl::Status reason);
 
  protected:
-  enum class Repeat { kSafe, kNever };
+  enum class Repeat {
+    kSafe,
+    kUntilSent,  // the server does nothing before the sending side is closed
+    kNever
+  };
 
   RemoteCall(Connection& connection, const CallOptions& options, Repeat repeat);
 
@@ -43,6 +47,8 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
 
   /// From here on another attempt would do harm.
   void MustNotRepeat();
+  /// The server may have everything that it needs to act.
+  void SendingClosed();
   /// The attempts so far do not count any more.
   void MadeProgress();
   /// Decides between another attempt and the end.
@@ -60,6 +66,7 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   void RunAt(std::chrono::system_clock::time_point time, std::unique_ptr<grpc::Alarm>& alarm,
              void (RemoteCall::*action)());
   void NextAttempt();
+  void RunAttempt();
   void DeadlinePassed();
   void LeaseEnded();
   void LeasesOverdue();

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "client/src/arrays.h"
 #include "client/src/compute_calls.h"
@@ -25,25 +25,15 @@ constexpr int kMaxQueuedBlocks = 2;
 /// A row block while its chunks arrive.
 class IncomingBlock {
  public:
-  /// Null if there is no memory for what was announced. Memory is touched only as bytes come.
-  static std::shared_ptr<IncomingBlock> Announced(const v1::RowBlock& block, ValueType type) {
-    std::shared_ptr<IncomingBlock> incoming(new (std::nothrow) IncomingBlock);
-    const auto rows = static_cast<size_t>(block.rows());
-    const auto nnz = static_cast<size_t>(block.nnz());
-    if (!incoming || !incoming->Allocate(rows, nnz, SizeOf(type))) return nullptr;
-    incoming->row_begin_ = block.row_begin();
-    incoming->rows_ = block.rows();
-    incoming->nnz_ = block.nnz();
-    incoming->type_ = type;
-    incoming->offsets()[0] = block.nnz_begin();
-    const auto nnz_begin = static_cast<uint64_t>(block.nnz_begin());
-    incoming->arrays_.emplace_back(std::span(incoming->offsets_.get() + 8, rows * 8),
-                                   (static_cast<uint64_t>(block.row_begin()) + 1) * 8);
-    incoming->arrays_.emplace_back(std::span(incoming->columns_.get(), nnz * 4), nnz_begin * 4);
-    incoming->arrays_.emplace_back(std::span(incoming->values_.get(), nnz * SizeOf(type)),
-                                   nnz_begin * SizeOf(type));
-    return incoming;
+  IncomingBlock(const v1::RowBlock& block, ValueType type)
+      : row_begin_(block.row_begin()), rows_(block.rows()), row_offsets_{block.nnz_begin()} {
+    if (type == ValueType::kF64) values_.emplace<std::vector<double>>();
+    arrays_.emplace_back(row_offsets_, block.rows(), block.row_begin() + 1);
+    arrays_.emplace_back(column_indices_, block.nnz(), block.nnz_begin());
+    std::visit([&](auto& v) { arrays_.emplace_back(v, block.nnz(), block.nnz_begin()); }, values_);
   }
+  IncomingBlock(const IncomingBlock&) = delete;
+  IncomingBlock& operator=(const IncomingBlock&) = delete;
 
   absl::Status Add(const wire::ChunkView& chunk) {
     if (chunk.array >= arrays_.size()) {
@@ -60,38 +50,18 @@ class IncomingBlock {
     RowBlock view;
     view.row_begin = row_begin_;
     view.rows = rows_;
-    view.row_offsets = {offsets(), static_cast<size_t>(rows_) + 1};
-    view.column_indices = {reinterpret_cast<const int32_t*>(columns_.get()),
-                           static_cast<size_t>(nnz_)};
-    if (type_ == ValueType::kF32) {
-      view.values =
-          std::span(reinterpret_cast<const float*>(values_.get()), static_cast<size_t>(nnz_));
-    } else {
-      view.values =
-          std::span(reinterpret_cast<const double*>(values_.get()), static_cast<size_t>(nnz_));
-    }
+    view.row_offsets = row_offsets_;
+    view.column_indices = column_indices_;
+    std::visit([&view](const auto& v) { view.values = std::span(v); }, values_);
     return view;
   }
 
  private:
-  IncomingBlock() = default;
-
-  bool Allocate(size_t rows, size_t nnz, size_t value_bytes) {
-    offsets_.reset(new (std::nothrow) std::byte[(rows + 1) * 8]);
-    columns_.reset(new (std::nothrow) std::byte[nnz * 4]);
-    values_.reset(new (std::nothrow) std::byte[nnz * value_bytes]);
-    return offsets_ && columns_ && values_;
-  }
-
-  int64_t* offsets() const { return reinterpret_cast<int64_t*>(offsets_.get()); }
-
-  int64_t row_begin_ = 0;
-  int64_t rows_ = 0;
-  int64_t nnz_ = 0;
-  ValueType type_ = ValueType::kF32;
-  std::unique_ptr<std::byte[]> offsets_;  // rows + 1; the first is not sent
-  std::unique_ptr<std::byte[]> columns_;
-  std::unique_ptr<std::byte[]> values_;
+  const int64_t row_begin_;
+  const int64_t rows_;
+  std::vector<int64_t> row_offsets_;  // the first is not sent
+  std::vector<int32_t> column_indices_;
+  std::variant<std::vector<float>, std::vector<double>> values_;
   std::vector<IncomingArray> arrays_;
 };
 
@@ -110,6 +80,8 @@ class SpgemmCall final : public Exchange {
  private:
   void Open(Stream& stream) override {
     block_.reset();
+    result_ = {};
+    begun_ = false;
     next_row_ = next_nonzero_ = 0;
     end_.reset();
     stream.Send(wire::Encode(request_));
@@ -120,7 +92,9 @@ class SpgemmCall final : public Exchange {
     auto frame = DecodeReply<v1::ComputeReply>(bytes);
     if (!frame.ok()) return frame.status();
     absl::Status status;
-    if (const auto* chunk = std::get_if<wire::ChunkView>(&*frame)) {
+    if (RequestIdOf(*frame).value_or(kRequestId) != kRequestId) {
+      status = absl::InternalError("the server answered a request that was never sent");
+    } else if (const auto* chunk = std::get_if<wire::ChunkView>(&*frame)) {
       status = block_ ? block_->Add(*chunk)
                       : absl::InternalError("the server sent a chunk outside of a row block");
     } else {
@@ -134,26 +108,35 @@ class SpgemmCall final : public Exchange {
     return queued_ < kMaxQueuedBlocks ? Next::kRead : Next::kPause;
   }
 
+  bool kept() const { return !request_.start().keep_as().empty(); }
+
   absl::Status OnBegin(const v1::Begin& begin) {
+    const bool arrays =
+        kept() ? begin.arrays_size() == 0
+               : begin.arrays_size() == 3 && begin.arrays(0).type() == v1::ELEMENT_TYPE_I64 &&
+                     begin.arrays(1).type() == v1::ELEMENT_TYPE_I32 &&
+                     begin.arrays(2).type() == ToProto(FromProto(begin.arrays(2).type()));
+    const int64_t nnz = begin.nnz() == -1 ? 0 : begin.nnz();
+    if (begun_ || !arrays || !Plausible(begin.rows(), begin.cols(), nnz)) {
+      return absl::InternalError("the server announced a product that makes no sense");
+    }
+    begun_ = true;
     result_.plan = begin.plan();
     result_.rows = begin.rows();
     result_.cols = begin.cols();
     result_.nnz = begin.nnz();
-    if (begin.arrays_size() == 3) type_ = FromProto(begin.arrays(2).type());
+    if (!kept()) type_ = FromProto(begin.arrays(2).type());
     return absl::OkStatus();
   }
 
   absl::Status OnBlock(const v1::RowBlock& block) {
-    if (block_ || block.row_begin() != next_row_ || block.rows() < 1 ||
+    if (block_ || kept() || block.row_begin() != next_row_ || block.rows() < 1 ||
         block.rows() > result_.rows - next_row_ || block.nnz_begin() != next_nonzero_ ||
-        block.nnz() < 0 || block.nnz() / block.rows() > result_.cols) {
+        !Plausible(block.rows(), result_.cols, block.nnz()) ||
+        !Plausible(result_.rows, result_.cols, next_nonzero_ + block.nnz())) {
       return absl::InternalError("the server announced a row block that makes no sense");
     }
-    block_ = IncomingBlock::Announced(block, type_);
-    if (!block_) {
-      return absl::ResourceExhaustedError(fmt::format(
-          "no memory for a row block of {} rows and {} nonzeros", block.rows(), block.nnz()));
-    }
+    block_ = std::make_shared<IncomingBlock>(block, type_);
     next_row_ += block.rows();
     next_nonzero_ += block.nnz();
     return absl::OkStatus();
@@ -189,8 +172,8 @@ class SpgemmCall final : public Exchange {
     if (absl::Status answer = Answered(); !answer.ok()) return answer;
     if (!end_) return absl::InternalError("the server did not say how the product ended");
     if (absl::Status status = FromProto(end_->status()); !status.ok()) return status;
-    if (block_ || (request_.start().keep_as().empty() &&
-                   (next_row_ != result_.rows || next_nonzero_ != end_->nnz()))) {
+    if (!begun_ || block_ ||
+        (!kept() && (next_row_ != result_.rows || next_nonzero_ != end_->nnz()))) {
       return absl::InternalError("the server did not send the whole product");
     }
     result_.nnz = end_->nnz();
@@ -226,6 +209,7 @@ class SpgemmCall final : public Exchange {
 
   // Of the attempt; touched by the reading side only.
   SpgemmResult result_;
+  bool begun_ = false;
   ValueType type_ = ValueType::kF32;
   std::shared_ptr<IncomingBlock> block_;
   int64_t next_row_ = 0;

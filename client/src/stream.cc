@@ -74,6 +74,11 @@ void Stream::CloseSending() {
   WriteNextLocked();
 }
 
+bool Stream::sending_closed() const {
+  const std::lock_guard lock(mutex_);
+  return sending_closed_;
+}
+
 void Stream::Resume() {
   const std::lock_guard lock(mutex_);
   if (paused_) {

@@ -60,6 +60,8 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   void DropArrays(uint64_t request_id);
   /// Half-closes once everything queued is sent.
   void CloseSending();
+  /// Whether the server may know that everything was sent.
+  bool sending_closed() const;
   /// Reads on after Next::kPause.
   void Resume();
   /// Ends the call; OnClosed comes with CANCELLED or with how it ended otherwise.
@@ -89,7 +91,7 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   bool open_ = true;
   bool paused_ = false;
   bool resume_asked_ = false;  // while a message was being handled

@@ -3,8 +3,12 @@ foreach(test matrix_market npy terminal)
     DEPS sparsed_cli LABELS unit)
 endforeach()
 
-# The library against the real program.
+# The library against the real program, and against servers that do not keep to the protocol.
 sparsed_test(client_test ${CMAKE_CURRENT_LIST_DIR}/client/client_test.cc
   DEPS sparsed_client LABELS unit)
-target_compile_definitions(client_test PRIVATE SPARSED_PROGRAM="$<TARGET_FILE:sparsed>")
-add_dependencies(client_test sparsed)
+sparsed_test(client_retry_test ${CMAKE_CURRENT_LIST_DIR}/client/retry_test.cc
+  DEPS sparsed_client sparsed_wire LABELS unit)
+foreach(test client_test client_retry_test)
+  target_compile_definitions(${test} PRIVATE SPARSED_PROGRAM="$<TARGET_FILE:sparsed>")
+  add_dependencies(${test} sparsed)
+endforeach()

@@ -5,9 +5,11 @@
 //   auto result = graph->Spmm(sparsed::DenseView(b, n, k), sparsed::MutableDenseView(c, m, k));
 //
 // Every operation exists twice: `X(...)` blocks; `XAsync(...)` returns a Call at once. All classes
-// here are cheap handles and may be used from many threads. Calls that change nothing on the server
-// are tried again, a few times and within their deadline, when the server is UNAVAILABLE.
-// Errors have google.rpc codes and a sentence that says what was wrong.
+// here are cheap handles and may be used from many threads. When the server is UNAVAILABLE, calls
+// are tried again, a few times and within their deadline, if that does no harm: reads and products
+// (not one that overwrites its own operand or is kept as a matrix) always; uploads, puts and new
+// values while the server cannot have everything yet. Nothing else is done twice. Errors have
+// google.rpc codes and a sentence that says what was wrong.
 #pragma once
 
 #include <chrono>
@@ -34,7 +36,7 @@ struct ClientOptions {
   /// How long Connect waits for an answer.
   std::chrono::milliseconds connect_timeout{10'000};
   /// How often a call that is safe to repeat is tried when the server is UNAVAILABLE; 1: once only.
-  int max_attempts = 4;
+  int max_attempts = 6;
   /// Pause before the second attempt; doubles for each one after.
   std::chrono::milliseconds initial_backoff{50};
   /// Bytes of one chunk; the server's own limit if that is less.

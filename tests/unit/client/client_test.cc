@@ -6,128 +6,19 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
-#include <limits>
 #include <memory>
-#include <optional>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/unit/client/client_testing.h"
 #include "tests/unit/client/server_process.h"
 
+namespace sparsed::test {
 namespace {
 
-using sparsed::CsrMatrix;
-using sparsed::DenseView;
-using sparsed::MutableDenseView;
-using sparsed::test::ServerProcess;
-using testing::ElementsAre;
-
-constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-
-/// False if it does not become true within ten seconds.
-bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 1000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
-}
-
-sparsed::Client Connect(const ServerProcess& server, const sparsed::ClientOptions& options = {}) {
-  std::optional<sparsed::Client> client;
-  Eventually([&] {
-    auto connected = sparsed::Client::Connect(server.address(), options);
-    if (connected.ok()) client = *std::move(connected);
-    return connected.ok();
-  });
-  if (!client) {
-    ADD_FAILURE() << "no server at " << server.address();
-    std::abort();
-  }
-  return *std::move(client);
-}
-
-/// Small integers, so that products are exact whatever the order of summation.
-CsrMatrix RandomMatrix(int64_t rows, int64_t cols, unsigned seed) {
-  std::mt19937 random(seed);
-  CsrMatrix matrix;
-  matrix.rows = rows;
-  matrix.cols = cols;
-  matrix.row_offsets = {0};
-  std::vector<float> values;
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t col = row % 5 == 4 ? cols : 0; col < cols; ++col) {
-      if (random() % 6 != 0) continue;
-      matrix.column_indices.push_back(static_cast<int32_t>(col));
-      values.push_back(static_cast<float>(random() % 9) - 4);
-    }
-    matrix.row_offsets.push_back(matrix.nnz());
-  }
-  matrix.values = values;
-  return matrix;
-}
-
-std::vector<float> RandomDense(int64_t elements, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<float> values(static_cast<size_t>(elements));
-  for (float& value : values) value = static_cast<float>(random() % 7) - 3;
-  return values;
-}
-
-const std::vector<float>& F32(const CsrMatrix& matrix) {
-  return std::get<std::vector<float>>(matrix.values);
-}
-
-/// op(S) * B, packed.
-std::vector<float> Multiply(const CsrMatrix& s, bool transpose, const std::vector<float>& b,
-                            int64_t k) {
-  std::vector<float> c(static_cast<size_t>((transpose ? s.cols : s.rows) * k), 0);
-  for (int64_t row = 0; row < s.rows; ++row) {
-    for (int64_t i = s.row_offsets[row]; i < s.row_offsets[row + 1]; ++i) {
-      const int64_t to = transpose ? s.column_indices[i] : row;
-      const int64_t from = transpose ? row : s.column_indices[i];
-      for (int64_t j = 0; j < k; ++j) c[to * k + j] += F32(s)[i] * b[from * k + j];
-    }
-  }
-  return c;
-}
-
-/// S * T, dense.
-std::vector<float> Multiply(const CsrMatrix& s, const CsrMatrix& t) {
-  std::vector<float> c(static_cast<size_t>(s.rows * t.cols), 0);
-  for (int64_t row = 0; row < s.rows; ++row) {
-    for (int64_t i = s.row_offsets[row]; i < s.row_offsets[row + 1]; ++i) {
-      const int32_t middle = s.column_indices[i];
-      for (int64_t j = t.row_offsets[middle]; j < t.row_offsets[middle + 1]; ++j) {
-        c[row * t.cols + t.column_indices[j]] += F32(s)[i] * F32(t)[j];
-      }
-    }
-  }
-  return c;
-}
-
-std::vector<float> Dense(const CsrMatrix& matrix) {
-  std::vector<float> dense(static_cast<size_t>(matrix.rows * matrix.cols), 0);
-  for (int64_t row = 0; row < matrix.rows; ++row) {
-    for (int64_t i = matrix.row_offsets[row]; i < matrix.row_offsets[row + 1]; ++i) {
-      dense[row * matrix.cols + matrix.column_indices[i]] = F32(matrix)[i];
-    }
-  }
-  return dense;
-}
-
-sparsed::Matrix Upload(const sparsed::Client& client, const std::string& name,
-                       const CsrMatrix& matrix, const sparsed::UploadOptions& options = {}) {
-  auto handle = client.Upload(name, matrix.View(), options);
-  EXPECT_TRUE(handle.ok()) << handle.status();
-  return client.MatrixNamed(name);
-}
-
 TEST(Client, NobodyThere) {
-  const auto client = sparsed::Client::Connect("unix:/nonexistent/socket", {.max_attempts = 2});
+  const auto client = Client::Connect("unix:/nonexistent/socket", {.max_attempts = 2});
   EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(client.status().message()),
               testing::HasSubstr("unix:/nonexistent/socket"));
@@ -138,7 +29,7 @@ TEST(Client, MatricesThereAndBack) {
   const auto client = Connect(server, {.max_chunk_bytes = 4096});
   const CsrMatrix sent = RandomMatrix(120, 90, 1);
   int64_t reported = 0;
-  const sparsed::Matrix matrix =
+  const Matrix matrix =
       Upload(client, "m", sent, {.progress = [&reported](int64_t bytes, int64_t total) {
                EXPECT_LE(bytes, total);
                reported = bytes;
@@ -171,7 +62,7 @@ TEST(Client, APatternIsNotSentTwice) {
   const auto hash = Upload(client, "first", sent).Info()->pattern_hash;
   int64_t bytes_sent = 0;
   const auto progress = [&bytes_sent](int64_t bytes, int64_t) { bytes_sent = bytes; };
-  const sparsed::Matrix second =
+  const Matrix second =
       Upload(client, "second", sent, {.pattern_hash = hash, .progress = progress});
   EXPECT_EQ(bytes_sent, sent.nnz() * 4) << "the values alone";
   EXPECT_EQ(second.Download()->column_indices, sent.column_indices);
@@ -198,7 +89,7 @@ TEST(Client, UpdateValuesChangesTheProduct) {
   ServerProcess server;
   const auto client = Connect(server);
   CsrMatrix s = RandomMatrix(40, 30, 4);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const Matrix matrix = Upload(client, "m", s);
   const std::vector<float> fresh = RandomDense(s.nnz(), 5);
   const auto version = matrix.UpdateValues(std::span(fresh));
   ASSERT_TRUE(version.ok()) << version.status();
@@ -218,7 +109,7 @@ TEST(Client, SpmmOfAllKinds) {
   for (const auto& [rows, cols] :
        std::vector<std::pair<int64_t, int64_t>>{{70, 50}, {1, 50}, {70, 1}, {0, 5}, {5, 0}}) {
     const CsrMatrix s = RandomMatrix(rows, cols, 7);
-    const sparsed::Matrix matrix = Upload(client, "m", s, {.replace = true});
+    const Matrix matrix = Upload(client, "m", s, {.replace = true});
     for (const int64_t k : {1, 33}) {
       for (const bool transpose : {false, true}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << cols << " K " << k << " " << transpose);
@@ -241,7 +132,7 @@ TEST(Client, GapsBetweenRowsAreLeftAlone) {
   ServerProcess server;
   const auto client = Connect(server, {.max_chunk_bytes = 4096});
   const CsrMatrix s = RandomMatrix(90, 80, 9);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const Matrix matrix = Upload(client, "m", s);
   constexpr int64_t kWidth = 13;
   constexpr int64_t kStride = 17;
   const std::vector<float> packed = RandomDense(80 * kWidth, 10);
@@ -263,7 +154,7 @@ TEST(Client, AlphaBetaAndAccumulate) {
   ServerProcess server;
   const auto client = Connect(server);
   const CsrMatrix s = RandomMatrix(30, 30, 11);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const Matrix matrix = Upload(client, "m", s);
   const std::vector<float> b = RandomDense(30 * 4, 12);
   const std::vector<float> old = RandomDense(30 * 4, 13);
   std::vector<float> expected = Multiply(s, false, b, 4);
@@ -286,7 +177,7 @@ TEST(Client, AlphaBetaAndAccumulate) {
 TEST(Client, WrongShapesAndNames) {
   ServerProcess server;
   const auto client = Connect(server);
-  const sparsed::Matrix matrix = Upload(client, "m", RandomMatrix(30, 20, 14));
+  const Matrix matrix = Upload(client, "m", RandomMatrix(30, 20, 14));
   std::vector<float> b(1000, 1);
   std::vector<float> c(1000, kPoison);
   std::vector<double> doubles(1000, 1);
@@ -315,7 +206,7 @@ TEST(Client, Sddmm) {
   ServerProcess server;
   const auto client = Connect(server);
   const CsrMatrix s = RandomMatrix(50, 40, 15);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const Matrix matrix = Upload(client, "m", s);
   const std::vector<float> a = RandomDense(50 * 9, 16);
   const std::vector<float> b = RandomDense(40 * 9, 17);
   for (const bool unscaled : {false, true}) {
@@ -345,11 +236,11 @@ TEST(Client, SpgemmCollectedKeptAndBlockByBlock) {
   const auto client = Connect(server);
   const CsrMatrix s = RandomMatrix(200, 150, 18);
   const CsrMatrix t = RandomMatrix(150, 170, 19);
-  const sparsed::Matrix left = Upload(client, "s", s);
-  const sparsed::Matrix right = Upload(client, "t", t);
+  const Matrix left = Upload(client, "s", s);
+  const Matrix right = Upload(client, "t", t);
   const std::vector<float> expected = Multiply(s, t);
 
-  sparsed::SpgemmResult how;
+  SpgemmResult how;
   const auto collected = left.SpgemmCollect(right, &how);
   ASSERT_TRUE(collected.ok()) << collected.status();
   EXPECT_EQ(Dense(*collected), expected);
@@ -365,7 +256,7 @@ TEST(Client, SpgemmCollectedKeptAndBlockByBlock) {
   const std::thread::id here = std::this_thread::get_id();
   int64_t next_row = 0;
   ASSERT_TRUE(left.Spgemm(right,
-                          [&](const sparsed::RowBlock& block) {
+                          [&](const RowBlock& block) {
                             EXPECT_EQ(std::this_thread::get_id(), here);
                             EXPECT_EQ(block.row_begin, next_row);
                             next_row += block.rows;
@@ -374,8 +265,8 @@ TEST(Client, SpgemmCollectedKeptAndBlockByBlock) {
                   .ok());
   EXPECT_EQ(next_row, 200);
 
-  const auto stopped = left.Spgemm(
-      right, [](const sparsed::RowBlock&) { return absl::DataLossError("no room for it"); });
+  const auto stopped =
+      left.Spgemm(right, [](const RowBlock&) { return absl::DataLossError("no room for it"); });
   EXPECT_EQ(stopped.status(), absl::DataLossError("no room for it"));
   EXPECT_EQ(left.SpgemmCollect(left).status().code(), absl::StatusCode::kInvalidArgument);
 }
@@ -384,11 +275,11 @@ TEST(Client, HeldDenseMatricesAreOperandsAndDestinations) {
   ServerProcess server;
   const auto client = Connect(server, {.max_chunk_bytes = 4096});
   const CsrMatrix s = RandomMatrix(64, 64, 20);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const Matrix matrix = Upload(client, "m", s);
   const std::vector<float> b = RandomDense(64 * 5, 21);
   const auto x = client.PutDense("x", DenseView(b.data(), 64, 5));
   ASSERT_TRUE(x.ok()) << x.status();
-  const auto y = client.PutZeros("y", sparsed::ValueType::kF32, 64, 5);
+  const auto y = client.PutZeros("y", ValueType::kF32, 64, 5);
   ASSERT_TRUE(y.ok()) << y.status();
   const auto into = matrix.Spmm(*x, *y);
   ASSERT_TRUE(into.ok()) << into.status();
@@ -413,11 +304,11 @@ TEST(Client, ManyCallsShareAStream) {
   ServerProcess server({"--max-requests-per-stream=4"});
   const auto client = Connect(server);
   const CsrMatrix s = RandomMatrix(50, 50, 22);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const Matrix matrix = Upload(client, "m", s);
   constexpr int kCalls = 100;
   std::vector<std::vector<float>> bs;
   std::vector<std::vector<float>> cs(kCalls, std::vector<float>(50 * 6, kPoison));
-  std::vector<sparsed::Call<sparsed::ComputeResult>> calls;
+  std::vector<Call<ComputeResult>> calls;
   for (int i = 0; i < kCalls; ++i) bs.push_back(RandomDense(50 * 6, 100 + i));
   for (int i = 0; i < kCalls; ++i) {
     calls.push_back(
@@ -434,7 +325,7 @@ TEST(Client, ThreadsShareAClient) {
   ServerProcess server;
   const auto client = Connect(server);
   const CsrMatrix s = RandomMatrix(40, 40, 23);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const Matrix matrix = Upload(client, "m", s);
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0;
   for (unsigned t = 0; t < 6; ++t) {
@@ -456,7 +347,7 @@ TEST(Client, CancelledAndForgottenCallsGiveTheMemoryBack) {
   ServerProcess server;
   const auto client = Connect(server, {.max_chunk_bytes = 4096});
   const CsrMatrix s = RandomMatrix(400, 400, 24);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
+  const Matrix matrix = Upload(client, "m", s);
   for (int i = 0; i < 30; ++i) {
     auto b = std::make_unique<std::vector<float>>(RandomDense(400 * 256, 25));
     auto c = std::make_unique<std::vector<float>>(400 * 256, kPoison);
@@ -480,8 +371,8 @@ TEST(Client, CancelledAndForgottenCallsGiveTheMemoryBack) {
 TEST(Client, Deadlines) {
   ServerProcess server;
   const auto client = Connect(server);
-  const sparsed::Matrix matrix = Upload(client, "m", RandomMatrix(300, 300, 27));
-  const sparsed::CallOptions none{.timeout = std::chrono::nanoseconds(1)};
+  const Matrix matrix = Upload(client, "m", RandomMatrix(300, 300, 27));
+  const CallOptions none{.timeout = std::chrono::nanoseconds(1)};
   std::vector<float> b(300 * 64, 1);
   std::vector<float> c(300 * 64);
   constexpr auto kExceeded = absl::StatusCode::kDeadlineExceeded;
@@ -492,44 +383,24 @@ TEST(Client, Deadlines) {
   EXPECT_EQ(matrix.Info(none).status().code(), kExceeded);
   EXPECT_EQ(matrix.Download(none).status().code(), kExceeded);
   EXPECT_EQ(matrix.SpgemmCollect(matrix, nullptr, none).status().code(), kExceeded);
-  const sparsed::CallOptions long_enough{.timeout = std::chrono::hours(1)};
+  const CallOptions long_enough{.timeout = std::chrono::hours(1)};
   EXPECT_TRUE(
       matrix
           .Spmm(DenseView(b.data(), 300, 64), MutableDenseView(c.data(), 300, 64), {}, long_enough)
           .ok());
 }
 
-TEST(Client, ComesBackAfterARestartOfTheServer) {
-  const std::string address = "unix:" + testing::TempDir() + "sparsed_restart_socket";
-  auto server = std::make_unique<ServerProcess>(std::vector<std::string>{}, address);
-  const auto client = Connect(*server, {.max_attempts = 2});
-  const CsrMatrix s = RandomMatrix(20, 20, 28);
-  const sparsed::Matrix matrix = Upload(client, "m", s);
-  const std::vector<float> b = RandomDense(20, 29);
-  std::vector<float> c(20, kPoison);
-  const auto spmm = [&] {
-    return matrix.Spmm(DenseView(b.data(), 20, 1), MutableDenseView(c.data(), 20, 1)).status();
-  };
-  ASSERT_TRUE(spmm().ok());
-  server.reset();
-  EXPECT_EQ(spmm().code(), absl::StatusCode::kUnavailable);
-  server = std::make_unique<ServerProcess>(std::vector<std::string>{}, address);
-  EXPECT_TRUE(Eventually([&] { return client.Upload("m", s.View(), {.replace = true}).ok(); }));
-  EXPECT_TRUE(Eventually([&] { return spmm().ok(); }));
-  EXPECT_EQ(c, Multiply(s, false, b, 1));
-}
-
 TEST(Client, WatchesAPreparation) {
   ServerProcess server;
   const auto client = Connect(server);
-  const sparsed::Matrix matrix = Upload(client, "m", RandomMatrix(300, 300, 30),
-                                        {.expected = {{sparsed::Operation::kSpmm, false, 16}}});
+  const Matrix matrix = Upload(client, "m", RandomMatrix(300, 300, 30),
+                               {.expected = {{Operation::kSpmm, false, 16}}});
   int steps = 0;
-  ASSERT_TRUE(matrix.WaitReady([&steps](const sparsed::Progress&) { ++steps; }).ok());
+  ASSERT_TRUE(matrix.WaitReady([&steps](const Progress&) { ++steps; }).ok());
   EXPECT_GT(steps, 0);
-  EXPECT_EQ(matrix.Info()->state, sparsed::MatrixState::kReady);
+  EXPECT_EQ(matrix.Info()->state, MatrixState::kReady);
 
-  auto follow = matrix.WatchAsync([](const sparsed::Progress&) {});
+  auto follow = matrix.WatchAsync([](const Progress&) {});
   EXPECT_FALSE(follow.WaitFor(std::chrono::milliseconds(50)));
   follow.Cancel();
   EXPECT_EQ(follow.Wait().code(), absl::StatusCode::kCancelled);
@@ -557,3 +428,4 @@ TEST(Client, ResultsAreTakenOnce) {
 }
 
 }  // namespace
+}  // namespace sparsed::test

@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -15,14 +16,19 @@ namespace sparsed::test {
 
 class ServerProcess {
  public:
-  /// In memory, without metrics; `flags` are added. Clients wait for it in Connect.
+  /// Without metrics; `flags` are added; in memory if they name no --data-dir. Clients wait for it
+  /// in Connect.
   explicit ServerProcess(std::vector<std::string> flags = {}, std::string address = "") {
     std::string folder = testing::TempDir() + "sparsed_client_XXXXXX";
     folder_ = mkdtemp(folder.data());
     address_ = address.empty() ? "unix:" + folder_ + "/socket" : std::move(address);
-    std::vector<std::string> words = {SPARSED_PROGRAM, "--in-memory", "--metrics-listen=off",
-                                      "--log-level=error", "--listen=" + address_};
+    std::vector<std::string> words = {SPARSED_PROGRAM, "--metrics-listen=off", "--log-level=error",
+                                      "--listen=" + address_};
     words.insert(words.end(), flags.begin(), flags.end());
+    if (std::none_of(flags.begin(), flags.end(),
+                     [](const std::string& flag) { return flag.rfind("--data-dir", 0) == 0; })) {
+      words.push_back("--in-memory");
+    }
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -31,9 +37,16 @@ class ServerProcess {
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
   ~ServerProcess() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
+    End(SIGKILL);
     std::filesystem::remove_all(folder_);
+  }
+
+  /// Sends the signal and waits until the program is gone.
+  void End(int signal) {
+    if (pid_ == 0) return;
+    kill(pid_, signal);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
   }
 
   const std::string& address() const { return address_; }
