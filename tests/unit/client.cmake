@@ -8,6 +8,8 @@ sparsed_test(client_test ${CMAKE_CURRENT_LIST_DIR}/client/client_test.cc
   DEPS sparsed_client LABELS unit)
 sparsed_test(client_retry_test ${CMAKE_CURRENT_LIST_DIR}/client/retry_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
+sparsed_test(client_hostile_server_test ${CMAKE_CURRENT_LIST_DIR}/client/hostile_server_test.cc
+  DEPS sparsed_client sparsed_wire LABELS unit)
 foreach(test client_test client_retry_test)
   target_compile_definitions(${test} PRIVATE SPARSED_PROGRAM="$<TARGET_FILE:sparsed>")
   add_dependencies(${test} sparsed)
