@@ -111,7 +111,8 @@ std::string Line(const Grid& grid, int y, int64_t largest, const SpyOptions& opt
   std::string line;
   int colour = -1;
   for (int x = 0; x < grid.width; ++x) {
-    const auto cell = static_cast<size_t>(y * grid.width + x);
+    const auto cell =
+        static_cast<size_t>(y) * static_cast<size_t>(grid.width) + static_cast<size_t>(x);
     const int64_t count = grid.nonzeros[cell];
     if (count == 0) {
       line += ' ';

@@ -31,7 +31,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
   // gRPC runs callbacks on a queue that it takes down with the last channel, and aborts if one of
   // that queue's own threads drops it. So the first channel stays as long as the process.
-  static const auto* const first = new std::shared_ptr<grpc::Channel>(channel);
+  // Volatile, or the compiler would drop the pointer and leave a leak.
+  static const auto* const volatile first = new std::shared_ptr<grpc::Channel>(channel);
   static_cast<void>(first);
   return channel;
 }

@@ -20,8 +20,9 @@ constexpr size_t kHugePage = 2 << 20;
 /// Four sizes an octave: a block that comes back fits the next request of about its size.
 size_t Capacity(size_t bytes) {
   if (bytes < kSmallestKept) return bytes;
-  const size_t step = std::bit_floor(bytes) / 4;
-  return (bytes + step - 1) / step * step;
+  const int shift = std::bit_width(bytes) - 3;
+  const size_t step = size_t{1} << shift;
+  return (bytes + step - 1) >> shift << shift;
 }
 
 size_t Alignment(size_t capacity) {

@@ -112,6 +112,7 @@ class Preparation::Impl {
   /// Remembers the classes over a restart, until there are plans.
   void Want(Pattern& pattern, const std::set<ProblemClass>& classes) {
     std::vector<WantedRecord> wanted;
+    wanted.reserve(classes.size());
     for (const ProblemClass& c : classes) wanted.push_back({pattern.hash(), ToString(c)});
     const absl::Status stored = rooms_.store.PutWanted(wanted);
     // NOT_FOUND: the pattern has been deleted meanwhile.
