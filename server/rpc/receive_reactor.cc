@@ -1,0 +1,156 @@
+// Buffers.Put and Catalog.UpdateValues: header, chunks, then what takes long on a worker.
+#include "engine/engine.h"
+#include "proto/wire/chunk_codec.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/reactors.h"
+#include "server/rpc/receive_chunk.h"
+#include "server/rpc/worker_pool.h"
+#include "server/security/tenant.h"
+#include "server/telemetry/telemetry.h"
+
+namespace sparsed::server {
+namespace {
+
+/// A dense matrix to be held; if it shall be durable, the disk takes long.
+struct Put {
+  static constexpr Op kOp = Op::kPutBuffer;
+  static constexpr const char* kName = "put";
+  using Request = v1::PutBufferRequest;
+  using Target = engine::DensePut;
+
+  static absl::StatusOr<std::unique_ptr<Target>> Begin(const ServiceContext& service,
+                                                       const std::string& tenant,
+                                                       const v1::PutBufferHeader& message) {
+    auto header = ToPutHeader(tenant, message);
+    if (!header.ok()) return header.status();
+    return service.engine.dense().BeginPut(*std::move(header));
+  }
+
+  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext&, Target& put) {
+    const absl::StatusOr<engine::HeldDenseLease> held = put.Finish();
+    if (!held.ok()) return held.status();
+    return wire::Encode(ToBufferInfo(**held));
+  }
+};
+
+/// New values; every layout's refresh takes long.
+struct UpdateValues {
+  static constexpr Op kOp = Op::kUpdateValues;
+  static constexpr const char* kName = "update";
+  using Request = v1::UpdateValuesRequest;
+  using Target = engine::ValuesUpdate;
+
+  static absl::StatusOr<std::unique_ptr<Target>> Begin(const ServiceContext& service,
+                                                       const std::string& tenant,
+                                                       const v1::UpdateValuesHeader& message) {
+    auto header = ToUpdateHeader(tenant, message);
+    if (!header.ok()) return header.status();
+    return service.engine.catalog().BeginUpdate(*std::move(header));
+  }
+
+  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& update) {
+    const absl::StatusOr<engine::MatrixLease> matrix = update.Finish(service.config.threads);
+    if (!matrix.ok()) return matrix.status();
+    v1::UpdateValuesReply reply;
+    reply.set_version((*matrix)->version());
+    return wire::Encode(reply);
+  }
+};
+
+/// `Method`: one of the above.
+template <typename Method>
+class ReceiveReactor final : public BytesReadReactor {
+ public:
+  ReceiveReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
+                 grpc::ByteBuffer* response)
+      : service_(service),
+        context_(*context),
+        response_(*response),
+        record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
+    StartRead(&in_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return OnClosed();
+    if (absl::Status status = Receive(); !status.ok()) return Conclude(std::move(status));
+    StartRead(&in_);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status Receive() {
+    using Request = typename Method::Request;
+    auto frame = wire::Decode<Request>(in_);
+    in_.Clear();
+    if (!frame.ok()) return frame.status();
+    if (const auto* chunk = std::get_if<wire::ChunkView>(&*frame)) {
+      if (target_ == nullptr) return Refuse("a chunk came before the {}'s header");
+      record_.stream_bytes_in += chunk->size;
+      return ReceiveChunk(*chunk, service_.config.max_chunk_bytes, *target_);
+    }
+    const auto& message = std::get<Request>(*frame);
+    if (!message.has_header()) return Refuse("a message of the {} is neither header nor chunk");
+    if (target_ != nullptr) return Refuse("the {} has two headers");
+    record_.subject = message.header().name();
+    auto target = Method::Begin(service_, record_.tenant, message.header());
+    if (!target.ok()) return target.status();
+    target_ = *std::move(target);
+    return absl::OkStatus();
+  }
+
+  /// The sending side was closed, or the client is gone.
+  void OnClosed() {
+    if (context_.IsCancelled()) return Conclude(BrokenOff());
+    if (target_ == nullptr) return Conclude(Refuse("the {} has no header"));
+    record_[Phase::kReceive] = NanosecondsSince(record_.begun);
+    if (absl::Status status = service_.workers.Run([this] { Publish(); }); !status.ok()) {
+      Conclude(std::move(status));
+    }
+  }
+
+  /// On a worker.
+  void Publish() {
+    if (context_.IsCancelled()) return Conclude(BrokenOff());
+    absl::StatusOr<grpc::ByteBuffer> reply = Method::Finish(service_, *target_);
+    if (reply.ok()) response_ = *std::move(reply);
+    Conclude(reply.status());
+  }
+
+  static absl::Status Refuse(fmt::format_string<const char* const&> sentence) {
+    return absl::InvalidArgumentError(fmt::format(sentence, Method::kName));
+  }
+  static absl::Status BrokenOff() {
+    return absl::CancelledError(fmt::format("the {} broke off", Method::kName));
+  }
+
+  /// The terminal transition; `this` may be gone afterwards.
+  void Conclude(absl::Status status) {
+    target_.reset();
+    record_.status = status;
+    service_.telemetry.End(std::move(record_));
+    Finish(ToGrpc(status));
+  }
+
+  const ServiceContext& service_;
+  grpc::CallbackServerContext& context_;
+  grpc::ByteBuffer& response_;
+  StageRecord record_;
+  grpc::ByteBuffer in_;
+  std::unique_ptr<typename Method::Target> target_;
+};
+
+}  // namespace
+
+BytesReadReactor* StartPutBuffer(const ServiceContext& service,
+                                 grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+  return new ReceiveReactor<Put>(service, context, response);
+}
+
+BytesReadReactor* StartUpdateValues(const ServiceContext& service,
+                                    grpc::CallbackServerContext* context,
+                                    grpc::ByteBuffer* response) {
+  return new ReceiveReactor<UpdateValues>(service, context, response);
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,153 @@
+// Buffers.Get and Catalog.Download: arrays (perhaps from the disk, on a worker), then their chunks.
+#include <deque>
+#include <vector>
+
+#include "engine/engine.h"
+#include "proto/wire/chunk_codec.h"
+#include "server/rpc/array_chunks.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/reactors.h"
+#include "server/rpc/worker_pool.h"
+#include "server/security/tenant.h"
+#include "server/telemetry/telemetry.h"
+
+namespace sparsed::server {
+namespace {
+
+struct Reply {
+  grpc::ByteBuffer header;
+  std::vector<Array> arrays;
+};
+
+struct GetBuffer {
+  static constexpr Op kOp = Op::kGetBuffer;
+  using Request = v1::GetBufferRequest;
+  using Lease = engine::HeldDenseLease;
+
+  static absl::StatusOr<Lease> Find(const ServiceContext& service, const std::string& tenant,
+                                    const std::string& name) {
+    return service.engine.dense().Find(tenant, name);
+  }
+
+  static absl::StatusOr<Reply> Load(const Lease& held) {
+    absl::StatusOr<Array> elements = held->elements->Get();
+    if (!elements.ok()) return elements.status();
+    v1::GetBufferReply reply;
+    *reply.mutable_info() = ToBufferInfo(*held);
+    return Reply{wire::Encode(reply), {*std::move(elements)}};
+  }
+};
+
+struct Download {
+  static constexpr Op kOp = Op::kDownload;
+  using Request = v1::DownloadRequest;
+  using Lease = engine::MatrixLease;
+
+  static absl::StatusOr<Lease> Find(const ServiceContext& service, const std::string& tenant,
+                                    const std::string& name) {
+    return service.engine.catalog().Find(tenant, name);
+  }
+
+  static absl::StatusOr<Reply> Load(const Lease& matrix) {
+    const auto csr = matrix->pattern()->Csr();
+    if (!csr.ok()) return csr.status();
+    const absl::StatusOr<Array> values = matrix->Values();
+    if (!values.ok()) return values.status();
+    v1::DownloadReply reply;
+    v1::DownloadHeader& header = *reply.mutable_header();
+    *header.mutable_matrix() = ToMatrixInfo(*matrix);
+    std::vector<Array> arrays;
+    const auto add = [&](std::string_view name, const Array& array) {
+      AddArrayHeader(name, array.type, array.length, *header.mutable_arrays());
+      arrays.push_back(array);
+    };
+    for (const char* name : {"row_offsets", "column_indices"}) add(name, *(*csr)->Find(name));
+    add("values", *values);
+    return Reply{wire::Encode(reply), std::move(arrays)};
+  }
+};
+
+/// `Method`: one of the above.
+template <typename Method>
+class SendReactor final : public BytesWriteReactor {
+ public:
+  SendReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
+              const grpc::ByteBuffer& request)
+      : service_(service), record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
+    if (absl::Status status = Open(request); !status.ok()) Conclude(std::move(status));
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Conclude(absl::CancelledError("the reader is gone"));
+    while (!arrays_.empty() && arrays_.front().done()) arrays_.pop_front();
+    if (arrays_.empty()) {
+      record_[Phase::kSend] = NanosecondsSince(first_write_);
+      return Conclude(absl::OkStatus());
+    }
+    size_t bytes = 0;
+    out_ = arrays_.front().Next(&bytes);
+    record_.stream_bytes_out += bytes;
+    StartWrite(&out_);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status Open(const grpc::ByteBuffer& bytes) {
+    typename Method::Request request;
+    if (absl::Status status = wire::Parse(bytes, request); !status.ok()) return status;
+    record_.subject = request.name();
+    auto lease = Method::Find(service_, record_.tenant, request.name());
+    if (!lease.ok()) return lease.status();
+    lease_ = *std::move(lease);
+    return service_.workers.Run([this] {
+      if (absl::Status status = Load(); !status.ok()) Conclude(std::move(status));
+    });
+  }
+
+  /// On a worker; starts the writing.
+  absl::Status Load() {
+    absl::StatusOr<Reply> reply = Method::Load(lease_);
+    if (!reply.ok()) return reply.status();
+    lease_.reset();
+    for (Array& array : reply->arrays) {
+      arrays_.emplace_back(0, static_cast<uint32_t>(arrays_.size()), 0, std::move(array));
+    }
+    out_ = std::move(reply->header);
+    first_write_ = StageRecord::Clock::now();
+    StartWrite(&out_);
+    return absl::OkStatus();
+  }
+
+  /// The terminal transition; `this` may be gone afterwards.
+  void Conclude(absl::Status status) {
+    arrays_.clear();
+    lease_.reset();
+    record_.status = status;
+    service_.telemetry.End(std::move(record_));
+    Finish(ToGrpc(status));
+  }
+
+  const ServiceContext& service_;
+  StageRecord record_;
+  StageRecord::Clock::time_point first_write_;
+  typename Method::Lease lease_;
+  std::deque<ArrayChunks> arrays_;
+  grpc::ByteBuffer out_;
+};
+
+}  // namespace
+
+BytesWriteReactor* StartGetBuffer(const ServiceContext& service,
+                                  grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer& request) {
+  return new SendReactor<GetBuffer>(service, context, request);
+}
+
+BytesWriteReactor* StartDownload(const ServiceContext& service,
+                                 grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer& request) {
+  return new SendReactor<Download>(service, context, request);
+}
+
+}  // namespace sparsed::server
