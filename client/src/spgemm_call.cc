@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -156,12 +155,12 @@ class SpgemmCall final : public Exchange {
     ++queued_;
     state_->Post(
         [call = shared_from_this(), this, stream = stream.shared_from_this(), block, view] {
-          const absl::Status answer = Answered().ok() ? on_block_(view) : absl::OkStatus();
+          const absl::Status answer = state_->Overruled() ? absl::OkStatus() : on_block_(view);
           --queued_;
           if (answer.ok()) {
             stream->Resume();
           } else {
-            SetAnswer(answer);
+            state_->Overrule(answer);
             Cancel(answer);
           }
         });
@@ -169,7 +168,6 @@ class SpgemmCall final : public Exchange {
   }
 
   absl::Status Complete() override {
-    if (absl::Status answer = Answered(); !answer.ok()) return answer;
     if (!end_) return absl::InternalError("the server did not say how the product ended");
     if (absl::Status status = FromProto(end_->status()); !status.ok()) return status;
     if (!begun_ || block_ ||
@@ -190,22 +188,11 @@ class SpgemmCall final : public Exchange {
     }
   }
 
-  absl::Status Answered() const {
-    const std::lock_guard lock(answer_mutex_);
-    return answer_;
-  }
-  void SetAnswer(const absl::Status& answer) {
-    const std::lock_guard lock(answer_mutex_);
-    answer_ = answer;
-  }
-
   v1::SpgemmRequest request_;
   const RowBlockCallback on_block_;
   const std::shared_ptr<CallState<SpgemmResult>> state_;
 
   std::atomic<int> queued_ = 0;
-  mutable std::mutex answer_mutex_;
-  absl::Status answer_;  // of the callback; the first error
 
   // Of the attempt; touched by the reading side only.
   SpgemmResult result_;

@@ -33,10 +33,23 @@ class CallState {
     changed_.notify_all();
   }
 
+  /// The result; an error that an event has brought meanwhile outweighs it.
   void Complete(Result<T> result) {
     const std::lock_guard lock(mutex_);
+    if (result_ && !result_->ok()) return;
     result_.emplace(std::move(result));
     changed_.notify_all();
+  }
+
+  /// For events: the call ends with `error` even if its result is there already.
+  void Overrule(absl::Status error) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_.emplace(std::move(error));
+  }
+
+  bool Overruled() const {
+    const std::lock_guard lock(mutex_);
+    return error_.has_value();
   }
 
   bool Done() const {
@@ -65,6 +78,7 @@ class CallState {
 
   Result<T> Take() {
     const std::lock_guard lock(mutex_);
+    if (error_) return *std::move(error_);
     return *std::move(result_);
   }
 
@@ -80,6 +94,7 @@ class CallState {
   std::deque<std::function<void()>> events_;
   bool discarding_ = false;
   std::optional<Result<T>> result_;
+  std::optional<absl::Status> error_;
 };
 
 /// A call under way that brings a T (or, for void, a status alone). Callbacks given to the call run
