@@ -268,6 +268,11 @@ TEST(Client, SpgemmCollectedKeptAndBlockByBlock) {
   const auto stopped =
       left.Spgemm(right, [](const RowBlock&) { return absl::DataLossError("no room for it"); });
   EXPECT_EQ(stopped.status(), absl::DataLossError("no room for it"));
+  // Also when everything had come before the callback was asked.
+  auto late = left.SpgemmAsync(
+      right, [](const RowBlock&) { return absl::DataLossError("no room for it"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(late.Wait().status(), absl::DataLossError("no room for it"));
   EXPECT_EQ(left.SpgemmCollect(left).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
