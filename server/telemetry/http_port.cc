@@ -3,7 +3,11 @@
 #include <civetweb.h>
 #include <fmt/format.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <string_view>
+#include <thread>
 
 namespace sparsed::server {
 
@@ -13,7 +17,7 @@ class HttpPort::Impl {
     mg_init_library(0);
   }
   ~Impl() {
-    if (context_ != nullptr) mg_stop(context_);
+    if (context_ != nullptr) Stop();
     mg_exit_library();
   }
 
@@ -28,6 +32,7 @@ class HttpPort::Impl {
       if (data != nullptr) data->last_message_ = message;
       return 1;
     };
+    host_ = address.substr(0, address.rfind(':'));
     context_ = mg_start(&callbacks, this, options);
     if (context_ == nullptr) {
       return absl::FailedPreconditionError(
@@ -48,6 +53,25 @@ class HttpPort::Impl {
   }
 
  private:
+  /// civetweb's acceptor notices the end at its next connection, or after two seconds: so it gets
+  /// connections until it is gone.
+  void Stop() {
+    const int port = this->port();
+    std::atomic<bool> stopped = false;
+    std::thread stopping([&] {
+      mg_stop(context_);
+      stopped = true;
+    });
+    while (!stopped) {
+      std::array<char, 64> error;
+      mg_connection* knock =
+          mg_connect_client(host_.c_str(), port, /*use_ssl=*/0, error.data(), error.size());
+      if (knock != nullptr) mg_close_connection(knock);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    stopping.join();
+  }
+
   int Answer(mg_connection* connection) {
     const mg_request_info* request = mg_get_request_info(connection);
     const std::string_view method = request->request_method;
@@ -77,6 +101,7 @@ class HttpPort::Impl {
 
   const std::map<std::string, Page> pages_;
   mutable std::string last_message_ = "no reason given";  // written only while mg_start runs
+  std::string host_;
   mg_context* context_ = nullptr;
 };
 
