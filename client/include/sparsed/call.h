@@ -33,10 +33,8 @@ class CallState {
     changed_.notify_all();
   }
 
-  /// The result; an error that an event has brought meanwhile outweighs it.
   void Complete(Result<T> result) {
     const std::lock_guard lock(mutex_);
-    if (result_ && !result_->ok()) return;
     result_.emplace(std::move(result));
     changed_.notify_all();
   }
