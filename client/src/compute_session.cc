@@ -44,6 +44,15 @@ void ComputeSession::Remove(const DenseCall& call, absl::Status status) {
   }
 }
 
+void ComputeSession::Break() {
+  if (const std::shared_ptr<Stream> stream = this->stream()) stream->Cancel();
+}
+
+std::shared_ptr<Stream> ComputeSession::stream() const {
+  const std::lock_guard lock(mutex_);
+  return stream_;
+}
+
 void ComputeSession::WaitUntilClosed() {
   std::unique_lock lock(mutex_);
   closed_changed_.wait(lock, [this] { return closed_; });
@@ -77,7 +86,7 @@ void ComputeSession::OnReply(uint64_t id, const wire::Frame<v1::ComputeReply>& f
     const absl::Status status = call->OnBegin(reply.begin());
     if (!status.ok()) Abort(id, status);
   } else if (reply.has_end() && Take(id)) {
-    stream_->DropArrays(id);  // refused before it was all sent
+    stream()->DropArrays(id);  // refused before it was all sent
     call->OnEnd(reply.end());
   }
 }
@@ -87,15 +96,17 @@ void ComputeSession::EndForViolation(absl::Status status) {
     const std::lock_guard lock(mutex_);
     if (violation_.ok()) violation_ = std::move(status);
   }
-  stream_->Cancel();
+  Break();
 }
 
 void ComputeSession::OnClosed(const absl::Status& status) {
+  std::shared_ptr<Stream> ended;
   std::vector<std::shared_ptr<DenseCall>> calls;
   absl::Status reason;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
+    ended.swap(stream_);
     if (!violation_.ok()) {
       reason = violation_;
     } else if (status.ok() || absl::IsCancelled(status)) {
@@ -146,10 +157,12 @@ std::shared_ptr<DenseCall> ComputeSession::Take(uint64_t id) {
 void ComputeSession::Abort(uint64_t id, absl::Status status) {
   const std::shared_ptr<DenseCall> call = Take(id);
   if (!call) return;
-  stream_->DropArrays(id);
-  v1::SpmmRequest cancel;  // the same field in every kind of request
-  cancel.mutable_cancel()->set_request_id(id);
-  stream_->Send(wire::Encode(cancel));
+  if (const std::shared_ptr<Stream> stream = this->stream()) {
+    stream->DropArrays(id);
+    v1::SpmmRequest cancel;  // the same field in every kind of request
+    cancel.mutable_cancel()->set_request_id(id);
+    stream->Send(wire::Encode(cancel));
+  }
   call->AttemptOver(std::move(status));
 }
 

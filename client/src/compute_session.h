@@ -24,9 +24,12 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   explicit ComputeSession(size_t max_in_flight) : max_in_flight_(max_in_flight) {}
 
   /// Starts the stream whose handler this is; before anything else.
-  void Start(std::shared_ptr<Stream> stream) {
-    stream_ = std::move(stream);
-    stream_->Start();
+  void Start(const std::shared_ptr<Stream>& stream) {
+    {
+      const std::lock_guard lock(mutex_);
+      stream_ = stream;
+    }
+    stream->Start();
   }
 
   /// False if the stream has broken: nothing was done, try another session.
@@ -34,7 +37,7 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   /// Ends a request early, if it is still here, and tells the server.
   void Remove(const DenseCall& call, absl::Status status);
   /// Ends the stream and with it all its requests.
-  void Break() { stream_->Cancel(); }
+  void Break();
   void WaitUntilClosed();
 
  private:
@@ -49,6 +52,8 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   bool WasSent(uint64_t id) const;
   /// Null if it is not in flight.
   std::shared_ptr<DenseCall> Find(uint64_t id) const;
+  /// Null once it has ended.
+  std::shared_ptr<Stream> stream() const;
   /// Forgets a request and sends one that waits. Null if it is not in flight: whoever gets it ends
   /// it.
   std::shared_ptr<DenseCall> Take(uint64_t id);
@@ -56,11 +61,12 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   void Abort(uint64_t id, absl::Status status);
 
   const size_t max_in_flight_;
-  std::shared_ptr<Stream> stream_;
 
   mutable std::mutex mutex_;  // guards what follows; taken before calls' and the stream's locks
   std::condition_variable closed_changed_;
   bool closed_ = false;
+  // Until the end: gRPC holds what was lent and not yet sent as long as the stream exists.
+  std::shared_ptr<Stream> stream_;
   absl::Status violation_;  // of the protocol, by the server
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_;
