@@ -1,0 +1,34 @@
+// Any file must be read as a dense matrix or refused in a sentence.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "client/cli/npy.h"
+
+namespace {
+
+void Check(bool holds) {
+  if (!holds) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const int file = memfd_create("fuzz", 0);
+  static const std::string path = "/proc/self/fd/" + std::to_string(file);
+  Check(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == static_cast<ssize_t>(size));
+  for (const auto type : {sparsed::ValueType::kF32, sparsed::ValueType::kF64}) {
+    const auto array = sparsed::cli::ReadNpy(path, type);
+    if (!array.ok()) {
+      Check(!array.status().message().empty());
+      continue;
+    }
+    const auto elements =
+        std::visit([](const auto& values) { return values.size(); }, array->values);
+    Check(array->type() == type && array->rows >= 0 && array->cols >= 1);
+    Check(elements == static_cast<size_t>(array->rows) * static_cast<size_t>(array->cols));
+  }
+  return 0;
+}
