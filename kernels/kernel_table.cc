@@ -1,13 +1,20 @@
 #include "kernels/kernel_table.h"
 
-#include <array>
+#include <vector>
 
 #include "kernels/cpu/sddmm/sddmm.h"
 #include "kernels/cpu/spgemm/spgemm.h"
 #include "kernels/cpu/spmm/spmm.h"
+#include "kernels/cuda/cuda.h"
 
 namespace sparsed {
 namespace {
+
+template <typename Kernel>
+std::vector<Kernel> Joined(std::vector<Kernel> kernels, std::span<const Kernel> others) {
+  kernels.insert(kernels.end(), others.begin(), others.end());
+  return kernels;
+}
 
 template <typename Kernel>
 const Kernel* Find(std::span<const Kernel> kernels, std::string_view name) {
@@ -20,18 +27,20 @@ const Kernel* Find(std::span<const Kernel> kernels, std::string_view name) {
 }  // namespace
 
 std::span<const SpmmKernel> SpmmKernels() {
-  static const std::array kernels = {cpu::CsrSpmm(), cpu::CsrSlabSpmm(), cpu::CsrTransposedSpmm(),
-                                     cpu::AsptSpmm()};
+  static const std::vector<SpmmKernel> kernels = Joined<SpmmKernel>(
+      {cpu::CsrSpmm(), cpu::CsrSlabSpmm(), cpu::CsrTransposedSpmm(), cpu::AsptSpmm()},
+      cuda::SpmmKernels());
   return kernels;
 }
 
 std::span<const SddmmKernel> SddmmKernels() {
-  static const std::array kernels = {cpu::CsrSddmm(), cpu::CsrSlabSddmm(), cpu::AsptSddmm()};
+  static const std::vector<SddmmKernel> kernels = Joined<SddmmKernel>(
+      {cpu::CsrSddmm(), cpu::CsrSlabSddmm(), cpu::AsptSddmm()}, cuda::SddmmKernels());
   return kernels;
 }
 
 std::span<const SpgemmKernel> SpgemmKernels() {
-  static const std::array kernels = {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm()};
+  static const std::vector kernels = {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm()};
   return kernels;
 }
 

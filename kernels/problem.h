@@ -49,6 +49,7 @@ struct Context {
   int threads = 1;                          ///< OpenMP team size; the caller's thread owns the team
   std::span<std::byte> workspace;           ///< at least workspace(...) bytes, aligned to 64
   const std::atomic<bool>* stop = nullptr;  ///< if it becomes true, return CANCELLED soon
+  void* stream = nullptr;  ///< GPU kernels: the CUDA stream (cudaStream_t); they queue, never wait
   bool stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
 };
 

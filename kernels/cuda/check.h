@@ -1,0 +1,15 @@
+// CUDA's errors as statuses.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace sparsed::cuda {
+
+/// OK, or what `doing` met.
+absl::Status ToStatus(cudaError_t error, std::string_view doing);
+
+}  // namespace sparsed::cuda

@@ -1,0 +1,13 @@
+// The kernels of this room, for the kernel table. Empty where it is not built.
+#pragma once
+
+#include <span>
+
+#include "kernels/kernel_table.h"
+
+namespace sparsed::cuda {
+
+std::span<const SpmmKernel> SpmmKernels();
+std::span<const SddmmKernel> SddmmKernels();
+
+}  // namespace sparsed::cuda

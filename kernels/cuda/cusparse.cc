@@ -1,0 +1,99 @@
+#include "kernels/cuda/cusparse.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "kernels/formats/csr.h"
+
+namespace sparsed::cuda {
+namespace {
+
+template <typename Function>
+bool Load(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+struct Handle {
+  cusparseHandle_t handle = nullptr;  // lives as long as its thread and the driver's context
+};
+
+}  // namespace
+
+const Cusparse* OpenCusparse() {
+  static const Cusparse* const opened = []() -> const Cusparse* {
+    void* library = dlopen("libcusparse.so.12", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return nullptr;
+    static Cusparse c;
+    const bool complete = Load(library, "cusparseCreate", c.Create) &&
+                          Load(library, "cusparseSetStream", c.SetStream) &&
+                          Load(library, "cusparseGetErrorString", c.GetErrorString) &&
+                          Load(library, "cusparseCreateCsr", c.CreateCsr) &&
+                          Load(library, "cusparseDestroySpMat", c.DestroySpMat) &&
+                          Load(library, "cusparseCreateDnMat", c.CreateDnMat) &&
+                          Load(library, "cusparseDestroyDnMat", c.DestroyDnMat) &&
+                          Load(library, "cusparseSpMM_bufferSize", c.SpMM_bufferSize) &&
+                          Load(library, "cusparseSpMM", c.SpMM) &&
+                          Load(library, "cusparseSDDMM_bufferSize", c.SDDMM_bufferSize) &&
+                          Load(library, "cusparseSDDMM", c.SDDMM);
+    return complete ? &c : nullptr;
+  }();
+  return opened;
+}
+
+absl::Status ToStatus(cusparseStatus_t status, std::string_view doing) {
+  if (status == CUSPARSE_STATUS_SUCCESS) return absl::OkStatus();
+  const std::string message =
+      fmt::format("cuSPARSE, {}: {}", doing, OpenCusparse()->GetErrorString(status));
+  if (status == CUSPARSE_STATUS_INSUFFICIENT_RESOURCES || status == CUSPARSE_STATUS_ALLOC_FAILED) {
+    return absl::ResourceExhaustedError(message);
+  }
+  return absl::InternalError(message);
+}
+
+absl::StatusOr<cusparseHandle_t> CusparseHandle(void* stream) {
+  thread_local Handle own;
+  if (own.handle == nullptr) {
+    const absl::Status status = ToStatus(OpenCusparse()->Create(&own.handle), "opening");
+    if (!status.ok()) return status;
+  }
+  const absl::Status status = ToStatus(
+      OpenCusparse()->SetStream(own.handle, static_cast<cudaStream_t>(stream)), "its stream");
+  if (!status.ok()) return status;
+  return own.handle;
+}
+
+absl::StatusOr<SparseMatrix> DescribeCsr(const Layout& layout, const Problem& problem,
+                                         int32_t* offsets, const void* values) {
+  const CsrView s = ViewCsr(layout);
+  cusparseSpMatDescr_t matrix = nullptr;
+  const absl::Status status = ToStatus(
+      OpenCusparse()->CreateCsr(&matrix, s.rows, s.cols, s.nnz(), offsets,
+                                const_cast<int32_t*>(s.column_indices.data()),
+                                const_cast<void*>(values), CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I,
+                                CUSPARSE_INDEX_BASE_ZERO, TypeOf(problem)),
+      "describing S");
+  if (!status.ok()) return status;
+  return SparseMatrix(matrix);
+}
+
+absl::StatusOr<DenseMatrix> Describe(const ConstDense& dense, const Problem& problem) {
+  cusparseDnMatDescr_t matrix = nullptr;
+  const absl::Status status =
+      ToStatus(OpenCusparse()->CreateDnMat(&matrix, dense.rows, dense.cols, dense.leading_dimension,
+                                           const_cast<void*>(dense.data), TypeOf(problem),
+                                           CUSPARSE_ORDER_ROW),
+               "describing an operand");
+  if (!status.ok()) return status;
+  return DenseMatrix(matrix);
+}
+
+bool CusparseTakes(const Problem& problem, const Layout& layout) {
+  return problem.device == DeviceKind::kCuda && layout.kind == kCsr && problem.k > 0 &&
+         layout.rows > 0 && layout.cols > 0 && layout.nnz > 0 &&
+         layout.nnz < std::numeric_limits<int32_t>::max() && layout.Find("row_order") == nullptr;
+}
+
+}  // namespace sparsed::cuda

@@ -1,0 +1,175 @@
+#include "kernels/cuda/device.h"
+
+#include <fmt/format.h>
+
+#include "kernels/cuda/check.h"
+
+namespace sparsed::cuda {
+namespace {
+
+cudaStream_t AsStream(void* handle) { return static_cast<cudaStream_t>(handle); }
+cudaEvent_t AsEvent(void* handle) { return static_cast<cudaEvent_t>(handle); }
+
+class StreamMemory : public MemorySource {
+ public:
+  explicit StreamMemory(cudaStream_t stream) : stream_(stream) {}
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    if (bytes == 0) return Buffer();
+    void* data = nullptr;
+    const cudaError_t error = cudaMallocAsync(&data, bytes, stream_);
+    if (error != cudaSuccess) {
+      return ToStatus(error, fmt::format("allocating {} bytes on the GPU", bytes));
+    }
+    return Buffer(std::shared_ptr<std::byte>(
+                      static_cast<std::byte*>(data),
+                      [stream = stream_](std::byte* memory) { cudaFreeAsync(memory, stream); }),
+                  bytes);
+  }
+
+ private:
+  cudaStream_t stream_;
+};
+
+class PinnedSource : public MemorySource {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    if (bytes == 0) return Buffer();
+    void* data = nullptr;
+    const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
+    if (error != cudaSuccess) {
+      return ToStatus(error, fmt::format("allocating {} bytes of pinned host memory", bytes));
+    }
+    return Buffer(std::shared_ptr<std::byte>(static_cast<std::byte*>(data),
+                                             [](std::byte* memory) { cudaFreeHost(memory); }),
+                  bytes);
+  }
+};
+
+}  // namespace
+
+absl::Status ToStatus(cudaError_t error, std::string_view doing) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  // An error of one call is forgotten by this; one that stays comes back at the next call.
+  cudaGetLastError();
+  const std::string message = fmt::format("{}: {}", doing, cudaGetErrorString(error));
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return absl::ResourceExhaustedError(message);
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorLaunchOutOfResources:
+      return absl::InternalError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
+  int count = 0;
+  absl::Status status = ToStatus(cudaGetDeviceCount(&count), "looking for a GPU");
+  if (!status.ok()) return status;
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::UnavailableError(
+        fmt::format("there is no GPU cuda:{}: this machine has {}", ordinal, count));
+  }
+  cudaDeviceProp properties;
+  status = ToStatus(cudaSetDevice(ordinal), "opening the GPU");
+  if (status.ok()) {
+    status = ToStatus(cudaGetDeviceProperties(&properties, ordinal), "describing the GPU");
+  }
+  if (!status.ok()) return status;
+  DeviceInfo info;
+  status = ToStatus(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "reading its memory");
+  if (!status.ok()) return status;
+  info.name = properties.name;
+  info.multiprocessors = properties.multiProcessorCount;
+  info.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
+  info.shared_bytes_per_block = properties.sharedMemPerBlockOptin;
+  info.compute_major = properties.major;
+  info.compute_minor = properties.minor;
+  // Freed memory stays in the pool, or every request would ask the driver again.
+  cudaMemPool_t pool = nullptr;
+  uint64_t keep = UINT64_MAX;
+  status = ToStatus(cudaDeviceGetDefaultMemPool(&pool, ordinal), "opening its memory pool");
+  if (status.ok()) {
+    status = ToStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+                      "setting up its memory pool");
+  }
+  if (!status.ok()) return status;
+  return info;
+}
+
+absl::StatusOr<Stream> Stream::Create() {
+  cudaStream_t stream = nullptr;
+  const absl::Status status =
+      ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+  if (!status.ok()) return status;
+  return Stream(stream);
+}
+
+Stream::~Stream() {
+  if (handle_ == nullptr) return;
+  cudaStreamSynchronize(AsStream(handle_));
+  cudaStreamDestroy(AsStream(handle_));
+}
+
+absl::Status Stream::Copy(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  return ToStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, AsStream(handle_)),
+                  "copying");
+}
+
+absl::Status Stream::Fill(void* to, unsigned char byte, size_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  return ToStatus(cudaMemsetAsync(to, byte, bytes, AsStream(handle_)), "filling");
+}
+
+absl::Status Stream::Synchronize() {
+  return ToStatus(cudaStreamSynchronize(AsStream(handle_)), "waiting for the GPU");
+}
+
+absl::StatusOr<Event> Event::Create() {
+  cudaEvent_t event = nullptr;
+  const absl::Status status = ToStatus(cudaEventCreate(&event), "creating an event");
+  if (!status.ok()) return status;
+  return Event(event);
+}
+
+Event::~Event() {
+  if (handle_ != nullptr) cudaEventDestroy(AsEvent(handle_));
+}
+
+absl::Status Event::Record(const Stream& stream) {
+  return ToStatus(cudaEventRecord(AsEvent(handle_), AsStream(stream.handle())),
+                  "recording an event");
+}
+
+absl::Status Event::Hold(const Stream& stream) const {
+  return ToStatus(cudaStreamWaitEvent(AsStream(stream.handle()), AsEvent(handle_)),
+                  "waiting for an event");
+}
+
+absl::Status Event::Synchronize() const {
+  return ToStatus(cudaEventSynchronize(AsEvent(handle_)), "waiting for an event");
+}
+
+absl::StatusOr<float> Event::MillisecondsSince(const Event& begin) const {
+  float milliseconds = 0;
+  const absl::Status status =
+      ToStatus(cudaEventElapsedTime(&milliseconds, AsEvent(begin.handle_), AsEvent(handle_)),
+               "reading an event");
+  if (!status.ok()) return status;
+  return milliseconds;
+}
+
+std::unique_ptr<MemorySource> DeviceMemory(const Stream& stream) {
+  return std::make_unique<StreamMemory>(AsStream(stream.handle()));
+}
+
+MemorySource& PinnedMemory() {
+  static PinnedSource source;
+  return source;
+}
+
+}  // namespace sparsed::cuda

@@ -1,0 +1,90 @@
+// The GPU without CUDA's types: what the engine needs to place arrays and run kernels on it.
+// Without CUDA in the build, or without a driver, everything here answers UNAVAILABLE with the
+// reason.
+//
+// Errors: RESOURCE_EXHAUSTED for memory; UNAVAILABLE for a lost device or an error that stays with
+// the process (an illegal access: only a restart helps); INTERNAL for the others.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/array.h"
+
+namespace sparsed::cuda {
+
+struct DeviceInfo {
+  std::string name;
+  int multiprocessors = 0;
+  size_t total_bytes = 0;
+  size_t free_bytes = 0;  ///< now; others may use the card too
+  size_t l2_bytes = 0;
+  size_t shared_bytes_per_block = 0;  ///< the most a block may ask for
+  int compute_major = 0;
+  int compute_minor = 0;
+};
+
+/// Makes `ordinal` the calling thread's device and describes it.
+absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal);
+
+/// A queue of copies and kernels. Movable, not thread-safe. Its end waits for what is in it.
+class Stream {
+ public:
+  static absl::StatusOr<Stream> Create();
+  Stream(Stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Stream& operator=(Stream&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Stream();
+
+  /// For Context::stream.
+  void* handle() const { return handle_; }
+  /// Queues a copy in any direction; host memory should be pinned to overlap.
+  absl::Status Copy(void* to, const void* from, size_t bytes);
+  absl::Status Fill(void* to, unsigned char byte, size_t bytes);
+  /// Waits until all that was queued is done, and reports what went wrong in it.
+  absl::Status Synchronize();
+
+ private:
+  explicit Stream(void* handle) : handle_(handle) {}
+  void* handle_;
+};
+
+/// A point in a stream.
+class Event {
+ public:
+  static absl::StatusOr<Event> Create();
+  Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Event();
+
+  absl::Status Record(const Stream& stream);
+  /// What is queued in `stream` from now on waits for the recorded point.
+  absl::Status Hold(const Stream& stream) const;
+  absl::Status Synchronize() const;
+  /// Both recorded and passed.
+  absl::StatusOr<float> MillisecondsSince(const Event& begin) const;
+
+ private:
+  explicit Event(void* handle) : handle_(handle) {}
+  void* handle_;
+};
+
+/// Device memory from the stream-ordered pool of `stream`, which must outlive the buffers: a buffer
+/// may be used in that stream at once, in others after an event, and is freed in that stream's
+/// order. Thread-safe.
+std::unique_ptr<MemorySource> DeviceMemory(const Stream& stream);
+
+/// Host memory that copies to and from the device overlap with. Thread-safe.
+MemorySource& PinnedMemory();
+
+}  // namespace sparsed::cuda

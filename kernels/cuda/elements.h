@@ -1,0 +1,17 @@
+// What the vendor's library needs around its own kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace sparsed::cuda {
+
+/// to[i] = from[i], i < count, on the device.
+cudaError_t NarrowOffsets(cudaStream_t stream, const int64_t* from, int32_t* to, int64_t count);
+
+/// to[i] *= by[i], i < count, on the device; floats or doubles.
+cudaError_t MultiplyElements(cudaStream_t stream, bool f32, const void* by, void* to,
+                             int64_t count);
+
+}  // namespace sparsed::cuda

@@ -1,0 +1,17 @@
+// SDDMM on the GPU; what each kernel is for stands at the head of its file.
+#pragma once
+
+#include <span>
+
+#include "kernels/kernel_table.h"
+
+namespace sparsed::cuda {
+
+SddmmKernel CsrSddmm();
+/// With K cut into slabs of so many columns, one after another.
+SddmmKernel CsrSlab128Sddmm();
+SddmmKernel CsrSlab32Sddmm();
+/// The vendor's library; empty if it cannot be opened.
+std::span<const SddmmKernel> CusparseSddmm();
+
+}  // namespace sparsed::cuda

@@ -1,0 +1,42 @@
+// Built in place of this room where there is no CUDA compiler: no kernels, no device.
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.h"
+
+namespace sparsed::cuda {
+namespace {
+
+absl::Status NotBuilt() { return absl::UnavailableError("this build has no CUDA"); }
+
+class NoMemory : public MemorySource {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t /*bytes*/) override { return NotBuilt(); }
+};
+
+}  // namespace
+
+std::span<const SpmmKernel> SpmmKernels() { return {}; }
+std::span<const SddmmKernel> SddmmKernels() { return {}; }
+
+absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) { return NotBuilt(); }
+
+absl::StatusOr<Stream> Stream::Create() { return NotBuilt(); }
+Stream::~Stream() = default;
+absl::Status Stream::Copy(void*, const void*, size_t) { return NotBuilt(); }
+absl::Status Stream::Fill(void*, unsigned char, size_t) { return NotBuilt(); }
+absl::Status Stream::Synchronize() { return NotBuilt(); }
+
+absl::StatusOr<Event> Event::Create() { return NotBuilt(); }
+Event::~Event() = default;
+absl::Status Event::Record(const Stream&) { return NotBuilt(); }
+absl::Status Event::Hold(const Stream&) const { return NotBuilt(); }
+absl::Status Event::Synchronize() const { return NotBuilt(); }
+absl::StatusOr<float> Event::MillisecondsSince(const Event&) const { return NotBuilt(); }
+
+std::unique_ptr<MemorySource> DeviceMemory(const Stream&) { return std::make_unique<NoMemory>(); }
+
+MemorySource& PinnedMemory() {
+  static NoMemory source;
+  return source;
+}
+
+}  // namespace sparsed::cuda

@@ -1,0 +1,20 @@
+// The large generated matrices that GPU kernels are measured on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/generate.h"
+
+namespace sparsed::test {
+
+std::vector<std::string> GeneratedNames();
+
+/// band16: 500,000 rows, |i - j| <= 16. bperm: 262,144 rows in groups of 16 that share 32 columns,
+/// a tenth of the entries replaced by random columns, rows shuffled. p2d5, p2d9: stencils on 1024 x
+/// 1024. p3d7: 7-point stencil on 101^3. uni16: uniform, 500,000 rows, 16 a row. cl16: Chung-Lu,
+/// exponent 2.1, 500,000 rows, 16 a row. dense400: uniform, 16,384 rows, 400 a row. rmat18, rmat20:
+/// Graph500 R-MAT, 16 edges a vertex.
+Pattern Generated(const std::string& name);
+
+}  // namespace sparsed::test

@@ -1,0 +1,310 @@
+// Every GPU kernel against kernels/reference: outputs, their padding, and workspaces start as NaN,
+// and what is behind and between them must stay so.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/kernel_table.h"
+#include "kernels/reference/reference.h"
+#include "tests/generate.h"
+#include "tests/gpu/gpu.h"
+#include "tests/kernels/dense_harness.h"
+#include "tests/matrix_market.h"
+
+namespace sparsed::test {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr int64_t kGuard = 64;
+
+struct GpuCase {
+  int64_t k = 1;
+  bool transposed = false;
+  double alpha = 1, beta = 0;
+  int64_t padding = 0;
+  int64_t offset = 0;
+  bool unscaled = false;
+};
+
+/// A row-major matrix surrounded and padded by NaN, here and on the device.
+template <typename T>
+class Operand {
+ public:
+  Operand(int64_t rows, int64_t cols, const GpuCase& c)
+      : rows_(rows),
+        cols_(cols),
+        leading_(cols + c.padding),
+        begin_(kGuard + c.offset),
+        host_(begin_ + rows * leading_ + kGuard, static_cast<T>(kNan)) {}
+
+  /// Random values rounded to T; returns them without padding.
+  std::vector<double> Fill(uint64_t seed) {
+    std::vector<double> copy = RandomValues(rows_ * cols_, seed);
+    for (int64_t i = 0; i < rows_ * cols_; ++i) {
+      T& value = host_[begin_ + i / cols_ * leading_ + i % cols_];
+      value = static_cast<T>(copy[i]);
+      copy[i] = value;
+    }
+    return copy;
+  }
+  void Upload(Gpu& gpu) { device_ = gpu.Upload(host_.data(), host_.size() * sizeof(T)); }
+  void Download(Gpu& gpu) { gpu.Download(host_.data(), device_.data(), host_.size() * sizeof(T)); }
+  T* device() { return reinterpret_cast<T*>(device_.mutable_data()) + begin_; }
+  ConstDense view() { return {device(), rows_, cols_, leading_}; }
+  Dense mutable_view() { return {device(), rows_, cols_, leading_}; }
+  double at(int64_t row, int64_t col) const { return host_[begin_ + row * leading_ + col]; }
+  int64_t CountPaddingTouched() const {
+    int64_t touched = 0;
+    for (int64_t i = -begin_; i < rows_ * leading_ + kGuard; ++i) {
+      const bool inside = i >= 0 && i < rows_ * leading_ && i % leading_ < cols_;
+      touched += !inside && !std::isnan(host_[begin_ + i]);
+    }
+    return touched;
+  }
+  bool SameBits(const Operand& other) const {
+    return std::memcmp(host_.data(), other.host_.data(), host_.size() * sizeof(T)) == 0;
+  }
+
+ private:
+  int64_t rows_, cols_, leading_, begin_;
+  std::vector<T> host_;
+  Buffer device_;
+};
+
+/// Exactly as many bytes as asked for, with a guard behind.
+class Workspace {
+ public:
+  Workspace(Gpu& gpu, size_t bytes) : bytes_(bytes), buffer_(gpu.Allocate(bytes + kGuardBytes)) {
+    Must(gpu.stream().Fill(buffer_.mutable_data(), 0xff, bytes + kGuardBytes));
+  }
+  std::span<std::byte> span() { return {buffer_.mutable_data(), bytes_}; }
+  bool guard_intact(Gpu& gpu) const {
+    std::vector<unsigned char> guard(kGuardBytes);
+    gpu.Download(guard.data(), buffer_.data() + bytes_, kGuardBytes);
+    return std::all_of(guard.begin(), guard.end(), [](unsigned char b) { return b == 0xff; });
+  }
+
+ private:
+  static constexpr size_t kGuardBytes = 256;
+  size_t bytes_;
+  Buffer buffer_;
+};
+
+template <typename T>
+double Bound(int64_t terms, double magnitude) {
+  const double u = std::numeric_limits<T>::epsilon() / 2;
+  return static_cast<double>(terms + 4) * u * 1.01 * magnitude +
+         static_cast<double>(terms + 4) * std::numeric_limits<T>::denorm_min();
+}
+
+template <typename T>
+std::vector<double> Rounded(const std::vector<double>& values) {
+  std::vector<double> rounded;
+  for (const double value : values) rounded.push_back(static_cast<T>(value));
+  return rounded;
+}
+
+struct Subject {
+  const Pattern& pattern;
+  const std::vector<double>& values;
+  const Layout& host;
+  const Layout& device;
+};
+
+template <typename T>
+Buffer PlaceOnDevice(Gpu& gpu, const Subject& subject) {
+  const std::vector<T> rounded(subject.values.begin(), subject.values.end());
+  std::vector<T> slots(subject.host.value_slots, static_cast<T>(kNan));
+  PlaceValues(subject.host, ElementTypeOf<T>(), rounded.data(), slots.data(), 1);
+  return gpu.Upload(slots.data(), slots.size() * sizeof(T));
+}
+
+template <typename T>
+void ExpectSpmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
+  const Pattern shape = c.transposed ? Transpose(subject.pattern) : subject.pattern;
+  Operand<T> b(shape.cols, c.k, c);
+  const std::vector<double> b_copy = b.Fill(101);
+  b.Upload(gpu);
+  Operand<T> poisoned(shape.rows, c.k, c);
+  std::vector<double> expected(shape.rows * c.k, kNan);
+  if (c.beta != 0) expected = poisoned.Fill(102);
+  std::vector<double> magnitude(expected.size());
+  reference::Spmm(subject.pattern.view(), Rounded<T>(subject.values).data(), c.transposed,
+                  b_copy.data(), c.k, c.k, c.alpha, c.beta, expected.data(), magnitude.data());
+  const Buffer slots = PlaceOnDevice<T>(gpu, subject);
+  const Problem problem = {.operation = Operation::kSpmm,
+                           .transposed = c.transposed != subject.host.transposed,
+                           .type = ElementTypeOf<T>(),
+                           .k = c.k,
+                           .device = DeviceKind::kCuda};
+  for (const SpmmKernel& kernel : SpmmKernels()) {
+    if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != subject.host.kind ||
+        !kernel.supports(problem, subject.device)) {
+      continue;
+    }
+    SCOPED_TRACE(std::string(kernel.name));
+    std::optional<Operand<T>> first;
+    for (int run = 0; run < (kernel.deterministic ? 2 : 1); ++run) {
+      Operand<T> result = poisoned;
+      result.Upload(gpu);
+      Workspace workspace(gpu, kernel.workspace(problem, subject.device, 1));
+      const absl::Status status = kernel.run(
+          {.workspace = workspace.span(), .stream = gpu.stream().handle()}, problem,
+          {subject.device, slots.data(), b.view(), result.mutable_view(), c.alpha, c.beta});
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_TRUE(gpu.stream().Synchronize().ok());
+      EXPECT_TRUE(workspace.guard_intact(gpu));
+      result.Download(gpu);
+      EXPECT_EQ(result.CountPaddingTouched(), 0);
+      int64_t wrong = 0;
+      std::string example;
+      for (int64_t row = 0; row < shape.rows; ++row) {
+        const int64_t terms = shape.row_offsets[row + 1] - shape.row_offsets[row];
+        for (int64_t j = 0; j < c.k; ++j) {
+          const double error = std::abs(result.at(row, j) - expected[row * c.k + j]);
+          if (error <= Bound<T>(terms, magnitude[row * c.k + j])) continue;
+          if (wrong++ == 0) {
+            example = fmt::format("({}, {}): got {}, expected {}", row, j, result.at(row, j),
+                                  expected[row * c.k + j]);
+          }
+        }
+      }
+      EXPECT_EQ(wrong, 0) << example;
+      if (first) {
+        EXPECT_TRUE(first->SameBits(result)) << "two runs differ";
+      } else {
+        first = std::move(result);
+      }
+    }
+  }
+}
+
+template <typename T>
+void ExpectSddmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
+  const Pattern& pattern = subject.pattern;
+  Operand<T> a(pattern.rows, c.k, c), b(pattern.cols, c.k, c);
+  const std::vector<double> a_copy = a.Fill(103), b_copy = b.Fill(104);
+  a.Upload(gpu);
+  b.Upload(gpu);
+  std::vector<double> expected(pattern.nnz(), kNan), magnitude(pattern.nnz());
+  const std::vector<double> rounded = Rounded<T>(subject.values);
+  reference::Sddmm(pattern.view(), c.unscaled ? nullptr : rounded.data(), a_copy.data(), c.k,
+                   b_copy.data(), c.k, c.k, expected.data(), magnitude.data());
+  const Buffer slots = PlaceOnDevice<T>(gpu, subject);
+  const Problem problem = {.operation = Operation::kSddmm,
+                           .type = ElementTypeOf<T>(),
+                           .k = c.k,
+                           .device = DeviceKind::kCuda};
+  for (const SddmmKernel& kernel : SddmmKernels()) {
+    if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != subject.host.kind ||
+        !kernel.supports(problem, subject.device)) {
+      continue;
+    }
+    SCOPED_TRACE(std::string(kernel.name));
+    Operand<T> out(1, pattern.nnz(), GpuCase{});
+    out.Upload(gpu);
+    Workspace workspace(gpu, kernel.workspace(problem, subject.device, 1));
+    const absl::Status status = kernel.run(
+        {.workspace = workspace.span(), .stream = gpu.stream().handle()}, problem,
+        {subject.device, c.unscaled ? nullptr : slots.data(), a.view(), b.view(), out.device()});
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_TRUE(gpu.stream().Synchronize().ok());
+    EXPECT_TRUE(workspace.guard_intact(gpu));
+    out.Download(gpu);
+    EXPECT_EQ(out.CountPaddingTouched(), 0);
+    int64_t wrong = 0;
+    for (int64_t p = 0; p < pattern.nnz(); ++p) {
+      // The vendor multiplies with S afterwards, which rounds once more.
+      wrong += !(std::abs(out.at(0, p) - expected[p]) <= Bound<T>(c.k + 1, magnitude[p]));
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+void ExpectAll(Gpu& gpu, const Subject& subject, const GpuCase& c) {
+  SCOPED_TRACE(fmt::format("k={} transposed={} beta={} padding={} offset={} layout {}", c.k,
+                           c.transposed, c.beta, c.padding, c.offset, subject.host.recipe));
+  ExpectSpmm<float>(gpu, subject, c);
+  ExpectSpmm<double>(gpu, subject, c);
+  if (c.transposed) return;
+  ExpectSddmm<float>(gpu, subject, c);
+  ExpectSddmm<double>(gpu, subject, c);
+}
+
+class GpuKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  }
+  void Check(const Pattern& pattern, const std::vector<GpuCase>& cases) {
+    const std::vector<double> values = RandomValues(pattern.nnz(), 7);
+    const Layout layouts[] = {PlainLayout(pattern),
+                              PermutedLayout(pattern, RandomOrder(pattern.rows, 5)),
+                              PermutedLayout(pattern, {}, true)};
+    for (const Layout& layout : layouts) {
+      const Layout device = Gpu::Get()->Upload(layout);
+      for (const GpuCase& c : cases) {
+        ExpectAll(*Gpu::Get(), {pattern, values, layout, device}, c);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+};
+
+TEST_F(GpuKernels, ComputeEveryWidth) {
+  std::vector<GpuCase> cases;
+  for (const int64_t k : {1, 3, 8, 31, 32, 33, 64, 100, 128, 256, 512, 1000}) {
+    cases.push_back({.k = k});
+    cases.push_back({.k = k, .transposed = true, .alpha = -0.5, .beta = 2});
+  }
+  Check(Rmat(9, 8, 13), cases);
+  Check(Band(300, 15), cases);
+}
+
+TEST_F(GpuKernels, ComputeOddPatterns) {
+  for (const NamedPattern& odd : OddPatterns()) {
+    SCOPED_TRACE(odd.name);
+    Check(odd.pattern, {{.k = 1},
+                        {.k = 33, .alpha = 2, .beta = -1},
+                        {.k = 32, .transposed = true},
+                        {.k = 64, .padding = 4},
+                        {.k = 128, .alpha = 0.5, .beta = 3, .padding = 3, .offset = 1},
+                        {.k = 40, .unscaled = true}});
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(GpuKernels, ComputeLongRowsAndColumns) {
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t i = 0; i < 100'000; ++i) {
+    entries.emplace_back(7, i);
+    if (i < 3000) entries.insert(entries.end(), {{i, 5}, {i, i}});
+  }
+  Check(FromCoordinates(3000, 100'000, std::move(entries)),
+        {{.k = 8}, {.k = 32}, {.k = 100, .beta = 1}, {.k = 8, .transposed = true}});
+}
+
+TEST_F(GpuKernels, ComputeRealMatrices) {
+  for (const char* name : {"vibrobox", "email-Enron", "delaunay_n16"}) {
+    std::string path = std::string(SPARSED_SHARED_DATA) + "/" + name + ".mtx.gz";
+    if (const char* folder = std::getenv("SPARSED_TEST_MATRICES"); folder != nullptr) {
+      path = std::string(folder) + "/" + name + ".mtx.gz";
+    }
+    const std::optional<Matrix> matrix = ReadMatrixMarket(path);
+    if (!matrix) continue;
+    SCOPED_TRACE(name);
+    Check(matrix->pattern, {{.k = 32}, {.k = 128}});
+  }
+}
+
+}  // namespace
+}  // namespace sparsed::test
