@@ -7,8 +7,9 @@
 // Threads: a group of 2 to 8 lanes takes 32 consecutive nonzeros, 16 bytes a lane (one element, if
 // rows are not aligned), and goes through K in steps of 8 lanes.
 // Needs: no workspace.
-// Wins: everywhere where rows of S share little. Slabs of K, one launch each that adds to the
-// last's results, win where a slab of B fits the L2 cache and the whole of B does not.
+// Wins: on graphs and short rows, less as K grows; rows of like length (bands, FEM, uniform) do
+// better on cuSPARSE. Slabs of K are for a B that the L2 cache does not hold: a launch each, which
+// adds to the results of the last.
 #include <algorithm>
 #include <cstdint>
 
