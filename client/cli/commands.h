@@ -19,6 +19,8 @@ struct UploadArguments {
   bool replace = false;
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64", "sddmm:32", "spgemm"
 };
+/// "spmm:128" and so on; INVALID_ARGUMENT says what else there is.
+absl::StatusOr<ProblemClass> ParseClass(std::string_view text);
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments);
 
 struct UpdateArguments {

@@ -64,8 +64,13 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   upload->add_flag("--wait", up->wait, "Wait until it is prepared");
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
-  upload->add_option("--expect", up->expect,
-                     "What to prepare it for: spmm:K, spmm^T:K, sddmm:K or spgemm; repeatable");
+  upload
+      ->add_option("--expect", up->expect,
+                   "What to prepare it for: spmm:K, spmm^T:K, sddmm:K or spgemm; repeatable")
+      ->check([](const std::string& text) {
+        const absl::StatusOr<ProblemClass> parsed = ParseClass(text);
+        return parsed.ok() ? std::string() : std::string(parsed.status().message());
+      });
   upload->callback([&invocation, up] {
     invocation.run = [up](const Client& client) { return Upload(client, *up); };
   });
@@ -254,6 +259,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--json", invocation.json,
                "Print one JSON object on standard output, also for failures");
+  app.set_version_flag("--version", "sparsectl " SPARSED_VERSION, "Print the version and exit");
   app.require_subcommand(1);
   app.fallthrough();
   AddMatrixCommands(app, invocation);

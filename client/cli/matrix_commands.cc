@@ -23,29 +23,6 @@ std::string NameOf(std::string_view file) {
   return std::string(file);
 }
 
-absl::StatusOr<ProblemClass> ParseClass(std::string_view text) {
-  ProblemClass c;
-  const size_t colon = text.find(':');
-  std::string_view operation = text.substr(0, colon);
-  c.transposed = operation.ends_with("^T");
-  if (c.transposed) operation.remove_suffix(2);
-  if (colon != std::string_view::npos) {
-    const std::string_view k = text.substr(colon + 1);
-    const auto [end, error] = std::from_chars(k.data(), k.data() + k.size(), c.k);
-    if (error != std::errc() || end != k.data() + k.size()) c.k = -1;
-  }
-  const bool sparse = operation == "spgemm";
-  c.operation = sparse                ? Operation::kSpgemm
-                : operation == "spmm" ? Operation::kSpmm
-                                      : Operation::kSddmm;
-  if ((!sparse && operation != "spmm" && operation != "sddmm") || (sparse ? c.k != 0 : c.k < 1) ||
-      (c.transposed && operation != "spmm")) {
-    return absl::InvalidArgumentError(fmt::format(
-        "--expect={}: expected \"spmm:K\", \"spmm^T:K\", \"sddmm:K\" or \"spgemm\"", text));
-  }
-  return c;
-}
-
 absl::Status WaitReady(const Matrix& matrix) {
   ProgressBar bar;
   return matrix.WaitReady([&bar](const Progress& progress) {
@@ -113,13 +90,38 @@ std::string DetailsText(const MatrixInfo& info) {
 absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& name) {
   const absl::StatusOr<MatrixInfo> info = client.MatrixNamed(name).Info();
   if (!info.ok()) return info.status();
+  // The plans say the rest.
+  const bool failed = info->plans.empty() && !info->detail.empty();
   return Report{ToJson(*info), fmt::format("{} is {} after {:.3f} s{}{}\n", name, Name(info->state),
-                                           info->preparation_seconds,
-                                           info->detail.empty() ? "" : ": ", info->detail) +
+                                           info->preparation_seconds, failed ? ": " : "",
+                                           failed ? info->detail : "") +
                                    PlansText(*info)};
 }
 
 }  // namespace
+
+absl::StatusOr<ProblemClass> ParseClass(std::string_view text) {
+  ProblemClass c;
+  const size_t colon = text.find(':');
+  std::string_view operation = text.substr(0, colon);
+  c.transposed = operation.ends_with("^T");
+  if (c.transposed) operation.remove_suffix(2);
+  if (colon != std::string_view::npos) {
+    const std::string_view k = text.substr(colon + 1);
+    const auto [end, error] = std::from_chars(k.data(), k.data() + k.size(), c.k);
+    if (error != std::errc() || end != k.data() + k.size()) c.k = -1;
+  }
+  const bool sparse = operation == "spgemm";
+  c.operation = sparse                ? Operation::kSpgemm
+                : operation == "spmm" ? Operation::kSpmm
+                                      : Operation::kSddmm;
+  if ((!sparse && operation != "spmm" && operation != "sddmm") || (sparse ? c.k != 0 : c.k < 1) ||
+      (c.transposed && operation != "spmm")) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{} is none of spmm:K, spmm^T:K, sddmm:K (with K at least 1) and spgemm", text));
+  }
+  return c;
+}
 
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments) {
   UploadOptions options;
@@ -163,6 +165,11 @@ absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& argum
   if (!info.ok()) return info.status();
   const absl::StatusOr<NpyArray> values = ReadNpy(arguments.values, info->type);
   if (!values.ok()) return values.status();
+  if (values->rows * values->cols != info->nnz) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} has {} values, {} has {} nonzeros", arguments.values,
+                    Count(values->rows * values->cols), arguments.name, Count(info->nnz)));
+  }
   const ConstValues span =
       std::visit([](const auto& v) { return ConstValues(std::span(v)); }, values->values);
   const absl::StatusOr<uint64_t> version =

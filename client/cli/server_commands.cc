@@ -94,7 +94,7 @@ absl::StatusOr<Report> Stats(const Client& client) {
   report.text = fmt::format(
       "up            {:.0f} s, devices busy {:.1f} s\n"
       "holds         {} matrices, {} patterns, {} dense matrices\n"
-      "under way     {} requests, {} preparations\n",
+      "under way     {} requests, {} preparations (running and waiting)\n",
       stats->uptime_seconds, stats->device_busy_seconds, stats->matrices, stats->patterns,
       stats->dense_matrices, stats->requests_in_flight, stats->preparations_pending);
   Table memory({"MEMORY", "BYTES"});

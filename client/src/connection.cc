@@ -56,6 +56,15 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
         fmt::format("no sparsed answered at {} within {} ms", address,
                     std::chrono::milliseconds(options.connect_timeout).count()));
   }
+  if (absl::IsUnavailable(info.status())) {
+    // gRPC tells its whole way there; the cause comes last.
+    std::string cause(info.status().message());
+    if (const size_t colon = cause.rfind(": "); colon != std::string::npos) {
+      cause.erase(0, colon + 2);
+    }
+    return absl::UnavailableError(fmt::format(
+        "no sparsed at {}: {} (an address is HOST:PORT or unix:/path)", address, cause));
+  }
   if (!info.ok()) {
     return absl::Status(info.status().code(), fmt::format("cannot use a sparsed at {}: {}", address,
                                                           std::string(info.status().message())));

@@ -220,7 +220,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     absl::StatusOr<MatrixLease> replaced = Find(header.tenant, header.name);
     if (replaced.ok() && !header.replace) {
       return absl::AlreadyExistsError(fmt::format(
-          "there is a matrix named '{}' already; delete it or set replace", header.name));
+          "there is a matrix named '{}' already; delete it or ask to replace it", header.name));
     }
     NewMatrix record;
     record.tenant = header.tenant;

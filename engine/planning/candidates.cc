@@ -84,14 +84,14 @@ CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFact
   }
   if (facts.dense_ratio > kClusteredAlready) {
     return {{{Canonical("aspt")}, {Canonical("aspt > lsh_cluster(remainder)")}},
-            fmt::format("dense ratio {:.2f} > {:.2f}: rows are clustered already, tiles first",
+            fmt::format("dense ratio {:.2f}, above {:.2f}: rows are clustered already, tiles first",
                         facts.dense_ratio, kClusteredAlready)};
   }
   return {{{Canonical("lsh_cluster")},
            {Canonical("lsh_cluster > aspt"), /*needs_clustered_tiles=*/true},
            {Canonical("lsh_cluster > aspt > lsh_cluster(remainder)"),
             /*needs_clustered_tiles=*/true}},
-          fmt::format("dense ratio {:.2f} <= {:.2f}: rows are to be clustered first",
+          fmt::format("dense ratio {:.2f}, not above {:.2f}: rows are to be clustered first",
                       facts.dense_ratio, kClusteredAlready)};
 }
 

@@ -201,7 +201,7 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
 void PatternJob::Decide(Contest& contest) {
   Plan plan = contest.plain;
   plan.baseline_ms = plan.plan_ms = contest.baseline_ms;
-  plan.reason = fmt::format("nothing gained, plain CSR is kept ({})", contest.reason);
+  plan.reason = fmt::format("plain CSR is kept, {}", WhyPlain(contest));
   if (contest.best && pattern_->FindLayout(contest.best->layout->recipe) == nullptr &&
       contest.best->layout != csr_) {
     const std::string recipe = contest.best->layout->recipe;
@@ -224,12 +224,14 @@ void PatternJob::Decide(Contest& contest) {
     plan.reason = fmt::format("{:.2f}x over plain CSR", contest.best->times.speedup());
   }
   Activate(plan);
-  for (const Outcome& tried : contest.tried) {
-    if (tried.recipe == plan.recipe && tried.kernel == plan.kernel) continue;
-    const bool kept = tried.recipe == kCsr || pattern_->FindLayout(tried.recipe) != nullptr;
-    notes_.push_back(fmt::format("{} / {} tried: {} for K = {}{}", tried.recipe, tried.kernel,
-                                 Compared(tried.speedup), contest.k, kept ? "" : "; dropped"));
-  }
+}
+
+std::string PatternJob::WhyPlain(const Contest& contest) {
+  const auto best = std::ranges::max_element(contest.tried, {}, &Outcome::speedup);
+  if (best == contest.tried.end()) return contest.reason;
+  return fmt::format("the next best, {}, was {}{}",
+                     best->recipe == kCsr ? best->kernel : best->recipe,
+                     best->speedup >= 1 ? "only " : "", Compared(best->speedup));
 }
 
 absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_seconds) {

@@ -101,6 +101,8 @@ class PatternJob {
                 double median_ms, int runs);
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(Contest& contest);
+  /// How near the others came.
+  static std::string WhyPlain(const Contest& contest);
 
   /// Gives the pattern a layout, with the values of all its matrices. RESOURCE_EXHAUSTED leaves
   /// nothing behind.

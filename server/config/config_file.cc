@@ -22,7 +22,7 @@ class YamlConfig : public CLI::Config {
     try {
       root = YAML::Load(input);
     } catch (const YAML::Exception& error) {
-      Refuse(error.mark, error.msg);
+      Refuse(error.mark, "this is not YAML: " + error.msg);
     }
     if (root.IsNull()) return {};
     if (!root.IsMap()) Refuse(root.Mark(), "expected a map of settings, key: value");

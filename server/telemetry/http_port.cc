@@ -29,14 +29,16 @@ class HttpPort::Impl {
     mg_callbacks callbacks = {};
     callbacks.log_message = [](const mg_connection* connection, const char* message) {
       const auto* data = static_cast<const Impl*>(mg_get_user_data(mg_get_context(connection)));
-      if (data != nullptr) data->last_message_ = message;
+      // The first one is the cause, what follows its consequences.
+      if (data != nullptr && data->failure_.empty()) data->failure_ = message;
       return 1;
     };
     host_ = address.substr(0, address.rfind(':'));
     context_ = mg_start(&callbacks, this, options);
     if (context_ == nullptr) {
       return absl::FailedPreconditionError(
-          fmt::format("cannot serve metrics at {}: {}", address, last_message_));
+          fmt::format("cannot serve metrics at {}: {}", address,
+                      failure_.empty() ? "no reason given" : failure_));
     }
     mg_set_request_handler(
         context_, "**",
@@ -100,7 +102,7 @@ class HttpPort::Impl {
   }
 
   const std::map<std::string, Page> pages_;
-  mutable std::string last_message_ = "no reason given";  // written only while mg_start runs
+  mutable std::string failure_;  // written only while mg_start runs
   std::string host_;
   mg_context* context_ = nullptr;
 };
