@@ -34,8 +34,13 @@ def operation(line):
     return line["op"] + ("^T" if line["transposed"] else "")
 
 
-def recipe(line):
-    return line["plan"].split(" / ")[0]
+DEFAULT_KERNELS = ("cpu.csr.row_balanced", "cpu.csr.scatter", "cpu.csr.dot")
+
+
+def layout(line):
+    """The plan's recipe, and its kernel if that is another one than plain CSR's."""
+    recipe, kernel = line["plan"].split(" / ")
+    return f"`{recipe}`" if kernel in DEFAULT_KERNELS else f"`{recipe}` by `{kernel}`"
 
 
 def summary(plans):
@@ -68,7 +73,7 @@ def main_job(plans, threads, k):
             if p is None:
                 row += ["", ""]
                 continue
-            row += [f"`{recipe(p)}`", f"{ms(p['baseline_ms'])} / {ms(p['plan_ms'])}" if p["baseline_ms"] else
+            row += [layout(p), f"{ms(p['baseline_ms'])} / {ms(p['plan_ms'])}" if p["baseline_ms"] else
                     f"- / {ms(p['plan_ms'])}"]
         row.append(f"{any_op['preparation_s']:.2f}")
         rows.append(row)
@@ -80,7 +85,7 @@ def gains(plans):
     rows = []
     for op in ("spmm", "spmm^T", "sddmm"):
         chosen = [p for p in plans if operation(p) == op and p["threads"] == max(q["threads"] for q in plans)]
-        changed = [p for p in chosen if recipe(p) != "csr" and p["baseline_ms"]]
+        changed = [p for p in chosen if layout(p) != "`csr`" and p["baseline_ms"]]
         if chosen:
             rows.append([op, len(chosen), len(changed),
                          f"{geomean([p['baseline_ms'] / p['plan_ms'] for p in changed]):.2f}" if changed else "-"])
@@ -131,10 +136,10 @@ def main():
     plans = lines(results / "plans.jsonl")
     text = ["# Results on the CPU device", "",
             "Made by `tests/bench/run_cpu` from the raw results in `docs/results/cpu`; medians, and ratios within one run, rivals "
-            "taking turns. Times depend on the machine, ratios less so. f32, row-major. The present figures were taken on two cores of a shared machine that was not quiet: single ratios may be off by a half.", ""]
+            "taking turns. Times depend on the machine, ratios less so. f32, row-major. The present figures were taken on two cores of a shared virtual machine while compilers ran at the lowest priority: single ratios may be off by a fifth.", ""]
     if plans:
         text += ["## Plans that the service chose by itself, beside others", "", summary(plans),
-                 "What layouts other than plain CSR brought (two threads, all widths):", "", gains(plans),
+                 "What layouts and kernels other than plain CSR's brought (two threads, all widths):", "", gains(plans),
                  "## The main job on every matrix", "",
                  "Two threads, K = 128. Before: plain CSR (for SpMM^T by the scatter kernel), as the trial measured it. "
                  "After: the plan in use. Preparation covers all nine classes that the bench asked for.", "",
