@@ -14,6 +14,8 @@ namespace {
 constexpr int64_t kLeastNonzeros = 10'000;
 /// Rows shorter than this on average share too few columns to be grouped.
 constexpr double kLeastRowLength = 2;
+/// With so many times more columns than rows, what belongs to the rows stays in the caches.
+constexpr int64_t kWide = 8;
 /// Above this rows are clustered well enough: the first skip rule of Jiang, Hong, Agrawal
 /// (PPoPP'20), section 4.
 constexpr double kClusteredAlready = 0.10;
@@ -56,6 +58,7 @@ std::vector<std::string_view> Supporting(std::span<const Kernel> kernels, const 
 absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const BuildContext& context) {
   PatternFacts facts;
   facts.rows = csr.rows;
+  facts.cols = csr.cols;
   facts.nnz = csr.nnz();
   facts.mean_row_length =
       csr.rows == 0 ? 0 : static_cast<double>(csr.nnz()) / static_cast<double>(csr.rows);
@@ -76,6 +79,10 @@ CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFact
   }
   if (problem_class.transposed) {
     return {{{Canonical("transpose")}}, "rows of the transposed matrix can be read as they lie"};
+  }
+  if (facts.cols >= kWide * facts.rows) {
+    return {{{Canonical("transpose")}},
+            "few rows: column by column, the other operand is read once and in order"};
   }
   if (facts.mean_row_length < kLeastRowLength) {
     return {{},

@@ -17,6 +17,7 @@ namespace sparsed::engine {
 /// What the rules look at.
 struct PatternFacts {
   int64_t rows = 0;
+  int64_t cols = 0;
   int64_t nnz = 0;
   double mean_row_length = 0;
   double dense_ratio = 0;  ///< share of nonzeros that tiling alone puts into dense tiles

@@ -124,15 +124,17 @@ std::vector<std::string> Recipes(const CandidateList& list) {
 }
 
 TEST(Candidates, FollowTheRules) {
-  const PatternFacts scattered{10000, 100000, 10, 0.02};
-  const PatternFacts clustered{10000, 100000, 10, 0.6};
-  const PatternFacts tiny{100, 900, 9, 0.02};
-  const PatternFacts thin{100000, 110000, 1.1, 0};
+  const PatternFacts scattered{10000, 10000, 100000, 10, 0.02};
+  const PatternFacts clustered{10000, 10000, 100000, 10, 0.6};
+  const PatternFacts tiny{100, 100, 900, 9, 0.02};
+  const PatternFacts thin{100000, 100000, 110000, 1.1, 0};
+  const PatternFacts wide{20, 10000, 100000, 5000, 0.9};
   EXPECT_EQ(CandidatesFor(Spmm(128), scattered).candidates.size(), 3u);
-  EXPECT_THAT(CandidatesFor(Spmm(128), scattered).reason, HasSubstr("dense ratio 0.02 <= 0.10"));
+  EXPECT_THAT(CandidatesFor(Spmm(128), scattered).reason, HasSubstr("dense ratio 0.02, not above 0.10"));
   for (const std::string& recipe : Recipes(CandidatesFor(Spmm(128), clustered))) {
     EXPECT_THAT(recipe, ::testing::StartsWith("aspt"));
   }
+  EXPECT_THAT(Recipes(CandidatesFor(Spmm(128), wide)), ElementsAre("transpose"));
   EXPECT_TRUE(CandidatesFor(Spmm(128), tiny).candidates.empty());
   EXPECT_THAT(CandidatesFor(Spmm(128), tiny).reason, HasSubstr("900 nonzeros"));
   EXPECT_TRUE(CandidatesFor(Spmm(128), thin).candidates.empty());
