@@ -40,7 +40,8 @@ std::span<const SddmmKernel> SddmmKernels() {
 }
 
 std::span<const SpgemmKernel> SpgemmKernels() {
-  static const std::vector kernels = {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm()};
+  static const std::vector kernels = {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(),
+                                      cpu::DenseSpgemm()};
   return kernels;
 }
 

@@ -130,7 +130,8 @@ TEST(Candidates, FollowTheRules) {
   const PatternFacts thin{100000, 100000, 110000, 1.1, 0};
   const PatternFacts wide{20, 10000, 100000, 5000, 0.9};
   EXPECT_EQ(CandidatesFor(Spmm(128), scattered).candidates.size(), 3u);
-  EXPECT_THAT(CandidatesFor(Spmm(128), scattered).reason, HasSubstr("dense ratio 0.02, not above 0.10"));
+  EXPECT_THAT(CandidatesFor(Spmm(128), scattered).reason,
+              HasSubstr("dense ratio 0.02, not above 0.10"));
   for (const std::string& recipe : Recipes(CandidatesFor(Spmm(128), clustered))) {
     EXPECT_THAT(recipe, ::testing::StartsWith("aspt"));
   }
