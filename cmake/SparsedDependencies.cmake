@@ -4,7 +4,8 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 if(SPARSED_SANITIZER STREQUAL "thread")
   # ThreadSanitizer does not see libgomp's barriers: kernels run on one thread each, and what is left
   # are the threads of the engine and the server.
-  set_property(TARGET OpenMP::OpenMP_CXX PROPERTY INTERFACE_COMPILE_OPTIONS -Wno-unknown-pragmas)
+  set_property(TARGET OpenMP::OpenMP_CXX PROPERTY INTERFACE_COMPILE_OPTIONS
+    -Wno-unknown-pragmas -Wno-unused-parameter -Wno-unused-variable)
 endif()
 find_package(Protobuf REQUIRED)
 find_package(gRPC CONFIG REQUIRED)
