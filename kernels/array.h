@@ -55,6 +55,12 @@ class Buffer {
   /// Only for whoever fills it, before it is shared.
   std::byte* mutable_data() { return data_.get(); }
   size_t size() const { return size_; }
+  /// Expires with the bytes.
+  std::weak_ptr<const std::byte> lifetime() const { return data_; }
+  /// Bytes [offset, offset + size), which keep the whole alive.
+  Buffer Part(size_t offset, size_t size) const {
+    return Buffer(std::shared_ptr<std::byte>(data_, data_.get() + offset), size);
+  }
 
  private:
   std::shared_ptr<std::byte> data_;

@@ -14,6 +14,7 @@
 #include "engine/catalog/name_locks.h"
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
+#include "engine/memory/lazy_array.h"
 #include "engine/store/store.h"
 #include "kernels/array.h"
 
@@ -39,7 +40,7 @@ struct HeldDense {
   DenseShape shape;
   uint64_t version = 1;
   bool durable = false;
-  std::shared_ptr<class LazyArray> elements;
+  std::shared_ptr<LazyArray> elements;
 };
 using HeldDenseLease = std::shared_ptr<const HeldDense>;
 

@@ -6,18 +6,6 @@
 
 namespace sparsed::engine {
 
-absl::StatusOr<Array> LazyArray::Get() {
-  std::lock_guard lock(mutex_);
-  if (!resident_) {
-    absl::StatusOr<Array> loaded = loader_();
-    if (!loaded.ok()) return loaded.status();
-    array_ = *std::move(loaded);
-    loader_ = nullptr;  // Lets go of the file.
-    resident_.store(true, std::memory_order_release);
-  }
-  return array_;
-}
-
 std::string_view Name(PreparationState state) {
   switch (state) {
     case PreparationState::kQueued:

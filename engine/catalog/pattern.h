@@ -1,7 +1,6 @@
 // Patterns: row offsets and column indices, known by their hash; owners of layouts and plans.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -11,30 +10,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/memory/lazy_array.h"
 #include "engine/planning/plan.h"
 #include "kernels/layout.h"
 
 namespace sparsed::engine {
-
-/// An array that is in memory, or on disk and read and verified when it is first needed.
-/// Thread-safe.
-class LazyArray {
- public:
-  using Loader = std::function<absl::StatusOr<Array>()>;
-  explicit LazyArray(Array array) : array_(std::move(array)), resident_(true) {}
-  explicit LazyArray(Loader loader) : loader_(std::move(loader)) {}
-
-  /// Reads the disk the first time: never on a reactor's thread. DATA_LOSS if it is damaged,
-  /// RESOURCE_EXHAUSTED without memory; a failed read is tried again by the next caller.
-  absl::StatusOr<Array> Get();
-  bool resident() const { return resident_.load(std::memory_order_acquire); }
-
- private:
-  std::mutex mutex_;
-  Loader loader_;
-  Array array_;
-  std::atomic<bool> resident_ = false;  ///< readable while another thread reads the disk
-};
 
 enum class PreparationState : uint8_t { kQueued, kPreparing, kReady, kFailed };
 /// "QUEUED", "PREPARING", "READY", "FAILED".

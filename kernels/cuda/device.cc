@@ -46,6 +46,13 @@ class PinnedSource : public MemorySource {
   }
 };
 
+absl::Status DefaultPool(cudaMemPool_t* pool) {
+  int device = 0;
+  absl::Status status = ToStatus(cudaGetDevice(&device), "finding the GPU");
+  if (!status.ok()) return status;
+  return ToStatus(cudaDeviceGetDefaultMemPool(pool, device), "finding the pool");
+}
+
 }  // namespace
 
 absl::Status ToStatus(cudaError_t error, std::string_view doing) {
@@ -100,6 +107,36 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   return info;
 }
 
+absl::StatusOr<PoolState> ReadPool() {
+  cudaMemPool_t pool = nullptr;
+  absl::Status status = DefaultPool(&pool);
+  uint64_t reserved = 0, used = 0;
+  if (status.ok()) {
+    status = ToStatus(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved),
+                      "reading the pool");
+  }
+  if (status.ok()) {
+    status = ToStatus(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used),
+                      "reading the pool");
+  }
+  if (!status.ok()) return status;
+  return PoolState{reserved, used};
+}
+
+absl::StatusOr<size_t> FreeBytes() {
+  size_t free = 0, total = 0;
+  const absl::Status status = ToStatus(cudaMemGetInfo(&free, &total), "reading the GPU's memory");
+  if (!status.ok()) return status;
+  return free;
+}
+
+absl::Status TrimPool(size_t keep) {
+  cudaMemPool_t pool = nullptr;
+  const absl::Status status = DefaultPool(&pool);
+  if (!status.ok()) return status;
+  return ToStatus(cudaMemPoolTrimTo(pool, keep), "trimming the pool");
+}
+
 absl::StatusOr<Stream> Stream::Create() {
   cudaStream_t stream = nullptr;
   const absl::Status status =
@@ -123,6 +160,14 @@ absl::Status Stream::Copy(void* to, const void* from, size_t bytes) {
 absl::Status Stream::Fill(void* to, unsigned char byte, size_t bytes) {
   if (bytes == 0) return absl::OkStatus();
   return ToStatus(cudaMemsetAsync(to, byte, bytes, AsStream(handle_)), "filling");
+}
+
+absl::Status Stream::CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t row_bytes, size_t rows) {
+  if (row_bytes == 0 || rows == 0) return absl::OkStatus();
+  return ToStatus(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, row_bytes, rows,
+                                    cudaMemcpyDefault, AsStream(handle_)),
+                  "copying rows");
 }
 
 absl::Status Stream::Synchronize() {
@@ -152,6 +197,17 @@ absl::Status Event::Hold(const Stream& stream) const {
 
 absl::Status Event::Synchronize() const {
   return ToStatus(cudaEventSynchronize(AsEvent(handle_)), "waiting for an event");
+}
+
+absl::StatusOr<bool> Event::Passed() const {
+  const cudaError_t error = cudaEventQuery(AsEvent(handle_));
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // or the next launch would seem to have failed
+    return false;
+  }
+  const absl::Status status = ToStatus(error, "asking an event");
+  if (!status.ok()) return status;
+  return true;
 }
 
 absl::StatusOr<float> Event::MillisecondsSince(const Event& begin) const {

@@ -32,6 +32,17 @@ struct DeviceInfo {
 /// Makes `ordinal` the calling thread's device and describes it.
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal);
 
+/// This process's pool of device memory, in bytes.
+struct PoolState {
+  size_t reserved = 0;  ///< taken from the card
+  size_t used = 0;      ///< of it, in buffers
+};
+absl::StatusOr<PoolState> ReadPool();
+/// Bytes of the card that nobody has taken.
+absl::StatusOr<size_t> FreeBytes();
+/// Gives what the pool holds beyond `keep` bytes and no buffer uses back to the card.
+absl::Status TrimPool(size_t keep);
+
 /// A queue of copies and kernels. Movable, not thread-safe. Its end waits for what is in it.
 class Stream {
  public:
@@ -48,6 +59,9 @@ class Stream {
   /// Queues a copy in any direction; host memory should be pinned to overlap.
   absl::Status Copy(void* to, const void* from, size_t bytes);
   absl::Status Fill(void* to, unsigned char byte, size_t bytes);
+  /// Queues a copy of `rows` rows of `row_bytes`, that begin so many bytes apart.
+  absl::Status CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                        size_t row_bytes, size_t rows);
   /// Waits until all that was queued is done, and reports what went wrong in it.
   absl::Status Synchronize();
 
@@ -71,6 +85,8 @@ class Event {
   /// What is queued in `stream` from now on waits for the recorded point.
   absl::Status Hold(const Stream& stream) const;
   absl::Status Synchronize() const;
+  /// Whether the recorded point was passed; what went wrong before it, if something did.
+  absl::StatusOr<bool> Passed() const;
   /// Both recorded and passed.
   absl::StatusOr<float> MillisecondsSince(const Event& begin) const;
 

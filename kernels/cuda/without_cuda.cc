@@ -19,10 +19,17 @@ std::span<const SddmmKernel> SddmmKernels() { return {}; }
 
 absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) { return NotBuilt(); }
 
+absl::StatusOr<PoolState> ReadPool() { return NotBuilt(); }
+absl::StatusOr<size_t> FreeBytes() { return NotBuilt(); }
+absl::Status TrimPool(size_t) { return NotBuilt(); }
+
 absl::StatusOr<Stream> Stream::Create() { return NotBuilt(); }
 Stream::~Stream() = default;
 absl::Status Stream::Copy(void*, const void*, size_t) { return NotBuilt(); }
 absl::Status Stream::Fill(void*, unsigned char, size_t) { return NotBuilt(); }
+absl::Status Stream::CopyRows(void*, size_t, const void*, size_t, size_t, size_t) {
+  return NotBuilt();
+}
 absl::Status Stream::Synchronize() { return NotBuilt(); }
 
 absl::StatusOr<Event> Event::Create() { return NotBuilt(); }
@@ -30,6 +37,7 @@ Event::~Event() = default;
 absl::Status Event::Record(const Stream&) { return NotBuilt(); }
 absl::Status Event::Hold(const Stream&) const { return NotBuilt(); }
 absl::Status Event::Synchronize() const { return NotBuilt(); }
+absl::StatusOr<bool> Event::Passed() const { return NotBuilt(); }
 absl::StatusOr<float> Event::MillisecondsSince(const Event&) const { return NotBuilt(); }
 
 std::unique_ptr<MemorySource> DeviceMemory(const Stream&) { return std::make_unique<NoMemory>(); }

@@ -1,0 +1,355 @@
+#include "engine/memory/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+namespace sparsed::engine {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{4} << 20;
+/// Of the card, beyond what it holds now: whoever shares it gets no errors on our account.
+constexpr int64_t kSpareBytes = int64_t{256} << 20;
+
+/// The process's pool, which takes from the card what it needs and keeps it until it is trimmed.
+class CardPool final : public DevicePool {
+ public:
+  static absl::StatusOr<std::shared_ptr<DevicePool>> Create() {
+    absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+    if (!stream.ok()) return stream.status();
+    return std::shared_ptr<DevicePool>(new CardPool(*std::move(stream)));
+  }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    std::lock_guard lock(mutex_);
+    absl::StatusOr<Buffer> buffer = memory_->Allocate(bytes);
+    if (!buffer.ok()) return buffer;
+    // The stream only ever allocates, so there is nothing to wait for; afterwards any stream may
+    // use the buffer.
+    if (absl::Status s = stream_.Synchronize(); !s.ok()) return s;
+    return buffer;
+  }
+
+  absl::StatusOr<int64_t> LeftAfter(size_t bytes) override {
+    const absl::StatusOr<cuda::PoolState> pool = cuda::ReadPool();
+    if (!pool.ok()) return pool.status();
+    if (pool->used + bytes <= pool->reserved) return std::numeric_limits<int64_t>::max();
+    const absl::StatusOr<size_t> free = cuda::FreeBytes();
+    if (!free.ok()) return free.status();
+    return static_cast<int64_t>(*free) - static_cast<int64_t>(pool->used + bytes - pool->reserved);
+  }
+
+  void Trim() override { cuda::TrimPool(0).IgnoreError(); }
+
+ private:
+  explicit CardPool(cuda::Stream stream)
+      : stream_(std::move(stream)), memory_(cuda::DeviceMemory(stream_)) {}
+
+  std::mutex mutex_;
+  cuda::Stream stream_;
+  const std::unique_ptr<MemorySource> memory_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& options) {
+  const absl::StatusOr<cuda::DeviceInfo> info = cuda::ProbeDevice(0);
+  if (!info.ok()) return info.status();
+  std::unique_ptr<Device> device(new Device());
+  device->description_ = fmt::format(
+      "{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB of memory, {:.1f} free",
+      info->name, info->compute_major, info->compute_minor, info->multiprocessors,
+      static_cast<double>(info->total_bytes) / (1 << 30),
+      static_cast<double>(info->free_bytes) / (1 << 30));
+  absl::StatusOr<std::unique_ptr<Staging>> staging =
+      Staging::Create(cuda::PinnedMemory(), kBlockBytes,
+                      static_cast<int>(options.staging_bytes / static_cast<int64_t>(kBlockBytes)));
+  if (!staging.ok()) return staging.status();
+  device->staging_ = *std::move(staging);
+  absl::StatusOr<std::shared_ptr<DevicePool>> pool = CardPool::Create();
+  if (!pool.ok()) return pool.status();
+  const int64_t limit = options.memory_bytes > 0 ? options.memory_bytes
+                                                 : static_cast<int64_t>(info->free_bytes / 10 * 9);
+  device->budget_ = std::make_unique<DeviceBudget>(*std::move(pool), limit, kSpareBytes);
+  Device& opened = *device;
+  device->residency_ =
+      std::make_unique<Residency>(opened.budget(), [&opened](void* to, const void* from, size_t n) {
+        std::lock_guard lock(opened.copies_mutex_);
+        return opened.CopyIn(*opened.copies_, to, from, n);
+      });
+  for (std::optional<cuda::Stream>* stream : {&device->copies_, &device->pieces_}) {
+    absl::StatusOr<cuda::Stream> created = cuda::Stream::Create();
+    if (!created.ok()) return created.status();
+    stream->emplace(*std::move(created));
+  }
+  for (int i = 0; i < std::max(1, options.lanes); ++i) {
+    absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+    if (!stream.ok()) return stream.status();
+    absl::StatusOr<cuda::Event> begin = cuda::Event::Create(), end = cuda::Event::Create();
+    if (!begin.ok()) return begin.status();
+    if (!end.ok()) return end.status();
+    device->lanes_.push_back({*std::move(stream), *std::move(begin), *std::move(end), {}});
+  }
+  if (absl::Status s = device->MeasureBandwidth(); !s.ok()) return s;
+  return device;
+}
+
+Device::~Device() {
+  if (pieces_.has_value()) pieces_->Synchronize().IgnoreError();
+}
+
+absl::Status Device::MeasureBandwidth() {
+  DeviceLane& lane = lanes_.front();
+  constexpr size_t kBytes = size_t{256} << 20;  // more than any cache
+  absl::StatusOr<Buffer> from = budget_->Source(MemoryUse::kRequests).Allocate(kBytes);
+  if (!from.ok()) return from.status();
+  absl::StatusOr<Buffer> to = budget_->Source(MemoryUse::kRequests).Allocate(kBytes);
+  if (!to.ok()) return to.status();
+  if (absl::Status s = lane.stream.Fill(from->mutable_data(), 1, kBytes); !s.ok()) return s;
+  for (int run = 0; run < 4; ++run) {
+    absl::Status status = lane.begin.Record(lane.stream);
+    if (status.ok()) status = lane.stream.Copy(to->mutable_data(), from->data(), kBytes);
+    if (status.ok()) status = lane.end.Record(lane.stream);
+    if (status.ok()) status = lane.stream.Synchronize();
+    if (!status.ok()) return status;
+    const absl::StatusOr<float> ms = lane.end.MillisecondsSince(lane.begin);
+    if (!ms.ok()) return ms.status();
+    if (*ms > 0) bytes_per_second_ = std::max(bytes_per_second_, 2.0 * kBytes / (*ms * 1e-3));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Device::status() const {
+  if (!lost_.load(std::memory_order_acquire)) return absl::OkStatus();
+  std::lock_guard lock(status_mutex_);
+  return status_;
+}
+
+absl::Status Device::Checked(absl::Status status) {
+  if (!absl::IsUnavailable(status)) return status;
+  {
+    std::lock_guard lock(status_mutex_);
+    if (lost_) return status;
+    status_ = absl::UnavailableError(
+        fmt::format("the GPU is lost ({}); a restart of the server recovers what was acknowledged",
+                    std::string(status.message())));
+    lost_.store(true, std::memory_order_release);
+  }
+  if (on_lost) on_lost(std::string(status_.message()));
+  return status_;
+}
+
+absl::Status Device::PartsIn(cuda::Stream& stream, size_t units, size_t unit_bytes,
+                             const Part& fill, const Part& queue) {
+  const size_t units_a_part = staging_->block_bytes() / unit_bytes;
+  if (units_a_part == 0) return absl::InternalError("a row is larger than a staging block");
+  std::array<StagingBlock, 2> blocks;
+  std::array<std::optional<cuda::Event>, 2> sent;
+  blocks[0] = staging_->Take();
+  const int turns = units > units_a_part && (blocks[1] = staging_->TryTake()) ? 2 : 1;
+  absl::Status status;
+  int turn = 0;
+  for (size_t first = 0; first < units && status.ok(); first += units_a_part) {
+    const size_t count = std::min(units_a_part, units - first);
+    std::byte* const block = blocks[turn].data();
+    if (sent[turn].has_value()) status = sent[turn]->Synchronize();
+    if (status.ok()) status = fill(block, first, count);
+    if (status.ok()) status = queue(block, first, count);
+    if (status.ok() && first + count < units) {
+      if (!sent[turn].has_value()) {
+        absl::StatusOr<cuda::Event> event = cuda::Event::Create();
+        if (!event.ok()) return event.status();
+        sent[turn].emplace(*std::move(event));
+      }
+      status = sent[turn]->Record(stream);
+    }
+    turn = (turn + 1) % turns;
+  }
+  // Also after an error: the blocks go back to others.
+  const absl::Status done = stream.Synchronize();
+  return status.ok() ? done : status;
+}
+
+absl::Status Device::PartsOut(cuda::Stream& stream, size_t units, size_t unit_bytes,
+                              const Part& queue, const Part& drain) {
+  const size_t units_a_part = staging_->block_bytes() / unit_bytes;
+  if (units_a_part == 0) return absl::InternalError("a row is larger than a staging block");
+  std::array<StagingBlock, 2> blocks;
+  blocks[0] = staging_->Take();
+  if (units <= units_a_part) {
+    absl::Status status = queue(blocks[0].data(), 0, units);
+    const absl::Status done = stream.Synchronize();
+    if (status.ok()) status = done;
+    return status.ok() ? drain(blocks[0].data(), 0, units) : status;
+  }
+  const size_t turns = (blocks[1] = staging_->TryTake()) ? 2 : 1;
+  std::array<std::optional<cuda::Event>, 2> arrived;
+  for (size_t i = 0; i < turns; ++i) {
+    absl::StatusOr<cuda::Event> event = cuda::Event::Create();
+    if (!event.ok()) return event.status();
+    arrived[i].emplace(*std::move(event));
+  }
+  const size_t parts = (units + units_a_part - 1) / units_a_part;
+  const auto count_of = [&](size_t part) {
+    return std::min(units_a_part, units - part * units_a_part);
+  };
+  absl::Status status;
+  for (size_t part = 0; part < parts + turns - 1 && status.ok(); ++part) {
+    if (part < parts) {
+      status = queue(blocks[part % turns].data(), part * units_a_part, count_of(part));
+      if (status.ok()) status = arrived[part % turns]->Record(stream);
+    }
+    if (status.ok() && part + 1 >= turns) {
+      const size_t done = part + 1 - turns;
+      status = arrived[done % turns]->Synchronize();
+      if (status.ok()) {
+        status = drain(blocks[done % turns].data(), done * units_a_part, count_of(done));
+      }
+    }
+  }
+  if (!status.ok()) stream.Synchronize().IgnoreError();
+  return status;
+}
+
+absl::Status Device::CopyIn(cuda::Stream& stream, void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  bytes_in_ += static_cast<int64_t>(bytes);
+  return Checked(PartsIn(
+      stream, bytes, 1,
+      [&](std::byte* block, size_t first, size_t count) {
+        std::memcpy(block, static_cast<const std::byte*>(from) + first, count);
+        return absl::OkStatus();
+      },
+      [&](std::byte* block, size_t first, size_t count) {
+        return stream.Copy(static_cast<std::byte*>(to) + first, block, count);
+      }));
+}
+
+absl::Status Device::CopyOut(cuda::Stream& stream, void* to, const void* from, size_t bytes,
+                             const std::function<void(size_t)>& arrived) {
+  if (bytes == 0) return absl::OkStatus();
+  bytes_out_ += static_cast<int64_t>(bytes);
+  return Checked(PartsOut(
+      stream, bytes, 1,
+      [&](std::byte* block, size_t first, size_t count) {
+        return stream.Copy(block, static_cast<const std::byte*>(from) + first, count);
+      },
+      [&](std::byte* block, size_t first, size_t count) {
+        std::memcpy(static_cast<std::byte*>(to) + first, block, count);
+        if (arrived) arrived(first + count);
+        return absl::OkStatus();
+      }));
+}
+
+absl::Status Device::CopyRowsIn(cuda::Stream& stream, void* to, const void* from, size_t host_pitch,
+                                size_t row_bytes, size_t rows) {
+  if (row_bytes == 0 || rows == 0) return absl::OkStatus();
+  bytes_in_ += static_cast<int64_t>(rows * row_bytes);
+  return Checked(PartsIn(
+      stream, rows, row_bytes,
+      [&](std::byte* block, size_t first, size_t count) {
+        const auto* row = static_cast<const std::byte*>(from) + first * host_pitch;
+        for (size_t i = 0; i < count; ++i, row += host_pitch) {
+          std::memcpy(block + i * row_bytes, row, row_bytes);
+        }
+        return absl::OkStatus();
+      },
+      [&](std::byte* block, size_t first, size_t count) {
+        return stream.Copy(static_cast<std::byte*>(to) + first * row_bytes, block,
+                           count * row_bytes);
+      }));
+}
+
+absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, size_t host_pitch,
+                                 const void* from, size_t row_bytes, size_t rows) {
+  if (row_bytes == 0 || rows == 0) return absl::OkStatus();
+  bytes_out_ += static_cast<int64_t>(rows * row_bytes);
+  return Checked(PartsOut(
+      stream, rows, row_bytes,
+      [&](std::byte* block, size_t first, size_t count) {
+        return stream.Copy(block, static_cast<const std::byte*>(from) + first * row_bytes,
+                           count * row_bytes);
+      },
+      [&](std::byte* block, size_t first, size_t count) {
+        auto* row = static_cast<std::byte*>(to) + first * host_pitch;
+        for (size_t i = 0; i < count; ++i, row += host_pitch) {
+          std::memcpy(row, block + i * row_bytes, row_bytes);
+        }
+        return absl::OkStatus();
+      }));
+}
+
+absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {
+  absl::StatusOr<Array> host = AllocateArray(memory, array.name, array.type, array.length);
+  if (!host.ok()) return host;
+  std::lock_guard lock(copies_mutex_);
+  if (absl::Status s =
+          CopyOut(*copies_, host->buffer.mutable_data(), array.buffer.data(), array.bytes());
+      !s.ok()) {
+    return s;
+  }
+  return host;
+}
+
+void Device::RecyclePiecesLocked() {
+  while (!sent_.empty()) {
+    const absl::StatusOr<bool> passed = sent_.front().first.Passed();
+    if (passed.ok() && !*passed) break;
+    events_.push_back(std::move(sent_.front().first));
+    sent_.pop_front();
+  }
+}
+
+absl::StatusOr<Device::Piece> Device::NewPiece(size_t bytes, MemorySource& memory) {
+  Piece piece;
+  if (bytes <= staging_->block_bytes()) {
+    piece.block = staging_->TryTake();
+    if (!piece.block) {
+      std::lock_guard lock(pieces_mutex_);
+      RecyclePiecesLocked();
+      piece.block = staging_->TryTake();
+    }
+  }
+  if (piece.block) return piece;
+  absl::StatusOr<Buffer> plain = memory.Allocate(bytes);
+  if (!plain.ok()) return plain.status();
+  piece.plain = *std::move(plain);
+  return piece;
+}
+
+absl::Status Device::Send(void* to, Piece piece, size_t bytes) {
+  bytes_in_ += static_cast<int64_t>(bytes);
+  std::lock_guard lock(pieces_mutex_);
+  RecyclePiecesLocked();
+  // From plain memory the driver returns when it has taken the bytes.
+  if (absl::Status s = pieces_->Copy(to, piece.data(), bytes); !s.ok()) return Checked(s);
+  if (!piece.block) return absl::OkStatus();
+  if (events_.empty()) {
+    absl::StatusOr<cuda::Event> event = cuda::Event::Create();
+    if (!event.ok()) return Checked(event.status());
+    events_.push_back(*std::move(event));
+  }
+  cuda::Event event = std::move(events_.back());
+  events_.pop_back();
+  if (absl::Status s = event.Record(*pieces_); !s.ok()) return Checked(s);
+  sent_.emplace_back(std::move(event), std::move(piece.block));
+  return absl::OkStatus();
+}
+
+absl::Status Device::AwaitPieces(const cuda::Stream& stream) {
+  std::lock_guard lock(pieces_mutex_);
+  if (events_.empty()) RecyclePiecesLocked();
+  if (events_.empty()) {
+    absl::StatusOr<cuda::Event> event = cuda::Event::Create();
+    if (!event.ok()) return Checked(event.status());
+    events_.push_back(*std::move(event));
+  }
+  absl::Status status = events_.back().Record(*pieces_);
+  if (status.ok()) status = events_.back().Hold(stream);
+  return Checked(std::move(status));
+}
+
+}  // namespace sparsed::engine

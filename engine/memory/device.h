@@ -1,0 +1,121 @@
+// The GPU as the engine uses it: memory under a budget, what lives there, copies, lanes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/memory/device_budget.h"
+#include "engine/memory/residency.h"
+#include "engine/memory/staging.h"
+#include "kernels/cuda/device.h"
+
+namespace sparsed::engine {
+
+struct DeviceOptions {
+  int64_t memory_bytes = 0;  ///< limit; 0: nine tenths of what is free at the start
+  int64_t staging_bytes = int64_t{64} << 20;  ///< pinned host memory for copies
+  int lanes = 2;                              ///< calls at once: one copies while another computes
+};
+
+/// What belongs to one lane of the device.
+struct DeviceLane {
+  cuda::Stream stream;
+  cuda::Event begin, end;  ///< around a kernel
+  Buffer workspace;        ///< grows to the largest that a kernel asked for
+};
+
+/// Thread-safe, but for its lanes.
+class Device {
+ public:
+  /// UNAVAILABLE, with the reason, where there is no GPU. Takes some 100 ms.
+  static absl::StatusOr<std::unique_ptr<Device>> Open(const DeviceOptions& options);
+  ~Device();
+
+  static constexpr const char* kName = "cuda:0";
+  const std::string& description() const { return description_; }
+  /// Of copies within the device, read and written both counted: the floor's denominator.
+  double bytes_per_second() const { return bytes_per_second_; }
+  DeviceBudget& budget() { return *budget_; }
+  Residency& residency() { return *residency_; }
+  std::vector<DeviceLane>& lanes() { return lanes_; }
+
+  /// OK, or why it serves no more until a restart.
+  absl::Status status() const;
+  /// Returns `status`; if it says that the device is lost, so it is from now on. `on_lost` is
+  /// called once, then. Set before the first call.
+  absl::Status Checked(absl::Status status);
+  std::function<void(const std::string& sentence)> on_lost;
+
+  /// Copies pass through staging; all return when the bytes are there.
+  absl::Status CopyIn(cuda::Stream& stream, void* to, const void* from, size_t bytes);
+  /// `arrived` is told after each part how many bytes are there.
+  absl::Status CopyOut(cuda::Stream& stream, void* to, const void* from, size_t bytes,
+                       const std::function<void(size_t)>& arrived = nullptr);
+  /// `rows` rows of `row_bytes`; the host's begin `host_pitch` bytes apart, the device's follow
+  /// each other.
+  absl::Status CopyRowsIn(cuda::Stream& stream, void* to, const void* from, size_t host_pitch,
+                          size_t row_bytes, size_t rows);
+  absl::Status CopyRowsOut(cuda::Stream& stream, void* to, size_t host_pitch, const void* from,
+                           size_t row_bytes, size_t rows);
+  /// A copy on the host, on a stream of the device's own.
+  absl::StatusOr<Array> ToHost(const Array& array, MemorySource& memory);
+
+  /// Pieces of an operand that go to the device as they arrive: where to write the next one, and
+  /// what to do when it is written.
+  struct Piece {
+    StagingBlock block;
+    Buffer plain;  ///< in its stead, if no block is free or it is too small
+    std::byte* data() { return block ? block.data() : plain.mutable_data(); }
+  };
+  absl::StatusOr<Piece> NewPiece(size_t bytes, MemorySource& memory);
+  absl::Status Send(void* to, Piece piece, size_t bytes);
+  /// What is queued in `stream` from now on waits for all pieces sent so far.
+  absl::Status AwaitPieces(const cuda::Stream& stream);
+
+  int64_t bytes_in() const { return bytes_in_; }
+  int64_t bytes_out() const { return bytes_out_; }
+
+ private:
+  Device() = default;
+  absl::Status MeasureBandwidth();
+  /// One part of a copy that passes through a block: units [first, first + count) of it.
+  using Part = std::function<absl::Status(std::byte* block, size_t first, size_t count)>;
+  /// Two blocks take turns: `fill` one while the other is on its way (`queue` queues that).
+  absl::Status PartsIn(cuda::Stream& stream, size_t units, size_t unit_bytes, const Part& fill,
+                       const Part& queue);
+  /// Likewise: `drain` one while the other fills.
+  absl::Status PartsOut(cuda::Stream& stream, size_t units, size_t unit_bytes, const Part& queue,
+                        const Part& drain);
+  /// Takes back the blocks whose copies are done.
+  void RecyclePiecesLocked();
+
+  std::string description_;
+  double bytes_per_second_ = 1;
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<DeviceBudget> budget_;
+  std::unique_ptr<Residency> residency_;
+  std::vector<DeviceLane> lanes_;
+  std::mutex copies_mutex_;  ///< guards copies_
+  std::optional<cuda::Stream> copies_;
+  std::mutex pieces_mutex_;  ///< guards what follows
+  std::optional<cuda::Stream> pieces_;
+  std::deque<std::pair<cuda::Event, StagingBlock>> sent_;
+  std::vector<cuda::Event> events_;
+
+  mutable std::mutex status_mutex_;
+  absl::Status status_;
+  std::atomic<bool> lost_ = false;
+  std::atomic<int64_t> bytes_in_ = 0, bytes_out_ = 0;
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,117 @@
+#include "engine/memory/device_budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <utility>
+
+namespace sparsed::engine {
+
+/// Shared with every buffer.
+class DeviceBudget::State : public std::enable_shared_from_this<State> {
+ public:
+  State(std::shared_ptr<DevicePool> pool, int64_t limit, int64_t spare)
+      : limit_(limit), spare_(spare), pool_(std::move(pool)) {}
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use) {
+    const auto size = static_cast<int64_t>(bytes);
+    {
+      std::lock_guard lock(mutex_);
+      if (bytes > static_cast<size_t>(limit_) || total_ + size > limit_) {
+        return absl::ResourceExhaustedError(fmt::format(
+            "{} need {} bytes of device memory, {} of {} are free; retry later, or raise "
+            "--device-memory",
+            Name(use), bytes, limit_ - total_, limit_));
+      }
+      total_ += size;
+      used_[static_cast<int>(use)] += size;
+      peak_ = std::max(peak_, total_);
+    }
+    absl::StatusOr<Buffer> buffer = FromCard(bytes, use);
+    if (!buffer.ok()) {
+      Uncount(size, use);
+      return buffer.status();
+    }
+    auto* const data = buffer->mutable_data();
+    return Buffer(std::shared_ptr<std::byte>(data,
+                                             [state = shared_from_this(), size, use,
+                                              held = *std::move(buffer)](std::byte*) mutable {
+                                               held = Buffer();
+                                               state->Uncount(size, use);
+                                             }),
+                  bytes);
+  }
+
+  void Trim() { pool_->Trim(); }
+  int64_t limit() const { return limit_; }
+  int64_t used(MemoryUse use) const {
+    std::lock_guard lock(mutex_);
+    return used_[static_cast<int>(use)];
+  }
+  int64_t used() const {
+    std::lock_guard lock(mutex_);
+    return total_;
+  }
+  int64_t peak() const {
+    std::lock_guard lock(mutex_);
+    return peak_;
+  }
+
+ private:
+  absl::StatusOr<Buffer> FromCard(size_t bytes, MemoryUse use) {
+    absl::StatusOr<int64_t> left = pool_->LeftAfter(bytes);
+    if (!left.ok()) return left.status();
+    if (*left < spare_) {
+      return absl::ResourceExhaustedError(
+          fmt::format("{} need {} bytes of device memory, but others use the card: {} bytes too "
+                      "few are free on it; retry later",
+                      Name(use), bytes, spare_ - *left));
+    }
+    return pool_->Allocate(bytes);
+  }
+
+  void Uncount(int64_t size, MemoryUse use) {
+    std::lock_guard lock(mutex_);
+    total_ -= size;
+    used_[static_cast<int>(use)] -= size;
+  }
+
+  const int64_t limit_, spare_;
+  const std::shared_ptr<DevicePool> pool_;
+  mutable std::mutex mutex_;
+  std::array<int64_t, kMemoryUses> used_ = {};
+  int64_t total_ = 0;
+  int64_t peak_ = 0;
+};
+
+DeviceBudget::DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes,
+                           int64_t spare_bytes)
+    : state_(std::make_shared<State>(std::move(pool), limit_bytes, spare_bytes)) {
+  for (int i = 0; i < kMemoryUses; ++i) {
+    sources_[i].budget = this;
+    sources_[i].use = static_cast<MemoryUse>(i);
+  }
+}
+
+absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  State& state = *budget->state_;
+  absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use);
+  while (absl::IsResourceExhausted(buffer.status()) &&
+         static_cast<int64_t>(bytes) <= state.limit() && budget->evict &&
+         budget->evict(static_cast<int64_t>(bytes))) {
+    state.Trim();
+    buffer = state.Allocate(bytes, use);
+  }
+  return buffer;
+}
+
+MemorySource& DeviceBudget::Source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
+int64_t DeviceBudget::limit() const { return state_->limit(); }
+int64_t DeviceBudget::used(MemoryUse use) const { return state_->used(use); }
+int64_t DeviceBudget::used() const { return state_->used(); }
+int64_t DeviceBudget::peak() const { return state_->peak(); }
+
+}  // namespace sparsed::engine

@@ -1,0 +1,58 @@
+// Device memory under a limit, on a card that others use too.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "engine/memory/budget.h"
+#include "kernels/array.h"
+
+namespace sparsed::engine {
+
+/// Where device memory comes from, and what the card has left. Thread-safe.
+class DevicePool {
+ public:
+  virtual ~DevicePool() = default;
+  /// May be used by any stream at once. Its last reference is dropped when nothing queued uses it
+  /// any more.
+  virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
+  /// Bytes that the card could still give to anybody, beyond what `bytes` more would take from it;
+  /// negative if it has less.
+  virtual absl::StatusOr<int64_t> LeftAfter(size_t bytes) = 0;
+  /// Gives unused memory back to the card.
+  virtual void Trim() = 0;
+};
+
+/// Counts bytes by use and refuses what would exceed the limit, or leave less than `spare` bytes of
+/// the card to others. Before it refuses it asks to evict. Thread-safe. Buffers may outlive it.
+class DeviceBudget {
+ public:
+  DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes, int64_t spare_bytes);
+
+  /// RESOURCE_EXHAUSTED: "requests need 8589934592 bytes of device memory, 1073741824 of
+  /// 4294967296 are free ...".
+  MemorySource& Source(MemoryUse use);
+  /// Called without locks when `bytes` more are needed; true if anything was let go. Set before the
+  /// first allocation.
+  std::function<bool(int64_t bytes)> evict;
+
+  int64_t limit() const;
+  int64_t used(MemoryUse use) const;
+  int64_t used() const;
+  int64_t peak() const;
+
+ private:
+  class State;
+  class UseSource final : public MemorySource {
+   public:
+    absl::StatusOr<Buffer> Allocate(size_t bytes) override;
+    DeviceBudget* budget = nullptr;
+    MemoryUse use = MemoryUse::kRequests;
+  };
+
+  std::shared_ptr<State> state_;
+  std::array<UseSource, kMemoryUses> sources_;
+};
+
+}  // namespace sparsed::engine

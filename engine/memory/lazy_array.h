@@ -1,0 +1,35 @@
+// Arrays that are brought into host memory when they are first needed.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "kernels/array.h"
+
+namespace sparsed::engine {
+
+/// An array that is in memory, or elsewhere (on disk, on a device) and brought here when it is
+/// first needed. Thread-safe.
+class LazyArray {
+ public:
+  using Loader = std::function<absl::StatusOr<Array>()>;
+  explicit LazyArray(Array array) : array_(std::move(array)), resident_(true) {}
+  explicit LazyArray(Loader loader) : loader_(std::move(loader)) {}
+
+  /// Loads the first time: never on a reactor's thread. DATA_LOSS if it is damaged,
+  /// RESOURCE_EXHAUSTED without memory; a failed read is tried again by the next caller.
+  absl::StatusOr<Array> Get();
+  bool resident() const { return resident_.load(std::memory_order_acquire); }
+
+ private:
+  std::mutex mutex_;
+  Loader loader_;
+  Array array_;
+  std::atomic<bool> resident_ = false;  ///< readable while another thread reads the disk
+};
+
+}  // namespace sparsed::engine

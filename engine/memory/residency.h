@@ -1,0 +1,79 @@
+// Which arrays are on the device: placed on first use, evicted least recently used.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/memory/device_budget.h"
+#include "engine/memory/lazy_array.h"
+#include "kernels/array.h"
+#include "kernels/layout.h"
+
+namespace sparsed::engine {
+
+/// Device copies of host arrays and layouts, and arrays whose only copy is on the device. What it
+/// hands out stays on the device while it is held; what nobody holds may be evicted. A copy goes
+/// with its original. Thread-safe.
+class Residency {
+ public:
+  /// Copies host bytes to the device; returns when they are there.
+  using CopyIn = std::function<absl::Status(void* to, const void* from, size_t bytes)>;
+  /// Becomes the budget's way to make room. The budget outlives it.
+  Residency(DeviceBudget& budget, CopyIn copy_in);
+  ~Residency();
+
+  /// The original, with its arrays on the device. RESOURCE_EXHAUSTED without room.
+  absl::StatusOr<std::shared_ptr<const Layout>> Place(const std::shared_ptr<const Layout>& layout);
+  absl::StatusOr<std::shared_ptr<const Array>> Place(const Array& array, MemoryUse use);
+  /// Of an operand that is held by name: brought here from wherever it is.
+  absl::StatusOr<std::shared_ptr<const Array>> Place(const std::shared_ptr<LazyArray>& held);
+  /// `held` is `array` on the device, and its loader copies it to the host: which is done before it
+  /// is evicted.
+  void Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array);
+
+  /// Lets go of copies that nobody uses until `bytes` are free: first those whose original is
+  /// gone, then copies, then what must be copied to the host. False if there was nothing.
+  bool Evict(int64_t bytes);
+  /// Lets go of copies whose original is gone.
+  void Sweep();
+  int64_t evictions() const;
+  int64_t layout_bytes() const;
+
+ private:
+  struct Entry {
+    std::weak_ptr<const void> original;
+    std::shared_ptr<const void> copy;  ///< null: on its way
+    int64_t bytes = 0;
+    uint64_t used = 0;               ///< when: larger is later
+    std::weak_ptr<LazyArray> moved;  ///< what it must be copied to before it goes
+    bool is_layout = false;
+  };
+  using Entries = std::map<const void*, Entry>;
+
+  /// What is there for `original`, or what `make` brings.
+  template <typename T>
+  absl::StatusOr<std::shared_ptr<const T>> PlaceAs(
+      const void* key, std::weak_ptr<const void> original,
+      const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make);
+  absl::StatusOr<Array> CopyOf(const Array& array, MemoryUse use);
+  /// Least recently used of those that nobody holds; `moved`: of those without a host copy.
+  Entries::iterator VictimLocked(bool moved);
+  /// Takes entries whose original is gone out; they are freed without the lock.
+  std::vector<Entry> TakeDeadLocked();
+
+  DeviceBudget& budget_;
+  const CopyIn copy_in_;
+  mutable std::mutex mutex_;
+  std::condition_variable placed_;
+  Entries entries_;
+  uint64_t clock_ = 0;
+  int64_t evictions_ = 0;
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,47 @@
+#include "engine/memory/staging.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace sparsed::engine {
+
+StagingBlock::~StagingBlock() {
+  if (pool_ != nullptr) pool_->Return(std::move(buffer_));
+}
+
+absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(MemorySource& pinned, size_t block_bytes,
+                                                         int blocks) {
+  std::unique_ptr<Staging> staging(new Staging(block_bytes));
+  for (int i = 0; i < std::max(2, blocks); ++i) {
+    absl::StatusOr<Buffer> buffer = pinned.Allocate(block_bytes);
+    if (!buffer.ok()) return buffer.status();
+    staging->free_.push_back(*std::move(buffer));
+  }
+  return staging;
+}
+
+StagingBlock Staging::Take() {
+  std::unique_lock lock(mutex_);
+  returned_.wait(lock, [this] { return !free_.empty(); });
+  StagingBlock block(this, std::move(free_.back()));
+  free_.pop_back();
+  return block;
+}
+
+StagingBlock Staging::TryTake() {
+  std::lock_guard lock(mutex_);
+  if (free_.empty()) return StagingBlock();
+  StagingBlock block(this, std::move(free_.back()));
+  free_.pop_back();
+  return block;
+}
+
+void Staging::Return(Buffer buffer) {
+  {
+    std::lock_guard lock(mutex_);
+    free_.push_back(std::move(buffer));
+  }
+  returned_.notify_one();
+}
+
+}  // namespace sparsed::engine
