@@ -20,7 +20,7 @@ std::span<const SpmmKernel> SpmmKernels() {
 
 std::span<const SddmmKernel> SddmmKernels() {
   static const std::vector<SddmmKernel> kernels = [] {
-    std::vector<SddmmKernel> list = {CsrSddmm(), CsrSlab128Sddmm(), CsrSlab32Sddmm()};
+    std::vector<SddmmKernel> list = {CsrSddmm()};
     const std::span<const SddmmKernel> vendors = CusparseSddmm();
     list.insert(list.end(), vendors.begin(), vendors.end());
     return list;

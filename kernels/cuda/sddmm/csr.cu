@@ -1,235 +1,231 @@
 // SDDMM from CSR, plain or with permuted rows: O = S .* (A * B^T).
 //
-// Idea: equal numbers of nonzeros for everybody. Both rows of several nonzeros are in flight at
-// once; a row of A is fetched again only where the row changes or the next few nonzeros begin. The
-// sums of eight nonzeros are reduced over the lanes together, which leaves one in each lane.
+// Idea: equal numbers of nonzeros for everybody; every result is a nonzero's own, so that rows are
+// cut anywhere. The dot products of several nonzeros are in flight at once and are reduced together
+// by a transposing butterfly, as in RoDe (Meng et al., PPoPP'24) and HP-SDDMM (Fan et al.,
+// IPDPS'23) each is alone. A row of A is fetched once for the nonzeros in flight if they share it.
 // Layout in: "csr"; one of S^T has the operands' parts swapped.
-// Threads: a group of 2 to 8 lanes takes 32 consecutive nonzeros, 16 bytes a lane (one element, if
-// rows are not aligned), and goes through K in steps of 8 lanes.
+// Threads: a warp takes a stretch of consecutive nonzeros in steps of 32: a lane knows one column,
+// finds its row by a search over the next 32 row ends, and stores one result. A group of 2 to 32
+// lanes, 16 bytes each (one element, if rows are not aligned), covers K or as much of it as it can,
+// and goes over 2 to 8 nonzeros at a time.
 // Needs: no workspace.
-// Wins: on graphs and short rows, less as K grows; rows of like length (bands, FEM, uniform) do
-// better on cuSPARSE. Slabs of K are for a B that the L2 cache does not hold: a launch each, which
-// adds to the results of the last.
+// Wins: where rows of S do not share columns, or only with rows that are close: graphs, meshes.
+// What it fetches is a row of B for each nonzero, mostly from L2, which is its limit.
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/sddmm/dots.cuh"
 #include "kernels/cuda/sddmm/sddmm.h"
 
 namespace sparsed::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kItems = 32;
-constexpr int kInFlight = 8;  // nonzeros of a group whose rows are loaded at once
+constexpr int kBlocksPerMultiprocessor = 4;           // 32 warps: at most 64 registers a thread
+constexpr int kStep = 32;                             // nonzeros that a warp looks up at once
+constexpr int64_t kMostRows = INT32_MAX - 2 * kStep;  // rows are counted in 32 bits
 
-template <typename T>
-struct Dots {
-  const int64_t* row_offsets;
+struct Rows {
+  const int64_t* offsets;
   const int32_t* columns;
-  const int32_t* row_order;
-  const int32_t* source32;  // at most one of the two; both null: CSR's order
-  const int64_t* source64;
-  const T* values;  // null: 1
-  const T* a;
-  const T* b;
-  T* out;
-  int64_t rows, nnz, lda, ldb;
-  int64_t k_begin, k_end;
+  const int32_t* order;  // null: identity
+  int count;
+  int64_t nnz;
+  int64_t share;  // nonzeros of a warp, a multiple of kStep
 };
 
-// Sums each of `sums` over the group; afterwards lane l holds those of [first, first + kLeft).
-template <typename T, int kGroup>
-__device__ inline int ReduceTogether(T (&sums)[kInFlight], int lane, unsigned mask) {
-  int count = kInFlight, first = 0;
-#pragma unroll
-  for (int offset = kGroup / 2; offset > 0; offset /= 2) {
-    const bool upper = (lane & offset) != 0;
-    count /= 2;
-#pragma unroll
-    for (int i = 0; i < kInFlight / 2; ++i) {
-      if (i < count) {
-        const T mine = upper ? sums[i + count] : sums[i];
-        const T theirs = upper ? sums[i] : sums[i + count];
-        sums[i] = mine + __shfl_xor_sync(mask, theirs, offset, kGroup);
-      }
-    }
-    if (upper) first += count;
+/// The row of nonzero `position`, found by the whole warp: 32 places are looked at in each round.
+__device__ inline int FindRow(const Rows& s, int64_t position, int lane) {
+  int low = 0, high = s.count;  // offsets[low] <= position < offsets[high]
+  while (high - low > 1) {
+    const int step = (high - low - 1) / 32 + 1;
+    const int64_t at = low + int64_t{lane} * step;
+    const bool begins = at < high && s.offsets[at] <= position;
+    const int last = 31 - __clz(__ballot_sync(kWarp, begins));  // lane 0 always says yes
+    low += last * step;
+    high = high - low > step ? low + step : high;
   }
-  return first;
+  return low;
 }
 
-template <typename T, int kWidth, int kGroup>
-__global__ void __launch_bounds__(kThreads) RowDots(const Dots<T> d) {
-  static_assert(kGroup <= kInFlight);
-  constexpr int kGroups = kThreads / kGroup;
-  __shared__ int64_t ends[2];
-  const int lane = threadIdx.x % kGroup;
-  const unsigned mask = GroupMask<kGroup>();
-  const int64_t block_begin = static_cast<int64_t>(blockIdx.x) * kGroups * kItems;
-  if (threadIdx.x % 32 == 0 && threadIdx.x < 64) {
-    const int64_t at = threadIdx.x == 0
-                           ? block_begin
-                           : min(block_begin + static_cast<int64_t>(kGroups) * kItems, d.nnz) - 1;
-    ends[threadIdx.x / 32] = UpperBound(d.row_offsets, 0, d.rows, at);
+/// Of nonzero begin + lane, if `row` is the row of `begin` or one before it, and `ended` says where
+/// row + lane ends, counted from `begin`.
+__device__ inline int RowOf(const Rows& s, int64_t begin, int row, int ended, int lane) {
+  int rows = 0;  // that end before this lane's nonzero
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    if (__shfl_sync(kWarp, ended, rows + step - 1) <= lane) rows += step;
   }
-  __syncthreads();
-  const int64_t begin = block_begin + threadIdx.x / kGroup * kItems;
-  const int64_t end = min(begin + kItems, d.nnz);
-  if (begin >= end) return;
-  int64_t row = UpperBound(d.row_offsets, ends[0], ends[1], begin) - 1;
-  int64_t row_end = d.row_offsets[row + 1];
+  if (__shfl_sync(kWarp, ended, rows) <= lane) ++rows;
+  if (rows < 32 || begin + lane >= s.nnz) return min(row + rows, s.count - 1);
+  return static_cast<int>(UpperBound(s.offsets, row + 33, s.count, begin + lane)) - 1;
+}
 
-  for (int64_t position = begin; position < end; position += kInFlight) {
-    const T* a_rows[kInFlight];
-    const T* b_rows[kInFlight];
-    bool fresh[kInFlight];  // another row of A than the nonzero before
-    T sums[kInFlight];
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      // Beyond the end the last nonzero is repeated; nothing of it is written.
-      const int64_t at = min(position + i, end - 1);
-      fresh[i] = i == 0;
-      while (at >= row_end) {
-        row_end = d.row_offsets[++row + 1];
-        fresh[i] = true;
-      }
-      if (fresh[i]) {
-        a_rows[i] = d.a + (d.row_order == nullptr ? row : d.row_order[row]) * d.lda;
-      } else {
-        a_rows[i] = a_rows[i > 0 ? i - 1 : 0];
-      }
-      b_rows[i] = d.b + d.columns[at] * d.ldb;
-      sums[i] = 0;
+/// What RowOf wants to know.
+__device__ inline int RowEnd(const Rows& s, int64_t begin, int row, int lane) {
+  const int64_t end = __ldg(s.offsets + min(row + 1 + lane, s.count));
+  return static_cast<int>(min(end - begin, int64_t{kStep}));
+}
+
+template <typename T, int kWidth, int kGroup, typename Offset>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    RowDots(const Rows s, const SddmmOperands<T> operands) {
+  constexpr int kTogether = kGroup < 8 ? kGroup : 8;  // nonzeros of a group that share a reduction
+  constexpr int kLoads = kTogether > 4 && sizeof(T) == 8 ? 4 : kTogether;  // at once, of B
+  constexpr int kHalf = kTogether / 2;                                     // the same for A and B
+  constexpr int kBatch = kTogether * (32 / kGroup);                        // nonzeros of a warp
+  constexpr int kSharers = kGroup / kTogether;                             // lanes with one sum
+  using Part = Vector<T, kWidth>;
+  const int lane = threadIdx.x % 32;
+  int64_t begin = (static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32) * s.share;
+  if (begin >= s.nnz) return;
+  int steps = static_cast<int>((min(s.share, s.nnz - begin) + kStep - 1) / kStep);
+
+  // Of the nonzeros of a step, this lane stores one: that of this batch, and of its group's the one
+  // whose sum it gets.
+  const int batch_kept = lane % kSharers;
+  const int stored = batch_kept * kBatch + lane / kGroup * kTogether + lane % kGroup / kSharers;
+
+  int row = FindRow(s, begin, lane);
+  int ended = RowEnd(s, begin, row, lane);
+  int column = __ldcs(s.columns + min(begin + lane, s.nnz - 1));
+  for (; steps > 0; --steps, begin += kStep) {
+    const int own_row = RowOf(s, begin, row, ended, lane);
+    row = __shfl_sync(kWarp, own_row, kStep - 1);
+    const unsigned starts = __ballot_sync(kWarp, own_row != __shfl_up_sync(kWarp, own_row, 1));
+    const Offset own_b = static_cast<Offset>(column) * static_cast<Offset>(operands.b_stride);
+    const Offset own_a =
+        static_cast<Offset>(s.order == nullptr ? own_row : __ldg(s.order + own_row)) *
+        static_cast<Offset>(operands.a_stride);
+    if (steps > 1) {  // fetched ahead
+      ended = RowEnd(s, begin + kStep, row, lane);
+      column = __ldcs(s.columns + min(begin + kStep + lane, s.nnz - 1));
     }
-    for (int64_t k = d.k_begin + lane * kWidth; k < d.k_end; k += kGroup * kWidth) {
-      Vector<T, kWidth> a[kInFlight], b[kInFlight];
+    T kept = 0;
+#pragma unroll 1
+    for (int batch = 0; batch < kStep / kBatch; ++batch) {
+      if (begin + batch * kBatch >= s.nnz) break;
+      const int first = batch * kBatch + lane / kGroup * kTogether;
+      const bool one_row = __all_sync(kWarp, (starts >> first & ((1u << kTogether) - 2)) == 0);
+      T sums[kTogether] = {};
+#pragma unroll 1
+      for (int64_t k = 0; k < operands.k; k += kGroup * kWidth) {
+        // Lanes behind the end load what others load, and add nothing.
+        const int64_t own_k = k + lane % kGroup * kWidth;
+        const bool inside = own_k < operands.k;
+        const auto at = static_cast<Offset>((inside ? own_k : k) * sizeof(T));
+        if (one_row) {
+          const Part a = Load<T, kWidth>(operands.a, __shfl_sync(kWarp, own_a, first) + at);
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        b[i] = *reinterpret_cast<const Vector<T, kWidth>*>(b_rows[i] + k);
-      }
+          for (int j = 0; j < kTogether; j += kLoads) {
+            Part b[kLoads];
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        if (fresh[i]) {
-          a[i] = *reinterpret_cast<const Vector<T, kWidth>*>(a_rows[i] + k);
+            for (int i = 0; i < kLoads; ++i) {
+              b[i] = Load<T, kWidth>(operands.b, __shfl_sync(kWarp, own_b, first + j + i) + at);
+            }
+#pragma unroll
+            for (int i = 0; i < kLoads; ++i) {
+              if (inside) AddProducts(sums[j + i], a, b[i]);
+            }
+          }
         } else {
-          a[i] = a[i > 0 ? i - 1 : 0];
+#pragma unroll
+          for (int j = 0; j < kTogether; j += kHalf) {
+            Part a[kHalf], b[kHalf];
+#pragma unroll
+            for (int i = 0; i < kHalf; ++i) {
+              b[i] = Load<T, kWidth>(operands.b, __shfl_sync(kWarp, own_b, first + j + i) + at);
+              a[i] = Load<T, kWidth>(operands.a, __shfl_sync(kWarp, own_a, first + j + i) + at);
+            }
+#pragma unroll
+            for (int i = 0; i < kHalf; ++i) {
+              if (inside) AddProducts(sums[j + i], a[i], b[i]);
+            }
+          }
         }
       }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) sums[i] += a[i].at[j] * b[i].at[j];
-      }
+      const T sum = ReduceTogether<kGroup>(sums);
+      if (batch == batch_kept) kept = sum;
     }
-    __syncwarp(mask);
-    const int first = ReduceTogether<T, kGroup>(sums, lane, mask);
-#pragma unroll
-    for (int i = 0; i < kInFlight / kGroup; ++i) {
-      const int64_t at = position + first + i;
-      if (at >= end) continue;
-      T result = sums[i];
-      if (d.values != nullptr) result *= d.values[at];
-      const int64_t target = d.source32 != nullptr   ? d.source32[at]
-                             : d.source64 != nullptr ? d.source64[at]
-                                                     : at;
-      d.out[target] = d.k_begin == 0 ? result : d.out[target] + result;
-    }
+    if (begin + stored < s.nnz) operands.Store(begin + stored, kept);
   }
 }
 
 template <typename T, int kWidth, int kGroup>
-void Launch(cudaStream_t stream, const Dots<T>& d) {
-  constexpr int64_t kPerBlock = static_cast<int64_t>(kThreads / kGroup) * kItems;
-  const auto blocks = static_cast<unsigned>((d.nnz + kPerBlock - 1) / kPerBlock);
-  RowDots<T, kWidth, kGroup><<<blocks, kThreads, 0, stream>>>(d);
+void Launch(cudaStream_t stream, const Rows& s, const SddmmOperands<T>& operands) {
+  const int64_t per_block = s.share * (kThreads / 32);
+  const auto blocks = static_cast<unsigned>((s.nnz + per_block - 1) / per_block);
+  if (operands.small) {
+    RowDots<T, kWidth, kGroup, uint32_t><<<blocks, kThreads, 0, stream>>>(s, operands);
+  } else {
+    RowDots<T, kWidth, kGroup, uint64_t><<<blocks, kThreads, 0, stream>>>(s, operands);
+  }
 }
 
 template <typename T, int kWidth>
-void LaunchGroup(cudaStream_t stream, const Dots<T>& d) {
-  const int64_t k = d.k_end - d.k_begin;
-  if (k <= 2 * kWidth) return Launch<T, kWidth, 2>(stream, d);
-  if (k <= 4 * kWidth) return Launch<T, kWidth, 4>(stream, d);
-  Launch<T, kWidth, 8>(stream, d);
+void LaunchGroup(cudaStream_t stream, const Rows& s, const SddmmOperands<T>& operands) {
+  const int64_t k = operands.k;
+  if (k <= 2 * kWidth) return Launch<T, kWidth, 2>(stream, s, operands);
+  if (k <= 4 * kWidth) return Launch<T, kWidth, 4>(stream, s, operands);
+  if (k <= 8 * kWidth) return Launch<T, kWidth, 8>(stream, s, operands);
+  if (k <= 16 * kWidth) return Launch<T, kWidth, 16>(stream, s, operands);
+  Launch<T, kWidth, 32>(stream, s, operands);
+}
+
+/// Enough warps to fill a GPU several times over, so that they end together; past that, long shares
+/// save searches.
+int64_t ShareOf(int64_t nnz) {
+  constexpr int64_t kWarps = 16384;
+  return std::clamp<int64_t>(nnz / (kWarps * kStep), 1, 8) * kStep;
 }
 
 template <typename T>
-absl::Status RunOf(int64_t slab, const Context& context, const SddmmArguments& arguments) {
+absl::Status RunOf(const Context& context, const SddmmArguments& arguments) {
   const Layout& layout = arguments.layout;
   if (layout.nnz == 0) return absl::OkStatus();
-  const CsrView s = ViewCsr(layout);
-  const ConstDense& a = layout.transposed ? arguments.b : arguments.a;
-  const ConstDense& b = layout.transposed ? arguments.a : arguments.b;
-  Dots<T> d = {.row_offsets = s.row_offsets.data(),
-               .columns = s.column_indices.data(),
-               .row_order = s.row_order.empty() ? nullptr : s.row_order.data(),
-               .source32 = nullptr,
-               .source64 = nullptr,
-               .values = static_cast<const T*>(arguments.values),
-               .a = static_cast<const T*>(a.data),
-               .b = static_cast<const T*>(b.data),
-               .out = static_cast<T*>(arguments.out),
-               .rows = layout.rows,
-               .nnz = layout.nnz,
-               .lda = a.leading_dimension,
-               .ldb = b.leading_dimension,
-               .k_begin = 0,
-               .k_end = 0};
-  if (const Array* source = layout.Find(kValueSource); source != nullptr) {
-    if (source->type == ElementType::kI32) {
-      d.source32 = source->As<int32_t>().data();
-    } else {
-      d.source64 = source->As<int64_t>().data();
-    }
-  }
+  const CsrView view = ViewCsr(layout);
+  const Rows s = {.offsets = view.row_offsets.data(),
+                  .columns = view.column_indices.data(),
+                  .order = view.row_order.empty() ? nullptr : view.row_order.data(),
+                  .count = static_cast<int>(layout.rows),
+                  .nnz = layout.nnz,
+                  .share = ShareOf(layout.nnz)};
+  const SddmmOperands<T> operands(arguments);
   const auto stream = static_cast<cudaStream_t>(context.stream);
-  const int64_t k = arguments.a.cols;
-  const bool wide = RowsAreWide<T>(d.a, d.lda, k) && RowsAreWide<T>(d.b, d.ldb, k);
-  // One launch even if K is 0: it writes zeros.
-  do {
-    d.k_end = slab == 0 ? k : std::min(k, d.k_begin + slab);
-    if (wide) {
-      LaunchGroup<T, kWidest<T>>(stream, d);
-    } else {
-      LaunchGroup<T, 1>(stream, d);
-    }
-    d.k_begin = d.k_end;
-  } while (d.k_begin < k);
+  if (operands.wide) {
+    LaunchGroup<T, kWidest<T>>(stream, s, operands);
+  } else {
+    LaunchGroup<T, 1>(stream, s, operands);
+  }
   return ToStatus(cudaGetLastError(), "starting SDDMM");
 }
 
-template <int kSlab>
 absl::Status Run(const Context& context, const Problem& problem, const SddmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? RunOf<float>(kSlab, context, arguments)
-                                           : RunOf<double>(kSlab, context, arguments);
+  return problem.type == ElementType::kF32 ? RunOf<float>(context, arguments)
+                                           : RunOf<double>(context, arguments);
 }
 
-template <int kSlab>
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&
-         layout.kind == kCsr && (kSlab == 0 || problem.k > kSlab);
+         layout.kind == kCsr && layout.rows <= kMostRows;
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
   return 0;
 }
 
-template <int kSlab>
-SddmmKernel Kernel(std::string_view name) {
-  return {.name = name,
+}  // namespace
+
+SddmmKernel CsrSddmm() {
+  return {.name = "cuda.csr.row_dots",
           .layout_kind = kCsr,
           .device = DeviceKind::kCuda,
           .deterministic = true,
-          .supports = Supports<kSlab>,
+          .supports = Supports,
           .workspace = Workspace,
-          .run = Run<kSlab>};
+          .run = Run};
 }
-
-}  // namespace
-
-SddmmKernel CsrSddmm() { return Kernel<0>("cuda.csr.dots"); }
-SddmmKernel CsrSlab128Sddmm() { return Kernel<128>("cuda.csr.dots_slab128"); }
-SddmmKernel CsrSlab32Sddmm() { return Kernel<32>("cuda.csr.dots_slab32"); }
 
 }  // namespace sparsed::cuda

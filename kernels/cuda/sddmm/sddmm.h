@@ -8,9 +8,6 @@
 namespace sparsed::cuda {
 
 SddmmKernel CsrSddmm();
-/// With K cut into slabs of so many columns, one after another.
-SddmmKernel CsrSlab128Sddmm();
-SddmmKernel CsrSlab32Sddmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SddmmKernel> CusparseSddmm();
 
