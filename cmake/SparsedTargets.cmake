@@ -24,7 +24,7 @@ function(sparsed_library name)
 endfunction()
 
 # sparsed_test(NAME SOURCES... [DEPS libs...] [LABELS l...]): a GoogleTest program run by ctest as NAME.
-# Its folder in tests/ is a label too: ctest -L kernels.
+# Its folder in tests/ is a label too: ctest -L kernels. Those in tests/gpu are packed, to run elsewhere.
 function(sparsed_test name)
   cmake_parse_arguments(ARG "" "" "DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
@@ -37,4 +37,7 @@ function(sparsed_test name)
   string(REGEX REPLACE "/.*" "" area "${area}")
   set(labels ${area} ${ARG_LABELS})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${labels}")
+  if(area STREQUAL gpu)
+    sparsed_install_program(${name} measurement)
+  endif()
 endfunction()

@@ -1,0 +1,88 @@
+# What is installed and what travels. Components:
+#   server, client      the programs; with `development` (in client/) what `cmake --install` installs
+#   measurement         the GPU tests and the bench
+#   libraries           copies of the shared libraries that a stock Debian or Ubuntu lacks
+# The tarball has all but `development`; of the .deb packages each component but `libraries` is one,
+# and they depend on Debian's libraries. `cpack --preset release` makes both, of what was built: target
+# `programs`.
+
+# Next to nobody else's libraries, should someone unpack the tarball over /usr/local.
+set(SPARSED_LIBRARIES_DIR ${CMAKE_INSTALL_LIBDIR}/sparsed)
+file(RELATIVE_PATH libraries_from_bin
+  ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/sparsed)
+add_custom_target(programs)
+
+# sparsed_install_program(TARGET COMPONENT): installs a program and has it find the copied libraries,
+# wherever it is unpacked.
+function(sparsed_install_program target component)
+  set_target_properties(${target} PROPERTIES
+    INSTALL_RPATH "$ORIGIN/${libraries_from_bin}" BUILD_WITH_INSTALL_RPATH ON)
+  # As RPATH, not RUNPATH, which would not reach the libraries' own dependencies.
+  target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+  set(optional "")
+  if(component STREQUAL measurement)
+    set(optional EXCLUDE_FROM_ALL)
+    set_property(GLOBAL PROPERTY SPARSED_MEASURES ON)
+  endif()
+  install(TARGETS ${target}
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${component} ${optional})
+  add_dependencies(programs ${target})
+  set_property(GLOBAL APPEND PROPERTY SPARSED_PROGRAMS ${target})
+endfunction()
+
+# The libraries of every program that was installed so far, and CPack.
+function(sparsed_package)
+  get_property(installed GLOBAL PROPERTY SPARSED_PROGRAMS)
+  list(TRANSFORM installed REPLACE "(.+)" "$<TARGET_FILE:\\1>")
+  # The CUDA runtime is in the programs; NVIDIA's archives and its wheels keep its licence apart.
+  file(GLOB cuda_licence ${CUDAToolkit_LIBRARY_ROOT}/EULA.txt
+    ${CUDAToolkit_LIBRARY_ROOT}/dist-info/nvidia_cuda_runtime-*/licenses/License.txt)
+  install(CODE "
+    set(programs \"${installed}\")
+    set(libraries_dir \"${SPARSED_LIBRARIES_DIR}\")
+    set(notices_dir \"${CMAKE_INSTALL_DOCDIR}/notices\")
+    set(cuda_licence \"${cuda_licence}\")"
+    COMPONENT libraries EXCLUDE_FROM_ALL)
+  install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallLibraries.cmake
+    COMPONENT libraries EXCLUDE_FROM_ALL)
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md
+    DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT server)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/grafana ${PROJECT_SOURCE_DIR}/deploy/prometheus
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed COMPONENT server)
+  # Where systemd looks under /usr and /usr/local, whatever libraries' folder is.
+  install(FILES ${PROJECT_SOURCE_DIR}/deploy/systemd/sparsed.service
+    DESTINATION lib/systemd/system COMPONENT server)
+
+  set(CPACK_GENERATOR TGZ)
+  find_program(DPKG_SHLIBDEPS dpkg-shlibdeps)
+  if(DPKG_SHLIBDEPS)
+    list(APPEND CPACK_GENERATOR DEB)
+  endif()
+  set(CPACK_PACKAGE_CONTACT "The sparsed maintainers <maintainers@sparsed.invalid>")
+  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+  string(TOLOWER "sparsed-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}"
+    CPACK_PACKAGE_FILE_NAME)
+  set(CPACK_STRIP_FILES ON)
+  set(CPACK_VERBATIM_VARIABLES ON)
+  set(CPACK_THREADS 0)
+  get_property(CPACK_SPARSED_MEASUREMENT GLOBAL PROPERTY SPARSED_MEASURES)
+  set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/PackageOptions.cmake)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_SERVER_PACKAGE_NAME sparsed)
+  set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION net)
+  set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME sparsectl)
+  set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION net)
+  set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_NAME sparsed-bench)
+  set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_SECTION science)
+  set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libsparsed-dev)
+  set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+  # What sparsedConfig.cmake finds.
+  set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+    "libabsl-dev, libfmt-dev, libgrpc++-dev, libgrpc-dev, libprotobuf-dev, protobuf-compiler")
+  include(CPack)
+  cpack_add_component(server DESCRIPTION "The server that holds sparse matrices and multiplies them")
+  cpack_add_component(client DESCRIPTION "The command line client")
+  cpack_add_component(measurement DESCRIPTION "Tests of the GPU kernels, and their benchmark")
+  cpack_add_component(development DESCRIPTION "The C++ client library and its headers")
+endfunction()
