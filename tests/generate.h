@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -21,6 +22,11 @@ struct Pattern {
 
   int64_t nnz() const { return static_cast<int64_t>(column_indices.size()); }
   CsrView view() const { return {rows, cols, row_offsets, column_indices, {}}; }
+};
+
+struct NamedPattern {
+  std::string name;
+  Pattern pattern;
 };
 
 /// Sorts (row, column) pairs and merges duplicates.

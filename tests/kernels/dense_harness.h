@@ -33,11 +33,7 @@ std::string ExpectSpmm(const SpmmKernel& kernel, const Layout& layout, const Pat
 std::string ExpectSddmm(const SddmmKernel& kernel, const Layout& layout, const Pattern& pattern,
                         const std::vector<double>& values, const DenseCase& c);
 
-/// Patterns of odd sizes and shapes, each with a name.
-struct NamedPattern {
-  std::string name;
-  Pattern pattern;
-};
+/// Patterns of odd sizes and shapes.
 std::vector<NamedPattern> OddPatterns();
 
 }  // namespace sparsed::test
