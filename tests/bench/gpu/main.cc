@@ -3,6 +3,8 @@
 // checked on sampled rows against float64 sums; a wrong one ends the program with 1.
 //
 //   sparsed_bench spmm|sddmm [--matrix FILE...] [--generated NAME...] [--k 32,128,512] [--type f32]
+#include <omp.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "kernels/kernel_table.h"
+#include "kernels/recipe.h"
 #include "tests/bench/gpu/generated.h"
 #include "tests/gpu/gpu.h"
 #include "tests/matrix_market.h"
@@ -25,6 +28,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   std::vector<std::string> files;
   std::vector<std::string> generated;
+  std::vector<std::string> recipes;
   std::vector<int64_t> widths = {32, 128, 512};
   std::string type = "f32";
   int rounds = 15;
@@ -252,6 +256,23 @@ void Bench<T>::Sddmm(const Subject& subject, const Layout& host) {
 template <typename T>
 void RunOn(Gpu& gpu, const Options& options, const std::string& op, const Subject& subject) {
   Bench<T> bench(gpu, options);
+  BuildContext context;
+  context.threads = omp_get_max_threads();
+  context.memory = &HeapMemory();
+  for (const std::string& recipe : options.recipes) {
+    const auto parsed = ParseRecipe(recipe);
+    Must(parsed.status());
+    const auto built = BuildLayout(*parsed, subject.pattern.view(), context);
+    Must(built.status());
+    std::fprintf(stderr, "%s, %s: %s\n", subject.name.c_str(), recipe.c_str(),
+                 built->notes.c_str());
+    if (built->skipped) continue;
+    if (op == "sddmm") {
+      bench.Sddmm(subject, built->layout);
+    } else {
+      bench.Spmm(subject, op == "spmm^T", built->layout);
+    }
+  }
   if (op == "sddmm") {
     bench.Sddmm(subject, PlainLayout(subject.pattern));
   } else if (op == "spmm") {
@@ -269,6 +290,7 @@ int Main(int argc, char** argv) {
   app.add_option("operation", op)->required()->check(CLI::IsMember({"spmm", "spmm^T", "sddmm"}));
   app.add_option("--matrix", options.files, "Matrix Market files");
   app.add_option("--generated", options.generated, "names of generated matrices, or all");
+  app.add_option("--recipe", options.recipes, "layouts besides plain CSR");
   app.add_option("--k", options.widths)->delimiter(',');
   app.add_option("--type", options.type)->check(CLI::IsMember({"f32", "f64"}));
   app.add_option("--rounds", options.rounds);
