@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "kernels/formats/aspt.h"
 #include "kernels/formats/csr_build.h"
 #include "kernels/formats/permute.h"
 #include "kernels/recipe_steps.h"
@@ -175,8 +176,7 @@ absl::Status CheckSequence(const Recipe& recipe) {
   }
   const StepDefinition& last = *FindStep(recipe.steps.back());
   if (last.phase == Phase::kRefine &&
-      (recipe.steps.size() == 1 ||
-       FindStep(recipe.steps[recipe.steps.size() - 2])->phase != Phase::kFormat)) {
+      (recipe.steps.size() == 1 || recipe.steps[recipe.steps.size() - 2].name != kAspt)) {
     return absl::InvalidArgumentError(
         fmt::format("recipe: {} must follow a step that leaves a remainder: aspt", Title(last)));
   }
@@ -192,7 +192,9 @@ void ComposeSource(Layout& layout, const Layout& transposed, const BuildContext&
       const auto from = base.As<typename decltype(source)::value_type>();
       const int64_t slots = static_cast<int64_t>(source.size());
 #pragma omp parallel for num_threads(context.TeamFor(slots)) schedule(static)
-      for (int64_t slot = 0; slot < slots; ++slot) source[slot] = from[source[slot]];
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        if (source[slot] >= 0) source[slot] = from[source[slot]];  // else padding
+      }
     });
   }
   layout.transposed = true;

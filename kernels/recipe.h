@@ -8,9 +8,10 @@
 //   transpose                                      S^T
 //   lsh_cluster(siglen=,bsize=,max_cluster=)       reorders rows; CSR if no layout follows
 //   aspt(panel=,min_dense=)                        adaptive sparse tiling
+//   row_panels(rows=)                              panels of rows, dense over their columns
 //   lsh_cluster(remainder,siglen=,...)             reorders the rows of what tiling left
-// The flag "force" of lsh_cluster reorders even where a skip rule says no. Canonical text has every
-// parameter spelt out, so that equal recipes have equal text.
+// The flag "force" of lsh_cluster and row_panels goes ahead even where a skip rule says no.
+// Canonical text has every parameter spelt out, so that equal recipes have equal text.
 #pragma once
 
 #include <algorithm>

@@ -9,6 +9,7 @@
 #include "kernels/features/similarity.h"
 #include "kernels/formats/aspt.h"
 #include "kernels/formats/csr_build.h"
+#include "kernels/formats/row_panels.h"
 #include "kernels/reorder/lsh_cluster.h"
 
 namespace sparsed {
@@ -22,6 +23,9 @@ constexpr int64_t kRowsPerCandidate = 100;
 /// With a smaller share of nonzeros in dense tiles, tiling "has little or no advantage" (section
 /// 1).
 constexpr double kLeastDenseRatio = 0.01;
+/// Row panels that save fewer of the operand's rows do not pay for their padding, nor for the
+/// memory.
+constexpr double kLeastSharing = 1.3;
 
 absl::Status Plain(const RecipeStep&, Draft&) { return absl::OkStatus(); }
 
@@ -71,9 +75,10 @@ AsptOptions TilingOf(const RecipeStep& step) {
 
 /// Whether the rows are clustered well enough as they are: for tiles, by the dense ratio (the
 /// paper's rule for the first round); for CSR, which reuses through the cache as the remainder
-/// does, by the similarity of consecutive rows (the rule for the second).
+/// does, and for row panels by the similarity of consecutive rows (the rule for the second).
 absl::StatusOr<bool> RowsAreClustered(Draft& draft) {
-  if (const RecipeStep* format = FormatStep(draft.recipe); format != nullptr) {
+  if (const RecipeStep* format = FormatStep(draft.recipe);
+      format != nullptr && format->name == kAspt) {
     const AsptOptions tiling = TilingOf(*format);
     const auto ratio = DenseTileRatio(draft.csr, tiling.panel, tiling.min_dense, draft.context);
     if (!ratio.ok()) return ratio.status();
@@ -123,6 +128,25 @@ absl::Status Tile(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
+absl::Status CutIntoPanels(const RecipeStep& step, Draft& draft) {
+  const int64_t panel_rows = ValueOf(step, "rows", 8);
+  const auto slots = CountPanelSlots(draft.csr, panel_rows, draft.context);
+  if (!slots.ok()) return slots.status();
+  const double sharing = draft.csr.nnz() == 0
+                             ? 0.0
+                             : static_cast<double>(draft.csr.nnz()) / static_cast<double>(*slots);
+  draft.skipped = sharing < kLeastSharing && ValueOf(step, "force", 0) == 0;
+  draft.Note(fmt::format("{:.2f} nonzeros for each column of a panel of {} rows{}", sharing,
+                         panel_rows, draft.skipped ? ": panels skipped" : ""));
+  if (draft.skipped) return absl::OkStatus();
+  auto layout = BuildRowPanels(draft.csr, panel_rows, draft.context);
+  if (!layout.ok()) return layout.status();
+  draft.csr.row_order = {};
+  draft.row_order.reset();
+  draft.layout = *std::move(layout);
+  return absl::OkStatus();
+}
+
 absl::Status ClusterRemainderStep(const RecipeStep& step, Draft& draft) {
   const CsrView remainder = ViewAspt(*draft.layout).Remainder();
   const double similarity = AverageConsecutiveSimilarity(remainder, draft.context.threads);
@@ -158,6 +182,7 @@ std::span<const StepDefinition> StepDefinitions() {
        {{"siglen", 128, 1, 4096}, {"bsize", 2, 1, 16}, {"max_cluster", 256, 2, kMost}},
        ClusterRemainderStep},
       {"aspt", Phase::kFormat, "", {}, {{"panel", 64, 1, kMost}, {"min_dense", 2, 1, kMost}}, Tile},
+      {"row_panels", Phase::kFormat, "", {"force"}, {{"rows", 8, 1, 32}}, CutIntoPanels},
   };
   return *definitions;
 }

@@ -9,11 +9,13 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/kernel_table.h"
+#include "kernels/recipe.h"
 #include "kernels/reference/reference.h"
 #include "tests/generate.h"
 #include "tests/gpu/gpu.h"
@@ -240,6 +242,13 @@ void ExpectAll(Gpu& gpu, const Subject& subject, const GpuCase& c) {
   ExpectSddmm<double>(gpu, subject, c);
 }
 
+Layout LayoutOf(const char* recipe, const Pattern& pattern) {
+  BuildContext context;
+  context.threads = 2;
+  context.memory = &HeapMemory();
+  return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context).value().layout;
+}
+
 class GpuKernels : public testing::Test {
  protected:
   void SetUp() override {
@@ -249,7 +258,10 @@ class GpuKernels : public testing::Test {
     const std::vector<double> values = RandomValues(pattern.nnz(), 7);
     const Layout layouts[] = {PlainLayout(pattern),
                               PermutedLayout(pattern, RandomOrder(pattern.rows, 5)),
-                              PermutedLayout(pattern, {}, true)};
+                              PermutedLayout(pattern, {}, true),
+                              LayoutOf("row_panels(force)", pattern),
+                              LayoutOf("transpose > row_panels(force)", pattern),
+                              LayoutOf("lsh_cluster(force) > row_panels(force)", pattern)};
     for (const Layout& layout : layouts) {
       const Layout device = Gpu::Get()->Upload(layout);
       for (const GpuCase& c : cases) {
@@ -291,6 +303,61 @@ TEST_F(GpuKernels, ComputeLongRowsAndColumns) {
   }
   Check(FromCoordinates(3000, 100'000, std::move(entries)),
         {{.k = 8}, {.k = 32}, {.k = 100, .beta = 1}, {.k = 8, .transposed = true}});
+}
+
+/// What one row of B holds reaches only the rows that use it, whatever is stored for the others; a
+/// stored zero times infinity is NaN.
+TEST_F(GpuKernels, KeepInfinitiesWhereTheyBelong) {
+  Gpu& gpu = *Gpu::Get();
+  const Pattern pattern = Rmat(9, 8, 13);
+  std::vector<float> values(pattern.nnz(), 1), b(pattern.cols * 40, 1);
+  const std::set<int32_t> odd = {3, 100, 411};
+  for (const int32_t row : odd) {
+    for (int64_t j = 8; j < 32; ++j) b[row * 40 + j] = std::numeric_limits<float>::infinity();
+  }
+  std::vector<char> expected;  // 0: finite, 1: infinite, 2: NaN
+  for (int64_t row = 0; row < pattern.rows; ++row) {
+    char kind = 0;
+    for (int64_t p = pattern.row_offsets[row]; p < pattern.row_offsets[row + 1]; ++p) {
+      if (!odd.contains(pattern.column_indices[p])) continue;
+      if (row % 2 == 0) values[p] = 0;
+      kind = row % 2 == 0 ? 2 : 1;
+    }
+    expected.push_back(kind);
+  }
+  const Buffer b_device = gpu.Upload(b.data(), b.size() * sizeof(float));
+  const Problem problem = {.operation = Operation::kSpmm, .k = 40, .device = DeviceKind::kCuda};
+  for (const char* recipe : {"csr", "row_panels(force)"}) {
+    const Layout host = LayoutOf(recipe, pattern);
+    const Layout layout = gpu.Upload(host);
+    std::vector<float> slots(host.value_slots), c(pattern.rows * 40);
+    PlaceValues(host, ElementType::kF32, values.data(), slots.data(), 1);
+    const Buffer slots_device = gpu.Upload(slots.data(), slots.size() * sizeof(float));
+    for (const SpmmKernel& kernel : SpmmKernels()) {
+      if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != host.kind ||
+          !kernel.supports(problem, layout) || kernel.name.starts_with("cuda.cusparse")) {
+        continue;
+      }
+      SCOPED_TRACE(std::string(kernel.name));
+      Buffer result = gpu.Upload(c.data(), c.size() * sizeof(float));
+      Workspace workspace(gpu, kernel.workspace(problem, layout, 1));
+      ASSERT_TRUE(kernel
+                      .run({.workspace = workspace.span(), .stream = gpu.stream().handle()},
+                           problem,
+                           {layout,
+                            slots_device.data(),
+                            {b_device.data(), pattern.cols, 40, 40},
+                            {result.mutable_data(), pattern.rows, 40, 40}})
+                      .ok());
+      gpu.Download(c.data(), result.data(), c.size() * sizeof(float));
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < static_cast<int64_t>(c.size()); ++i) {
+        const int kind = std::isnan(c[i]) ? 2 : std::isinf(c[i]) ? 1 : 0;
+        wrong += kind != (i % 40 >= 8 && i % 40 < 32 ? expected[i / 40] : 0);
+      }
+      EXPECT_EQ(wrong, 0);
+    }
+  }
 }
 
 TEST_F(GpuKernels, ComputeRealMatrices) {

@@ -12,7 +12,15 @@ SpmmKernel CsrSpmm();
 SpmmKernel CsrSlab64Spmm();
 SpmmKernel CsrSlab32Spmm();
 SpmmKernel CsrSlab16Spmm();
+SpmmKernel CsrRowsSpmm();
+SpmmKernel CsrRows8Spmm();
+SpmmKernel CsrSplitRowsSpmm();
+SpmmKernel CsrSplitRows8Spmm();
+SpmmKernel CsrSplitRowsSlab64Spmm();
+SpmmKernel CsrSplitRowsSlab32Spmm();
+SpmmKernel CsrSplitRowsSlab16Spmm();
 SpmmKernel CsrTransposedSpmm();
+SpmmKernel RowPanelsSpmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SpmmKernel> CusparseSpmm();
 

@@ -1,0 +1,103 @@
+// A lane's part of a dense row: 16 bytes' worth of elements, read and written at once where rows
+// are aligned; elsewhere element by element, neighbouring lanes taking neighbouring elements.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/lanes.cuh"
+
+namespace sparsed::cuda {
+
+/// Rows cut into slabs of kColumns columns, kGroup lanes for each.
+template <typename T, bool kAligned, int kGroup>
+struct Slice {
+  using Element = T;
+  static constexpr int kWidth = kWidest<T>;
+  static constexpr int kColumns = kGroup * kWidth;
+  static constexpr int kStep = kAligned ? 1 : kGroup;  // columns from one element to the next
+
+  T at[kWidth] = {};
+
+  /// Column of a lane's first element in its slab.
+  __device__ static int64_t First(int slab, int lane) {
+    return static_cast<int64_t>(slab) * kColumns + (kAligned ? lane * kWidth : lane);
+  }
+  /// How many of a lane's elements, from column `first` on, a row of k columns has.
+  __device__ static int Count(int64_t k, int64_t first) {
+    if (first >= k) return 0;
+    if constexpr (kAligned) return kWidth;
+    return static_cast<int>(min((k - first + kStep - 1) / kStep, static_cast<int64_t>(kWidth)));
+  }
+
+  /// Through the read-only path; `row` points at the lane's first element. The others are 0.
+  __device__ static Slice Load(const T* row, int count) {
+    Slice slice;
+    if constexpr (kAligned && sizeof(T) == 4) {
+      const float4 loaded = __ldg(reinterpret_cast<const float4*>(row));
+      slice.at[0] = loaded.x, slice.at[1] = loaded.y;
+      slice.at[2] = loaded.z, slice.at[3] = loaded.w;
+    } else if constexpr (kAligned) {
+      const double2 loaded = __ldg(reinterpret_cast<const double2*>(row));
+      slice.at[0] = loaded.x, slice.at[1] = loaded.y;
+    } else {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        if (j < count) slice.at[j] = __ldg(row + j * kStep);
+      }
+    }
+    return slice;
+  }
+  /// Without staying in the caches for long: results are not read again soon.
+  __device__ void Store(T* row, int count) const {
+    if constexpr (kAligned && sizeof(T) == 4) {
+      __stcs(reinterpret_cast<float4*>(row), make_float4(at[0], at[1], at[2], at[3]));
+    } else if constexpr (kAligned) {
+      __stcs(reinterpret_cast<double2*>(row), make_double2(at[0], at[1]));
+    } else {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        if (j < count) __stcs(row + j * kStep, at[j]);
+      }
+    }
+  }
+  __device__ void Add(T scale, const Slice& other) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) at[j] += scale * other.at[j];
+  }
+  /// row = alpha * this + beta * row; with beta == 0 the row is not read.
+  __device__ void Emit(T* row, int count, T alpha, T beta) const {
+    Slice result;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) result.at[j] = alpha * at[j];
+    if (beta != T(0)) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        if (j < count) result.at[j] += beta * row[j * kStep];
+      }
+    }
+    result.Store(row, count);
+  }
+};
+
+/// Bytes from one row to the next, if 32 bits hold them: addresses are then one instruction.
+template <typename T>
+absl::StatusOr<uint32_t> RowStride(const ConstDense& dense) {
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max() / sizeof(T);
+  if (dense.leading_dimension > kMost) {
+    return absl::InvalidArgumentError("the operand's leading dimension, " +
+                                      std::to_string(dense.leading_dimension) +
+                                      ", is too large for this kernel");
+  }
+  return static_cast<uint32_t>(dense.leading_dimension * sizeof(T));
+}
+
+template <typename T>
+__device__ inline const T* RowAt(const T* base, int32_t row, uint32_t stride) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) +
+                                    static_cast<uint64_t>(static_cast<uint32_t>(row)) * stride);
+}
+
+}  // namespace sparsed::cuda
