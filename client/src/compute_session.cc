@@ -18,11 +18,8 @@ bool ComputeSession::Add(const std::shared_ptr<DenseCall>& call) {
   const std::lock_guard lock(mutex_);
   if (closed_ || !violation_.ok()) return false;
   call->Joined(shared_from_this(), next_id_++);
-  if (in_flight_.size() < max_in_flight_) {
-    SendLocked(call);
-  } else {
-    waiting_.push_back(call);
-  }
+  waiting_.push_back(call);
+  SendWaitingLocked();
   return true;
 }
 
@@ -74,21 +71,23 @@ Stream::Handler::Next ComputeSession::OnMessage(const grpc::ByteBuffer& bytes) {
 }
 
 void ComputeSession::OnReply(uint64_t id, const wire::Frame<v1::ComputeReply>& frame) {
-  const std::shared_ptr<DenseCall> call = Find(id);
-  if (!call) return;  // what was on its way when the request was cancelled
-  if (const auto* chunk = std::get_if<wire::ChunkView>(&frame)) {
-    const absl::Status status = call->OnChunk(*chunk);
-    if (!status.ok()) Abort(id, status);
+  const auto* reply = std::get_if<v1::ComputeReply>(&frame);
+  if (reply != nullptr && reply->has_end()) {
+    if (const std::shared_ptr<DenseCall> call = TakeEnded(id)) {
+      stream()->DropArrays(id);  // refused before it was all sent
+      call->OnEnd(reply->end());
+    }
     return;
   }
-  const auto& reply = std::get<v1::ComputeReply>(frame);
-  if (reply.has_begin()) {
-    const absl::Status status = call->OnBegin(reply.begin());
-    if (!status.ok()) Abort(id, status);
-  } else if (reply.has_end() && Take(id)) {
-    stream()->DropArrays(id);  // refused before it was all sent
-    call->OnEnd(reply.end());
+  const std::shared_ptr<DenseCall> call = Find(id);
+  if (!call) return;  // what was on its way when the request was cancelled
+  absl::Status status;
+  if (reply == nullptr) {
+    status = call->OnChunk(std::get<wire::ChunkView>(frame));
+  } else if (reply->has_begin()) {
+    status = call->OnBegin(reply->begin());
   }
+  if (!status.ok()) Abort(id, std::move(status));
 }
 
 void ComputeSession::EndForViolation(absl::Status status) {
@@ -118,6 +117,7 @@ void ComputeSession::OnClosed(const absl::Status& status) {
     for (auto& [id, call] : in_flight_) calls.push_back(std::move(call));
     for (auto& call : waiting_) calls.push_back(std::move(call));
     in_flight_.clear();
+    aborted_.clear();
     waiting_.clear();
     closed_changed_.notify_all();
   }
@@ -128,6 +128,13 @@ void ComputeSession::SendLocked(const std::shared_ptr<DenseCall>& call) {
   const uint64_t id = call->id();
   in_flight_.emplace(id, call);
   stream_->Send(call->EncodeStart(id), id, call->LendOperands());
+}
+
+void ComputeSession::SendWaitingLocked() {
+  while (!waiting_.empty() && in_flight_.size() + aborted_.size() < max_in_flight_) {
+    SendLocked(waiting_.front());
+    waiting_.pop_front();
+  }
 }
 
 bool ComputeSession::WasSent(uint64_t id) const {
@@ -141,22 +148,27 @@ std::shared_ptr<DenseCall> ComputeSession::Find(uint64_t id) const {
   return found == in_flight_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<DenseCall> ComputeSession::Take(uint64_t id) {
+std::shared_ptr<DenseCall> ComputeSession::TakeEnded(uint64_t id) {
   const std::lock_guard lock(mutex_);
-  const auto found = in_flight_.find(id);
-  if (found == in_flight_.end()) return nullptr;
-  std::shared_ptr<DenseCall> taken = std::move(found->second);
-  in_flight_.erase(found);
-  if (!waiting_.empty()) {
-    SendLocked(waiting_.front());
-    waiting_.pop_front();
+  std::shared_ptr<DenseCall> ended;
+  if (auto node = in_flight_.extract(id)) {
+    ended = std::move(node.mapped());
+  } else {
+    aborted_.erase(id);
   }
-  return taken;
+  SendWaitingLocked();
+  return ended;
 }
 
 void ComputeSession::Abort(uint64_t id, absl::Status status) {
-  const std::shared_ptr<DenseCall> call = Take(id);
-  if (!call) return;
+  std::shared_ptr<DenseCall> call;
+  {
+    const std::lock_guard lock(mutex_);
+    auto node = in_flight_.extract(id);
+    if (!node) return;
+    call = std::move(node.mapped());
+    aborted_.insert(id);
+  }
   if (const std::shared_ptr<Stream> stream = this->stream()) {
     stream->DropArrays(id);
     v1::SpmmRequest cancel;  // the same field in every kind of request

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "absl/status/status.h"
 #include "client/src/stream.h"
@@ -49,15 +50,16 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   void EndForViolation(absl::Status status);
   /// With the lock, so that a request that was ended lends no memory any more.
   void SendLocked(const std::shared_ptr<DenseCall>& call);
+  void SendWaitingLocked();
   bool WasSent(uint64_t id) const;
   /// Null if it is not in flight.
   std::shared_ptr<DenseCall> Find(uint64_t id) const;
   /// Null once it has ended.
   std::shared_ptr<Stream> stream() const;
-  /// Forgets a request and sends one that waits. Null if it is not in flight: whoever gets it ends
-  /// it.
-  std::shared_ptr<DenseCall> Take(uint64_t id);
-  /// Ends a request that the server should not go on with.
+  /// Forgets a request that the server ended, and sends one that waits. Null if it was aborted.
+  std::shared_ptr<DenseCall> TakeEnded(uint64_t id);
+  /// Ends a request that the server should not go on with; nothing if it is not in flight. Until
+  /// the server has ended it, too, it takes up one of the places that the server grants.
   void Abort(uint64_t id, absl::Status status);
 
   const size_t max_in_flight_;
@@ -70,6 +72,7 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   absl::Status violation_;  // of the protocol, by the server
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_;
+  std::unordered_set<uint64_t> aborted_;  // whose end the server has yet to send
   std::deque<std::shared_ptr<DenseCall>> waiting_;
 };
 

@@ -326,6 +326,34 @@ TEST(Client, ManyCallsShareAStream) {
   }
 }
 
+TEST(Client, CancelledCallsTakeNoRoomFromOthers) {
+  ServerProcess server({"--max-requests-per-stream=2"});
+  const auto client = Connect(server, {.max_chunk_bytes = 4096});
+  const CsrMatrix s = RandomMatrix(50, 400, 31);
+  const Matrix matrix = Upload(client, "m", s);
+  constexpr int64_t kColumns = 1024;
+  const std::vector<float> b = RandomDense(400 * kColumns, 32);
+  const std::vector<float> expected = Multiply(s, false, b, kColumns);
+  std::vector<std::vector<float>> cs(12, std::vector<float>(50 * kColumns, kPoison));
+  std::vector<Call<ComputeResult>> calls;
+  const auto spmm = [&](size_t i, const CallOptions& options = {}) {
+    calls.push_back(matrix.SpmmAsync(DenseView(b.data(), 400, kColumns),
+                                     MutableDenseView(cs[i].data(), 50, kColumns), {}, options));
+  };
+  // Their operands are still on the way when they end, with others waiting for their places.
+  spmm(0);
+  spmm(1, {.timeout = std::chrono::milliseconds(2)});
+  for (size_t i = 2; i < cs.size(); ++i) spmm(i);
+  calls[0].Cancel();
+  EXPECT_EQ(calls[0].Wait().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(calls[1].Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
+  for (size_t i = 2; i < cs.size(); ++i) {
+    const auto result = calls[i].Wait();
+    ASSERT_TRUE(result.ok()) << i << ": " << result.status();
+    EXPECT_EQ(cs[i], expected);
+  }
+}
+
 TEST(Client, ThreadsShareAClient) {
   ServerProcess server;
   const auto client = Connect(server);
