@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -75,6 +76,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   const std::string tenant_;
   std::shared_ptr<ResultSink> sink_;
   std::shared_ptr<Token> token_;
+  std::optional<DeadlineTimer::Ticket> deadline_;
   std::atomic<int64_t> unreleased_{0};
   std::mutex mutex_;  ///< guards state_
   State state_ = State::kReceiving;
@@ -94,6 +96,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   void RunBlocking(std::function<void()> work);
   void AddBusy(uint64_t nanoseconds) { busy_ns_ += nanoseconds; }
 
+  size_t deadlines() const { return timer_.watched(); }
   const ExecutorOptions& options() const { return options_; }
   int64_t in_flight() const;
   int64_t queue_depth() const;

@@ -28,12 +28,27 @@ DeadlineTimer::~DeadlineTimer() {
   thread_.join();
 }
 
-void DeadlineTimer::Watch(std::weak_ptr<Token> token, Clock::time_point deadline) {
+DeadlineTimer::Ticket DeadlineTimer::Watch(std::weak_ptr<Token> token, Clock::time_point deadline) {
+  bool earliest = false;
+  Ticket ticket;
   {
     std::lock_guard lock(mutex_);
-    entries_.push({deadline, std::move(token)});
+    ticket = {deadline, next_number_++};
+    const auto entry = entries_.emplace(ticket, std::move(token)).first;
+    earliest = entry == entries_.begin();
   }
-  changed_.notify_all();
+  if (earliest) changed_.notify_all();
+  return ticket;
+}
+
+void DeadlineTimer::Forget(const Ticket& ticket) {
+  std::lock_guard lock(mutex_);
+  entries_.erase(ticket);
+}
+
+size_t DeadlineTimer::watched() const {
+  std::lock_guard lock(mutex_);
+  return entries_.size();
 }
 
 void DeadlineTimer::Run() {
@@ -43,13 +58,12 @@ void DeadlineTimer::Run() {
       changed_.wait(lock);
       continue;
     }
-    const Clock::time_point next = entries_.top().deadline;
+    const Clock::time_point next = entries_.begin()->first.first;
     if (Clock::now() < next) {
       changed_.wait_until(lock, next);
       continue;
     }
-    const std::weak_ptr<Token> token = entries_.top().token;
-    entries_.pop();
+    const std::weak_ptr<Token> token = std::move(entries_.extract(entries_.begin()).mapped());
     lock.unlock();
     if (const std::shared_ptr<Token> alive = token.lock()) {
       alive->Stop(absl::DeadlineExceededError("the request's time was up before it ended"));

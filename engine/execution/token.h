@@ -5,12 +5,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <queue>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 
@@ -44,20 +46,22 @@ class DeadlineTimer {
 
   DeadlineTimer();
   ~DeadlineTimer();
+  /// A deadline that is watched; the number tells equal deadlines apart.
+  using Ticket = std::pair<Clock::time_point, uint64_t>;
   /// Stops `token` at `deadline`, unless nobody holds it any more by then.
-  void Watch(std::weak_ptr<Token> token, Clock::time_point deadline);
+  Ticket Watch(std::weak_ptr<Token> token, Clock::time_point deadline);
+  /// Nothing is left to stop. Harmless if it came too late.
+  void Forget(const Ticket& ticket);
+  /// Deadlines that have neither come nor been forgotten.
+  size_t watched() const;
 
  private:
-  struct Entry {
-    Clock::time_point deadline;
-    std::weak_ptr<Token> token;
-    bool operator>(const Entry& other) const { return deadline > other.deadline; }
-  };
   void Run();
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> entries_;
+  std::map<Ticket, std::weak_ptr<Token>> entries_;
+  uint64_t next_number_ = 0;
   bool closing_ = false;
   std::thread thread_;
 };

@@ -187,6 +187,26 @@ TEST_F(SchedulerTest, ARunningJobSeesTheTokenAndTheReasonStays) {
   EXPECT_EQ(recorder->Wait().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST_F(SchedulerTest, DeadlinesAreForgottenWithTheirJobs) {
+  Open({.lanes = 1});
+  constexpr uint64_t kHour = 3600ull * 1'000'000'000;
+  for (int i = 0; i < 100; ++i) {
+    auto recorder = std::make_shared<Recorder>();
+    Make(recorder, End, kHour + i % 3)->Submit();
+    EXPECT_TRUE(recorder->Wait().ok());
+  }
+  EXPECT_EQ(scheduler_->deadlines(), 0u);
+  // One that comes behind later ones still comes in time.
+  auto late = std::make_shared<Recorder>(), soon = std::make_shared<Recorder>();
+  auto a = Make(late, End, kHour);
+  auto b = Make(soon, End, /*timeout_ns=*/20'000'000);
+  EXPECT_EQ(soon->Wait().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(scheduler_->deadlines(), 1u);
+  a->Cancel();
+  EXPECT_EQ(late->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(scheduler_->deadlines(), 0u);
+}
+
 TEST_F(SchedulerTest, APausedJobGoesOnWhenItsBytesAreReleased) {
   Open({.lanes = 1, .block_credit_bytes = 100});
   auto recorder = std::make_shared<Recorder>();
