@@ -16,6 +16,8 @@ int64_t NowUnixNs() {
 }
 
 absl::Status NoMatrix(std::string_view name) {
+  // The sentence goes back to whoever sent the name.
+  if (name.size() > kMaxNameBytes) return ValidateName("matrix", name);
   return absl::NotFoundError(fmt::format("there is no matrix named '{}'", name));
 }
 
@@ -33,9 +35,9 @@ absl::StatusOr<bool> SamePattern(Pattern& pattern, const CsrView& csr) {
 }  // namespace
 
 absl::Status ValidateName(std::string_view what, std::string_view name) {
-  if (name.empty() || name.size() > 255) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
-        fmt::format("{} name has {} bytes, expected 1 to 255", what, name.size()));
+        fmt::format("{} name has {} bytes, expected 1 to {}", what, name.size(), kMaxNameBytes));
   }
   constexpr std::string_view kPunctuation = "._:/@+-";
   for (size_t i = 0; i < name.size(); ++i) {

@@ -22,7 +22,9 @@
 
 namespace sparsed::engine {
 
-/// INVALID_ARGUMENT unless 1 to 255 bytes of [A-Za-z0-9._:/@+-].
+/// Of matrices and held dense matrices.
+inline constexpr size_t kMaxNameBytes = 255;
+/// INVALID_ARGUMENT unless 1 to kMaxNameBytes bytes of [A-Za-z0-9._:/@+-].
 absl::Status ValidateName(std::string_view what, std::string_view name);
 
 /// Largest number of rows or columns: indices are 32-bit and one value is kept for "none".

@@ -6,6 +6,16 @@ namespace sparsed::server {
 namespace {
 
 constexpr size_t kRecent = 50;
+/// Of what clients chose, records keep no more, in bytes. No name that is accepted is longer.
+constexpr size_t kMaxSubject = 255;
+constexpr size_t kMaxMessage = 1024;
+
+/// At most `bytes`, and no part of a UTF-8 character at the end.
+void Cut(std::string& text, size_t bytes) {
+  if (text.size() <= bytes) return;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  text.resize(bytes);
+}
 
 /// The server's own failures are worth a look; what a caller did wrong is the caller's to see.
 LogLevel LevelOf(absl::StatusCode code) {
@@ -55,6 +65,7 @@ StageRecord Telemetry::Begin(Op op, std::string tenant, std::string subject) {
   StageRecord record;
   record.op = op;
   record.tenant = std::move(tenant);
+  Cut(subject, kMaxSubject);
   record.subject = std::move(subject);
   ++in_flight_;
   metrics_.Begin(op);
@@ -62,6 +73,12 @@ StageRecord Telemetry::Begin(Op op, std::string tenant, std::string subject) {
 }
 
 void Telemetry::End(StageRecord record) {
+  Cut(record.subject, kMaxSubject);
+  if (record.status.message().size() > kMaxMessage) {
+    std::string message(record.status.message());
+    Cut(message, kMaxMessage);
+    record.status = absl::Status(record.status.code(), message);
+  }
   if (record.total_ns == 0) record.total_ns = NanosecondsSince(record.begun);
   --in_flight_;
   metrics_.End(record);

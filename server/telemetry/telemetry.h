@@ -24,7 +24,8 @@ class Telemetry {
  public:
   Metrics& metrics() { return metrics_; }
 
-  /// The record of a request that begins now.
+  /// The record of a request that begins now. Of a subject or a status message that is too long
+  /// for a name or a sentence, records keep the beginning.
   StageRecord Begin(Op op, std::string tenant, std::string subject);
   /// The request ended as `record.status` says, now or after `record.total_ns`; once for each
   /// Begin.

@@ -139,6 +139,34 @@ TEST(HttpPort, StatusPageEscapesWhatClientsChose) {
   EXPECT_EQ(page.find("<script>"), std::string::npos);
 }
 
+TEST(HttpPort, StatusPageKeepsTheBeginningOfLongNames) {
+  TestServer server(WithPages);
+  const std::string name = "begin" + std::string(100000, 'x');
+  const Answer answer = Spmm(server.compute(), name, 1, 1, {1.f});
+  EXPECT_EQ(answer.code(), grpc::INVALID_ARGUMENT);
+  EXPECT_LT(answer.message().size(), 1000u);
+  // A name of three-byte characters, so that the limit is in the middle of one.
+  std::string snowmen = "snow";
+  for (int i = 0; i < 30000; ++i) snowmen += "\u2603";
+  grpc::ClientContext context;
+  v1::GetMatrixRequest get;
+  get.set_name(snowmen);
+  v1::MatrixInfo info;
+  const grpc::Status status = server.catalog().Get(&context, get, &info);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << status.error_message();
+  grpc::ClientContext upload;
+  auto stream = server.catalog().Upload(&upload);
+  v1::UploadRequest header;
+  header.mutable_header()->set_name(name);
+  stream->Write(header);
+  EXPECT_EQ(stream->Finish().error_code(), grpc::INVALID_ARGUMENT);
+
+  const std::string page = server.Page("/");
+  EXPECT_LT(page.size(), 20000u);
+  EXPECT_NE(page.find(name.substr(0, 255)), std::string::npos);
+  EXPECT_NE(page.find(snowmen.substr(0, 4 + 83 * 3) + "<"), std::string::npos) << page;
+}
+
 TEST(HttpPort, ProbesAndUnknownPages) {
   TestServer server(WithPages);
   EXPECT_EQ(server.Page("/healthz"), "alive\n");
