@@ -28,11 +28,19 @@ absl::StatusOr<std::byte*> ArrayAssembler::Claim(uint64_t offset, uint64_t size)
   }
 
   uint64_t begin = offset, end = offset + size;
-  if (previous != ranges_.end() && previous->second == begin) {
+  const bool extends_previous = previous != ranges_.end() && previous->second == begin;
+  const bool extends_next = next != ranges_.end() && next->first == end;
+  if (!extends_previous && !extends_next && ranges_.size() >= kMaxRanges) {
+    return absl::InvalidArgumentError(
+        fmt::format("array '{}' arrived in more than {} separate pieces; send larger ones, or send "
+                    "them in order",
+                    array_.name, kMaxRanges));
+  }
+  if (extends_previous) {
     begin = previous->first;
     ranges_.erase(previous);
   }
-  if (next != ranges_.end() && next->first == end) {
+  if (extends_next) {
     end = next->second;
     ranges_.erase(next);
   }

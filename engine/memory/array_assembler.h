@@ -15,12 +15,15 @@ namespace sparsed::engine {
 /// at the end. Not thread-safe: one stream feeds it.
 class ArrayAssembler {
  public:
+  /// Separate ranges that are remembered; each costs memory that no budget counts.
+  static constexpr size_t kMaxRanges = 65536;
+
   ArrayAssembler() = default;
   /// `array` is allocated and uninitialised; its name appears in errors.
   explicit ArrayAssembler(Array array) : array_(std::move(array)) {}
 
-  /// Where `size` bytes at `offset` may be written; INVALID_ARGUMENT on overlap or overrun. The
-  /// range counts as received.
+  /// Where `size` bytes at `offset` may be written; INVALID_ARGUMENT on overlap or overrun, or if
+  /// that makes more than kMaxRanges of what arrived. The range counts as received.
   absl::StatusOr<std::byte*> Claim(uint64_t offset, uint64_t size);
   bool complete() const { return received_ == array_.bytes(); }
   uint64_t received() const { return received_; }
