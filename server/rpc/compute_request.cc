@@ -1,5 +1,7 @@
 #include "server/rpc/compute_request.h"
 
+#include <algorithm>
+
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/compute_stream.h"
 #include "server/rpc/convert.h"
@@ -71,8 +73,22 @@ void ComputeRequest::QueueEnd(engine::CallEnd end) {
   record_[Phase::kKernel] = end.timings.kernel_ns;
   record_[Phase::kFromDevice] = end.timings.from_device_ns;
   record_.status = end.status;
-  if (!end.status.ok()) record_.held_bytes_in = record_.held_bytes_out = 0;
+  if (!end.status.ok()) {
+    record_.held_bytes_in = record_.held_bytes_out = 0;
+    queue_.clear();
+  }
   queue_.emplace_back(std::move(end));
+}
+
+void ComputeRequest::CancelSending() {
+  const bool sending = std::ranges::any_of(
+      queue_, [](const Queued& queued) { return std::holds_alternative<ArrayChunks>(queued); });
+  if (!ended || !sending) return;
+  Queued end = std::move(queue_.back());
+  queue_.clear();
+  record_.status = absl::CancelledError("the request was cancelled while its result was sent");
+  std::get<engine::CallEnd>(end).status = record_.status;
+  queue_.push_back(std::move(end));
 }
 
 ComputeWrite ComputeRequest::TakeNext() {

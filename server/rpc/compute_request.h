@@ -58,8 +58,11 @@ class ComputeRequest final : public engine::ResultSink {
   void QueueBegin(engine::CallBegin begin);
   void QueueArray(uint32_t index, Array array);
   void QueueBlock(engine::ResultBlock block);
-  /// Sets `ended`; from then on the record says how it went.
+  /// Sets `ended`; from then on the record says how it went. Of a call that failed, what is queued
+  /// is not wanted any more.
   void QueueEnd(engine::CallEnd end);
+  /// Cancels the sending of a result that is there already; nothing if none of it is queued.
+  void CancelSending();
   void DropQueue() { queue_.clear(); }
   bool has_queued() const { return !queue_.empty(); }
   /// The next message; has_queued().

@@ -238,7 +238,9 @@ void ComputeStream::Cancel(const ComputeCancel& cancel) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = requests_.find(cancel.request_id);
-    if (found != requests_.end()) call = found->second->call();
+    if (found == requests_.end()) return;
+    found->second->CancelSending();
+    call = found->second->call();
   }
   if (call != nullptr) call->Cancel();
 }

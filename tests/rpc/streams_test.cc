@@ -77,6 +77,34 @@ TEST(Streams, ASlowReaderStallsItsOwnStreamAlone) {
   })) << server.engine().budget().used() - before;
 }
 
+TEST(Streams, ACancelledResultIsNotSentToItsEnd) {
+  TestServer server;
+  constexpr int64_t kRows = 16384, kCols = 4, kWidth = 1024;  // 64 MiB, more than is on the way
+  MustUpload(server, "tall", Uniform(kRows, kCols, 2, 1));
+  grpc::ClientContext context;
+  auto stream = server.compute().Spmm(&context);
+  stream->Write(SpmmStartOf(1, "tall", kCols, kWidth));
+  WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(kCols * kWidth, 2)));
+  std::map<uint64_t, Answer> answers;
+  v1::ComputeReply reply;
+  do {
+    ASSERT_TRUE(stream->Read(&reply));
+    answers[1].Add(reply);
+  } while (!reply.has_chunk());
+  ASSERT_TRUE(Eventually([&] { return server.engine().executor().in_flight() == 0; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its end is queued
+  v1::SpmmRequest cancel;
+  cancel.mutable_cancel()->set_request_id(1);
+  stream->Write(cancel);
+  stream->WritesDone();
+  // The cancel has to come through while nothing is read.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), grpc::CANCELLED) << answers[1].message();
+  EXPECT_LT(static_cast<int64_t>(answers[1].arrays.at(0).size()), kRows * kWidth * 4);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST(Streams, SmallRequestsPassALongOneOnTheSameStream) {
   TestServer server;
   MustUpload(server, "long", Rmat(14, 16, 7));
