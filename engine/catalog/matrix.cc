@@ -27,7 +27,9 @@ absl::StatusOr<Array> Matrix::ValuesIn(const Layout& layout, MemorySource& memor
   {
     std::lock_guard lock(mutex_);
     const auto found = placed_.find(layout.recipe);
-    if (found != placed_.end() && found->second.layout == &layout) return found->second.values;
+    if (found != placed_.end() && found->second.layout.lock().get() == &layout) {
+      return found->second.values;
+    }
   }
   absl::StatusOr<Array> csr_values = Values();
   if (!csr_values.ok()) return csr_values.status();
@@ -37,8 +39,9 @@ absl::StatusOr<Array> Matrix::ValuesIn(const Layout& layout, MemorySource& memor
 
   std::lock_guard lock(mutex_);
   // A request may still use a layout that was dropped; keeping its values would be for nobody.
-  if (pattern_->FindLayout(layout.recipe).get() == &layout) {
-    placed_.insert_or_assign(layout.recipe, Placed{&layout, *slots});
+  std::shared_ptr<const Layout> known = pattern_->FindLayout(layout.recipe);
+  if (known.get() == &layout) {
+    placed_.insert_or_assign(layout.recipe, Placed{std::move(known), *slots});
   }
   return slots;
 }

@@ -59,7 +59,8 @@ class Matrix {
   const std::shared_ptr<LazyArray> caller_order_;
   mutable std::mutex mutex_;
   struct Placed {
-    const Layout* layout;  ///< a rebuilt layout of the same recipe may order values differently
+    /// A rebuilt layout of the same recipe may order values differently, and be where this was.
+    std::weak_ptr<const Layout> layout;
     Array values;
   };
   mutable std::map<std::string, Placed> placed_;  ///< by recipe

@@ -109,6 +109,27 @@ TEST(UpdateValues, ARebuiltLayoutGetsItsOwnOrder) {
   EXPECT_EQ(Elements<float>((*matrix)->ValuesIn(*first, memory, 1)), expected);
 }
 
+TEST(UpdateValues, ARebuiltLayoutMayBeWhereTheFirstWas) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  auto matrix = SendMatrix(rooms.catalog, "m", s, 1);
+  ASSERT_TRUE(matrix.ok());
+  MemorySource& memory = rooms.budget.Source(MemoryUse::kLayouts);
+  Pattern& pattern = *(*matrix)->pattern();
+  alignas(Layout) std::byte room[sizeof(Layout)];
+  for (const uint64_t seed : {8, 9}) {
+    const std::shared_ptr<Layout> layout(
+        new (room) Layout(test::PermutedLayout(s, test::RandomOrder(s.rows, seed))),
+        [](Layout* gone) { std::destroy_at(gone); });
+    layout->recipe = "reversed";
+    pattern.AddLayout(layout, 0);
+    Floats expected(s.nnz());
+    PlaceValues(*layout, ElementType::kF32, FloatsOf(s, 1).data(), expected.data(), 1);
+    EXPECT_EQ(Elements<float>((*matrix)->ValuesIn(*layout, memory, 1)), expected);
+    pattern.DropLayout("reversed");
+  }
+}
+
 TEST(UpdateValues, DroppedLayoutsKeepNoValues) {
   Rooms rooms;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
