@@ -53,6 +53,11 @@ absl::Status ValidateName(std::string_view what, std::string_view name) {
   return absl::OkStatus();
 }
 
+absl::Status CheckStop(Store::Stop stop) {
+  if (stop == nullptr || !stop->load(std::memory_order_relaxed)) return absl::OkStatus();
+  return absl::CancelledError("cancelled before it was published");
+}
+
 Catalog::Catalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
 
 absl::Status Catalog::Restore(const StoreContents& contents) {
@@ -148,7 +153,7 @@ absl::StatusOr<MatrixLease> Catalog::Insert(const UploadHeader& header, Array ro
       header.rows,       header.cols, std::move(row_offsets), std::move(column_indices),
       std::move(values), std::nullopt};
   // Only a pattern that has layouts already needs threads, to place the values in them.
-  return AddArrays(header, std::move(arrays), /*threads=*/1);
+  return AddArrays(header, std::move(arrays), /*threads=*/1, /*stop=*/nullptr);
 }
 
 std::shared_ptr<Pattern> Catalog::KnownPattern(std::string_view tenant,
@@ -193,7 +198,7 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
 }
 
 absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrArrays arrays,
-                                               int threads) {
+                                               int threads, Store::Stop stop) {
   absl::StatusOr<std::shared_ptr<Pattern>> pattern = Intern(arrays);
   if (!pattern.ok()) return pattern.status();
   // From here on there is one copy: the pattern's.
@@ -201,7 +206,7 @@ absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrAr
   arrays.column_indices = Array();
   const std::string hash = (*pattern)->hash();
   absl::StatusOr<MatrixLease> matrix = Add(header, *std::move(pattern), std::move(arrays.values),
-                                           std::move(arrays.caller_order), threads);
+                                           std::move(arrays.caller_order), threads, stop);
   if (!matrix.ok()) {
     std::lock_guard lock(mutex_);
     const auto known = patterns_.find(hash);
@@ -212,7 +217,8 @@ absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrAr
 
 absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
                                          std::shared_ptr<Pattern> pattern, Array values,
-                                         std::optional<Array> caller_order, int threads) {
+                                         std::optional<Array> caller_order, int threads,
+                                         Store::Stop stop) {
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr();
   if (!csr.ok()) return csr.status();
   MatrixLease matrix;
@@ -242,8 +248,8 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
         header.tenant, header.name, std::move(pattern), values.type, record.version,
         record.created_unix_ns, store_.durable(), std::make_shared<LazyArray>(values),
         caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr);
-    if (absl::Status s = PlaceInLayouts(*matrix, threads); !s.ok()) return s;
-    if (absl::Status s = store_.PutMatrix(record).status(); !s.ok()) return s;
+    if (absl::Status s = PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
+    if (absl::Status s = store_.PutMatrix(record, stop).status(); !s.ok()) return s;
     gone = Publish(matrix);
   }
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
@@ -251,13 +257,14 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
   return matrix;
 }
 
-absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads) {
+absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {
   for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
+    if (absl::Status s = CheckStop(stop); !s.ok()) return s;
     MemorySource& memory = budget_.Source(MemoryUse::kLayouts);
     absl::Status placed = matrix.ValuesIn(*entry.layout, memory, threads).status();
     if (!placed.ok()) return placed;
   }
-  return absl::OkStatus();
+  return CheckStop(stop);
 }
 
 std::shared_ptr<Pattern> Catalog::Publish(const MatrixLease& matrix) {

@@ -27,6 +27,9 @@ inline constexpr size_t kMaxNameBytes = 255;
 /// INVALID_ARGUMENT unless 1 to kMaxNameBytes bytes of [A-Za-z0-9._:/@+-].
 absl::Status ValidateName(std::string_view what, std::string_view name);
 
+/// CANCELLED if `stop` became true.
+absl::Status CheckStop(Store::Stop stop);
+
 /// Largest number of rows or columns: indices are 32-bit and one value is kept for "none".
 inline constexpr int64_t kMaxDimension = 2147483646;
 
@@ -59,8 +62,8 @@ class Upload {
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
   /// Validates, hashes, stores, publishes; once. Blocks on disk and on CPU time: not for a
   /// reactor's thread. ALREADY_EXISTS if another upload of the name was faster; NOT_FOUND if the
-  /// pattern was to be known and is not (any more).
-  absl::StatusOr<MatrixLease> Finish(int threads);
+  /// pattern was to be known and is not (any more); CANCELLED if `stop` became true in time.
+  absl::StatusOr<MatrixLease> Finish(int threads, Store::Stop stop = nullptr);
 
  private:
   friend class Catalog;
@@ -88,8 +91,9 @@ class ValuesUpdate {
   /// Array 0: nnz values in the caller's order (the canonical one, if duplicates were summed).
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
   /// Refreshes every layout, then publishes the new version; once. Blocks: not for a reactor's
-  /// thread. ABORTED if the matrix has another version than `if_version` or was replaced meanwhile.
-  absl::StatusOr<MatrixLease> Finish(int threads);
+  /// thread. ABORTED if the matrix has another version than `if_version` or was replaced meanwhile;
+  /// CANCELLED if `stop` became true in time.
+  absl::StatusOr<MatrixLease> Finish(int threads, Store::Stop stop = nullptr);
 
  private:
   friend class Catalog;
@@ -143,12 +147,14 @@ class Catalog {
   /// The pattern that canonical arrays are: one that exists, or a new one, which shares them.
   absl::StatusOr<std::shared_ptr<Pattern>> Intern(const CsrArrays& arrays);
   /// Interns, stores and publishes a new matrix.
-  absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays, int threads);
+  absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays, int threads,
+                                        Store::Stop stop);
   /// Stores and publishes a new matrix, with its pattern if the store does not have that.
   absl::StatusOr<MatrixLease> Add(const UploadHeader& header, std::shared_ptr<Pattern> pattern,
-                                  Array values, std::optional<Array> caller_order, int threads);
+                                  Array values, std::optional<Array> caller_order, int threads,
+                                  Store::Stop stop);
   /// Places the values of a version that is to be published in every layout of its pattern.
-  absl::Status PlaceInLayouts(const Matrix& matrix, int threads);
+  absl::Status PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop);
   /// Puts `matrix` in the place of what has its name. Returns a pattern that is no longer used.
   std::shared_ptr<Pattern> Publish(const MatrixLease& matrix);
   /// Returns the pattern if no matrix has it any more; new uploads then do not find it either.

@@ -72,7 +72,7 @@ absl::StatusOr<std::byte*> DensePut::Claim(uint32_t array, uint64_t offset, uint
   return elements_.Claim(offset, size);
 }
 
-absl::StatusOr<HeldDenseLease> DensePut::Finish() {
+absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   Array elements;
   if (header_.zeros) {
     elements = elements_.array();
@@ -89,14 +89,15 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish() {
   held->shape = header_.shape;
   held->durable = header_.durable && catalog_.store_.durable();
   held->elements = std::make_shared<LazyArray>(elements);
-  if (absl::Status s = catalog_.Replace(held, elements, header_.durable); !s.ok()) return s;
+  if (absl::Status s = catalog_.Replace(held, elements, header_.durable, stop); !s.ok()) return s;
   return held;
 }
 
 absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const Array& elements,
-                                   bool durable) {
+                                   bool durable, Store::Stop stop) {
   const NameKey key(held->tenant, held->name);
   NameLocks::Guard change(changes_, key);
+  if (absl::Status s = CheckStop(stop); !s.ok()) return s;
   bool stored = false;
   {
     std::lock_guard lock(mutex_);
@@ -113,7 +114,7 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
     record.leading_dimension = held->shape.leading_dimension;
     record.version = held->version;
     record.array = elements;
-    if (absl::Status s = store_.PutBuffer(record).status(); !s.ok()) return s;
+    if (absl::Status s = store_.PutBuffer(record, stop).status(); !s.ok()) return s;
   } else if (stored) {
     // A restart must not bring back what was replaced.
     if (absl::Status s = store_.DeleteBuffer(held->tenant, held->name); !s.ok()) return s;

@@ -57,8 +57,9 @@ class DenseCatalog;
 class DensePut {
  public:
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
-  /// Blocks on the disk if it is durable, or what it replaces was.
-  absl::StatusOr<HeldDenseLease> Finish();
+  /// Blocks on the disk if it is durable, or what it replaces was. CANCELLED if `stop` became true
+  /// in time.
+  absl::StatusOr<HeldDenseLease> Finish(Store::Stop stop = nullptr);
 
  private:
   friend class DenseCatalog;
@@ -112,7 +113,8 @@ class DenseCatalog {
   friend class DensePut;
   friend class DenseWrite;
   /// Stores `held` if it is to be durable, sets its version and publishes it.
-  absl::Status Replace(const std::shared_ptr<HeldDense>& held, const Array& elements, bool durable);
+  absl::Status Replace(const std::shared_ptr<HeldDense>& held, const Array& elements, bool durable,
+                       Store::Stop stop);
 
   Store& store_;
   Budget& budget_;

@@ -123,7 +123,7 @@ absl::StatusOr<Array> Upload::TakeValues(int threads) {
   return values;
 }
 
-absl::StatusOr<MatrixLease> Upload::Finish(int threads) {
+absl::StatusOr<MatrixLease> Upload::Finish(int threads, Store::Stop stop) {
   threads = TeamFor(header_.nnz, threads);
   if (known_ == nullptr && !header_.pattern_hash.empty() && arrays_[kRowOffsets].received() == 0) {
     return absl::NotFoundError(fmt::format(
@@ -132,7 +132,7 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads) {
   absl::StatusOr<Array> values = TakeValues(threads);
   if (!values.ok()) return values.status();
   if (known_ != nullptr) {
-    return catalog_.Add(header_, known_, *std::move(values), std::nullopt, threads);
+    return catalog_.Add(header_, known_, *std::move(values), std::nullopt, threads, stop);
   }
   absl::StatusOr<Array> row_offsets = arrays_[kRowOffsets].Finish();
   if (!row_offsets.ok()) return row_offsets.status();
@@ -146,7 +146,8 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads) {
   absl::Status canonical = MakeCanonical(arrays, {header_.sort, header_.sum_duplicates},
                                          catalog_.budget_.Source(MemoryUse::kMatrices), threads);
   if (!canonical.ok()) return canonical;
-  return catalog_.AddArrays(header_, std::move(arrays), threads);
+  if (absl::Status s = CheckStop(stop); !s.ok()) return s;
+  return catalog_.AddArrays(header_, std::move(arrays), threads, stop);
 }
 
 absl::StatusOr<std::unique_ptr<ValuesUpdate>> Catalog::BeginUpdate(UpdateHeader header) {
@@ -181,7 +182,7 @@ absl::StatusOr<std::byte*> ValuesUpdate::Claim(uint32_t array, uint64_t offset, 
   return values_.Claim(offset, size);
 }
 
-absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads) {
+absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) {
   threads = TeamFor(base_->pattern()->nnz(), threads);
   absl::StatusOr<Array> values = values_.Finish();
   if (!values.ok()) return values.status();
@@ -207,10 +208,10 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads) {
       header_.tenant, header_.name, base_->pattern(), base_->type(), (*present)->version() + 1,
       (*present)->created_unix_ns(), durable, std::make_shared<LazyArray>(*values),
       base_->caller_order());
-  if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads); !s.ok()) return s;
+  if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
   if (header_.durable) {
     absl::Status stored =
-        catalog_.store_.PutValues(header_.tenant, header_.name, matrix->version(), *values)
+        catalog_.store_.PutValues(header_.tenant, header_.name, matrix->version(), *values, stop)
             .status();
     if (!stored.ok()) return stored;
   }

@@ -1,7 +1,10 @@
 // Buffers.Put and Catalog.UpdateValues: header, chunks, then what takes long on a worker.
+#include <atomic>
+
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/receive_chunk.h"
 #include "server/rpc/worker_pool.h"
@@ -26,8 +29,9 @@ struct Put {
     return service.engine.dense().BeginPut(*std::move(header));
   }
 
-  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext&, Target& put) {
-    const absl::StatusOr<engine::HeldDenseLease> held = put.Finish();
+  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext&, Target& put,
+                                                 const std::atomic<bool>& cancelled) {
+    const absl::StatusOr<engine::HeldDenseLease> held = put.Finish(&cancelled);
     if (!held.ok()) return held.status();
     return wire::Encode(ToBufferInfo(**held));
   }
@@ -48,8 +52,10 @@ struct UpdateValues {
     return service.engine.catalog().BeginUpdate(*std::move(header));
   }
 
-  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& update) {
-    const absl::StatusOr<engine::MatrixLease> matrix = update.Finish(service.config.threads);
+  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& update,
+                                                 const std::atomic<bool>& cancelled) {
+    const absl::StatusOr<engine::MatrixLease> matrix =
+        update.Finish(service.config.threads, &cancelled);
     if (!matrix.ok()) return matrix.status();
     v1::UpdateValuesReply reply;
     reply.set_version((*matrix)->version());
@@ -76,6 +82,7 @@ class ReceiveReactor final : public BytesReadReactor {
     StartRead(&in_);
   }
 
+  void OnCancel() override { cancelled_ = true; }
   void OnDone() override { delete this; }
 
  private:
@@ -112,7 +119,7 @@ class ReceiveReactor final : public BytesReadReactor {
   /// On a worker.
   void Publish() {
     if (context_.IsCancelled()) return Conclude(BrokenOff());
-    absl::StatusOr<grpc::ByteBuffer> reply = Method::Finish(service_, *target_);
+    absl::StatusOr<grpc::ByteBuffer> reply = Method::Finish(service_, *target_, cancelled_);
     if (reply.ok()) response_ = *std::move(reply);
     Conclude(reply.status());
   }
@@ -138,6 +145,7 @@ class ReceiveReactor final : public BytesReadReactor {
   StageRecord record_;
   grpc::ByteBuffer in_;
   std::unique_ptr<typename Method::Target> target_;
+  std::atomic<bool> cancelled_ = false;
 };
 
 }  // namespace

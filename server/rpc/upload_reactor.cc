@@ -1,4 +1,5 @@
 // Catalog.Upload: header, chunks, then validation and the disk on a worker.
+#include <atomic>
 #include <mutex>
 #include <optional>
 
@@ -36,6 +37,7 @@ class UploadReactor final : public BytesBidiReactor {
     if (concluded_.has_value()) Send(lock);
   }
 
+  void OnCancel() override { cancelled_ = true; }
   void OnDone() override { delete this; }
 
  private:
@@ -92,7 +94,8 @@ class UploadReactor final : public BytesBidiReactor {
   /// On a worker.
   void Store() {
     if (context_.IsCancelled()) return Conclude(absl::CancelledError("the upload broke off"));
-    const absl::StatusOr<engine::MatrixLease> matrix = upload_->Finish(service_.config.threads);
+    const absl::StatusOr<engine::MatrixLease> matrix =
+        upload_->Finish(service_.config.threads, &cancelled_);
     if (!matrix.ok()) return Conclude(matrix.status());
     service_.live_streams.MatrixChanged(record_.tenant, record_.subject);
     v1::UploadReply reply;
@@ -127,6 +130,7 @@ class UploadReactor final : public BytesBidiReactor {
   StageRecord record_;
   grpc::ByteBuffer in_, pattern_answer_, reply_;
   std::unique_ptr<engine::Upload> upload_;
+  std::atomic<bool> cancelled_ = false;
 
   std::mutex mutex_;  ///< guards what follows
   bool writing_ = false;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <limits>
 
 #include "tests/unit/engine/rooms.h"
@@ -52,6 +53,22 @@ TEST(DenseCatalog, ZerosAreNotSent) {
   const Floats elements = Elements<float>((*held)->elements->Get());
   EXPECT_EQ(elements.size(), 799u);
   EXPECT_THAT(elements, Each(0));
+}
+
+TEST(DenseCatalog, StoppedBeforeItIsPublished) {
+  TemporaryDirectory directory;
+  Rooms rooms(directory.path());
+  for (const bool durable : {false, true}) {
+    PutHeader header = Header("b");
+    header.durable = durable;
+    auto put = rooms.dense.BeginPut(header);
+    ASSERT_TRUE(put.ok()) << put.status();
+    ASSERT_TRUE(Feed(**put, 0, Floats{1, 2, 3, 4, 5, 6}).ok());
+    const std::atomic<bool> stop = true;
+    EXPECT_TRUE(absl::IsCancelled((*put)->Finish(&stop).status()));
+    EXPECT_TRUE(absl::IsNotFound(rooms.dense.Find("t", "b").status()));
+  }
+  EXPECT_TRUE(rooms.store->Load()->buffers.empty());
 }
 
 TEST(DenseCatalog, NoRows) {

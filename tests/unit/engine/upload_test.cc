@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -406,6 +407,26 @@ TEST(Upload, ReplaceMakesANewVersion) {
   EXPECT_EQ(rooms.catalog.patterns(), 1);
   // A lease keeps what it holds.
   EXPECT_EQ(Elements<float>((*old)->Values()), kSmallValues);
+}
+
+TEST(Upload, StoppedBeforeItIsPublished) {
+  TemporaryDirectory directory;
+  Rooms rooms(directory.path());
+  for (const bool sort : {false, true}) {
+    UploadHeader header = Small();
+    header.sort = sort;
+    auto upload = rooms.catalog.BeginUpload(header);
+    ASSERT_TRUE(upload.ok()) << upload.status();
+    ASSERT_TRUE(Feed(**upload, Upload::kRowOffsets, kSmallOffsets).ok());
+    ASSERT_TRUE(Feed(**upload, Upload::kColumnIndices, kSmallColumns).ok());
+    ASSERT_TRUE(Feed(**upload, Upload::kValues, kSmallValues).ok());
+    const std::atomic<bool> stop = true;
+    EXPECT_TRUE(absl::IsCancelled((*upload)->Finish(1, &stop).status()));
+  }
+  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Find("t", "m").status()));
+  EXPECT_EQ(rooms.catalog.patterns(), 0);
+  EXPECT_TRUE(rooms.store->Load()->matrices.empty());
+  EXPECT_EQ(rooms.budget.used(), 0);
 }
 
 TEST(Upload, ManyAtOnceOfOneName) {

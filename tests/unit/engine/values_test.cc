@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 
 #include "kernels/recipe.h"
@@ -146,6 +147,24 @@ TEST(UpdateValues, DroppedLayoutsKeepNoValues) {
   // A request that began before still gets them, for itself.
   ASSERT_TRUE((*matrix)->ValuesIn(*layout, memory, 1).ok());
   EXPECT_EQ(rooms.budget.used(MemoryUse::kLayouts), 0);
+}
+
+TEST(UpdateValues, StoppedBeforeItIsPublished) {
+  TemporaryDirectory directory;
+  Rooms rooms(directory.path());
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  UpdateHeader header;
+  header.tenant = "t";
+  header.name = "m";
+  header.durable = true;
+  auto update = rooms.catalog.BeginUpdate(header);
+  ASSERT_TRUE(update.ok()) << update.status();
+  ASSERT_TRUE(Feed(**update, 0, FloatsOf(s, 2)).ok());
+  const std::atomic<bool> stop = true;
+  EXPECT_TRUE(absl::IsCancelled((*update)->Finish(1, &stop).status()));
+  EXPECT_EQ((*rooms.catalog.Find("t", "m"))->version(), 1u);
+  EXPECT_EQ(rooms.store->Load()->matrices[0].version, 1u);
 }
 
 TEST(UpdateValues, Refusals) {
