@@ -24,9 +24,9 @@ void LiveStreams::MatrixChanged(const std::string& tenant, const std::string& na
   for (LiveStream* stream : streams_) stream->OnMatrixChanged(tenant, name);
 }
 
-bool LiveStreams::draining() const {
+absl::Status LiveStreams::TakesNew() const {
   const std::lock_guard lock(mutex_);
-  return draining_;
+  return draining_ ? absl::UnavailableError("the server is shutting down") : absl::OkStatus();
 }
 
 }  // namespace sparsed::server

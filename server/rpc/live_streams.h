@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace sparsed::server {
 
 class LiveStream {
@@ -26,7 +28,9 @@ class LiveStreams {
   void Remove(LiveStream* stream);
   void Drain();
   void MatrixChanged(const std::string& tenant, const std::string& name);
-  bool draining() const;
+  /// UNAVAILABLE once the server shuts down. Asked where a call begins that may take its time; what
+  /// is answered from memory at once goes on.
+  absl::Status TakesNew() const;
 
  private:
   mutable std::mutex mutex_;

@@ -73,7 +73,11 @@ class ReceiveReactor final : public BytesReadReactor {
         context_(*context),
         response_(*response),
         record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
-    StartRead(&in_);
+    if (absl::Status status = service_.live_streams.TakesNew(); !status.ok()) {
+      Conclude(std::move(status));
+    } else {
+      StartRead(&in_);
+    }
   }
 
   void OnReadDone(bool ok) override {

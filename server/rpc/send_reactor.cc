@@ -6,6 +6,7 @@
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/array_chunks.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/worker_pool.h"
 #include "server/security/tenant.h"
@@ -74,7 +75,9 @@ class SendReactor final : public BytesWriteReactor {
   SendReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
               const grpc::ByteBuffer& request)
       : service_(service), record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
-    if (absl::Status status = Open(request); !status.ok()) Conclude(std::move(status));
+    absl::Status status = service_.live_streams.TakesNew();
+    if (status.ok()) status = Open(request);
+    if (!status.ok()) Conclude(std::move(status));
   }
 
   void OnWriteDone(bool ok) override {

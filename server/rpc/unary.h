@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/rpc/convert.h"
+#include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
 #include "server/rpc/worker_pool.h"
 #include "server/security/tenant.h"
@@ -40,8 +41,11 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
     service.telemetry.End(std::move(ended));
     reactor->Finish(ToGrpc(status));
   };
-  absl::Status queued = service.workers.Run(
-      [record, end, work = std::move(work)] { end(record, work(record.tenant)); });
+  absl::Status queued = service.live_streams.TakesNew();
+  if (queued.ok()) {
+    queued = service.workers.Run(
+        [record, end, work = std::move(work)] { end(record, work(record.tenant)); });
+  }
   if (!queued.ok()) end(record, std::move(queued));
   return reactor;
 }

@@ -22,7 +22,11 @@ class UploadReactor final : public BytesBidiReactor {
       : service_(service),
         context_(*context),
         record_(service.telemetry.Begin(Op::kUpload, TenantOf(*context), "")) {
-    StartRead(&in_);
+    if (absl::Status status = service_.live_streams.TakesNew(); !status.ok()) {
+      Conclude(std::move(status));
+    } else {
+      StartRead(&in_);
+    }
   }
 
   void OnReadDone(bool ok) override {

@@ -126,6 +126,45 @@ TEST(Drain, IdleStreamsDoNotHoldItUp) {
   EXPECT_EQ(watcher->Finish().error_code(), grpc::UNAVAILABLE);
 }
 
+TEST(Drain, TakesNothingNew) {
+  TestServer server;
+  MakeGood(server);
+  server.server().Drain(std::chrono::seconds(60));
+  const Pattern pattern = Band(5, 1);
+  EXPECT_EQ(
+      Upload(server.catalog(), HeaderOf("late", pattern), pattern, FloatValues(pattern.nnz(), 1))
+          .error_code(),
+      grpc::UNAVAILABLE);
+
+  grpc::ClientContext update_context;
+  v1::UpdateValuesReply updated;
+  auto update = server.catalog().UpdateValues(&update_context, &updated);
+  EXPECT_EQ(update->Finish().error_code(), grpc::UNAVAILABLE);
+  grpc::ClientContext put_context;
+  v1::BufferInfo held;
+  auto put = server.buffers().Put(&put_context, &held);
+  EXPECT_EQ(put->Finish().error_code(), grpc::UNAVAILABLE);
+
+  grpc::ClientContext download_context;
+  v1::DownloadRequest download;
+  download.set_name("good");
+  auto reader = server.catalog().Download(&download_context, download);
+  v1::DownloadReply part;
+  EXPECT_FALSE(reader->Read(&part));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::UNAVAILABLE);
+  grpc::ClientContext delete_context;
+  v1::DeleteMatrixRequest request;
+  request.set_name("good");
+  v1::DeleteMatrixReply deleted;
+  EXPECT_EQ(server.catalog().Delete(&delete_context, request, &deleted).error_code(),
+            grpc::UNAVAILABLE);
+
+  grpc::ClientContext stats_context;
+  v1::Stats stats;
+  ASSERT_TRUE(server.admin().GetStats(&stats_context, v1::GetStatsRequest(), &stats).ok());
+  EXPECT_EQ(stats.matrices(), 1);
+}
+
 TEST(Restart, KeepsWhatWasAcknowledged) {
   const std::string folder = testing::TempDir() + "sparsed_rpc_restart";
   std::filesystem::remove_all(folder);
