@@ -70,9 +70,10 @@ void Compact(const RowBlock& block, int threads, int64_t total, int32_t* columns
 
 RowRange NextRowBlock(std::span<const int64_t> row_bounds, int64_t begin, int64_t max_entries) {
   const auto rows = static_cast<int64_t>(row_bounds.size());
+  const int64_t last = begin + std::min(rows - begin, kMaxBlockRows);
   int64_t end = begin;
   int64_t entries = 0;
-  while (end < rows && (end == begin || row_bounds[end] <= max_entries - entries)) {
+  while (end < last && (end == begin || row_bounds[end] <= max_entries - entries)) {
     entries += row_bounds[end++];
   }
   return {begin, end};

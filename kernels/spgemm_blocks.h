@@ -25,8 +25,11 @@ constexpr int64_t RowBlockEntries(int threads) {
   return threads == 1 ? int64_t{1} << 18 : int64_t{1} << 21;
 }
 
-/// Rows from `begin` on whose bounds add up to at most `max_entries`; a single row if the first one
-/// alone exceeds that (a row's bound is at most N). Empty at the end.
+/// Rows that a block has at most, however short they are: a row takes memory, too.
+inline constexpr int64_t kMaxBlockRows = int64_t{1} << 18;
+
+/// At most kMaxBlockRows rows from `begin` on whose bounds add up to at most `max_entries`; a
+/// single row if the first one alone exceeds that (a row's bound is at most N). Empty at the end.
 RowRange NextRowBlock(std::span<const int64_t> row_bounds, int64_t begin, int64_t max_entries);
 
 /// row_begin[i] = the position of row block.begin + i if each row takes its bound;

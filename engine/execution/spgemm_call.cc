@@ -1,9 +1,12 @@
 // SpGEMM calls: row blocks of the result, streamed as they are computed or kept as a new matrix.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -61,7 +64,7 @@ class SpgemmCall final : public Job {
   }
 
   void Drop() override {
-    bounds_ = scratch_columns_ = scratch_values_ = Array();
+    bounds_ = block_row_begin_ = block_row_nnz_ = scratch_columns_ = scratch_values_ = Array();
     blocks_.clear();
     left_csr_.reset();
     right_csr_.reset();
@@ -103,10 +106,7 @@ class SpgemmCall final : public Job {
     if (found.plan != nullptr) kernel_ = FindSpgemmKernel(found.plan->plan.kernel);
     if (kernel_ == nullptr) kernel_ = &SpgemmKernels().front();
 
-    MemorySource& memory = impl_->budget.Source(MemoryUse::kRequests);
-    absl::StatusOr<Array> bounds = AllocateArray(memory, "row bounds", ElementType::kI64, rows());
-    if (!bounds.ok()) return bounds.status();
-    bounds_ = *std::move(bounds);
+    if (absl::Status status = AllocateRows(); !status.ok()) return status;
     if (absl::Status status = Prepare(lane); !status.ok()) return status;
     const absl::Status analysed = Timed([&] {
       return kernel_->analyse(KernelContext(lane), Arguments(), bounds_.MutableAs<int64_t>(),
@@ -127,6 +127,21 @@ class SpgemmCall final : public Job {
     }
     sink().OnBegin(std::move(message));
     return absl::OkStatus();
+  }
+
+  /// What is kept of each row, and of each row of a block.
+  absl::Status AllocateRows() {
+    const int64_t block_rows = std::min(rows(), kMaxBlockRows);
+    const auto allocate = [&](std::string_view name, int64_t length, Array& array) {
+      absl::StatusOr<Array> allocated = AllocateArray(impl_->budget.Source(MemoryUse::kRequests),
+                                                      name, ElementType::kI64, length);
+      if (allocated.ok()) array = *std::move(allocated);
+      return allocated.status();
+    };
+    absl::Status status = allocate("row bounds", rows(), bounds_);
+    if (status.ok()) status = allocate("row begins", block_rows + 1, block_row_begin_);
+    if (status.ok()) status = allocate("row counts", block_rows, block_row_nnz_);
+    return status;
   }
 
   absl::Status Prepare(Lane& lane) {
@@ -180,7 +195,8 @@ class SpgemmCall final : public Job {
   absl::StatusOr<int64_t> ComputeBlock(Lane& lane) {
     const auto bounds = std::as_const(bounds_).As<int64_t>();
     const RowRange range = NextRowBlock(bounds, next_row_, RowBlockEntries(lane.threads));
-    std::vector<int64_t> row_begin(range.end - range.begin + 1), row_nnz(range.end - range.begin);
+    const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(range.end - range.begin + 1);
+    const auto row_nnz = block_row_nnz_.MutableAs<int64_t>().first(range.end - range.begin);
     const int64_t room = PlaceRowBlock(bounds, range, row_begin);
     if (absl::Status status = EnsureScratch(room); !status.ok()) return status;
     // Another call may have taken the lane's workspace in between.
@@ -207,8 +223,8 @@ class SpgemmCall final : public Job {
   }
 
   /// The block out of the scratch into memory of its own, of its exact size.
-  absl::StatusOr<ResultBlock> TakeBlock(RowRange range, const std::vector<int64_t>& row_begin,
-                                        const std::vector<int64_t>& row_nnz, int threads) {
+  absl::StatusOr<ResultBlock> TakeBlock(RowRange range, std::span<const int64_t> row_begin,
+                                        std::span<const int64_t> row_nnz, int threads) {
     MemorySource& memory = impl_->budget.Source(MemoryUse::kRequests);
     ResultBlock block;
     block.rows = range;
@@ -298,6 +314,7 @@ class SpgemmCall final : public Job {
   int64_t products_ = 0;
   int64_t next_row_ = 0;
   int64_t nnz_ = 0;
+  Array block_row_begin_, block_row_nnz_;  ///< of the block that is being computed
   Array scratch_columns_, scratch_values_;
   std::vector<ResultBlock> blocks_;  ///< what is to be kept
 };

@@ -40,6 +40,13 @@ TEST(SpgemmBlocksTest, EndsWithTheRows) {
   EXPECT_THAT(Blocks({0, 0, 0}, 10), ElementsAre(Rows(0, 3)));
 }
 
+TEST(SpgemmBlocksTest, LimitsRowsToo) {
+  const std::vector<int64_t> bounds(2 * kMaxBlockRows + 5, 0);
+  EXPECT_THAT(Blocks(bounds, 10),
+              ElementsAre(Rows(0, kMaxBlockRows), Rows(kMaxBlockRows, 2 * kMaxBlockRows),
+                          Rows(2 * kMaxBlockRows, 2 * kMaxBlockRows + 5)));
+}
+
 TEST(SpgemmBlocksTest, DoesNotOverflow) {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max() / 2 + 1;
   EXPECT_THAT(Blocks({kHuge, kHuge, kHuge}, std::numeric_limits<int64_t>::max()),
