@@ -102,14 +102,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   }
   engine->budget_ =
       std::make_unique<Budget>(options.host_memory_bytes, options.preparation_memory_bytes);
+  if (absl::Status status = engine->OpenDevice(observer); !status.ok()) return status;
   engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_);
   engine->dense_ = std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_);
   absl::StatusOr<StoreContents> contents = engine->store_->Load();
   if (!contents.ok()) return contents.status();
   if (absl::Status status = engine->catalog_->Restore(*contents); !status.ok()) return status;
   if (absl::Status status = engine->dense_->Restore(*contents); !status.ok()) return status;
-  engine->executor_ = std::make_unique<Executor>(options.execution, *engine->catalog_,
-                                                 *engine->dense_, *engine->budget_, observer);
+  engine->executor_ =
+      std::make_unique<Executor>(options.execution, *engine->catalog_, *engine->dense_,
+                                 *engine->budget_, observer, engine->device_.get());
   engine->preparation_ =
       std::make_unique<Preparation>(options.preparation, *engine->catalog_, *engine->store_,
                                     *engine->budget_, *engine->executor_, observer);
@@ -143,9 +145,31 @@ Engine::~Engine() {
   preparation_.reset();
 }
 
+absl::Status Engine::OpenDevice(Observer& observer) {
+  if (!options_.gpu.has_value()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(*options_.gpu);
+  if (!device.ok()) {
+    no_device_ = std::string(device.status().message());
+    if (!options_.gpu_required) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        fmt::format("{} cannot serve: {}", Device::kName, no_device_));
+  }
+  device_ = *std::move(device);
+  device_->on_lost = [&observer](const std::string& sentence) { observer.OnDeviceLost(sentence); };
+  return absl::OkStatus();
+}
+
 std::vector<DeviceFacts> Engine::devices() const {
-  return {{"cpu", CpuDescription(), options_.execution.lanes * options_.execution.threads_per_lane,
-           ""}};
+  std::vector<DeviceFacts> facts = {{"cpu", CpuDescription(),
+                                     options_.execution.lanes * options_.execution.threads_per_lane,
+                                     ""}};
+  if (device_ != nullptr) {
+    facts.push_back(
+        {Device::kName, device_->description(), 0, std::string(device_->status().message())});
+  } else if (options_.gpu.has_value()) {
+    facts.push_back({Device::kName, "", 0, no_device_});
+  }
+  return facts;
 }
 
 }  // namespace sparsed::engine

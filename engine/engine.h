@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/executor.h"
+#include "engine/memory/device.h"
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
 #include "engine/preparation/preparation.h"
@@ -22,6 +24,8 @@ struct EngineOptions {
   std::string data_dir;  ///< empty: in memory
   int64_t host_memory_bytes = 0;
   int64_t preparation_memory_bytes = 0;
+  std::optional<DeviceOptions> gpu;       ///< none: the CPU alone
+  bool gpu_required = false;              ///< it does not open without the GPU
   double scrub_interval_seconds = 86400;  ///< between two verifications of all blobs; 0: never
   ExecutorOptions execution;
   PreparationOptions preparation;
@@ -29,7 +33,7 @@ struct EngineOptions {
 
 /// One device that serves, or was asked for and does not.
 struct DeviceFacts {
-  std::string name;         ///< "cpu"
+  std::string name;         ///< "cpu", "cuda:0"
   std::string description;  ///< model, cores, instruction sets
   int threads = 0;
   std::string unavailable;  ///< why not; empty: it serves
@@ -48,16 +52,20 @@ class Engine {
   Executor& executor() { return *executor_; }
   Preparation& preparation() { return *preparation_; }
   Budget& budget() { return *budget_; }
+  Device* device() { return device_.get(); }  ///< null: the CPU alone
   std::vector<DeviceFacts> devices() const;
   const EngineOptions& options() const { return options_; }
 
  private:
   explicit Engine(EngineOptions options);
+  absl::Status OpenDevice(Observer& observer);
 
   const EngineOptions options_;
   // In the order of construction; destroyed in reverse.
   std::unique_ptr<Store> store_;
   std::unique_ptr<Budget> budget_;
+  std::unique_ptr<Device> device_;
+  std::string no_device_;  ///< why there is none
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<DenseCatalog> dense_;
   std::unique_ptr<Executor> executor_;

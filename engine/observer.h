@@ -27,6 +27,8 @@ class Observer {
   virtual void OnPreparationStage(std::string_view /*stage*/, double /*seconds*/) {}
   /// A stored array is damaged; `sentence` names it.
   virtual void OnDamage(std::string_view /*sentence*/) {}
+  /// The GPU serves no more until a restart; `sentence` says why.
+  virtual void OnDeviceLost(std::string_view /*sentence*/) {}
   /// "ready", "failed", "cancelled".
   virtual void OnPreparationEnd(std::string_view /*state*/) {}
 };

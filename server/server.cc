@@ -36,6 +36,14 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.data_dir = config.data_dir;
   options.host_memory_bytes = config.host_memory_bytes;
   options.preparation_memory_bytes = config.preparation_memory_bytes;
+  const auto asked = [&](const char* device) {
+    return std::ranges::find(config.devices, device) != config.devices.end();
+  };
+  options.gpu_required = asked(engine::Device::kName);
+  if (options.gpu_required || asked("auto")) {
+    options.gpu = engine::DeviceOptions{.memory_bytes = config.device_memory_bytes,
+                                        .staging_bytes = config.staging_memory_bytes};
+  }
   options.execution.lanes = config.lanes;
   options.execution.threads_per_lane = std::max(1, config.threads / config.lanes);
   options.execution.max_queued = config.max_queued;
@@ -79,6 +87,10 @@ class Server::Impl {
     for (const std::string& address : config_.listen) {
       if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
     }
+    telemetry_.metrics().device_lost = [this] {
+      device_lost_ = true;
+      SetReady(false);
+    };
     auto engine = engine::Engine::Open(ToEngineOptions(config_), telemetry_.metrics());
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
@@ -93,8 +105,7 @@ class Server::Impl {
   }
 
   void Drain(std::chrono::duration<double> grace) {
-    ready_ = false;
-    grpc_->GetHealthCheckService()->SetServingStatus(false);
+    SetReady(false);
     live_streams_.Drain();
     const auto deadline = std::chrono::steady_clock::now() + grace;
     while (telemetry_.in_flight() > 0 && std::chrono::steady_clock::now() < deadline) {
@@ -136,11 +147,21 @@ class Server::Impl {
               : fmt::format("{}:{}", address.substr(0, address.rfind(':')), ports[i]));
     }
     if (grpc_ == nullptr) return absl::FailedPreconditionError("cannot start gRPC");
-    for (const char* service : {"Catalog", "Compute", "Buffers", "Admin"}) {
-      grpc_->GetHealthCheckService()->SetServingStatus(fmt::format("sparsed.v1.{}", service), true);
-    }
-    ready_ = true;
+    listening_ = true;
+    SetReady(true);
+    if (device_lost_) SetReady(false);  // meanwhile
     return absl::OkStatus();
+  }
+
+  /// What probes are told.
+  void SetReady(bool ready) {
+    ready_ = ready;
+    if (!listening_) return;
+    grpc::HealthCheckServiceInterface& health = *grpc_->GetHealthCheckService();
+    health.SetServingStatus(ready);
+    for (const char* service : {"Catalog", "Compute", "Buffers", "Admin"}) {
+      health.SetServingStatus(fmt::format("sparsed.v1.{}", service), ready);
+    }
   }
 
   std::map<std::string, HttpPort::Page> Pages() {
@@ -172,6 +193,8 @@ class Server::Impl {
   const Config config_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   std::atomic<bool> ready_ = false;
+  std::atomic<bool> listening_ = false;
+  std::atomic<bool> device_lost_ = false;
   std::string metrics_address_;
   std::vector<std::string> addresses_;
   LiveStreams live_streams_;

@@ -243,11 +243,11 @@ DenseWrite::~DenseWrite() {
   catalog_->writing_.erase(NameKey(base_->tenant, base_->name));
 }
 
-absl::Status DenseWrite::Publish(Array elements) {
+absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements) {
   auto held = std::make_shared<HeldDense>(*base_);
   held->version = base_->version + 1;
   held->durable = false;
-  held->elements = std::make_shared<LazyArray>(std::move(elements));
+  held->elements = std::move(elements);
   std::lock_guard lock(catalog_->mutex_);
   const auto present = catalog_->entries_.find(NameKey(base_->tenant, base_->name));
   if (present == catalog_->entries_.end()) return NoDense(base_->name);

@@ -81,7 +81,7 @@ class DenseWrite {
   const HeldDenseLease& base() const { return base_; }
   /// Makes `elements` (base's shape) the new version, which is not durable. NOT_FOUND if it was
   /// deleted, ABORTED if a Put replaced it meanwhile.
-  absl::Status Publish(Array elements);
+  absl::Status Publish(std::shared_ptr<LazyArray> elements);
 
  private:
   friend class DenseCatalog;

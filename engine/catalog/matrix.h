@@ -36,6 +36,8 @@ class Matrix {
 
   /// In canonical CSR order; reads the disk the first time.
   absl::StatusOr<Array> Values() const;
+  /// Pattern and values are in memory.
+  bool resident() const { return values_->resident() && pattern_->resident(); }
   /// Bytes of them in memory.
   int64_t resident_bytes() const {
     return values_->resident() ? pattern_->nnz() * static_cast<int64_t>(SizeOf(type_)) : 0;

@@ -44,6 +44,7 @@ class Pattern {
 
   /// Plain CSR; reads the disk the first time.
   absl::StatusOr<std::shared_ptr<const Layout>> Csr();
+  bool resident() const { return row_offsets_->resident() && column_indices_->resident(); }
   /// Bytes of plain CSR's arrays that are in memory.
   int64_t resident_bytes() const {
     return (row_offsets_->resident() ? (rows_ + 1) * 8 : 0) +

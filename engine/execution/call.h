@@ -97,8 +97,9 @@ class ResultSink {
  public:
   virtual ~ResultSink() = default;
   virtual void OnBegin(CallBegin begin) = 0;
-  /// A whole dense result (index 0): "dense" or "values".
-  virtual void OnArray(uint32_t index, Array array) = 0;
+  /// Part of a dense result (index 0, "dense" or "values") from byte `offset` on: one after the
+  /// other, in order, the whole in the end.
+  virtual void OnArray(uint32_t index, uint64_t offset, Array part) = 0;
   /// The call pauses while more than its credit of block bytes is unreleased (Call::Release).
   virtual void OnBlock(ResultBlock block) = 0;
   virtual void OnEnd(CallEnd end) = 0;
@@ -113,8 +114,10 @@ class Call {
  public:
   virtual ~Call() = default;
   /// Where operand bytes may be written; INVALID_ARGUMENT for an unknown array, overlaps, overruns.
-  /// The memory lives as long as the call object.
+  /// The memory is the caller's until Commit.
   virtual absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) = 0;
+  /// The bytes claimed last are written.
+  virtual absl::Status Commit() { return absl::OkStatus(); }
   /// All operand bytes have arrived: it may be submitted.
   virtual bool complete() const = 0;
   /// Queues it; once, when complete. If the queue is full it ends with RESOURCE_EXHAUSTED.

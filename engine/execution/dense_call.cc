@@ -1,39 +1,16 @@
-// SpMM and SDDMM calls: operands in, one dense result out.
+#include "engine/execution/dense_call.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <utility>
-#include <vector>
-
-#include "engine/execution/executor_impl.h"
 
 namespace sparsed::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-uint64_t Nanoseconds(Clock::duration duration) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
-}
-
-/// A dense operand: in the stream (then it is put together here), or held.
-struct Operand {
-  DenseShape shape;
-  bool streamed = false;
-  uint32_t stream_array = 0;
-  ArrayAssembler assembler;
-  std::shared_ptr<LazyArray> held;
-
-  absl::StatusOr<Array> Get() { return streamed ? assembler.Finish() : held->Get(); }
-};
-
-ConstDense View(const Array& array, const DenseShape& shape) {
-  return {array.buffer.data(), shape.rows, shape.cols, shape.leading_dimension};
-}
 
 /// Zeros the gaps between the rows: what was in that memory before is nobody's business.
 void ClearGaps(Array& array, const DenseShape& shape) {
@@ -42,6 +19,21 @@ void ClearGaps(Array& array, const DenseShape& shape) {
     std::memset(array.buffer.mutable_data() + (row * shape.leading_dimension + shape.cols) * size,
                 0, (shape.leading_dimension - shape.cols) * size);
   }
+}
+
+DeviceKind FirstChoice(const Executor::Impl& impl) {
+  return impl.device == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
+}
+
+}  // namespace
+
+ConstDense View(const Array& array, const DenseShape& shape) {
+  return {array.buffer.data(), shape.rows, shape.cols, shape.leading_dimension};
+}
+
+uint64_t NanosecondsSince(Clock::time_point begin) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
 }
 
 void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
@@ -54,376 +46,344 @@ void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
   }
 }
 
-/// What SpMM and SDDMM have in common: operands, a result here or there, one kernel run.
-class DenseCall : public Job {
- public:
-  DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
-            std::shared_ptr<ResultSink> sink, MatrixLease matrix)
-      : Job(impl->scheduler, std::move(tenant), std::move(sink)),
-        impl_(std::move(impl)),
-        matrix_(std::move(matrix)) {
-    end_.version = matrix_->version();
-  }
+DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
+                     std::shared_ptr<ResultSink> sink, MatrixLease matrix)
+    : Job(impl->scheduler, std::move(tenant), std::move(sink), FirstChoice(*impl)),
+      impl_(std::move(impl)),
+      matrix_(std::move(matrix)) {
+  end_.version = matrix_->version();
+}
 
-  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) override {
-    for (Operand& operand : operands_) {
-      if (operand.streamed && operand.stream_array == array)
-        return operand.assembler.Claim(offset, size);
-    }
-    return absl::InvalidArgumentError(
-        fmt::format("no operand of the request is announced as array {}", array));
-  }
+DenseCall::~DenseCall() {
+  // Copies into memory that is about to be somebody else's.
+  if (pieces_under_way_) gpu_device().DrainPieces();
+}
 
-  bool complete() const override {
-    return std::all_of(operands_.begin(), operands_.end(),
-                       [](const Operand& o) { return !o.streamed || o.assembler.complete(); });
+absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uint64_t size) {
+  for (Operand& operand : operands_) {
+    if (!operand.streamed || operand.stream_array != array) continue;
+    absl::StatusOr<std::byte*> to = operand.assembler.Claim(offset, size);
+    if (!to.ok() || !operand.on_device || size == 0) return to;
+    absl::StatusOr<Device::Piece> piece =
+        gpu_device().NewPiece(size, impl_->budget.Source(MemoryUse::kRequests));
+    if (!piece.ok()) return piece.status();
+    piece_ = *std::move(piece);
+    piece_to_ = *to;
+    piece_bytes_ = size;
+    return piece_.data();
   }
+  return absl::InvalidArgumentError(
+      fmt::format("no operand of the request is announced as array {}", array));
+}
 
- protected:
-  void Drop() override {
-    destination_ = DenseWrite();
-    matrix_.reset();
-    held_operands_.clear();
+absl::Status DenseCall::Commit() {
+  if (piece_to_ == nullptr) return absl::OkStatus();
+  pieces_under_way_ = true;
+  return gpu_device().Send(std::exchange(piece_to_, nullptr), std::exchange(piece_, {}),
+                           piece_bytes_);
+}
+
+bool DenseCall::complete() const {
+  return std::all_of(operands_.begin(), operands_.end(),
+                     [](const Operand& o) { return !o.streamed || o.assembler.complete(); });
+}
+
+void DenseCall::Drop() {
+  destination_ = DenseWrite();
+  matrix_.reset();
+}
+
+std::function<void()> DenseCall::ToLoad() const {
+  std::vector<std::function<void()>> loads;
+  if (std::function<void()> load = LoaderOf(matrix_)) loads.push_back(std::move(load));
+  for (const Operand& operand : operands_) {
+    if (operand.held != nullptr && operand.held->on_disk()) {
+      loads.emplace_back([held = operand.held] { held->Get().status().IgnoreError(); });
+    }
   }
+  if (loads.empty()) return nullptr;
+  return [loads = std::move(loads)] {
+    for (const std::function<void()>& load : loads) load();
+  };
+}
 
-  /// Resolves one operand and reserves its memory. `cols` is -1 where the operand itself defines
-  /// it.
-  absl::Status AddOperand(std::string_view what, const std::string& tenant, const OperandSpec& spec,
-                          int64_t rows, int64_t cols) {
-    Operand operand;
-    if (spec.held.empty()) {
-      if (!spec.shape.has_value()) {
-        return absl::InvalidArgumentError(
-            fmt::format("operand {} needs a shape or the name of a held matrix", what));
-      }
-      operand.shape = *spec.shape;
-      operand.streamed = true;
-      operand.stream_array = spec.stream_array;
-      for (const Operand& other : operands_) {
-        if (other.streamed && other.stream_array == spec.stream_array) {
-          return absl::InvalidArgumentError(fmt::format(
-              "two operands are announced as array {} of the stream", spec.stream_array));
-        }
-      }
-    } else {
-      absl::StatusOr<HeldDenseLease> held = impl_->dense.Find(tenant, spec.held);
-      if (!held.ok()) return held.status();
-      operand.shape = (*held)->shape;
-      operand.held = (*held)->elements;
-      held_operands_.push_back(*held);
-      if (spec.shape.has_value() &&
-          (spec.shape->rows != operand.shape.rows || spec.shape->cols != operand.shape.cols ||
-           spec.shape->type != operand.shape.type)) {
-        return absl::InvalidArgumentError(fmt::format(
-            "operand {} is announced as {} x {} {}, but the held matrix '{}' is {} x {} {}", what,
-            spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held,
-            operand.shape.rows, operand.shape.cols, Name(operand.shape.type)));
-      }
-    }
-    if (operand.shape.leading_dimension == 0) operand.shape.leading_dimension = operand.shape.cols;
-    if (absl::Status status = ValidateShape(fmt::format("operand {}", what), operand.shape);
-        !status.ok())
-      return status;
-    if (operand.shape.type != matrix_->type()) {
-      return absl::InvalidArgumentError(fmt::format("operand {} is {}, but matrix '{}' is {}", what,
-                                                    Name(operand.shape.type), matrix_->name(),
-                                                    Name(matrix_->type())));
-    }
-    if (operand.shape.rows != rows || (cols >= 0 && operand.shape.cols != cols)) {
-      return absl::InvalidArgumentError(fmt::format("operand {} is {} x {}, expected {} x {}", what,
-                                                    operand.shape.rows, operand.shape.cols, rows,
-                                                    cols >= 0 ? fmt::to_string(cols) : "K"));
-    }
-    if (operand.streamed) {
-      absl::StatusOr<Array> array = AllocateArray(impl_->budget.Source(MemoryUse::kRequests), what,
-                                                  operand.shape.type, operand.shape.elements());
+Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
+  end_.timings.queue_ns = NanosecondsSince(submitted_);
+  if (lane.gpu == nullptr) {
+    *end = RunOnCpu(lane);
+    return Next::kEnded;
+  }
+  const auto elsewhere = [&](const absl::Status& status) {
+    return !sent_ && (absl::IsResourceExhausted(status) || absl::IsUnimplemented(status));
+  };
+  *end = gpu_device().Checked(RunOnDevice(*lane.gpu));
+  if (!elsewhere(*end)) return Next::kEnded;
+  // Without room on the host either, what the device said stands.
+  if (absl::Status home = BringHome(); !home.ok()) {
+    if (!absl::IsResourceExhausted(home)) *end = std::move(home);
+    return Next::kEnded;
+  }
+  *end = gpu_device().Checked(RunInSlabs(*lane.gpu));
+  if (!elsewhere(*end)) return Next::kEnded;
+  MoveTo(DeviceKind::kCpu);
+  return Next::kAgain;
+}
+
+absl::Status DenseCall::BringHome() {
+  for (Operand& operand : operands_) {
+    if (!operand.streamed || !operand.on_device) continue;
+    if (operand.assembler.array().buffer.size() > 0) {
+      absl::StatusOr<Array> array = operand.assembler.Finish();
       if (!array.ok()) return array.status();
-      operand.assembler = ArrayAssembler(*std::move(array));
+      operand.array = *std::move(array);
     }
-    operands_.push_back(std::move(operand));
-    return absl::OkStatus();
+    gpu_device().DrainPieces();
+    absl::StatusOr<Array> home =
+        gpu_device().ToHost(operand.array, impl_->budget.Source(MemoryUse::kRequests));
+    if (!home.ok()) return home.status();
+    operand.array = *std::move(home);
+    operand.on_device = false;
   }
+  pieces_under_way_ = false;
+  return absl::OkStatus();
+}
 
-  /// Where the result goes: `result_shape_` is complete afterwards.
-  absl::Status SetResult(const std::string& tenant, const std::string& held, DenseShape shape) {
-    if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
-    result_shape_ = shape;
-    if (held.empty()) return ValidateShape("the result", shape);
-    absl::StatusOr<DenseWrite> write = impl_->dense.BeginWrite(tenant, held);
-    if (!write.ok()) return write.status();
-    const DenseShape& there = write->base()->shape;
-    if (there.rows != shape.rows || there.cols != shape.cols || there.type != shape.type) {
-      return absl::InvalidArgumentError(fmt::format(
-          "the result is {} x {} {}, but the held matrix '{}' is {} x {} {}", shape.rows,
-          shape.cols, Name(shape.type), held, there.rows, there.cols, Name(there.type)));
-    }
-    result_shape_ = there;
-    destination_ = *std::move(write);
-    keep_result_ = true;
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<Array> NewResult(std::string_view name) {
-    absl::StatusOr<Array> result = AllocateArray(
-        impl_->budget.Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests), name,
-        result_shape_.type, result_shape_.elements());
-    if (result.ok() && result_shape_.leading_dimension > result_shape_.cols)
-      ClearGaps(*result, result_shape_);
-    return result;
-  }
-
-  void SendBegin(const std::string& plan, std::string_view name) {
-    CallBegin begin{plan, 0, result_shape_.rows, result_shape_.cols, {}};
-    if (!keep_result_)
-      begin.arrays.push_back({std::string(name), result_shape_.type, result_shape_.elements()});
-    sink().OnBegin(std::move(begin));
-  }
-
-  absl::Status SendResult(Array result) {
-    if (keep_result_) return destination_.Publish(std::move(result));
-    sink().OnArray(0, std::move(result));
-    return absl::OkStatus();
-  }
-
-  /// Bytes of S that any kernel must read.
-  double SparseBytes() const {
-    const auto nnz = static_cast<double>(matrix_->pattern()->nnz());
-    return nnz * static_cast<double>(sizeof(int32_t) + SizeOf(matrix_->type())) +
-           static_cast<double>(matrix_->pattern()->rows() + 1) * sizeof(int64_t);
-  }
-  /// Bytes of a dense operand of which S touches at most nnz of `rows` rows.
-  double TouchedBytes(int64_t rows, int64_t k) const {
-    return static_cast<double>(std::min(rows, matrix_->pattern()->nnz())) * static_cast<double>(k) *
-           static_cast<double>(SizeOf(matrix_->type()));
-  }
-
-  const std::shared_ptr<Executor::Impl> impl_;
-  MatrixLease matrix_;
-  std::vector<Operand> operands_;
-  std::vector<HeldDenseLease> held_operands_;
-  DenseShape result_shape_;
-  DenseWrite destination_;
-  bool keep_result_ = false;
-};
-
-class SpmmCall final : public DenseCall {
- public:
-  using DenseCall::DenseCall;
-
-  absl::Status Set(const SpmmSpec& spec) {
-    const Pattern& pattern = *matrix_->pattern();
-    transpose_ = spec.transpose;
-    alpha_ = spec.alpha;
-    beta_ = spec.beta;
-    const int64_t in_rows = transpose_ ? pattern.rows() : pattern.cols();
-    const int64_t out_rows = transpose_ ? pattern.cols() : pattern.rows();
-    if (absl::Status status = AddOperand("B", spec.tenant, spec.b, in_rows, -1); !status.ok())
-      return status;
-    const int64_t k = operands_[0].shape.cols;
-    if (absl::Status status =
-            SetResult(spec.tenant, spec.result_held,
-                      {out_rows, k, spec.result_leading_dimension, matrix_->type()});
-        !status.ok()) {
-      return status;
-    }
-    if (beta_ == 0) return absl::OkStatus();
-    if (!spec.accumulate.has_value()) {
+absl::Status DenseCall::AddOperand(std::string_view what, const std::string& tenant,
+                                   const OperandSpec& spec, int64_t rows, int64_t cols) {
+  Operand operand;
+  if (spec.held.empty()) {
+    if (!spec.shape.has_value()) {
       return absl::InvalidArgumentError(
-          fmt::format("beta is {}, but there is no operand to accumulate to", beta_));
+          fmt::format("operand {} needs a shape or the name of a held matrix", what));
     }
-    return AddOperand("C", spec.tenant, *spec.accumulate, out_rows, k);
-  }
-
- private:
-  Next Run(Lane& lane, absl::Status* end) override {
-    *end = Multiply(lane);
-    return Next::kEnded;
-  }
-
-  /// The result's memory, with C's old value in it if beta asks for it.
-  absl::StatusOr<Array> PrepareResult() {
-    if (beta_ == 0) return NewResult("dense");
-    Operand& accumulate = operands_[1];
-    absl::StatusOr<Array> old = accumulate.Get();
-    if (!old.ok()) return old.status();
-    // A streamed C of the right shape is ours alone: it becomes the result.
-    if (accumulate.streamed && !keep_result_ &&
-        accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
-      return old;
+    operand.shape = *spec.shape;
+    operand.streamed = true;
+    operand.stream_array = spec.stream_array;
+    for (const Operand& other : operands_) {
+      if (other.streamed && other.stream_array == spec.stream_array) {
+        return absl::InvalidArgumentError(
+            fmt::format("two operands are announced as array {} of the stream", spec.stream_array));
+      }
     }
-    absl::StatusOr<Array> result = NewResult("dense");
-    if (result.ok()) CopyRows(*old, accumulate.shape, *result, result_shape_);
-    return result;
-  }
-
-  absl::Status Multiply(Lane& lane) {
-    const int64_t k = operands_[0].shape.cols;
-    const Problem asked{Operation::kSpmm, transpose_, matrix_->type(), k, DeviceKind::kCpu};
-    absl::StatusOr<Resolved<SpmmKernel>> plan = Resolve(*impl_, matrix_, asked, SpmmKernels());
-    if (!plan.ok()) return plan.status();
-    absl::StatusOr<Array> values =
-        matrix_->ValuesIn(*plan->layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
-    if (!values.ok()) return values.status();
-    absl::StatusOr<Array> b = operands_[0].Get();
-    if (!b.ok()) return b.status();
-    absl::StatusOr<Array> result = PrepareResult();
-    if (!result.ok()) return result.status();
-    const size_t workspace = plan->kernel->workspace(plan->problem, *plan->layout, lane.threads);
-    if (absl::Status status = EnsureWorkspace(lane, workspace, impl_->budget); !status.ok())
-      return status;
-
-    const SpmmArguments arguments{
-        *plan->layout,
-        values->buffer.data(),
-        View(*b, operands_[0].shape),
-        {result->buffer.mutable_data(), result_shape_.rows, k, result_shape_.leading_dimension},
-        alpha_,
-        beta_};
-    const Context context{
-        lane.threads, {lane.workspace.mutable_data(), lane.workspace.size()}, token().flag()};
-    const auto begin = Clock::now();
-    end_.timings.queue_ns = Nanoseconds(begin - submitted_);
-    absl::Status status = plan->kernel->run(context, plan->problem, arguments);
-    end_.timings.kernel_ns = Nanoseconds(Clock::now() - begin);
-    const double flops =
-        2.0 * static_cast<double>(matrix_->pattern()->nnz()) * static_cast<double>(k);
-    impl_->Ran(asked, plan->kernel->name, end_.timings.kernel_ns, flops,
-               SparseBytes() + TouchedBytes(operands_[0].shape.rows, k) +
-                   (beta_ == 0 ? 1 : 2) *
-                       static_cast<double>(result_shape_.rows * k * SizeOf(asked.type)));
-    if (!status.ok()) return status;
-    SendBegin(plan->text, "dense");
-    return SendResult(*std::move(result));
-  }
-
-  bool transpose_ = false;
-  double alpha_ = 1;
-  double beta_ = 0;
-};
-
-class SddmmCall final : public DenseCall {
- public:
-  using DenseCall::DenseCall;
-
-  absl::Status Set(const SddmmSpec& spec) {
-    const Pattern& pattern = *matrix_->pattern();
-    unscaled_ = spec.unscaled;
-    if (absl::Status status = AddOperand("A", spec.tenant, spec.a, pattern.rows(), -1);
-        !status.ok())
-      return status;
-    const int64_t k = operands_[0].shape.cols;
-    if (absl::Status status = AddOperand("B", spec.tenant, spec.b, pattern.cols(), k); !status.ok())
-      return status;
-    return SetResult(spec.tenant, spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
-  }
-
- private:
-  Next Run(Lane& lane, absl::Status* end) override {
-    *end = Multiply(lane);
-    return Next::kEnded;
-  }
-
-  /// Kernels write canonical CSR order; a caller who uploaded in another order gets that one back.
-  absl::StatusOr<Array> InCallersOrder(Array canonical) {
-    if (matrix_->caller_order() == nullptr) return canonical;
-    absl::StatusOr<Array> order = matrix_->caller_order()->Get();
-    if (!order.ok()) return order.status();
-    absl::StatusOr<Array> result = NewResult("values");
-    if (!result.ok()) return result.status();
-    const auto place = [&]<typename T>(T) {
-      const auto positions = order->As<int64_t>();
-      const auto from = std::as_const(canonical).As<T>();
-      const auto to = result->MutableAs<T>();
-      for (size_t i = 0; i < from.size(); ++i) to[positions[i]] = from[i];
-    };
-    if (canonical.type == ElementType::kF32) {
-      place(float{});
-    } else {
-      place(double{});
+  } else {
+    absl::StatusOr<HeldDenseLease> held = impl_->dense.Find(tenant, spec.held);
+    if (!held.ok()) return held.status();
+    operand.shape = (*held)->shape;
+    operand.held = (*held)->elements;
+    if (spec.shape.has_value() &&
+        (spec.shape->rows != operand.shape.rows || spec.shape->cols != operand.shape.cols ||
+         spec.shape->type != operand.shape.type)) {
+      return absl::InvalidArgumentError(fmt::format(
+          "operand {} is announced as {} x {} {}, but the held matrix '{}' is {} x {} {}", what,
+          spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held, operand.shape.rows,
+          operand.shape.cols, Name(operand.shape.type)));
     }
-    return result;
   }
-
-  absl::Status Multiply(Lane& lane) {
-    const int64_t k = operands_[0].shape.cols;
-    const Problem asked{Operation::kSddmm, false, matrix_->type(), k, DeviceKind::kCpu};
-    absl::StatusOr<Resolved<SddmmKernel>> plan = Resolve(*impl_, matrix_, asked, SddmmKernels());
-    if (!plan.ok()) return plan.status();
-    Array values;
-    if (!unscaled_) {
-      absl::StatusOr<Array> placed =
-          matrix_->ValuesIn(*plan->layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
-      if (!placed.ok()) return placed.status();
-      values = *std::move(placed);
-    }
-    absl::StatusOr<Array> a = operands_[0].Get();
-    if (!a.ok()) return a.status();
-    absl::StatusOr<Array> b = operands_[1].Get();
-    if (!b.ok()) return b.status();
-    // In the held destination's own leading dimension the nnz x 1 result may have gaps; the kernel
-    // writes without.
-    const DenseShape destination_shape =
-        std::exchange(result_shape_, {result_shape_.rows, 1, 1, result_shape_.type});
-    absl::StatusOr<Array> result = NewResult("values");
-    if (!result.ok()) return result.status();
-    const size_t workspace = plan->kernel->workspace(plan->problem, *plan->layout, lane.threads);
-    if (absl::Status status = EnsureWorkspace(lane, workspace, impl_->budget); !status.ok())
-      return status;
-
-    const SddmmArguments arguments{*plan->layout, unscaled_ ? nullptr : values.buffer.data(),
-                                   View(*a, operands_[0].shape), View(*b, operands_[1].shape),
-                                   result->buffer.mutable_data()};
-    const Context context{
-        lane.threads, {lane.workspace.mutable_data(), lane.workspace.size()}, token().flag()};
-    const auto begin = Clock::now();
-    end_.timings.queue_ns = Nanoseconds(begin - submitted_);
-    absl::Status status = plan->kernel->run(context, plan->problem, arguments);
-    end_.timings.kernel_ns = Nanoseconds(Clock::now() - begin);
-    const auto nnz = static_cast<double>(matrix_->pattern()->nnz());
-    impl_->Ran(asked, plan->kernel->name, end_.timings.kernel_ns,
-               nnz * (2.0 * static_cast<double>(k) + 1),
-               SparseBytes() + TouchedBytes(operands_[0].shape.rows, k) +
-                   TouchedBytes(operands_[1].shape.rows, k) +
-                   nnz * static_cast<double>(SizeOf(asked.type)));
-    if (!status.ok()) return status;
-    absl::StatusOr<Array> ordered = InCallersOrder(*std::move(result));
-    if (!ordered.ok()) return ordered.status();
-    result_shape_ = destination_shape;
-    if (result_shape_.leading_dimension > 1) {
-      absl::StatusOr<Array> spread = NewResult("values");
-      if (!spread.ok()) return spread.status();
-      CopyRows(*ordered, {result_shape_.rows, 1, 1, result_shape_.type}, *spread, result_shape_);
-      ordered = *std::move(spread);
-    }
-    SendBegin(plan->text, "values");
-    return SendResult(*std::move(ordered));
+  if (operand.shape.leading_dimension == 0) operand.shape.leading_dimension = operand.shape.cols;
+  if (absl::Status status = ValidateShape(fmt::format("operand {}", what), operand.shape);
+      !status.ok())
+    return status;
+  if (operand.shape.type != matrix_->type()) {
+    return absl::InvalidArgumentError(fmt::format("operand {} is {}, but matrix '{}' is {}", what,
+                                                  Name(operand.shape.type), matrix_->name(),
+                                                  Name(matrix_->type())));
   }
-
-  bool unscaled_ = false;
-};
-
-template <typename CallType, typename Spec>
-absl::StatusOr<std::shared_ptr<Call>> Begin(std::shared_ptr<Executor::Impl> impl, const Spec& spec,
-                                            std::shared_ptr<ResultSink> sink) {
-  absl::StatusOr<MatrixLease> matrix = impl->catalog.Find(spec.tenant, spec.matrix);
-  if (!matrix.ok()) return matrix.status();
-  auto call =
-      std::make_shared<CallType>(std::move(impl), spec.tenant, std::move(sink), *std::move(matrix));
-  if (absl::Status status = call->Set(spec); !status.ok()) return status;
-  if (absl::Status status = call->Start(spec.timeout_ns); !status.ok()) return status;
-  return call;
+  if (operand.shape.rows != rows || (cols >= 0 && operand.shape.cols != cols)) {
+    return absl::InvalidArgumentError(fmt::format("operand {} is {} x {}, expected {} x {}", what,
+                                                  operand.shape.rows, operand.shape.cols, rows,
+                                                  cols >= 0 ? fmt::to_string(cols) : "K"));
+  }
+  if (operand.streamed) {
+    absl::StatusOr<Array> array = absl::ResourceExhaustedError("no device");
+    if (device() == DeviceKind::kCuda) {
+      array = AllocateArray(gpu_device().budget().SourceAtOnce(MemoryUse::kRequests), what,
+                            operand.shape.type, operand.shape.elements());
+      operand.on_device = array.ok();
+    }
+    if (absl::IsResourceExhausted(array.status())) {
+      array = AllocateArray(impl_->budget.Source(MemoryUse::kRequests), what, operand.shape.type,
+                            operand.shape.elements());
+    }
+    if (!array.ok()) return array.status();
+    operand.assembler = ArrayAssembler(*std::move(array));
+  }
+  operands_.push_back(std::move(operand));
+  return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<Call>> BeginSpmm(std::shared_ptr<Executor::Impl> impl, SpmmSpec spec,
-                                                std::shared_ptr<ResultSink> sink) {
-  return Begin<SpmmCall>(std::move(impl), spec, std::move(sink));
+absl::Status DenseCall::SetResult(const std::string& tenant, const std::string& held,
+                                  DenseShape shape) {
+  if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
+  result_shape_ = shape;
+  if (held.empty()) return ValidateShape("the result", shape);
+  absl::StatusOr<DenseWrite> write = impl_->dense.BeginWrite(tenant, held);
+  if (!write.ok()) return write.status();
+  const DenseShape& there = write->base()->shape;
+  if (there.rows != shape.rows || there.cols != shape.cols || there.type != shape.type) {
+    return absl::InvalidArgumentError(
+        fmt::format("the result is {} x {} {}, but the held matrix '{}' is {} x {} {}", shape.rows,
+                    shape.cols, Name(shape.type), held, there.rows, there.cols, Name(there.type)));
+  }
+  result_shape_ = there;
+  destination_ = *std::move(write);
+  keep_result_ = true;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<Call>> BeginSddmm(std::shared_ptr<Executor::Impl> impl,
-                                                 SddmmSpec spec, std::shared_ptr<ResultSink> sink) {
-  return Begin<SddmmCall>(std::move(impl), spec, std::move(sink));
+absl::StatusOr<Array> DenseCall::OnHost(Operand& operand) {
+  if (!operand.streamed) return operand.held->Get();
+  if (operand.assembler.array().buffer.size() > 0 || operand.shape.elements() == 0) {
+    absl::StatusOr<Array> array = operand.assembler.Finish();
+    if (!array.ok()) return array.status();
+    operand.array = *std::move(array);
+  }
+  return operand.array;
+}
+
+absl::StatusOr<std::shared_ptr<const Array>> DenseCall::OnDevice(Operand& operand,
+                                                                 DeviceLane& gpu) {
+  Device& device = gpu_device();
+  if (!operand.streamed) return device.residency().Place(operand.held);
+  if (operand.on_device) {
+    absl::StatusOr<Array> array = operand.assembler.Finish();
+    if (!array.ok()) return array.status();
+    operand.array = *std::move(array);
+    if (absl::Status s = device.AwaitPieces(gpu.stream); !s.ok()) return s;
+    return std::make_shared<const Array>(operand.array);
+  }
+  absl::StatusOr<Array> host = OnHost(operand);
+  if (!host.ok()) return host.status();
+  absl::StatusOr<Array> there = AllocateArray(device.budget().Source(MemoryUse::kRequests),
+                                              host->name, host->type, host->length);
+  if (!there.ok()) return there.status();
+  if (absl::Status s = device.CopyIn(gpu.stream, there->buffer.mutable_data(), host->buffer.data(),
+                                     host->bytes());
+      !s.ok()) {
+    return s;
+  }
+  return std::make_shared<const Array>(*std::move(there));
+}
+
+absl::StatusOr<DenseCall::OnDeviceSparse> DenseCall::PlaceSparse(
+    const std::shared_ptr<const Layout>& layout, bool with_values) {
+  OnDeviceSparse sparse;
+  absl::StatusOr<std::shared_ptr<const Layout>> there = gpu_device().residency().Place(layout);
+  if (!there.ok()) return there.status();
+  sparse.layout = *std::move(there);
+  if (!with_values) return sparse;
+  absl::StatusOr<Array> host = matrix_->ValuesIn(*layout, impl_->budget.Source(MemoryUse::kLayouts),
+                                                 impl_->scheduler->options().threads_per_lane);
+  if (!host.ok()) return host.status();
+  absl::StatusOr<std::shared_ptr<const Array>> values =
+      gpu_device().residency().Place(*host, MemoryUse::kMatrices);
+  if (!values.ok()) return values.status();
+  sparse.values = *std::move(values);
+  return sparse;
+}
+
+absl::StatusOr<Array> DenseCall::NewResult(std::string_view name) {
+  absl::StatusOr<Array> result =
+      AllocateArray(impl_->budget.Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests),
+                    name, result_shape_.type, result_shape_.elements());
+  if (result.ok() && result_shape_.leading_dimension > result_shape_.cols)
+    ClearGaps(*result, result_shape_);
+  return result;
+}
+
+absl::StatusOr<Array> DenseCall::NewDeviceResult(std::string_view name, DeviceLane& gpu) {
+  absl::StatusOr<Array> result = AllocateArray(
+      gpu_device().budget().Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests), name,
+      result_shape_.type, result_shape_.elements());
+  if (result.ok() && result_shape_.leading_dimension > result_shape_.cols) {
+    if (absl::Status s = gpu.stream.Fill(result->buffer.mutable_data(), 0, result->bytes());
+        !s.ok()) {
+      return s;
+    }
+  }
+  return result;
+}
+
+absl::Status DenseCall::EnsureDeviceWorkspace(DeviceLane& gpu, size_t bytes) {
+  if (gpu.workspace.size() >= bytes) return absl::OkStatus();
+  gpu.workspace = Buffer();
+  absl::StatusOr<Buffer> workspace =
+      gpu_device().budget().Source(MemoryUse::kRequests).Allocate(bytes);
+  if (!workspace.ok()) return workspace.status();
+  gpu.workspace = *std::move(workspace);
+  return absl::OkStatus();
+}
+
+void DenseCall::SendBegin(const std::string& plan, std::string_view name) {
+  CallBegin begin{plan, 0, result_shape_.rows, result_shape_.cols, {}};
+  if (!keep_result_)
+    begin.arrays.push_back({std::string(name), result_shape_.type, result_shape_.elements()});
+  sent_ = true;
+  sink().OnBegin(std::move(begin));
+}
+
+absl::Status DenseCall::SendResult(Array result) {
+  if (keep_result_) return destination_.Publish(std::make_shared<LazyArray>(std::move(result)));
+  sink().OnArray(0, 0, std::move(result));
+  return absl::OkStatus();
+}
+
+absl::Status DenseCall::SendDeviceResult(Array result, DeviceLane& gpu) {
+  Device& device = gpu_device();
+  if (keep_result_) {
+    auto there = std::make_shared<const Array>(std::move(result));
+    const auto held = std::make_shared<LazyArray>(
+        [&device, &budget = impl_->budget, there] {
+          return device.ToHost(*there, budget.Source(MemoryUse::kBuffers));
+        },
+        LazyArray::Where::kDevice);
+    device.residency().Adopt(held, std::move(there));
+    return destination_.Publish(held);
+  }
+  absl::StatusOr<Array> host = AllocateArray(impl_->budget.Source(MemoryUse::kRequests),
+                                             result.name, result.type, result.length);
+  if (!host.ok()) return host.status();
+  size_t sent = 0;
+  return device.CopyOut(
+      gpu.stream, host->buffer.mutable_data(), result.buffer.data(), result.bytes(),
+      [&](size_t arrived) {
+        const auto length = static_cast<int64_t>((arrived - sent) / SizeOf(result.type));
+        sink().OnArray(0, sent,
+                       {host->name, result.type, length, host->buffer.Part(sent, arrived - sent)});
+        sent = arrived;
+      });
+}
+
+absl::Status DenseCall::TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue) {
+  absl::Status status = gpu.begin.Record(gpu.stream);
+  if (status.ok()) status = queue();
+  if (status.ok()) status = gpu.end.Record(gpu.stream);
+  // Also after an error: what is queued uses memory that is about to be freed.
+  const absl::Status done = gpu.stream.Synchronize();
+  if (status.ok()) status = done;
+  if (!status.ok()) return gpu_device().Checked(std::move(status));
+  pieces_under_way_ = false;
+  const absl::StatusOr<float> milliseconds = gpu.end.MillisecondsSince(gpu.begin);
+  if (!milliseconds.ok()) return milliseconds.status();
+  end_.timings.kernel_ns += static_cast<uint64_t>(*milliseconds * 1e6);
+  return absl::OkStatus();
+}
+
+Context DenseCall::DeviceContext(DeviceLane& gpu) const {
+  return {.threads = 1,
+          .workspace = {gpu.workspace.mutable_data(), gpu.workspace.size()},
+          .stop = token().flag(),
+          .stream = gpu.stream.handle()};
+}
+
+double DenseCall::SparseBytes() const {
+  const auto nnz = static_cast<double>(matrix_->pattern()->nnz());
+  return nnz * static_cast<double>(sizeof(int32_t) + SizeOf(matrix_->type())) +
+         static_cast<double>(matrix_->pattern()->rows() + 1) * sizeof(int64_t);
+}
+
+double DenseCall::TouchedBytes(int64_t rows, int64_t k) const {
+  return static_cast<double>(std::min(rows, matrix_->pattern()->nnz())) * static_cast<double>(k) *
+         static_cast<double>(SizeOf(matrix_->type()));
 }
 
 }  // namespace sparsed::engine

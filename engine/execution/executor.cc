@@ -33,21 +33,32 @@ double MeasureBandwidth(int threads) {
 
 Executor::Impl::Impl(
     const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
-    Observer& observer,
+    Observer& observer, Device* device,
     const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class)
     : catalog(catalog),
       dense(dense),
       budget(budget),
       observer(observer),
+      device(device),
       on_unknown_class(on_unknown_class),
-      scheduler(std::make_shared<Scheduler>(options)),
+      scheduler(std::make_shared<Scheduler>(options, device)),
       bytes_per_second(MeasureBandwidth(options.threads_per_lane)) {}
 
 void Executor::Impl::Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds,
                          double flops, double bytes) {
-  scheduler->AddBusy(nanoseconds);
-  observer.OnKernelRun({problem.operation, kernel, "cpu", static_cast<double>(nanoseconds) * 1e-9,
-                        flops, bytes / bytes_per_second});
+  scheduler->AddBusy(problem.device, nanoseconds);
+  const bool gpu = problem.device == DeviceKind::kCuda;
+  observer.OnKernelRun({problem.operation, kernel, gpu ? Device::kName : "cpu",
+                        static_cast<double>(nanoseconds) * 1e-9, flops,
+                        bytes / (gpu ? device->bytes_per_second() : bytes_per_second)});
+}
+
+std::function<void()> LoaderOf(const MatrixLease& matrix) {
+  if (matrix->resident()) return nullptr;
+  // Whoever runs the call afterwards meets the same errors and reports them.
+  return [matrix] {
+    if (matrix->pattern()->Csr().ok()) matrix->Values().status().IgnoreError();
+  };
 }
 
 absl::Status EnsureWorkspace(Lane& lane, size_t bytes, Budget& budget) {
@@ -60,8 +71,9 @@ absl::Status EnsureWorkspace(Lane& lane, size_t bytes, Budget& budget) {
 }
 
 Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense,
-                   Budget& budget, Observer& observer)
-    : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, on_unknown_class)) {
+                   Budget& budget, Observer& observer, Device* device)
+    : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, device,
+                                   on_unknown_class)) {
   impl_->scheduler->Open();
 }
 
@@ -84,14 +96,19 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
   return BeginSpgemm(impl_, std::move(spec), std::move(sink));
 }
 
-absl::Status Executor::RunIdle(const std::function<void(int threads)>& work,
+absl::Status Executor::RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
                                const std::atomic<bool>* stop) {
-  return impl_->scheduler->RunIdle(work, stop);
+  return impl_->scheduler->RunIdle(device, work, stop);
 }
 
 int64_t Executor::in_flight() const { return impl_->scheduler->in_flight(); }
-int64_t Executor::queue_depth() const { return impl_->scheduler->queue_depth(); }
-double Executor::busy_seconds() const { return impl_->scheduler->busy_seconds(); }
+int64_t Executor::queue_depth(DeviceKind device) const {
+  return impl_->scheduler->queue_depth(device);
+}
+double Executor::busy_seconds(DeviceKind device) const {
+  return impl_->scheduler->busy_seconds(device);
+}
+Device* Executor::device() const { return impl_->device; }
 const ExecutorOptions& Executor::options() const { return impl_->scheduler->options(); }
 
 }  // namespace sparsed::engine

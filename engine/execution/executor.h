@@ -1,4 +1,4 @@
-// Admission, queues and lanes: runs calls on the CPU device.
+// Admission, queues and lanes: runs calls on the devices.
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,9 @@
 
 namespace sparsed::engine {
 
+class Device;
+struct Lane;
+
 struct ExecutorOptions {
   int lanes = 1;             ///< calls that run at once
   int threads_per_lane = 1;  ///< OpenMP team of each
@@ -29,8 +32,9 @@ struct ExecutorOptions {
 /// come first served; a long SpGEMM gives way after each row block. Thread-safe.
 class Executor {
  public:
+  /// `device`, which may be null, takes every product that it has a kernel and room for.
   Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
-           Observer& observer);
+           Observer& observer, Device* device = nullptr);
   ~Executor();
   /// Ends what waits with UNAVAILABLE, waits for what runs, refuses what comes. Idempotent.
   void Close();
@@ -40,18 +44,20 @@ class Executor {
   absl::StatusOr<std::shared_ptr<Call>> Begin(SddmmSpec spec, std::shared_ptr<ResultSink> sink);
   absl::StatusOr<std::shared_ptr<Call>> Begin(SpgemmSpec spec, std::shared_ptr<ResultSink> sink);
 
-  /// Runs `work` on a lane once no call waits, and blocks until it has run. For trials: one kernel
-  /// run a time, so that a query waits for one kernel at most. CANCELLED if `stop` becomes true
-  /// first, or the executor is closing.
-  absl::Status RunIdle(const std::function<void(int threads)>& work, const std::atomic<bool>* stop);
+  /// Runs `work` on a lane of the device once no call waits (and, on the GPU, none runs), and
+  /// blocks until it has run. For trials: one kernel run a time, so that a query waits for one
+  /// kernel at most. CANCELLED if `stop` becomes true first, or the executor is closing.
+  absl::Status RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
+                       const std::atomic<bool>* stop);
 
   /// Called, outside any lock, when a request's class had no plan of its own. Set before the first
   /// call.
   std::function<void(const MatrixLease&, const Problem&)> on_unknown_class;
 
-  int64_t in_flight() const;    ///< begun and not ended
-  int64_t queue_depth() const;  ///< waiting for a lane
-  double busy_seconds() const;  ///< lanes in kernels, trials included
+  int64_t in_flight() const;                     ///< begun and not ended
+  int64_t queue_depth(DeviceKind device) const;  ///< waiting for a lane
+  double busy_seconds(DeviceKind device) const;  ///< lanes in kernels, trials included
+  Device* device() const;                        ///< null: the CPU alone
   const ExecutorOptions& options() const;
 
   class Impl;

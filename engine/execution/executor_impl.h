@@ -16,16 +16,17 @@ namespace sparsed::engine {
 class Executor::Impl {
  public:
   Impl(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
-       Observer& observer,
+       Observer& observer, Device* device,
        const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class);
 
   Catalog& catalog;
   DenseCatalog& dense;
   Budget& budget;
   Observer& observer;
+  Device* const device;  ///< null: the CPU alone
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
   const std::shared_ptr<Scheduler> scheduler;
-  const double bytes_per_second;  ///< measured at the start: the floor's denominator
+  const double bytes_per_second;  ///< the CPU's, measured at the start: the floor's denominator
 
   /// Tells the observer, counts the busy time. `bytes` is the least that the kernel had to move.
   void Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds, double flops,
@@ -87,6 +88,9 @@ absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease
   if (!found.exact && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
   return resolved;
 }
+
+/// Reads what `matrix` lacks in memory from the disk; null if it lacks nothing.
+std::function<void()> LoaderOf(const MatrixLease& matrix);
 
 /// Grows the lane's workspace if need be.
 absl::Status EnsureWorkspace(Lane& lane, size_t bytes, Budget& budget);

@@ -4,9 +4,18 @@
 #include <chrono>
 
 namespace sparsed::engine {
+namespace {
 
-Job::Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink)
-    : scheduler_(std::move(scheduler)), tenant_(std::move(tenant)), sink_(std::move(sink)) {}
+constexpr size_t kKeptWorkspace = size_t{16} << 20;
+
+}  // namespace
+
+Job::Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink,
+         DeviceKind device)
+    : scheduler_(std::move(scheduler)),
+      tenant_(std::move(tenant)),
+      sink_(std::move(sink)),
+      device_(device) {}
 
 absl::Status Job::Start(uint64_t timeout_ns) {
   token_ = std::make_shared<Token>([scheduler = scheduler_.get(), job = weak_from_this()] {
@@ -58,6 +67,15 @@ void Job::Release(int64_t bytes) {
   scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
 }
 
+void Job::Loaded() {
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ != State::kLoading) return;  // it ended meanwhile
+    state_ = State::kQueued;
+  }
+  scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
+}
+
 void Job::Finish(absl::Status status) {
   {
     std::lock_guard lock(mutex_);
@@ -76,7 +94,14 @@ Scheduler::~Scheduler() = default;
 
 void Scheduler::Open() {
   for (int i = 0; i < std::max(1, options_.lanes); ++i) {
-    lanes_.emplace_back([this] { RunLane(); });
+    const Lane lane{DeviceKind::kCpu, options_.threads_per_lane, {}, nullptr};
+    lanes_of(DeviceKind::kCpu).threads.emplace_back([this, lane] { RunLane(lane); });
+  }
+  if (device_ != nullptr) {
+    for (DeviceLane& gpu : device_->lanes()) {
+      const Lane lane{DeviceKind::kCuda, 1, {}, &gpu};
+      lanes_of(DeviceKind::kCuda).threads.emplace_back([this, lane] { RunLane(lane); });
+    }
   }
   reaper_ = std::thread([this] { RunReaper(); });
   blocking_thread_ = std::thread([this] { RunBlockingThread(); });
@@ -95,9 +120,11 @@ void Scheduler::Close() {
   for (const auto& job : jobs) {
     job->token_->Stop(absl::UnavailableError("the server is shutting down"));
   }
-  lane_work_.notify_all();
+  for (Lanes& lanes : lanes_) lanes.work.notify_all();
   blocking_work_.notify_all();
-  for (std::thread& lane : lanes_) lane.join();
+  for (Lanes& lanes : lanes_) {
+    for (std::thread& thread : lanes.threads) thread.join();
+  }
   blocking_thread_.join();
   {
     std::lock_guard lock(mutex_);
@@ -114,9 +141,9 @@ int64_t Scheduler::in_flight() const {
   return static_cast<int64_t>(jobs_.size());
 }
 
-int64_t Scheduler::queue_depth() const {
+int64_t Scheduler::queue_depth(DeviceKind device) const {
   std::lock_guard lock(mutex_);
-  return queued_;
+  return lanes_of(device).queued;
 }
 
 bool Scheduler::Register(const std::shared_ptr<Job>& job) {
@@ -132,13 +159,14 @@ void Scheduler::Unregister(Job* job) {
 }
 
 bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
+  Lanes& lanes = lanes_of(job->device());
   {
     std::lock_guard lock(mutex_);
-    if (!resumed && queued_ >= options_.max_queued) return false;
-    queues_[job->tenant_].push_back(std::move(job));
-    ++queued_;
+    if (!resumed && lanes.queued >= options_.max_queued) return false;
+    lanes.queues[job->tenant_].push_back(std::move(job));
+    ++lanes.queued;
   }
-  lane_work_.notify_one();
+  lanes.work.notify_one();
   return true;
 }
 
@@ -150,41 +178,47 @@ void Scheduler::Reap(std::weak_ptr<Job> job) {
   reaper_work_.notify_one();
 }
 
-std::shared_ptr<Job> Scheduler::PopLocked() {
-  auto queue = queues_.upper_bound(last_tenant_);
-  if (queue == queues_.end()) queue = queues_.begin();
+std::shared_ptr<Job> Scheduler::PopLocked(Lanes& lanes) {
+  auto queue = lanes.queues.upper_bound(lanes.last_tenant);
+  if (queue == lanes.queues.end()) queue = lanes.queues.begin();
   std::shared_ptr<Job> job = std::move(queue->second.front());
   queue->second.pop_front();
-  last_tenant_ = queue->first;
-  if (queue->second.empty()) queues_.erase(queue);
-  --queued_;
+  lanes.last_tenant = queue->first;
+  if (queue->second.empty()) lanes.queues.erase(queue);
+  --lanes.queued;
   return job;
 }
 
-void Scheduler::RunLane() {
-  Lane lane{options_.threads_per_lane, {}};
+void Scheduler::RunLane(Lane lane) {
+  Lanes& lanes = lanes_of(lane.device);
   std::unique_lock lock(mutex_);
   while (true) {
-    lane_work_.wait(lock, [this] { return closing_ || queued_ > 0 || !idle_.empty(); });
+    lanes.work.wait(lock,
+                    [&] { return closing_ || lanes.queued > 0 || MayIdleLocked(lane, lanes); });
     if (closing_) return;
-    if (queued_ > 0) {
-      std::shared_ptr<Job> job = PopLocked();
+    ++lanes.running;
+    if (lanes.queued > 0) {
+      std::shared_ptr<Job> job = PopLocked(lanes);
       lock.unlock();
       RunJob(job, lane);
       job.reset();
+      // Large ones are given to whoever needs memory next; taking one again is cheap.
+      if (lane.workspace.size() > kKeptWorkspace) lane.workspace = Buffer();
       lock.lock();
-      continue;
+    } else {
+      IdleWork* idle = lanes.idle.front();
+      lanes.idle.pop_front();
+      idle->started = true;
+      lock.unlock();
+      const auto begin = std::chrono::steady_clock::now();
+      (*idle->work)(lane);
+      AddBusy(lane.device, (std::chrono::steady_clock::now() - begin).count());
+      lock.lock();
+      idle->done = true;
+      idle_done_.notify_all();
     }
-    IdleWork* idle = idle_.front();
-    idle_.pop_front();
-    idle->started = true;
-    lock.unlock();
-    const auto begin = std::chrono::steady_clock::now();
-    (*idle->work)(lane.threads);
-    AddBusy((std::chrono::steady_clock::now() - begin).count());
-    lock.lock();
-    idle->done = true;
-    idle_done_.notify_all();
+    --lanes.running;
+    if (!lanes.idle.empty()) lanes.work.notify_one();
   }
 }
 
@@ -194,6 +228,27 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
     std::lock_guard lock(job->mutex_);
     if (job->state_ != State::kQueued) return;  // reaped while it waited
     job->state_ = State::kRunning;
+  }
+  if (!job->loaded_ && !job->token_->stopped()) {
+    job->loaded_ = true;
+    if (std::function<void()> load = job->ToLoad()) {
+      {
+        std::lock_guard lock(job->mutex_);
+        job->state_ = State::kLoading;
+      }
+      // Who stopped it before it was seen to load left it to us.
+      if (job->token_->stopped()) return Reap(job);
+      RunBlocking([load = std::move(load), weak = std::weak_ptr<Job>(job)] {
+        const auto wanted = [&] {
+          const std::shared_ptr<Job> job = weak.lock();
+          return job != nullptr && !job->token_->stopped();
+        };
+        if (!wanted()) return;
+        load();
+        if (const std::shared_ptr<Job> job = weak.lock()) job->Loaded();
+      });
+      return;
+    }
   }
   absl::Status end;
   Job::Next next = Job::Next::kEnded;
@@ -227,7 +282,7 @@ void Scheduler::RunReaper() {
   while (true) {
     reaper_work_.wait(lock, [this] { return reaper_closing_ || !stopped_.empty(); });
     if (stopped_.empty()) return;
-    const std::shared_ptr<Job> job = stopped_.front().lock();
+    std::shared_ptr<Job> job = stopped_.front().lock();
     stopped_.pop_front();
     if (job == nullptr) continue;
     lock.unlock();
@@ -235,35 +290,39 @@ void Scheduler::RunReaper() {
     {
       std::lock_guard job_lock(job->mutex_);
       end = job->state_ == Job::State::kReceiving || job->state_ == Job::State::kQueued ||
-            job->state_ == Job::State::kPaused;
+            job->state_ == Job::State::kLoading || job->state_ == Job::State::kPaused;
       if (end && job->state_ == Job::State::kQueued) {
         std::lock_guard queue_lock(mutex_);
-        auto queue = queues_.find(job->tenant_);
-        if (queue != queues_.end()) {
+        Lanes& lanes = lanes_of(job->device());
+        auto queue = lanes.queues.find(job->tenant_);
+        if (queue != lanes.queues.end()) {
           const auto erased = std::erase(queue->second, job);
-          queued_ -= static_cast<int64_t>(erased);
-          if (queue->second.empty()) queues_.erase(queue);
+          lanes.queued -= static_cast<int64_t>(erased);
+          if (queue->second.empty()) lanes.queues.erase(queue);
         }
       }
       if (end) job->state_ = Job::State::kLeft;  // no lane takes it any more
     }
     if (end) job->Finish(job->token_->status());
+    job.reset();  // its operands may be large: not under the lock
     lock.lock();
   }
 }
 
-absl::Status Scheduler::RunIdle(const std::function<void(int threads)>& work,
+absl::Status Scheduler::RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
                                 const std::atomic<bool>* stop) {
+  Lanes& lanes = lanes_of(device);
   IdleWork idle{&work};
   std::unique_lock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
-  idle_.push_back(&idle);
-  lane_work_.notify_one();
+  if (lanes.threads.empty()) return absl::UnavailableError("the device has no lanes");
+  lanes.idle.push_back(&idle);
+  lanes.work.notify_one();
   while (!idle.done) {
     idle_done_.wait_for(lock, std::chrono::milliseconds(50));
     const bool give_up = closing_ || (stop != nullptr && stop->load());
     if (give_up && !idle.started) {
-      std::erase(idle_, &idle);
+      std::erase(lanes.idle, &idle);
       return absl::CancelledError("stopped before a lane was idle");
     }
   }

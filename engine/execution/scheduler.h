@@ -1,6 +1,7 @@
 // Lanes and their queue: which job runs where and when. Knows nothing of matrices.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "engine/execution/call.h"
 #include "engine/execution/executor.h"
 #include "engine/execution/token.h"
+#include "engine/memory/device.h"
 
 namespace sparsed::engine {
 
@@ -26,8 +28,10 @@ class Scheduler;
 /// A lane's own thread and what belongs to it. OpenMP keeps one team for each thread that opens
 /// parallel regions, so request threads never grow teams.
 struct Lane {
+  DeviceKind device = DeviceKind::kCpu;
   int threads = 1;
-  Buffer workspace;  ///< grows to the largest that a kernel asked for
+  Buffer workspace;           ///< in host memory; grows to what a kernel asks for
+  DeviceLane* gpu = nullptr;  ///< of the GPU's lanes
 };
 
 /// What every call has in common: its state, its token, its end. A job is run in steps; between two
@@ -41,7 +45,8 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
     kLeft,    ///< another thread goes on with it and calls Finish
   };
 
-  Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink);
+  Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink,
+      DeviceKind device);
   /// Second half of the construction: enters the register, starts the deadline. UNAVAILABLE, and no
   /// OnEnd, if the scheduler is closing.
   absl::Status Start(uint64_t timeout_ns);
@@ -56,6 +61,13 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   virtual Next Run(Lane& lane, absl::Status* end) = 0;
   /// Lets go of whatever it holds; called once, before OnEnd.
   virtual void Drop() = 0;
+  /// What reads from the disk before it can run; null if all is in memory. Run once, elsewhere than
+  /// on a lane, holding nothing of the job: it may end meanwhile.
+  virtual std::function<void()> ToLoad() const { return nullptr; }
+  /// The device whose lanes take it.
+  DeviceKind device() const { return device_; }
+  /// In Run, before kAgain: another device's lanes go on with it.
+  void MoveTo(DeviceKind device) { device_ = device; }
 
   ResultSink& sink() { return *sink_; }
   const Token& token() const { return *token_; }
@@ -70,7 +82,10 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
 
  private:
   friend class Scheduler;
-  enum class State { kReceiving, kQueued, kRunning, kPaused, kLeft, kEnded };
+  enum class State { kReceiving, kQueued, kLoading, kRunning, kPaused, kLeft, kEnded };
+
+  /// What ToLoad asked for is in memory, or failed to get there.
+  void Loaded();
 
   const std::shared_ptr<Scheduler> scheduler_;
   const std::string tenant_;
@@ -78,37 +93,59 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   std::shared_ptr<Token> token_;
   std::optional<DeadlineTimer::Ticket> deadline_;
   std::atomic<int64_t> unreleased_{0};
-  std::mutex mutex_;  ///< guards state_
+  DeviceKind device_;
+  bool loaded_ = false;  ///< only who runs it looks at it
+  std::mutex mutex_;     ///< guards state_
   State state_ = State::kReceiving;
 };
 
 /// Thread-safe. Tenants take turns; within a tenant, first come first served.
 class Scheduler : public std::enable_shared_from_this<Scheduler> {
  public:
-  explicit Scheduler(const ExecutorOptions& options) : options_(options) {}
+  /// `device` may be null: then there are lanes of the CPU only. It outlives the scheduler.
+  explicit Scheduler(const ExecutorOptions& options, Device* device = nullptr)
+      : options_(options), device_(device) {}
   ~Scheduler();
   void Open();
   /// Ends every job with UNAVAILABLE and joins the threads.
   void Close();
 
-  absl::Status RunIdle(const std::function<void(int threads)>& work, const std::atomic<bool>* stop);
+  absl::Status RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
+                       const std::atomic<bool>* stop);
   /// Runs `work` on the thread for what blocks on the disk.
   void RunBlocking(std::function<void()> work);
-  void AddBusy(uint64_t nanoseconds) { busy_ns_ += nanoseconds; }
+  void AddBusy(DeviceKind device, uint64_t nanoseconds) { lanes_of(device).busy_ns += nanoseconds; }
 
   size_t deadlines() const { return timer_.watched(); }
   const ExecutorOptions& options() const { return options_; }
   int64_t in_flight() const;
-  int64_t queue_depth() const;
-  double busy_seconds() const { return static_cast<double>(busy_ns_.load()) * 1e-9; }
+  int64_t queue_depth(DeviceKind device) const;
+  double busy_seconds(DeviceKind device) const {
+    return static_cast<double>(lanes_of(device).busy_ns.load()) * 1e-9;
+  }
 
  private:
   friend class Job;
   struct IdleWork {
-    const std::function<void(int)>* work;
+    const std::function<void(Lane&)>* work;
     bool started = false;
     bool done = false;
   };
+  /// The lanes of one device and what waits for them.
+  struct Lanes {
+    std::map<std::string, std::deque<std::shared_ptr<Job>>> queues;  ///< by tenant; none is empty
+    std::string last_tenant;                                         ///< whose turn was last
+    int64_t queued = 0;
+    int running = 0;  ///< jobs and idle work
+    std::deque<IdleWork*> idle;
+    std::condition_variable work;
+    std::atomic<uint64_t> busy_ns{0};
+    std::vector<std::thread> threads;
+  };
+  Lanes& lanes_of(DeviceKind device) { return lanes_[device == DeviceKind::kCuda ? 1 : 0]; }
+  const Lanes& lanes_of(DeviceKind device) const {
+    return lanes_[device == DeviceKind::kCuda ? 1 : 0];
+  }
 
   bool Register(const std::shared_ptr<Job>& job);  ///< false: closing
   void Unregister(Job* job);
@@ -116,28 +153,28 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   bool Enqueue(std::shared_ptr<Job> job, bool resumed);
   /// Called when a token stopped: ends the job if no lane has it.
   void Reap(std::weak_ptr<Job> job);
-  std::shared_ptr<Job> PopLocked();
-  void RunLane();
+  static std::shared_ptr<Job> PopLocked(Lanes& lanes);
+  /// Trials on the GPU run alone: what else runs there would be in their times.
+  static bool MayIdleLocked(const Lane& lane, const Lanes& lanes) {
+    return !lanes.idle.empty() && (lane.device == DeviceKind::kCpu || lanes.running == 0);
+  }
+  void RunLane(Lane lane);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();
   void RunBlockingThread();
 
   const ExecutorOptions options_;
+  Device* const device_;
   DeadlineTimer timer_;
-  std::atomic<uint64_t> busy_ns_{0};
 
   mutable std::mutex mutex_;
-  std::condition_variable lane_work_, idle_done_, reaper_work_, blocking_work_;
+  std::condition_variable idle_done_, reaper_work_, blocking_work_;
   bool closing_ = false;
   bool reaper_closing_ = false;                        ///< lanes are gone: nothing stops any more
   std::unordered_map<Job*, std::weak_ptr<Job>> jobs_;  ///< begun and not ended
-  std::map<std::string, std::deque<std::shared_ptr<Job>>> queues_;  ///< by tenant; none is empty
-  std::string last_tenant_;                                         ///< whose turn was last
-  int64_t queued_ = 0;
-  std::deque<IdleWork*> idle_;
+  std::array<Lanes, 2> lanes_;                         ///< the CPU's, the GPU's
   std::deque<std::weak_ptr<Job>> stopped_;
   std::deque<std::function<void()>> blocking_;
-  std::vector<std::thread> lanes_;
   std::thread reaper_, blocking_thread_;
 };
 

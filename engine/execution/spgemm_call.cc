@@ -22,7 +22,7 @@ class SpgemmCall final : public Job {
  public:
   SpgemmCall(std::shared_ptr<Executor::Impl> impl, SpgemmSpec spec,
              std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right)
-      : Job(impl->scheduler, spec.tenant, std::move(sink)),
+      : Job(impl->scheduler, spec.tenant, std::move(sink), DeviceKind::kCpu),
         impl_(std::move(impl)),
         spec_(std::move(spec)),
         left_(std::move(left)),
@@ -61,6 +61,15 @@ class SpgemmCall final : public Job {
     }
     *end = Keep();
     return end->ok() ? Next::kLeft : Next::kEnded;
+  }
+
+  std::function<void()> ToLoad() const override {
+    std::function<void()> left = LoaderOf(left_), right = LoaderOf(right_);
+    if (left == nullptr || right == nullptr) return left == nullptr ? right : left;
+    return [left = std::move(left), right = std::move(right)] {
+      left();
+      right();
+    };
   }
 
   void Drop() override {

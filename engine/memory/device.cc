@@ -86,12 +86,14 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& option
     stream->emplace(*std::move(created));
   }
   for (int i = 0; i < std::max(1, options.lanes); ++i) {
-    absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+    absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create(), second = cuda::Stream::Create();
     if (!stream.ok()) return stream.status();
+    if (!second.ok()) return second.status();
     absl::StatusOr<cuda::Event> begin = cuda::Event::Create(), end = cuda::Event::Create();
     if (!begin.ok()) return begin.status();
     if (!end.ok()) return end.status();
-    device->lanes_.push_back({*std::move(stream), *std::move(begin), *std::move(end), {}});
+    device->lanes_.push_back(
+        {*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}});
   }
   if (absl::Status s = device->MeasureBandwidth(); !s.ok()) return s;
   return device;
@@ -350,6 +352,11 @@ absl::Status Device::AwaitPieces(const cuda::Stream& stream) {
   absl::Status status = events_.back().Record(*pieces_);
   if (status.ok()) status = events_.back().Hold(stream);
   return Checked(std::move(status));
+}
+
+void Device::DrainPieces() {
+  std::lock_guard lock(pieces_mutex_);
+  Checked(pieces_->Synchronize()).IgnoreError();
 }
 
 }  // namespace sparsed::engine

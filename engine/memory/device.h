@@ -30,8 +30,11 @@ struct DeviceOptions {
 /// What belongs to one lane of the device.
 struct DeviceLane {
   cuda::Stream stream;
+  cuda::Stream second;     ///< for work that overlaps with the first's
   cuda::Event begin, end;  ///< around a kernel
   Buffer workspace;        ///< grows to the largest that a kernel asked for
+
+  cuda::Stream& streams(size_t turn) { return turn == 0 ? stream : second; }
 };
 
 /// Thread-safe, but for its lanes.
@@ -81,6 +84,9 @@ class Device {
   absl::Status Send(void* to, Piece piece, size_t bytes);
   /// What is queued in `stream` from now on waits for all pieces sent so far.
   absl::Status AwaitPieces(const cuda::Stream& stream);
+
+  /// Waits for all pieces sent so far.
+  void DrainPieces();
 
   int64_t bytes_in() const { return bytes_in_; }
   int64_t bytes_out() const { return bytes_out_; }

@@ -1,6 +1,7 @@
 // Device memory under a limit, on a card that others use too.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,9 +34,11 @@ class DeviceBudget {
   /// RESOURCE_EXHAUSTED: "requests need 8589934592 bytes of device memory, 1073741824 of
   /// 4294967296 are free ...".
   MemorySource& Source(MemoryUse use);
-  /// Called without locks when `bytes` more are needed; true if anything was let go. Set before the
-  /// first allocation.
-  std::function<bool(int64_t bytes)> evict;
+  /// Likewise, but nothing is copied to the host to make room: for threads that must not block.
+  MemorySource& SourceAtOnce(MemoryUse use);
+  /// Called without locks when `bytes` more are needed; true if anything was let go. `at_once`:
+  /// without copying anything. Set before the first allocation.
+  std::function<bool(int64_t bytes, bool at_once)> evict;
 
   int64_t limit() const;
   int64_t used(MemoryUse use) const;
@@ -49,10 +52,11 @@ class DeviceBudget {
     absl::StatusOr<Buffer> Allocate(size_t bytes) override;
     DeviceBudget* budget = nullptr;
     MemoryUse use = MemoryUse::kRequests;
+    bool at_once = false;
   };
 
   std::shared_ptr<State> state_;
-  std::array<UseSource, kMemoryUses> sources_;
+  std::array<UseSource, kMemoryUses> sources_, at_once_;
 };
 
 }  // namespace sparsed::engine

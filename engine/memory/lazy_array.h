@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,16 +19,21 @@ class LazyArray {
  public:
   using Loader = std::function<absl::StatusOr<Array>()>;
   explicit LazyArray(Array array) : array_(std::move(array)), resident_(true) {}
-  explicit LazyArray(Loader loader) : loader_(std::move(loader)) {}
+  enum class Where : uint8_t { kDisk, kDevice };
+  explicit LazyArray(Loader loader, Where where = Where::kDisk)
+      : loader_(std::move(loader)), where_(where) {}
 
   /// Loads the first time: never on a reactor's thread. DATA_LOSS if it is damaged,
   /// RESOURCE_EXHAUSTED without memory; a failed read is tried again by the next caller.
   absl::StatusOr<Array> Get();
+  /// It would be read from the disk.
+  bool on_disk() const { return where_ == Where::kDisk && !resident(); }
   bool resident() const { return resident_.load(std::memory_order_acquire); }
 
  private:
   std::mutex mutex_;
   Loader loader_;
+  const Where where_ = Where::kDisk;
   Array array_;
   std::atomic<bool> resident_ = false;  ///< readable while another thread reads the disk
 };

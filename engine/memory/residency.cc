@@ -7,7 +7,7 @@ namespace sparsed::engine {
 
 Residency::Residency(DeviceBudget& budget, CopyIn copy_in)
     : budget_(budget), copy_in_(std::move(copy_in)) {
-  budget_.evict = [this](int64_t bytes) { return Evict(bytes); };
+  budget_.evict = [this](int64_t bytes, bool at_once) { return Evict(bytes, at_once); };
 }
 
 Residency::~Residency() { budget_.evict = nullptr; }
@@ -35,7 +35,7 @@ absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
     placed_.wait(lock);
   }
   for (Entry& entry : TakeDeadLocked()) dead.push_back(std::move(entry));
-  entries_[key] = Entry{std::move(original), nullptr, 0, ++clock_, {}, std::is_same_v<T, Layout>};
+  entries_[key] = Entry{std::move(original), nullptr, 0, ++clock_, {}, {}};
   lock.unlock();
   dead.clear();
   absl::StatusOr<std::shared_ptr<const T>> made = make();
@@ -44,6 +44,7 @@ absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
     Entry& entry = entries_[key];
     entry.copy = *made;
     entry.bytes = static_cast<int64_t>((*made)->bytes());
+    if constexpr (std::is_same_v<T, Layout>) entry.kind = (*made)->kind;
   } else {
     entries_.erase(key);
   }
@@ -104,7 +105,7 @@ void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<co
   std::lock_guard lock(mutex_);
   dead = TakeDeadLocked();
   const auto bytes = static_cast<int64_t>(array->bytes());
-  entries_[held.get()] = Entry{held, std::move(array), bytes, ++clock_, held, false};
+  entries_[held.get()] = Entry{held, std::move(array), bytes, ++clock_, held, {}};
 }
 
 std::vector<Residency::Entry> Residency::TakeDeadLocked() {
@@ -139,7 +140,7 @@ Residency::Entries::iterator Residency::VictimLocked(bool moved) {
   return victim;
 }
 
-bool Residency::Evict(int64_t bytes) {
+bool Residency::Evict(int64_t bytes, bool at_once) {
   int64_t freed = 0;
   {
     std::vector<Entry> gone;
@@ -155,14 +156,14 @@ bool Residency::Evict(int64_t bytes) {
       ++evictions_;
     }
   }
-  while (freed < bytes) {
+  while (!at_once && freed < bytes) {
     std::unique_lock lock(mutex_);
     const auto victim = VictimLocked(/*moved=*/true);
     if (victim == entries_.end()) break;
     const void* const key = victim->first;
     Entry entry = std::move(victim->second);
     // Whoever asks for it meanwhile waits, and then finds its copy on the host.
-    victim->second = Entry{entry.original, nullptr, 0, 0, {}, false};
+    victim->second = Entry{entry.original, nullptr, 0, 0, {}, {}};
     lock.unlock();
     const std::shared_ptr<LazyArray> home = entry.moved.lock();
     const bool saved = home == nullptr || home->Get().ok();
@@ -186,11 +187,11 @@ int64_t Residency::evictions() const {
   return evictions_;
 }
 
-int64_t Residency::layout_bytes() const {
+std::map<std::string, int64_t> Residency::layout_bytes() const {
   std::lock_guard lock(mutex_);
-  int64_t bytes = 0;
+  std::map<std::string, int64_t> bytes;
   for (const auto& [key, entry] : entries_) {
-    if (entry.is_layout && entry.copy != nullptr) bytes += entry.bytes;
+    if (!entry.kind.empty()) bytes[entry.kind] += entry.bytes;
   }
   return bytes;
 }

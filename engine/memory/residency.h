@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,12 +39,14 @@ class Residency {
   void Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array);
 
   /// Lets go of copies that nobody uses until `bytes` are free: first those whose original is
-  /// gone, then copies, then what must be copied to the host. False if there was nothing.
-  bool Evict(int64_t bytes);
+  /// gone, then copies, then (not `at_once`) what must be copied to the host. False if there was
+  /// nothing.
+  bool Evict(int64_t bytes, bool at_once);
   /// Lets go of copies whose original is gone.
   void Sweep();
   int64_t evictions() const;
-  int64_t layout_bytes() const;
+  /// Of the layouts that are there, by kind.
+  std::map<std::string, int64_t> layout_bytes() const;
 
  private:
   struct Entry {
@@ -52,7 +55,7 @@ class Residency {
     int64_t bytes = 0;
     uint64_t used = 0;               ///< when: larger is later
     std::weak_ptr<LazyArray> moved;  ///< what it must be copied to before it goes
-    bool is_layout = false;
+    std::string kind;                ///< of a layout; empty: an array
   };
   using Entries = std::map<const void*, Entry>;
 

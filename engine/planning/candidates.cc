@@ -80,6 +80,9 @@ CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFact
   if (problem_class.transposed) {
     return {{{Canonical("transpose")}}, "rows of the transposed matrix can be read as they lie"};
   }
+  if (problem_class.device == DeviceKind::kCuda) {
+    return {{{Canonical("lsh_cluster")}}, "rows that share columns are brought together"};
+  }
   if (facts.cols >= kWide * facts.rows) {
     return {{{Canonical("transpose")}},
             "few rows: column by column, the other operand is read once and in order"};

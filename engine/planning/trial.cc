@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "engine/execution/scheduler.h"
+#include "engine/memory/device.h"
 #include "kernels/kernel_table.h"
 
 namespace sparsed::engine {
@@ -79,11 +81,42 @@ absl::Status Trial::AllocateOperands(int64_t rows, int64_t cols, int64_t nnz) {
     result_ = *std::move(result);
   }
   // What is only written needs no contents.
-  if (sddmm || problem_.transposed) FillRandom(*tall, /*seed=*/1);
-  if (sddmm || !problem_.transposed) FillRandom(*wide, /*seed=*/2);
+  absl::Status filled;
+  if (sddmm || problem_.transposed) filled = Fill(*tall, /*seed=*/1);
+  if (filled.ok() && (sddmm || !problem_.transposed)) filled = Fill(*wide, /*seed=*/2);
+  if (!filled.ok()) return filled;
   tall_ = *std::move(tall);
   wide_ = *std::move(wide);
   return absl::OkStatus();
+}
+
+absl::Status Trial::Fill(Array& array, uint64_t seed) {
+  if (problem_.device == DeviceKind::kCpu) {
+    FillRandom(array, seed);
+    return absl::OkStatus();
+  }
+  // The same elements over and over: enough for a kernel's time.
+  constexpr int64_t kPeriod = 1'000'003;
+  absl::StatusOr<Array> some =
+      AllocateArray(HeapMemory(), "operand", array.type, std::min(array.length, kPeriod));
+  if (!some.ok()) return some.status();
+  FillRandom(*some, seed);
+  absl::Status status;
+  absl::Status lane = executor_.RunIdle(
+      problem_.device,
+      [&](Lane& lane) {
+        for (size_t at = 0; at < array.bytes() && status.ok(); at += some->bytes()) {
+          const size_t bytes = std::min(some->bytes(), array.bytes() - at);
+          std::byte* const to = array.buffer.mutable_data() + at;
+          // After the first, from where it is already.
+          status =
+              at == 0 ? executor_.device()->CopyIn(lane.gpu->stream, to, some->buffer.data(), bytes)
+                      : lane.gpu->stream.Copy(to, array.buffer.data(), bytes);
+        }
+        if (status.ok()) status = lane.gpu->stream.Synchronize();
+      },
+      stop_);
+  return lane.ok() ? status : lane;
 }
 
 absl::Status Trial::ReserveWorkspace(const Contender& contender) {
@@ -129,19 +162,51 @@ absl::Status Trial::RunKernel(const Context& context, const Contender& contender
   return FindSpmmKernel(contender.kernel)->run(context, problem, arguments);
 }
 
+absl::StatusOr<Contender> Trial::OnDevice(const Contender& contender) {
+  Residency& residency = executor_.device()->residency();
+  absl::StatusOr<std::shared_ptr<const Layout>> layout = residency.Place(contender.layout);
+  if (!layout.ok()) return layout.status();
+  absl::StatusOr<std::shared_ptr<const Array>> values =
+      residency.Place(contender.values, MemoryUse::kMatrices);
+  if (!values.ok()) return values.status();
+  return Contender{*std::move(layout), **values, contender.kernel};
+}
+
+absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) {
+  Context context{.threads = lane.threads,
+                  .workspace = {workspace_.mutable_data(), workspace_.size()},
+                  .stop = stop_};
+  if (lane.gpu == nullptr) {
+    const Clock::time_point begin = Clock::now();
+    const absl::Status status = RunKernel(context, contender);
+    const double milliseconds = MillisecondsSince(begin);
+    if (!status.ok()) return status;
+    return milliseconds;
+  }
+  DeviceLane& gpu = *lane.gpu;
+  context.stream = gpu.stream.handle();
+  absl::Status status = gpu.begin.Record(gpu.stream);
+  if (status.ok()) status = RunKernel(context, contender);
+  if (status.ok()) status = gpu.end.Record(gpu.stream);
+  const absl::Status done = gpu.stream.Synchronize();
+  if (status.ok()) status = done;
+  if (!status.ok()) return executor_.device()->Checked(status);
+  const absl::StatusOr<float> milliseconds = gpu.end.MillisecondsSince(gpu.begin);
+  if (!milliseconds.ok()) return milliseconds.status();
+  return *milliseconds;
+}
+
 absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
   if (absl::Status s = ReserveWorkspace(contender); !s.ok()) return s;
-  absl::Status ran;
-  double milliseconds = 0;
-  absl::Status lane = executor_.RunIdle(
-      [&](int threads) {
-        const Context context{threads, {workspace_.mutable_data(), workspace_.size()}, stop_};
-        const Clock::time_point begin = Clock::now();
-        ran = RunKernel(context, contender);
-        milliseconds = MillisecondsSince(begin);
-      },
-      stop_);
-  if (!lane.ok()) return lane;
+  Contender placed = contender;
+  if (problem_.device == DeviceKind::kCuda) {
+    absl::StatusOr<Contender> there = OnDevice(contender);
+    if (!there.ok()) return there.status();
+    placed = *std::move(there);
+  }
+  absl::StatusOr<double> milliseconds = 0.0;
+  const absl::Status ran = executor_.RunIdle(
+      problem_.device, [&](Lane& lane) { milliseconds = RunOnLane(placed, lane); }, stop_);
   if (!ran.ok()) return ran;
   return milliseconds;
 }

@@ -1,5 +1,5 @@
 // Trials: a layout and a kernel against plain CSR, on the lanes that will run it, while they are
-// idle.
+// idle. On the GPU, times are those between two events.
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,8 @@ struct TrialTimes {
 class Trial {
  public:
   /// Allocates operands for `rows` x `cols` with `nnz` nonzeros; if `memory` has no room for them
-  /// the width is halved until they fit. `stop` and `executor` outlive it.
+  /// the width is halved until they fit. `memory` is the host's or the device's, as the class says.
+  /// `stop` and `executor` outlive it.
   static absl::StatusOr<std::unique_ptr<Trial>> Begin(const ProblemClass& problem_class,
                                                       int64_t rows, int64_t cols, int64_t nnz,
                                                       MemorySource& memory, Executor& executor,
@@ -63,8 +64,13 @@ class Trial {
       : problem_(problem), memory_(memory), executor_(executor), stop_(stop) {}
 
   absl::Status AllocateOperands(int64_t rows, int64_t cols, int64_t nnz);
+  absl::Status Fill(Array& array, uint64_t seed);
   /// One kernel run on an idle lane; milliseconds.
   absl::StatusOr<double> RunOnce(const Contender& contender);
+  /// The contender with its arrays on the device.
+  absl::StatusOr<Contender> OnDevice(const Contender& contender);
+  absl::StatusOr<double> RunOnLane(const Contender& contender, Lane& lane);
+  /// `contender`'s layout and values are where the kernel runs.
   absl::Status RunKernel(const Context& context, const Contender& contender);
   absl::Status ReserveWorkspace(const Contender& contender);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/memory/device.h"
 #include "engine/planning/candidates.h"
 #include "kernels/formats/csr.h"
 
@@ -52,6 +53,12 @@ MatrixLease PatternJob::MatrixOf(ElementType type) const {
   return nullptr;
 }
 
+MemorySource& PatternJob::TrialMemory(DeviceKind device) const {
+  return device == DeviceKind::kCuda
+             ? rooms_.executor.device()->budget().Source(MemoryUse::kPreparation)
+             : rooms_.budget.Source(MemoryUse::kPreparation);
+}
+
 absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   for (auto c = classes.begin(); c != classes.end(); ++c) {
@@ -69,6 +76,8 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   contest.matrix = MatrixOf(c.type);
   // None of this type is left: it was deleted, or replaced, meanwhile.
   if (contest.matrix == nullptr) return absl::OkStatus();
+  // Wanted by an earlier run of the server, with another device.
+  if (c.device == DeviceKind::kCuda && rooms_.executor.device() == nullptr) return absl::OkStatus();
   const Problem problem{c.operation, c.transposed, c.type, c.k_bucket, c.device};
   const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
   if (kernels.empty()) {
@@ -85,8 +94,8 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   absl::StatusOr<Array> values = contest.matrix->Values();
   if (!values.ok()) return values.status();
   absl::StatusOr<std::unique_ptr<Trial>> trial =
-      Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(),
-                   rooms_.budget.Source(MemoryUse::kPreparation), rooms_.executor, &stop_);
+      Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), TrialMemory(c.device),
+                   rooms_.executor, &stop_);
   if (!trial.ok()) {
     contest.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
     Activate(contest.plain);
@@ -192,6 +201,7 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
   measurement.k = contest.k;
   measurement.recipe = recipe;
   measurement.kernel = kernel;
+  if (contest.plain.problem_class.device == DeviceKind::kCuda) measurement.device = Device::kName;
   measurement.median_ms = median_ms;
   measurement.gflops = Gflops(pattern_->nnz(), contest.k, median_ms);
   measurement.runs = runs;

@@ -89,6 +89,8 @@ class PatternJob {
   };
 
   MatrixLease MatrixOf(ElementType type) const;
+  /// Where the operands of a trial live.
+  MemorySource& TrialMemory(DeviceKind device) const;
   absl::Status LoadCsr();
 
   /// `last`: no later class will want the layouts that lose.

@@ -70,6 +70,7 @@ class Preparation::Impl {
     Job job{pattern, Priority::kUpload, 0, {}, std::nullopt};
     for (ProblemClass c : classes.empty() ? DefaultClasses() : classes) {
       c.type = matrix->type();
+      c.device = DeviceFor(c.operation);
       if (!pattern->plans().Find(c).exact) job.classes.insert(c);
     }
     if (job.classes.empty()) return;
@@ -104,9 +105,17 @@ class Preparation::Impl {
   }
 
  private:
+  /// Where requests of the operation run.
+  DeviceKind DeviceFor(Operation operation) const {
+    return rooms_.executor.device() != nullptr && operation != Operation::kSpgemm
+               ? DeviceKind::kCuda
+               : DeviceKind::kCpu;
+  }
+
   std::vector<ProblemClass> DefaultClasses() const {
     if (!options_.default_classes.empty()) return options_.default_classes;
-    return {ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, DeviceKind::kCpu})};
+    return {
+        ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, DeviceFor(Operation::kSpmm)})};
   }
 
   /// Remembers the classes over a restart, until there are plans.

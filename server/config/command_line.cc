@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kDefaultMemoryShare = 0.8;
 constexpr int64_t kMinHostMemory = 16 << 20;
+constexpr int64_t kMinStagingMemory = int64_t{8} << 20;
 
 /// Flags as they were written; zeros are filled in by Complete.
 struct Flags {
@@ -35,11 +36,14 @@ CLI::Validator Address(bool unix_too) {
 CLI::Validator Device() {
   return CLI::Validator(
       [](std::string& device) -> std::string {
-        if (device == "cpu" || device == "auto") return {};
+        if (device == "cpu" || device == "auto" || device == "cuda:0") return {};
         if (device.starts_with("cuda")) {
-          return fmt::format("'{}' cannot serve: this build has CPU kernels only", device);
+          return fmt::format(
+              "'{}' cannot serve: a server has one GPU, cuda:0; start another server for another "
+              "GPU, and choose the GPU by CUDA_VISIBLE_DEVICES",
+              device);
         }
-        return fmt::format("'{}' is not a device (auto, cpu)", device);
+        return fmt::format("'{}' is not a device (auto, cpu, cuda:0)", device);
       },
       "DEVICE");
 }
@@ -65,7 +69,9 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--in-memory", flags.in_memory, "Keep nothing: a restart forgets all matrices")
       ->excludes(data_dir)
       ->group("Serving");
-  app.add_option("--devices", config.devices, "What computes: auto or cpu")
+  app.add_option(
+         "--devices", config.devices,
+         "What computes: auto (the GPU if there is one), cpu, or cuda:0 (no start without it)")
       ->check(Device())
       ->delimiter(',')
       ->capture_default_str()
@@ -84,6 +90,16 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--preparation-memory", config.preparation_memory_bytes,
                  "Part of it that preparations may use at once (default: half)")
       ->transform(CLI::AsSizeValue(false))
+      ->group("Limits");
+  app.add_option("--device-memory", config.device_memory_bytes,
+                 "GPU memory for layouts, operands and results together, such as 20GiB (default: "
+                 "nine tenths of what is free at the start); taken as it is needed")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("Limits");
+  app.add_option("--staging-memory", config.staging_memory_bytes,
+                 "Pinned host memory that copies to and from the GPU pass through")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("64MiB")
       ->group("Limits");
   app.add_option("--threads", config.threads, "Threads that multiply (default: one a CPU)")
       ->check(count)
@@ -176,7 +192,13 @@ Config Complete(Flags flags) {
     throw CLI::ValidationError(fmt::format(
         "--lanes: {} lanes need as many threads, --threads is {}", config.lanes, config.threads));
   }
-  config.devices = {"cpu"};
+  if (config.device_memory_bytes < 0) {
+    throw CLI::ValidationError("--device-memory: it cannot be negative");
+  }
+  if (config.staging_memory_bytes < kMinStagingMemory) {
+    throw CLI::ValidationError(fmt::format("--staging-memory: {} bytes are too few, at least {}",
+                                           config.staging_memory_bytes, kMinStagingMemory));
+  }
   return config;
 }
 

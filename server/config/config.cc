@@ -72,6 +72,10 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "devices" << YAML::Value << YAML::Flow << config.devices;
   out << YAML::Key << "host_memory" << YAML::Value << config.host_memory_bytes;
   out << YAML::Key << "preparation_memory" << YAML::Value << config.preparation_memory_bytes;
+  if (config.device_memory_bytes > 0) {
+    out << YAML::Key << "device_memory" << YAML::Value << config.device_memory_bytes;
+  }
+  out << YAML::Key << "staging_memory" << YAML::Value << config.staging_memory_bytes;
   out << YAML::Key << "threads" << YAML::Value << config.threads;
   out << YAML::Key << "lanes" << YAML::Value << config.lanes;
   out << YAML::Key << "preparation_workers" << YAML::Value << config.preparation_workers;

@@ -15,11 +15,13 @@ struct Config {
   std::vector<std::string> listen = {"127.0.0.1:7470"};  ///< "host:port" or "unix:/path"
   std::string metrics_listen = "127.0.0.1:7471";         ///< "host:port"; empty: off
   std::string data_dir;                                  ///< empty: in memory
-  std::vector<std::string> devices = {"cpu"};
+  std::vector<std::string> devices = {"auto"};           ///< "auto", "cpu", "cuda:0"
 
   int64_t host_memory_bytes = 0;  ///< matrices, layouts, operands and results together
   int64_t preparation_memory_bytes =
-      0;                        ///< scratch of all preparations together, part of the above
+      0;                            ///< scratch of all preparations together, part of the above
+  int64_t device_memory_bytes = 0;  ///< 0: nine tenths of what is free
+  int64_t staging_memory_bytes = 64 << 20;
   int threads = 1;              ///< of all lanes together
   int lanes = 1;                ///< requests that run at once
   int preparation_workers = 1;  ///< preparations at once; 0: none, plain CSR only

@@ -65,7 +65,8 @@ class AdminService final : public Service {
     stats.set_preparations_pending(engine.preparation().pending());
     stats.set_uptime_seconds(
         std::chrono::duration<double>(std::chrono::system_clock::now() - service_.started).count());
-    stats.set_device_busy_seconds(engine.executor().busy_seconds());
+    stats.set_device_busy_seconds(engine.executor().busy_seconds(DeviceKind::kCpu) +
+                                  engine.executor().busy_seconds(DeviceKind::kCuda));
   }
 
   const ServiceContext& service_;

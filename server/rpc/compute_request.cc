@@ -12,8 +12,8 @@ void ComputeRequest::OnBegin(engine::CallBegin begin) {
   stream_.Queue(*this, [&] { QueueBegin(std::move(begin)); });
 }
 
-void ComputeRequest::OnArray(uint32_t index, Array array) {
-  stream_.Queue(*this, [&] { QueueArray(index, std::move(array)); });
+void ComputeRequest::OnArray(uint32_t index, uint64_t offset, Array part) {
+  stream_.Queue(*this, [&] { QueueChunks(index, offset, std::move(part)); });
 }
 
 void ComputeRequest::OnBlock(engine::ResultBlock block) {
@@ -38,10 +38,6 @@ void ComputeRequest::QueueBegin(engine::CallBegin begin) {
 
 void ComputeRequest::QueueChunks(uint32_t index, uint64_t offset, Array array) {
   if (array.bytes() > 0) queue_.emplace_back(ArrayChunks(id_, index, offset, std::move(array)));
-}
-
-void ComputeRequest::QueueArray(uint32_t index, Array array) {
-  QueueChunks(index, 0, std::move(array));
 }
 
 void ComputeRequest::QueueBlock(engine::ResultBlock block) {

@@ -34,7 +34,7 @@ class ComputeRequest final : public engine::ResultSink {
       : stream_(stream), id_(id), record_(std::move(record)) {}
 
   void OnBegin(engine::CallBegin begin) override;
-  void OnArray(uint32_t index, Array array) override;
+  void OnArray(uint32_t index, uint64_t offset, Array part) override;
   void OnBlock(engine::ResultBlock block) override;
   void OnEnd(engine::CallEnd end) override;
 
@@ -56,7 +56,6 @@ class ComputeRequest final : public engine::ResultSink {
   bool holds_credit = false;
 
   void QueueBegin(engine::CallBegin begin);
-  void QueueArray(uint32_t index, Array array);
   void QueueBlock(engine::ResultBlock block);
   /// Sets `ended`; from then on the record says how it went. Of a call that failed, what is queued
   /// is not wanted any more.

@@ -9,7 +9,8 @@
 
 namespace sparsed::server {
 
-/// `target` has Claim(array, offset, size): an upload, an update, a put, a call.
+/// `target` has Claim(array, offset, size), and perhaps Commit(): an upload, an update, a put, a
+/// call.
 template <typename Target>
 absl::Status ReceiveChunk(const wire::ChunkView& chunk, int64_t max_chunk_bytes, Target& target) {
   if (chunk.size > static_cast<size_t>(max_chunk_bytes)) {
@@ -21,7 +22,11 @@ absl::Status ReceiveChunk(const wire::ChunkView& chunk, int64_t max_chunk_bytes,
       target.Claim(chunk.array, chunk.offset, chunk.size);
   if (!destination.ok()) return destination.status();
   wire::CopyTo(chunk, *destination);
-  return absl::OkStatus();
+  if constexpr (requires { target.Commit(); }) {
+    return target.Commit();
+  } else {
+    return absl::OkStatus();
+  }
 }
 
 }  // namespace sparsed::server

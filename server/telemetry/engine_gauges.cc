@@ -16,6 +16,7 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 constexpr const char* kCpu = "cpu";
+constexpr const char* kGpu = engine::Device::kName;
 
 class Families {
  public:
@@ -41,18 +42,70 @@ class Families {
   std::vector<MetricFamily> families_;
 };
 
-void AddMemory(Families& families, engine::Engine& engine) {
-  families.Begin(MetricType::Gauge, "sparsed_memory_bytes", "Memory in use, by what for");
+/// The CPU, and the GPU if there is one.
+void AddDevices(Families& families, engine::Engine& engine) {
+  const engine::Executor& executor = engine.executor();
+  std::vector<std::pair<DeviceKind, const char*>> devices = {{DeviceKind::kCpu, kCpu}};
+  if (engine.device() != nullptr) devices.emplace_back(DeviceKind::kCuda, kGpu);
+  families.Begin(MetricType::Counter, "sparsed_device_busy_seconds_total",
+                 "Time that lanes spent in kernels, trials included");
+  for (const auto& [kind, name] : devices) {
+    families.Add({{"device", name}}, executor.busy_seconds(kind));
+  }
+  families.Begin(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a lane");
+  for (const auto& [kind, name] : devices) {
+    families.Add({{"device", name}}, static_cast<double>(executor.queue_depth(kind)));
+  }
+  families.Begin(MetricType::Gauge, "sparsed_device_up",
+                 "1 while the device serves, 0 once it is lost");
+  for (const auto& [kind, name] : devices) {
+    const bool up = kind == DeviceKind::kCpu || engine.device()->status().ok();
+    families.Add({{"device", name}}, up ? 1 : 0);
+  }
+  families.Begin(MetricType::Counter, "sparsed_evictions_total",
+                 "Arrays that left the device to make room; host memory refuses instead");
+  for (const auto& [kind, name] : devices) {
+    families.Add({{"device", name}},
+                 kind == DeviceKind::kCpu
+                     ? 0
+                     : static_cast<double>(engine.device()->residency().evictions()));
+  }
+  families.Begin(MetricType::Counter, "sparsed_device_copied_bytes_total",
+                 "Bytes copied between the host and the device");
+  if (engine.device() != nullptr) {
+    families.Add({{"device", kGpu}, {"direction", "in"}},
+                 static_cast<double>(engine.device()->bytes_in()));
+    families.Add({{"device", kGpu}, {"direction", "out"}},
+                 static_cast<double>(engine.device()->bytes_out()));
+  }
+}
+
+/// `budget` is the host's or a device's.
+template <typename Budget>
+void AddUses(Families& families, const Budget& budget, const char* device) {
   for (int use = 0; use < engine::kMemoryUses; ++use) {
     const auto memory_use = static_cast<engine::MemoryUse>(use);
-    families.Add({{"device", kCpu}, {"use", std::string(engine::Name(memory_use))}},
-                 static_cast<double>(engine.budget().used(memory_use)));
+    families.Add({{"device", device}, {"use", std::string(engine::Name(memory_use))}},
+                 static_cast<double>(budget.used(memory_use)));
   }
-  families.Single(MetricType::Gauge, "sparsed_memory_limit_bytes", "Memory that may be used",
-                  static_cast<double>(engine.budget().limit()), {{"device", kCpu}});
-  families.Single(MetricType::Gauge, "sparsed_memory_peak_bytes",
-                  "Most memory in use since the start", static_cast<double>(engine.budget().peak()),
-                  {{"device", kCpu}});
+}
+
+void AddMemory(Families& families, engine::Engine& engine) {
+  engine::Device* const device = engine.device();
+  families.Begin(MetricType::Gauge, "sparsed_memory_bytes", "Memory in use, by what for");
+  AddUses(families, engine.budget(), kCpu);
+  if (device != nullptr) AddUses(families, device->budget(), kGpu);
+  families.Begin(MetricType::Gauge, "sparsed_memory_limit_bytes", "Memory that may be used");
+  families.Add({{"device", kCpu}}, static_cast<double>(engine.budget().limit()));
+  if (device != nullptr) {
+    families.Add({{"device", kGpu}}, static_cast<double>(device->budget().limit()));
+  }
+  families.Begin(MetricType::Gauge, "sparsed_memory_peak_bytes",
+                 "Most memory in use since the start");
+  families.Add({{"device", kCpu}}, static_cast<double>(engine.budget().peak()));
+  if (device != nullptr) {
+    families.Add({{"device", kGpu}}, static_cast<double>(device->budget().peak()));
+  }
 }
 
 /// States and layouts, each pattern once however many matrices share it.
@@ -83,6 +136,11 @@ void AddMatrices(Families& families, engine::Engine& engine) {
   for (const auto& [kind, bytes] : layout_bytes) {
     families.Add({{"kind", kind}, {"tier", "host"}}, static_cast<double>(bytes));
   }
+  if (engine.device() != nullptr) {
+    for (const auto& [kind, bytes] : engine.device()->residency().layout_bytes()) {
+      families.Add({{"kind", kind}, {"tier", "device"}}, static_cast<double>(bytes));
+    }
+  }
   families.Single(MetricType::Gauge, "sparsed_matrices", "Matrices held",
                   static_cast<double>(matrices.size()));
 }
@@ -100,14 +158,7 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
   Families families;
   families.Single(MetricType::Gauge, "sparsed_build_info", "1, labelled with what was built", 1,
                   {{"version", SPARSED_VERSION}, {"compiler", __VERSION__}});
-  families.Single(MetricType::Counter, "sparsed_device_busy_seconds_total",
-                  "Time that lanes spent in kernels, trials included",
-                  engine_.executor().busy_seconds(), {{"device", kCpu}});
-  families.Single(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a lane",
-                  static_cast<double>(engine_.executor().queue_depth()), {{"device", kCpu}});
-  families.Single(MetricType::Counter, "sparsed_evictions_total",
-                  "Layouts dropped to make room; host memory refuses rather than evicts", 0,
-                  {{"device", kCpu}});
+  AddDevices(families, engine_);
   AddMemory(families, engine_);
   AddMatrices(families, engine_);
   families.Single(MetricType::Gauge, "sparsed_patterns", "Patterns held",

@@ -131,6 +131,11 @@ void Metrics::OnDamage(std::string_view sentence) {
   Log(LogLevel::kError, "damage", {{"message", std::string(sentence)}});
 }
 
+void Metrics::OnDeviceLost(std::string_view sentence) {
+  Log(LogLevel::kError, "device lost", {{"message", std::string(sentence)}});
+  if (device_lost) device_lost();
+}
+
 std::vector<RequestCount> Metrics::RequestCounts() const {
   std::map<std::pair<std::string, std::string>, int64_t> counts;  // over all tenants
   for (const prometheus::MetricFamily& family : requests_.Collect()) {

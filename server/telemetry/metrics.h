@@ -8,6 +8,7 @@
 #include <prometheus/registry.h>
 
 #include <array>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -37,6 +38,9 @@ class Metrics : public engine::Observer {
   void OnPreparationStage(std::string_view stage, double seconds) override;
   void OnPreparationEnd(std::string_view state) override;
   void OnDamage(std::string_view sentence) override;
+  void OnDeviceLost(std::string_view sentence) override;
+  /// Called after the log has it. Set before the engine opens.
+  std::function<void()> device_lost;
 
   std::vector<RequestCount> RequestCounts() const;
   std::vector<prometheus::MetricFamily> Collect() const { return registry_.Collect(); }

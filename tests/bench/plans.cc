@@ -44,7 +44,7 @@ struct Case {
 class Waiter final : public engine::ResultSink {
  public:
   void OnBegin(engine::CallBegin begin) override { plan_ = begin.plan; }
-  void OnArray(uint32_t, Array) override {}
+  void OnArray(uint32_t, uint64_t, Array) override {}
   void OnBlock(engine::ResultBlock) override {}
   void OnEnd(engine::CallEnd end) override {
     std::lock_guard lock(mutex_);

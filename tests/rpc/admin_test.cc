@@ -18,7 +18,9 @@ TEST(Admin, ServerInfoSaysWhatItFound) {
   v1::ServerInfo info;
   ASSERT_TRUE(server.admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
   EXPECT_EQ(info.version(), SPARSED_VERSION);
-  ASSERT_EQ(info.devices_size(), 1);
+  ASSERT_EQ(info.devices_size(), 2);  // what was looked for and not found is there, with the reason
+  EXPECT_EQ(info.devices(1).name(), "cuda:0");
+  EXPECT_NE(info.devices(1).description().empty(), info.devices(1).unavailable().empty());
   EXPECT_EQ(info.devices(0).name(), "cpu");
   EXPECT_FALSE(info.devices(0).description().empty());
   EXPECT_EQ(info.max_chunk_bytes(), 2 << 20);

@@ -71,7 +71,9 @@ TEST(CommandLine, FlagsAreRead) {
 TEST(CommandLine, WrongUse) {
   ExpectWrong({}, "--data-dir=DIR");
   ExpectWrong({"--in-memory", "--data-dir=/d"}, "data-dir");
-  ExpectWrong({"--in-memory", "--devices=cuda:0"}, "CPU kernels only");
+  ExpectWrong({"--in-memory", "--devices=cuda:1"}, "a server has one GPU");
+  ExpectWrong({"--in-memory", "--device-memory=-1"}, "--device-memory");
+  ExpectWrong({"--in-memory", "--staging-memory=1KiB"}, "--staging-memory");
   ExpectWrong({"--in-memory", "--devices=tpu"}, "'tpu' is not a device");
   ExpectWrong({"--in-memory", "--listen=nowhere"}, "HOST:PORT");
   ExpectWrong({"--in-memory", "--listen=localhost:70000"}, "port");

@@ -29,7 +29,7 @@ class Collector final : public ResultSink {
     std::lock_guard lock(mutex_);
     begins.push_back(std::move(begin));
   }
-  void OnArray(uint32_t, Array array) override {
+  void OnArray(uint32_t, uint64_t, Array array) override {
     std::lock_guard lock(mutex_);
     result = std::move(array);
   }

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 class Recorder final : public ResultSink {
  public:
   void OnBegin(CallBegin) override {}
-  void OnArray(uint32_t, Array) override {}
+  void OnArray(uint32_t, uint64_t, Array) override {}
   void OnBlock(ResultBlock) override {}
   void OnEnd(CallEnd end) override {
     std::lock_guard lock(mutex_);
@@ -51,7 +51,8 @@ class TestJob final : public Job {
   using Step = std::function<Next(TestJob&, absl::Status*)>;
   TestJob(std::shared_ptr<Scheduler> scheduler, std::string tenant,
           std::shared_ptr<ResultSink> sink, Step step)
-      : Job(std::move(scheduler), std::move(tenant), std::move(sink)), step_(std::move(step)) {}
+      : Job(std::move(scheduler), std::move(tenant), std::move(sink), DeviceKind::kCpu),
+        step_(std::move(step)) {}
   absl::StatusOr<std::byte*> Claim(uint32_t, uint64_t, uint64_t) override { return nullptr; }
   bool complete() const override { return true; }
   using Job::Charge;
@@ -122,7 +123,7 @@ TEST_F(SchedulerTest, RunsJobsAndEndsEachOnce) {
   }
   for (auto& recorder : recorders) EXPECT_TRUE(recorder->Wait().ok());
   EXPECT_EQ(scheduler_->in_flight(), 0);
-  EXPECT_EQ(scheduler_->queue_depth(), 0);
+  EXPECT_EQ(scheduler_->queue_depth(DeviceKind::kCpu), 0);
   for (auto& recorder : recorders) EXPECT_EQ(recorder->ends(), 1);
 }
 
@@ -162,7 +163,7 @@ TEST_F(SchedulerTest, ReceivingQueuedAndPausedJobsEndOnCancelAndDeadline) {
   EXPECT_EQ(paused_recorder->Wait().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(late_receiving->Wait().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(late_queued->Wait().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(scheduler_->queue_depth(), 0);
+  EXPECT_EQ(scheduler_->queue_depth(DeviceKind::kCpu), 0);
   a->Submit();  // too late: nothing happens
   gate.Open();
   EXPECT_TRUE(busy_recorder->Wait().ok());
@@ -285,7 +286,10 @@ TEST_F(SchedulerTest, TenantsTakeTurns) {
 TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
   Open({.lanes = 1, .threads_per_lane = 2});
   int threads = 0;
-  EXPECT_TRUE(scheduler_->RunIdle([&](int t) { threads = t; }, nullptr).ok());
+  EXPECT_TRUE(scheduler_
+                  ->RunIdle(
+                      DeviceKind::kCpu, [&](Lane& lane) { threads = lane.threads; }, nullptr)
+                  .ok());
   EXPECT_EQ(threads, 2);
   Gate gate;
   auto busy = std::make_shared<Recorder>();
@@ -296,7 +300,10 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
   gate.AwaitWaiting();
   std::atomic<bool> stop{true};
   bool ran = false;
-  EXPECT_EQ(scheduler_->RunIdle([&](int) { ran = true; }, &stop).code(),
+  EXPECT_EQ(scheduler_
+                ->RunIdle(
+                    DeviceKind::kCpu, [&](Lane&) { ran = true; }, &stop)
+                .code(),
             absl::StatusCode::kCancelled);
   EXPECT_FALSE(ran);
   gate.Open();

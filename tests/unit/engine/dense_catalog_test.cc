@@ -134,7 +134,7 @@ TEST(DenseCatalog, OneWriterAtATime) {
     ASSERT_TRUE(write.ok());
     EXPECT_TRUE(absl::IsAborted(rooms.dense.BeginWrite("t", "c").status()));
     DenseWrite moved = *std::move(write);
-    ASSERT_TRUE(moved.Publish(Elements6(9)).ok());
+    ASSERT_TRUE(moved.Publish(std::make_shared<LazyArray>(Elements6(9))).ok());
     EXPECT_TRUE(absl::IsAborted(rooms.dense.BeginWrite("t", "c").status())) << "still held";
   }
   auto held = rooms.dense.Find("t", "c");
@@ -154,13 +154,13 @@ TEST(DenseCatalog, AWriterFindsItReplacedOrDeleted) {
     auto write = rooms.dense.BeginWrite("t", "c");
     ASSERT_TRUE(write.ok());
     ASSERT_TRUE(Put(rooms.dense, Header("c"), {6, 5, 4, 3, 2, 1}).ok());
-    EXPECT_TRUE(absl::IsAborted(write->Publish(Elements6(9))));
+    EXPECT_TRUE(absl::IsAborted(write->Publish(std::make_shared<LazyArray>(Elements6(9)))));
     EXPECT_EQ(Elements<float>(rooms.dense.Find("t", "c").value()->elements->Get())[0], 6);
   }
   auto write = rooms.dense.BeginWrite("t", "c");
   ASSERT_TRUE(write.ok());
   ASSERT_TRUE(rooms.dense.Delete("t", "c").ok());
-  EXPECT_TRUE(absl::IsNotFound(write->Publish(Elements6(9))));
+  EXPECT_TRUE(absl::IsNotFound(write->Publish(std::make_shared<LazyArray>(Elements6(9)))));
 }
 
 TEST(DenseCatalog, DurableOnesSurvive) {
@@ -181,7 +181,7 @@ TEST(DenseCatalog, DurableOnesSurvive) {
     ASSERT_TRUE(Put(rooms.dense, Header("never"), {1, 2, 3, 4, 5, 6}).ok());
 
     auto write = rooms.dense.BeginWrite("t", "written");
-    ASSERT_TRUE(write.ok() && write->Publish(Elements6(9)).ok());
+    ASSERT_TRUE(write.ok() && write->Publish(std::make_shared<LazyArray>(Elements6(9))).ok());
     EXPECT_FALSE(rooms.dense.Find("t", "written").value()->durable);
     ASSERT_TRUE(Put(rooms.dense, Header("replaced", 1, 1), {7}).ok());
     ASSERT_TRUE(rooms.dense.Delete("t", "deleted").ok());

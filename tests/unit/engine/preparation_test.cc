@@ -98,7 +98,8 @@ class BusyLane {
     thread_ = std::thread([this, &executor] {
       EXPECT_TRUE(executor
                       .RunIdle(
-                          [this](int) {
+                          DeviceKind::kCpu,
+                          [this](Lane&) {
                             std::unique_lock lock(mutex_);
                             running_ = true;
                             changed_.notify_all();

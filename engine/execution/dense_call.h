@@ -1,0 +1,131 @@
+// What SpMM and SDDMM calls have in common: dense operands in, one kernel run, a dense result out.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/execution/executor_impl.h"
+#include "engine/memory/device.h"
+
+namespace sparsed::engine {
+
+/// A dense operand: in the stream (then it is put together here, in the memory of the device that
+/// will use it), or held.
+struct Operand {
+  DenseShape shape;
+  bool streamed = false;
+  uint32_t stream_array = 0;
+  bool on_device = false;    ///< where a streamed one is put together
+  ArrayAssembler assembler;  ///< of a streamed one
+  Array array;               ///< a streamed one, once it was taken from the assembler
+  std::shared_ptr<LazyArray> held;
+};
+
+ConstDense View(const Array& array, const DenseShape& shape);
+
+/// Runs on the device that the engine has; what finds no room there moves to the CPU.
+class DenseCall : public Job {
+ public:
+  DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
+            std::shared_ptr<ResultSink> sink, MatrixLease matrix);
+  ~DenseCall() override;
+
+  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
+  absl::Status Commit() override;
+  bool complete() const override;
+
+ protected:
+  Next Run(Lane& lane, absl::Status* end) final;
+  void Drop() override;
+  std::function<void()> ToLoad() const override;
+  virtual absl::Status RunOnCpu(Lane& lane) = 0;
+  /// RESOURCE_EXHAUSTED before anything was sent: it runs elsewhere instead.
+  virtual absl::Status RunOnDevice(DeviceLane& gpu) = 0;
+  /// Likewise, in parts that fit, its operands being on the host.
+  virtual absl::Status RunInSlabs(DeviceLane& gpu) = 0;
+
+  /// Resolves one operand and reserves its memory. `cols` is -1 where the operand itself defines
+  /// it.
+  absl::Status AddOperand(std::string_view what, const std::string& tenant, const OperandSpec& spec,
+                          int64_t rows, int64_t cols);
+  /// Where the result goes: `result_shape_` is complete afterwards.
+  absl::Status SetResult(const std::string& tenant, const std::string& held, DenseShape shape);
+
+  /// The operand in host memory.
+  absl::StatusOr<Array> OnHost(Operand& operand);
+  /// The operand in device memory; work queued in the lane's stream may use it.
+  absl::StatusOr<std::shared_ptr<const Array>> OnDevice(Operand& operand, DeviceLane& gpu);
+  /// S on the device.
+  struct OnDeviceSparse {
+    std::shared_ptr<const Layout> layout;
+    std::shared_ptr<const Array> values;  ///< null: not asked for
+  };
+  absl::StatusOr<OnDeviceSparse> PlaceSparse(const std::shared_ptr<const Layout>& layout,
+                                             bool with_values);
+  /// Memory for the result on the host, or on the device; gaps between rows are zeros.
+  absl::StatusOr<Array> NewResult(std::string_view name);
+  absl::StatusOr<Array> NewDeviceResult(std::string_view name, DeviceLane& gpu);
+  absl::Status EnsureDeviceWorkspace(DeviceLane& gpu, size_t bytes);
+
+  void SendBegin(const std::string& plan, std::string_view name);
+  /// Sends or publishes the result.
+  absl::Status SendResult(Array result);
+  /// Likewise, from the device: parts leave as they arrive on the host; what is held stays there.
+  absl::Status SendDeviceResult(Array result, DeviceLane& gpu);
+
+  /// Runs `queue` between two events and waits: its milliseconds are the kernel time.
+  absl::Status TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue);
+  Context DeviceContext(DeviceLane& gpu) const;
+  Device& gpu_device() { return *impl_->device; }
+
+  /// Bytes of S that any kernel must read.
+  double SparseBytes() const;
+  /// Bytes of a dense operand of which S touches at most nnz of `rows` rows.
+  double TouchedBytes(int64_t rows, int64_t k) const;
+
+  const std::shared_ptr<Executor::Impl> impl_;
+  MatrixLease matrix_;
+  std::vector<Operand> operands_;
+  DenseShape result_shape_;
+  DenseWrite destination_;
+  bool keep_result_ = false;
+  bool sent_ = false;  ///< something of the result
+
+ private:
+  /// Streamed operands that were put together on the device, in host memory.
+  absl::Status BringHome();
+
+  Device::Piece piece_;  ///< claimed last, not committed yet
+  std::byte* piece_to_ = nullptr;
+  size_t piece_bytes_ = 0;
+  bool pieces_under_way_ = false;
+};
+
+uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
+/// Copies rows of `from` into `to`, whose leading dimension may be another.
+void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
+              const DenseShape& to_shape);
+
+template <typename CallType, typename Spec>
+absl::StatusOr<std::shared_ptr<Call>> BeginDense(std::shared_ptr<Executor::Impl> impl,
+                                                 const Spec& spec,
+                                                 std::shared_ptr<ResultSink> sink) {
+  if (impl->device != nullptr) {
+    if (absl::Status status = impl->device->status(); !status.ok()) return status;
+  }
+  absl::StatusOr<MatrixLease> matrix = impl->catalog.Find(spec.tenant, spec.matrix);
+  if (!matrix.ok()) return matrix.status();
+  auto call =
+      std::make_shared<CallType>(std::move(impl), spec.tenant, std::move(sink), *std::move(matrix));
+  if (absl::Status status = call->Set(spec); !status.ok()) return status;
+  if (absl::Status status = call->Start(spec.timeout_ns); !status.ok()) return status;
+  return call;
+}
+
+}  // namespace sparsed::engine

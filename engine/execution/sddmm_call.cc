@@ -1,0 +1,182 @@
+// SDDMM calls.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "engine/execution/dense_call.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class SddmmCall final : public DenseCall {
+ public:
+  using DenseCall::DenseCall;
+
+  absl::Status Set(const SddmmSpec& spec) {
+    const Pattern& pattern = *matrix_->pattern();
+    unscaled_ = spec.unscaled;
+    if (absl::Status status = AddOperand("A", spec.tenant, spec.a, pattern.rows(), -1);
+        !status.ok())
+      return status;
+    const int64_t k = operands_[0].shape.cols;
+    if (absl::Status status = AddOperand("B", spec.tenant, spec.b, pattern.cols(), k); !status.ok())
+      return status;
+    return SetResult(spec.tenant, spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
+  }
+
+ private:
+  /// Kernels write canonical CSR order; a caller who uploaded in another order gets that one back.
+  absl::StatusOr<Array> InCallersOrder(Array canonical) {
+    if (matrix_->caller_order() == nullptr) return canonical;
+    absl::StatusOr<Array> order = matrix_->caller_order()->Get();
+    if (!order.ok()) return order.status();
+    absl::StatusOr<Array> result = NewResult("values");
+    if (!result.ok()) return result.status();
+    const auto place = [&]<typename T>(T) {
+      const auto positions = order->As<int64_t>();
+      const auto from = std::as_const(canonical).As<T>();
+      const auto to = result->MutableAs<T>();
+      for (size_t i = 0; i < from.size(); ++i) to[positions[i]] = from[i];
+    };
+    if (canonical.type == ElementType::kF32) {
+      place(float{});
+    } else {
+      place(double{});
+    }
+    return result;
+  }
+
+  absl::Status RunOnCpu(Lane& lane) override {
+    const int64_t k = operands_[0].shape.cols;
+    const Problem asked = Asked(k, DeviceKind::kCpu);
+    absl::StatusOr<Resolved<SddmmKernel>> plan = Resolve(*impl_, matrix_, asked, SddmmKernels());
+    if (!plan.ok()) return plan.status();
+    Array values;
+    if (!unscaled_) {
+      absl::StatusOr<Array> placed =
+          matrix_->ValuesIn(*plan->layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
+      if (!placed.ok()) return placed.status();
+      values = *std::move(placed);
+    }
+    absl::StatusOr<Array> a = OnHost(operands_[0]);
+    if (!a.ok()) return a.status();
+    absl::StatusOr<Array> b = OnHost(operands_[1]);
+    if (!b.ok()) return b.status();
+    // In the held destination's own leading dimension the nnz x 1 result may have gaps; the kernel
+    // writes without.
+    const DenseShape destination_shape =
+        std::exchange(result_shape_, {result_shape_.rows, 1, 1, result_shape_.type});
+    absl::StatusOr<Array> result = NewResult("values");
+    if (!result.ok()) return result.status();
+    const size_t workspace = plan->kernel->workspace(plan->problem, *plan->layout, lane.threads);
+    if (absl::Status status = EnsureWorkspace(lane, workspace, impl_->budget); !status.ok())
+      return status;
+
+    const SddmmArguments arguments{*plan->layout, unscaled_ ? nullptr : values.buffer.data(),
+                                   View(*a, operands_[0].shape), View(*b, operands_[1].shape),
+                                   result->buffer.mutable_data()};
+    const Context context{
+        lane.threads, {lane.workspace.mutable_data(), lane.workspace.size()}, token().flag()};
+    const auto begin = Clock::now();
+    absl::Status status = plan->kernel->run(context, plan->problem, arguments);
+    end_.timings.kernel_ns = NanosecondsSince(begin);
+    Ran(asked, *plan->kernel);
+    if (!status.ok()) return status;
+    result_shape_ = destination_shape;
+    return SendInOrder(*std::move(result), plan->text);
+  }
+
+  /// From canonical order in host memory to where it is wanted.
+  absl::Status SendInOrder(Array canonical, const std::string& plan) {
+    const DenseShape destination_shape =
+        std::exchange(result_shape_, {result_shape_.rows, 1, 1, result_shape_.type});
+    absl::StatusOr<Array> ordered = InCallersOrder(std::move(canonical));
+    if (!ordered.ok()) return ordered.status();
+    result_shape_ = destination_shape;
+    if (result_shape_.leading_dimension > 1) {
+      absl::StatusOr<Array> spread = NewResult("values");
+      if (!spread.ok()) return spread.status();
+      CopyRows(*ordered, {result_shape_.rows, 1, 1, result_shape_.type}, *spread, result_shape_);
+      ordered = *std::move(spread);
+    }
+    SendBegin(plan, "values");
+    return SendResult(*std::move(ordered));
+  }
+
+  absl::Status RunOnDevice(DeviceLane& gpu) override {
+    const int64_t k = operands_[0].shape.cols;
+    const Problem asked = Asked(k, DeviceKind::kCuda);
+    absl::StatusOr<Resolved<SddmmKernel>> plan = Resolve(*impl_, matrix_, asked, SddmmKernels());
+    if (!plan.ok()) return plan.status();
+    const auto begin = Clock::now();
+    absl::StatusOr<OnDeviceSparse> s = PlaceSparse(plan->layout, !unscaled_);
+    if (!s.ok()) return s.status();
+    absl::StatusOr<std::shared_ptr<const Array>> a = OnDevice(operands_[0], gpu);
+    if (!a.ok()) return a.status();
+    absl::StatusOr<std::shared_ptr<const Array>> b = OnDevice(operands_[1], gpu);
+    if (!b.ok()) return b.status();
+    absl::StatusOr<Array> result = AllocateArray(
+        gpu_device().budget().Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests),
+        "values", matrix_->type(), result_shape_.rows);
+    if (!result.ok()) return result.status();
+    if (absl::Status status = EnsureDeviceWorkspace(
+            gpu, plan->kernel->workspace(plan->problem, *s->layout, /*threads=*/1));
+        !status.ok()) {
+      return status;
+    }
+    end_.timings.to_device_ns = NanosecondsSince(begin);
+    const SddmmArguments arguments{*s->layout,
+                                   s->values == nullptr ? nullptr : s->values->buffer.data(),
+                                   View(**a, operands_[0].shape), View(**b, operands_[1].shape),
+                                   result->buffer.mutable_data()};
+    absl::Status status = TimedOnDevice(
+        gpu, [&] { return plan->kernel->run(DeviceContext(gpu), plan->problem, arguments); });
+    if (!status.ok()) return status;
+    Ran(asked, *plan->kernel);
+    const auto computed = Clock::now();
+    if (matrix_->caller_order() != nullptr || result_shape_.leading_dimension > 1) {
+      // Another order, or gaps: the host sees to it.
+      absl::StatusOr<Array> host =
+          gpu_device().ToHost(*result, impl_->budget.Source(MemoryUse::kRequests));
+      status = host.ok() ? SendInOrder(*std::move(host), plan->text) : host.status();
+    } else {
+      SendBegin(plan->text, "values");
+      status = SendDeviceResult(*std::move(result), gpu);
+    }
+    end_.timings.from_device_ns = NanosecondsSince(computed);
+    return status;
+  }
+
+  absl::Status RunInSlabs(DeviceLane& /*gpu*/) override {
+    return absl::UnimplementedError("what does not fit runs on the CPU");
+  }
+
+  Problem Asked(int64_t k, DeviceKind device) const {
+    return {Operation::kSddmm, false, matrix_->type(), k, device};
+  }
+
+  void Ran(const Problem& asked, const SddmmKernel& kernel) {
+    const auto nnz = static_cast<double>(matrix_->pattern()->nnz());
+    impl_->Ran(asked, kernel.name, end_.timings.kernel_ns,
+               nnz * (2.0 * static_cast<double>(asked.k) + 1),
+               SparseBytes() + TouchedBytes(operands_[0].shape.rows, asked.k) +
+                   TouchedBytes(operands_[1].shape.rows, asked.k) +
+                   nnz * static_cast<double>(SizeOf(asked.type)));
+  }
+
+  bool unscaled_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Call>> BeginSddmm(std::shared_ptr<Executor::Impl> impl,
+                                                 SddmmSpec spec, std::shared_ptr<ResultSink> sink) {
+  return BeginDense<SddmmCall>(std::move(impl), spec, std::move(sink));
+}
+
+}  // namespace sparsed::engine

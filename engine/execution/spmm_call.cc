@@ -1,0 +1,307 @@
+// SpMM calls.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "engine/execution/dense_call.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Columns: narrower slabs would read S too often.
+constexpr int64_t kLeastSlab = 8;
+
+class SpmmCall final : public DenseCall {
+ public:
+  using DenseCall::DenseCall;
+
+  absl::Status Set(const SpmmSpec& spec) {
+    const Pattern& pattern = *matrix_->pattern();
+    transpose_ = spec.transpose;
+    alpha_ = spec.alpha;
+    beta_ = spec.beta;
+    const int64_t in_rows = transpose_ ? pattern.rows() : pattern.cols();
+    const int64_t out_rows = transpose_ ? pattern.cols() : pattern.rows();
+    if (absl::Status status = AddOperand("B", spec.tenant, spec.b, in_rows, -1); !status.ok())
+      return status;
+    const int64_t k = operands_[0].shape.cols;
+    if (absl::Status status =
+            SetResult(spec.tenant, spec.result_held,
+                      {out_rows, k, spec.result_leading_dimension, matrix_->type()});
+        !status.ok()) {
+      return status;
+    }
+    if (beta_ == 0) return absl::OkStatus();
+    if (!spec.accumulate.has_value()) {
+      return absl::InvalidArgumentError(
+          fmt::format("beta is {}, but there is no operand to accumulate to", beta_));
+    }
+    return AddOperand("C", spec.tenant, *spec.accumulate, out_rows, k);
+  }
+
+ private:
+  /// The result's memory, with C's old value in it if beta asks for it.
+  absl::StatusOr<Array> PrepareResult() {
+    if (beta_ == 0) return NewResult("dense");
+    Operand& accumulate = operands_[1];
+    absl::StatusOr<Array> old = OnHost(accumulate);
+    if (!old.ok()) return old.status();
+    // A streamed C of the right shape is ours alone: it becomes the result.
+    if (accumulate.streamed && !keep_result_ &&
+        accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
+      return old;
+    }
+    absl::StatusOr<Array> result = NewResult("dense");
+    if (result.ok()) CopyRows(*old, accumulate.shape, *result, result_shape_);
+    return result;
+  }
+
+  absl::Status RunOnCpu(Lane& lane) override {
+    const int64_t k = operands_[0].shape.cols;
+    const Problem asked = Asked(k, DeviceKind::kCpu);
+    absl::StatusOr<Resolved<SpmmKernel>> plan = Resolve(*impl_, matrix_, asked, SpmmKernels());
+    if (!plan.ok()) return plan.status();
+    absl::StatusOr<Array> values =
+        matrix_->ValuesIn(*plan->layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
+    if (!values.ok()) return values.status();
+    absl::StatusOr<Array> b = OnHost(operands_[0]);
+    if (!b.ok()) return b.status();
+    absl::StatusOr<Array> result = PrepareResult();
+    if (!result.ok()) return result.status();
+    const size_t workspace = plan->kernel->workspace(plan->problem, *plan->layout, lane.threads);
+    if (absl::Status status = EnsureWorkspace(lane, workspace, impl_->budget); !status.ok())
+      return status;
+
+    const SpmmArguments arguments{
+        *plan->layout,
+        values->buffer.data(),
+        View(*b, operands_[0].shape),
+        {result->buffer.mutable_data(), result_shape_.rows, k, result_shape_.leading_dimension},
+        alpha_,
+        beta_};
+    const Context context{
+        lane.threads, {lane.workspace.mutable_data(), lane.workspace.size()}, token().flag()};
+    const auto begin = Clock::now();
+    absl::Status status = plan->kernel->run(context, plan->problem, arguments);
+    end_.timings.kernel_ns = NanosecondsSince(begin);
+    Ran(asked, *plan->kernel);
+    if (!status.ok()) return status;
+    SendBegin(plan->text, "dense");
+    return SendResult(*std::move(result));
+  }
+
+  absl::Status RunOnDevice(DeviceLane& gpu) override {
+    const int64_t k = operands_[0].shape.cols;
+    const Problem asked = Asked(k, DeviceKind::kCuda);
+    absl::StatusOr<Resolved<SpmmKernel>> plan = Resolve(*impl_, matrix_, asked, SpmmKernels());
+    if (!plan.ok()) return plan.status();
+    const auto begin = Clock::now();
+    absl::StatusOr<OnDeviceSparse> s = PlaceSparse(plan->layout, /*with_values=*/true);
+    if (!s.ok()) return s.status();
+    absl::StatusOr<std::shared_ptr<const Array>> b = OnDevice(operands_[0], gpu);
+    if (!b.ok()) return b.status();
+    absl::StatusOr<Array> result = PrepareDeviceResult(gpu);
+    if (!result.ok()) return result.status();
+    if (absl::Status status = EnsureDeviceWorkspace(
+            gpu, plan->kernel->workspace(plan->problem, *s->layout, /*threads=*/1));
+        !status.ok()) {
+      return status;
+    }
+    end_.timings.to_device_ns = NanosecondsSince(begin);
+    const SpmmArguments arguments{
+        *s->layout,
+        s->values->buffer.data(),
+        View(**b, operands_[0].shape),
+        {result->buffer.mutable_data(), result_shape_.rows, k, result_shape_.leading_dimension},
+        alpha_,
+        beta_};
+    absl::Status status = TimedOnDevice(
+        gpu, [&] { return plan->kernel->run(DeviceContext(gpu), plan->problem, arguments); });
+    if (!status.ok()) return status;
+    Ran(asked, *plan->kernel);
+    const auto computed = Clock::now();
+    SendBegin(plan->text, "dense");
+    status = SendDeviceResult(*std::move(result), gpu);
+    end_.timings.from_device_ns = NanosecondsSince(computed);
+    return status;
+  }
+
+  /// Slabs of K, as wide as the device has room for: a slab's operand goes up while the one before
+  /// is multiplied, and its result comes down meanwhile.
+  absl::Status RunInSlabs(DeviceLane& gpu) override {
+    const int64_t k = operands_[0].shape.cols;
+    const Problem asked = Asked(k, DeviceKind::kCuda);
+    absl::StatusOr<Resolved<SpmmKernel>> plan = Resolve(*impl_, matrix_, asked, SpmmKernels());
+    if (!plan.ok()) return plan.status();
+    const auto began = Clock::now();
+    absl::StatusOr<OnDeviceSparse> s = PlaceSparse(plan->layout, /*with_values=*/true);
+    if (!s.ok()) return s.status();
+    absl::StatusOr<Array> b = OnHost(operands_[0]);
+    if (!b.ok()) return b.status();
+    absl::StatusOr<Array> result = PrepareResult();
+    if (!result.ok()) return result.status();
+
+    struct Slab {
+      Array b, c;
+      int64_t first = 0, width = 0;  // columns; width 0: nothing in flight
+    };
+    std::array<Slab, 2> slabs;
+    MemorySource& memory = gpu_device().budget().Source(MemoryUse::kRequests);
+    int64_t width = (k + 1) / 2;
+    const SpmmKernel* kernel = plan->kernel;
+    absl::Status reserved = absl::ResourceExhaustedError("");
+    for (; absl::IsResourceExhausted(reserved) && width >= kLeastSlab; width = (width + 1) / 2) {
+      for (Slab& slab : slabs) slab = Slab();
+      kernel = Serving(WithWidth(plan->problem, width), *plan->layout, plan->kernel);
+      if (kernel == nullptr) return absl::UnimplementedError("no kernel for slabs");
+      reserved = EnsureDeviceWorkspace(
+          gpu, kernel->workspace(WithWidth(plan->problem, width), *s->layout, 1));
+      for (Slab& slab : slabs) {
+        for (auto [array, rows] : {std::pair(&slab.b, operands_[0].shape.rows),
+                                   std::pair(&slab.c, result_shape_.rows)}) {
+          if (!reserved.ok()) continue;
+          absl::StatusOr<Array> there =
+              AllocateArray(memory, "slab", matrix_->type(), rows * width);
+          reserved = there.status();
+          if (there.ok()) *array = *std::move(there);
+        }
+      }
+      if (reserved.ok()) break;
+    }
+    if (!reserved.ok()) return reserved;
+
+    Device& device = gpu_device();
+    const size_t size = SizeOf(matrix_->type());
+    const auto bring_down = [&](size_t turn) {
+      Slab& slab = slabs[turn];
+      if (slab.width == 0) return absl::OkStatus();
+      const int64_t columns = std::exchange(slab.width, 0);
+      return device.CopyRowsOut(gpu.streams(turn),
+                                result->buffer.mutable_data() + slab.first * size,
+                                result_shape_.leading_dimension * size, slab.c.buffer.data(),
+                                columns * size, result_shape_.rows);
+    };
+    absl::Status status;
+    size_t turn = 0;
+    for (int64_t first = 0; first < k && status.ok(); first += width, turn ^= 1) {
+      if (token().stopped()) status = token().status();
+      Slab& slab = slabs[turn];
+      slab.first = first;
+      const int64_t columns = std::min(width, k - first);
+      cuda::Stream& stream = gpu.streams(turn);
+      if (status.ok()) {
+        status = device.CopyRowsIn(
+            stream, slab.b.buffer.mutable_data(), b->buffer.data() + first * size,
+            operands_[0].shape.leading_dimension * size, columns * size, operands_[0].shape.rows);
+      }
+      if (status.ok() && beta_ != 0) {
+        status = device.CopyRowsIn(
+            stream, slab.c.buffer.mutable_data(), result->buffer.data() + first * size,
+            result_shape_.leading_dimension * size, columns * size, result_shape_.rows);
+      }
+      if (status.ok()) {
+        // One kernel at a time: they share the workspace.
+        status = gpu.end.Hold(stream);
+      }
+      if (status.ok()) {
+        Context context = DeviceContext(gpu);
+        context.stream = stream.handle();
+        const SpmmArguments arguments{
+            *s->layout,
+            s->values->buffer.data(),
+            {slab.b.buffer.data(), operands_[0].shape.rows, columns, columns},
+            {slab.c.buffer.mutable_data(), result_shape_.rows, columns, columns},
+            alpha_,
+            beta_};
+        status = kernel->run(context, WithWidth(plan->problem, columns), arguments);
+      }
+      if (status.ok()) status = gpu.end.Record(stream);
+      slab.width = columns;
+      if (status.ok()) status = bring_down(turn ^ 1);
+    }
+    if (status.ok()) status = bring_down(turn ^ 1);
+    for (size_t i = 0; i < 2; ++i) {
+      const absl::Status done = gpu.streams(i).Synchronize();
+      if (status.ok()) status = done;
+    }
+    if (!status.ok()) return status;
+    // Copies and kernels overlap: the time is of all together.
+    end_.timings.kernel_ns = NanosecondsSince(began);
+    Ran(asked, *kernel);
+    SendBegin(fmt::format("{}, in slabs of {} columns", plan->text, width), "dense");
+    return SendResult(*std::move(result));
+  }
+
+  Problem Asked(int64_t k, DeviceKind device) const {
+    return {Operation::kSpmm, transpose_, matrix_->type(), k, device};
+  }
+  static Problem WithWidth(Problem problem, int64_t k) {
+    problem.k = k;
+    return problem;
+  }
+
+  /// `wished`, or the first of the layout's kernels that serves this width.
+  static const SpmmKernel* Serving(const Problem& problem, const Layout& layout,
+                                   const SpmmKernel* wished) {
+    if (wished->supports(problem, layout)) return wished;
+    for (const SpmmKernel& kernel : SpmmKernels()) {
+      if (kernel.device == problem.device && kernel.layout_kind == layout.kind &&
+          kernel.supports(problem, layout)) {
+        return &kernel;
+      }
+    }
+    return nullptr;
+  }
+
+  void Ran(const Problem& asked, const SpmmKernel& kernel) {
+    const auto k = static_cast<double>(asked.k);
+    impl_->Ran(asked, kernel.name, end_.timings.kernel_ns,
+               2.0 * static_cast<double>(matrix_->pattern()->nnz()) * k,
+               SparseBytes() + TouchedBytes(operands_[0].shape.rows, asked.k) +
+                   (beta_ == 0 ? 1 : 2) * static_cast<double>(result_shape_.rows) * k *
+                       static_cast<double>(SizeOf(asked.type)));
+  }
+
+  /// As PrepareResult, on the device.
+  absl::StatusOr<Array> PrepareDeviceResult(DeviceLane& gpu) {
+    if (beta_ == 0) return NewDeviceResult("dense", gpu);
+    Operand& accumulate = operands_[1];
+    absl::StatusOr<std::shared_ptr<const Array>> old = OnDevice(accumulate, gpu);
+    if (!old.ok()) return old.status();
+    if (accumulate.streamed && !keep_result_ &&
+        accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
+      return **old;
+    }
+    absl::StatusOr<Array> result = NewDeviceResult("dense", gpu);
+    if (!result.ok()) return result;
+    const size_t size = SizeOf(result_shape_.type);
+    if (absl::Status s = gpu.stream.CopyRows(
+            result->buffer.mutable_data(), result_shape_.leading_dimension * size,
+            (*old)->buffer.data(), accumulate.shape.leading_dimension * size,
+            result_shape_.cols * size, result_shape_.rows);
+        !s.ok()) {
+      return s;
+    }
+    // The lane's stream has read it before whoever owns it lets it go.
+    if (absl::Status s = gpu.stream.Synchronize(); !s.ok()) return s;
+    return result;
+  }
+
+  bool transpose_ = false;
+  double alpha_ = 1;
+  double beta_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Call>> BeginSpmm(std::shared_ptr<Executor::Impl> impl, SpmmSpec spec,
+                                                std::shared_ptr<ResultSink> sink) {
+  return BeginDense<SpmmCall>(std::move(impl), spec, std::move(sink));
+}
+
+}  // namespace sparsed::engine

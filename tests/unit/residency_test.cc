@@ -1,0 +1,216 @@
+// Device memory and what lives there, with a card that is a piece of host memory.
+#include "engine/memory/residency.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engine/memory/staging.h"
+
+namespace sparsed::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A card of `bytes`, of which others may take some.
+class FakeCard final : public DevicePool {
+ public:
+  explicit FakeCard(int64_t bytes) : free_(bytes) {}
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    free_ -= static_cast<int64_t>(bytes);
+    auto memory = std::make_shared<std::vector<std::byte>>(bytes);
+    return Buffer(std::shared_ptr<std::byte>(memory->data(),
+                                             [this, memory, bytes](std::byte*) { free_ += bytes; }),
+                  bytes);
+  }
+  absl::StatusOr<int64_t> LeftAfter(size_t bytes) override {
+    return free_ - static_cast<int64_t>(bytes);
+  }
+  void Trim() override { ++trims; }
+  void TakenByOthers(int64_t bytes) { free_ -= bytes; }
+  int64_t free() const { return free_; }
+  int trims = 0;
+
+ private:
+  std::atomic<int64_t> free_;
+};
+
+Array HostArray(int64_t length, float value) {
+  Array array = AllocateArray(HeapMemory(), "a", ElementType::kF32, length).value();
+  for (float& element : array.MutableAs<float>()) element = value;
+  return array;
+}
+
+std::shared_ptr<Layout> HostLayout(int64_t length) {
+  auto layout = std::make_shared<Layout>();
+  layout->kind = layout->recipe = "csr";
+  layout->arrays = {HostArray(length, 1), HostArray(length, 2)};
+  return layout;
+}
+
+class ResidencyTest : public ::testing::Test {
+ protected:
+  /// 1000 floats fit.
+  std::shared_ptr<FakeCard> card_ = std::make_shared<FakeCard>(100'000);
+  DeviceBudget budget_{card_, 4000, 1000};
+  int copies_ = 0;
+  absl::Status copy_error_;
+  Residency residency_{budget_, [this](void* to, const void* from, size_t bytes) {
+                         ++copies_;
+                         std::memcpy(to, from, bytes);
+                         return copy_error_;
+                       }};
+};
+
+TEST_F(ResidencyTest, PlacesOnceAndCountsByUse) {
+  const Array host = HostArray(100, 7);
+  auto there = residency_.Place(host, MemoryUse::kMatrices);
+  ASSERT_TRUE(there.ok());
+  EXPECT_NE((*there)->buffer.data(), host.buffer.data());
+  EXPECT_EQ((*there)->As<float>()[99], 7);
+  EXPECT_EQ(*residency_.Place(host, MemoryUse::kMatrices), *there);
+  EXPECT_EQ(copies_, 1);
+  EXPECT_EQ(budget_.used(MemoryUse::kMatrices), 400);
+  const auto layout = HostLayout(50);
+  auto placed = residency_.Place(std::shared_ptr<const Layout>(layout));
+  ASSERT_TRUE(placed.ok());
+  EXPECT_EQ((*placed)->arrays[1].As<float>()[49], 2);
+  EXPECT_EQ(budget_.used(MemoryUse::kLayouts), 400);
+  EXPECT_EQ(residency_.layout_bytes().at("csr"), 400);
+}
+
+TEST_F(ResidencyTest, EvictsWhatWasUsedLongestAgoButNothingInUse) {
+  const Array a = HostArray(400, 1), b = HostArray(400, 2), c = HostArray(400, 3);
+  ASSERT_TRUE(residency_.Place(a, MemoryUse::kMatrices).ok());
+  ASSERT_TRUE(residency_.Place(b, MemoryUse::kMatrices).ok());
+  ASSERT_TRUE(residency_.Place(a, MemoryUse::kMatrices).ok());  // b is older now
+  auto c_there = residency_.Place(c, MemoryUse::kMatrices);
+  ASSERT_TRUE(c_there.ok());
+  EXPECT_EQ(residency_.evictions(), 1);
+  EXPECT_EQ(copies_, 3);
+  auto a_there = residency_.Place(a, MemoryUse::kMatrices);
+  EXPECT_EQ(copies_, 3) << "it had stayed";
+  EXPECT_GT(card_->trims, 0);
+  // Both are held: there is no room for b.
+  const auto refused = residency_.Place(b, MemoryUse::kMatrices);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("matrices need 1600 bytes of device memory, 800 of 4000 are free"));
+  a_there->reset();
+  EXPECT_TRUE(residency_.Place(b, MemoryUse::kMatrices).ok());
+}
+
+TEST_F(ResidencyTest, CopiesGoWithTheirOriginals) {
+  {
+    const Array host = HostArray(900, 1);
+    ASSERT_TRUE(residency_.Place(host, MemoryUse::kMatrices).ok());
+  }
+  const Array other = HostArray(900, 2);
+  ASSERT_TRUE(residency_.Place(other, MemoryUse::kMatrices).ok());
+  EXPECT_EQ(residency_.evictions(), 0);
+  EXPECT_EQ(budget_.used(), 3600);
+}
+
+TEST_F(ResidencyTest, WhatIsOnlyThereIsSavedBeforeItGoes) {
+  auto there = std::make_shared<Array>(
+      AllocateArray(budget_.Source(MemoryUse::kBuffers), "c", ElementType::kF32, 600).value());
+  there->MutableAs<float>()[599] = 42;
+  const auto held = std::make_shared<LazyArray>(
+      [there]() -> absl::StatusOr<Array> {
+        Array host = HostArray(600, 0);
+        std::memcpy(host.buffer.mutable_data(), there->buffer.data(), there->bytes());
+        return host;
+      },
+      LazyArray::Where::kDevice);
+  EXPECT_FALSE(held->on_disk());
+  residency_.Adopt(held, std::move(there));
+  ASSERT_TRUE(residency_.Place(held).ok());
+  EXPECT_EQ(copies_, 0);
+  // Who must not block finds no room; who may, has it saved.
+  EXPECT_FALSE(budget_.SourceAtOnce(MemoryUse::kRequests).Allocate(2400).ok());
+  EXPECT_FALSE(held->resident());
+  ASSERT_TRUE(budget_.Source(MemoryUse::kRequests).Allocate(2400).ok());
+  EXPECT_TRUE(held->resident());
+  EXPECT_EQ(held->Get()->As<float>()[599], 42);
+  EXPECT_EQ(residency_.evictions(), 1);
+  auto again = residency_.Place(held);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ((*again)->As<float>()[599], 42);
+}
+
+TEST_F(ResidencyTest, WhatCannotBeSavedStays) {
+  auto there = std::make_shared<const Array>(
+      AllocateArray(budget_.Source(MemoryUse::kBuffers), "c", ElementType::kF32, 600).value());
+  const auto held = std::make_shared<LazyArray>(
+      [there]() -> absl::StatusOr<Array> { return absl::ResourceExhaustedError("host is full"); },
+      LazyArray::Where::kDevice);
+  residency_.Adopt(held, std::move(there));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(budget_.Source(MemoryUse::kRequests).Allocate(2400).status()));
+  EXPECT_TRUE(residency_.Place(held).ok());
+  EXPECT_EQ(residency_.evictions(), 0);
+}
+
+TEST_F(ResidencyTest, LeavesTheCardToOthers) {
+  card_->TakenByOthers(97'000);
+  const auto refused = budget_.Source(MemoryUse::kRequests).Allocate(2500);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("others use the card"));
+  EXPECT_EQ(budget_.used(), 0);
+  EXPECT_TRUE(budget_.Source(MemoryUse::kRequests).Allocate(1500).ok());
+}
+
+TEST_F(ResidencyTest, AFailedCopyLeavesNothing) {
+  copy_error_ = absl::UnavailableError("the device is gone");
+  const Array host = HostArray(100, 7);
+  EXPECT_TRUE(absl::IsUnavailable(residency_.Place(host, MemoryUse::kMatrices).status()));
+  EXPECT_EQ(budget_.used(), 0);
+  copy_error_ = absl::OkStatus();
+  EXPECT_TRUE(residency_.Place(host, MemoryUse::kMatrices).ok());
+}
+
+TEST_F(ResidencyTest, ManyThreadsPlaceTheSame) {
+  std::vector<Array> hosts;
+  for (int i = 0; i < 8; ++i) hosts.push_back(HostArray(300, static_cast<float>(i)));
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 300; ++round) {
+        const int i = (round * (t + 3)) % 8;
+        const auto there = residency_.Place(hosts[i], MemoryUse::kMatrices);
+        if (!there.ok() || (*there)->As<float>()[299] != static_cast<float>(i)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(budget_.used(), 4000);
+}
+
+TEST(Staging, BlocksComeBack) {
+  auto staging = Staging::Create(HeapMemory(), 64, 2);
+  ASSERT_TRUE(staging.ok());
+  StagingBlock first = (*staging)->Take();
+  {
+    StagingBlock second = (*staging)->TryTake();
+    EXPECT_TRUE(second);
+    EXPECT_NE(first.data(), second.data());
+    EXPECT_FALSE((*staging)->TryTake());
+  }
+  std::thread waiting([&] {
+    const StagingBlock a = (*staging)->Take();
+    const StagingBlock b = (*staging)->Take();
+    EXPECT_TRUE(a && b);
+  });
+  first = StagingBlock();
+  waiting.join();
+}
+
+}  // namespace
+}  // namespace sparsed::engine
