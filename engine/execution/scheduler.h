@@ -165,7 +165,6 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
 
   const ExecutorOptions options_;
   Device* const device_;
-  DeadlineTimer timer_;
 
   mutable std::mutex mutex_;
   std::condition_variable idle_done_, reaper_work_, blocking_work_;
@@ -176,6 +175,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   std::deque<std::weak_ptr<Job>> stopped_;
   std::deque<std::function<void()>> blocking_;
   std::thread reaper_, blocking_thread_;
+  DeadlineTimer timer_;  ///< last: its thread wakes the reaper until it is joined
 };
 
 }  // namespace sparsed::engine
