@@ -13,7 +13,10 @@ namespace sparsed::test {
 namespace {
 
 TEST(Admin, ServerInfoSaysWhatItFound) {
-  TestServer server(WithPages);
+  TestServer server([](server::Config& config) {
+    WithPages(config);
+    config.devices = {"auto"};
+  });
   grpc::ClientContext context;
   v1::ServerInfo info;
   ASSERT_TRUE(server.admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());

@@ -20,6 +20,7 @@ TestServer::TestServer(const std::function<void(server::Config&)>& adjust) {
   folder_ = mkdtemp(folder.data());
   server::Config config;
   config.listen = {"unix:" + folder_ + "/socket"};
+  config.devices = {"cpu"};
   config.metrics_listen.clear();  // civetweb takes two seconds to stop
   config.host_memory_bytes = int64_t{1} << 30;
   config.preparation_memory_bytes = int64_t{256} << 20;

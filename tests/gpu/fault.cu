@@ -1,0 +1,13 @@
+// A kernel that does what a broken one would.
+#include "tests/gpu/fault.h"
+
+namespace sparsed::test {
+namespace {
+
+__global__ void WriteNowhere(int* nowhere) { *nowhere = 1; }
+
+}  // namespace
+
+void BreakTheDevice() { WriteNowhere<<<1, 1>>>(reinterpret_cast<int*>(16)); }
+
+}  // namespace sparsed::test

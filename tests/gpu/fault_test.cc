@@ -1,0 +1,66 @@
+// A lost device: what is in flight fails, probes are told, a restart recovers everything.
+#include "tests/gpu/fault.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/gpu/gpu.h"
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+TEST(GpuFault, ALostDeviceEndsRequestsAndARestartRecovers) {
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  std::string folder = std::filesystem::temp_directory_path() / "sparsed_fault_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const Pattern pattern = Uniform(300, 200, 7, 11);
+  const std::vector<float> b = FloatValues(200 * 8, 5);
+  std::vector<float> before;
+  {
+    TestServer server([&](server::Config& config) {
+      config.devices = {"cuda:0"};
+      config.data_dir = folder;
+      config.metrics_listen = "127.0.0.1:0";
+    });
+    MustUpload(server, "s", pattern);
+    const Answer good = Spmm(server.compute(), "s", 200, 8, b);
+    ASSERT_EQ(good.code(), 0) << good.message();
+    before = good.Values<float>(0);
+    std::string head;
+    server.Page("/readyz", &head);
+    EXPECT_NE(head.find("200"), std::string::npos);
+
+    BreakTheDevice();
+    for (int i = 0; i < 3; ++i) {
+      const Answer answer = Spmm(server.compute(), "s", 200, 8, b);
+      EXPECT_EQ(answer.code(), grpc::StatusCode::UNAVAILABLE) << answer.message();
+    }
+    EXPECT_NE(Spmm(server.compute(), "s", 200, 8, b).message().find("the GPU is lost"),
+              std::string::npos);
+    server.Page("/readyz", &head);
+    EXPECT_NE(head.find("503"), std::string::npos);
+    EXPECT_NE(server.Page("/metrics").find("sparsed_device_up{device=\"cuda:0\"} 0"),
+              std::string::npos);
+    v1::ServerInfo info;
+    grpc::ClientContext context;
+    ASSERT_TRUE(server.admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
+    EXPECT_NE(info.devices(1).unavailable().find("lost"), std::string::npos);
+  }
+  // This process has no GPU any more; another would.
+  TestServer again([&](server::Config& config) {
+    config.devices = {"cpu"};
+    config.data_dir = folder;
+  });
+  const Answer answer = Spmm(again.compute(), "s", 200, 8, b);
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  const std::vector<float> after = answer.Values<float>(0);
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(after[i], before[i], 1e-4);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace sparsed::test

@@ -1,0 +1,358 @@
+// A whole server on the GPU, asked by several clients at once. Results against the reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <thread>
+
+#include "kernels/reference/reference.h"
+#include "tests/gpu/gpu.h"
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+#define SKIP_WITHOUT_GPU() \
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot()
+
+void OnGpu(server::Config& config) { config.devices = {"cuda:0"}; }
+
+std::vector<double> Wide(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+/// Sums of up to some hundred products of values in [-1, 1).
+bool Near(const std::vector<float>& got, const std::vector<double>& expected) {
+  if (got.size() != expected.size()) return false;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!(std::abs(got[i] - expected[i]) <= 2e-4)) return false;
+  }
+  return true;
+}
+
+std::vector<double> Product(const Pattern& s, const std::vector<float>& values, bool transposed,
+                            const std::vector<double>& b, int64_t k) {
+  std::vector<double> c((transposed ? s.cols : s.rows) * k);
+  reference::Spmm(s.view(), Wide(values).data(), transposed, b.data(), k, k, 1, 0, c.data());
+  return c;
+}
+
+void PutBuffer(TestServer& server, const std::string& name, int64_t rows, int64_t cols,
+               const std::vector<float>& values) {
+  grpc::ClientContext context;
+  v1::BufferInfo info;
+  auto writer = server.buffers().Put(&context, &info);
+  v1::PutBufferRequest request;
+  request.mutable_header()->set_name(name);
+  v1::DenseShape& shape = *request.mutable_header()->mutable_shape();
+  shape.set_rows(rows);
+  shape.set_cols(cols);
+  shape.set_type(v1::ELEMENT_TYPE_F32);
+  writer->Write(request);
+  WriteArray<v1::PutBufferRequest>(*writer, 0, 0, BytesOf(values));
+  writer->WritesDone();
+  ASSERT_TRUE(writer->Finish().ok());
+}
+
+std::vector<float> GetBuffer(TestServer& server, const std::string& name) {
+  grpc::ClientContext context;
+  v1::GetBufferRequest request;
+  request.set_name(name);
+  auto reader = server.buffers().Get(&context, request);
+  v1::GetBufferReply reply;
+  std::string bytes;
+  while (reader->Read(&reply)) bytes += reply.chunk().data();
+  EXPECT_TRUE(reader->Finish().ok());
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(values.data()));
+  return values;
+}
+
+/// c = s * b, both held.
+Answer SpmmHeld(TestServer& server, const std::string& matrix, const std::string& b,
+                const std::string& c) {
+  grpc::ClientContext context;
+  auto stream = server.compute().Spmm(&context);
+  v1::SpmmRequest request;
+  v1::SpmmStart& start = *request.mutable_start();
+  start.set_request_id(1);
+  start.set_matrix(matrix);
+  start.mutable_b()->set_held(b);
+  start.set_result_held(c);
+  stream->Write(request);
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_TRUE(stream->Finish().ok());
+  return answers[1];
+}
+
+TEST(GpuServer, SpmmOfSeveralWidthsBothWays) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern pattern = Uniform(3000, 2000, 9, 11);
+  const std::vector<float> values = MustUpload(server, "s", pattern);
+  for (const int64_t k : {1, 16, 33, 128, 300}) {
+    for (const bool transposed : {false, true}) {
+      const int64_t rows = transposed ? 3000 : 2000;
+      const std::vector<float> b = FloatValues(rows * k, 5);
+      grpc::ClientContext context;
+      auto stream = server.compute().Spmm(&context);
+      v1::SpmmRequest request = SpmmStartOf(1, "s", rows, k);
+      request.mutable_start()->set_transpose(transposed);
+      stream->Write(request);
+      WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b), 100'003);
+      stream->WritesDone();
+      std::map<uint64_t, Answer> answers;
+      ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+      const Answer& answer = answers[1];
+      ASSERT_EQ(answer.code(), 0) << answer.message();
+      EXPECT_NE(answer.begins.at(0).plan().find("cu"), std::string::npos);
+      EXPECT_TRUE(Near(answer.Values<float>(0), Product(pattern, values, transposed, Wide(b), k)))
+          << "K = " << k << (transposed ? ", transposed" : "");
+      EXPECT_GT(answer.ends[0].timings().kernel_ns(), 0u);
+    }
+  }
+}
+
+TEST(GpuServer, AccumulatesAndScales) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern pattern = Uniform(500, 400, 6, 12);
+  const std::vector<float> values = MustUpload(server, "s", pattern);
+  const int64_t k = 40;
+  const std::vector<float> b = FloatValues(400 * k, 5), c0 = FloatValues(500 * k, 6);
+  grpc::ClientContext context;
+  auto stream = server.compute().Spmm(&context);
+  v1::SpmmRequest request = SpmmStartOf(1, "s", 400, k);
+  v1::SpmmStart& start = *request.mutable_start();
+  start.set_alpha(0.5);
+  start.set_beta(-2);
+  v1::DenseShape& shape = *start.mutable_accumulate()->mutable_shape();
+  shape.set_rows(500);
+  shape.set_cols(k);
+  shape.set_type(v1::ELEMENT_TYPE_F32);
+  start.mutable_accumulate()->set_stream_array(4);
+  stream->Write(request);
+  WriteArray<v1::SpmmRequest>(*stream, 1, 4, BytesOf(c0), 4096);
+  WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b), 4096);
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  ASSERT_EQ(answers[1].code(), 0) << answers[1].message();
+  std::vector<double> expected = Wide(c0);
+  reference::Spmm(pattern.view(), Wide(values).data(), false, Wide(b).data(), k, k, 0.5, -2,
+                  expected.data());
+  EXPECT_TRUE(Near(answers[1].Values<float>(0), expected));
+}
+
+TEST(GpuServer, Sddmm) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern pattern = Uniform(800, 700, 8, 13);
+  const std::vector<float> values = MustUpload(server, "s", pattern);
+  const int64_t k = 48;
+  const std::vector<float> a = FloatValues(800 * k, 5), b = FloatValues(700 * k, 6);
+  grpc::ClientContext context;
+  auto stream = server.compute().Sddmm(&context);
+  for (const bool unscaled : {false, true}) {
+    v1::SddmmRequest request;
+    v1::SddmmStart& start = *request.mutable_start();
+    const uint64_t id = unscaled ? 2 : 1;
+    start.set_request_id(id);
+    start.set_matrix("s");
+    start.set_unscaled(unscaled);
+    for (auto [operand, rows] : {std::pair(start.mutable_a(), 800), {start.mutable_b(), 700}}) {
+      operand->mutable_shape()->set_rows(rows);
+      operand->mutable_shape()->set_cols(k);
+      operand->mutable_shape()->set_type(v1::ELEMENT_TYPE_F32);
+    }
+    start.mutable_a()->set_stream_array(0);
+    start.mutable_b()->set_stream_array(1);
+    stream->Write(request);
+    WriteArray<v1::SddmmRequest>(*stream, id, 0, BytesOf(a));
+    WriteArray<v1::SddmmRequest>(*stream, id, 1, BytesOf(b));
+  }
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 2, &answers));
+  for (const bool unscaled : {false, true}) {
+    const Answer& answer = answers[unscaled ? 2 : 1];
+    ASSERT_EQ(answer.code(), 0) << answer.message();
+    std::vector<double> expected(pattern.nnz());
+    reference::Sddmm(pattern.view(), unscaled ? nullptr : Wide(values).data(), Wide(a).data(), k,
+                     Wide(b).data(), k, k, expected.data());
+    EXPECT_TRUE(Near(answer.Values<float>(0), expected));
+  }
+}
+
+TEST(GpuServer, IterationsMoveNothing) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern pattern = Band(4000, 1);
+  const std::vector<float> values = MustUpload(server, "s", pattern);
+  const int64_t k = 64;
+  const std::vector<float> x = FloatValues(4000 * k, 5);
+  PutBuffer(server, "x", 4000, k, x);
+  PutBuffer(server, "y", 4000, k, x);
+  ASSERT_EQ(SpmmHeld(server, "s", "x", "y").code(), 0);
+  const int64_t in = server.engine().device()->bytes_in();
+  const int64_t out = server.engine().device()->bytes_out();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(SpmmHeld(server, "s", "y", "x").code(), 0);
+    ASSERT_EQ(SpmmHeld(server, "s", "x", "y").code(), 0);
+  }
+  EXPECT_EQ(server.engine().device()->bytes_in(), in);
+  EXPECT_EQ(server.engine().device()->bytes_out(), out);
+  std::vector<double> expected = Wide(x);
+  for (int i = 0; i < 7; ++i) expected = Product(pattern, values, false, expected, k);
+  EXPECT_TRUE(Near(GetBuffer(server, "y"), expected));
+  EXPECT_GT(server.engine().device()->bytes_out(), out);
+}
+
+TEST(GpuServer, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
+  SKIP_WITHOUT_GPU();
+  // Room for the start's measurement is taken from the same budget and given back.
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.device_memory_bytes = int64_t{520} << 20;
+  });
+  engine::Device& device = *server.engine().device();
+  absl::StatusOr<Buffer> hog =
+      device.budget().Source(engine::MemoryUse::kPreparation).Allocate(size_t{500} << 20);
+  ASSERT_TRUE(hog.ok());
+  const Pattern pattern = Band(40'000, 2);
+  const std::vector<float> values = MustUpload(server, "s", pattern);
+  const int64_t k = 128;  // 20 MB each way
+  const std::vector<float> b = FloatValues(40'000 * k, 5);
+  const std::vector<double> expected = Product(pattern, values, false, Wide(b), k);
+  Answer answer = Spmm(server.compute(), "s", 40'000, k, b);
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_NE(answer.begins.at(0).plan().find("slabs of"), std::string::npos)
+      << answer.begins.at(0).plan();
+  EXPECT_TRUE(Near(answer.Values<float>(0), expected));
+  // Not even S fits.
+  absl::StatusOr<Buffer> more =
+      device.budget().Source(engine::MemoryUse::kPreparation).Allocate((size_t{20} << 20) - 1000);
+  ASSERT_TRUE(more.ok()) << more.status();
+  answer = Spmm(server.compute(), "s", 40'000, k, b);
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_NE(answer.begins.at(0).plan().find("cpu."), std::string::npos);
+  EXPECT_TRUE(Near(answer.Values<float>(0), expected));
+  EXPECT_GT(device.residency().evictions(), 0);
+  // With room again it is back.
+  hog = absl::CancelledError("");
+  more = absl::CancelledError("");
+  answer = Spmm(server.compute(), "s", 40'000, k, b);
+  EXPECT_EQ(answer.begins.at(0).plan().find("cpu."), std::string::npos);
+  EXPECT_TRUE(Near(answer.Values<float>(0), expected));
+}
+
+TEST(GpuServer, ResultsThatAreOnlyOnTheDeviceSurviveEviction) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.device_memory_bytes = int64_t{520} << 20;
+  });
+  const Pattern pattern = Band(20'000, 1);
+  const std::vector<float> values = MustUpload(server, "s", pattern);
+  const int64_t k = 64;
+  const std::vector<float> x = FloatValues(20'000 * k, 5);
+  PutBuffer(server, "x", 20'000, k, x);
+  PutBuffer(server, "y", 20'000, k, x);
+  ASSERT_EQ(SpmmHeld(server, "s", "x", "y").code(), 0);
+  {
+    absl::StatusOr<Buffer> all = server.engine()
+                                     .device()
+                                     ->budget()
+                                     .Source(engine::MemoryUse::kPreparation)
+                                     .Allocate(size_t{520} << 20);
+    ASSERT_TRUE(all.ok()) << all.status();
+  }
+  EXPECT_TRUE(Near(GetBuffer(server, "y"), Product(pattern, values, false, Wide(x), k)));
+  ASSERT_EQ(SpmmHeld(server, "s", "y", "x").code(), 0);
+}
+
+TEST(GpuServer, PreparesOnTheDevice) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.preparation_workers = 1;
+    config.preparation_threads = 2;
+  });
+  const Pattern pattern = Rmat(13, 8, 3);
+  const std::vector<float> values = MustUpload(server, "s", pattern);
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::GetMatrixRequest request;
+    request.set_name("s");
+    return server.catalog().Get(&context, request, &info).ok() &&
+           info.state() == v1::MATRIX_STATE_READY;
+  }));
+  ASSERT_EQ(info.plans_size(), 1) << info.DebugString();
+  EXPECT_EQ(info.plans(0).device(), "cuda:0");
+  EXPECT_GT(info.measurements_size(), 1);
+  for (const v1::Measurement& measurement : info.measurements()) {
+    EXPECT_EQ(measurement.device(), "cuda:0");
+    EXPECT_GT(measurement.gflops(), 0);
+  }
+  const int64_t k = 128;
+  const std::vector<float> b = FloatValues(pattern.cols * k, 5);
+  const Answer answer = Spmm(server.compute(), "s", pattern.cols, k, b);
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_TRUE(Near(answer.Values<float>(0), Product(pattern, values, false, Wide(b), k)));
+}
+
+TEST(GpuServer, ManyClientsAtOnce) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern wide = Uniform(2000, 1500, 7, 21), square = Rmat(10, 8, 22);
+  const std::vector<float> wide_values = MustUpload(server, "wide", wide);
+  const std::vector<float> square_values = MustUpload(server, "square", square);
+  std::atomic<int> wrong = 0, done = 0;
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 8; ++c) {
+    clients.emplace_back([&, c] {
+      const auto stub = v1::Compute::NewStub(server.Connect());
+      const bool is_wide = c % 2 == 0;
+      const Pattern& pattern = is_wide ? wide : square;
+      for (int i = 0; i < 25; ++i) {
+        const int64_t k = 1 + (c * 13 + i * 7) % 96;
+        const std::vector<float> b = FloatValues(pattern.cols * k, c * 100 + i);
+        const Answer answer = Spmm(*stub, is_wide ? "wide" : "square", pattern.cols, k, b);
+        const bool right =
+            answer.code() == 0 &&
+            Near(answer.Values<float>(0),
+                 Product(pattern, is_wide ? wide_values : square_values, false, Wide(b), k));
+        if (!right) ++wrong;
+        ++done;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(done, 200);
+}
+
+TEST(GpuServer, CancelledUploadsOfOperandsLeaveNothing) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern pattern = Uniform(2000, 1500, 7, 21);
+  MustUpload(server, "s", pattern);
+  const int64_t k = 256;
+  const std::vector<float> b = FloatValues(1500 * k, 1);
+  for (int i = 0; i < 20; ++i) {
+    grpc::ClientContext context;
+    auto stream = server.compute().Spmm(&context);
+    stream->Write(SpmmStartOf(1, "s", 1500, k));
+    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b).substr(0, 1'000'000), 65536);
+    context.TryCancel();
+  }
+  EXPECT_TRUE(Eventually(
+      [&] { return server.engine().device()->budget().used(engine::MemoryUse::kRequests) == 0; }));
+}
+
+}  // namespace
+}  // namespace sparsed::test
