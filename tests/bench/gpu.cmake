@@ -1,5 +1,12 @@
-# The GPU kernels side by side.
-add_executable(sparsed_bench gpu/generated.cc gpu/main.cc)
-target_link_libraries(sparsed_bench PRIVATE sparsed_test_gpu sparsed_test_matrices CLI11::CLI11
+# The kernels side by side, on the GPU or the CPU.
+sparsed_library(sparsed_generated gpu/generated.cc DEPS sparsed_test_matrices OpenMP::OpenMP_CXX)
+add_executable(sparsed_bench gpu/device.cc gpu/main.cc gpu/measure.cc)
+target_link_libraries(sparsed_bench PRIVATE sparsed_generated sparsed_kernels CLI11::CLI11
   nlohmann_json::nlohmann_json)
 sparsed_install_program(sparsed_bench measurement)
+
+sparsed_test(bench_generated_test gpu/generated_test.cc DEPS sparsed_generated)
+add_test(NAME bench_test
+  COMMAND ${CMAKE_CURRENT_LIST_DIR}/gpu/bench_test.py $<TARGET_FILE:sparsed_bench>
+    ${CMAKE_CURRENT_LIST_DIR}/h100_tables.py)
+set_tests_properties(bench_test PROPERTIES LABELS bench TIMEOUT 300)

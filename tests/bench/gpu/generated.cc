@@ -1,61 +1,195 @@
 #include "tests/bench/gpu/generated.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 #include <cstdlib>
-#include <random>
+#include <numeric>
+#include <utility>
 
 namespace sparsed::test {
 namespace {
 
+using Edge = std::pair<int32_t, int32_t>;
+
+/// Random numbers by position, so that threads need not share a state: splitmix64.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : seed_(Mix(seed)) {}
+  /// Uniform in [0, 1).
+  double Unit(uint64_t position) const {
+    return static_cast<double>(Mix(seed_ + position * 0x9e3779b97f4a7c15) >> 11) * 0x1p-53;
+  }
+  int32_t Below(int64_t n, uint64_t position) const {
+    return static_cast<int32_t>(Unit(position) * static_cast<double>(n));
+  }
+
+ private:
+  static uint64_t Mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+  uint64_t seed_;
+};
+
+/// Sorts the rows, drops duplicates and closes the gaps. `row_begin` has where each row's columns
+/// begin and, at its end, where the last one's end.
+Pattern Compact(int64_t rows, int64_t cols, const std::vector<int64_t>& row_begin,
+                std::vector<int32_t>& columns, std::vector<int64_t> row_lengths) {
+#pragma omp parallel for schedule(dynamic, 1024)
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto begin = columns.begin() + row_begin[row];
+    const auto end = begin + row_lengths[row];
+    std::sort(begin, end);
+    row_lengths[row] = std::unique(begin, end) - begin;
+  }
+  Pattern pattern{rows, cols, std::vector<int64_t>(rows + 1, 0), {}};
+  std::partial_sum(row_lengths.begin(), row_lengths.end(), pattern.row_offsets.begin() + 1);
+  pattern.column_indices.resize(pattern.row_offsets.back());
+#pragma omp parallel for schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(columns.begin() + row_begin[row], row_lengths[row],
+                pattern.column_indices.begin() + pattern.row_offsets[row]);
+  }
+  return pattern;
+}
+
+/// Rows of at most `most` columns; `fill(row, columns)` writes them, in any order, and returns how
+/// many.
+template <typename Fill>
+Pattern FromRows(int64_t rows, int64_t cols, int64_t most, Fill fill) {
+  std::vector<int64_t> row_begin(rows + 1), row_lengths(rows);
+  std::vector<int32_t> columns(rows * most);
+#pragma omp parallel for schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    row_begin[row + 1] = (row + 1) * most;
+    row_lengths[row] = fill(row, columns.data() + row * most);
+  }
+  return Compact(rows, cols, row_begin, columns, std::move(row_lengths));
+}
+
+/// `count` entries, each `edge(i)`; duplicates merged.
+template <typename Draw>
+Pattern FromEdges(int64_t rows, int64_t cols, int64_t count, Draw edge) {
+  std::vector<Edge> edges(count);
+  std::vector<int64_t> row_lengths(rows, 0);
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < count; ++i) {
+    edges[i] = edge(i);
+#pragma omp atomic
+    ++row_lengths[edges[i].first];
+  }
+  std::vector<int64_t> row_begin(rows + 1, 0);
+  std::partial_sum(row_lengths.begin(), row_lengths.end(), row_begin.begin() + 1);
+  std::vector<int64_t> next(row_begin.begin(), row_begin.end() - 1);
+  std::vector<int32_t> columns(count);
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t slot;
+#pragma omp atomic capture
+    slot = next[edges[i].first]++;
+    columns[slot] = edges[i].second;
+  }
+  return Compact(rows, cols, row_begin, columns, std::move(row_lengths));
+}
+
+Pattern WideBand(int64_t rows, int64_t half_bandwidth) {
+  return FromRows(rows, rows, 2 * half_bandwidth + 1, [=](int64_t row, int32_t* columns) {
+    const int64_t begin = std::max<int64_t>(row - half_bandwidth, 0);
+    const int64_t end = std::min(row + half_bandwidth + 1, rows);
+    std::iota(columns, columns + (end - begin), static_cast<int32_t>(begin));
+    return end - begin;
+  });
+}
+
 /// Each point's neighbours one step away along an axis; `box`: along several axes at once too.
 Pattern Grid(int64_t size, int dimensions, bool box) {
   const int64_t depth = dimensions == 3 ? size : 1;
-  Pattern pattern{size * size * depth, size * size * depth, {0}, {}};
-  for (int64_t z = 0; z < depth; ++z) {
-    for (int64_t y = 0; y < size; ++y) {
-      for (int64_t x = 0; x < size; ++x) {
-        for (int64_t dz = -1; dz <= 1; ++dz) {
-          for (int64_t dy = -1; dy <= 1; ++dy) {
-            for (int64_t dx = -1; dx <= 1; ++dx) {
-              if (!box && std::abs(dx) + std::abs(dy) + std::abs(dz) > 1) continue;
-              if (x + dx < 0 || x + dx >= size || y + dy < 0 || y + dy >= size || z + dz < 0 ||
-                  z + dz >= depth) {
-                continue;
-              }
-              pattern.column_indices.push_back(
-                  static_cast<int32_t>(((z + dz) * size + y + dy) * size + x + dx));
-            }
+  const auto fill = [=](int64_t row, int32_t* columns) {
+    const int64_t x = row % size, y = row / size % size, z = row / size / size;
+    int64_t count = 0;
+    for (int64_t dz = -1; dz <= 1; ++dz) {
+      for (int64_t dy = -1; dy <= 1; ++dy) {
+        for (int64_t dx = -1; dx <= 1; ++dx) {
+          if (!box && std::abs(dx) + std::abs(dy) + std::abs(dz) > 1) continue;
+          if (x + dx < 0 || x + dx >= size || y + dy < 0 || y + dy >= size || z + dz < 0 ||
+              z + dz >= depth) {
+            continue;
           }
+          columns[count++] = static_cast<int32_t>(((z + dz) * size + y + dy) * size + x + dx);
         }
-        pattern.row_offsets.push_back(pattern.nnz());
       }
     }
-  }
-  return pattern;
+    return count;
+  };
+  return FromRows(size * size * depth, size * size * depth, 9, fill);
 }
 
 /// 16,384 groups of 16 rows that share 32 random columns, each entry with probability 0.1 replaced
 /// by a random column; rows shuffled.
 Pattern ShuffledGroups(uint64_t seed) {
-  constexpr int64_t kRows = 262'144, kShared = 32;
-  std::mt19937_64 random(seed);
-  const auto any = [&] { return static_cast<int32_t>(random() % kRows); };
+  constexpr int64_t kRows = 262'144, kGroup = 16, kShared = 32;
   const std::vector<int32_t> order = RandomOrder(kRows, seed);
-  std::vector<std::vector<int32_t>> shared(kRows / 16);
-  for (std::vector<int32_t>& columns : shared) {
-    for (int64_t i = 0; i < kShared; ++i) columns.push_back(any());
-  }
-  Pattern pattern{kRows, kRows, {0}, {}};
-  for (int64_t row = 0; row < kRows; ++row) {
-    std::vector<int32_t> columns = shared[order[row] / 16];
-    for (int32_t& column : columns) column = random() % 10 == 0 ? any() : column;
-    std::sort(columns.begin(), columns.end());
-    columns.erase(std::unique(columns.begin(), columns.end()), columns.end());
-    pattern.column_indices.insert(pattern.column_indices.end(), columns.begin(), columns.end());
-    pattern.row_offsets.push_back(pattern.nnz());
-  }
-  return pattern;
+  const Dice shared(seed + 1), replaced(seed + 2), other(seed + 3);
+  return FromRows(kRows, kRows, kShared, [&](int64_t row, int32_t* columns) {
+    for (int64_t i = 0; i < kShared; ++i) {
+      const int64_t entry = row * kShared + i;
+      columns[i] = replaced.Unit(entry) < 0.1
+                       ? other.Below(kRows, entry)
+                       : shared.Below(kRows, order[row] / kGroup * kShared + i);
+    }
+    return kShared;
+  });
+}
+
+/// `row_nnz` distinct columns in every row.
+Pattern UniformRows(int64_t rows, int64_t cols, int64_t row_nnz, uint64_t seed) {
+  const Dice dice(seed);
+  return FromRows(rows, cols, row_nnz, [&](int64_t row, int32_t* columns) {
+    uint64_t position = static_cast<uint64_t>(row) << 20;
+    for (int64_t have = 0; have < row_nnz;) {
+      while (have < row_nnz) columns[have++] = dice.Below(cols, position++);
+      std::sort(columns, columns + have);
+      have = std::unique(columns, columns + have) - columns;
+    }
+    return row_nnz;
+  });
+}
+
+Pattern Graph500(int scale, int64_t edge_factor, uint64_t seed) {
+  constexpr double kA = 0.57, kB = 0.19, kC = 0.19;
+  const int64_t rows = int64_t{1} << scale;
+  const std::vector<int32_t> id = RandomOrder(rows, seed);
+  const Dice dice(seed + 1);
+  return FromEdges(rows, rows, edge_factor * rows, [&](int64_t i) {
+    int64_t row = 0, column = 0;
+    for (int bit = 0; bit < scale; ++bit) {
+      const double u = dice.Unit(i * scale + bit);
+      row = 2 * row + (u >= kA + kB);
+      column = 2 * column + ((u >= kA && u < kA + kB) || u >= kA + kB + kC);
+    }
+    return Edge{id[row], id[column]};
+  });
+}
+
+/// Row and column are drawn alike, with probability proportional to the expected degree, which is
+/// (i + 10)^(-1 / (exponent - 1)) for vertex i: without the 10, one vertex would meet most others.
+/// The distribution function inverts in closed form.
+Pattern ChungLu(int64_t rows, int64_t edges, double exponent, uint64_t seed) {
+  constexpr double kShift = 10;
+  const double power = (exponent - 2) / (exponent - 1);
+  const double begin = std::pow(kShift, power);
+  const double end = std::pow(static_cast<double>(rows) + kShift, power);
+  const std::vector<int32_t> id = RandomOrder(rows, seed);
+  const Dice dice(seed + 1);
+  const auto draw = [&](uint64_t position) {
+    const double u = begin + dice.Unit(position) * (end - begin);
+    const auto vertex = static_cast<int64_t>(std::pow(u, 1 / power) - kShift);
+    return id[std::clamp<int64_t>(vertex, 0, rows - 1)];
+  };
+  return FromEdges(rows, rows, edges, [&](int64_t i) {
+    return Edge{draw(2 * i), draw(2 * i + 1)};
+  });
 }
 
 }  // namespace
@@ -65,19 +199,18 @@ std::vector<std::string> GeneratedNames() {
           "p2d9",   "p3d7",  "rmat18", "rmat20",   "uni16"};
 }
 
-Pattern Generated(const std::string& name) {
-  if (name == "band16") return Band(500'000, 16);
+std::optional<Pattern> Generated(const std::string& name) {
+  if (name == "band16") return WideBand(500'000, 16);
   if (name == "bperm") return ShuffledGroups(21);
-  if (name == "cl16") return PowerLaw(500'000, 8'000'000, 2.1, 22);
-  if (name == "dense400") return Uniform(16'384, 16'384, 400, 23);
+  if (name == "cl16") return ChungLu(500'000, 8'000'000, 2.1, 22);
+  if (name == "dense400") return UniformRows(16'384, 16'384, 400, 23);
   if (name == "p2d5") return Grid(1024, 2, false);
   if (name == "p2d9") return Grid(1024, 2, true);
   if (name == "p3d7") return Grid(101, 3, false);
-  if (name == "rmat18") return Rmat(18, 16, 24);
-  if (name == "rmat20") return Rmat(20, 16, 25);
-  if (name == "uni16") return Uniform(500'000, 500'000, 16, 26);
-  std::fprintf(stderr, "there is no generated matrix %s\n", name.c_str());
-  std::exit(1);
+  if (name == "rmat18") return Graph500(18, 16, 24);
+  if (name == "rmat20") return Graph500(20, 16, 25);
+  if (name == "uni16") return UniformRows(500'000, 500'000, 16, 26);
+  return std::nullopt;
 }
 
 }  // namespace sparsed::test

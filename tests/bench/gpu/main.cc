@@ -1,324 +1,238 @@
-// Every GPU kernel on given and generated matrices, side by side in one run: a line of JSON for
-// each measurement with the median of single event-timed calls. Caches are not flushed. Results are
-// checked on sampled rows against float64 sums; a wrong one ends the program with 1.
+// Every kernel on given and generated matrices, side by side in one run: a line of JSON for each
+// measurement with the median of single calls. Caches are not flushed. Results are checked on
+// sampled rows against float64 sums; a wrong one is marked, and the program ends with 1.
 //
-//   sparsed_bench spmm|sddmm [--matrix FILE...] [--generated NAME...] [--k 32,128,512] [--type f32]
-#include <omp.h>
+//   sparsed_bench spmm sddmm --generated rmat18 band16 --k 32,128 > measured.jsonl
+//   sparsed_bench pack matrices.xz *.mtx.gz && sparsed_bench spmm --pack matrices.xz
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "kernels/kernel_table.h"
 #include "kernels/recipe.h"
+#include "tests/bench/gpu/expected.h"
 #include "tests/bench/gpu/generated.h"
-#include "tests/gpu/gpu.h"
+#include "tests/bench/gpu/measure.h"
 #include "tests/matrix_market.h"
+#include "tests/matrix_pack.h"
 
 namespace sparsed::test {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct Options {
   std::vector<std::string> files;
+  std::vector<std::string> packs;
   std::vector<std::string> generated;
-  std::vector<std::string> recipes;
-  std::vector<int64_t> widths = {32, 128, 512};
-  std::string type = "f32";
-  int rounds = 15;
-  double copy_rate = 3010;  ///< GB/s, read and written: what the floor is counted with
+  std::vector<std::string> only;
+  int64_t least_nonzeros = 0;
+  std::vector<std::string> types = {"f32"};
+  std::string device = "cuda";
+  std::optional<double> deadline;
+  Settings settings = {
+      .operations = {}, .recipes = {}, .kernels = {}, .widths = {32, 128, 512}, .types = {}};
+  std::string pack_out;
 };
 
-/// A dense operand whose element i is pool[i % period], so that any part of it is known here.
-template <typename T>
-class Pooled {
- public:
-  Pooled(Gpu& gpu, int64_t count, uint64_t seed) : buffer_(gpu.Allocate(count * sizeof(T))) {
-    for (const double value : RandomValues(kPeriod, seed)) pool_.push_back(static_cast<T>(value));
-    const Buffer pool = gpu.Upload(pool_.data(), kPeriod * sizeof(T));
-    for (int64_t i = 0; i < count; i += kPeriod) {
-      Must(gpu.stream().Copy(buffer_.mutable_data() + i * sizeof(T), pool.data(),
-                             std::min(kPeriod, count - i) * sizeof(T)));
-    }
-    Must(gpu.stream().Synchronize());
-  }
-  const T* device() const { return reinterpret_cast<const T*>(buffer_.data()); }
-  double at(int64_t i) const { return pool_[i % kPeriod]; }
+int Fail(const std::string& why) {
+  std::fprintf(stderr, "sparsed_bench: %s\n", why.c_str());
+  return 1;
+}
 
- private:
-  static constexpr int64_t kPeriod = 1'000'003;
-  std::vector<T> pool_;
-  Buffer buffer_;
-};
-
-struct Subject {
+/// A matrix by name, made or read when its turn comes.
+struct Source {
   std::string name;
-  Pattern pattern;
+  std::function<absl::StatusOr<NamedPattern>()> get;
 };
 
-/// Median milliseconds of single calls.
-template <typename Call>
-double Time(Gpu& gpu, int rounds, Call call) {
-  absl::StatusOr<cuda::Event> begin = cuda::Event::Create(), end = cuda::Event::Create();
-  Must(begin.status());
-  Must(end.status());
-  std::vector<double> times;
-  for (int i = 0; i < rounds + 2; ++i) {
-    Must(begin->Record(gpu.stream()));
-    call();
-    Must(end->Record(gpu.stream()));
-    Must(end->Synchronize());
-    if (i >= 2) times.push_back(*end->MillisecondsSince(*begin));
+absl::StatusOr<NamedPattern> ReadFile(const std::string& file, const std::string& name) {
+  std::optional<Matrix> matrix = ReadMatrixMarket(file);
+  if (!matrix) {
+    return absl::NotFoundError(fmt::format(
+        "cannot read {}: it is missing, or no real, integer or pattern coordinate file of Matrix "
+        "Market",
+        file));
   }
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
+  return NamedPattern{name, std::move(matrix->pattern)};
 }
 
-template <typename T>
-class Bench {
- public:
-  Bench(Gpu& gpu, const Options& options) : gpu_(gpu), options_(options) {}
-
-  void Spmm(const Subject& subject, bool transposed, const Layout& host);
-  void Sddmm(const Subject& subject, const Layout& host);
-
- private:
-  Json Line(const Subject& subject, const std::string& op, std::string_view kernel,
-            const Layout& layout, int64_t k, double ms, double floor_bytes) const {
-    const double nnz = static_cast<double>(subject.pattern.nnz());
-    return {{"matrix", subject.name},
-            {"op", op},
-            {"kernel", kernel},
-            {"layout", layout.recipe},
-            {"k", k},
-            {"type", options_.type},
-            {"ms", ms},
-            {"gflops", 2 * nnz * static_cast<double>(k) / ms / 1e6},
-            {"floor_share", floor_bytes / options_.copy_rate / 1e6 / ms},
-            {"device", gpu_.info().name}};
-  }
-  /// The operands' rows that are read, counted once.
-  static double RowsUsed(const Pattern& pattern) {
-    std::vector<char> used(pattern.cols);
-    for (const int32_t column : pattern.column_indices) used[column] = 1;
-    return static_cast<double>(std::count(used.begin(), used.end(), 1));
-  }
-
-  Gpu& gpu_;
-  const Options& options_;
-};
-
-template <typename T>
-Buffer UploadValues(Gpu& gpu, const Layout& layout, const std::vector<double>& values) {
-  const std::vector<T> rounded(values.begin(), values.end());
-  std::vector<T> slots(layout.value_slots);
-  PlaceValues(layout, ElementTypeOf<T>(), rounded.data(), slots.data(), 1);
-  return gpu.Upload(slots.data(), slots.size() * sizeof(T));
+std::string NameOf(const std::string& file) {
+  const std::string name = std::filesystem::path(file).filename();
+  return name.substr(0, name.find(".mtx"));
 }
 
-template <typename T>
-constexpr double kTolerance = sizeof(T) == 4 ? 1e-4 : 1e-11;
-
-template <typename T>
-void Bench<T>::Spmm(const Subject& subject, bool transposed, const Layout& host) {
-  const Pattern shape = transposed ? Transpose(subject.pattern) : subject.pattern;
-  const std::vector<double> values = RandomValues(subject.pattern.nnz(), 3);
-  std::vector<int64_t> source;
-  if (transposed) Transpose(subject.pattern, &source);
-  const Layout layout = gpu_.Upload(host);
-  const Buffer slots = UploadValues<T>(gpu_, host, values);
-  const double used = RowsUsed(shape);
-  for (const int64_t k : options_.widths) {
-    const Pooled<T> b(gpu_, shape.cols * k, 4);
-    Buffer c = gpu_.Allocate(shape.rows * k * sizeof(T));
-    const Problem problem = {.operation = Operation::kSpmm,
-                             .transposed = transposed != host.transposed,
-                             .type = ElementTypeOf<T>(),
-                             .k = k,
-                             .device = DeviceKind::kCuda};
-    const double floor_bytes = static_cast<double>(sizeof(T)) * k * (used + shape.rows) +
-                               static_cast<double>(shape.nnz()) * (4 + sizeof(T)) +
-                               8.0 * shape.rows;
-    for (const SpmmKernel& kernel : SpmmKernels()) {
-      if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != layout.kind ||
-          !kernel.supports(problem, layout)) {
-        continue;
-      }
-      const size_t bytes = kernel.workspace(problem, layout, 1);
-      Buffer workspace = gpu_.Allocate(bytes);
-      Must(gpu_.stream().Fill(c.mutable_data(), 0xff, shape.rows * k * sizeof(T)));
-      const auto call = [&] {
-        Must(kernel.run(
-            {.workspace = {workspace.mutable_data(), bytes}, .stream = gpu_.stream().handle()},
-            problem,
-            {layout,
-             slots.data(),
-             {b.device(), shape.cols, k, k},
-             {c.mutable_data(), shape.rows, k, k}}));
-      };
-      const double ms = Time(gpu_, options_.rounds, call);
-      std::vector<T> row(k);
-      double worst = 0;
-      for (int64_t i = 0; i < 64; ++i) {
-        const int64_t r = i * (shape.rows - 1) / 63;
-        gpu_.Download(row.data(), c.data() + r * k * sizeof(T), k * sizeof(T));
-        for (int64_t j = 0; j < k; ++j) {
-          double sum = 0, magnitude = 1e-30;
-          for (int64_t p = shape.row_offsets[r]; p < shape.row_offsets[r + 1]; ++p) {
-            const double term = static_cast<T>(values[transposed ? source[p] : p]) *
-                                b.at(shape.column_indices[p] * k + j);
-            sum += term;
-            magnitude += std::abs(term);
-          }
-          const double error = std::abs(row[j] - sum) / magnitude;
-          worst = error <= worst ? worst : error;
-          if (std::isnan(error)) worst = 1;
-        }
-      }
-      std::printf("%s\n", Line(subject, transposed ? "spmm^T" : "spmm", kernel.name, layout, k, ms,
-                               floor_bytes)
-                              .dump()
-                              .c_str());
-      std::fflush(stdout);
-      if (worst > kTolerance<T>)
-        Must(absl::InternalError("wrong result, error " + std::to_string(worst)));
+/// All that the flags name.
+absl::StatusOr<std::vector<Source>> Sources(const Options& options) {
+  std::vector<Source> sources;
+  for (const std::string& file : options.files) {
+    const std::string name = NameOf(file);
+    sources.push_back({name, [file, name] { return ReadFile(file, name); }});
+  }
+  for (const std::string& pack : options.packs) {
+    auto patterns = ReadMatrixPack(pack);
+    if (!patterns.ok()) return patterns.status();
+    for (NamedPattern& pattern : *patterns) {
+      const auto shared = std::make_shared<NamedPattern>(std::move(pattern));
+      sources.push_back(
+          {shared->name, [shared]() -> absl::StatusOr<NamedPattern> { return *shared; }});
     }
   }
-}
-
-template <typename T>
-void Bench<T>::Sddmm(const Subject& subject, const Layout& host) {
-  const Pattern& pattern = subject.pattern;
-  const std::vector<double> values = RandomValues(pattern.nnz(), 3);
-  const Layout layout = gpu_.Upload(host);
-  const Buffer slots = UploadValues<T>(gpu_, host, values);
-  const double used = RowsUsed(pattern);
-  for (const int64_t k : options_.widths) {
-    const Pooled<T> a(gpu_, pattern.rows * k, 5), b(gpu_, pattern.cols * k, 6);
-    Buffer out = gpu_.Allocate(pattern.nnz() * sizeof(T));
-    const Problem problem = {.operation = Operation::kSddmm,
-                             .type = ElementTypeOf<T>(),
-                             .k = k,
-                             .device = DeviceKind::kCuda};
-    const double floor_bytes = static_cast<double>(sizeof(T)) * k * (used + pattern.rows) +
-                               static_cast<double>(pattern.nnz()) * (4 + 2 * sizeof(T)) +
-                               8.0 * pattern.rows;
-    for (const SddmmKernel& kernel : SddmmKernels()) {
-      if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != layout.kind ||
-          !kernel.supports(problem, layout)) {
-        continue;
-      }
-      const size_t bytes = kernel.workspace(problem, layout, 1);
-      Buffer workspace = gpu_.Allocate(bytes);
-      Must(gpu_.stream().Fill(out.mutable_data(), 0xff, pattern.nnz() * sizeof(T)));
-      const double ms = Time(gpu_, options_.rounds, [&] {
-        Must(kernel.run(
-            {.workspace = {workspace.mutable_data(), bytes}, .stream = gpu_.stream().handle()},
-            problem,
-            {layout,
-             slots.data(),
-             {a.device(), pattern.rows, k, k},
-             {b.device(), pattern.cols, k, k},
-             out.mutable_data()}));
-      });
-      std::vector<T> got(pattern.nnz());
-      gpu_.Download(got.data(), out.data(), got.size() * sizeof(T));
-      bool wrong = false;
-      for (int64_t i = 0; i < 64; ++i) {
-        const int64_t r = i * (pattern.rows - 1) / 63;
-        for (int64_t p = pattern.row_offsets[r]; p < pattern.row_offsets[r + 1]; ++p) {
-          double sum = 0, magnitude = 1e-30;
-          for (int64_t j = 0; j < k; ++j) {
-            const double term = a.at(r * k + j) * b.at(pattern.column_indices[p] * k + j);
-            sum += term;
-            magnitude += std::abs(term);
-          }
-          const double value = static_cast<T>(values[p]);
-          wrong |= !(std::abs(got[p] - value * sum) <=
-                     kTolerance<T> * std::abs(value) * magnitude + 1e-30);
-        }
-      }
-      std::printf("%s\n",
-                  Line(subject, "sddmm", kernel.name, layout, k, ms, floor_bytes).dump().c_str());
-      std::fflush(stdout);
-      if (wrong) Must(absl::InternalError("wrong result"));
-    }
+  std::vector<std::string> generated = options.generated;
+  if (generated == std::vector<std::string>{"all"}) generated = GeneratedNames();
+  for (const std::string& name : generated) {
+    sources.push_back({name, [name]() -> absl::StatusOr<NamedPattern> {
+                         return NamedPattern{name, *Generated(name)};
+                       }});
   }
+  if (!options.only.empty()) {
+    std::erase_if(sources, [&](const Source& source) {
+      return std::find(options.only.begin(), options.only.end(), source.name) == options.only.end();
+    });
+  }
+  return sources;
 }
 
-/// Plain CSR, and what the recipes make of it.
-template <typename T>
-void RunOn(Gpu& gpu, const Options& options, const std::string& op, const Subject& subject) {
-  Bench<T> bench(gpu, options);
-  BuildContext context;
-  context.threads = omp_get_max_threads();
-  context.memory = &HeapMemory();
-  for (const std::string& recipe : options.recipes) {
+int Pack(const Options& options) {
+  std::vector<NamedPattern> patterns;
+  int64_t nonzeros = 0;
+  for (const std::string& file : options.files) {
+    auto matrix = ReadFile(file, NameOf(file));
+    if (!matrix.ok()) return Fail(std::string(matrix.status().message()));
+    if (matrix->pattern.nnz() < options.least_nonzeros) continue;
+    nonzeros += matrix->pattern.nnz();
+    patterns.push_back(*std::move(matrix));
+  }
+  const absl::Status status = WriteMatrixPack(options.pack_out, patterns);
+  if (!status.ok()) return Fail(std::string(status.message()));
+  std::fprintf(stderr, "%s: %zu of %zu matrices, %lld nonzeros, %llu bytes; values are not kept\n",
+               options.pack_out.c_str(), patterns.size(), options.files.size(),
+               static_cast<long long>(nonzeros),
+               static_cast<unsigned long long>(std::filesystem::file_size(options.pack_out)));
+  return 0;
+}
+
+int MeasureAll(Options options) {
+  Schedule schedule(options.deadline);
+  for (const std::string& recipe : options.settings.recipes) {
     const auto parsed = ParseRecipe(recipe);
-    Must(parsed.status());
-    const auto built = BuildLayout(*parsed, subject.pattern.view(), context);
-    Must(built.status());
-    std::fprintf(stderr, "%s, %s: %s\n", subject.name.c_str(), recipe.c_str(),
-                 built->notes.c_str());
-    if (built->skipped) continue;
-    if (op == "sddmm") {
-      bench.Sddmm(subject, built->layout);
-    } else {
-      bench.Spmm(subject, op == "spmm^T", built->layout);
+    if (!parsed.ok()) return Fail(std::string(parsed.status().message()));
+  }
+  for (const std::string& type : options.types) {
+    options.settings.types.push_back(type == "f32" ? ElementType::kF32 : ElementType::kF64);
+  }
+  const auto sources = Sources(options);
+  if (!sources.ok()) return Fail(std::string(sources.status().message()));
+  if (sources->empty()) {
+    return Fail("no matrix to measure: name some by --generated, --pack or --matrix (--help)");
+  }
+  auto device = Device::Open(options.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu);
+  if (!device.ok()) {
+    return Fail(fmt::format("{} (--device=cpu measures the CPU's kernels)",
+                            std::string(device.status().message())));
+  }
+  if (options.settings.copy_rate == 0) {
+    const auto rate = (*device)->CopyRate();
+    if (!rate.ok()) return Fail(std::string(rate.status().message()));
+    options.settings.copy_rate = *rate;
+  }
+  std::fprintf(stderr, "%s, copies at %.0f GB/s\n", (*device)->name().c_str(),
+               options.settings.copy_rate);
+  int wrong = 0;
+  for (const Source& source : *sources) {
+    if (schedule.over()) {
+      schedule.LeaveOut(source.name + ": no time");
+      continue;
     }
+    const auto matrix = source.get();
+    if (!matrix.ok()) return Fail(std::string(matrix.status().message()));
+    if (matrix->pattern.nnz() < options.least_nonzeros) continue;
+    const auto result = Measure(**device, options.settings, schedule, *matrix);
+    if (!result.ok()) return Fail(std::string(result.status().message()));
+    wrong += *result;
   }
-  if (op == "sddmm") {
-    bench.Sddmm(subject, PlainLayout(subject.pattern));
-  } else if (op == "spmm") {
-    bench.Spmm(subject, false, PlainLayout(subject.pattern));
-  } else {
-    bench.Spmm(subject, true, PlainLayout(subject.pattern));
-    bench.Spmm(subject, true, PermutedLayout(subject.pattern, {}, true));
+  for (const std::string& what : schedule.left_out()) {
+    std::fprintf(stderr, "left out: %s\n", what.c_str());
   }
+  if (wrong > 0) return Fail(fmt::format("{} results were wrong", wrong));
+  return 0;
+}
+
+void AddOptions(CLI::App& app, Options& options) {
+  Settings& settings = options.settings;
+  app.add_option("--matrix", options.files, "Matrix Market files, plain or .gz");
+  app.add_option("--pack", options.packs, "files that `sparsed_bench pack` made");
+  app.add_option("--generated", options.generated,
+                 fmt::format("generated matrices: {}, or all", fmt::join(GeneratedNames(), ", ")))
+      ->check([](const std::string& name) {
+        const std::vector<std::string> names = GeneratedNames();
+        const bool known =
+            name == "all" || std::find(names.begin(), names.end(), name) != names.end();
+        return known ? ""
+                     : fmt::format("there is no generated matrix {}, but {}", name,
+                                   fmt::join(names, ", "));
+      });
+  app.add_option("--only", options.only, "of all these, only the matrices of these names");
+  app.add_option("--least-nonzeros", options.least_nonzeros, "no matrix with fewer");
+  app.add_option("--k", settings.widths, "widths of the dense operands, with commas")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, Operand<float>::kMostWidth))
+      ->capture_default_str();
+  app.add_option("--type", options.types, "f32, f64, or both with a comma")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"f32", "f64"}))
+      ->capture_default_str();
+  app.add_option("--recipe", settings.recipes,
+                 "layouts to measure besides \"csr\" (and \"transpose\" for spmm^T), such as "
+                 "\"lsh_cluster > aspt\"; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--kernel", settings.kernels,
+                 "only kernels that have one of these in their names; ratios to cuSPARSE need its "
+                 "kernels, too");
+  app.add_option("--device", options.device)
+      ->check(CLI::IsMember({"cuda", "cpu"}))
+      ->capture_default_str();
+  app.add_option("--rounds", settings.rounds, "calls of which the median is taken")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  app.add_option("--copy-rate", settings.copy_rate,
+                 "GB/s that the floor is counted with; without it, measured at the start");
+  app.add_option("--deadline", options.deadline,
+                 "seconds after which nothing new begins; what is left out is said at the end");
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Times the GPU kernels");
+  CLI::App app(
+      "Times every kernel on every matrix and prints a line of JSON for each measurement; a "
+      "summary goes to standard error. Several operations may be named.");
   Options options;
-  std::string op;
-  app.add_option("operation", op)->required()->check(CLI::IsMember({"spmm", "spmm^T", "sddmm"}));
-  app.add_option("--matrix", options.files, "Matrix Market files");
-  app.add_option("--generated", options.generated, "names of generated matrices, or all");
-  app.add_option("--recipe", options.recipes, "layouts besides plain CSR");
-  app.add_option("--k", options.widths)->delimiter(',');
-  app.add_option("--type", options.type)->check(CLI::IsMember({"f32", "f64"}));
-  app.add_option("--rounds", options.rounds);
+  app.require_subcommand(1, 3);
+  AddOptions(app, options);
+  for (const auto& [name, what] :
+       {std::pair{"spmm", "C = S * B"}, std::pair{"spmm^T", "C = S^T * B"},
+        std::pair{"sddmm", "O = S .* (A * B^T)"}}) {
+    app.add_subcommand(name, what)->fallthrough();
+  }
+  CLI::App* const pack = app.add_subcommand(
+      "pack", "Put the patterns of Matrix Market files into one small file, without their values");
+  pack->add_option("out", options.pack_out, "the file to write")->required();
+  pack->add_option("files", options.files, "Matrix Market files, plain or .gz")->required();
+  pack->fallthrough();
   CLI11_PARSE(app, argc, argv);
-  Gpu* gpu = Gpu::Get();
-  if (gpu == nullptr) {
-    std::fprintf(stderr, "%s\n", Gpu::WhyNot().c_str());
-    return 1;
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  if (pack->parsed()) {
+    if (commands.size() > 1) return Fail("pack and operations do not go together");
+    return Pack(options);
   }
-  const auto run = [&](const Subject& subject) {
-    if (options.type == "f32") {
-      RunOn<float>(*gpu, options, op, subject);
-    } else {
-      RunOn<double>(*gpu, options, op, subject);
-    }
-  };
-  for (const std::string& file : options.files) {
-    std::optional<Matrix> matrix = ReadMatrixMarket(file);
-    if (!matrix) {
-      std::fprintf(stderr, "cannot read %s\n", file.c_str());
-      return 1;
-    }
-    const std::string name = std::filesystem::path(file).filename();
-    run({name.substr(0, name.find(".mtx")), std::move(matrix->pattern)});
+  for (const CLI::App* command : commands) {
+    options.settings.operations.push_back(command->get_name());
   }
-  if (options.generated == std::vector<std::string>{"all"}) options.generated = GeneratedNames();
-  for (const std::string& name : options.generated) run({name, Generated(name)});
-  return 0;
+  return MeasureAll(std::move(options));
 }
 
 }  // namespace

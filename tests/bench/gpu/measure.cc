@@ -1,0 +1,423 @@
+#include "tests/bench/gpu/measure.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <string_view>
+
+#include "kernels/kernel_table.h"
+#include "kernels/recipe.h"
+#include "tests/bench/gpu/expected.h"
+
+namespace sparsed::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+constexpr double kMostMilliseconds = 400;  ///< for the rounds of one kernel, if 3 took that long
+constexpr std::string_view kVendor = "cuda.cusparse.";
+
+double MillisecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// A layout here and on the device.
+struct Placed {
+  Layout host;
+  Layout device;
+  double preparation_ms = 0;
+};
+
+/// A class of problems.
+struct Class {
+  std::string operation;  ///< as in Settings
+  int64_t k = 0;
+  ElementType type = ElementType::kF32;
+
+  bool transposed() const { return operation == "spmm^T"; }
+  bool sddmm() const { return operation == "sddmm"; }
+  std::string ToString() const {
+    return fmt::format("{} {} K={}", operation, std::string(Name(type)), k);
+  }
+};
+
+/// Bytes that have to be moved: S's indices and values, the operands and the result, once each.
+double FloorBytes(const Pattern& pattern, const Class& c) {
+  const auto size = static_cast<double>(SizeOf(c.type));
+  const auto nnz = static_cast<double>(pattern.nnz());
+  const auto lines = static_cast<double>(pattern.rows + pattern.cols);
+  return size * static_cast<double>(c.k) * lines + nnz * (4 + (c.sddmm() ? 2 : 1) * size) +
+         8.0 * static_cast<double>(c.transposed() ? pattern.cols : pattern.rows);
+}
+
+class MatrixBench {
+ public:
+  MatrixBench(Device& device, const Settings& settings, Schedule& schedule,
+              const NamedPattern& matrix)
+      : device_(device),
+        settings_(settings),
+        schedule_(schedule),
+        matrix_(matrix),
+        values_(RandomValues(matrix.pattern.nnz(), 3)) {}
+
+  absl::StatusOr<int> Run();
+
+ private:
+  bool Asks(std::string_view operation) const {
+    return std::find(settings_.operations.begin(), settings_.operations.end(), operation) !=
+           settings_.operations.end();
+  }
+  void LeaveOut(std::string_view what, std::string_view why) {
+    schedule_.LeaveOut(fmt::format("{} {}: {}", matrix_.name, what, why));
+  }
+  /// Memory that is not to be had leaves `what` out; any other error is one.
+  absl::Status Forgive(const absl::Status& status, std::string_view what) {
+    if (!absl::IsResourceExhausted(status)) return status;
+    LeaveOut(what, std::string(status.message()));
+    return absl::OkStatus();
+  }
+
+  absl::Status Prepare(const std::string& recipe);
+  template <typename T>
+  absl::Status RunType();
+  template <typename T>
+  absl::Status RunSpmm(const Class& c);
+  template <typename T>
+  absl::Status RunSddmm(const Class& c);
+  /// `error` tells how far a result is off; it is poisoned before each kernel's first call.
+  template <typename Kernel, typename MakeArguments>
+  absl::Status RunKernels(std::span<const Kernel> kernels, const Class& c, Buffer& result,
+                          size_t result_bytes, double tolerance, const MakeArguments& arguments,
+                          const std::function<absl::StatusOr<double>()>& error);
+  /// Milliseconds of single calls, ascending.
+  template <typename Kernel, typename Arguments>
+  absl::StatusOr<std::vector<double>> TimeKernel(const Kernel& kernel, const Problem& problem,
+                                                 const Arguments& arguments);
+  Json Line(const Class& c, const Placed& placed, std::string_view kernel, bool deterministic,
+            const std::vector<double>& times, double error) const;
+  void Print(const Class& c, std::vector<Json>& lines);
+
+  Device& device_;
+  const Settings& settings_;
+  Schedule& schedule_;
+  const NamedPattern& matrix_;
+  const std::vector<double> values_;
+  /// Only for spmm^T: S^T, and its nonzeros' values.
+  Pattern transposed_;
+  std::vector<double> transposed_values_;
+  std::vector<Placed> layouts_;
+  std::vector<Buffer> slots_;  ///< the values in each layout, of the type at hand
+  int wrong_ = 0;
+};
+
+absl::StatusOr<int> MatrixBench::Run() {
+  if (Asks("spmm^T")) {
+    std::vector<int64_t> source;
+    transposed_ = Transpose(matrix_.pattern, &source);
+    for (const int64_t p : source) transposed_values_.push_back(values_[p]);
+  }
+  std::vector<std::string> recipes = {"csr"};
+  if (Asks("spmm^T")) recipes.emplace_back("transpose");
+  for (const std::string& recipe : settings_.recipes) {
+    if (std::find(recipes.begin(), recipes.end(), recipe) == recipes.end()) {
+      recipes.push_back(recipe);
+    }
+  }
+  for (const std::string& recipe : recipes) {
+    const absl::Status status = Prepare(recipe);
+    if (!status.ok()) return status;
+  }
+  for (const ElementType type : settings_.types) {
+    const absl::Status status = type == ElementType::kF32 ? RunType<float>() : RunType<double>();
+    if (!status.ok()) return status;
+  }
+  return wrong_;
+}
+
+absl::Status MatrixBench::Prepare(const std::string& text) {
+  const std::string what = fmt::format("in layout {}", text);
+  const auto recipe = ParseRecipe(text);
+  if (!recipe.ok()) return recipe.status();
+  std::atomic<bool> stop = schedule_.over();
+  BuildContext context;
+  context.threads = omp_get_max_threads();
+  context.memory = &HeapMemory();
+  context.stop = &stop;
+  context.progress = [&](std::string_view, int64_t, int64_t) { stop = schedule_.over(); };
+  const auto begin = Clock::now();
+  auto built = BuildLayout(*recipe, matrix_.pattern.view(), context);
+  const double milliseconds = MillisecondsSince(begin);
+  if (absl::IsCancelled(built.status())) {
+    LeaveOut(what, "no time");
+    return absl::OkStatus();
+  }
+  if (!built.ok()) return Forgive(built.status(), what);
+  if (built->skipped) {
+    LeaveOut(what, built->notes);
+    return absl::OkStatus();
+  }
+  auto placed = device_.Upload(built->layout);
+  if (!placed.ok()) return Forgive(placed.status(), what);
+  layouts_.push_back({std::move(built->layout), *std::move(placed), milliseconds});
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status MatrixBench::RunType() {
+  const std::vector<T> rounded(values_.begin(), values_.end());
+  slots_.clear();
+  for (const Placed& placed : layouts_) {
+    std::vector<T> slots(placed.host.value_slots);
+    PlaceValues(placed.host, ElementTypeOf<T>(), rounded.data(), slots.data(),
+                omp_get_max_threads());
+    auto uploaded = device_.Upload(slots.data(), slots.size() * sizeof(T));
+    if (!uploaded.ok()) return Forgive(uploaded.status(), std::string(Name(ElementTypeOf<T>())));
+    slots_.push_back(*std::move(uploaded));
+  }
+  for (const std::string& operation : settings_.operations) {
+    for (const int64_t k : settings_.widths) {
+      const Class c{operation, k, ElementTypeOf<T>()};
+      if (schedule_.over()) {
+        LeaveOut(c.ToString(), "no time");
+        continue;
+      }
+      const absl::Status status = c.sddmm() ? RunSddmm<T>(c) : RunSpmm<T>(c);
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+constexpr double kTolerance = sizeof(T) == 4 ? 1e-4 : 1e-11;
+
+template <typename T>
+absl::Status MatrixBench::RunSpmm(const Class& c) {
+  const Pattern& shape = c.transposed() ? transposed_ : matrix_.pattern;
+  const size_t bytes = shape.rows * c.k * sizeof(T);
+  const auto b = Operand<T>::Make(device_, shape.cols, c.k, 0);
+  if (!b.ok()) return Forgive(b.status(), c.ToString());
+  auto result = device_.Allocate(bytes);
+  if (!result.ok()) return Forgive(result.status(), c.ToString());
+  const std::vector<int64_t> rows = SampleRows(shape);
+  const Expected expected =
+      ExpectedSpmm(shape, c.transposed() ? transposed_values_ : values_, rows, *b, c.k);
+  std::vector<T> got(rows.size() * c.k);
+  const auto error = [&]() -> absl::StatusOr<double> {
+    absl::Status status;
+    for (size_t i = 0; i < rows.size() && status.ok(); ++i) {
+      status = device_.Copy(got.data() + i * c.k, result->data() + rows[i] * c.k * sizeof(T),
+                            c.k * sizeof(T));
+    }
+    if (status.ok()) status = device_.Finish();
+    if (!status.ok()) return status;
+    return expected.ErrorOf(got);
+  };
+  const auto arguments = [&](const Layout& layout, const void* values) {
+    return SpmmArguments{layout,
+                         values,
+                         {b->device_data(), shape.cols, c.k, c.k},
+                         {result->mutable_data(), shape.rows, c.k, c.k}};
+  };
+  return RunKernels(SpmmKernels(), c, *result, bytes, kTolerance<T>, arguments, error);
+}
+
+template <typename T>
+absl::Status MatrixBench::RunSddmm(const Class& c) {
+  const Pattern& shape = matrix_.pattern;
+  const size_t bytes = shape.nnz() * sizeof(T);
+  const auto a = Operand<T>::Make(device_, shape.rows, c.k, 1000);
+  if (!a.ok()) return Forgive(a.status(), c.ToString());
+  const auto b = Operand<T>::Make(device_, shape.cols, c.k, 2000);
+  if (!b.ok()) return Forgive(b.status(), c.ToString());
+  auto result = device_.Allocate(bytes);
+  if (!result.ok()) return Forgive(result.status(), c.ToString());
+  const std::vector<int64_t> rows = SampleRows(shape);
+  const Expected expected = ExpectedSddmm(shape, values_, rows, *a, *b, c.k);
+  std::vector<T> got(expected.values.size());
+  const auto error = [&]() -> absl::StatusOr<double> {
+    absl::Status status;
+    T* to = got.data();
+    for (size_t i = 0; i < rows.size() && status.ok(); ++i) {
+      const int64_t begin = shape.row_offsets[rows[i]], end = shape.row_offsets[rows[i] + 1];
+      status = device_.Copy(to, result->data() + begin * sizeof(T), (end - begin) * sizeof(T));
+      to += end - begin;
+    }
+    if (status.ok()) status = device_.Finish();
+    if (!status.ok()) return status;
+    return expected.ErrorOf(got);
+  };
+  const auto arguments = [&](const Layout& layout, const void* values) {
+    return SddmmArguments{layout,
+                          values,
+                          {a->device_data(), shape.rows, c.k, c.k},
+                          {b->device_data(), shape.cols, c.k, c.k},
+                          result->mutable_data()};
+  };
+  return RunKernels(SddmmKernels(), c, *result, bytes, kTolerance<T>, arguments, error);
+}
+
+template <typename Kernel, typename MakeArguments>
+absl::Status MatrixBench::RunKernels(std::span<const Kernel> kernels, const Class& c,
+                                     Buffer& result, size_t result_bytes, double tolerance,
+                                     const MakeArguments& arguments,
+                                     const std::function<absl::StatusOr<double>()>& error) {
+  const auto asked = [&](std::string_view name) {
+    return settings_.kernels.empty() ||
+           std::any_of(settings_.kernels.begin(), settings_.kernels.end(),
+                       [&](const std::string& part) { return name.find(part) != name.npos; });
+  };
+  std::vector<Json> lines;
+  for (size_t i = 0; i < layouts_.size(); ++i) {
+    const Placed& placed = layouts_[i];
+    if (c.operation == "spmm" && placed.host.transposed) continue;
+    const Problem problem =
+        SeenThrough(placed.host, {.operation = c.sddmm() ? Operation::kSddmm : Operation::kSpmm,
+                                  .transposed = c.transposed(),
+                                  .type = c.type,
+                                  .k = c.k,
+                                  .device = device_.kind()});
+    for (const Kernel& kernel : kernels) {
+      if (kernel.device != device_.kind() || kernel.layout_kind != placed.host.kind ||
+          !asked(kernel.name) || !kernel.supports(problem, placed.device)) {
+        continue;
+      }
+      const std::string what =
+          fmt::format("{} by {} on {}", c.ToString(), kernel.name, placed.host.recipe);
+      if (schedule_.over()) {
+        LeaveOut(what, "no time");
+        continue;
+      }
+      absl::Status status = device_.Fill(result.mutable_data(), 0xff, result_bytes);
+      if (!status.ok()) return status;
+      const auto times = TimeKernel(kernel, problem, arguments(placed.device, slots_[i].data()));
+      if (absl::IsUnavailable(times.status())) {
+        return absl::UnavailableError(
+            fmt::format("{} {}: {}", matrix_.name, what, std::string(times.status().message())));
+      }
+      if (!times.ok()) {
+        LeaveOut(what, std::string(times.status().message()));
+        continue;
+      }
+      const absl::StatusOr<double> off = error();
+      if (!off.ok()) return off.status();
+      lines.push_back(Line(c, placed, kernel.name, kernel.deterministic, *times, *off));
+      if (*off > tolerance) {
+        ++wrong_;
+        lines.back()["wrong"] = true;
+        std::fprintf(stderr, "WRONG: %s %s, error %g\n", matrix_.name.c_str(), what.c_str(), *off);
+      }
+    }
+  }
+  Print(c, lines);
+  return absl::OkStatus();
+}
+
+template <typename Kernel, typename Arguments>
+absl::StatusOr<std::vector<double>> MatrixBench::TimeKernel(const Kernel& kernel,
+                                                            const Problem& problem,
+                                                            const Arguments& arguments) {
+  constexpr int kWarmUps = 2;
+  constexpr size_t kLeastRounds = 3;
+  const size_t bytes = kernel.workspace(problem, arguments.layout, omp_get_max_threads());
+  absl::StatusOr<Buffer> workspace = device_.Allocate(bytes);
+  if (!workspace.ok()) return workspace.status();
+  const Context context = device_.ContextWith({workspace->mutable_data(), bytes});
+  std::vector<double> times;
+  for (int round = 0; round < settings_.rounds + kWarmUps; ++round) {
+    const absl::StatusOr<double> taken =
+        device_.Milliseconds([&] { return kernel.run(context, problem, arguments); });
+    if (!taken.ok()) return taken.status();
+    if (round >= kWarmUps) times.push_back(*taken);
+    if (times.size() >= kLeastRounds &&
+        std::accumulate(times.begin(), times.end(), 0.0) > kMostMilliseconds) {
+      break;
+    }
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+Json MatrixBench::Line(const Class& c, const Placed& placed, std::string_view kernel,
+                       bool deterministic, const std::vector<double>& times, double error) const {
+  const Pattern& pattern = matrix_.pattern;
+  const double ms = times[times.size() / 2];
+  const double flops = 2.0 * static_cast<double>(pattern.nnz()) * static_cast<double>(c.k);
+  const double floor_ms = FloorBytes(pattern, c) / settings_.copy_rate / 1e6;
+  return {{"matrix", matrix_.name},
+          {"rows", pattern.rows},
+          {"cols", pattern.cols},
+          {"nnz", pattern.nnz()},
+          {"op", c.sddmm() ? "sddmm" : "spmm"},
+          {"transposed", c.transposed()},
+          {"type", Name(c.type)},
+          {"k", c.k},
+          {"layout", placed.host.recipe},
+          {"kernel", kernel},
+          {"deterministic", deterministic},
+          {"ms", ms},
+          {"least_ms", times.front()},
+          {"rounds", times.size()},
+          {"gflops", flops / ms / 1e6},
+          {"floor_ms", floor_ms},
+          {"floor_share", floor_ms / ms},
+          {"error", error},
+          {"preparation_ms", placed.preparation_ms},
+          {"layout_bytes", placed.host.bytes()},
+          {"copy_gbs", settings_.copy_rate},
+          {"device", device_.name()}};
+}
+
+/// Ratios are to the vendor's best kernel on plain CSR, whatever the layout.
+void MatrixBench::Print(const Class& c, std::vector<Json>& lines) {
+  double vendor = 0;
+  const Json* best = nullptr;
+  for (const Json& line : lines) {
+    if (line.contains("wrong")) continue;
+    const double ms = line["ms"];
+    if (line["layout"] == "csr" &&
+        line["kernel"].get<std::string_view>().substr(0, kVendor.size()) == kVendor) {
+      vendor = vendor == 0 ? ms : std::min(vendor, ms);
+    }
+    if (best == nullptr || ms < best->at("ms")) best = &line;
+  }
+  for (Json& line : lines) {
+    if (vendor > 0) line["vs_cusparse"] = vendor / line["ms"].get<double>();
+    std::printf("%s\n", line.dump().c_str());
+  }
+  std::fflush(stdout);
+  if (best == nullptr) return;
+  const double ms = best->at("ms"), share = best->at("floor_share");
+  std::fprintf(stderr, "%s %s: %.4g ms by %s on %s, %.0f %% of the floor's speed",
+               matrix_.name.c_str(), c.ToString().c_str(), ms,
+               best->at("kernel").get<std::string>().c_str(),
+               best->at("layout").get<std::string>().c_str(), 100 * share);
+  if (vendor > 0) std::fprintf(stderr, ", %.2f times as fast as cuSPARSE", vendor / ms);
+  std::fprintf(stderr, "\n");
+}
+
+}  // namespace
+
+Schedule::Schedule(std::optional<double> seconds)
+    : end_(seconds ? Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(*seconds))
+                   : Clock::time_point::max()) {}
+
+absl::StatusOr<int> Measure(Device& device, const Settings& settings, Schedule& schedule,
+                            const NamedPattern& matrix) {
+  if (schedule.over()) {
+    schedule.LeaveOut(fmt::format("{}: no time", matrix.name));
+    return 0;
+  }
+  return MatrixBench(device, settings, schedule, matrix).Run();
+}
+
+}  // namespace sparsed::test
