@@ -4,6 +4,7 @@
 //   bench_service bare-server --listen=127.0.0.1:7480 &
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
 //   bench_service latency   --server=unix:/run/sparsed.sock
+//   bench_service held      --server=unix:/run/sparsed.sock
 //   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
 #include <sparsed/client.h>
 
@@ -147,6 +148,50 @@ int Latency(const std::string& server, int runs) {
   return 0;
 }
 
+/// Queries whose operand and result stay on the server, one after the other on an open stream:
+/// what a query costs besides its kernel.
+int Held(const std::string& server, int runs) {
+  const Client client = Connect(server);
+  constexpr int64_t kRows = 50000, kWidth = 64;
+  const Matrix matrix = Upload(client, "bench-held", Random(kRows, 16, 4));
+  const std::vector<float> b(kRows * kWidth, 0.5f);
+  absl::StatusOr<DenseMatrix> operand =
+      client.PutDense("bench-held-b", DenseView(b.data(), kRows, kWidth));
+  Require(operand.status());
+  absl::StatusOr<DenseMatrix> result =
+      client.PutZeros("bench-held-c", ValueType::kF32, kRows, kWidth);
+  Require(result.status());
+  std::vector<double> total, kernel, besides;
+  std::string plan;
+  for (int i = 0; i < runs + 20; ++i) {
+    const auto begin = Clock::now();
+    absl::StatusOr<ComputeResult> done = matrix.Spmm(*operand, *result);
+    const double took = MillisecondsSince(begin);
+    Require(done.status());
+    if (i < 20) continue;
+    const double in_kernel =
+        std::chrono::duration<double, std::milli>(done->timings.kernel).count();
+    total.push_back(took);
+    kernel.push_back(in_kernel);
+    besides.push_back(took - in_kernel);
+    plan = done->plan;
+  }
+  for (const std::string& name : {operand->name(), result->name()}) {
+    Require(client.DenseNamed(name).Delete());
+  }
+  Require(matrix.Delete());
+  std::cout << json{{"bench", "held"},
+                    {"server", server},
+                    {"plan", plan},
+                    {"p50_ms", Quantile(total, 0.5)},
+                    {"kernel_p50_ms", Quantile(kernel, 0.5)},
+                    {"besides_p50_ms", Quantile(besides, 0.5)},
+                    {"besides_p99_ms", Quantile(besides, 0.99)},
+                    {"runs", runs}}
+            << std::endl;
+  return 0;
+}
+
 /// Many clients, each with a connection of its own, all on one matrix.
 int Soak(const std::string& server, int clients, double seconds) {
   const Client admin = Connect(server);
@@ -226,6 +271,9 @@ int Main(int argc, char** argv) {
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
+  CLI::App* held = app.add_subcommand("held", "Queries whose operand and result stay there");
+  held->add_option("--server", server);
+  held->add_option("--runs", runs);
   CLI::App* soak = app.add_subcommand("soak", "Many clients at once for a while");
   soak->add_option("--server", server);
   soak->add_option("--clients", clients);
@@ -234,6 +282,7 @@ int Main(int argc, char** argv) {
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs);
   if (*latency) return Latency(server, std::max(runs, 1000));
+  if (*held) return Held(server, std::max(runs, 1000));
   return Soak(server, clients, seconds);
 }
 

@@ -78,8 +78,8 @@ Answer SpmmHeld(TestServer& server, const std::string& matrix, const std::string
   v1::SpmmStart& start = *request.mutable_start();
   start.set_request_id(1);
   start.set_matrix(matrix);
-  start.mutable_b()->set_held(b);
-  start.set_result_held(c);
+  start.mutable_b()->set_buffer(b);
+  start.mutable_result()->set_buffer(c);
   stream->Write(request);
   stream->WritesDone();
   std::map<uint64_t, Answer> answers;
@@ -233,8 +233,9 @@ TEST(GpuServer, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
       << answer.begins.at(0).plan();
   EXPECT_TRUE(Near(answer.Values<float>(0), expected));
   // Not even S fits.
-  absl::StatusOr<Buffer> more =
-      device.budget().Source(engine::MemoryUse::kPreparation).Allocate((size_t{20} << 20) - 1000);
+  absl::StatusOr<Buffer> more = device.budget()
+                                    .Source(engine::MemoryUse::kPreparation)
+                                    .Allocate((size_t{19} << 20) + (size_t{512} << 10));
   ASSERT_TRUE(more.ok()) << more.status();
   answer = Spmm(server.compute(), "s", 40'000, k, b);
   ASSERT_EQ(answer.code(), 0) << answer.message();
@@ -267,7 +268,7 @@ TEST(GpuServer, ResultsThatAreOnlyOnTheDeviceSurviveEviction) {
                                      .device()
                                      ->budget()
                                      .Source(engine::MemoryUse::kPreparation)
-                                     .Allocate(size_t{520} << 20);
+                                     .Allocate(size_t{518} << 20);
     ASSERT_TRUE(all.ok()) << all.status();
   }
   EXPECT_TRUE(Near(GetBuffer(server, "y"), Product(pattern, values, false, Wide(x), k)));
