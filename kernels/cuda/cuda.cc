@@ -9,19 +9,9 @@ namespace sparsed::cuda {
 
 std::span<const SpmmKernel> SpmmKernels() {
   static const std::vector<SpmmKernel> kernels = [] {
-    std::vector<SpmmKernel> list = {CsrSpmm(),
-                                    CsrSlab64Spmm(),
-                                    CsrSlab32Spmm(),
-                                    CsrSlab16Spmm(),
-                                    CsrRowsSpmm(),
-                                    CsrRows8Spmm(),
-                                    CsrSplitRowsSpmm(),
-                                    CsrSplitRows8Spmm(),
-                                    CsrSplitRowsSlab64Spmm(),
-                                    CsrSplitRowsSlab32Spmm(),
-                                    CsrSplitRowsSlab16Spmm(),
-                                    CsrTransposedSpmm(),
-                                    RowPanelsSpmm()};
+    const std::span<const SpmmKernel> rows = CsrRowsSpmm();
+    std::vector<SpmmKernel> list(rows.begin(), rows.end());
+    list.insert(list.end(), {CsrMergeSpmm(), CsrTransposedSpmm(), RowPanelsSpmm()});
     const std::span<const SpmmKernel> vendors = CusparseSpmm();
     list.insert(list.end(), vendors.begin(), vendors.end());
     return list;

@@ -3,14 +3,22 @@
 // Idea: a row of S at a time and as little else as possible, so that the caches' rate is the only
 // limit: a group of lanes keeps its slab of C's row in registers and gathers 16 bytes a lane from
 // several rows of B at once (row splitting with vector loads, as in Sputnik, Gale et al., SC 2020,
-// and GE-SpMM, Huang et al., SC 2020). Indices and values come by broadcast loads. Rows of more
-// than two chunks of nonzeros are left to other groups, one for each chunk: those come first in the
-// grid and find their row by a search, so nothing is prepared (the splitting of long rows in RoDe,
-// Pang et al., PPoPP 2024). Layout in: "csr". Threads: a group of 2 to 32 lanes a row and slab;
-// slabs are gridDim.y, one after another. Needs: nothing without splitting; with it a slab's row
-// and a row number for each chunk, which a second kernel adds up in their order. Wins: on scattered
-// patterns, where it runs at the rate of the L2 cache or of memory. Narrow slabs win where B does
-// not fit the L2 cache but a slab of it does, or nearly.
+// and GE-SpMM, Huang et al., SC 2020). Rows of more than two chunks of nonzeros are left to other
+// groups, one for each chunk: those come first in the grid and find their row by a search, so
+// nothing is prepared (the splitting of long rows of RoDe, Pang et al., PPoPP 2024).
+// Layout in: "csr".
+// Threads: a group of 2 to 32 lanes, 16 bytes a lane, a slab of columns; slabs are gridDim.y, one
+// after another. By policy, a group has a row of its own, its lanes reading the same index and
+// value or each its own and passing them around, or the groups of a warp share a row. Needs:
+// nothing without splitting; with it a slab's row and a row number for each chunk, which a second
+// kernel adds up in their order. Wins: on scattered patterns, where it runs at the rate of the L2
+// cache or of memory.
+//   rows               short rows of about equal length: meshes, road networks
+//   warp_rows          longer rows at small K, where a group for each row is too few of them
+//   split_rows,        power-law graphs; the first has more loads in flight, the second more warps,
+//   split_warp_rows    and a warp for a row at small K
+//   slabs_256_bytes    many nonzeros a row: rows of B, cut to 256 bytes, meet in the L1 cache
+//   slabs_128_bytes    B does not fit the L2 cache, but a slab of 128 bytes a row does, or nearly
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -48,8 +56,9 @@ struct Product {
   }
 };
 
-// sum += the products of `count` nonzeros; `b` points at the lane's first column.
-template <int kInFlight, typename Slice>
+// sum += the products of `count` nonzeros, of which the next is kStep further on; `b` points at the
+// lane's first column.
+template <int kInFlight, int kStep, typename Slice>
 __device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_stride,
                                    const int32_t* columns, const typename Slice::Element* values,
                                    int count, int elements, Slice& sum) {
@@ -60,27 +69,82 @@ __device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_
     T scales[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      rows[i] = Slice::Load(RowAt(b, __ldg(columns + i), b_stride), elements);
-      scales[i] = __ldg(values + i);
+      rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
+      scales[i] = __ldg(values + i * kStep);
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) sum.Add(scales[i], rows[i]);
-    columns += kInFlight;
-    values += kInFlight;
+    columns += kInFlight * kStep;
+    values += kInFlight * kStep;
   }
-  if (count == 0) return;
+  if (count <= 0) return;
   Slice rows[kInFlight];
   T scales[kInFlight];
 #pragma unroll
   for (int i = 0; i + 1 < kInFlight; ++i) {
     scales[i] = T(0);
     if (i < count) {
-      rows[i] = Slice::Load(RowAt(b, __ldg(columns + i), b_stride), elements);
-      scales[i] = __ldg(values + i);
+      rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
+      scales[i] = __ldg(values + i * kStep);
     }
   }
 #pragma unroll
   for (int i = 0; i + 1 < kInFlight; ++i) sum.Add(scales[i], rows[i]);
+}
+
+// The same, the group's lanes reading the indices and values of as many nonzeros at once, which are
+// then passed around. The groups of a warp stay together.
+template <int kInFlight, int kGroup, typename Slice>
+__device__ inline void AddNonzerosTogether(const typename Slice::Element* b, uint32_t b_stride,
+                                           const int32_t* columns,
+                                           const typename Slice::Element* values, int count,
+                                           int elements, int lane, Slice& sum) {
+  using T = typename Slice::Element;
+  constexpr unsigned kWarp = 0xffffffffu;
+  const int most = kGroup == 32 ? count : __reduce_max_sync(kWarp, count);
+  const int least = kGroup == 32 ? count : __reduce_min_sync(kWarp, count);
+  int32_t column = 0;
+  T value = 0;
+  if (lane < count) {
+    column = __ldg(columns + lane);
+    value = __ldg(values + lane);
+  }
+#pragma unroll 1
+  for (int done = 0; done < most; done += kGroup) {
+    const int32_t held_column = column;
+    const T held_value = value;
+    if (done + kGroup + lane < count) {
+      column = __ldg(columns + done + kGroup + lane);
+      value = __ldg(values + done + kGroup + lane);
+    }
+#pragma unroll(kGroup <= 8 ? 8 : 1)
+    for (int at = 0; at < kGroup; at += kInFlight) {
+      if (done + at >= most) break;
+      Slice rows[kInFlight];
+      T scales[kInFlight];
+      if (done + at + kInFlight <= least) {
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) {
+          const int32_t from = __shfl_sync(kWarp, held_column, at + i, kGroup);
+          rows[i] = Slice::Load(RowAt(b, from, b_stride), elements);
+          scales[i] = __shfl_sync(kWarp, held_value, at + i, kGroup);
+        }
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) sum.Add(scales[i], rows[i]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) {
+          const int32_t from = __shfl_sync(kWarp, held_column, at + i, kGroup);
+          scales[i] = __shfl_sync(kWarp, held_value, at + i, kGroup);
+          if (done + at + i < count) rows[i] = Slice::Load(RowAt(b, from, b_stride), elements);
+        }
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) {
+          if (done + at + i < count) sum.Add(scales[i], rows[i]);
+        }
+      }
+    }
+  }
 }
 
 // The row of a nonzero: every lane of the group probes one boundary a step.
@@ -117,34 +181,70 @@ __device__ Span ChunkOf(const Product<T>& p, int64_t chunk, int lane, int64_t* f
   return {first ? whole.begin : position, min(position + p.chunk, whole.end)};
 }
 
-template <typename T, bool kAligned, int kGroup, int kInFlight>
-__global__ void __launch_bounds__(kThreads, kInFlight == 4 ? 6 : 4) Rows(const Product<T> p) {
-  using Part = Slice<T, kAligned, kGroup>;
-  constexpr int kGroups = kThreads / kGroup;
+// How the lanes of a warp share rows.
+enum class Sharing : uint8_t {
+  kGroups,    // a row for each group
+  kTogether,  // the same, the lanes of a group loading its nonzeros together
+  kWarp,      // a row for the warp, whose groups take nonzeros in turn
+};
+
+template <typename T, bool kAligned, int kGroup, int kPieces, int kInFlight, Sharing kSharing>
+__global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2   ? 4
+                                            : kSharing == Sharing::kTogether ? 5
+                                                                             : 6)
+    Rows(const Product<T> p) {
+  using Part = Slice<T, kAligned, kGroup, kPieces>;
+  constexpr int kTeam = kSharing == Sharing::kWarp ? 32 / kGroup : 1;  // groups to a row
+  constexpr int kTeams = kThreads / kGroup / kTeam;
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();  // AddChunks may get ready; it waits for this grid
+#endif
   const int lane = threadIdx.x % kGroup;
-  const int64_t group = static_cast<int64_t>(blockIdx.x) * kGroups + threadIdx.x / kGroup;
+  const int member = threadIdx.x / kGroup % kTeam;
+  const int64_t team = static_cast<int64_t>(blockIdx.x) * kTeams + threadIdx.x / kGroup / kTeam;
   const int64_t first = Part::First(blockIdx.y, lane);
   const int elements = Part::Count(p.k, first);
-  T* out;
-  Span span;
-  const bool is_chunk = group < p.chunks;
+  T* out = nullptr;
+  Span span = {0, 0};
+  const bool is_chunk = team < p.chunks;
   if (is_chunk) {
     int64_t first_of;
-    span = ChunkOf<T, kGroup>(p, group, lane, &first_of);
-    if (lane == 0 && blockIdx.y == 0) p.first_of[group] = first_of;
-    if (span.begin == span.end) return;
-    out = p.partial + group * p.partial_stride + first;
-  } else {
-    const int64_t row = group - p.chunks;
-    if (row >= p.rows) return;
+    span = ChunkOf<T, kGroup * kTeam>(p, team, threadIdx.x % (kGroup * kTeam), &first_of);
+    if (lane == 0 && member == 0 && blockIdx.y == 0) p.first_of[team] = first_of;
+    if (span.begin < span.end) out = p.partial + team * p.partial_stride + first;
+  } else if (team - p.chunks < p.rows) {
+    const int64_t row = team - p.chunks;
     span = {__ldg(p.row_offsets + row), __ldg(p.row_offsets + row + 1)};
-    if (p.IsSplit(span.end - span.begin)) return;
-    out = p.c + p.Target(row) * p.ldc + first;
+    if (p.IsSplit(span.end - span.begin)) {
+      span.end = span.begin;
+    } else {
+      out = p.c + p.Target(row) * p.ldc + first;
+    }
   }
-  if (elements == 0) return;
+  constexpr bool kAlone = kSharing == Sharing::kGroups;  // no lane needs another
+  if (kSharing != Sharing::kTogether && out == nullptr) return;
+  if (kAlone && elements == 0) return;
+  const int count = static_cast<int>(span.end - span.begin);
+  const int32_t* const columns = p.columns + span.begin;
+  const T* const values = p.values + span.begin;
+  // The others without columns read those of the first lane.
+  const T* const b = p.b + (kAlone || elements > 0 ? first : Part::First(blockIdx.y, 0));
   Part sum;
-  AddNonzeros<kInFlight>(p.b + first, p.b_stride, p.columns + span.begin, p.values + span.begin,
-                         static_cast<int>(span.end - span.begin), elements, sum);
+  if constexpr (kSharing == Sharing::kTogether) {
+    AddNonzerosTogether<kInFlight, kGroup>(b, p.b_stride, columns, values, count, elements, lane,
+                                           sum);
+  } else {
+    AddNonzeros<kInFlight, kTeam>(b, p.b_stride, columns + member, values + member,
+                                  (count - member + kTeam - 1) / kTeam, elements, sum);
+#pragma unroll
+    for (int distance = kGroup; distance < kGroup * kTeam; distance *= 2) {
+#pragma unroll
+      for (int j = 0; j < Part::kWidth; ++j) {
+        sum.at[j] += __shfl_xor_sync(0xffffffffu, sum.at[j], distance);
+      }
+    }
+  }
+  if (out == nullptr || elements == 0 || member > 0) return;
   if (is_chunk) {
     sum.Emit(out, elements, T(1), T(0));
   } else {
@@ -158,6 +258,9 @@ constexpr int kSummers = 8;
 constexpr int kChunksPerBlock = 32;
 template <typename T>
 __global__ void __launch_bounds__(32 * kSummers) AddChunks(const Product<T> p) {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
   __shared__ T sums[kSummers][32];
   const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
@@ -185,16 +288,17 @@ __global__ void __launch_bounds__(32 * kSummers) AddChunks(const Product<T> p) {
   }
 }
 
-// Nonzeros of a chunk: enough chunks to fill the device, few enough to search and store.
-int ChunkFor(int64_t nnz) {
-  int chunk = 128;
-  while (chunk < 2048 && nnz / chunk > 8192) chunk *= 2;
+// Nonzeros of a chunk: enough chunks to fill the device, few enough to search and store. Narrow
+// rows need more of them, wide ones have a block for each slab of every chunk.
+int ChunkFor(int64_t nnz, int64_t k) {
+  int chunk = k < 64 ? 64 : 128;
+  while (chunk < 2048 && nnz / chunk > (k > 128 ? 8192 : 16384)) chunk *= 2;
   return chunk;
 }
 
 // Chunks, in whole blocks of the narrowest group.
-int64_t Chunks(const Layout& layout) {
-  const int chunk = ChunkFor(layout.nnz);
+int64_t Chunks(const Layout& layout, int64_t k) {
+  const int chunk = ChunkFor(layout.nnz, k);
   if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
   constexpr int64_t kRound = kThreads / 2;
   return ((layout.nnz + chunk - 1) / chunk + kRound - 1) / kRound * kRound;
@@ -204,38 +308,70 @@ int64_t PaddedWidth(int64_t k) { return (k + 127) / 128 * 128; }
 
 // How a kernel of this file goes about it.
 struct Policy {
-  int slab;    // most columns at a time
+  int slab;    // most bytes of a row at a time
   bool split;  // long rows
+  Sharing sharing;
+  int pieces;  // of 16 bytes a lane, for slabs of more than 128 bytes
+  int in_flight;
 };
 
-template <typename T, bool kAligned, int kGroup, int kInFlight>
-absl::Status Launch(cudaStream_t stream, const Product<T>& product) {
-  constexpr int64_t kGroups = kThreads / kGroup;
-  constexpr int64_t kColumns = Slice<T, kAligned, kGroup>::kColumns;
-  const dim3 grid(static_cast<unsigned>((product.chunks + product.rows + kGroups - 1) / kGroups),
-                  static_cast<unsigned>((product.k + kColumns - 1) / kColumns));
-  Rows<T, kAligned, kGroup, kInFlight><<<grid, kThreads, 0, stream>>>(product);
-  if (product.chunks > 0) {
-    const dim3 add_grid(
-        static_cast<unsigned>((product.chunks + kChunksPerBlock - 1) / kChunksPerBlock),
-        static_cast<unsigned>((product.k + 31) / 32));
-    AddChunks<T><<<add_grid, dim3(32, kSummers), 0, stream>>>(product);
+// Queues AddChunks so that its start overlaps the end of the kernel before it, where the hardware
+// can do that.
+template <typename T>
+cudaError_t LaunchAddChunks(cudaStream_t stream, const Product<T>& product) {
+  int device = 0, major = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   }
-  return ToStatus(cudaGetLastError(), "starting SpMM");
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim =
+      dim3(static_cast<unsigned>((product.chunks + kChunksPerBlock - 1) / kChunksPerBlock),
+           static_cast<unsigned>((product.k + 31) / 32));
+  config.blockDim = dim3(32, kSummers);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = major >= 9 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, AddChunks<T>, product);
 }
 
-template <typename T, bool kAligned, int kInFlight>
-absl::Status LaunchGroup(cudaStream_t stream, int64_t slab, const Product<T>& product) {
-  const int64_t lanes = std::min(product.k, slab) / kWidest<T>;
-  if (lanes > 16) return Launch<T, kAligned, 32, kInFlight>(stream, product);
-  if (lanes > 8) return Launch<T, kAligned, 16, kInFlight>(stream, product);
-  if (lanes > 4) return Launch<T, kAligned, 8, kInFlight>(stream, product);
-  if (lanes > 2) return Launch<T, kAligned, 4, kInFlight>(stream, product);
-  return Launch<T, kAligned, 2, kInFlight>(stream, product);
+template <Policy kPolicy, typename T, bool kAligned, int kGroup, int kPieces>
+absl::Status Launch(cudaStream_t stream, const Product<T>& product) {
+  constexpr Sharing kSharing = kGroup == 32 ? Sharing::kGroups : kPolicy.sharing;
+  constexpr int64_t kTeams = kThreads / (kSharing == Sharing::kWarp ? 32 : kGroup);
+  constexpr int64_t kColumns = Slice<T, kAligned, kGroup, kPieces>::kColumns;
+  const dim3 grid(static_cast<unsigned>((product.chunks + product.rows + kTeams - 1) / kTeams),
+                  static_cast<unsigned>((product.k + kColumns - 1) / kColumns));
+  Rows<T, kAligned, kGroup, kPieces, kPolicy.in_flight, kSharing>
+      <<<grid, kThreads, 0, stream>>>(product);
+  cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess && product.chunks > 0) error = LaunchAddChunks(stream, product);
+  return ToStatus(error, "starting SpMM");
 }
 
-template <typename T, int kInFlight>
-absl::Status RunOf(const Policy& policy, const Context& context, const SpmmArguments& arguments) {
+template <Policy kPolicy, typename T, bool kAligned>
+absl::Status LaunchGroup(cudaStream_t stream, const Product<T>& product) {
+  constexpr int kPieces = kAligned ? kPolicy.pieces : 1;
+  const int64_t bytes = std::min<int64_t>(product.k * sizeof(T), kPolicy.slab);
+  if constexpr (kPolicy.slab > 256) {
+    if (bytes > 256) return Launch<kPolicy, T, kAligned, 32 / kPieces, kPieces>(stream, product);
+  }
+  if constexpr (kPolicy.slab > 128) {
+    if (bytes > 128) return Launch<kPolicy, T, kAligned, 16 / kPieces, kPieces>(stream, product);
+  }
+  if constexpr (kPolicy.sharing != Sharing::kTogether) {
+    if (bytes <= 32) return Launch<kPolicy, T, kAligned, 2, 1>(stream, product);
+    if (bytes <= 64) return Launch<kPolicy, T, kAligned, 4, 1>(stream, product);
+  }
+  return Launch<kPolicy, T, kAligned, 8, 1>(stream, product);
+}
+
+template <Policy kPolicy, typename T>
+absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
   const Layout& layout = arguments.layout;
   if (layout.rows == 0 || arguments.c.cols == 0) return absl::OkStatus();
   const absl::StatusOr<uint32_t> stride = RowStride<T>(arguments.b);
@@ -254,8 +390,8 @@ absl::Status RunOf(const Policy& policy, const Context& context, const SpmmArgum
                         .b_stride = *stride,
                         .alpha = static_cast<T>(arguments.alpha),
                         .beta = static_cast<T>(arguments.beta),
-                        .chunks = policy.split ? Chunks(layout) : 0,
-                        .chunk = ChunkFor(layout.nnz),
+                        .chunks = kPolicy.split ? Chunks(layout, arguments.c.cols) : 0,
+                        .chunk = ChunkFor(layout.nnz, arguments.c.cols),
                         .first_of = reinterpret_cast<int64_t*>(context.workspace.data()),
                         .partial = nullptr,
                         .partial_stride = PaddedWidth(arguments.c.cols)};
@@ -263,21 +399,21 @@ absl::Status RunOf(const Policy& policy, const Context& context, const SpmmArgum
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const bool aligned = RowsAreWide<T>(product.b, arguments.b.leading_dimension, product.k) &&
                        RowsAreWide<T>(product.c, product.ldc, product.k);
-  return aligned ? LaunchGroup<T, true, kInFlight>(stream, policy.slab, product)
-                 : LaunchGroup<T, false, kInFlight>(stream, policy.slab, product);
+  return aligned ? LaunchGroup<kPolicy, T, true>(stream, product)
+                 : LaunchGroup<kPolicy, T, false>(stream, product);
 }
 
-template <Policy kPolicy, int kInFlight>
+template <Policy kPolicy>
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? RunOf<float, kInFlight>(kPolicy, context, arguments)
-                                           : RunOf<double, kInFlight>(kPolicy, context, arguments);
+  return problem.type == ElementType::kF32 ? RunOf<kPolicy, float>(context, arguments)
+                                           : RunOf<kPolicy, double>(context, arguments);
 }
 
 // The chunks' numbers keep the sums behind them aligned: there is an even number of them.
 template <Policy kPolicy>
 size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) {
   if (!kPolicy.split) return 0;
-  return static_cast<size_t>(Chunks(layout)) *
+  return static_cast<size_t>(Chunks(layout, problem.k)) *
          (sizeof(int64_t) + static_cast<size_t>(PaddedWidth(problem.k)) * SizeOf(problem.type));
 }
 
@@ -286,11 +422,12 @@ template <Policy kPolicy>
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
          !problem.transposed && layout.kind == kCsr &&
-         (kPolicy.slab == 128 || problem.k > kPolicy.slab) &&
-         (!kPolicy.split || Chunks(layout) > 0);
+         (kPolicy.slab == 512 ||
+          problem.k * static_cast<int64_t>(SizeOf(problem.type)) > kPolicy.slab) &&
+         (!kPolicy.split || Chunks(layout, problem.k) > 0);
 }
 
-template <Policy kPolicy, int kInFlight = 4>
+template <Policy kPolicy>
 SpmmKernel Kernel(std::string_view name) {
   return {.name = name,
           .layout_kind = kCsr,
@@ -298,23 +435,21 @@ SpmmKernel Kernel(std::string_view name) {
           .deterministic = true,
           .supports = Supports<kPolicy>,
           .workspace = Workspace<kPolicy>,
-          .run = Run<kPolicy, kInFlight>};
+          .run = Run<kPolicy>};
 }
 
 }  // namespace
 
-SpmmKernel CsrRowsSpmm() { return Kernel<Policy{128, false}>("cuda.csr.rows"); }
-SpmmKernel CsrSplitRowsSpmm() { return Kernel<Policy{128, true}>("cuda.csr.split_rows"); }
-SpmmKernel CsrSplitRowsSlab64Spmm() {
-  return Kernel<Policy{64, true}>("cuda.csr.split_rows_slab64");
+std::span<const SpmmKernel> CsrRowsSpmm() {
+  static const SpmmKernel kernels[] = {
+      Kernel<Policy{512, true, Sharing::kGroups, 1, 8}>("cuda.csr.split_rows"),
+      Kernel<Policy{512, true, Sharing::kWarp, 1, 4}>("cuda.csr.split_warp_rows"),
+      Kernel<Policy{512, false, Sharing::kGroups, 1, 4}>("cuda.csr.rows"),
+      Kernel<Policy{512, false, Sharing::kWarp, 1, 8}>("cuda.csr.warp_rows"),
+      Kernel<Policy{256, false, Sharing::kTogether, 2, 4}>("cuda.csr.slabs_256_bytes"),
+      Kernel<Policy{128, false, Sharing::kTogether, 1, 4}>("cuda.csr.slabs_128_bytes"),
+  };
+  return kernels;
 }
-SpmmKernel CsrSplitRowsSlab32Spmm() {
-  return Kernel<Policy{32, true}>("cuda.csr.split_rows_slab32");
-}
-SpmmKernel CsrSplitRowsSlab16Spmm() {
-  return Kernel<Policy{16, true}>("cuda.csr.split_rows_slab16");
-}
-SpmmKernel CsrRows8Spmm() { return Kernel<Policy{128, false}, 8>("cuda.csr.rows8"); }
-SpmmKernel CsrSplitRows8Spmm() { return Kernel<Policy{128, true}, 8>("cuda.csr.split_rows8"); }
 
 }  // namespace sparsed::cuda

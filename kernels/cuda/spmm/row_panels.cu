@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPanelRows = 8;
-constexpr int kInFlight = 4;
+constexpr int kInFlight = 8;  // slots of a group whose operand rows are loaded at once
 
 template <typename T>
 struct Product {
@@ -139,8 +139,12 @@ __device__ inline void AddSlots(const typename Part::Element* b, uint32_t b_stri
     const Stage& chunk = stages[stage];
 #pragma unroll 1
     for (int first = 0; first < min(left, Stage::kSlots); first += kInFlight) {
-      const int4 columns = *reinterpret_cast<const int4*>(chunk.columns + first);
-      const int32_t column[kInFlight] = {columns.x, columns.y, columns.z, columns.w};
+      int32_t column[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; i += 4) {
+        *reinterpret_cast<int4*>(column + i) =
+            *reinterpret_cast<const int4*>(chunk.columns + first + i);
+      }
       Part rows[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
@@ -211,7 +215,7 @@ __device__ inline void AddUpTeam(Exchange<Part>& exchange, int team, Sums<Part>&
 }
 
 template <typename T, bool kAligned, int kGroup>
-__global__ void __launch_bounds__(kThreads, 3) Panels(const Product<T> p) {
+__global__ void __launch_bounds__(kThreads, 2) Panels(const Product<T> p) {
   using Part = Slice<T, kAligned, kGroup>;
   constexpr int kGroups = kThreads / kGroup;
   union Shared {
@@ -258,24 +262,20 @@ __global__ void __launch_bounds__(kThreads, 3) Panels(const Product<T> p) {
   }
 }
 
-/// Groups for each panel: more than one where a group for each would leave the device half idle,
-/// but two chunks at least for every group.
-int TeamFor(int64_t panels, int64_t slots, int64_t slabs, int groups, int chunk) {
-  constexpr int64_t kEnoughGroups = 2048;
+/// Groups for each panel: more than one where a group for each would leave most of the device idle.
+int TeamFor(int64_t panels, int64_t slabs, int lanes) {
+  constexpr int64_t kEnoughLanes = 32 * 1024;
   int team = 1;
-  while (team < groups && panels * slabs * team < kEnoughGroups &&
-         slots >= 4 * panels * team * chunk) {
-    team *= 2;
-  }
+  while (team < kThreads / lanes && panels * slabs * team * lanes < kEnoughLanes) team *= 2;
   return team;
 }
 
 template <typename T, bool kAligned, int kGroup>
-absl::Status Launch(cudaStream_t stream, int64_t slots, Product<T> product) {
+absl::Status Launch(cudaStream_t stream, Product<T> product) {
   constexpr int kGroups = kThreads / kGroup;
   constexpr int64_t kColumns = Slice<T, kAligned, kGroup>::kColumns;
   const int64_t slabs = (product.k + kColumns - 1) / kColumns;
-  product.team = TeamFor(product.panels, slots, slabs, kGroups, Chunk<T, kGroup>::kSlots);
+  product.team = TeamFor(product.panels, slabs, kGroup);
   const int64_t panels = kGroups / product.team;  // of a block
   const dim3 grid(
       static_cast<unsigned>(product.long_blocks + (product.panels + panels - 1) / panels),
@@ -285,11 +285,11 @@ absl::Status Launch(cudaStream_t stream, int64_t slots, Product<T> product) {
 }
 
 template <typename T, bool kAligned>
-absl::Status LaunchGroup(cudaStream_t stream, int64_t slots, const Product<T>& product) {
+absl::Status LaunchGroup(cudaStream_t stream, const Product<T>& product) {
   const int64_t lanes = product.k / kWidest<T>;
-  if (lanes > 16) return Launch<T, kAligned, 32>(stream, slots, product);
-  if (lanes > 8) return Launch<T, kAligned, 16>(stream, slots, product);
-  return Launch<T, kAligned, 8>(stream, slots, product);
+  if (lanes > 16) return Launch<T, kAligned, 32>(stream, product);
+  if (lanes > 8) return Launch<T, kAligned, 16>(stream, product);
+  return Launch<T, kAligned, 8>(stream, product);
 }
 
 template <typename T>
@@ -319,8 +319,7 @@ absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const bool aligned = RowsAreWide<T>(product.b, arguments.b.leading_dimension, product.k) &&
                        RowsAreWide<T>(product.c, product.ldc, product.k);
-  return aligned ? LaunchGroup<T, true>(stream, s.slots(), product)
-                 : LaunchGroup<T, false>(stream, s.slots(), product);
+  return aligned ? LaunchGroup<T, true>(stream, product) : LaunchGroup<T, false>(stream, product);
 }
 
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {

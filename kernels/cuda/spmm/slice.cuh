@@ -11,55 +11,75 @@
 
 namespace sparsed::cuda {
 
-/// Rows cut into slabs of kColumns columns, kGroup lanes for each.
-template <typename T, bool kAligned, int kGroup>
+/// Rows cut into slabs of kColumns columns, kGroup lanes and kPieces times 16 bytes a lane for
+/// each.
+template <typename T, bool kAligned, int kGroup, int kPieces = 1>
 struct Slice {
   using Element = T;
-  static constexpr int kWidth = kWidest<T>;
+  static constexpr int kWidth = kPieces * kWidest<T>;
   static constexpr int kColumns = kGroup * kWidth;
-  static constexpr int kStep = kAligned ? 1 : kGroup;  // columns from one element to the next
 
   T at[kWidth] = {};
 
   /// Column of a lane's first element in its slab.
   __device__ static int64_t First(int slab, int lane) {
-    return static_cast<int64_t>(slab) * kColumns + (kAligned ? lane * kWidth : lane);
+    return static_cast<int64_t>(slab) * kColumns + (kAligned ? lane * kWidest<T> : lane);
+  }
+  /// From the first element to element j.
+  __device__ static constexpr int Offset(int j) {
+    if constexpr (!kAligned) return j * kGroup;
+    return j / kWidest<T> * kWidest<T> * kGroup + j % kWidest<T>;
   }
   /// How many of a lane's elements, from column `first` on, a row of k columns has.
   __device__ static int Count(int64_t k, int64_t first) {
-    if (first >= k) return 0;
-    if constexpr (kAligned) return kWidth;
-    return static_cast<int>(min((k - first + kStep - 1) / kStep, static_cast<int64_t>(kWidth)));
+    if constexpr (kAligned && kPieces == 1) return first < k ? kWidth : 0;
+    int count = 0;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) count += first + Offset(j) < k;
+    return count;
   }
 
   /// Through the read-only path; `row` points at the lane's first element. The others are 0.
   __device__ static Slice Load(const T* row, int count) {
     Slice slice;
-    if constexpr (kAligned && sizeof(T) == 4) {
-      const float4 loaded = __ldg(reinterpret_cast<const float4*>(row));
-      slice.at[0] = loaded.x, slice.at[1] = loaded.y;
-      slice.at[2] = loaded.z, slice.at[3] = loaded.w;
-    } else if constexpr (kAligned) {
-      const double2 loaded = __ldg(reinterpret_cast<const double2*>(row));
-      slice.at[0] = loaded.x, slice.at[1] = loaded.y;
+    if constexpr (kAligned) {
+#pragma unroll
+      for (int j = 0; j < kWidth; j += kWidest<T>) {
+        if (kPieces > 1 && j >= count) break;
+        if constexpr (sizeof(T) == 4) {
+          const float4 loaded = __ldg(reinterpret_cast<const float4*>(row + Offset(j)));
+          slice.at[j] = loaded.x, slice.at[j + 1] = loaded.y;
+          slice.at[j + 2] = loaded.z, slice.at[j + 3] = loaded.w;
+        } else {
+          const double2 loaded = __ldg(reinterpret_cast<const double2*>(row + Offset(j)));
+          slice.at[j] = loaded.x, slice.at[j + 1] = loaded.y;
+        }
+      }
     } else {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        if (j < count) slice.at[j] = __ldg(row + j * kStep);
+        if (j < count) slice.at[j] = __ldg(row + Offset(j));
       }
     }
     return slice;
   }
   /// Without staying in the caches for long: results are not read again soon.
   __device__ void Store(T* row, int count) const {
-    if constexpr (kAligned && sizeof(T) == 4) {
-      __stcs(reinterpret_cast<float4*>(row), make_float4(at[0], at[1], at[2], at[3]));
-    } else if constexpr (kAligned) {
-      __stcs(reinterpret_cast<double2*>(row), make_double2(at[0], at[1]));
+    if constexpr (kAligned) {
+#pragma unroll
+      for (int j = 0; j < kWidth; j += kWidest<T>) {
+        if (j >= count) break;
+        if constexpr (sizeof(T) == 4) {
+          __stcs(reinterpret_cast<float4*>(row + Offset(j)),
+                 make_float4(at[j], at[j + 1], at[j + 2], at[j + 3]));
+        } else {
+          __stcs(reinterpret_cast<double2*>(row + Offset(j)), make_double2(at[j], at[j + 1]));
+        }
+      }
     } else {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        if (j < count) __stcs(row + j * kStep, at[j]);
+        if (j < count) __stcs(row + Offset(j), at[j]);
       }
     }
   }
@@ -75,7 +95,7 @@ struct Slice {
     if (beta != T(0)) {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        if (j < count) result.at[j] += beta * row[j * kStep];
+        if (j < count) result.at[j] += beta * row[Offset(j)];
       }
     }
     result.Store(row, count);

@@ -7,18 +7,9 @@
 
 namespace sparsed::cuda {
 
-SpmmKernel CsrSpmm();
-/// With K cut into slabs of so many columns, one after another.
-SpmmKernel CsrSlab64Spmm();
-SpmmKernel CsrSlab32Spmm();
-SpmmKernel CsrSlab16Spmm();
-SpmmKernel CsrRowsSpmm();
-SpmmKernel CsrRows8Spmm();
-SpmmKernel CsrSplitRowsSpmm();
-SpmmKernel CsrSplitRows8Spmm();
-SpmmKernel CsrSplitRowsSlab64Spmm();
-SpmmKernel CsrSplitRowsSlab32Spmm();
-SpmmKernel CsrSplitRowsSlab16Spmm();
+/// The first is the plain kernel.
+std::span<const SpmmKernel> CsrRowsSpmm();
+SpmmKernel CsrMergeSpmm();
 SpmmKernel CsrTransposedSpmm();
 SpmmKernel RowPanelsSpmm();
 /// The vendor's library; empty if it cannot be opened.

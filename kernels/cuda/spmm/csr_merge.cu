@@ -4,13 +4,11 @@
 // segments of equal length, so that long rows are split and empty ones cost their share. Loads of
 // several nonzeros are in flight whatever rows they belong to, which is what short rows need.
 // Layout in: "csr".
-// Threads: a group of 1 to 32 lanes takes a segment and the columns of one slab, 16 bytes a lane
-// (one element, if rows are not aligned); gridDim.y counts slabs of K. A segment that begins inside
-// a row leaves its sum of that row to the segment where the row began: in shared memory within a
-// block, in the workspace between blocks, where a second kernel adds it.
-// Needs: a slab's row and a row number for each block and slab.
-// Wins: at small K on graphs and short rows. Narrow slabs are for a B that the L2 cache does not
-// hold; as measured they cost more in instructions than they save in memory.
+// Threads: a group of 1 to 16 lanes takes a segment and all columns, 16 bytes a lane (one element,
+// if rows are not aligned). A segment that begins inside a row leaves its sum of that row to the
+// segment where the row began: in shared memory within a block, in the workspace between blocks,
+// where a second kernel adds it. Needs: a row of C and a row number for each block. Wins: at K of
+// at most 64 bytes on power-law graphs.
 #include <algorithm>
 #include <cstdint>
 
@@ -35,7 +33,7 @@ struct Product {
   int64_t rows, nnz, ldb, ldc, k;
   int items;  // rows and nonzeros of a segment
   T alpha, beta;
-  T* carries;           // a row of slabs * slab elements for each block
+  T* carries;           // a row for each block
   int64_t* carry_rows;  // for each block: the layout row it begins inside of, or -1
   int64_t carry_stride;
 };
@@ -114,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) MergeRows(const Product<T> p) {
   const int64_t end_row = first_row[group + 1];
   int64_t position = begin - row;
   const int64_t end_position = end - end_row;
-  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kGroup + lane) * kWidth;
+  const int64_t column = static_cast<int64_t>(lane) * kWidth;
   const bool inside = column < p.k;
   const T* const b = p.b + column;
 
@@ -185,7 +183,7 @@ __global__ void __launch_bounds__(kThreads) MergeRows(const Product<T> p) {
   heads[threadIdx.x] = head;
   if (lane == 0) head_rows[group] = head_row;
   __syncthreads();
-  if (group == 0 && lane == 0 && blockIdx.y == 0) p.carry_rows[blockIdx.x] = head_row;
+  if (group == 0 && lane == 0) p.carry_rows[blockIdx.x] = head_row;
   if (head_row < 0 || (group > 0 && head_rows[group - 1] == head_row)) return;
   for (int other = group + 1; other < kGroups && head_rows[other] == head_row; ++other) {
 #pragma unroll
@@ -202,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) MergeRows(const Product<T> p) {
 // One thread for each block and column: the first block of a row's chain adds the whole chain.
 template <typename T>
 __global__ void AddCarries(const Product<T> p, int64_t blocks) {
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
+  const int64_t column = threadIdx.x;
   const int64_t block = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (block >= blocks || column >= p.k) return;
   const int64_t row = p.carry_rows[block];
@@ -226,13 +224,6 @@ __global__ void AddCarries(const Product<T> p, int64_t blocks) {
   p.c[target * p.ldc + column] += p.alpha * sum;
 }
 
-// Lanes of a group for slabs of at most `slab` elements of K.
-int GroupFor(int64_t k, int64_t slab, int width) {
-  int group = 1;
-  while (group < 32 && static_cast<int64_t>(group) * width < std::min(k, slab)) group *= 2;
-  return group;
-}
-
 int ItemsFor(const Layout& layout) {
   return layout.rows + layout.nnz < (int64_t{1} << 21) ? 64 : 128;
 }
@@ -243,52 +234,40 @@ int64_t Blocks(const Layout& layout, int group) {
   return (layout.rows + layout.nnz + items - 1) / items;
 }
 
-int64_t PaddedWidth(int64_t k) { return (k + 127) / 128 * 128; }
+constexpr int64_t kMostBytes = 64;  // of a row of C
+constexpr int kWidestGroup = 16;
 
 // Whatever the alignment of the operands turns out to be, which the group depends on: the widest
 // group has the most blocks.
-template <int kSlab>
-size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) {
-  const int64_t blocks = Blocks(layout, 32);
-  return static_cast<size_t>(blocks) *
-         (sizeof(int64_t) + static_cast<size_t>(PaddedWidth(problem.k)) * SizeOf(problem.type));
+size_t Workspace(const Problem& /*problem*/, const Layout& layout, int /*threads*/) {
+  return static_cast<size_t>(Blocks(layout, kWidestGroup)) * (kMostBytes + sizeof(int64_t));
 }
 
 template <typename T, int kWidth, int kGroup>
 absl::Status Launch(cudaStream_t stream, const Layout& layout, const Product<T>& product) {
   const int64_t blocks = Blocks(layout, kGroup);
-  const int64_t slabs = (product.k + kGroup * kWidth - 1) / (kGroup * kWidth);
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slabs));
-  MergeRows<T, kWidth, kGroup><<<grid, kThreads, 0, stream>>>(product);
+  MergeRows<T, kWidth, kGroup><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(product);
   if (blocks > 1) {
-    const dim3 carry_grid(static_cast<unsigned>((blocks + 7) / 8),
-                          static_cast<unsigned>((product.k + 31) / 32));
-    AddCarries<T><<<carry_grid, dim3(32, 8), 0, stream>>>(product, blocks);
+    AddCarries<T>
+        <<<static_cast<unsigned>((blocks + 15) / 16), dim3(16, 16), 0, stream>>>(product, blocks);
   }
   return ToStatus(cudaGetLastError(), "starting SpMM");
 }
 
 template <typename T, int kWidth>
-absl::Status LaunchGroup(int group, cudaStream_t stream, const Layout& layout,
-                         const Product<T>& product) {
-  switch (group) {
-    case 1:
-      return Launch<T, kWidth, 1>(stream, layout, product);
-    case 2:
-      return Launch<T, kWidth, 2>(stream, layout, product);
-    case 4:
-      return Launch<T, kWidth, 4>(stream, layout, product);
-    case 8:
-      return Launch<T, kWidth, 8>(stream, layout, product);
-    case 16:
-      return Launch<T, kWidth, 16>(stream, layout, product);
-    default:
-      return Launch<T, kWidth, 32>(stream, layout, product);
+absl::Status LaunchGroup(cudaStream_t stream, const Layout& layout, const Product<T>& product) {
+  const int64_t lanes = (product.k + kWidth - 1) / kWidth;
+  if constexpr (kWidth == 1) {
+    if (lanes > 8) return Launch<T, kWidth, kWidestGroup>(stream, layout, product);
+    if (lanes > 4) return Launch<T, kWidth, 8>(stream, layout, product);
   }
+  if (lanes > 2) return Launch<T, kWidth, 4>(stream, layout, product);
+  if (lanes > 1) return Launch<T, kWidth, 2>(stream, layout, product);
+  return Launch<T, kWidth, 1>(stream, layout, product);
 }
 
 template <typename T>
-absl::Status RunOf(int64_t slab, const Context& context, const SpmmArguments& arguments) {
+absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
   const Layout& layout = arguments.layout;
   if (layout.rows == 0 || arguments.c.cols == 0) return absl::OkStatus();
   const CsrView s = ViewCsr(layout);
@@ -306,49 +285,40 @@ absl::Status RunOf(int64_t slab, const Context& context, const SpmmArguments& ar
                         .items = ItemsFor(layout),
                         .alpha = static_cast<T>(arguments.alpha),
                         .beta = static_cast<T>(arguments.beta),
-                        .carries = nullptr,
-                        .carry_rows = reinterpret_cast<int64_t*>(context.workspace.data()),
-                        .carry_stride = PaddedWidth(arguments.c.cols)};
-  product.carries = reinterpret_cast<T*>(product.carry_rows + Blocks(layout, 32));
+                        .carries = reinterpret_cast<T*>(context.workspace.data()),
+                        .carry_rows = nullptr,
+                        .carry_stride = kMostBytes / static_cast<int64_t>(sizeof(T))};
+  product.carry_rows = reinterpret_cast<int64_t*>(product.carries + Blocks(layout, kWidestGroup) *
+                                                                        product.carry_stride);
   const auto stream = static_cast<cudaStream_t>(context.stream);
-  const bool wide = RowsAreWide<T>(product.b, product.ldb, product.k) &&
-                    RowsAreWide<T>(product.c, product.ldc, product.k);
-  if (wide) {
-    return LaunchGroup<T, kWidest<T>>(GroupFor(product.k, slab, kWidest<T>), stream, layout,
-                                      product);
+  if (RowsAreWide<T>(product.b, product.ldb, product.k) &&
+      RowsAreWide<T>(product.c, product.ldc, product.k)) {
+    return LaunchGroup<T, kWidest<T>>(stream, layout, product);
   }
-  return LaunchGroup<T, 1>(GroupFor(product.k, slab, 1), stream, layout, product);
+  return LaunchGroup<T, 1>(stream, layout, product);
 }
 
-template <int kSlab>
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? RunOf<float>(kSlab, context, arguments)
-                                           : RunOf<double>(kSlab, context, arguments);
+  return problem.type == ElementType::kF32 ? RunOf<float>(context, arguments)
+                                           : RunOf<double>(context, arguments);
 }
 
-// A slab that is as wide as the next wider kernel's would be the same kernel twice.
-template <int kSlab>
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
-         !problem.transposed && layout.kind == kCsr && (kSlab == 128 || problem.k > kSlab);
-}
-
-template <int kSlab>
-SpmmKernel Kernel(std::string_view name) {
-  return {.name = name,
-          .layout_kind = kCsr,
-          .device = DeviceKind::kCuda,
-          .deterministic = true,
-          .supports = Supports<kSlab>,
-          .workspace = Workspace<kSlab>,
-          .run = Run<kSlab>};
+         !problem.transposed && layout.kind == kCsr &&
+         problem.k * static_cast<int64_t>(SizeOf(problem.type)) <= kMostBytes;
 }
 
 }  // namespace
 
-SpmmKernel CsrSpmm() { return Kernel<128>("cuda.csr.merge"); }
-SpmmKernel CsrSlab64Spmm() { return Kernel<64>("cuda.csr.merge_slab64"); }
-SpmmKernel CsrSlab32Spmm() { return Kernel<32>("cuda.csr.merge_slab32"); }
-SpmmKernel CsrSlab16Spmm() { return Kernel<16>("cuda.csr.merge_slab16"); }
+SpmmKernel CsrMergeSpmm() {
+  return {.name = "cuda.csr.merge",
+          .layout_kind = kCsr,
+          .device = DeviceKind::kCuda,
+          .deterministic = true,
+          .supports = Supports,
+          .workspace = Workspace,
+          .run = Run};
+}
 
 }  // namespace sparsed::cuda
