@@ -7,6 +7,7 @@
 //   csr                                            plain CSR; stands alone
 //   transpose                                      S^T
 //   lsh_cluster(siglen=,bsize=,max_cluster=)       reorders rows; CSR if no layout follows
+//   group_rows(size=)                              orders rows in groups that share columns
 //   aspt(panel=,min_dense=)                        adaptive sparse tiling
 //   row_panels(rows=)                              panels of rows, dense over their columns
 //   lsh_cluster(remainder,siglen=,...)             reorders the rows of what tiling left

@@ -10,6 +10,7 @@
 #include "kernels/formats/aspt.h"
 #include "kernels/formats/csr_build.h"
 #include "kernels/formats/row_panels.h"
+#include "kernels/reorder/group_rows.h"
 #include "kernels/reorder/lsh_cluster.h"
 
 namespace sparsed {
@@ -113,6 +114,14 @@ absl::Status ClusterRowsStep(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
+absl::Status GroupRowsStep(const RecipeStep& step, Draft& draft) {
+  auto order = GroupRows(draft.csr, ValueOf(step, "size", 8), draft.context);
+  if (!order.ok()) return order.status();
+  draft.row_order = *std::move(order);
+  draft.csr.row_order = draft.row_order->As<int32_t>();
+  return absl::OkStatus();
+}
+
 absl::Status Tile(const RecipeStep& step, Draft& draft) {
   auto layout = BuildAspt(draft.csr, TilingOf(step), draft.context);
   if (!layout.ok()) return layout.status();
@@ -181,6 +190,7 @@ std::span<const StepDefinition> StepDefinitions() {
        {"remainder", "force"},
        {{"siglen", 128, 1, 4096}, {"bsize", 2, 1, 16}, {"max_cluster", 256, 2, kMost}},
        ClusterRemainderStep},
+      {"group_rows", Phase::kReorder, "", {}, {{"size", 8, 2, 1024}}, GroupRowsStep},
       {"aspt", Phase::kFormat, "", {}, {{"panel", 64, 1, kMost}, {"min_dense", 2, 1, kMost}}, Tile},
       {"row_panels", Phase::kFormat, "", {"force"}, {{"rows", 8, 1, 32}}, CutIntoPanels},
   };
