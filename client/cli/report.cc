@@ -151,6 +151,7 @@ Json ToJson(const MatrixInfo& info) {
                                     {"recipe", m.recipe},
                                     {"kernel", m.kernel},
                                     {"device", m.device},
+                                    {"k", m.k},
                                     {"median_ms", m.median_ms},
                                     {"gflops", m.gflops},
                                     {"runs", m.runs}});

@@ -84,7 +84,8 @@ void Pattern::AddMeasurement(Measurement measurement) {
   std::lock_guard lock(mutex_);
   for (Measurement& known : measurements_) {
     if (known.problem_class == measurement.problem_class && known.recipe == measurement.recipe &&
-        known.kernel == measurement.kernel && known.device == measurement.device) {
+        known.kernel == measurement.kernel && known.device == measurement.device &&
+        known.k == measurement.k) {
       known = std::move(measurement);
       return;
     }

@@ -26,6 +26,9 @@ struct Plan {
   double baseline_ms = 0;  ///< plain CSR for the same problem; 0: not tried
   double plan_ms = 0;
   std::string reason;
+  /// Plain CSR serves for want of memory only. Requests use such a plan like any other, but it is
+  /// not stored, and the next upload or start of the server tries again.
+  bool provisional = false;
 
   /// "<recipe> / <kernel>".
   std::string ToString() const;
@@ -59,6 +62,9 @@ class PlanTable {
   struct Found {
     std::shared_ptr<const ActivePlan> plan;  ///< null: nothing near; use plain CSR's default kernel
     bool exact = false;  ///< false: a plan of a neighbouring class; a trial would be worth it
+
+    /// There is nothing left to find out.
+    bool decided() const { return exact && !plan->plan.provisional; }
   };
   /// The plan of the class, else of the nearest K with the same operation, transposition and type.
   Found Find(const ProblemClass& problem_class) const;

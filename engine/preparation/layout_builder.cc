@@ -64,7 +64,8 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
   if (!built.ok()) {
     built = Built{
         nullptr, 0,
-        fmt::format("{} not tried: {}", candidate.recipe, std::string(built.status().message()))};
+        fmt::format("{} not tried: {}", candidate.recipe, std::string(built.status().message())),
+        absl::IsResourceExhausted(built.status())};
   }
   // Looked at now: if it loses its trial it is dropped.
   if (built->layout != nullptr) {
@@ -139,7 +140,7 @@ absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(
 
 double LayoutBuilder::Slowdown(const Measurement& tried) const {
   for (const Measurement& plain : pattern_.measurements()) {
-    if (plain.recipe == kCsr && plain.problem_class == tried.problem_class) {
+    if (plain.recipe == kCsr && plain.problem_class == tried.problem_class && plain.k == tried.k) {
       return plain.median_ms > 0 ? tried.median_ms / plain.median_ms : 0;
     }
   }

@@ -26,6 +26,7 @@ class LayoutBuilder {
     std::shared_ptr<Layout> layout;  ///< null: there is none, `note` says why
     double seconds = 0;
     std::string note;
+    bool short_of_memory = false;  ///< with more memory there might be one
   };
 
   /// `context` has threads, memory and the flag to stop; `pattern`, `progress` outlive the builder.

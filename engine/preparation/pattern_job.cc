@@ -98,6 +98,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
                    rooms_.executor, &stop_);
   if (!trial.ok()) {
     contest.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
+    contest.plain.provisional = absl::IsResourceExhausted(trial.status());
     Activate(contest.plain);
     return absl::OkStatus();
   }
@@ -105,6 +106,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   contest.trial->set_baseline({csr_, *values, contest.plain.kernel});
   contest.k = contest.trial->problem().k;
   if (contest.k < c.k_bucket) {
+    contest.short_of_memory = true;
     notes_.push_back(
         fmt::format("{} was tried at K = {} for want of memory", ToString(c), contest.k));
   }
@@ -122,6 +124,7 @@ absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
     list = CandidatesFor(contest.plain.problem_class, *facts);
   } else {
     list.reason = Sentence(facts.status());
+    contest.short_of_memory |= absl::IsResourceExhausted(facts.status());
   }
   contest.reason = list.reason;
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
@@ -139,6 +142,7 @@ absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
     if (!built.ok()) return built.status();
     if (built->layout == nullptr) {
       notes_.push_back(built->note);
+      contest.short_of_memory |= built->short_of_memory;
       continue;
     }
     if (absl::Status s = TryLayout(contest, built->layout); !s.ok()) return s;
@@ -167,6 +171,7 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
     if (!times.ok()) {
       notes_.push_back(
           fmt::format("{} / {} not tried: {}", layout->recipe, kernel, Sentence(times.status())));
+      contest.short_of_memory |= absl::IsResourceExhausted(times.status());
       continue;
     }
     contest.baseline_ms = times->baseline_median;
@@ -223,6 +228,7 @@ void PatternJob::Decide(Contest& contest) {
     } else {
       plan.reason = fmt::format("plain CSR is kept: no memory to keep a layout that is {} ({})",
                                 Compared(contest.best->times.speedup()), Sentence(added));
+      contest.short_of_memory |= absl::IsResourceExhausted(added);
       contest.best.reset();
     }
   }
@@ -233,6 +239,7 @@ void PatternJob::Decide(Contest& contest) {
     plan.plan_ms = contest.best->times.median;
     plan.reason = fmt::format("{:.2f}x over plain CSR", contest.best->times.speedup());
   }
+  plan.provisional = plan.recipe == kCsr && contest.short_of_memory;
   Activate(plan);
 }
 

@@ -48,8 +48,9 @@ class PatternJob {
              const std::atomic<bool>& stop);
 
   /// Reads back the layouts that stored plans use and activates the plans. A layout that is damaged
-  /// is built again. Returns the classes whose plans are lost. Errors: CANCELLED, DATA_LOSS (the
-  /// pattern itself).
+  /// is built again; one that finds no memory stays stored, and plain CSR serves meanwhile. Layouts
+  /// that no plan uses are dropped. Returns the classes whose plans are lost. Errors: CANCELLED,
+  /// DATA_LOSS (the pattern itself).
   absl::StatusOr<std::set<ProblemClass>> Restore(const StoredPreparation& stored);
   /// Tries candidates for each class, makes the fastest its plan, keeps what plans use and stores
   /// it. What fails for one candidate is a note. Errors: CANCELLED, DATA_LOSS (the pattern, or a
@@ -80,11 +81,12 @@ class PatternJob {
     MatrixLease matrix;
     Plan plain;  ///< the default: the class, plain CSR and its first kernel
     std::unique_ptr<Trial> trial;
-    int64_t k = 0;              ///< that is timed
-    double share_ms = 0;        ///< of the class's budget, for each contender
-    std::string reason;         ///< for the choice of candidates
-    double baseline_ms = 0;     ///< 0: not run yet
-    std::optional<Tried> best;  ///< none: plain CSR
+    int64_t k = 0;                 ///< that is timed
+    double share_ms = 0;           ///< of the class's budget, for each contender
+    std::string reason;            ///< for the choice of candidates
+    bool short_of_memory = false;  ///< something could not be tried, not as asked, or not be kept
+    double baseline_ms = 0;        ///< 0: not run yet
+    std::optional<Tried> best;     ///< none: plain CSR
     std::vector<Outcome> tried;
   };
 
@@ -113,6 +115,9 @@ class PatternJob {
   void Activate(const Plan& plan);
   void DropUnusedLayouts();
   void StoreOutcome(const std::set<ProblemClass>& classes);
+  /// Says that `plan`, which is stored, cannot be used for now.
+  void Suspend(Plan plan);
+  void DropStoredLayoutsWithoutPlan(const StoredPreparation& stored);
   absl::StatusOr<LayoutBuilder::Built> ReadOrRebuild(const StoredPreparation& stored,
                                                      const std::string& recipe);
 

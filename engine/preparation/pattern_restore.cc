@@ -36,10 +36,12 @@ std::shared_ptr<const Layout> PlainCsrWithoutArrays(const Pattern& pattern) {
   return layout;
 }
 
+std::vector<std::string_view> KernelsOf(const ProblemClass& c, const Layout& layout) {
+  return KernelsFor({c.operation, c.transposed, c.type, c.k_bucket, c.device}, layout);
+}
+
 bool HasKernel(const Plan& plan, const Layout& layout) {
-  const ProblemClass& c = plan.problem_class;
-  const auto kernels =
-      KernelsFor({c.operation, c.transposed, c.type, c.k_bucket, c.device}, layout);
+  const auto kernels = KernelsOf(plan.problem_class, layout);
   return std::ranges::find(kernels, plan.kernel) != kernels.end();
 }
 
@@ -75,6 +77,8 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
       if (status.ok() && HasKernel(plan, *layout)) {
         Activate(plan);
         if (unstored_.contains(recipe)) rewritten.insert(plan.problem_class);
+      } else if (absl::IsResourceExhausted(status)) {
+        Suspend(plan);
       } else {
         lost.insert(plan.problem_class);
       }
@@ -82,7 +86,31 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
   }
   progress_.Leave();
   if (!rewritten.empty()) StoreOutcome(rewritten);
+  DropStoredLayoutsWithoutPlan(stored);
   return lost;
+}
+
+void PatternJob::Suspend(Plan plan) {
+  const auto kernels = KernelsOf(plan.problem_class, *PlainCsrWithoutArrays(*pattern_));
+  if (kernels.empty()) return;
+  plan.reason =
+      fmt::format("plain CSR serves for want of memory for {} ({})", plan.recipe, plan.reason);
+  plan.recipe = kCsr;
+  plan.kernel = kernels.front();
+  plan.plan_ms = plan.baseline_ms;
+  plan.provisional = true;
+  Activate(plan);
+}
+
+void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
+  for (const LayoutRecord& record : stored.layouts) {
+    const std::string& recipe = record.layout.recipe;
+    if (std::ranges::find(stored.plans, recipe, &PlanRecord::recipe) != stored.plans.end()) {
+      continue;
+    }
+    const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
+    if (!dropped.ok()) notes_.push_back(std::string(dropped.message()));
+  }
 }
 
 absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,
@@ -130,7 +158,8 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   std::vector<PlanRecord> plans;
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;
-    if (classes.contains(plan.problem_class) && !unstored_.contains(plan.recipe)) {
+    if (!classes.contains(plan.problem_class) || plan.provisional) continue;
+    if (!unstored_.contains(plan.recipe)) {
       plans.push_back(ToRecord(pattern_->hash(), plan));
     }
   }
@@ -141,7 +170,7 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   for (const Measurement& m : pattern_->measurements()) {
     if (!classes.contains(m.problem_class)) continue;
     measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
-                            m.device, m.median_ms, m.runs, now});
+                            m.device, m.k, m.median_ms, m.runs, now});
   }
   absl::Status stored = rooms_.store.PutPlans(plans);
   if (stored.ok()) stored = rooms_.store.PutMeasurements(measurements);

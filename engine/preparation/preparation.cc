@@ -71,7 +71,7 @@ class Preparation::Impl {
     for (ProblemClass c : classes.empty() ? DefaultClasses() : classes) {
       c.type = matrix->type();
       c.device = DeviceFor(c.operation);
-      if (!pattern->plans().Find(c).exact) job.classes.insert(c);
+      if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
     }
     if (job.classes.empty()) return;
     Want(*pattern, job.classes);
@@ -187,8 +187,8 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
     if (pattern == patterns.end() || !c) continue;
     pattern->second->AddMeasurement(
-        {*c, c->k_bucket, record.recipe, record.kernel, record.device, record.median_ms,
-         Gflops(pattern->second->nnz(), c->k_bucket, record.median_ms), record.runs});
+        {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
+         Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs});
   }
   for (const auto& [hash, pattern] : patterns) {
     if (!options_.enabled) {
@@ -322,7 +322,7 @@ void Preparation::Impl::Run(const Job& job, const std::atomic<bool>& stop) {
       }
     }
   }
-  std::erase_if(classes, [&](const ProblemClass& c) { return pattern.plans().Find(c).exact; });
+  std::erase_if(classes, [&](const ProblemClass& c) { return pattern.plans().Find(c).decided(); });
   if (status.ok() && !classes.empty()) {
     status = work.Prepare(classes);
     detail.clear();
@@ -340,8 +340,14 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
                             const std::string& detail) {
   Pattern& pattern = *job.pattern;
   const double seconds = work.seconds();
-  const absl::Status stored =
-      rooms_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
+  // Of a provisional outcome nothing is stored: a restart begins where it would have begun.
+  const bool provisional = std::ranges::any_of(
+      pattern.plans().List(), [](const auto& active) { return active->plan.provisional; });
+  absl::Status stored;
+  if (!provisional) {
+    stored =
+        rooms_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
+  }
   rooms_.observer.OnPreparationEnd(state == PreparationState::kReady ? "ready" : "failed");
   std::lock_guard lock(mutex_);
   const auto waiting = queued_.find(job.pattern.get());

@@ -314,11 +314,12 @@ absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measu
       const absl::StatusOr<int64_t> pattern = PatternRow(m.pattern_hash);
       if (!pattern.ok()) return pattern.status();
       absl::Status status = database_->Query(
-          "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, median_ms,"
+          "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
+          "median_ms,"
           "                                    runs, measured_unix_ns)"
-          " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
-          {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.median_ms, int64_t{m.runs},
-           m.measured_unix_ns});
+          " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+          {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
+           int64_t{m.runs}, m.measured_unix_ns});
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

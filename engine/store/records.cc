@@ -178,12 +178,13 @@ absl::StatusOr<std::vector<PlanRecord>> LoadPlans(Database& database) {
 absl::StatusOr<std::vector<MeasurementRecord>> LoadMeasurements(Database& database) {
   std::vector<MeasurementRecord> measurements;
   absl::Status status = database.Query(
-      "SELECT p.hash, q.class, q.recipe, q.kernel, q.device, q.median_ms, q.runs,"
+      "SELECT p.hash, q.class, q.recipe, q.kernel, q.device, q.k, q.median_ms, q.runs,"
       "       q.measured_unix_ns"
       "  FROM measurements q JOIN patterns p ON p.id = q.pattern ORDER BY q.id",
       {}, [&](const Row& row) {
         measurements.push_back({row.Text(0), row.Text(1), row.Text(2), row.Text(3), row.Text(4),
-                                row.Real(5), static_cast<int32_t>(row.Integer(6)), row.Integer(7)});
+                                row.Integer(5), row.Real(6), static_cast<int32_t>(row.Integer(7)),
+                                row.Integer(8)});
       });
   if (!status.ok()) return status;
   return measurements;

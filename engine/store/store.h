@@ -102,6 +102,7 @@ struct MeasurementRecord {
   std::string recipe;
   std::string kernel;
   std::string device;
+  int64_t k = 0;  ///< the width that was timed
   double median_ms = 0;
   int32_t runs = 0;
   int64_t measured_unix_ns = 0;
@@ -205,8 +206,8 @@ class Store {
   /// Forgets a layout, and with it the plans that use it. OK if it is not stored.
   virtual absl::Status DropLayout(const std::string& pattern_hash, const std::string& recipe) = 0;
 
-  /// Replace what is known of the same pattern and class (and, for measurements, recipe, kernel and
-  /// device). All or none. NOT_FOUND if a pattern is not stored (any more).
+  /// Replace what is known of the same pattern and class (and, for measurements, recipe, kernel,
+  /// device and k). All or none. NOT_FOUND if a pattern is not stored (any more).
   virtual absl::Status PutPlans(std::span<const PlanRecord> plans) = 0;
   virtual absl::Status PutMeasurements(std::span<const MeasurementRecord> measurements) = 0;
   /// Adds to what is wanted; a class that PutPlans brings a plan for is not wanted any more. All or

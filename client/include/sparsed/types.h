@@ -150,6 +150,7 @@ struct Measurement {
   double median_ms = 0;
   double gflops = 0;
   int32_t runs = 0;
+  int64_t k = 0;  ///< the width that was timed: the class's, or less for want of memory
 };
 
 struct MatrixInfo {

@@ -119,8 +119,8 @@ absl::StatusOr<std::string> Dump(Store& store) {
                             p.recipe, p.kernel, p.baseline_ms, p.plan_ms, p.reason));
   }
   for (const MeasurementRecord& m : contents->measurements) {
-    dumper.Line(fmt::format("measurement {} '{}' {} {} {} {} {} {}", m.pattern_hash,
-                            m.problem_class, m.recipe, m.kernel, m.device, m.median_ms, m.runs,
+    dumper.Line(fmt::format("measurement {} '{}' {} {} {} K={} {} {} {}", m.pattern_hash,
+                            m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms, m.runs,
                             m.measured_unix_ns));
   }
   for (const WantedRecord& w : contents->wanted) {
@@ -167,8 +167,8 @@ std::vector<Step> AllSteps() {
       {"put measurements",
        [](Store& store) {
          return store.PutMeasurements(std::vector<MeasurementRecord>{
-             {"P", "spmm f32 k<=32 cpu", "csr", "cpu.csr.row_balanced", "cpu", 2.5, 9, 77},
-             {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", "cpu", 1.25, 9, 78}});
+             {"P", "spmm f32 k<=32 cpu", "csr", "cpu.csr.row_balanced", "cpu", 32, 2.5, 9, 77},
+             {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", "cpu", 32, 1.25, 9, 78}});
        }},
       {"put preparation",
        [](Store& store) {

@@ -112,9 +112,14 @@ TEST(Measurements, OnePerClassAndContender) {
   pattern.AddMeasurement(measurement);
   measurement.recipe = "aspt";
   pattern.AddMeasurement(measurement);
+  measurement.k = 16;
+  measurement.median_ms = 3;
+  pattern.AddMeasurement(measurement);
   const auto known = pattern.measurements();
-  ASSERT_EQ(known.size(), 2u);
+  ASSERT_EQ(known.size(), 3u);
   EXPECT_EQ(known[0].median_ms, 2);
+  EXPECT_EQ(known[1].median_ms, 2);
+  EXPECT_EQ(known[2].median_ms, 3);
 }
 
 std::vector<std::string> Recipes(const CandidateList& list) {

@@ -353,6 +353,22 @@ TEST(Preparation, TooLittleMemoryIsNotedAndPlainCsrKept) {
   CheckConsistent(site, pattern);
 }
 
+TEST(Preparation, AnUploadTriesAgainWhatMemoryDidNotAllow) {
+  constexpr int64_t kPreparation = int64_t{64} << 20;
+  Site site("", Quick(), kPlenty, kPreparation);
+  Buffer hog = site.budget.Source(MemoryUse::kPreparation).Allocate(kPreparation - 4096).value();
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  hog = Buffer();
+  const auto decided = [&] {
+    return (*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).decided();
+  };
+  EXPECT_FALSE(decided()) << (*matrix)->pattern()->status().detail;
+  ASSERT_TRUE(SendMatrix(site.catalog, "n", Clusters(), 2).ok() && site.Idle());
+  EXPECT_TRUE(decided()) << (*matrix)->pattern()->status().detail;
+  CheckConsistent(site, *(*matrix)->pattern());
+}
+
 TEST(Preparation, ANarrowerTrialWhenMemoryIsShort) {
   // Operands of K = 32 take 770 kB; layouts and scratch find no room beside those of K = 16.
   Site site("", Quick(), kPlenty, /*preparation_memory=*/500'000);
@@ -510,6 +526,70 @@ TEST(Restart, BringsBackWhateverATrialChose) {
   EXPECT_EQ(PlansOf(*(*matrix)->pattern()), before);
   EXPECT_EQ(site.listener.stages("trial"), 0);
   CheckConsistent(site, *(*matrix)->pattern());
+}
+
+TEST(Restart, KeepsALayoutThatFindsNoMemory) {
+  TemporaryDirectory directory;
+  StoreLayoutPlan(directory.path(), "lsh_cluster");
+  {
+    Site site(directory.path(), Quick(), /*memory=*/200'000);
+    auto matrix = site.catalog.Find("t", "m");
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    Pattern& pattern = *(*matrix)->pattern();
+    const auto found = pattern.plans().Find(Class(Operation::kSpmm));
+    ASSERT_TRUE(found.exact);
+    EXPECT_FALSE(found.decided());
+    EXPECT_EQ(found.plan->plan.recipe, "csr");
+    EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+    EXPECT_THAT(pattern.status().detail, HasSubstr("want of memory for lsh_cluster"));
+    EXPECT_EQ(site.listener.stages("trial"), 0) << "it was not lost";
+    site.preparation.RequestTrial(
+        *matrix, {Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu});
+    EXPECT_EQ(site.preparation.pending(), 0) << "or every request would try";
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_THAT(PlansOf(pattern).begin()->second, HasSubstr("lsh_cluster"));
+  EXPECT_THAT(pattern.status().detail, Not(HasSubstr("memory")));
+  EXPECT_EQ(site.listener.stages("trial"), 0);
+  CheckConsistent(site, pattern);
+}
+
+TEST(Restart, TriesAgainWhatMemoryDidNotAllow) {
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path(), Quick(), kPlenty, /*preparation_memory=*/4096);
+    auto matrix = SendMatrix(site.catalog, "m", Clusters());
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    EXPECT_FALSE((*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).decided());
+    EXPECT_TRUE(site.store->Load()->plans.empty());
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).decided());
+  EXPECT_GT(site.listener.stages("trial"), 0);
+  EXPECT_EQ(site.store->Load()->plans.size(), 1u);
+}
+
+TEST(Restart, DropsStoredLayoutsThatNoPlanNames) {
+  TemporaryDirectory directory;
+  StoreLayoutPlan(directory.path(), "lsh_cluster");
+  {
+    // As a crash leaves it between a layout and its plan.
+    Rooms rooms(directory.path());
+    const LayoutRecord& stored = rooms.contents.layouts.at(0);
+    Layout layout = rooms.store->ReadLayout(stored, HeapMemory()).value();
+    layout.recipe = "aspt";
+    ASSERT_TRUE(rooms.store->PutLayout(stored.pattern_hash, layout, 1).ok());
+  }
+  Site site(directory.path());
+  ASSERT_TRUE(site.Idle());
+  const StoreContents contents = *site.store->Load();
+  ASSERT_EQ(contents.layouts.size(), 1u);
+  EXPECT_THAT(contents.layouts[0].layout.recipe, HasSubstr("lsh_cluster"));
 }
 
 TEST(Restart, BuildsADamagedLayoutAgain) {

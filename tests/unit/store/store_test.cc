@@ -44,6 +44,17 @@ class StoreTest : public testing::Test {
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
+  /// SQL, on the catalog of a store that is closed.
+  void Execute(const char* sql) const {
+    // SQLite's own file access keeps no page checksums: only the log, which it leaves behind if
+    // the connection does not tidy up, may hold what it writes.
+    sqlite3* connection = nullptr;
+    ASSERT_EQ(sqlite3_open((directory_ + "/catalog.sqlite").c_str(), &connection), SQLITE_OK);
+    sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+    ASSERT_EQ(sqlite3_exec(connection, sql, nullptr, nullptr, nullptr), SQLITE_OK)
+        << sqlite3_errmsg(connection);
+    sqlite3_close(connection);
+  }
   size_t BlobFiles() const {
     const std::filesystem::directory_iterator files(directory_ + "/blobs");
     return static_cast<size_t>(std::distance(begin(files), end(files)));
@@ -280,17 +291,20 @@ TEST_F(StoreTest, WantedClassesStayUntilTheyHaveAPlan) {
 
 TEST_F(StoreTest, NewMeasurementsReplaceOldOnesAndComeLast) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
-  const auto put = [&](const char* kernel, double ms) {
-    const std::vector<MeasurementRecord> one = {{"P", "spmm", "csr", kernel, "cpu", ms, 3, 1}};
+  const auto put = [&](const char* kernel, double ms, int64_t k = 32) {
+    const std::vector<MeasurementRecord> one = {{"P", "spmm", "csr", kernel, "cpu", k, ms, 3, 1}};
     ASSERT_TRUE(store_->PutMeasurements(one).ok());
   };
   put("x", 1);
   put("y", 2);
   put("x", 3);
+  put("x", 4, 16);
   std::vector<double> ms;
   const StoreContents contents = *store_->Load();
   for (const MeasurementRecord& m : contents.measurements) ms.push_back(m.median_ms);
-  EXPECT_THAT(ms, ElementsAre(2, 3));
+  EXPECT_THAT(ms, ElementsAre(2, 3, 4));
+  EXPECT_EQ(contents.measurements[1].k, 32);
+  EXPECT_EQ(contents.measurements[2].k, 16);
 }
 
 TEST_F(StoreTest, StoppedWritesAndReadsLeaveNothing) {
@@ -415,26 +429,40 @@ TEST_F(StoreTest, ManyThreadsWriteReadAndScrub) {
 TEST_F(StoreTest, NewerSchemaIsRefused) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
-  const std::string path = directory_ + "/catalog.sqlite";
-  const auto set_version = [&](const char* pragma) {
-    // SQLite's own file access keeps no page checksums: only the log, which it leaves behind if
-    // the connection does not tidy up, may hold what it writes.
-    sqlite3* connection = nullptr;
-    ASSERT_EQ(sqlite3_open(path.c_str(), &connection), SQLITE_OK);
-    sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
-    ASSERT_EQ(sqlite3_exec(connection, pragma, nullptr, nullptr, nullptr), SQLITE_OK)
-        << sqlite3_errmsg(connection);
-    sqlite3_close(connection);
-  };
-  set_version("PRAGMA user_version = 99");
+  Execute("PRAGMA user_version = 99");
   auto store = OpenStore(PosixFileSystem(), directory_);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << store.status();
   EXPECT_THAT(std::string(store.status().message()), HasSubstr("newer sparsed"));
   EXPECT_THAT(std::string(store.status().message()), HasSubstr("99"));
-  set_version("PRAGMA user_version = 1; PRAGMA application_id = 7");
+  Execute("PRAGMA user_version = 1; PRAGMA application_id = 7");
   store = OpenStore(PosixFileSystem(), directory_);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << store.status();
   EXPECT_THAT(std::string(store.status().message()), HasSubstr("another program"));
+}
+
+TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  store_.reset();
+  Execute(R"sql(
+    DROP TABLE measurements;
+    CREATE TABLE measurements(
+      id INTEGER PRIMARY KEY,
+      pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+      class TEXT NOT NULL, recipe TEXT NOT NULL, kernel TEXT NOT NULL, device TEXT NOT NULL,
+      median_ms REAL NOT NULL, runs INTEGER NOT NULL, measured_unix_ns INTEGER NOT NULL,
+      UNIQUE(pattern, class, recipe, kernel, device)
+    ) STRICT;
+    INSERT INTO measurements(pattern, class, recipe, kernel, device, median_ms, runs,
+                             measured_unix_ns)
+      SELECT id, 'spmm f32 k<=128 cpu', 'csr', 'k', 'cpu', 1.5, 3, 7 FROM patterns;
+    PRAGMA user_version = 2;
+  )sql");
+  Reopen();
+  const StoreContents contents = *store_->Load();
+  ASSERT_EQ(contents.measurements.size(), 1U);
+  EXPECT_EQ(contents.measurements[0].k, 128);
+  EXPECT_EQ(contents.measurements[0].median_ms, 1.5);
+  EXPECT_EQ(contents.measurements[0].measured_unix_ns, 7);
 }
 
 TEST(InMemoryStore, AcceptsEverythingAndKeepsNothing) {
