@@ -76,10 +76,8 @@ Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const 
 
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
                                            const std::string& prefix, const CallOptions& options) {
-  v1::ListMatricesRequest request;
-  request.set_prefix(prefix);
-  return LaunchUnary<v1::ListMatricesReply, std::vector<MatrixInfo>>(
-      connection, "/sparsed.v1.Catalog/List", options, true, request,
+  return LaunchList<v1::ListMatricesRequest, v1::ListMatricesReply, MatrixInfo>(
+      connection, "/sparsed.v1.Catalog/List", options, prefix,
       [](const v1::ListMatricesReply& reply) {
         std::vector<MatrixInfo> matrices;
         for (const v1::MatrixInfo& matrix : reply.matrices()) {

@@ -207,10 +207,8 @@ Call<DenseInfo> ReadDense(const std::shared_ptr<Connection>& connection, const s
 
 Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connection,
                                        const std::string& prefix, const CallOptions& options) {
-  v1::ListBuffersRequest request;
-  request.set_prefix(prefix);
-  return LaunchUnary<v1::ListBuffersReply, std::vector<DenseInfo>>(
-      connection, "/sparsed.v1.Buffers/List", options, true, request,
+  return LaunchList<v1::ListBuffersRequest, v1::ListBuffersReply, DenseInfo>(
+      connection, "/sparsed.v1.Buffers/List", options, prefix,
       [](const v1::ListBuffersReply& reply) {
         std::vector<DenseInfo> matrices;
         for (const v1::BufferInfo& info : reply.buffers()) matrices.push_back(FromProto(info));

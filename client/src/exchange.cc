@@ -44,11 +44,10 @@ void Exchange::OnClosed(const absl::Status& status) {
     stream.swap(stream_);
   }
   if (stream->sending_closed()) SendingClosed();
-  if (!error_.ok()) {
-    AttemptEnded(error_);
-  } else {
-    AttemptEnded(status.ok() ? Complete() : status);
-  }
+  absl::Status end = error_;
+  if (end.ok()) end = status.ok() ? Complete() : status;
+  if (end.ok() && Continues()) return RunAttempt();
+  AttemptEnded(std::move(end));
 }
 
 absl::Status ParseReply(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& reply) {

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/src/remote_call.h"
 #include "client/src/stream.h"
@@ -27,6 +29,8 @@ class Exchange : public RemoteCall, public Stream::Handler {
   virtual absl::StatusOr<Next> OnReply(Stream& stream, const grpc::ByteBuffer& bytes) = 0;
   /// The server ended the call well: is everything there?
   virtual absl::Status Complete() = 0;
+  /// After that: does another exchange follow?
+  virtual bool Continues() { return false; }
 
   /// Ends the call with `error`; from outside OnReply.
   void Fail(absl::Status error) { Cancel(std::move(error)); }
@@ -108,6 +112,72 @@ Call<T> LaunchUnary(const std::shared_ptr<Connection>& connection, const std::st
   auto call = std::make_shared<UnaryCall<Reply, T>>(*connection, method, options, safe_to_repeat,
                                                     request, std::move(convert), state);
   return Launch<T>(connection, call, std::move(state));
+}
+
+/// A list that comes in pages.
+template <typename Request, typename Reply, typename Item>
+class ListCall final : public Exchange {
+ public:
+  using Elements = std::function<std::vector<Item>(const Reply&)>;
+
+  ListCall(Connection& connection, std::string method, const CallOptions& options, Request request,
+           Elements elements, std::shared_ptr<CallState<std::vector<Item>>> state)
+      : Exchange(connection, std::move(method), options, Repeat::kSafe),
+        request_(std::move(request)),
+        elements_(std::move(elements)),
+        state_(std::move(state)) {}
+
+ private:
+  void Open(Stream& stream) override {
+    reply_.reset();
+    stream.Send(wire::Encode(request_));
+    stream.CloseSending();
+  }
+  absl::StatusOr<Next> OnReply(Stream&, const grpc::ByteBuffer& bytes) override {
+    if (absl::Status status = ParseReply(bytes, reply_.emplace()); !status.ok()) return status;
+    return Next::kRead;
+  }
+  absl::Status Complete() override {
+    if (!reply_) return absl::InternalError("the server sent no reply");
+    // Tokens ascend with the names, so that the list comes to an end.
+    if (!reply_->next_page_token().empty() && reply_->next_page_token() <= request_.page_token()) {
+      return absl::InternalError("the server's list goes in circles");
+    }
+    std::vector<Item> elements = elements_(*reply_);
+    for (Item& item : elements) list_.push_back(std::move(item));
+    return absl::OkStatus();
+  }
+  bool Continues() override {
+    request_.set_page_token(reply_->next_page_token());
+    MadeProgress();
+    return !request_.page_token().empty();
+  }
+  void Deliver(absl::Status status) override {
+    if (status.ok()) {
+      state_->Complete(std::move(list_));
+    } else {
+      state_->Complete(std::move(status));
+    }
+  }
+
+  Request request_;
+  const Elements elements_;
+  const std::shared_ptr<CallState<std::vector<Item>>> state_;
+  std::optional<Reply> reply_;
+  std::vector<Item> list_;
+};
+
+template <typename Request, typename Reply, typename Item>
+Call<std::vector<Item>> LaunchList(const std::shared_ptr<Connection>& connection,
+                                   const std::string& method, const CallOptions& options,
+                                   const std::string& prefix,
+                                   std::function<std::vector<Item>(const Reply&)> elements) {
+  Request request;
+  request.set_prefix(prefix);
+  auto state = std::make_shared<CallState<std::vector<Item>>>();
+  auto call = std::make_shared<ListCall<Request, Reply, Item>>(
+      *connection, method, options, std::move(request), std::move(elements), state);
+  return Launch<std::vector<Item>>(connection, call, std::move(state));
 }
 
 }  // namespace client

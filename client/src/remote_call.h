@@ -53,6 +53,9 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   void MadeProgress();
   /// Decides between another attempt and the end.
   void AttemptEnded(absl::Status status);
+  /// Starts an attempt, unless the call was stopped meanwhile; in the place of AttemptEnded, if the
+  /// call takes one exchange more.
+  void RunAttempt();
   /// The call is not delivered while copies of a lease exist.
   std::shared_ptr<void> Lease();
   std::chrono::system_clock::time_point deadline() const { return deadline_; }
@@ -66,7 +69,6 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   void RunAt(std::chrono::system_clock::time_point time, std::unique_ptr<grpc::Alarm>& alarm,
              void (RemoteCall::*action)());
   void NextAttempt();
-  void RunAttempt();
   void DeadlinePassed();
   void LeaseEnded();
   void LeasesOverdue();

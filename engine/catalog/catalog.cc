@@ -95,10 +95,13 @@ absl::StatusOr<MatrixLease> Catalog::Find(std::string_view tenant, std::string_v
   return found->second;
 }
 
-std::vector<MatrixLease> Catalog::List(std::string_view tenant, std::string_view prefix) const {
+std::vector<MatrixLease> Catalog::List(std::string_view tenant, std::string_view prefix,
+                                       std::string_view after) const {
   std::lock_guard lock(mutex_);
   std::vector<MatrixLease> list;
-  for (auto it = matrices_.lower_bound(NameKey(tenant, prefix)); it != matrices_.end(); ++it) {
+  auto it = after < prefix ? matrices_.lower_bound(NameKey(tenant, prefix))
+                           : matrices_.upper_bound(NameKey(tenant, after));
+  for (; it != matrices_.end(); ++it) {
     const auto& [key, matrix] = *it;
     if (key.first != tenant || !std::string_view(key.second).starts_with(prefix)) break;
     list.push_back(matrix);

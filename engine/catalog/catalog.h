@@ -125,7 +125,9 @@ class Catalog {
                                      Array column_indices, Array values);
 
   absl::StatusOr<MatrixLease> Find(std::string_view tenant, std::string_view name) const;
-  std::vector<MatrixLease> List(std::string_view tenant, std::string_view prefix) const;
+  /// Those whose names begin with `prefix` and come after `after`, by name.
+  std::vector<MatrixLease> List(std::string_view tenant, std::string_view prefix,
+                                std::string_view after = "") const;
   /// Blocks on the disk.
   absl::Status Delete(std::string_view tenant, std::string_view name);
   /// The present versions of every matrix of a pattern.

@@ -181,11 +181,13 @@ absl::StatusOr<HeldDenseLease> DenseCatalog::Find(std::string_view tenant,
   return found->second;
 }
 
-std::vector<HeldDenseLease> DenseCatalog::List(std::string_view tenant,
-                                               std::string_view prefix) const {
+std::vector<HeldDenseLease> DenseCatalog::List(std::string_view tenant, std::string_view prefix,
+                                               std::string_view after) const {
   std::lock_guard lock(mutex_);
   std::vector<HeldDenseLease> list;
-  for (auto it = entries_.lower_bound(NameKey(tenant, prefix)); it != entries_.end(); ++it) {
+  auto it = after < prefix ? entries_.lower_bound(NameKey(tenant, prefix))
+                           : entries_.upper_bound(NameKey(tenant, after));
+  for (; it != entries_.end(); ++it) {
     const auto& [key, held] = *it;
     if (key.first != tenant || !std::string_view(key.second).starts_with(prefix)) break;
     list.push_back(held);

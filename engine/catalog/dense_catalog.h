@@ -102,7 +102,9 @@ class DenseCatalog {
 
   absl::StatusOr<std::unique_ptr<DensePut>> BeginPut(PutHeader header);
   absl::StatusOr<HeldDenseLease> Find(std::string_view tenant, std::string_view name) const;
-  std::vector<HeldDenseLease> List(std::string_view tenant, std::string_view prefix) const;
+  /// Those whose names begin with `prefix` and come after `after`, by name.
+  std::vector<HeldDenseLease> List(std::string_view tenant, std::string_view prefix,
+                                   std::string_view after = "") const;
   /// Blocks on the disk if a version of it was durable.
   absl::Status Delete(std::string_view tenant, std::string_view name);
   /// ABORTED while another request writes it.

@@ -1,4 +1,5 @@
 #include "engine/engine.h"
+#include "server/rpc/page.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/unary.h"
 #include "sparsed/v1/buffers.grpc.pb.h"
@@ -28,8 +29,15 @@ class BuffersService final : public Service {
                                  v1::ListBuffersReply* reply) override {
     return Answer(
         Op::kListBuffers, service_, context, request->prefix(), [&](const std::string& tenant) {
-          for (const auto& held : service_.engine.dense().List(tenant, request->prefix())) {
-            *reply->add_buffers() = ToBufferInfo(*held);
+          Page page(request->page_size());
+          for (const auto& held :
+               service_.engine.dense().List(tenant, request->prefix(), request->page_token())) {
+            v1::BufferInfo info = ToBufferInfo(*held);
+            if (!page.Take(info)) {
+              reply->set_next_page_token(reply->buffers().rbegin()->name());
+              break;
+            }
+            *reply->add_buffers() = std::move(info);
           }
           return absl::OkStatus();
         });

@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 #include "server/rpc/live_streams.h"
+#include "server/rpc/page.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/unary.h"
 #include "sparsed/v1/catalog.grpc.pb.h"
@@ -47,8 +48,17 @@ class CatalogService final : public Service {
                                  const v1::ListMatricesRequest* request,
                                  v1::ListMatricesReply* reply) override {
     return Answer(Op::kList, service_, context, request->prefix(), [&](const std::string& tenant) {
-      for (const auto& matrix : service_.engine.catalog().List(tenant, request->prefix())) {
-        *reply->add_matrices() = ToMatrixInfo(*matrix);
+      Page page(request->page_size());
+      for (const auto& matrix :
+           service_.engine.catalog().List(tenant, request->prefix(), request->page_token())) {
+        v1::MatrixInfo info = ToMatrixInfo(*matrix);
+        info.clear_detail();
+        info.clear_measurements();
+        if (!page.Take(info)) {
+          reply->set_next_page_token(reply->matrices().rbegin()->name());
+          break;
+        }
+        *reply->add_matrices() = std::move(info);
       }
       return absl::OkStatus();
     });

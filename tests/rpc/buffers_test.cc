@@ -1,4 +1,5 @@
 // Buffers: held dense matrices over the wire.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/rpc/test_server.h"
@@ -79,6 +80,35 @@ TEST(Buffers, PutGetListDelete) {
   }
   EXPECT_EQ(GetBytes(server, "x", &bytes).error_code(), grpc::NOT_FOUND);
   EXPECT_TRUE(server.ComesBackTo(0));
+}
+
+TEST(Buffers, ListsMoreThanOneReplyHolds) {
+  TestServer server;
+  const std::string prefix(200, 'b');
+  constexpr int kBuffers = 6000;  // a MiB and more
+  for (int i = 0; i < kBuffers; ++i) {
+    engine::PutHeader header;
+    header.tenant = "default";
+    header.name = fmt::format("{}{:04}", prefix, i);
+    header.shape = {1, 1, 1, ElementType::kF32};
+    header.zeros = true;
+    ASSERT_TRUE((*server.engine().dense().BeginPut(header))->Finish().ok());
+  }
+  v1::ListBuffersRequest request;
+  int pages = 0, seen = 0;
+  do {
+    grpc::ClientContext context;
+    v1::ListBuffersReply list;
+    ASSERT_TRUE(server.buffers().List(&context, request, &list).ok());
+    EXPECT_LE(list.ByteSizeLong(), size_t{2} << 20);
+    for (const auto& buffer : list.buffers()) {
+      EXPECT_EQ(buffer.name(), fmt::format("{}{:04}", prefix, seen++));
+    }
+    request.set_page_token(list.next_page_token());
+    ++pages;
+  } while (!request.page_token().empty());
+  EXPECT_EQ(seen, kBuffers);
+  EXPECT_GT(pages, 1);
 }
 
 TEST(Buffers, BadInputIsRefusedInASentence) {

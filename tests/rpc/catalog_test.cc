@@ -64,6 +64,33 @@ TEST(Catalog, UploadGetListDelete) {
   EXPECT_TRUE(server.ComesBackTo(0));
 }
 
+TEST(Catalog, ListsInPages) {
+  TestServer server;
+  for (const char* name : {"a", "x1", "x2", "x3", "x4", "x5", "y"}) {
+    MustUpload(server, name, Band(5, 1));
+  }
+  v1::ListMatricesRequest request;
+  request.set_prefix("x");
+  request.set_page_size(2);
+  std::vector<std::string> names;
+  for (const int expected : {2, 2, 1}) {
+    grpc::ClientContext context;
+    v1::ListMatricesReply list;
+    ASSERT_TRUE(server.catalog().List(&context, request, &list).ok());
+    EXPECT_EQ(list.matrices_size(), expected);
+    for (const auto& matrix : list.matrices()) {
+      names.push_back(matrix.name());
+      EXPECT_EQ(matrix.detail(), "") << "Get has it";
+    }
+    EXPECT_EQ(list.next_page_token().empty(), expected == 1);
+    request.set_page_token(list.next_page_token());
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"x1", "x2", "x3", "x4", "x5"}));
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get(server, "x1", &info).ok());
+  EXPECT_NE(info.detail(), "");
+}
+
 TEST(Catalog, AKnownPatternIsNotSentTwice) {
   TestServer server;
   const Pattern pattern = Uniform(40, 30, 4, 1);

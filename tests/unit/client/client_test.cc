@@ -305,6 +305,27 @@ TEST(Client, HeldDenseMatricesAreOperandsAndDestinations) {
   EXPECT_EQ(matrix.Spmm(*x, *y).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(Client, ListsOfManyPages) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  constexpr int kMatrices = 6000;  // their entries take more than a page of a MiB
+  const std::string prefix(200, 'x');
+  std::vector<Call<DenseMatrix>> puts;
+  for (int i = 0; i < kMatrices; ++i) {
+    puts.push_back(client.PutZerosAsync(prefix + std::to_string(10000 + i), ValueType::kF32, 1, 1));
+    if (i >= 50) {
+      ASSERT_TRUE(puts[i - 50].Wait().ok());
+    }
+  }
+  for (int i = kMatrices - 50; i < kMatrices; ++i) ASSERT_TRUE(puts[i].Wait().ok());
+  const auto all = client.ListDense();
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_EQ(all->size(), size_t{kMatrices});
+  for (int i = 0; i < kMatrices; ++i) {
+    EXPECT_EQ((*all)[i].name, prefix + std::to_string(10000 + i));
+  }
+}
+
 TEST(Client, ManyCallsShareAStream) {
   ServerProcess server({"--max-requests-per-stream=4"});
   const auto client = Connect(server);

@@ -421,6 +421,10 @@ TEST(HostileServer, CallsWithOneReply) {
   const std::vector<float> ones(4, 1);
   Meet("Catalog/Get", cases, [](const Client& x) { return x.MatrixNamed("m").Info().status(); });
   Meet("Catalog/List", cases, [](const Client& x) { return x.ListMatrices().status(); });
+  v1::ListMatricesReply page;
+  page.set_next_page_token("a");
+  Meet("Catalog/List", {{"the same page for ever", {wire::Encode(page)}}},
+       [](const Client& x) { return x.ListMatrices().status(); });
   Meet("Catalog/Delete", cases, [](const Client& x) { return x.MatrixNamed("m").Delete(); });
   Meet("Admin/GetStats", cases, [](const Client& x) { return x.GetStats().status(); });
   Meet("Buffers/Put", cases,
