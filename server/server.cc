@@ -120,7 +120,8 @@ class Server::Impl {
  private:
   absl::Status StartGrpc() {
     context_ = std::make_unique<ServiceContext>(ServiceContext{
-        config_, *engine_, telemetry_, workers_, live_streams_, metrics_address_, started_});
+        config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
+        live_streams_, metrics_address_, started_});
     services_.push_back(MakeCatalogService(*context_));
     services_.push_back(MakeComputeService(*context_));
     services_.push_back(MakeBuffersService(*context_));

@@ -55,7 +55,7 @@ struct UpdateValues {
   static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& update,
                                                  const std::atomic<bool>& cancelled) {
     const absl::StatusOr<engine::MatrixLease> matrix =
-        update.Finish(service.config.threads, &cancelled);
+        update.Finish(service.threads_per_worker, &cancelled);
     if (!matrix.ok()) return matrix.status();
     v1::UpdateValuesReply reply;
     reply.set_version((*matrix)->version());

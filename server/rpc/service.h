@@ -27,6 +27,7 @@ struct ServiceContext {
   engine::Engine& engine;
   Telemetry& telemetry;
   WorkerPool& workers;
+  int threads_per_worker;  ///< for OpenMP: each worker keeps a team of its own
   LiveStreams& live_streams;
   std::string metrics_address;  ///< empty: off
   std::chrono::system_clock::time_point started;

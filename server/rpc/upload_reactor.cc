@@ -99,7 +99,7 @@ class UploadReactor final : public BytesBidiReactor {
   void Store() {
     if (context_.IsCancelled()) return Conclude(absl::CancelledError("the upload broke off"));
     const absl::StatusOr<engine::MatrixLease> matrix =
-        upload_->Finish(service_.config.threads, &cancelled_);
+        upload_->Finish(service_.threads_per_worker, &cancelled_);
     if (!matrix.ok()) return Conclude(matrix.status());
     service_.live_streams.MatrixChanged(record_.tenant, record_.subject);
     v1::UploadReply reply;

@@ -1,6 +1,7 @@
 // Catalog: every call's happy path, and its errors that are not about chunks.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "tests/rpc/test_server.h"
@@ -89,6 +90,21 @@ TEST(Catalog, ListsInPages) {
   v1::MatrixInfo info;
   ASSERT_TRUE(Get(server, "x1", &info).ok());
   EXPECT_NE(info.detail(), "");
+}
+
+int64_t Threads() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  return std::distance(begin(threads), end(threads));
+}
+
+TEST(Catalog, UploadsShareTheThreads) {
+  TestServer server([](server::Config& config) { config.threads = 64; });
+  const int64_t before = Threads();
+  // Large enough to be worth a team, and many enough to meet every worker.
+  for (int i = 0; i < 12; ++i) {
+    MustUpload(server, std::to_string(i), Uniform(4096, 4096, 10, i));
+  }
+  EXPECT_LT(Threads() - before, 128) << "each worker has a team of all";
 }
 
 TEST(Catalog, AKnownPatternIsNotSentTwice) {
