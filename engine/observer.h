@@ -13,9 +13,8 @@ struct KernelRun {
   std::string_view kernel;
   std::string_view device;
   double seconds = 0;
-  double flops = 0;  ///< useful floating point operations
-  double floor_seconds =
-      0;  ///< bytes or operations that it had to move or do, over the device's measured rates
+  double flops = 0;          ///< useful floating point operations
+  double floor_seconds = 0;  ///< bytes that it had to move, over the device's measured rate
 };
 
 /// Called from lanes and workers: implementations are thread-safe and do not block.

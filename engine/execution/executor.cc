@@ -46,7 +46,6 @@ Executor::Impl::Impl(
 
 void Executor::Impl::Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds,
                          double flops, double bytes) {
-  scheduler->AddBusy(problem.device, nanoseconds);
   const bool gpu = problem.device == DeviceKind::kCuda;
   observer.OnKernelRun({problem.operation, kernel, gpu ? Device::kName : "cpu",
                         static_cast<double>(nanoseconds) * 1e-9, flops,

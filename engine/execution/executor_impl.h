@@ -28,7 +28,7 @@ class Executor::Impl {
   const std::shared_ptr<Scheduler> scheduler;
   const double bytes_per_second;  ///< the CPU's, measured at the start: the floor's denominator
 
-  /// Tells the observer, counts the busy time. `bytes` is the least that the kernel had to move.
+  /// Tells the observer. `bytes` is the least that the kernel had to move.
   void Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds, double flops,
            double bytes);
 };

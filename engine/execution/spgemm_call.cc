@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -158,17 +159,16 @@ class SpgemmCall final : public Job {
                            impl_->budget);
   }
 
-  static uint64_t Nanoseconds(const std::function<void()>& work) {
+  /// Counts the time at once: of a call that fails or is cancelled, too.
+  template <typename Work>
+  std::invoke_result_t<Work> Timed(const Work& work) {
     const auto begin = Clock::now();
-    work();
-    return static_cast<uint64_t>(
+    std::invoke_result_t<Work> result = work();
+    const auto nanoseconds = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
-  }
-
-  absl::Status Timed(const std::function<absl::Status()>& work) {
-    absl::Status status;
-    end_.timings.kernel_ns += Nanoseconds([&] { status = work(); });
-    return status;
+    end_.timings.kernel_ns += nanoseconds;
+    scheduler().AddBusy(problem_.device, nanoseconds);
+    return result;
   }
 
   absl::StatusOr<int64_t> Count(Lane& lane) {
@@ -256,9 +256,9 @@ class SpgemmCall final : public Job {
     block.values = *std::move(values);
     const RowBlock scratch{row_begin, row_nnz, std::as_const(scratch_columns_).As<int32_t>().data(),
                            scratch_values_.buffer.data(), problem_.type};
-    end_.timings.kernel_ns += Nanoseconds([&] {
-      CompactRowBlock(scratch, threads, block.column_indices.MutableAs<int32_t>().data(),
-                      block.values.buffer.mutable_data());
+    Timed([&] {
+      return CompactRowBlock(scratch, threads, block.column_indices.MutableAs<int32_t>().data(),
+                             block.values.buffer.mutable_data());
     });
     return block;
   }

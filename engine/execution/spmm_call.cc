@@ -260,6 +260,7 @@ class SpmmCall final : public DenseCall {
 
   void Ran(const Problem& asked, const SpmmKernel& kernel) {
     const auto k = static_cast<double>(asked.k);
+    scheduler().AddBusy(asked.device, end_.timings.kernel_ns);
     impl_->Ran(asked, kernel.name, end_.timings.kernel_ns,
                2.0 * static_cast<double>(matrix_->pattern()->nnz()) * k,
                SparseBytes() + TouchedBytes(operands_[0].shape.rows, asked.k) +

@@ -370,6 +370,7 @@ TEST_F(ExecutorTest, CancelInTheMiddleOfALongProduct) {
   const GeneratedMatrix s = UniformMatrix(40000, 40000, 64, 7);
   Upload("S", s);
   const int64_t before = budget_.used();
+  const double busy = executor_->busy_seconds(DeviceKind::kCpu);
   auto sink = std::make_shared<Collector>();
   auto call = executor_->Begin(SpgemmSpec{"t", "S", "S"}, sink);
   ASSERT_TRUE(call.ok());
@@ -378,6 +379,7 @@ TEST_F(ExecutorTest, CancelInTheMiddleOfALongProduct) {
   (*call)->Cancel();
   ASSERT_TRUE(sink->Wait());
   EXPECT_EQ(sink->end.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_GT(executor_->busy_seconds(DeviceKind::kCpu), busy) << "work that was in vain counts";
   call->reset();
   sink.reset();
   EXPECT_EQ(executor_->in_flight(), 0);
