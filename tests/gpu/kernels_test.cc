@@ -261,7 +261,9 @@ class GpuKernels : public testing::Test {
                               PermutedLayout(pattern, {}, true),
                               LayoutOf("row_panels(force)", pattern),
                               LayoutOf("transpose > row_panels(force)", pattern),
-                              LayoutOf("lsh_cluster(force) > row_panels(force)", pattern)};
+                              LayoutOf("lsh_cluster(force) > row_panels(force)", pattern),
+                              LayoutOf("coo_panels(force)", pattern),
+                              LayoutOf("transpose > coo_panels(rows=7,force)", pattern)};
     for (const Layout& layout : layouts) {
       const Layout device = Gpu::Get()->Upload(layout);
       for (const GpuCase& c : cases) {

@@ -62,7 +62,9 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
   } cases[] = {
       {"", "expected the name of a step at position 0, found the end"},
       {"csr >", "expected the name of a step at position 5, found the end"},
-      {"ell", "unknown step 'ell'; known: csr, transpose, lsh_cluster, group_rows, aspt, row_panels"},
+      {"ell",
+       "unknown step 'ell'; known: csr, transpose, lsh_cluster, group_rows, aspt, row_panels, "
+       "coo_panels"},
       {"csr csr", "expected '>' or the end at position 4, found 'csr'"},
       {"aspt(panel=64", "expected ',' or ')' at position 13, found the end"},
       {"aspt(,)", "expected a parameter or flag at position 5, found ',)'"},
@@ -238,8 +240,8 @@ TEST(BuildLayout, ShuffledClustersAreRecovered) {
 
 TEST(BuildLayout, StopsAtEveryStage) {
   const Pattern pattern = ShuffledClusters(400, 16, 20'000, 36, 32, 3, 1);
-  for (const std::string_view text :
-       {"csr", "transpose", "lsh_cluster", "group_rows", "aspt", "row_panels", kReordered.data()}) {
+  for (const std::string_view text : {"csr", "transpose", "lsh_cluster", "group_rows", "aspt",
+                                      "row_panels", "coo_panels", kReordered.data()}) {
     CountingMemory memory;
     BuildContext context = Using(memory);
     const std::atomic<bool> stopped = true;
@@ -273,6 +275,7 @@ TEST(BuildLayout, RunsOutOfMemoryWithoutLeaks) {
   for (const std::string_view text :
        {"csr", "transpose", "lsh_cluster", "aspt", "transpose > lsh_cluster(force) > aspt",
         "lsh_cluster > row_panels", "group_rows > row_panels", "transpose > row_panels(force)",
+        "transpose > coo_panels(force)",
         "lsh_cluster(force) > aspt > lsh_cluster(remainder,force)"}) {
     CountingMemory unlimited;
     int64_t result_bytes = 0;

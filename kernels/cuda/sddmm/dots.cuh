@@ -1,47 +1,58 @@
-// What the SDDMM kernels share: their arguments as the device sees them, rows fetched a vector a
-// lane, and sums of several nonzeros reduced over the lanes together.
+// What the SDDMM kernels share. A warp knows 32 nonzeros, one a lane, in an order in which
+// neighbours often share the row of one operand, the lead: A where the nonzeros go row by row, B
+// where they go column by column. Groups of 2 to 32 lanes, 16 bytes each (one element, if rows are
+// not aligned), cover K or as much of it as they can. A group has up to eight dot products in
+// flight at once; they are reduced together by a transposing butterfly, and leave each lane with
+// the sum of one nonzero.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/sddmm/row_search.cuh"
 #include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
 
-constexpr unsigned kWarp = 0xffffffffu;  // all lanes
+constexpr int kThreads = 256;
+constexpr int kBlocksPerMultiprocessor = 4;  // 32 warps: at most 64 registers a thread
+/// Rows, K and the like are counted in 32 bits.
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - 256;
+
+template <typename T>
+struct Operand {
+  const T* data;
+  int64_t stride;  // elements from row to row
+};
 
 /// O = S .* (A * B^T); where the layout is of S^T, A and B have changed places.
 template <typename T>
 struct SddmmOperands {
+  Operand<T> a, b;
   const T* values;          // by slot; null: 1
   const int32_t* source32;  // the result of each slot; at most one of the two is there, none: the
   const int64_t* source64;  // slots are in CSR's order
-  const T* a;
-  const T* b;
   T* out;
-  int64_t a_stride, b_stride;  // bytes from row to row
-  int64_t k;
-  bool wide;   // rows can be read 16 bytes at a time
-  bool small;  // 32 bits hold any byte's offset in A or B
+  int k;
+  bool small;  // 32 bits hold the offset of any byte of A or B
+  bool add;    // to what the results are
 
-  SddmmOperands(const SddmmArguments& arguments)
+  explicit SddmmOperands(const SddmmArguments& arguments)
       : values(static_cast<const T*>(arguments.values)),
         source32(nullptr),
         source64(nullptr),
         out(static_cast<T*>(arguments.out)),
-        k(arguments.a.cols) {
+        k(static_cast<int>(arguments.a.cols)),
+        add(false) {
     const bool swapped = arguments.layout.transposed;
     const ConstDense& left = swapped ? arguments.b : arguments.a;
     const ConstDense& right = swapped ? arguments.a : arguments.b;
-    a = static_cast<const T*>(left.data);
-    b = static_cast<const T*>(right.data);
-    a_stride = left.leading_dimension * static_cast<int64_t>(sizeof(T));
-    b_stride = right.leading_dimension * static_cast<int64_t>(sizeof(T));
-    wide = RowsAreWide<T>(left.data, left.leading_dimension, k) &&
-           RowsAreWide<T>(right.data, right.leading_dimension, k);
-    small = std::max(left.rows * a_stride, right.rows * b_stride) <= int64_t{0xffffffff};
+    a = {static_cast<const T*>(left.data), left.leading_dimension};
+    b = {static_cast<const T*>(right.data), right.leading_dimension};
+    small = std::max(left.rows * left.leading_dimension, right.rows * right.leading_dimension) <=
+            std::numeric_limits<uint32_t>::max() / static_cast<int64_t>(sizeof(T));
     if (const Array* source = arguments.layout.Find(kValueSource); source != nullptr) {
       if (source->type == ElementType::kI32) {
         source32 = source->As<int32_t>().data();
@@ -51,19 +62,24 @@ struct SddmmOperands {
     }
   }
 
-  /// Puts a dot product where it belongs. Values and results go by once: they leave the cache to
-  /// the operands.
+  bool wide() const {
+    return RowsAreWide<T>(a.data, a.stride, k) && RowsAreWide<T>(b.data, b.stride, k);
+  }
+
+  /// Puts a dot product where it belongs, or nowhere if its slot is padding. Values and results go
+  /// by once: they leave the cache to the operands.
   __device__ void Store(int64_t slot, T dot) const {
-    if (values != nullptr) dot *= __ldcs(values + slot);
     const int64_t target = source32 != nullptr   ? __ldcs(source32 + slot)
                            : source64 != nullptr ? __ldcs(source64 + slot)
                                                  : slot;
+    if (values != nullptr) dot *= __ldcs(values + slot);
+    if (target < 0) return;
+    if (add) dot += out[target];
     __stcs(out + target, dot);
   }
 };
 
-/// The vector at `offset` bytes. One base for all lanes and short offsets need no 64-bit
-/// arithmetic.
+/// The vector at `offset` bytes.
 template <typename T, int kWidth, typename Offset>
 __device__ inline Vector<T, kWidth> Load(const T* base, Offset offset) {
   return *reinterpret_cast<const Vector<T, kWidth>*>(reinterpret_cast<const char*>(base) + offset);
@@ -76,8 +92,7 @@ __device__ inline void AddProducts(T& sum, const Vector<T, kWidth>& a, const Vec
 }
 
 /// Sums each of `sums` over a group of kGroup lanes, kCount <= kGroup: of lane l the result is
-/// that of number l / (kGroup / kCount). A transposing butterfly: each step halves the sums that a
-/// lane still holds.
+/// that of number l / (kGroup / kCount). Each step halves the sums that a lane still holds.
 template <int kGroup, int kCount, typename T>
 __device__ inline T ReduceTogether(T (&sums)[kCount]) {
   static_assert(kCount <= kGroup);
@@ -97,6 +112,128 @@ __device__ inline T ReduceTogether(T (&sums)[kCount]) {
     sums[0] += __shfl_xor_sync(kWarp, sums[0], offset);
   }
   return sums[0];
+}
+
+/// How the lanes of a warp share K and the nonzeros of a step: a group of kGroup lanes, kWidth
+/// elements each, covers K or goes over it. Offset: uint32_t where it holds that of any byte.
+template <typename T, int kWidthOf, int kGroupOf, typename OffsetOf>
+struct Shape {
+  using Offset = OffsetOf;
+  static constexpr int kWidth = kWidthOf, kGroup = kGroupOf;
+  static constexpr int kTogether = kGroup < 8 ? kGroup : 8;  // nonzeros of a group in a batch
+  static constexpr int kBatch = kTogether * (32 / kGroup);   // nonzeros of the warp in a batch
+  static constexpr int kBatches = kStep / kBatch;
+  static constexpr int kSharers = kGroup / kTogether;  // lanes that get one sum
+  // Rows of `other` loaded at once, and of each operand where the lead changes: as many as 64
+  // registers take.
+  static constexpr int kLoads = kTogether > 4 && sizeof(T) == 8 ? 4 : kTogether;
+  static constexpr int kPairs = (kTogether + 1) / 2;
+
+  /// The batch whose sum this lane keeps, and the nonzero of the step that it is of.
+  __device__ static int BatchKept() { return threadIdx.x % kSharers; }
+  __device__ static int Kept() {
+    const int lane = threadIdx.x % 32;
+    return BatchKept() * kBatch + lane / kGroup * kTogether + lane % kGroup / kSharers;
+  }
+};
+
+/// Dot products of batches `part`, `part` + `parts`, ... of the 32 nonzeros of a warp, `count` of
+/// them real: returns that of nonzero S::Kept(). `lead_row` and `other_row` are of this lane's
+/// nonzero, also behind `count`; bit i of `starts` says that nonzero i has another lead row than
+/// the one before.
+template <typename S, typename T>
+__device__ inline T DotsOfStep(const Operand<T>& lead, const Operand<T>& other, int k_end,
+                               uint32_t lead_row, uint32_t other_row, unsigned starts, int count,
+                               int part, int parts) {
+  using Offset = typename S::Offset;
+  using Part = Vector<T, S::kWidth>;
+  const Offset own_lead = lead_row * static_cast<Offset>(lead.stride * sizeof(T));
+  const Offset own_other = other_row * static_cast<Offset>(other.stride * sizeof(T));
+  const int lane = threadIdx.x % 32;
+  T kept = 0;
+#pragma unroll 1
+  for (int batch = part; batch < S::kBatches; batch += parts) {
+    if (batch * S::kBatch >= count) break;
+    const int first = batch * S::kBatch + lane / S::kGroup * S::kTogether;
+    const bool shared = __all_sync(kWarp, (starts >> first & ((1u << S::kTogether) - 2)) == 0);
+    T sums[S::kTogether] = {};
+#pragma unroll 1
+    for (int k = 0; k < k_end; k += S::kGroup * S::kWidth) {
+      // Lanes behind the end load what others load, and add nothing.
+      const int own_k = k + lane % S::kGroup * S::kWidth;
+      const bool inside = own_k < k_end;
+      const auto at = static_cast<Offset>((inside ? own_k : k) * sizeof(T));
+      const auto load_lead = [&](int i) {
+        return Load<T, S::kWidth>(lead.data, __shfl_sync(kWarp, own_lead, first + i) + at);
+      };
+      const auto load_other = [&](int i) {
+        return Load<T, S::kWidth>(other.data, __shfl_sync(kWarp, own_other, first + i) + at);
+      };
+      if (shared) {
+        const Part a = load_lead(0);
+#pragma unroll
+        for (int j = 0; j < S::kTogether; j += S::kLoads) {
+          Part b[S::kLoads];
+#pragma unroll
+          for (int i = 0; i < S::kLoads; ++i) b[i] = load_other(j + i);
+#pragma unroll
+          for (int i = 0; i < S::kLoads; ++i) {
+            if (inside) AddProducts(sums[j + i], a, b[i]);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < S::kTogether; j += S::kPairs) {
+          Part a[S::kPairs], b[S::kPairs];
+#pragma unroll
+          for (int i = 0; i < S::kPairs; ++i) {
+            b[i] = load_other(j + i);
+            a[i] = load_lead(j + i);
+          }
+#pragma unroll
+          for (int i = 0; i < S::kPairs; ++i) {
+            if (inside) AddProducts(sums[j + i], a[i], b[i]);
+          }
+        }
+      }
+    }
+    const T sum = ReduceTogether<S::kGroup>(sums);
+    if (batch == S::BatchKept()) kept = sum;
+  }
+  return kept;
+}
+
+/// Calls launch(shape) with the Shape for these operands.
+template <typename T, typename Launch>
+void WithShape(const SddmmOperands<T>& operands, Launch launch) {
+  const auto with_width = [&]<int kWidth>() {
+    const int k = operands.k;
+    if (!operands.small) return launch(Shape<T, kWidth, 32, uint64_t>());
+    if (k <= 2 * kWidth) return launch(Shape<T, kWidth, 2, uint32_t>());
+    if (k <= 4 * kWidth) return launch(Shape<T, kWidth, 4, uint32_t>());
+    if (k <= 8 * kWidth) return launch(Shape<T, kWidth, 8, uint32_t>());
+    if (k <= 16 * kWidth) return launch(Shape<T, kWidth, 16, uint32_t>());
+    launch(Shape<T, kWidth, 32, uint32_t>());
+  };
+  if (operands.wide()) {
+    with_width.template operator()<kWidest<T>>();
+  } else {
+    with_width.template operator()<1>();
+  }
+}
+
+/// Calls `run` with the operands' columns in slabs of kSlab, one after another; each adds to what
+/// the others left. Once if K is 0: it writes zeros.
+template <int kSlab, typename T, typename Run>
+void ForEachSlab(const SddmmOperands<T>& operands, Run run) {
+  SddmmOperands<T> slab = operands;
+  for (int k = 0; k == 0 || k < operands.k; k += kSlab) {
+    slab.a.data = operands.a.data + k;
+    slab.b.data = operands.b.data + k;
+    slab.k = std::min(kSlab, operands.k - k);
+    slab.add = k > 0;
+    run(slab);
+  }
 }
 
 }  // namespace sparsed::cuda

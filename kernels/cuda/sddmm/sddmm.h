@@ -8,6 +8,10 @@
 namespace sparsed::cuda {
 
 SddmmKernel CsrSddmm();
+/// Slab: with K cut into slabs of so many columns, one after another.
+SddmmKernel CsrSlabSddmm();
+SddmmKernel CooPanelsSddmm();
+SddmmKernel CooPanelsSlabSddmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SddmmKernel> CusparseSddmm();
 

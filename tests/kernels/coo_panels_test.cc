@@ -1,0 +1,136 @@
+// Layout "coo_panels" lists exactly its pattern's nonzeros.
+#include "kernels/formats/coo_panels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "kernels/recipe.h"
+#include "tests/generate.h"
+#include "tests/kernels/counting_memory.h"
+#include "tests/kernels/dense_harness.h"
+
+namespace sparsed::test {
+namespace {
+
+BuildContext Heap(int threads = 2) {
+  BuildContext context;
+  context.threads = threads;
+  context.memory = &HeapMemory();
+  return context;
+}
+
+Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order, int64_t panel_rows) {
+  CsrView view = pattern.view();
+  view.row_order = row_order;
+  return BuildCooPanels(view, panel_rows, Heap()).value();
+}
+
+int64_t Source(const Layout& layout, int64_t entry) {
+  const Array& source = *layout.Find(kValueSource);
+  return source.type == ElementType::kI32 ? source.As<int32_t>()[entry]
+                                          : source.As<int64_t>()[entry];
+}
+
+/// Every nonzero once, and in the promised order.
+void ExpectHolds(const Layout& layout, const Pattern& pattern,
+                 const std::vector<int32_t>& row_order, int64_t panel_rows) {
+  const CooPanelsView s = ViewCooPanels(layout);
+  ASSERT_EQ(layout.kind, kCooPanels);
+  ASSERT_EQ(layout.value_slots, pattern.nnz());
+  ASSERT_EQ(static_cast<int64_t>(s.entry_rows.size()), pattern.nnz());
+  ASSERT_EQ(static_cast<int64_t>(s.entry_columns.size()), pattern.nnz());
+  std::vector<int64_t> rank(pattern.rows);
+  for (int64_t r = 0; r < pattern.rows; ++r) rank[row_order.empty() ? r : row_order[r]] = r;
+  std::vector<char> seen(pattern.nnz());
+  std::tuple<int64_t, int32_t, int64_t> last{-1, 0, 0};
+  for (int64_t entry = 0; entry < pattern.nnz(); ++entry) {
+    const int64_t nonzero = Source(layout, entry);
+    const int64_t row = s.entry_rows[entry];
+    ASSERT_TRUE(nonzero >= 0 && nonzero < pattern.nnz() && !seen[nonzero]);
+    seen[nonzero] = 1;
+    EXPECT_TRUE(pattern.row_offsets[row] <= nonzero && nonzero < pattern.row_offsets[row + 1]);
+    EXPECT_EQ(s.entry_columns[entry], pattern.column_indices[nonzero]);
+    const std::tuple place{rank[row] / panel_rows, s.entry_columns[entry], rank[row]};
+    EXPECT_LT(last, place);
+    last = place;
+  }
+}
+
+TEST(CooPanels, ListExactlyTheirPattern) {
+  std::vector<NamedPattern> patterns = OddPatterns();
+  patterns.push_back({"clusters", ShuffledClusters(30, 16, 400, 36, 32, 3, 1)});
+  patterns.push_back({"rmat", Rmat(9, 8, 2)});
+  patterns.push_back({"wide rows", Uniform(10, 30'000, 9'000, 3)});
+  for (const auto& [name, pattern] : patterns) {
+    SCOPED_TRACE(name);
+    for (const int64_t panel_rows : {1, 3, 64, 1'000'000}) {
+      ExpectHolds(Build(pattern, {}, panel_rows), pattern, {}, panel_rows);
+      const std::vector<int32_t> order = RandomOrder(pattern.rows, 5);
+      ExpectHolds(Build(pattern, order, panel_rows), pattern, order, panel_rows);
+    }
+  }
+}
+
+TEST(CooPanels, HoldTheTranspose) {
+  const Pattern pattern = Rmat(9, 8, 2);
+  std::vector<int64_t> source;
+  const Pattern transposed = Transpose(pattern, &source);
+  const Layout expected = Build(transposed, {}, 64);
+  const Layout layout =
+      BuildLayout(ParseRecipe("transpose > coo_panels(force)").value(), pattern.view(), Heap())
+          .value()
+          .layout;
+  EXPECT_TRUE(layout.transposed);
+  for (int64_t entry = 0; entry < pattern.nnz(); ++entry) {
+    EXPECT_EQ(Source(layout, entry), source[Source(expected, entry)]);
+  }
+}
+
+TEST(CooPanels, AreTheSameForAnyTeam) {
+  const Pattern pattern = Rmat(15, 6, 2);
+  const Layout one = BuildCooPanels(pattern.view(), 64, Heap(1)).value();
+  const Layout three = BuildCooPanels(pattern.view(), 64, Heap(3)).value();
+  ASSERT_EQ(one.arrays.size(), three.arrays.size());
+  for (size_t i = 0; i < one.arrays.size(); ++i) {
+    ASSERT_EQ(one.arrays[i].bytes(), three.arrays[i].bytes());
+    EXPECT_EQ(std::memcmp(one.arrays[i].buffer.data(), three.arrays[i].buffer.data(),
+                          one.arrays[i].bytes()),
+              0)
+        << one.arrays[i].name;
+  }
+}
+
+TEST(CooPanels, AreSkippedWhereRowsShareNothing) {
+  const Pattern shared = Band(500, 8), scattered = Uniform(5000, 50'000, 8, 1);
+  const auto build = [](const char* recipe, const Pattern& pattern) {
+    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value();
+  };
+  const BuiltLayout of_shared = build("coo_panels", shared);
+  EXPECT_FALSE(of_shared.skipped) << of_shared.notes;
+  EXPECT_EQ(of_shared.layout.recipe, "coo_panels(rows=64)");
+  EXPECT_TRUE(build("coo_panels", scattered).skipped);
+  const BuiltLayout forced = build("coo_panels(rows=7,force)", scattered);
+  EXPECT_FALSE(forced.skipped);
+  ExpectHolds(forced.layout, scattered, {}, 7);
+}
+
+/// The bound of a preparation: everything it holds at a time, the matrix included, is less than six
+/// times the matrix (its f32 CSR).
+TEST(CooPanels, PeakIsLessThanSixTimesTheMatrix) {
+  for (const Pattern& pattern : {PowerLaw(100'000, 1'000'000, 2.5, 1), Stencil(300, 300),
+                                 Band(50'000, 8), Uniform(60'000, 60'000, 10, 4)}) {
+    CountingMemory memory;
+    BuildContext context = Heap();
+    context.memory = &memory;
+    ASSERT_TRUE(
+        BuildLayout(ParseRecipe("coo_panels(force)").value(), pattern.view(), context).ok());
+    const int64_t csr = pattern.nnz() * 8 + (pattern.rows + 1) * 8;
+    EXPECT_LT(csr + memory.peak(), 6 * csr) << pattern.rows << " rows";
+  }
+}
+
+}  // namespace
+}  // namespace sparsed::test
