@@ -78,11 +78,13 @@ std::string DetailsText(const MatrixInfo& info) {
                  layout.recipe});
   }
   if (!layouts.empty()) text += fmt::format("\nLayouts\n{}", layouts.Text());
-  Table measurements({"CLASS", "K", "MEDIAN ms", "GFLOP/s", "RUNS", "KERNEL", "RECIPE"});
+  Table measurements(
+      {"CLASS", "K", "MEDIAN ms", "GFLOP/s", "FLOOR", "RUNS", "DEVICE", "KERNEL", "RECIPE"});
   for (const Measurement& m : info.measurements) {
     measurements.Add({Text(m.problem_class), std::to_string(m.k),
                       fmt::format("{:.3f}", m.median_ms), fmt::format("{:.2f}", m.gflops),
-                      std::to_string(m.runs), m.kernel, m.recipe});
+                      fmt::format("{:.0f} %", 100 * m.floor_share), std::to_string(m.runs),
+                      m.device, m.kernel, m.recipe});
   }
   if (!measurements.empty()) text += fmt::format("\nMeasurements\n{}", measurements.Text());
   return text;

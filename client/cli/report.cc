@@ -154,6 +154,7 @@ Json ToJson(const MatrixInfo& info) {
                                     {"k", m.k},
                                     {"median_ms", m.median_ms},
                                     {"gflops", m.gflops},
+                                    {"floor_share", m.floor_share},
                                     {"runs", m.runs}});
   }
   return json;

@@ -89,7 +89,7 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
   }
   for (const v1::Measurement& m : proto.measurements()) {
     info.measurements.push_back({FromProto(m.problem_class()), m.recipe(), m.kernel(), m.device(),
-                                 m.median_ms(), m.gflops(), m.runs(), m.k()});
+                                 m.median_ms(), m.gflops(), m.runs(), m.k(), m.floor_share()});
   }
   return info;
 }

@@ -111,6 +111,7 @@ absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
 
 void DenseCall::OnEnd(const v1::End& end) {
   absl::Status status = FromProto(end.status());
+  if (status.ok() && end.has_begin()) status = OnBegin(end.begin());
   {
     const std::lock_guard lock(mutex_);
     result_.timings = FromProto(end.timings());

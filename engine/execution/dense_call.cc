@@ -375,15 +375,4 @@ Context DenseCall::DeviceContext(DeviceLane& gpu) const {
           .stream = gpu.stream.handle()};
 }
 
-double DenseCall::SparseBytes() const {
-  const auto nnz = static_cast<double>(matrix_->pattern()->nnz());
-  return nnz * static_cast<double>(sizeof(int32_t) + SizeOf(matrix_->type())) +
-         static_cast<double>(matrix_->pattern()->rows() + 1) * sizeof(int64_t);
-}
-
-double DenseCall::TouchedBytes(int64_t rows, int64_t k) const {
-  return static_cast<double>(std::min(rows, matrix_->pattern()->nnz())) * static_cast<double>(k) *
-         static_cast<double>(SizeOf(matrix_->type()));
-}
-
 }  // namespace sparsed::engine

@@ -84,10 +84,11 @@ class DenseCall : public Job {
   Context DeviceContext(DeviceLane& gpu) const;
   Device& gpu_device() { return *impl_->device; }
 
-  /// Bytes of S that any kernel must read.
-  double SparseBytes() const;
-  /// Bytes of a dense operand of which S touches at most nnz of `rows` rows.
-  double TouchedBytes(int64_t rows, int64_t k) const;
+  /// Bytes that any kernel must move for it.
+  double MustMove(const Problem& problem) const {
+    const Pattern& pattern = *matrix_->pattern();
+    return CompulsoryBytes(problem, pattern.rows(), pattern.cols(), pattern.nnz());
+  }
 
   const std::shared_ptr<Executor::Impl> impl_;
   MatrixLease matrix_;

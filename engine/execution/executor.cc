@@ -107,6 +107,9 @@ int64_t Executor::queue_depth(DeviceKind device) const {
 double Executor::busy_seconds(DeviceKind device) const {
   return impl_->scheduler->busy_seconds(device);
 }
+double Executor::bytes_per_second(DeviceKind device) const {
+  return device == DeviceKind::kCuda ? impl_->device->bytes_per_second() : impl_->bytes_per_second;
+}
 Device* Executor::device() const { return impl_->device; }
 const ExecutorOptions& Executor::options() const { return impl_->scheduler->options(); }
 

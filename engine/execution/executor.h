@@ -57,7 +57,9 @@ class Executor {
   int64_t in_flight() const;                     ///< begun and not ended
   int64_t queue_depth(DeviceKind device) const;  ///< waiting for a lane
   double busy_seconds(DeviceKind device) const;  ///< lanes in kernels, trials included
-  Device* device() const;                        ///< null: the CPU alone
+  /// Bytes a second that it copies, read and written both counted: the floor's denominator.
+  double bytes_per_second(DeviceKind device) const;
+  Device* device() const;  ///< null: the CPU alone
   const ExecutorOptions& options() const;
 
   class Impl;

@@ -7,6 +7,9 @@ namespace sparsed::engine {
 namespace {
 
 constexpr size_t kKeptWorkspace = size_t{16} << 20;
+/// How long a lane of the GPU looks for the next call before it sleeps: waking it takes longer than
+/// many a kernel.
+constexpr auto kAwake = std::chrono::microseconds(50);
 
 }  // namespace
 
@@ -187,6 +190,16 @@ std::shared_ptr<Job> Scheduler::PopLocked(Lanes& lanes) {
   if (queue->second.empty()) lanes.queues.erase(queue);
   --lanes.queued;
   return job;
+}
+
+void Scheduler::AwaitAwake(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  const auto until = std::chrono::steady_clock::now() + kAwake;
+  while (lanes.queued.load(std::memory_order_relaxed) == 0 &&
+         std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+  lock.lock();
 }
 
 void Scheduler::RunLane(Lane lane) {

@@ -135,7 +135,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   struct Lanes {
     std::map<std::string, std::deque<std::shared_ptr<Job>>> queues;  ///< by tenant; none is empty
     std::string last_tenant;                                         ///< whose turn was last
-    int64_t queued = 0;
+    std::atomic<int64_t> queued = 0;
     int running = 0;  ///< jobs and idle work
     std::deque<IdleWork*> idle;
     std::condition_variable work;
@@ -158,6 +158,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   static bool MayIdleLocked(const Lane& lane, const Lanes& lanes) {
     return !lanes.idle.empty() && (lane.device == DeviceKind::kCpu || lanes.running == 0);
   }
+  /// Waits a moment for a call without sleeping, the lock released meanwhile.
+  static void AwaitAwake(Lanes& lanes, std::unique_lock<std::mutex>& lock);
   void RunLane(Lane lane);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();

@@ -164,10 +164,7 @@ class SddmmCall final : public DenseCall {
     const auto nnz = static_cast<double>(matrix_->pattern()->nnz());
     scheduler().AddBusy(asked.device, end_.timings.kernel_ns);
     impl_->Ran(asked, kernel.name, end_.timings.kernel_ns,
-               nnz * (2.0 * static_cast<double>(asked.k) + 1),
-               SparseBytes() + TouchedBytes(operands_[0].shape.rows, asked.k) +
-                   TouchedBytes(operands_[1].shape.rows, asked.k) +
-                   nnz * static_cast<double>(SizeOf(asked.type)));
+               nnz * (2.0 * static_cast<double>(asked.k) + 1), MustMove(asked));
   }
 
   bool unscaled_ = false;

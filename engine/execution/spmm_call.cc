@@ -261,11 +261,12 @@ class SpmmCall final : public DenseCall {
   void Ran(const Problem& asked, const SpmmKernel& kernel) {
     const auto k = static_cast<double>(asked.k);
     scheduler().AddBusy(asked.device, end_.timings.kernel_ns);
+    // With beta, C's old value is read besides.
+    const double old = beta_ == 0 ? 0
+                                  : static_cast<double>(result_shape_.rows) * k *
+                                        static_cast<double>(SizeOf(asked.type));
     impl_->Ran(asked, kernel.name, end_.timings.kernel_ns,
-               2.0 * static_cast<double>(matrix_->pattern()->nnz()) * k,
-               SparseBytes() + TouchedBytes(operands_[0].shape.rows, asked.k) +
-                   (beta_ == 0 ? 1 : 2) * static_cast<double>(result_shape_.rows) * k *
-                       static_cast<double>(SizeOf(asked.type)));
+               2.0 * static_cast<double>(matrix_->pattern()->nnz()) * k, MustMove(asked) + old);
   }
 
   /// As PrepareResult, on the device.

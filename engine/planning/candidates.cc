@@ -53,6 +53,25 @@ std::vector<std::string_view> Supporting(std::span<const Kernel> kernels, const 
   return names;
 }
 
+/// Which of these wins depends on how many columns neighbouring rows share, in the order they come
+/// in or in a better one; the steps' own skip rules end what cannot pay.
+CandidateList OnGpu(const ProblemClass& problem_class) {
+  if (problem_class.operation == Operation::kSddmm) {
+    return {{{Canonical("coo_panels")},
+             {Canonical("row_panels")},
+             {Canonical("lsh_cluster > coo_panels")}},
+            "an operand's row is fetched once for a panel of rows"};
+  }
+  if (problem_class.transposed) {
+    return {{{Canonical("transpose")}, {Canonical("transpose > row_panels")}},
+            "rows of the transposed matrix can be read as they lie"};
+  }
+  return {{{Canonical("row_panels")},
+           {Canonical("group_rows > row_panels")},
+           {Canonical("lsh_cluster > row_panels")}},
+          "an operand's row is fetched once for a panel of rows"};
+}
+
 }  // namespace
 
 absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const BuildContext& context) {
@@ -77,11 +96,9 @@ CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFact
             fmt::format("{} nonzeros, fewer than {}: other layouts have nothing to gain", facts.nnz,
                         kLeastNonzeros)};
   }
+  if (problem_class.device == DeviceKind::kCuda) return OnGpu(problem_class);
   if (problem_class.transposed) {
     return {{{Canonical("transpose")}}, "rows of the transposed matrix can be read as they lie"};
-  }
-  if (problem_class.device == DeviceKind::kCuda) {
-    return {{{Canonical("lsh_cluster")}}, "rows that share columns are brought together"};
   }
   if (facts.cols >= kWide * facts.rows) {
     return {{{Canonical("transpose")}},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -22,6 +23,22 @@ std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
     }
   }
   return std::nullopt;
+}
+
+double CompulsoryBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz) {
+  const auto size = static_cast<double>(SizeOf(problem.type));
+  const auto nonzeros = static_cast<double>(nnz);
+  const double sparse =
+      nonzeros * (sizeof(int32_t) + size) + static_cast<double>(rows + 1) * sizeof(int64_t);
+  const auto touched = [&](int64_t operand_rows) {
+    return static_cast<double>(std::min(operand_rows, nnz)) * static_cast<double>(problem.k) * size;
+  };
+  if (problem.operation == Operation::kSddmm) {
+    return sparse + touched(rows) + touched(cols) + nonzeros * size;
+  }
+  const int64_t result_rows = problem.transposed ? cols : rows;
+  return sparse + touched(problem.transposed ? rows : cols) +
+         static_cast<double>(result_rows) * static_cast<double>(problem.k) * size;
 }
 
 double Gflops(int64_t nnz, int64_t k, double milliseconds) {

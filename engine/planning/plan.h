@@ -44,7 +44,12 @@ struct Measurement {
   double median_ms = 0;
   double gflops = 0;
   int runs = 0;
+  double floor_share = 0;  ///< compulsory bytes at the device's measured rate, over the median
 };
+
+/// Bytes that any kernel must move: S and the result once, and the rows of dense operands that S
+/// touches. `rows` x `cols` is the matrix as it was uploaded.
+double CompulsoryBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz);
 
 /// 2 * nnz * k operations in `milliseconds`, in 10^9 a second.
 double Gflops(int64_t nnz, int64_t k, double milliseconds);

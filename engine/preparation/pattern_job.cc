@@ -13,7 +13,7 @@
 namespace sparsed::engine {
 namespace {
 
-/// A gain below this is noise; plain CSR, which costs no memory, stays.
+/// A gain below this is not worth the memory of a layout.
 constexpr double kLeastSpeedup = 1.03;
 
 std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
@@ -25,6 +25,18 @@ std::string Compared(double speedup) {
 }
 
 }  // namespace
+
+double FloorShare(const Pattern& pattern, const Measurement& measurement,
+                  const Executor& executor) {
+  const ProblemClass& c = measurement.problem_class;
+  if (measurement.median_ms <= 0 ||
+      (c.device == DeviceKind::kCuda && executor.device() == nullptr)) {
+    return 0;
+  }
+  const double bytes = CompulsoryBytes({c.operation, c.transposed, c.type, measurement.k, c.device},
+                                       pattern.rows(), pattern.cols(), pattern.nnz());
+  return bytes / executor.bytes_per_second(c.device) * 1e3 / measurement.median_ms;
+}
 
 PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
                        const std::atomic<bool>& stop)
@@ -180,8 +192,12 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
     contest.tried.push_back({layout->recipe, kernel, times->speedup()});
     progress_.Say(fmt::format("{}: {} is {} than plain CSR for K = {}", ToString(c), layout->recipe,
                               Compared(times->speedup()), contest.k));
-    const double to_beat = contest.best ? contest.best->times.speedup() : kLeastSpeedup;
-    if (times->speedup() > to_beat) contest.best = {layout, kernel, *times};
+    // Another kernel costs nothing, another layout memory.
+    const double best = contest.best ? contest.best->times.speedup() : 1;
+    const bool more_memory = layout != csr_ && (!contest.best || contest.best->layout == csr_);
+    if (times->speedup() > best * (more_memory ? kLeastSpeedup : 1)) {
+      contest.best = {layout, kernel, *times};
+    }
   }
   return absl::OkStatus();
 }
@@ -210,6 +226,7 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
   measurement.median_ms = median_ms;
   measurement.gflops = Gflops(pattern_->nnz(), contest.k, median_ms);
   measurement.runs = runs;
+  measurement.floor_share = FloorShare(*pattern_, measurement, rooms_.executor);
   pattern_->AddMeasurement(std::move(measurement));
 }
 

@@ -40,6 +40,9 @@ struct StoredPreparation {
   PreparationRecord record;
 };
 
+/// The measurement's floor over its median; 0 if its device is not there.
+double FloorShare(const Pattern& pattern, const Measurement& measurement, const Executor& executor);
+
 /// Used by one thread. What it publishes is usable at once: a layout has the values of every matrix
 /// of the pattern before a plan names it.
 class PatternJob {

@@ -186,9 +186,16 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
     const auto pattern = patterns.find(record.pattern_hash);
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
     if (pattern == patterns.end() || !c) continue;
-    pattern->second->AddMeasurement(
-        {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
-         Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs});
+    Measurement measurement{*c,
+                            record.k,
+                            record.recipe,
+                            record.kernel,
+                            record.device,
+                            record.median_ms,
+                            Gflops(pattern->second->nnz(), record.k, record.median_ms),
+                            record.runs};
+    measurement.floor_share = FloorShare(*pattern->second, measurement, rooms_.executor);
+    pattern->second->AddMeasurement(std::move(measurement));
   }
   for (const auto& [hash, pattern] : patterns) {
     if (!options_.enabled) {

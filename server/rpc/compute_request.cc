@@ -33,6 +33,11 @@ void ComputeRequest::QueueBegin(engine::CallBegin begin) {
   for (const engine::ArrayFacts& array : begin.arrays) {
     AddArrayHeader(array.name, array.type, array.length, *message.mutable_arrays());
   }
+  // With nothing in between, two messages would cost the caller one more turn of the wire.
+  if (begin.arrays.empty() && record_.op != Op::kSpgemm) {
+    begin_ = std::move(message);
+    return;
+  }
   queue_.emplace_back(std::move(reply));
 }
 
@@ -127,6 +132,7 @@ grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
   timings.set_total_ns(record_.total_ns);
   message.set_nnz(end.nnz);
   message.set_version(end.version);
+  if (begin_.has_value() && end.status.ok()) *message.mutable_begin() = *std::move(begin_);
   return wire::Encode(reply);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -77,6 +78,7 @@ class ComputeRequest final : public engine::ResultSink {
   StageRecord record_;
   std::shared_ptr<engine::Call> call_;
   std::deque<Queued> queue_;
+  std::optional<v1::Begin> begin_;             ///< goes with the end
   StageRecord::Clock::time_point first_data_;  ///< when the first result bytes were taken
   bool sent_data_ = false;
 };

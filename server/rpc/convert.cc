@@ -98,6 +98,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     measurement.set_device(measured.device);
     measurement.set_median_ms(measured.median_ms);
     measurement.set_gflops(measured.gflops);
+    measurement.set_floor_share(measured.floor_share);
     measurement.set_runs(measured.runs);
     measurement.set_k(measured.k);
   }

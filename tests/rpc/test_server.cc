@@ -135,6 +135,7 @@ void Answer::Add(const v1::ComputeReply& reply) {
   if (reply.has_begin()) begins.push_back(reply.begin());
   if (reply.has_block()) blocks.push_back(reply.block());
   if (reply.has_end()) ends.push_back(reply.end());
+  if (reply.has_end() && reply.end().has_begin()) begins.push_back(reply.end().begin());
   if (!reply.has_chunk()) return;
   const v1::Chunk& chunk = reply.chunk();
   if (arrays.size() <= chunk.array()) arrays.resize(chunk.array() + 1);

@@ -151,6 +151,9 @@ struct Measurement {
   double gflops = 0;
   int32_t runs = 0;
   int64_t k = 0;  ///< the width that was timed: the class's, or less for want of memory
+  /// Time of the bytes that must be moved at the device's rate, over the median; above 1 if caches
+  /// hold the operands, 0 if the device is not there.
+  double floor_share = 0;
 };
 
 struct MatrixInfo {
