@@ -63,7 +63,9 @@ CandidateList OnGpu(const ProblemClass& problem_class) {
             "an operand's row is fetched once for a panel of rows"};
   }
   if (problem_class.transposed) {
-    return {{{Canonical("transpose")}, {Canonical("transpose > row_panels")}},
+    return {{{Canonical("transpose")},
+             {Canonical("transpose > row_panels")},
+             {Canonical("transpose > group_rows > row_panels")}},
             "rows of the transposed matrix can be read as they lie"};
   }
   return {{{Canonical("row_panels")},

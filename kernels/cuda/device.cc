@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/elements.h"
 
 namespace sparsed::cuda {
 namespace {
@@ -86,6 +87,13 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
     status = ToStatus(cudaGetDeviceProperties(&properties, ordinal), "describing the GPU");
   }
   if (!status.ok()) return status;
+  if (CheckKernelImage() != cudaSuccess) {
+    cudaGetLastError();
+    return absl::UnavailableError(fmt::format(
+        "this build has no kernels for {} (compute capability {}.{}): build with "
+        "SPARSED_CUDA_ARCHITECTURES={}{}",
+        properties.name, properties.major, properties.minor, properties.major, properties.minor));
+  }
   DeviceInfo info;
   status = ToStatus(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "reading its memory");
   if (!status.ok()) return status;

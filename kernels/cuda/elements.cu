@@ -29,6 +29,11 @@ cudaError_t MultiplyElements(cudaStream_t stream, bool f32, const void* by, void
   return cudaGetLastError();
 }
 
+cudaError_t CheckKernelImage() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, Narrow);
+}
+
 cudaError_t NarrowOffsets(cudaStream_t stream, const int64_t* from, int32_t* to, int64_t count) {
   Narrow<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(from, to, count);
   return cudaGetLastError();

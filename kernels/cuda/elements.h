@@ -14,4 +14,8 @@ cudaError_t NarrowOffsets(cudaStream_t stream, const int64_t* from, int32_t* to,
 cudaError_t MultiplyElements(cudaStream_t stream, bool f32, const void* by, void* to,
                              int64_t count);
 
+/// cudaErrorNoKernelImageForDevice if this build has nothing that the calling thread's device can
+/// run.
+cudaError_t CheckKernelImage();
+
 }  // namespace sparsed::cuda

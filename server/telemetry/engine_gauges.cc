@@ -92,6 +92,7 @@ void AddUses(Families& families, const Budget& budget, const char* device) {
 
 void AddMemory(Families& families, engine::Engine& engine) {
   engine::Device* const device = engine.device();
+  if (device != nullptr) device->residency().Sweep();  // what was deleted is gone, not free soon
   families.Begin(MetricType::Gauge, "sparsed_memory_bytes", "Memory in use, by what for");
   AddUses(families, engine.budget(), kCpu);
   if (device != nullptr) AddUses(families, device->budget(), kGpu);
