@@ -40,10 +40,14 @@ std::string CpuDescription() {
 /// Verifies every stored array now and then, slowly, on a thread of its own.
 class Engine::Scrubber {
  public:
-  Scrubber(Store& store, Observer& observer, double interval_seconds)
+  /// `last`: Unix time of the last pass, 0 for none.
+  Scrubber(Store& store, Catalog& catalog, Observer& observer, double interval_seconds,
+           int64_t last_unix_ns)
       : store_(store),
+        catalog_(catalog),
         observer_(observer),
         interval_(interval_seconds),
+        first_(interval_ - Age(last_unix_ns)),
         thread_([this] { Run(); }) {}
 
   ~Scrubber() {
@@ -62,19 +66,40 @@ class Engine::Scrubber {
     return !wake_.wait_for(lock, duration, [this] { return closing_; });
   }
 
+  static std::chrono::duration<double> Age(int64_t unix_ns) {
+    const std::chrono::nanoseconds now = std::chrono::system_clock::now().time_since_epoch();
+    return std::max(std::chrono::nanoseconds(0), now - std::chrono::nanoseconds(unix_ns));
+  }
+
+  /// Stores a layout again that is whole in memory. Without one its plans' classes are wanted
+  /// again, and a restart builds what they need instead of stumbling over the damage.
+  absl::Status Repair(const ArrayOwner& layout) {
+    for (const MatrixLease& matrix : catalog_.All()) {
+      const Pattern& pattern = *matrix->pattern();
+      if (pattern.hash() != layout.pattern_hash) continue;
+      for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
+        if (entry.layout->recipe != layout.recipe) continue;
+        const absl::Status stored =
+            store_.PutLayout(pattern.hash(), *entry.layout, entry.build_seconds).status();
+        // The pattern may have been deleted meanwhile.
+        return absl::IsNotFound(stored) ? absl::OkStatus() : stored;
+      }
+      break;
+    }
+    return store_.DropLayout(layout.pattern_hash, layout.recipe);
+  }
+
   void Run() {
-    while (Sleep(interval_)) {
+    for (auto wait = first_; Sleep(wait); wait = interval_) {
       const absl::Status status = store_.Scrub(
           [this](int64_t bytes) {
             return Sleep(std::chrono::duration<double>(static_cast<double>(bytes) / kScrubRate));
           },
           [this](const StoredArray& array, const absl::Status& damage) {
             observer_.OnDamage(std::string(damage.message()));
-            // A layout can be built again; a restart then does so instead of stumbling over it.
             if (array.owner.kind == ArrayOwner::Kind::kLayout) {
-              const absl::Status dropped =
-                  store_.DropLayout(array.owner.pattern_hash, array.owner.recipe);
-              if (!dropped.ok()) observer_.OnDamage(std::string(dropped.message()));
+              const absl::Status repaired = Repair(array.owner);
+              if (!repaired.ok()) observer_.OnDamage(std::string(repaired.message()));
             }
           });
       if (!status.ok()) observer_.OnDamage(std::string(status.message()));
@@ -82,8 +107,9 @@ class Engine::Scrubber {
   }
 
   Store& store_;
+  Catalog& catalog_;
   Observer& observer_;
-  const std::chrono::duration<double> interval_;
+  const std::chrono::duration<double> interval_, first_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool closing_ = false;
@@ -130,7 +156,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   preparation.Restore(*contents);
   if (engine->store_->durable() && options.scrub_interval_seconds > 0) {
     engine->scrubber_ =
-        std::make_unique<Scrubber>(*engine->store_, observer, options.scrub_interval_seconds);
+        std::make_unique<Scrubber>(*engine->store_, *engine->catalog_, observer,
+                                   options.scrub_interval_seconds, contents->scrubbed_unix_ns);
   }
   return engine;
 }

@@ -44,6 +44,7 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
     options.gpu = engine::DeviceOptions{.memory_bytes = config.device_memory_bytes,
                                         .staging_bytes = config.staging_memory_bytes};
   }
+  options.scrub_interval_seconds = config.scrub_interval_seconds;
   options.execution.lanes = config.lanes;
   options.execution.threads_per_lane = std::max(1, config.threads / config.lanes);
   options.execution.max_queued = config.max_queued;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -200,7 +201,7 @@ absl::Status DiskStore::Scrub(
       next = NextArray(*database_, blobs_, number);
     }
     if (!next.ok()) return next.status();
-    if (!*next) return absl::OkStatus();
+    if (!*next) break;
     const StoredArray& array = **next;
     number = array.blob->number();
     absl::StatusOr<BlobReader> reader = BlobReader::Open(*array.blob, array.type, array.length);
@@ -212,6 +213,12 @@ absl::Status DiskStore::Scrub(
     }
     if (!status.ok()) damaged(array, ReadError(array, status));
   }
+  const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  return Apply([&](BlobChanges&) {
+    return database_->Query("INSERT OR REPLACE INTO scrubs(id, ended_unix_ns) VALUES(1, ?)", {now});
+  });
 }
 
 }  // namespace sparsed::engine

@@ -281,6 +281,12 @@ absl::Status DiskStore::DropLayout(const std::string& pattern_hash, const std::s
     if (absl::IsNotFound(pattern.status())) return absl::OkStatus();
     if (!pattern.ok()) return pattern.status();
     absl::Status status = RemoveLayout(*pattern, recipe, changes);
+    if (status.ok()) {
+      status = database_->Query(
+          "INSERT OR IGNORE INTO wanted(pattern, class)"
+          " SELECT pattern, class FROM plans WHERE pattern = ? AND recipe = ?",
+          {*pattern, recipe});
+    }
     if (!status.ok()) return status;
     return database_->Query("DELETE FROM plans WHERE pattern = ? AND recipe = ?",
                             {*pattern, recipe});

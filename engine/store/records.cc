@@ -251,7 +251,11 @@ absl::StatusOr<StoreContents> LoadContents(Database& database, const Blobs& blob
   Take(LoadMeasurements(database), contents.measurements, status);
   Take(LoadWanted(database), contents.wanted, status);
   Take(LoadBuffers(database, *arrays), contents.buffers, status);
+  const absl::StatusOr<std::optional<int64_t>> scrubbed =
+      database.QueryInteger("SELECT ended_unix_ns FROM scrubs", {});
+  status.Update(scrubbed.status());
   if (!status.ok()) return status;
+  contents.scrubbed_unix_ns = scrubbed->value_or(0);
   return contents;
 }
 

@@ -146,9 +146,16 @@ INSERT INTO measurements
 DROP TABLE temp.measurements_without_k;
 )sql";
 
+constexpr const char* kVersion4 = R"sql(
+CREATE TABLE scrubs(
+  id INTEGER PRIMARY KEY CHECK(id = 1),
+  ended_unix_ns INTEGER NOT NULL
+) STRICT;
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again.
-constexpr std::array<const char*, 3> kMigrations = {kVersion1, kVersion2, kVersion3};
+constexpr std::array<const char*, 4> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

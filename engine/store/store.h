@@ -135,6 +135,7 @@ struct StoreContents {
   std::vector<MeasurementRecord> measurements;
   std::vector<WantedRecord> wanted;
   std::vector<BufferRecord> buffers;
+  int64_t scrubbed_unix_ns = 0;  ///< when the last scrub came to its end; 0: none did
 };
 
 /// A matrix to store. The arrays' bytes must not change before the call returns.
@@ -203,7 +204,8 @@ class Store {
   virtual absl::StatusOr<LayoutRecord> PutLayout(const std::string& pattern_hash,
                                                  const Layout& layout, double build_seconds,
                                                  Stop stop = nullptr) = 0;
-  /// Forgets a layout, and with it the plans that use it. OK if it is not stored.
+  /// Forgets a layout, and with it the plans that use it: their classes are wanted again. OK if it
+  /// is not stored.
   virtual absl::Status DropLayout(const std::string& pattern_hash, const std::string& recipe) = 0;
 
   /// Replace what is known of the same pattern and class (and, for measurements, recipe, kernel,
@@ -232,7 +234,8 @@ class Store {
 
   /// Verifies every array once, block by block. After each block `pace` gets its bytes and may
   /// wait; false ends the pass. `damaged` gets each array that is damaged or unreadable, with the
-  /// error that Read would give. Both are called on the calling thread without a lock held.
+  /// error that Read would give. Both are called on the calling thread without a lock held. The
+  /// time of a pass that came to its end is stored.
   virtual absl::Status Scrub(
       const std::function<bool(int64_t bytes)>& pace,
       const std::function<void(const StoredArray&, const absl::Status&)>& damaged) = 0;

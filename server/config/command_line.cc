@@ -81,6 +81,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str()
       ->group("Serving");
+  app.add_option("--scrub-interval", config.scrub_interval_seconds,
+                 "Seconds between two verifications of everything that is stored; 0: none")
+      ->check(CLI::Range(0.0, 366.0 * 86400))
+      ->capture_default_str()
+      ->group("Serving");
 
   app.add_option("--host-memory", config.host_memory_bytes,
                  "Host memory for matrices, layouts, operands and results together, such as 4GiB "

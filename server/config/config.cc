@@ -84,6 +84,7 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "max_requests_per_stream" << YAML::Value << config.max_requests_per_stream;
   out << YAML::Key << "max_queued" << YAML::Value << config.max_queued;
   out << YAML::Key << "shutdown_grace" << YAML::Value << config.shutdown_grace_seconds;
+  out << YAML::Key << "scrub_interval" << YAML::Value << config.scrub_interval_seconds;
   out << YAML::Key << "log_level" << YAML::Value << Name(config.log_level);
   out << YAML::Key << "log_format" << YAML::Value
       << (config.log_format == LogFormat::kJson ? "json" : "text");

@@ -29,8 +29,9 @@ struct Config {
 
   int64_t max_chunk_bytes = 2 << 20;
   int max_requests_per_stream = 64;
-  int max_queued = 4096;               ///< requests waiting for a lane
-  double shutdown_grace_seconds = 30;  ///< for requests in flight after SIGTERM
+  int max_queued = 4096;                  ///< requests waiting for a lane
+  double shutdown_grace_seconds = 30;     ///< for requests in flight after SIGTERM
+  double scrub_interval_seconds = 86400;  ///< between two verifications of what is stored; 0: none
 
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

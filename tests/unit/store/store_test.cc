@@ -388,6 +388,31 @@ TEST_F(StoreTest, ScrubReadsEveryByteOnce) {
   EXPECT_EQ(read, expected);
 }
 
+TEST_F(StoreTest, ScrubsThatEndedAreRemembered) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  EXPECT_EQ(store_->Load()->scrubbed_unix_ns, 0);
+  const auto nothing = [](const StoredArray&, const absl::Status&) {};
+  ASSERT_TRUE(store_->Scrub([](int64_t) { return false; }, nothing).ok());
+  EXPECT_EQ(store_->Load()->scrubbed_unix_ns, 0) << "it did not come to its end";
+  ASSERT_TRUE(store_->Scrub([](int64_t) { return true; }, nothing).ok());
+  Reopen();
+  EXPECT_GT(store_->Load()->scrubbed_unix_ns, int64_t{1} << 60);
+}
+
+TEST_F(StoreTest, PlansOfADroppedLayoutAreWantedAgain) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  ASSERT_TRUE(store_->PutLayout("P", RandomLayout("aspt", 3), 1).ok());
+  const std::vector<PlanRecord> plans = {{"P", "spmm", "aspt", "k", 2, 1, ""},
+                                         {"P", "sddmm", "csr", "k", 1, 1, ""}};
+  ASSERT_TRUE(store_->PutPlans(plans).ok());
+  ASSERT_TRUE(store_->DropLayout("P", "aspt").ok());
+  const StoreContents contents = *store_->Load();
+  ASSERT_EQ(contents.plans.size(), 1U);
+  EXPECT_EQ(contents.plans[0].problem_class, "sddmm");
+  ASSERT_EQ(contents.wanted.size(), 1U);
+  EXPECT_EQ(contents.wanted[0].problem_class, "spmm");
+}
+
 TEST_F(StoreTest, ManyThreadsWriteReadAndScrub) {
   constexpr int kThreads = 4;
   std::atomic<bool> done = false;
@@ -444,6 +469,7 @@ TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
   Execute(R"sql(
+    DROP TABLE scrubs;
     DROP TABLE measurements;
     CREATE TABLE measurements(
       id INTEGER PRIMARY KEY,

@@ -1,0 +1,129 @@
+// The verification of what is stored: when it comes, and what it mends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <string>
+
+#include "engine/engine.h"
+#include "engine/planning/candidates.h"
+#include "kernels/recipe.h"
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+namespace {
+
+class Listener final : public Observer {
+ public:
+  void OnDamage(std::string_view) override { ++damaged; }
+  std::atomic<int> damaged = 0;
+};
+
+EngineOptions Options(const std::string& directory, double scrub_interval_seconds) {
+  EngineOptions options;
+  options.data_dir = directory;
+  options.host_memory_bytes = kPlenty;
+  options.preparation_memory_bytes = kPlenty;
+  options.scrub_interval_seconds = scrub_interval_seconds;
+  return options;
+}
+
+void FlipLastByte(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1, std::ios::end);
+  const auto last = static_cast<char>(file.get() ^ 1);
+  file.seekp(-1, std::ios::end);
+  file.put(last);
+}
+
+/// The file that an array is in: the one whose damage it feels.
+std::string FileOf(Store& store, const StoredArray& array, const std::string& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory + "/blobs")) {
+    FlipLastByte(entry.path());
+    const bool its = !store.Read(array, HeapMemory()).ok();
+    FlipLastByte(entry.path());
+    if (its) return entry.path();
+  }
+  ADD_FAILURE() << "no file has " << Describe(array);
+  return "";
+}
+
+TEST(Scrub, ComesWhenItIsDueWhateverRestarts) {
+  TemporaryDirectory directory;
+  std::string file;
+  {
+    Rooms rooms(directory.path());
+    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", test::Uniform(50, 60, 7, 1)).ok());
+    const StoredArray values = rooms.store->Load()->matrices.at(0).values;
+    file = FileOf(*rooms.store, values, directory.path());
+  }
+  FlipLastByte(file);
+  constexpr double kDay = 86400;
+  const auto scrubbed = [&] { return Rooms(directory.path()).contents.scrubbed_unix_ns; };
+  Listener first;
+  {
+    auto engine = Engine::Open(Options(directory.path(), kDay), first);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_TRUE(Eventually([&] { return first.damaged > 0; })) << "there was none before";
+    // The pass comes to its end.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  const int64_t then = scrubbed();
+  EXPECT_GT(then, 0);
+  Listener second;
+  {
+    auto engine = Engine::Open(Options(directory.path(), kDay), second);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  EXPECT_EQ(second.damaged, 0) << "the next one is due tomorrow";
+  EXPECT_EQ(scrubbed(), then);
+}
+
+TEST(Scrub, StoresALayoutAgainThatIsWholeInMemory) {
+  TemporaryDirectory directory;
+  std::string file;
+  {
+    Rooms rooms(directory.path());
+    auto matrix = SendMatrix(rooms.catalog, "m", test::Uniform(50, 60, 7, 1));
+    ASSERT_TRUE(matrix.ok());
+    const std::string& hash = (*matrix)->pattern()->hash();
+    BuildContext context;
+    context.memory = &HeapMemory();
+    auto built = BuildLayout(ParseRecipe("transpose").value(),
+                             ViewCsr(**(*matrix)->pattern()->Csr()), context);
+    ASSERT_TRUE(built.ok()) << built.status();
+    const auto layout = rooms.store->PutLayout(hash, built->layout, 0.25);
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    const Problem problem{Operation::kSpmm, true, ElementType::kF32, 32, DeviceKind::kCpu};
+    const PlanRecord plan{hash,
+                          ToString(ClassOf(problem)),
+                          built->layout.recipe,
+                          std::string(KernelsFor(problem, built->layout).front()),
+                          2.0,
+                          1.0,
+                          ""};
+    ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
+    ASSERT_TRUE(rooms.store->PutPreparation(hash, {"READY", "prepared", 1}).ok());
+    file = FileOf(*rooms.store, layout->arrays.at(1), directory.path());
+  }
+  Listener listener;
+  {
+    auto engine = Engine::Open(Options(directory.path(), 0.1), listener);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE(Eventually([&] { return (*engine)->preparation().pending() == 0; }));
+    FlipLastByte(file);
+    EXPECT_TRUE(Eventually([&] { return listener.damaged > 0; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    EXPECT_EQ(listener.damaged, 1) << "it is whole again";
+  }
+  Rooms rooms(directory.path());
+  ASSERT_EQ(rooms.contents.layouts.size(), 1u);
+  EXPECT_TRUE(rooms.store->ReadLayout(rooms.contents.layouts[0], HeapMemory()).ok());
+  EXPECT_EQ(rooms.contents.plans.size(), 1u);
+}
+
+}  // namespace
+}  // namespace sparsed::engine
