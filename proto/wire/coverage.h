@@ -40,10 +40,6 @@ class Coverage {
   bool complete() const { return covered_ == size_; }
   uint64_t covered() const { return covered_; }
   uint64_t size() const { return size_; }
-  /// Where the first gap begins; size() if there is none.
-  uint64_t first_gap() const {
-    return intervals_.empty() || intervals_.begin()->first > 0 ? 0 : intervals_.begin()->second;
-  }
 
  private:
   uint64_t size_;

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <numeric>
 
-#include "kernels/features/row_lengths.h"
 #include "kernels/formats/aspt.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
@@ -312,20 +311,6 @@ TEST(BuildLayout, PeakIsLessThanSixTimesTheMatrix) {
       EXPECT_LT(ratio, 6) << pattern.rows << " rows, " << threads << " threads";
     }
   }
-}
-
-TEST(RowLengths, AreMeasured) {
-  const RowLengths none = MeasureRowLengths(FromCoordinates(0, 5, {}).view());
-  EXPECT_EQ(none.longest, 0);
-  EXPECT_EQ(none.mean, 0);
-  const RowLengths lengths =
-      MeasureRowLengths(FromCoordinates(4, 4, {{0, 0}, {2, 0}, {2, 1}, {2, 3}}).view());
-  EXPECT_EQ(lengths.shortest, 0);
-  EXPECT_EQ(lengths.longest, 3);
-  EXPECT_DOUBLE_EQ(lengths.mean, 1);
-  EXPECT_DOUBLE_EQ(lengths.deviation, std::sqrt(1.5));
-  EXPECT_EQ(lengths.empty, 2);
-  EXPECT_EQ(lengths.single, 1);
 }
 
 }  // namespace
