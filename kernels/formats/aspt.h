@@ -6,8 +6,8 @@
 // others the sparse remainder. Both parts are kept row by row. The remainder may have an order of
 // its own.
 //
-//   row_order              i32, rows          layout row r is row row_order[r] of the matrix (and
-//   of
+// clang-format off
+//   row_order              i32, rows          layout row r is row row_order[r] of the matrix (and of
 //                                             C); only if the rows are permuted
 //   panel_offsets          i64, panels + 1    where panel p's dense columns begin in panel_columns
 //   panel_columns          i32                dense columns of each panel, ascending within a panel
@@ -19,10 +19,10 @@
 //                                             permuted, else q = r
 //   remainder_row_offsets  i64, rows + 1      where remainder row q begins in remainder_columns
 //   remainder_columns      i32, the others    columns, ascending within a row
-//   value_source           i32/i64, nnz       the CSR nonzero of each value slot: the dense
-//   entries'
+//   value_source           i32/i64, nnz       the CSR nonzero of each value slot: the dense entries'
 //                                             slots come first, the remainder's after them, each in
 //                                             the order of its index array
+// clang-format on
 //
 // Parameters: panel, min_dense. The entry at position d of dense_indices has value slot d, that at
 // position p of remainder_columns has slot dense nnz + p. There is no padding.

@@ -1,11 +1,14 @@
 // Layout kind "csr": compressed sparse rows, optionally with permuted rows, optionally of the
 // transposed matrix.
 //
-//   row_offsets     i64, rows + 1   where row r (in layout order) begins in column_indices; [0] =
-//   0, ascending column_indices  i32, nnz        ascending within a row, no duplicates, in [0,
-//   cols) row_order       i32, rows       only if rows are permuted: layout row r is row
-//   row_order[r] of the matrix (and of C) value_source    i32/i64, nnz    only if permuted or
-//   transposed: the CSR nonzero of each slot
+// clang-format off
+//   row_offsets     i64, rows + 1   where row r (in layout order) begins in column_indices; [0] = 0,
+//                                   ascending
+//   column_indices  i32, nnz        ascending within a row, no duplicates, in [0, cols)
+//   row_order       i32, rows       only if rows are permuted: layout row r is row row_order[r] of
+//                                   the matrix (and of C)
+//   value_source    i32/i64, nnz    only if permuted or transposed: the CSR nonzero of each slot
+// clang-format on
 //
 // Offsets are always 64-bit: they are read once a row, and one width keeps one kernel.
 #pragma once

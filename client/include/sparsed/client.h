@@ -4,7 +4,8 @@
 //   auto graph = client->Upload("cora", csr);
 //   auto result = graph->Spmm(sparsed::DenseView(b, n, k), sparsed::MutableDenseView(c, m, k));
 //
-// Every operation exists twice: `X(...)` blocks; `XAsync(...)` returns a Call at once. All classes
+// An operation exists twice: `X(...)` blocks; `XAsync(...)` returns a Call at once. (Only
+// DenseMatrix::Info and Matrix::SpgemmCollect, which are made of others, just block.) All classes
 // here are cheap handles and may be used from many threads. When the server is UNAVAILABLE, calls
 // are tried again, a few times and within their deadline, if that does no harm: reads and products
 // (not one that overwrites its own operand or is kept as a matrix) always; uploads, puts and new
