@@ -9,10 +9,10 @@
 // Layout in: "csr".
 // Threads: a group of 2 to 32 lanes, 16 bytes a lane, a slab of columns; slabs are gridDim.y, one
 // after another. By policy, a group has a row of its own, its lanes reading the same index and
-// value or each its own and passing them around, or the groups of a warp share a row. Needs:
-// nothing without splitting; with it a slab's row and a row number for each chunk, which a second
-// kernel adds up in their order. Wins: on scattered patterns, where it runs at the rate of the L2
-// cache or of memory.
+// value or each its own and passing them around, or the groups of a warp share a row.
+// Needs: nothing without splitting; with it a slab's row and a row number for each chunk, which a
+// second kernel adds up in their order.
+// Wins: on scattered patterns, where it runs at the rate of the L2 cache or of memory.
 //   rows               short rows of about equal length: meshes, road networks
 //   warp_rows          longer rows at small K, where a group for each row is too few of them
 //   split_rows,        power-law graphs; the first has more loads in flight, the second more warps,

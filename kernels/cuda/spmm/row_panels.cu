@@ -4,14 +4,15 @@
 // of their values, the sums of all rows of the panel staying in registers (register tiles over a
 // dense packing; the packing is that of layout "row_panels"). Padded values are zeros. They spoil a
 // sum only where B is not finite, and then as NaN: sums that are NaN in the end are computed again,
-// this time with the rows' masks. Layout in: "row_panels" of 8 rows. Threads: a group of 8 to 32
-// lanes a panel and slab of columns, 16 bytes a lane; slabs are gridDim.y, one after another. The
-// slots' columns and values come through shared memory, copied asynchronously a chunk ahead, so
-// that only the loads of B are waited for. Where there are too few panels to fill the device,
-// several groups of a block share one, in turn chunk by chunk, and add their sums up in a fixed
-// order; all groups of a block share a long one. Long panels come first. Needs: no workspace.
-// Values aligned to 16 bytes. Wins: where neighbouring rows share columns, by themselves (bands,
-// meshes) or after clustering.
+// this time with the rows' masks.
+// Layout in: "row_panels" of 8 rows.
+// Threads: a group of 8 to 32 lanes a panel and slab of columns, 16 bytes a lane; slabs are
+// gridDim.y, one after another. The slots' columns and values come through shared memory, copied
+// asynchronously a chunk ahead, so that only the loads of B are waited for. Where there are too few
+// panels to fill the device, several groups of a block share one, in turn chunk by chunk, and add
+// their sums up in a fixed order; all groups of a block share a long one. Long panels come first.
+// Needs: no workspace. Values aligned to 16 bytes.
+// Wins: where neighbouring rows share columns, by themselves (bands, meshes) or after clustering.
 #include <cuda_pipeline_primitives.h>
 
 #include <cstdint>
@@ -25,9 +26,12 @@
 namespace sparsed::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kPanelRows = 8;
 constexpr int kInFlight = 8;  // slots of a group whose operand rows are loaded at once
+
+/// Of a block: a wide group needs many more for a long panel, narrow ones are many already.
+template <int kGroup>
+constexpr int kThreads = kGroup == 32 ? 256 : 128;
 
 template <typename T>
 struct Product {
@@ -181,12 +185,12 @@ __device__ inline void AddMaskedSlots(const typename Part::Element* b, uint32_t 
 }
 
 /// Where a team's sums are added up: an element of every thread of a team's upper half.
-template <typename Part>
-using Exchange = typename Part::Element[kPanelRows * Part::kWidth][kThreads / 2];
+template <typename Part, int kGroup>
+using Exchange = typename Part::Element[kPanelRows * Part::kWidth][kThreads<kGroup> / 2];
 
 /// Member 0 gets the sum of the team's sums. Called by whole blocks.
 template <typename Part, int kGroup>
-__device__ inline void AddUpTeam(Exchange<Part>& exchange, int team, Sums<Part>& sums) {
+__device__ inline void AddUpTeam(Exchange<Part, kGroup>& exchange, int team, Sums<Part>& sums) {
   const int group = threadIdx.x / kGroup, lane = threadIdx.x % kGroup;
   const int member = group % team;
   for (int half = team / 2; half > 0; half /= 2) {
@@ -214,13 +218,27 @@ __device__ inline void AddUpTeam(Exchange<Part>& exchange, int team, Sums<Part>&
   }
 }
 
+/// Writes a panel's rows of C, from column `first` on.
+template <typename Part>
+__device__ inline void Emit(const Product<typename Part::Element>& p, int64_t panel, int64_t first,
+                            int elements, const Sums<Part>& sums) {
+#pragma unroll
+  for (int r = 0; r < kPanelRows; ++r) {
+    const int64_t row = panel * kPanelRows + r;
+    if (row >= p.rows) break;
+    const int64_t target = p.row_order == nullptr ? row : p.row_order[row];
+    sums.rows[r].Emit(p.c + target * p.ldc + first, elements, p.alpha, p.beta);
+  }
+}
+
 template <typename T, bool kAligned, int kGroup>
-__global__ void __launch_bounds__(kThreads, 2) Panels(const Product<T> p) {
+__global__ void __launch_bounds__(kThreads<kGroup>, 512 / kThreads<kGroup>)
+    Panels(const Product<T> p) {
   using Part = Slice<T, kAligned, kGroup>;
-  constexpr int kGroups = kThreads / kGroup;
+  constexpr int kGroups = kThreads<kGroup> / kGroup;
   union Shared {
     Chunk<T, kGroup> stages[kGroups][2];
-    Exchange<Part> exchange;
+    Exchange<Part, kGroup> exchange;
     __device__ Shared() {}
   };
   __shared__ Shared shared;
@@ -253,34 +271,28 @@ __global__ void __launch_bounds__(kThreads, 2) Panels(const Product<T> p) {
   if (sums.HaveNan()) AddMaskedSlots<Part, kGroup>(b, p.b_stride, share, elements, sums);
   if (team > 1) AddUpTeam<Part, kGroup>(shared.exchange, team, sums);
   if (!emits || elements == 0) return;
-#pragma unroll
-  for (int r = 0; r < kPanelRows; ++r) {
-    const int64_t row = panel * kPanelRows + r;
-    if (row >= p.rows) break;
-    const int64_t target = p.row_order == nullptr ? row : p.row_order[row];
-    sums.rows[r].Emit(p.c + target * p.ldc + first, elements, p.alpha, p.beta);
-  }
+  Emit(p, panel, first, elements, sums);
 }
 
 /// Groups for each panel: more than one where a group for each would leave most of the device idle.
-int TeamFor(int64_t panels, int64_t slabs, int lanes) {
+int TeamFor(int64_t panels, int64_t slabs, int lanes, int groups) {
   constexpr int64_t kEnoughLanes = 32 * 1024;
   int team = 1;
-  while (team < kThreads / lanes && panels * slabs * team * lanes < kEnoughLanes) team *= 2;
+  while (team < groups && panels * slabs * team * lanes < kEnoughLanes) team *= 2;
   return team;
 }
 
 template <typename T, bool kAligned, int kGroup>
 absl::Status Launch(cudaStream_t stream, Product<T> product) {
-  constexpr int kGroups = kThreads / kGroup;
+  constexpr int kGroups = kThreads<kGroup> / kGroup;
   constexpr int64_t kColumns = Slice<T, kAligned, kGroup>::kColumns;
   const int64_t slabs = (product.k + kColumns - 1) / kColumns;
-  product.team = TeamFor(product.panels, slabs, kGroup);
+  product.team = TeamFor(product.panels, slabs, kGroup, kGroups);
   const int64_t panels = kGroups / product.team;  // of a block
   const dim3 grid(
       static_cast<unsigned>(product.long_blocks + (product.panels + panels - 1) / panels),
       static_cast<unsigned>(slabs));
-  Panels<T, kAligned, kGroup><<<grid, kThreads, 0, stream>>>(product);
+  Panels<T, kAligned, kGroup><<<grid, kThreads<kGroup>, 0, stream>>>(product);
   return ToStatus(cudaGetLastError(), "starting SpMM from row panels");
 }
 
