@@ -13,7 +13,7 @@ class Grouper {
   Grouper(const CsrView& csr, const CsrView& transposed) : csr_(csr), transposed_(transposed) {
     // Columns that very many rows have say little about which of them belong together.
     const int64_t mean = csr.nnz() / std::max<int64_t>(csr.cols, 1);
-    most_rows_ = std::clamp<int64_t>(2 * mean, 32, 256);
+    most_rows_ = std::clamp<int64_t>(2 * mean, 32, 128);
   }
 
   absl::Status Allocate(MemorySource& memory) {
