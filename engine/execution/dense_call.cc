@@ -116,14 +116,18 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   const auto elsewhere = [&](const absl::Status& status) {
     return !sent_ && (absl::IsResourceExhausted(status) || absl::IsUnimplemented(status));
   };
-  *end = gpu_device().Checked(RunOnDevice(*lane.gpu));
+  // What stopped it says nothing of the device.
+  const auto checked = [&](absl::Status status) {
+    return token().stopped() ? status : gpu_device().Checked(std::move(status));
+  };
+  *end = checked(RunOnDevice(*lane.gpu));
   if (!elsewhere(*end)) return Next::kEnded;
   // Without room on the host either, what the device said stands.
   if (absl::Status home = BringHome(); !home.ok()) {
     if (!absl::IsResourceExhausted(home)) *end = std::move(home);
     return Next::kEnded;
   }
-  *end = gpu_device().Checked(RunInSlabs(*lane.gpu));
+  *end = checked(RunInSlabs(*lane.gpu));
   if (!elsewhere(*end)) return Next::kEnded;
   MoveTo(DeviceKind::kCpu);
   return Next::kAgain;
@@ -199,6 +203,7 @@ absl::Status DenseCall::AddOperand(std::string_view what, const std::string& ten
       array = AllocateArray(gpu_device().budget().SourceAtOnce(MemoryUse::kRequests), what,
                             operand.shape.type, operand.shape.elements());
       operand.on_device = array.ok();
+      if (absl::IsUnavailable(array.status())) return gpu_device().Checked(array.status());
     }
     if (absl::IsResourceExhausted(array.status())) {
       array = AllocateArray(impl_->budget.Source(MemoryUse::kRequests), what, operand.shape.type,

@@ -24,6 +24,11 @@ std::string Compared(double speedup) {
                       : fmt::format("{:.2f}x slower", 1 / speedup);
 }
 
+/// Nothing was found out: it is cancelled, or the device is lost.
+bool EndsJob(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsUnavailable(status);
+}
+
 }  // namespace
 
 double FloorShare(const Pattern& pattern, const Measurement& measurement,
@@ -108,6 +113,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   absl::StatusOr<std::unique_ptr<Trial>> trial =
       Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), TrialMemory(c.device),
                    rooms_.executor, &stop_);
+  if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok()) {
     contest.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
     contest.plain.provisional = absl::IsResourceExhausted(trial.status());
@@ -179,7 +185,7 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
     absl::StatusOr<TrialTimes> times =
         values.ok() ? contest.trial->Against({layout, *values, kernel}, contest.share_ms)
                     : absl::StatusOr<TrialTimes>(values.status());
-    if (absl::IsCancelled(times.status())) return times.status();
+    if (EndsJob(times.status())) return times.status();
     if (!times.ok()) {
       notes_.push_back(
           fmt::format("{} / {} not tried: {}", layout->recipe, kernel, Sentence(times.status())));
@@ -205,7 +211,7 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
 absl::Status PatternJob::TryBaseline(Contest& contest) {
   progress_.At("trial", 0, 0);
   absl::StatusOr<TrialTimes> alone = contest.trial->BaselineAlone(contest.share_ms);
-  if (absl::IsCancelled(alone.status())) return alone.status();
+  if (EndsJob(alone.status())) return alone.status();
   if (!alone.ok()) {
     notes_.push_back(fmt::format("plain CSR was not timed: {}", Sentence(alone.status())));
     return absl::OkStatus();
