@@ -12,8 +12,8 @@
 //   row_panels(rows=)                              panels of rows, dense over their columns
 //   coo_panels(rows=)                              panels of rows, nonzeros listed by column
 //   lsh_cluster(remainder,siglen=,...)             reorders the rows of what tiling left
-// The flag "force" of lsh_cluster, row_panels and coo_panels goes ahead even where a skip rule says
-// no. Canonical text has every parameter spelt out, so that equal recipes have equal text.
+// The flag "force" of lsh_cluster and row_panels goes ahead even where a skip rule says no.
+// Canonical text has every parameter spelt out, so that equal recipes have equal text.
 #pragma once
 
 #include <algorithm>

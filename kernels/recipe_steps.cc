@@ -28,8 +28,6 @@ constexpr double kLeastDenseRatio = 0.01;
 /// Row panels that save fewer of the operand's rows do not pay for their padding, nor for the
 /// memory.
 constexpr double kLeastSharing = 1.3;
-/// The same for panels whose nonzeros are listed, which have no padding.
-constexpr double kLeastListedSharing = 1.1;
 
 absl::Status Plain(const RecipeStep&, Draft&) { return absl::OkStatus(); }
 
@@ -140,24 +138,17 @@ absl::Status Tile(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
-/// Notes how many nonzeros share a column in panels of so many rows, and marks the draft as skipped
-/// if there are fewer than `least`.
-absl::Status CheckSharing(const RecipeStep& step, int64_t panel_rows, double least, Draft& draft) {
+absl::Status CutIntoPanels(const RecipeStep& step, Draft& draft) {
+  const int64_t panel_rows = ValueOf(step, "rows", 8);
   const auto slots = CountPanelSlots(draft.csr, panel_rows, draft.context);
   if (!slots.ok()) return slots.status();
   const double sharing = draft.csr.nnz() == 0
                              ? 0.0
                              : static_cast<double>(draft.csr.nnz()) / static_cast<double>(*slots);
-  draft.skipped = sharing < least && ValueOf(step, "force", 0) == 0;
+  draft.skipped = sharing < kLeastSharing && ValueOf(step, "force", 0) == 0;
   draft.Note(fmt::format("{:.2f} nonzeros for each column of a panel of {} rows{}", sharing,
                          panel_rows, draft.skipped ? ": panels skipped" : ""));
-  return absl::OkStatus();
-}
-
-absl::Status CutIntoPanels(const RecipeStep& step, Draft& draft) {
-  const int64_t panel_rows = ValueOf(step, "rows", 8);
-  absl::Status status = CheckSharing(step, panel_rows, kLeastSharing, draft);
-  if (!status.ok() || draft.skipped) return status;
+  if (draft.skipped) return absl::OkStatus();
   auto layout = BuildRowPanels(draft.csr, panel_rows, draft.context);
   if (!layout.ok()) return layout.status();
   draft.csr.row_order = {};
@@ -167,10 +158,7 @@ absl::Status CutIntoPanels(const RecipeStep& step, Draft& draft) {
 }
 
 absl::Status ListPanels(const RecipeStep& step, Draft& draft) {
-  const int64_t panel_rows = ValueOf(step, "rows", 64);
-  absl::Status status = CheckSharing(step, panel_rows, kLeastListedSharing, draft);
-  if (!status.ok() || draft.skipped) return status;
-  auto layout = BuildCooPanels(draft.csr, panel_rows, draft.context);
+  auto layout = BuildCooPanels(draft.csr, ValueOf(step, "rows", 16), draft.context);
   if (!layout.ok()) return layout.status();
   draft.csr.row_order = {};
   draft.row_order.reset();
@@ -215,7 +203,7 @@ std::span<const StepDefinition> StepDefinitions() {
       {"group_rows", Phase::kReorder, "", {}, {{"size", 8, 2, 1024}}, GroupRowsStep},
       {"aspt", Phase::kFormat, "", {}, {{"panel", 64, 1, kMost}, {"min_dense", 2, 1, kMost}}, Tile},
       {"row_panels", Phase::kFormat, "", {"force"}, {{"rows", 8, 1, 32}}, CutIntoPanels},
-      {"coo_panels", Phase::kFormat, "", {"force"}, {{"rows", 64, 1, kMost}}, ListPanels},
+      {"coo_panels", Phase::kFormat, "", {}, {{"rows", 16, 1, kMost}}, ListPanels},
   };
   return *definitions;
 }

@@ -78,9 +78,9 @@ TEST(CooPanels, HoldTheTranspose) {
   const Pattern pattern = Rmat(9, 8, 2);
   std::vector<int64_t> source;
   const Pattern transposed = Transpose(pattern, &source);
-  const Layout expected = Build(transposed, {}, 64);
+  const Layout expected = Build(transposed, {}, 16);
   const Layout layout =
-      BuildLayout(ParseRecipe("transpose > coo_panels(force)").value(), pattern.view(), Heap())
+      BuildLayout(ParseRecipe("transpose > coo_panels").value(), pattern.view(), Heap())
           .value()
           .layout;
   EXPECT_TRUE(layout.transposed);
@@ -103,18 +103,16 @@ TEST(CooPanels, AreTheSameForAnyTeam) {
   }
 }
 
-TEST(CooPanels, AreSkippedWhereRowsShareNothing) {
-  const Pattern shared = Band(500, 8), scattered = Uniform(5000, 50'000, 8, 1);
-  const auto build = [](const char* recipe, const Pattern& pattern) {
+TEST(CooPanels, FollowTheRecipe) {
+  const Pattern pattern = Uniform(5000, 50'000, 8, 1);
+  const auto build = [&](const char* recipe) {
     return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value();
   };
-  const BuiltLayout of_shared = build("coo_panels", shared);
-  EXPECT_FALSE(of_shared.skipped) << of_shared.notes;
-  EXPECT_EQ(of_shared.layout.recipe, "coo_panels(rows=64)");
-  EXPECT_TRUE(build("coo_panels", scattered).skipped);
-  const BuiltLayout forced = build("coo_panels(rows=7,force)", scattered);
-  EXPECT_FALSE(forced.skipped);
-  ExpectHolds(forced.layout, scattered, {}, 7);
+  const BuiltLayout built = build("coo_panels");
+  ASSERT_FALSE(built.skipped);
+  EXPECT_EQ(built.layout.recipe, "coo_panels(rows=16)");
+  ExpectHolds(built.layout, pattern, {}, 16);
+  ExpectHolds(build("coo_panels(rows=7)").layout, pattern, {}, 7);
 }
 
 /// The bound of a preparation: everything it holds at a time, the matrix included, is less than six
@@ -125,8 +123,7 @@ TEST(CooPanels, PeakIsLessThanSixTimesTheMatrix) {
     CountingMemory memory;
     BuildContext context = Heap();
     context.memory = &memory;
-    ASSERT_TRUE(
-        BuildLayout(ParseRecipe("coo_panels(force)").value(), pattern.view(), context).ok());
+    ASSERT_TRUE(BuildLayout(ParseRecipe("coo_panels").value(), pattern.view(), context).ok());
     const int64_t csr = pattern.nnz() * 8 + (pattern.rows + 1) * 8;
     EXPECT_LT(csr + memory.peak(), 6 * csr) << pattern.rows << " rows";
   }

@@ -62,6 +62,7 @@ struct SddmmOperands {
     }
   }
 
+  int64_t row_bytes() const { return k * static_cast<int64_t>(sizeof(T)); }
   bool wide() const {
     return RowsAreWide<T>(a.data, a.stride, k) && RowsAreWide<T>(b.data, b.stride, k);
   }
@@ -220,6 +221,59 @@ void WithShape(const SddmmOperands<T>& operands, Launch launch) {
   } else {
     with_width.template operator()<1>();
   }
+}
+
+/// What is worked on at one time.
+struct Schedule {
+  int64_t warp_bytes;   // of the other operand that a warp is to fetch
+  int most_steps;       // that a warp takes
+  int64_t split_bytes;  // longer rows are shared out to several warps
+  int slab;             // of K, one after another
+};
+/// Little, so that it is in L2 together with what is next: rows that share columns may be far
+/// apart.
+constexpr Schedule kFar = {32768, 4, 512, kMost};
+/// More for each warp, which finds the columns that its last rows had in L1.
+constexpr Schedule kNear = {98304, 8, kMost, kMost};
+/// As kFar, for operands that are much larger than L2.
+constexpr Schedule kSlabs = {32768, 4, 512, 128};
+
+/// How the steps are shared out: 2^part_bits warps go over the same `nonzeros`, a multiple of
+/// kStep, and share out the batches of each step.
+struct Shares {
+  int64_t count;  // nonzeros in all
+  int nonzeros;
+  int part_bits;
+
+  int blocks() const {
+    const int64_t warps = ((count + nonzeros - 1) / nonzeros) << part_bits;
+    return static_cast<int>((warps + kThreads / 32 - 1) / (kThreads / 32));
+  }
+  __device__ int64_t begin() const { return (warp() >> part_bits) * nonzeros; }
+  __device__ int steps() const {
+    return static_cast<int>((min(int64_t{nonzeros}, count - begin()) + kStep - 1) / kStep);
+  }
+  __device__ int parts() const { return 1 << part_bits; }
+  __device__ int part() const { return static_cast<int>(warp()) & (parts() - 1); }
+
+ private:
+  __device__ static int64_t warp() {
+    return static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  }
+};
+
+template <typename S>
+Shares SharesOf(const Schedule& schedule, int64_t nonzeros, int64_t row_bytes) {
+  constexpr int64_t kWarps = 16384;  // fill a GPU several times over
+  Shares shares = {nonzeros, kStep, 0};
+  while ((schedule.split_bytes << shares.part_bits) < row_bytes &&
+         (1 << shares.part_bits) < S::kBatches) {
+    ++shares.part_bits;
+  }
+  const int64_t steps = std::min(nonzeros / (kWarps * kStep),
+                                 schedule.warp_bytes / (std::max<int64_t>(row_bytes, 1) * kStep));
+  shares.nonzeros *= static_cast<int>(std::clamp<int64_t>(steps, 1, schedule.most_steps));
+  return shares;
 }
 
 /// Calls `run` with the operands' columns in slabs of kSlab, one after another; each adds to what

@@ -8,10 +8,12 @@
 namespace sparsed::cuda {
 
 SddmmKernel CsrSddmm();
+/// For rows that share columns with their neighbours.
+SddmmKernel CsrNearSddmm();
 /// Slab: with K cut into slabs of so many columns, one after another.
 SddmmKernel CsrSlabSddmm();
 SddmmKernel CooPanelsSddmm();
-SddmmKernel CooPanelsSlabSddmm();
+SddmmKernel RowPanelsSddmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SddmmKernel> CusparseSddmm();
 

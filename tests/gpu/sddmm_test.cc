@@ -1,0 +1,87 @@
+// SDDMM on the GPU where sums are no ordinary numbers: kernels that multiply by parts must say the
+// same as those that do not.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/kernel_table.h"
+#include "kernels/recipe.h"
+#include "tests/generate.h"
+#include "tests/gpu/gpu.h"
+#include "tests/kernels/dense_harness.h"
+
+namespace sparsed::test {
+namespace {
+
+constexpr int64_t kWidth = 40;
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
+constexpr float kLargest = std::numeric_limits<float>::max();
+
+Layout LayoutOf(const char* recipe, const Pattern& pattern) {
+  BuildContext context;
+  context.threads = 2;
+  context.memory = &HeapMemory();
+  return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context).value().layout;
+}
+
+/// 0: finite, 1: infinite, 2: NaN.
+int Kind(double value) { return std::isnan(value) ? 2 : std::isinf(value) ? 1 : 0; }
+
+TEST(GpuSddmm, KeepsWhatIsNotFinite) {
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  Gpu& gpu = *Gpu::Get();
+  const Pattern pattern = Band(200, 9);
+  std::vector<float> a(pattern.rows * kWidth, 0.5F), b(pattern.cols * kWidth, 0.25F);
+  a[3 * kWidth + 7] = kInfinite;
+  a[50 * kWidth] = kLargest;  // rounded up to TF32 it would be infinite
+  b[53 * kWidth] = 1e-30F;
+  b[90 * kWidth + 39] = -kInfinite;
+  a[95 * kWidth + 39] = 0;  // times infinity: NaN
+  a[120 * kWidth + 16] = std::numeric_limits<float>::quiet_NaN();
+  const Buffer a_device = gpu.Upload(a.data(), a.size() * sizeof(float));
+  const Buffer b_device = gpu.Upload(b.data(), b.size() * sizeof(float));
+  const Problem problem = {
+      .operation = Operation::kSddmm, .k = kWidth, .device = DeviceKind::kCuda};
+  for (const char* recipe : {"csr", "coo_panels", "row_panels(force)"}) {
+    const Layout layout = gpu.Upload(LayoutOf(recipe, pattern));
+    for (const SddmmKernel& kernel : SddmmKernels()) {
+      if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != layout.kind ||
+          !kernel.supports(problem, layout) || kernel.name.starts_with("cuda.cusparse")) {
+        continue;
+      }
+      SCOPED_TRACE(std::string(kernel.name));
+      std::vector<float> out(pattern.nnz(), 7);
+      Buffer result = gpu.Upload(out.data(), out.size() * sizeof(float));
+      ASSERT_TRUE(kernel
+                      .run({.workspace = {}, .stream = gpu.stream().handle()}, problem,
+                           {layout,
+                            nullptr,
+                            {a_device.data(), pattern.rows, kWidth, kWidth},
+                            {b_device.data(), pattern.cols, kWidth, kWidth},
+                            result.mutable_data()})
+                      .ok());
+      gpu.Download(out.data(), result.data(), out.size() * sizeof(float));
+      for (int64_t row = 0; row < pattern.rows; ++row) {
+        for (int64_t p = pattern.row_offsets[row]; p < pattern.row_offsets[row + 1]; ++p) {
+          const int64_t column = pattern.column_indices[p];
+          double sum = 0, magnitude = 0;
+          for (int64_t k = 0; k < kWidth; ++k) {
+            const double term = static_cast<double>(a[row * kWidth + k]) * b[column * kWidth + k];
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          ASSERT_EQ(Kind(out[p]), Kind(static_cast<float>(sum))) << row << ", " << column;
+          if (std::isfinite(sum) && magnitude < kLargest) {
+            ASSERT_NEAR(out[p], sum, 3e-6 * magnitude) << row << ", " << column;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparsed::test
