@@ -59,6 +59,7 @@ CandidateList OnGpu(const ProblemClass& problem_class) {
   if (problem_class.operation == Operation::kSddmm) {
     return {{{Canonical("coo_panels")},
              {Canonical("row_panels")},
+             {Canonical("group_rows > row_panels")},
              {Canonical("lsh_cluster > coo_panels")}},
             "an operand's row is fetched once for a panel of rows"};
   }
@@ -69,6 +70,7 @@ CandidateList OnGpu(const ProblemClass& problem_class) {
             "rows of the transposed matrix can be read as they lie"};
   }
   return {{{Canonical("row_panels")},
+           {Canonical("group_rows")},
            {Canonical("group_rows > row_panels")},
            {Canonical("lsh_cluster > row_panels")}},
           "an operand's row is fetched once for a panel of rows"};
