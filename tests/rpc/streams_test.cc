@@ -79,7 +79,7 @@ TEST(Streams, ASlowReaderStallsItsOwnStreamAlone) {
 
 TEST(Streams, ACancelledResultIsNotSentToItsEnd) {
   TestServer server;
-  constexpr int64_t kRows = 16384, kCols = 4, kWidth = 1024;  // 64 MiB, more than is on the way
+  constexpr int64_t kRows = 8192, kCols = 4, kWidth = 1024;  // 32 MiB, more than is on the way
   MustUpload(server, "tall", Uniform(kRows, kCols, 2, 1));
   grpc::ClientContext context;
   auto stream = server.compute().Spmm(&context);
