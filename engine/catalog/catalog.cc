@@ -66,8 +66,6 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
       return store.Read(stored, budget.Source(MemoryUse::kMatrices));
     });
   };
-  // Milliseconds: no matrix gets a new version in each of them.
-  if (!contents.matrices.empty()) least_version_ = static_cast<uint64_t>(NowUnixNs() / 1'000'000);
   std::lock_guard lock(mutex_);
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
   for (const PatternRecord& record : contents.patterns) {
@@ -247,7 +245,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     record.column_indices = *(*csr)->Find("column_indices");
     record.values = values;
     record.value_order = caller_order;
-    record.version = replaced.ok() ? NextVersion(**replaced) : 1;
+    record.version = replaced.ok() ? (*replaced)->version() + 1 : 1;
     record.created_unix_ns = NowUnixNs();
     matrix = std::make_shared<const Matrix>(
         header.tenant, header.name, std::move(pattern), values.type, record.version,
@@ -260,10 +258,6 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
   if (on_published) on_published(matrix, header.expected);
   return matrix;
-}
-
-uint64_t Catalog::NextVersion(const Matrix& present) const {
-  return std::max(present.version() + 1, least_version_);
 }
 
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {

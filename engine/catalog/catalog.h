@@ -162,14 +162,8 @@ class Catalog {
   /// Returns the pattern if no matrix has it any more; new uploads then do not find it either.
   std::shared_ptr<Pattern> RetireLocked(const std::shared_ptr<Pattern>& pattern);
 
-  /// Of what takes the place of `present`.
-  uint64_t NextVersion(const Matrix& present) const;
-
   Store& store_;
   Budget& budget_;
-  /// Of changes. After a restart it is above all that were ever given out: those that were not
-  /// durable are forgotten, but not by who was told of them.
-  uint64_t least_version_ = 1;
   NameLocks changes_;  ///< taken before mutex_, held while the disk is written
   mutable std::mutex mutex_;
   std::map<NameKey, MatrixLease> matrices_;

@@ -205,9 +205,9 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
   }
   const bool durable = header_.durable && catalog_.store_.durable();
   auto matrix = std::make_shared<const Matrix>(
-      header_.tenant, header_.name, base_->pattern(), base_->type(),
-      catalog_.NextVersion(**present), (*present)->created_unix_ns(), durable,
-      std::make_shared<LazyArray>(*values), base_->caller_order());
+      header_.tenant, header_.name, base_->pattern(), base_->type(), (*present)->version() + 1,
+      (*present)->created_unix_ns(), durable, std::make_shared<LazyArray>(*values),
+      base_->caller_order());
   if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
   if (header_.durable) {
     absl::Status stored =

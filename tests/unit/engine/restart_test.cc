@@ -50,35 +50,6 @@ TEST(Restart, BringsBackMatricesOnFirstUse) {
   EXPECT_EQ((*c)->pattern(), (*a)->pattern());
 }
 
-TEST(Restart, VersionsAreNotGivenOutTwice) {
-  TemporaryDirectory directory;
-  const test::Pattern s = test::Uniform(10, 20, 3, 1);
-  const auto update = [&](Rooms& rooms, uint64_t if_version) -> absl::StatusOr<uint64_t> {
-    auto update = rooms.catalog.BeginUpdate({"t", "m", ElementType::kF32, false, if_version});
-    if (!update.ok()) return update.status();
-    EXPECT_TRUE(Feed(**update, 0, FloatsOf(s, 2)).ok());
-    auto matrix = (*update)->Finish(1);
-    if (!matrix.ok()) return matrix.status();
-    return (*matrix)->version();
-  };
-  {
-    Rooms rooms(directory.path());
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s).ok());
-    EXPECT_EQ(*update(rooms, 1), 2u);  // and who made it remembers that
-  }
-  uint64_t other = 0;
-  for (int restart = 0; restart < 2; ++restart) {
-    Rooms rooms(directory.path());
-    EXPECT_EQ((*rooms.catalog.Find("t", "m"))->version(), 1u);
-    const auto version = update(rooms, 1);
-    ASSERT_TRUE(version.ok()) << version.status();
-    EXPECT_NE(*version, other);
-    EXPECT_TRUE(absl::IsAborted(update(rooms, 2).status()));
-    other = *version;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-}
-
 TEST(Restart, KeepsTheCallersOrder) {
   TemporaryDirectory directory;
   {
