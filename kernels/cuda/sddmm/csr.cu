@@ -1,18 +1,15 @@
 // SDDMM from CSR, plain or with permuted rows: O = S .* (A * B^T).
 //
-// Idea: equal numbers of nonzeros for everybody; every result is a nonzero's own, so that rows are
-// cut anywhere. The dot products of several nonzeros are in flight at once and are reduced together
-// by a transposing butterfly, as in RoDe (Meng et al., PPoPP'24) and HP-SDDMM (Fan et al.,
-// IPDPS'23) each is alone. A row of A is fetched once for the nonzeros in flight if they share it.
+// Idea: equal numbers of nonzeros for everybody, as in HP-SDDMM (Fan et al., IPDPS'23); every
+// result is a nonzero's own, so that rows are cut anywhere. Several dot products are in flight at
+// once and are reduced together. A row of A is fetched once for those in flight if they share it.
 // Layout in: "csr"; one of S^T has the operands' parts swapped.
 // Threads: a warp takes a stretch of consecutive nonzeros in steps of 32: a lane knows one column,
-// finds its row by a search over the next 32 row ends, and stores one result. A group of 2 to 32
-// lanes, 16 bytes each (one element, if rows are not aligned), covers K or as much of it as it can,
-// and goes over 2 to 8 nonzeros at a time.
+// finds its row by a search over the next 32 row ends, and stores one result. How long stretches
+// are is a schedule's choice (dots.cuh), and each schedule is a kernel of its own.
 // Needs: no workspace.
-// Wins: where rows of S do not share columns, or only with rows that are close: graphs, meshes.
-// What it fetches is a row of B for each nonzero, mostly from L2, which is its limit.
-#include <algorithm>
+// Wins: where rows of S share few columns: graphs, meshes. What it fetches is a row of B for each
+// nonzero, mostly from L2, which is its limit.
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
