@@ -10,8 +10,6 @@
 namespace sparsed::engine {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// Zeros the gaps between the rows: what was in that memory before is nobody's business.
 void ClearGaps(Array& array, const DenseShape& shape) {
   const size_t size = SizeOf(shape.type);
@@ -29,11 +27,6 @@ DeviceKind FirstChoice(const Executor::Impl& impl) {
 
 ConstDense View(const Array& array, const DenseShape& shape) {
   return {array.buffer.data(), shape.rows, shape.cols, shape.leading_dimension};
-}
-
-uint64_t NanosecondsSince(Clock::time_point begin) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
 }
 
 void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
@@ -308,16 +301,6 @@ absl::StatusOr<Array> DenseCall::NewDeviceResult(std::string_view name, DeviceLa
   return result;
 }
 
-absl::Status DenseCall::EnsureDeviceWorkspace(DeviceLane& gpu, size_t bytes) {
-  if (gpu.workspace.size() >= bytes) return absl::OkStatus();
-  gpu.workspace = Buffer();
-  absl::StatusOr<Buffer> workspace =
-      gpu_device().budget().Source(MemoryUse::kRequests).Allocate(bytes);
-  if (!workspace.ok()) return workspace.status();
-  gpu.workspace = *std::move(workspace);
-  return absl::OkStatus();
-}
-
 void DenseCall::SendBegin(const std::string& plan, std::string_view name) {
   CallBegin begin{plan, 0, result_shape_.rows, result_shape_.cols, {}};
   if (!keep_result_)
@@ -359,16 +342,9 @@ absl::Status DenseCall::SendDeviceResult(Array result, DeviceLane& gpu) {
 }
 
 absl::Status DenseCall::TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue) {
-  absl::Status status = gpu.begin.Record(gpu.stream);
-  if (status.ok()) status = queue();
-  if (status.ok()) status = gpu.end.Record(gpu.stream);
-  // Also after an error: what is queued uses memory that is about to be freed.
-  const absl::Status done = gpu.stream.Synchronize();
-  if (status.ok()) status = done;
-  if (!status.ok()) return gpu_device().Checked(std::move(status));
-  pieces_under_way_ = false;
-  const absl::StatusOr<float> milliseconds = gpu.end.MillisecondsSince(gpu.begin);
+  const absl::StatusOr<double> milliseconds = gpu_device().Timed(gpu, queue);
   if (!milliseconds.ok()) return milliseconds.status();
+  pieces_under_way_ = false;
   end_.timings.kernel_ns += static_cast<uint64_t>(*milliseconds * 1e6);
   return absl::OkStatus();
 }

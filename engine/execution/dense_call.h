@@ -71,7 +71,9 @@ class DenseCall : public Job {
   /// Memory for the result on the host, or on the device; gaps between rows are zeros.
   absl::StatusOr<Array> NewResult(std::string_view name);
   absl::StatusOr<Array> NewDeviceResult(std::string_view name, DeviceLane& gpu);
-  absl::Status EnsureDeviceWorkspace(DeviceLane& gpu, size_t bytes);
+  /// Where workspaces and operands of this call come from.
+  MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
+  MemorySource& device_memory() { return gpu_device().budget().Source(MemoryUse::kRequests); }
 
   void SendBegin(const std::string& plan, std::string_view name);
   /// Sends or publishes the result.
@@ -108,7 +110,6 @@ class DenseCall : public Job {
   bool pieces_under_way_ = false;
 };
 
-uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
 /// Copies rows of `from` into `to`, whose leading dimension may be another.
 void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
               const DenseShape& to_shape);

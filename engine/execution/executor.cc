@@ -52,21 +52,18 @@ void Executor::Impl::Ran(const Problem& problem, std::string_view kernel, uint64
                         bytes / (gpu ? device->bytes_per_second() : bytes_per_second)});
 }
 
+uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
+          .count());
+}
+
 std::function<void()> LoaderOf(const MatrixLease& matrix) {
   if (matrix->resident()) return nullptr;
   // Whoever runs the call afterwards meets the same errors and reports them.
   return [matrix] {
     if (matrix->pattern()->Csr().ok()) matrix->Values().status().IgnoreError();
   };
-}
-
-absl::Status EnsureWorkspace(Lane& lane, size_t bytes, Budget& budget) {
-  if (lane.workspace.size() >= bytes) return absl::OkStatus();
-  lane.workspace = Buffer();  // before the larger one, so that both need not fit
-  absl::StatusOr<Buffer> workspace = budget.Source(MemoryUse::kRequests).Allocate(bytes);
-  if (!workspace.ok()) return workspace.status();
-  lane.workspace = *std::move(workspace);
-  return absl::OkStatus();
 }
 
 Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense,

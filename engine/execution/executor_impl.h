@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -89,11 +90,10 @@ absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease
   return resolved;
 }
 
+uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
+
 /// Reads what `matrix` lacks in memory from the disk; null if it lacks nothing.
 std::function<void()> LoaderOf(const MatrixLease& matrix);
-
-/// Grows the lane's workspace if need be.
-absl::Status EnsureWorkspace(Lane& lane, size_t bytes, Budget& budget);
 
 absl::StatusOr<std::shared_ptr<Call>> BeginSpmm(std::shared_ptr<Executor::Impl> impl, SpmmSpec spec,
                                                 std::shared_ptr<ResultSink> sink);

@@ -74,7 +74,7 @@ class SddmmCall final : public DenseCall {
     absl::StatusOr<Array> result = NewResult("values");
     if (!result.ok()) return result.status();
     const size_t workspace = plan->kernel->workspace(plan->problem, *plan->layout, lane.threads);
-    if (absl::Status status = EnsureWorkspace(lane, workspace, impl_->budget); !status.ok())
+    if (absl::Status status = Grow(lane.workspace, workspace, host_memory()); !status.ok())
       return status;
 
     const SddmmArguments arguments{*plan->layout, unscaled_ ? nullptr : values.buffer.data(),
@@ -124,8 +124,9 @@ class SddmmCall final : public DenseCall {
         gpu_device().budget().Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests),
         "values", matrix_->type(), result_shape_.rows);
     if (!result.ok()) return result.status();
-    if (absl::Status status = EnsureDeviceWorkspace(
-            gpu, plan->kernel->workspace(plan->problem, *s->layout, /*threads=*/1));
+    if (absl::Status status =
+            Grow(gpu.workspace, plan->kernel->workspace(plan->problem, *s->layout, /*threads=*/1),
+                 device_memory());
         !status.ok()) {
       return status;
     }

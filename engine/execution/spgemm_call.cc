@@ -95,9 +95,7 @@ class SpgemmCall final : public Job {
 
   /// Loads both matrices, chooses the kernel, finds the rows' bounds, tells the sink.
   absl::Status BeginProduct(Lane& lane) {
-    const auto begin = Clock::now();
-    end_.timings.queue_ns = static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(begin - submitted_).count());
+    end_.timings.queue_ns = NanosecondsSince(submitted_);
     absl::StatusOr<std::shared_ptr<const Layout>> left = left_->pattern()->Csr();
     if (!left.ok()) return left.status();
     absl::StatusOr<std::shared_ptr<const Layout>> right = right_->pattern()->Csr();
@@ -155,8 +153,8 @@ class SpgemmCall final : public Job {
   }
 
   absl::Status Prepare(Lane& lane) {
-    return EnsureWorkspace(lane, kernel_->workspace(problem_, Arguments(), lane.threads),
-                           impl_->budget);
+    return Grow(lane.workspace, kernel_->workspace(problem_, Arguments(), lane.threads),
+                impl_->budget.Source(MemoryUse::kRequests));
   }
 
   /// Counts the time at once: of a call that fails or is cancelled, too.
@@ -164,8 +162,7 @@ class SpgemmCall final : public Job {
   std::invoke_result_t<Work> Timed(const Work& work) {
     const auto begin = Clock::now();
     std::invoke_result_t<Work> result = work();
-    const auto nanoseconds = static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+    const uint64_t nanoseconds = NanosecondsSince(begin);
     end_.timings.kernel_ns += nanoseconds;
     scheduler().AddBusy(problem_.device, nanoseconds);
     return result;

@@ -74,7 +74,7 @@ class SpmmCall final : public DenseCall {
     absl::StatusOr<Array> result = PrepareResult();
     if (!result.ok()) return result.status();
     const size_t workspace = plan->kernel->workspace(plan->problem, *plan->layout, lane.threads);
-    if (absl::Status status = EnsureWorkspace(lane, workspace, impl_->budget); !status.ok())
+    if (absl::Status status = Grow(lane.workspace, workspace, host_memory()); !status.ok())
       return status;
 
     const SpmmArguments arguments{
@@ -107,8 +107,9 @@ class SpmmCall final : public DenseCall {
     if (!b.ok()) return b.status();
     absl::StatusOr<Array> result = PrepareDeviceResult(gpu);
     if (!result.ok()) return result.status();
-    if (absl::Status status = EnsureDeviceWorkspace(
-            gpu, plan->kernel->workspace(plan->problem, *s->layout, /*threads=*/1));
+    if (absl::Status status =
+            Grow(gpu.workspace, plan->kernel->workspace(plan->problem, *s->layout, /*threads=*/1),
+                 device_memory());
         !status.ok()) {
       return status;
     }
@@ -159,8 +160,9 @@ class SpmmCall final : public DenseCall {
       for (Slab& slab : slabs) slab = Slab();
       kernel = Serving(WithWidth(plan->problem, width), *plan->layout, plan->kernel);
       if (kernel == nullptr) return absl::UnimplementedError("no kernel for slabs");
-      reserved = EnsureDeviceWorkspace(
-          gpu, kernel->workspace(WithWidth(plan->problem, width), *s->layout, 1));
+      reserved =
+          Grow(gpu.workspace, kernel->workspace(WithWidth(plan->problem, width), *s->layout, 1),
+               device_memory());
       for (Slab& slab : slabs) {
         for (auto [array, rows] : {std::pair(&slab.b, operands_[0].shape.rows),
                                    std::pair(&slab.c, result_shape_.rows)}) {

@@ -209,6 +209,15 @@ class Budget::State : public std::enable_shared_from_this<State> {
   int64_t kept_bytes_ = 0;
 };
 
+absl::Status Grow(Buffer& buffer, size_t bytes, MemorySource& memory) {
+  if (buffer.size() >= bytes) return absl::OkStatus();
+  buffer = Buffer();
+  absl::StatusOr<Buffer> larger = memory.Allocate(bytes);
+  if (!larger.ok()) return larger.status();
+  buffer = *std::move(larger);
+  return absl::OkStatus();
+}
+
 Budget::Budget(int64_t limit_bytes, int64_t preparation_bytes)
     : state_(std::make_shared<State>(limit_bytes, preparation_bytes)) {}
 Budget::~Budget() { state_->Close(); }

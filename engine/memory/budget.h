@@ -43,4 +43,8 @@ class Budget {
   std::shared_ptr<State> state_;
 };
 
+/// Makes `buffer` at least `bytes` large if it is smaller; what was in it is gone then. For
+/// workspaces: the smaller one goes first, so that both need not fit.
+absl::Status Grow(Buffer& buffer, size_t bytes, MemorySource& memory);
+
 }  // namespace sparsed::engine

@@ -112,12 +112,8 @@ absl::Status Device::MeasureBandwidth() {
   if (!to.ok()) return to.status();
   if (absl::Status s = lane.stream.Fill(from->mutable_data(), 1, kBytes); !s.ok()) return s;
   for (int run = 0; run < 4; ++run) {
-    absl::Status status = lane.begin.Record(lane.stream);
-    if (status.ok()) status = lane.stream.Copy(to->mutable_data(), from->data(), kBytes);
-    if (status.ok()) status = lane.end.Record(lane.stream);
-    if (status.ok()) status = lane.stream.Synchronize();
-    if (!status.ok()) return status;
-    const absl::StatusOr<float> ms = lane.end.MillisecondsSince(lane.begin);
+    const absl::StatusOr<double> ms =
+        Timed(lane, [&] { return lane.stream.Copy(to->mutable_data(), from->data(), kBytes); });
     if (!ms.ok()) return ms.status();
     if (*ms > 0) bytes_per_second_ = std::max(bytes_per_second_, 2.0 * kBytes / (*ms * 1e-3));
   }
@@ -142,6 +138,18 @@ absl::Status Device::Checked(absl::Status status) {
   }
   if (on_lost) on_lost(std::string(status_.message()));
   return status_;
+}
+
+absl::StatusOr<double> Device::Timed(DeviceLane& lane, const std::function<absl::Status()>& queue) {
+  absl::Status status = lane.begin.Record(lane.stream);
+  if (status.ok()) status = queue();
+  if (status.ok()) status = lane.end.Record(lane.stream);
+  const absl::Status done = lane.stream.Synchronize();
+  if (status.ok()) status = done;
+  if (!status.ok()) return Checked(std::move(status));
+  const absl::StatusOr<float> milliseconds = lane.end.MillisecondsSince(lane.begin);
+  if (!milliseconds.ok()) return milliseconds.status();
+  return *milliseconds;
 }
 
 absl::Status Device::PartsIn(cuda::Stream& stream, size_t units, size_t unit_bytes,

@@ -59,6 +59,10 @@ class Device {
   absl::Status Checked(absl::Status status);
   std::function<void(const std::string& sentence)> on_lost;
 
+  /// Queues work in the lane's stream between its two events and waits, after an error too: what
+  /// was queued uses memory that its caller may free. The milliseconds between the events.
+  absl::StatusOr<double> Timed(DeviceLane& lane, const std::function<absl::Status()>& queue);
+
   /// Copies pass through staging; all return when the bytes are there.
   absl::Status CopyIn(cuda::Stream& stream, void* to, const void* from, size_t bytes);
   /// `arrived` is told after each part how many bytes are there.

@@ -131,12 +131,7 @@ absl::Status Trial::ReserveWorkspace(const Contender& contender) {
     if (kernel == nullptr) return absl::NotFoundError("no kernel " + contender.kernel);
     bytes = kernel->workspace(SeenThrough(*contender.layout, problem_), *contender.layout, threads);
   }
-  if (bytes <= workspace_.size()) return absl::OkStatus();
-  workspace_ = Buffer();
-  absl::StatusOr<Buffer> buffer = memory_.Allocate(bytes);
-  if (!buffer.ok()) return buffer.status();
-  workspace_ = *std::move(buffer);
-  return absl::OkStatus();
+  return Grow(workspace_, bytes, memory_);
 }
 
 absl::Status Trial::RunKernel(const Context& context, const Contender& contender) {
@@ -183,17 +178,8 @@ absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) 
     if (!status.ok()) return status;
     return milliseconds;
   }
-  DeviceLane& gpu = *lane.gpu;
-  context.stream = gpu.stream.handle();
-  absl::Status status = gpu.begin.Record(gpu.stream);
-  if (status.ok()) status = RunKernel(context, contender);
-  if (status.ok()) status = gpu.end.Record(gpu.stream);
-  const absl::Status done = gpu.stream.Synchronize();
-  if (status.ok()) status = done;
-  if (!status.ok()) return executor_.device()->Checked(status);
-  const absl::StatusOr<float> milliseconds = gpu.end.MillisecondsSince(gpu.begin);
-  if (!milliseconds.ok()) return milliseconds.status();
-  return *milliseconds;
+  context.stream = lane.gpu->stream.handle();
+  return executor_.device()->Timed(*lane.gpu, [&] { return RunKernel(context, contender); });
 }
 
 absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {

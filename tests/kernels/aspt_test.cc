@@ -16,16 +16,10 @@
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
+#include "tests/kernels/layout_testing.h"
 
 namespace sparsed::test {
 namespace {
-
-BuildContext Heap(int threads = 2) {
-  BuildContext context;
-  context.threads = threads;
-  context.memory = &HeapMemory();
-  return context;
-}
 
 Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order, AsptOptions options,
              bool permute_remainder = false) {
@@ -37,11 +31,6 @@ Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order, Aspt
     EXPECT_TRUE(PermuteRemainder(layout, order, Heap()).ok());
   }
   return layout;
-}
-
-int64_t Source(const Layout& layout, int64_t slot) {
-  const Array& source = *layout.Find(kValueSource);
-  return source.type == ElementType::kI32 ? source.As<int32_t>()[slot] : source.As<int64_t>()[slot];
 }
 
 /// Every nonzero of the pattern is in one slot, where value_source says; tiles hold the columns
@@ -132,15 +121,7 @@ TEST(Aspt, IsTheSameForAnyTeam) {
   const Pattern pattern = Rmat(15, 6, 2);
   const Layout one = BuildAspt(pattern.view(), {}, Heap(1)).value();
   const Layout three = BuildAspt(pattern.view(), {}, Heap(3)).value();
-  ASSERT_EQ(one.arrays.size(), three.arrays.size());
-  for (size_t i = 0; i < one.arrays.size(); ++i) {
-    EXPECT_EQ(one.arrays[i].name, three.arrays[i].name);
-    ASSERT_EQ(one.arrays[i].bytes(), three.arrays[i].bytes());
-    EXPECT_EQ(std::memcmp(one.arrays[i].buffer.data(), three.arrays[i].buffer.data(),
-                          one.arrays[i].bytes()),
-              0)
-        << one.arrays[i].name;
-  }
+  ExpectSameArrays(one, three);
 }
 
 TEST(AsptKernels, ComputeOddPatternsAtManyWidths) {

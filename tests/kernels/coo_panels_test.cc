@@ -4,34 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <tuple>
 
 #include "kernels/recipe.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
+#include "tests/kernels/layout_testing.h"
 
 namespace sparsed::test {
 namespace {
-
-BuildContext Heap(int threads = 2) {
-  BuildContext context;
-  context.threads = threads;
-  context.memory = &HeapMemory();
-  return context;
-}
 
 Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order, int64_t panel_rows) {
   CsrView view = pattern.view();
   view.row_order = row_order;
   return BuildCooPanels(view, panel_rows, Heap()).value();
-}
-
-int64_t Source(const Layout& layout, int64_t entry) {
-  const Array& source = *layout.Find(kValueSource);
-  return source.type == ElementType::kI32 ? source.As<int32_t>()[entry]
-                                          : source.As<int64_t>()[entry];
 }
 
 /// Every nonzero once, and in the promised order.
@@ -93,14 +80,7 @@ TEST(CooPanels, AreTheSameForAnyTeam) {
   const Pattern pattern = Rmat(15, 6, 2);
   const Layout one = BuildCooPanels(pattern.view(), 64, Heap(1)).value();
   const Layout three = BuildCooPanels(pattern.view(), 64, Heap(3)).value();
-  ASSERT_EQ(one.arrays.size(), three.arrays.size());
-  for (size_t i = 0; i < one.arrays.size(); ++i) {
-    ASSERT_EQ(one.arrays[i].bytes(), three.arrays[i].bytes());
-    EXPECT_EQ(std::memcmp(one.arrays[i].buffer.data(), three.arrays[i].buffer.data(),
-                          one.arrays[i].bytes()),
-              0)
-        << one.arrays[i].name;
-  }
+  ExpectSameArrays(one, three);
 }
 
 TEST(CooPanels, FollowTheRecipe) {

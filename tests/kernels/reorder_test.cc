@@ -16,18 +16,12 @@
 #include "tests/generate.h"
 #include "tests/kernels/clustering.h"
 #include "tests/kernels/counting_memory.h"
+#include "tests/kernels/layout_testing.h"
 
 namespace sparsed::test {
 namespace {
 
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
-
-BuildContext Heap(int threads = 2) {
-  BuildContext context;
-  context.threads = threads;
-  context.memory = &HeapMemory();
-  return context;
-}
 
 CandidatePairs MakePairs(const Pattern& pattern, const Pairs& pairs) {
   PairSet set;

@@ -4,32 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/recipe.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
+#include "tests/kernels/layout_testing.h"
 
 namespace sparsed::test {
 namespace {
-
-BuildContext Heap(int threads = 2) {
-  BuildContext context;
-  context.threads = threads;
-  context.memory = &HeapMemory();
-  return context;
-}
 
 Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order, int64_t panel_rows) {
   CsrView view = pattern.view();
   view.row_order = row_order;
   return BuildRowPanels(view, panel_rows, Heap()).value();
-}
-
-int64_t Source(const Layout& layout, int64_t slot) {
-  const Array& source = *layout.Find(kValueSource);
-  return source.type == ElementType::kI32 ? source.As<int32_t>()[slot] : source.As<int64_t>()[slot];
 }
 
 /// Read back row by row, the panels are the pattern's CSR.
@@ -121,15 +109,7 @@ TEST(RowPanels, AreTheSameForAnyTeam) {
   const Pattern pattern = Rmat(15, 6, 2);
   const Layout one = BuildRowPanels(pattern.view(), 8, Heap(1)).value();
   const Layout three = BuildRowPanels(pattern.view(), 8, Heap(3)).value();
-  ASSERT_EQ(one.arrays.size(), three.arrays.size());
-  for (size_t i = 0; i < one.arrays.size(); ++i) {
-    EXPECT_EQ(one.arrays[i].name, three.arrays[i].name);
-    ASSERT_EQ(one.arrays[i].bytes(), three.arrays[i].bytes());
-    EXPECT_EQ(std::memcmp(one.arrays[i].buffer.data(), three.arrays[i].buffer.data(),
-                          one.arrays[i].bytes()),
-              0)
-        << one.arrays[i].name;
-  }
+  ExpectSameArrays(one, three);
 }
 
 TEST(RowPanels, AreSkippedWhereRowsShareNothing) {
