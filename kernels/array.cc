@@ -20,6 +20,10 @@ std::string_view Name(ElementType type) {
       return "f32";
     case ElementType::kF64:
       return "f64";
+    case ElementType::kF16:
+      return "f16";
+    case ElementType::kBF16:
+      return "bf16";
   }
   return "unknown";
 }

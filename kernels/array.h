@@ -9,17 +9,27 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "kernels/half.h"
 
 namespace sparsed {
 
-enum class ElementType : uint8_t { kI32 = 1, kI64 = 2, kF32 = 3, kF64 = 4 };
+enum class ElementType : uint8_t { kI32 = 1, kI64 = 2, kF32 = 3, kF64 = 4, kF16 = 5, kBF16 = 6 };
+
+/// f16 or bf16: a type that is only stored; kernels compute with it as f32.
+constexpr bool IsHalf(ElementType type) {
+  return type == ElementType::kF16 || type == ElementType::kBF16;
+}
+constexpr bool IsFloat(ElementType type) {
+  return type == ElementType::kF32 || type == ElementType::kF64 || IsHalf(type);
+}
 
 /// Bytes of one element.
 constexpr size_t SizeOf(ElementType type) {
+  if (IsHalf(type)) return 2;
   return type == ElementType::kI32 || type == ElementType::kF32 ? 4 : 8;
 }
 
-/// "i32", "i64", "f32", "f64".
+/// "i32", "i64", "f32", "f64", "f16", "bf16".
 std::string_view Name(ElementType type);
 
 template <typename T>
@@ -39,6 +49,14 @@ constexpr ElementType ElementTypeOf<float>() {
 template <>
 constexpr ElementType ElementTypeOf<double>() {
   return ElementType::kF64;
+}
+template <>
+constexpr ElementType ElementTypeOf<Float16>() {
+  return ElementType::kF16;
+}
+template <>
+constexpr ElementType ElementTypeOf<BFloat16>() {
+  return ElementType::kBF16;
 }
 
 /// Bytes aligned to 64. Copies share them; the last one frees them (or gives them back to whoever

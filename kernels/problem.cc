@@ -34,6 +34,8 @@ ProblemClass ClassOf(const Problem& problem) {
   ProblemClass c{problem.operation, problem.transposed, problem.type, 0, problem.device};
   if (problem.operation != Operation::kSpgemm) {
     const int32_t* bucket = std::lower_bound(std::begin(kBuckets), std::end(kBuckets), problem.k);
+    c.allow_tf32 = problem.allow_tf32 && problem.operation == Operation::kSpmm &&
+                   problem.type == ElementType::kF32 && problem.device == DeviceKind::kCuda;
     c.k_bucket = bucket == std::end(kBuckets) ? kBuckets[std::size(kBuckets) - 1] : *bucket;
   }
   return c;
@@ -44,8 +46,8 @@ std::string ToString(const ProblemClass& c) {
   if (c.operation == Operation::kSpgemm) {
     return fmt::format("{}{} {} {}", Name(c.operation), transposed, Name(c.type), Name(c.device));
   }
-  return fmt::format("{}{} {} k<={} {}", Name(c.operation), transposed, Name(c.type), c.k_bucket,
-                     Name(c.device));
+  return fmt::format("{}{} {} k<={} {}", Name(c.operation), transposed,
+                     c.allow_tf32 ? "tf32" : Name(c.type), c.k_bucket, Name(c.device));
 }
 
 }  // namespace sparsed

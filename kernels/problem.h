@@ -27,6 +27,8 @@ struct Problem {
   ElementType type = ElementType::kF32;
   int64_t k = 0;  ///< width of the dense operand; 0 for SpGEMM
   DeviceKind device = DeviceKind::kCpu;
+  /// SpMM in f32 on a GPU may round the factors to TF32 (10 bits of mantissa); sums stay f32.
+  bool allow_tf32 = false;
 };
 
 /// A class of problems that share a plan: as Problem, K rounded up to 8, 16, 32, 64, 128, 256, 512
@@ -37,11 +39,12 @@ struct ProblemClass {
   ElementType type = ElementType::kF32;
   int32_t k_bucket = 0;
   DeviceKind device = DeviceKind::kCpu;
+  bool allow_tf32 = false;  ///< false wherever it makes no difference
 
   friend auto operator<=>(const ProblemClass&, const ProblemClass&) = default;
 };
 ProblemClass ClassOf(const Problem& problem);
-/// "spmm f32 k<=128 cpu", "spmm^T f32 k<=128 cpu".
+/// "spmm f32 k<=128 cpu", "spmm^T tf32 k<=128 cuda" (f32 with TF32 allowed).
 std::string ToString(const ProblemClass& c);
 
 /// What a kernel may use. It allocates nothing, logs nothing, reads no clock.

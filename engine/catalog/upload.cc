@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::string_view kArrayNames[] = {"row_offsets", "column_indices", "values"};
 
-bool IsFloat(ElementType type) { return type == ElementType::kF32 || type == ElementType::kF64; }
-
 absl::Status CheckDimension(std::string_view what, int64_t value) {
   if (value >= 0 && value <= kMaxDimension) return absl::OkStatus();
   return absl::InvalidArgumentError(

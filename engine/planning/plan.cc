@@ -12,11 +12,14 @@ std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
   // There are few enough classes to compare with all: the text has one definition.
   for (Operation operation : {Operation::kSpmm, Operation::kSddmm, Operation::kSpgemm}) {
     for (bool transposed : {false, true}) {
-      for (ElementType type : {ElementType::kF32, ElementType::kF64}) {
+      for (ElementType type :
+           {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
         for (DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
-          for (int64_t k = 8; k <= 1024; k *= 2) {
-            const ProblemClass c = ClassOf({operation, transposed, type, k, device});
-            if (ToString(c) == text) return c;
+          for (bool allow_tf32 : {false, true}) {
+            for (int64_t k = 8; k <= 1024; k *= 2) {
+              const ProblemClass c = ClassOf({operation, transposed, type, k, device, allow_tf32});
+              if (ToString(c) == text) return c;
+            }
           }
         }
       }

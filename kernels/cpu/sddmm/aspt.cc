@@ -217,8 +217,7 @@ absl::Status RunAsptSddmm(const Context& context, const Problem& problem,
 
 bool SupportsAsptSddmm(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSddmm && problem.device == DeviceKind::kCpu &&
-         layout.kind == kAspt &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64);
+         layout.kind == kAspt && !IsHalf(problem.type);
 }
 
 size_t AsptSddmmWorkspace(const Problem& problem, const Layout&, int threads) {

@@ -48,8 +48,7 @@ CsrDots<T> MakeDots(const CsrView& s, const SddmmArguments& arguments) {
 
 inline bool SupportsCsrDots(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSddmm && problem.device == DeviceKind::kCpu &&
-         layout.kind == kCsr &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64);
+         layout.kind == kCsr && !IsHalf(problem.type);
 }
 
 }  // namespace sparsed::cpu

@@ -241,8 +241,7 @@ absl::Status RunAsptSpmm(const Context& context, const Problem& problem,
 
 bool SupportsAsptSpmm(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSpmm && !problem.transposed &&
-         problem.device == DeviceKind::kCpu && layout.kind == kAspt &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64);
+         problem.device == DeviceKind::kCpu && layout.kind == kAspt && !IsHalf(problem.type);
 }
 
 size_t AsptSpmmWorkspace(const Problem&, const Layout&, int threads) {

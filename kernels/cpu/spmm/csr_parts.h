@@ -101,8 +101,7 @@ inline size_t PartialBytes(const Layout& layout, const Problem& problem) {
 
 inline bool SupportsCsrRows(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSpmm && !problem.transposed &&
-         problem.device == DeviceKind::kCpu && layout.kind == kCsr &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64);
+         problem.device == DeviceKind::kCpu && layout.kind == kCsr && !IsHalf(problem.type);
 }
 
 }  // namespace sparsed::cpu

@@ -83,8 +83,7 @@ absl::Status RunCsrTransposedSpmm(const Context& context, const Problem& problem
 
 bool SupportsCsrTransposedSpmm(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSpmm && problem.transposed &&
-         problem.device == DeviceKind::kCpu && layout.kind == kCsr &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64);
+         problem.device == DeviceKind::kCpu && layout.kind == kCsr && !IsHalf(problem.type);
 }
 
 size_t CsrTransposedSpmmWorkspace(const Problem&, const Layout&, int /*threads*/) { return 0; }

@@ -73,8 +73,8 @@ absl::Status Run(const Context& context, const Problem& problem, const SddmmArgu
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&
-         layout.kind == kCooPanels && problem.k <= kMost;
+  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
+         problem.operation == Operation::kSddmm && layout.kind == kCooPanels && problem.k <= kMost;
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {

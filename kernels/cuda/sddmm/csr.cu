@@ -81,9 +81,9 @@ absl::Status Run(const Context& context, const Problem& problem, const SddmmArgu
 
 template <Schedule kSchedule>
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&
-         layout.kind == kCsr && layout.rows <= kMost && problem.k <= kMost &&
-         (kSchedule.slab == kMost || problem.k > kSchedule.slab);
+  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
+         problem.operation == Operation::kSddmm && layout.kind == kCsr && layout.rows <= kMost &&
+         problem.k <= kMost && (kSchedule.slab == kMost || problem.k > kSchedule.slab);
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {

@@ -239,9 +239,10 @@ absl::Status Run(const Context& context, const Problem& problem, const SddmmArgu
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&
-         layout.kind == kRowPanels && layout.Parameter("rows") == kRows && layout.rows <= kMost &&
-         problem.k <= kMost && (problem.type == ElementType::kF64 || problem.k >= kLeastFloatK);
+  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
+         problem.operation == Operation::kSddmm && layout.kind == kRowPanels &&
+         layout.Parameter("rows") == kRows && layout.rows <= kMost && problem.k <= kMost &&
+         (problem.type == ElementType::kF64 || problem.k >= kLeastFloatK);
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {

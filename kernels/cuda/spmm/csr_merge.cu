@@ -304,8 +304,8 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
-         !problem.transposed && layout.kind == kCsr &&
+  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
+         problem.operation == Operation::kSpmm && !problem.transposed && layout.kind == kCsr &&
          problem.k * static_cast<int64_t>(SizeOf(problem.type)) <= kMostBytes;
 }
 

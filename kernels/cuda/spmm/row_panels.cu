@@ -340,8 +340,9 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
-         !problem.transposed && layout.kind == kRowPanels && layout.Parameter("rows") == kPanelRows;
+  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
+         problem.operation == Operation::kSpmm && !problem.transposed &&
+         layout.kind == kRowPanels && layout.Parameter("rows") == kPanelRows;
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
