@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/formats/csr.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
@@ -43,6 +45,15 @@ struct SpgemmArguments {
   const void* right_values;
 };
 
+/// A kernel's `prepare`, null for most: what is worth doing once for many runs. What it returns is
+/// handed to runs with the same problem, layout and leading dimensions as Context::prepared, to one
+/// at a time; values, operands and scales may change between them. Its memory comes from `memory`,
+/// its work is queued in the context's stream. A run without it gives the same result, later.
+template <typename Arguments>
+using PrepareRuns = absl::StatusOr<std::shared_ptr<void>> (*)(const Context&, const Problem&,
+                                                              const Arguments&,
+                                                              MemorySource& memory);
+
 struct SpmmKernel {
   std::string_view name;         ///< "cpu.csr.row_balanced"
   std::string_view layout_kind;  ///< "csr"
@@ -51,6 +62,7 @@ struct SpmmKernel {
   bool (*supports)(const Problem&, const Layout&);
   size_t (*workspace)(const Problem&, const Layout&, int threads);  ///< bytes
   absl::Status (*run)(const Context&, const Problem&, const SpmmArguments&);
+  PrepareRuns<SpmmArguments> prepare = nullptr;
 };
 
 struct SddmmKernel {
@@ -61,6 +73,7 @@ struct SddmmKernel {
   bool (*supports)(const Problem&, const Layout&);
   size_t (*workspace)(const Problem&, const Layout&, int threads);
   absl::Status (*run)(const Context&, const Problem&, const SddmmArguments&);
+  PrepareRuns<SddmmArguments> prepare = nullptr;
 };
 
 /// The result's size depends on the data: the engine calls `analyse`, allocates, optionally

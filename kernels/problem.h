@@ -53,6 +53,7 @@ struct Context {
   std::span<std::byte> workspace;           ///< at least workspace(...) bytes, aligned to 64
   const std::atomic<bool>* stop = nullptr;  ///< if it becomes true, return CANCELLED soon
   void* stream = nullptr;  ///< GPU kernels: the CUDA stream (cudaStream_t); they queue, never wait
+  void* prepared = nullptr;  ///< what the kernel's `prepare` returned; null: it was not asked
   bool stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
 };
 

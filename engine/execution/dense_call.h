@@ -84,6 +84,16 @@ class DenseCall : public Job {
   /// Runs `queue` between two events and waits: its milliseconds are the kernel time.
   absl::Status TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue);
   Context DeviceContext(DeviceLane& gpu) const;
+  /// The same for many runs of `kernel` on `layout`.
+  template <typename Kernel, typename Arguments>
+  Context DeviceContext(DeviceLane& gpu, const Kernel& kernel,
+                        const std::shared_ptr<const Layout>& layout, const Problem& problem,
+                        const Arguments& arguments) {
+    Context context = DeviceContext(gpu);
+    context.prepared = gpu.prepared.For(kernel, layout, context, problem, arguments,
+                                        gpu_device().budget().Source(MemoryUse::kLayouts));
+    return context;
+  }
   Device& gpu_device() { return *impl_->device; }
 
   /// Bytes that any kernel must move for it.

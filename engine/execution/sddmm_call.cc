@@ -135,8 +135,9 @@ class SddmmCall final : public DenseCall {
                                    s->values == nullptr ? nullptr : s->values->buffer.data(),
                                    View(**a, operands_[0].shape), View(**b, operands_[1].shape),
                                    result->buffer.mutable_data()};
-    absl::Status status = TimedOnDevice(
-        gpu, [&] { return plan->kernel->run(DeviceContext(gpu), plan->problem, arguments); });
+    const Context context = DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+    absl::Status status =
+        TimedOnDevice(gpu, [&] { return plan->kernel->run(context, plan->problem, arguments); });
     if (!status.ok()) return status;
     Ran(asked, *plan->kernel);
     const auto computed = Clock::now();

@@ -121,8 +121,9 @@ class SpmmCall final : public DenseCall {
         {result->buffer.mutable_data(), result_shape_.rows, k, result_shape_.leading_dimension},
         alpha_,
         beta_};
-    absl::Status status = TimedOnDevice(
-        gpu, [&] { return plan->kernel->run(DeviceContext(gpu), plan->problem, arguments); });
+    const Context context = DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+    absl::Status status =
+        TimedOnDevice(gpu, [&] { return plan->kernel->run(context, plan->problem, arguments); });
     if (!status.ok()) return status;
     Ran(asked, *plan->kernel);
     const auto computed = Clock::now();

@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& option
     if (!begin.ok()) return begin.status();
     if (!end.ok()) return end.status();
     device->lanes_.push_back(
-        {*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}});
+        {*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}, {}});
   }
   if (absl::Status s = device->MeasureBandwidth(); !s.ok()) return s;
   return device;

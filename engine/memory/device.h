@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/device_budget.h"
+#include "engine/memory/prepared_runs.h"
 #include "engine/memory/residency.h"
 #include "engine/memory/staging.h"
 #include "kernels/cuda/device.h"
@@ -33,6 +34,7 @@ struct DeviceLane {
   cuda::Stream second;     ///< for work that overlaps with the first's
   cuda::Event begin, end;  ///< around a kernel
   Buffer workspace;        ///< grows to the largest that a kernel asked for
+  PreparedRuns prepared;
 
   cuda::Stream& streams(size_t turn) { return turn == 0 ? stream : second; }
 };

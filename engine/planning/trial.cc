@@ -134,27 +134,28 @@ absl::Status Trial::ReserveWorkspace(const Contender& contender) {
   return Grow(workspace_, bytes, memory_);
 }
 
-absl::Status Trial::RunKernel(const Context& context, const Contender& contender) {
+template <typename Use>
+absl::Status Trial::WithArguments(const Contender& contender, const Use& use) {
   const int64_t k = problem_.k;
   const Problem problem = SeenThrough(*contender.layout, problem_);
   const void* values = contender.values.buffer.data();
   if (problem_.operation == Operation::kSddmm) {
-    SddmmArguments arguments{*contender.layout,
-                             values,
-                             {tall_.buffer.data(), rows_, k, k},
-                             {wide_.buffer.data(), cols_, k, k},
-                             result_.buffer.mutable_data()};
-    return FindSddmmKernel(contender.kernel)->run(context, problem, arguments);
+    return use(*FindSddmmKernel(contender.kernel), problem,
+               SddmmArguments{*contender.layout,
+                              values,
+                              {tall_.buffer.data(), rows_, k, k},
+                              {wide_.buffer.data(), cols_, k, k},
+                              result_.buffer.mutable_data()});
   }
   Array& b = problem_.transposed ? tall_ : wide_;
   Array& c = problem_.transposed ? wide_ : tall_;
   const int64_t b_rows = problem_.transposed ? rows_ : cols_;
   const int64_t c_rows = problem_.transposed ? cols_ : rows_;
-  SpmmArguments arguments{*contender.layout,
-                          values,
-                          {b.buffer.data(), b_rows, k, k},
-                          {c.buffer.mutable_data(), c_rows, k, k}};
-  return FindSpmmKernel(contender.kernel)->run(context, problem, arguments);
+  return use(*FindSpmmKernel(contender.kernel), problem,
+             SpmmArguments{*contender.layout,
+                           values,
+                           {b.buffer.data(), b_rows, k, k},
+                           {c.buffer.mutable_data(), c_rows, k, k}});
 }
 
 absl::StatusOr<Contender> Trial::OnDevice(const Contender& contender) {
@@ -171,15 +172,26 @@ absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) 
   Context context{.threads = lane.threads,
                   .workspace = {workspace_.mutable_data(), workspace_.size()},
                   .stop = stop_};
+  const auto run = [&](const auto& kernel, const Problem& problem, const auto& arguments) {
+    return kernel.run(context, problem, arguments);
+  };
   if (lane.gpu == nullptr) {
     const Clock::time_point begin = Clock::now();
-    const absl::Status status = RunKernel(context, contender);
+    const absl::Status status = WithArguments(contender, run);
     const double milliseconds = MillisecondsSince(begin);
     if (!status.ok()) return status;
     return milliseconds;
   }
   context.stream = lane.gpu->stream.handle();
-  return executor_.device()->Timed(*lane.gpu, [&] { return RunKernel(context, contender); });
+  Device& device = *executor_.device();
+  absl::Status status = WithArguments(contender, [&](const auto& kernel, const Problem& problem,
+                                                     const auto& arguments) {
+    context.prepared = lane.gpu->prepared.For(kernel, contender.layout, context, problem, arguments,
+                                              device.budget().Source(MemoryUse::kLayouts));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return device.Timed(*lane.gpu, [&] { return WithArguments(contender, run); });
 }
 
 absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {

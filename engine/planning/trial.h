@@ -70,8 +70,10 @@ class Trial {
   /// The contender with its arrays on the device.
   absl::StatusOr<Contender> OnDevice(const Contender& contender);
   absl::StatusOr<double> RunOnLane(const Contender& contender, Lane& lane);
-  /// `contender`'s layout and values are where the kernel runs.
-  absl::Status RunKernel(const Context& context, const Contender& contender);
+  /// `use` gets the contender's kernel, the problem as that sees it, and the arguments. Layout and
+  /// values are where the kernel runs.
+  template <typename Use>
+  absl::Status WithArguments(const Contender& contender, const Use& use);
   absl::Status ReserveWorkspace(const Contender& contender);
 
   Problem problem_;

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::cuda {
@@ -37,7 +39,10 @@ const Cusparse* OpenCusparse() {
                           Load(library, "cusparseSpMM_bufferSize", c.SpMM_bufferSize) &&
                           Load(library, "cusparseSpMM", c.SpMM) &&
                           Load(library, "cusparseSDDMM_bufferSize", c.SDDMM_bufferSize) &&
-                          Load(library, "cusparseSDDMM", c.SDDMM);
+                          Load(library, "cusparseSDDMM", c.SDDMM) &&
+                          Load(library, "cusparseSpMM_preprocess", c.SpMM_preprocess) &&
+                          Load(library, "cusparseSDDMM_preprocess", c.SDDMM_preprocess) &&
+                          Load(library, "cusparseSpMatSetValues", c.SpMatSetValues);
     return complete ? &c : nullptr;
   }();
   return opened;
@@ -77,6 +82,59 @@ absl::StatusOr<SparseMatrix> DescribeCsr(const Layout& layout, const Problem& pr
       "describing S");
   if (!status.ok()) return status;
   return SparseMatrix(matrix);
+}
+
+namespace {
+
+/// With `offsets` filled from the layout's.
+absl::StatusOr<SparseMatrix> DescribeNarrowed(void* stream, const Problem& problem,
+                                              const Layout& layout, int32_t* offsets,
+                                              const void* values) {
+  const absl::Status status =
+      ToStatus(NarrowOffsets(static_cast<cudaStream_t>(stream), ViewCsr(layout).row_offsets.data(),
+                             offsets, layout.rows + 1),
+               "narrowing row offsets");
+  if (!status.ok()) return status;
+  return DescribeCsr(layout, problem, offsets, values);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<PreparedCsr>> PrepareCsr(void* stream, const Problem& problem,
+                                                        const Layout& layout, const void* values,
+                                                        size_t workspace, MemorySource& memory) {
+  absl::StatusOr<Buffer> buffer = memory.Allocate(OffsetBytes(layout) + workspace);
+  if (!buffer.ok()) return buffer.status();
+  auto* const offsets = reinterpret_cast<int32_t*>(buffer->mutable_data());
+  absl::StatusOr<SparseMatrix> matrix = DescribeNarrowed(stream, problem, layout, offsets, values);
+  if (!matrix.ok()) return matrix.status();
+  auto prepared = std::make_shared<PreparedCsr>();
+  prepared->memory = *std::move(buffer);
+  prepared->matrix = *std::move(matrix);
+  prepared->workspace = prepared->memory.mutable_data() + OffsetBytes(layout);
+  return prepared;
+}
+
+absl::StatusOr<CsrOfRun> DescribeForRun(const Context& context, const Problem& problem,
+                                        const Layout& layout, void* values) {
+  CsrOfRun run;
+  if (const auto* prepared = static_cast<const PreparedCsr*>(context.prepared);
+      prepared != nullptr) {
+    const absl::Status status =
+        ToStatus(OpenCusparse()->SpMatSetValues(prepared->matrix.get(), values), "S's values");
+    if (!status.ok()) return status;
+    run.matrix = prepared->matrix.get();
+    run.workspace = prepared->workspace;
+    return run;
+  }
+  auto* const offsets = reinterpret_cast<int32_t*>(context.workspace.data());
+  absl::StatusOr<SparseMatrix> matrix =
+      DescribeNarrowed(context.stream, problem, layout, offsets, values);
+  if (!matrix.ok()) return matrix.status();
+  run.own = *std::move(matrix);
+  run.matrix = run.own.get();
+  run.workspace = context.workspace.data() + OffsetBytes(layout);
+  return run;
 }
 
 absl::StatusOr<DenseMatrix> Describe(const ConstDense& dense, const Problem& problem) {

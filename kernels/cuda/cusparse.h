@@ -28,6 +28,9 @@ struct Cusparse {
   decltype(&cusparseSpMM) SpMM;
   decltype(&cusparseSDDMM_bufferSize) SDDMM_bufferSize;
   decltype(&cusparseSDDMM) SDDMM;
+  decltype(&cusparseSpMM_preprocess) SpMM_preprocess;
+  decltype(&cusparseSDDMM_preprocess) SDDMM_preprocess;
+  decltype(&cusparseSpMatSetValues) SpMatSetValues;
 };
 /// Null if the library or one of the functions is missing.
 const Cusparse* OpenCusparse();
@@ -56,6 +59,26 @@ inline size_t OffsetBytes(const Layout& layout) {
 /// A plain CSR layout with `offsets` as its 32-bit row offsets.
 absl::StatusOr<SparseMatrix> DescribeCsr(const Layout& layout, const Problem& problem,
                                          int32_t* offsets, const void* values);
+
+/// A CSR matrix with 32-bit row offsets and cuSPARSE's workspace, for runs of one kind.
+struct PreparedCsr {
+  Buffer memory;  ///< the row offsets, then the workspace
+  SparseMatrix matrix;
+  std::byte* workspace = nullptr;
+};
+/// Up to the preprocessing itself. `workspace` in bytes.
+absl::StatusOr<std::shared_ptr<PreparedCsr>> PrepareCsr(void* stream, const Problem& problem,
+                                                        const Layout& layout, const void* values,
+                                                        size_t workspace, MemorySource& memory);
+
+/// What was prepared, with other values; or else what a run makes in its own workspace.
+struct CsrOfRun {
+  SparseMatrix own;
+  cusparseSpMatDescr_t matrix = nullptr;
+  std::byte* workspace = nullptr;
+};
+absl::StatusOr<CsrOfRun> DescribeForRun(const Context& context, const Problem& problem,
+                                        const Layout& layout, void* values);
 absl::StatusOr<DenseMatrix> Describe(const ConstDense& dense, const Problem& problem);
 
 /// What cuSPARSE can take: CSR's row order, sizes that fit 32 bits, nothing empty.

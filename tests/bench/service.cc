@@ -6,6 +6,7 @@
 //   bench_service latency   --server=unix:/run/sparsed.sock
 //   bench_service held      --server=unix:/run/sparsed.sock
 //   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
+//   bench_service plans     --server=127.0.0.1:7470 --pack=matrices.xz --generated=all
 #include <sparsed/client.h>
 
 #include <CLI/CLI.hpp>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "tests/bench/bare_stream.h"
+#include "tests/bench/patterns.h"
 
 namespace sparsed::bench {
 namespace {
@@ -253,6 +255,82 @@ int Soak(const std::string& server, int clients, double seconds) {
   return errors.empty() ? 0 : 1;
 }
 
+json ToJson(const ProblemClass& c) {
+  return {{"operation", Name(c.operation)}, {"transposed", c.transposed}, {"k", c.k}};
+}
+
+struct PlansOptions {
+  std::string server;
+  std::vector<std::string> packs, generated, only;
+  std::vector<int64_t> widths;
+  std::string type = "f32";
+  double seconds = 0;
+};
+
+/// What the server chooses by itself for each matrix, and what its trials measured: a line a
+/// matrix.
+int Plans(const PlansOptions& options) {
+  const Client client = Connect(options.server);
+  std::vector<ProblemClass> classes;
+  for (const int64_t k : options.widths) {
+    classes.push_back({Operation::kSpmm, false, k});
+    classes.push_back({Operation::kSpmm, true, k});
+    classes.push_back({Operation::kSddmm, false, k});
+  }
+  const auto begin = Clock::now();
+  const auto measure = [&](PlainPattern pattern) {
+    if (!options.only.empty() &&
+        std::find(options.only.begin(), options.only.end(), pattern.name) == options.only.end()) {
+      return true;
+    }
+    CsrMatrix s;
+    s.rows = pattern.rows;
+    s.cols = pattern.cols;
+    s.row_offsets = std::move(pattern.row_offsets);
+    s.column_indices = std::move(pattern.column_indices);
+    if (options.type == "f64") {
+      s.values = std::vector<double>(s.column_indices.size(), 1);
+    } else {
+      s.values = std::vector<float>(s.column_indices.size(), 1);
+    }
+    UploadOptions upload;
+    upload.replace = true;
+    upload.expected = classes;
+    absl::StatusOr<Matrix> matrix = client.Upload("plans-" + pattern.name, s.View(), upload);
+    Require(matrix.status());
+    Require(matrix->WaitReady());
+    const absl::StatusOr<MatrixInfo> info = matrix->Info();
+    Require(info.status());
+    json line = {{"name", pattern.name},     {"rows", info->rows},
+                 {"cols", info->cols},       {"nnz", info->nnz},
+                 {"type", Name(info->type)}, {"preparation_seconds", info->preparation_seconds},
+                 {"plans", json::array()},   {"measurements", json::array()}};
+    for (const PlanInfo& plan : info->plans) {
+      line["plans"].push_back({{"class", ToJson(plan.problem_class)},
+                               {"recipe", plan.recipe},
+                               {"kernel", plan.kernel},
+                               {"device", plan.device},
+                               {"baseline_ms", plan.baseline_ms},
+                               {"plan_ms", plan.plan_ms}});
+    }
+    for (const Measurement& m : info->measurements) {
+      line["measurements"].push_back({{"class", ToJson(m.problem_class)},
+                                      {"recipe", m.recipe},
+                                      {"kernel", m.kernel},
+                                      {"device", m.device},
+                                      {"k", m.k},
+                                      {"median_ms", m.median_ms},
+                                      {"floor_share", m.floor_share},
+                                      {"runs", m.runs}});
+    }
+    std::cout << line << std::endl;
+    Require(matrix->Delete());
+    return options.seconds == 0 || MillisecondsSince(begin) < options.seconds * 1000;
+  };
+  ForEachPattern(options.packs, options.generated, measure);
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{"Measures the way of the bytes against a running server"};
   app.require_subcommand(1);
@@ -278,11 +356,23 @@ int Main(int argc, char** argv) {
   soak->add_option("--server", server);
   soak->add_option("--clients", clients);
   soak->add_option("--seconds", seconds);
+  PlansOptions plans_options;
+  plans_options.widths = {32, 128, 512};
+  CLI::App* plans = app.add_subcommand("plans", "What the server chooses for given matrices");
+  plans->add_option("--server", server);
+  plans->add_option("--pack", plans_options.packs, "Files of sparsed_bench pack");
+  plans->add_option("--generated", plans_options.generated, "Names, or all");
+  plans->add_option("--only", plans_options.only, "Names");
+  plans->add_option("--k", plans_options.widths, "Widths to prepare for")->delimiter(',');
+  plans->add_option("--type", plans_options.type)->check(CLI::IsMember({"f32", "f64"}));
+  plans->add_option("--seconds", plans_options.seconds, "Begin no other matrix after so long");
   CLI11_PARSE(app, argc, argv);
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs);
   if (*latency) return Latency(server, std::max(runs, 1000));
   if (*held) return Held(server, std::max(runs, 1000));
+  plans_options.server = server;
+  if (*plans) return Plans(plans_options);
   return Soak(server, clients, seconds);
 }
 

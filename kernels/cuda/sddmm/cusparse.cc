@@ -1,7 +1,7 @@
 // SDDMM from CSR by cuSPARSE: O = S .* (A * B^T).
 //
 // cuSPARSE computes the products at S's places only; a small kernel multiplies with S's values.
-// Layout in: plain "csr". Needs: cuSPARSE's own workspace and 32-bit row offsets before it.
+// Layout in: plain "csr". Prepared once: as for SpMM.
 // Wins: hardly ever; it is what the other kernels are measured against.
 #include "kernels/cuda/cusparse.h"
 
@@ -14,76 +14,94 @@
 namespace sparsed::cuda {
 namespace {
 
+/// Everything that cuSPARSE wants to know besides the result.
 struct Call {
   cusparseHandle_t handle = nullptr;
-  SparseMatrix out;
   DenseMatrix a, b;
+  cudaDataType type = CUDA_R_32F;
+  float one_f32 = 1, zero_f32 = 0;
+  double one_f64 = 1, zero_f64 = 0;
+
+  const void* one() const {
+    return type == CUDA_R_32F ? static_cast<const void*>(&one_f32) : &one_f64;
+  }
+  const void* zero() const {
+    return type == CUDA_R_32F ? static_cast<const void*>(&zero_f32) : &zero_f64;
+  }
 };
 
-absl::StatusOr<Call> Prepare(void* stream, const Problem& problem, const Layout& layout,
-                             int32_t* offsets, void* out, const ConstDense& a,
-                             const ConstDense& b) {
+absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem, const ConstDense& a,
+                                  const ConstDense& b) {
   absl::StatusOr<cusparseHandle_t> handle = CusparseHandle(stream);
   if (!handle.ok()) return handle.status();
-  absl::StatusOr<SparseMatrix> s = DescribeCsr(layout, problem, offsets, out);
-  if (!s.ok()) return s.status();
   absl::StatusOr<DenseMatrix> a_matrix = Describe(a, problem);
   if (!a_matrix.ok()) return a_matrix.status();
   absl::StatusOr<DenseMatrix> b_matrix = Describe(b, problem);
   if (!b_matrix.ok()) return b_matrix.status();
-  return Call{*handle, *std::move(s), *std::move(a_matrix), *std::move(b_matrix)};
+  return Call{.handle = *handle,
+              .a = *std::move(a_matrix),
+              .b = *std::move(b_matrix),
+              .type = TypeOf(problem)};
 }
 
-struct Scales {
-  float one_f32 = 1, zero_f32 = 0;
-  double one_f64 = 1, zero_f64 = 0;
-  const void* one(const Problem& p) const {
-    return p.type == ElementType::kF32 ? static_cast<const void*>(&one_f32) : &one_f64;
-  }
-  const void* zero(const Problem& p) const {
-    return p.type == ElementType::kF32 ? static_cast<const void*>(&zero_f32) : &zero_f64;
-  }
-};
-
 // The sizes alone decide; no address is followed.
-size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) {
+size_t OwnWorkspace(const Problem& problem, const Layout& layout) {
   alignas(256) static std::byte nowhere[256];
-  absl::StatusOr<Call> call = Prepare(nullptr, problem, layout, reinterpret_cast<int32_t*>(nowhere),
-                                      nowhere, {nowhere, layout.rows, problem.k, problem.k},
-                                      {nowhere, layout.cols, problem.k, problem.k});
+  const absl::StatusOr<Call> call =
+      DescribeCall(nullptr, problem, {nowhere, layout.rows, problem.k, problem.k},
+                   {nowhere, layout.cols, problem.k, problem.k});
+  const absl::StatusOr<SparseMatrix> out =
+      DescribeCsr(layout, problem, reinterpret_cast<int32_t*>(nowhere), nowhere);
   size_t bytes = 0;
-  if (call.ok()) {
-    const Scales scales;
-    const cusparseStatus_t status = OpenCusparse()->SDDMM_bufferSize(
-        call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE,
-        scales.one(problem), call->a.get(), call->b.get(), scales.zero(problem), call->out.get(),
-        TypeOf(problem), CUSPARSE_SDDMM_ALG_DEFAULT, &bytes);
-    if (status != CUSPARSE_STATUS_SUCCESS) bytes = 0;
+  if (!call.ok() || !out.ok() ||
+      OpenCusparse()->SDDMM_bufferSize(
+          call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE, call->one(),
+          call->a.get(), call->b.get(), call->zero(), out->get(), call->type,
+          CUSPARSE_SDDMM_ALG_DEFAULT, &bytes) != CUSPARSE_STATUS_SUCCESS) {
+    return 0;
   }
-  return OffsetBytes(layout) + bytes;
+  return bytes;
+}
+
+size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) {
+  return OffsetBytes(layout) + OwnWorkspace(problem, layout);
+}
+
+absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const Problem& problem,
+                                                  const SddmmArguments& arguments,
+                                                  MemorySource& memory) {
+  const Layout& layout = arguments.layout;
+  absl::StatusOr<std::shared_ptr<PreparedCsr>> prepared = PrepareCsr(
+      context.stream, problem, layout, arguments.out, OwnWorkspace(problem, layout), memory);
+  if (!prepared.ok()) return prepared.status();
+  const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments.a, arguments.b);
+  if (!call.ok()) return call.status();
+  const absl::Status status = ToStatus(
+      OpenCusparse()->SDDMM_preprocess(
+          call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE, call->one(),
+          call->a.get(), call->b.get(), call->zero(), (*prepared)->matrix.get(), call->type,
+          CUSPARSE_SDDMM_ALG_DEFAULT, (*prepared)->workspace),
+      "preprocessing for SDDMM");
+  if (!status.ok()) return status;
+  return *std::move(prepared);
 }
 
 absl::Status Run(const Context& context, const Problem& problem, const SddmmArguments& arguments) {
   const Layout& layout = arguments.layout;
   const auto stream = static_cast<cudaStream_t>(context.stream);
-  auto* const offsets = reinterpret_cast<int32_t*>(context.workspace.data());
-  absl::Status status =
-      ToStatus(NarrowOffsets(stream, ViewCsr(layout).row_offsets.data(), offsets, layout.rows + 1),
-               "narrowing row offsets");
-  if (!status.ok()) return status;
   // With beta = 0 it still reads the result: it must not be NaN.
   const size_t bytes = static_cast<size_t>(layout.nnz) * SizeOf(problem.type);
-  status = ToStatus(cudaMemsetAsync(arguments.out, 0, bytes, stream), "clearing the result");
+  absl::Status status =
+      ToStatus(cudaMemsetAsync(arguments.out, 0, bytes, stream), "clearing the result");
   if (!status.ok()) return status;
-  absl::StatusOr<Call> call =
-      Prepare(context.stream, problem, layout, offsets, arguments.out, arguments.a, arguments.b);
+  absl::StatusOr<CsrOfRun> out = DescribeForRun(context, problem, layout, arguments.out);
+  if (!out.ok()) return out.status();
+  const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments.a, arguments.b);
   if (!call.ok()) return call.status();
-  const Scales scales;
-  status = ToStatus(OpenCusparse()->SDDMM(
-                        call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE,
-                        CUSPARSE_OPERATION_TRANSPOSE, scales.one(problem), call->a.get(),
-                        call->b.get(), scales.zero(problem), call->out.get(), TypeOf(problem),
-                        CUSPARSE_SDDMM_ALG_DEFAULT, context.workspace.data() + OffsetBytes(layout)),
+  status = ToStatus(OpenCusparse()->SDDMM(call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE,
+                                          CUSPARSE_OPERATION_TRANSPOSE, call->one(), call->a.get(),
+                                          call->b.get(), call->zero(), out->matrix, call->type,
+                                          CUSPARSE_SDDMM_ALG_DEFAULT, out->workspace),
                     "SDDMM");
   if (!status.ok() || arguments.values == nullptr) return status;
   return ToStatus(MultiplyElements(stream, problem.type == ElementType::kF32, arguments.values,
@@ -108,7 +126,8 @@ std::span<const SddmmKernel> CusparseSddmm() {
                       .deterministic = false,
                       .supports = Supports,
                       .workspace = Workspace,
-                      .run = Run});
+                      .run = Run,
+                      .prepare = PrepareRuns});
     }
     return list;
   }();

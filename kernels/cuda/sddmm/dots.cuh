@@ -1,9 +1,8 @@
 // What the SDDMM kernels share. A warp knows 32 nonzeros, one a lane, in an order in which
 // neighbours often share the row of one operand, the lead: A where the nonzeros go row by row, B
-// where they go column by column. Groups of 2 to 32 lanes, 16 bytes each (one element, if rows are
-// not aligned), cover K or as much of it as they can. A group has up to eight dot products in
-// flight at once; they are reduced together by a transposing butterfly, and leave each lane with
-// the sum of one nonzero.
+// where they go column by column. Groups of 2 to 32 lanes, 16 bytes each, cover K or as much of it
+// as they can. A group has up to eight dot products in flight at once; they are reduced together by
+// a transposing butterfly, and leave each lane with the sum of one nonzero.
 #pragma once
 
 #include <algorithm>
@@ -80,18 +79,6 @@ struct SddmmOperands {
   }
 };
 
-/// The vector at `offset` bytes.
-template <typename T, int kWidth, typename Offset>
-__device__ inline Vector<T, kWidth> Load(const T* base, Offset offset) {
-  return *reinterpret_cast<const Vector<T, kWidth>*>(reinterpret_cast<const char*>(base) + offset);
-}
-
-template <typename T, int kWidth>
-__device__ inline void AddProducts(T& sum, const Vector<T, kWidth>& a, const Vector<T, kWidth>& b) {
-#pragma unroll
-  for (int j = 0; j < kWidth; ++j) sum += a.at[j] * b.at[j];
-}
-
 /// Sums each of `sums` over a group of kGroup lanes, kCount <= kGroup: of lane l the result is
 /// that of number l / (kGroup / kCount). Each step halves the sums that a lane still holds.
 template <int kGroup, int kCount, typename T>
@@ -115,12 +102,13 @@ __device__ inline T ReduceTogether(T (&sums)[kCount]) {
   return sums[0];
 }
 
-/// How the lanes of a warp share K and the nonzeros of a step: a group of kGroup lanes, kWidth
-/// elements each, covers K or goes over it. Offset: uint32_t where it holds that of any byte.
-template <typename T, int kWidthOf, int kGroupOf, typename OffsetOf>
+/// How the lanes of a warp share K and the nonzeros of a step: a group of kGroup lanes, 16 bytes
+/// each, covers K or goes over it. Offset: uint32_t where it holds that of any byte.
+template <typename T, int kGroupOf, bool kAlignedIs, typename OffsetOf>
 struct Shape {
   using Offset = OffsetOf;
-  static constexpr int kWidth = kWidthOf, kGroup = kGroupOf;
+  static constexpr int kWidth = kWidest<T>, kGroup = kGroupOf;
+  static constexpr bool kAligned = kAlignedIs;               // rows to 16 bytes
   static constexpr int kTogether = kGroup < 8 ? kGroup : 8;  // nonzeros of a group in a batch
   static constexpr int kBatch = kTogether * (32 / kGroup);   // nonzeros of the warp in a batch
   static constexpr int kBatches = kStep / kBatch;
@@ -135,6 +123,42 @@ struct Shape {
   __device__ static int Kept() {
     const int lane = threadIdx.x % 32;
     return BatchKept() * kBatch + lane / kGroup * kTogether + lane % kGroup / kSharers;
+  }
+};
+
+/// The elements of a row that a lane takes in one step of K: kWidth in sequence in one load, or,
+/// where rows are not aligned, each in a load of its own, a group's lanes in sequence.
+template <typename S, typename T>
+struct Elements {
+  using Part = Vector<T, S::kWidth>;
+  typename S::Offset first;  // bytes from the beginning of the row
+  int own_k, k_end;
+  bool inside;  // or loads zeros for what is not
+
+  __device__ Elements(int k, int k_end)
+      : own_k(k + static_cast<int>(threadIdx.x) % S::kGroup * (S::kAligned ? S::kWidth : 1)),
+        k_end(k_end),
+        inside(!S::kAligned || own_k < k_end) {
+    // Behind the end, an aligned lane loads what others load, and adds nothing.
+    first = static_cast<typename S::Offset>((inside ? own_k : k) * sizeof(T));
+  }
+  __device__ Part Load(const T* data, typename S::Offset row) const {
+    const char* const from = reinterpret_cast<const char*>(data) + (row + first);
+    if constexpr (S::kAligned) {
+      return *reinterpret_cast<const Part*>(from);
+    } else {
+      Part part;
+#pragma unroll
+      for (int j = 0; j < S::kWidth; ++j) {
+        part.at[j] =
+            own_k + j * S::kGroup < k_end ? reinterpret_cast<const T*>(from)[j * S::kGroup] : T{0};
+      }
+      return part;
+    }
+  }
+  __device__ void AddProducts(T& sum, const Part& a, const Part& b) const {
+#pragma unroll
+    for (int j = 0; j < S::kWidth; ++j) sum += a.at[j] * b.at[j];
   }
 };
 
@@ -160,15 +184,12 @@ __device__ inline T DotsOfStep(const Operand<T>& lead, const Operand<T>& other, 
     T sums[S::kTogether] = {};
 #pragma unroll 1
     for (int k = 0; k < k_end; k += S::kGroup * S::kWidth) {
-      // Lanes behind the end load what others load, and add nothing.
-      const int own_k = k + lane % S::kGroup * S::kWidth;
-      const bool inside = own_k < k_end;
-      const auto at = static_cast<Offset>((inside ? own_k : k) * sizeof(T));
+      const Elements<S, T> elements(k, k_end);
       const auto load_lead = [&](int i) {
-        return Load<T, S::kWidth>(lead.data, __shfl_sync(kWarp, own_lead, first + i) + at);
+        return elements.Load(lead.data, __shfl_sync(kWarp, own_lead, first + i));
       };
       const auto load_other = [&](int i) {
-        return Load<T, S::kWidth>(other.data, __shfl_sync(kWarp, own_other, first + i) + at);
+        return elements.Load(other.data, __shfl_sync(kWarp, own_other, first + i));
       };
       if (shared) {
         const Part a = load_lead(0);
@@ -177,9 +198,9 @@ __device__ inline T DotsOfStep(const Operand<T>& lead, const Operand<T>& other, 
           Part b[S::kLoads];
 #pragma unroll
           for (int i = 0; i < S::kLoads; ++i) b[i] = load_other(j + i);
+          if (elements.inside) {
 #pragma unroll
-          for (int i = 0; i < S::kLoads; ++i) {
-            if (inside) AddProducts(sums[j + i], a, b[i]);
+            for (int i = 0; i < S::kLoads; ++i) elements.AddProducts(sums[j + i], a, b[i]);
           }
         }
       } else {
@@ -191,9 +212,9 @@ __device__ inline T DotsOfStep(const Operand<T>& lead, const Operand<T>& other, 
             b[i] = load_other(j + i);
             a[i] = load_lead(j + i);
           }
+          if (elements.inside) {
 #pragma unroll
-          for (int i = 0; i < S::kPairs; ++i) {
-            if (inside) AddProducts(sums[j + i], a[i], b[i]);
+            for (int i = 0; i < S::kPairs; ++i) elements.AddProducts(sums[j + i], a[i], b[i]);
           }
         }
       }
@@ -207,19 +228,20 @@ __device__ inline T DotsOfStep(const Operand<T>& lead, const Operand<T>& other, 
 /// Calls launch(shape) with the Shape for these operands.
 template <typename T, typename Launch>
 void WithShape(const SddmmOperands<T>& operands, Launch launch) {
-  const auto with_width = [&]<int kWidth>() {
+  const auto with = [&]<bool kAligned>() {
+    constexpr int kWidth = kWidest<T>;
     const int k = operands.k;
-    if (!operands.small) return launch(Shape<T, kWidth, 32, uint64_t>());
-    if (k <= 2 * kWidth) return launch(Shape<T, kWidth, 2, uint32_t>());
-    if (k <= 4 * kWidth) return launch(Shape<T, kWidth, 4, uint32_t>());
-    if (k <= 8 * kWidth) return launch(Shape<T, kWidth, 8, uint32_t>());
-    if (k <= 16 * kWidth) return launch(Shape<T, kWidth, 16, uint32_t>());
-    launch(Shape<T, kWidth, 32, uint32_t>());
+    if (!operands.small) return launch(Shape<T, 32, kAligned, uint64_t>());
+    if (k <= 2 * kWidth) return launch(Shape<T, 2, kAligned, uint32_t>());
+    if (k <= 4 * kWidth) return launch(Shape<T, 4, kAligned, uint32_t>());
+    if (k <= 8 * kWidth) return launch(Shape<T, 8, kAligned, uint32_t>());
+    if (k <= 16 * kWidth) return launch(Shape<T, 16, kAligned, uint32_t>());
+    launch(Shape<T, 32, kAligned, uint32_t>());
   };
   if (operands.wide()) {
-    with_width.template operator()<kWidest<T>>();
+    with.template operator()<true>();
   } else {
-    with_width.template operator()<1>();
+    with.template operator()<false>();
   }
 }
 

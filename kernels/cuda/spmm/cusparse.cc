@@ -1,7 +1,8 @@
 // SpMM from CSR by cuSPARSE: C = alpha * op(S) * B + beta * C, with each of its CSR algorithms.
 //
-// Layout in: "csr", rows not permuted. Needs: cuSPARSE's own workspace and, before it, 32-bit row
-// offsets, which a small kernel makes in the same run.
+// Layout in: "csr", rows not permuted. Prepared once: 32-bit row offsets and what cuSPARSE's
+// preprocessing makes of them, in its workspace. Runs that nothing was prepared for narrow the
+// offsets into their own workspace.
 // Wins: now and then at small K; it is what the other kernels are measured against.
 #include "kernels/cuda/cusparse.h"
 
@@ -18,77 +19,105 @@ cusparseOperation_t OperationOf(const Problem& problem) {
   return problem.transposed ? CUSPARSE_OPERATION_TRANSPOSE : CUSPARSE_OPERATION_NON_TRANSPOSE;
 }
 
+/// Everything that cuSPARSE wants to know besides S.
 struct Call {
   cusparseHandle_t handle = nullptr;
-  SparseMatrix s;
   DenseMatrix b, c;
+  cusparseOperation_t operation = CUSPARSE_OPERATION_NON_TRANSPOSE;
+  cudaDataType type = CUDA_R_32F;
+  float alpha_f32, beta_f32;
+  double alpha_f64, beta_f64;
+
+  const void* alpha() const {
+    return type == CUDA_R_32F ? static_cast<const void*>(&alpha_f32) : &alpha_f64;
+  }
+  const void* beta() const {
+    return type == CUDA_R_32F ? static_cast<const void*>(&beta_f32) : &beta_f64;
+  }
 };
 
-absl::StatusOr<Call> Prepare(void* stream, const Problem& problem, const Layout& layout,
-                             int32_t* offsets, const void* values, const ConstDense& b,
-                             const ConstDense& c) {
+absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem,
+                                  const SpmmArguments& arguments) {
   absl::StatusOr<cusparseHandle_t> handle = CusparseHandle(stream);
   if (!handle.ok()) return handle.status();
-  absl::StatusOr<SparseMatrix> s = DescribeCsr(layout, problem, offsets, values);
-  if (!s.ok()) return s.status();
-  absl::StatusOr<DenseMatrix> b_matrix = Describe(b, problem);
-  if (!b_matrix.ok()) return b_matrix.status();
-  absl::StatusOr<DenseMatrix> c_matrix = Describe(c, problem);
+  absl::StatusOr<DenseMatrix> b = Describe(arguments.b, problem);
+  if (!b.ok()) return b.status();
+  const Dense& c = arguments.c;
+  absl::StatusOr<DenseMatrix> c_matrix =
+      Describe(ConstDense{c.data, c.rows, c.cols, c.leading_dimension}, problem);
   if (!c_matrix.ok()) return c_matrix.status();
-  return Call{*handle, *std::move(s), *std::move(b_matrix), *std::move(c_matrix)};
-}
-
-absl::StatusOr<size_t> BufferSize(cusparseSpMMAlg_t algorithm, const Problem& problem,
-                                  const Call& call) {
-  const double one[2] = {1, 0};
-  const float one_f32 = 1;
-  const void* scale = problem.type == ElementType::kF32 ? static_cast<const void*>(&one_f32) : one;
-  size_t bytes = 0;
-  const absl::Status status = ToStatus(
-      OpenCusparse()->SpMM_bufferSize(
-          call.handle, OperationOf(problem), CUSPARSE_OPERATION_NON_TRANSPOSE, scale, call.s.get(),
-          call.b.get(), scale, call.c.get(), TypeOf(problem), algorithm, &bytes),
-      "asking for its workspace");
-  if (!status.ok()) return status;
-  return bytes;
+  return Call{.handle = *handle,
+              .b = *std::move(b),
+              .c = *std::move(c_matrix),
+              .operation = OperationOf(problem),
+              .type = TypeOf(problem),
+              .alpha_f32 = static_cast<float>(arguments.alpha),
+              .beta_f32 = static_cast<float>(arguments.beta),
+              .alpha_f64 = arguments.alpha,
+              .beta_f64 = arguments.beta};
 }
 
 // The sizes alone decide; no address is followed.
 template <cusparseSpMMAlg_t kAlgorithm>
-size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) {
+size_t OwnWorkspace(const Problem& problem, const Layout& layout) {
   alignas(256) static std::byte nowhere[256];
   const int64_t rows = problem.transposed ? layout.cols : layout.rows;
   const int64_t cols = problem.transposed ? layout.rows : layout.cols;
-  absl::StatusOr<Call> call =
-      Prepare(nullptr, problem, layout, reinterpret_cast<int32_t*>(nowhere), nowhere,
-              {nowhere, cols, problem.k, problem.k}, {nowhere, rows, problem.k, problem.k});
-  if (!call.ok()) return OffsetBytes(layout);
-  const absl::StatusOr<size_t> bytes = BufferSize(kAlgorithm, problem, *call);
-  return OffsetBytes(layout) + (bytes.ok() ? *bytes : 0);
+  const absl::StatusOr<Call> call = DescribeCall(nullptr, problem,
+                                                 {layout,
+                                                  nowhere,
+                                                  {nowhere, cols, problem.k, problem.k},
+                                                  {nowhere, rows, problem.k, problem.k}});
+  const absl::StatusOr<SparseMatrix> s =
+      DescribeCsr(layout, problem, reinterpret_cast<int32_t*>(nowhere), nowhere);
+  size_t bytes = 0;
+  if (!call.ok() || !s.ok() ||
+      OpenCusparse()->SpMM_bufferSize(call->handle, call->operation,
+                                      CUSPARSE_OPERATION_NON_TRANSPOSE, call->alpha(), s->get(),
+                                      call->b.get(), call->beta(), call->c.get(), call->type,
+                                      kAlgorithm, &bytes) != CUSPARSE_STATUS_SUCCESS) {
+    return 0;
+  }
+  return bytes;
+}
+
+template <cusparseSpMMAlg_t kAlgorithm>
+size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) {
+  return OffsetBytes(layout) + OwnWorkspace<kAlgorithm>(problem, layout);
+}
+
+template <cusparseSpMMAlg_t kAlgorithm>
+absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const Problem& problem,
+                                                  const SpmmArguments& arguments,
+                                                  MemorySource& memory) {
+  const Layout& layout = arguments.layout;
+  absl::StatusOr<std::shared_ptr<PreparedCsr>> prepared =
+      PrepareCsr(context.stream, problem, layout, arguments.values,
+                 OwnWorkspace<kAlgorithm>(problem, layout), memory);
+  if (!prepared.ok()) return prepared.status();
+  const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments);
+  if (!call.ok()) return call.status();
+  const absl::Status status =
+      ToStatus(OpenCusparse()->SpMM_preprocess(
+                   call->handle, call->operation, CUSPARSE_OPERATION_NON_TRANSPOSE, call->alpha(),
+                   (*prepared)->matrix.get(), call->b.get(), call->beta(), call->c.get(),
+                   call->type, kAlgorithm, (*prepared)->workspace),
+               "preprocessing for SpMM");
+  if (!status.ok()) return status;
+  return *std::move(prepared);
 }
 
 template <cusparseSpMMAlg_t kAlgorithm>
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
-  const Layout& layout = arguments.layout;
-  auto* const offsets = reinterpret_cast<int32_t*>(context.workspace.data());
-  absl::Status status =
-      ToStatus(NarrowOffsets(static_cast<cudaStream_t>(context.stream),
-                             ViewCsr(layout).row_offsets.data(), offsets, layout.rows + 1),
-               "narrowing row offsets");
-  if (!status.ok()) return status;
-  absl::StatusOr<Call> call = Prepare(
-      context.stream, problem, layout, offsets, arguments.values, arguments.b,
-      {arguments.c.data, arguments.c.rows, arguments.c.cols, arguments.c.leading_dimension});
+  absl::StatusOr<CsrOfRun> s =
+      DescribeForRun(context, problem, arguments.layout, const_cast<void*>(arguments.values));
+  if (!s.ok()) return s.status();
+  const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments);
   if (!call.ok()) return call.status();
-  const float alpha = static_cast<float>(arguments.alpha),
-              beta = static_cast<float>(arguments.beta);
-  const bool f32 = problem.type == ElementType::kF32;
   return ToStatus(
-      OpenCusparse()->SpMM(call->handle, OperationOf(problem), CUSPARSE_OPERATION_NON_TRANSPOSE,
-                           f32 ? static_cast<const void*>(&alpha) : &arguments.alpha, call->s.get(),
-                           call->b.get(), f32 ? static_cast<const void*>(&beta) : &arguments.beta,
-                           call->c.get(), TypeOf(problem), kAlgorithm,
-                           context.workspace.data() + OffsetBytes(layout)),
+      OpenCusparse()->SpMM(call->handle, call->operation, CUSPARSE_OPERATION_NON_TRANSPOSE,
+                           call->alpha(), s->matrix, call->b.get(), call->beta(), call->c.get(),
+                           call->type, kAlgorithm, s->workspace),
       "SpMM");
 }
 
@@ -106,7 +135,8 @@ SpmmKernel Kernel(std::string_view name) {
           .deterministic = false,  // the vendor promises it for some algorithms and modes only
           .supports = Supports<kAlgorithm>,
           .workspace = Workspace<kAlgorithm>,
-          .run = Run<kAlgorithm>};
+          .run = Run<kAlgorithm>,
+          .prepare = PrepareRuns<kAlgorithm>};
 }
 
 }  // namespace

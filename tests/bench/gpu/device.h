@@ -12,15 +12,12 @@
 
 namespace sparsed::test {
 
-class Device {
+class Device : public MemorySource {
  public:
   /// UNAVAILABLE, with the reason, if there is no such device.
   static absl::StatusOr<std::unique_ptr<Device>> Open(DeviceKind kind);
-  virtual ~Device() = default;
-
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;
-  virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
   /// Between the device and the host or within the device. May be queued: Finish waits.
   virtual absl::Status Copy(void* to, const void* from, size_t bytes) = 0;
   virtual absl::Status Fill(void* to, unsigned char byte, size_t bytes) = 0;

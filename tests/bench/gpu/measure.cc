@@ -332,7 +332,15 @@ absl::StatusOr<std::vector<double>> MatrixBench::TimeKernel(const Kernel& kernel
   const size_t bytes = kernel.workspace(problem, arguments.layout, omp_get_max_threads());
   absl::StatusOr<Buffer> workspace = device_.Allocate(bytes);
   if (!workspace.ok()) return workspace.status();
-  const Context context = device_.ContextWith({workspace->mutable_data(), bytes});
+  Context context = device_.ContextWith({workspace->mutable_data(), bytes});
+  std::shared_ptr<void> prepared;
+  if (kernel.prepare != nullptr) {
+    absl::StatusOr<std::shared_ptr<void>> made =
+        kernel.prepare(context, problem, arguments, device_);
+    if (!made.ok()) return made.status();
+    prepared = *std::move(made);
+    context.prepared = prepared.get();
+  }
   std::vector<double> times;
   for (int round = 0; round < settings_.rounds + kWarmUps; ++round) {
     const absl::StatusOr<double> taken =
