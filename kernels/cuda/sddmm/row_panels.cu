@@ -155,8 +155,15 @@ __device__ inline void MultiplyChunk(const Panels& s, const SddmmOperands<T>& op
         b[i][j] = LoadUpTo<kWide>(operands.k - own_k - at, slots[j] + at);
       }
     }
+    // Tensor cores cut what they add instead of rounding it: over all of K the cuts would add up.
+    T parts[kSlots][2] = {};
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) Multiply<kSlots>(sums, a[i], b[i]);
+    for (int i = 0; i < kAhead; ++i) Multiply<kSlots>(parts, a[i], b[i]);
+#pragma unroll
+    for (int j = 0; j < kSlots; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) sums[j][i] += parts[j][i];
+    }
   }
 #pragma unroll
   for (int j = 0; j < kSlots; ++j) {
