@@ -137,6 +137,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::string last_tenant;                                         ///< whose turn was last
     std::atomic<int64_t> queued = 0;
     int running = 0;  ///< jobs and idle work
+    int awake = 0;    ///< lanes that look for a job without sleeping
     std::deque<IdleWork*> idle;
     std::condition_variable work;
     std::atomic<uint64_t> busy_ns{0};
