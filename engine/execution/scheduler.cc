@@ -10,6 +10,8 @@ constexpr size_t kKeptWorkspace = size_t{16} << 20;
 /// How long a lane of the GPU looks for the next call before it sleeps: waking it takes longer than
 /// many a kernel.
 constexpr auto kAwake = std::chrono::microseconds(100);
+/// After so long without a call a lane of the GPU gives memory back that it kept for the next one.
+constexpr auto kRest = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -206,11 +208,21 @@ void Scheduler::AwaitAwake(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
 
 void Scheduler::RunLane(Lane lane) {
   Lanes& lanes = lanes_of(lane.device);
+  const auto wanted = [&] { return closing_ || lanes.queued > 0 || MayIdleLocked(lane, lanes); };
+  bool rested = true;
   std::unique_lock lock(mutex_);
   while (true) {
-    lanes.work.wait(lock,
-                    [&] { return closing_ || lanes.queued > 0 || MayIdleLocked(lane, lanes); });
+    if (rested) {
+      lanes.work.wait(lock, wanted);
+    } else if (!lanes.work.wait_for(lock, kRest, wanted)) {
+      lock.unlock();
+      device_->Rest(*lane.gpu);
+      rested = true;
+      lock.lock();
+      continue;
+    }
     if (closing_) return;
+    rested = lane.gpu == nullptr;
     ++lanes.running;
     if (lanes.queued > 0) {
       std::shared_ptr<Job> job = PopLocked(lanes);

@@ -152,6 +152,13 @@ absl::StatusOr<double> Device::Timed(DeviceLane& lane, const std::function<absl:
   return *milliseconds;
 }
 
+void Device::Rest(DeviceLane& lane) {
+  lane.workspace = Buffer();
+  lane.prepared.Sweep();
+  residency_->Sweep();
+  budget_->Trim();
+}
+
 absl::Status Device::PartsIn(cuda::Stream& stream, size_t units, size_t unit_bytes,
                              const Part& fill, const Part& queue) {
   const size_t units_a_part = staging_->block_bytes() / unit_bytes;

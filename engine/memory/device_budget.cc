@@ -111,6 +111,7 @@ absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
 
 MemorySource& DeviceBudget::Source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
 MemorySource& DeviceBudget::SourceAtOnce(MemoryUse use) { return at_once_[static_cast<int>(use)]; }
+void DeviceBudget::Trim() { state_->Trim(); }
 int64_t DeviceBudget::limit() const { return state_->limit(); }
 int64_t DeviceBudget::used(MemoryUse use) const { return state_->used(use); }
 int64_t DeviceBudget::used() const { return state_->used(); }

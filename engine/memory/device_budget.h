@@ -40,6 +40,9 @@ class DeviceBudget {
   /// without copying anything. Set before the first allocation.
   std::function<bool(int64_t bytes, bool at_once)> evict;
 
+  /// Gives what is kept for the next buffers, and used by none, back to the card.
+  void Trim();
+
   int64_t limit() const;
   int64_t used(MemoryUse use) const;
   int64_t used() const;

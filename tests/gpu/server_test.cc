@@ -262,6 +262,22 @@ TEST(GpuServer, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
   EXPECT_TRUE(Near(answer.Values<float>(0), expected));
 }
 
+TEST(GpuServer, GivesIdleMemoryBackToTheCard) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern pattern = Band(100'000, 2);
+  MustUpload(server, "s", pattern);
+  const int64_t k = 128;  // 51 MB each way
+  const std::vector<float> b = FloatValues(100'000 * k, 5);
+  ASSERT_EQ(Spmm(server.compute(), "s", 100'000, k, b).code(), 0);
+  const auto kept = [] {
+    const cuda::PoolState pool = cuda::ReadPool().value();
+    return pool.reserved - pool.used;
+  };
+  EXPECT_TRUE(Eventually([&] { return kept() < size_t{40} << 20; })) << kept();
+  EXPECT_EQ(Spmm(server.compute(), "s", 100'000, k, b).code(), 0);
+}
+
 TEST(GpuServer, ResultsThatAreOnlyOnTheDeviceSurviveEviction) {
   SKIP_WITHOUT_GPU();
   TestServer server([](server::Config& config) {
