@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "kernels/formats/csr.h"
@@ -149,11 +151,15 @@ double LayoutBuilder::Slowdown(const Measurement& tried) const {
 
 std::string LayoutBuilder::HopelessBase(const std::string& recipe,
                                         const ProblemClass& problem_class) const {
+  std::map<std::string, double> least;  // slowdown of a base, by its fastest kernel
   for (const Measurement& tried : pattern_.measurements()) {
-    if (tried.problem_class == problem_class && recipe.starts_with(tried.recipe + " > ") &&
-        Slowdown(tried) > kBeyondRefining) {
-      return tried.recipe;
-    }
+    if (tried.problem_class != problem_class || !recipe.starts_with(tried.recipe + " > ")) continue;
+    const double slowdown = Slowdown(tried);
+    const auto [base, first] = least.emplace(tried.recipe, slowdown);
+    if (!first) base->second = std::min(base->second, slowdown);
+  }
+  for (const auto& [base, slowdown] : least) {
+    if (slowdown > kBeyondRefining) return base;
   }
   return "";
 }

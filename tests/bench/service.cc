@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -255,10 +256,6 @@ int Soak(const std::string& server, int clients, double seconds) {
   return errors.empty() ? 0 : 1;
 }
 
-json ToJson(const ProblemClass& c) {
-  return {{"operation", Name(c.operation)}, {"transposed", c.transposed}, {"k", c.k}};
-}
-
 struct PlansOptions {
   std::string server;
   std::vector<std::string> packs, generated, only;
@@ -301,29 +298,7 @@ int Plans(const PlansOptions& options) {
     Require(matrix->WaitReady());
     const absl::StatusOr<MatrixInfo> info = matrix->Info();
     Require(info.status());
-    json line = {{"name", pattern.name},     {"rows", info->rows},
-                 {"cols", info->cols},       {"nnz", info->nnz},
-                 {"type", Name(info->type)}, {"preparation_seconds", info->preparation_seconds},
-                 {"plans", json::array()},   {"measurements", json::array()}};
-    for (const PlanInfo& plan : info->plans) {
-      line["plans"].push_back({{"class", ToJson(plan.problem_class)},
-                               {"recipe", plan.recipe},
-                               {"kernel", plan.kernel},
-                               {"device", plan.device},
-                               {"baseline_ms", plan.baseline_ms},
-                               {"plan_ms", plan.plan_ms}});
-    }
-    for (const Measurement& m : info->measurements) {
-      line["measurements"].push_back({{"class", ToJson(m.problem_class)},
-                                      {"recipe", m.recipe},
-                                      {"kernel", m.kernel},
-                                      {"device", m.device},
-                                      {"k", m.k},
-                                      {"median_ms", m.median_ms},
-                                      {"floor_share", m.floor_share},
-                                      {"runs", m.runs}});
-    }
-    std::cout << line << std::endl;
+    PrintMeasurements(pattern.name, *info);
     Require(matrix->Delete());
     return options.seconds == 0 || MillisecondsSince(begin) < options.seconds * 1000;
   };

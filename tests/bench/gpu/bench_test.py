@@ -114,11 +114,20 @@ class BenchTest(unittest.TestCase):
             line("two", 32, "cuda.cusparse.alg1", 0.5, layout="transpose"),
             line("one", 64, "cuda.cusparse.alg1", 2), line("one", 64, "cuda.csr.merge", 0.5)])
         # Own: 2 / 1 and 1 / 2. With cuSPARSE, also on a layout of ours: 2 / 1 and 1 / 0.5.
-        self.assertIn("| spmm | f32 | 32 | 2 | 2.00 | 1.00 | 0.50 (two) | 1 | 25 % |", page)
+        self.assertIn("| spmm | f32 | 32 | 2 | 2.00 | 2.00 (one) | 0 | 1.00 | 0.50 (two) | 1 | 25 % |", page)
         self.assertIn("| one | 2.00 | 1.00 `csr.merge` | 2.00 | 25 % |", page)
         self.assertIn("`panels` on `row_panels(rows=8)`", page)
         self.assertIn("| one | spmm | f32 | 32 | 1.00 | 64 | 0.500 |", page)
         self.assertIn("a GPU", page)
+
+    def test_tells_what_a_service_chose(self):
+        def line(kernel, ms, plan):
+            return {"matrix": "one", "op": "sddmm", "transposed": False, "type": "f64", "k": 8, "layout": "csr",
+                    "kernel": kernel, "ms": ms, "floor_share": 0.5 / ms, "device": "a GPU", "nnz": 10, "plan": plan}
+
+        page = self.page([line("cuda.cusparse.sddmm", 4, False), line("cuda.csr.slow", 2, True),
+                          line("cuda.csr.fast", 1, False)])
+        self.assertIn("| sddmm | f64 | 8 | 1 | 2.00 | 2.00 (one) | 0 | 4.00 | 4.00 (one) | 0 | 25 % |", page)
 
     def test_makes_a_page_of_what_the_bench_prints(self):
         result = self.measure("spmm", "spmm^T", "sddmm", "--matrix", self.file, "--copy-rate=10")
