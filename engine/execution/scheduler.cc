@@ -34,6 +34,7 @@ absl::Status Job::Start(uint64_t timeout_ns) {
   // Beyond a century a deadline is none, and the clock's arithmetic stays in range.
   constexpr uint64_t kLongest = 100ull * 365 * 24 * 3600 * 1000000000;
   if (timeout_ns > 0 && timeout_ns < kLongest) {
+    std::lock_guard lock(mutex_);  // it may be up before it is known here
     deadline_ = scheduler_->timer_.Watch(
         token_,
         DeadlineTimer::Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(timeout_ns)));
@@ -86,9 +87,9 @@ void Job::Finish(absl::Status status) {
     std::lock_guard lock(mutex_);
     if (state_ == State::kEnded) return;
     state_ = State::kEnded;
+    if (deadline_.has_value()) scheduler_->timer_.Forget(*deadline_);
   }
   Drop();
-  if (deadline_.has_value()) scheduler_->timer_.Forget(*deadline_);
   scheduler_->Unregister(this);
   end_.status = std::move(status);
   sink_->OnEnd(std::move(end_));
