@@ -33,21 +33,35 @@ class Tail {
   }
   HWY_INLINE void Store(V v, T* to) const { hwy::HWY_NAMESPACE::BlendedStore(v, mask_, D(), to); }
 
-  /// Likewise of 16-bit types, which no mask serves everywhere: by way of a whole vector.
+  /// Likewise of 16-bit types: masked where such lanes can be, else by way of a whole vector.
   template <typename Stored>
   HWY_INLINE V Load(const Stored* from) const {
+    if constexpr (kInVectors<Stored> && !HWY_MEM_OPS_MIGHT_FAULT) {
+      return Promote<Stored>(D(), hwy::HWY_NAMESPACE::MaskedLoad(
+                                      mask16(), D16(), reinterpret_cast<const uint16_t*>(from)));
+    }
     Stored whole[hwy::HWY_NAMESPACE::MaxLanes(D())] = {};
     for (int64_t i = 0; i < count_; ++i) whole[i] = from[i];
     return LoadStored(D(), whole);
   }
   template <typename Stored>
   HWY_INLINE void Store(V v, Stored* to) const {
+    if constexpr (kInVectors<Stored> && !HWY_MEM_OPS_MIGHT_FAULT) {
+      hwy::HWY_NAMESPACE::BlendedStore(Round<Stored>(D(), v), mask16(), D16(),
+                                       reinterpret_cast<uint16_t*>(to));
+      return;
+    }
     Stored whole[hwy::HWY_NAMESPACE::MaxLanes(D())];
     StoreRounded(v, D(), whole);
     for (int64_t i = 0; i < count_; ++i) to[i] = whole[i];
   }
 
  private:
+  using D16 = hwy::HWY_NAMESPACE::Rebind<uint16_t, D>;
+  HWY_INLINE hwy::HWY_NAMESPACE::Mask<D16> mask16() const {
+    return hwy::HWY_NAMESPACE::FirstN(D16(), static_cast<size_t>(count_));
+  }
+
   hwy::HWY_NAMESPACE::Mask<D> mask_;
   int64_t count_;
 };

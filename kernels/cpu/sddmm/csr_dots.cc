@@ -178,7 +178,7 @@ int64_t Dots(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, S
 
 /// out = sums, scaled if `values` is not null, rounded.
 template <typename T>
-void Round(const float* sums, const T* values, int64_t count, T* out) {
+void StoreScaled(const float* sums, const T* values, int64_t count, T* out) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = hn::MaxLanes(d);
   int64_t i = 0;
@@ -200,7 +200,8 @@ void DotNonzerosOf(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t l
     for (int64_t p = first; p < last; p += kAtOnce) {
       const int64_t end = std::min(p + kAtOnce, last);
       row = Dots<false>(dots, row, p, end, sums);
-      Round(sums, dots.values == nullptr ? nullptr : dots.values + p, end - p, out + (p - first));
+      StoreScaled(sums, dots.values == nullptr ? nullptr : dots.values + p, end - p,
+                  out + (p - first));
     }
   } else {
     if (dots.add) {

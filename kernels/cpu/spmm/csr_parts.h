@@ -48,21 +48,35 @@ CsrProduct<T> MakeProduct(const CsrView& s, const SpmmArguments& arguments) {
           .stream = ShouldStream<T>(arguments)};
 }
 
+/// The product of a single row, whose sums go to `sums`, unscaled.
+template <typename T>
+CsrProduct<T> PieceOf(const CsrProduct<T>& product, SumOf<T>* sums) {
+  CsrProduct<T> piece = product;
+  if constexpr (kIsHalf<T>) {
+    piece.sums = sums;
+  } else {
+    piece.row_order = nullptr;
+    piece.c = sums;
+    piece.ldc = 0;
+    piece.alpha = 1;
+    piece.beta = 0;
+    piece.stream = false;
+  }
+  return piece;
+}
+
 /// Computes one part. What it has of the row that an earlier part began goes to `head`, of the row
 /// that it does not end to `tail`.
 template <typename T>
 void RunPart(const CsrProduct<T>& product, Cut begin, Cut end, SumOf<T>* head, SumOf<T>* tail) {
-  CsrProduct<T> piece = product;
   RowRange rows{begin.row, end.row};
   if (begin.nonzero > product.row_offsets[begin.row]) {
-    piece.sums = head;
-    MultiplyRows(piece, {begin.row, begin.row + 1}, begin.nonzero, end.nonzero);
+    MultiplyRows(PieceOf(product, head), {begin.row, begin.row + 1}, begin.nonzero, end.nonzero);
     ++rows.begin;
   }
   if (rows.begin < rows.end) MultiplyRows(product, rows, 0, end.nonzero);
   if (rows.begin <= end.row && end.nonzero > product.row_offsets[end.row]) {
-    piece.sums = tail;
-    MultiplyRows(piece, {end.row, end.row + 1}, 0, end.nonzero);
+    MultiplyRows(PieceOf(product, tail), {end.row, end.row + 1}, 0, end.nonzero);
   }
 }
 

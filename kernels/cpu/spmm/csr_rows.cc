@@ -135,9 +135,11 @@ struct Slab {
         HWY_UNROLL(8)
         for (int v = 0; v < kVectors; ++v) sums[0][v] = hn::Add(sums[0][v], sums[chain][v]);
       }
-      if (product.sums != nullptr) {
-        StoreSums(product.sums + column, tail, sums[0]);
-        continue;
+      if constexpr (kIsHalf<T>) {
+        if (product.sums != nullptr) {
+          StoreSums(product.sums + column, tail, sums[0]);
+          continue;
+        }
       }
       const int64_t c_row = product.row_order == nullptr ? row : product.row_order[row];
       Store(product, product.c + c_row * product.ldc + column, tail, sums[0]);

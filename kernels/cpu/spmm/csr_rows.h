@@ -23,15 +23,15 @@ struct CsrProduct {
   int64_t k = 0;
   SumOf<T> alpha = 1;
   SumOf<T> beta = 0;
-  /// Not null: where sums go, unscaled, instead of C.
+  /// For C of a type that is only stored: where sums go, unscaled, instead of C.
   SumOf<T>* sums = nullptr;
   int64_t ld_sums = 0;
   bool prefetch = false;  ///< fetch rows of B some nonzeros ahead
   bool stream = false;    ///< store past the caches; needs beta == 0 and rows of C aligned to 64
 };
 
-/// Computes `rows` of C from those of their nonzeros that are in [first, last); with `sums`, which
-/// has room for one, a single row.
+/// Computes `rows` of C from those of their nonzeros that are in [first, last); with `sums`, a
+/// single row.
 void MultiplyRows(const CsrProduct<float>& product, RowRange rows, int64_t first, int64_t last);
 void MultiplyRows(const CsrProduct<double>& product, RowRange rows, int64_t first, int64_t last);
 void MultiplyRows(const CsrProduct<Float16>& product, RowRange rows, int64_t first, int64_t last);
