@@ -82,7 +82,9 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     layout.set_bytes(entry.layout->bytes() + matrix.LayoutValueBytes(entry.layout->recipe));
     layout.set_build_seconds(entry.build_seconds);
   }
+  // Matrices of other types may share the pattern; their plans are not this one's.
   for (const auto& active : pattern.plans().List()) {
+    if (active->plan.problem_class.type != matrix.type()) continue;
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
     plan.set_recipe(active->plan.recipe);
@@ -95,6 +97,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     plan.set_reason(active->plan.reason);
   }
   for (const engine::Measurement& measured : pattern.measurements()) {
+    if (measured.problem_class.type != matrix.type()) continue;
     v1::Measurement& measurement = *info.add_measurements();
     ToProto(measured.problem_class, *measurement.mutable_problem_class());
     measurement.set_recipe(measured.recipe);
