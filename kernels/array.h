@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -57,6 +58,39 @@ constexpr ElementType ElementTypeOf<Float16>() {
 template <>
 constexpr ElementType ElementTypeOf<BFloat16>() {
   return ElementType::kBF16;
+}
+
+/// Calls `f` with a zero of the C++ type that holds the elements, of a type that IsFloat() was true
+/// of. Every use names all types in this way, so that none is taken for another.
+template <typename F>
+decltype(auto) VisitFloat(ElementType type, F&& f) {
+  switch (type) {
+    case ElementType::kF32:
+      return f(float{});
+    case ElementType::kF64:
+      return f(double{});
+    case ElementType::kF16:
+      return f(Float16{});
+    case ElementType::kBF16:
+      return f(BFloat16{});
+    case ElementType::kI32:
+    case ElementType::kI64:
+      break;
+  }
+  std::abort();
+}
+
+/// Calls `f` with a zero of the unsigned integer as wide as an element: for copies of bits.
+template <typename F>
+decltype(auto) VisitBits(ElementType type, F&& f) {
+  switch (SizeOf(type)) {
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint64_t{});
+  }
 }
 
 /// Bytes aligned to 64. Copies share them; the last one frees them (or gives them back to whoever

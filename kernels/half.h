@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 namespace sparsed {
 
@@ -58,5 +59,12 @@ struct BFloat16 {
     return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
   }
 };
+
+template <typename T>
+inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+
+/// What kernels compute with elements of type T in: float for the 16-bit types, else T.
+template <typename T>
+using SumOf = std::conditional_t<kIsHalf<T>, float, T>;
 
 }  // namespace sparsed

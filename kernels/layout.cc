@@ -53,13 +53,9 @@ void PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
                  int threads) {
   threads = std::max(threads, 1);
   // The transform is a copy of bits, so the width of an element is all that matters.
-  if (SizeOf(type) == 4) {
-    PlaceTyped(layout, static_cast<const uint32_t*>(csr_values), static_cast<uint32_t*>(slots),
-               threads);
-  } else {
-    PlaceTyped(layout, static_cast<const uint64_t*>(csr_values), static_cast<uint64_t*>(slots),
-               threads);
-  }
+  VisitBits(type, [&]<typename Bits>(Bits) {
+    PlaceTyped(layout, static_cast<const Bits*>(csr_values), static_cast<Bits*>(slots), threads);
+  });
 }
 
 }  // namespace sparsed

@@ -41,6 +41,10 @@ ProblemClass ClassOf(const Problem& problem) {
   return c;
 }
 
+Problem ProblemOf(const ProblemClass& c) {
+  return {c.operation, c.transposed, c.type, c.k_bucket, c.device, c.allow_tf32};
+}
+
 std::string ToString(const ProblemClass& c) {
   const std::string_view transposed = c.transposed ? "^T" : "";
   if (c.operation == Operation::kSpgemm) {

@@ -44,6 +44,8 @@ struct ProblemClass {
   friend auto operator<=>(const ProblemClass&, const ProblemClass&) = default;
 };
 ProblemClass ClassOf(const Problem& problem);
+/// The widest problem of the class.
+Problem ProblemOf(const ProblemClass& c);
 /// "spmm f32 k<=128 cpu", "spmm^T tf32 k<=128 cuda" (f32 with TF32 allowed).
 std::string ToString(const ProblemClass& c);
 

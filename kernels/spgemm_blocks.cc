@@ -93,11 +93,9 @@ int64_t PlaceRowBlock(std::span<const int64_t> row_bounds, RowRange block,
 int64_t CompactRowBlock(const RowBlock& block, int threads, int32_t* column_indices, void* values) {
   int64_t total = 0;
   for (const int64_t nnz : block.row_nnz) total += nnz;
-  if (block.type == ElementType::kF32) {
-    Compact(block, threads, total, column_indices, static_cast<float*>(values));
-  } else {
-    Compact(block, threads, total, column_indices, static_cast<double*>(values));
-  }
+  VisitBits(block.type, [&]<typename Bits>(Bits) {
+    Compact(block, threads, total, column_indices, static_cast<Bits*>(values));
+  });
   return total;
 }
 

@@ -17,8 +17,10 @@ struct UploadArguments {
   std::string type = "f32";
   bool wait = false;
   bool replace = false;
-  std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64", "sddmm:32", "spgemm"
+  std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
 };
+/// "f32", "f64", "f16", "bf16".
+absl::StatusOr<ValueType> ParseType(std::string_view text);
 /// "spmm:128" and so on; INVALID_ARGUMENT says what else there is.
 absl::StatusOr<ProblemClass> ParseClass(std::string_view text);
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments);
@@ -45,6 +47,7 @@ struct SpmmArguments {
   double alpha = 1;
   double beta = 0;
   std::string accumulate;  ///< empty: none
+  bool allow_tf32 = false;
 };
 absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments);
 

@@ -137,7 +137,8 @@ absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments
                                                         {.transpose = arguments.transpose,
                                                          .alpha = arguments.alpha,
                                                          .beta = arguments.beta,
-                                                         .accumulate = {}});
+                                                         .accumulate = {},
+                                                         .allow_tf32 = arguments.allow_tf32});
   const auto elapsed = Clock::now() - begin;
   if (!how.ok()) return how.status();
   if (absl::Status status = WriteNpy(arguments.out, *result); !status.ok()) return status;

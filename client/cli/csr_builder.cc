@@ -11,13 +11,6 @@ struct Entry {
   double value;
 };
 
-template <typename T>
-std::vector<T> Narrow(const std::vector<Entry>& entries) {
-  std::vector<T> values(entries.size());
-  for (size_t i = 0; i < entries.size(); ++i) values[i] = static_cast<T>(entries[i].value);
-  return values;
-}
-
 /// Sums neighbours with the same column; how many are left.
 size_t SumDuplicates(Entry* row, size_t count) {
   size_t kept = 0;
@@ -71,11 +64,12 @@ CsrMatrix CsrBuilder::Build(ValueType type) {
 
   matrix.column_indices.resize(kept);
   for (size_t i = 0; i < kept; ++i) matrix.column_indices[i] = entries[i].col;
-  if (type == ValueType::kF32) {
-    matrix.values = Narrow<float>(entries);
-  } else {
-    matrix.values = Narrow<double>(entries);
-  }
+  matrix.values = ZeroValues(type, kept);
+  std::visit(
+      [&entries]<typename T>(std::vector<T>& values) {
+        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(entries[i].value);
+      },
+      matrix.values);
   return matrix;
 }
 

@@ -54,19 +54,21 @@ void AddNamed(CLI::App& app, Invocation& invocation, const char* command_name,
 void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   CLI::App* upload =
       AddCommand(app, "upload", "Store a matrix from a Matrix Market file, plain or .gz",
-                 {"upload cora.mtx --wait", "upload graph.mtx.gz --name=g --type=f64",
+                 {"upload cora.mtx --wait", "upload graph.mtx.gz --name=g --type=f16",
                   "upload graph.mtx --expect=spmm:128 --expect=spmm^T:128"});
   auto up = std::make_shared<UploadArguments>();
   upload->add_option("FILE", up->file, "The Matrix Market file")->required();
   upload->add_option("--name", up->name, "Its name on the server (default: the file's)");
   upload->add_option("--type", up->type, "Type of its values")
-      ->check(CLI::IsMember({"f32", "f64"}))
+      ->check(CLI::IsMember({"f32", "f64", "f16", "bf16"}))
       ->capture_default_str();
   upload->add_flag("--wait", up->wait, "Wait until it is prepared");
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
   upload
-      ->add_option("--expect", up->expect,
-                   "What to prepare it for: spmm:K, spmm^T:K, sddmm:K or spgemm; repeatable")
+      ->add_option(
+          "--expect", up->expect,
+          "What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where TF32 is allowed), "
+          "sddmm:K or spgemm; repeatable")
       ->check([](const std::string& text) {
         const absl::StatusOr<ProblemClass> parsed = ParseClass(text);
         return parsed.ok() ? std::string() : std::string(parsed.status().message());
@@ -111,7 +113,9 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
 
 void AddDenseCommands(CLI::App& app, Invocation& invocation) {
   CLI::App* spmm = AddCommand(
-      app, "spmm", "C = alpha * S * B + beta * C0, for dense B and C (float32 or float64 .npy)",
+      app, "spmm",
+      "C = alpha * S * B + beta * C0, for dense B and C (.npy of float16, float32 or float64; "
+      "results of bf16 matrices are written as float32, which holds them exactly)",
       {"spmm cora --operand=B.npy --out=C.npy",
        "spmm cora --operand=G.npy --out=D.npy --transpose --alpha=0.5",
        "spmm cora --operand=B.npy --out=C.npy --beta=1 --accumulate=C0.npy"});
@@ -126,6 +130,8 @@ void AddDenseCommands(CLI::App& app, Invocation& invocation) {
   CLI::Option* accumulate = spmm->add_option("--accumulate", m->accumulate, "C0");
   beta->needs(accumulate);
   accumulate->needs(beta);
+  spmm->add_flag("--allow-tf32", m->allow_tf32,
+                 "Factors may be rounded to TF32, on devices that gain by it");
   spmm->callback([&invocation, m] {
     invocation.run = [m](const Client& client) { return Spmm(client, *m); };
   });

@@ -14,6 +14,9 @@
 namespace sparsed::cli {
 namespace {
 
+/// What ends a class whose requests allow TF32.
+constexpr std::string_view kTf32 = ":tf32";
+
 /// "graphs/cora.mtx.gz" is "cora".
 std::string NameOf(std::string_view file) {
   file.remove_prefix(file.find_last_of('/') + 1);
@@ -103,8 +106,19 @@ absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& na
 
 }  // namespace
 
-absl::StatusOr<ProblemClass> ParseClass(std::string_view text) {
+absl::StatusOr<ValueType> ParseType(std::string_view text) {
+  for (const ValueType type :
+       {ValueType::kF32, ValueType::kF64, ValueType::kF16, ValueType::kBF16}) {
+    if (text == Name(type)) return type;
+  }
+  return absl::InvalidArgumentError(fmt::format("{} is none of f32, f64, f16 and bf16", text));
+}
+
+absl::StatusOr<ProblemClass> ParseClass(const std::string_view whole) {
   ProblemClass c;
+  std::string_view text = whole;
+  c.allow_tf32 = text.ends_with(kTf32);
+  if (c.allow_tf32) text.remove_suffix(kTf32.size());
   const size_t colon = text.find(':');
   std::string_view operation = text.substr(0, colon);
   c.transposed = operation.ends_with("^T");
@@ -119,9 +133,11 @@ absl::StatusOr<ProblemClass> ParseClass(std::string_view text) {
                 : operation == "spmm" ? Operation::kSpmm
                                       : Operation::kSddmm;
   if ((!sparse && operation != "spmm" && operation != "sddmm") || (sparse ? c.k != 0 : c.k < 1) ||
-      (c.transposed && operation != "spmm")) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{} is none of spmm:K, spmm^T:K, sddmm:K (with K at least 1) and spgemm", text));
+      ((c.transposed || c.allow_tf32) && operation != "spmm")) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is none of spmm:K, spmm^T:K (both also with :tf32 behind), sddmm:K (with K "
+                    "at least 1) and spgemm",
+                    whole));
   }
   return c;
 }
@@ -134,8 +150,9 @@ absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& argum
     if (!problem_class.ok()) return problem_class.status();
     options.expected.push_back(*problem_class);
   }
-  const absl::StatusOr<CsrMatrix> file =
-      ReadMatrixMarket(arguments.file, arguments.type == "f64" ? ValueType::kF64 : ValueType::kF32);
+  const absl::StatusOr<ValueType> type = ParseType(arguments.type);
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<CsrMatrix> file = ReadMatrixMarket(arguments.file, *type);
   if (!file.ok()) return file.status();
   options.values_are_ones = AllOnes(*file);
 

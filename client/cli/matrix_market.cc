@@ -8,7 +8,9 @@
 #include <exception>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -324,7 +326,13 @@ absl::Status MatrixMarketWriter::Add(const RowBlock& block) {
       text += ' ';
       AppendNumber(text, int64_t{block.column_indices[i]} + 1);
       text += ' ';
-      std::visit([&](const auto& values) { AppendNumber(text, values[i]); }, block.values);
+      std::visit(
+          [&]<typename T>(std::span<const T> values) {
+            // Digits enough for a float tell 16-bit values apart too.
+            using Printed = std::conditional_t<std::is_same_v<T, double>, double, float>;
+            AppendNumber(text, static_cast<Printed>(values[i]));
+          },
+          block.values);
       text += '\n';
       if (text.size() < kFlushBytes) continue;
       if (absl::Status status = file_.Write(text); !status.ok()) return status;

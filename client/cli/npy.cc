@@ -16,6 +16,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 namespace sparsed::cli {
@@ -198,6 +199,19 @@ absl::Status Bad(const std::string& path, std::string_view what) {
   return absl::InvalidArgumentError(fmt::format("{}: {}", path, what));
 }
 
+/// As float32, some at a time.
+absl::Status WriteWidened(OutputFile& file, const std::vector<BFloat16>& values) {
+  constexpr size_t kAtOnce = size_t{1} << 16;
+  std::vector<float> wide;
+  for (size_t begin = 0; begin < values.size(); begin += kAtOnce) {
+    const size_t end = std::min(begin + kAtOnce, values.size());
+    wide.assign(values.begin() + begin, values.begin() + end);
+    const absl::Status written = file.Write(wide.data(), wide.size() * sizeof(float));
+    if (!written.ok()) return written;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<NpyArray> FromHeader(const std::string& path, const Header& header,
                                     size_t element_bytes, size_t data_bytes, ValueType type) {
   if (header.shape.empty() || header.shape.size() > 2) {
@@ -237,11 +251,7 @@ absl::StatusOr<NpyArray> NpyArray::Zeros(ValueType type, int64_t rows, int64_t c
       throw std::bad_alloc();
     }
     const size_t elements = static_cast<size_t>(rows) * static_cast<size_t>(cols);
-    if (type == ValueType::kF32) {
-      array.values.emplace<std::vector<float>>(elements);
-    } else {
-      array.values.emplace<std::vector<double>>(elements);
-    }
+    array.values = ZeroValues(type, elements);
   } catch (const std::exception&) {
     return absl::ResourceExhaustedError(
         fmt::format("no memory for a dense matrix of {} x {}", rows, cols));
@@ -255,26 +265,42 @@ absl::StatusOr<NpyArray> ReadNpy(const std::string& path, ValueType type) {
   const std::optional<Header> header = ReadHeader(file->bytes());
   if (!header) return Bad(path, "this is not a .npy file, or its header is damaged");
   const std::string& descr = header->descr;
-  const bool float32 = descr == "<f4" || descr == ">f4" || descr == "=f4";
-  const bool float64 = descr == "<f8" || descr == ">f8" || descr == "=f8";
-  if (!float32 && !float64) {
-    return Bad(path, fmt::format("its elements are \"{}\", expected float32 or float64; in numpy, "
-                                 "save array.astype(numpy.float32)",
+  const bool ordered =
+      descr.size() == 3 && std::string_view("<>=").find(descr[0]) != std::string_view::npos;
+  const std::string_view element = ordered ? std::string_view(descr).substr(1) : "";
+  const size_t element_bytes = element == "f2" ? 2 : element == "f4" ? 4 : element == "f8" ? 8 : 0;
+  if (element_bytes == 0) {
+    return Bad(path, fmt::format("its elements are \"{}\", expected float16, float32 or float64; "
+                                 "in numpy, save array.astype(numpy.float32)",
                                  descr.substr(0, 40)));
   }
   const std::string_view data = file->bytes().substr(header->data_begin);
-  absl::StatusOr<NpyArray> array = FromHeader(path, *header, float32 ? 4 : 8, data.size(), type);
+  absl::StatusOr<NpyArray> array = FromHeader(path, *header, element_bytes, data.size(), type);
   if (!array.ok()) return array;
   std::visit(
       [&](auto& values) {
+        using To = typename std::decay_t<decltype(values)>::value_type;
         const bool swap = descr[0] == '>';
-        const auto convert =
-            float32 ? Convert<float, typename std::decay_t<decltype(values)>::value_type>
-                    : Convert<double, typename std::decay_t<decltype(values)>::value_type>;
+        const auto convert = element_bytes == 2   ? Convert<Float16, To>
+                             : element_bytes == 4 ? Convert<float, To>
+                                                  : Convert<double, To>;
         convert(data.data(), swap, header->fortran_order, array->rows, array->cols, values);
       },
       array->values);
   return array;
+}
+
+std::string_view NpyDescr(ValueType type) {
+  switch (type) {
+    case ValueType::kF64:
+      return "<f8";
+    case ValueType::kF16:
+      return "<f2";
+    case ValueType::kF32:
+    case ValueType::kBF16:
+      break;
+  }
+  return "<f4";
 }
 
 std::string NpyHeader(std::string_view descr, std::string_view shape) {
@@ -296,11 +322,12 @@ absl::Status WriteNpy(const std::string& path, const NpyArray& array) {
   if (!file.ok()) return file.status();
   const std::string shape = array.one_dimensional ? fmt::format("({},)", array.rows)
                                                   : fmt::format("({}, {})", array.rows, array.cols);
-  const std::string header = NpyHeader(array.type() == ValueType::kF32 ? "<f4" : "<f8", shape);
+  const std::string header = NpyHeader(NpyDescr(array.type()), shape);
   if (absl::Status status = file->Write(header); !status.ok()) return status;
   const absl::Status written = std::visit(
-      [&file](const auto& values) {
-        return file->Write(values.data(), values.size() * sizeof(values[0]));
+      [&file]<typename T>(const std::vector<T>& values) {
+        if constexpr (std::is_same_v<T, BFloat16>) return WriteWidened(*file, values);
+        return file->Write(values.data(), values.size() * sizeof(T));
       },
       array.values);
   return written.ok() ? file->Commit() : written;

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,9 +18,9 @@ struct NpyArray {
   int64_t rows = 0;
   int64_t cols = 1;
   bool one_dimensional = false;  ///< cols is 1
-  std::variant<std::vector<float>, std::vector<double>> values;
+  Values values;
 
-  ValueType type() const { return values.index() == 0 ? ValueType::kF32 : ValueType::kF64; }
+  ValueType type() const { return static_cast<ValueType>(values.index()); }
   DenseView View() const;
   MutableDenseView MutableView();
   /// Zeros, ready to receive a result.
@@ -29,11 +28,15 @@ struct NpyArray {
                                         bool one_dimensional);
 };
 
-/// Reads one or two dimensions of float32 or float64 in any byte order, C or Fortran, as `type`.
-/// INVALID_ARGUMENT with the file and a sentence for everything else.
+/// Reads one or two dimensions of float16, float32 or float64 in any byte order, C or Fortran, as
+/// `type`. INVALID_ARGUMENT with the file and a sentence for everything else.
 absl::StatusOr<NpyArray> ReadNpy(const std::string& path, ValueType type);
 
+/// NumPy has no bf16: it is written as float32, which holds it exactly.
 absl::Status WriteNpy(const std::string& path, const NpyArray& array);
+
+/// "<f4" and so on; that of float32 for bf16.
+std::string_view NpyDescr(ValueType type);
 
 /// The bytes before an array's elements. `descr` is as in "<f4", `shape` as in "(3, 4)".
 std::string NpyHeader(std::string_view descr, std::string_view shape);

@@ -105,6 +105,9 @@ absl::StatusOr<NpzWriter> NpzWriter::Open(const std::string& path) {
 
 absl::Status NpzWriter::Add(const RowBlock& block) {
   type_ = TypeOf(block.values);
+  if (type_ == ValueType::kBF16) {
+    return absl::UnimplementedError("an .npz archive cannot hold bf16; write a .mtx file");
+  }
   const std::string_view values =
       std::visit([](const auto& span) { return Bytes(span); }, block.values);
   absl::Status status = offsets_.Write(Bytes(block.row_offsets.subspan(1)));
@@ -123,10 +126,7 @@ absl::Status NpzWriter::Finish(int64_t rows, int64_t cols, int64_t nnz) {
   if (status.ok()) status = AddSpilled(archive, "indptr.npy", "<i8", rows + 1, offsets_);
   if (status.ok()) status = AddArray(archive, "format.npy", "|S3", "()", "csr");
   if (status.ok()) status = AddArray(archive, "shape.npy", "<i8", "(2,)", Bytes(shape));
-  if (status.ok()) {
-    status =
-        AddSpilled(archive, "data.npy", type_ == ValueType::kF32 ? "<f4" : "<f8", nnz, values_);
-  }
+  if (status.ok()) status = AddSpilled(archive, "data.npy", NpyDescr(type_), nnz, values_);
   if (status.ok()) status = archive.Close();
   return status.ok() ? file->Commit() : status;
 }

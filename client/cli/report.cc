@@ -21,7 +21,10 @@ size_t Width(std::string_view text) {
 }
 
 Json ToJson(const ProblemClass& c) {
-  return {{"operation", Name(c.operation)}, {"transposed", c.transposed}, {"k", c.k}};
+  return {{"operation", Name(c.operation)},
+          {"transposed", c.transposed},
+          {"k", c.k},
+          {"allow_tf32", c.allow_tf32}};
 }
 
 int64_t UnixNs(std::chrono::system_clock::time_point time) {
@@ -85,6 +88,7 @@ std::string Text(const ProblemClass& c) {
   std::string text = Name(c.operation);
   if (c.transposed) text += "^T";
   if (c.k > 0) text += fmt::format(" K={}", c.k);
+  if (c.allow_tf32) text += " TF32";
   return text;
 }
 

@@ -131,6 +131,7 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
   start.set_transpose(spmm.transpose);
   start.set_alpha(spmm.alpha);
   start.set_beta(spmm.beta);
+  start.set_allow_tf32(spmm.allow_tf32);
   *start.mutable_b() = builder.Add(b, "b");
   if (spmm.beta != 0)
     *start.mutable_accumulate() = builder.Add(AccumulateOf(spmm, c), "accumulate");

@@ -26,17 +26,36 @@ MatrixState FromProto(v1::MatrixState state) {
 }
 
 ProblemClass FromProto(const v1::ProblemClass& c) {
-  return {static_cast<Operation>(c.operation()), c.transposed(), c.k()};
+  return {static_cast<Operation>(c.operation()), c.transposed(), c.k(), c.allow_tf32()};
 }
 
 }  // namespace
 
 v1::ElementType ToProto(ValueType type) {
-  return type == ValueType::kF32 ? v1::ELEMENT_TYPE_F32 : v1::ELEMENT_TYPE_F64;
+  switch (type) {
+    case ValueType::kF32:
+      return v1::ELEMENT_TYPE_F32;
+    case ValueType::kF64:
+      return v1::ELEMENT_TYPE_F64;
+    case ValueType::kF16:
+      return v1::ELEMENT_TYPE_F16;
+    case ValueType::kBF16:
+      return v1::ELEMENT_TYPE_BF16;
+  }
+  return v1::ELEMENT_TYPE_UNSPECIFIED;
 }
 
 ValueType FromProto(v1::ElementType type) {
-  return type == v1::ELEMENT_TYPE_F64 ? ValueType::kF64 : ValueType::kF32;
+  switch (type) {
+    case v1::ELEMENT_TYPE_F64:
+      return ValueType::kF64;
+    case v1::ELEMENT_TYPE_F16:
+      return ValueType::kF16;
+    case v1::ELEMENT_TYPE_BF16:
+      return ValueType::kBF16;
+    default:
+      return ValueType::kF32;
+  }
 }
 
 v1::ProblemClass ToProto(const ProblemClass& problem_class) {
@@ -44,6 +63,7 @@ v1::ProblemClass ToProto(const ProblemClass& problem_class) {
   proto.set_operation(static_cast<v1::ProblemClass::Operation>(problem_class.operation));
   proto.set_transposed(problem_class.transposed);
   proto.set_k(problem_class.k);
+  proto.set_allow_tf32(problem_class.allow_tf32);
   return proto;
 }
 

@@ -16,9 +16,20 @@
 namespace sparsed {
 inline namespace client {
 
-constexpr size_t SizeOf(ValueType type) { return type == ValueType::kF32 ? 4 : 8; }
+constexpr size_t SizeOf(ValueType type) {
+  switch (type) {
+    case ValueType::kF32:
+      return 4;
+    case ValueType::kF64:
+      return 8;
+    case ValueType::kF16:
+    case ValueType::kBF16:
+      break;
+  }
+  return 2;
+}
 v1::ElementType ToProto(ValueType type);
-/// Anything but f64 is f32.
+/// Anything that is not a type of values is f32.
 ValueType FromProto(v1::ElementType type);
 v1::ProblemClass ToProto(const ProblemClass& problem_class);
 

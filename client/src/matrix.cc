@@ -20,7 +20,7 @@ void Append(const ConstValues& from, std::vector<T>& to) {
 absl::Status Append(const RowBlock& block, CsrMatrix& matrix) {
   try {
     if (block.row_begin == 0) {
-      if (block.values.index() == 1) matrix.values.emplace<std::vector<double>>();
+      matrix.values = ZeroValues(TypeOf(block.values));
       matrix.row_offsets.reserve(static_cast<size_t>(block.result_rows) + 1);
     }
     matrix.row_offsets.insert(matrix.row_offsets.end(), block.row_offsets.begin() + 1,

@@ -183,7 +183,7 @@ class DownloadCall final : public Exchange {
     }
     matrix_.rows = info.rows();
     matrix_.cols = info.cols();
-    if (FromProto(info.type()) == ValueType::kF64) matrix_.values.emplace<std::vector<double>>();
+    matrix_.values = ZeroValues(FromProto(info.type()));
     arrays_.emplace_back(matrix_.row_offsets, info.rows() + 1);
     arrays_.emplace_back(matrix_.column_indices, info.nnz());
     std::visit([&](auto& values) { arrays_.emplace_back(values, info.nnz()); }, matrix_.values);

@@ -25,8 +25,10 @@ constexpr int kMaxQueuedBlocks = 2;
 class IncomingBlock {
  public:
   IncomingBlock(const v1::RowBlock& block, ValueType type)
-      : row_begin_(block.row_begin()), rows_(block.rows()), row_offsets_{block.nnz_begin()} {
-    if (type == ValueType::kF64) values_.emplace<std::vector<double>>();
+      : row_begin_(block.row_begin()),
+        rows_(block.rows()),
+        row_offsets_{block.nnz_begin()},
+        values_(ZeroValues(type)) {
     arrays_.emplace_back(row_offsets_, block.rows(), block.row_begin() + 1);
     arrays_.emplace_back(column_indices_, block.nnz(), block.nnz_begin());
     std::visit([&](auto& v) { arrays_.emplace_back(v, block.nnz(), block.nnz_begin()); }, values_);
@@ -60,7 +62,7 @@ class IncomingBlock {
   const int64_t rows_;
   std::vector<int64_t> row_offsets_;  // the first is not sent
   std::vector<int32_t> column_indices_;
-  std::variant<std::vector<float>, std::vector<double>> values_;
+  Values values_;
   std::vector<IncomingArray> arrays_;
 };
 

@@ -3,10 +3,34 @@
 namespace sparsed {
 inline namespace client {
 
-const char* Name(ValueType type) { return type == ValueType::kF32 ? "f32" : "f64"; }
+const char* Name(ValueType type) {
+  switch (type) {
+    case ValueType::kF32:
+      return "f32";
+    case ValueType::kF64:
+      return "f64";
+    case ValueType::kF16:
+      return "f16";
+    case ValueType::kBF16:
+      return "bf16";
+  }
+  return "unknown";
+}
 
-ValueType TypeOf(const ConstValues& values) {
-  return values.index() == 0 ? ValueType::kF32 : ValueType::kF64;
+ValueType TypeOf(const ConstValues& values) { return static_cast<ValueType>(values.index()); }
+
+Values ZeroValues(ValueType type, size_t length) {
+  switch (type) {
+    case ValueType::kF32:
+      break;
+    case ValueType::kF64:
+      return std::vector<double>(length);
+    case ValueType::kF16:
+      return std::vector<Float16>(length);
+    case ValueType::kBF16:
+      return std::vector<BFloat16>(length);
+  }
+  return std::vector<float>(length);
 }
 
 int64_t Length(const ConstValues& values) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace sparsed::engine {
@@ -55,6 +56,7 @@ void CountUnique(const CsrView& sorted, std::span<int64_t> unique, int threads) 
   }
 }
 
+/// Sums are formed in f64, those of the 16-bit types in f32, and rounded once.
 template <typename Value>
 void SumDuplicates(const CsrView& sorted, std::span<const Value> values,
                    std::span<const int64_t> row_offsets, std::span<int32_t> columns,
@@ -65,8 +67,10 @@ void SumDuplicates(const CsrView& sorted, std::span<const Value> values,
     const int64_t end = sorted.row_offsets[row + 1];
     for (int64_t p = sorted.row_offsets[row]; p < end;) {
       const int32_t column = sorted.column_indices[p];
-      double sum = 0;
-      for (; p < end && sorted.column_indices[p] == column; ++p) sum += values[p];
+      std::conditional_t<kIsHalf<Value>, float, double> sum = 0;
+      for (; p < end && sorted.column_indices[p] == column; ++p) {
+        sum += static_cast<SumOf<Value>>(values[p]);
+      }
       columns[out] = column;
       sums[out++] = static_cast<Value>(sum);
     }
@@ -82,13 +86,10 @@ absl::Status MergeDuplicates(CsrArrays& arrays, Array row_offsets, MemorySource&
   if (!columns.ok()) return columns.status();
   absl::StatusOr<Array> sums = AllocateArray(memory, arrays.values.name, arrays.values.type, nnz);
   if (!sums.ok()) return sums.status();
-  if (arrays.values.type == ElementType::kF32) {
-    SumDuplicates<float>(arrays.view(), arrays.values.As<float>(), row_offsets.As<int64_t>(),
-                         columns->MutableAs<int32_t>(), sums->MutableAs<float>(), threads);
-  } else {
-    SumDuplicates<double>(arrays.view(), arrays.values.As<double>(), row_offsets.As<int64_t>(),
-                          columns->MutableAs<int32_t>(), sums->MutableAs<double>(), threads);
-  }
+  VisitFloat(arrays.values.type, [&]<typename T>(T) {
+    SumDuplicates<T>(arrays.view(), arrays.values.As<T>(), row_offsets.As<int64_t>(),
+                     columns->MutableAs<int32_t>(), sums->MutableAs<T>(), threads);
+  });
   arrays.row_offsets = std::move(row_offsets);
   arrays.column_indices = *std::move(columns);
   arrays.values = *std::move(sums);
@@ -171,13 +172,9 @@ absl::StatusOr<Array> ToCanonicalOrder(const Array& values, const Array& caller_
   absl::StatusOr<Array> sorted =
       AllocateArray(memory, values.name, values.type, caller_order.length);
   if (!sorted.ok()) return sorted.status();
-  if (values.type == ElementType::kF32) {
-    Gather<float>(values.As<float>(), caller_order.As<int64_t>(), sorted->MutableAs<float>(),
-                  threads);
-  } else {
-    Gather<double>(values.As<double>(), caller_order.As<int64_t>(), sorted->MutableAs<double>(),
-                   threads);
-  }
+  VisitBits(values.type, [&]<typename Bits>(Bits) {
+    Gather<Bits>(values.As<Bits>(), caller_order.As<int64_t>(), sorted->MutableAs<Bits>(), threads);
+  });
   return sorted;
 }
 

@@ -17,7 +17,7 @@ struct CsrArrays {
   int64_t cols = 0;
   Array row_offsets;     ///< i64, rows + 1
   Array column_indices;  ///< i32, nnz
-  Array values;          ///< f32 or f64, nnz
+  Array values;          ///< f32, f64, f16 or bf16, nnz
   /// i64, nnz: where each canonical nonzero was in the caller's arrays; none if the caller's order
   /// is the canonical one, or duplicates were summed.
   std::optional<Array> caller_order;

@@ -43,6 +43,7 @@ struct UploadHeader {
   bool sum_duplicates = false;
   bool values_are_ones = false;
   std::string pattern_hash;  ///< empty: not known to the caller
+  /// Of no particular type and device: the preparation puts in the matrix's and its own.
   std::vector<ProblemClass> expected;
 };
 

@@ -35,9 +35,9 @@ std::optional<int64_t> Elements(const DenseShape& shape) {
 }  // namespace
 
 absl::Status ValidateShape(std::string_view what, const DenseShape& shape) {
-  if (shape.type != ElementType::kF32 && shape.type != ElementType::kF64) {
+  if (!IsFloat(shape.type)) {
     return absl::InvalidArgumentError(
-        fmt::format("{} is {}, expected f32 or f64", what, Name(shape.type)));
+        fmt::format("{} is {}, expected f32, f64, f16 or bf16", what, Name(shape.type)));
   }
   if (shape.rows < 0) {
     return absl::InvalidArgumentError(

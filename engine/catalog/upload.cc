@@ -27,7 +27,7 @@ absl::Status CheckSizes(const UploadHeader& header) {
   }
   if (!IsFloat(header.type)) {
     return absl::InvalidArgumentError(
-        fmt::format("values are {}, expected f32 or f64", Name(header.type)));
+        fmt::format("values are {}, expected f32, f64, f16 or bf16", Name(header.type)));
   }
   if (header.row_offsets_type != ElementType::kI32 &&
       header.row_offsets_type != ElementType::kI64) {
@@ -113,11 +113,8 @@ absl::StatusOr<Array> Upload::TakeValues(int threads) {
   if (!header_.values_are_ones) return arrays_[kValues].Finish();
   Array values = arrays_[kValues].array();
   arrays_[kValues] = ArrayAssembler();
-  if (header_.type == ElementType::kF32) {
-    Fill(values.MutableAs<float>(), 1.0f, threads);
-  } else {
-    Fill(values.MutableAs<double>(), 1.0, threads);
-  }
+  VisitFloat(header_.type,
+             [&]<typename T>(T) { Fill(values.MutableAs<T>(), static_cast<T>(1.0F), threads); });
   return values;
 }
 

@@ -31,6 +31,7 @@ struct SpmmSpec {
   std::optional<OperandSpec> accumulate;  ///< needed if beta is not 0
   std::string result_held;  ///< name of the held matrix that receives C; empty: it is streamed
   int64_t result_leading_dimension = 0;  ///< of a streamed C; 0: K
+  bool allow_tf32 = false;               ///< as in Problem
   uint64_t timeout_ns = 0;               ///< 0: none
 };
 

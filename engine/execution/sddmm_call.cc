@@ -37,17 +37,12 @@ class SddmmCall final : public DenseCall {
     if (!order.ok()) return order.status();
     absl::StatusOr<Array> result = NewResult("values");
     if (!result.ok()) return result.status();
-    const auto place = [&]<typename T>(T) {
+    VisitBits(canonical.type, [&]<typename Bits>(Bits) {
       const auto positions = order->As<int64_t>();
-      const auto from = std::as_const(canonical).As<T>();
-      const auto to = result->MutableAs<T>();
+      const auto from = std::as_const(canonical).As<Bits>();
+      const auto to = result->MutableAs<Bits>();
       for (size_t i = 0; i < from.size(); ++i) to[positions[i]] = from[i];
-    };
-    if (canonical.type == ElementType::kF32) {
-      place(float{});
-    } else {
-      place(double{});
-    }
+    });
     return result;
   }
 

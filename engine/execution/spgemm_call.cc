@@ -347,6 +347,11 @@ absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl
         fmt::format("'{}' is {} and '{}' is {}: both must be of one type", spec.left,
                     Name((*left)->type()), spec.right, Name((*right)->type())));
   }
+  if (IsHalf((*left)->type())) {
+    return absl::UnimplementedError(
+        fmt::format("'{}' is {}: the sparse-sparse product is computed in f32 and f64 alone",
+                    spec.left, Name((*left)->type())));
+  }
   if (!spec.keep_as.empty()) {
     if (absl::Status status = ValidateName("matrix", spec.keep_as); !status.ok()) return status;
     if (!spec.replace && impl->catalog.Find(spec.tenant, spec.keep_as).ok()) {

@@ -25,6 +25,7 @@ class SpmmCall final : public DenseCall {
     transpose_ = spec.transpose;
     alpha_ = spec.alpha;
     beta_ = spec.beta;
+    allow_tf32_ = spec.allow_tf32;
     const int64_t in_rows = transpose_ ? pattern.rows() : pattern.cols();
     const int64_t out_rows = transpose_ ? pattern.cols() : pattern.rows();
     if (absl::Status status = AddOperand("B", spec.tenant, spec.b, in_rows, -1); !status.ok())
@@ -241,7 +242,7 @@ class SpmmCall final : public DenseCall {
   }
 
   Problem Asked(int64_t k, DeviceKind device) const {
-    return {Operation::kSpmm, transpose_, matrix_->type(), k, device};
+    return {Operation::kSpmm, transpose_, matrix_->type(), k, device, allow_tf32_};
   }
   static Problem WithWidth(Problem problem, int64_t k) {
     problem.k = k;
@@ -300,6 +301,7 @@ class SpmmCall final : public DenseCall {
   bool transpose_ = false;
   double alpha_ = 1;
   double beta_ = 0;
+  bool allow_tf32_ = false;
 };
 
 }  // namespace

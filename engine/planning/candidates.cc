@@ -113,11 +113,15 @@ CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFact
             fmt::format("{:.1f} nonzeros a row: rows share too few columns to be grouped",
                         facts.mean_row_length)};
   }
+  // No kernel computes the 16-bit types from tiles.
+  const bool tiles = !IsHalf(problem_class.type);
   if (facts.dense_ratio > kClusteredAlready) {
+    if (!tiles) return {{}, "rows are clustered already, and tiles are for f32 and f64"};
     return {{{Canonical("aspt")}, {Canonical("aspt > lsh_cluster(remainder)")}},
             fmt::format("dense ratio {:.2f}, above {:.2f}: rows are clustered already, tiles first",
                         facts.dense_ratio, kClusteredAlready)};
   }
+  if (!tiles) return {{{Canonical("lsh_cluster")}}, "rows are to be clustered"};
   return {{{Canonical("lsh_cluster")},
            {Canonical("lsh_cluster > aspt"), /*needs_clustered_tiles=*/true},
            {Canonical("lsh_cluster > aspt > lsh_cluster(remainder)"),

@@ -56,7 +56,18 @@ PlanTable::Found PlanTable::Find(const ProblemClass& problem_class) const {
   if (const auto exact = plans_.find(problem_class); exact != plans_.end()) {
     return {exact->second, true};
   }
-  Found nearest;
+  Found found{NearestLocked(problem_class)};
+  if (found.plan == nullptr && problem_class.allow_tf32) {
+    ProblemClass f32 = problem_class;
+    f32.allow_tf32 = false;
+    found.plan = NearestLocked(f32);
+  }
+  return found;
+}
+
+std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
+    const ProblemClass& problem_class) const {
+  std::shared_ptr<const ActivePlan> nearest;
   double nearest_distance = 0;
   for (const auto& [c, plan] : plans_) {
     ProblemClass same_k = c;
@@ -65,8 +76,8 @@ PlanTable::Found PlanTable::Find(const ProblemClass& problem_class) const {
     // Buckets are powers of two; of two equally near the narrower comes first.
     const double distance =
         std::abs(std::log2(static_cast<double>(c.k_bucket) / problem_class.k_bucket));
-    if (nearest.plan == nullptr || distance < nearest_distance) {
-      nearest.plan = plan;
+    if (nearest == nullptr || distance < nearest_distance) {
+      nearest = plan;
       nearest_distance = distance;
     }
   }

@@ -71,12 +71,16 @@ class PlanTable {
     /// There is nothing left to find out.
     bool decided() const { return exact && !plan->plan.provisional; }
   };
-  /// The plan of the class, else of the nearest K with the same operation, transposition and type.
+  /// The plan of the class, else of the nearest K with the same operation, transposition and type;
+  /// where TF32 is allowed and nothing was tried with it, that of f32.
   Found Find(const ProblemClass& problem_class) const;
   void Replace(std::shared_ptr<const ActivePlan> plan);
   std::vector<std::shared_ptr<const ActivePlan>> List() const;
 
  private:
+  /// Null if there is none of the class but for K.
+  std::shared_ptr<const ActivePlan> NearestLocked(const ProblemClass& problem_class) const;
+
   mutable std::mutex mutex_;
   std::map<ProblemClass, std::shared_ptr<const ActivePlan>> plans_;
 };

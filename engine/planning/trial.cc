@@ -35,16 +35,14 @@ void FillRandom(std::span<Value> values, uint64_t seed) {
   uint64_t state = seed;
   for (Value& value : values) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    value = static_cast<Value>(static_cast<int32_t>(state >> 32)) * static_cast<Value>(0x1p-31);
+    using Sum = SumOf<Value>;
+    value = static_cast<Value>(static_cast<Sum>(static_cast<int32_t>(state >> 32)) *
+                               static_cast<Sum>(0x1p-31));
   }
 }
 
 void FillRandom(Array& array, uint64_t seed) {
-  if (array.type == ElementType::kF32) {
-    FillRandom(array.MutableAs<float>(), seed);
-  } else {
-    FillRandom(array.MutableAs<double>(), seed);
-  }
+  VisitFloat(array.type, [&]<typename T>(T) { FillRandom(array.MutableAs<T>(), seed); });
 }
 
 }  // namespace
@@ -53,9 +51,7 @@ absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_
                                                     int64_t cols, int64_t nnz, MemorySource& memory,
                                                     Executor& executor,
                                                     const std::atomic<bool>* stop) {
-  Problem problem{problem_class.operation, problem_class.transposed, problem_class.type,
-                  problem_class.k_bucket, problem_class.device};
-  std::unique_ptr<Trial> trial(new Trial(problem, memory, executor, stop));
+  std::unique_ptr<Trial> trial(new Trial(ProblemOf(problem_class), memory, executor, stop));
   absl::Status status = trial->AllocateOperands(rows, cols, nnz);
   while (absl::IsResourceExhausted(status) && trial->problem_.k > 1) {
     trial->problem_.k /= 2;

@@ -95,8 +95,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   if (contest.matrix == nullptr) return absl::OkStatus();
   // Wanted by an earlier run of the server, with another device.
   if (c.device == DeviceKind::kCuda && rooms_.executor.device() == nullptr) return absl::OkStatus();
-  const Problem problem{c.operation, c.transposed, c.type, c.k_bucket, c.device};
-  const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
+  const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   if (kernels.empty()) {
     notes_.push_back(fmt::format("{}: there is no kernel for it", ToString(c)));
     return absl::OkStatus();

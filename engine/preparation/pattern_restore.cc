@@ -37,7 +37,7 @@ std::shared_ptr<const Layout> PlainCsrWithoutArrays(const Pattern& pattern) {
 }
 
 std::vector<std::string_view> KernelsOf(const ProblemClass& c, const Layout& layout) {
-  return KernelsFor({c.operation, c.transposed, c.type, c.k_bucket, c.device}, layout);
+  return KernelsFor(ProblemOf(c), layout);
 }
 
 bool HasKernel(const Plan& plan, const Layout& layout) {

@@ -69,8 +69,10 @@ class Preparation::Impl {
     if (!options_.enabled) return Skip(*pattern);
     Job job{pattern, Priority::kUpload, 0, {}, std::nullopt};
     for (ProblemClass c : classes.empty() ? DefaultClasses() : classes) {
-      c.type = matrix->type();
-      c.device = DeviceFor(c.operation);
+      Problem problem = ProblemOf(c);
+      problem.type = matrix->type();
+      problem.device = DeviceFor(c.operation);
+      c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
     }
     if (job.classes.empty()) return;
@@ -323,8 +325,9 @@ void Preparation::Impl::Run(const Job& job, const std::atomic<bool>& stop) {
     } else if (classes.empty()) {
       for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
         for (ProblemClass c : DefaultClasses()) {
-          c.type = matrix->type();
-          classes.insert(c);
+          Problem problem = ProblemOf(c);
+          problem.type = matrix->type();
+          classes.insert(ClassOf(problem));
         }
       }
     }

@@ -153,9 +153,40 @@ CREATE TABLE scrubs(
 ) STRICT;
 )sql";
 
+// The 16-bit types, 5 and 6. Blobs are numbered on from where they were; as in version 3, the new
+// table is made when the old one is gone.
+constexpr const char* kVersion5 = R"sql(
+CREATE TEMP TABLE arrays_of_four_types AS SELECT * FROM main.arrays;
+CREATE TEMP TABLE last_blob AS SELECT seq FROM main.sqlite_sequence WHERE name = 'arrays';
+DROP TABLE main.arrays;
+CREATE TABLE arrays(
+  blob INTEGER PRIMARY KEY AUTOINCREMENT,
+  pattern INTEGER REFERENCES patterns(id) ON DELETE CASCADE,
+  matrix INTEGER REFERENCES matrices(id) ON DELETE CASCADE,
+  layout INTEGER REFERENCES layouts(id) ON DELETE CASCADE,
+  buffer INTEGER REFERENCES buffers(id) ON DELETE CASCADE,
+  position INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  type INTEGER NOT NULL CHECK(type BETWEEN 1 AND 6),
+  length INTEGER NOT NULL CHECK(length BETWEEN 0 AND 1125899906842624),
+  CHECK((pattern IS NOT NULL) + (matrix IS NOT NULL) + (layout IS NOT NULL) +
+        (buffer IS NOT NULL) = 1)
+) STRICT;
+CREATE INDEX arrays_of_pattern ON arrays(pattern);
+CREATE INDEX arrays_of_matrix ON arrays(matrix);
+CREATE INDEX arrays_of_layout ON arrays(layout);
+CREATE INDEX arrays_of_buffer ON arrays(buffer);
+INSERT INTO arrays SELECT * FROM temp.arrays_of_four_types ORDER BY blob;
+DELETE FROM sqlite_sequence WHERE name = 'arrays';
+INSERT INTO sqlite_sequence(name, seq) SELECT 'arrays', seq FROM temp.last_blob;
+DROP TABLE temp.last_blob;
+DROP TABLE temp.arrays_of_four_types;
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again.
-constexpr std::array<const char*, 4> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4};
+constexpr std::array<const char*, 5> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4,
+                                                    kVersion5};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

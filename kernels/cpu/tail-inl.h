@@ -9,6 +9,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/stored-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sparsed::cpu::HWY_NAMESPACE {
@@ -25,15 +26,44 @@ class Tail {
   using T = hwy::HWY_NAMESPACE::TFromD<D>;
 
   explicit HWY_INLINE Tail(int64_t count)
-      : mask_(hwy::HWY_NAMESPACE::FirstN(D(), static_cast<size_t>(count))) {}
+      : mask_(hwy::HWY_NAMESPACE::FirstN(D(), static_cast<size_t>(count))), count_(count) {}
   /// Lanes past the tail are zero.
   HWY_INLINE V Load(const T* from) const {
     return hwy::HWY_NAMESPACE::MaskedLoad(mask_, D(), from);
   }
   HWY_INLINE void Store(V v, T* to) const { hwy::HWY_NAMESPACE::BlendedStore(v, mask_, D(), to); }
 
+  /// Likewise of 16-bit types: masked where such lanes can be, else by way of a whole vector.
+  template <typename Stored>
+  HWY_INLINE V Load(const Stored* from) const {
+    if constexpr (kInVectors<Stored> && !HWY_MEM_OPS_MIGHT_FAULT) {
+      return Promote<Stored>(D(), hwy::HWY_NAMESPACE::MaskedLoad(
+                                      mask16(), D16(), reinterpret_cast<const uint16_t*>(from)));
+    }
+    Stored whole[hwy::HWY_NAMESPACE::MaxLanes(D())] = {};
+    for (int64_t i = 0; i < count_; ++i) whole[i] = from[i];
+    return LoadStored(D(), whole);
+  }
+  template <typename Stored>
+  HWY_INLINE void Store(V v, Stored* to) const {
+    if constexpr (kInVectors<Stored> && !HWY_MEM_OPS_MIGHT_FAULT) {
+      hwy::HWY_NAMESPACE::BlendedStore(Round<Stored>(D(), v), mask16(), D16(),
+                                       reinterpret_cast<uint16_t*>(to));
+      return;
+    }
+    Stored whole[hwy::HWY_NAMESPACE::MaxLanes(D())];
+    StoreRounded(v, D(), whole);
+    for (int64_t i = 0; i < count_; ++i) to[i] = whole[i];
+  }
+
  private:
+  using D16 = hwy::HWY_NAMESPACE::Rebind<uint16_t, D>;
+  HWY_INLINE hwy::HWY_NAMESPACE::Mask<D16> mask16() const {
+    return hwy::HWY_NAMESPACE::FirstN(D16(), static_cast<size_t>(count_));
+  }
+
   hwy::HWY_NAMESPACE::Mask<D> mask_;
+  int64_t count_;
 };
 
 }  // namespace sparsed::cpu::HWY_NAMESPACE

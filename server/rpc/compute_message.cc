@@ -51,6 +51,7 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpmmStar
   spec.beta = start.beta();
   spec.timeout_ns = start.timeout_ns();
   spec.result_leading_dimension = start.result_leading_dimension();
+  spec.allow_tf32 = start.allow_tf32();
   auto b = ToOperand("b", start.b());
   if (!b.ok()) return b.status();
   spec.b = *std::move(b);

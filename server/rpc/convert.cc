@@ -48,7 +48,10 @@ absl::StatusOr<ProblemClass> ToClass(ElementType type, const v1::ProblemClass& m
     return absl::InvalidArgumentError(
         fmt::format("expected.k = {} is not a width, at least 1", problem.k));
   }
-  return ClassOf(problem);
+  ProblemClass c = ClassOf(problem);
+  // Whether it makes a difference is known where the device is.
+  c.allow_tf32 = message.allow_tf32();
+  return c;
 }
 
 v1::ProblemClass::Operation ToProto(Operation operation) {
@@ -67,6 +70,7 @@ void ToProto(const ProblemClass& c, v1::ProblemClass& message) {
   message.set_operation(ToProto(c.operation));
   message.set_transposed(c.transposed);
   message.set_k(c.k_bucket);
+  message.set_allow_tf32(c.allow_tf32);
 }
 
 void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
@@ -78,7 +82,9 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     layout.set_bytes(entry.layout->bytes() + matrix.LayoutValueBytes(entry.layout->recipe));
     layout.set_build_seconds(entry.build_seconds);
   }
+  // Matrices of other types may share the pattern; their plans are not this one's.
   for (const auto& active : pattern.plans().List()) {
+    if (active->plan.problem_class.type != matrix.type()) continue;
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
     plan.set_recipe(active->plan.recipe);
@@ -91,6 +97,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     plan.set_reason(active->plan.reason);
   }
   for (const engine::Measurement& measured : pattern.measurements()) {
+    if (measured.problem_class.type != matrix.type()) continue;
     v1::Measurement& measurement = *info.add_measurements();
     ToProto(measured.problem_class, *measurement.mutable_problem_class());
     measurement.set_recipe(measured.recipe);
@@ -126,6 +133,10 @@ absl::StatusOr<ElementType> ToElementType(std::string_view what, v1::ElementType
       return ElementType::kF32;
     case v1::ELEMENT_TYPE_F64:
       return ElementType::kF64;
+    case v1::ELEMENT_TYPE_F16:
+      return ElementType::kF16;
+    case v1::ELEMENT_TYPE_BF16:
+      return ElementType::kBF16;
     default:
       return absl::InvalidArgumentError(
           fmt::format("{} = {} is not an element type", what, static_cast<int>(type)));

@@ -19,7 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const int file = memfd_create("fuzz", 0);
   static const std::string path = "/proc/self/fd/" + std::to_string(file);
   Check(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == static_cast<ssize_t>(size));
-  for (const auto type : {sparsed::ValueType::kF32, sparsed::ValueType::kF64}) {
+  for (const auto type : {sparsed::ValueType::kF32, sparsed::ValueType::kF64,
+                          sparsed::ValueType::kF16, sparsed::ValueType::kBF16}) {
     const auto array = sparsed::cli::ReadNpy(path, type);
     if (!array.ok()) {
       Check(!array.status().message().empty());

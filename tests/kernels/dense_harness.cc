@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <span>
+#include <type_traits>
 
 #include "kernels/reference/reference.h"
 
@@ -13,6 +15,11 @@ namespace sparsed::test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+template <typename T>
+double Wide(T value) {
+  return static_cast<SumOf<T>>(value);
+}
 
 /// A row-major matrix with a leading dimension, surrounded and padded by NaN.
 template <typename T>
@@ -24,7 +31,7 @@ class Operand {
         leading_(cols + c.padding),
         begin_(kGuard + c.offset),
         buffer_(HeapMemory().Allocate((begin_ + rows * leading_ + kGuard) * sizeof(T)).value()) {
-    for (T& value : all()) value = static_cast<T>(kNan);
+    for (T& value : all()) value = static_cast<T>(static_cast<SumOf<T>>(kNan));
   }
 
   T* data() { return all().data() + begin_; }
@@ -38,8 +45,8 @@ class Operand {
     std::vector<double> copy = RandomValues(rows_ * cols_, seed);
     for (int64_t i = 0; i < rows_ * cols_; ++i) {
       T& value = at(i / cols_, i % cols_);
-      value = static_cast<T>(copy[i]);
-      copy[i] = value;
+      value = static_cast<T>(static_cast<SumOf<T>>(copy[i]));
+      copy[i] = Wide(value);
     }
     return copy;
   }
@@ -48,7 +55,7 @@ class Operand {
     int64_t touched = 0;
     for (int64_t i = -begin_; i < rows_ * leading_ + kGuard; ++i) {
       const bool inside = i >= 0 && i < rows_ * leading_ && i % leading_ < cols_;
-      touched += !inside && !std::isnan(data()[i]);
+      touched += !inside && !std::isnan(Wide(data()[i]));
     }
     return touched;
   }
@@ -86,8 +93,9 @@ class Workspace {
 
 template <typename T>
 std::vector<T> Place(const Layout& layout, const std::vector<double>& values, int threads) {
-  const std::vector<T> rounded(values.begin(), values.end());
-  std::vector<T> slots(layout.value_slots, static_cast<T>(kNan));
+  std::vector<T> rounded;
+  for (const double value : values) rounded.push_back(static_cast<T>(static_cast<SumOf<T>>(value)));
+  std::vector<T> slots(layout.value_slots, static_cast<T>(static_cast<SumOf<T>>(kNan)));
   PlaceValues(layout, ElementTypeOf<T>(), rounded.data(), slots.data(), threads);
   return slots;
 }
@@ -95,18 +103,25 @@ std::vector<T> Place(const Layout& layout, const std::vector<double>& values, in
 template <typename T>
 std::vector<double> Rounded(const std::vector<double>& values) {
   std::vector<double> rounded;
-  for (const double value : values) rounded.push_back(static_cast<T>(value));
+  for (const double value : values)
+    rounded.push_back(Wide(static_cast<T>(static_cast<SumOf<T>>(value))));
   return rounded;
 }
 
 /// A sum of `terms` products in any order: each is rounded once as a product and at most `terms`
 /// times as part of a sum, then scaled and added to what was there (Higham, Accuracy and Stability
-/// of Numerical Algorithms, 2002, section 3.1).
+/// of Numerical Algorithms, 2002, section 3.1). Types that are only stored add half a unit in the
+/// last place of the result, once.
 template <typename T>
-double Bound(int64_t terms, double magnitude) {
-  const double u = std::numeric_limits<T>::epsilon() / 2;
-  return static_cast<double>(terms + 4) * u * 1.01 * magnitude +
-         static_cast<double>(terms + 4) * std::numeric_limits<T>::denorm_min();
+double Bound(int64_t terms, double magnitude, double result) {
+  using Sum = SumOf<T>;
+  const double u = std::numeric_limits<Sum>::epsilon() / 2;
+  const double sum_bound = static_cast<double>(terms + 4) * u * 1.01 * magnitude +
+                           static_cast<double>(terms + 4) * std::numeric_limits<Sum>::denorm_min();
+  if (!kIsHalf<T>) return sum_bound;
+  const double stored = std::is_same_v<T, Float16> ? 0x1p-11 : 0x1p-8;
+  const double subnormal = std::is_same_v<T, Float16> ? 0x1p-25 : 0;
+  return sum_bound + std::max((std::abs(result) + sum_bound) * stored, subnormal);
 }
 
 /// Fails once, with the worst place and the number of places.
@@ -159,8 +174,9 @@ std::string ExpectSpmmOf(const SpmmKernel& kernel, const Layout& layout, const P
   for (int64_t row = 0; row < shape.rows; ++row) {
     const int64_t terms = shape.row_offsets[row + 1] - shape.row_offsets[row];
     for (int64_t j = 0; j < c.k; ++j) {
-      comparison.Add(row, j, result.at(row, j), expected[row * c.k + j],
-                     Bound<T>(terms, magnitude[row * c.k + j]));
+      const int64_t i = row * c.k + j;
+      comparison.Add(row, j, Wide(result.at(row, j)), expected[i],
+                     Bound<T>(terms, magnitude[i], expected[i]));
     }
     bytes.append(reinterpret_cast<const char*>(&result.at(row, 0)), c.k * sizeof(T));
   }
@@ -194,7 +210,8 @@ std::string ExpectSddmmOf(const SddmmKernel& kernel, const Layout& layout, const
   EXPECT_EQ(out.CountPaddingTouched(), 0);
   Comparison comparison;
   for (int64_t p = 0; p < pattern.nnz(); ++p) {
-    comparison.Add(0, p, out.data()[p], expected[p], Bound<T>(c.k, magnitude[p]));
+    comparison.Add(0, p, Wide(out.data()[p]), expected[p],
+                   Bound<T>(c.k, magnitude[p], expected[p]));
   }
   comparison.Expect();
   return {reinterpret_cast<const char*>(out.data()), pattern.nnz() * sizeof(T)};
@@ -211,14 +228,14 @@ std::ostream& operator<<(std::ostream& out, const DenseCase& c) {
 
 std::string ExpectSpmm(const SpmmKernel& kernel, const Layout& layout, const Pattern& pattern,
                        const std::vector<double>& values, const DenseCase& c) {
-  return c.type == ElementType::kF32 ? ExpectSpmmOf<float>(kernel, layout, pattern, values, c)
-                                     : ExpectSpmmOf<double>(kernel, layout, pattern, values, c);
+  return VisitFloat(
+      c.type, [&]<typename T>(T) { return ExpectSpmmOf<T>(kernel, layout, pattern, values, c); });
 }
 
 std::string ExpectSddmm(const SddmmKernel& kernel, const Layout& layout, const Pattern& pattern,
                         const std::vector<double>& values, const DenseCase& c) {
-  return c.type == ElementType::kF32 ? ExpectSddmmOf<float>(kernel, layout, pattern, values, c)
-                                     : ExpectSddmmOf<double>(kernel, layout, pattern, values, c);
+  return VisitFloat(
+      c.type, [&]<typename T>(T) { return ExpectSddmmOf<T>(kernel, layout, pattern, values, c); });
 }
 
 std::vector<NamedPattern> OddPatterns() {

@@ -45,7 +45,9 @@ void ExpectNearest(float value) {
     if (!std::isfinite(neighbour) || std::signbit(neighbour) != std::signbit(value)) continue;
     const double distance = std::abs(neighbour - value);
     ASSERT_LE(error, distance) << value;
-    if (error == distance) ASSERT_EQ(rounded.bits % 2, 0) << value;
+    if (error == distance) {
+      ASSERT_EQ(rounded.bits % 2, 0) << value;
+    }
   }
 }
 

@@ -24,8 +24,19 @@ std::string Expect(const SddmmKernel& kernel, const Layout& layout, const Patter
 /// For any size: its own `supports` also asks whether slabs may pay.
 SddmmKernel AnySizeSlabSddmm() {
   SddmmKernel kernel = cpu::CsrSlabSddmm();
-  kernel.supports = cpu::CsrSddmm().supports;
+  kernel.supports = [](const Problem& problem, const Layout& layout) {
+    return !IsHalf(problem.type) && cpu::CsrSddmm().supports(problem, layout);
+  };
   return kernel;
+}
+
+/// Those that the kernel computes with.
+std::vector<ElementType> TypesOf(const SddmmKernel& kernel) {
+  std::vector<ElementType> types = {ElementType::kF32, ElementType::kF64};
+  if (kernel.name == cpu::CsrSddmm().name) {
+    types.insert(types.end(), {ElementType::kF16, ElementType::kBF16});
+  }
+  return types;
 }
 
 class SddmmTest : public testing::TestWithParam<SddmmKernel> {};
@@ -40,7 +51,7 @@ TEST_P(SddmmTest, ComputesOddPatternsAtEveryWidth) {
     const Layout layout = PlainLayout(pattern);
     int turn = 0;
     for (const int64_t k : kWidths) {
-      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+      for (const ElementType type : TypesOf(GetParam())) {
         ++turn;
         Expect(GetParam(), layout, pattern,
                {.type = type,
@@ -64,7 +75,7 @@ TEST_P(SddmmTest, ComputesWithEveryInstructionSet) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
     for (const int64_t k : kWidths) {
-      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+      for (const ElementType type : TypesOf(GetParam())) {
         Expect(GetParam(), layout, pattern, {.type = type, .k = k, .padding = 3});
       }
     }
@@ -84,7 +95,7 @@ TEST(CsrSddmm, PutsResultsOfPermutedAndTransposedLayoutsInCsrOrder) {
                               PermutedLayout(pattern, RandomOrder(pattern.cols, 6), true)};
     for (const Layout& layout : layouts) {
       for (const int64_t k : {1, 5, 16, 33, 128, 1000}) {
-        for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+        for (const ElementType type : TypesOf(cpu::CsrSddmm())) {
           Expect(cpu::CsrSddmm(), layout, pattern, {.type = type, .k = k, .threads = 3});
           Expect(cpu::CsrSddmm(), layout, pattern,
                  {.type = type, .k = k, .threads = 1, .unscaled = true});

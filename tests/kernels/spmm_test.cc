@@ -5,6 +5,8 @@
 #include <hwy/targets.h>
 
 #include <atomic>
+#include <iterator>
+#include <limits>
 
 #include "tests/kernels/dense_harness.h"
 #include "tests/matrix_market.h"
@@ -18,8 +20,19 @@ constexpr int64_t kWidths[] = {1,  2,  3,  7,  8,   15,  16,  17,  31, 32,
 /// For any size: its own `supports` also asks whether slabs may pay.
 SpmmKernel AnySizeSlabSpmm() {
   SpmmKernel kernel = cpu::CsrSlabSpmm();
-  kernel.supports = cpu::CsrSpmm().supports;
+  kernel.supports = [](const Problem& problem, const Layout& layout) {
+    return !IsHalf(problem.type) && cpu::CsrSpmm().supports(problem, layout);
+  };
   return kernel;
+}
+
+/// Those that the kernel computes with.
+std::vector<ElementType> TypesOf(const SpmmKernel& kernel) {
+  std::vector<ElementType> types = {ElementType::kF32, ElementType::kF64};
+  if (kernel.name == cpu::CsrSpmm().name) {
+    types.insert(types.end(), {ElementType::kF16, ElementType::kBF16});
+  }
+  return types;
 }
 
 struct SpmmParam {
@@ -46,7 +59,7 @@ TEST_P(SpmmTest, ComputesOddPatternsAtEveryWidth) {
     const Layout layout = PlainLayout(pattern);
     int turn = 0;
     for (const int64_t k : kWidths) {
-      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+      for (const ElementType type : TypesOf(GetParam().plain)) {
         ++turn;
         Expect(layout, pattern,
                {.type = type,
@@ -72,7 +85,7 @@ TEST_P(SpmmTest, ComputesWithEveryInstructionSet) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
     for (const int64_t k : kWidths) {
-      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+      for (const ElementType type : TypesOf(GetParam().plain)) {
         for (const double beta : {0.0, 2.0}) {
           Expect(layout, pattern,
                  {.type = type,
@@ -89,6 +102,41 @@ TEST_P(SpmmTest, ComputesWithEveryInstructionSet) {
   hwy::GetChosenTarget().DeInit();
 }
 
+template <typename T>
+void ExpectOwnValuesBack() {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float kOwn[] = {0.0F,     -0.0F,    1.0F,      infinity, -infinity,
+                        65504.0F, 0x1p-24F, -0x1p-14F, 0x3p-24F, 1.0078125F};
+  constexpr int64_t kWidth = 77;
+  std::vector<T> b(kWidth), c(kWidth);
+  for (int64_t j = 0; j < kWidth; ++j) b[j] = T(kOwn[j % std::size(kOwn)]);
+  const Layout layout = PlainLayout(FromCoordinates(1, 1, {{0, 0}}));
+  const T one(1.0F);
+  const Problem problem = {.type = ElementTypeOf<T>(), .k = kWidth};
+  std::vector<std::byte> workspace(cpu::CsrSpmm().workspace(problem, layout, 1));
+  ASSERT_TRUE(cpu::CsrSpmm()
+                  .run({.workspace = workspace}, problem,
+                       {layout, &one, {b.data(), 1, kWidth, kWidth}, {c.data(), 1, kWidth, kWidth}})
+                  .ok());
+  for (int64_t j = 0; j < kWidth; ++j) {
+    EXPECT_EQ(static_cast<float>(c[j]), static_cast<float>(b[j])) << j;
+  }
+}
+
+TEST(CsrSpmm, HandsEvery16BitValueThroughWithEveryInstructionSet) {
+  const int64_t best = hwy::SupportedTargets();
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
+    if ((best & target) == 0 && target != HWY_SCALAR) continue;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    ExpectOwnValuesBack<Float16>();
+    ExpectOwnValuesBack<BFloat16>();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
+}
+
 TEST_P(SpmmTest, ComputesPermutedAndTransposedLayouts) {
   for (const Pattern& pattern : {Rmat(8, 6, 3), Uniform(130, 70, 9, 4), Band(90, 4)}) {
     const Layout layouts[] = {PermutedLayout(pattern, RandomOrder(pattern.rows, 5)),
@@ -97,7 +145,7 @@ TEST_P(SpmmTest, ComputesPermutedAndTransposedLayouts) {
     for (const Layout& layout : layouts) {
       SCOPED_TRACE(layout.recipe);
       for (const int64_t k : {1, 5, 16, 33, 128}) {
-        for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+        for (const ElementType type : TypesOf(GetParam().plain)) {
           Expect(layout, pattern,
                  {.type = type,
                   .k = k,
@@ -139,7 +187,7 @@ TEST_P(SpmmTest, ComputesWideOperandsWithALongRow) {
   const Layout permuted = PermutedLayout(pattern, RandomOrder(pattern.rows, 5));
   for (const Layout* layout : {&plain, &permuted}) {
     for (const int64_t k : {176, 300, 512}) {
-      for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+      for (const ElementType type : TypesOf(GetParam().plain)) {
         for (const double beta : {0.0, -1.0}) {
           Expect(*layout, pattern,
                  {.type = type,
@@ -162,10 +210,12 @@ TEST_P(SpmmTest, GivesTheSameBitsForAnyTeam) {
     SCOPED_TRACE(name);
     const Layout layout = PlainLayout(pattern);
     for (const int64_t k : {8, 33, 128}) {
-      DenseCase c = {.k = k, .transposed = GetParam().transposed};
-      const std::string expected = Expect(layout, pattern, c);
-      for (c.threads = 1; c.threads <= 4; ++c.threads) {
-        EXPECT_TRUE(Expect(layout, pattern, c) == expected) << c;
+      for (const ElementType type : {ElementType::kF32, TypesOf(GetParam().plain).back()}) {
+        DenseCase c = {.type = type, .k = k, .transposed = GetParam().transposed};
+        const std::string expected = Expect(layout, pattern, c);
+        for (c.threads = 1; c.threads <= 4; ++c.threads) {
+          EXPECT_TRUE(Expect(layout, pattern, c) == expected) << c;
+        }
       }
     }
   }
@@ -215,7 +265,8 @@ TEST(CsrSpmmSupports, OneDirectionEach) {
   const Layout layout = PlainLayout(Band(10, 1));
   Layout other = layout;
   other.kind = "aspt";
-  for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
+  for (const ElementType type :
+       {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
     const Problem plain = {.type = type, .k = 4};
     const Problem transposed = {.transposed = true, .type = type, .k = 4};
     EXPECT_TRUE(cpu::CsrSpmm().supports(plain, layout));
@@ -240,6 +291,7 @@ TEST(CsrSlabSpmmSupports, WideOperandsBeyondTheCache) {
   EXPECT_FALSE(kernel.supports({.k = 512}, seldom));
   EXPECT_FALSE(kernel.supports({.k = 512}, small));
   EXPECT_FALSE(kernel.supports({.transposed = true, .k = 512}, often));
+  EXPECT_FALSE(kernel.supports({.type = ElementType::kF16, .k = 1000}, often));
 }
 
 }  // namespace

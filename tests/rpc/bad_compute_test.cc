@@ -122,6 +122,10 @@ TEST_F(BadCompute, StartsThatCannotBe) {
   ExpectRefused(grpc::INVALID_ARGUMENT, "expected 100 x K", [](auto& s) { s.set_transpose(true); });
   ExpectRefused(grpc::INVALID_ARGUMENT, "f64",
                 [](auto& s) { s.mutable_b()->mutable_shape()->set_type(v1::ELEMENT_TYPE_F64); });
+  ExpectRefused(grpc::INVALID_ARGUMENT, "operand B is f16, but matrix 's' is f32",
+                [](auto& s) { s.mutable_b()->mutable_shape()->set_type(v1::ELEMENT_TYPE_F16); });
+  ExpectRefused(grpc::INVALID_ARGUMENT, "operand B is bf16, but matrix 's' is f32",
+                [](auto& s) { s.mutable_b()->mutable_shape()->set_type(v1::ELEMENT_TYPE_BF16); });
   ExpectRefused(grpc::INVALID_ARGUMENT, "type", [](auto& s) {
     s.mutable_b()->mutable_shape()->set_type(v1::ELEMENT_TYPE_UNSPECIFIED);
   });
@@ -154,6 +158,36 @@ TEST_F(BadCompute, ChunksThatCannotBe) {
   refused("array 1", 1, 0, "ab");          // unknown
   refused("at most 2097152", 0, 100, std::string((2 << 20) + 1, 'x'));
   ExpectStreamGoesOn();
+}
+
+TEST_F(BadCompute, MatricesOf16Bits) {
+  const Pattern square = Uniform(50, 50, 5, 1);
+  v1::UploadHeader header = HeaderOf("half", square);
+  header.set_type(v1::ELEMENT_TYPE_F16);
+  const std::string zeros(square.nnz() * 2, '\0');
+  ASSERT_TRUE(UploadBytes(server_.catalog(), header, square, zeros, 1 << 20).ok());
+  before_ = server_.engine().budget().used();
+  const auto with_half = [](auto& s) {
+    s.set_matrix("half");
+    s.mutable_b()->mutable_shape()->set_rows(50);
+  };
+  ExpectRefused(grpc::INVALID_ARGUMENT, "operand B is f32, but matrix 'half' is f16", with_half);
+  // A byte beyond the last element.
+  v1::SpmmRequest request = SpmmStartOf(5, "half", 50, 3);
+  request.mutable_start()->mutable_b()->mutable_shape()->set_type(v1::ELEMENT_TYPE_F16);
+  stream_->Write(request);
+  stream_->Write(ChunkOf<v1::SpmmRequest>(5, 0, 1, std::string(50 * 3 * 2, 'x')));
+  ExpectEnd(5, grpc::INVALID_ARGUMENT, "");
+
+  grpc::ClientContext context;
+  auto stream = server_.compute().Spgemm(&context);
+  stream->Write(SquareOf(1, "half"));
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(answers[1].code(), grpc::UNIMPLEMENTED);
+  EXPECT_NE(answers[1].message().find("'half' is f16"), std::string::npos) << answers[1].message();
 }
 
 TEST_F(BadCompute, AnUnknownRequestsChunkEndsTheStream) {

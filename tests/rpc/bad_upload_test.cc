@@ -77,6 +77,9 @@ TEST_F(BadUpload, Headers) {
   ExpectHeaderRefused(with([](auto& h) { h.set_row_offsets_type(v1::ELEMENT_TYPE_F32); }),
                       "row_offsets");
   ExpectHeaderRefused(with([](auto& h) { h.set_type(static_cast<v1::ElementType>(-5)); }), "-5");
+  ExpectHeaderRefused(with([](auto& h) { h.set_type(static_cast<v1::ElementType>(7)); }), "7");
+  ExpectHeaderRefused(with([](auto& h) { h.set_row_offsets_type(v1::ELEMENT_TYPE_F16); }),
+                      "row_offsets");
   ExpectHeaderRefused(with([](auto& h) { h.add_expected()->set_k(8); }), "operation");
   ExpectHeaderRefused(
       with([](auto& h) { h.add_expected()->set_operation(v1::ProblemClass::SPMM); }), "k = 0");
@@ -94,6 +97,21 @@ TEST_F(BadUpload, Headers) {
                         h.set_nnz(int64_t{1} << 33);
                       }),
                       "memory", grpc::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(BadUpload, ValuesOf16Bits) {
+  const auto write = [&](Stream& stream, size_t value_bytes) {
+    v1::UploadHeader header = HeaderOf("bad", pattern_);
+    header.set_type(v1::ELEMENT_TYPE_BF16);
+    WriteHeader(stream, header);
+    WriteArray<v1::UploadRequest>(stream, 0, 0, BytesOf(pattern_.row_offsets));
+    WriteArray<v1::UploadRequest>(stream, 0, 1, BytesOf(pattern_.column_indices));
+    WriteArray<v1::UploadRequest>(stream, 0, 2, std::string(value_bytes, 'x'), 3);
+  };
+  const auto bytes = static_cast<size_t>(pattern_.nnz()) * 2;
+  Expect(grpc::INVALID_ARGUMENT, "values", [&](Stream& stream) { write(stream, bytes - 1); });
+  Expect(grpc::INVALID_ARGUMENT, "", [&](Stream& stream) { write(stream, bytes + 1); });
+  Expect(grpc::INVALID_ARGUMENT, "", [&](Stream& stream) { write(stream, 2 * bytes); });
 }
 
 TEST_F(BadUpload, MessagesOutOfPlace) {

@@ -198,6 +198,29 @@ TEST(Catalog, UpdateValuesMakesANewVersion) {
   EXPECT_EQ(Update(server, std::vector<float>(31), 0, &reply).error_code(), grpc::INVALID_ARGUMENT);
 }
 
+TEST(Catalog, AMatrixTellsOfThePlansOfItsOwnType) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  const Pattern pattern = Uniform(40, 30, 4, 1);
+  const std::vector<float> values = FloatValues(pattern.nnz(), 1);
+  v1::UploadHeader header = HeaderOf("single", pattern);
+  header.add_expected()->set_operation(v1::ProblemClass::SPMM);
+  header.mutable_expected(0)->set_k(8);
+  ASSERT_TRUE(Upload(server.catalog(), header, pattern, values).ok());
+  header.set_name("half");
+  header.set_type(v1::ELEMENT_TYPE_F16);
+  header.mutable_expected(0)->set_k(100);
+  const std::vector<Float16> halves(values.begin(), values.end());
+  ASSERT_TRUE(UploadBytes(server.catalog(), header, pattern, BytesOf(halves), 1 << 20).ok());
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  for (const auto& [name, k] : {std::pair("single", 8), std::pair("half", 128)}) {
+    v1::MatrixInfo info;
+    ASSERT_TRUE(Get(server, name, &info).ok());
+    ASSERT_EQ(info.plans_size(), 1) << name;
+    EXPECT_EQ(info.plans(0).problem_class().k(), k);
+    for (const v1::Measurement& m : info.measurements()) EXPECT_EQ(m.problem_class().k(), k);
+  }
+}
+
 TEST(Catalog, WatchTellsThePreparationToItsEnd) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   const Pattern pattern = ShuffledClusters(40, 30, 2000, 60, 20, 2, 5);

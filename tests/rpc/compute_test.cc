@@ -137,6 +137,103 @@ TEST(Compute, SddmmScaledAndUnscaled) {
   }
 }
 
+/// Small integers, so that products are exact in 16 bits.
+template <typename T>
+std::vector<T> SmallIntegers(int64_t count, int64_t step) {
+  std::vector<T> values(count);
+  for (int64_t i = 0; i < count; ++i) values[i] = T(static_cast<float>(i * step % 7 - 3));
+  return values;
+}
+
+template <typename T>
+std::vector<double> Widened(const std::vector<T>& values) {
+  std::vector<double> wide;
+  for (const T value : values) wide.push_back(static_cast<float>(value));
+  return wide;
+}
+
+/// All that a matrix of a 16-bit type is asked for; chunks are of odd numbers of bytes.
+template <typename T>
+void ExpectProductsOf16Bits(v1::ElementType type) {
+  TestServer server;
+  const Pattern pattern = Uniform(60, 45, 5, 11);
+  const std::vector<T> values = SmallIntegers<T>(pattern.nnz(), 3);
+  v1::UploadHeader header = HeaderOf("s", pattern);
+  header.set_type(type);
+  v1::ProblemClass& expected_class = *header.add_expected();
+  expected_class.set_operation(v1::ProblemClass::SPMM);
+  expected_class.set_k(9);
+  expected_class.set_allow_tf32(true);
+  v1::MatrixInfo info;
+  const grpc::Status uploaded =
+      UploadBytes(server.catalog(), header, pattern, BytesOf(values), 13, &info);
+  ASSERT_TRUE(uploaded.ok()) << uploaded.error_message();
+  EXPECT_EQ(info.type(), type);
+  EXPECT_EQ(info.csr_bytes(), 61 * 8 + pattern.nnz() * 6);
+
+  const int64_t k = 9;
+  for (const bool transpose : {false, true}) {
+    const int64_t in = transpose ? 60 : 45, out = transpose ? 45 : 60;
+    const std::vector<T> b = SmallIntegers<T>(in * k, 5), c0 = SmallIntegers<T>(out * k, 2);
+    v1::SpmmRequest request = SpmmStartOf(1, "s", in, k);
+    v1::SpmmStart& start = *request.mutable_start();
+    start.mutable_b()->mutable_shape()->set_type(type);
+    start.set_transpose(transpose);
+    start.set_alpha(0.5);
+    start.set_beta(-2);
+    start.set_allow_tf32(true);
+    *start.mutable_accumulate()->mutable_shape() = Shape(out, k);
+    start.mutable_accumulate()->mutable_shape()->set_type(type);
+    start.mutable_accumulate()->set_stream_array(1);
+    grpc::ClientContext context;
+    auto stream = server.compute().Spmm(&context);
+    stream->Write(request);
+    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b), 7);
+    WriteArray<v1::SpmmRequest>(*stream, 1, 1, BytesOf(c0), 101);
+    stream->WritesDone();
+    std::map<uint64_t, Answer> answers;
+    ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+    EXPECT_TRUE(stream->Finish().ok());
+    ASSERT_EQ(answers[1].code(), 0) << answers[1].message();
+    EXPECT_EQ(answers[1].begins.at(0).arrays(0).type(), type);
+    std::vector<double> expected = Widened(c0);
+    reference::Spmm(pattern.view(), Widened(values).data(), transpose, Widened(b).data(), k, k, 0.5,
+                    -2, expected.data());
+    EXPECT_EQ(Widened(answers[1].Values<T>(0)), expected);
+  }
+
+  const std::vector<T> a = SmallIntegers<T>(60 * k, 4), b = SmallIntegers<T>(45 * k, 6);
+  v1::SddmmRequest request;
+  v1::SddmmStart& start = *request.mutable_start();
+  start.set_request_id(2);
+  start.set_matrix("s");
+  *start.mutable_a()->mutable_shape() = Shape(60, k);
+  *start.mutable_b()->mutable_shape() = Shape(45, k);
+  start.mutable_a()->mutable_shape()->set_type(type);
+  start.mutable_b()->mutable_shape()->set_type(type);
+  start.mutable_a()->set_stream_array(0);
+  start.mutable_b()->set_stream_array(1);
+  grpc::ClientContext context;
+  auto stream = server.compute().Sddmm(&context);
+  stream->Write(request);
+  WriteArray<v1::SddmmRequest>(*stream, 2, 0, BytesOf(a), 3);
+  WriteArray<v1::SddmmRequest>(*stream, 2, 1, BytesOf(b), 5);
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_TRUE(stream->Finish().ok());
+  ASSERT_EQ(answers[2].code(), 0) << answers[2].message();
+  std::vector<double> expected(pattern.nnz());
+  reference::Sddmm(pattern.view(), Widened(values).data(), Widened(a).data(), k, Widened(b).data(),
+                   k, k, expected.data());
+  // Products of three may need more bits than bf16 has: rounded once, as T rounds.
+  for (double& value : expected) value = static_cast<float>(T(static_cast<float>(value)));
+  EXPECT_EQ(Widened(answers[2].Values<T>(0)), expected);
+}
+
+TEST(Compute, ProductsOfF16) { ExpectProductsOf16Bits<Float16>(v1::ELEMENT_TYPE_F16); }
+TEST(Compute, ProductsOfBF16) { ExpectProductsOf16Bits<BFloat16>(v1::ELEMENT_TYPE_BF16); }
+
 TEST(Compute, SpgemmInRowBlocksAndKept) {
   TestServer server;
   const Pattern pattern = Rmat(10, 8, 3);

@@ -108,6 +108,12 @@ std::vector<float> FloatValues(int64_t count, uint64_t seed) {
 
 grpc::Status Upload(v1::Catalog::Stub& stub, const v1::UploadHeader& header, const Pattern& pattern,
                     const std::vector<float>& values, v1::MatrixInfo* info) {
+  return UploadBytes(stub, header, pattern, BytesOf(values), 1 << 20, info);
+}
+
+grpc::Status UploadBytes(v1::Catalog::Stub& stub, const v1::UploadHeader& header,
+                         const Pattern& pattern, std::string_view values, size_t chunk_bytes,
+                         v1::MatrixInfo* info) {
   grpc::ClientContext context;
   auto stream = stub.Upload(&context);
   v1::UploadRequest request;
@@ -115,7 +121,7 @@ grpc::Status Upload(v1::Catalog::Stub& stub, const v1::UploadHeader& header, con
   stream->Write(request);
   WriteArray<v1::UploadRequest>(*stream, 0, 0, BytesOf(pattern.row_offsets));
   WriteArray<v1::UploadRequest>(*stream, 0, 1, BytesOf(pattern.column_indices));
-  WriteArray<v1::UploadRequest>(*stream, 0, 2, BytesOf(values));
+  WriteArray<v1::UploadRequest>(*stream, 0, 2, values, chunk_bytes);
   stream->WritesDone();
   v1::UploadReply reply;
   while (stream->Read(&reply)) {

@@ -96,6 +96,10 @@ std::vector<float> FloatValues(int64_t count, uint64_t seed);
 /// Uploads header, arrays, closes; the last reply's matrix goes to `*info`.
 grpc::Status Upload(v1::Catalog::Stub& stub, const v1::UploadHeader& header, const Pattern& pattern,
                     const std::vector<float>& values, v1::MatrixInfo* info = nullptr);
+/// Likewise, of values of the header's type.
+grpc::Status UploadBytes(v1::Catalog::Stub& stub, const v1::UploadHeader& header,
+                         const Pattern& pattern, std::string_view values, size_t chunk_bytes,
+                         v1::MatrixInfo* info = nullptr);
 /// A matrix named `name` with values from seed 1; fails the test if it is refused.
 std::vector<float> MustUpload(TestServer& server, const std::string& name, const Pattern& pattern);
 

@@ -10,6 +10,7 @@
 #include <limits>
 #include <mutex>
 #include <random>
+#include <span>
 
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
@@ -283,6 +284,130 @@ TEST_F(ExecutorTest, SddmmSpeaksTheCallersOrder) {
   ASSERT_TRUE(sink->Wait());
   const auto got = std::as_const(sink->result).As<float>();
   EXPECT_THAT(std::vector<float>(got.begin(), got.end()), ::testing::ElementsAre(8, 40, 200));
+}
+
+/// Small integers, so that products are exact in 16 bits.
+template <typename T>
+std::vector<T> SmallIntegers(int64_t count, int64_t step) {
+  std::vector<T> values(count);
+  for (int64_t i = 0; i < count; ++i) values[i] = T(static_cast<float>(i * step % 7 - 3));
+  return values;
+}
+
+template <typename T>
+std::vector<double> Widened(std::span<const T> values) {
+  std::vector<double> wide;
+  for (const T value : values) wide.push_back(static_cast<float>(value));
+  return wide;
+}
+
+TEST_F(ExecutorTest, ProductsOf16BitTypes) {
+  const GeneratedMatrix s = UniformMatrix(20, 30, 4, 3);
+  const auto check = [&]<typename T>(T) {
+    const ElementType type = ElementTypeOf<T>();
+    const std::string name(Name(type));
+    const std::vector<T> values = SmallIntegers<T>(s.nnz(), 3);
+    UploadHeader header;
+    header.tenant = "t";
+    header.name = name;
+    header.rows = s.rows;
+    header.cols = s.cols;
+    header.nnz = s.nnz();
+    header.type = type;
+    auto upload = catalog_.BeginUpload(header);
+    ASSERT_TRUE(upload.ok()) << upload.status();
+    Feed(**upload, Upload::kRowOffsets, s.row_offsets);
+    Feed(**upload, Upload::kColumnIndices, s.column_indices);
+    Feed(**upload, Upload::kValues, values);
+    ASSERT_TRUE((*upload)->Finish(1).ok());
+    const auto wide_values = Widened(std::span<const T>(values));
+
+    for (const bool transpose : {false, true}) {
+      const int64_t k = 5, in = transpose ? 20 : 30, out = transpose ? 30 : 20;
+      const std::vector<T> b = SmallIntegers<T>(in * k, 5), c0 = SmallIntegers<T>(out * k, 2);
+      auto put = dense_.BeginPut({"t", name, {out, k, k, type}, false, false});
+      ASSERT_TRUE(put.ok()) << put.status();
+      Feed(**put, 0, c0);
+      ASSERT_TRUE((*put)->Finish().ok());
+      SpmmSpec spec;
+      spec.tenant = "t";
+      spec.matrix = name;
+      spec.transpose = transpose;
+      spec.alpha = 2;
+      spec.beta = -1;
+      spec.allow_tf32 = true;  // makes no difference
+      spec.b.shape = DenseShape{in, k, k, type};
+      spec.accumulate.emplace();
+      spec.accumulate->held = name;
+      auto sink = std::make_shared<Collector>();
+      auto call = executor_->Begin(spec, sink);
+      ASSERT_TRUE(call.ok()) << call.status();
+      Feed(**call, 0, b);
+      (*call)->Submit();
+      ASSERT_TRUE(sink->Wait());
+      ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+      EXPECT_EQ(sink->result.type, type);
+      std::vector<double> expected = Widened(std::span<const T>(c0));
+      reference::Spmm(s.view(), wide_values.data(), transpose,
+                      Widened(std::span<const T>(b)).data(), k, k, 2, -1, expected.data());
+      EXPECT_EQ(Widened(std::as_const(sink->result).As<T>()), expected);
+
+      // What the other operand is must agree.
+      spec.b.shape->type = ElementType::kF32;
+      const auto refused = executor_->Begin(spec, std::make_shared<Collector>());
+      EXPECT_THAT(std::string(refused.status().message()),
+                  HasSubstr("operand B is f32, but matrix '" + name + "' is " + name));
+    }
+  };
+  check(Float16());
+  check(BFloat16());
+}
+
+TEST_F(ExecutorTest, SddmmOf16BitsSpeaksTheCallersOrder) {
+  UploadHeader header;
+  header.tenant = "t";
+  header.name = "S";
+  header.rows = 1;
+  header.cols = 4;
+  header.nnz = 3;
+  header.type = ElementType::kF16;
+  header.sort = true;
+  auto upload = catalog_.BeginUpload(header);
+  ASSERT_TRUE(upload.ok()) << upload.status();
+  using Halves = std::vector<Float16>;
+  Feed(**upload, Upload::kRowOffsets, std::vector<int64_t>{0, 3});
+  Feed(**upload, Upload::kColumnIndices, std::vector<int32_t>{3, 1, 0});
+  Feed(**upload, Upload::kValues, Halves{Float16(1), Float16(10), Float16(100)});
+  ASSERT_TRUE((*upload)->Finish(1).ok());
+  SddmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.a.shape = DenseShape{1, 1, 1, ElementType::kF16};
+  spec.b.shape = DenseShape{4, 1, 1, ElementType::kF16};
+  spec.b.stream_array = 1;
+  auto sink = std::make_shared<Collector>();
+  auto call = executor_->Begin(spec, sink);
+  ASSERT_TRUE(call.ok()) << call.status();
+  Feed(**call, 0, Halves{Float16(2)});
+  Feed(**call, 1, Halves{Float16(1), Float16(2), Float16(3), Float16(4)});
+  (*call)->Submit();
+  ASSERT_TRUE(sink->Wait());
+  EXPECT_THAT(Widened(std::as_const(sink->result).As<Float16>()),
+              ::testing::ElementsAre(8, 40, 200));
+}
+
+TEST_F(ExecutorTest, SpgemmOf16BitTypesIsRefused) {
+  UploadHeader header;
+  header.tenant = "t";
+  header.name = "S";
+  header.type = ElementType::kBF16;
+  auto upload = catalog_.BeginUpload(header);
+  ASSERT_TRUE(upload.ok()) << upload.status();
+  Feed(**upload, Upload::kRowOffsets, std::vector<int64_t>{0});
+  ASSERT_TRUE((*upload)->Finish(1).ok());
+  const auto product = executor_->Begin(SpgemmSpec{"t", "S", "S"}, std::make_shared<Collector>());
+  EXPECT_TRUE(absl::IsUnimplemented(product.status())) << product.status();
+  EXPECT_THAT(std::string(product.status().message()), HasSubstr("'S' is bf16"));
 }
 
 TEST_F(ExecutorTest, SpgemmStreamedCountedAndKept) {

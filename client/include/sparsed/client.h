@@ -108,6 +108,9 @@ struct SpmmOptions {
   double beta = 0;
   /// Added beta times; without it, what the destination holds.
   std::optional<Operand> accumulate{};
+  /// Factors may be rounded to TF32 (10 bits of fraction; sums stay f32) on devices that gain by
+  /// it. Ignored elsewhere, and for matrices of other types than f32.
+  bool allow_tf32 = false;
 };
 
 struct SddmmOptions {
@@ -174,8 +177,8 @@ class Matrix {
                                  const SddmmOptions& sddmm = {},
                                  const CallOptions& options = {}) const;
 
-  /// S * right, handed to `on_block` in ascending row blocks, so that the result may be larger than
-  /// memory. The server waits while `on_block` is busy.
+  /// S * right (both f32 or f64), handed to `on_block` in ascending row blocks, so that the result
+  /// may be larger than memory. The server waits while `on_block` is busy.
   absl::StatusOr<SpgemmResult> Spgemm(const Matrix& right, RowBlockCallback on_block,
                                       const SpgemmOptions& spgemm = {},
                                       const CallOptions& options = {}) const;

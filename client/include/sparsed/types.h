@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -12,19 +13,29 @@
 #include <variant>
 #include <vector>
 
+#include "sparsed/half.h"
+
 namespace sparsed {
 inline namespace client {
 
-/// Type of a matrix's values and of the dense matrices that it meets. IEEE 754.
-enum class ValueType : uint8_t { kF32, kF64 };
+/// Type of a matrix's values and of the dense matrices that it meets. Products of the 16-bit types
+/// are summed in f32 and rounded once.
+enum class ValueType : uint8_t { kF32, kF64, kF16, kBF16 };
 
-/// "f32", "f64".
+/// "f32", "f64", "f16", "bf16".
 const char* Name(ValueType type);
 
-/// Values in the caller's memory.
-using ConstValues = std::variant<std::span<const float>, std::span<const double>>;
+/// Values in the caller's memory. The alternatives are in the order of ValueType.
+using ConstValues = std::variant<std::span<const float>, std::span<const double>,
+                                 std::span<const Float16>, std::span<const BFloat16>>;
 ValueType TypeOf(const ConstValues& values);
 int64_t Length(const ConstValues& values);
+
+/// Values of their own. The alternatives are in the order of ValueType.
+using Values = std::variant<std::vector<float>, std::vector<double>, std::vector<Float16>,
+                            std::vector<BFloat16>>;
+/// `length` zeros of the type.
+Values ZeroValues(ValueType type, size_t length = 0);
 
 /// A row-major dense matrix in the caller's memory, which the call does not change.
 struct DenseView {
@@ -32,6 +43,10 @@ struct DenseView {
       : DenseView(data, ValueType::kF32, rows, cols, leading_dimension) {}
   DenseView(const double* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
       : DenseView(data, ValueType::kF64, rows, cols, leading_dimension) {}
+  DenseView(const Float16* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : DenseView(data, ValueType::kF16, rows, cols, leading_dimension) {}
+  DenseView(const BFloat16* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : DenseView(data, ValueType::kBF16, rows, cols, leading_dimension) {}
   /// A leading dimension of 0 means `cols`.
   DenseView(const void* data, ValueType type, int64_t rows, int64_t cols,
             int64_t leading_dimension = 0)
@@ -51,10 +66,18 @@ struct MutableDenseView {
       : MutableDenseView(data, ValueType::kF32, rows, cols, leading_dimension) {}
   MutableDenseView(double* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
       : MutableDenseView(data, ValueType::kF64, rows, cols, leading_dimension) {}
+  MutableDenseView(Float16* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : MutableDenseView(data, ValueType::kF16, rows, cols, leading_dimension) {}
+  MutableDenseView(BFloat16* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : MutableDenseView(data, ValueType::kBF16, rows, cols, leading_dimension) {}
   /// One column: the values of an SDDMM.
   explicit MutableDenseView(std::span<float> column)
       : MutableDenseView(column.data(), static_cast<int64_t>(column.size()), 1) {}
   explicit MutableDenseView(std::span<double> column)
+      : MutableDenseView(column.data(), static_cast<int64_t>(column.size()), 1) {}
+  explicit MutableDenseView(std::span<Float16> column)
+      : MutableDenseView(column.data(), static_cast<int64_t>(column.size()), 1) {}
+  explicit MutableDenseView(std::span<BFloat16> column)
       : MutableDenseView(column.data(), static_cast<int64_t>(column.size()), 1) {}
   /// A leading dimension of 0 means `cols`.
   MutableDenseView(void* data, ValueType type, int64_t rows, int64_t cols,
@@ -86,10 +109,10 @@ struct CsrMatrix {
   int64_t cols = 0;
   std::vector<int64_t> row_offsets;
   std::vector<int32_t> column_indices;
-  std::variant<std::vector<float>, std::vector<double>> values;
+  Values values;
 
   int64_t nnz() const { return static_cast<int64_t>(column_indices.size()); }
-  ValueType type() const { return values.index() == 0 ? ValueType::kF32 : ValueType::kF64; }
+  ValueType type() const { return static_cast<ValueType>(values.index()); }
   CsrView View() const;
 };
 
@@ -118,6 +141,7 @@ struct ProblemClass {
   Operation operation = Operation::kSpmm;
   bool transposed = false;  ///< SpMM with S^T
   int64_t k = 0;            ///< width; 0 for SpGEMM
+  bool allow_tf32 = false;  ///< SpMM with SpmmOptions::allow_tf32
 };
 
 /// Where a matrix's preparation stands. A matrix can be used in all of these states.

@@ -217,7 +217,7 @@ absl::Status RunAsptSddmm(const Context& context, const Problem& problem,
 
 bool SupportsAsptSddmm(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSddmm && problem.device == DeviceKind::kCpu &&
-         layout.kind == kAspt && !IsHalf(problem.type);
+         layout.kind == kAspt && IsFloat(problem.type) && !IsHalf(problem.type);
 }
 
 size_t AsptSddmmWorkspace(const Problem& problem, const Layout&, int threads) {

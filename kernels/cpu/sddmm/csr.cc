@@ -1,11 +1,11 @@
 // SDDMM from CSR, plain, with permuted rows or of S^T: O = S .* (A * B^T).
 //
 // Idea: a row of A stays in the L1 cache while the rows of B that its nonzeros name are dotted with
-// it, four at a time (csr_dots.cc). Layout in: "csr". Threads take parts of equal numbers of
-// nonzeros, cut anywhere: every nonzero is a result of its own. Where slots are not in CSR's order,
-// a part's results wait in the workspace until they are scattered by value_source. Needs: then, one
-// part's elements of workspace for each thread. No alignment. Wins where rows share little (else
-// tiles do better), for any K.
+// it, four at a time (csr_dots.cc). 16-bit types are stored only: sums are f32. Layout in: "csr".
+// Threads take parts of equal numbers of nonzeros, cut anywhere: every nonzero is a result of its
+// own. Where slots are not in CSR's order, a part's results wait in the workspace until they are
+// scattered by value_source. Needs: then, one part's elements of workspace for each thread. No
+// alignment. Wins where rows share little (else tiles do better), for any K.
 #include <omp.h>
 
 #include "kernels/cpu/sddmm/csr_parts.h"
@@ -57,8 +57,7 @@ absl::Status Run(const Context& context, const SddmmArguments& arguments) {
 
 absl::Status RunCsrSddmm(const Context& context, const Problem& problem,
                          const SddmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? Run<float>(context, arguments)
-                                           : Run<double>(context, arguments);
+  return VisitFloat(problem.type, [&]<typename T>(T) { return Run<T>(context, arguments); });
 }
 
 size_t CsrSddmmWorkspace(const Problem& problem, const Layout& layout, int threads) {

@@ -17,6 +17,7 @@
 // After foreach_target.h:
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/stored-inl.h"
 #include "kernels/cpu/tail-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -95,8 +96,8 @@ HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], double* out) {
 /// out[i] = dot(a, B[columns[i]]) for i < kCount, += if kAdd; out has room for kGroup.
 template <int kCount, bool kAdd, typename T>
 HWY_INLINE void DotGroup(const CsrDots<T>& dots, const T* HWY_RESTRICT a, const int32_t* columns,
-                         T* HWY_RESTRICT out) {
-  const hn::ScalableTag<T> d;
+                         SumOf<T>* HWY_RESTRICT out) {
+  const hn::ScalableTag<SumOf<T>> d;
   using V = hn::Vec<decltype(d)>;
   constexpr int64_t kLanes = hn::MaxLanes(d);
   const T* b[kCount];
@@ -107,10 +108,10 @@ HWY_INLINE void DotGroup(const CsrDots<T>& dots, const T* HWY_RESTRICT a, const 
   for (int i = 0; i < kGroup; ++i) sums[i] = hn::Zero(d);
   int64_t j = 0;
   for (; j + kLanes <= dots.k; j += kLanes) {
-    const V a_vector = hn::LoadU(d, a + j);
+    const V a_vector = LoadStored(d, a + j);
     HWY_UNROLL(4)
     for (int i = 0; i < kCount; ++i) {
-      sums[i] = hn::MulAdd(a_vector, hn::LoadU(d, b[i] + j), sums[i]);
+      sums[i] = hn::MulAdd(a_vector, LoadStored(d, b[i] + j), sums[i]);
     }
   }
   if (kNativeMasks && j < dots.k) {
@@ -124,15 +125,16 @@ HWY_INLINE void DotGroup(const CsrDots<T>& dots, const T* HWY_RESTRICT a, const 
   }
   AddLanes<kAdd>(d, sums, out);
   for (; j < dots.k; ++j) {
-    for (int i = 0; i < kCount; ++i) out[i] += a[j] * b[i][j];
+    const auto a_element = static_cast<SumOf<T>>(a[j]);
+    for (int i = 0; i < kCount; ++i) out[i] += a_element * static_cast<SumOf<T>>(b[i][j]);
   }
 }
 
 /// As DotGroup for a count that is known at run time only; touches no more than `count`.
 template <bool kAdd, typename T>
 HWY_INLINE void DotRest(const CsrDots<T>& dots, const T* a, const int32_t* columns, int64_t count,
-                        T* out) {
-  T group[kGroup];
+                        SumOf<T>* out) {
+  SumOf<T> group[kGroup];
   if (count == 1) {
     DotGroup<1, false>(dots, a, columns, group);
   } else if (count == 2) {
@@ -143,8 +145,9 @@ HWY_INLINE void DotRest(const CsrDots<T>& dots, const T* a, const int32_t* colum
   for (int64_t i = 0; i < count; ++i) out[i] = kAdd ? out[i] + group[i] : group[i];
 }
 
+/// Returns the row that the last nonzero is in.
 template <bool kAdd, typename T>
-void Dots(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, T* out) {
+int64_t Dots(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, SumOf<T>* out) {
   const int32_t* const columns = dots.column_indices;
   int64_t fetched = first;
   for (int64_t p = first; p < last; ++row) {
@@ -170,17 +173,45 @@ void Dots(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, T* o
       p += count;
     }
   }
+  return row - 1;
+}
+
+/// out = sums, scaled if `values` is not null, rounded.
+template <typename T>
+void StoreScaled(const float* sums, const T* values, int64_t count, T* out) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    auto sum = hn::LoadU(d, sums + i);
+    if (values != nullptr) sum = hn::Mul(sum, LoadStored(d, values + i));
+    StoreRounded(sum, d, out + i);
+  }
+  for (; i < count; ++i) {
+    out[i] = T(values == nullptr ? sums[i] : sums[i] * static_cast<float>(values[i]));
+  }
 }
 
 template <typename T>
 void DotNonzerosOf(const CsrDots<T>& dots, int64_t row, int64_t first, int64_t last, T* out) {
-  if (dots.add) {
-    Dots<true>(dots, row, first, last, out);
+  if constexpr (kIsHalf<T>) {
+    constexpr int64_t kAtOnce = 256;
+    float sums[kAtOnce];
+    for (int64_t p = first; p < last; p += kAtOnce) {
+      const int64_t end = std::min(p + kAtOnce, last);
+      row = Dots<false>(dots, row, p, end, sums);
+      StoreScaled(sums, dots.values == nullptr ? nullptr : dots.values + p, end - p,
+                  out + (p - first));
+    }
   } else {
-    Dots<false>(dots, row, first, last, out);
+    if (dots.add) {
+      Dots<true>(dots, row, first, last, out);
+    } else {
+      Dots<false>(dots, row, first, last, out);
+    }
+    if (dots.values == nullptr) return;
+    for (int64_t p = first; p < last; ++p) out[p - first] *= dots.values[p];
   }
-  if (dots.values == nullptr) return;
-  for (int64_t p = first; p < last; ++p) out[p - first] *= dots.values[p];
 }
 
 void DotNonzerosF32(const CsrDots<float>& dots, int64_t row, int64_t first, int64_t last,
@@ -189,6 +220,14 @@ void DotNonzerosF32(const CsrDots<float>& dots, int64_t row, int64_t first, int6
 }
 void DotNonzerosF64(const CsrDots<double>& dots, int64_t row, int64_t first, int64_t last,
                     double* out) {
+  DotNonzerosOf(dots, row, first, last, out);
+}
+void DotNonzerosF16(const CsrDots<Float16>& dots, int64_t row, int64_t first, int64_t last,
+                    Float16* out) {
+  DotNonzerosOf(dots, row, first, last, out);
+}
+void DotNonzerosBF16(const CsrDots<BFloat16>& dots, int64_t row, int64_t first, int64_t last,
+                     BFloat16* out) {
   DotNonzerosOf(dots, row, first, last, out);
 }
 
@@ -201,6 +240,8 @@ namespace sparsed::cpu {
 
 HWY_EXPORT(DotNonzerosF32);
 HWY_EXPORT(DotNonzerosF64);
+HWY_EXPORT(DotNonzerosF16);
+HWY_EXPORT(DotNonzerosBF16);
 
 void DotNonzeros(const CsrDots<float>& dots, int64_t row, int64_t first, int64_t last, float* out) {
   HWY_DYNAMIC_DISPATCH(DotNonzerosF32)(dots, row, first, last, out);
@@ -209,6 +250,16 @@ void DotNonzeros(const CsrDots<float>& dots, int64_t row, int64_t first, int64_t
 void DotNonzeros(const CsrDots<double>& dots, int64_t row, int64_t first, int64_t last,
                  double* out) {
   HWY_DYNAMIC_DISPATCH(DotNonzerosF64)(dots, row, first, last, out);
+}
+
+void DotNonzeros(const CsrDots<Float16>& dots, int64_t row, int64_t first, int64_t last,
+                 Float16* out) {
+  HWY_DYNAMIC_DISPATCH(DotNonzerosF16)(dots, row, first, last, out);
+}
+
+void DotNonzeros(const CsrDots<BFloat16>& dots, int64_t row, int64_t first, int64_t last,
+                 BFloat16* out) {
+  HWY_DYNAMIC_DISPATCH(DotNonzerosBF16)(dots, row, first, last, out);
 }
 
 }  // namespace sparsed::cpu

@@ -48,7 +48,7 @@ CsrDots<T> MakeDots(const CsrView& s, const SddmmArguments& arguments) {
 
 inline bool SupportsCsrDots(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSddmm && problem.device == DeviceKind::kCpu &&
-         layout.kind == kCsr && !IsHalf(problem.type);
+         layout.kind == kCsr && IsFloat(problem.type);
 }
 
 }  // namespace sparsed::cpu

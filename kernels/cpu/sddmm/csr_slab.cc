@@ -4,8 +4,8 @@
 // used by all of S while they are there; the dot products of a slab are added to those before, in
 // the result itself.
 // Layout in: plain "csr". Threads as in csr.cc, slab after slab. Needs: a
-// slab. Wins where B's rows are used often and far apart, for wide operands; the result and the
-// indices are read once a slab.
+// slab; f32 or f64. Wins where B's rows are used often and far apart, for wide operands; the result
+// and the indices are read once a slab.
 #include <algorithm>
 
 #include "kernels/cpu/sddmm/csr_parts.h"
@@ -53,7 +53,7 @@ absl::Status RunCsrSlabSddmm(const Context& context, const Problem& problem,
 }
 
 bool SupportsCsrSlabSddmm(const Problem& problem, const Layout& layout) {
-  return SupportsCsrDots(problem, layout) && !layout.transposed &&
+  return SupportsCsrDots(problem, layout) && !IsHalf(problem.type) && !layout.transposed &&
          layout.Find(kValueSource) == nullptr &&
          SlabsMayPay(layout.cols, layout.nnz, problem.k, SizeOf(problem.type));
 }

@@ -68,7 +68,7 @@ int64_t LongestRow(const CsrView& csr) {
 
 bool SupportsSpgemm(const Problem& problem) {
   return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCpu &&
-         !IsHalf(problem.type);
+         IsFloat(problem.type) && !IsHalf(problem.type);
 }
 
 absl::Status AnalyseProducts(const Context& context, const SpgemmArguments& arguments,

@@ -241,7 +241,8 @@ absl::Status RunAsptSpmm(const Context& context, const Problem& problem,
 
 bool SupportsAsptSpmm(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSpmm && !problem.transposed &&
-         problem.device == DeviceKind::kCpu && layout.kind == kAspt && !IsHalf(problem.type);
+         problem.device == DeviceKind::kCpu && layout.kind == kAspt && IsFloat(problem.type) &&
+         !IsHalf(problem.type);
 }
 
 size_t AsptSpmmWorkspace(const Problem&, const Layout&, int threads) {

@@ -2,9 +2,9 @@
 //
 // Idea: output rows in registers (csr_rows.cc) and merge-path balance (Merrill and Garland, SC
 // 2016): the rows and nonzeros are cut into parts of equal work, a long row over several parts
-// (csr_parts.h).
-// Layout in: "csr". A part belongs to one thread, parts are handed out as threads come. Needs: k
-// elements of workspace for each part. No alignment; C is stored past the caches if it is large,
+// (csr_parts.h). 16-bit types are stored only: sums are f32, rounded once.
+// Layout in: "csr". A part belongs to one thread, parts are handed out as threads come. Needs: 2 k
+// sums of workspace for each part. No alignment; C is stored past the caches if it is large,
 // aligned to 64 and not read. Wins where rows share little (else tiles do better) and what is
 // gathered of B fits the caches or is not used again (else slabs do better), for any K.
 #include "kernels/cpu/spmm/csr_parts.h"
@@ -19,21 +19,20 @@ absl::Status Run(const Context& context, const SpmmArguments& arguments) {
   if (s.rows == 0) return absl::OkStatus();
   const CsrProduct<T> product = MakeProduct<T>(s, arguments);
   const int64_t parts = PartCount(s.rows, s.nnz(), product.k);
-  T* const partials = reinterpret_cast<T*>(context.workspace.data());
-  RunParts(context, product, s.row_offsets, parts, partials, product.k);
+  auto* const pieces = reinterpret_cast<SumOf<T>*>(context.workspace.data());
+  RunParts(context, product, s.row_offsets, parts, pieces, product.k);
   if (context.stopped()) return absl::CancelledError("the product was cancelled");
-  AddPartials(product, s.row_offsets, parts, partials);
+  FinishCutRows(product, s.row_offsets, parts, pieces);
   return absl::OkStatus();
 }
 
 absl::Status RunCsrSpmm(const Context& context, const Problem& problem,
                         const SpmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? Run<float>(context, arguments)
-                                           : Run<double>(context, arguments);
+  return VisitFloat(problem.type, [&]<typename T>(T) { return Run<T>(context, arguments); });
 }
 
 size_t CsrSpmmWorkspace(const Problem& problem, const Layout& layout, int /*threads*/) {
-  return PartialBytes(layout, problem);
+  return PieceBytes(layout, problem);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 // After foreach_target.h:
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/stored-inl.h"
 #include "kernels/cpu/tail-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,11 +30,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kMaxVectors = 8;
 
-/// Vectors of one slab; the last one may be masked.
-template <class D, int kVectors, bool kMasked>
+/// Vectors of one slab; the last one may be masked. T is the type of what is stored.
+template <class D, int kVectors, bool kMasked, typename T>
 struct Slab {
   using V = hn::Vec<D>;
-  using T = hn::TFromD<D>;
+  using Sum = hn::TFromD<D>;
   static constexpr size_t kBytes = kVectors * hn::MaxLanes(D()) * sizeof(T);
   /// Nonzeros ahead: enough to cover the latency of memory, not so many that rows are evicted
   /// before they are used.
@@ -50,12 +51,12 @@ struct Slab {
 
   static HWY_INLINE void Add(T value, const T* HWY_RESTRICT b, Tail<D> tail, V (&sum)[kVectors]) {
     const D d;
-    const V scale = hn::Set(d, value);
+    const V scale = hn::Set(d, static_cast<Sum>(value));
     HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
       const T* const at = b + v * hn::Lanes(d);
       const bool masked = kMasked && v + 1 == kVectors;
-      sum[v] = hn::MulAdd(scale, masked ? tail.Load(at) : hn::LoadU(d, at), sum[v]);
+      sum[v] = hn::MulAdd(scale, masked ? tail.Load(at) : LoadStored(d, at), sum[v]);
     }
   }
 
@@ -70,14 +71,30 @@ struct Slab {
       const bool masked = kMasked && v + 1 == kVectors;
       V result = hn::Mul(alpha, sum[v]);
       if (product.beta != 0) {
-        result = hn::MulAdd(beta, masked ? tail.Load(at) : hn::LoadU(d, at), result);
+        result = hn::MulAdd(beta, masked ? tail.Load(at) : LoadStored(d, at), result);
       }
       if (masked) {
         tail.Store(result, at);
-      } else if (sizeof(T) * hn::MaxLanes(D()) >= 16 && product.stream) {
-        hn::Stream(result, d, at);
+        continue;
+      }
+      if constexpr (sizeof(T) * hn::MaxLanes(D()) >= 16 && !kIsHalf<T>) {
+        if (product.stream) {
+          hn::Stream(result, d, at);
+          continue;
+        }
+      }
+      StoreRounded(result, d, at);
+    }
+  }
+
+  static HWY_INLINE void StoreSums(Sum* HWY_RESTRICT to, Tail<D> tail, const V (&sum)[kVectors]) {
+    const D d;
+    HWY_UNROLL(8)
+    for (int v = 0; v < kVectors; ++v) {
+      if (kMasked && v + 1 == kVectors) {
+        tail.Store(sum[v], to + v * hn::Lanes(d));
       } else {
-        hn::StoreU(result, d, at);
+        hn::StoreU(sum[v], d, to + v * hn::Lanes(d));
       }
     }
   }
@@ -118,6 +135,12 @@ struct Slab {
         HWY_UNROLL(8)
         for (int v = 0; v < kVectors; ++v) sums[0][v] = hn::Add(sums[0][v], sums[chain][v]);
       }
+      if constexpr (kIsHalf<T>) {
+        if (product.sums != nullptr) {
+          StoreSums(product.sums + column, tail, sums[0]);
+          continue;
+        }
+      }
       const int64_t c_row = product.row_order == nullptr ? row : product.row_order[row];
       Store(product, product.c + c_row * product.ldc + column, tail, sums[0]);
     }
@@ -127,7 +150,7 @@ struct Slab {
 template <class D, int kVectors, bool kMasked, typename T>
 void RunSlab(const CsrProduct<T>& product, RowRange rows, int64_t first, int64_t last,
              int64_t column, Tail<D> tail) {
-  using S = Slab<D, kVectors, kMasked>;
+  using S = Slab<D, kVectors, kMasked, T>;
   if (product.prefetch) {
     S::template Rows<true>(product, rows, first, last, column, tail);
   } else {
@@ -149,7 +172,7 @@ void RunSlabOf(int64_t vectors, const CsrProduct<T>& product, RowRange rows, int
 /// Products narrower than a vector, in the narrowest vector that holds a row.
 template <size_t kLanes, typename T>
 void MultiplyNarrow(const CsrProduct<T>& product, RowRange rows, int64_t first, int64_t last) {
-  using D = hn::CappedTag<T, kLanes>;
+  using D = hn::CappedTag<SumOf<T>, kLanes>;
   if constexpr (kLanes > 1) {
     if (product.k <= static_cast<int64_t>(kLanes / 2)) {
       return MultiplyNarrow<kLanes / 2>(product, rows, first, last);
@@ -164,7 +187,7 @@ void MultiplyNarrow(const CsrProduct<T>& product, RowRange rows, int64_t first, 
 
 template <typename T>
 void MultiplyRowsOf(const CsrProduct<T>& product, RowRange rows, int64_t first, int64_t last) {
-  using D = hn::ScalableTag<T>;
+  using D = hn::ScalableTag<SumOf<T>>;
   constexpr int64_t kLanes = hn::MaxLanes(D());
   if (kNativeMasks && product.k < kLanes) {
     MultiplyNarrow<kLanes>(product, rows, first, last);
@@ -185,7 +208,7 @@ void MultiplyRowsOf(const CsrProduct<T>& product, RowRange rows, int64_t first, 
     column += width * kLanes;
   }
   if (!kNativeMasks && rest != 0) {
-    using One = hn::CappedTag<T, 1>;
+    using One = hn::CappedTag<SumOf<T>, 1>;
     RunSlabOf<One, false>(rest, product, rows, first, last, column, Tail<One>(0));
   }
 }
@@ -195,6 +218,14 @@ void MultiplyRowsF32(const CsrProduct<float>& product, RowRange rows, int64_t fi
 }
 void MultiplyRowsF64(const CsrProduct<double>& product, RowRange rows, int64_t first,
                      int64_t last) {
+  MultiplyRowsOf(product, rows, first, last);
+}
+void MultiplyRowsF16(const CsrProduct<Float16>& product, RowRange rows, int64_t first,
+                     int64_t last) {
+  MultiplyRowsOf(product, rows, first, last);
+}
+void MultiplyRowsBF16(const CsrProduct<BFloat16>& product, RowRange rows, int64_t first,
+                      int64_t last) {
   MultiplyRowsOf(product, rows, first, last);
 }
 
@@ -207,6 +238,8 @@ namespace sparsed::cpu {
 
 HWY_EXPORT(MultiplyRowsF32);
 HWY_EXPORT(MultiplyRowsF64);
+HWY_EXPORT(MultiplyRowsF16);
+HWY_EXPORT(MultiplyRowsBF16);
 
 void MultiplyRows(const CsrProduct<float>& product, RowRange rows, int64_t first, int64_t last) {
   HWY_DYNAMIC_DISPATCH(MultiplyRowsF32)(product, rows, first, last);
@@ -217,6 +250,14 @@ void MultiplyRows(const CsrProduct<float>& product, RowRange rows, int64_t first
 void MultiplyRows(const CsrProduct<double>& product, RowRange rows, int64_t first, int64_t last) {
   HWY_DYNAMIC_DISPATCH(MultiplyRowsF64)(product, rows, first, last);
   if (product.stream) hwy::FlushStream();
+}
+
+void MultiplyRows(const CsrProduct<Float16>& product, RowRange rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(MultiplyRowsF16)(product, rows, first, last);
+}
+
+void MultiplyRows(const CsrProduct<BFloat16>& product, RowRange rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(MultiplyRowsBF16)(product, rows, first, last);
 }
 
 }  // namespace sparsed::cpu

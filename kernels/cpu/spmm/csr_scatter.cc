@@ -1,8 +1,9 @@
 // The inner loops of "cpu.csr.scatter": C = alpha * S^T * B + beta * C from the rows of S.
 //
 // A row of B, times alpha, stays in registers while it is added, times each value, to the rows of C
-// that the row's nonzeros name. Nothing waits for a sum but one to the same row of C, so there is
-// no latency to hide; rows of C are fetched ahead instead.
+// (of sums, where C is of a type that is only stored) that the row's nonzeros name. Nothing waits
+// for a sum but one to the same row of C, so there is no latency to hide; rows of C are fetched
+// ahead instead.
 #include "kernels/cpu/spmm/csr_scatter.h"
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 // After foreach_target.h:
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/stored-inl.h"
 #include "kernels/cpu/tail-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,13 +30,14 @@ constexpr int kMaxVectors = 8;
 constexpr int64_t kAhead = 8;
 
 /// `kVectors` vectors of C's columns from `column` on; the last one may be masked.
-template <class D, int kVectors, bool kMasked, typename T = hn::TFromD<D>>
+template <class D, int kVectors, bool kMasked, typename T>
 void ScatterSlab(const CsrProduct<T>& product, RowRange rows, const Tile& tile, int64_t column,
                  Tail<D> tail) {
   using V = hn::Vec<D>;
+  using Sum = hn::TFromD<D>;
   const D d;
   const V alpha = hn::Set(d, product.alpha);
-  T* const c = product.c + column;
+  Sum* const sums = product.sums + column;
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const int32_t* first = product.column_indices + product.row_offsets[row];
     const int32_t* last = product.column_indices + product.row_offsets[row + 1];
@@ -47,23 +50,24 @@ void ScatterSlab(const CsrProduct<T>& product, RowRange rows, const Tile& tile, 
     HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
       const T* const at = b + v * hn::Lanes(d);
-      scaled[v] = hn::Mul(alpha, kMasked && v + 1 == kVectors ? tail.Load(at) : hn::LoadU(d, at));
+      scaled[v] = hn::Mul(alpha, kMasked && v + 1 == kVectors ? tail.Load(at) : LoadStored(d, at));
     }
     const T* value = product.values + (first - product.column_indices);
     const int32_t* const end = product.column_indices + product.nnz;
     for (; first < last && *first < tile.last_column; ++first, ++value) {
       if (product.prefetch && end - first > kAhead) {
         // In pairs of lines, as the adjacent-line prefetcher does.
-        const char* const ahead = reinterpret_cast<const char*>(c + first[kAhead] * product.ldc);
-        for (size_t byte = 0; byte < kVectors * hn::MaxLanes(d) * sizeof(T); byte += 128) {
+        const char* const ahead =
+            reinterpret_cast<const char*>(sums + first[kAhead] * product.ld_sums);
+        for (size_t byte = 0; byte < kVectors * hn::MaxLanes(d) * sizeof(Sum); byte += 128) {
           hwy::Prefetch(ahead + byte);
         }
       }
-      T* const c_row = c + *first * product.ldc;
-      const V scale = hn::Set(d, *value);
+      Sum* const sums_row = sums + *first * product.ld_sums;
+      const V scale = hn::Set(d, static_cast<Sum>(*value));
       HWY_UNROLL(8)
       for (int v = 0; v < kVectors; ++v) {
-        T* const at = c_row + v * hn::Lanes(d);
+        Sum* const at = sums_row + v * hn::Lanes(d);
         if (kMasked && v + 1 == kVectors) {
           tail.Store(hn::MulAdd(scale, scaled[v], tail.Load(at)), at);
         } else {
@@ -87,7 +91,7 @@ void ScatterSlabOf(int64_t vectors, const CsrProduct<T>& product, RowRange rows,
 
 template <typename T>
 void ScatterRowsOf(const CsrProduct<T>& product, RowRange rows, const Tile& tile) {
-  using D = hn::ScalableTag<T>;
+  using D = hn::ScalableTag<SumOf<T>>;
   constexpr int64_t kLanes = hn::MaxLanes(D());
   int64_t column = 0;
   for (int64_t left; (left = product.k - column) > 0;) {
@@ -99,7 +103,7 @@ void ScatterRowsOf(const CsrProduct<T>& product, RowRange rows, const Tile& tile
       ScatterSlab<D, 1, true>(product, rows, tile, column, Tail<D>(left));
       column += left;
     } else {
-      using One = hn::CappedTag<T, 1>;
+      using One = hn::CappedTag<SumOf<T>, 1>;
       ScatterSlabOf<One, false>(left, product, rows, tile, column, Tail<One>(0));
       column += left;
     }
@@ -107,13 +111,34 @@ void ScatterRowsOf(const CsrProduct<T>& product, RowRange rows, const Tile& tile
 }
 
 template <typename T>
-void ScaleTileOf(const CsrProduct<T>& product, const Tile& tile) {
+void BeginTileOf(const CsrProduct<T>& product, const Tile& tile) {
   for (int64_t row = tile.first_column; row < tile.last_column; ++row) {
-    T* const c = product.c + row * product.ldc;
-    if (product.beta == 0) {
-      std::fill(c, c + product.k, T{0});
+    SumOf<T>* const sums = product.sums + row * product.ld_sums;
+    if (kIsHalf<T> || product.beta == 0) {
+      std::fill(sums, sums + product.k, SumOf<T>{0});
     } else {
-      for (int64_t j = 0; j < product.k; ++j) c[j] *= product.beta;
+      for (int64_t j = 0; j < product.k; ++j) sums[j] *= product.beta;
+    }
+  }
+}
+
+template <typename T>
+void EndTileOf(const CsrProduct<T>& product, const Tile& tile) {
+  const hn::ScalableTag<float> d;
+  const auto beta = hn::Set(d, product.beta);
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  for (int64_t row = tile.first_column; row < tile.last_column; ++row) {
+    const float* const sums = product.sums + row * product.ld_sums;
+    T* const c = product.c + row * product.ldc;
+    int64_t j = 0;
+    for (; j + kLanes <= product.k; j += kLanes) {
+      auto result = hn::LoadU(d, sums + j);
+      if (product.beta != 0) result = hn::MulAdd(beta, LoadStored(d, c + j), result);
+      StoreRounded(result, d, c + j);
+    }
+    for (; j < product.k; ++j) {
+      const float old = product.beta == 0 ? 0 : product.beta * static_cast<float>(c[j]);
+      c[j] = T(sums[j] + old);
     }
   }
 }
@@ -124,11 +149,27 @@ void ScatterRowsF32(const CsrProduct<float>& product, RowRange rows, const Tile&
 void ScatterRowsF64(const CsrProduct<double>& product, RowRange rows, const Tile& tile) {
   ScatterRowsOf(product, rows, tile);
 }
-void ScaleTileF32(const CsrProduct<float>& product, const Tile& tile) {
-  ScaleTileOf(product, tile);
+void ScatterRowsF16(const CsrProduct<Float16>& product, RowRange rows, const Tile& tile) {
+  ScatterRowsOf(product, rows, tile);
 }
-void ScaleTileF64(const CsrProduct<double>& product, const Tile& tile) {
-  ScaleTileOf(product, tile);
+void ScatterRowsBF16(const CsrProduct<BFloat16>& product, RowRange rows, const Tile& tile) {
+  ScatterRowsOf(product, rows, tile);
+}
+void BeginTileF32(const CsrProduct<float>& product, const Tile& tile) {
+  BeginTileOf(product, tile);
+}
+void BeginTileF64(const CsrProduct<double>& product, const Tile& tile) {
+  BeginTileOf(product, tile);
+}
+void BeginTileF16(const CsrProduct<Float16>& product, const Tile& tile) {
+  BeginTileOf(product, tile);
+}
+void BeginTileBF16(const CsrProduct<BFloat16>& product, const Tile& tile) {
+  BeginTileOf(product, tile);
+}
+void EndTileF16(const CsrProduct<Float16>& product, const Tile& tile) { EndTileOf(product, tile); }
+void EndTileBF16(const CsrProduct<BFloat16>& product, const Tile& tile) {
+  EndTileOf(product, tile);
 }
 
 }  // namespace
@@ -138,22 +179,46 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace sparsed::cpu {
 
-HWY_EXPORT(ScaleTileF32);
-HWY_EXPORT(ScaleTileF64);
+HWY_EXPORT(BeginTileF32);
 HWY_EXPORT(ScatterRowsF32);
+HWY_EXPORT(BeginTileF64);
 HWY_EXPORT(ScatterRowsF64);
+HWY_EXPORT(BeginTileF16);
+HWY_EXPORT(ScatterRowsF16);
+HWY_EXPORT(BeginTileBF16);
+HWY_EXPORT(ScatterRowsBF16);
+HWY_EXPORT(EndTileF16);
+HWY_EXPORT(EndTileBF16);
 
-void ScaleTile(const CsrProduct<float>& product, const Tile& tile) {
-  HWY_DYNAMIC_DISPATCH(ScaleTileF32)(product, tile);
+void BeginTile(const CsrProduct<float>& product, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(BeginTileF32)(product, tile);
 }
-void ScaleTile(const CsrProduct<double>& product, const Tile& tile) {
-  HWY_DYNAMIC_DISPATCH(ScaleTileF64)(product, tile);
+void BeginTile(const CsrProduct<double>& product, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(BeginTileF64)(product, tile);
+}
+void BeginTile(const CsrProduct<Float16>& product, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(BeginTileF16)(product, tile);
+}
+void BeginTile(const CsrProduct<BFloat16>& product, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(BeginTileBF16)(product, tile);
 }
 void ScatterRows(const CsrProduct<float>& product, RowRange rows, const Tile& tile) {
   HWY_DYNAMIC_DISPATCH(ScatterRowsF32)(product, rows, tile);
 }
 void ScatterRows(const CsrProduct<double>& product, RowRange rows, const Tile& tile) {
   HWY_DYNAMIC_DISPATCH(ScatterRowsF64)(product, rows, tile);
+}
+void ScatterRows(const CsrProduct<Float16>& product, RowRange rows, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(ScatterRowsF16)(product, rows, tile);
+}
+void ScatterRows(const CsrProduct<BFloat16>& product, RowRange rows, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(ScatterRowsBF16)(product, rows, tile);
+}
+void EndTile(const CsrProduct<Float16>& product, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(EndTileF16)(product, tile);
+}
+void EndTile(const CsrProduct<BFloat16>& product, const Tile& tile) {
+  HWY_DYNAMIC_DISPATCH(EndTileBF16)(product, tile);
 }
 
 }  // namespace sparsed::cpu

@@ -14,12 +14,23 @@ struct Tile {
   int32_t last_column = 0;
 };
 
-/// Scales the tile of C by beta (beta == 0: sets it to zero).
-void ScaleTile(const CsrProduct<float>& product, const Tile& tile);
-void ScaleTile(const CsrProduct<double>& product, const Tile& tile);
+// Sums are formed in `sums`: C itself for f32 and f64, memory aside for the types that are only
+// stored.
 
-/// Adds alpha * S^T * B, of rows `rows` of S, to the tile.
+/// Begins the tile's sums: beta times C, or zero where C is elsewhere.
+void BeginTile(const CsrProduct<float>& product, const Tile& tile);
+void BeginTile(const CsrProduct<double>& product, const Tile& tile);
+void BeginTile(const CsrProduct<Float16>& product, const Tile& tile);
+void BeginTile(const CsrProduct<BFloat16>& product, const Tile& tile);
+
+/// Adds alpha * S^T * B, of rows `rows` of S, to the tile's sums.
 void ScatterRows(const CsrProduct<float>& product, RowRange rows, const Tile& tile);
 void ScatterRows(const CsrProduct<double>& product, RowRange rows, const Tile& tile);
+void ScatterRows(const CsrProduct<Float16>& product, RowRange rows, const Tile& tile);
+void ScatterRows(const CsrProduct<BFloat16>& product, RowRange rows, const Tile& tile);
+
+/// C = sums + beta * C, rounded, of the tile.
+void EndTile(const CsrProduct<Float16>& product, const Tile& tile);
+void EndTile(const CsrProduct<BFloat16>& product, const Tile& tile);
 
 }  // namespace sparsed::cpu

@@ -4,9 +4,9 @@
 // over; once B exceeds the private cache, the product is as fast as the cache behind that. So B is
 // cut along K into slabs of columns that fit, each copied to a compact array first: strided rows
 // would share a few sets of the cache.
-// Layout in: "csr", plain or with permuted rows. Threads as in csr.cc, slab after slab. Needs: k
-// elements of workspace for each part, and a slab. Wins where B's rows are used often and far
-// apart, for wide B; the indices are read once a slab.
+// Layout in: "csr", plain or with permuted rows. Threads as in csr.cc, slab after slab. Needs: 2 k
+// sums of workspace for each part, and a slab; f32 or f64. Wins where B's rows are used often and
+// far apart, for wide B; the indices are read once a slab.
 #include <algorithm>
 
 #include "kernels/cpu/slab.h"
@@ -17,7 +17,7 @@ namespace sparsed::cpu {
 namespace {
 
 size_t SlabOffset(const Layout& layout, const Problem& problem) {
-  return (PartialBytes(layout, problem) + 63) / 64 * 64;
+  return (PieceBytes(layout, problem) + 63) / 64 * 64;
 }
 
 template <typename T>
@@ -26,7 +26,7 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
   if (s.rows == 0) return absl::OkStatus();
   const CsrProduct<T> product = MakeProduct<T>(s, arguments);
   const int64_t parts = PartCount(s.rows, s.nnz(), product.k);
-  T* const partials = reinterpret_cast<T*>(context.workspace.data());
+  T* const pieces = reinterpret_cast<T*>(context.workspace.data());
   T* const slab =
       reinterpret_cast<T*>(context.workspace.data() + SlabOffset(arguments.layout, problem));
   const int64_t width = SlabWidth(s.cols, sizeof(T));
@@ -39,10 +39,10 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
     part.k = std::min(width, product.k - column);
     part.prefetch = prefetch;
     PackSlab(context, arguments.b, column, part.k, slab, width);
-    RunParts(context, part, s.row_offsets, parts, partials + column, product.k);
+    RunParts(context, part, s.row_offsets, parts, pieces + column, product.k);
   }
   if (context.stopped()) return absl::CancelledError("the product was cancelled");
-  AddPartials(product, s.row_offsets, parts, partials);
+  FinishCutRows(product, s.row_offsets, parts, pieces);
   return absl::OkStatus();
 }
 
@@ -53,7 +53,7 @@ absl::Status RunCsrSlabSpmm(const Context& context, const Problem& problem,
 }
 
 bool SupportsCsrSlabSpmm(const Problem& problem, const Layout& layout) {
-  return SupportsCsrRows(problem, layout) &&
+  return SupportsCsrRows(problem, layout) && !IsHalf(problem.type) &&
          SlabsMayPay(layout.cols, layout.nnz, problem.k, SizeOf(problem.type));
 }
 

@@ -3,7 +3,9 @@
 // Idea: scatter rows of B, held in registers, to rows of C (csr_scatter.cc). Layout in: "csr",
 // plain or with permuted rows. C is cut into blocks of rows, each owned by one thread that goes
 // over all of S for it; so nothing races, and every element of C is summed in the order of S's
-// rows, whatever the team. A block's nonzeros are found in each row by bisection. Needs: nothing.
+// rows, whatever the team. A block's nonzeros are found in each row by bisection. A C of 16 bits is
+// summed aside in f32, some columns at a time, and rounded once. Needs: nothing; for 16-bit types a
+// row of sums for each row of C.
 // Wins when the transposed layout is not there (yet): C is read and written once for each nonzero
 // where the transposed layout writes it once in all.
 #include <algorithm>
@@ -39,37 +41,55 @@ class ColumnSample {
   int32_t columns_[kSize];
 };
 
+/// Columns of C that are summed aside at a time.
+constexpr int64_t kSumsWidth = 32;
+
 template <typename T>
 absl::Status Run(const Context& context, const SpmmArguments& arguments) {
   const CsrView s = ViewCsr(arguments.layout);
   const int64_t row_bytes = arguments.c.cols * static_cast<int64_t>(sizeof(T));
-  const CsrProduct<T> product = {.row_offsets = s.row_offsets.data(),
-                                 .column_indices = s.column_indices.data(),
-                                 .row_order = s.row_order.empty() ? nullptr : s.row_order.data(),
-                                 .values = static_cast<const T*>(arguments.values),
-                                 .nnz = s.nnz(),
-                                 .b = static_cast<const T*>(arguments.b.data),
-                                 .ldb = arguments.b.leading_dimension,
-                                 .c = static_cast<T*>(arguments.c.data),
-                                 .ldc = arguments.c.leading_dimension,
-                                 .k = arguments.b.cols,
-                                 .alpha = static_cast<T>(arguments.alpha),
-                                 .beta = static_cast<T>(arguments.beta),
-                                 .prefetch = ShouldPrefetch(s, row_bytes)};
+  const CsrProduct<T> whole = {.row_offsets = s.row_offsets.data(),
+                               .column_indices = s.column_indices.data(),
+                               .row_order = s.row_order.empty() ? nullptr : s.row_order.data(),
+                               .values = static_cast<const T*>(arguments.values),
+                               .nnz = s.nnz(),
+                               .b = static_cast<const T*>(arguments.b.data),
+                               .ldb = arguments.b.leading_dimension,
+                               .c = static_cast<T*>(arguments.c.data),
+                               .ldc = arguments.c.leading_dimension,
+                               .k = arguments.b.cols,
+                               .alpha = static_cast<SumOf<T>>(arguments.alpha),
+                               .beta = static_cast<SumOf<T>>(arguments.beta),
+                               .prefetch = ShouldPrefetch(s, row_bytes)};
   const int64_t blocks = context.threads;
   const ColumnSample sample(s);
   // Rows of S between two looks at the stop flag.
-  const int64_t parts = s.rows == 0 ? 0 : PartCount(s.rows, s.nnz(), product.k);
+  const int64_t parts = s.rows == 0 ? 0 : PartCount(s.rows, s.nnz(), whole.k);
+  const int64_t width = kIsHalf<T> ? kSumsWidth : whole.k;
 #pragma omp parallel for num_threads(context.threads) schedule(static, 1) if (context.threads > 1)
   for (int64_t block = 0; block < blocks; ++block) {
     const Tile tile = {.first_column = sample.BlockBegin(block, blocks),
                        .last_column = sample.BlockBegin(block + 1, blocks)};
-    ScaleTile(product, tile);
-    for (int64_t part = 0; part < parts && !context.stopped(); ++part) {
-      ScatterRows(product,
-                  {PartBegin(s.row_offsets, part, parts).row,
-                   PartBegin(s.row_offsets, part + 1, parts).row},
-                  tile);
+    for (int64_t column = 0; column < whole.k; column += width) {
+      CsrProduct<T> product = whole;
+      product.b += column;
+      product.c += column;
+      product.k = std::min(width, whole.k - column);
+      if constexpr (kIsHalf<T>) {
+        product.sums = reinterpret_cast<float*>(context.workspace.data());
+        product.ld_sums = std::min(width, whole.k);  // in narrower columns too: blocks share it
+      } else {
+        product.sums = product.c;
+        product.ld_sums = product.ldc;
+      }
+      BeginTile(product, tile);
+      for (int64_t part = 0; part < parts && !context.stopped(); ++part) {
+        ScatterRows(product,
+                    {PartBegin(s.row_offsets, part, parts).row,
+                     PartBegin(s.row_offsets, part + 1, parts).row},
+                    tile);
+      }
+      if constexpr (kIsHalf<T>) EndTile(product, tile);
     }
   }
   return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
@@ -77,16 +97,18 @@ absl::Status Run(const Context& context, const SpmmArguments& arguments) {
 
 absl::Status RunCsrTransposedSpmm(const Context& context, const Problem& problem,
                                   const SpmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? Run<float>(context, arguments)
-                                           : Run<double>(context, arguments);
+  return VisitFloat(problem.type, [&]<typename T>(T) { return Run<T>(context, arguments); });
 }
 
 bool SupportsCsrTransposedSpmm(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSpmm && problem.transposed &&
-         problem.device == DeviceKind::kCpu && layout.kind == kCsr && !IsHalf(problem.type);
+         problem.device == DeviceKind::kCpu && layout.kind == kCsr && IsFloat(problem.type);
 }
 
-size_t CsrTransposedSpmmWorkspace(const Problem&, const Layout&, int /*threads*/) { return 0; }
+size_t CsrTransposedSpmmWorkspace(const Problem& problem, const Layout& layout, int /*threads*/) {
+  if (!IsHalf(problem.type)) return 0;
+  return static_cast<size_t>(layout.cols * std::min(problem.k, kSumsWidth)) * sizeof(float);
+}
 
 }  // namespace
 

@@ -305,6 +305,88 @@ TEST(Client, HeldDenseMatricesAreOperandsAndDestinations) {
   EXPECT_EQ(matrix.Spmm(*x, *y).status().code(), absl::StatusCode::kNotFound);
 }
 
+template <typename Half>
+std::vector<Half> Halves(const std::vector<float>& values) {
+  std::vector<Half> halves;
+  for (const float value : values) halves.emplace_back(value);
+  return halves;
+}
+
+template <typename Half>
+void ExpectBits(const std::vector<Half>& got, const std::vector<Half>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i].bits, expected[i].bits) << i;
+}
+
+/// All that a matrix of a 16-bit type can be asked for.
+template <typename Half>
+void ExpectServed(ValueType type) {
+  ServerProcess server;
+  const auto client = Connect(server, {.max_chunk_bytes = 4095});
+  const CsrMatrix wide = RandomMatrix(70, 50, 7);
+  CsrMatrix s = wide;
+  s.values = Halves<Half>(F32(wide));
+  EXPECT_EQ(s.type(), type);
+  const Matrix matrix = Upload(
+      client, "m", s, {.expected = {{.operation = Operation::kSpmm, .k = 9, .allow_tf32 = true}}});
+  EXPECT_EQ(matrix.Info()->type, type);
+  const auto downloaded = matrix.Download();
+  ASSERT_TRUE(downloaded.ok()) << downloaded.status();
+  ExpectBits(std::get<std::vector<Half>>(downloaded->values),
+             std::get<std::vector<Half>>(s.values));
+
+  for (const bool transpose : {false, true}) {
+    const int64_t in = transpose ? 70 : 50, out = transpose ? 50 : 70, k = 9;
+    const std::vector<float> b = RandomDense(in * k, 8);
+    const std::vector<Half> halves = Halves<Half>(b);
+    std::vector<Half> c(static_cast<size_t>(out * k), Half(kPoison));
+    const auto result =
+        matrix.Spmm(DenseView(halves.data(), in, k), MutableDenseView(c.data(), out, k),
+                    {.transpose = transpose, .allow_tf32 = true});
+    ASSERT_TRUE(result.ok()) << result.status();
+    ExpectBits(c, Halves<Half>(Multiply(wide, transpose, b, k)));
+
+    const auto held = client.PutDense("b", DenseView(halves.data(), in, k));
+    ASSERT_TRUE(held.ok()) << held.status();
+    const auto into = client.PutZeros("c", type, out, k);
+    ASSERT_TRUE(into.ok()) << into.status();
+    ASSERT_TRUE(matrix.Spmm(*held, *into, {.transpose = transpose}).ok());
+    std::vector<Half> read(c.size());
+    ASSERT_TRUE(into->Read(MutableDenseView(read.data(), out, k)).ok());
+    ExpectBits(read, c);
+  }
+
+  const std::vector<Half> a = Halves<Half>(RandomDense(70, 9)), b(50, Half(1));
+  std::vector<Half> values(static_cast<size_t>(s.nnz()), Half(kPoison));
+  const auto sampled = matrix.Sddmm(DenseView(a.data(), 70, 1), DenseView(b.data(), 50, 1),
+                                    MutableDenseView(std::span(values)), {.unscaled = true});
+  ASSERT_TRUE(sampled.ok()) << sampled.status();
+  for (int64_t row = 0; row < 70; ++row) {
+    for (int64_t i = s.row_offsets[row]; i < s.row_offsets[row + 1]; ++i) {
+      EXPECT_EQ(values[i].bits, a[row].bits);
+    }
+  }
+  ASSERT_TRUE(matrix.UpdateValues(std::span<const Half>(values)).ok());
+  ExpectBits(std::get<std::vector<Half>>(matrix.Download()->values), values);
+
+  const std::vector<float> floats(50);
+  std::vector<float> c(70);
+  const auto wrong =
+      matrix.Spmm(DenseView(floats.data(), 50, 1), MutableDenseView(c.data(), 70, 1));
+  EXPECT_EQ(wrong.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(wrong.status().message()),
+              testing::HasSubstr(std::string("operand B is f32, but matrix 'm' is ") + Name(type)));
+  const auto square = matrix.SpgemmCollect(Upload(client, "t", [&] {
+    CsrMatrix t = RandomMatrix(50, 3, 1);
+    t.values = Halves<Half>(F32(t));
+    return t;
+  }()));
+  EXPECT_EQ(square.status().code(), absl::StatusCode::kUnimplemented) << square.status();
+}
+
+TEST(Client, MatricesOfF16) { ExpectServed<Float16>(ValueType::kF16); }
+TEST(Client, MatricesOfBF16) { ExpectServed<BFloat16>(ValueType::kBF16); }
+
 TEST(Client, ListsOfManyPages) {
   ServerProcess server;
   const auto client = Connect(server);

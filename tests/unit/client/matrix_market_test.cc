@@ -228,6 +228,34 @@ TEST_F(MatrixMarketTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(back->values, matrix.values);
 }
 
+template <typename Half>
+void ExpectEveryHalfBack(const std::string& path) {
+  CsrMatrix matrix;
+  matrix.rows = 1;
+  std::vector<Half> values;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    Half half;
+    half.bits = static_cast<uint16_t>(bits);
+    if (!std::isfinite(static_cast<float>(half))) continue;
+    matrix.column_indices.push_back(static_cast<int32_t>(values.size()));
+    values.push_back(half);
+  }
+  matrix.cols = matrix.nnz();
+  matrix.row_offsets = {0, matrix.nnz()};
+  matrix.values = values;
+  ASSERT_TRUE(WriteMatrixMarket(path, matrix).ok());
+  const auto back = ReadMatrixMarket(path, matrix.type());
+  ASSERT_TRUE(back.ok()) << back.status();
+  const auto& got = std::get<std::vector<Half>>(back->values);
+  ASSERT_EQ(got.size(), values.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i].bits, values[i].bits);
+}
+
+TEST_F(MatrixMarketTest, ValuesOf16BitsAreReadBack) {
+  ExpectEveryHalfBack<Float16>(Path("f16.mtx"));
+  ExpectEveryHalfBack<BFloat16>(Path("bf16.mtx"));
+}
+
 TEST_F(MatrixMarketTest, NothingIsLeftOfAnUnfinishedFile) {
   {
     auto writer = MatrixMarketWriter::Open(Path("w.mtx"));

@@ -98,6 +98,34 @@ TEST_F(NpyTest, ConvertsTypesOrdersAndBytes) {
   EXPECT_THAT(std::get<std::vector<double>>(big->values), ElementsAre(1.5, -2));
 }
 
+TEST_F(NpyTest, Of16Bits) {
+  // 1, -2, 65504, the smallest subnormal.
+  const std::vector<uint16_t> bits = {0x3c00, 0xc000, 0x7bff, 0x0001};
+  const auto file = [](const std::string& descr) {
+    return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (2, 2)}";
+  };
+  for (const bool swap : {false, true}) {
+    const auto wide = Read(File(1, file(swap ? ">f2" : "<f2"), Raw(bits, swap)));
+    ASSERT_TRUE(wide.ok()) << wide.status();
+    EXPECT_THAT(F32(*wide), ElementsAre(1, -2, 65504, 0x1p-24F));
+  }
+  const auto same = Read(File(1, file("<f2"), Raw(bits)), ValueType::kF16);
+  ASSERT_TRUE(same.ok()) << same.status();
+  ASSERT_TRUE(WriteNpy(Path("w.npy"), *same).ok());
+  EXPECT_NE(Slurp("w.npy").find("'<f2'"), std::string::npos);
+  EXPECT_EQ(Slurp("w.npy").substr(128), Raw(bits));
+
+  // NumPy has no bf16: it comes from float32 and goes there.
+  const auto brief =
+      Read(File(1, file("<f4"), Raw<float>({1, -2, 3.0078125F, 1e30F})), ValueType::kBF16);
+  ASSERT_TRUE(brief.ok()) << brief.status();
+  ASSERT_TRUE(WriteNpy(Path("b.npy"), *brief).ok());
+  EXPECT_NE(Slurp("b.npy").find("'<f4'"), std::string::npos);
+  const auto back = ReadNpy(Path("b.npy"), ValueType::kF32);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_THAT(F32(*back), ElementsAre(1, -2, 3, static_cast<float>(BFloat16(1e30))));
+}
+
 TEST_F(NpyTest, RefusesInASentence) {
   const auto refusal = [this](const std::string& bytes) {
     const auto array = Read(bytes);
@@ -109,7 +137,9 @@ TEST_F(NpyTest, RefusesInASentence) {
   EXPECT_THAT(refusal(""), HasSubstr("empty"));
   EXPECT_THAT(refusal(File(4, kTwoByThree, data)), HasSubstr("not a .npy file"));
   EXPECT_THAT(refusal(File(1, "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 3)}", data)),
-              HasSubstr("\"<i8\", expected float32 or float64"));
+              HasSubstr("\"<i8\", expected float16, float32 or float64"));
+  EXPECT_THAT(refusal(File(1, "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 3)}", data)),
+              HasSubstr("\"<u2\""));
   EXPECT_THAT(refusal(File(1, "{'descr': '<f4', 'fortran_order': False, 'shape': ()}", data)),
               HasSubstr("0 dimensions"));
   EXPECT_THAT(refusal(File(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (1,2,3)}", data)),
@@ -143,10 +173,12 @@ TEST_F(NpyTest, NoMutationOfAHeaderCrashes) {
 }
 
 TEST_F(NpyTest, WhatIsWrittenIsReadBack) {
-  for (const ValueType type : {ValueType::kF32, ValueType::kF64}) {
+  for (const ValueType type :
+       {ValueType::kF32, ValueType::kF16, ValueType::kBF16, ValueType::kF64}) {
     auto array = NpyArray::Zeros(type, 5, 3, false);
     ASSERT_TRUE(array.ok());
-    std::visit([](auto& values) { values[7] = 0.25; }, array->values);
+    std::visit([]<typename T>(std::vector<T>& values) { values[7] = static_cast<T>(0.25); },
+               array->values);
     ASSERT_TRUE(WriteNpy(Path("w.npy"), *array).ok());
     const auto back = ReadNpy(Path("w.npy"), type);
     ASSERT_TRUE(back.ok()) << back.status();

@@ -85,7 +85,7 @@ TEST(DenseCatalog, RefusesBadShapes) {
       {{-1, 3, 3, ElementType::kF32}, "has -1 rows"},
       {{2, 0, 0, ElementType::kF32}, "has 0 columns"},
       {{2, 3, 2, ElementType::kF32}, "leading dimension 2, expected at least its 3"},
-      {{2, 3, 3, ElementType::kI64}, "is i64, expected f32 or f64"},
+      {{2, 3, 3, ElementType::kI64}, "is i64, expected f32, f64, f16 or bf16"},
       {{kHuge, kHuge, kHuge, ElementType::kF32}, "too large"},
       {{2, 1, kHuge, ElementType::kF64}, "too large"},
   };

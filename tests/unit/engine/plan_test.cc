@@ -30,6 +30,8 @@ TEST(ProblemClassText, IsReadBack) {
   for (const ProblemClass& c :
        {Spmm(1), Spmm(33, true), Spmm(5000, false, ElementType::kF64),
         ClassOf({Operation::kSddmm, false, ElementType::kF32, 512, DeviceKind::kCuda}),
+        ClassOf({Operation::kSpmm, true, ElementType::kF32, 64, DeviceKind::kCuda, true}),
+        Spmm(16, true, ElementType::kF16), Spmm(256, false, ElementType::kBF16),
         ClassOf({Operation::kSpgemm, false, ElementType::kF64, 0, DeviceKind::kCpu})}) {
     EXPECT_EQ(ParseProblemClass(ToString(c)), c) << ToString(c);
   }
@@ -59,6 +61,21 @@ TEST(PlanTable, FindsTheNearestWidth) {
   EXPECT_EQ(kernel(32), "new");
   EXPECT_EQ(table.List().size(), 4u);
   EXPECT_EQ(PlanFor(Spmm(8), "cpu.csr")->plan.ToString(), "csr / cpu.csr");
+}
+
+TEST(PlanTable, FindsPlansOfF32WhereTf32IsAllowed) {
+  PlanTable table;
+  const auto on_gpu = [](int64_t k, bool allow_tf32) {
+    return ClassOf({Operation::kSpmm, false, ElementType::kF32, k, DeviceKind::kCuda, allow_tf32});
+  };
+  EXPECT_EQ(table.Find(on_gpu(64, true)).plan, nullptr);
+  table.Replace(PlanFor(on_gpu(64, false), "f32"));
+  EXPECT_EQ(table.Find(on_gpu(64, true)).plan->plan.kernel, "f32");
+  EXPECT_FALSE(table.Find(on_gpu(64, true)).exact) << "a trial would be worth it";
+  table.Replace(PlanFor(on_gpu(128, true), "tf32"));
+  EXPECT_EQ(table.Find(on_gpu(64, true)).plan->plan.kernel, "tf32") << "the nearest of its kind";
+  EXPECT_TRUE(table.Find(on_gpu(128, true)).exact);
+  EXPECT_EQ(table.Find(on_gpu(128, false)).plan->plan.kernel, "f32") << "never without leave";
 }
 
 TEST(LazyArray, IsReadOnceItSucceeds) {

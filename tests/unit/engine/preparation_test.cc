@@ -160,6 +160,31 @@ void CheckConsistent(Site& site, Pattern& pattern) {
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
 }
 
+TEST(Preparation, PlansForTheMatrixsOwnType) {
+  Site site;
+  const test::Pattern s = test::Rmat(10, 16, 3);
+  UploadHeader header = HeaderOf("m", s);
+  header.type = ElementType::kF16;
+  header.expected = {Class(Operation::kSpmm), Class(Operation::kSpmm, /*transposed=*/true),
+                     Class(Operation::kSddmm)};
+  for (ProblemClass& c : header.expected) c.allow_tf32 = true;  // on a CPU no difference
+  const std::vector<float> floats = FloatsOf(s);
+  std::vector<Float16> values;
+  for (const float value : floats) values.emplace_back(value);
+  auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, values);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady)
+      << (*matrix)->pattern()->status().detail;
+  const auto plans = (*matrix)->pattern()->plans().List();
+  ASSERT_EQ(plans.size(), 3u);
+  for (const auto& active : plans) {
+    EXPECT_EQ(active->plan.problem_class.type, ElementType::kF16);
+    EXPECT_FALSE(active->plan.problem_class.allow_tf32);
+    EXPECT_GT(active->plan.plan_ms, 0);
+  }
+}
+
 TEST(Preparation, TriesReorderingOnShuffledClusters) {
   Site site;
   // Enough clusters that few rows of a panel happen to be alike before they are reordered.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <type_traits>
 
 #include "tests/unit/engine/rooms.h"
 
@@ -94,6 +95,42 @@ TEST(Upload, ValuesAreOnes) {
   EXPECT_THAT(Elements<double>((*matrix)->Values()), ElementsAre(1, 1, 1));
 }
 
+TEST(Upload, KeepsValuesOf16Bits) {
+  Rooms rooms;
+  const auto check = [&]<typename T>(T) {
+    UploadHeader header = Small(std::string(Name(ElementTypeOf<T>())));
+    header.type = ElementTypeOf<T>();
+    const std::vector<T> values = {T(1.5F), T(-2.0F), T(0.1F)};
+    auto matrix = Send(rooms.catalog, header, kSmallOffsets, kSmallColumns, values);
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    const auto kept = Elements<T>((*matrix)->Values());
+    ASSERT_EQ(kept.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(kept[i].bits, values[i].bits);
+
+    header.name += "-ones";
+    header.values_are_ones = true;
+    matrix = Send(rooms.catalog, header, kSmallOffsets, kSmallColumns, Floats{});
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    for (const T one : Elements<T>((*matrix)->Values())) EXPECT_EQ(static_cast<float>(one), 1);
+
+    // In f32 all of them count; in 16 bits 2048 + 1 is 2048. 2051 is halfway: to even.
+    header = Small(header.name + "-summed");
+    header.type = ElementTypeOf<T>();
+    header.rows = 1;
+    header.cols = header.nnz = 5;
+    header.sum_duplicates = true;
+    const std::vector<T> terms = {T(7.0F), T(2048.0F), T(1.0F), T(1.0F), T(1.0F)};
+    matrix = Send(rooms.catalog, header, Offsets{0, 5}, Columns{3, 0, 0, 0, 0}, terms);
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    const auto sums = Elements<T>((*matrix)->Values());
+    ASSERT_EQ(sums.size(), 2u);
+    EXPECT_EQ(static_cast<float>(sums[0]), (std::is_same_v<T, Float16> ? 2052 : 2048));
+    EXPECT_EQ(static_cast<float>(sums[1]), 7);
+  };
+  check(Float16());
+  check(BFloat16());
+}
+
 struct BadHeader {
   const char* what;
   void (*spoil)(UploadHeader&);
@@ -112,8 +149,8 @@ TEST(Upload, RefusesBadHeaders) {
        "nnz = -5 is out of range [0, rows * cols = 12]"},
       {"too dense", [](UploadHeader& h) { h.nnz = 13; }, "nnz = 13"},
       {"integer values", [](UploadHeader& h) { h.type = ElementType::kI32; },
-       "expected f32 or f64"},
-      {"unknown type", [](UploadHeader& h) { h.type = ElementType(0); }, "expected f32 or f64"},
+       "expected f32, f64, f16 or bf16"},
+      {"unknown type", [](UploadHeader& h) { h.type = ElementType(0); }, "expected f32, f64"},
       {"float offsets", [](UploadHeader& h) { h.row_offsets_type = ElementType::kF32; },
        "expected i32 or i64"},
       {"unknown offsets", [](UploadHeader& h) { h.row_offsets_type = ElementType(9); },

@@ -65,6 +65,38 @@ TEST(UpdateValues, SpeaksTheCallersOrder) {
   EXPECT_EQ((*fresh)->caller_order(), (*matrix)->caller_order());
 }
 
+TEST(UpdateValues, Of16Bits) {
+  Rooms rooms;
+  const test::Pattern s = test::FromCoordinates(2, 3, {{0, 0}, {0, 1}, {1, 2}});
+  UploadHeader header = HeaderOf("m", s);
+  header.type = ElementType::kBF16;
+  header.sort = true;
+  using Halves = std::vector<BFloat16>;
+  auto matrix = Send(rooms.catalog, header, s.row_offsets, std::vector<int32_t>{1, 0, 2},
+                     Halves{BFloat16(10), BFloat16(0), BFloat16(20)});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  const auto layout = Reversed(s);
+  (*matrix)->pattern()->AddLayout(layout, 0.5);
+  UpdateHeader update = Header("m");
+  EXPECT_THAT(std::string(rooms.catalog.BeginUpdate(update).status().message()),
+              HasSubstr("values are f32, but matrix 'm' is bf16"));
+  update.type = ElementType::kBF16;
+  auto begun = rooms.catalog.BeginUpdate(update);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  ASSERT_TRUE(Feed(**begun, 0, Halves{BFloat16(11), BFloat16(1), BFloat16(21)}).ok());
+  auto fresh = (*begun)->Finish(1);
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  const auto wide = [](const absl::StatusOr<Array>& array) {
+    Floats values;
+    for (const BFloat16 half : Elements<BFloat16>(array))
+      values.push_back(static_cast<float>(half));
+    return values;
+  };
+  EXPECT_THAT(wide((*fresh)->Values()), ElementsAre(1, 11, 21));
+  EXPECT_EQ((*fresh)->LayoutValueBytes("reversed"), 3 * 2);
+  EXPECT_THAT(wide((*fresh)->ValuesIn(*layout, HeapMemory(), 1)), ElementsAre(21, 1, 11));
+}
+
 TEST(UpdateValues, RefreshesEveryLayoutBeforeItIsPublished) {
   Rooms rooms;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);

@@ -178,6 +178,24 @@ TEST_F(StoreTest, ArraysOfEverySizeAroundABlockComeBack) {
   }
 }
 
+TEST_F(StoreTest, EveryTypeComesBack) {
+  for (const ElementType type :
+       {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
+    SCOPED_TRACE(Name(type));
+    NewMatrix m = RandomMatrix("m", "P", 1);
+    m.values = RandomArray("values", type, m.nnz, 2);
+    ASSERT_TRUE(store_->PutMatrix(m).ok());
+    NewBuffer buffer = RandomBuffer("x", 1);
+    buffer.array = RandomArray("dense", type, buffer.array.length, 3);
+    ASSERT_TRUE(store_->PutBuffer(buffer).ok());
+    Reopen();
+    const StoreContents contents = *store_->Load();
+    EXPECT_EQ(contents.matrices[0].type, type);
+    ExpectSameBytes(*store_->Read(contents.matrices[0].values, HeapMemory()), m.values);
+    ExpectSameBytes(*store_->Read(contents.buffers[0].array, HeapMemory()), buffer.array);
+  }
+}
+
 TEST_F(StoreTest, EmptyMatrixComesBack) {
   NewMatrix m;
   m.name = "empty";
@@ -489,6 +507,59 @@ TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
   EXPECT_EQ(contents.measurements[0].k, 128);
   EXPECT_EQ(contents.measurements[0].median_ms, 1.5);
   EXPECT_EQ(contents.measurements[0].measured_unix_ns, 7);
+}
+
+TEST_F(StoreTest, CatalogsFromBeforeThe16BitTypesAreTaken) {
+  NewMatrix m = RandomMatrix("a", "P", 1);
+  ASSERT_TRUE(store_->PutMatrix(m).ok());
+  ASSERT_TRUE(store_->PutBuffer(RandomBuffer("x", 1)).ok());
+  ASSERT_TRUE(store_->DeleteBuffer("tenant", "x").ok());  // its blob was numbered last
+  const std::string before = *Dump(*store_);
+  store_.reset();
+  const auto last_blob = [this] {
+    int64_t last = 0;
+    sqlite3* connection = nullptr;
+    EXPECT_EQ(sqlite3_open((directory_ + "/catalog.sqlite").c_str(), &connection), SQLITE_OK);
+    sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+    const auto take = [](void* to, int, char** columns, char**) {
+      *static_cast<int64_t*>(to) = std::atoll(columns[0]);
+      return 0;
+    };
+    EXPECT_EQ(sqlite3_exec(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'arrays'",
+                           take, &last, nullptr),
+              SQLITE_OK);
+    sqlite3_close(connection);
+    return last;
+  };
+  const int64_t last = last_blob();
+  EXPECT_GT(last, 3);
+  Execute(R"sql(
+    CREATE TEMP TABLE kept AS SELECT * FROM main.arrays;
+    CREATE TEMP TABLE sequence AS SELECT * FROM main.sqlite_sequence;
+    DROP TABLE main.arrays;
+    CREATE TABLE arrays(
+      blob INTEGER PRIMARY KEY AUTOINCREMENT,
+      pattern INTEGER REFERENCES patterns(id) ON DELETE CASCADE,
+      matrix INTEGER REFERENCES matrices(id) ON DELETE CASCADE,
+      layout INTEGER REFERENCES layouts(id) ON DELETE CASCADE,
+      buffer INTEGER REFERENCES buffers(id) ON DELETE CASCADE,
+      position INTEGER NOT NULL, name TEXT NOT NULL,
+      type INTEGER NOT NULL CHECK(type BETWEEN 1 AND 4), length INTEGER NOT NULL
+    ) STRICT;
+    INSERT INTO arrays SELECT * FROM temp.kept;
+    DELETE FROM sqlite_sequence;
+    INSERT INTO sqlite_sequence SELECT * FROM temp.sequence;
+    PRAGMA user_version = 4;
+  )sql");
+  Reopen();
+  EXPECT_EQ(*Dump(*store_), before);
+  store_.reset();
+  EXPECT_EQ(last_blob(), last) << "a number is never used again";
+  Reopen();
+  m.values = RandomArray("values", ElementType::kBF16, m.nnz, 2);
+  ASSERT_TRUE(store_->PutMatrix(m).ok());
+  Reopen();
+  EXPECT_EQ(store_->Load()->matrices[0].type, ElementType::kBF16);
 }
 
 TEST(InMemoryStore, AcceptsEverythingAndKeepsNothing) {
