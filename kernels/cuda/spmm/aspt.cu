@@ -62,6 +62,10 @@ __device__ inline void CopyAsync(uint32_t to, const void* from) {
   }
 }
 
+__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// For all that were committed, except by the last commit.
+__device__ inline void WaitForCopies() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
 /// 16 bytes of shared memory. An address in 32 bits saves what pointers cost.
 __device__ inline void LoadShared(uint32_t from, float* to) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -110,6 +114,8 @@ class TileCopies {
   static_assert(kOfWarp % kGroups == 0);
 
  public:
+  static constexpr int kParts = kOwnRows - 1;
+
   /// `b` points at the lane's first column, of `elements`.
   __device__ TileCopies(const int32_t* columns, int count, const T* b, uint32_t stride,
                         int elements)
@@ -117,22 +123,21 @@ class TileCopies {
     Hold();
   }
   __device__ static int TileColumns() { return static_cast<int>(blockDim.x) / 32 * kOfWarp; }
-  /// Begins to copy parts [begin, end) of kOwnRows of the next tile; `to` is the address of the
-  /// lane's part of its first row.
-  __device__ void Copy(uint32_t to, int begin, int end) const {
+  /// Begins to copy one of kParts parts of the next tile; `to` is the address of the lane's part of
+  /// its first row.
+  __device__ void Copy(uint32_t to, int part) {
     const int first =
         static_cast<int>(threadIdx.x) / 32 * kOfWarp + static_cast<int>(threadIdx.x) % 32 / kGroup;
     const int count = elements_ == 0 ? 0 : count_ - next_ - first;
     to += first * kRowBytes;
 #pragma unroll
     for (int i = 0; i < kOfWarp; i += kGroups) {
-      if (i * kOwnRows / kOfWarp < begin || i * kOwnRows / kOfWarp >= end) continue;
+      if (i * kParts / kOfWarp != part) continue;
       const int32_t column =
           __shfl_sync(kWarp, held_[i / 32], i % 32 + static_cast<int>(threadIdx.x) % 32 / kGroup);
       if (i < count) CopyRow(column, to + i * kRowBytes);
     }
-  }
-  __device__ void GoOn() {
+    if (part < kParts - 1) return;
     next_ += TileColumns();
     Hold();
   }
@@ -185,21 +190,24 @@ __device__ inline void AddChunk(const Tile& tile, const Chunk<typename Part::Ele
   const int member = static_cast<int>(threadIdx.x) % 32 / kGroup;
   const int32_t* indices = chunk.indices[member];
   const T* values = chunk.values[member];
+  // Those behind are read ahead; a chunk has room for that.
+  Vector<int32_t, 4> index = *reinterpret_cast<const Vector<int32_t, 4>*>(indices);
+  Vector<T, 4> value = *reinterpret_cast<const Vector<T, 4>*>(values);
 #pragma unroll 1
-  for (; count > 0; count -= 4, indices += 4, values += 4) {
-    const int4 index = *reinterpret_cast<const int4*>(indices);
-    const Vector<T, 4> value = *reinterpret_cast<const Vector<T, 4>*>(values);
-    const int32_t of[4] = {index.x, index.y, index.z, index.w};
+  for (; count > 0; count -= 4) {
     T rows[4][Part::kWidth];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (i < count) ReadRow<Part>(rows_at + of[i] * kRowBytes, rows[i]);
+      if (i < count) ReadRow<Part>(rows_at + index.at[i] * kRowBytes, rows[i]);
     }
+    const Vector<T, 4> scale = value;
+    index = *reinterpret_cast<const Vector<int32_t, 4>*>(indices += 4);
+    value = *reinterpret_cast<const Vector<T, 4>*>(values += 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (i >= count) continue;
 #pragma unroll
-      for (int j = 0; j < Part::kWidth; ++j) sum.at[j] += value.at[i] * rows[i][j];
+      for (int j = 0; j < Part::kWidth; ++j) sum.at[j] += scale.at[i] * rows[i][j];
     }
   }
 }
@@ -229,15 +237,16 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
   const int64_t panel_begin = p.panel_offsets[blockIdx.x];
   const int dense_columns = static_cast<int>(p.panel_offsets[blockIdx.x + 1] - panel_begin);
   TileCopies<Part> copies(p.panel_columns + panel_begin, dense_columns, b, p.b_stride, elements);
-  copies.Copy(lane_address, 0, kOwnRows);
-  copies.GoOn();
+#pragma unroll
+  for (int part = 0; part < copies.kParts; ++part) copies.Copy(lane_address, part);
 
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * p.panel;
   const int rows = static_cast<int>(min(p.rows - first_row, int64_t{p.panel}));
   const int64_t base = p.dense_offsets[first_row];
   const int32_t* const indices = p.dense_indices + base;
   const T* const values = p.values + base;
-  // Where a row's next nonzeros are, and where it ends. A chunk of them is always on its way.
+  // Where a row's next nonzeros are, and where it ends. A chunk of them is always on its way: that
+  // of the last row is waited for by itself, all others together with the tile.
   int at[kOwnRows] = {}, end[kOwnRows] = {};
   const int member = static_cast<int>(threadIdx.x) % 32 / kGroup;
   const auto fetch = [&](int r) {
@@ -259,6 +268,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
       end[r] = static_cast<int>(__ldg(p.dense_offsets + first_row + row + 1) - base);
     }
     fetch(r);
+    if (r >= kOwnRows - 2) CommitCopies();
   }
 
   Part sums[kOwnRows];
@@ -270,11 +280,16 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
     tile.end = min(tile.first + copies.TileColumns(), dense_columns);
     tile.at = lane_address + stage;
     stage = stage_bytes - stage;
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    WaitForCopies();
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) {
-      copies.Copy(lane_address + stage, r, r + 1);
+      if (r < copies.kParts) {
+        copies.Copy(lane_address + stage, r);
+      } else {
+        WaitForCopies();
+        __syncwarp();
+      }
       Chunk<T>& chunk = chunks[r];
       while (true) {
         int count = 0;
@@ -296,8 +311,8 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
         __syncwarp();
       }
       fetch(r);
+      if (r >= kOwnRows - 2) CommitCopies();
     }
-    copies.GoOn();
   }
 
   // The sums wait in shared memory while the remainder is gathered.
@@ -390,8 +405,8 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
-         !problem.transposed && layout.kind == kAspt &&
+  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
+         problem.operation == Operation::kSpmm && !problem.transposed && layout.kind == kAspt &&
          layout.Parameter("panel") <= kMostPanelRows && layout.Find("remainder_order") == nullptr;
 }
 
