@@ -9,11 +9,12 @@
 // another. A group of 8 lanes, 16 or twice 16 bytes each, owns 4 rows. While a tile of the panel's
 // dense columns is multiplied, the next is copied asynchronously, and so are each row's next
 // nonzeros: a group takes those of a row up to the first that is not of the tile.
-// Needs: no workspace. Shared memory: 384 bytes a thread, and half as much again for f64.
+// Needs: no workspace. Values aligned to 16 bytes. Shared memory: 416 bytes a thread, 448 for f64.
 // Wins: where a panel's rows share columns, but neighbours do not, and are of about equal length:
-// dense-ish scattered patterns. Its limit is the rate of shared memory, at 16 bytes a lane for each
-// nonzero. Loses on power laws, where a block waits for its longest row.
-#include <algorithm>
+// dense-ish scattered patterns (more in f64), and by little. Its limit is the rate at which shared
+// memory is read, 16 bytes a lane for each nonzero, of which it reaches 70 %; more than half
+// of that are rows of B. Loses on power laws, where a block waits for the group with the longest
+// row, and on small patterns, where the first tiles are waited for.
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
@@ -171,13 +172,12 @@ class TileCopies {
 };
 
 /// The next dense nonzeros of a row of each group of a warp, in shared memory. What the groups read
-/// at once is in different banks.
+/// or write at once is in different banks.
 template <typename T>
 struct alignas(16) Chunk {
   static constexpr int kCount = 2 * kGroup;  // of each group; lane l looks after l and l + kGroup
-  static constexpr int kStride = kCount + 4;
-  int32_t indices[kGroups][kStride];
-  T values[kGroups][kStride];
+  int32_t indices[kGroups][kCount + 8];
+  T values[kGroups][kCount + (sizeof(T) == 4 ? 8 : 4)];
 };
 
 /// sum += the products of the first `count` nonzeros that a chunk has of a group.
@@ -340,13 +340,31 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
   }
 }
 
+int Threads(int64_t panel) {
+  const int64_t groups = (panel + kOwnRows - 1) / kOwnRows;
+  return static_cast<int>((groups * kGroup + 31) / 32 * 32);
+}
+
+template <typename T>
+int SharedBytes(int threads) {
+  return 2 * threads * kTileBytesPerThread +
+         threads / 32 * kOwnRows * static_cast<int>(sizeof(Chunk<T>));
+}
+
+/// Of shared memory that a block may have.
+int MostSharedBytes() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  const cudaError_t error =
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return error == cudaSuccess ? bytes : 0;
+}
+
 template <typename T, bool kAligned, int kPieces>
 absl::Status Launch(cudaStream_t stream, const Product<T>& product, int64_t panels) {
   constexpr int64_t kColumns = Slice<T, kAligned, kGroup, kPieces>::kColumns;
-  const int groups = (product.panel + kOwnRows - 1) / kOwnRows;
-  const int threads = (groups * kGroup + 31) / 32 * 32;
-  const int bytes = 2 * threads * kTileBytesPerThread +
-                    threads / 32 * kOwnRows * static_cast<int>(sizeof(Chunk<T>));
+  const int threads = Threads(product.panel);
+  const int bytes = SharedBytes<T>(threads);
   const auto kernel = Tiles<T, kAligned, kPieces>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -405,9 +423,14 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
-         problem.operation == Operation::kSpmm && !problem.transposed && layout.kind == kAspt &&
-         layout.Parameter("panel") <= kMostPanelRows && layout.Find("remainder_order") == nullptr;
+  if (problem.device != DeviceKind::kCuda || IsHalf(problem.type) ||
+      problem.operation != Operation::kSpmm || problem.transposed || layout.kind != kAspt ||
+      layout.Parameter("panel") > kMostPanelRows || layout.Find("remainder_order") != nullptr) {
+    return false;
+  }
+  const int threads = Threads(layout.Parameter("panel"));
+  return (problem.type == ElementType::kF32 ? SharedBytes<float>(threads)
+                                            : SharedBytes<double>(threads)) <= MostSharedBytes();
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
