@@ -19,6 +19,10 @@ constexpr int64_t kWide = 8;
 /// Above this rows are clustered well enough: the first skip rule of Jiang, Hong, Agrawal
 /// (PPoPP'20), section 4.
 constexpr double kClusteredAlready = 0.10;
+/// On the GPU tiles pay where the columns of a panel have so many nonzeros each, if these were
+/// spread evenly.
+constexpr int64_t kTilePanel = 256;
+constexpr double kLeastTileUses = 4;
 
 std::string Canonical(std::string_view recipe) {
   const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
@@ -55,7 +59,7 @@ std::vector<std::string_view> Supporting(std::span<const Kernel> kernels, const 
 
 /// Which of these wins depends on how many columns neighbouring rows share, in the order they come
 /// in or in a better one; the steps' own skip rules end what cannot pay.
-CandidateList OnGpu(const ProblemClass& problem_class) {
+CandidateList OnGpu(const ProblemClass& problem_class, const PatternFacts& facts) {
   if (problem_class.operation == Operation::kSddmm) {
     return {{{Canonical("coo_panels")},
              {Canonical("row_panels")},
@@ -69,11 +73,17 @@ CandidateList OnGpu(const ProblemClass& problem_class) {
              {Canonical("transpose > group_rows > row_panels")}},
             "rows of the transposed matrix can be read as they lie"};
   }
-  return {{{Canonical("row_panels")},
-           {Canonical("group_rows")},
-           {Canonical("group_rows > row_panels")},
-           {Canonical("lsh_cluster > row_panels")}},
-          "an operand's row is fetched once for a panel of rows"};
+  CandidateList list = {{{Canonical("row_panels")},
+                         {Canonical("group_rows")},
+                         {Canonical("group_rows > row_panels")},
+                         {Canonical("lsh_cluster > row_panels")}},
+                        "an operand's row is fetched once for a panel of rows"};
+  if (static_cast<double>(kTilePanel) * facts.mean_row_length >=
+      kLeastTileUses * static_cast<double>(facts.cols)) {
+    list.candidates.insert(list.candidates.begin(),
+                           {Canonical(fmt::format("aspt(panel={})", kTilePanel))});
+  }
+  return list;
 }
 
 }  // namespace
@@ -100,7 +110,7 @@ CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFact
             fmt::format("{} nonzeros, fewer than {}: other layouts have nothing to gain", facts.nnz,
                         kLeastNonzeros)};
   }
-  if (problem_class.device == DeviceKind::kCuda) return OnGpu(problem_class);
+  if (problem_class.device == DeviceKind::kCuda) return OnGpu(problem_class, facts);
   if (problem_class.transposed) {
     return {{{Canonical("transpose")}}, "rows of the transposed matrix can be read as they lie"};
   }

@@ -282,6 +282,9 @@ class GpuKernels : public testing::Test {
                               LayoutOf("row_panels(force)", pattern),
                               LayoutOf("transpose > row_panels(force)", pattern),
                               LayoutOf("lsh_cluster(force) > row_panels(force)", pattern),
+                              LayoutOf("aspt(panel=64,min_dense=2)", pattern),
+                              LayoutOf("lsh_cluster(force) > aspt(panel=256,min_dense=2)", pattern),
+                              LayoutOf("transpose > aspt(panel=7,min_dense=1)", pattern),
                               LayoutOf("coo_panels", pattern),
                               LayoutOf("transpose > coo_panels(rows=7)", pattern)};
     for (const Layout& layout : layouts) {
@@ -349,7 +352,7 @@ void ExpectInfinities(const Pattern& pattern) {
   }
   const Buffer b_device = gpu.Upload(b.data(), b.size() * sizeof(float));
   const Problem problem = {.operation = Operation::kSpmm, .k = kK, .device = DeviceKind::kCuda};
-  for (const char* recipe : {"csr", "row_panels(force)"}) {
+  for (const char* recipe : {"csr", "row_panels(force)", "aspt(panel=64,min_dense=2)"}) {
     const Layout host = LayoutOf(recipe, pattern);
     const Layout layout = gpu.Upload(host);
     std::vector<float> slots(host.value_slots), c(pattern.rows * kK);
@@ -395,7 +398,8 @@ TEST_F(GpuKernels, ComputeManyShortPanels) {
   }
   const Pattern pattern = FromCoordinates(17'000, 5000, std::move(entries));
   const std::vector<double> values = RandomValues(pattern.nnz(), 7);
-  for (const char* recipe : {"row_panels(force)", "group_rows > row_panels(force)"}) {
+  for (const char* recipe :
+       {"row_panels(force)", "group_rows > row_panels(force)", "aspt(panel=128,min_dense=1)"}) {
     const Layout layout = LayoutOf(recipe, pattern);
     const Layout device = Gpu::Get()->Upload(layout);
     for (const GpuCase& c : {GpuCase{.k = 65}, GpuCase{.k = 128, .alpha = 0.5, .beta = 3},

@@ -56,44 +56,8 @@ struct Product {
   }
 };
 
-// sum += the products of `count` nonzeros, of which the next is kStep further on; `b` points at the
-// lane's first column.
-template <int kInFlight, int kStep, typename Slice>
-__device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_stride,
-                                   const int32_t* columns, const typename Slice::Element* values,
-                                   int count, int elements, Slice& sum) {
-  using T = typename Slice::Element;
-#pragma unroll 1
-  for (; count >= kInFlight; count -= kInFlight) {
-    Slice rows[kInFlight];
-    T scales[kInFlight];
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
-      scales[i] = __ldg(values + i * kStep);
-    }
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) sum.Add(scales[i], rows[i]);
-    columns += kInFlight * kStep;
-    values += kInFlight * kStep;
-  }
-  if (count <= 0) return;
-  Slice rows[kInFlight];
-  T scales[kInFlight];
-#pragma unroll
-  for (int i = 0; i + 1 < kInFlight; ++i) {
-    scales[i] = T(0);
-    if (i < count) {
-      rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
-      scales[i] = __ldg(values + i * kStep);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i + 1 < kInFlight; ++i) sum.Add(scales[i], rows[i]);
-}
-
-// The same, the group's lanes reading the indices and values of as many nonzeros at once, which are
-// then passed around. The groups of a warp stay together.
+// AddNonzeros with the group's lanes reading the indices and values of as many nonzeros at once,
+// which are then passed around. The groups of a warp stay together.
 template <int kInFlight, int kGroup, typename Slice>
 __device__ inline void AddNonzerosTogether(const typename Slice::Element* b, uint32_t b_stride,
                                            const int32_t* columns,

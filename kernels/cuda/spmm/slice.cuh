@@ -13,9 +13,10 @@ namespace sparsed::cuda {
 
 /// Rows cut into slabs of kColumns columns, kGroup lanes and kPieces times 16 bytes a lane for
 /// each.
-template <typename T, bool kAligned, int kGroup, int kPieces = 1>
+template <typename T, bool kAlignedOf, int kGroup, int kPieces = 1>
 struct Slice {
   using Element = T;
+  static constexpr bool kAligned = kAlignedOf;
   static constexpr int kWidth = kPieces * kWidest<T>;
   static constexpr int kColumns = kGroup * kWidth;
 
@@ -118,6 +119,42 @@ template <typename T>
 __device__ inline const T* RowAt(const T* base, int32_t row, uint32_t stride) {
   return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) +
                                     static_cast<uint64_t>(static_cast<uint32_t>(row)) * stride);
+}
+
+/// sum += the products of `count` nonzeros, of which the next is kStep further on; `b` points at
+/// the lane's first column.
+template <int kInFlight, int kStep, typename Slice>
+__device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_stride,
+                                   const int32_t* columns, const typename Slice::Element* values,
+                                   int count, int elements, Slice& sum) {
+  using T = typename Slice::Element;
+#pragma unroll 1
+  for (; count >= kInFlight; count -= kInFlight) {
+    Slice rows[kInFlight];
+    T scales[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
+      scales[i] = __ldg(values + i * kStep);
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) sum.Add(scales[i], rows[i]);
+    columns += kInFlight * kStep;
+    values += kInFlight * kStep;
+  }
+  if (count <= 0) return;
+  Slice rows[kInFlight];
+  T scales[kInFlight];
+#pragma unroll
+  for (int i = 0; i + 1 < kInFlight; ++i) {
+    scales[i] = T(0);
+    if (i < count) {
+      rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
+      scales[i] = __ldg(values + i * kStep);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i + 1 < kInFlight; ++i) sum.Add(scales[i], rows[i]);
 }
 
 }  // namespace sparsed::cuda
