@@ -12,6 +12,7 @@ std::span<const SpmmKernel> CsrRowsSpmm();
 SpmmKernel CsrMergeSpmm();
 SpmmKernel CsrTransposedSpmm();
 SpmmKernel RowPanelsSpmm();
+SpmmKernel RowPanelsMmaSpmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SpmmKernel> CusparseSpmm();
 
