@@ -11,7 +11,8 @@ std::span<const SpmmKernel> SpmmKernels() {
   static const std::vector<SpmmKernel> kernels = [] {
     const std::span<const SpmmKernel> rows = CsrRowsSpmm();
     std::vector<SpmmKernel> list(rows.begin(), rows.end());
-    list.insert(list.end(), {CsrMergeSpmm(), CsrTransposedSpmm(), RowPanelsSpmm(), AsptSpmm()});
+    list.insert(list.end(), {CsrMergeSpmm(), CsrTransposedSpmm(), RowPanelsSpmm(),
+                             RowPanelsMmaSpmm(), AsptSpmm()});
     const std::span<const SpmmKernel> vendors = CusparseSpmm();
     list.insert(list.end(), vendors.begin(), vendors.end());
     return list;

@@ -149,8 +149,8 @@ absl::StatusOr<DenseMatrix> Describe(const ConstDense& dense, const Problem& pro
 }
 
 bool CusparseTakes(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) && layout.kind == kCsr &&
-         problem.k > 0 && layout.rows > 0 && layout.cols > 0 && layout.nnz > 0 &&
+  return problem.device == DeviceKind::kCuda && layout.kind == kCsr && problem.k > 0 &&
+         layout.rows > 0 && layout.cols > 0 && layout.nnz > 0 &&
          layout.nnz < std::numeric_limits<int32_t>::max() && layout.Find("row_order") == nullptr;
 }
 

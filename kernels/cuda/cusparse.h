@@ -48,7 +48,20 @@ using SparseMatrix = std::unique_ptr<std::remove_pointer_t<cusparseSpMatDescr_t>
 using DenseMatrix = std::unique_ptr<std::remove_pointer_t<cusparseDnMatDescr_t>, DestroyMatrix>;
 
 inline cudaDataType TypeOf(const Problem& problem) {
-  return problem.type == ElementType::kF32 ? CUDA_R_32F : CUDA_R_64F;
+  switch (problem.type) {
+    case ElementType::kF16:
+      return CUDA_R_16F;
+    case ElementType::kBF16:
+      return CUDA_R_16BF;
+    case ElementType::kF32:
+      return CUDA_R_32F;
+    default:
+      return CUDA_R_64F;
+  }
+}
+/// Of the sums, and of what they are scaled with.
+inline cudaDataType SumTypeOf(const Problem& problem) {
+  return problem.type == ElementType::kF64 ? CUDA_R_64F : CUDA_R_32F;
 }
 
 /// Bytes for 32-bit row offsets, rounded up to 256.

@@ -5,13 +5,15 @@
 
 #include <cstdint>
 
+#include "kernels/array.h"
+
 namespace sparsed::cuda {
 
 /// to[i] = from[i], i < count, on the device.
 cudaError_t NarrowOffsets(cudaStream_t stream, const int64_t* from, int32_t* to, int64_t count);
 
-/// to[i] *= by[i], i < count, on the device; floats or doubles.
-cudaError_t MultiplyElements(cudaStream_t stream, bool f32, const void* by, void* to,
+/// to[i] *= by[i], i < count, on the device; of a type that IsFloat() is true of.
+cudaError_t MultiplyElements(cudaStream_t stream, ElementType type, const void* by, void* to,
                              int64_t count);
 
 /// cudaErrorNoKernelImageForDevice if this build has nothing that the calling thread's device can

@@ -1,6 +1,9 @@
-// What the row-wise kernels share: vectors of operand elements, and groups of neighbouring lanes
-// that work on one operand row together.
+// What the row-wise kernels share: vectors of operand elements, how elements become numbers to
+// compute with, and groups of neighbouring lanes that work on one operand row together.
 #pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -17,6 +20,73 @@ struct alignas(sizeof(T) * kWidth) Vector {
 /// Elements in 16 bytes.
 template <typename T>
 constexpr int kWidest = static_cast<int>(16 / sizeof(T));
+
+template <typename T, int kWidth>
+__device__ inline Vector<T, kWidth> LoadVector(const T* from) {
+  using Whole = std::conditional_t<sizeof(T) * kWidth == 16, uint4, uint2>;
+  if constexpr (kIsHalf<T> && sizeof(T) * kWidth == sizeof(Whole)) {
+    const Whole loaded = *reinterpret_cast<const Whole*>(from);
+    Vector<T, kWidth> vector;
+    __builtin_memcpy(&vector, &loaded, sizeof(vector));
+    return vector;
+  } else {
+    return *reinterpret_cast<const Vector<T, kWidth>*>(from);
+  }
+}
+
+/// An element as it is computed with.
+__device__ inline float Widen(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
+__device__ inline float Widen(BFloat16 x) { return __uint_as_float(uint32_t{x.bits} << 16); }
+__device__ inline float Widen(float x) { return x; }
+__device__ inline double Widen(double x) { return x; }
+
+/// The element nearest to x.
+template <typename T>
+__device__ inline T Narrow(SumOf<T> x) {
+  if constexpr (kIsHalf<T>) {
+    T narrow;
+    if constexpr (std::is_same_v<T, Float16>) {
+      narrow.bits = __half_as_ushort(__float2half_rn(x));
+    } else {
+      narrow.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    }
+    return narrow;
+  } else {
+    return x;
+  }
+}
+
+/// Through the read-only path.
+template <typename T>
+__device__ inline T ReadOnly(const T* from) {
+  if constexpr (kIsHalf<T>) {
+    T element;
+    element.bits = __ldg(&from->bits);
+    return element;
+  } else {
+    return __ldg(from);
+  }
+}
+
+/// What is read or written once, and leaves the caches to what is read again.
+template <typename T>
+__device__ inline T ReadOnce(const T* from) {
+  if constexpr (kIsHalf<T>) {
+    T element;
+    element.bits = __ldcs(&from->bits);
+    return element;
+  } else {
+    return __ldcs(from);
+  }
+}
+template <typename T>
+__device__ inline void WriteOnce(T* to, T element) {
+  if constexpr (kIsHalf<T>) {
+    __stcs(&to->bits, element.bits);
+  } else {
+    __stcs(to, element);
+  }
+}
 
 /// The lanes of this thread's group of kGroup (a power of two) within its warp.
 template <int kGroup>

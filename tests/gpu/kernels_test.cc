@@ -14,6 +14,8 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/kernel_table.h"
@@ -29,6 +31,8 @@ namespace sparsed::test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kLargest = std::numeric_limits<float>::max();
 constexpr int64_t kGuard = 64;
 
 struct GpuCase {
@@ -38,7 +42,17 @@ struct GpuCase {
   int64_t padding = 0;
   int64_t offset = 0;
   bool unscaled = false;
+  bool allow_tf32 = false;
 };
+
+template <typename T>
+double Wide(T value) {
+  return static_cast<SumOf<T>>(value);
+}
+template <typename T>
+T Stored(double value) {
+  return static_cast<T>(static_cast<SumOf<T>>(value));
+}
 
 /// A row-major matrix surrounded and padded by NaN, here and on the device.
 template <typename T>
@@ -49,15 +63,15 @@ class Operand {
         cols_(cols),
         leading_(cols + c.padding),
         begin_(kGuard + c.offset),
-        host_(begin_ + rows * leading_ + kGuard, static_cast<T>(kNan)) {}
+        host_(begin_ + rows * leading_ + kGuard, Stored<T>(kNan)) {}
 
   /// Random values rounded to T; returns them without padding.
   std::vector<double> Fill(uint64_t seed) {
     std::vector<double> copy = RandomValues(rows_ * cols_, seed);
     for (int64_t i = 0; i < rows_ * cols_; ++i) {
       T& value = host_[begin_ + i / cols_ * leading_ + i % cols_];
-      value = static_cast<T>(copy[i]);
-      copy[i] = value;
+      value = Stored<T>(copy[i]);
+      copy[i] = Wide(value);
     }
     return copy;
   }
@@ -66,12 +80,12 @@ class Operand {
   T* device() { return reinterpret_cast<T*>(device_.mutable_data()) + begin_; }
   ConstDense view() { return {device(), rows_, cols_, leading_}; }
   Dense mutable_view() { return {device(), rows_, cols_, leading_}; }
-  double at(int64_t row, int64_t col) const { return host_[begin_ + row * leading_ + col]; }
+  double at(int64_t row, int64_t col) const { return Wide(host_[begin_ + row * leading_ + col]); }
   int64_t CountPaddingTouched() const {
     int64_t touched = 0;
     for (int64_t i = -begin_; i < rows_ * leading_ + kGuard; ++i) {
       const bool inside = i >= 0 && i < rows_ * leading_ && i % leading_ < cols_;
-      touched += !inside && !std::isnan(host_[begin_ + i]);
+      touched += !inside && !std::isnan(Wide(host_[begin_ + i]));
     }
     return touched;
   }
@@ -104,17 +118,34 @@ class Workspace {
   Buffer buffer_;
 };
 
+bool IsTensorCoreSpmm(std::string_view kernel) { return kernel.ends_with(".mma"); }
+
+/// How far a sum of `terms` products, `expected`, may be off (dense_harness.cc has the same for
+/// CPUs). Tensor cores cut off what they add where it is below the last place; factors, or what is
+/// left of them, are rounded to TF32 before.
 template <typename T>
-double Bound(int64_t terms, double magnitude) {
-  const double u = std::numeric_limits<T>::epsilon() / 2;
-  return static_cast<double>(terms + 4) * u * 1.01 * magnitude +
-         static_cast<double>(terms + 4) * std::numeric_limits<T>::denorm_min();
+double Bound(int64_t terms, double magnitude, double expected, std::string_view kernel,
+             bool allow_tf32 = false) {
+  using Sum = SumOf<T>;
+  const double u = std::numeric_limits<Sum>::epsilon() / 2;
+  double bound = static_cast<double>(terms + 4) * u * 1.01 * magnitude +
+                 static_cast<double>(terms + 4) * std::numeric_limits<Sum>::denorm_min();
+  if (IsTensorCoreSpmm(kernel) && !std::is_same_v<T, double>) {
+    bound *= 2;
+    if (std::is_same_v<T, float>) bound += (allow_tf32 ? 0x1.01p-10 : 0x1p-20) * magnitude;
+  }
+  if (!kIsHalf<T>) return bound;
+  const double stored = std::is_same_v<T, Float16> ? 0x1p-11 : 0x1p-8;
+  const double subnormal = std::is_same_v<T, Float16> ? 0x1p-25 : 0;
+  const double rounding = std::max((std::abs(expected) + bound) * stored, subnormal);
+  // The vendor rounds a dot product before it is multiplied with S.
+  return bound + (kernel == "cuda.cusparse.sddmm" ? 2.01 * rounding : rounding);
 }
 
 template <typename T>
 std::vector<double> Rounded(const std::vector<double>& values) {
   std::vector<double> rounded;
-  for (const double value : values) rounded.push_back(static_cast<T>(value));
+  for (const double value : values) rounded.push_back(Wide(Stored<T>(value)));
   return rounded;
 }
 
@@ -127,8 +158,9 @@ struct Subject {
 
 template <typename T>
 Buffer PlaceOnDevice(Gpu& gpu, const Subject& subject) {
-  const std::vector<T> rounded(subject.values.begin(), subject.values.end());
-  std::vector<T> slots(subject.host.value_slots, static_cast<T>(kNan));
+  std::vector<T> rounded;
+  for (const double value : subject.values) rounded.push_back(Stored<T>(value));
+  std::vector<T> slots(subject.host.value_slots, Stored<T>(kNan));
   PlaceValues(subject.host, ElementTypeOf<T>(), rounded.data(), slots.data(), 1);
   return gpu.Upload(slots.data(), slots.size() * sizeof(T));
 }
@@ -150,12 +182,14 @@ void ExpectSpmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
                            .transposed = c.transposed != subject.host.transposed,
                            .type = ElementTypeOf<T>(),
                            .k = c.k,
-                           .device = DeviceKind::kCuda};
+                           .device = DeviceKind::kCuda,
+                           .allow_tf32 = c.allow_tf32};
   for (const SpmmKernel& kernel : SpmmKernels()) {
     if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != subject.host.kind ||
         !kernel.supports(problem, subject.device)) {
       continue;
     }
+    if (c.allow_tf32 && !IsTensorCoreSpmm(kernel.name)) continue;  // it makes no difference to them
     SCOPED_TRACE(std::string(kernel.name));
     std::optional<Operand<T>> first;
     std::shared_ptr<void> prepared;  // after the first run, if there is something to prepare
@@ -183,11 +217,14 @@ void ExpectSpmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
       for (int64_t row = 0; row < shape.rows; ++row) {
         const int64_t terms = shape.row_offsets[row + 1] - shape.row_offsets[row];
         for (int64_t j = 0; j < c.k; ++j) {
-          const double error = std::abs(result.at(row, j) - expected[row * c.k + j]);
-          if (error <= Bound<T>(terms, magnitude[row * c.k + j])) continue;
+          const int64_t i = row * c.k + j;
+          const double error = std::abs(result.at(row, j) - expected[i]);
+          if (error <= Bound<T>(terms, magnitude[i], expected[i], kernel.name, c.allow_tf32)) {
+            continue;
+          }
           if (wrong++ == 0) {
             example = fmt::format("({}, {}): got {}, expected {}", row, j, result.at(row, j),
-                                  expected[row * c.k + j]);
+                                  expected[i]);
           }
         }
       }
@@ -242,7 +279,8 @@ void ExpectSddmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
       int64_t wrong = 0;
       for (int64_t p = 0; p < pattern.nnz(); ++p) {
         // The vendor multiplies with S afterwards, which rounds once more.
-        wrong += !(std::abs(out.at(0, p) - expected[p]) <= Bound<T>(c.k + 1, magnitude[p]));
+        wrong += !(std::abs(out.at(0, p) - expected[p]) <=
+                   Bound<T>(c.k + 1, magnitude[p], expected[p], kernel.name));
       }
       EXPECT_EQ(wrong, 0);
       if (kernel.prepare != nullptr && prepared == nullptr) {
@@ -255,11 +293,18 @@ void ExpectSddmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
 void ExpectAll(Gpu& gpu, const Subject& subject, const GpuCase& c) {
   SCOPED_TRACE(fmt::format("k={} transposed={} beta={} padding={} offset={} layout {}", c.k,
                            c.transposed, c.beta, c.padding, c.offset, subject.host.recipe));
-  ExpectSpmm<float>(gpu, subject, c);
-  ExpectSpmm<double>(gpu, subject, c);
-  if (c.transposed) return;
-  ExpectSddmm<float>(gpu, subject, c);
-  ExpectSddmm<double>(gpu, subject, c);
+  for (const ElementType type :
+       {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
+    SCOPED_TRACE(std::string(Name(type)));
+    VisitFloat(type, [&]<typename T>(T) {
+      ExpectSpmm<T>(gpu, subject, c);
+      if (!c.transposed) ExpectSddmm<T>(gpu, subject, c);
+    });
+  }
+  SCOPED_TRACE("tf32");
+  GpuCase rounded = c;
+  rounded.allow_tf32 = true;
+  ExpectSpmm<float>(gpu, subject, rounded);
 }
 
 Layout LayoutOf(const char* recipe, const Pattern& pattern) {
@@ -331,40 +376,47 @@ TEST_F(GpuKernels, ComputeLongRowsAndColumns) {
 }
 
 /// One row of B in infinities: what it holds reaches only the rows of C that use it, whatever is
-/// stored for the others; a stored zero times infinity is NaN.
-void ExpectInfinities(const Pattern& pattern) {
+/// stored for the others; a stored zero times infinity is NaN. Near the largest number, nothing
+/// becomes infinite before its time.
+template <typename T>
+void ExpectInfinities(const Pattern& pattern, bool allow_tf32) {
   constexpr int64_t kK = 72;
   Gpu& gpu = *Gpu::Get();
-  std::vector<float> values(pattern.nnz(), 1), b(pattern.cols * kK, 1);
+  std::vector<T> values(pattern.nnz(), Stored<T>(1)), b(pattern.cols * kK, Stored<T>(1));
   const std::set<int32_t> odd = {3, 100, 411};
   for (const int32_t row : odd) {
-    for (int64_t j = 8; j < 32; ++j) b[row * kK + j] = std::numeric_limits<float>::infinity();
+    for (int64_t j = 8; j < 32; ++j) b[row * kK + j] = Stored<T>(kInfinite);
   }
+  if (std::is_same_v<T, float>) b[*odd.begin() * kK + 40] = Stored<T>(kLargest);
   std::vector<char> expected;  // 0: finite, 1: infinite, 2: NaN
   for (int64_t row = 0; row < pattern.rows; ++row) {
     char kind = 0;
     for (int64_t p = pattern.row_offsets[row]; p < pattern.row_offsets[row + 1]; ++p) {
       if (!odd.contains(pattern.column_indices[p])) continue;
-      if (row % 2 == 0) values[p] = 0;
+      if (row % 2 == 0) values[p] = Stored<T>(0);
       kind = row % 2 == 0 ? 2 : 1;
     }
     expected.push_back(kind);
   }
-  const Buffer b_device = gpu.Upload(b.data(), b.size() * sizeof(float));
-  const Problem problem = {.operation = Operation::kSpmm, .k = kK, .device = DeviceKind::kCuda};
+  const Buffer b_device = gpu.Upload(b.data(), b.size() * sizeof(T));
+  const Problem problem = {.operation = Operation::kSpmm,
+                           .type = ElementTypeOf<T>(),
+                           .k = kK,
+                           .device = DeviceKind::kCuda,
+                           .allow_tf32 = allow_tf32};
   for (const char* recipe : {"csr", "row_panels(force)", "aspt(panel=64,min_dense=2)"}) {
     const Layout host = LayoutOf(recipe, pattern);
     const Layout layout = gpu.Upload(host);
-    std::vector<float> slots(host.value_slots), c(pattern.rows * kK);
-    PlaceValues(host, ElementType::kF32, values.data(), slots.data(), 1);
-    const Buffer slots_device = gpu.Upload(slots.data(), slots.size() * sizeof(float));
+    std::vector<T> slots(host.value_slots), c(pattern.rows * kK);
+    PlaceValues(host, ElementTypeOf<T>(), values.data(), slots.data(), 1);
+    const Buffer slots_device = gpu.Upload(slots.data(), slots.size() * sizeof(T));
     for (const SpmmKernel& kernel : SpmmKernels()) {
       if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != host.kind ||
           !kernel.supports(problem, layout) || kernel.name.starts_with("cuda.cusparse")) {
         continue;
       }
       SCOPED_TRACE(std::string(kernel.name));
-      Buffer result = gpu.Upload(c.data(), c.size() * sizeof(float));
+      Buffer result = gpu.Upload(c.data(), c.size() * sizeof(T));
       Workspace workspace(gpu, kernel.workspace(problem, layout, 1));
       ASSERT_TRUE(kernel
                       .run({.workspace = workspace.span(), .stream = gpu.stream().handle()},
@@ -374,10 +426,11 @@ void ExpectInfinities(const Pattern& pattern) {
                             {b_device.data(), pattern.cols, kK, kK},
                             {result.mutable_data(), pattern.rows, kK, kK}})
                       .ok());
-      gpu.Download(c.data(), result.data(), c.size() * sizeof(float));
+      gpu.Download(c.data(), result.data(), c.size() * sizeof(T));
       int64_t wrong = 0;
       for (int64_t i = 0; i < static_cast<int64_t>(c.size()); ++i) {
-        const int kind = std::isnan(c[i]) ? 2 : std::isinf(c[i]) ? 1 : 0;
+        const double got = Wide(c[i]);
+        const int kind = std::isnan(got) ? 2 : std::isinf(got) ? 1 : 0;
         wrong += kind != (i % kK >= 8 && i % kK < 32 ? expected[i / kK] : 0);
       }
       EXPECT_EQ(wrong, 0);
@@ -386,8 +439,15 @@ void ExpectInfinities(const Pattern& pattern) {
 }
 
 TEST_F(GpuKernels, KeepInfinitiesWhereTheyBelong) {
-  ExpectInfinities(Rmat(9, 8, 13));
-  ExpectInfinities(Band(17'000, 3));
+  for (const Pattern& pattern : {Rmat(9, 8, 13), Band(17'000, 3)}) {
+    for (const ElementType type :
+         {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
+      SCOPED_TRACE(std::string(Name(type)));
+      VisitFloat(type, [&]<typename T>(T) { ExpectInfinities<T>(pattern, false); });
+    }
+    SCOPED_TRACE("tf32");
+    ExpectInfinities<float>(pattern, true);
+  }
 }
 
 TEST_F(GpuKernels, ComputeManyShortPanels) {

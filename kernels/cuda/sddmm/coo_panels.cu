@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
       column = __ldcs(s.columns + own);
     }
     const int count = static_cast<int>(min(s.count - begin, int64_t{kStep}));
-    const T dot = DotsOfStep<S>(operands.b, operands.a, operands.k, own_column, own_row, starts,
-                                count, shares.part(), shares.parts());
+    const SumOf<T> dot = DotsOfStep<S>(operands.b, operands.a, operands.k, own_column, own_row,
+                                       starts, count, shares.part(), shares.parts());
     if (S::Kept() < count && S::BatchKept() % shares.parts() == shares.part()) {
       operands.Store(begin + S::Kept(), dot);
     }
@@ -68,13 +68,12 @@ absl::Status RunOf(const Context& context, const SddmmArguments& arguments) {
 }
 
 absl::Status Run(const Context& context, const Problem& problem, const SddmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? RunOf<float>(context, arguments)
-                                           : RunOf<double>(context, arguments);
+  return VisitFloat(problem.type, [&]<typename T>(T) { return RunOf<T>(context, arguments); });
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
-         problem.operation == Operation::kSddmm && layout.kind == kCooPanels && problem.k <= kMost;
+  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&
+         layout.kind == kCooPanels && problem.k <= kMost;
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {

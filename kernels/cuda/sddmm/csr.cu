@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
       column = __ldcs(s.columns + min(begin + kStep + lane, nnz - 1));
     }
     const int count = static_cast<int>(min(nnz - begin, int64_t{kStep}));
-    const T dot = DotsOfStep<S>(operands.a, operands.b, operands.k,
-                                s.order == nullptr ? own_row : __ldg(s.order + own_row), own_column,
-                                starts, count, shares.part(), shares.parts());
+    const SumOf<T> dot = DotsOfStep<S>(operands.a, operands.b, operands.k,
+                                       s.order == nullptr ? own_row : __ldg(s.order + own_row),
+                                       own_column, starts, count, shares.part(), shares.parts());
     if (S::Kept() < count && S::BatchKept() % shares.parts() == shares.part()) {
       operands.Store(begin + S::Kept(), dot);
     }
@@ -75,15 +75,16 @@ absl::Status RunOf(const Context& context, const SddmmArguments& arguments) {
 
 template <Schedule kSchedule>
 absl::Status Run(const Context& context, const Problem& problem, const SddmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? RunOf<kSchedule, float>(context, arguments)
-                                           : RunOf<kSchedule, double>(context, arguments);
+  return VisitFloat(problem.type,
+                    [&]<typename T>(T) { return RunOf<kSchedule, T>(context, arguments); });
 }
 
+// Slabs add to what others left in the result, which 16 bits would round each time.
 template <Schedule kSchedule>
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
-         problem.operation == Operation::kSddmm && layout.kind == kCsr && layout.rows <= kMost &&
-         problem.k <= kMost && (kSchedule.slab == kMost || problem.k > kSchedule.slab);
+  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&
+         layout.kind == kCsr && layout.rows <= kMost && problem.k <= kMost &&
+         (kSchedule.slab == kMost || (problem.k > kSchedule.slab && !IsHalf(problem.type)));
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {

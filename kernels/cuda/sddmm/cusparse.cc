@@ -1,6 +1,7 @@
 // SDDMM from CSR by cuSPARSE: O = S .* (A * B^T).
 //
 // cuSPARSE computes the products at S's places only; a small kernel multiplies with S's values.
+// f32, f64, f16; it takes no bf16.
 // Layout in: plain "csr". Prepared once: as for SpMM.
 // Wins: hardly ever; it is what the other kernels are measured against.
 #include "kernels/cuda/cusparse.h"
@@ -41,7 +42,7 @@ absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem, const Co
   return Call{.handle = *handle,
               .a = *std::move(a_matrix),
               .b = *std::move(b_matrix),
-              .type = TypeOf(problem)};
+              .type = SumTypeOf(problem)};
 }
 
 // The sizes alone decide; no address is followed.
@@ -104,14 +105,15 @@ absl::Status Run(const Context& context, const Problem& problem, const SddmmArgu
                                           CUSPARSE_SDDMM_ALG_DEFAULT, out->workspace),
                     "SDDMM");
   if (!status.ok() || arguments.values == nullptr) return status;
-  return ToStatus(MultiplyElements(stream, problem.type == ElementType::kF32, arguments.values,
-                                   arguments.out, layout.nnz),
-                  "multiplying with S");
+  return ToStatus(
+      MultiplyElements(stream, problem.type, arguments.values, arguments.out, layout.nnz),
+      "multiplying with S");
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.operation == Operation::kSddmm && !layout.transposed &&
-         layout.Find(kValueSource) == nullptr && CusparseTakes(problem, layout);
+  return problem.operation == Operation::kSddmm && problem.type != ElementType::kBF16 &&
+         !layout.transposed && layout.Find(kValueSource) == nullptr &&
+         CusparseTakes(problem, layout);
 }
 
 }  // namespace

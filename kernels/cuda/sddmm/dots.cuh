@@ -68,14 +68,14 @@ struct SddmmOperands {
 
   /// Puts a dot product where it belongs, or nowhere if its slot is padding. Values and results go
   /// by once: they leave the cache to the operands.
-  __device__ void Store(int64_t slot, T dot) const {
+  __device__ void Store(int64_t slot, SumOf<T> dot) const {
     const int64_t target = source32 != nullptr   ? __ldcs(source32 + slot)
                            : source64 != nullptr ? __ldcs(source64 + slot)
                                                  : slot;
-    if (values != nullptr) dot *= __ldcs(values + slot);
+    if (values != nullptr) dot *= Widen(ReadOnce(values + slot));
     if (target < 0) return;
-    if (add) dot += out[target];
-    __stcs(out + target, dot);
+    if (add) dot += Widen(out[target]);
+    WriteOnce(out + target, Narrow<T>(dot));
   }
 };
 
@@ -107,8 +107,10 @@ __device__ inline T ReduceTogether(T (&sums)[kCount]) {
 template <typename T, int kGroupOf, bool kAlignedIs, typename OffsetOf>
 struct Shape {
   using Offset = OffsetOf;
-  static constexpr int kWidth = kWidest<T>, kGroup = kGroupOf;
-  static constexpr bool kAligned = kAlignedIs;               // rows to 16 bytes
+  static constexpr bool kAligned = kAlignedIs;  // rows to 16 bytes
+  /// Apart from one another, elements take a register each.
+  static constexpr int kWidth = kWidest<std::conditional_t<kAligned, T, SumOf<T>>>;
+  static constexpr int kGroup = kGroupOf;
   static constexpr int kTogether = kGroup < 8 ? kGroup : 8;  // nonzeros of a group in a batch
   static constexpr int kBatch = kTogether * (32 / kGroup);   // nonzeros of the warp in a batch
   static constexpr int kBatches = kStep / kBatch;
@@ -145,20 +147,20 @@ struct Elements {
   __device__ Part Load(const T* data, typename S::Offset row) const {
     const char* const from = reinterpret_cast<const char*>(data) + (row + first);
     if constexpr (S::kAligned) {
-      return *reinterpret_cast<const Part*>(from);
+      return LoadVector<T, S::kWidth>(reinterpret_cast<const T*>(from));
     } else {
       Part part;
 #pragma unroll
       for (int j = 0; j < S::kWidth; ++j) {
         part.at[j] =
-            own_k + j * S::kGroup < k_end ? reinterpret_cast<const T*>(from)[j * S::kGroup] : T{0};
+            own_k + j * S::kGroup < k_end ? reinterpret_cast<const T*>(from)[j * S::kGroup] : T{};
       }
       return part;
     }
   }
-  __device__ void AddProducts(T& sum, const Part& a, const Part& b) const {
+  __device__ void AddProducts(SumOf<T>& sum, const Part& a, const Part& b) const {
 #pragma unroll
-    for (int j = 0; j < S::kWidth; ++j) sum += a.at[j] * b.at[j];
+    for (int j = 0; j < S::kWidth; ++j) sum += Widen(a.at[j]) * Widen(b.at[j]);
   }
 };
 
@@ -167,21 +169,21 @@ struct Elements {
 /// nonzero, also behind `count`; bit i of `starts` says that nonzero i has another lead row than
 /// the one before.
 template <typename S, typename T>
-__device__ inline T DotsOfStep(const Operand<T>& lead, const Operand<T>& other, int k_end,
-                               uint32_t lead_row, uint32_t other_row, unsigned starts, int count,
-                               int part, int parts) {
+__device__ inline SumOf<T> DotsOfStep(const Operand<T>& lead, const Operand<T>& other, int k_end,
+                                      uint32_t lead_row, uint32_t other_row, unsigned starts,
+                                      int count, int part, int parts) {
   using Offset = typename S::Offset;
   using Part = Vector<T, S::kWidth>;
   const Offset own_lead = lead_row * static_cast<Offset>(lead.stride * sizeof(T));
   const Offset own_other = other_row * static_cast<Offset>(other.stride * sizeof(T));
   const int lane = threadIdx.x % 32;
-  T kept = 0;
+  SumOf<T> kept = 0;
 #pragma unroll 1
   for (int batch = part; batch < S::kBatches; batch += parts) {
     if (batch * S::kBatch >= count) break;
     const int first = batch * S::kBatch + lane / S::kGroup * S::kTogether;
     const bool shared = __all_sync(kWarp, (starts >> first & ((1u << S::kTogether) - 2)) == 0);
-    T sums[S::kTogether] = {};
+    SumOf<T> sums[S::kTogether] = {};
 #pragma unroll 1
     for (int k = 0; k < k_end; k += S::kGroup * S::kWidth) {
       const Elements<S, T> elements(k, k_end);
@@ -219,7 +221,7 @@ __device__ inline T DotsOfStep(const Operand<T>& lead, const Operand<T>& other, 
         }
       }
     }
-    const T sum = ReduceTogether<S::kGroup>(sums);
+    const SumOf<T> sum = ReduceTogether<S::kGroup>(sums);
     if (batch == S::BatchKept()) kept = sum;
   }
   return kept;
@@ -229,7 +231,7 @@ __device__ inline T DotsOfStep(const Operand<T>& lead, const Operand<T>& other, 
 template <typename T, typename Launch>
 void WithShape(const SddmmOperands<T>& operands, Launch launch) {
   const auto with = [&]<bool kAligned>() {
-    constexpr int kWidth = kWidest<T>;
+    constexpr int kWidth = Shape<T, 32, kAligned, uint32_t>::kWidth;
     const int k = operands.k;
     if (!operands.small) return launch(Shape<T, 32, kAligned, uint64_t>());
     if (k <= 2 * kWidth) return launch(Shape<T, 2, kAligned, uint32_t>());

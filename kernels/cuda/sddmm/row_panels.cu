@@ -3,10 +3,9 @@
 // Idea: a panel of eight rows against its columns is a small dense product, eight rows of A times
 // the rows of B of up to 32 slots, of which padding is dropped (FlashSparse, Shi et al., PPoPP'25,
 // has the same shape for SDDMM, with the slots as the larger side). A row of B is fetched once for
-// eight dot products. f32 keeps its accuracy: each element is split into two TF32 parts, and three
-// products of parts are added up (3xTF32: Ootomo and Yokota, IJHPCA 2022, without their scaling);
-// what is lost of a product is at most 2^-20 of it. A dot product that overflows on that way is
-// computed once more without splitting. f64 has tensor cores of its own.
+// eight dot products. f32 keeps its accuracy: each element is split into two TF32 parts (mma.cuh).
+// A dot product that overflows on that way is computed once more without splitting. f64 has tensor
+// cores of its own.
 // Layout in: "row_panels" of 8 rows; one of S^T has the operands' parts swapped.
 // Threads: a warp takes an equal share of the slots, in chunks of up to 32 of one panel. Lane l
 // holds, 16 bytes of K at a time, row l / 4 of the panel and the slots l / 4, l / 4 + 8, ...; four
@@ -22,6 +21,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/sddmm/dots.cuh"
 #include "kernels/cuda/sddmm/row_search.cuh"
 #include "kernels/cuda/sddmm/sddmm.h"
@@ -46,53 +46,18 @@ struct Panels {
   int64_t share;  // slots of a warp
 };
 
-/// The upper part of x in TF32, rounded; what is left of x is exact.
-__device__ inline float Upper(float x) {
-  return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
-}
-
-/// c += a * b: 16 slots x 8 rows, of 8 columns of K.
-__device__ inline void MultiplyTile(float (&c0)[2], float (&c1)[2], const float (&a)[4],
-                                    const float (&b)[2]) {
-  const auto bits = [](float x) { return __float_as_uint(x); };
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c0[0]), "+f"(c0[1]), "+f"(c1[0]), "+f"(c1[1])
-      : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(a[2])), "r"(bits(a[3])), "r"(bits(b[0])),
-        "r"(bits(b[1])));
-}
-
-/// The same for 8 slots x 8 rows, of 4 columns of K.
-__device__ inline void MultiplyTile(double (&c)[2], double a, double b) {
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
-      : "+d"(c[0]), "+d"(c[1])
-      : "d"(a), "d"(b));
-}
-
 /// sums[j] += the products of slot lane / 4 + 8 * j with rows lane % 4 * 2 and the next.
 template <int kSlots>
 __device__ inline void Multiply(float (&sums)[kSlots][2], const Vector<float, 4>& row,
                                 const Vector<float, 4> (&slots)[kSlots]) {
 #pragma unroll
   for (int k = 0; k < 4; k += 2) {
-    float b[2], b_rest[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      b[i] = Upper(row.at[k + i]);
-      b_rest[i] = row.at[k + i] - b[i];
-    }
+    const Tf32Parts<2> b({row.at[k], row.at[k + 1]});
 #pragma unroll
     for (int j = 0; j < kSlots; j += 2) {
-      float a[4], a_rest[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float x = slots[j + i % 2].at[k + i / 2];
-        a[i] = Upper(x);
-        a_rest[i] = x - a[i];
-      }
-      MultiplyTile(sums[j], sums[j + 1], a_rest, b);
-      MultiplyTile(sums[j], sums[j + 1], a, b_rest);
-      MultiplyTile(sums[j], sums[j + 1], a, b);
+      const Tf32Parts<4> a(
+          {slots[j].at[k], slots[j + 1].at[k], slots[j].at[k + 1], slots[j + 1].at[k + 1]});
+      MultiplyTile(sums[j][0], sums[j][1], sums[j + 1][0], sums[j + 1][1], a, b);
     }
   }
 }
@@ -103,7 +68,27 @@ __device__ inline void Multiply(double (&sums)[kSlots][2], const Vector<double, 
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
 #pragma unroll
-    for (int j = 0; j < kSlots; ++j) MultiplyTile(sums[j], slots[j].at[k], row.at[k]);
+    for (int j = 0; j < kSlots; ++j) {
+      MultiplyTile(sums[j][0], sums[j][1], slots[j].at[k], row.at[k]);
+    }
+  }
+}
+
+template <int kSlots, typename T>
+__device__ inline void Multiply(float (&sums)[kSlots][2], const Vector<T, 8>& row,
+                                const Vector<T, 8> (&slots)[kSlots]) {
+#pragma unroll
+  for (int k = 0; k < 8; k += 4) {
+    const auto pair = [&](const Vector<T, 8>& from, int i) {
+      return Pair(from.at[k + i], from.at[k + i + 1]);
+    };
+    const uint32_t b[2] = {pair(row, 0), pair(row, 2)};
+#pragma unroll
+    for (int j = 0; j < kSlots; j += 2) {
+      const uint32_t a[4] = {pair(slots[j], 0), pair(slots[j + 1], 0), pair(slots[j], 2),
+                             pair(slots[j + 1], 2)};
+      MultiplyTile<T>(sums[j][0], sums[j][1], sums[j + 1][0], sums[j + 1][1], a, b);
+    }
   }
 }
 
@@ -112,7 +97,7 @@ template <bool kWide, typename T, int kWidth = kWidest<T>>
 __device__ inline Vector<T, kWidth> LoadUpTo(int count, const T* from) {
   Vector<T, kWidth> part = {};
   if constexpr (kWide) {
-    if (count > 0) part = *reinterpret_cast<const Vector<T, kWidth>*>(from);
+    if (count > 0) part = LoadVector<T, kWidth>(from);
   } else {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
@@ -142,7 +127,7 @@ __device__ inline void MultiplyChunk(const Panels& s, const SddmmOperands<T>& op
   for (int j = 0; j < kSlots; ++j) slots[j] = slot_of(lane / 4 + 8 * j) + own_k;
 
   // All of a lane's loads for kAhead steps of K are in flight before the first is waited for.
-  T sums[kSlots][2] = {};
+  SumOf<T> sums[kSlots][2] = {};
 #pragma unroll 1
   for (int k = 0; k < operands.k; k += kAhead * 4 * kWidth) {
     Vector<T, kWidth> a[kAhead], b[kAhead][kSlots];
@@ -156,7 +141,7 @@ __device__ inline void MultiplyChunk(const Panels& s, const SddmmOperands<T>& op
       }
     }
     // Tensor cores cut what they add instead of rounding it: over all of K the cuts would add up.
-    T parts[kSlots][2] = {};
+    SumOf<T> parts[kSlots][2] = {};
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) Multiply<kSlots>(parts, a[i], b[i]);
 #pragma unroll
@@ -172,9 +157,11 @@ __device__ inline void MultiplyChunk(const Panels& s, const SddmmOperands<T>& op
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = lane % 4 * 2 + i;
-      if (sizeof(T) == 4 && !isfinite(sums[j][i])) {
-        sums[j][i] = 0;
-        for (int k = 0; k < operands.k; ++k) sums[j][i] += row_of(r)[k] * slot_of(slot)[k];
+      if constexpr (std::is_same_v<T, float>) {
+        if (!isfinite(sums[j][i])) {
+          sums[j][i] = 0;
+          for (int k = 0; k < operands.k; ++k) sums[j][i] += row_of(r)[k] * slot_of(slot)[k];
+        }
       }
       operands.Store((start + slot) * kRows + r, sums[j][i]);
     }
@@ -241,15 +228,13 @@ absl::Status RunOf(const Context& context, const SddmmArguments& arguments) {
 }
 
 absl::Status Run(const Context& context, const Problem& problem, const SddmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? RunOf<float>(context, arguments)
-                                           : RunOf<double>(context, arguments);
+  return VisitFloat(problem.type, [&]<typename T>(T) { return RunOf<T>(context, arguments); });
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
-         problem.operation == Operation::kSddmm && layout.kind == kRowPanels &&
-         layout.Parameter("rows") == kRows && layout.rows <= kMost && problem.k <= kMost &&
-         (problem.type == ElementType::kF64 || problem.k >= kLeastFloatK);
+  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&
+         layout.kind == kRowPanels && layout.Parameter("rows") == kRows && layout.rows <= kMost &&
+         problem.k <= kMost && (problem.type != ElementType::kF32 || problem.k >= kLeastFloatK);
 }
 
 size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {

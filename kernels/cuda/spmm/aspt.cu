@@ -85,7 +85,7 @@ __device__ inline void LoadShared(uint32_t from, double* to) {
 template <typename Part>
 __device__ inline void ReadRow(uint32_t from, typename Part::Element (&row)[Part::kWidth]) {
   using T = typename Part::Element;
-  if constexpr (Part::kAligned) {
+  if constexpr (Part::kIsAligned) {
 #pragma unroll
     for (int j = 0; j < Part::kWidth; j += kWidest<T>) {
       LoadShared(from + Part::Offset(j) * static_cast<int>(sizeof(T)), row + j);
@@ -146,7 +146,7 @@ class TileCopies {
  private:
   __device__ void CopyRow(int32_t column, uint32_t to) const {
     const T* const row = RowAt(b_, column, stride_);
-    constexpr int kStep = Part::kAligned ? kWidest<T> : 1;
+    constexpr int kStep = Part::kIsAligned ? kWidest<T> : 1;
     constexpr int kBytes = kStep * static_cast<int>(sizeof(T));
 #pragma unroll
     for (int j = 0; j < Part::kWidth; j += kStep) {
@@ -183,7 +183,7 @@ struct alignas(16) Chunk {
 /// sum += the products of the first `count` nonzeros that a chunk has of a group.
 template <typename Part>
 __device__ inline void AddChunk(const Tile& tile, const Chunk<typename Part::Element>& chunk,
-                                int count, Part& sum) {
+                                int count, SliceSum<Part>& sum) {
   using T = typename Part::Element;
   constexpr int kRowBytes = Part::kColumns * static_cast<int>(sizeof(T));
   const uint32_t rows_at = tile.at - tile.first * kRowBytes;
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
     if (r >= kOwnRows - 2) CommitCopies();
   }
 
-  Part sums[kOwnRows];
+  SliceSum<Part> sums[kOwnRows];
   Tile tile = {0, 0, lane_address};
   int stage = 0;
 #pragma unroll 1
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
   for (int r = 0; r < kOwnRows; ++r) {
     const int64_t row = first_row + group * kOwnRows + r;
     if (row >= first_row + rows) break;
-    Part sum;
+    SliceSum<Part> sum;
     ReadRow<Part>(lane_address + (r * groups + group) * kRowBytes, sum.at);
     const int64_t begin = __ldg(p.remainder_offsets + row);
     const int64_t count = __ldg(p.remainder_offsets + row + 1) - begin;

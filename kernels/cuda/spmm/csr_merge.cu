@@ -161,10 +161,11 @@ template <typename T, bool kAligned, int kGroup>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     MergeRows(const Product<T> p) {
   using Part = Slice<T, kAligned, kGroup>;
+  using Total = SliceSum<Part>;
   constexpr unsigned kWarp = 0xffffffffu;
   constexpr int kSegments = kThreads / kGroup;
   __shared__ int head_rows[kSegments];
-  __shared__ Part heads[kThreads];
+  __shared__ Total heads[kThreads];
   __shared__ T sums[kThreads];
   __shared__ bool complete[2];
   const int segment = threadIdx.x / kGroup, lane = threadIdx.x % kGroup;
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   bool in_head = row < p.rows && begin < end && position > begin_of(row);
   const int head_row = in_head ? row : -1;
   heads[threadIdx.x] = {};
-  Part sum;
+  Total sum;
   int row_end = end_of(row), next_end = end_of(row + 1);
   const auto finish_row = [&] {
     if (in_head) {
@@ -277,17 +278,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   if (lane == 0) head_rows[segment] = head_row;
   __syncthreads();
   if (head_row >= 0 && (segment == 0 || head_rows[segment - 1] != head_row)) {
-    Part head = heads[threadIdx.x];
+    Total head = heads[threadIdx.x];
     for (int other = segment + 1; other < kSegments && head_rows[other] == head_row; ++other) {
-      head.Add(T(1), heads[other * kGroup + lane]);
+      head.Add(heads[other * kGroup + lane]);
     }
     if (elements > 0 && segment > 0) {  // the row began in this block
       head.Emit(p.RowOfC(head_row) + first, elements, p.alpha, T(1));
     } else if (elements > 0) {
       const int64_t block = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
-      head.Store(
-          static_cast<T*>(p.segments.carries) + block * Part::kColumns + Part::First(0, lane),
-          elements);
+      head.Emit(static_cast<T*>(p.segments.carries) + block * Part::kColumns + Part::First(0, lane),
+                elements, T(1), T(0));
     }
   }
 

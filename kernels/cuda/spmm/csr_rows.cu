@@ -43,11 +43,11 @@ struct Product {
   T* c;
   int64_t rows, nnz, ldc, k;
   uint32_t b_stride;  // bytes from one row of B to the next
-  T alpha, beta;
+  SumOf<T> alpha, beta;
   int64_t chunks;     // 0: rows are not split
   int chunk;          // nonzeros; rows of more than two are split
   int64_t* first_of;  // for each chunk: the split row whose first chunk it is, or -1
-  T* partial;         // a row of partial_stride elements for each chunk
+  SumOf<T>* partial;  // a row of partial_stride elements for each chunk
   int64_t partial_stride;
 
   __device__ bool IsSplit(int64_t length) const { return chunks > 0 && length > 2 * chunk; }
@@ -62,30 +62,30 @@ template <int kInFlight, int kGroup, typename Slice>
 __device__ inline void AddNonzerosTogether(const typename Slice::Element* b, uint32_t b_stride,
                                            const int32_t* columns,
                                            const typename Slice::Element* values, int count,
-                                           int elements, int lane, Slice& sum) {
-  using T = typename Slice::Element;
+                                           int elements, int lane, SliceSum<Slice>& sum) {
+  using Sum = typename SliceSum<Slice>::Sum;
   constexpr unsigned kWarp = 0xffffffffu;
   const int most = kGroup == 32 ? count : __reduce_max_sync(kWarp, count);
   const int least = kGroup == 32 ? count : __reduce_min_sync(kWarp, count);
   int32_t column = 0;
-  T value = 0;
+  Sum value = 0;
   if (lane < count) {
     column = __ldg(columns + lane);
-    value = __ldg(values + lane);
+    value = Widen(ReadOnly(values + lane));
   }
 #pragma unroll 1
   for (int done = 0; done < most; done += kGroup) {
     const int32_t held_column = column;
-    const T held_value = value;
+    const Sum held_value = value;
     if (done + kGroup + lane < count) {
       column = __ldg(columns + done + kGroup + lane);
-      value = __ldg(values + done + kGroup + lane);
+      value = Widen(ReadOnly(values + done + kGroup + lane));
     }
 #pragma unroll(kGroup <= 8 ? 8 : 1)
     for (int at = 0; at < kGroup; at += kInFlight) {
       if (done + at >= most) break;
       Slice rows[kInFlight];
-      T scales[kInFlight];
+      Sum scales[kInFlight];
       if (done + at + kInFlight <= least) {
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) {
@@ -153,9 +153,9 @@ enum class Sharing : uint8_t {
 };
 
 template <typename T, bool kAligned, int kGroup, int kPieces, int kInFlight, Sharing kSharing>
-__global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2   ? 4
-                                            : kSharing == Sharing::kTogether ? 5
-                                                                             : 6)
+__global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2 || kIsHalf<T> ? 4
+                                            : kSharing == Sharing::kTogether             ? 5
+                                                                                         : 6)
     Rows(const Product<T> p) {
   using Part = Slice<T, kAligned, kGroup, kPieces>;
   constexpr int kTeam = kSharing == Sharing::kWarp ? 32 / kGroup : 1;  // groups to a row
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2   ? 4
   const int64_t team = static_cast<int64_t>(blockIdx.x) * kTeams + threadIdx.x / kGroup / kTeam;
   const int64_t first = Part::First(blockIdx.y, lane);
   const int elements = Part::Count(p.k, first);
-  T* out = nullptr;
+  void* out = nullptr;  // T of C, or sums of a chunk
   Span span = {0, 0};
   const bool is_chunk = team < p.chunks;
   if (is_chunk) {
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2   ? 4
   const T* const values = p.values + span.begin;
   // The others without columns read those of the first lane.
   const T* const b = p.b + (kAlone || elements > 0 ? first : Part::First(blockIdx.y, 0));
-  Part sum;
+  SliceSum<Part> sum;
   if constexpr (kSharing == Sharing::kTogether) {
     AddNonzerosTogether<kInFlight, kGroup>(b, p.b_stride, columns, values, count, elements, lane,
                                            sum);
@@ -210,9 +210,9 @@ __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2   ? 4
   }
   if (out == nullptr || elements == 0 || member > 0) return;
   if (is_chunk) {
-    sum.Emit(out, elements, T(1), T(0));
+    sum.Emit(static_cast<SumOf<T>*>(out), elements, SumOf<T>(1), SumOf<T>(0));
   } else {
-    sum.Emit(out, elements, p.alpha, p.beta);
+    sum.Emit(static_cast<T*>(out), elements, p.alpha, p.beta);
   }
 }
 
@@ -225,7 +225,8 @@ __global__ void __launch_bounds__(32 * kSummers) AddChunks(const Product<T> p) {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
-  __shared__ T sums[kSummers][32];
+  using Sum = SumOf<T>;
+  __shared__ Sum sums[kSummers][32];
   const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
   const int64_t first_of = begin + threadIdx.x < p.chunks ? p.first_of[begin + threadIdx.x] : -1;
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(32 * kSummers) AddChunks(const Product<T> p) {
     const int next = __ffs(static_cast<int>(firsts)) - 1;
     const int64_t row = __shfl_sync(0xffffffffu, first_of, next);
     const int64_t last = (p.row_offsets[row + 1] - 1) / p.chunk;
-    T sum = 0;
+    Sum sum = 0;
     if (column < p.k) {
 #pragma unroll 4
       for (int64_t i = begin + next + threadIdx.y; i <= last; i += kSummers) {
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(32 * kSummers) AddChunks(const Product<T> p) {
     if (threadIdx.y == 0 && column < p.k) {
       for (int i = 1; i < kSummers; ++i) sum += sums[i][threadIdx.x];
       T& c = p.c[p.Target(row) * p.ldc + column];
-      c = p.beta == T(0) ? p.alpha * sum : p.alpha * sum + p.beta * c;
+      c = Narrow<T>(p.beta == Sum(0) ? p.alpha * sum : p.alpha * sum + p.beta * Widen(c));
     }
     __syncthreads();
   }
@@ -319,7 +320,7 @@ absl::Status Launch(cudaStream_t stream, const Product<T>& product) {
 
 template <Policy kPolicy, typename T, bool kAligned>
 absl::Status LaunchGroup(cudaStream_t stream, const Product<T>& product) {
-  constexpr int kPieces = kAligned ? kPolicy.pieces : 1;
+  constexpr int kPieces = kAligned && !kIsHalf<T> ? kPolicy.pieces : 1;  // twice the sums
   const int64_t bytes = std::min<int64_t>(product.k * sizeof(T), kPolicy.slab);
   if constexpr (kPolicy.slab > 256) {
     if (bytes > 256) return Launch<kPolicy, T, kAligned, 32 / kPieces, kPieces>(stream, product);
@@ -352,14 +353,14 @@ absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
                         .ldc = arguments.c.leading_dimension,
                         .k = arguments.c.cols,
                         .b_stride = *stride,
-                        .alpha = static_cast<T>(arguments.alpha),
-                        .beta = static_cast<T>(arguments.beta),
+                        .alpha = static_cast<SumOf<T>>(arguments.alpha),
+                        .beta = static_cast<SumOf<T>>(arguments.beta),
                         .chunks = kPolicy.split ? Chunks(layout, arguments.c.cols) : 0,
                         .chunk = ChunkFor(layout.nnz, arguments.c.cols),
                         .first_of = reinterpret_cast<int64_t*>(context.workspace.data()),
                         .partial = nullptr,
                         .partial_stride = PaddedWidth(arguments.c.cols)};
-  product.partial = reinterpret_cast<T*>(product.first_of + product.chunks);
+  product.partial = reinterpret_cast<SumOf<T>*>(product.first_of + product.chunks);
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const bool aligned = RowsAreWide<T>(product.b, arguments.b.leading_dimension, product.k) &&
                        RowsAreWide<T>(product.c, product.ldc, product.k);
@@ -369,23 +370,25 @@ absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
 
 template <Policy kPolicy>
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? RunOf<kPolicy, float>(context, arguments)
-                                           : RunOf<kPolicy, double>(context, arguments);
+  return VisitFloat(problem.type,
+                    [&]<typename T>(T) { return RunOf<kPolicy, T>(context, arguments); });
 }
+
+size_t SumSize(ElementType type) { return type == ElementType::kF64 ? 8 : 4; }
 
 // The chunks' numbers keep the sums behind them aligned: there is an even number of them.
 template <Policy kPolicy>
 size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) {
   if (!kPolicy.split) return 0;
   return static_cast<size_t>(Chunks(layout, problem.k)) *
-         (sizeof(int64_t) + static_cast<size_t>(PaddedWidth(problem.k)) * SizeOf(problem.type));
+         (sizeof(int64_t) + static_cast<size_t>(PaddedWidth(problem.k)) * SumSize(problem.type));
 }
 
 // A slab that holds all columns would be the wider kernel twice.
 template <Policy kPolicy>
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
-         problem.operation == Operation::kSpmm && !problem.transposed && layout.kind == kCsr &&
+  return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
+         !problem.transposed && layout.kind == kCsr &&
          (kPolicy.slab == 512 ||
           problem.k * static_cast<int64_t>(SizeOf(problem.type)) > kPolicy.slab) &&
          (!kPolicy.split || Chunks(layout, problem.k) > 0);

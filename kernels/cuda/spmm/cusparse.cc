@@ -1,5 +1,6 @@
 // SpMM from CSR by cuSPARSE: C = alpha * op(S) * B + beta * C, with each of its CSR algorithms.
 //
+// f16 and bf16 by algorithm 3 alone: the others round parts of a sum before they add them up.
 // Layout in: "csr", rows not permuted. Prepared once: 32-bit row offsets and what cuSPARSE's
 // preprocessing makes of them, in its workspace. Runs that nothing was prepared for narrow the
 // offsets into their own workspace.
@@ -50,7 +51,7 @@ absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem,
               .b = *std::move(b),
               .c = *std::move(c_matrix),
               .operation = OperationOf(problem),
-              .type = TypeOf(problem),
+              .type = SumTypeOf(problem),
               .alpha_f32 = static_cast<float>(arguments.alpha),
               .beta_f32 = static_cast<float>(arguments.beta),
               .alpha_f64 = arguments.alpha,
@@ -124,7 +125,7 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 template <cusparseSpMMAlg_t kAlgorithm>
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.operation == Operation::kSpmm && CusparseTakes(problem, layout) &&
-         (!problem.transposed || kAlgorithm != CUSPARSE_SPMM_CSR_ALG3);
+         (kAlgorithm == CUSPARSE_SPMM_CSR_ALG3 ? !problem.transposed : !IsHalf(problem.type));
 }
 
 template <cusparseSpMMAlg_t kAlgorithm>

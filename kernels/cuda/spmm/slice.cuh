@@ -12,12 +12,13 @@
 namespace sparsed::cuda {
 
 /// Rows cut into slabs of kColumns columns, kGroup lanes and kPieces times 16 bytes a lane for
-/// each.
-template <typename T, bool kAlignedOf, int kGroup, int kPieces = 1>
+/// each. Elements stay as they are stored until they are multiplied.
+template <typename T, bool kAligned, int kGroup, int kPieces = 1>
 struct Slice {
   using Element = T;
-  static constexpr bool kAligned = kAlignedOf;
-  static constexpr int kWidth = kPieces * kWidest<T>;
+  static constexpr bool kIsAligned = kAligned;
+  /// Apart from one another, elements take a register each.
+  static constexpr int kWidth = kPieces * kWidest<std::conditional_t<kAligned, T, SumOf<T>>>;
   static constexpr int kColumns = kGroup * kWidth;
 
   T at[kWidth] = {};
@@ -51,55 +52,85 @@ struct Slice {
           const float4 loaded = __ldg(reinterpret_cast<const float4*>(row + Offset(j)));
           slice.at[j] = loaded.x, slice.at[j + 1] = loaded.y;
           slice.at[j + 2] = loaded.z, slice.at[j + 3] = loaded.w;
-        } else {
+        } else if constexpr (sizeof(T) == 8) {
           const double2 loaded = __ldg(reinterpret_cast<const double2*>(row + Offset(j)));
           slice.at[j] = loaded.x, slice.at[j + 1] = loaded.y;
+        } else {
+          const uint4 loaded = __ldg(reinterpret_cast<const uint4*>(row + Offset(j)));
+          __builtin_memcpy(slice.at + j, &loaded, sizeof(loaded));
         }
       }
     } else {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        if (j < count) slice.at[j] = __ldg(row + Offset(j));
+        if (j < count) slice.at[j] = ReadOnly(row + Offset(j));
       }
     }
     return slice;
   }
-  /// Without staying in the caches for long: results are not read again soon.
-  __device__ void Store(T* row, int count) const {
-    if constexpr (kAligned) {
+};
+
+/// The sums of a lane's part of a row of C.
+template <typename Slice>
+struct SliceSum {
+  using T = typename Slice::Element;
+  using Sum = SumOf<T>;
+  static constexpr int kWidth = Slice::kWidth;
+
+  Sum at[kWidth] = {};
+
+  __device__ void Add(Sum scale, const Slice& other) {
 #pragma unroll
-      for (int j = 0; j < kWidth; j += kWidest<T>) {
+    for (int j = 0; j < kWidth; ++j) at[j] += scale * Widen(other.at[j]);
+  }
+  __device__ void Add(const SliceSum& other) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) at[j] += other.at[j];
+  }
+  /// row = alpha * this + beta * row; with beta == 0 the row is not read. Out: T or Sum.
+  template <typename Out>
+  __device__ void Emit(Out* row, int count, Sum alpha, Sum beta) const {
+    Sum scaled[kWidth];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) scaled[j] = alpha * at[j];
+    if (beta != Sum(0)) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        if (j < count) scaled[j] += beta * Widen(row[Slice::Offset(j)]);
+      }
+    }
+    Store(scaled, row, count);
+  }
+
+ private:
+  /// Without staying in the caches for long: results are not read again soon.
+  template <typename Out>
+  __device__ static void Store(const Sum (&sums)[kWidth], Out* row, int count) {
+    if constexpr (Slice::kIsAligned) {
+#pragma unroll
+      for (int j = 0; j < kWidth; j += kWidest<Out>) {
         if (j >= count) break;
-        if constexpr (sizeof(T) == 4) {
-          __stcs(reinterpret_cast<float4*>(row + Offset(j)),
-                 make_float4(at[j], at[j + 1], at[j + 2], at[j + 3]));
+        Out* const to = row + Slice::Offset(j);
+        if constexpr (sizeof(Out) == 4) {
+          __stcs(reinterpret_cast<float4*>(to),
+                 make_float4(sums[j], sums[j + 1], sums[j + 2], sums[j + 3]));
+        } else if constexpr (sizeof(Out) == 8) {
+          __stcs(reinterpret_cast<double2*>(to), make_double2(sums[j], sums[j + 1]));
         } else {
-          __stcs(reinterpret_cast<double2*>(row + Offset(j)), make_double2(at[j], at[j + 1]));
+          Vector<Out, kWidest<Out>> narrow;
+#pragma unroll
+          for (int i = 0; i < kWidest<Out>; ++i) narrow.at[i] = Narrow<Out>(sums[j + i]);
+          uint4 stored;
+          __builtin_memcpy(&stored, &narrow, sizeof(stored));
+          __stcs(reinterpret_cast<uint4*>(to), stored);
         }
       }
     } else {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        if (j < count) __stcs(row + Offset(j), at[j]);
+        if (j < count) WriteOnce(row + Slice::Offset(j), Narrow<Out>(sums[j]));
       }
     }
-  }
-  __device__ void Add(T scale, const Slice& other) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) at[j] += scale * other.at[j];
-  }
-  /// row = alpha * this + beta * row; with beta == 0 the row is not read.
-  __device__ void Emit(T* row, int count, T alpha, T beta) const {
-    Slice result;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) result.at[j] = alpha * at[j];
-    if (beta != T(0)) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        if (j < count) result.at[j] += beta * row[Offset(j)];
-      }
-    }
-    result.Store(row, count);
   }
 };
 
@@ -126,16 +157,16 @@ __device__ inline const T* RowAt(const T* base, int32_t row, uint32_t stride) {
 template <int kInFlight, int kStep, typename Slice>
 __device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_stride,
                                    const int32_t* columns, const typename Slice::Element* values,
-                                   int count, int elements, Slice& sum) {
-  using T = typename Slice::Element;
+                                   int count, int elements, SliceSum<Slice>& sum) {
+  using Sum = typename SliceSum<Slice>::Sum;
 #pragma unroll 1
   for (; count >= kInFlight; count -= kInFlight) {
     Slice rows[kInFlight];
-    T scales[kInFlight];
+    Sum scales[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
-      scales[i] = __ldg(values + i * kStep);
+      scales[i] = Widen(ReadOnly(values + i * kStep));
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) sum.Add(scales[i], rows[i]);
@@ -144,13 +175,13 @@ __device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_
   }
   if (count <= 0) return;
   Slice rows[kInFlight];
-  T scales[kInFlight];
+  Sum scales[kInFlight];
 #pragma unroll
   for (int i = 0; i + 1 < kInFlight; ++i) {
-    scales[i] = T(0);
+    scales[i] = Sum(0);
     if (i < count) {
       rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
-      scales[i] = __ldg(values + i * kStep);
+      scales[i] = Widen(ReadOnly(values + i * kStep));
     }
   }
 #pragma unroll

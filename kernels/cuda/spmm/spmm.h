@@ -13,6 +13,7 @@ SpmmKernel CsrMergeSpmm();
 SpmmKernel CsrTransposedSpmm();
 SpmmKernel RowPanelsSpmm();
 SpmmKernel AsptSpmm();
+SpmmKernel RowPanelsMmaSpmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SpmmKernel> CusparseSpmm();
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,15 @@
 #include "tests/generate.h"
 
 namespace sparsed::test {
+
+template <typename T>
+T Stored(double value) {
+  return static_cast<T>(static_cast<SumOf<T>>(value));
+}
+template <typename T>
+double Wide(T value) {
+  return static_cast<SumOf<T>>(value);
+}
 
 /// A dense operand on the device, of random values that repeat after kPeriod elements.
 template <typename T>
@@ -53,7 +63,7 @@ class Operand {
       const std::vector<double> values = RandomValues(kPeriod, 4);
       auto* const repeated = new std::vector<T>(kPeriod + kMostWidth);
       for (size_t i = 0; i < repeated->size(); ++i) {
-        (*repeated)[i] = static_cast<T>(values[i % kPeriod]);
+        (*repeated)[i] = Stored<T>(values[i % kPeriod]);
       }
       return repeated;
     }();
@@ -70,12 +80,14 @@ struct Expected {
   std::vector<double> values;
   std::vector<double> magnitudes;
 
-  /// The largest error relative to the magnitude; infinite for what is not a number.
+  /// The largest error relative to the magnitude, without what rounding to T's least number makes;
+  /// infinite for what is not a number.
   template <typename T>
   double ErrorOf(const std::vector<T>& got) const {
+    constexpr double kLeast = std::is_same_v<T, Float16> ? 0x1p-25 : 0;
     double worst = 0;
     for (size_t i = 0; i < values.size(); ++i) {
-      const double error = std::abs(got[i] - values[i]) / (magnitudes[i] + 1e-30);
+      const double error = (std::abs(Wide(got[i]) - values[i]) - kLeast) / (magnitudes[i] + 1e-30);
       if (std::isnan(error)) return std::numeric_limits<double>::infinity();
       worst = std::max(worst, error);
     }
@@ -114,11 +126,12 @@ Expected ExpectedSpmm(const Pattern& pattern, const std::vector<double>& values,
     double* const sums = expected.values.data() + i * k;
     double* const magnitudes = expected.magnitudes.data() + i * k;
     for (int64_t p = pattern.row_offsets[rows[i]]; p < pattern.row_offsets[rows[i] + 1]; ++p) {
-      const double value = static_cast<T>(values[p]);
+      const double value = Wide(Stored<T>(values[p]));
       const T* const row = b.Row(pattern.column_indices[p]);
       for (int64_t j = 0; j < k; ++j) {
-        sums[j] += value * row[j];
-        magnitudes[j] += std::abs(value * row[j]);
+        const double term = value * Wide(row[j]);
+        sums[j] += term;
+        magnitudes[j] += std::abs(term);
       }
     }
   }
@@ -142,11 +155,11 @@ Expected ExpectedSddmm(const Pattern& pattern, const std::vector<double>& values
 #pragma omp parallel for schedule(static)
   for (size_t i = 0; i < entries.size(); ++i) {
     const auto [row, p] = entries[i];
-    const double value = static_cast<T>(values[p]);
+    const double value = Wide(Stored<T>(values[p]));
     const T* const left = a.Row(row);
     const T* const right = b.Row(pattern.column_indices[p]);
     for (int64_t j = 0; j < k; ++j) {
-      const double term = value * left[j] * right[j];
+      const double term = value * Wide(left[j]) * Wide(right[j]);
       expected.values[i] += term;
       expected.magnitudes[i] += std::abs(term);
     }

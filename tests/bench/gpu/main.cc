@@ -32,11 +32,10 @@ struct Options {
   std::vector<std::string> generated;
   std::vector<std::string> only;
   int64_t least_nonzeros = 0;
-  std::vector<std::string> types = {"f32"};
   std::string device = "cuda";
   std::optional<double> deadline;
   Settings settings = {
-      .operations = {}, .recipes = {}, .kernels = {}, .widths = {32, 128, 512}, .types = {}};
+      .operations = {}, .recipes = {}, .kernels = {}, .widths = {32, 128, 512}, .types = {"f32"}};
   std::string pack_out;
 };
 
@@ -123,9 +122,6 @@ int MeasureAll(Options options) {
     const auto parsed = ParseRecipe(recipe);
     if (!parsed.ok()) return Fail(std::string(parsed.status().message()));
   }
-  for (const std::string& type : options.types) {
-    options.settings.types.push_back(type == "f32" ? ElementType::kF32 : ElementType::kF64);
-  }
   const auto sources = Sources(options);
   if (!sources.ok()) return Fail(std::string(sources.status().message()));
   if (sources->empty()) {
@@ -183,9 +179,10 @@ void AddOptions(CLI::App& app, Options& options) {
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, Operand<float>::kMostWidth))
       ->capture_default_str();
-  app.add_option("--type", options.types, "f32, f64, or both with a comma")
+  app.add_option("--type", settings.types,
+                 "f32, f64, f16, bf16, tf32 (spmm in f32 that may be rounded), several with commas")
       ->delimiter(',')
-      ->check(CLI::IsMember({"f32", "f64"}))
+      ->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "tf32"}))
       ->capture_default_str();
   app.add_option("--recipe", settings.recipes,
                  "layouts to measure besides \"csr\" (and \"transpose\" for spmm^T), such as "

@@ -41,12 +41,12 @@ struct Class {
   std::string operation;  ///< as in Settings
   int64_t k = 0;
   ElementType type = ElementType::kF32;
+  bool allow_tf32 = false;
 
+  std::string TypeName() const { return allow_tf32 ? "tf32" : std::string(Name(type)); }
   bool transposed() const { return operation == "spmm^T"; }
   bool sddmm() const { return operation == "sddmm"; }
-  std::string ToString() const {
-    return fmt::format("{} {} K={}", operation, std::string(Name(type)), k);
-  }
+  std::string ToString() const { return fmt::format("{} {} K={}", operation, TypeName(), k); }
 };
 
 /// Bytes that have to be moved: S's indices and values, the operands and the result, once each.
@@ -87,7 +87,7 @@ class MatrixBench {
 
   absl::Status Prepare(const std::string& recipe);
   template <typename T>
-  absl::Status RunType();
+  absl::Status RunType(bool allow_tf32);
   template <typename T>
   absl::Status RunSpmm(const Class& c);
   template <typename T>
@@ -135,8 +135,11 @@ absl::StatusOr<int> MatrixBench::Run() {
     const absl::Status status = Prepare(recipe);
     if (!status.ok()) return status;
   }
-  for (const ElementType type : settings_.types) {
-    const absl::Status status = type == ElementType::kF32 ? RunType<float>() : RunType<double>();
+  for (const std::string& type : settings_.types) {
+    const absl::Status status = type == "f64"    ? RunType<double>(false)
+                                : type == "f16"  ? RunType<Float16>(false)
+                                : type == "bf16" ? RunType<BFloat16>(false)
+                                                 : RunType<float>(type == "tf32");
     if (!status.ok()) return status;
   }
   return wrong_;
@@ -171,8 +174,9 @@ absl::Status MatrixBench::Prepare(const std::string& text) {
 }
 
 template <typename T>
-absl::Status MatrixBench::RunType() {
-  const std::vector<T> rounded(values_.begin(), values_.end());
+absl::Status MatrixBench::RunType(bool allow_tf32) {
+  std::vector<T> rounded;
+  for (const double value : values_) rounded.push_back(Stored<T>(value));
   slots_.clear();
   for (const Placed& placed : layouts_) {
     std::vector<T> slots(placed.host.value_slots);
@@ -184,7 +188,8 @@ absl::Status MatrixBench::RunType() {
   }
   for (const std::string& operation : settings_.operations) {
     for (const int64_t k : settings_.widths) {
-      const Class c{operation, k, ElementTypeOf<T>()};
+      const Class c{operation, k, ElementTypeOf<T>(), allow_tf32};
+      if (c.sddmm() && allow_tf32) continue;  // the same as f32
       if (schedule_.over()) {
         LeaveOut(c.ToString(), "no time");
         continue;
@@ -197,9 +202,20 @@ absl::Status MatrixBench::RunType() {
 }
 
 /// Relative to the sum of the terms' magnitudes. The operands are random, and with them the
-/// rounding: the bound need not grow with the number of terms.
-template <typename T>
-constexpr double kTolerance = sizeof(T) == 4 ? 5e-6 : 1e-13;
+/// rounding: the bound need not grow with the number of terms. 16 bits: cuSPARSE rounds parts of
+/// sums, too.
+double ToleranceOf(const Class& c) {
+  switch (c.type) {
+    case ElementType::kF64:
+      return 1e-13;
+    case ElementType::kF16:
+      return 0x1.1p-11;
+    case ElementType::kBF16:
+      return 0x1.1p-8;
+    default:
+      return c.allow_tf32 ? 0x1p-10 : 5e-6;
+  }
+}
 
 template <typename T>
 absl::Status MatrixBench::RunSpmm(const Class& c) {
@@ -229,7 +245,7 @@ absl::Status MatrixBench::RunSpmm(const Class& c) {
                          {b->device_data(), shape.cols, c.k, c.k},
                          {result->mutable_data(), shape.rows, c.k, c.k}};
   };
-  return RunKernels(SpmmKernels(), c, *result, bytes, kTolerance<T>, arguments, error);
+  return RunKernels(SpmmKernels(), c, *result, bytes, ToleranceOf(c), arguments, error);
 }
 
 template <typename T>
@@ -264,7 +280,7 @@ absl::Status MatrixBench::RunSddmm(const Class& c) {
                           {b->device_data(), shape.cols, c.k, c.k},
                           result->mutable_data()};
   };
-  return RunKernels(SddmmKernels(), c, *result, bytes, kTolerance<T>, arguments, error);
+  return RunKernels(SddmmKernels(), c, *result, bytes, ToleranceOf(c), arguments, error);
 }
 
 template <typename Kernel, typename MakeArguments>
@@ -286,7 +302,8 @@ absl::Status MatrixBench::RunKernels(std::span<const Kernel> kernels, const Clas
                                   .transposed = c.transposed(),
                                   .type = c.type,
                                   .k = c.k,
-                                  .device = device_.kind()});
+                                  .device = device_.kind(),
+                                  .allow_tf32 = c.allow_tf32});
     for (const Kernel& kernel : kernels) {
       if (kernel.device != device_.kind() || kernel.layout_kind != placed.host.kind ||
           !asked(kernel.name) || !kernel.supports(problem, placed.device)) {
@@ -368,7 +385,7 @@ Json MatrixBench::Line(const Class& c, const Placed& placed, std::string_view ke
           {"nnz", pattern.nnz()},
           {"op", c.sddmm() ? "sddmm" : "spmm"},
           {"transposed", c.transposed()},
-          {"type", Name(c.type)},
+          {"type", c.TypeName()},
           {"k", c.k},
           {"layout", placed.host.recipe},
           {"kernel", kernel},

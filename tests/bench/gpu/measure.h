@@ -18,7 +18,8 @@ struct Settings {
   std::vector<std::string> recipes;     ///< of layouts besides "csr" and, for spmm^T, "transpose"
   std::vector<std::string> kernels;     ///< parts of the names of those to measure; none: all
   std::vector<int64_t> widths;
-  std::vector<ElementType> types;
+  std::vector<std::string>
+      types;  ///< of "f32", "f64", "f16", "bf16", "tf32": f32 that may be rounded
   int rounds = 15;
   double copy_rate = 0;  ///< GB/s, read and written: what the floor is counted with
 };
