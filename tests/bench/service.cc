@@ -264,15 +264,51 @@ struct PlansOptions {
   double seconds = 0;
 };
 
-/// What the server chooses by itself for each matrix, and what its trials measured: a line a
-/// matrix.
+/// What its trials measured, a line each as sparsed_bench prints them; the plans' are marked.
+void PrintMeasurements(const std::string& name, const MatrixInfo& info) {
+  std::map<std::string, double> build_seconds;
+  for (const LayoutInfo& layout : info.layouts) build_seconds[layout.recipe] = layout.build_seconds;
+  for (const Measurement& m : info.measurements) {
+    const ProblemClass& c = m.problem_class;
+    const bool plan = std::any_of(info.plans.begin(), info.plans.end(), [&](const PlanInfo& p) {
+      return p.problem_class.operation == c.operation &&
+             p.problem_class.transposed == c.transposed && p.problem_class.k == c.k &&
+             p.problem_class.allow_tf32 == c.allow_tf32 && p.recipe == m.recipe &&
+             p.kernel == m.kernel;
+    });
+    json line = {{"matrix", name},
+                 {"rows", info.rows},
+                 {"cols", info.cols},
+                 {"nnz", info.nnz},
+                 {"op", Name(c.operation)},
+                 {"transposed", c.transposed},
+                 {"type", c.allow_tf32 ? "tf32" : Name(info.type)},
+                 {"k", m.k},
+                 {"layout", m.recipe},
+                 {"kernel", m.kernel},
+                 {"ms", m.median_ms},
+                 {"rounds", m.runs},
+                 {"gflops", m.gflops},
+                 {"floor_share", m.floor_share},
+                 {"plan", plan},
+                 {"device", m.device}};
+    if (const auto built = build_seconds.find(m.recipe); built != build_seconds.end()) {
+      line["preparation_ms"] = built->second * 1000;
+    }
+    std::cout << line << "\n";
+  }
+  std::cout << std::flush;
+}
+
+/// What the server chooses by itself for each matrix.
 int Plans(const PlansOptions& options) {
   const Client client = Connect(options.server);
   std::vector<ProblemClass> classes;
   for (const int64_t k : options.widths) {
-    classes.push_back({Operation::kSpmm, false, k});
-    classes.push_back({Operation::kSpmm, true, k});
-    classes.push_back({Operation::kSddmm, false, k});
+    const bool tf32 = options.type == "tf32";
+    classes.push_back({Operation::kSpmm, false, k, tf32});
+    classes.push_back({Operation::kSpmm, true, k, tf32});
+    if (!tf32) classes.push_back({Operation::kSddmm, false, k});
   }
   const auto begin = Clock::now();
   const auto measure = [&](PlainPattern pattern) {
@@ -285,10 +321,15 @@ int Plans(const PlansOptions& options) {
     s.cols = pattern.cols;
     s.row_offsets = std::move(pattern.row_offsets);
     s.column_indices = std::move(pattern.column_indices);
+    const size_t nnz = s.column_indices.size();
     if (options.type == "f64") {
-      s.values = std::vector<double>(s.column_indices.size(), 1);
+      s.values = std::vector<double>(nnz, 1);
+    } else if (options.type == "f16") {
+      s.values = std::vector<Float16>(nnz, Float16(1));
+    } else if (options.type == "bf16") {
+      s.values = std::vector<BFloat16>(nnz, BFloat16(1));
     } else {
-      s.values = std::vector<float>(s.column_indices.size(), 1);
+      s.values = std::vector<float>(nnz, 1);
     }
     UploadOptions upload;
     upload.replace = true;
@@ -339,7 +380,8 @@ int Main(int argc, char** argv) {
   plans->add_option("--generated", plans_options.generated, "Names, or all");
   plans->add_option("--only", plans_options.only, "Names");
   plans->add_option("--k", plans_options.widths, "Widths to prepare for")->delimiter(',');
-  plans->add_option("--type", plans_options.type)->check(CLI::IsMember({"f32", "f64"}));
+  plans->add_option("--type", plans_options.type)
+      ->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "tf32"}));
   plans->add_option("--seconds", plans_options.seconds, "Begin no other matrix after so long");
   CLI11_PARSE(app, argc, argv);
   if (*bare_server) return ServeBareStreams(listen);
