@@ -7,9 +7,6 @@ namespace sparsed::engine {
 namespace {
 
 constexpr size_t kKeptWorkspace = size_t{16} << 20;
-/// How long a lane of the GPU looks for the next call before it sleeps: waking it takes longer than
-/// many a kernel.
-constexpr auto kAwake = std::chrono::microseconds(100);
 /// After so long without a call a lane of the GPU gives memory back that it kept for the next one.
 constexpr auto kRest = std::chrono::seconds(2);
 
@@ -170,7 +167,7 @@ bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
     std::lock_guard lock(mutex_);
     if (!resumed && lanes.queued >= options_.max_queued) return false;
     lanes.queues[job->tenant_].push_back(std::move(job));
-    if (++lanes.queued <= lanes.awake) return true;  // taken without being told
+    ++lanes.queued;
   }
   lanes.work.notify_one();
   return true;
@@ -193,18 +190,6 @@ std::shared_ptr<Job> Scheduler::PopLocked(Lanes& lanes) {
   if (queue->second.empty()) lanes.queues.erase(queue);
   --lanes.queued;
   return job;
-}
-
-void Scheduler::AwaitAwake(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
-  ++lanes.awake;
-  lock.unlock();
-  const auto until = std::chrono::steady_clock::now() + kAwake;
-  while (lanes.queued.load(std::memory_order_relaxed) == 0 &&
-         std::chrono::steady_clock::now() < until) {
-    std::this_thread::yield();
-  }
-  lock.lock();
-  --lanes.awake;
 }
 
 void Scheduler::RunLane(Lane lane) {
@@ -246,11 +231,7 @@ void Scheduler::RunLane(Lane lane) {
       idle_done_.notify_all();
     }
     --lanes.running;
-    if (!lanes.idle.empty()) {
-      lanes.work.notify_one();
-    } else if (lane.device == DeviceKind::kCuda && !closing_) {
-      AwaitAwake(lanes, lock);
-    }
+    if (!lanes.idle.empty()) lanes.work.notify_one();
   }
 }
 

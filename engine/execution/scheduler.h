@@ -137,7 +137,6 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::string last_tenant;                                         ///< whose turn was last
     std::atomic<int64_t> queued = 0;
     int running = 0;  ///< jobs and idle work
-    int awake = 0;    ///< lanes that look for a job without sleeping
     std::deque<IdleWork*> idle;
     std::condition_variable work;
     std::atomic<uint64_t> busy_ns{0};
@@ -159,8 +158,6 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   static bool MayIdleLocked(const Lane& lane, const Lanes& lanes) {
     return !lanes.idle.empty() && (lane.device == DeviceKind::kCpu || lanes.running == 0);
   }
-  /// Waits a moment for a call without sleeping, the lock released meanwhile.
-  static void AwaitAwake(Lanes& lanes, std::unique_lock<std::mutex>& lock);
   void RunLane(Lane lane);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();
