@@ -7,7 +7,9 @@ namespace sparsed::engine {
 namespace {
 
 constexpr size_t kKeptWorkspace = size_t{16} << 20;
-/// After so long without a call a lane of the GPU gives memory back that it kept for the next one.
+constexpr size_t kKeptDeviceWorkspace = size_t{64} << 20;
+/// After as long without a call, or twice as long, memory of the GPU that was kept for the next one
+/// is given back.
 constexpr auto kRest = std::chrono::seconds(2);
 
 }  // namespace
@@ -194,21 +196,12 @@ std::shared_ptr<Job> Scheduler::PopLocked(Lanes& lanes) {
 
 void Scheduler::RunLane(Lane lane) {
   Lanes& lanes = lanes_of(lane.device);
-  const auto wanted = [&] { return closing_ || lanes.queued > 0 || MayIdleLocked(lane, lanes); };
-  bool rested = true;
   std::unique_lock lock(mutex_);
   while (true) {
-    if (rested) {
-      lanes.work.wait(lock, wanted);
-    } else if (!lanes.work.wait_for(lock, kRest, wanted)) {
-      lock.unlock();
-      device_->Rest(*lane.gpu);
-      rested = true;
-      lock.lock();
-      continue;
-    }
+    lanes.work.wait(lock,
+                    [&] { return closing_ || lanes.queued > 0 || MayIdleLocked(lane, lanes); });
     if (closing_) return;
-    rested = lane.gpu == nullptr;
+    lanes.used = true;
     ++lanes.running;
     if (lanes.queued > 0) {
       std::shared_ptr<Job> job = PopLocked(lanes);
@@ -217,6 +210,9 @@ void Scheduler::RunLane(Lane lane) {
       job.reset();
       // Large ones are given to whoever needs memory next; taking one again is cheap.
       if (lane.workspace.size() > kKeptWorkspace) lane.workspace = Buffer();
+      if (lane.gpu != nullptr && lane.gpu->workspace.size() > kKeptDeviceWorkspace) {
+        lane.gpu->workspace = Buffer();
+      }
       lock.lock();
     } else {
       IdleWork* idle = lanes.idle.front();
@@ -350,10 +346,28 @@ void Scheduler::RunBlocking(std::function<void()> work) {
   blocking_work_.notify_one();
 }
 
+void Scheduler::RestDevice(std::unique_lock<std::mutex>& lock) {
+  Lanes& lanes = lanes_of(DeviceKind::kCuda);
+  if (std::exchange(lanes.used, false)) {
+    lanes.rested = false;
+  } else if (!lanes.rested && lanes.running == 0) {
+    lanes.rested = true;
+    lock.unlock();
+    device_->Rest();
+    lock.lock();
+  }
+}
+
 void Scheduler::RunBlockingThread() {
   std::unique_lock lock(mutex_);
+  const auto wanted = [this] { return closing_ || !blocking_.empty(); };
   while (true) {
-    blocking_work_.wait(lock, [this] { return closing_ || !blocking_.empty(); });
+    if (device_ == nullptr) {
+      blocking_work_.wait(lock, wanted);
+    } else if (!blocking_work_.wait_for(lock, kRest, wanted)) {
+      RestDevice(lock);
+      continue;
+    }
     if (blocking_.empty()) return;
     const std::function<void()> work = std::move(blocking_.front());
     blocking_.pop_front();

@@ -136,7 +136,9 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::map<std::string, std::deque<std::shared_ptr<Job>>> queues;  ///< by tenant; none is empty
     std::string last_tenant;                                         ///< whose turn was last
     std::atomic<int64_t> queued = 0;
-    int running = 0;  ///< jobs and idle work
+    int running = 0;     ///< jobs and idle work
+    bool used = false;   ///< since RestDevice looked last
+    bool rested = true;  ///< since it was used last
     std::deque<IdleWork*> idle;
     std::condition_variable work;
     std::atomic<uint64_t> busy_ns{0};
@@ -161,6 +163,9 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   void RunLane(Lane lane);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();
+  /// Called now and then: lets the GPU's memory rest when nobody used it since the last time. The
+  /// lock is released meanwhile.
+  void RestDevice(std::unique_lock<std::mutex>& lock);
   void RunBlockingThread();
 
   const ExecutorOptions options_;

@@ -42,7 +42,12 @@ class CardPool final : public DevicePool {
     return static_cast<int64_t>(*free) - static_cast<int64_t>(pool->used + bytes - pool->reserved);
   }
 
-  void Trim() override { cuda::TrimPool(0).IgnoreError(); }
+  void Trim() override {
+    std::lock_guard lock(mutex_);
+    // What was freed in the stream counts as unused once that was waited for.
+    stream_.Synchronize().IgnoreError();
+    cuda::TrimPool(0).IgnoreError();
+  }
 
  private:
   explicit CardPool(cuda::Stream stream)
@@ -152,9 +157,7 @@ absl::StatusOr<double> Device::Timed(DeviceLane& lane, const std::function<absl:
   return *milliseconds;
 }
 
-void Device::Rest(DeviceLane& lane) {
-  lane.workspace = Buffer();
-  lane.prepared.Sweep();
+void Device::Rest() {
   residency_->Sweep();
   budget_->Trim();
 }

@@ -65,8 +65,9 @@ class Device {
   /// was queued uses memory that its caller may free. The milliseconds between the events.
   absl::StatusOr<double> Timed(DeviceLane& lane, const std::function<absl::Status()>& queue);
 
-  /// A lane has nothing to do: what only busy ones need goes back to the card, which is shared.
-  void Rest(DeviceLane& lane);
+  /// No lane has anything to do: memory that only busy ones need goes back to the card, which is
+  /// shared.
+  void Rest();
 
   /// Copies pass through staging; all return when the bytes are there.
   absl::Status CopyIn(cuda::Stream& stream, void* to, const void* from, size_t bytes);

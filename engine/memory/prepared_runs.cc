@@ -4,12 +4,8 @@
 
 namespace sparsed::engine {
 
-void PreparedRuns::Sweep() {
-  entries_.remove_if([](const Entry& entry) { return entry.lifetime.expired(); });
-}
-
 void* PreparedRuns::Find(const Entry& wanted) {
-  Sweep();
+  entries_.remove_if([](const Entry& entry) { return entry.lifetime.expired(); });
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.layout == wanted.layout && entry.kernel == wanted.kernel &&
            entry.type == wanted.type && entry.k == wanted.k &&

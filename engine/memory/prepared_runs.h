@@ -14,7 +14,7 @@
 namespace sparsed::engine {
 
 /// The most recently used ones of one lane, which runs one kernel at a time. What was made for a
-/// layout that is gone goes with the next look or sweep. Not thread-safe.
+/// layout that is gone goes with the next look. Not thread-safe.
 class PreparedRuns {
  public:
   /// For a run of `kernel` on `arguments`, whose layout is `layout`; prepared now, in the context's
@@ -37,9 +37,6 @@ class PreparedRuns {
         kernel.prepare(context, problem, arguments, memory);
     return prepared.ok() ? Keep(wanted, *std::move(prepared)) : nullptr;
   }
-
-  /// Lets go of what was made for layouts that are gone.
-  void Sweep();
 
  private:
   using LeadingDimensions = std::pair<int64_t, int64_t>;
