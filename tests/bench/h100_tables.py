@@ -2,16 +2,18 @@
 """Makes a page of tables, and pictures beside the raw results, from what `sparsed_bench` or `bench_service plans`
 measured.
 
-usage: h100_tables.py RESULTS.jsonl... OUT.md
+usage: h100_tables.py RESULTS.jsonl[.gz]... OUT.md
 
 Lines of several files are taken together; of several for the same thing the last one counts. Pictures
 are made where python3-matplotlib is installed; otherwise the page refers to those that are there.
 """
 
+import gzip
 import json
 import math
 import os
 import pathlib
+import re
 import sys
 
 VENDOR = "cuda.cusparse."
@@ -27,7 +29,10 @@ def read(paths):
     """The measurements, each with its operation's full name; wrong results are left out."""
     measured = {}
     for path in paths:
-        for text in path.read_text().splitlines():
+        opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8")
+        with opened as file:
+            texts = file.read().splitlines()
+        for text in texts:
             if not text.strip():
                 continue
             line = json.loads(text)
@@ -130,7 +135,9 @@ def chosen(classes, matrices, title, explanation):
 
 def how(line):
     name = line["kernel"].removeprefix("cuda.")
-    return f"`{name}`" if line["layout"] == "csr" else f"`{name}` on `{line['layout']}`"
+    # The parameters are in the raw results.
+    layout = re.sub(r"\([^)]*\)", "", line["layout"])
+    return f"`{name}`" if layout == "csr" else f"`{name}` on `{layout}`"
 
 
 def transposed(classes):

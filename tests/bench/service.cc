@@ -265,9 +265,11 @@ struct PlansOptions {
 };
 
 /// What its trials measured, a line each as sparsed_bench prints them; the plans' are marked.
-void PrintMeasurements(const std::string& name, const MatrixInfo& info) {
+void PrintMeasurements(const std::string& name, const MatrixInfo& info, const ServerInfo& server) {
   std::map<std::string, double> build_seconds;
   for (const LayoutInfo& layout : info.layouts) build_seconds[layout.recipe] = layout.build_seconds;
+  std::map<std::string, std::string> devices;
+  for (const DeviceInfo& device : server.devices) devices[device.name] = device.description;
   for (const Measurement& m : info.measurements) {
     const ProblemClass& c = m.problem_class;
     const bool plan = std::any_of(info.plans.begin(), info.plans.end(), [&](const PlanInfo& p) {
@@ -291,7 +293,7 @@ void PrintMeasurements(const std::string& name, const MatrixInfo& info) {
                  {"gflops", m.gflops},
                  {"floor_share", m.floor_share},
                  {"plan", plan},
-                 {"device", m.device}};
+                 {"device", devices[m.device]}};
     if (const auto built = build_seconds.find(m.recipe); built != build_seconds.end()) {
       line["preparation_ms"] = built->second * 1000;
     }
@@ -303,6 +305,8 @@ void PrintMeasurements(const std::string& name, const MatrixInfo& info) {
 /// What the server chooses by itself for each matrix.
 int Plans(const PlansOptions& options) {
   const Client client = Connect(options.server);
+  const absl::StatusOr<ServerInfo> about = client.GetServerInfo();
+  Require(about.status());
   std::vector<ProblemClass> classes;
   for (const int64_t k : options.widths) {
     const bool tf32 = options.type == "tf32";
@@ -339,7 +343,7 @@ int Plans(const PlansOptions& options) {
     Require(matrix->WaitReady());
     const absl::StatusOr<MatrixInfo> info = matrix->Info();
     Require(info.status());
-    PrintMeasurements(pattern.name, *info);
+    PrintMeasurements(pattern.name, *info, *about);
     Require(matrix->Delete());
     return options.seconds == 0 || MillisecondsSince(begin) < options.seconds * 1000;
   };

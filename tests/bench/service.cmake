@@ -2,3 +2,4 @@
 add_executable(bench_service service.cc bare_stream.cc patterns.cc)
 target_link_libraries(bench_service PRIVATE sparsed_options sparsed_client gRPC::grpc++
   nlohmann_json::nlohmann_json CLI11::CLI11 sparsed_generated)
+sparsed_install_program(bench_service measurement)
