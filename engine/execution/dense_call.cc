@@ -120,6 +120,7 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
     if (!absl::IsResourceExhausted(home)) *end = std::move(home);
     return Next::kEnded;
   }
+  lane.gpu->prepared.Clear();  // it may be what there is no room for
   *end = checked(RunInSlabs(*lane.gpu));
   if (!elsewhere(*end)) return Next::kEnded;
   MoveTo(DeviceKind::kCpu);

@@ -91,7 +91,7 @@ class DenseCall : public Job {
                         const Arguments& arguments) {
     Context context = DeviceContext(gpu);
     context.prepared = gpu.prepared.For(kernel, layout, context, problem, arguments,
-                                        gpu_device().budget().Source(MemoryUse::kLayouts));
+                                        gpu_device().budget().SpareSource(MemoryUse::kLayouts));
     return context;
   }
   Device& gpu_device() { return *impl_->device; }

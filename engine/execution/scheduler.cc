@@ -34,6 +34,7 @@ absl::Status Job::Start(uint64_t timeout_ns) {
   constexpr uint64_t kLongest = 100ull * 365 * 24 * 3600 * 1000000000;
   if (timeout_ns > 0 && timeout_ns < kLongest) {
     std::lock_guard lock(mutex_);  // it may be up before it is known here
+    if (state_ == State::kEnded) return absl::OkStatus();
     deadline_ = scheduler_->timer_.Watch(
         token_,
         DeadlineTimer::Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(timeout_ns)));

@@ -125,12 +125,12 @@ class SddmmCall final : public DenseCall {
         !status.ok()) {
       return status;
     }
-    end_.timings.to_device_ns = NanosecondsSince(begin);
     const SddmmArguments arguments{*s->layout,
                                    s->values == nullptr ? nullptr : s->values->buffer.data(),
                                    View(**a, operands_[0].shape), View(**b, operands_[1].shape),
                                    result->buffer.mutable_data()};
     const Context context = DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+    end_.timings.to_device_ns = NanosecondsSince(begin);
     absl::Status status =
         TimedOnDevice(gpu, [&] { return plan->kernel->run(context, plan->problem, arguments); });
     if (!status.ok()) return status;

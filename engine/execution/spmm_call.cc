@@ -114,7 +114,6 @@ class SpmmCall final : public DenseCall {
         !status.ok()) {
       return status;
     }
-    end_.timings.to_device_ns = NanosecondsSince(begin);
     const SpmmArguments arguments{
         *s->layout,
         s->values->buffer.data(),
@@ -123,6 +122,7 @@ class SpmmCall final : public DenseCall {
         alpha_,
         beta_};
     const Context context = DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+    end_.timings.to_device_ns = NanosecondsSince(begin);
     absl::Status status =
         TimedOnDevice(gpu, [&] { return plan->kernel->run(context, plan->problem, arguments); });
     if (!status.ok()) return status;
@@ -160,11 +160,14 @@ class SpmmCall final : public DenseCall {
     absl::Status reserved = absl::ResourceExhaustedError("");
     for (; absl::IsResourceExhausted(reserved) && width >= kLeastSlab; width = (width + 1) / 2) {
       for (Slab& slab : slabs) slab = Slab();
-      kernel = Serving(WithWidth(plan->problem, width), *plan->layout, plan->kernel);
+      // The last slab may be narrower, and may need more workspace.
+      const int64_t rest = k % width == 0 ? width : k % width;
+      kernel = Serving(plan->problem, width, rest, *plan->layout, plan->kernel);
       if (kernel == nullptr) return absl::UnimplementedError("no kernel for slabs");
-      reserved =
-          Grow(gpu.workspace, kernel->workspace(WithWidth(plan->problem, width), *s->layout, 1),
-               device_memory());
+      reserved = Grow(gpu.workspace,
+                      std::max(kernel->workspace(WithWidth(plan->problem, width), *s->layout, 1),
+                               kernel->workspace(WithWidth(plan->problem, rest), *s->layout, 1)),
+                      device_memory());
       for (Slab& slab : slabs) {
         for (auto [array, rows] : {std::pair(&slab.b, operands_[0].shape.rows),
                                    std::pair(&slab.c, result_shape_.rows)}) {
@@ -242,20 +245,24 @@ class SpmmCall final : public DenseCall {
   }
 
   Problem Asked(int64_t k, DeviceKind device) const {
-    return {Operation::kSpmm, transpose_, matrix_->type(), k, device, allow_tf32_};
+    const bool f32 = matrix_->type() == ElementType::kF32;
+    return {Operation::kSpmm, transpose_, matrix_->type(), k, device, allow_tf32_ && f32};
   }
   static Problem WithWidth(Problem problem, int64_t k) {
     problem.k = k;
     return problem;
   }
 
-  /// `wished`, or the first of the layout's kernels that serves this width.
-  static const SpmmKernel* Serving(const Problem& problem, const Layout& layout,
-                                   const SpmmKernel* wished) {
-    if (wished->supports(problem, layout)) return wished;
+  /// `wished`, or the first of the layout's kernels that serves both widths.
+  static const SpmmKernel* Serving(const Problem& problem, int64_t width, int64_t rest,
+                                   const Layout& layout, const SpmmKernel* wished) {
+    const auto serves = [&](const SpmmKernel& kernel) {
+      return kernel.supports(WithWidth(problem, width), layout) &&
+             kernel.supports(WithWidth(problem, rest), layout);
+    };
+    if (serves(*wished)) return wished;
     for (const SpmmKernel& kernel : SpmmKernels()) {
-      if (kernel.device == problem.device && kernel.layout_kind == layout.kind &&
-          kernel.supports(problem, layout)) {
+      if (kernel.device == problem.device && kernel.layout_kind == layout.kind && serves(kernel)) {
         return &kernel;
       }
     }

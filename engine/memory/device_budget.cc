@@ -90,9 +90,12 @@ DeviceBudget::DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes
                            int64_t spare_bytes)
     : state_(std::make_shared<State>(std::move(pool), limit_bytes, spare_bytes)) {
   for (int i = 0; i < kMemoryUses; ++i) {
-    sources_[i].budget = at_once_[i].budget = this;
-    sources_[i].use = at_once_[i].use = static_cast<MemoryUse>(i);
+    for (UseSource* source : {&sources_[i], &at_once_[i], &spare_[i]}) {
+      source->budget = this;
+      source->use = static_cast<MemoryUse>(i);
+    }
     at_once_[i].at_once = true;
+    spare_[i].evicts = false;
   }
 }
 
@@ -100,7 +103,7 @@ absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
   State& state = *budget->state_;
   absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use);
-  while (absl::IsResourceExhausted(buffer.status()) &&
+  while (evicts && absl::IsResourceExhausted(buffer.status()) &&
          static_cast<int64_t>(bytes) <= state.limit() && budget->evict &&
          budget->evict(static_cast<int64_t>(bytes), at_once)) {
     state.Trim();
@@ -111,6 +114,7 @@ absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
 
 MemorySource& DeviceBudget::Source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
 MemorySource& DeviceBudget::SourceAtOnce(MemoryUse use) { return at_once_[static_cast<int>(use)]; }
+MemorySource& DeviceBudget::SpareSource(MemoryUse use) { return spare_[static_cast<int>(use)]; }
 void DeviceBudget::Trim() { state_->Trim(); }
 int64_t DeviceBudget::limit() const { return state_->limit(); }
 int64_t DeviceBudget::used(MemoryUse use) const { return state_->used(use); }

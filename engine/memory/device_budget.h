@@ -36,6 +36,8 @@ class DeviceBudget {
   MemorySource& Source(MemoryUse use);
   /// Likewise, but nothing is copied to the host to make room: for threads that must not block.
   MemorySource& SourceAtOnce(MemoryUse use);
+  /// Likewise, but nothing is evicted: for what others can do without.
+  MemorySource& SpareSource(MemoryUse use);
   /// Called without locks when `bytes` more are needed; true if anything was let go. `at_once`:
   /// without copying anything. Set before the first allocation.
   std::function<bool(int64_t bytes, bool at_once)> evict;
@@ -55,11 +57,12 @@ class DeviceBudget {
     absl::StatusOr<Buffer> Allocate(size_t bytes) override;
     DeviceBudget* budget = nullptr;
     MemoryUse use = MemoryUse::kRequests;
+    bool evicts = true;
     bool at_once = false;
   };
 
   std::shared_ptr<State> state_;
-  std::array<UseSource, kMemoryUses> sources_, at_once_;
+  std::array<UseSource, kMemoryUses> sources_, at_once_, spare_;
 };
 
 }  // namespace sparsed::engine

@@ -1,6 +1,7 @@
 // What kernels prepared once for many runs (kernel_table.h, `prepare`).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -13,30 +14,41 @@
 
 namespace sparsed::engine {
 
-/// The most recently used ones of one lane, which runs one kernel at a time. What was made for a
-/// layout that is gone goes with the next look. Not thread-safe.
+/// The most recently used ones of one lane, which runs one kernel at a time: at most kMost of them,
+/// and of kMostBytes together. What was made for a layout that is gone goes with the next look. Not
+/// thread-safe.
 class PreparedRuns {
  public:
+  static constexpr size_t kMost = 16;
+  static constexpr size_t kMostBytes = size_t{256} << 20;
+
   /// For a run of `kernel` on `arguments`, whose layout is `layout`; prepared now, in the context's
-  /// stream, if it was not. Null: the kernel prepares nothing, or could not (the run does without).
+  /// stream and in memory from `memory`, if it was not. Null: the kernel prepares nothing, or could
+  /// not when it was asked first (the run does without).
   template <typename Kernel, typename Arguments>
   void* For(const Kernel& kernel, const std::shared_ptr<const Layout>& layout,
             const Context& context, const Problem& problem, const Arguments& arguments,
             MemorySource& memory) {
     if (kernel.prepare == nullptr) return nullptr;
-    const Entry wanted{layout,
-                       layout.get(),
-                       kernel.name,
-                       problem.type,
-                       problem.k,
-                       problem.transposed,
-                       Strides(arguments),
-                       /*prepared=*/nullptr};
-    if (void* const found = Find(wanted); found != nullptr) return found;
+    Entry entry{layout,
+                layout.get(),
+                kernel.name,
+                problem.type,
+                problem.k,
+                problem.transposed,
+                Strides(arguments),
+                /*bytes=*/0,
+                /*prepared=*/nullptr};
+    if (const Entry* const found = Find(entry); found != nullptr) return found->prepared.get();
+    Limited limited(memory);
     absl::StatusOr<std::shared_ptr<void>> prepared =
-        kernel.prepare(context, problem, arguments, memory);
-    return prepared.ok() ? Keep(wanted, *std::move(prepared)) : nullptr;
+        kernel.prepare(context, problem, arguments, limited);
+    entry.bytes = limited.bytes();
+    if (prepared.ok()) entry.prepared = *std::move(prepared);
+    return Keep(std::move(entry));
   }
+
+  void Clear() { entries_.clear(); }
 
  private:
   using LeadingDimensions = std::pair<int64_t, int64_t>;
@@ -48,9 +60,20 @@ class PreparedRuns {
     int64_t k;
     bool transposed;
     LeadingDimensions strides;
-    std::shared_ptr<void> prepared;
+    size_t bytes;
+    std::shared_ptr<void> prepared;  ///< null: it could not be
   };
-  static constexpr size_t kMost = 16;
+  /// Counts what is allocated, and refuses what one lane should not keep.
+  class Limited final : public MemorySource {
+   public:
+    explicit Limited(MemorySource& memory) : memory_(memory) {}
+    absl::StatusOr<Buffer> Allocate(size_t bytes) override;
+    size_t bytes() const { return bytes_; }
+
+   private:
+    MemorySource& memory_;
+    size_t bytes_ = 0;
+  };
 
   static LeadingDimensions Strides(const SpmmArguments& arguments) {
     return {arguments.b.leading_dimension, arguments.c.leading_dimension};
@@ -58,8 +81,8 @@ class PreparedRuns {
   static LeadingDimensions Strides(const SddmmArguments& arguments) {
     return {arguments.a.leading_dimension, arguments.b.leading_dimension};
   }
-  void* Find(const Entry& wanted);
-  void* Keep(Entry entry, std::shared_ptr<void> prepared);
+  const Entry* Find(const Entry& wanted);
+  void* Keep(Entry entry);
 
   std::list<Entry> entries_;  ///< the last used first
 };

@@ -183,7 +183,7 @@ absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) 
   absl::Status status = WithArguments(contender, [&](const auto& kernel, const Problem& problem,
                                                      const auto& arguments) {
     context.prepared = lane.gpu->prepared.For(kernel, contender.layout, context, problem, arguments,
-                                              device.budget().Source(MemoryUse::kLayouts));
+                                              device.budget().SpareSource(MemoryUse::kLayouts));
     return absl::OkStatus();
   });
   if (!status.ok()) return status;

@@ -12,4 +12,8 @@ namespace sparsed::cuda {
 /// OK, or what `doing` met.
 absl::Status ToStatus(cudaError_t error, std::string_view doing);
 
+/// `status`; if it is an error, only when the stream is done: what was queued uses memory that the
+/// caller lets go.
+absl::Status Settled(void* stream, absl::Status status);
+
 }  // namespace sparsed::cuda

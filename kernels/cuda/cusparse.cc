@@ -50,6 +50,7 @@ const Cusparse* OpenCusparse() {
 
 absl::Status ToStatus(cusparseStatus_t status, std::string_view doing) {
   if (status == CUSPARSE_STATUS_SUCCESS) return absl::OkStatus();
+  cudaGetLastError();  // what it met inside is told here, not at the next launch
   const std::string message =
       fmt::format("cuSPARSE, {}: {}", doing, OpenCusparse()->GetErrorString(status));
   if (status == CUSPARSE_STATUS_INSUFFICIENT_RESOURCES || status == CUSPARSE_STATUS_ALLOC_FAILED) {
@@ -107,7 +108,7 @@ absl::StatusOr<std::shared_ptr<PreparedCsr>> PrepareCsr(void* stream, const Prob
   if (!buffer.ok()) return buffer.status();
   auto* const offsets = reinterpret_cast<int32_t*>(buffer->mutable_data());
   absl::StatusOr<SparseMatrix> matrix = DescribeNarrowed(stream, problem, layout, offsets, values);
-  if (!matrix.ok()) return matrix.status();
+  if (!matrix.ok()) return Settled(stream, matrix.status());
   auto prepared = std::make_shared<PreparedCsr>();
   prepared->memory = *std::move(buffer);
   prepared->matrix = *std::move(matrix);

@@ -73,6 +73,11 @@ absl::Status ToStatus(cudaError_t error, std::string_view doing) {
   }
 }
 
+absl::Status Settled(void* stream, absl::Status status) {
+  if (!status.ok()) cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+  return status;
+}
+
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   int count = 0;
   absl::Status status = ToStatus(cudaGetDeviceCount(&count), "looking for a GPU");

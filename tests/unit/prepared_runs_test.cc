@@ -7,14 +7,28 @@
 namespace sparsed::engine {
 namespace {
 
-int prepared = 0;
+int asked = 0;
+std::weak_ptr<Buffer> last;
 
+/// Takes a byte for each column, from k = 1000 on a million each.
 absl::StatusOr<std::shared_ptr<void>> Prepare(const Context&, const Problem& problem,
-                                              const SpmmArguments&, MemorySource&) {
-  if (problem.k == 1000) return absl::ResourceExhaustedError("too wide");
-  ++prepared;
-  return std::make_shared<int>(prepared);
+                                              const SpmmArguments&, MemorySource& memory) {
+  ++asked;
+  absl::StatusOr<Buffer> buffer =
+      memory.Allocate(static_cast<size_t>(problem.k) * (problem.k < 1000 ? 1 : 1'000'000));
+  if (!buffer.ok()) return buffer.status();
+  auto prepared = std::make_shared<Buffer>(*std::move(buffer));
+  last = prepared;
+  return prepared;
 }
+
+/// Promises much, has nothing.
+class Address final : public MemorySource {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    return Buffer(std::make_shared<std::byte>(), bytes);
+  }
+};
 
 SpmmKernel Kernel(std::string_view name, PrepareRuns<SpmmArguments> prepare) {
   return {name, "csr", DeviceKind::kCuda, true, nullptr, nullptr, nullptr, prepare};
@@ -22,14 +36,15 @@ SpmmKernel Kernel(std::string_view name, PrepareRuns<SpmmArguments> prepare) {
 
 class PreparedRunsTest : public testing::Test {
  protected:
-  PreparedRunsTest() { prepared = 0; }
+  PreparedRunsTest() { asked = 0; }
   void* For(const SpmmKernel& kernel, const std::shared_ptr<const Layout>& layout, int64_t k,
             int64_t leading_dimension = 0) {
     const SpmmArguments arguments{
         *layout, nullptr, {nullptr, 5, k, leading_dimension}, {nullptr, 5, k, k}};
-    return runs_.For(kernel, layout, {}, {.k = k}, arguments, HeapMemory());
+    return runs_.For(kernel, layout, {}, {.k = k}, arguments, memory_);
   }
 
+  Address memory_;
   PreparedRuns runs_;
   const SpmmKernel kernel_ = Kernel("one", Prepare);
   const SpmmKernel other_ = Kernel("other", Prepare);
@@ -41,19 +56,37 @@ TEST_F(PreparedRunsTest, PrepareOnceForRunsOfOneKind) {
   void* const first = For(kernel_, layout_, 8);
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(For(kernel_, layout_, 8), first);
-  EXPECT_EQ(prepared, 1);
+  EXPECT_EQ(asked, 1);
   EXPECT_NE(For(kernel_, layout_, 16), first);
   EXPECT_NE(For(kernel_, layout_, 8, 12), first);
   EXPECT_NE(For(other_, layout_, 8), first);
   EXPECT_NE(For(kernel_, std::make_shared<Layout>(), 8), first);
-  EXPECT_EQ(prepared, 5);
+  EXPECT_EQ(asked, 5);
   EXPECT_EQ(For(kernel_, layout_, 8), first);
-  EXPECT_EQ(prepared, 5);
+  EXPECT_EQ(asked, 5);
 }
 
 TEST_F(PreparedRunsTest, DoWithoutWhatCannotBePrepared) {
   EXPECT_EQ(For(plain_, layout_, 8), nullptr);
+  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(For(kernel_, layout_, 1000), nullptr);  // 1 GB, more than all may have
   EXPECT_EQ(For(kernel_, layout_, 1000), nullptr);
+  EXPECT_EQ(asked, 1);
+}
+
+TEST_F(PreparedRunsTest, KeepNoMoreBytesThanTheyMay) {
+  const SpmmKernel large = Kernel(
+      "large",
+      [](const Context&, const Problem&, const SpmmArguments&,
+         MemorySource& memory) -> absl::StatusOr<std::shared_ptr<void>> {
+        return std::make_shared<Buffer>(memory.Allocate(PreparedRuns::kMostBytes / 2).value());
+      });
+  EXPECT_NE(For(kernel_, layout_, 8), nullptr);
+  const std::weak_ptr<Buffer> small = last;
+  EXPECT_NE(For(large, layout_, 1), nullptr);
+  EXPECT_FALSE(small.expired());
+  EXPECT_NE(For(large, layout_, 2), nullptr);
+  EXPECT_TRUE(small.expired());
 }
 
 TEST_F(PreparedRunsTest, KeepTheLastSixteen) {
@@ -62,20 +95,22 @@ TEST_F(PreparedRunsTest, KeepTheLastSixteen) {
   EXPECT_EQ(For(kernel_, layout_, 1), first);  // used again: k = 2 is the oldest now
   For(kernel_, layout_, 17);
   EXPECT_EQ(For(kernel_, layout_, 1), first);
-  EXPECT_EQ(prepared, 17);
+  EXPECT_EQ(asked, 17);
   For(kernel_, layout_, 2);
-  EXPECT_EQ(prepared, 18);
+  EXPECT_EQ(asked, 18);
 }
 
 TEST_F(PreparedRunsTest, LetGoOfLayoutsThatAreGone) {
-  auto gone = std::make_shared<Layout>();
-  const std::weak_ptr<const Layout> lifetime = gone;
-  For(kernel_, gone, 8);
-  gone.reset();
-  EXPECT_TRUE(lifetime.expired());
-  // Even at the same address it is another layout.
-  EXPECT_NE(For(kernel_, std::make_shared<Layout>(), 8), nullptr);
-  EXPECT_EQ(prepared, 2);
+  // The same address for two layouts, one after the other.
+  Layout place;
+  std::shared_ptr<const Layout> layout(&place, [](const Layout*) {});
+  EXPECT_NE(For(kernel_, layout, 8), nullptr);
+  const std::weak_ptr<Buffer> first = last;
+  layout.reset();
+  layout = std::shared_ptr<const Layout>(&place, [](const Layout*) {});
+  EXPECT_NE(For(kernel_, layout, 8), nullptr);
+  EXPECT_TRUE(first.expired());
+  EXPECT_EQ(asked, 2);
 }
 
 }  // namespace

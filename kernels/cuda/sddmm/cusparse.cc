@@ -59,7 +59,7 @@ size_t OwnWorkspace(const Problem& problem, const Layout& layout) {
           call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE, call->one(),
           call->a.get(), call->b.get(), call->zero(), out->get(), call->type,
           CUSPARSE_SDDMM_ALG_DEFAULT, &bytes) != CUSPARSE_STATUS_SUCCESS) {
-    return 0;
+    return size_t{1} << 62;  // more than there is: the run is refused
   }
   return bytes;
 }
@@ -76,14 +76,14 @@ absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const 
       context.stream, problem, layout, arguments.out, OwnWorkspace(problem, layout), memory);
   if (!prepared.ok()) return prepared.status();
   const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments.a, arguments.b);
-  if (!call.ok()) return call.status();
+  if (!call.ok()) return Settled(context.stream, call.status());
   const absl::Status status = ToStatus(
       OpenCusparse()->SDDMM_preprocess(
           call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE, call->one(),
           call->a.get(), call->b.get(), call->zero(), (*prepared)->matrix.get(), call->type,
           CUSPARSE_SDDMM_ALG_DEFAULT, (*prepared)->workspace),
       "preprocessing for SDDMM");
-  if (!status.ok()) return status;
+  if (!status.ok()) return Settled(context.stream, status);
   return *std::move(prepared);
 }
 
@@ -111,9 +111,9 @@ absl::Status Run(const Context& context, const Problem& problem, const SddmmArgu
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.operation == Operation::kSddmm && problem.type != ElementType::kBF16 &&
-         !layout.transposed && layout.Find(kValueSource) == nullptr &&
-         CusparseTakes(problem, layout);
+  // In 16 bits a dot product would be rounded, and may overflow, before it is multiplied with S.
+  return problem.operation == Operation::kSddmm && !IsHalf(problem.type) && !layout.transposed &&
+         layout.Find(kValueSource) == nullptr && CusparseTakes(problem, layout);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 // of that are rows of B. Loses on power laws, where a block waits for the group with the longest
 // row, and on small patterns, where the first tiles are waited for.
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
@@ -186,7 +187,7 @@ __device__ inline void AddChunk(const Tile& tile, const Chunk<typename Part::Ele
                                 int count, SliceSum<Part>& sum) {
   using T = typename Part::Element;
   constexpr int kRowBytes = Part::kColumns * static_cast<int>(sizeof(T));
-  const uint32_t rows_at = tile.at - tile.first * kRowBytes;
+  const uint32_t rows_at = tile.at - static_cast<uint32_t>(tile.first) * kRowBytes;
   const int member = static_cast<int>(threadIdx.x) % 32 / kGroup;
   const int32_t* indices = chunk.indices[member];
   const T* values = chunk.values[member];
@@ -352,12 +353,16 @@ int SharedBytes(int threads) {
 }
 
 /// Of shared memory that a block may have.
+/// Where there is no device to ask, no limit: plans are read there, too.
 int MostSharedBytes() {
-  int device = 0, bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  const cudaError_t error =
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return error == cudaSuccess ? bytes : 0;
+  static const int most = [] {
+    int device = 0, bytes = 0;
+    const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                              device) == cudaSuccess;
+    return known ? bytes : std::numeric_limits<int>::max();
+  }();
+  return most;
 }
 
 template <typename T, bool kAligned, int kPieces>
@@ -367,7 +372,8 @@ absl::Status Launch(cudaStream_t stream, const Product<T>& product, int64_t pane
   const int bytes = SharedBytes<T>(threads);
   const auto kernel = Tiles<T, kAligned, kPieces>;
   const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      // The same for every launch: it is the function's, and others may be launching it.
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MostSharedBytes());
   if (error != cudaSuccess) return ToStatus(error, "reserving shared memory");
   const dim3 grid(static_cast<unsigned>(panels),
                   static_cast<unsigned>((product.k + kColumns - 1) / kColumns));
@@ -424,8 +430,10 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 
 bool Supports(const Problem& problem, const Layout& layout) {
   if (problem.device != DeviceKind::kCuda || IsHalf(problem.type) ||
-      problem.operation != Operation::kSpmm || problem.transposed || layout.kind != kAspt ||
-      layout.Parameter("panel") > kMostPanelRows || layout.Find("remainder_order") != nullptr) {
+      problem.operation != Operation::kSpmm || problem.k > kMostSpmmWidth || problem.transposed ||
+      layout.kind != kAspt || layout.Parameter("panel") > kMostPanelRows ||
+      layout.nnz > std::numeric_limits<int32_t>::max() ||
+      layout.Find("remainder_order") != nullptr) {
     return false;
   }
   const int threads = Threads(layout.Parameter("panel"));

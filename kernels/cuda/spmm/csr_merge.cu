@@ -109,7 +109,8 @@ __global__ void FindChains(const int64_t* row_offsets, int rows, int nnz, const 
   segments.owners[block] = row_at(block, &begin, &end) ? static_cast<int>(begin / block_items) : -1;
   const bool goes_on = row_at(block + 1, &begin, &end) && begin / block_items == block;
   segments.followers[block] = goes_on ? static_cast<int>(end / block_items) - block : 0;
-  for (int slab = 0; slab < cut.slabs; ++slab) segments.arrived[slab * cut.blocks + block] = 0;
+  for (int slab = 0; slab < cut.slabs; ++slab)
+    segments.arrived[static_cast<int64_t>(slab) * cut.blocks + block] = 0;
 }
 
 template <typename T>
@@ -391,7 +392,7 @@ absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const 
   prepared->memory = *std::move(buffer);
   const absl::Status status = Find(static_cast<cudaStream_t>(context.stream), layout, prepared->cut,
                                    Segments(prepared->memory.mutable_data(), prepared->cut));
-  if (!status.ok()) return status;
+  if (!status.ok()) return Settled(context.stream, status);
   return prepared;
 }
 
@@ -458,7 +459,8 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 // The path is counted in 32 bits.
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && !IsHalf(problem.type) &&
-         problem.operation == Operation::kSpmm && !problem.transposed && layout.kind == kCsr &&
+         problem.operation == Operation::kSpmm && problem.k <= kMostSpmmWidth &&
+         !problem.transposed && layout.kind == kCsr &&
          layout.rows + layout.nnz < std::numeric_limits<int32_t>::max() - (1 << 20);
 }
 

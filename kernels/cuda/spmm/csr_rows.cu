@@ -388,7 +388,7 @@ size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) 
 template <Policy kPolicy>
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
-         !problem.transposed && layout.kind == kCsr &&
+         problem.k <= kMostSpmmWidth && !problem.transposed && layout.kind == kCsr &&
          (kPolicy.slab == 512 ||
           problem.k * static_cast<int64_t>(SizeOf(problem.type)) > kPolicy.slab) &&
          (!kPolicy.split || Chunks(layout, problem.k) > 0);

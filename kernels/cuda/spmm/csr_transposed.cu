@@ -166,7 +166,7 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
-         problem.transposed && layout.kind == kCsr;
+         problem.k <= kMostSpmmWidth && problem.transposed && layout.kind == kCsr;
 }
 
 size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) {

@@ -77,7 +77,7 @@ size_t OwnWorkspace(const Problem& problem, const Layout& layout) {
                                       CUSPARSE_OPERATION_NON_TRANSPOSE, call->alpha(), s->get(),
                                       call->b.get(), call->beta(), call->c.get(), call->type,
                                       kAlgorithm, &bytes) != CUSPARSE_STATUS_SUCCESS) {
-    return 0;
+    return size_t{1} << 62;  // more than there is: the run is refused
   }
   return bytes;
 }
@@ -97,14 +97,14 @@ absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const 
                  OwnWorkspace<kAlgorithm>(problem, layout), memory);
   if (!prepared.ok()) return prepared.status();
   const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments);
-  if (!call.ok()) return call.status();
+  if (!call.ok()) return Settled(context.stream, call.status());
   const absl::Status status =
       ToStatus(OpenCusparse()->SpMM_preprocess(
                    call->handle, call->operation, CUSPARSE_OPERATION_NON_TRANSPOSE, call->alpha(),
                    (*prepared)->matrix.get(), call->b.get(), call->beta(), call->c.get(),
                    call->type, kAlgorithm, (*prepared)->workspace),
                "preprocessing for SpMM");
-  if (!status.ok()) return status;
+  if (!status.ok()) return Settled(context.stream, status);
   return *std::move(prepared);
 }
 

@@ -273,7 +273,8 @@ absl::StatusOr<PanelsProduct<T>> ProductOf(const SpmmArguments& arguments) {
 
 inline bool IsPanelsSpmm(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&
-         !problem.transposed && layout.kind == kRowPanels && layout.Parameter("rows") == kPanelRows;
+         problem.k <= kMostSpmmWidth && !problem.transposed && layout.kind == kRowPanels &&
+         layout.Parameter("rows") == kPanelRows;
 }
 
 }  // namespace sparsed::cuda

@@ -192,7 +192,9 @@ absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
 }
 
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
-  if (problem.allow_tf32) return RunOf<float, true>(context, arguments);
+  if (problem.allow_tf32 && problem.type == ElementType::kF32) {
+    return RunOf<float, true>(context, arguments);
+  }
   return VisitFloat(problem.type, [&]<typename T>(T) { return RunOf<T>(context, arguments); });
 }
 
