@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kWarps = 32;
 constexpr int64_t kWarpThreads = 32;
-constexpr int kLineShift = 5;  // 32 columns of S, 32 rows of a column of B
+constexpr int kLineShift = 5;   // 32 columns of S, 32 rows of a column of B
+constexpr int64_t kAhead = 24;  // nonzeros; time enough for a line of the last level cache
 constexpr int64_t kSectionColumns = 8;
 constexpr int64_t kSectionCounters = 1 + kSectionColumns / 2;
 
@@ -107,6 +108,7 @@ class Scan {
  public:
   explicit Scan(const CsrView& csr)
       : csr_(csr),
+        end_(csr.column_indices.data() + csr.nnz()),
         tile_columns_(csr.cols),
         mean_(csr.rows == 0 ? 0 : static_cast<double>(csr.nnz()) / static_cast<double>(csr.rows)) {}
 
@@ -157,12 +159,19 @@ class Scan {
     }
   }
 
+  /// Asks for what the notes have on a column soon to come, of this row or one after it.
+  void Prefetch(const int32_t* column, uint64_t diagonal, Notes& notes) const {
+    if (column >= end_) return;
+    __builtin_prefetch(&notes.lines[*column >> kLineShift], /*rw=*/1);
+    __builtin_prefetch(&notes.diagonals[(diagonal + static_cast<uint64_t>(*column)) / 64], 1);
+  }
+
   /// Notes what the row after `row` is compared with, and no more: the row is another part's.
   /// Returns its blocks.
   int64_t NoteRowAbove(int64_t row, Notes& notes) const {
     int64_t blocks = 0;
     ForEachBlock(
-        Columns(row), [](int32_t) {},
+        Columns(row), [](const int32_t&) {},
         [&](int32_t block, uint32_t mask) {
           notes.lines[block].last_row = static_cast<int32_t>(row);
           notes.lines[block].last_mask = mask;
@@ -181,7 +190,8 @@ class Scan {
     const bool lower = row % 2 == 1;  // of two rows of 2 x 2 blocks
     int32_t last = columns.empty() ? 0 : columns.front();
     int64_t blocks = 0, common = 0;
-    auto column_seen = [&](int32_t column) {
+    auto column_seen = [&](const int32_t& column) {
+      Prefetch(&column + kAhead, diagonal, notes);
       const uint64_t d = diagonal + static_cast<uint64_t>(column);
       notes.diagonals[d / 64] |= uint64_t{1} << (d % 64);
       ++map[tile_columns_.Of(column)];
@@ -214,6 +224,7 @@ class Scan {
   }
 
   const CsrView& csr_;
+  const int32_t* const end_;  ///< of the column indices
   const TileColumns tile_columns_;
   const double mean_;  ///< of row_nonzeros
 };
