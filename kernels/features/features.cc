@@ -299,6 +299,11 @@ int64_t Merge(std::vector<Notes>& notes) {
 
 }  // namespace
 
+absl::StatusOr<Array> AllocateDensityMap(MemorySource& memory) {
+  return AllocateArray(memory, kDensityMap, ElementType::kI32,
+                       int64_t{kDensityMapSide} * kDensityMapSide);
+}
+
 absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext& context) {
   constexpr int64_t kLeastBudget = 1 << 22;
   const int64_t lines = Scan::LineCount(csr);
@@ -309,8 +314,7 @@ absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext&
                                                            context.TeamFor(csr.rows + csr.nnz())));
 
   Features features;
-  absl::StatusOr<Array> map = AllocateArray(*context.memory, "density_map", ElementType::kI32,
-                                            int64_t{kDensityMapSide} * kDensityMapSide);
+  absl::StatusOr<Array> map = AllocateDensityMap(*context.memory);
   if (!map.ok()) return map.status();
   features.density_map = *std::move(map);
   std::vector<Notes> notes(threads);

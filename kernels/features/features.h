@@ -100,6 +100,10 @@ inline constexpr std::string_view kTable2AndTable4 =
 inline constexpr std::string_view kTable2 = "Learned row permutations, Table II";
 inline constexpr std::string_view kTable4 = "MatNet, Table 4";
 
+/// What the two lists of counts are called.
+inline constexpr std::string_view kDistanceHistogram = "distance_histogram";
+inline constexpr std::string_view kDensityMap = "density_map";
+
 /// All of them, by source.
 inline constexpr std::array kFeatureFields = {
     FeatureField{"rows", kTable2AndTable4, "rows", &Features::rows},
@@ -165,6 +169,9 @@ inline constexpr std::array kFeatureFields = {
     FeatureField{"bcsr_padding", kTable4, "share of padding in BCSR, blocks of 2 x 2",
                  &Features::bcsr_padding},
 };
+
+/// A map whose counts are not filled in.
+absl::StatusOr<Array> AllocateDensityMap(MemorySource& memory);
 
 /// The features of a valid pattern, its rows in csr.row_order if there is one; the same bits for
 /// any number of threads. One pass over the nonzeros. Scratch: N / 2 + (M + N) / 8 bytes a thread,
