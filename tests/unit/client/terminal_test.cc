@@ -86,7 +86,7 @@ TEST(SpyPicture, Colours) {
 MatrixFeatures DiagonalFeatures() {
   MatrixFeatures features;
   features.values = {{"rows", "One paper, Table 1", "rows", 1280},
-                     {"density", "One paper, Table 1", "nonzeros / (rows x columns)", 0.00078125},
+                     {"density", "One paper, Table 1", "nonzeros / (rows x columns)", 0.000078125},
                      {"nnz", "Another, Table 2", "nonzeros", 1280}};
   features.distances = {{1, 1, 30}, {2, 3, 10}, {4, 15, 0}};
   features.density_map.resize(128 * 128);
@@ -98,8 +98,8 @@ TEST(DensityPicture, DrawsTilesWhereTheyAre) {
   const SpyDrawing drawing = DensityPicture(DiagonalFeatures(), 1280, 1280, {});
   // 128 x 128 dots.
   ASSERT_EQ(drawing.lines.size(), 32u + 3u);
-  EXPECT_THAT(drawing.lines[2], HasSubstr("0 │⠑⢄⠀"));
-  EXPECT_THAT(drawing.lines[33], HasSubstr("⠀⠑⢄│"));
+  EXPECT_THAT(drawing.lines[2], HasSubstr("0 │⠑⢄ "));
+  EXPECT_THAT(drawing.lines[33], HasSubstr(" ⠑⢄│"));
   MatrixFeatures small;
   small.density_map.resize(128 * 128);
   for (int i = 0; i < 8; ++i) small.density_map[i * 16 * 129] = 1;  // 8 rows: 16 tiles each
@@ -125,13 +125,14 @@ TEST(FeaturesReport, TablesBySourceAndJsonByName) {
   Report report{Json::object(), ""};
   AddFeatures(info, DiagonalFeatures(), report);
   EXPECT_THAT(report.text, HasSubstr("One paper, Table 1\n"
-                                     "FEATURE  VALUE       MEANING\n"
-                                     "rows     1,280       rows\n"));
+                                     "FEATURE       VALUE  MEANING\n"
+                                     "rows          1,280  rows\n"
+                                     "density  7.8125e-05  nonzeros / (rows x columns)\n"));
   EXPECT_THAT(report.text, HasSubstr("\n\nAnother, Table 2\n"));
   EXPECT_THAT(report.text, HasSubstr("2 - 3"));
   EXPECT_THAT(report.text, HasSubstr("25.0 %"));
   EXPECT_THAT(report.text, HasSubstr("Density"));
-  EXPECT_EQ(report.json["features"]["density"], 0.00078125);
+  EXPECT_EQ(report.json["features"]["density"], 0.000078125);
   EXPECT_EQ(report.json["distance_histogram"][1]["most"], 3);
   EXPECT_EQ(report.json["density_map"].size(), 128u);
   EXPECT_EQ(report.json["density_map"][127][127], 10);
