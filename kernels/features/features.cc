@@ -127,7 +127,7 @@ class Scan {
     const int64_t end = DensityTileBegin(tile + 1, csr_.rows);
     int64_t above = begin < end && begin > 0 ? NoteRowAbove(begin - 1, notes) : 0;
     for (int64_t row = begin; row < end; ++row) {
-      if (row % 1024 == 0 && context.stopped()) return;
+      if (context.stopped()) return;
       above = Row(row, above, notes, sums, counts);
     }
     for (int64_t i = 0; i < kDensityMapSide; ++i) {
@@ -159,11 +159,12 @@ class Scan {
     }
   }
 
-  /// Asks for what the notes have on a column soon to come, of this row or one after it.
-  void Prefetch(const int32_t* column, uint64_t diagonal, Notes& notes) const {
-    if (column >= end_) return;
-    __builtin_prefetch(&notes.lines[*column >> kLineShift], /*rw=*/1);
-    __builtin_prefetch(&notes.diagonals[(diagonal + static_cast<uint64_t>(*column)) / 64], 1);
+  /// Asks for what the notes have on the column kAhead after this one, in this row or a later one.
+  void Prefetch(const int32_t& column, uint64_t diagonal, Notes& notes) const {
+    if (end_ - &column <= kAhead) return;
+    const int32_t ahead = *(&column + kAhead);
+    __builtin_prefetch(&notes.lines[ahead >> kLineShift], /*rw=*/1);
+    __builtin_prefetch(&notes.diagonals[(diagonal + static_cast<uint64_t>(ahead)) / 64], /*rw=*/1);
   }
 
   /// Notes what the row after `row` is compared with, and no more: the row is another part's.
@@ -191,7 +192,7 @@ class Scan {
     int32_t last = columns.empty() ? 0 : columns.front();
     int64_t blocks = 0, common = 0;
     auto column_seen = [&](const int32_t& column) {
-      Prefetch(&column + kAhead, diagonal, notes);
+      Prefetch(column, diagonal, notes);
       const uint64_t d = diagonal + static_cast<uint64_t>(column);
       notes.diagonals[d / 64] |= uint64_t{1} << (d % 64);
       ++map[tile_columns_.Of(column)];
