@@ -33,7 +33,11 @@ struct UpdateArguments {
 absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& arguments);
 
 absl::StatusOr<Report> List(const Client& client, const std::string& prefix);
-absl::StatusOr<Report> Show(const Client& client, const std::string& name);
+struct ShowArguments {
+  std::string name;
+  bool features = false;  ///< those of the pattern, in place of plans, layouts and measurements
+};
+absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments);
 absl::StatusOr<Report> Wait(const Client& client, const std::string& name);
 absl::StatusOr<Report> Delete(const Client& client, const std::string& name);
 absl::StatusOr<Report> Download(const Client& client, const std::string& name,

@@ -95,8 +95,16 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
     invocation.run = [prefix](const Client& client) { return List(client, *prefix); };
   });
 
-  AddNamed(app, invocation, "show", "Show a matrix: properties, plans, layouts, measurements",
-           {"show cora"}, Show);
+  CLI::App* show =
+      AddCommand(app, "show", "Show a matrix: properties, plans, layouts, measurements",
+                 {"show cora", "show cora --features"});
+  auto shown = std::make_shared<ShowArguments>();
+  AddName(show, shown->name);
+  show->add_flag("--features", shown->features,
+                 "The features of its pattern and a map of its density instead");
+  show->callback([&invocation, shown] {
+    invocation.run = [shown](const Client& client) { return Show(client, *shown); };
+  });
   AddNamed(app, invocation, "wait", "Wait until a matrix is prepared", {"wait cora"}, Wait);
   AddNamed(app, invocation, "delete", "Forget a matrix", {"delete cora"}, Delete);
 

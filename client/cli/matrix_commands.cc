@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/cli/commands.h"
+#include "client/cli/features_report.h"
 #include "client/cli/matrix_market.h"
 #include "client/cli/npy.h"
 #include "client/cli/progress_bar.h"
@@ -213,10 +214,19 @@ absl::StatusOr<Report> List(const Client& client, const std::string& prefix) {
   return report;
 }
 
-absl::StatusOr<Report> Show(const Client& client, const std::string& name) {
-  const absl::StatusOr<MatrixInfo> info = client.MatrixNamed(name).Info();
+absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments) {
+  const Matrix matrix = client.MatrixNamed(arguments.name);
+  const absl::StatusOr<MatrixInfo> info = matrix.Info();
   if (!info.ok()) return info.status();
-  return Report{ToJson(*info), DetailsText(*info)};
+  Report report{ToJson(*info), ""};
+  if (!arguments.features) {
+    report.text = DetailsText(*info);
+    return report;
+  }
+  const absl::StatusOr<MatrixFeatures> features = matrix.Features();
+  if (!features.ok()) return features.status();
+  AddFeatures(*info, *features, report);
+  return report;
 }
 
 absl::StatusOr<Report> Wait(const Client& client, const std::string& name) {

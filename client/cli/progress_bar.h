@@ -28,5 +28,7 @@ std::string BarText(std::string_view what, int64_t done, int64_t total, int widt
 
 /// Columns of the terminal at `fd`; 80 if it is none.
 int TerminalWidth(int fd);
+/// Whether the terminal's locale says that it shows Unicode.
+bool ShowsUnicode();
 
 }  // namespace sparsed::cli

@@ -10,8 +10,8 @@ namespace sparsed::cli {
 namespace {
 
 bool IsNumber(std::string_view cell) {
-  return !cell.empty() &&
-         cell.find_first_not_of("0123456789.,-+ KMGTiBms") == std::string_view::npos;
+  return cell.find_first_of("0123456789") != std::string_view::npos &&
+         cell.find_first_not_of("0123456789.,-+e KMGTiBms%") == std::string_view::npos;
 }
 
 /// Characters, not bytes, of UTF-8.

@@ -3,28 +3,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string_view>
 
 #include "client/cli/commands.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/spy_picture.h"
 
 namespace sparsed::cli {
-namespace {
-
-/// Whether the terminal's locale says that it shows Unicode.
-bool ShowsUnicode() {
-  for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    const char* value = std::getenv(variable);
-    if (value == nullptr || *value == '\0') continue;
-    const std::string_view locale(value);
-    return locale.find("UTF-8") != std::string_view::npos ||
-           locale.find("utf8") != std::string_view::npos;
-  }
-  return false;
-}
-
-}  // namespace
 
 absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json) {
   const absl::StatusOr<CsrMatrix> matrix = client.MatrixNamed(arguments.name).Download();

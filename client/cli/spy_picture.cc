@@ -33,10 +33,10 @@ struct Grid {
   int64_t dots_down() const { return int64_t{height} * kDotsDown; }
 };
 
-Grid Size(const CsrMatrix& matrix, int max_width, int max_height) {
+Grid Size(int64_t matrix_rows, int64_t matrix_cols, int max_width, int max_height) {
   Grid grid;
-  const double rows = std::max<double>(1, static_cast<double>(matrix.rows));
-  const double cols = std::max<double>(1, static_cast<double>(matrix.cols));
+  const double rows = std::max<double>(1, static_cast<double>(matrix_rows));
+  const double cols = std::max<double>(1, static_cast<double>(matrix_cols));
   // One dot an element if that fits, otherwise as large as fits.
   double scale = std::min({1.0, max_width * kDotsAcross / cols, max_height * kDotsDown / rows});
   const auto characters = [](double dots, int per_character, int most) {
@@ -68,20 +68,36 @@ int64_t Threshold(const Grid& grid) {
   return *median;
 }
 
-Grid Draw(const CsrMatrix& matrix, const SpyOptions& options, int frame_width) {
-  Grid grid =
-      Size(matrix, std::max(1, options.max_width - frame_width), std::max(1, options.max_height));
-  for (int64_t row = 0; row < matrix.rows; ++row) {
-    const int64_t y = DotOf(row, matrix.rows, grid.dots_down());
-    for (int64_t i = matrix.row_offsets[row]; i < matrix.row_offsets[row + 1]; ++i) {
-      const int64_t x = DotOf(matrix.column_indices[i], matrix.cols, grid.dots_across());
-      ++grid.dots[y * grid.dots_across() + x];
-      ++grid.nonzeros[y / kDotsDown * grid.width + x / kDotsAcross];
-    }
+/// A picture of a rows x cols matrix, to which nonzeros are added.
+class Picture {
+ public:
+  Picture(int64_t rows, int64_t cols, const SpyOptions& options)
+      : rows_(rows),
+        cols_(cols),
+        options_(options),
+        margin_(LastIndex(rows).size()),
+        grid_(Size(rows, cols, std::max(1, options.max_width - static_cast<int>(margin_) - 3),
+                   std::max(1, options.max_height))) {}
+
+  void Add(int64_t row, int64_t col, int64_t nonzeros) {
+    const int64_t y = DotOf(row, rows_, grid_.dots_down());
+    const int64_t x = DotOf(col, cols_, grid_.dots_across());
+    grid_.dots[y * grid_.dots_across() + x] += nonzeros;
+    grid_.nonzeros[y / kDotsDown * grid_.width + x / kDotsAcross] += nonzeros;
   }
-  grid.threshold = Threshold(grid);
-  return grid;
-}
+  SpyDrawing Draw();
+
+ private:
+  /// Of a row or a column, as text; a blank if there is none.
+  static std::string LastIndex(int64_t extent) {
+    return extent > 0 ? std::to_string(extent - 1) : " ";
+  }
+
+  const int64_t rows_, cols_;
+  const SpyOptions& options_;
+  const size_t margin_;  ///< characters of the row numbers
+  Grid grid_;
+};
 
 uint8_t DotBits(const Grid& grid, int64_t x, int64_t y) {
   uint8_t bits = 0;
@@ -133,34 +149,61 @@ std::string Line(const Grid& grid, int y, int64_t largest, const SpyOptions& opt
   return line;
 }
 
-}  // namespace
-
-SpyDrawing SpyPicture(const CsrMatrix& matrix, const SpyOptions& options) {
-  const std::string last_row = matrix.rows > 0 ? std::to_string(matrix.rows - 1) : "";
-  const std::string last_col = matrix.cols > 0 ? std::to_string(matrix.cols - 1) : "";
-  const size_t margin = std::max<size_t>(1, last_row.size());
-  const Grid grid = Draw(matrix, options, static_cast<int>(margin) + 3);
-  const int64_t largest = *std::max_element(grid.nonzeros.begin(), grid.nonzeros.end());
-
-  const bool ascii = options.ascii;
-  const std::string blank(margin, ' ');
+SpyDrawing Picture::Draw() {
+  grid_.threshold = Threshold(grid_);
+  const int64_t largest = *std::max_element(grid_.nonzeros.begin(), grid_.nonzeros.end());
+  const std::string last_row = LastIndex(rows_), last_col = LastIndex(cols_);
+  const bool ascii = options_.ascii;
+  const std::string blank(margin_, ' ');
   std::string rule;
-  for (int i = 0; i < grid.width; ++i) rule += ascii ? "-" : "─";
+  for (int i = 0; i < grid_.width; ++i) rule += ascii ? "-" : "─";
   const std::string_view side = ascii ? "|" : "│";
 
   SpyDrawing drawing;
   std::vector<std::string>& lines = drawing.lines;
-  drawing.dot_threshold = ascii ? 1 : grid.threshold;
-  const int gap = grid.width - 1 - static_cast<int>(last_col.size());
+  drawing.dot_threshold = ascii ? 1 : grid_.threshold;
+  const int gap = grid_.width - 1 - static_cast<int>(last_col.size());
   lines.push_back(blank + "  0" + (gap > 0 ? std::string(gap, ' ') + last_col : ""));
   lines.push_back(blank + " " + (ascii ? "+" : "┌") + rule + (ascii ? "+" : "┐"));
-  for (int y = 0; y < grid.height; ++y) {
-    std::string label = y == 0 ? "0" : y == grid.height - 1 ? last_row : "";
-    label.insert(0, margin - label.size(), ' ');
-    lines.push_back(fmt::format("{} {}{}{}", label, side, Line(grid, y, largest, options), side));
+  for (int y = 0; y < grid_.height; ++y) {
+    std::string label = y == 0 ? "0" : y == grid_.height - 1 ? last_row : "";
+    label.insert(0, margin_ - label.size(), ' ');
+    lines.push_back(fmt::format("{} {}{}{}", label, side, Line(grid_, y, largest, options_), side));
   }
   lines.push_back(blank + " " + (ascii ? "+" : "└") + rule + (ascii ? "+" : "┘"));
   return drawing;
+}
+
+}  // namespace
+
+SpyDrawing SpyPicture(const CsrMatrix& matrix, const SpyOptions& options) {
+  Picture picture(matrix.rows, matrix.cols, options);
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    for (int64_t i = matrix.row_offsets[row]; i < matrix.row_offsets[row + 1]; ++i) {
+      picture.Add(row, matrix.column_indices[i], 1);
+    }
+  }
+  return picture.Draw();
+}
+
+SpyDrawing DensityPicture(const MatrixFeatures& features, int64_t rows, int64_t cols,
+                          const SpyOptions& options) {
+  constexpr int64_t kSide = MatrixFeatures::kDensityMapSide;
+  SpyOptions within = options;
+  const auto margin = static_cast<int>(std::to_string(rows).size()) + 3;
+  within.max_width = std::min(within.max_width, static_cast<int>(kSide) / kDotsAcross + margin);
+  within.max_height = std::min(within.max_height, static_cast<int>(kSide) / kDotsDown);
+  Picture picture(rows, cols, within);
+  // A tile is drawn where its first row and column are; what a server sends may be nonsense.
+  const auto first = [](int64_t tile, int64_t extent) {
+    return std::clamp<int64_t>((tile * extent + kSide - 1) / kSide, 0,
+                               std::max<int64_t>(extent, 1) - 1);
+  };
+  for (int64_t tile = 0; tile < kSide * kSide; ++tile) {
+    if (features.density_map[tile] <= 0) continue;
+    picture.Add(first(tile / kSide, rows), first(tile % kSide, cols), features.density_map[tile]);
+  }
+  return picture.Draw();
 }
 
 }  // namespace sparsed::cli

@@ -26,5 +26,9 @@ struct SpyDrawing {
 /// Colours and ASCII characters grow with the logarithm of the density. The matrix keeps its
 /// proportions unless it is more than a screen wide or tall.
 SpyDrawing SpyPicture(const CsrMatrix& matrix, const SpyOptions& options);
+/// The same of a rows x cols matrix's density map, which must be whole; a character is two tiles
+/// wide and four tall at least.
+SpyDrawing DensityPicture(const MatrixFeatures& features, int64_t rows, int64_t cols,
+                          const SpyOptions& options);
 
 }  // namespace sparsed::cli

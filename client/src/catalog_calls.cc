@@ -74,6 +74,16 @@ Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const 
       [](const v1::MatrixInfo& reply) { return FromProto(reply); });
 }
 
+Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
+                                 const std::string& name, const CallOptions& options) {
+  v1::GetMatrixRequest request;
+  request.set_name(name);
+  request.set_features(true);
+  return LaunchUnary<v1::MatrixInfo, MatrixFeatures>(
+      connection, "/sparsed.v1.Catalog/Get", options, true, request,
+      [](const v1::MatrixInfo& reply) { return FromProto(reply.features()); });
+}
+
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
                                            const std::string& prefix, const CallOptions& options) {
   return LaunchList<v1::ListMatricesRequest, v1::ListMatricesReply, MatrixInfo>(

@@ -23,6 +23,8 @@ Call<void> Watch(const std::shared_ptr<Connection>& connection, const std::strin
                  bool follow, ProgressCallback progress, const CallOptions& options);
 Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
                            const CallOptions& options);
+Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
+                                 const std::string& name, const CallOptions& options);
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
                                            const std::string& prefix, const CallOptions& options);
 Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,

@@ -114,6 +114,18 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
   return info;
 }
 
+MatrixFeatures FromProto(const v1::Features& proto) {
+  MatrixFeatures features;
+  for (const v1::Feature& f : proto.values()) {
+    features.values.push_back({f.name(), f.source(), f.meaning(), f.value()});
+  }
+  for (const v1::DistanceBin& bin : proto.distances()) {
+    features.distances.push_back({bin.least(), bin.most(), bin.count()});
+  }
+  features.density_map.assign(proto.density_map().begin(), proto.density_map().end());
+  return features;
+}
+
 Progress FromProto(const v1::WatchReply& reply) {
   return {FromProto(reply.state()), reply.stage(), reply.done(), reply.total(), reply.message()};
 }

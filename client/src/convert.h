@@ -36,6 +36,7 @@ v1::ProblemClass ToProto(const ProblemClass& problem_class);
 absl::Status FromProto(const v1::Status& status);
 Timings FromProto(const v1::Timings& timings);
 MatrixInfo FromProto(const v1::MatrixInfo& info);
+MatrixFeatures FromProto(const v1::Features& features);
 Progress FromProto(const v1::WatchReply& reply);
 DenseInfo FromProto(const v1::BufferInfo& info);
 ServerInfo FromProto(const v1::ServerInfo& info);

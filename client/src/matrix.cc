@@ -43,6 +43,13 @@ Call<MatrixInfo> Matrix::InfoAsync(const CallOptions& options) const {
   return client::GetMatrix(connection_, name_, options);
 }
 
+absl::StatusOr<MatrixFeatures> Matrix::Features(const CallOptions& options) const {
+  return FeaturesAsync(options).Wait();
+}
+Call<MatrixFeatures> Matrix::FeaturesAsync(const CallOptions& options) const {
+  return client::GetFeatures(connection_, name_, options);
+}
+
 absl::Status Matrix::WaitReady(ProgressCallback progress, const CallOptions& options) const {
   return WaitReadyAsync(std::move(progress), options).Wait();
 }

@@ -70,6 +70,16 @@ void Pattern::DropLayout(const std::string& recipe) {
   layouts_.erase(recipe);
 }
 
+std::shared_ptr<const Features> Pattern::features() const {
+  std::lock_guard lock(mutex_);
+  return features_;
+}
+
+void Pattern::SetFeatures(std::shared_ptr<const Features> features) {
+  std::lock_guard lock(mutex_);
+  features_ = std::move(features);
+}
+
 PreparationStatus Pattern::status() const {
   std::lock_guard lock(mutex_);
   return status_;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/memory/lazy_array.h"
 #include "engine/planning/plan.h"
+#include "kernels/features/features.h"
 #include "kernels/layout.h"
 
 namespace sparsed::engine {
@@ -62,6 +63,10 @@ class Pattern {
   /// Requests that hold it keep it alive until they end.
   void DropLayout(const std::string& recipe);
 
+  /// Null until the preparation has computed them.
+  std::shared_ptr<const Features> features() const;
+  void SetFeatures(std::shared_ptr<const Features> features);
+
   PlanTable& plans() { return plans_; }
   const PlanTable& plans() const { return plans_; }
 
@@ -89,6 +94,7 @@ class Pattern {
   mutable std::mutex mutex_;
   std::shared_ptr<const Layout> csr_;
   std::map<std::string, BuiltEntry> layouts_;
+  std::shared_ptr<const Features> features_;
   PreparationStatus status_;
   std::vector<Measurement> measurements_;
 

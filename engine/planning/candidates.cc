@@ -88,13 +88,13 @@ CandidateList OnGpu(const ProblemClass& problem_class, const PatternFacts& facts
 
 }  // namespace
 
-absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const BuildContext& context) {
+absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& features,
+                                          const BuildContext& context) {
   PatternFacts facts;
   facts.rows = csr.rows;
   facts.cols = csr.cols;
   facts.nnz = csr.nnz();
-  facts.mean_row_length =
-      csr.rows == 0 ? 0 : static_cast<double>(csr.nnz()) / static_cast<double>(csr.rows);
+  facts.mean_row_length = features.row_nonzeros_mean;
   absl::StatusOr<double> ratio = TileRatio(csr, context);
   if (!ratio.ok()) return ratio.status();
   facts.dense_ratio = *ratio;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
 #include "kernels/kernel_table.h"
 #include "kernels/problem.h"
@@ -22,8 +23,9 @@ struct PatternFacts {
   double mean_row_length = 0;
   double dense_ratio = 0;  ///< share of nonzeros that tiling alone puts into dense tiles
 };
-/// Reads the pattern once or twice. Errors: RESOURCE_EXHAUSTED, CANCELLED.
-absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const BuildContext& context);
+/// `features` are the pattern's; what they lack is measured. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& features,
+                                          const BuildContext& context);
 
 struct Candidate {
   std::string recipe;  ///< canonical

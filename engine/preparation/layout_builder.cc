@@ -20,14 +20,19 @@ constexpr double kBeyondRefining = 1.3;
 
 }  // namespace
 
+absl::Status MoveTo(MemorySource& memory, Array& array) {
+  absl::StatusOr<Array> copy = AllocateArray(memory, array.name, array.type, array.length);
+  if (!copy.ok()) return copy.status();
+  if (array.bytes() > 0) {
+    std::memcpy(copy->buffer.mutable_data(), array.buffer.data(), array.bytes());
+  }
+  array = *std::move(copy);
+  return absl::OkStatus();
+}
+
 absl::Status MoveTo(MemorySource& memory, Layout& layout) {
   for (Array& array : layout.arrays) {
-    absl::StatusOr<Array> copy = AllocateArray(memory, array.name, array.type, array.length);
-    if (!copy.ok()) return copy.status();
-    if (array.bytes() > 0) {
-      std::memcpy(copy->buffer.mutable_data(), array.buffer.data(), array.bytes());
-    }
-    array = *std::move(copy);
+    if (absl::Status status = MoveTo(memory, array); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -43,8 +48,12 @@ LayoutBuilder::LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layou
 
 absl::StatusOr<PatternFacts> LayoutBuilder::Facts() {
   if (!facts_) {
+    const std::shared_ptr<const Features> features = pattern_.features();
+    if (features == nullptr) {
+      return absl::ResourceExhaustedError("there was no memory for the pattern's features");
+    }
     context_.progress("features", 0, 0);
-    absl::StatusOr<PatternFacts> facts = MeasureFacts(ViewCsr(*csr_), context_);
+    absl::StatusOr<PatternFacts> facts = MeasureFacts(ViewCsr(*csr_), *features, context_);
     if (!facts.ok()) return facts.status();
     facts_ = *facts;
   }

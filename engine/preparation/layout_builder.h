@@ -16,7 +16,8 @@
 
 namespace sparsed::engine {
 
-/// Copies a layout's arrays, one at a time, to where they are counted under another use.
+/// Copies an array, or a layout's one at a time, to where they are counted under another use.
+absl::Status MoveTo(MemorySource& memory, Array& array);
 absl::Status MoveTo(MemorySource& memory, Layout& layout);
 
 /// Used by one thread.
@@ -33,7 +34,8 @@ class LayoutBuilder {
   LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr, BuildContext context,
                 Progress& progress);
 
-  /// Facts for the rules, measured the first time.
+  /// Facts for the rules, measured the first time; without the pattern's features,
+  /// RESOURCE_EXHAUSTED.
   absl::StatusOr<PatternFacts> Facts();
   /// The candidate's layout for trials of the class: the one that was built before, or a new one.
   /// Want of memory is a note. Errors: CANCELLED.

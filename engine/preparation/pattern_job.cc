@@ -8,6 +8,7 @@
 
 #include "engine/memory/device.h"
 #include "engine/planning/candidates.h"
+#include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::engine {
@@ -50,16 +51,42 @@ PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
       stop_(stop),
       progress_(*pattern_, rooms.observer) {}
 
+BuildContext PatternJob::MakeContext() const {
+  BuildContext context;
+  context.threads = rooms_.options.threads_per_worker;
+  context.memory = &rooms_.budget.Source(MemoryUse::kPreparation);
+  context.stop = &stop_;
+  return context;
+}
+
 absl::Status PatternJob::LoadCsr() {
   if (csr_ != nullptr) return absl::OkStatus();
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern_->Csr();
   if (!csr.ok()) return csr.status();
   csr_ = *std::move(csr);
-  BuildContext context;
-  context.threads = rooms_.options.threads_per_worker;
-  context.memory = &rooms_.budget.Source(MemoryUse::kPreparation);
-  context.stop = &stop_;
-  builder_.emplace(*pattern_, csr_, std::move(context), progress_);
+  builder_.emplace(*pattern_, csr_, MakeContext(), progress_);
+  return absl::OkStatus();
+}
+
+absl::Status PatternJob::FindFeatures() {
+  if (pattern_->features() != nullptr) return absl::OkStatus();
+  progress_.At("features", 0, 0);
+  absl::StatusOr<Features> features = ComputeFeatures(ViewCsr(*csr_), MakeContext());
+  if (absl::IsCancelled(features.status())) return features.status();
+  absl::Status status = features.status();
+  if (status.ok()) {
+    status = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), features->density_map);
+  }
+  if (!status.ok()) {
+    notes_.push_back(fmt::format("features are not known: {}", Sentence(status)));
+    return absl::OkStatus();
+  }
+  pattern_->SetFeatures(std::make_shared<const Features>(*std::move(features)));
+  status = rooms_.store.PutFeatures(pattern_->hash(), *pattern_->features());
+  // NOT_FOUND: the pattern has been deleted meanwhile.
+  if (!status.ok() && !absl::IsNotFound(status)) {
+    notes_.push_back(fmt::format("features are known but not stored: {}", Sentence(status)));
+  }
   return absl::OkStatus();
 }
 
@@ -78,6 +105,7 @@ MemorySource& PatternJob::TrialMemory(DeviceKind device) const {
 
 absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
+  if (absl::Status s = FindFeatures(); !s.ok()) return s;
   for (auto c = classes.begin(); c != classes.end(); ++c) {
     if (stop_) return absl::CancelledError("the preparation was cancelled");
     if (absl::Status s = TryClass(*c, std::next(c) == classes.end()); !s.ok()) return s;

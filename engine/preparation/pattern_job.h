@@ -55,9 +55,9 @@ class PatternJob {
   /// that no plan uses are dropped. Returns the classes whose plans are lost. Errors: CANCELLED,
   /// DATA_LOSS (the pattern itself).
   absl::StatusOr<std::set<ProblemClass>> Restore(const StoredPreparation& stored);
-  /// Tries candidates for each class, makes the fastest its plan, keeps what plans use and stores
-  /// it. What fails for one candidate is a note. Errors: CANCELLED, DATA_LOSS (the pattern, or a
-  /// matrix's values).
+  /// Computes the pattern's features, tries candidates for each class, makes the fastest its plan,
+  /// keeps what plans use and stores it. What fails for one candidate is a note. Errors: CANCELLED,
+  /// DATA_LOSS (the pattern, or a matrix's values).
   absl::Status Prepare(const std::set<ProblemClass>& classes);
 
   /// What this job found out, for people: what each plan of the pattern brings, what was tried and
@@ -96,7 +96,11 @@ class PatternJob {
   MatrixLease MatrixOf(ElementType type) const;
   /// Where the operands of a trial live.
   MemorySource& TrialMemory(DeviceKind device) const;
+  /// What builders of this job may use.
+  BuildContext MakeContext() const;
   absl::Status LoadCsr();
+  /// Unless the pattern has them; want of memory is a note.
+  absl::Status FindFeatures();
 
   /// `last`: no later class will want the layouts that lose.
   absl::Status TryClass(const ProblemClass& problem_class, bool last);
@@ -118,6 +122,8 @@ class PatternJob {
   void Activate(const Plan& plan);
   void DropUnusedLayouts();
   void StoreOutcome(const std::set<ProblemClass>& classes);
+  /// An older program stored none: they are found when the pattern is next prepared.
+  void RestoreFeatures();
   /// Says that `plan`, which is stored, cannot be used for now.
   void Suspend(Plan plan);
   void DropStoredLayoutsWithoutPlan(const StoredPreparation& stored);

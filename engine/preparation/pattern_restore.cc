@@ -48,6 +48,7 @@ bool HasKernel(const Plan& plan, const Layout& layout) {
 }  // namespace
 
 absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparation& stored) {
+  RestoreFeatures();
   std::set<ProblemClass> lost, rewritten;
   std::map<std::string, std::vector<Plan>> by_recipe;
   for (const PlanRecord& record : stored.plans) {
@@ -88,6 +89,17 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
   if (!rewritten.empty()) StoreOutcome(rewritten);
   DropStoredLayoutsWithoutPlan(stored);
   return lost;
+}
+
+void PatternJob::RestoreFeatures() {
+  absl::StatusOr<std::optional<Features>> features =
+      rooms_.store.ReadFeatures(pattern_->hash(), rooms_.budget.Source(MemoryUse::kLayouts));
+  if (!features.ok()) {
+    notes_.push_back(
+        fmt::format("features are not known: {}", std::string(features.status().message())));
+  } else if (features->has_value()) {
+    pattern_->SetFeatures(std::make_shared<const Features>(**std::move(features)));
+  }
 }
 
 void PatternJob::Suspend(Plan plan) {

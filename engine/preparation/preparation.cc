@@ -75,7 +75,7 @@ class Preparation::Impl {
       c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
     }
-    if (job.classes.empty()) return;
+    if (job.classes.empty() && pattern->features() != nullptr) return;
     Want(*pattern, job.classes);
     Enqueue(std::move(job));
   }
@@ -333,7 +333,9 @@ void Preparation::Impl::Run(const Job& job, const std::atomic<bool>& stop) {
     }
   }
   std::erase_if(classes, [&](const ProblemClass& c) { return pattern.plans().Find(c).decided(); });
-  if (status.ok() && !classes.empty()) {
+  // An older program computed no features.
+  const bool lacks_features = job.priority == Priority::kUpload && pattern.features() == nullptr;
+  if (status.ok() && (!classes.empty() || lacks_features)) {
     status = work.Prepare(classes);
     detail.clear();
   }

@@ -19,6 +19,11 @@ int Bind(sqlite3_stmt* statement, int index, const Database::Value& value) {
   if (const auto* real = std::get_if<double>(&value)) {
     return sqlite3_bind_double(statement, index, *real);
   }
+  if (const auto* blob = std::get_if<std::span<const std::byte>>(&value)) {
+    // A null pointer would bind NULL.
+    const void* data = blob->empty() ? static_cast<const void*>("") : blob->data();
+    return sqlite3_bind_blob64(statement, index, data, blob->size(), SQLITE_STATIC);
+  }
   const auto& text = std::get<std::string_view>(value);
   // A null pointer would bind NULL.
   return sqlite3_bind_text64(statement, index, text.empty() ? "" : text.data(), text.size(),
@@ -31,6 +36,12 @@ std::string Row::Text(int column) const {
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
   if (text == nullptr) return {};
   return {text, static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
+}
+
+std::span<const std::byte> Row::Blob(int column) const {
+  const auto* data = static_cast<const std::byte*>(sqlite3_column_blob(statement_, column));
+  if (data == nullptr) return {};
+  return {data, static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
 }
 
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(FileSystem& files, std::string path) {

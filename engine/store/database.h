@@ -3,11 +3,13 @@
 
 #include <sqlite3.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -27,6 +29,7 @@ class Row {
   int64_t Integer(int column) const { return sqlite3_column_int64(statement_, column); }
   double Real(int column) const { return sqlite3_column_double(statement_, column); }
   std::string Text(int column) const;
+  std::span<const std::byte> Blob(int column) const;
 
  private:
   sqlite3_stmt* statement_;
@@ -36,8 +39,8 @@ class Row {
 /// full, memory), otherwise as the file system said, or INTERNAL.
 class Database {
  public:
-  /// A parameter of a statement: integer, real or text.
-  using Value = std::variant<int64_t, double, std::string_view>;
+  /// A parameter of a statement: integer, real, text or blob.
+  using Value = std::variant<int64_t, double, std::string_view, std::span<const std::byte>>;
 
   /// Opens or makes the database, alone and for itself, and checks that it is whole.
   static absl::StatusOr<std::unique_ptr<Database>> Open(FileSystem& files, std::string path);

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -46,6 +47,9 @@ class DiskStore final : public Store {
   absl::Status PutWanted(std::span<const WantedRecord> wanted) override;
   absl::Status PutPreparation(const std::string& pattern_hash,
                               const PreparationRecord& preparation) override;
+  absl::Status PutFeatures(const std::string& pattern_hash, const Features& features) override;
+  absl::StatusOr<std::optional<Features>> ReadFeatures(const std::string& pattern_hash,
+                                                       MemorySource& memory) override;
   absl::StatusOr<BufferRecord> PutBuffer(const NewBuffer& buffer, Stop stop) override;
   absl::Status DeleteBuffer(const std::string& tenant, const std::string& name) override;
   absl::StatusOr<Array> Read(const StoredArray& array, MemorySource& memory, Stop stop) override;

@@ -357,6 +357,29 @@ absl::Status DiskStore::PutPreparation(const std::string& pattern_hash,
   });
 }
 
+absl::Status DiskStore::PutFeatures(const std::string& pattern_hash, const Features& features) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
+    if (!pattern.ok()) return pattern.status();
+    absl::Status status = database_->Query("DELETE FROM features WHERE pattern = ?", {*pattern});
+    const auto put = [&](std::string_view name, Database::Value value) {
+      if (!status.ok()) return;
+      status = database_->Query("INSERT INTO features(pattern, name, value) VALUES(?, ?, ?)",
+                                {*pattern, name, value});
+    };
+    for (const FeatureField& field : kFeatureFields) put(field.name, features.*field.value);
+    put(kDistanceHistogram, std::as_bytes(std::span(features.distance_histogram)));
+    put(kDensityMap, std::as_bytes(features.density_map.As<int32_t>()));
+    return status;
+  });
+}
+
+absl::StatusOr<std::optional<Features>> DiskStore::ReadFeatures(const std::string& pattern_hash,
+                                                                MemorySource& memory) {
+  const std::lock_guard lock(mutex_);
+  return LoadFeatures(*database_, pattern_hash, memory);
+}
+
 absl::StatusOr<BufferRecord> DiskStore::PutBuffer(const NewBuffer& b, Stop stop) {
   const absl::StatusOr<std::vector<BlobPtr>> blobs = WriteBlobs(std::array{&b.array}, stop);
   if (!blobs.ok()) return blobs.status();

@@ -75,6 +75,12 @@ class InMemoryStore final : public Store {
   absl::Status PutPreparation(const std::string&, const PreparationRecord&) override {
     return absl::OkStatus();
   }
+  absl::Status PutFeatures(const std::string&, const Features&) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::optional<Features>> ReadFeatures(const std::string&, MemorySource&) override {
+    return std::optional<Features>();
+  }
 
   absl::StatusOr<BufferRecord> PutBuffer(const NewBuffer& b, Stop) override {
     return BufferRecord{

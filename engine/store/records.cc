@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -273,6 +275,38 @@ absl::StatusOr<std::optional<MatrixRecord>> LoadMatrix(Database& database, const
       LoadArrays(database, blobs, "WHERE m.tenant = ? AND m.name = ?", {tenant, name});
   if (!arrays.ok()) return arrays.status();
   return Only(LoadMatrices(database, *arrays, "WHERE m.tenant = ? AND m.name = ?", {tenant, name}));
+}
+
+absl::StatusOr<std::optional<Features>> LoadFeatures(Database& database, const std::string& hash,
+                                                     MemorySource& memory) {
+  Features features;
+  absl::StatusOr<Array> map = AllocateDensityMap(memory);
+  if (!map.ok()) return map.status();
+  features.density_map = *std::move(map);
+  const auto copy = [](std::span<const std::byte> from, std::span<std::byte> to) {
+    if (from.size() != to.size()) return false;
+    std::ranges::copy(from, to.begin());
+    return true;
+  };
+  std::set<std::string> found;
+  absl::Status status = database.Query(
+      "SELECT f.name, f.value FROM features f JOIN patterns p ON p.id = f.pattern WHERE p.hash = ?",
+      {hash}, [&](const Row& row) {
+        const std::string name = row.Text(0);
+        const auto field = std::ranges::find(kFeatureFields, name, &FeatureField::name);
+        bool known = field != kFeatureFields.end();
+        if (known) features.*field->value = row.Real(1);
+        if (name == kDistanceHistogram) {
+          known = copy(row.Blob(1), std::as_writable_bytes(std::span(features.distance_histogram)));
+        } else if (name == kDensityMap) {
+          known =
+              copy(row.Blob(1), std::as_writable_bytes(features.density_map.MutableAs<int32_t>()));
+        }
+        if (known) found.insert(name);
+      });
+  if (!status.ok()) return status;
+  if (found.size() != kFeatureFields.size() + 2) return std::optional<Features>();
+  return std::optional<Features>(std::move(features));
 }
 
 absl::StatusOr<std::optional<StoredArray>> NextArray(Database& database, const Blobs& blobs,

@@ -24,6 +24,9 @@ absl::StatusOr<std::optional<PatternRecord>> LoadPattern(Database& database, con
 absl::StatusOr<std::optional<MatrixRecord>> LoadMatrix(Database& database, const Blobs& blobs,
                                                        const std::string& tenant,
                                                        const std::string& name);
+/// None if not all of them are stored. `memory` is the density map's.
+absl::StatusOr<std::optional<Features>> LoadFeatures(Database& database, const std::string& hash,
+                                                     MemorySource& memory);
 /// The array whose blob has the lowest number above `number`; none after the last.
 absl::StatusOr<std::optional<StoredArray>> NextArray(Database& database, const Blobs& blobs,
                                                      int64_t number);

@@ -183,10 +183,24 @@ DROP TABLE temp.last_blob;
 DROP TABLE temp.arrays_of_four_types;
 )sql";
 
+// A number of the pattern is a REAL, counts are a BLOB of little-endian integers: as
+// kernels/features names them. What is missing, as from older catalogs, is computed when the
+// pattern is prepared.
+constexpr const char* kVersion6 = R"sql(
+CREATE TABLE features(
+  id INTEGER PRIMARY KEY,
+  pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+  name TEXT NOT NULL,
+  value ANY NOT NULL CHECK(typeof(value) IN ('real', 'blob')),
+  UNIQUE(pattern, name)
+) STRICT;
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
-// migration too: it deletes the layouts of that kind, and they are built again.
-constexpr std::array<const char*, 5> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4,
-                                                    kVersion5};
+// migration too: it deletes the layouts of that kind, and they are built again; likewise a change
+// of what a feature means.
+constexpr std::array<const char*, 6> kMigrations = {kVersion1, kVersion2, kVersion3,
+                                                    kVersion4, kVersion5, kVersion6};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

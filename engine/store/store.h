@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "engine/store/file_system.h"
 #include "kernels/array.h"
+#include "kernels/features/features.h"
 #include "kernels/layout.h"
 
 namespace sparsed::engine {
@@ -217,6 +218,12 @@ class Store {
   virtual absl::Status PutWanted(std::span<const WantedRecord> wanted) = 0;
   virtual absl::Status PutPreparation(const std::string& pattern_hash,
                                       const PreparationRecord& preparation) = 0;
+  /// Replaces a pattern's features. NOT_FOUND if the pattern is not stored (any more).
+  virtual absl::Status PutFeatures(const std::string& pattern_hash, const Features& features) = 0;
+  /// None if they are not stored, or not all of them; the density map is of `memory`. Errors:
+  /// RESOURCE_EXHAUSTED, DATA_LOSS, INTERNAL.
+  virtual absl::StatusOr<std::optional<Features>> ReadFeatures(const std::string& pattern_hash,
+                                                               MemorySource& memory) = 0;
 
   /// Stores a held dense matrix; replaces one of the same name.
   virtual absl::StatusOr<BufferRecord> PutBuffer(const NewBuffer& buffer, Stop stop = nullptr) = 0;

@@ -40,6 +40,7 @@ class CatalogService final : public Service {
     return Answer(Op::kGet, service_, context, request->name(), [&](const std::string& tenant) {
       const auto matrix = service_.engine.catalog().Find(tenant, request->name());
       if (matrix.ok()) *reply = ToMatrixInfo(**matrix);
+      if (matrix.ok() && request->features()) AddFeatures(**matrix, *reply);
       return matrix.status();
     });
   }

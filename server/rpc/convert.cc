@@ -241,6 +241,27 @@ v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix) {
   return info;
 }
 
+void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info) {
+  const std::shared_ptr<const Features> features = matrix.pattern()->features();
+  if (features == nullptr) return;
+  v1::Features& message = *info.mutable_features();
+  for (const FeatureField& field : kFeatureFields) {
+    v1::Feature& value = *message.add_values();
+    value.set_name(std::string(field.name));
+    value.set_source(std::string(field.source));
+    value.set_meaning(std::string(field.meaning));
+    value.set_value(*features.*field.value);
+  }
+  for (int i = 0; i < kDistanceBins; ++i) {
+    v1::DistanceBin& bin = *message.add_distances();
+    bin.set_least(DistanceBinBegin(i));
+    bin.set_most(DistanceBinBegin(i + 1) - 1);
+    bin.set_count(features->distance_histogram[i]);
+  }
+  const auto map = features->density_map.As<int32_t>();
+  message.mutable_density_map()->Add(map.begin(), map.end());
+}
+
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held) {
   v1::BufferInfo info;
   info.set_name(held.name);

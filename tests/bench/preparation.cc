@@ -5,6 +5,8 @@
 //
 //   bench_preparation [--data=DIR_OF_MTX_FILES] [--only=NAME] [--threads=2] [--k=32]
 //   bench_preparation --caps      what the caps of LSH lose, on small matrices
+//   bench_preparation --features  what the features of a pattern cost, over 0.1, 1 and 10 million
+//                                 rows with 10 nonzeros each
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "kernels/features/dense_tiles.h"
+#include "kernels/features/features.h"
 #include "kernels/features/similarity.h"
 #include "kernels/formats/aspt.h"
 #include "kernels/kernel_table.h"
@@ -45,6 +48,7 @@ struct Options {
   int threads = 2;
   int rounds = 7;
   bool caps = false;
+  bool features = false;
 };
 
 double SecondsSince(Clock::time_point begin) {
@@ -259,7 +263,44 @@ void RunCaps(const std::string& name, const Pattern& pattern, const Options& opt
         LshClusterRows(pattern.view(), {}, ascending, context).value());
 }
 
+/// How long ComputeFeatures takes, and how that grows.
+void RunFeatures(const Options& options) {
+  const std::pair<const char*, std::function<Pattern(int64_t rows)>> generated[] = {
+      {"uniform", [](int64_t rows) { return test::Uniform(rows, rows, 10, 1); }},
+      {"power-law", [](int64_t rows) { return test::PowerLaw(rows, 10 * rows, 2.5, 1); }},
+      {"band", [](int64_t rows) { return test::Band(rows, 5); }}};
+  for (const auto& [name, generate] : generated) {
+    double before = 0;
+    for (const int64_t rows : {100'000, 1'000'000, 10'000'000}) {
+      const Pattern pattern = generate(rows);
+      test::CountingMemory memory;
+      BuildContext context;
+      context.threads = options.threads;
+      context.memory = &memory;
+      std::vector<double> seconds;
+      for (int round = 0; round <= options.rounds; ++round) {
+        const auto begin = Clock::now();
+        (void)ComputeFeatures(pattern.view(), context).value();
+        seconds.push_back(SecondsSince(begin));
+      }
+      std::ranges::sort(seconds);
+      Json line = {{"matrix", name},
+                   {"rows", rows},
+                   {"nnz", pattern.nnz()},
+                   {"threads", options.threads},
+                   {"median_seconds", seconds[seconds.size() / 2]},
+                   {"least_seconds", seconds.front()},
+                   {"peak_bytes", memory.peak()}};
+      if (before > 0) line["least_over_a_tenth_of_the_rows"] = seconds.front() / before;
+      before = seconds.front();
+      std::printf("%s\n", line.dump().c_str());
+      std::fflush(stdout);
+    }
+  }
+}
+
 void Run(const Options& options) {
+  if (options.features) return RunFeatures(options);
   if (options.caps) {
     RunCaps("clusters", test::ShuffledClusters(125, 16, 20'000, 36, 32, 3, 1), options);
     RunCaps("loose clusters", test::ShuffledClusters(100, 16, 20'000, 30, 14, 6, 2), options);
@@ -312,6 +353,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "threads");
   app.add_option("--rounds", options.rounds, "measurements of which the median is taken");
   app.add_flag("--caps", options.caps, "compare capped buckets, whole buckets and all pairs");
+  app.add_flag("--features", options.features, "time the features of patterns alone");
   CLI11_PARSE(app, argc, argv);
   sparsed::Run(options);
   return 0;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "tests/rpc/test_server.h"
@@ -242,6 +243,49 @@ TEST(Catalog, WatchTellsThePreparationToItsEnd) {
   EXPECT_EQ(info.state(), v1::MATRIX_STATE_READY);
   EXPECT_GT(info.plans_size(), 0);
   EXPECT_GT(info.measurements_size(), 0);
+}
+
+TEST(Catalog, FeaturesAreSentToWhomAsksOnceTheyAreKnown) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  const Pattern pattern = Band(300, 2);
+  MustUpload(server, "a", pattern);
+  grpc::ClientContext watching;
+  v1::WatchRequest watch;
+  watch.set_name("a");
+  auto reader = server.catalog().Watch(&watching, watch);
+  v1::WatchReply step;
+  while (reader->Read(&step)) {
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get(server, "a", &info).ok());
+  EXPECT_FALSE(info.has_features());
+  v1::GetMatrixRequest request;
+  request.set_name("a");
+  request.set_features(true);
+  grpc::ClientContext context;
+  ASSERT_TRUE(server.catalog().Get(&context, request, &info).ok());
+  ASSERT_TRUE(info.has_features());
+  EXPECT_LT(info.features().ByteSizeLong(), 100'000u);
+  std::map<std::string, double> values;
+  for (const v1::Feature& feature : info.features().values()) {
+    EXPECT_FALSE(feature.source().empty());
+    EXPECT_FALSE(feature.meaning().empty());
+    values[feature.name()] = feature.value();
+  }
+  EXPECT_EQ(values.size(), 33u);
+  EXPECT_EQ(values["rows"], 300);
+  EXPECT_EQ(values["nnz"], static_cast<double>(pattern.nnz()));
+  EXPECT_EQ(values["diagonals"], 5);
+  ASSERT_EQ(info.features().distances_size(), 17);
+  EXPECT_EQ(info.features().distances(0).count(), pattern.nnz() - 300);
+  EXPECT_EQ(info.features().distances(1).least(), 2);
+  EXPECT_EQ(info.features().distances(1).most(), 3);
+  ASSERT_EQ(info.features().density_map_size(), 128 * 128);
+  int64_t nonzeros = 0;
+  for (const int32_t count : info.features().density_map()) nonzeros += count;
+  EXPECT_EQ(nonzeros, pattern.nnz());
 }
 
 TEST(Catalog, WatchFollowsANameUntilItIsDeleted) {

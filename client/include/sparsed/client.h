@@ -135,6 +135,9 @@ class Matrix {
   /// What the server knows of it.
   absl::StatusOr<MatrixInfo> Info(const CallOptions& options = {}) const;
   Call<MatrixInfo> InfoAsync(const CallOptions& options = {}) const;
+  /// What the preparation computed of its pattern, before anything else; empty until then.
+  absl::StatusOr<MatrixFeatures> Features(const CallOptions& options = {}) const;
+  Call<MatrixFeatures> FeaturesAsync(const CallOptions& options = {}) const;
 
   /// Follows the preparation until it is READY or FAILED (see MatrixInfo::state,
   /// MatrixInfo::detail).

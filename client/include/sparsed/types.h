@@ -199,6 +199,34 @@ struct MatrixInfo {
   int64_t csr_bytes = 0;  ///< of the canonical CSR, values included
 };
 
+/// A number that a pattern is judged by.
+struct Feature {
+  std::string name;
+  std::string source;   ///< the paper and table that define it
+  std::string meaning;  ///< with its unit
+  double value = 0;
+};
+
+/// Neighbouring nonzeros of a row whose columns are so far apart.
+struct DistanceBin {
+  int64_t least = 0;
+  int64_t most = 0;
+  int64_t count = 0;
+};
+
+/// What the preparation found out about a pattern.
+struct MatrixFeatures {
+  static constexpr int kDensityMapSide = 128;
+
+  std::vector<Feature> values;         ///< those of one source follow each other
+  std::vector<DistanceBin> distances;  ///< ascending
+  /// Nonzeros in each tile of a kDensityMapSide x kDensityMapSide grid over the matrix, row-major.
+  std::vector<int32_t> density_map;
+
+  /// They are not computed yet.
+  bool empty() const { return values.empty(); }
+};
+
 /// One step of a preparation.
 struct Progress {
   MatrixState state = MatrixState::kUnknown;

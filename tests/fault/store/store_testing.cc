@@ -1,6 +1,7 @@
 #include "tests/fault/store/store_testing.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <functional>
@@ -27,6 +28,15 @@ class Dumper {
     Line(fmt::format("  {}: {} {} of {}, {:016x}", Describe(stored), array->length,
                      Name(array->type), array->name,
                      XXH3_64bits(array->buffer.data(), array->bytes())));
+  }
+  void Line(const Features& features) {
+    std::string line = "  features";
+    for (const FeatureField& field : kFeatureFields) {
+      line += fmt::format(" {}={}", field.name, features.*field.value);
+    }
+    Line(
+        fmt::format("{} {} {:016x}", line, fmt::join(features.distance_histogram, " "),
+                    XXH3_64bits(features.density_map.buffer.data(), features.density_map.bytes())));
   }
   absl::StatusOr<std::string> Result() {
     if (!status_.ok()) return status_;
@@ -88,6 +98,19 @@ NewBuffer RandomBuffer(const std::string& name, uint32_t seed) {
       "tenant", name, 10, 32, 40, 3, RandomArray("dense", ElementType::kF64, 9 * 40 + 32, seed)};
 }
 
+Features RandomFeatures(uint32_t seed) {
+  Features features;
+  std::mt19937 random(seed);
+  for (const FeatureField& field : kFeatureFields)
+    features.*field.value = 0.1 * static_cast<double>(random());
+  for (int64_t& count : features.distance_histogram) count = static_cast<int64_t>(random()) << 20;
+  features.density_map = *AllocateDensityMap(HeapMemory());
+  for (int32_t& count : features.density_map.MutableAs<int32_t>()) {
+    count = static_cast<int32_t>(random() >> 1);
+  }
+  return features;
+}
+
 absl::StatusOr<std::string> Dump(Store& store) {
   const absl::StatusOr<StoreContents> contents = store.Load();
   if (!contents.ok()) return contents.status();
@@ -97,6 +120,9 @@ absl::StatusOr<std::string> Dump(Store& store) {
                             p.preparation.state, p.preparation.detail, p.preparation.seconds));
     dumper.Line(p.row_offsets);
     dumper.Line(p.column_indices);
+    const auto features = store.ReadFeatures(p.hash, HeapMemory());
+    if (!features.ok()) return features.status();
+    if (features->has_value()) dumper.Line(**features);
   }
   for (const MatrixRecord& m : contents->matrices) {
     dumper.Line(fmt::format("matrix {}/{} {} {} version {} created {}", m.tenant, m.name,
@@ -170,6 +196,7 @@ std::vector<Step> AllSteps() {
              {"P", "spmm f32 k<=32 cpu", "csr", "cpu.csr.row_balanced", "cpu", 32, 2.5, 9, 77},
              {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", "cpu", 32, 1.25, 9, 78}});
        }},
+      {"put features", [](Store& store) { return store.PutFeatures("P", RandomFeatures(12)); }},
       {"put preparation",
        [](Store& store) {
          return store.PutPreparation("P", {"ready", "aspt won", 12.5});

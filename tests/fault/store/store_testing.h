@@ -23,6 +23,9 @@ Layout RandomLayout(const std::string& recipe, uint32_t seed);
 
 NewBuffer RandomBuffer(const std::string& name, uint32_t seed);
 
+/// Features of numbers that `seed` determines.
+Features RandomFeatures(uint32_t seed);
+
 /// Everything in the store, contents of all arrays included, as text.
 absl::StatusOr<std::string> Dump(Store& store);
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -540,6 +541,24 @@ TEST(Client, WatchesAPreparation) {
   EXPECT_FALSE(follow.WaitFor(std::chrono::milliseconds(50)));
   follow.Cancel();
   EXPECT_EQ(follow.Wait().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(Client, FeaturesOfAPreparedMatrix) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix s = RandomMatrix(300, 200, 30);
+  const Matrix matrix = Upload(client, "m", s);
+  ASSERT_TRUE(matrix.WaitReady().ok());
+  const auto features = matrix.Features();
+  ASSERT_TRUE(features.ok()) << features.status();
+  ASSERT_FALSE(features->empty());
+  EXPECT_EQ(features->values.front().name, "rows");
+  EXPECT_EQ(features->values.front().value, 300);
+  EXPECT_EQ(features->distances.size(), 17u);
+  ASSERT_EQ(features->density_map.size(), 128u * 128u);
+  EXPECT_EQ(std::accumulate(features->density_map.begin(), features->density_map.end(), int64_t{0}),
+            s.nnz());
+  EXPECT_EQ(client.MatrixNamed("x").Features().status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(Client, ServerInfoAndStats) {

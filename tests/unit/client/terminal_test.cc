@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/features_report.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/report.h"
 #include "client/cli/spy_picture.h"
@@ -79,6 +80,67 @@ TEST(SpyPicture, Colours) {
       SpyPicture(Diagonal(8, 8), {.max_width = 40, .max_height = 20, .colour = true});
   EXPECT_THAT(drawing.lines[2], HasSubstr("\033[38;5;"));
   EXPECT_THAT(drawing.lines[2], HasSubstr("\033[0m"));
+}
+
+/// Ten nonzeros in each tile of the diagonal.
+MatrixFeatures DiagonalFeatures() {
+  MatrixFeatures features;
+  features.values = {{"rows", "One paper, Table 1", "rows", 1280},
+                     {"density", "One paper, Table 1", "nonzeros / (rows x columns)", 0.000078125},
+                     {"nnz", "Another, Table 2", "nonzeros", 1280}};
+  features.distances = {{1, 1, 30}, {2, 3, 10}, {4, 15, 0}};
+  features.density_map.resize(128 * 128);
+  for (int i = 0; i < 128; ++i) features.density_map[i * 129] = 10;
+  return features;
+}
+
+TEST(DensityPicture, DrawsTilesWhereTheyAre) {
+  const SpyDrawing drawing = DensityPicture(DiagonalFeatures(), 1280, 1280, {});
+  // 128 x 128 dots.
+  ASSERT_EQ(drawing.lines.size(), 32u + 3u);
+  EXPECT_THAT(drawing.lines[2], HasSubstr("0 │⠑⢄ "));
+  EXPECT_THAT(drawing.lines[33], HasSubstr(" ⠑⢄│"));
+  MatrixFeatures small;
+  small.density_map.resize(128 * 128);
+  for (int i = 0; i < 8; ++i) small.density_map[i * 16 * 129] = 1;  // 8 rows: 16 tiles each
+  EXPECT_EQ(DensityPicture(small, 8, 8, {.max_width = 40, .max_height = 20}).lines,
+            SpyPicture(Diagonal(8, 8), {.max_width = 40, .max_height = 20}).lines);
+}
+
+TEST(DensityPicture, TakesWhateverAServerSays) {
+  MatrixFeatures features;
+  features.density_map.assign(128 * 128, -1);
+  features.density_map.back() = 7;
+  for (const int64_t rows : {0, 1, 4, 100, 127, 128, 1'000'000}) {
+    for (const int64_t cols : {0, 1, 2, 127, 1'000'000}) {
+      EXPECT_GE(DensityPicture(features, rows, cols, {}).lines.size(), 4u);
+    }
+  }
+}
+
+TEST(FeaturesReport, TablesBySourceAndJsonByName) {
+  MatrixInfo info;
+  info.name = "m";
+  info.rows = info.cols = 1280;
+  Report report{Json::object(), ""};
+  AddFeatures(info, DiagonalFeatures(), report);
+  EXPECT_THAT(report.text, HasSubstr("One paper, Table 1\n"
+                                     "FEATURE       VALUE  MEANING\n"
+                                     "rows          1,280  rows\n"
+                                     "density  7.8125e-05  nonzeros / (rows x columns)\n"));
+  EXPECT_THAT(report.text, HasSubstr("\n\nAnother, Table 2\n"));
+  EXPECT_THAT(report.text, HasSubstr("2 - 3"));
+  EXPECT_THAT(report.text, HasSubstr("25.0 %"));
+  EXPECT_THAT(report.text, HasSubstr("Density"));
+  EXPECT_EQ(report.json["features"]["density"], 0.000078125);
+  EXPECT_EQ(report.json["distance_histogram"][1]["most"], 3);
+  EXPECT_EQ(report.json["density_map"].size(), 128u);
+  EXPECT_EQ(report.json["density_map"][127][127], 10);
+
+  Report none{Json::object(), ""};
+  AddFeatures(info, MatrixFeatures(), none);
+  EXPECT_TRUE(none.json["features"].is_null());
+  EXPECT_THAT(none.text, HasSubstr("no features yet"));
 }
 
 TEST(Table, AlignsNumbersRightAndTextLeft) {

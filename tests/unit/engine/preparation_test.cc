@@ -407,6 +407,44 @@ TEST(Preparation, ANarrowerTrialWhenMemoryIsShort) {
   CheckConsistent(site, pattern);
 }
 
+/// What the pattern has, as ComputeFeatures finds it.
+void ExpectFeaturesOf(const Pattern& pattern, const test::Pattern& s) {
+  BuildContext context;
+  context.memory = &HeapMemory();
+  const Features expected = ComputeFeatures(s.view(), context).value();
+  const std::shared_ptr<const Features> features = pattern.features();
+  ASSERT_NE(features, nullptr);
+  for (const FeatureField& field : kFeatureFields) {
+    EXPECT_EQ(*features.*field.value, expected.*field.value) << field.name;
+  }
+  EXPECT_EQ(features->distance_histogram, expected.distance_histogram);
+  EXPECT_TRUE(
+      std::ranges::equal(features->density_map.As<int32_t>(), expected.density_map.As<int32_t>()));
+}
+
+TEST(Preparation, BeginsWithFeatures) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  ExpectFeaturesOf(pattern, Clusters());
+  EXPECT_GE(site.budget.used(MemoryUse::kLayouts),
+            static_cast<int64_t>(pattern.features()->density_map.bytes()));
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, GoesOnWithoutFeaturesThatFindNoMemory) {
+  Site site("", Quick(), kPlenty, /*preparation_memory=*/60'000);
+  const test::Pattern s = test::Band(10, 1);
+  auto matrix = SendMatrix(site.catalog, "m", s);
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.features(), nullptr);
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.status().detail, HasSubstr("features are not known: "));
+  CheckConsistent(site, pattern);
+}
+
 TEST(Preparation, SwitchedOff) {
   PreparationOptions options = Quick();
   options.enabled = false;
@@ -551,6 +589,48 @@ TEST(Restart, BringsBackWhateverATrialChose) {
   EXPECT_EQ(PlansOf(*(*matrix)->pattern()), before);
   EXPECT_EQ(site.listener.stages("trial"), 0);
   CheckConsistent(site, *(*matrix)->pattern());
+}
+
+TEST(Restart, BringsBackFeatures) {
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    ASSERT_TRUE(SendMatrix(site.catalog, "m", Clusters()).ok() && site.Idle());
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  ExpectFeaturesOf(*(*matrix)->pattern(), Clusters());
+  EXPECT_EQ(site.listener.stages("features"), 0);
+}
+
+TEST(Restart, AnUploadFindsTheFeaturesThatAnOlderProgramDidNot) {
+  TemporaryDirectory directory;
+  {
+    Rooms rooms(directory.path());
+    auto matrix = SendMatrix(rooms.catalog, "m", Clusters());
+    ASSERT_TRUE(matrix.ok());
+    const std::string& hash = (*matrix)->pattern()->hash();
+    const Problem problem{Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu};
+    const PlanRecord plan{hash,
+                          ToString(ClassOf(problem)),
+                          std::string(kCsr),
+                          std::string(KernelsFor(problem, test::PlainLayout(Clusters())).front()),
+                          1.0,
+                          1.0,
+                          "plain CSR is kept"};
+    ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
+    ASSERT_TRUE(rooms.store->PutPreparation(hash, {"READY", "done", 1}).ok());
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.features(), nullptr);
+  EXPECT_FALSE(pattern.resident()) << "that would have read the matrix";
+  ASSERT_TRUE(SendMatrix(site.catalog, "n", Clusters(), 2).ok() && site.Idle());
+  ExpectFeaturesOf(pattern, Clusters());
+  EXPECT_EQ(site.listener.stages("trial"), 0);
 }
 
 TEST(Restart, KeepsALayoutThatFindsNoMemory) {

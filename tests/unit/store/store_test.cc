@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/fault/store/store_testing.h"
+#include "tests/kernels/counting_memory.h"
 
 namespace sparsed::engine {
 namespace {
@@ -487,6 +488,7 @@ TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
   Execute(R"sql(
+    DROP TABLE features;
     DROP TABLE scrubs;
     DROP TABLE measurements;
     CREATE TABLE measurements(
@@ -534,6 +536,7 @@ TEST_F(StoreTest, CatalogsFromBeforeThe16BitTypesAreTaken) {
   const int64_t last = last_blob();
   EXPECT_GT(last, 3);
   Execute(R"sql(
+    DROP TABLE features;
     CREATE TEMP TABLE kept AS SELECT * FROM main.arrays;
     CREATE TEMP TABLE sequence AS SELECT * FROM main.sqlite_sequence;
     DROP TABLE main.arrays;
@@ -560,6 +563,52 @@ TEST_F(StoreTest, CatalogsFromBeforeThe16BitTypesAreTaken) {
   ASSERT_TRUE(store_->PutMatrix(m).ok());
   Reopen();
   EXPECT_EQ(store_->Load()->matrices[0].type, ElementType::kBF16);
+}
+
+TEST_F(StoreTest, FeaturesComeBackWithTheirPattern) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  EXPECT_FALSE(store_->ReadFeatures("P", HeapMemory())->has_value());
+  EXPECT_TRUE(absl::IsNotFound(store_->PutFeatures("Q", RandomFeatures(2))));
+  ASSERT_TRUE(store_->PutFeatures("P", RandomFeatures(2)).ok());
+  const Features put = RandomFeatures(3);
+  ASSERT_TRUE(store_->PutFeatures("P", put).ok());
+  Reopen();
+  const auto read = *store_->ReadFeatures("P", HeapMemory());
+  ASSERT_TRUE(read.has_value());
+  for (const FeatureField& field : kFeatureFields) {
+    EXPECT_EQ(*read.*field.value, put.*field.value) << field.name;
+  }
+  EXPECT_EQ(read->distance_histogram, put.distance_histogram);
+  ExpectSameBytes(read->density_map, put.density_map);
+  test::CountingMemory none(0);
+  EXPECT_TRUE(absl::IsResourceExhausted(store_->ReadFeatures("P", none).status()));
+
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  EXPECT_FALSE(store_->ReadFeatures("P", HeapMemory())->has_value());
+}
+
+TEST_F(StoreTest, FeaturesThatAreNotWholeAreNone) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  for (const char* sql : {"DELETE FROM features WHERE name = 'nnz'",
+                          "DELETE FROM features WHERE name = 'density_map'",
+                          "UPDATE features SET value = x'00' WHERE name = 'distance_histogram'"}) {
+    ASSERT_TRUE(store_->PutFeatures("P", RandomFeatures(2)).ok());
+    store_.reset();
+    Execute(sql);
+    Reopen();
+    EXPECT_FALSE(store_->ReadFeatures("P", HeapMemory())->has_value()) << sql;
+  }
+}
+
+TEST_F(StoreTest, CatalogsFromBeforeFeaturesAreTaken) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  const std::string before = *Dump(*store_);
+  store_.reset();
+  Execute("DROP TABLE features; PRAGMA user_version = 5");
+  Reopen();
+  EXPECT_EQ(*Dump(*store_), before);
+  EXPECT_TRUE(store_->PutFeatures("P", RandomFeatures(2)).ok());
 }
 
 TEST(InMemoryStore, AcceptsEverythingAndKeepsNothing) {

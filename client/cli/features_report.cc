@@ -1,0 +1,102 @@
+#include "client/cli/features_report.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <string>
+
+#include "client/cli/progress_bar.h"
+#include "client/cli/spy_picture.h"
+
+namespace sparsed::cli {
+namespace {
+
+constexpr size_t kSide = MatrixFeatures::kDensityMapSide;
+
+/// Whole numbers with their thousands apart.
+std::string Number(double value) {
+  const bool whole = std::abs(value) < 1e15 && value == std::floor(value);
+  return whole ? Count(static_cast<int64_t>(value)) : fmt::format("{:.6g}", value);
+}
+
+Json ToJson(const MatrixFeatures& features) {
+  Json json = {{"features", Json::object()},
+               {"distance_histogram", Json::array()},
+               {"density_map", Json::array()}};
+  for (const Feature& feature : features.values) json["features"][feature.name] = feature.value;
+  for (const DistanceBin& bin : features.distances) {
+    json["distance_histogram"].push_back(
+        {{"least", bin.least}, {"most", bin.most}, {"count", bin.count}});
+  }
+  for (size_t begin = 0; begin + kSide <= features.density_map.size(); begin += kSide) {
+    const auto row = features.density_map.begin() + static_cast<int64_t>(begin);
+    json["density_map"].push_back(std::vector<int32_t>(row, row + kSide));
+  }
+  return json;
+}
+
+/// A table for each source.
+std::string ValuesText(const MatrixFeatures& features) {
+  std::string text;
+  for (size_t i = 0; i < features.values.size();) {
+    const std::string& source = features.values[i].source;
+    Table table({"FEATURE", "VALUE", "MEANING"});
+    for (; i < features.values.size() && features.values[i].source == source; ++i) {
+      const Feature& feature = features.values[i];
+      table.Add({feature.name, Number(feature.value), feature.meaning});
+    }
+    text += fmt::format("\n{}\n{}", source, table.Text());
+  }
+  return text;
+}
+
+/// Bins up to the last one that has something in it.
+std::string DistancesText(const MatrixFeatures& features) {
+  double all = 0;
+  size_t bins = 0;
+  for (size_t i = 0; i < features.distances.size(); ++i) {
+    all += static_cast<double>(features.distances[i].count);
+    if (features.distances[i].count > 0) bins = i + 1;
+  }
+  if (bins == 0) return "";
+  Table table({"COLUMNS APART", "PAIRS", "SHARE"});
+  for (size_t i = 0; i < bins; ++i) {
+    const DistanceBin& bin = features.distances[i];
+    table.Add({bin.least == bin.most ? Count(bin.least)
+                                     : fmt::format("{} - {}", Count(bin.least), Count(bin.most)),
+               Count(bin.count),
+               fmt::format("{:.1f} %", 100 * static_cast<double>(bin.count) / all)});
+  }
+  return fmt::format("\nNeighbouring nonzeros of a row (RS-SpMM, section 4.2)\n{}", table.Text());
+}
+
+std::string MapText(const MatrixInfo& info, const MatrixFeatures& features) {
+  if (features.density_map.size() != kSide * kSide) return "";
+  SpyOptions options;
+  options.max_width = TerminalWidth(STDOUT_FILENO);
+  options.ascii = !ShowsUnicode();
+  const SpyDrawing drawing = DensityPicture(features, info.rows, info.cols, options);
+  std::string text = "\nDensity (MatNet, section 4.2)\n";
+  for (const std::string& line : drawing.lines) text += line + '\n';
+  if (drawing.dot_threshold > 1) {
+    text += fmt::format("a dot is {} nonzeros or more\n", Count(drawing.dot_threshold));
+  }
+  return text;
+}
+
+}  // namespace
+
+void AddFeatures(const MatrixInfo& info, const MatrixFeatures& features, Report& report) {
+  if (features.empty()) {
+    report.json["features"] = nullptr;
+    report.text += fmt::format(
+        "{} has no features yet: they are computed when it is next prepared\n", info.name);
+    return;
+  }
+  report.json.update(ToJson(features));
+  report.text += fmt::format("{}\n", info.name);
+  report.text += ValuesText(features) + DistancesText(features) + MapText(info, features);
+}
+
+}  // namespace sparsed::cli
