@@ -73,9 +73,11 @@ CsrMatrix Random(int64_t n, int64_t row_nnz, uint64_t seed) {
   return s;
 }
 
-Matrix Upload(const Client& client, const std::string& name, const CsrMatrix& s) {
+/// `k`: the width that is asked for later, so that nothing is tried meanwhile.
+Matrix Upload(const Client& client, const std::string& name, const CsrMatrix& s, int64_t k) {
   UploadOptions options;
   options.replace = true;
+  options.expected = {{Operation::kSpmm, false, k}};
   absl::StatusOr<Matrix> matrix = client.Upload(name, s.View(), options);
   Require(matrix.status());
   Require(matrix->WaitReady());
@@ -88,7 +90,7 @@ int Streaming(const std::string& server, const std::string& bare, int64_t megaby
   const Client client = Connect(server);
   constexpr int64_t kWidth = 256;
   const int64_t n = (megabytes << 20) / kWidth / static_cast<int64_t>(sizeof(float));
-  const Matrix diagonal = Upload(client, "bench-diagonal", Random(n, 1, 1));
+  const Matrix diagonal = Upload(client, "bench-diagonal", Random(n, 1, 1), kWidth);
   std::vector<float> b(n * kWidth, 1.0F), c(n * kWidth);
   const auto bytes = static_cast<int64_t>(b.size() * sizeof(float));
   std::vector<double> ours, theirs;
@@ -131,7 +133,7 @@ int Streaming(const std::string& server, const std::string& bare, int64_t megaby
 int Latency(const std::string& server, int runs) {
   const Client client = Connect(server);
   constexpr int64_t kRows = 1000, kWidth = 16;
-  const Matrix matrix = Upload(client, "bench-small", Random(kRows, 8, 2));
+  const Matrix matrix = Upload(client, "bench-small", Random(kRows, 8, 2), kWidth);
   std::vector<float> b(kRows * kWidth, 1.0F), c(kRows * kWidth);
   std::vector<double> milliseconds;
   for (int run = 0; run < runs + 50; ++run) {
@@ -156,7 +158,7 @@ int Latency(const std::string& server, int runs) {
 int Held(const std::string& server, int runs) {
   const Client client = Connect(server);
   constexpr int64_t kRows = 50000, kWidth = 64;
-  const Matrix matrix = Upload(client, "bench-held", Random(kRows, 16, 4));
+  const Matrix matrix = Upload(client, "bench-held", Random(kRows, 16, 4), kWidth);
   const std::vector<float> b(kRows * kWidth, 0.5f);
   absl::StatusOr<DenseMatrix> operand =
       client.PutDense("bench-held-b", DenseView(b.data(), kRows, kWidth));
@@ -199,7 +201,7 @@ int Held(const std::string& server, int runs) {
 int Soak(const std::string& server, int clients, double seconds) {
   const Client admin = Connect(server);
   constexpr int64_t kRows = 20000, kWidth = 32;
-  const Matrix matrix = Upload(admin, "bench-soak", Random(kRows, 12, 3));
+  const Matrix matrix = Upload(admin, "bench-soak", Random(kRows, 12, 3), kWidth);
   std::mutex mutex;
   std::vector<int64_t> done(clients);
   std::vector<std::string> errors;
