@@ -8,6 +8,12 @@
 //   transpose                                      S^T
 //   lsh_cluster(siglen=,bsize=,max_cluster=)       reorders rows; CSR if no layout follows
 //   group_rows(size=)                              orders rows in groups that share columns
+//   plain_sort(warps=,run=,lanes=)                 orders rows by load; so do flipped_sort and
+//                                                  lpt_sort, which balance the warps' loads
+//   warp_sort(warps=,run=,lanes=,mask_columns=)    orders rows so that neighbours in a warp are
+//                                                  alike; cta_sort: neighbours in a block of warps;
+//                                                  hybrid1_sort, hybrid21_sort, hybrid22_sort and
+//                                                  hybrid23_sort: and by load. See sort_rows.h
 //   aspt(panel=,min_dense=)                        adaptive sparse tiling
 //   row_panels(rows=)                              panels of rows, dense over their columns
 //   coo_panels(rows=)                              panels of rows, nonzeros listed by column
@@ -52,8 +58,8 @@ struct BuildContext {
   MemorySource* memory = nullptr;  ///< for the result and for scratch: what bounds the preparation
   const std::atomic<bool>* stop =
       nullptr;  ///< if it becomes true, the builder returns CANCELLED soon
-  /// Called now and then from the building thread: stage ("lsh_pairs", "lsh_cluster", "aspt"),
-  /// units done and in all.
+  /// Called now and then from the building thread: stage ("lsh_pairs", "lsh_cluster",
+  /// "nearest_rows", "aspt"), units done and in all.
   std::function<void(std::string_view stage, int64_t done, int64_t total)> progress;
 
   /// Threads worth their start for a pass over so many rows.

@@ -13,6 +13,7 @@
 #include "kernels/formats/row_panels.h"
 #include "kernels/reorder/group_rows.h"
 #include "kernels/reorder/lsh_cluster.h"
+#include "kernels/reorder/sort_rows.h"
 
 namespace sparsed {
 namespace {
@@ -123,6 +124,20 @@ absl::Status GroupRowsStep(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
+template <RowSort kSort>
+absl::Status SortRowsStep(const RecipeStep& step, Draft& draft) {
+  RowPolicy policy;
+  policy.warps = ValueOf(step, "warps", policy.warps);
+  policy.run = ValueOf(step, "run", policy.run);
+  policy.lanes = ValueOf(step, "lanes", policy.lanes);
+  policy.mask_columns = ValueOf(step, "mask_columns", policy.mask_columns);
+  auto order = SortRows(draft.csr, kSort, policy, draft.context);
+  if (!order.ok()) return order.status();
+  draft.row_order = *std::move(order);
+  draft.csr.row_order = draft.row_order->As<int32_t>();
+  return absl::OkStatus();
+}
+
 absl::Status Tile(const RecipeStep& step, Draft& draft) {
   auto layout = BuildAspt(draft.csr, TilingOf(step), draft.context);
   if (!layout.ok()) return layout.status();
@@ -181,11 +196,13 @@ absl::Status ClusterRemainderStep(const RecipeStep& step, Draft& draft) {
   return PermuteRemainder(*draft.layout, **std::move(order), draft.context);
 }
 
-}  // namespace
-
-std::span<const StepDefinition> StepDefinitions() {
+std::vector<StepDefinition> Definitions() {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  static const auto* const definitions = new std::vector<StepDefinition>{
+  const std::vector<ParameterDefinition> by_load = {
+      {"warps", 32, 1, kMost}, {"run", 1, 1, kMost}, {"lanes", 1, 1, kMost}};
+  std::vector<ParameterDefinition> by_mask = by_load;
+  by_mask.push_back({"mask_columns", 1, 1, kMost});
+  return {
       {"csr", Phase::kPlain, "", {}, {}, Plain},
       {"transpose", Phase::kTranspose, "", {}, {}, Transpose},
       {"lsh_cluster",
@@ -201,10 +218,25 @@ std::span<const StepDefinition> StepDefinitions() {
        {{"siglen", 128, 1, 4096}, {"bsize", 2, 1, 16}, {"max_cluster", 256, 2, kMost}},
        ClusterRemainderStep},
       {"group_rows", Phase::kReorder, "", {}, {{"size", 8, 2, 1024}}, GroupRowsStep},
+      {"plain_sort", Phase::kReorder, "", {}, by_load, SortRowsStep<RowSort::kPlain>},
+      {"flipped_sort", Phase::kReorder, "", {}, by_load, SortRowsStep<RowSort::kFlipped>},
+      {"lpt_sort", Phase::kReorder, "", {}, by_load, SortRowsStep<RowSort::kLpt>},
+      {"warp_sort", Phase::kReorder, "", {}, by_mask, SortRowsStep<RowSort::kWarpAware>},
+      {"cta_sort", Phase::kReorder, "", {}, by_mask, SortRowsStep<RowSort::kCtaAware>},
+      {"hybrid1_sort", Phase::kReorder, "", {}, by_mask, SortRowsStep<RowSort::kHybrid1>},
+      {"hybrid21_sort", Phase::kReorder, "", {}, by_mask, SortRowsStep<RowSort::kHybrid21>},
+      {"hybrid22_sort", Phase::kReorder, "", {}, by_mask, SortRowsStep<RowSort::kHybrid22>},
+      {"hybrid23_sort", Phase::kReorder, "", {}, by_mask, SortRowsStep<RowSort::kHybrid23>},
       {"aspt", Phase::kFormat, "", {}, {{"panel", 64, 1, kMost}, {"min_dense", 2, 1, kMost}}, Tile},
       {"row_panels", Phase::kFormat, "", {"force"}, {{"rows", 8, 1, 32}}, CutIntoPanels},
       {"coo_panels", Phase::kFormat, "", {}, {{"rows", 16, 1, kMost}}, ListPanels},
   };
+}
+
+}  // namespace
+
+std::span<const StepDefinition> StepDefinitions() {
+  static const auto* const definitions = new std::vector(Definitions());
   return *definitions;
 }
 

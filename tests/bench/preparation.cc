@@ -4,13 +4,16 @@
 // and SDDMM (f32) next to those of plain CSR, alternating in one run.
 //
 //   bench_preparation [--data=DIR_OF_MTX_FILES] [--only=NAME] [--threads=2] [--k=32]
+//   bench_preparation --sorts     seconds and distances of the row sorts, from 0.1 million rows on
 //   bench_preparation --caps      what the caps of LSH lose, on small matrices
 //   bench_preparation --features  what the features of a pattern cost, over 0.1, 1 and 10 million
 //                                 rows with 10 nonzeros each
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -27,6 +30,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/recipe.h"
 #include "kernels/reorder/lsh_cluster.h"
+#include "kernels/reorder/sort_rows.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/matrix_market.h"
@@ -49,6 +53,8 @@ struct Options {
   int rounds = 7;
   bool caps = false;
   bool features = false;
+  bool sorts = false;
+  int64_t most_rows = 10'000'000;
 };
 
 double SecondsSince(Clock::time_point begin) {
@@ -299,8 +305,66 @@ void RunFeatures(const Options& options) {
   }
 }
 
+/// Mean Hamming distance of the column sets of rows `stride` apart.
+double MeanDistance(const Pattern& pattern, const int32_t* order, int64_t stride) {
+  int64_t sum = 0;
+  for (int64_t i = stride; i < pattern.rows; ++i) {
+    const int64_t a = order == nullptr ? i - stride : order[i - stride];
+    const int64_t b = order == nullptr ? i : order[i];
+    const double lengths = static_cast<double>(pattern.row_offsets[a + 1] - pattern.row_offsets[a] +
+                                               pattern.row_offsets[b + 1] - pattern.row_offsets[b]);
+    const double jaccard = JaccardSimilarity(pattern.view(), a, b);
+    sum += std::llround(lengths * (1 - jaccard) / (1 + jaccard));
+  }
+  return static_cast<double>(sum) /
+         static_cast<double>(std::max<int64_t>(pattern.rows - stride, 1));
+}
+
+/// Every row sort alone, without the layout.
+void RunSorts(const std::string& name, const Pattern& pattern, const Options& options) {
+  constexpr std::pair<const char*, RowSort> kSorts[] = {
+      {"plain_sort", RowSort::kPlain},       {"flipped_sort", RowSort::kFlipped},
+      {"lpt_sort", RowSort::kLpt},           {"warp_sort", RowSort::kWarpAware},
+      {"cta_sort", RowSort::kCtaAware},      {"hybrid1_sort", RowSort::kHybrid1},
+      {"hybrid21_sort", RowSort::kHybrid21}, {"hybrid22_sort", RowSort::kHybrid22},
+      {"hybrid23_sort", RowSort::kHybrid23}};
+  for (const auto& [sort_name, sort] : kSorts) {
+    test::CountingMemory memory;
+    BuildContext context;
+    context.threads = options.threads;
+    context.memory = &memory;
+    const auto begin = Clock::now();
+    const std::clock_t cpu_begin = std::clock();
+    const Array order = SortRows(pattern.view(), sort, {}, context).value();
+    const double seconds = SecondsSince(begin);
+    const double cpu_seconds = static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
+    const bool warps = sort == RowSort::kWarpAware || sort == RowSort::kHybrid23;
+    const int64_t stride = warps ? RowPolicy().warps : 1;
+    const double csr = static_cast<double>(8 * pattern.nnz() + 8 * (pattern.rows + 1));
+    const Json line = {{"matrix", name},
+                       {"sort", sort_name},
+                       {"rows", pattern.rows},
+                       {"nnz", pattern.nnz()},
+                       {"seconds", seconds},
+                       {"cpu_seconds", cpu_seconds},
+                       {"peak_over_csr", (csr + static_cast<double>(memory.peak())) / csr},
+                       {"distance_before", MeanDistance(pattern, nullptr, stride)},
+                       {"distance", MeanDistance(pattern, order.As<int32_t>().data(), stride)}};
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
 void Run(const Options& options) {
   if (options.features) return RunFeatures(options);
+  if (options.sorts) {
+    for (int64_t rows = 100'000; rows <= options.most_rows; rows *= 10) {
+      RunSorts("power law", test::PowerLaw(rows, 10 * rows, 2.5, 1), options);
+      RunSorts("uniform", test::Uniform(rows, rows, 10, 1), options);
+      RunSorts("clusters", test::ShuffledClusters(rows / 16, 16, rows, 12, 9, 1, 1), options);
+    }
+    return;
+  }
   if (options.caps) {
     RunCaps("clusters", test::ShuffledClusters(125, 16, 20'000, 36, 32, 3, 1), options);
     RunCaps("loose clusters", test::ShuffledClusters(100, 16, 20'000, 30, 14, 6, 2), options);
@@ -354,6 +418,8 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "measurements of which the median is taken");
   app.add_flag("--caps", options.caps, "compare capped buckets, whole buckets and all pairs");
   app.add_flag("--features", options.features, "time the features of patterns alone");
+  app.add_flag("--sorts", options.sorts, "time the row sorts");
+  app.add_option("--most_rows", options.most_rows, "of the largest matrix that is sorted");
   CLI11_PARSE(app, argc, argv);
   sparsed::Run(options);
   return 0;

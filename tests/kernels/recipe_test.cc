@@ -62,8 +62,9 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
       {"", "expected the name of a step at position 0, found the end"},
       {"csr >", "expected the name of a step at position 5, found the end"},
       {"ell",
-       "unknown step 'ell'; known: csr, transpose, lsh_cluster, group_rows, aspt, row_panels, "
-       "coo_panels"},
+       "unknown step 'ell'; known: csr, transpose, lsh_cluster, group_rows, plain_sort, "
+       "flipped_sort, lpt_sort, warp_sort, cta_sort, hybrid1_sort, hybrid21_sort, hybrid22_sort, "
+       "hybrid23_sort, aspt, row_panels, coo_panels"},
       {"csr csr", "expected '>' or the end at position 4, found 'csr'"},
       {"aspt(panel=64", "expected ',' or ')' at position 13, found the end"},
       {"aspt(,)", "expected a parameter or flag at position 5, found ',)'"},
