@@ -45,6 +45,11 @@ struct SpgemmArguments {
   const void* right_values;
 };
 
+/// `workspace` of kernels that need none.
+inline size_t NoWorkspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
+  return 0;
+}
+
 /// A kernel's `prepare`, null for most: what is worth doing once for many runs. What it returns is
 /// handed to runs with the same problem, layout and leading dimensions as Context::prepared, to one
 /// at a time; values, operands and scales may change between them. Its memory comes from `memory`,

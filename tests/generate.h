@@ -83,4 +83,20 @@ Layout PermutedLayout(const Pattern& pattern, const std::vector<int32_t>& row_or
 /// A random order of [0, count).
 std::vector<int32_t> RandomOrder(int64_t count, uint64_t seed);
 
+/// Small integers, so that products are exact in 16 bits.
+template <typename T>
+std::vector<T> SmallIntegers(int64_t count, int64_t step) {
+  std::vector<T> values(count);
+  for (int64_t i = 0; i < count; ++i) values[i] = T(static_cast<float>(i * step % 7 - 3));
+  return values;
+}
+
+/// 16-bit values as the numbers that they are.
+template <typename Range>
+std::vector<double> Widened(const Range& values) {
+  std::vector<double> wide;
+  for (const auto value : values) wide.push_back(static_cast<float>(value));
+  return wide;
+}
+
 }  // namespace sparsed::test

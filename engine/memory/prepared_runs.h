@@ -43,8 +43,10 @@ class PreparedRuns {
     Limited limited(memory);
     absl::StatusOr<std::shared_ptr<void>> prepared =
         kernel.prepare(context, problem, arguments, limited);
-    entry.bytes = limited.bytes();
-    if (prepared.ok()) entry.prepared = *std::move(prepared);
+    if (prepared.ok()) {
+      entry.prepared = *std::move(prepared);
+      entry.bytes = limited.bytes();
+    }
     return Keep(std::move(entry));
   }
 

@@ -2,11 +2,11 @@
 #include "kernels/cpu/sddmm/sddmm.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <atomic>
 
 #include "tests/kernels/dense_harness.h"
+#include "tests/kernels/instruction_sets.h"
 #include "tests/matrix_market.h"
 
 namespace sparsed::test {
@@ -68,20 +68,13 @@ TEST_P(SddmmTest, ComputesOddPatternsAtEveryWidth) {
 TEST_P(SddmmTest, ComputesWithEveryInstructionSet) {
   const Pattern pattern = Rmat(8, 6, 3);
   const Layout layout = PlainLayout(pattern);
-  const int64_t best = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
-    if ((best & target) == 0 && target != HWY_SCALAR) continue;
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
+  WithEveryInstructionSet([&] {
     for (const int64_t k : kWidths) {
       for (const ElementType type : TypesOf(GetParam())) {
         Expect(GetParam(), layout, pattern, {.type = type, .k = k, .padding = 3});
       }
     }
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().DeInit();
+  });
 }
 
 TEST(CsrSddmm, PutsResultsOfPermutedAndTransposedLayoutsInCsrOrder) {

@@ -3,7 +3,6 @@
 #include "kernels/cpu/spgemm/spgemm.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "kernels/reference/reference.h"
 #include "kernels/spgemm_blocks.h"
 #include "tests/generate.h"
+#include "tests/kernels/instruction_sets.h"
 #include "tests/matrix_market.h"
 
 namespace sparsed::test {
@@ -311,19 +311,12 @@ TEST_P(SpgemmTest, MultipliesRealMatrices) {
 }
 
 TEST_P(SpgemmTest, ComputesWithEveryInstructionSet) {
-  const int64_t best = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
-    if ((best & target) == 0 && target != HWY_SCALAR) continue;
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
+  WithEveryInstructionSet([&] {
     ExpectSquare(Rmat(8, 6, 51));
     ExpectSquare(Band(100, 15));
     ExpectSquare(Stencil(60, 20));
     Expect(Uniform(20, 500, 10, 52), Uniform(500, 1'500'000, 12, 53));
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().DeInit();
+  });
 }
 
 TEST_P(SpgemmTest, ComputesAnyRangeOfRows) {

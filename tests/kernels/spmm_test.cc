@@ -2,13 +2,13 @@
 #include "kernels/cpu/spmm/spmm.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <atomic>
 #include <iterator>
 #include <limits>
 
 #include "tests/kernels/dense_harness.h"
+#include "tests/kernels/instruction_sets.h"
 #include "tests/matrix_market.h"
 
 namespace sparsed::test {
@@ -78,12 +78,7 @@ TEST_P(SpmmTest, ComputesOddPatternsAtEveryWidth) {
 TEST_P(SpmmTest, ComputesWithEveryInstructionSet) {
   const Pattern pattern = Rmat(8, 6, 3);
   const Layout layout = PlainLayout(pattern);
-  const int64_t best = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
-    if ((best & target) == 0 && target != HWY_SCALAR) continue;
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
+  WithEveryInstructionSet([&] {
     for (const int64_t k : kWidths) {
       for (const ElementType type : TypesOf(GetParam().plain)) {
         for (const double beta : {0.0, 2.0}) {
@@ -97,9 +92,7 @@ TEST_P(SpmmTest, ComputesWithEveryInstructionSet) {
         }
       }
     }
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().DeInit();
+  });
 }
 
 template <typename T>
@@ -124,17 +117,10 @@ void ExpectOwnValuesBack() {
 }
 
 TEST(CsrSpmm, HandsEvery16BitValueThroughWithEveryInstructionSet) {
-  const int64_t best = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
-    if ((best & target) == 0 && target != HWY_SCALAR) continue;
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
+  WithEveryInstructionSet([&] {
     ExpectOwnValuesBack<Float16>();
     ExpectOwnValuesBack<BFloat16>();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().DeInit();
+  });
 }
 
 TEST_P(SpmmTest, ComputesPermutedAndTransposedLayouts) {

@@ -137,21 +137,6 @@ TEST(Compute, SddmmScaledAndUnscaled) {
   }
 }
 
-/// Small integers, so that products are exact in 16 bits.
-template <typename T>
-std::vector<T> SmallIntegers(int64_t count, int64_t step) {
-  std::vector<T> values(count);
-  for (int64_t i = 0; i < count; ++i) values[i] = T(static_cast<float>(i * step % 7 - 3));
-  return values;
-}
-
-template <typename T>
-std::vector<double> Widened(const std::vector<T>& values) {
-  std::vector<double> wide;
-  for (const T value : values) wide.push_back(static_cast<float>(value));
-  return wide;
-}
-
 /// All that a matrix of a 16-bit type is asked for; chunks are of odd numbers of bytes.
 template <typename T>
 void ExpectProductsOf16Bits(v1::ElementType type) {

@@ -286,27 +286,12 @@ TEST_F(ExecutorTest, SddmmSpeaksTheCallersOrder) {
   EXPECT_THAT(std::vector<float>(got.begin(), got.end()), ::testing::ElementsAre(8, 40, 200));
 }
 
-/// Small integers, so that products are exact in 16 bits.
-template <typename T>
-std::vector<T> SmallIntegers(int64_t count, int64_t step) {
-  std::vector<T> values(count);
-  for (int64_t i = 0; i < count; ++i) values[i] = T(static_cast<float>(i * step % 7 - 3));
-  return values;
-}
-
-template <typename T>
-std::vector<double> Widened(std::span<const T> values) {
-  std::vector<double> wide;
-  for (const T value : values) wide.push_back(static_cast<float>(value));
-  return wide;
-}
-
 TEST_F(ExecutorTest, ProductsOf16BitTypes) {
   const GeneratedMatrix s = UniformMatrix(20, 30, 4, 3);
   const auto check = [&]<typename T>(T) {
     const ElementType type = ElementTypeOf<T>();
     const std::string name(Name(type));
-    const std::vector<T> values = SmallIntegers<T>(s.nnz(), 3);
+    const std::vector<T> values = test::SmallIntegers<T>(s.nnz(), 3);
     UploadHeader header;
     header.tenant = "t";
     header.name = name;
@@ -320,11 +305,12 @@ TEST_F(ExecutorTest, ProductsOf16BitTypes) {
     Feed(**upload, Upload::kColumnIndices, s.column_indices);
     Feed(**upload, Upload::kValues, values);
     ASSERT_TRUE((*upload)->Finish(1).ok());
-    const auto wide_values = Widened(std::span<const T>(values));
+    const auto wide_values = test::Widened(values);
 
     for (const bool transpose : {false, true}) {
       const int64_t k = 5, in = transpose ? 20 : 30, out = transpose ? 30 : 20;
-      const std::vector<T> b = SmallIntegers<T>(in * k, 5), c0 = SmallIntegers<T>(out * k, 2);
+      const std::vector<T> b = test::SmallIntegers<T>(in * k, 5),
+                           c0 = test::SmallIntegers<T>(out * k, 2);
       auto put = dense_.BeginPut({"t", name, {out, k, k, type}, false, false});
       ASSERT_TRUE(put.ok()) << put.status();
       Feed(**put, 0, c0);
@@ -347,10 +333,10 @@ TEST_F(ExecutorTest, ProductsOf16BitTypes) {
       ASSERT_TRUE(sink->Wait());
       ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
       EXPECT_EQ(sink->result.type, type);
-      std::vector<double> expected = Widened(std::span<const T>(c0));
-      reference::Spmm(s.view(), wide_values.data(), transpose,
-                      Widened(std::span<const T>(b)).data(), k, k, 2, -1, expected.data());
-      EXPECT_EQ(Widened(std::as_const(sink->result).As<T>()), expected);
+      std::vector<double> expected = test::Widened(c0);
+      reference::Spmm(s.view(), wide_values.data(), transpose, test::Widened(b).data(), k, k, 2, -1,
+                      expected.data());
+      EXPECT_EQ(test::Widened(std::as_const(sink->result).As<T>()), expected);
 
       // What the other operand is must agree.
       spec.b.shape->type = ElementType::kF32;
@@ -392,7 +378,7 @@ TEST_F(ExecutorTest, SddmmOf16BitsSpeaksTheCallersOrder) {
   Feed(**call, 1, Halves{Float16(1), Float16(2), Float16(3), Float16(4)});
   (*call)->Submit();
   ASSERT_TRUE(sink->Wait());
-  EXPECT_THAT(Widened(std::as_const(sink->result).As<Float16>()),
+  EXPECT_THAT(test::Widened(std::as_const(sink->result).As<Float16>()),
               ::testing::ElementsAre(8, 40, 200));
 }
 

@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/partition.h"
-#include "kernels/cpu/prefetch.h"
+#include "kernels/cpu/spmm/csr_parts.h"
 #include "kernels/cpu/spmm/csr_scatter.h"
 #include "kernels/cpu/spmm/spmm.h"
 
@@ -47,20 +47,7 @@ constexpr int64_t kSumsWidth = 32;
 template <typename T>
 absl::Status Run(const Context& context, const SpmmArguments& arguments) {
   const CsrView s = ViewCsr(arguments.layout);
-  const int64_t row_bytes = arguments.c.cols * static_cast<int64_t>(sizeof(T));
-  const CsrProduct<T> whole = {.row_offsets = s.row_offsets.data(),
-                               .column_indices = s.column_indices.data(),
-                               .row_order = s.row_order.empty() ? nullptr : s.row_order.data(),
-                               .values = static_cast<const T*>(arguments.values),
-                               .nnz = s.nnz(),
-                               .b = static_cast<const T*>(arguments.b.data),
-                               .ldb = arguments.b.leading_dimension,
-                               .c = static_cast<T*>(arguments.c.data),
-                               .ldc = arguments.c.leading_dimension,
-                               .k = arguments.b.cols,
-                               .alpha = static_cast<SumOf<T>>(arguments.alpha),
-                               .beta = static_cast<SumOf<T>>(arguments.beta),
-                               .prefetch = ShouldPrefetch(s, row_bytes)};
+  const CsrProduct<T> whole = MakeProduct<T>(s, arguments);
   const int64_t blocks = context.threads;
   const ColumnSample sample(s);
   // Rows of S between two looks at the stop flag.

@@ -76,10 +76,6 @@ bool Supports(const Problem& problem, const Layout& layout) {
          layout.kind == kCooPanels && problem.k <= kMost;
 }
 
-size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
-  return 0;
-}
-
 }  // namespace
 
 SddmmKernel CooPanelsSddmm() {
@@ -88,7 +84,7 @@ SddmmKernel CooPanelsSddmm() {
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = Supports,
-          .workspace = Workspace,
+          .workspace = NoWorkspace,
           .run = Run};
 }
 

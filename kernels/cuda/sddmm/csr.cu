@@ -87,10 +87,6 @@ bool Supports(const Problem& problem, const Layout& layout) {
          (kSchedule.slab == kMost || (problem.k > kSchedule.slab && !IsHalf(problem.type)));
 }
 
-size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
-  return 0;
-}
-
 template <Schedule kSchedule>
 SddmmKernel Kernel(std::string_view name) {
   return {.name = name,
@@ -98,7 +94,7 @@ SddmmKernel Kernel(std::string_view name) {
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = Supports<kSchedule>,
-          .workspace = Workspace,
+          .workspace = NoWorkspace,
           .run = Run<kSchedule>};
 }
 

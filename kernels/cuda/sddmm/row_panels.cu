@@ -237,10 +237,6 @@ bool Supports(const Problem& problem, const Layout& layout) {
          problem.k <= kMost && (problem.type != ElementType::kF32 || problem.k >= kLeastFloatK);
 }
 
-size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
-  return 0;
-}
-
 }  // namespace
 
 SddmmKernel RowPanelsSddmm() {
@@ -249,7 +245,7 @@ SddmmKernel RowPanelsSddmm() {
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = Supports,
-          .workspace = Workspace,
+          .workspace = NoWorkspace,
           .run = Run};
 }
 

@@ -441,10 +441,6 @@ bool Supports(const Problem& problem, const Layout& layout) {
                                             : SharedBytes<double>(threads)) <= MostSharedBytes();
 }
 
-size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
-  return 0;
-}
-
 }  // namespace
 
 SpmmKernel AsptSpmm() {
@@ -453,7 +449,7 @@ SpmmKernel AsptSpmm() {
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = Supports,
-          .workspace = Workspace,
+          .workspace = NoWorkspace,
           .run = Run};
 }
 

@@ -123,10 +123,6 @@ bool Supports(const Problem& problem, const Layout& layout) {
   return !IsHalf(problem.type) && IsPanelsSpmm(problem, layout);
 }
 
-size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
-  return 0;
-}
-
 }  // namespace
 
 SpmmKernel RowPanelsSpmm() {
@@ -135,7 +131,7 @@ SpmmKernel RowPanelsSpmm() {
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = Supports,
-          .workspace = Workspace,
+          .workspace = NoWorkspace,
           .run = Run};
 }
 

@@ -198,10 +198,6 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
   return VisitFloat(problem.type, [&]<typename T>(T) { return RunOf<T>(context, arguments); });
 }
 
-size_t Workspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
-  return 0;
-}
-
 }  // namespace
 
 SpmmKernel RowPanelsMmaSpmm() {
@@ -210,7 +206,7 @@ SpmmKernel RowPanelsMmaSpmm() {
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = IsPanelsSpmm,
-          .workspace = Workspace,
+          .workspace = NoWorkspace,
           .run = Run};
 }
 
