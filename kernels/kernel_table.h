@@ -53,7 +53,8 @@ inline size_t NoWorkspace(const Problem& /*problem*/, const Layout& /*layout*/, 
 /// A kernel's `prepare`, null for most: what is worth doing once for many runs. What it returns is
 /// handed to runs with the same problem, layout and leading dimensions as Context::prepared, to one
 /// at a time; values, operands and scales may change between them. Its memory comes from `memory`,
-/// its work is queued in the context's stream. A run without it gives the same result, later.
+/// its work is queued in the context's stream; it needs no workspace, nor do the runs. A run
+/// without it gives the same result, later.
 template <typename Arguments>
 using PrepareRuns = absl::StatusOr<std::shared_ptr<void>> (*)(const Context&, const Problem&,
                                                               const Arguments&,

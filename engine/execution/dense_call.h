@@ -84,14 +84,19 @@ class DenseCall : public Job {
   /// Runs `queue` between two events and waits: its milliseconds are the kernel time.
   absl::Status TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue);
   Context DeviceContext(DeviceLane& gpu) const;
-  /// The same for many runs of `kernel` on `layout`.
+  /// The same with what `kernel` needs: prepared for many runs on `layout`, or else workspace.
   template <typename Kernel, typename Arguments>
-  Context DeviceContext(DeviceLane& gpu, const Kernel& kernel,
-                        const std::shared_ptr<const Layout>& layout, const Problem& problem,
-                        const Arguments& arguments) {
+  absl::StatusOr<Context> DeviceContext(DeviceLane& gpu, const Kernel& kernel,
+                                        const std::shared_ptr<const Layout>& layout,
+                                        const Problem& problem, const Arguments& arguments) {
     Context context = DeviceContext(gpu);
     context.prepared = gpu.prepared.For(kernel, layout, context, problem, arguments,
                                         gpu_device().budget().SpareSource(MemoryUse::kLayouts));
+    if (context.prepared != nullptr) return context;
+    const absl::Status grown =
+        Grow(gpu.workspace, kernel.workspace(problem, *layout, /*threads=*/1), device_memory());
+    if (!grown.ok()) return grown;
+    context.workspace = {gpu.workspace.mutable_data(), gpu.workspace.size()};
     return context;
   }
   Device& gpu_device() { return *impl_->device; }

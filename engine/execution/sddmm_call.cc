@@ -119,20 +119,16 @@ class SddmmCall final : public DenseCall {
         gpu_device().budget().Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests),
         "values", matrix_->type(), result_shape_.rows);
     if (!result.ok()) return result.status();
-    if (absl::Status status =
-            Grow(gpu.workspace, plan->kernel->workspace(plan->problem, *s->layout, /*threads=*/1),
-                 device_memory());
-        !status.ok()) {
-      return status;
-    }
     const SddmmArguments arguments{*s->layout,
                                    s->values == nullptr ? nullptr : s->values->buffer.data(),
                                    View(**a, operands_[0].shape), View(**b, operands_[1].shape),
                                    result->buffer.mutable_data()};
-    const Context context = DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+    const absl::StatusOr<Context> context =
+        DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+    if (!context.ok()) return context.status();
     end_.timings.to_device_ns = NanosecondsSince(begin);
     absl::Status status =
-        TimedOnDevice(gpu, [&] { return plan->kernel->run(context, plan->problem, arguments); });
+        TimedOnDevice(gpu, [&] { return plan->kernel->run(*context, plan->problem, arguments); });
     if (!status.ok()) return status;
     Ran(asked, *plan->kernel);
     const auto computed = Clock::now();

@@ -108,12 +108,6 @@ class SpmmCall final : public DenseCall {
     if (!b.ok()) return b.status();
     absl::StatusOr<Array> result = PrepareDeviceResult(gpu);
     if (!result.ok()) return result.status();
-    if (absl::Status status =
-            Grow(gpu.workspace, plan->kernel->workspace(plan->problem, *s->layout, /*threads=*/1),
-                 device_memory());
-        !status.ok()) {
-      return status;
-    }
     const SpmmArguments arguments{
         *s->layout,
         s->values->buffer.data(),
@@ -121,10 +115,12 @@ class SpmmCall final : public DenseCall {
         {result->buffer.mutable_data(), result_shape_.rows, k, result_shape_.leading_dimension},
         alpha_,
         beta_};
-    const Context context = DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+    const absl::StatusOr<Context> context =
+        DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+    if (!context.ok()) return context.status();
     end_.timings.to_device_ns = NanosecondsSince(begin);
     absl::Status status =
-        TimedOnDevice(gpu, [&] { return plan->kernel->run(context, plan->problem, arguments); });
+        TimedOnDevice(gpu, [&] { return plan->kernel->run(*context, plan->problem, arguments); });
     if (!status.ok()) return status;
     Ran(asked, *plan->kernel);
     const auto computed = Clock::now();

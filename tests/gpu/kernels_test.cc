@@ -203,9 +203,10 @@ void ExpectSpmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
           subject.device, run == 0 ? first_values.data() : slots.data(),
           b.view(),       result.mutable_view(),
           c.alpha,        c.beta};
-      const Context context = {.workspace = workspace.span(),
-                               .stream = gpu.stream().handle(),
-                               .prepared = prepared.get()};
+      const Context context = {
+          .workspace = prepared == nullptr ? workspace.span() : std::span<std::byte>(),
+          .stream = gpu.stream().handle(),
+          .prepared = prepared.get()};
       const absl::Status status = kernel.run(context, problem, arguments);
       ASSERT_TRUE(status.ok()) << status;
       if (kernel.prepare != nullptr && prepared == nullptr) {
@@ -271,9 +272,10 @@ void ExpectSddmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
       Workspace workspace(gpu, kernel.workspace(problem, subject.device, 1));
       const SddmmArguments arguments = {subject.device, c.unscaled ? nullptr : slots.data(),
                                         a.view(), b.view(), out.device()};
-      const Context context = {.workspace = workspace.span(),
-                               .stream = gpu.stream().handle(),
-                               .prepared = prepared.get()};
+      const Context context = {
+          .workspace = prepared == nullptr ? workspace.span() : std::span<std::byte>(),
+          .stream = gpu.stream().handle(),
+          .prepared = prepared.get()};
       const absl::Status status = kernel.run(context, problem, arguments);
       ASSERT_TRUE(status.ok()) << status;
       ASSERT_TRUE(gpu.stream().Synchronize().ok());

@@ -14,16 +14,11 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/sddmm/dots.cuh"
+#include "kernels/cuda/sddmm/row_dots.cuh"
 #include "kernels/cuda/sddmm/sddmm.h"
 
 namespace sparsed::cuda {
 namespace {
-
-struct Rows {
-  RowOffsets offsets;
-  const int32_t* columns;
-  const int32_t* order;  // null: identity
-};
 
 template <typename S, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
@@ -55,22 +50,24 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 }
 
 template <Schedule kSchedule, typename T>
-absl::Status RunOf(const Context& context, const SddmmArguments& arguments) {
-  const Layout& layout = arguments.layout;
-  if (layout.nnz == 0) return absl::OkStatus();
-  const CsrView view = ViewCsr(layout);
-  const Rows s = {.offsets = {view.row_offsets.data(), static_cast<int>(layout.rows), layout.nnz},
-                  .columns = view.column_indices.data(),
-                  .order = view.row_order.empty() ? nullptr : view.row_order.data()};
-  const auto stream = static_cast<cudaStream_t>(context.stream);
-  ForEachSlab<kSchedule.slab>(SddmmOperands<T>(arguments), [&](const SddmmOperands<T>& operands) {
-    WithShape(operands, [&](auto shape) {
-      using S = decltype(shape);
-      const Shares shares = SharesOf<S>(kSchedule, layout.nnz, operands.row_bytes());
-      RowDots<S, T><<<shares.blocks(), kThreads, 0, stream>>>(s, operands, shares);
-    });
+absl::Status Start(cudaStream_t stream, const Rows& s, const SddmmOperands<T>& operands) {
+  WithShape(operands, [&](auto shape) {
+    using S = decltype(shape);
+    const Shares shares = SharesOf<S>(kSchedule, s.offsets.items, operands.row_bytes());
+    RowDots<S, T><<<shares.blocks(), kThreads, 0, stream>>>(s, operands, shares);
   });
   return ToStatus(cudaGetLastError(), "starting SDDMM");
+}
+
+template <Schedule kSchedule, typename T>
+absl::Status RunOf(const Context& context, const SddmmArguments& arguments) {
+  if (arguments.layout.nnz == 0) return absl::OkStatus();
+  const Rows s = RowsOf(ViewCsr(arguments.layout));
+  absl::Status status;
+  ForEachSlab<kSchedule.slab>(SddmmOperands<T>(arguments), [&](const SddmmOperands<T>& operands) {
+    status.Update(Start<kSchedule>(static_cast<cudaStream_t>(context.stream), s, operands));
+  });
+  return status;
 }
 
 template <Schedule kSchedule>
@@ -99,6 +96,13 @@ SddmmKernel Kernel(std::string_view name) {
 }
 
 }  // namespace
+
+template <typename T>
+absl::Status StartRowDots(cudaStream_t stream, const Rows& s, const SddmmOperands<T>& operands) {
+  return Start<kFar>(stream, s, operands);
+}
+template absl::Status StartRowDots(cudaStream_t, const Rows&, const SddmmOperands<float>&);
+template absl::Status StartRowDots(cudaStream_t, const Rows&, const SddmmOperands<double>&);
 
 SddmmKernel CsrSddmm() { return Kernel<kFar>("cuda.csr.row_dots"); }
 SddmmKernel CsrNearSddmm() { return Kernel<kNear>("cuda.csr.row_dots_near"); }

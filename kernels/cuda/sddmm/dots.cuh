@@ -66,6 +66,15 @@ struct SddmmOperands {
     return RowsAreWide<T>(a.data, a.stride, k) && RowsAreWide<T>(b.data, b.stride, k);
   }
 
+  /// Of the slots from `first` on, counted from 0; the layout has a value source.
+  SddmmOperands From(int64_t first) const {
+    SddmmOperands from = *this;
+    if (values != nullptr) from.values += first;
+    if (source32 != nullptr) from.source32 += first;
+    if (source64 != nullptr) from.source64 += first;
+    return from;
+  }
+
   /// Puts a dot product where it belongs, or nowhere if its slot is padding. Values and results go
   /// by once: they leave the cache to the operands.
   __device__ void Store(int64_t slot, SumOf<T> dot) const {

@@ -12,6 +12,8 @@ SddmmKernel CsrSddmm();
 SddmmKernel CsrNearSddmm();
 /// Slab: with K cut into slabs of so many columns, one after another.
 SddmmKernel CsrSlabSddmm();
+/// With at most 256 rows a panel.
+SddmmKernel AsptSddmm();
 SddmmKernel CooPanelsSddmm();
 SddmmKernel RowPanelsSddmm();
 /// The vendor's library; empty if it cannot be opened.

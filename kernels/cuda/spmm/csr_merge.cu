@@ -376,7 +376,7 @@ size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) 
 }
 
 struct Prepared {
-  Cut cut;
+  Cut cut;  // whose segments are in `memory`
   Buffer memory;
 };
 
@@ -387,7 +387,7 @@ absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const 
   auto prepared = std::make_shared<Prepared>();
   if (layout.rows == 0) return prepared;
   prepared->cut = CutOf(layout, problem, Aligned(problem, arguments));
-  absl::StatusOr<Buffer> buffer = memory.Allocate(Bytes(prepared->cut, problem));
+  absl::StatusOr<Buffer> buffer = memory.Allocate(Workspace(problem, layout, context.threads));
   if (!buffer.ok()) return buffer.status();
   prepared->memory = *std::move(buffer);
   const absl::Status status = Find(static_cast<cudaStream_t>(context.stream), layout, prepared->cut,
@@ -412,11 +412,13 @@ absl::Status RunOf(const Context& context, const Problem& problem, const SpmmArg
   const Cut cut = CutOf(layout, problem, aligned);
   const auto stream = static_cast<cudaStream_t>(context.stream);
   auto* const prepared = static_cast<Prepared*>(context.prepared);
-  const bool found = prepared != nullptr && prepared->cut.group == cut.group;
-  const Segments segments(found ? prepared->memory.mutable_data() : context.workspace.data(), cut);
-  if (!found) {
+  const Segments segments(
+      prepared != nullptr ? prepared->memory.mutable_data() : context.workspace.data(), cut);
+  // Operands that are aligned otherwise than those before are cut otherwise.
+  if (prepared == nullptr || prepared->cut.group != cut.group) {
     const absl::Status status = Find(stream, layout, cut, segments);
     if (!status.ok()) return status;
+    if (prepared != nullptr) prepared->cut = cut;
   }
   const CsrView s = ViewCsr(layout);
   const Product<T> product = {.row_offsets = s.row_offsets.data(),
