@@ -30,9 +30,12 @@ grpc::ByteBuffer Message(int64_t bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-class Echo final : public grpc::ServerGenericBidiReactor {
+constexpr char kStreamMethod[] = "/bare/Stream";
+constexpr char kEchoMethod[] = "/bare/Echo";
+
+class ServedStream final : public grpc::ServerGenericBidiReactor {
  public:
-  Echo() { StartRead(&in_); }
+  ServedStream() { StartRead(&in_); }
 
   void OnReadDone(bool ok) override {
     if (ok) {
@@ -68,16 +71,42 @@ class Echo final : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer in_, out_;
 };
 
+/// Sends each message back.
+class ServedEcho final : public grpc::ServerGenericBidiReactor {
+ public:
+  ServedEcho() { StartRead(&message_); }
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      StartWrite(&message_);
+    } else {
+      Finish(grpc::Status::OK);
+    }
+  }
+  void OnWriteDone(bool ok) override {
+    if (ok) {
+      StartRead(&message_);
+    } else {
+      Finish(grpc::Status::OK);
+    }
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  grpc::ByteBuffer message_;
+};
+
 class Service final : public grpc::CallbackGenericService {
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
-    return new Echo;
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    if (context->method() == kEchoMethod) return new ServedEcho;
+    return new ServedStream;
   }
 };
 
 class Exchange final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   Exchange(grpc::GenericStub& stub, int64_t in, int64_t out) : left_(in) {
-    stub.PrepareBidiStreamingCall(&context_, "/bare/Stream", {}, this);
+    stub.PrepareBidiStreamingCall(&context_, kStreamMethod, {}, this);
     const grpc::Slice size(&out, sizeof(out));
     message_ = grpc::ByteBuffer(&size, 1);
     StartWrite(&message_);
@@ -133,6 +162,67 @@ class Exchange final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::By
 };
 
 }  // namespace
+
+class BareEcho::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  explicit Stream(const std::string& address)
+      : stub_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())) {
+    stub_.PrepareBidiStreamingCall(&context_, kEchoMethod, {}, this);
+    AddHold();  // messages are sent from outside
+    StartCall();
+  }
+  ~Stream() override {
+    StartWritesDone();
+    RemoveHold();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return done_; });
+  }
+
+  void SendAndWait() {
+    message_ = Message(kEchoBytes);
+    answered_ = false;
+    StartRead(&reply_);
+    StartWrite(&message_);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return answered_; });
+    if (failed_) {
+      std::cerr << "bare stream: no echo\n";
+      std::exit(1);
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    answered_ = true;
+    failed_ = !ok;
+    changed_.notify_all();
+  }
+  void OnDone(const grpc::Status& /*status*/) override {
+    std::lock_guard lock(mutex_);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  static constexpr int64_t kEchoBytes = 64;
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer message_, reply_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool answered_ = false, failed_ = false, done_ = false;
+};
+
+BareEcho::BareEcho(const std::string& address) : stream_(std::make_unique<Stream>(address)) {}
+BareEcho::~BareEcho() = default;
+
+double BareEcho::Milliseconds() {
+  const auto begin = std::chrono::steady_clock::now();
+  stream_->SendAndWait();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
 
 int ServeBareStreams(const std::string& address) {
   Service service;

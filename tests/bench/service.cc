@@ -1,10 +1,10 @@
 // What the way of the bytes costs, against a running server. A JSON line a result on standard
 // output.
 //
-//   bench_service bare-server --listen=127.0.0.1:7480 &
+//   bench_service bare-server --listen=127.0.0.1:7480 &  (or a Unix socket)
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
 //   bench_service latency   --server=unix:/run/sparsed.sock
-//   bench_service held      --server=unix:/run/sparsed.sock
+//   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
 //   bench_service plans     --server=127.0.0.1:7470 --pack=matrices.xz --generated=all
 #include <sparsed/client.h>
@@ -154,8 +154,8 @@ int Latency(const std::string& server, int runs) {
 }
 
 /// Queries whose operand and result stay on the server, one after the other on an open stream:
-/// what a query costs besides its kernel.
-int Held(const std::string& server, int runs) {
+/// what a query costs besides its kernel, and a bare message there and back meanwhile.
+int Held(const std::string& server, const std::string& bare, int runs) {
   const Client client = Connect(server);
   constexpr int64_t kRows = 50000, kWidth = 64;
   const Matrix matrix = Upload(client, "bench-held", Random(kRows, 16, 4), kWidth);
@@ -166,14 +166,17 @@ int Held(const std::string& server, int runs) {
   absl::StatusOr<DenseMatrix> result =
       client.PutZeros("bench-held-c", ValueType::kF32, kRows, kWidth);
   Require(result.status());
-  std::vector<double> total, kernel, besides;
+  std::vector<double> total, kernel, besides, echoes;
   std::string plan;
+  BareEcho echo(bare);
   for (int i = 0; i < runs + 20; ++i) {
     const auto begin = Clock::now();
     absl::StatusOr<ComputeResult> done = matrix.Spmm(*operand, *result);
     const double took = MillisecondsSince(begin);
     Require(done.status());
+    const double echoed = echo.Milliseconds();
     if (i < 20) continue;
+    echoes.push_back(echoed);
     const double in_kernel =
         std::chrono::duration<double, std::milli>(done->timings.kernel).count();
     total.push_back(took);
@@ -192,6 +195,7 @@ int Held(const std::string& server, int runs) {
                     {"kernel_p50_ms", Quantile(kernel, 0.5)},
                     {"besides_p50_ms", Quantile(besides, 0.5)},
                     {"besides_p99_ms", Quantile(besides, 0.99)},
+                    {"bare_p50_ms", Quantile(echoes, 0.5)},
                     {"runs", runs}}
             << std::endl;
   return 0;
@@ -373,6 +377,7 @@ int Main(int argc, char** argv) {
   latency->add_option("--runs", runs);
   CLI::App* held = app.add_subcommand("held", "Queries whose operand and result stay there");
   held->add_option("--server", server);
+  held->add_option("--bare", bare);
   held->add_option("--runs", runs);
   CLI::App* soak = app.add_subcommand("soak", "Many clients at once for a while");
   soak->add_option("--server", server);
@@ -393,7 +398,7 @@ int Main(int argc, char** argv) {
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs);
   if (*latency) return Latency(server, std::max(runs, 1000));
-  if (*held) return Held(server, std::max(runs, 1000));
+  if (*held) return Held(server, bare, std::max(runs, 1000));
   plans_options.server = server;
   if (*plans) return Plans(plans_options);
   return Soak(server, clients, seconds);
