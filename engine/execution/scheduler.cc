@@ -11,6 +11,8 @@ constexpr size_t kKeptDeviceWorkspace = size_t{64} << 20;
 /// After as long without a call, or twice as long, memory of the GPU that was kept for the next one
 /// is given back.
 constexpr auto kRest = std::chrono::seconds(2);
+/// For which a GPU's lane looks for the next job before it sleeps: a small query there and back.
+constexpr auto kLook = std::chrono::microseconds(200);
 
 }  // namespace
 
@@ -166,13 +168,14 @@ void Scheduler::Unregister(Job* job) {
 
 bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
   Lanes& lanes = lanes_of(job->device());
+  bool taken;
   {
     std::lock_guard lock(mutex_);
     if (!resumed && lanes.queued >= options_.max_queued) return false;
     lanes.queues[job->tenant_].push_back(std::move(job));
-    ++lanes.queued;
+    taken = ++lanes.queued <= lanes.looking;
   }
-  lanes.work.notify_one();
+  if (!taken) lanes.work.notify_one();
   return true;
 }
 
@@ -193,6 +196,15 @@ std::shared_ptr<Job> Scheduler::PopLocked(Lanes& lanes) {
   if (queue->second.empty()) lanes.queues.erase(queue);
   --lanes.queued;
   return job;
+}
+
+void Scheduler::AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
+  ++lanes.looking;
+  lock.unlock();
+  const auto end = std::chrono::steady_clock::now() + kLook;
+  while (lanes.queued == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  lock.lock();
+  --lanes.looking;
 }
 
 void Scheduler::RunLane(Lane lane) {
@@ -228,7 +240,11 @@ void Scheduler::RunLane(Lane lane) {
       idle_done_.notify_all();
     }
     --lanes.running;
-    if (!lanes.idle.empty()) lanes.work.notify_one();
+    if (!lanes.idle.empty()) {
+      lanes.work.notify_one();
+    } else if (lane.gpu != nullptr && lanes.looking == 0) {
+      AwaitNext(lanes, lock);
+    }
   }
 }
 

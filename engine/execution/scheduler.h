@@ -137,6 +137,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::string last_tenant;                                         ///< whose turn was last
     std::atomic<int64_t> queued = 0;
     int running = 0;     ///< jobs and idle work
+    int looking = 0;     ///< lanes that look for the next job without sleeping
     bool used = false;   ///< since RestDevice looked last
     bool rested = true;  ///< since it was used last
     std::deque<IdleWork*> idle;
@@ -161,6 +162,9 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     return !lanes.idle.empty() && (lane.device == DeviceKind::kCpu || lanes.running == 0);
   }
   void RunLane(Lane lane);
+  /// After a job on a GPU: the next one often follows at once, and to be woken for it takes as long
+  /// as a small kernel. The lock is released meanwhile.
+  void AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();
   /// Called now and then: lets the GPU's memory rest when nobody used it since the last time. The

@@ -245,7 +245,7 @@ def picture(classes, op, kind, path):
 
 def page(lines, sources, out):
     classes = classes_of(lines)
-    devices = sorted({line["device"] for line in lines})
+    devices = sorted({line["device"].split(",")[0] for line in lines})
     folder = sources[0].parent
     text = ["# Results on the GPU", "",
             f"Made by `tests/bench/h100_tables.py` from {', '.join(relative(s, out) for s in sources)}; "
