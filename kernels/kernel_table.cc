@@ -27,15 +27,18 @@ const Kernel* Find(std::span<const Kernel> kernels, std::string_view name) {
 }  // namespace
 
 std::span<const SpmmKernel> SpmmKernels() {
-  static const std::vector<SpmmKernel> kernels = Joined<SpmmKernel>(
-      {cpu::CsrSpmm(), cpu::CsrSlabSpmm(), cpu::CsrTransposedSpmm(), cpu::AsptSpmm()},
-      cuda::SpmmKernels());
+  static const std::vector<SpmmKernel> kernels =
+      Joined<SpmmKernel>({cpu::CsrSpmm(), cpu::CsrSlabSpmm(), cpu::CsrTransposedSpmm(),
+                          cpu::AsptSpmm(), cpu::DcsrSpmm(), cpu::DcsrTransposedSpmm(),
+                          cpu::RowSegmentsSpmm(), cpu::RowSegmentsTransposedSpmm()},
+                         cuda::SpmmKernels());
   return kernels;
 }
 
 std::span<const SddmmKernel> SddmmKernels() {
   static const std::vector<SddmmKernel> kernels = Joined<SddmmKernel>(
-      {cpu::CsrSddmm(), cpu::CsrSlabSddmm(), cpu::AsptSddmm()}, cuda::SddmmKernels());
+      {cpu::CsrSddmm(), cpu::CsrSlabSddmm(), cpu::AsptSddmm(), cpu::DcsrSddmm()},
+      cuda::SddmmKernels());
   return kernels;
 }
 

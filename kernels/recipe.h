@@ -17,8 +17,11 @@
 //   aspt(panel=,min_dense=)                        adaptive sparse tiling
 //   row_panels(rows=)                              panels of rows, dense over their columns
 //   coo_panels(rows=)                              panels of rows, nonzeros listed by column
+//   dcsr                                           CSR without its empty rows
+//   row_segments(panel=,min_heavy=,coarsen=)       heavy row segments by column panel, light rows
 //   lsh_cluster(remainder,siglen=,...)             reorders the rows of what tiling left
-// The flag "force" of lsh_cluster and row_panels goes ahead even where a skip rule says no.
+// The flag "force" of lsh_cluster, row_panels and row_segments goes ahead even where a skip rule
+// says no.
 // Canonical text has every parameter spelt out, so that equal recipes have equal text.
 #pragma once
 
@@ -59,7 +62,7 @@ struct BuildContext {
   const std::atomic<bool>* stop =
       nullptr;  ///< if it becomes true, the builder returns CANCELLED soon
   /// Called now and then from the building thread: stage ("lsh_pairs", "lsh_cluster",
-  /// "nearest_rows", "aspt"), units done and in all.
+  /// "nearest_rows", "aspt", "row_segments"), units done and in all.
   std::function<void(std::string_view stage, int64_t done, int64_t total)> progress;
 
   /// Threads worth their start for a pass over so many rows.

@@ -10,7 +10,9 @@
 #include "kernels/formats/aspt.h"
 #include "kernels/formats/coo_panels.h"
 #include "kernels/formats/csr_build.h"
+#include "kernels/formats/dcsr.h"
 #include "kernels/formats/row_panels.h"
+#include "kernels/formats/row_segments.h"
 #include "kernels/reorder/group_rows.h"
 #include "kernels/reorder/lsh_cluster.h"
 #include "kernels/reorder/sort_rows.h"
@@ -29,6 +31,8 @@ constexpr double kLeastDenseRatio = 0.01;
 /// Row panels that save fewer of the operand's rows do not pay for their padding, nor for the
 /// memory.
 constexpr double kLeastSharing = 1.3;
+/// With a smaller share of nonzeros in heavy segments, row segments are CSR with a detour.
+constexpr double kLeastHeavyRatio = 0.2;
 
 absl::Status Plain(const RecipeStep&, Draft&) { return absl::OkStatus(); }
 
@@ -181,6 +185,37 @@ absl::Status ListPanels(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
+absl::Status LeaveOutEmptyRows(const RecipeStep&, Draft& draft) {
+  auto layout = BuildDcsr(draft.csr, draft.transposed.has_value(), draft.context);
+  if (!layout.ok()) return layout.status();
+  draft.csr.row_order = {};
+  draft.row_order.reset();
+  draft.Note(fmt::format("{} of {} rows are empty", EmptyRows(*layout).size(), layout->rows));
+  draft.layout = *std::move(layout);
+  return absl::OkStatus();
+}
+
+absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
+  RowSegmentsOptions options;
+  options.panel = ValueOf(step, "panel", options.panel);
+  options.min_heavy = ValueOf(step, "min_heavy", options.min_heavy);
+  options.coarsen = ValueOf(step, "coarsen", options.coarsen);
+  auto layout = BuildRowSegments(draft.csr, options, draft.context);
+  if (!layout.ok()) return layout.status();
+  draft.csr.row_order = {};
+  draft.row_order.reset();
+  const RowSegmentsView view = ViewRowSegments(*layout);
+  const double ratio =
+      layout->nnz == 0 ? 0.0
+                       : static_cast<double>(view.heavy_nnz()) / static_cast<double>(layout->nnz);
+  draft.skipped = ratio < kLeastHeavyRatio && ValueOf(step, "force", 0) == 0;
+  draft.Note(fmt::format("{} of {} nonzeros ({:.3f}) in {} heavy segments{}", view.heavy_nnz(),
+                         layout->nnz, ratio, view.segments(),
+                         draft.skipped ? ": segments skipped" : ""));
+  draft.layout = *std::move(layout);
+  return absl::OkStatus();
+}
+
 absl::Status ClusterRemainderStep(const RecipeStep& step, Draft& draft) {
   const CsrView remainder = ViewAspt(*draft.layout).Remainder();
   const double similarity = AverageConsecutiveSimilarity(remainder, draft.context.threads);
@@ -202,6 +237,7 @@ std::vector<StepDefinition> Definitions() {
       {"warps", 32, 1, kMost}, {"run", 1, 1, kMost}, {"lanes", 1, 1, kMost}};
   std::vector<ParameterDefinition> by_mask = by_load;
   by_mask.push_back({"mask_columns", 1, 1, kMost});
+  const RowSegmentsOptions segments;
   return {
       {"csr", Phase::kPlain, "", {}, {}, Plain},
       {"transpose", Phase::kTranspose, "", {}, {}, Transpose},
@@ -230,6 +266,15 @@ std::vector<StepDefinition> Definitions() {
       {"aspt", Phase::kFormat, "", {}, {{"panel", 64, 1, kMost}, {"min_dense", 2, 1, kMost}}, Tile},
       {"row_panels", Phase::kFormat, "", {"force"}, {{"rows", 8, 1, 32}}, CutIntoPanels},
       {"coo_panels", Phase::kFormat, "", {}, {{"rows", 16, 1, kMost}}, ListPanels},
+      {"dcsr", Phase::kFormat, "", {}, {}, LeaveOutEmptyRows},
+      {"row_segments",
+       Phase::kFormat,
+       "",
+       {"force"},
+       {{"panel", segments.panel, 32, kMost},
+        {"min_heavy", segments.min_heavy, 1, kMost},
+        {"coarsen", segments.coarsen, 0, 4}},
+       CutIntoSegments},
   };
 }
 

@@ -44,16 +44,6 @@ class ColumnCounters {
   Scratch<int64_t> counts_;
 };
 
-/// Rows of part `part` of `parts`, each with about as many nonzeros.
-RowRange PartOfRows(const CsrView& csr, int part, int parts) {
-  auto row_at = [&](int p) {
-    const int64_t nonzero = csr.nnz() * p / parts;
-    return std::lower_bound(csr.row_offsets.begin(), csr.row_offsets.end() - 1, nonzero) -
-           csr.row_offsets.begin();
-  };
-  return {row_at(part), part + 1 == parts ? csr.rows : row_at(part + 1)};
-}
-
 }  // namespace
 
 absl::StatusOr<Layout> CopyCsr(const CsrView& csr, const BuildContext& context) {
@@ -110,7 +100,7 @@ absl::StatusOr<Layout> TransposeCsr(const CsrView& csr, const BuildContext& cont
   const int parts = counters.parts();
 #pragma omp parallel for num_threads(parts) schedule(static, 1)
   for (int part = 0; part < parts; ++part) {
-    const RowRange range = PartOfRows(csr, part, parts);
+    const RowRange range = PartOfRows(csr.row_offsets, part, parts);
     int64_t* const counts = counters.Of(part);
     for (int64_t p = csr.row_offsets[range.begin]; p < csr.row_offsets[range.end]; ++p) {
       ++counts[csr.column_indices[p]];
@@ -121,7 +111,7 @@ absl::StatusOr<Layout> TransposeCsr(const CsrView& csr, const BuildContext& cont
   WithSource(*source, [&](auto source_slots) {
 #pragma omp parallel for num_threads(parts) schedule(static, 1)
     for (int part = 0; part < parts; ++part) {
-      const RowRange range = PartOfRows(csr, part, parts);
+      const RowRange range = PartOfRows(csr.row_offsets, part, parts);
       int64_t* const next = counters.Of(part);
       for (int64_t row = range.begin; row < range.end; ++row) {
         if (context.stopped()) break;

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
+#include "kernels/problem.h"
 #include "kernels/recipe.h"
 
 namespace sparsed {
@@ -45,6 +46,16 @@ inline absl::StatusOr<Array> PermuteOffsets(std::span<const int64_t> offsets,
     permuted[r + 1] = permuted[r] + offsets[order[r] + 1] - offsets[order[r]];
   }
   return result;
+}
+
+/// Rows of part `part` of `parts`, each with about as many nonzeros.
+inline RowRange PartOfRows(std::span<const int64_t> offsets, int part, int parts) {
+  const int64_t rows = static_cast<int64_t>(offsets.size()) - 1;
+  auto row_at = [&](int p) {
+    const int64_t nonzero = offsets[rows] * p / parts;
+    return std::lower_bound(offsets.begin(), offsets.end() - 1, nonzero) - offsets.begin();
+  };
+  return {row_at(part), part + 1 == parts ? rows : row_at(part + 1)};
 }
 
 }  // namespace sparsed

@@ -64,7 +64,7 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
       {"ell",
        "unknown step 'ell'; known: csr, transpose, lsh_cluster, group_rows, plain_sort, "
        "flipped_sort, lpt_sort, warp_sort, cta_sort, hybrid1_sort, hybrid21_sort, hybrid22_sort, "
-       "hybrid23_sort, aspt, row_panels, coo_panels"},
+       "hybrid23_sort, aspt, row_panels, coo_panels, dcsr, row_segments"},
       {"csr csr", "expected '>' or the end at position 4, found 'csr'"},
       {"aspt(panel=64", "expected ',' or ')' at position 13, found the end"},
       {"aspt(,)", "expected a parameter or flag at position 5, found ',)'"},
@@ -240,8 +240,9 @@ TEST(BuildLayout, ShuffledClustersAreRecovered) {
 
 TEST(BuildLayout, StopsAtEveryStage) {
   const Pattern pattern = ShuffledClusters(400, 16, 20'000, 36, 32, 3, 1);
-  for (const std::string_view text : {"csr", "transpose", "lsh_cluster", "group_rows", "aspt",
-                                      "row_panels", "coo_panels", kReordered.data()}) {
+  for (const std::string_view text :
+       {"csr", "transpose", "lsh_cluster", "group_rows", "aspt", "row_panels", "coo_panels", "dcsr",
+        "row_segments", kReordered.data()}) {
     CountingMemory memory;
     BuildContext context = Using(memory);
     const std::atomic<bool> stopped = true;
@@ -275,7 +276,9 @@ TEST(BuildLayout, RunsOutOfMemoryWithoutLeaks) {
   for (const std::string_view text :
        {"csr", "transpose", "lsh_cluster", "aspt", "transpose > lsh_cluster(force) > aspt",
         "lsh_cluster > row_panels", "group_rows > row_panels", "transpose > row_panels(force)",
-        "transpose > coo_panels", "lsh_cluster(force) > aspt > lsh_cluster(remainder,force)"}) {
+        "transpose > coo_panels", "transpose > plain_sort > dcsr",
+        "plain_sort > row_segments(force,min_heavy=1)",
+        "lsh_cluster(force) > aspt > lsh_cluster(remainder,force)"}) {
     CountingMemory unlimited;
     int64_t result_bytes = 0;
     {

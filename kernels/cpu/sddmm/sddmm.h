@@ -8,5 +8,6 @@ namespace sparsed::cpu {
 SddmmKernel CsrSddmm();
 SddmmKernel CsrSlabSddmm();
 SddmmKernel AsptSddmm();
+SddmmKernel DcsrSddmm();
 
 }  // namespace sparsed::cpu

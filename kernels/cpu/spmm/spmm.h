@@ -9,5 +9,9 @@ SpmmKernel CsrSpmm();
 SpmmKernel CsrSlabSpmm();
 SpmmKernel CsrTransposedSpmm();
 SpmmKernel AsptSpmm();
+SpmmKernel DcsrSpmm();
+SpmmKernel DcsrTransposedSpmm();
+SpmmKernel RowSegmentsSpmm();
+SpmmKernel RowSegmentsTransposedSpmm();
 
 }  // namespace sparsed::cpu

@@ -1,0 +1,90 @@
+// Layout kind "row_segments": heavy row segments and light rows (RS-SpMM: Hong et al., "Efficient
+// Sparse-Matrix Multi-Vector Product on GPUs", HPDC'18, section 3.1).
+//
+// The columns are cut into panels of `panel` columns. A row's nonzeros in a panel are a heavy
+// segment if they are at least `min_heavy`; the segments are kept panel by panel in DCSR, all other
+// nonzeros row by row in CSR. Unlike in the paper, a panel whose segments have too few nonzeros to
+// pay for bringing its part of the operand close has none: they are light.
+//
+// clang-format off
+//   row_order          i32, rows         layout row r is row row_order[r] of the matrix (and of C);
+//                                        only if the rows are permuted
+//   chunk_panels       i32, chunks       the panel of a chunk: of consecutive segments of a panel,
+//                                        a block's work; ascending
+//   chunk_offsets      i64, chunks + 1   where chunk c's segments begin in segment_rows
+//   segment_rows       i32, segments     the segment's row of the matrix (and of C)
+//   segment_layout_rows i32, segments    its layout row, ascending within a panel; only if the rows
+//                                        are permuted, else it is segment_rows
+//   segment_offsets    i64, segments + 1 where a segment begins in heavy_columns
+//   heavy_columns      i32, heavy nnz    ascending within a segment: an entry's column is
+//                                        chunk_panels[c] * panel + it
+//   light_row_offsets  i64, rows + 1     where layout row r begins in light_columns
+//   light_columns      i32, the others   columns, ascending within a row
+//   value_source       i32/i64, nnz      the CSR nonzero of each value slot: the heavy entries'
+//                                        slots come first, the light ones' after them, each in the
+//                                        order of its index array
+// clang-format on
+//
+// Parameters: panel, min_heavy, coarsen (for the GPU's kernels: elements of a row of the operand
+// that a lane takes; 0: as their cost model says). There is no padding.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "kernels/formats/csr.h"
+#include "kernels/layout.h"
+#include "kernels/problem.h"
+#include "kernels/recipe.h"
+
+namespace sparsed {
+
+inline constexpr std::string_view kRowSegments = "row_segments";
+
+/// Not owned.
+struct RowSegmentsView {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t panel = 1;                   ///< columns
+  int64_t coarsen = 0;                 ///< see above
+  std::span<const int32_t> row_order;  ///< empty: identity
+  std::span<const int32_t> chunk_panels;
+  std::span<const int64_t> chunk_offsets;
+  std::span<const int32_t> segment_rows;
+  std::span<const int32_t> segment_layout_rows;  ///< segment_rows, if rows are not permuted
+  std::span<const int64_t> segment_offsets;
+  std::span<const int32_t> heavy_columns;
+
+  int64_t chunks() const { return static_cast<int64_t>(chunk_panels.size()); }
+  int64_t segments() const { return static_cast<int64_t>(segment_rows.size()); }
+  int64_t heavy_nnz() const { return static_cast<int64_t>(heavy_columns.size()); }
+  /// The segments of a chunk whose layout rows are in `rows`. On the host.
+  RowRange SegmentsOf(int64_t chunk, RowRange rows) const;
+};
+
+/// The layout's arrays; the layout must be of kind "row_segments".
+RowSegmentsView ViewRowSegments(const Layout& layout);
+
+/// The light rows as a layout of kind "csr", for that kind's kernels: it shares the arrays; its
+/// value slots are those behind the heavy ones.
+Layout LightRows(const Layout& layout);
+
+struct RowSegmentsOptions {
+  /// Two blocks of a GPU's multiprocessor with 228 KiB of shared memory (compute capability 9.0)
+  /// have room for 512 bytes of so many rows of the operand each: all of 128 f32, four elements a
+  /// lane. Two, so that one computes while the other copies (the paper's choice, section 3.1).
+  int64_t panel = 224;
+  /// A segment costs its sums' way to C, which its nonzeros have to earn (section 3).
+  int64_t min_heavy = 8;
+  int64_t coarsen = 0;
+};
+
+/// From a pattern whose rows are taken in csr.row_order. value_source speaks of csr's own nonzeros.
+/// Time: proportional to rows, nonzeros and panels. Scratch: two counters for each panel and
+/// thread. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+absl::StatusOr<Layout> BuildRowSegments(const CsrView& csr, const RowSegmentsOptions& options,
+                                        const BuildContext& context);
+
+}  // namespace sparsed
