@@ -8,7 +8,7 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(sparsed_options INTERFACE)
-target_compile_options(sparsed_options INTERFACE -Wall -Wextra -Werror)
+target_compile_options(sparsed_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Werror>)
 target_include_directories(sparsed_options INTERFACE ${PROJECT_SOURCE_DIR})
 if(SPARSED_SANITIZER)
   target_compile_options(sparsed_options INTERFACE

@@ -10,3 +10,11 @@ add_test(NAME bench_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/gpu/bench_test.py $<TARGET_FILE:sparsed_bench>
     ${CMAKE_CURRENT_LIST_DIR}/h100_tables.py)
 set_tests_properties(bench_test PROPERTIES LABELS bench TIMEOUT 300)
+
+if(SPARSED_HAS_CUDA)
+  add_executable(bench_permutations gpu/cusparse_column_major.cc gpu/device.cc gpu/output_stationary.cu
+    gpu/permutations.cc)
+  set_target_properties(bench_permutations PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+  target_link_libraries(bench_permutations PRIVATE sparsed_test_matrices sparsed_kernels
+    OpenMP::OpenMP_CXX CLI11::CLI11 nlohmann_json::nlohmann_json)
+endif()

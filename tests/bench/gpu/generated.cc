@@ -125,18 +125,18 @@ Pattern Grid(int64_t size, int dimensions, bool box) {
   return FromRows(size * size * depth, size * size * depth, 9, fill);
 }
 
-/// 16,384 groups of 16 rows that share 32 random columns, each entry with probability 0.1 replaced
+/// Groups of 16 rows that share 32 random columns, each entry with probability 0.1 replaced
 /// by a random column; rows shuffled.
-Pattern ShuffledGroups(uint64_t seed) {
-  constexpr int64_t kRows = 262'144, kGroup = 16, kShared = 32;
-  const std::vector<int32_t> order = RandomOrder(kRows, seed);
+Pattern ShuffledGroups(int64_t rows, uint64_t seed) {
+  constexpr int64_t kGroup = 16, kShared = 32;
+  const std::vector<int32_t> order = RandomOrder(rows, seed);
   const Dice shared(seed + 1), replaced(seed + 2), other(seed + 3);
-  return FromRows(kRows, kRows, kShared, [&](int64_t row, int32_t* columns) {
+  return FromRows(rows, rows, kShared, [&](int64_t row, int32_t* columns) {
     for (int64_t i = 0; i < kShared; ++i) {
       const int64_t entry = row * kShared + i;
       columns[i] = replaced.Unit(entry) < 0.1
-                       ? other.Below(kRows, entry)
-                       : shared.Below(kRows, order[row] / kGroup * kShared + i);
+                       ? other.Below(rows, entry)
+                       : shared.Below(rows, order[row] / kGroup * kShared + i);
     }
     return kShared;
   });
@@ -195,13 +195,15 @@ Pattern ChungLu(int64_t rows, int64_t edges, double exponent, uint64_t seed) {
 }  // namespace
 
 std::vector<std::string> GeneratedNames() {
-  return {"band16", "bperm", "cl16",   "dense400", "p2d5",
-          "p2d9",   "p3d7",  "rmat18", "rmat20",   "uni16"};
+  return {"band16", "bperm", "bperm64k", "bperm1m", "cl16",   "dense400",
+          "p2d5",   "p2d9",  "p3d7",     "rmat18",  "rmat20", "uni16"};
 }
 
 std::optional<Pattern> Generated(const std::string& name) {
   if (name == "band16") return WideBand(500'000, 16);
-  if (name == "bperm") return ShuffledGroups(21);
+  if (name == "bperm") return ShuffledGroups(262'144, 21);
+  if (name == "bperm64k") return ShuffledGroups(65'536, 27);
+  if (name == "bperm1m") return ShuffledGroups(1'000'000, 28);
   if (name == "cl16") return ChungLu(500'000, 8'000'000, 2.1, 22);
   if (name == "dense400") return UniformRows(16'384, 16'384, 400, 23);
   if (name == "p2d5") return Grid(1024, 2, false);

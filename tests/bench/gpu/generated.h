@@ -12,12 +12,13 @@ namespace sparsed::test {
 
 std::vector<std::string> GeneratedNames();
 
-/// band16: 500,000 rows, |i - j| <= 16. bperm: 262,144 rows in groups of 16 that share 32 columns,
-/// a tenth of the entries replaced by random columns, rows shuffled. p2d5, p2d9: 5- and 9-point
-/// stencils on 1024 x 1024. p3d7: 7-point stencil on 101^3. uni16: uniform, 500,000 rows, 16 a row.
-/// cl16: Chung-Lu, exponent 2.1 on both sides, 500,000 rows, 16 a row. dense400: uniform, 16,384
-/// rows, 400 a row. rmat18, rmat20: Graph500 R-MAT (a, b, c = 0.57, 0.19, 0.19), 16 edges a vertex,
-/// ids permuted, duplicates merged. Nothing if there is none of that name.
+/// band16: 500,000 rows, |i - j| <= 16. bperm: 262,144 rows (bperm64k: 65,536, bperm1m: 1,000,000)
+/// in groups of 16 that share 32 columns, a tenth of the entries replaced by random columns, rows
+/// shuffled. p2d5, p2d9: 5- and 9-point stencils on 1024 x 1024. p3d7: 7-point stencil on 101^3.
+/// uni16: uniform, 500,000 rows, 16 a row. cl16: Chung-Lu, exponent 2.1 on both sides, 500,000
+/// rows, 16 a row. dense400: uniform, 16,384 rows, 400 a row. rmat18, rmat20: Graph500 R-MAT (a, b,
+/// c = 0.57, 0.19, 0.19), 16 edges a vertex, ids permuted, duplicates merged. Nothing if there is
+/// none of that name.
 std::optional<Pattern> Generated(const std::string& name);
 
 }  // namespace sparsed::test
