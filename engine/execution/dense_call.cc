@@ -270,11 +270,10 @@ absl::StatusOr<DenseCall::OnDeviceSparse> DenseCall::PlaceSparse(
   if (!there.ok()) return there.status();
   sparse.layout = *std::move(there);
   if (!with_values) return sparse;
-  absl::StatusOr<Array> host = matrix_->ValuesIn(*layout, impl_->budget.Source(MemoryUse::kLayouts),
-                                                 impl_->scheduler->options().threads_per_lane);
+  absl::StatusOr<Array> host = matrix_->Values();
   if (!host.ok()) return host.status();
   absl::StatusOr<std::shared_ptr<const Array>> values =
-      gpu_device().residency().Place(*host, MemoryUse::kMatrices);
+      gpu_device().residency().PlaceValues(*host, layout);
   if (!values.ok()) return values.status();
   sparse.values = *std::move(values);
   return sparse;

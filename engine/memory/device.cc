@@ -80,10 +80,14 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& option
                                                  : static_cast<int64_t>(info->free_bytes / 10 * 9);
   device->budget_ = std::make_unique<DeviceBudget>(*std::move(pool), limit, kSpareBytes);
   Device& opened = *device;
-  device->residency_ =
-      std::make_unique<Residency>(opened.budget(), [&opened](void* to, const void* from, size_t n) {
+  device->residency_ = std::make_unique<Residency>(
+      opened.budget(),
+      [&opened](void* to, const void* from, size_t n) {
         std::lock_guard lock(opened.copies_mutex_);
         return opened.CopyIn(*opened.copies_, to, from, n);
+      },
+      [&opened](const Layout& layout, ElementType type, const void* csr_values, void* slots) {
+        return opened.PlaceValues(layout, type, csr_values, slots);
       });
   for (std::optional<cuda::Stream>* stream : {&device->copies_, &device->pieces_}) {
     absl::StatusOr<cuda::Stream> created = cuda::Stream::Create();
@@ -300,6 +304,14 @@ absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, size_t host_pit
         }
         return absl::OkStatus();
       }));
+}
+
+absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
+                                 void* slots) {
+  std::lock_guard lock(copies_mutex_);
+  absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, slots);
+  const absl::Status done = copies_->Synchronize();
+  return Checked(status.ok() ? done : status);
 }
 
 absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {

@@ -80,6 +80,10 @@ class Device {
                           size_t row_bytes, size_t rows);
   absl::Status CopyRowsOut(cuda::Stream& stream, void* to, size_t host_pitch, const void* from,
                            size_t row_bytes, size_t rows);
+  /// Values in CSR's order to a layout's, all of them on the device, on a stream of its own;
+  /// returns when it is done.
+  absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
+                           void* slots);
   /// A copy on the host, on a stream of the device's own.
   absl::StatusOr<Array> ToHost(const Array& array, MemorySource& memory);
 

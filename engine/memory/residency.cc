@@ -5,46 +5,52 @@
 
 namespace sparsed::engine {
 
-Residency::Residency(DeviceBudget& budget, CopyIn copy_in)
-    : budget_(budget), copy_in_(std::move(copy_in)) {
+Residency::Residency(DeviceBudget& budget, CopyIn copy_in, PlaceSlots place_slots)
+    : budget_(budget), copy_in_(std::move(copy_in)), place_slots_(std::move(place_slots)) {
   budget_.evict = [this](int64_t bytes, bool at_once) { return Evict(bytes, at_once); };
 }
 
 Residency::~Residency() { budget_.evict = nullptr; }
 
+Residency::Entry Residency::Of(std::weak_ptr<const void> original) {
+  Entry entry;
+  entry.original = std::move(original);
+  return entry;
+}
+
 template <typename T>
 absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
-    const void* key, std::weak_ptr<const void> original,
-    const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make) {
+    Key key, Entry entry, const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make) {
   std::vector<Entry> dead;  // freed after the lock
   std::unique_lock lock(mutex_);
   while (true) {
     const auto found = entries_.find(key);
     if (found == entries_.end()) break;
-    Entry& entry = found->second;
-    if (entry.original.expired() && entry.copy != nullptr) {
+    Entry& known = found->second;
+    if (known.expired() && known.copy != nullptr) {
       // Something else lives at this address now.
-      dead.push_back(std::move(entry));
+      dead.push_back(std::move(known));
       entries_.erase(found);
       break;
     }
-    if (entry.copy != nullptr) {
-      entry.used = ++clock_;
-      return std::static_pointer_cast<const T>(entry.copy);
+    if (known.copy != nullptr) {
+      known.used = ++clock_;
+      return std::static_pointer_cast<const T>(known.copy);
     }
     placed_.wait(lock);
   }
-  for (Entry& entry : TakeDeadLocked()) dead.push_back(std::move(entry));
-  entries_[key] = Entry{std::move(original), nullptr, 0, ++clock_, {}, {}};
+  for (Entry& gone : TakeDeadLocked()) dead.push_back(std::move(gone));
+  entry.used = ++clock_;
+  entries_[key] = std::move(entry);
   lock.unlock();
   dead.clear();
   absl::StatusOr<std::shared_ptr<const T>> made = make();
   lock.lock();
   if (made.ok()) {
-    Entry& entry = entries_[key];
-    entry.copy = *made;
-    entry.bytes = static_cast<int64_t>((*made)->bytes());
-    if constexpr (std::is_same_v<T, Layout>) entry.kind = (*made)->kind;
+    Entry& placed = entries_[key];
+    placed.copy = *made;
+    placed.bytes = static_cast<int64_t>((*made)->bytes());
+    if constexpr (std::is_same_v<T, Layout>) placed.kind = (*made)->kind;
   } else {
     entries_.erase(key);
   }
@@ -66,7 +72,7 @@ absl::StatusOr<Array> Residency::CopyOf(const Array& array, MemoryUse use) {
 
 absl::StatusOr<std::shared_ptr<const Layout>> Residency::Place(
     const std::shared_ptr<const Layout>& layout) {
-  return PlaceAs<Layout>(layout.get(), layout,
+  return PlaceAs<Layout>({layout.get(), nullptr}, Of(layout),
                          [&]() -> absl::StatusOr<std::shared_ptr<const Layout>> {
                            auto copy = std::make_shared<Layout>(*layout);
                            for (Array& array : copy->arrays) {
@@ -80,7 +86,7 @@ absl::StatusOr<std::shared_ptr<const Layout>> Residency::Place(
 
 absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(const Array& array, MemoryUse use) {
   if (array.bytes() == 0) return std::make_shared<const Array>(array);
-  return PlaceAs<Array>(array.buffer.data(), array.buffer.lifetime(),
+  return PlaceAs<Array>({array.buffer.data(), nullptr}, Of(array.buffer.lifetime()),
                         [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
                           absl::StatusOr<Array> there = CopyOf(array, use);
                           if (!there.ok()) return there.status();
@@ -88,16 +94,43 @@ absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(const Array& array
                         });
 }
 
+absl::StatusOr<std::shared_ptr<const Array>> Residency::PlaceValues(
+    const Array& csr_values, const std::shared_ptr<const Layout>& layout) {
+  if (layout->Find(kValueSource) == nullptr || csr_values.bytes() == 0) {
+    return Place(csr_values, MemoryUse::kMatrices);
+  }
+  Entry entry = Of(csr_values.buffer.lifetime());
+  entry.layout = layout;
+  return PlaceAs<Array>(
+      {csr_values.buffer.data(), layout.get()}, std::move(entry),
+      [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
+        absl::StatusOr<std::shared_ptr<const Layout>> layout_there = Place(layout);
+        if (!layout_there.ok()) return layout_there.status();
+        absl::StatusOr<std::shared_ptr<const Array>> values_there =
+            Place(csr_values, MemoryUse::kMatrices);
+        if (!values_there.ok()) return values_there.status();
+        absl::StatusOr<Array> slots = AllocateArray(budget_.Source(MemoryUse::kMatrices), "values",
+                                                    csr_values.type, layout->value_slots);
+        if (!slots.ok()) return slots.status();
+        const absl::Status placed =
+            place_slots_(**layout_there, csr_values.type, (*values_there)->buffer.data(),
+                         slots->buffer.mutable_data());
+        if (!placed.ok()) return placed;
+        return std::make_shared<const Array>(*std::move(slots));
+      });
+}
+
 absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(
     const std::shared_ptr<LazyArray>& held) {
-  return PlaceAs<Array>(held.get(), held, [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
-    absl::StatusOr<Array> host = held->Get();
-    if (!host.ok()) return host.status();
-    if (host->bytes() == 0) return std::make_shared<const Array>(*host);
-    absl::StatusOr<Array> there = CopyOf(*host, MemoryUse::kBuffers);
-    if (!there.ok()) return there.status();
-    return std::make_shared<const Array>(*std::move(there));
-  });
+  return PlaceAs<Array>({held.get(), nullptr}, Of(held),
+                        [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
+                          absl::StatusOr<Array> host = held->Get();
+                          if (!host.ok()) return host.status();
+                          if (host->bytes() == 0) return std::make_shared<const Array>(*host);
+                          absl::StatusOr<Array> there = CopyOf(*host, MemoryUse::kBuffers);
+                          if (!there.ok()) return there.status();
+                          return std::make_shared<const Array>(*std::move(there));
+                        });
 }
 
 void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array) {
@@ -105,13 +138,18 @@ void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<co
   std::lock_guard lock(mutex_);
   dead = TakeDeadLocked();
   const auto bytes = static_cast<int64_t>(array->bytes());
-  entries_[held.get()] = Entry{held, std::move(array), bytes, ++clock_, held, {}};
+  Entry entry = Of(held);
+  entry.copy = std::move(array);
+  entry.bytes = bytes;
+  entry.used = ++clock_;
+  entry.moved = held;
+  entries_[{held.get(), nullptr}] = std::move(entry);
 }
 
 std::vector<Residency::Entry> Residency::TakeDeadLocked() {
   std::vector<Entry> dead;
   for (auto it = entries_.begin(); it != entries_.end();) {
-    if (it->second.copy != nullptr && it->second.original.expired()) {
+    if (it->second.copy != nullptr && it->second.expired()) {
       dead.push_back(std::move(it->second));
       it = entries_.erase(it);
     } else {
@@ -160,10 +198,10 @@ bool Residency::Evict(int64_t bytes, bool at_once) {
     std::unique_lock lock(mutex_);
     const auto victim = VictimLocked(/*moved=*/true);
     if (victim == entries_.end()) break;
-    const void* const key = victim->first;
+    const Key key = victim->first;
     Entry entry = std::move(victim->second);
     // Whoever asks for it meanwhile waits, and then finds its copy on the host.
-    victim->second = Entry{entry.original, nullptr, 0, 0, {}, {}};
+    victim->second = Of(entry.original);
     lock.unlock();
     const std::shared_ptr<LazyArray> home = entry.moved.lock();
     const bool saved = home == nullptr || home->Get().ok();

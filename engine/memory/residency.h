@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,13 +27,20 @@ class Residency {
  public:
   /// Copies host bytes to the device; returns when they are there.
   using CopyIn = std::function<absl::Status(void* to, const void* from, size_t bytes)>;
+  /// PlaceValues (kernels/layout.h) on the device; returns when it is done.
+  using PlaceSlots = std::function<absl::Status(const Layout& layout, ElementType type,
+                                                const void* csr_values, void* slots)>;
   /// Becomes the budget's way to make room. The budget outlives it.
-  Residency(DeviceBudget& budget, CopyIn copy_in);
+  Residency(DeviceBudget& budget, CopyIn copy_in, PlaceSlots place_slots);
   ~Residency();
 
   /// The original, with its arrays on the device. RESOURCE_EXHAUSTED without room.
   absl::StatusOr<std::shared_ptr<const Layout>> Place(const std::shared_ptr<const Layout>& layout);
   absl::StatusOr<std::shared_ptr<const Array>> Place(const Array& array, MemoryUse use);
+  /// A matrix's values in the order of a layout, from those in CSR's order: brought there on the
+  /// device.
+  absl::StatusOr<std::shared_ptr<const Array>> PlaceValues(
+      const Array& csr_values, const std::shared_ptr<const Layout>& layout);
   /// Of an operand that is held by name: brought here from wherever it is.
   absl::StatusOr<std::shared_ptr<const Array>> Place(const std::shared_ptr<LazyArray>& held);
   /// `held` is `array` on the device, and its loader copies it to the host: which is done before it
@@ -49,21 +58,27 @@ class Residency {
   std::map<std::string, int64_t> layout_bytes() const;
 
  private:
+  /// An original; values in a layout: theirs in CSR's order, and the layout.
+  using Key = std::pair<const void*, const Layout*>;
   struct Entry {
     std::weak_ptr<const void> original;
-    std::shared_ptr<const void> copy;  ///< null: on its way
+    std::optional<std::weak_ptr<const Layout>> layout;  ///< of values
+    std::shared_ptr<const void> copy;                   ///< null: on its way
     int64_t bytes = 0;
     uint64_t used = 0;               ///< when: larger is later
     std::weak_ptr<LazyArray> moved;  ///< what it must be copied to before it goes
     std::string kind;                ///< of a layout; empty: an array
-  };
-  using Entries = std::map<const void*, Entry>;
 
-  /// What is there for `original`, or what `make` brings.
+    bool expired() const { return original.expired() || (layout && layout->expired()); }
+  };
+  using Entries = std::map<Key, Entry>;
+
+  /// Of which there is no copy yet.
+  static Entry Of(std::weak_ptr<const void> original);
+  /// What is there for the originals that `entry` has, or what `make` brings.
   template <typename T>
   absl::StatusOr<std::shared_ptr<const T>> PlaceAs(
-      const void* key, std::weak_ptr<const void> original,
-      const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make);
+      Key key, Entry entry, const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make);
   absl::StatusOr<Array> CopyOf(const Array& array, MemoryUse use);
   /// Least recently used of those that nobody holds; `moved`: of those without a host copy.
   Entries::iterator VictimLocked(bool moved);
@@ -72,6 +87,7 @@ class Residency {
 
   DeviceBudget& budget_;
   const CopyIn copy_in_;
+  const PlaceSlots place_slots_;
   mutable std::mutex mutex_;
   std::condition_variable placed_;
   Entries entries_;

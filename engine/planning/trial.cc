@@ -159,7 +159,7 @@ absl::StatusOr<Contender> Trial::OnDevice(const Contender& contender) {
   absl::StatusOr<std::shared_ptr<const Layout>> layout = residency.Place(contender.layout);
   if (!layout.ok()) return layout.status();
   absl::StatusOr<std::shared_ptr<const Array>> values =
-      residency.Place(contender.values, MemoryUse::kMatrices);
+      residency.PlaceValues(contender.values, contender.layout);
   if (!values.ok()) return values.status();
   return Contender{*std::move(layout), **values, contender.kernel};
 }

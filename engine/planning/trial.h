@@ -19,10 +19,10 @@
 
 namespace sparsed::engine {
 
-/// What takes part: a kernel on a layout, with the matrix's values in it.
+/// What takes part: a kernel on a layout, with the matrix's values.
 struct Contender {
   std::shared_ptr<const Layout> layout;
-  Array values;
+  Array values;  ///< in the layout's order; for the GPU in CSR's: they are placed there
   std::string kernel;
 };
 

@@ -187,6 +187,18 @@ absl::Status Stream::Synchronize() {
   return ToStatus(cudaStreamSynchronize(AsStream(handle_)), "waiting for the GPU");
 }
 
+absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
+                         const void* csr_values, void* slots) {
+  const Array* const source = layout.Find(kValueSource);
+  if (source == nullptr) {
+    return stream.Copy(slots, csr_values, static_cast<size_t>(layout.value_slots) * SizeOf(type));
+  }
+  if (layout.value_slots == 0) return absl::OkStatus();
+  return ToStatus(GatherElements(AsStream(stream.handle()), type, *source, csr_values, slots,
+                                 layout.value_slots),
+                  "placing values in a layout");
+}
+
 absl::StatusOr<Event> Event::Create() {
   cudaEvent_t event = nullptr;
   const absl::Status status = ToStatus(cudaEventCreate(&event), "creating an event");

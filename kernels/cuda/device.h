@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
+#include "kernels/layout.h"
 
 namespace sparsed::cuda {
 
@@ -69,6 +70,10 @@ class Stream {
   explicit Stream(void* handle) : handle_(handle) {}
   void* handle_;
 };
+
+/// PlaceValues (layout.h) on the device, where the layout and both arrays are; queued.
+absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
+                         const void* csr_values, void* slots);
 
 /// A point in a stream.
 class Event {

@@ -15,7 +15,31 @@ __global__ void Multiply(const T* by, T* to, int64_t count) {
   if (i < count) to[i] = Narrow<T>(Widen(to[i]) * Widen(by[i]));
 }
 
+template <typename Index, typename T>
+__global__ void Gather(const Index* source, const T* from, T* to, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const Index at = __ldcs(source + i);
+  to[i] = at < 0 ? T{} : from[at];
+}
+
 }  // namespace
+
+cudaError_t GatherElements(cudaStream_t stream, ElementType type, const Array& source,
+                           const void* from, void* to, int64_t count) {
+  const auto blocks = static_cast<unsigned>((count + 255) / 256);
+  VisitFloat(type, [&]<typename T>(T) {
+    const auto* const elements = static_cast<const T*>(from);
+    if (source.type == ElementType::kI32) {
+      Gather<<<blocks, 256, 0, stream>>>(source.As<int32_t>().data(), elements, static_cast<T*>(to),
+                                         count);
+    } else {
+      Gather<<<blocks, 256, 0, stream>>>(source.As<int64_t>().data(), elements, static_cast<T*>(to),
+                                         count);
+    }
+  });
+  return cudaGetLastError();
+}
 
 cudaError_t MultiplyElements(cudaStream_t stream, ElementType type, const void* by, void* to,
                              int64_t count) {

@@ -16,6 +16,11 @@ cudaError_t NarrowOffsets(cudaStream_t stream, const int64_t* from, int32_t* to,
 cudaError_t MultiplyElements(cudaStream_t stream, ElementType type, const void* by, void* to,
                              int64_t count);
 
+/// to[i] = from[source[i]], zero where that is negative, i < count, on the device; `source` is i32
+/// or i64, elements are of a type that IsFloat() is true of.
+cudaError_t GatherElements(cudaStream_t stream, ElementType type, const Array& source,
+                           const void* from, void* to, int64_t count);
+
 /// cudaErrorNoKernelImageForDevice if this build has nothing that the calling thread's device can
 /// run.
 cudaError_t CheckKernelImage();

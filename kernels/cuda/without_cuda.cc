@@ -32,6 +32,10 @@ absl::Status Stream::CopyRows(void*, size_t, const void*, size_t, size_t, size_t
 }
 absl::Status Stream::Synchronize() { return NotBuilt(); }
 
+absl::Status PlaceValues(Stream&, const Layout&, ElementType, const void*, void*) {
+  return NotBuilt();
+}
+
 absl::StatusOr<Event> Event::Create() { return NotBuilt(); }
 Event::~Event() = default;
 absl::Status Event::Record(const Stream&) { return NotBuilt(); }

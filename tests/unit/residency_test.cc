@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -15,6 +17,7 @@
 namespace sparsed::engine {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// A card of `bytes`, of which others may take some.
@@ -58,13 +61,20 @@ class ResidencyTest : public ::testing::Test {
   /// 1000 floats fit.
   std::shared_ptr<FakeCard> card_ = std::make_shared<FakeCard>(100'000);
   DeviceBudget budget_{card_, 4000, 1000};
-  int copies_ = 0;
+  int copies_ = 0, placements_ = 0;
   absl::Status copy_error_;
-  Residency residency_{budget_, [this](void* to, const void* from, size_t bytes) {
-                         ++copies_;
-                         std::memcpy(to, from, bytes);
-                         return copy_error_;
-                       }};
+  Residency residency_{
+      budget_,
+      [this](void* to, const void* from, size_t bytes) {
+        ++copies_;
+        std::memcpy(to, from, bytes);
+        return copy_error_;
+      },
+      [this](const Layout& layout, ElementType type, const void* csr_values, void* slots) {
+        ++placements_;
+        PlaceValues(layout, type, csr_values, slots, /*threads=*/1);
+        return copy_error_;
+      }};
 };
 
 TEST_F(ResidencyTest, PlacesOnceAndCountsByUse) {
@@ -82,6 +92,44 @@ TEST_F(ResidencyTest, PlacesOnceAndCountsByUse) {
   EXPECT_EQ((*placed)->arrays[1].As<float>()[49], 2);
   EXPECT_EQ(budget_.used(MemoryUse::kLayouts), 400);
   EXPECT_EQ(residency_.layout_bytes().at("csr"), 400);
+}
+
+/// Slots hold CSR's values 2, 0, padding.
+std::shared_ptr<Layout> HostLayoutWithSource() {
+  auto layout = std::make_shared<Layout>();
+  layout->kind = layout->recipe = "tiles";
+  layout->value_slots = 3;
+  Array source = AllocateArray(HeapMemory(), kValueSource, ElementType::kI32, 3).value();
+  std::ranges::copy(std::array<int32_t, 3>{2, 0, -1}, source.MutableAs<int32_t>().begin());
+  layout->arrays = {std::move(source)};
+  return layout;
+}
+
+TEST_F(ResidencyTest, ValuesArePlacedInALayoutOnceForEachVersion) {
+  auto layout = HostLayoutWithSource();
+  Array first = HostArray(3, 5), second = HostArray(3, 6);
+  first.MutableAs<float>()[2] = 50;
+  const auto there = residency_.PlaceValues(first, layout);
+  ASSERT_TRUE(there.ok());
+  EXPECT_THAT((*there)->As<float>(), ElementsAre(50, 5, 0));
+  EXPECT_EQ(*residency_.PlaceValues(first, layout), *there);
+  EXPECT_EQ(placements_, 1);
+  const auto replaced = residency_.PlaceValues(second, layout);
+  ASSERT_TRUE(replaced.ok());
+  EXPECT_THAT((*replaced)->As<float>(), ElementsAre(6, 6, 0));
+  EXPECT_EQ(placements_, 2);
+  EXPECT_EQ(copies_, 3) << "the layout and two versions of values";
+  // Plain CSR's are the values themselves.
+  EXPECT_EQ(*residency_.PlaceValues(first, HostLayout(3)),
+            *residency_.Place(first, MemoryUse::kMatrices));
+  EXPECT_EQ(placements_, 2);
+  // With the layout go the values in it; what stays are the two versions and who holds `there`.
+  const int64_t before = budget_.used();
+  layout.reset();
+  residency_.Sweep();
+  EXPECT_EQ(before - budget_.used(), 12) << "the layout's array";
+  copy_error_ = absl::UnavailableError("lost");
+  EXPECT_EQ(residency_.PlaceValues(first, HostLayoutWithSource()).status(), copy_error_);
 }
 
 TEST_F(ResidencyTest, EvictsWhatWasUsedLongestAgoButNothingInUse) {
