@@ -1,5 +1,7 @@
 #include "client/src/catalog_calls.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "client/src/convert.h"
@@ -76,7 +78,12 @@ class ListMeasurementsCall final : public Exchange {
   absl::StatusOr<Next> OnReply(Stream&, const grpc::ByteBuffer& bytes) override {
     v1::PatternMeasurements reply;
     if (absl::Status status = ParseReply(bytes, reply); !status.ok()) return status;
-    patterns_.push_back(FromProto(reply));
+    PatternMeasurements next = FromProto(reply);
+    if (patterns_.empty() || patterns_.back().pattern_hash != next.pattern_hash) {
+      patterns_.push_back(std::move(next));
+    } else {
+      std::ranges::move(next.measurements, std::back_inserter(patterns_.back().measurements));
+    }
     return Next::kRead;
   }
 

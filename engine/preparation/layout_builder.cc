@@ -113,7 +113,8 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
   absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class);
   if (!futile.ok()) return futile.status();
   if (futile->has_value()) return Built{nullptr, 0, **futile};
-  if (deadline_.passed()) return Built{nullptr, 0, deadline_.Sentence()};
+  const Built too_late{nullptr, 0, deadline_.Sentence(), false, /*out_of_time=*/true};
+  if (deadline_.passed()) return too_late;
   absl::StatusOr<Built> built = [&] {
     if (!deadline_.limited()) return Build(candidate.recipe);
     const StopAtDeadline stop(context_.stop, deadline_);
@@ -122,7 +123,7 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
     return Build(candidate.recipe, context);
   }();
   if (absl::IsCancelled(built.status()) && !context_.stopped()) {
-    built = Built{nullptr, 0, deadline_.Sentence()};
+    built = too_late;
   }
   if (absl::IsCancelled(built.status())) return built.status();
   if (!built.ok()) {

@@ -52,6 +52,7 @@ class LayoutBuilder {
     double seconds = 0;
     std::string note;              ///< without a full stop
     bool short_of_memory = false;  ///< with more memory there might be one
+    bool out_of_time = false;      ///< with more time
   };
 
   /// `context` has threads, memory and the flag to stop; `pattern`, `progress` outlive the builder.

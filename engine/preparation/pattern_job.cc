@@ -17,6 +17,9 @@ namespace {
 /// A gain below this is not worth the memory of a layout.
 constexpr double kLeastSpeedup = 1.03;
 
+/// The outcome of a recipe that was timed (Observer::OnRecipe).
+constexpr std::string_view kTried = "tried";
+
 std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
 
 /// "1.62x faster", "1.04x slower".
@@ -141,7 +144,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   contest.k = contest.trial->problem().k;
   if (contest.k < c.k_bucket) {
     contest.short_of_memory = true;
-    Decided(contest, "", false, fmt::format("timed at K = {} for want of memory", contest.k));
+    Noted(contest, fmt::format("timed at K = {} for want of memory", contest.k));
   }
   if (absl::Status s = TryCandidates(contest, last); !s.ok()) return s;
   pattern_->SetDecisions(c, contest.decisions);
@@ -157,7 +160,7 @@ absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
   if (facts.ok()) {
     candidates = CandidatesFor(contest.plain.problem_class, *facts);
   } else {
-    Decided(contest, "", false, fmt::format("only plain CSR: {}", Sentence(facts.status())));
+    Noted(contest, fmt::format("only plain CSR: {}", Sentence(facts.status())));
     contest.short_of_memory |= absl::IsResourceExhausted(facts.status());
   }
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
@@ -181,14 +184,18 @@ absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
 
 absl::Status PatternJob::TryCandidate(Contest& contest, const Candidate& candidate, bool last) {
   if (!candidate.worth_trying) {
-    Decided(contest, candidate.recipe, false, candidate.reason);
+    Decided(contest, candidate.recipe, "ruled_out", candidate.reason);
     return absl::OkStatus();
   }
   absl::StatusOr<LayoutBuilder::Built> built =
       builder_->Get(candidate, contest.plain.problem_class);
   if (!built.ok()) return built.status();
   if (built->layout == nullptr) {
-    Decided(contest, candidate.recipe, false, built->note);
+    Decided(contest, candidate.recipe,
+            built->out_of_time       ? "no_time"
+            : built->short_of_memory ? "no_memory"
+                                     : "ruled_out",
+            built->note);
     contest.short_of_memory |= built->short_of_memory;
     return absl::OkStatus();
   }
@@ -205,9 +212,11 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
   const bool plain = layout == csr_;
   if (plain) kernels.erase(kernels.begin());
   std::string why_not = kernels.empty() ? "there is no kernel for it" : "";
+  std::string_view outcome = "ruled_out";
   // Plain CSR's kernels cost nothing but the trial.
   if (!plain && deadline_.passed()) {
     why_not = deadline_.Sentence();
+    outcome = "no_time";
     kernels.clear();
   }
   if (!kernels.empty()) {
@@ -217,7 +226,6 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
   absl::StatusOr<Array> values = contest.matrix->ValuesIn(
       *layout, rooms_.budget.Source(MemoryUse::kPreparation), rooms_.options.threads_per_worker);
   if (absl::IsDataLoss(values.status())) return values.status();
-  bool timed = false;
   for (std::string_view name : kernels) {
     const std::string kernel(name);
     const double budget_ms = plain ? contest.share_ms : deadline_.LeftOf(contest.share_ms);
@@ -227,10 +235,13 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
     if (EndsJob(times.status())) return times.status();
     if (!times.ok()) {
       why_not = fmt::format("{}: {}", kernel, Sentence(times.status()));
-      contest.short_of_memory |= absl::IsResourceExhausted(times.status());
+      if (absl::IsResourceExhausted(times.status())) {
+        contest.short_of_memory = true;
+        if (outcome != kTried) outcome = "no_memory";
+      }
       continue;
     }
-    timed = true;
+    outcome = kTried;
     MeasuredBaseline(contest);
     Measured(contest, layout->recipe, kernel, *times, build_seconds);
     contest.tried.push_back({layout->recipe, kernel, times->speedup()});
@@ -243,7 +254,7 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
       contest.best = {layout, kernel, *times};
     }
   }
-  if (!plain) Decided(contest, layout->recipe, timed, timed ? reason : why_not);
+  if (!plain) Decided(contest, layout->recipe, outcome, outcome == kTried ? reason : why_not);
   return absl::OkStatus();
 }
 
@@ -252,7 +263,7 @@ absl::Status PatternJob::TryBaseline(Contest& contest) {
   const absl::Status alone = contest.trial->BaselineAlone(contest.share_ms).status();
   if (EndsJob(alone)) return alone;
   if (!alone.ok()) {
-    Decided(contest, "", false, fmt::format("plain CSR was not timed: {}", Sentence(alone)));
+    Noted(contest, fmt::format("plain CSR was not timed: {}", Sentence(alone)));
     return absl::OkStatus();
   }
   MeasuredBaseline(contest);
@@ -287,15 +298,21 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
   pattern_->AddMeasurement(std::move(measurement));
 }
 
-void PatternJob::Decided(Contest& contest, const std::string& recipe, bool tried,
+void PatternJob::Decided(Contest& contest, const std::string& recipe, std::string_view outcome,
                          std::string reason) {
   const ProblemClass& c = contest.plain.problem_class;
+  const bool tried = outcome == kTried;
   if (!tried) {
-    progress_.Say(recipe.empty()
-                      ? fmt::format("{}: {}", ToString(c), reason)
-                      : fmt::format("{}: {} not tried: {}", ToString(c), recipe, reason));
+    progress_.Say(fmt::format("{}: {} not tried: {}", ToString(c), recipe, reason));
   }
+  rooms_.observer.OnRecipe(outcome);
   contest.decisions.push_back({c, recipe, tried, std::move(reason)});
+}
+
+void PatternJob::Noted(Contest& contest, std::string what) {
+  const ProblemClass& c = contest.plain.problem_class;
+  progress_.Say(fmt::format("{}: {}", ToString(c), what));
+  contest.decisions.push_back({c, "", false, std::move(what)});
 }
 
 void PatternJob::Decide(Contest& contest) {
@@ -330,7 +347,14 @@ void PatternJob::Decide(Contest& contest) {
 
 std::string PatternJob::WhyPlain(const Contest& contest) {
   const auto best = std::ranges::max_element(contest.tried, {}, &Result::speedup);
-  if (best == contest.tried.end()) return "no other was tried";
+  if (best == contest.tried.end()) {
+    // Often for one reason: there is too little of the matrix.
+    const bool one_reason = !contest.decisions.empty() &&
+                            std::ranges::all_of(contest.decisions, [&](const Decision& decision) {
+                              return decision.reason == contest.decisions.front().reason;
+                            });
+    return one_reason ? contest.decisions.front().reason : "no other was tried";
+  }
   return fmt::format("the next best, {}, was {}{}",
                      best->recipe == kCsr ? best->kernel : best->recipe,
                      best->speedup >= 1 ? "only " : "", Compared(best->speedup));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -114,8 +115,11 @@ class PatternJob {
   void MeasuredBaseline(Contest& contest);
   void Measured(const Contest& contest, const std::string& recipe, const std::string& kernel,
                 const TrialTimes& times, double build_seconds);
-  /// Notes what becomes of a recipe, and says so.
-  void Decided(Contest& contest, const std::string& recipe, bool tried, std::string reason);
+  /// Notes what becomes of a recipe (`outcome`: as Observer::OnRecipe has it), and says so.
+  void Decided(Contest& contest, const std::string& recipe, std::string_view outcome,
+               std::string reason);
+  /// Notes what is to be said of the class as a whole, and says so.
+  void Noted(Contest& contest, std::string what);
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(Contest& contest);
   /// How near the others came.

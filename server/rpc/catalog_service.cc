@@ -61,6 +61,7 @@ class CatalogService final : public Service {
         v1::MatrixInfo info = ToMatrixInfo(*matrix);
         info.clear_detail();
         info.clear_measurements();
+        info.clear_decisions();
         if (!page.Take(info)) {
           reply->set_next_page_token(reply->matrices().rbegin()->name());
           break;

@@ -285,11 +285,12 @@ void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info) {
   message.mutable_density_map()->Add(map.begin(), map.end());
 }
 
-v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern) {
+v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
+                                              std::span<const engine::Measurement> measurements) {
   v1::PatternMeasurements message;
   message.set_pattern_hash(pattern.hash());
   if (const auto features = pattern.features()) ToProto(*features, *message.mutable_features());
-  for (const engine::Measurement& measured : pattern.measurements()) {
+  for (const engine::Measurement& measured : measurements) {
     ToProto(measured, *message.add_measurements());
   }
   return message;

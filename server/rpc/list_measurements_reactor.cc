@@ -1,7 +1,10 @@
-// Catalog.ListMeasurements: a message a pattern.
+// Catalog.ListMeasurements: pattern by pattern, in messages that any gRPC client takes.
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 #include "server/rpc/convert.h"
@@ -12,6 +15,9 @@
 
 namespace sparsed::server {
 namespace {
+
+/// Measurements of a message.
+constexpr size_t kMost = 1000;
 
 class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::PatternMeasurements> {
  public:
@@ -52,8 +58,15 @@ class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::Patter
 
   /// One message at a time; `this` may be gone afterwards.
   void WriteNext() {
-    if (patterns_.empty()) return Conclude(absl::OkStatus());
-    out_ = ToPatternMeasurements(*patterns_.extract(patterns_.begin()).mapped());
+    if (sent_ == measurements_.size()) {
+      if (patterns_.empty()) return Conclude(absl::OkStatus());
+      pattern_ = patterns_.extract(patterns_.begin()).mapped();
+      measurements_ = pattern_->measurements();
+      sent_ = 0;
+    }
+    const size_t count = std::min(kMost, measurements_.size() - sent_);
+    out_ = ToPatternMeasurements(*pattern_, std::span(measurements_).subspan(sent_, count));
+    sent_ += count;
     StartWrite(&out_);
   }
 
@@ -67,6 +80,9 @@ class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::Patter
   const ServiceContext& service_;
   StageRecord record_;
   std::map<std::string, std::shared_ptr<engine::Pattern>> patterns_;  ///< by hash, to be sent
+  std::shared_ptr<engine::Pattern> pattern_;                          ///< under way
+  std::vector<engine::Measurement> measurements_;                     ///< its own
+  size_t sent_ = 0;                                                   ///< of them
   v1::PatternMeasurements out_;
 };
 

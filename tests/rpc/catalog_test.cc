@@ -273,6 +273,26 @@ TEST(Catalog, EverythingThatWasMeasuredIsListed) {
   }
 }
 
+TEST(Catalog, ManyMeasurementsComeInSeveralMessages) {
+  TestServer server;
+  MustUpload(server, "a", Uniform(40, 30, 4, 1));
+  engine::Measurement measured;
+  measured.kernel = "cpu.csr";
+  measured.median_ms = 1;
+  const auto matrix = server.engine().catalog().Find("default", "a");
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  for (int k = 1; k <= 2500; ++k) {
+    measured.k = k;
+    (*matrix)->pattern()->AddMeasurement(measured);
+  }
+  std::vector<v1::PatternMeasurements> messages;
+  ASSERT_TRUE(ListMeasurements(server, "", &messages).ok());
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(messages[0].pattern_hash(), messages[2].pattern_hash());
+  EXPECT_EQ(messages[1].measurements(0).k(), 1001);
+  EXPECT_EQ(messages[2].measurements_size(), 500);
+}
+
 TEST(Catalog, DecisionsSayWhatBecameOfEveryRecipe) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   MustUpload(server, "tiny", Uniform(40, 30, 4, 1));

@@ -41,11 +41,19 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     ++ends_[std::string(state)];
   }
+  void OnRecipe(std::string_view outcome) override {
+    std::lock_guard lock(mutex_);
+    ++recipes_[std::string(outcome)];
+  }
   void OnDamage(std::string_view) override { ++damaged; }
 
   int stages(const std::string& stage) {
     std::lock_guard lock(mutex_);
     return stages_[stage];
+  }
+  int recipes(const std::string& outcome) {
+    std::lock_guard lock(mutex_);
+    return recipes_[outcome];
   }
   int ends(const std::string& state) {
     std::lock_guard lock(mutex_);
@@ -55,7 +63,7 @@ class Listener final : public Observer {
 
  private:
   std::mutex mutex_;
-  std::map<std::string, int> stages_, ends_;
+  std::map<std::string, int> stages_, ends_, recipes_;
 };
 
 PreparationOptions Quick() {
@@ -225,6 +233,8 @@ TEST(Preparation, TriesReorderingOnShuffledClusters) {
   EXPECT_THAT(tried, Contains(HasSubstr("> aspt(")));
   CheckConsistent(site, pattern);
   CheckDecisions(pattern, Class(Operation::kSpmm));
+  EXPECT_GT(site.listener.recipes("tried"), 0);
+  EXPECT_GT(site.listener.recipes("ruled_out"), 0);
   for (const char* stage : {"features", "lsh_cluster", "aspt", "trial", "store"}) {
     EXPECT_GT(site.listener.stages(stage), 0) << stage;
   }
@@ -238,7 +248,8 @@ TEST(Preparation, KeepsPlainCsrWhereNothingIsGained) {
   ASSERT_TRUE(site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.status().message, HasSubstr("plain CSR is kept"));
+  EXPECT_THAT(pattern.status().message,
+              HasSubstr("plain CSR is kept, 5000 nonzeros, fewer than 10000"));
   CheckDecisions(pattern, Class(Operation::kSpmm));
   const auto plans = pattern.plans().List();
   ASSERT_EQ(plans.size(), 1u);
@@ -484,6 +495,8 @@ TEST(Preparation, StopsBuildingWhenItsTimeIsUp) {
   CheckDecisions(pattern, Class(Operation::kSpmm));
   EXPECT_THAT(pattern.decisions(),
               Contains(::testing::Field(&Decision::reason, HasSubstr("--preparation-seconds"))));
+  EXPECT_GT(site.listener.recipes("no_time"), 0);
+  EXPECT_EQ(site.listener.recipes("tried"), 0);
   CheckConsistent(site, pattern);
 }
 
