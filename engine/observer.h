@@ -28,6 +28,8 @@ class Observer {
   virtual void OnDamage(std::string_view /*sentence*/) {}
   /// The GPU serves no more until a restart; `sentence` says why.
   virtual void OnDeviceLost(std::string_view /*sentence*/) {}
+  /// What became of a recipe for a class: "tried", "ruled_out", "no_memory", "no_time".
+  virtual void OnRecipe(std::string_view /*outcome*/) {}
   /// "ready", "failed", "cancelled".
   virtual void OnPreparationEnd(std::string_view /*state*/) {}
 };

@@ -51,6 +51,7 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.preparation.enabled = config.preparation_workers > 0;
   options.preparation.workers = std::max(1, config.preparation_workers);
   options.preparation.threads_per_worker = config.preparation_threads;
+  options.preparation.seconds = config.preparation_seconds;
   return options;
 }
 

@@ -19,10 +19,13 @@ struct UploadArguments {
   bool replace = false;
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
 };
-/// "f32", "f64", "f16", "bf16".
+/// "f32", "f64", "f16", "bf16"; INVALID_ARGUMENT for anything else.
 absl::StatusOr<ValueType> ParseType(std::string_view text);
 /// "spmm:128" and so on; INVALID_ARGUMENT says what else there is.
 absl::StatusOr<ProblemClass> ParseClass(std::string_view text);
+/// Says in the report that TF32 makes no difference to products of a matrix of the type on this
+/// server, if it makes none.
+void AddTf32Note(const Client& client, ValueType type, Report& report);
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments);
 
 struct UpdateArguments {
@@ -83,9 +86,38 @@ struct SpyArguments {
 };
 absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json);
 
+/// Everything that was measured on a matrix's pattern, or on all (no name); as a table, or with
+/// `csv` for a program.
+absl::StatusOr<Report> Measurements(const Client& client, const std::string& name, bool csv);
+
 absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix);
 absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& name);
 absl::StatusOr<Report> Stats(const Client& client);
 absl::StatusOr<Report> Info(const Client& client);
+
+struct Extent {
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+/// "1000x128".
+absl::StatusOr<Extent> ParseExtent(std::string_view text);
+
+struct GenerateDenseArguments {
+  std::string extent;  ///< "ROWSxCOLUMNS"
+  std::string out;     ///< .npy
+  std::string type = "f32";
+  uint64_t seed = 1;
+};
+/// Random numbers, the same for the same seed everywhere.
+absl::StatusOr<Report> GenerateDense(const GenerateDenseArguments& arguments);
+
+struct GenerateMatrixArguments {
+  std::string extent;  ///< "ROWSxCOLUMNS"
+  std::string out;     ///< .mtx or .mtx.gz
+  int64_t row_nonzeros = 10;
+  uint64_t seed = 1;
+};
+/// As many nonzeros in each row, in columns drawn evenly.
+absl::StatusOr<Report> GenerateMatrix(const GenerateMatrixArguments& arguments);
 
 }  // namespace sparsed::cli

@@ -15,9 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What both dense operations have to say.
+/// What both dense operations have to say; `wrote` describes the file.
 Report DenseReport(const std::string& matrix, const NpyArray& result, const ComputeResult& how,
-                   Clock::duration elapsed, const std::string& out) {
+                   Clock::duration elapsed, const std::string& out, const std::string& wrote) {
   Report report;
   report.json = {{"matrix", matrix},
                  {"rows", result.rows},
@@ -32,9 +32,8 @@ Report DenseReport(const std::string& matrix, const NpyArray& result, const Comp
       "plan    {}\n"
       "server  {}\n"
       "client  {}\n"
-      "wrote   {}: {} x {} {}\n",
-      how.plan, Text(how.timings), Milliseconds(elapsed), out, Count(result.rows),
-      Count(result.cols), Name(result.type()));
+      "wrote   {}: {}, {}\n",
+      how.plan, Text(how.timings), Milliseconds(elapsed), out, wrote, NpyTypeText(result.type()));
   return report;
 }
 
@@ -142,7 +141,10 @@ absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments
   const auto elapsed = Clock::now() - begin;
   if (!how.ok()) return how.status();
   if (absl::Status status = WriteNpy(arguments.out, *result); !status.ok()) return status;
-  return DenseReport(arguments.name, *result, *how, elapsed, arguments.out);
+  Report report = DenseReport(arguments.name, *result, *how, elapsed, arguments.out,
+                              fmt::format("{} x {}", Count(result->rows), Count(result->cols)));
+  if (arguments.allow_tf32) AddTf32Note(client, info->type, report);
+  return report;
 }
 
 absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& arguments) {
@@ -162,7 +164,8 @@ absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& argumen
   const auto elapsed = Clock::now() - begin;
   if (!how.ok()) return how.status();
   if (absl::Status status = WriteNpy(arguments.out, *values); !status.ok()) return status;
-  return DenseReport(arguments.name, *values, *how, elapsed, arguments.out);
+  return DenseReport(arguments.name, *values, *how, elapsed, arguments.out,
+                     fmt::format("{} values, one for each nonzero", Count(values->rows)));
 }
 
 absl::StatusOr<Report> Spgemm(const Client& client, const SpgemmArguments& arguments) {

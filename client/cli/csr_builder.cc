@@ -1,7 +1,11 @@
 #include "client/cli/csr_builder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "client/cli/number_range.h"
 
 namespace sparsed::cli {
 namespace {
@@ -26,7 +30,7 @@ size_t SumDuplicates(Entry* row, size_t count) {
 
 }  // namespace
 
-CsrMatrix CsrBuilder::Build(ValueType type) {
+absl::StatusOr<CsrMatrix> CsrBuilder::Build(ValueType type) {
   CsrMatrix matrix;
   matrix.rows = rows_;
   matrix.cols = cols_;
@@ -65,11 +69,21 @@ CsrMatrix CsrBuilder::Build(ValueType type) {
   matrix.column_indices.resize(kept);
   for (size_t i = 0; i < kept; ++i) matrix.column_indices[i] = entries[i].col;
   matrix.values = ZeroValues(type, kept);
+  size_t beyond = kept;  // the first that is
   std::visit(
-      [&entries]<typename T>(std::vector<T>& values) {
-        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(entries[i].value);
+      [&]<typename T>(std::vector<T>& values) {
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = static_cast<T>(entries[i].value);
+          if (Overflowed(entries[i].value, values[i])) beyond = std::min(beyond, i);
+        }
       },
       matrix.values);
+  if (beyond < kept) {
+    const auto row = std::ranges::upper_bound(offsets, static_cast<int64_t>(beyond));
+    return absl::InvalidArgumentError(fmt::format("row {}, column {}: {}", row - offsets.begin(),
+                                                  entries[beyond].col + 1,
+                                                  BeyondRange(entries[beyond].value, type)));
+  }
   return matrix;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "sparsed/types.h"
 
 namespace sparsed::cli {
@@ -24,8 +25,9 @@ class CsrBuilder {
     if (!pattern_) value_.push_back(value);
   }
 
-  /// Rows sorted by column, duplicates summed in the order they came. Once.
-  CsrMatrix Build(ValueType type);
+  /// Rows sorted by column, duplicates summed in the order they came. Once. INVALID_ARGUMENT, with
+  /// row and column counted from 1, if a finite value is beyond the type's range.
+  absl::StatusOr<CsrMatrix> Build(ValueType type);
 
  private:
   int64_t rows_;

@@ -71,16 +71,30 @@ std::string DistancesText(const MatrixFeatures& features) {
   return fmt::format("\nNeighbouring nonzeros of a row (RS-SpMM, section 4.2)\n{}", table.Text());
 }
 
+/// Rows or columns of a tile, at the most.
+int64_t TileExtent(int64_t extent) {
+  constexpr int64_t kTiles = MatrixFeatures::kDensityMapSide;
+  return (extent + kTiles - 1) / kTiles;
+}
+
 std::string MapText(const MatrixInfo& info, const MatrixFeatures& features) {
   if (features.density_map.size() != kSide * kSide) return "";
   SpyOptions options;
   options.max_width = TerminalWidth(STDOUT_FILENO);
   options.ascii = !ShowsUnicode();
   const SpyDrawing drawing = DensityPicture(features, info.rows, info.cols, options);
-  std::string text = "\nDensity (MatNet, section 4.2)\n";
+  std::string text = fmt::format(
+      "\nDensity (MatNet, section 4.2): rows from top to bottom, columns from left to right, "
+      "numbers\n"
+      "at the sides; {}\n",
+      options.ascii ? "from no nonzero (blank) to most (@), by logarithm, in tiles of"
+                    : "a dot has nonzeros under it, a blank has none; counted in tiles of");
+  text += fmt::format("{} rows x {} columns\n", Count(TileExtent(info.rows)),
+                      Count(TileExtent(info.cols)));
   for (const std::string& line : drawing.lines) text += line + '\n';
   if (drawing.dot_threshold > 1) {
-    text += fmt::format("a dot is {} nonzeros or more\n", Count(drawing.dot_threshold));
+    text += fmt::format("a dot is {} nonzeros or more, a blank inside the pattern fewer\n",
+                        Count(drawing.dot_threshold));
   }
   return text;
 }
@@ -95,7 +109,9 @@ void AddFeatures(const MatrixInfo& info, const MatrixFeatures& features, Report&
     return;
   }
   report.json.update(ToJson(features));
-  report.text += fmt::format("{}\n", info.name);
+  report.text +=
+      fmt::format("{}\nWhat the rules make of these for each recipe: sparsectl show {}\n",
+                  info.name, info.name);
   report.text += ValuesText(features) + DistancesText(features) + MapText(info, features);
 }
 

@@ -1,5 +1,6 @@
 // sparsectl: the command line client.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -13,14 +14,47 @@
 namespace sparsed::cli {
 namespace {
 
-constexpr int kWrongUse = 2;
-
 /// What the command line asks for.
 struct Invocation {
   std::string server = "127.0.0.1:7470";
   bool json = false;
   std::function<absl::StatusOr<Report>(const Client&)> run;
+  std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
 };
+
+constexpr const char* kTypes = "f32, f64, f16 or bf16";
+
+/// The sentence of a bad value.
+template <typename T>
+std::string Refusal(const absl::StatusOr<T>& parsed) {
+  return parsed.ok() ? std::string() : std::string(parsed.status().message());
+}
+
+/// A whole number in [least, most].
+CLI::Validator Between(int64_t least, int64_t most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        int64_t number = 0;
+        return CLI::detail::lexical_cast(text, number) && number >= least && number <= most
+                   ? std::string()
+                   : fmt::format("\"{}\" is not a whole number from {} to {}", text, least, most);
+      },
+      "");
+}
+
+/// A type's name.
+std::string CheckType(const std::string& text) { return Refusal(ParseType(text)); }
+
+CLI::Validator EndsIn(std::vector<std::string> endings) {
+  return CLI::Validator(
+      [endings](const std::string& path) {
+        for (const std::string& ending : endings) {
+          if (path.ends_with(ending)) return std::string();
+        }
+        return fmt::format("{} must end in {}", path, fmt::join(endings, ", "));
+      },
+      "");
+}
 
 std::string Examples(std::initializer_list<const char*> examples) {
   std::string text = examples.size() == 1 ? "Example:" : "Examples:";
@@ -59,8 +93,11 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   auto up = std::make_shared<UploadArguments>();
   upload->add_option("FILE", up->file, "The Matrix Market file")->required();
   upload->add_option("--name", up->name, "Its name on the server (default: the file's)");
-  upload->add_option("--type", up->type, "Type of its values")
-      ->check(CLI::IsMember({"f32", "f64", "f16", "bf16"}))
+  upload
+      ->add_option(
+          "--type", up->type,
+          fmt::format("Type of its values: {}. Numbers beyond its range are refused", kTypes))
+      ->check(CheckType)
       ->capture_default_str();
   upload->add_flag("--wait", up->wait, "Wait until it is prepared");
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
@@ -68,11 +105,9 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
       ->add_option(
           "--expect", up->expect,
           "What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where TF32 is allowed), "
-          "sddmm:K or spgemm; repeatable")
-      ->check([](const std::string& text) {
-        const absl::StatusOr<ProblemClass> parsed = ParseClass(text);
-        return parsed.ok() ? std::string() : std::string(parsed.status().message());
-      });
+          "sddmm:K or spgemm; repeatable (default: spmm:128). K is rounded up to 8, 16, 32, 64, "
+          "128, 256, 512 or 1024: widths in between share a plan")
+      ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
   upload->callback([&invocation, up] {
     invocation.run = [up](const Client& client) { return Upload(client, *up); };
   });
@@ -83,7 +118,8 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   AddName(update, new_values->name);
   update->add_option("--values", new_values->values, "nnz values in canonical CSR order (.npy)")
       ->required();
-  update->add_flag("--durable", new_values->durable, "On disk before the command returns");
+  update->add_flag("--durable", new_values->durable,
+                   "On disk before the command returns; a server without a disk refuses it");
   update->callback([&invocation, new_values] {
     invocation.run = [new_values](const Client& client) { return Update(client, *new_values); };
   });
@@ -96,7 +132,9 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   });
 
   CLI::App* show =
-      AddCommand(app, "show", "Show a matrix: properties, plans, layouts, measurements",
+      AddCommand(app, "show",
+                 "Show a matrix: properties, plans, layouts, what became of each recipe and why, "
+                 "measurements",
                  {"show cora", "show cora --features"});
   auto shown = std::make_shared<ShowArguments>();
   AddName(show, shown->name);
@@ -109,11 +147,15 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   AddNamed(app, invocation, "delete", "Forget a matrix", {"delete cora"}, Delete);
 
   CLI::App* download =
-      AddCommand(app, "download", "Write a matrix to a file", {"download cora --out=copy.mtx"});
+      AddCommand(app, "download", "Write a matrix to a file",
+                 {"download cora --out=copy.mtx", "download cora --out=copy.mtx.gz"});
   auto name = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   AddName(download, *name);
-  download->add_option("--out", *out, "The Matrix Market file to write")->required();
+  download
+      ->add_option("--out", *out, "The Matrix Market file to write, compressed if it is .mtx.gz")
+      ->check(EndsIn({".mtx", ".mtx.gz"}))
+      ->required();
   download->callback([&invocation, name, out] {
     invocation.run = [name, out](const Client& client) { return Download(client, *name, *out); };
   });
@@ -138,8 +180,10 @@ void AddDenseCommands(CLI::App& app, Invocation& invocation) {
   CLI::Option* accumulate = spmm->add_option("--accumulate", m->accumulate, "C0");
   beta->needs(accumulate);
   accumulate->needs(beta);
-  spmm->add_flag("--allow-tf32", m->allow_tf32,
-                 "Factors may be rounded to TF32, on devices that gain by it");
+  spmm->add_flag(
+      "--allow-tf32", m->allow_tf32,
+      "Factors may be rounded to TF32: products of f32 on a GPU; says so where it makes no "
+      "difference");
   spmm->callback([&invocation, m] {
     invocation.run = [m](const Client& client) { return Spmm(client, *m); };
   });
@@ -169,12 +213,9 @@ void AddSpgemm(CLI::App& app, Invocation& invocation) {
   CLI::Option_group* where = spgemm->add_option_group("Result", "where C goes: one of");
   where
       ->add_option("--out", g->out,
-                   "A Matrix Market file (.mtx), or an archive for scipy.sparse.load_npz (.npz)")
-      ->check([](const std::string& path) {
-        return path.ends_with(".mtx") || path.ends_with(".npz")
-                   ? std::string()
-                   : fmt::format("{} must end in .mtx or .npz", path);
-      });
+                   "A Matrix Market file (.mtx, .mtx.gz), or an archive for scipy.sparse.load_npz "
+                   "(.npz)")
+      ->check(EndsIn({".mtx", ".mtx.gz", ".npz"}));
   CLI::Option* name = where->add_option("--name", g->name, "A new matrix on the server");
   where->add_flag("--discard", g->discard, "Receive it and drop it");
   where->require_option(1);
@@ -190,18 +231,77 @@ void AddSpy(CLI::App& app, Invocation& invocation) {
   auto s = std::make_shared<SpyArguments>();
   AddName(spy, s->name);
   spy->add_option("--width", s->width, "Characters across (default: the terminal's)")
-      ->check(CLI::Range(10, 1000));
+      ->check(Between(10, 1000));
   spy->add_option("--height", s->height, "Lines at most (default: half the width)")
-      ->check(CLI::Range(1, 1000));
+      ->check(Between(1, 1000));
   spy->add_flag("--ascii", s->ascii, "No Unicode (default: as the locale says)");
-  spy->add_option("--colour,--color", s->colour, "Show densities by colour")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
+  spy->add_option("--colour,--color", s->colour, "Show densities by colour: auto, always or never")
+      ->check([](const std::string& text) {
+        return text == "auto" || text == "always" || text == "never"
+                   ? std::string()
+                   : fmt::format("\"{}\" is none of auto, always and never", text);
+      })
       ->capture_default_str();
   spy->callback([&invocation, s] {
     invocation.run = [s, &invocation](const Client& client) {
       return Spy(client, *s, invocation.json);
     };
   });
+}
+
+void AddMeasurements(CLI::App& app, Invocation& invocation) {
+  CLI::App* command = AddCommand(
+      app, "measurements",
+      "Everything that was measured: kernels and layouts, of one matrix's pattern or of all",
+      {"measurements cora", "measurements --csv > measurements.csv"});
+  auto name = std::make_shared<std::string>();
+  auto csv = std::make_shared<bool>(false);
+  command->add_option("NAME", *name, "The matrix (default: all)");
+  command->add_flag("--csv", *csv,
+                    "A line for each measurement, with the pattern's features; docs/preparation.md "
+                    "describes the columns");
+  command->callback([&invocation, name, csv] {
+    invocation.run = [name, csv](const Client& client) {
+      return Measurements(client, *name, *csv);
+    };
+  });
+}
+
+void AddGenerate(CLI::App& app, Invocation& invocation) {
+  CLI::App* generate =
+      AddCommand(app, "generate", "Make files of random numbers to try things with",
+                 {"generate dense 2708x128 --out=B.npy",
+                  "generate matrix 100000x100000 --row-nonzeros=8 --out=S.mtx"});
+  generate->require_subcommand(1);
+  const auto extent = [](const std::string& text) { return Refusal(ParseExtent(text)); };
+
+  CLI::App* dense = generate->add_subcommand("dense", "A dense matrix, uniform in [-1, 1)");
+  auto d = std::make_shared<GenerateDenseArguments>();
+  dense->add_option("ROWSxCOLUMNS", d->extent, "Its size, such as 2708x128")
+      ->check(extent)
+      ->required();
+  dense->add_option("--out", d->out, "The .npy file to write")->check(EndsIn({".npy"}))->required();
+  dense->add_option("--type", d->type, fmt::format("Type of its elements: {}", kTypes))
+      ->check(CheckType)
+      ->capture_default_str();
+  dense->add_option("--seed", d->seed, "Another seed, other numbers")->capture_default_str();
+  dense->callback([&invocation, d] { invocation.run_here = [d] { return GenerateDense(*d); }; });
+
+  CLI::App* matrix = generate->add_subcommand(
+      "matrix", "A sparse matrix with equally many nonzeros in each row, in random columns");
+  auto m = std::make_shared<GenerateMatrixArguments>();
+  matrix->add_option("ROWSxCOLUMNS", m->extent, "Its size, such as 1000x1000")
+      ->check(extent)
+      ->required();
+  matrix
+      ->add_option("--out", m->out, "The Matrix Market file to write, compressed if it is .mtx.gz")
+      ->check(EndsIn({".mtx", ".mtx.gz"}))
+      ->required();
+  matrix->add_option("--row-nonzeros", m->row_nonzeros, "Nonzeros of each row")
+      ->check(Between(0, 1'000'000))
+      ->capture_default_str();
+  matrix->add_option("--seed", m->seed, "Another seed, other numbers")->capture_default_str();
+  matrix->callback([&invocation, m] { invocation.run_here = [m] { return GenerateMatrix(*m); }; });
 }
 
 void AddServerCommands(CLI::App& app, Invocation& invocation) {
@@ -235,8 +335,51 @@ int Fail(bool json, std::string_view code, std::string_view message, int exit_co
   return exit_code;
 }
 
+/// What was wrong with the command line, in our words.
+std::string Sentence(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const auto begin_of = [&text](std::string_view ending) {
+    return text.ends_with(ending) ? text.substr(0, text.size() - ending.size()) : std::string();
+  };
+  if (const std::vector<std::string> unknown = app.remaining(/*recurse=*/true); !unknown.empty()) {
+    const std::string& first = unknown.front();
+    if (app.get_subcommands().empty()) return fmt::format("there is no command \"{}\"", first);
+    return first.starts_with('-') ? fmt::format("there is no flag \"{}\"", first)
+                                  : fmt::format("\"{}\" is one word too many", first);
+  }
+  if (text.starts_with("A subcommand is required")) {
+    const std::vector<const CLI::App*> given = app.get_subcommands({});
+    const auto at = std::ranges::find_if(given, [](const CLI::App* sub) { return sub->parsed(); });
+    return at == given.end() ? "a COMMAND is missing"
+                             : fmt::format("{} lacks its COMMAND", (*at)->get_name());
+  }
+  if (text.starts_with("Exactly 1 option from")) {
+    return "where the product goes is to be said once: --out, --name or --discard";
+  }
+  if (const std::string what = begin_of(" is required"); !what.empty()) {
+    return fmt::format("{} is missing", what);
+  }
+  if (const size_t found = text.find(" requires "); found != std::string::npos) {
+    return fmt::format("{} goes with {} only", text.substr(0, found), text.substr(found + 10));
+  }
+  if (const size_t found = text.find(": 1 required"); found != std::string::npos) {
+    return fmt::format("{} lacks its value", text.substr(0, found));
+  }
+  constexpr std::string_view kNotConverted = "Could not convert: ";
+  if (text.starts_with(kNotConverted)) {
+    const size_t equals = text.find(" = ");
+    if (equals != std::string::npos) {
+      return fmt::format("{}: \"{}\" is not a number",
+                         text.substr(kNotConverted.size(), equals - kNotConverted.size()),
+                         text.substr(equals + 3));
+    }
+  }
+  return text;
+}
+
 int Run(const Invocation& invocation) {
   absl::StatusOr<Report> report = [&invocation]() -> absl::StatusOr<Report> {
+    if (invocation.run_here) return invocation.run_here();
     const absl::StatusOr<Client> client = Client::Connect(invocation.server);
     if (!client.ok()) return client.status();
     return invocation.run(*client);
@@ -251,7 +394,7 @@ int Run(const Invocation& invocation) {
   const bool printed =
       std::fwrite(report->text.data(), 1, report->text.size(), stdout) == report->text.size() &&
       std::fflush(stdout) == 0;
-  return printed ? 0 : 1;
+  return printed ? kSuccess : kOtherFailure;
 }
 
 int Main(int argc, char** argv) {
@@ -260,13 +403,11 @@ int Main(int argc, char** argv) {
 
   CLI::App app("Talks to sparsed, which holds sparse matrices and multiplies with them.");
   app.name("sparsectl");
-  app.footer(
-      "Exit codes: 0 success, 2 wrong use, 3 bad input, 4 not found, 5 no server, 1 anything "
-      "else.\n"
-      "Examples:\n"
-      "  sparsectl upload cora.mtx --wait\n"
-      "  sparsectl spmm cora --operand=B.npy --out=C.npy\n"
-      "  sparsectl COMMAND --help");
+  app.footer(ExitCodesText() +
+             "Examples:\n"
+             "  sparsectl upload cora.mtx --wait\n"
+             "  sparsectl spmm cora --operand=B.npy --out=C.npy\n"
+             "  sparsectl COMMAND --help");
   Invocation invocation;
   app.add_option("--server", invocation.server, "host:port or unix:/path")
       ->envname("SPARSED_SERVER")
@@ -280,6 +421,8 @@ int Main(int argc, char** argv) {
   AddDenseCommands(app, invocation);
   AddSpgemm(app, invocation);
   AddSpy(app, invocation);
+  AddMeasurements(app, invocation);
+  AddGenerate(app, invocation);
   AddServerCommands(app, invocation);
 
   try {
@@ -288,10 +431,7 @@ int Main(int argc, char** argv) {
     const bool json = std::any_of(
         argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    const std::vector<std::string> unknown = app.remaining();
-    const std::string what = app.get_subcommands().empty() && !unknown.empty()
-                                 ? fmt::format("there is no command \"{}\"", unknown.front())
-                                 : std::string(error.what());
+    const std::string what = Sentence(app, error);
     if (json) return Fail(json, "USAGE", what, kWrongUse);
     return Fail(json, "USAGE", fmt::format("{}; see --help", what), kWrongUse);
   }

@@ -1,6 +1,7 @@
 // upload, update, list, show, wait, delete, download.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/features_report.h"
 #include "client/cli/matrix_market.h"
+#include "client/cli/measurements_report.h"
 #include "client/cli/npy.h"
 #include "client/cli/progress_bar.h"
 
@@ -54,26 +56,53 @@ std::string Summary(const MatrixInfo& info) {
 std::string PlansText(const MatrixInfo& info) {
   Table plans({"CLASS", "RECIPE", "KERNEL", "DEVICE", "CSR ms", "PLAN ms", "WHY"});
   for (const PlanInfo& plan : info.plans) {
-    const bool tried = plan.plan_ms > 0;
     plans.Add({Text(plan.problem_class), plan.recipe, plan.kernel, plan.device,
-               tried ? fmt::format("{:.3f}", plan.baseline_ms) : "",
-               tried ? fmt::format("{:.3f}", plan.plan_ms) : "", plan.reason});
+               plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",
+               KnownMilliseconds(plan.plan_ms), plan.reason});
   }
   return plans.empty() ? "" : fmt::format("\nPlans\n{}", plans.Text());
+}
+
+/// What became of a recipe that was tried: by its fastest kernel.
+std::string Outcome(const MatrixInfo& info, const Decision& decision) {
+  double best = 0;
+  for (const Measurement& m : info.measurements) {
+    if (m.recipe != decision.recipe || m.median_ms <= 0 ||
+        Text(m.problem_class) != Text(decision.problem_class)) {
+      continue;
+    }
+    best = std::max(best, m.baseline_ms / m.median_ms);
+  }
+  return best > 0 ? fmt::format("{:.2f}x", best) : "tried";
+}
+
+std::string DecisionsText(const MatrixInfo& info) {
+  Table recipes({"CLASS", "OVER CSR", "WHY", "RECIPE"});
+  for (const Decision& decision : info.decisions) {
+    const bool of_the_class = decision.recipe.empty();
+    recipes.Add({Text(decision.problem_class),
+                 decision.tried ? Outcome(info, decision)
+                 : of_the_class ? ""
+                                : "not tried",
+                 decision.reason, decision.recipe});
+  }
+  return recipes.empty() ? "" : fmt::format("\nRecipes\n{}", recipes.Text());
 }
 
 std::string DetailsText(const MatrixInfo& info) {
   std::string text = fmt::format(
       "{}\n"
       "size         {}\n"
-      "state        {}{}{}\n"
+      "state        {}\n"
+      "{}"
       "version      {}, {}\n"
       "created      {}\n"
       "pattern      {}\n"
       "CSR          {}\n"
       "preparation  {:.3f} s\n",
-      info.name, Summary(info), Name(info.state), info.detail.empty() ? "" : ": ", info.detail,
-      info.version, info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
+      info.name, Summary(info), Name(info.state),
+      info.detail.empty() ? "" : fmt::format("note         {}\n", info.detail), info.version,
+      info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
       Bytes(info.csr_bytes), info.preparation_seconds);
   text += PlansText(info);
   Table layouts({"KIND", "BYTES", "BUILD s", "RECIPE"});
@@ -82,26 +111,24 @@ std::string DetailsText(const MatrixInfo& info) {
                  layout.recipe});
   }
   if (!layouts.empty()) text += fmt::format("\nLayouts\n{}", layouts.Text());
-  Table measurements(
-      {"CLASS", "K", "MEDIAN ms", "GFLOP/s", "FLOOR", "RUNS", "DEVICE", "KERNEL", "RECIPE"});
-  for (const Measurement& m : info.measurements) {
-    measurements.Add({Text(m.problem_class), std::to_string(m.k),
-                      fmt::format("{:.3f}", m.median_ms), fmt::format("{:.2f}", m.gflops),
-                      fmt::format("{:.0f} %", 100 * m.floor_share), std::to_string(m.runs),
-                      m.device, m.kernel, m.recipe});
+  text += DecisionsText(info);
+  const Table measurements = MeasurementsTable(info.measurements);
+  if (!measurements.empty()) {
+    text += fmt::format(
+        "\nMeasurements (CSR ms: plain CSR, turn by turn with the line's kernel; FLOOR: the time "
+        "that "
+        "the bytes alone take, of the median)\n{}",
+        measurements.Text());
   }
-  if (!measurements.empty()) text += fmt::format("\nMeasurements\n{}", measurements.Text());
   return text;
 }
 
 absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& name) {
   const absl::StatusOr<MatrixInfo> info = client.MatrixNamed(name).Info();
   if (!info.ok()) return info.status();
-  // The plans say the rest.
-  const bool failed = info->plans.empty() && !info->detail.empty();
   return Report{ToJson(*info), fmt::format("{} is {} after {:.3f} s{}{}\n", name, Name(info->state),
-                                           info->preparation_seconds, failed ? ": " : "",
-                                           failed ? info->detail : "") +
+                                           info->preparation_seconds,
+                                           info->detail.empty() ? "" : ": ", info->detail) +
                                    PlansText(*info)};
 }
 
@@ -143,6 +170,23 @@ absl::StatusOr<ProblemClass> ParseClass(const std::string_view whole) {
   return c;
 }
 
+void AddTf32Note(const Client& client, ValueType type, Report& report) {
+  std::string why;
+  if (type != ValueType::kF32) {
+    why = fmt::format("it is for f32, this matrix is {}", Name(type));
+  } else {
+    const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
+    if (!server.ok()) return;
+    const bool gpu = std::ranges::any_of(server->devices, [](const DeviceInfo& device) {
+      return device.name.starts_with("cuda") && device.unavailable.empty();
+    });
+    if (gpu) return;
+    why = "it is for GPUs, this server uses none";
+  }
+  report.json["note"] = "TF32 makes no difference: " + why;
+  report.text += fmt::format("note    TF32 makes no difference: {}\n", why);
+}
+
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments) {
   UploadOptions options;
   options.replace = arguments.replace;
@@ -175,6 +219,9 @@ absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& argum
     if (!ready.ok()) return ready;
     report.json = std::move(ready->json);
     report.text += ready->text;
+  }
+  if (std::ranges::any_of(options.expected, &ProblemClass::allow_tf32)) {
+    AddTf32Note(client, *type, report);
   }
   report.json["upload_ns"] = std::chrono::nanoseconds(elapsed).count();
   return report;
@@ -227,6 +274,13 @@ absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments
   if (!features.ok()) return features.status();
   AddFeatures(*info, *features, report);
   return report;
+}
+
+absl::StatusOr<Report> Measurements(const Client& client, const std::string& name, bool csv) {
+  const absl::StatusOr<std::vector<PatternMeasurements>> patterns = client.ListMeasurements(name);
+  if (!patterns.ok()) return patterns.status();
+  return Report{{{"patterns", ToJson(*patterns)}},
+                csv ? MeasurementsCsv(*patterns) : MeasurementsText(*patterns)};
 }
 
 absl::StatusOr<Report> Wait(const Client& client, const std::string& name) {

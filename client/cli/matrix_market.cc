@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <limits>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "client/cli/csr_builder.h"
+#include "client/cli/gzip.h"
 #include "client/cli/line_reader.h"
 
 namespace sparsed::cli {
@@ -70,14 +72,16 @@ std::optional<int64_t> ParseInteger(std::string_view word) {
   return value;
 }
 
-/// Beyond the range of a double: infinity or zero.
+/// None for what is no number or is beyond the range of a double; too small for it is zero.
 std::optional<double> ParseReal(std::string_view word) {
   word = WithoutPlus(word);
   double value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (word.empty() || end != word.data() + word.size()) return std::nullopt;
-  if (error == std::errc::result_out_of_range)
-    return std::strtod(std::string(word).c_str(), nullptr);
+  if (error == std::errc::result_out_of_range) {
+    value = std::strtod(std::string(word).c_str(), nullptr);
+    return std::isinf(value) ? std::nullopt : std::optional(value);
+  }
   if (error != std::errc()) return std::nullopt;
   return value;
 }
@@ -102,7 +106,12 @@ class Reader {
     absl::Status status = banner_.array ? ReadArray() : ReadEntries();
     if (status.ok()) status = ExpectEnd();
     if (!status.ok()) return status;
-    return builder_->Build(type_);
+    absl::StatusOr<CsrMatrix> matrix = builder_->Build(type_);
+    if (!matrix.ok()) {
+      return absl::InvalidArgumentError(
+          fmt::format("{}: {}", lines_.path(), std::string(matrix.status().message())));
+    }
+    return matrix;
   }
 
  private:
@@ -308,11 +317,18 @@ absl::StatusOr<CsrMatrix> ReadMatrixMarket(const std::string& path, ValueType ty
 }
 
 absl::StatusOr<MatrixMarketWriter> MatrixMarketWriter::Open(const std::string& path) {
-  absl::StatusOr<OutputFile> file = OutputFile::Create(path);
+  std::optional<OutputFile> compressed;
+  if (path.ends_with(".gz")) {
+    absl::StatusOr<OutputFile> created = OutputFile::Create(path);
+    if (!created.ok()) return created.status();
+    compressed.emplace(*std::move(created));
+  }
+  absl::StatusOr<OutputFile> file =
+      OutputFile::Create(compressed ? compressed->temporary_path() + ".plain" : path);
   if (!file.ok()) return file.status();
   const std::string reserved = std::string(kWriterBanner) + std::string(kSizeWidth, ' ') + '\n';
   if (absl::Status status = file->Write(reserved); !status.ok()) return status;
-  return MatrixMarketWriter(*std::move(file));
+  return MatrixMarketWriter(*std::move(file), std::move(compressed));
 }
 
 absl::Status MatrixMarketWriter::Add(const RowBlock& block) {
@@ -345,7 +361,9 @@ absl::Status MatrixMarketWriter::Add(const RowBlock& block) {
 absl::Status MatrixMarketWriter::Finish(int64_t rows, int64_t cols, int64_t nnz) {
   const std::string size = fmt::format("{} {} {}", rows, cols, nnz);
   if (absl::Status status = file_.Patch(kWriterBanner.size(), size); !status.ok()) return status;
-  return file_.Commit();
+  if (!compressed_) return file_.Commit();
+  absl::Status status = Gzip(file_.temporary_path(), *compressed_);
+  return status.ok() ? compressed_->Commit() : status;
 }
 
 absl::Status WriteMatrixMarket(const std::string& path, const CsrMatrix& matrix) {

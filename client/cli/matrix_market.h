@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,11 +17,13 @@ namespace sparsed::cli {
 
 /// Reads a file, plain or .gz, into canonical CSR: symmetric halves expanded, rows sorted,
 /// duplicates summed, explicit zeros kept. INVALID_ARGUMENT with file and line if it is not what it
-/// should be. Memory grows with what the file holds, and with its number of rows.
+/// should be, or with row and column if a value is beyond the type's range. Memory grows with what
+/// the file holds, and with its number of rows.
 absl::StatusOr<CsrMatrix> ReadMatrixMarket(const std::string& path, ValueType type,
                                            int64_t max_dimension = kMaxDimension);
 
-/// Writes a matrix row block by row block; its size is filled in at the end.
+/// Writes a matrix row block by row block; its size is filled in at the end. A file whose name ends
+/// in .gz is compressed then.
 class MatrixMarketWriter {
  public:
   static absl::StatusOr<MatrixMarketWriter> Open(const std::string& path);
@@ -30,9 +33,11 @@ class MatrixMarketWriter {
   absl::Status Finish(int64_t rows, int64_t cols, int64_t nnz);
 
  private:
-  explicit MatrixMarketWriter(OutputFile file) : file_(std::move(file)) {}
+  MatrixMarketWriter(OutputFile file, std::optional<OutputFile> compressed)
+      : file_(std::move(file)), compressed_(std::move(compressed)) {}
 
   OutputFile file_;
+  std::optional<OutputFile> compressed_;  ///< what is to be of `file_`, which has no name then
 };
 
 absl::Status WriteMatrixMarket(const std::string& path, const CsrMatrix& matrix);

@@ -19,6 +19,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "client/cli/number_range.h"
+
 namespace sparsed::cli {
 namespace {
 
@@ -176,23 +178,26 @@ From Load(const char* at, bool swap) {
   return value;
 }
 
-/// Copies a matrix of From at `data` into row-major `to`.
+/// Copies a matrix of From at `data` into row-major `to`. Returns the index of the first number
+/// that is beyond To's range, or -1.
 template <typename From, typename To>
-void Convert(const char* data, bool swap, bool fortran_order, int64_t rows, int64_t cols,
-             std::vector<To>& to) {
+int64_t Convert(const char* data, bool swap, bool fortran_order, int64_t rows, int64_t cols,
+                std::vector<To>& to) {
   if (!fortran_order && !swap && std::is_same_v<From, To>) {
     if (!to.empty()) std::memcpy(to.data(), data, to.size() * sizeof(To));
-    return;
+    return -1;
   }
   const int64_t row_step = fortran_order ? 1 : cols;
   const int64_t col_step = fortran_order ? rows : 1;
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t col = 0; col < cols; ++col) {
       const int64_t from = row * row_step + col * col_step;
-      to[row * cols + col] =
-          static_cast<To>(Load<From>(data + from * static_cast<int64_t>(sizeof(From)), swap));
+      const From number = Load<From>(data + from * static_cast<int64_t>(sizeof(From)), swap);
+      to[row * cols + col] = static_cast<To>(number);
+      if (Overflowed(number, to[row * cols + col])) return row * cols + col;
     }
   }
+  return -1;
 }
 
 absl::Status Bad(const std::string& path, std::string_view what) {
@@ -277,16 +282,20 @@ absl::StatusOr<NpyArray> ReadNpy(const std::string& path, ValueType type) {
   const std::string_view data = file->bytes().substr(header->data_begin);
   absl::StatusOr<NpyArray> array = FromHeader(path, *header, element_bytes, data.size(), type);
   if (!array.ok()) return array;
-  std::visit(
+  const int64_t beyond = std::visit(
       [&](auto& values) {
         using To = typename std::decay_t<decltype(values)>::value_type;
         const bool swap = descr[0] == '>';
         const auto convert = element_bytes == 2   ? Convert<Float16, To>
                              : element_bytes == 4 ? Convert<float, To>
                                                   : Convert<double, To>;
-        convert(data.data(), swap, header->fortran_order, array->rows, array->cols, values);
+        return convert(data.data(), swap, header->fortran_order, array->rows, array->cols, values);
       },
       array->values);
+  if (beyond >= 0) {
+    return Bad(path, fmt::format("the number at row {}, column {}, counted from 0, is beyond {}",
+                                 beyond / array->cols, beyond % array->cols, Name(type)));
+  }
   return array;
 }
 

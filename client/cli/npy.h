@@ -29,7 +29,8 @@ struct NpyArray {
 };
 
 /// Reads one or two dimensions of float16, float32 or float64 in any byte order, C or Fortran, as
-/// `type`. INVALID_ARGUMENT with the file and a sentence for everything else.
+/// `type`. INVALID_ARGUMENT with the file and a sentence for everything else, and for numbers that
+/// are finite and beyond the range of `type`.
 absl::StatusOr<NpyArray> ReadNpy(const std::string& path, ValueType type);
 
 /// NumPy has no bf16: it is written as float32, which holds it exactly.

@@ -92,6 +92,10 @@ std::string Text(const ProblemClass& c) {
   return text;
 }
 
+std::string NpyTypeText(ValueType type) {
+  return type == ValueType::kBF16 ? "float32, which holds bf16 exactly" : Name(type);
+}
+
 std::string Text(const Timings& t) {
   std::string phases;
   const auto add = [&phases](const char* name, std::chrono::nanoseconds time) {
@@ -118,6 +122,22 @@ Json ToJson(const Timings& t) {
           {"total", t.total.count()}};
 }
 
+Json ToJson(const Measurement& m) {
+  return {{"class", ToJson(m.problem_class)},
+          {"type", Name(m.type)},
+          {"recipe", m.recipe},
+          {"kernel", m.kernel},
+          {"device", m.device},
+          {"k", m.k},
+          {"median_ms", m.median_ms},
+          {"csr_ms", m.baseline_ms},
+          {"preparation_ms", m.preparation_ms},
+          {"floor_ms", m.floor_ms},
+          {"gflops", m.gflops},
+          {"floor_share", m.floor_share},
+          {"runs", m.runs}};
+}
+
 Json ToJson(const MatrixInfo& info) {
   Json json = {{"name", info.name},
                {"rows", info.rows},
@@ -134,7 +154,8 @@ Json ToJson(const MatrixInfo& info) {
                {"preparation_seconds", info.preparation_seconds},
                {"plans", Json::array()},
                {"layouts", Json::array()},
-               {"measurements", Json::array()}};
+               {"measurements", Json::array()},
+               {"decisions", Json::array()}};
   for (const PlanInfo& plan : info.plans) {
     json["plans"].push_back({{"class", ToJson(plan.problem_class)},
                              {"recipe", plan.recipe},
@@ -150,16 +171,12 @@ Json ToJson(const MatrixInfo& info) {
                                {"bytes", layout.bytes},
                                {"build_seconds", layout.build_seconds}});
   }
-  for (const Measurement& m : info.measurements) {
-    json["measurements"].push_back({{"class", ToJson(m.problem_class)},
-                                    {"recipe", m.recipe},
-                                    {"kernel", m.kernel},
-                                    {"device", m.device},
-                                    {"k", m.k},
-                                    {"median_ms", m.median_ms},
-                                    {"gflops", m.gflops},
-                                    {"floor_share", m.floor_share},
-                                    {"runs", m.runs}});
+  for (const Measurement& m : info.measurements) json["measurements"].push_back(ToJson(m));
+  for (const Decision& decision : info.decisions) {
+    json["decisions"].push_back({{"class", ToJson(decision.problem_class)},
+                                 {"recipe", decision.recipe},
+                                 {"tried", decision.tried},
+                                 {"reason", decision.reason}});
   }
   return json;
 }
@@ -175,20 +192,49 @@ Json ErrorJson(std::string_view code, std::string_view message) {
   return {{"error", {{"code", code}, {"message", message}}}};
 }
 
-int ExitCode(const absl::Status& status) {
+ExitCodes ExitCode(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
-      return 0;
+      return kSuccess;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kOutOfRange:
-      return 3;
+      return kBadInput;
     case absl::StatusCode::kNotFound:
-      return 4;
+      return kNotFound;
     case absl::StatusCode::kUnavailable:
-      return 5;
+      return kNoServer;
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAborted:
+      return kWrongState;
+    case absl::StatusCode::kResourceExhausted:
+      return kNoRoom;
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:
+      return kNotInTime;
+    case absl::StatusCode::kDataLoss:
+      return kDamaged;
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return kNotAllowed;
     default:
-      return 1;
+      return kOtherFailure;
   }
+}
+
+std::string ExitCodesText() {
+  return "Exit codes:\n"
+         "   0  success\n"
+         "   1  anything else\n"
+         "   2  wrong use: a flag or a word of the command line\n"
+         "   3  bad input: what a file holds, or a value that the server refuses\n"
+         "   4  there is no such matrix\n"
+         "   5  no server answers\n"
+         "   6  what is there is against it: the name is taken, the version is another\n"
+         "   7  no room: memory, disk or a queue\n"
+         "   8  not in time, or cancelled\n"
+         "   9  stored data is damaged\n"
+         "  10  not allowed\n";
 }
 
 }  // namespace sparsed::cli

@@ -46,13 +46,33 @@ std::string Text(const ProblemClass& problem_class);
 /// Phases that happened: "0.812 ms: queue 0.010, receive 0.301, kernel 0.401, send 0.100".
 std::string Text(const Timings& timings);
 
+/// What a .npy file of the type holds: "f32"; "float32, which holds bf16 exactly".
+std::string NpyTypeText(ValueType type);
+
 Json ToJson(const Timings& timings);
+Json ToJson(const Measurement& measurement);
 Json ToJson(const MatrixInfo& info);
 Json ToJson(const DenseInfo& info);
 
 /// {"error": {"code": "NOT_FOUND", "message": "..."}}
 Json ErrorJson(std::string_view code, std::string_view message);
-/// 0, or what a script can tell failures apart by: 3 bad input, 4 not found, 5 no server, 1 others.
-int ExitCode(const absl::Status& status);
+
+/// What a script can tell failures apart by.
+enum ExitCodes : int {
+  kSuccess = 0,
+  kOtherFailure = 1,
+  kWrongUse = 2,
+  kBadInput = 3,     ///< INVALID_ARGUMENT, OUT_OF_RANGE: a file or a flag's value
+  kNotFound = 4,     ///< NOT_FOUND: on the server
+  kNoServer = 5,     ///< UNAVAILABLE
+  kWrongState = 6,   ///< ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED
+  kNoRoom = 7,       ///< RESOURCE_EXHAUSTED: memory, disk, a queue, here or there
+  kNotInTime = 8,    ///< DEADLINE_EXCEEDED, CANCELLED
+  kDamaged = 9,      ///< DATA_LOSS
+  kNotAllowed = 10,  ///< UNAUTHENTICATED, PERMISSION_DENIED
+};
+ExitCodes ExitCode(const absl::Status& status);
+/// For --help, a line each.
+std::string ExitCodesText();
 
 }  // namespace sparsed::cli

@@ -1,5 +1,7 @@
 #include "client/src/catalog_calls.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "client/src/convert.h"
@@ -55,6 +57,50 @@ class WatchCall final : public Exchange {
   bool settled_ = false;  // the last reply said READY or FAILED
 };
 
+class ListMeasurementsCall final : public Exchange {
+ public:
+  using Patterns = std::vector<PatternMeasurements>;
+
+  ListMeasurementsCall(Connection& connection, const CallOptions& options, const std::string& name,
+                       std::shared_ptr<CallState<Patterns>> state)
+      : Exchange(connection, "/sparsed.v1.Catalog/ListMeasurements", options, Repeat::kSafe),
+        state_(std::move(state)) {
+    request_.set_name(name);
+  }
+
+ private:
+  void Open(Stream& stream) override {
+    patterns_.clear();
+    stream.Send(wire::Encode(request_));
+    stream.CloseSending();
+  }
+
+  absl::StatusOr<Next> OnReply(Stream&, const grpc::ByteBuffer& bytes) override {
+    v1::PatternMeasurements reply;
+    if (absl::Status status = ParseReply(bytes, reply); !status.ok()) return status;
+    PatternMeasurements next = FromProto(reply);
+    if (patterns_.empty() || patterns_.back().pattern_hash != next.pattern_hash) {
+      patterns_.push_back(std::move(next));
+    } else {
+      std::ranges::move(next.measurements, std::back_inserter(patterns_.back().measurements));
+    }
+    return Next::kRead;
+  }
+
+  absl::Status Complete() override { return absl::OkStatus(); }
+  void Deliver(absl::Status status) override {
+    if (status.ok()) {
+      state_->Complete(std::move(patterns_));
+    } else {
+      state_->Complete(std::move(status));
+    }
+  }
+
+  v1::ListMeasurementsRequest request_;
+  Patterns patterns_;
+  const std::shared_ptr<CallState<Patterns>> state_;
+};
+
 }  // namespace
 
 Call<void> Watch(const std::shared_ptr<Connection>& connection, const std::string& name,
@@ -95,6 +141,15 @@ Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& co
         }
         return matrices;
       });
+}
+
+Call<std::vector<PatternMeasurements>> ListMeasurements(
+    const std::shared_ptr<Connection>& connection, const std::string& name,
+    const CallOptions& options) {
+  using Patterns = std::vector<PatternMeasurements>;
+  auto state = std::make_shared<CallState<Patterns>>();
+  auto call = std::make_shared<ListMeasurementsCall>(*connection, options, name, state);
+  return Launch<Patterns>(connection, call, std::move(state));
 }
 
 Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,

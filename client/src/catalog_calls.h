@@ -27,6 +27,9 @@ Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
                                  const std::string& name, const CallOptions& options);
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
                                            const std::string& prefix, const CallOptions& options);
+Call<std::vector<PatternMeasurements>> ListMeasurements(
+    const std::shared_ptr<Connection>& connection, const std::string& name,
+    const CallOptions& options);
 Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
                         const CallOptions& options);
 

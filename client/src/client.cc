@@ -37,6 +37,15 @@ Call<std::vector<MatrixInfo>> Client::ListMatricesAsync(const std::string& prefi
   return client::ListMatrices(connection_, prefix, options);
 }
 
+absl::StatusOr<std::vector<PatternMeasurements>> Client::ListMeasurements(
+    const std::string& name, const CallOptions& options) const {
+  return ListMeasurementsAsync(name, options).Wait();
+}
+Call<std::vector<PatternMeasurements>> Client::ListMeasurementsAsync(
+    const std::string& name, const CallOptions& options) const {
+  return client::ListMeasurements(connection_, name, options);
+}
+
 absl::StatusOr<DenseMatrix> Client::PutDense(const std::string& name, const DenseView& matrix,
                                              const PutOptions& put,
                                              const CallOptions& options) const {

@@ -82,6 +82,30 @@ Timings FromProto(const v1::Timings& t) {
           .total = ns(t.total_ns())};
 }
 
+Measurement FromProto(const v1::Measurement& m) {
+  return {.problem_class = FromProto(m.problem_class()),
+          .recipe = m.recipe(),
+          .kernel = m.kernel(),
+          .device = m.device(),
+          .median_ms = m.median_ms(),
+          .gflops = m.gflops(),
+          .runs = m.runs(),
+          .k = m.k(),
+          .floor_share = m.floor_share(),
+          .floor_ms = m.floor_ms(),
+          .baseline_ms = m.baseline_ms(),
+          .preparation_ms = m.preparation_ms(),
+          .type = FromProto(m.type())};
+}
+
+PatternMeasurements FromProto(const v1::PatternMeasurements& proto) {
+  PatternMeasurements pattern{proto.pattern_hash(), FromProto(proto.features()), {}};
+  for (const v1::Measurement& m : proto.measurements()) {
+    pattern.measurements.push_back(FromProto(m));
+  }
+  return pattern;
+}
+
 MatrixInfo FromProto(const v1::MatrixInfo& proto) {
   MatrixInfo info{.name = proto.name(),
                   .rows = proto.rows(),
@@ -98,7 +122,8 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                   .preparation_seconds = proto.preparation_seconds(),
                   .created = FromUnixNs(proto.created_unix_ns()),
                   .durable = proto.durable(),
-                  .csr_bytes = proto.csr_bytes()};
+                  .csr_bytes = proto.csr_bytes(),
+                  .decisions = {}};
   for (const v1::LayoutInfo& layout : proto.layouts()) {
     info.layouts.push_back(
         {layout.kind(), layout.recipe(), layout.bytes(), layout.build_seconds()});
@@ -108,8 +133,10 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                           plan.device(), plan.baseline_ms(), plan.plan_ms(), plan.reason()});
   }
   for (const v1::Measurement& m : proto.measurements()) {
-    info.measurements.push_back({FromProto(m.problem_class()), m.recipe(), m.kernel(), m.device(),
-                                 m.median_ms(), m.gflops(), m.runs(), m.k(), m.floor_share()});
+    info.measurements.push_back(FromProto(m));
+  }
+  for (const v1::Decision& d : proto.decisions()) {
+    info.decisions.push_back({FromProto(d.problem_class()), d.recipe(), d.tried(), d.reason()});
   }
   return info;
 }

@@ -35,6 +35,8 @@ v1::ProblemClass ToProto(const ProblemClass& problem_class);
 
 absl::Status FromProto(const v1::Status& status);
 Timings FromProto(const v1::Timings& timings);
+Measurement FromProto(const v1::Measurement& measurement);
+PatternMeasurements FromProto(const v1::PatternMeasurements& pattern);
 MatrixInfo FromProto(const v1::MatrixInfo& info);
 MatrixFeatures FromProto(const v1::Features& features);
 Progress FromProto(const v1::WatchReply& reply);

@@ -53,6 +53,13 @@ absl::Status ValidateName(std::string_view what, std::string_view name) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDurable(bool durable, const Store& store) {
+  if (!durable || store.durable()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this server keeps nothing on disk, so nothing on it can be durable; do without `durable` "
+      "(sparsectl's --durable), or start it with --data-dir");
+}
+
 absl::Status CheckStop(Store::Stop stop) {
   if (stop == nullptr || !stop->load(std::memory_order_relaxed)) return absl::OkStatus();
   return absl::CancelledError("cancelled before it was published");
@@ -230,8 +237,10 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     NameLocks::Guard change(changes_, NameKey(header.tenant, header.name));
     absl::StatusOr<MatrixLease> replaced = Find(header.tenant, header.name);
     if (replaced.ok() && !header.replace) {
-      return absl::AlreadyExistsError(fmt::format(
-          "there is a matrix named '{}' already; delete it or ask to replace it", header.name));
+      return absl::AlreadyExistsError(
+          fmt::format("there is a matrix named '{}' already; delete it, or replace it (`replace`, "
+                      "sparsectl's --replace)",
+                      header.name));
     }
     NewMatrix record;
     record.tenant = header.tenant;

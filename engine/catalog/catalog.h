@@ -27,6 +27,9 @@ inline constexpr size_t kMaxNameBytes = 255;
 /// INVALID_ARGUMENT unless 1 to kMaxNameBytes bytes of [A-Za-z0-9._:/@+-].
 absl::Status ValidateName(std::string_view what, std::string_view name);
 
+/// FAILED_PRECONDITION if something is to be kept on disk and the store keeps nothing there.
+absl::Status CheckDurable(bool durable, const Store& store);
+
 /// CANCELLED if `stop` became true.
 absl::Status CheckStop(Store::Stop stop);
 
@@ -120,6 +123,7 @@ class Catalog {
   /// Reserves memory for the arrays at once: RESOURCE_EXHAUSTED now rather than in the middle.
   /// ALREADY_EXISTS, INVALID_ARGUMENT. Reads only memory.
   absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(UploadHeader header);
+  /// Likewise; FAILED_PRECONDITION if it is to be durable and nothing is.
   absl::StatusOr<std::unique_ptr<ValuesUpdate>> BeginUpdate(UpdateHeader header);
   /// A matrix made from arrays that are valid canonical CSR (SpGEMM results). Blocks on the disk.
   absl::StatusOr<MatrixLease> Insert(const UploadHeader& header, Array row_offsets,

@@ -87,7 +87,7 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   held->tenant = header_.tenant;
   held->name = header_.name;
   held->shape = header_.shape;
-  held->durable = header_.durable && catalog_.store_.durable();
+  held->durable = header_.durable;
   held->elements = std::make_shared<LazyArray>(elements);
   if (absl::Status s = catalog_.Replace(held, elements, header_.durable, stop); !s.ok()) return s;
   return held;
@@ -165,6 +165,7 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   if (absl::Status s = ValidateName("dense matrix", header.name); !s.ok()) return s;
   const std::string what = fmt::format("dense matrix '{}'", header.name);
   if (absl::Status s = ValidateShape(what, header.shape); !s.ok()) return s;
+  if (absl::Status s = CheckDurable(header.durable, store_); !s.ok()) return s;
   absl::StatusOr<Array> elements = AllocateArray(budget_.Source(MemoryUse::kBuffers), "dense",
                                                  header.shape.type, header.shape.elements());
   if (!elements.ok()) return elements.status();

@@ -1,5 +1,7 @@
 #include "engine/catalog/pattern.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "kernels/formats/csr.h"
@@ -101,6 +103,17 @@ void Pattern::AddMeasurement(Measurement measurement) {
     }
   }
   measurements_.push_back(std::move(measurement));
+}
+
+std::vector<Decision> Pattern::decisions() const {
+  std::lock_guard lock(mutex_);
+  return decisions_;
+}
+
+void Pattern::SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(decisions_, [&](const Decision& d) { return d.problem_class == problem_class; });
+  std::ranges::move(decisions, std::back_inserter(decisions_));
 }
 
 void Pattern::UpdateStatus(const std::function<void(PreparationStatus&)>& change) {

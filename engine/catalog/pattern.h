@@ -73,6 +73,10 @@ class Pattern {
   PreparationStatus status() const;
   std::vector<Measurement> measurements() const;
   void AddMeasurement(Measurement measurement);
+  /// What became of recipes, class by class.
+  std::vector<Decision> decisions() const;
+  /// Replaces those about the class, which all of `decisions` are about.
+  void SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions);
   /// Changes the status and tells every watcher, in order. The lock is held while `change` runs,
   /// not while watchers are told.
   void UpdateStatus(const std::function<void(PreparationStatus&)>& change);
@@ -97,6 +101,7 @@ class Pattern {
   std::shared_ptr<const Features> features_;
   PreparationStatus status_;
   std::vector<Measurement> measurements_;
+  std::vector<Decision> decisions_;
 
   std::mutex watchers_mutex_;  ///< taken before mutex_; orders the calls of watchers
   std::map<int64_t, Watcher> watchers_;

@@ -58,8 +58,10 @@ absl::StatusOr<std::unique_ptr<Upload>> Catalog::BeginUpload(UploadHeader header
   if (absl::Status status = ValidateName("matrix", header.name); !status.ok()) return status;
   if (absl::Status status = CheckSizes(header); !status.ok()) return status;
   if (!header.replace && Find(header.tenant, header.name).ok()) {
-    return absl::AlreadyExistsError(fmt::format(
-        "there is a matrix named '{}' already; delete it or ask to replace it", header.name));
+    return absl::AlreadyExistsError(
+        fmt::format("there is a matrix named '{}' already; delete it, or replace it (`replace`, "
+                    "sparsectl's --replace)",
+                    header.name));
   }
   std::unique_ptr<Upload> upload(new Upload(*this, std::move(header)));
   if (absl::Status status = upload->Reserve(); !status.ok()) return status;
@@ -148,6 +150,7 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads, Store::Stop stop) {
 absl::StatusOr<std::unique_ptr<ValuesUpdate>> Catalog::BeginUpdate(UpdateHeader header) {
   absl::StatusOr<MatrixLease> base = Find(header.tenant, header.name);
   if (!base.ok()) return base.status();
+  if (absl::Status status = CheckDurable(header.durable, store_); !status.ok()) return status;
   if (header.type != (*base)->type()) {
     return absl::InvalidArgumentError(fmt::format("values are {}, but matrix '{}' is {}",
                                                   Name(header.type), header.name,
@@ -198,10 +201,9 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
     return absl::AbortedError(
         fmt::format("matrix '{}' was replaced while its new values arrived", header_.name));
   }
-  const bool durable = header_.durable && catalog_.store_.durable();
   auto matrix = std::make_shared<const Matrix>(
       header_.tenant, header_.name, base_->pattern(), base_->type(), (*present)->version() + 1,
-      (*present)->created_unix_ns(), durable, std::make_shared<LazyArray>(*values),
+      (*present)->created_unix_ns(), header_.durable, std::make_shared<LazyArray>(*values),
       base_->caller_order());
   if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
   if (header_.durable) {

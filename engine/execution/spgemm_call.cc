@@ -355,8 +355,10 @@ absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl
   if (!spec.keep_as.empty()) {
     if (absl::Status status = ValidateName("matrix", spec.keep_as); !status.ok()) return status;
     if (!spec.replace && impl->catalog.Find(spec.tenant, spec.keep_as).ok()) {
-      return absl::AlreadyExistsError(fmt::format(
-          "there is a matrix named '{}' already; delete it or ask to replace it", spec.keep_as));
+      return absl::AlreadyExistsError(
+          fmt::format("there is a matrix named '{}' already; delete it, or replace it (`replace`, "
+                      "sparsectl's --replace)",
+                      spec.keep_as));
     }
   }
   const uint64_t timeout_ns = spec.timeout_ns;

@@ -23,6 +23,8 @@ constexpr double kClusteredAlready = 0.10;
 /// spread evenly.
 constexpr int64_t kTilePanel = 256;
 constexpr double kLeastTileUses = 4;
+/// On the GPU rows are sorted where their lengths deviate by more than the mean: a power law.
+constexpr double kUneven = 1;
 
 std::string Canonical(std::string_view recipe) {
   const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
@@ -57,34 +59,131 @@ std::vector<std::string_view> Supporting(std::span<const Kernel> kernels, const 
   return names;
 }
 
-/// Which of these wins depends on how many columns neighbouring rows share, in the order they come
-/// in or in a better one; the steps' own skip rules end what cannot pay.
-CandidateList OnGpu(const ProblemClass& problem_class, const PatternFacts& facts) {
-  if (problem_class.operation == Operation::kSddmm) {
-    return {{{Canonical("coo_panels")},
-             {Canonical("row_panels")},
-             {Canonical("group_rows > row_panels")},
-             {Canonical("lsh_cluster > coo_panels")}},
-            "an operand's row is fetched once for a panel of rows"};
-  }
-  if (problem_class.transposed) {
-    return {{{Canonical("transpose")},
-             {Canonical("transpose > row_panels")},
-             {Canonical("transpose > group_rows > row_panels")}},
-            "rows of the transposed matrix can be read as they lie"};
-  }
-  CandidateList list = {{{Canonical("row_panels")},
-                         {Canonical("group_rows")},
-                         {Canonical("group_rows > row_panels")},
-                         {Canonical("lsh_cluster > row_panels")}},
-                        "an operand's row is fetched once for a panel of rows"};
-  if (static_cast<double>(kTilePanel) * facts.mean_row_length >=
-      kLeastTileUses * static_cast<double>(facts.cols)) {
-    list.candidates.insert(list.candidates.begin(),
-                           {Canonical(fmt::format("aspt(panel={})", kTilePanel))});
-  }
-  return list;
+/// What a rule comes to.
+struct Verdict {
+  bool worth_trying = false;
+  std::string reason;
+};
+
+bool IsPlain(const ProblemClass& c) { return !c.transposed; }
+bool IsTransposed(const ProblemClass& c) { return c.transposed; }
+bool IsPlainSpmm(const ProblemClass& c) { return IsPlain(c) && c.operation == Operation::kSpmm; }
+bool IsSddmm(const ProblemClass& c) { return c.operation == Operation::kSddmm; }
+/// No CPU kernel computes the 16-bit types from tiles.
+bool IsPlainAndWide(const ProblemClass& c) { return IsPlain(c) && !IsHalf(c.type); }
+
+Verdict Transposing(const PatternFacts&) {
+  return {true, "rows of the transposed matrix can be read as they lie"};
 }
+
+bool HasFewRows(const PatternFacts& facts) { return facts.cols >= kWide * facts.rows; }
+
+Verdict ColumnByColumn(const PatternFacts& facts) {
+  if (HasFewRows(facts)) {
+    return {true, "few rows: column by column, the other operand is read once and in order"};
+  }
+  return {false, fmt::format("{} columns are not {} times as many as the {} rows", facts.cols,
+                             kWide, facts.rows)};
+}
+
+/// Why neither order nor tiles can bring anything on a CPU; empty if they can.
+std::string NothingShared(const PatternFacts& facts) {
+  if (HasFewRows(facts)) return "few rows: what belongs to them stays in the caches";
+  if (facts.mean_row_length < kLeastRowLength) {
+    return fmt::format("{:.1f} nonzeros a row: rows share too few columns to be grouped",
+                       facts.mean_row_length);
+  }
+  return "";
+}
+
+Verdict Clustering(const PatternFacts& facts) {
+  if (std::string why = NothingShared(facts); !why.empty()) return {false, std::move(why)};
+  if (facts.dense_ratio > kClusteredAlready) {
+    return {false, fmt::format("dense ratio {:.2f}, above {:.2f}: rows are clustered already",
+                               facts.dense_ratio, kClusteredAlready)};
+  }
+  return {true, fmt::format("dense ratio {:.2f}, not above {:.2f}: rows are to be clustered",
+                            facts.dense_ratio, kClusteredAlready)};
+}
+
+Verdict Tiling(const PatternFacts& facts) {
+  if (std::string why = NothingShared(facts); !why.empty()) return {false, std::move(why)};
+  if (facts.dense_ratio > kClusteredAlready) {
+    return {true, fmt::format("dense ratio {:.2f}, above {:.2f}: there are tiles as it is",
+                              facts.dense_ratio, kClusteredAlready)};
+  }
+  return {false, fmt::format("dense ratio {:.2f}, not above {:.2f}: too few tiles as it is",
+                             facts.dense_ratio, kClusteredAlready)};
+}
+
+Verdict SharingFetches(const PatternFacts&) {
+  return {true, "an operand's row is fetched once for a panel of rows"};
+}
+
+Verdict SharingOnceGrouped(const PatternFacts&) {
+  return {true, "rows that share columns come together, and an operand's row is fetched for all"};
+}
+
+Verdict TilingOnGpu(const PatternFacts& facts) {
+  const double uses = static_cast<double>(kTilePanel) * facts.mean_row_length /
+                      static_cast<double>(std::max<int64_t>(facts.cols, 1));
+  return {uses >= kLeastTileUses,
+          fmt::format("{:.2g} nonzeros for each column of {} rows, {} {}: {}", uses, kTilePanel,
+                      uses >= kLeastTileUses ? "at least" : "fewer than", kLeastTileUses,
+                      uses >= kLeastTileUses ? "tiles pay for their copies"
+                                             : "tiles do not pay for their copies")};
+}
+
+/// Rows that run at the same time should be equally long, and the longest should not come last:
+/// sorting by load is the row swizzle of Sputnik (Gale et al., SC 2020) and the plain sort of
+/// Mehrabi et al. Their other sorts for balance are for warps that keep their rows; CPU kernels cut
+/// equal parts whatever the order.
+Verdict Balancing(const PatternFacts& facts) {
+  const bool uneven = facts.row_length_cv > kUneven;
+  return {uneven,
+          fmt::format("rows are {}: their lengths deviate by {:.2g} times the mean, {} {}",
+                      uneven ? "uneven, the heaviest go first" : "even enough", facts.row_length_cv,
+                      uneven ? "more than" : "not more than", kUneven)};
+}
+
+struct Rule {
+  std::string_view recipe;
+  DeviceKind device;
+  /// The classes that there are kernels for.
+  bool (*is_for)(const ProblemClass&);
+  Verdict (*judge)(const PatternFacts&);
+  bool needs_clustered_tiles = false;
+};
+
+/// For each class, cheapest to build first. On the GPU, which wins depends on how many columns
+/// neighbouring rows share, in the order they come in or in a better one; the steps' own skip rules
+/// end what cannot pay.
+constexpr Rule kRules[] = {
+    {"transpose", DeviceKind::kCpu, IsTransposed, Transposing},
+    {"transpose", DeviceKind::kCpu, IsPlain, ColumnByColumn},
+    {"lsh_cluster", DeviceKind::kCpu, IsPlain, Clustering},
+    {"aspt", DeviceKind::kCpu, IsPlainAndWide, Tiling},
+    {"aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainAndWide, Tiling},
+    {"lsh_cluster > aspt", DeviceKind::kCpu, IsPlainAndWide, Clustering,
+     /*needs_clustered_tiles=*/true},
+    {"lsh_cluster > aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainAndWide, Clustering,
+     /*needs_clustered_tiles=*/true},
+
+    {"transpose", DeviceKind::kCuda, IsTransposed, Transposing},
+    {"transpose > row_panels", DeviceKind::kCuda, IsTransposed, SharingFetches},
+    {"transpose > group_rows > row_panels", DeviceKind::kCuda, IsTransposed, SharingOnceGrouped},
+    {"aspt(panel=256)", DeviceKind::kCuda, IsPlainSpmm, TilingOnGpu},
+    {"row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingFetches},
+    {"plain_sort", DeviceKind::kCuda, IsPlainSpmm, Balancing},
+    {"hybrid1_sort", DeviceKind::kCuda, IsPlainSpmm, Balancing},
+    {"group_rows", DeviceKind::kCuda, IsPlainSpmm, SharingOnceGrouped},
+    {"group_rows > row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingOnceGrouped},
+    {"lsh_cluster > row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingOnceGrouped},
+    {"coo_panels", DeviceKind::kCuda, IsSddmm, SharingFetches},
+    {"row_panels", DeviceKind::kCuda, IsSddmm, SharingFetches},
+    {"group_rows > row_panels", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
+    {"lsh_cluster > coo_panels", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
+};
 
 }  // namespace
 
@@ -95,49 +194,28 @@ absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& fe
   facts.cols = csr.cols;
   facts.nnz = csr.nnz();
   facts.mean_row_length = features.row_nonzeros_mean;
+  facts.row_length_cv = features.row_nonzeros_cv;
   absl::StatusOr<double> ratio = TileRatio(csr, context);
   if (!ratio.ok()) return ratio.status();
   facts.dense_ratio = *ratio;
   return facts;
 }
 
-CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFacts& facts) {
-  if (problem_class.operation == Operation::kSpgemm) {
-    return {{}, "SpGEMM runs from plain CSR"};
+std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const PatternFacts& facts) {
+  std::vector<Candidate> candidates;
+  if (problem_class.operation == Operation::kSpgemm) return candidates;
+  for (const Rule& rule : kRules) {
+    if (rule.device != problem_class.device || !rule.is_for(problem_class)) continue;
+    Verdict verdict = rule.judge(facts);
+    if (facts.nnz < kLeastNonzeros) {
+      verdict = {false,
+                 fmt::format("{} nonzeros, fewer than {}: other layouts have nothing to gain",
+                             facts.nnz, kLeastNonzeros)};
+    }
+    candidates.push_back({Canonical(rule.recipe), verdict.worth_trying, std::move(verdict.reason),
+                          rule.needs_clustered_tiles});
   }
-  if (facts.nnz < kLeastNonzeros) {
-    return {{},
-            fmt::format("{} nonzeros, fewer than {}: other layouts have nothing to gain", facts.nnz,
-                        kLeastNonzeros)};
-  }
-  if (problem_class.device == DeviceKind::kCuda) return OnGpu(problem_class, facts);
-  if (problem_class.transposed) {
-    return {{{Canonical("transpose")}}, "rows of the transposed matrix can be read as they lie"};
-  }
-  if (facts.cols >= kWide * facts.rows) {
-    return {{{Canonical("transpose")}},
-            "few rows: column by column, the other operand is read once and in order"};
-  }
-  if (facts.mean_row_length < kLeastRowLength) {
-    return {{},
-            fmt::format("{:.1f} nonzeros a row: rows share too few columns to be grouped",
-                        facts.mean_row_length)};
-  }
-  // No kernel computes the 16-bit types from tiles.
-  const bool tiles = !IsHalf(problem_class.type);
-  if (facts.dense_ratio > kClusteredAlready) {
-    if (!tiles) return {{}, "rows are clustered already, and tiles are for f32 and f64"};
-    return {{{Canonical("aspt")}, {Canonical("aspt > lsh_cluster(remainder)")}},
-            fmt::format("dense ratio {:.2f}, above {:.2f}: rows are clustered already, tiles first",
-                        facts.dense_ratio, kClusteredAlready)};
-  }
-  if (!tiles) return {{{Canonical("lsh_cluster")}}, "rows are to be clustered"};
-  return {{{Canonical("lsh_cluster")},
-           {Canonical("lsh_cluster > aspt"), /*needs_clustered_tiles=*/true},
-           {Canonical("lsh_cluster > aspt > lsh_cluster(remainder)"),
-            /*needs_clustered_tiles=*/true}},
-          fmt::format("dense ratio {:.2f}, not above {:.2f}: rows are to be clustered first",
-                      facts.dense_ratio, kClusteredAlready)};
+  return candidates;
 }
 
 absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clustered,

@@ -1,5 +1,6 @@
 // Candidates: which recipes are worth building for a class of problems on a pattern. Rules written
-// down from cheap features; the trial has the last word.
+// down from cheap features (a table in candidates.cc: a recipe, the classes that it is for, a
+// condition); the trial has the last word.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ struct PatternFacts {
   int64_t cols = 0;
   int64_t nnz = 0;
   double mean_row_length = 0;
-  double dense_ratio = 0;  ///< share of nonzeros that tiling alone puts into dense tiles
+  double dense_ratio = 0;    ///< share of nonzeros that tiling alone puts into dense tiles
+  double row_length_cv = 0;  ///< standard deviation of the rows' lengths over their mean
 };
 /// `features` are the pattern's; what they lack is measured. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& features,
@@ -29,15 +31,15 @@ absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& fe
 
 struct Candidate {
   std::string recipe;  ///< canonical
-  /// Only worth building if clustering the rows fills dense tiles (WorthTiling).
+  bool worth_trying = false;
+  std::string reason;  ///< why, or why not, without a full stop
+  /// Only worth building if clustering the rows fills dense tiles (kWorthTiling).
   bool needs_clustered_tiles = false;
 };
 
-struct CandidateList {
-  std::vector<Candidate> candidates;  ///< besides plain CSR, cheapest to build first
-  std::string reason;                 ///< why these, or why none
-};
-CandidateList CandidatesFor(const ProblemClass& problem_class, const PatternFacts& facts);
+/// Every recipe that there is a rule for, besides plain CSR, cheapest to build first; none for
+/// SpGEMM, which runs from plain CSR.
+std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const PatternFacts& facts);
 
 /// Whether tiling pays once `row_order` has clustered the rows: the share of nonzeros in dense
 /// tiles then. Errors: RESOURCE_EXHAUSTED, CANCELLED.

@@ -44,7 +44,22 @@ struct Measurement {
   double median_ms = 0;
   double gflops = 0;
   int runs = 0;
-  double floor_share = 0;  ///< compulsory bytes at the device's measured rate, over the median
+  /// Of plain CSR's default kernel, turn by turn with this; 0: not known (an older program's).
+  double baseline_ms = 0;
+  /// Compulsory bytes at the device's rate, as that was measured then; 0: not known.
+  double floor_ms = 0;
+  double preparation_ms = 0;  ///< to build the layout
+
+  /// Above 1 if the caches hold the operands; 0: not known.
+  double floor_share() const { return median_ms > 0 ? floor_ms / median_ms : 0; }
+};
+
+/// What became of a recipe for a class.
+struct Decision {
+  ProblemClass problem_class;
+  std::string recipe;  ///< empty: it is about the class
+  bool tried = false;
+  std::string reason;  ///< why, or why not
 };
 
 /// Bytes that any kernel must move: S and the result once, and the rows of dense operands that S

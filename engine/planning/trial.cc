@@ -224,9 +224,12 @@ absl::StatusOr<TrialTimes> Trial::Against(const Contender& contender, double bud
     if (!ms.ok()) return ms.status();
     contender_ms.push_back(*ms);
   }
+  baseline_ms_.insert(baseline_ms_.end(), baseline_ms.begin(), baseline_ms.end());
   return TrialTimes{Median(baseline_ms), Median(contender_ms),
                     static_cast<int>(contender_ms.size())};
 }
+
+double Trial::baseline_median() const { return baseline_ms_.empty() ? 0 : Median(baseline_ms_); }
 
 absl::StatusOr<TrialTimes> Trial::BaselineAlone(double budget_ms) {
   const Clock::time_point begin = Clock::now();
@@ -241,6 +244,7 @@ absl::StatusOr<TrialTimes> Trial::BaselineAlone(double budget_ms) {
     if (!ms.ok()) return ms.status();
     times.push_back(*ms);
   }
+  baseline_ms_.insert(baseline_ms_.end(), times.begin(), times.end());
   const double median = Median(times);
   return TrialTimes{median, median, static_cast<int>(times.size())};
 }

@@ -58,6 +58,10 @@ class Trial {
   /// The baseline alone. For a pattern that has no other candidate.
   absl::StatusOr<TrialTimes> BaselineAlone(double budget_ms);
 
+  /// The baseline in all turns so far; 0 before the first.
+  double baseline_median() const;
+  int baseline_runs() const { return static_cast<int>(baseline_ms_.size()); }
+
  private:
   Trial(const Problem& problem, MemorySource& memory, Executor& executor,
         const std::atomic<bool>* stop)
@@ -82,6 +86,7 @@ class Trial {
   const std::atomic<bool>* const stop_;
   Contender baseline_;
   bool baseline_warm_ = false;
+  std::vector<double> baseline_ms_;
   int64_t rows_ = 0, cols_ = 0;  ///< of the matrix, not of a layout
   Array tall_;                   ///< rows x K: SpMM's C (transposed: B), SDDMM's A
   Array wide_;                   ///< cols x K: SpMM's B (transposed: C), SDDMM's B

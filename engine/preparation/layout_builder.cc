@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <map>
+#include <mutex>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "kernels/formats/csr.h"
@@ -18,7 +23,44 @@ constexpr double kClearlySlower = 1.1;
 /// Nor is one that refines a layout that was this much slower for the same class.
 constexpr double kBeyondRefining = 1.3;
 
+/// Times of plain CSR that a contender took; 0 if that is not known.
+double Slowdown(const Measurement& tried) {
+  return tried.baseline_ms > 0 ? tried.median_ms / tried.baseline_ms : 0;
+}
+
+/// A stop flag that becomes true when `stop` does and when a deadline passes.
+class StopAtDeadline {
+ public:
+  StopAtDeadline(const std::atomic<bool>* stop, const Deadline& deadline)
+      : thread_([this, stop, deadline](const std::stop_token& done) {
+          std::mutex mutex;
+          std::condition_variable_any changed;
+          std::unique_lock lock(mutex);
+          while (!done.stop_requested() && !flag_) {
+            flag_ = deadline.passed() || (stop != nullptr && *stop);
+            changed.wait_for(lock, done, kBetweenLooks, [] { return false; });
+          }
+        }) {}
+
+  const std::atomic<bool>* flag() const { return &flag_; }
+
+ private:
+  static constexpr std::chrono::milliseconds kBetweenLooks{10};
+  std::atomic<bool> flag_{false};
+  std::jthread thread_;  ///< ends before the flag
+};
+
 }  // namespace
+
+double Deadline::LeftOf(double most) const {
+  if (!limited()) return most;
+  const double left = std::chrono::duration<double, std::milli>(end_ - Clock::now()).count();
+  return std::clamp(left, 0.0, most);
+}
+
+std::string Deadline::Sentence() const {
+  return fmt::format("the preparation's {:g} s are used up (--preparation-seconds)", seconds_);
+}
 
 absl::Status MoveTo(MemorySource& memory, Array& array) {
   absl::StatusOr<Array> copy = AllocateArray(memory, array.name, array.type, array.length);
@@ -38,13 +80,16 @@ absl::Status MoveTo(MemorySource& memory, Layout& layout) {
 }
 
 LayoutBuilder::LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr,
-                             BuildContext context, Progress& progress)
-    : pattern_(pattern), csr_(std::move(csr)), context_([&] {
+                             BuildContext context, Progress& progress, Deadline deadline)
+    : pattern_(pattern),
+      csr_(std::move(csr)),
+      context_([&] {
         context.progress = [&progress](std::string_view stage, int64_t done, int64_t total) {
           progress.At(stage, done, total);
         };
         return std::move(context);
-      }()) {}
+      }()),
+      deadline_(deadline) {}
 
 absl::StatusOr<PatternFacts> LayoutBuilder::Facts() {
   if (!facts_) {
@@ -65,18 +110,25 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
   if (const auto found = built_.find(candidate.recipe); found != built_.end()) {
     return found->second;
   }
+  const Built too_late{nullptr, 0, deadline_.Sentence(), false, /*out_of_time=*/true};
+  if (deadline_.passed()) return too_late;
   absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class);
   if (!futile.ok()) return futile.status();
-  if (futile->has_value()) {
-    return Built{nullptr, 0, fmt::format("{} not tried: {}", candidate.recipe, **futile)};
+  if (futile->has_value()) return Built{nullptr, 0, **futile};
+  absl::StatusOr<Built> built = [&] {
+    if (!deadline_.limited()) return Build(candidate.recipe);
+    const StopAtDeadline stop(context_.stop, deadline_);
+    BuildContext context = context_;
+    context.stop = stop.flag();
+    return Build(candidate.recipe, context);
+  }();
+  if (absl::IsCancelled(built.status()) && !context_.stopped()) {
+    built = too_late;
   }
-  absl::StatusOr<Built> built = Build(candidate.recipe);
   if (absl::IsCancelled(built.status())) return built.status();
   if (!built.ok()) {
-    built = Built{
-        nullptr, 0,
-        fmt::format("{} not tried: {}", candidate.recipe, std::string(built.status().message())),
-        absl::IsResourceExhausted(built.status())};
+    built = Built{nullptr, 0, std::string(built.status().message()),
+                  absl::IsResourceExhausted(built.status())};
   }
   // Looked at now: if it loses its trial it is dropped.
   if (built->layout != nullptr) {
@@ -98,15 +150,20 @@ absl::Status LayoutBuilder::LookForTiles(const Layout& layout) {
 }
 
 absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& text) {
+  return Build(text, context_);
+}
+
+absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& text,
+                                                          const BuildContext& context) {
   absl::StatusOr<Recipe> recipe = ParseRecipe(text);
   if (!recipe.ok()) return recipe.status();
   const auto begin = std::chrono::steady_clock::now();
-  absl::StatusOr<BuiltLayout> result = BuildLayout(*recipe, ViewCsr(*csr_), context_);
+  absl::StatusOr<BuiltLayout> result = BuildLayout(*recipe, ViewCsr(*csr_), context);
   if (!result.ok()) return result.status();
   Built built;
   built.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (result->skipped) {
-    built.note = fmt::format("{} not tried: {}", text, result->notes);
+    built.note = result->notes;
   } else {
     built.layout = std::make_shared<Layout>(std::move(result->layout));
   }
@@ -147,15 +204,6 @@ absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(
                     100 * *clustered_ratio_, 100 * kWorthTiling));
   }
   return std::optional<std::string>();
-}
-
-double LayoutBuilder::Slowdown(const Measurement& tried) const {
-  for (const Measurement& plain : pattern_.measurements()) {
-    if (plain.recipe == kCsr && plain.problem_class == tried.problem_class && plain.k == tried.k) {
-      return plain.median_ms > 0 ? tried.median_ms / plain.median_ms : 0;
-    }
-  }
-  return 0;
 }
 
 std::string LayoutBuilder::HopelessBase(const std::string& recipe,

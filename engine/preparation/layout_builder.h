@@ -1,6 +1,7 @@
 // Builds the layouts of one preparation, each once, however many classes try it.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,29 @@
 
 namespace sparsed::engine {
 
+/// Until when a preparation may build layouts and try them.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `seconds` from now; 0: no limit.
+  explicit Deadline(double seconds)
+      : seconds_(seconds),
+        end_(Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
+
+  bool limited() const { return seconds_ > 0; }
+  bool passed() const { return limited() && Clock::now() >= end_; }
+  /// Milliseconds that are left of it, `most` at the most.
+  double LeftOf(double most) const;
+  /// "the preparation's 60 s are used up (--preparation-seconds)".
+  std::string Sentence() const;
+
+ private:
+  double seconds_;
+  Clock::time_point end_;
+};
+
 /// Copies an array, or a layout's one at a time, to where they are counted under another use.
 absl::Status MoveTo(MemorySource& memory, Array& array);
 absl::Status MoveTo(MemorySource& memory, Layout& layout);
@@ -26,19 +50,21 @@ class LayoutBuilder {
   struct Built {
     std::shared_ptr<Layout> layout;  ///< null: there is none, `note` says why
     double seconds = 0;
-    std::string note;
+    std::string note;              ///< without a full stop
     bool short_of_memory = false;  ///< with more memory there might be one
+    bool out_of_time = false;      ///< with more time
   };
 
   /// `context` has threads, memory and the flag to stop; `pattern`, `progress` outlive the builder.
+  /// A build for trials is given up at `deadline`.
   LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr, BuildContext context,
-                Progress& progress);
+                Progress& progress, Deadline deadline);
 
   /// Facts for the rules, measured the first time; without the pattern's features,
   /// RESOURCE_EXHAUSTED.
   absl::StatusOr<PatternFacts> Facts();
   /// The candidate's layout for trials of the class: the one that was built before, or a new one.
-  /// Want of memory is a note. Errors: CANCELLED.
+  /// Want of memory or time is a note. Errors: CANCELLED.
   absl::StatusOr<Built> Get(const Candidate& candidate, const ProblemClass& problem_class);
   /// The layout of a recipe, whatever the rules say. Errors: RESOURCE_EXHAUSTED, CANCELLED.
   absl::StatusOr<Built> Build(const std::string& recipe);
@@ -48,13 +74,12 @@ class LayoutBuilder {
   void DropAllBut(const Layout* layout);
 
  private:
+  absl::StatusOr<Built> Build(const std::string& recipe, const BuildContext& context);
   /// Why building it for this class would be in vain, if it would.
   absl::StatusOr<std::optional<std::string>> Futile(const Candidate& candidate,
                                                     const ProblemClass& problem_class);
   /// Measures the dense tiles that a clustered order of rows would have, if the layout is one.
   absl::Status LookForTiles(const Layout& layout);
-  /// Times of plain CSR that a contender took; 0 if plain CSR was not timed.
-  double Slowdown(const Measurement& tried) const;
   /// The recipe that `recipe` refines, if that was far too slow for the class; else empty.
   std::string HopelessBase(const std::string& recipe, const ProblemClass& problem_class) const;
   bool WasSlower(const std::string& recipe, const ProblemClass& problem_class) const;
@@ -62,6 +87,7 @@ class LayoutBuilder {
   const Pattern& pattern_;
   const std::shared_ptr<const Layout> csr_;
   const BuildContext context_;
+  const Deadline deadline_;
   std::optional<PatternFacts> facts_;
   std::optional<double> clustered_ratio_;  ///< of dense tiles, once lsh_cluster was built
   std::map<std::string, Built> built_;     ///< by recipe; those without a layout too

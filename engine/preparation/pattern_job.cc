@@ -17,6 +17,9 @@ namespace {
 /// A gain below this is not worth the memory of a layout.
 constexpr double kLeastSpeedup = 1.03;
 
+/// The outcome of a recipe that was timed (Observer::OnRecipe).
+constexpr std::string_view kTried = "tried";
+
 std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
 
 /// "1.62x faster", "1.04x slower".
@@ -32,24 +35,13 @@ bool EndsJob(const absl::Status& status) {
 
 }  // namespace
 
-double FloorShare(const Pattern& pattern, const Measurement& measurement,
-                  const Executor& executor) {
-  const ProblemClass& c = measurement.problem_class;
-  if (measurement.median_ms <= 0 ||
-      (c.device == DeviceKind::kCuda && executor.device() == nullptr)) {
-    return 0;
-  }
-  const double bytes = CompulsoryBytes({c.operation, c.transposed, c.type, measurement.k, c.device},
-                                       pattern.rows(), pattern.cols(), pattern.nnz());
-  return bytes / executor.bytes_per_second(c.device) * 1e3 / measurement.median_ms;
-}
-
 PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
                        const std::atomic<bool>& stop)
     : rooms_(rooms),
       pattern_(std::move(pattern)),
       stop_(stop),
-      progress_(*pattern_, rooms.observer) {}
+      progress_(*pattern_, rooms.observer),
+      deadline_(rooms.options.seconds) {}
 
 BuildContext PatternJob::MakeContext() const {
   BuildContext context;
@@ -64,7 +56,7 @@ absl::Status PatternJob::LoadCsr() {
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern_->Csr();
   if (!csr.ok()) return csr.status();
   csr_ = *std::move(csr);
-  builder_.emplace(*pattern_, csr_, MakeContext(), progress_);
+  builder_.emplace(*pattern_, csr_, MakeContext(), progress_, deadline_);
   return absl::OkStatus();
 }
 
@@ -152,115 +144,175 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   contest.k = contest.trial->problem().k;
   if (contest.k < c.k_bucket) {
     contest.short_of_memory = true;
-    notes_.push_back(
-        fmt::format("{} was tried at K = {} for want of memory", ToString(c), contest.k));
+    Noted(contest, fmt::format("timed at K = {} for want of memory", contest.k));
   }
   if (absl::Status s = TryCandidates(contest, last); !s.ok()) return s;
+  pattern_->SetDecisions(c, contest.decisions);
   contest.trial.reset();  // Its operands make room for what follows.
   Decide(contest);
   return absl::OkStatus();
 }
 
 absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
-  CandidateList list;
+  std::vector<Candidate> candidates;
   absl::StatusOr<PatternFacts> facts = builder_->Facts();
   if (absl::IsCancelled(facts.status())) return facts.status();
   if (facts.ok()) {
-    list = CandidatesFor(contest.plain.problem_class, *facts);
+    candidates = CandidatesFor(contest.plain.problem_class, *facts);
   } else {
-    list.reason = Sentence(facts.status());
+    Noted(contest, fmt::format("only plain CSR: {}", Sentence(facts.status())));
     contest.short_of_memory |= absl::IsResourceExhausted(facts.status());
   }
-  contest.reason = list.reason;
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
-  contest.share_ms = rooms_.options.trial_budget_ms /
-                     static_cast<double>(existing.size() + list.candidates.size() + 1);
+  contest.share_ms =
+      rooms_.options.trial_budget_ms /
+      static_cast<double>(existing.size() + 1 +
+                          std::ranges::count(candidates, true, &Candidate::worth_trying));
 
-  if (absl::Status s = TryLayout(contest, csr_); !s.ok()) return s;
+  if (absl::Status s = TryLayout(contest, csr_, 0, ""); !s.ok()) return s;
   for (const Pattern::BuiltEntry& entry : existing) {
-    if (absl::Status s = TryLayout(contest, entry.layout); !s.ok()) return s;
+    absl::Status tried =
+        TryLayout(contest, entry.layout, entry.build_seconds, "it was there already");
+    if (!tried.ok()) return tried;
   }
-  for (const Candidate& candidate : list.candidates) {
+  for (const Candidate& candidate : candidates) {
     if (pattern_->FindLayout(candidate.recipe) != nullptr) continue;
-    absl::StatusOr<LayoutBuilder::Built> built =
-        builder_->Get(candidate, contest.plain.problem_class);
-    if (!built.ok()) return built.status();
-    if (built->layout == nullptr) {
-      notes_.push_back(built->note);
-      contest.short_of_memory |= built->short_of_memory;
-      continue;
-    }
-    if (absl::Status s = TryLayout(contest, built->layout); !s.ok()) return s;
-    // Losers make room for the next candidate.
-    if (last) builder_->DropAllBut(contest.best ? contest.best->layout.get() : nullptr);
+    if (absl::Status s = TryCandidate(contest, candidate, last); !s.ok()) return s;
   }
   return contest.baseline_ms > 0 ? absl::OkStatus() : TryBaseline(contest);
 }
 
-absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout) {
+absl::Status PatternJob::TryCandidate(Contest& contest, const Candidate& candidate, bool last) {
+  if (!candidate.worth_trying) {
+    Decided(contest, candidate.recipe, "ruled_out", candidate.reason);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<LayoutBuilder::Built> built =
+      builder_->Get(candidate, contest.plain.problem_class);
+  if (!built.ok()) return built.status();
+  if (built->layout == nullptr) {
+    Decided(contest, candidate.recipe,
+            built->out_of_time       ? "no_time"
+            : built->short_of_memory ? "no_memory"
+                                     : "ruled_out",
+            built->note);
+    contest.short_of_memory |= built->short_of_memory;
+    return absl::OkStatus();
+  }
+  absl::Status tried = TryLayout(contest, built->layout, built->seconds, candidate.reason);
+  // Losers make room for the next candidate.
+  if (last) builder_->DropAllBut(contest.best ? contest.best->layout.get() : nullptr);
+  return tried;
+}
+
+absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout,
+                                   double build_seconds, const std::string& reason) {
   const ProblemClass& c = contest.plain.problem_class;
   std::vector<std::string_view> kernels = KernelsFor(contest.trial->problem(), *layout);
-  if (layout == csr_) kernels.erase(kernels.begin());
-  if (kernels.empty()) return absl::OkStatus();
-  progress_.At("trial", 0, 0);
-  progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
+  const bool plain = layout == csr_;
+  if (plain) kernels.erase(kernels.begin());
+  std::string why_not = kernels.empty() ? "there is no kernel for it" : "";
+  std::string_view outcome = "ruled_out";
+  // Plain CSR's kernels cost nothing but the trial.
+  if (!plain && deadline_.passed()) {
+    why_not = deadline_.Sentence();
+    outcome = "no_time";
+    kernels.clear();
+  }
+  if (!kernels.empty()) {
+    progress_.At("trial", 0, 0);
+    progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
+  }
   absl::StatusOr<Array> values = contest.matrix->ValuesIn(
       *layout, rooms_.budget.Source(MemoryUse::kPreparation), rooms_.options.threads_per_worker);
   if (absl::IsDataLoss(values.status())) return values.status();
   for (std::string_view name : kernels) {
     const std::string kernel(name);
+    const double budget_ms = plain ? contest.share_ms : deadline_.LeftOf(contest.share_ms);
     absl::StatusOr<TrialTimes> times =
-        values.ok() ? contest.trial->Against({layout, *values, kernel}, contest.share_ms)
+        values.ok() ? contest.trial->Against({layout, *values, kernel}, budget_ms)
                     : absl::StatusOr<TrialTimes>(values.status());
     if (EndsJob(times.status())) return times.status();
     if (!times.ok()) {
-      notes_.push_back(
-          fmt::format("{} / {} not tried: {}", layout->recipe, kernel, Sentence(times.status())));
-      contest.short_of_memory |= absl::IsResourceExhausted(times.status());
+      why_not = fmt::format("{}: {}", kernel, Sentence(times.status()));
+      if (absl::IsResourceExhausted(times.status())) {
+        contest.short_of_memory = true;
+        if (outcome != kTried) outcome = "no_memory";
+      }
       continue;
     }
-    contest.baseline_ms = times->baseline_median;
-    Measured(contest, std::string(kCsr), contest.plain.kernel, times->baseline_median, times->runs);
-    Measured(contest, layout->recipe, kernel, times->median, times->runs);
+    outcome = kTried;
+    MeasuredBaseline(contest);
+    Measured(contest, layout->recipe, kernel, *times, build_seconds);
     contest.tried.push_back({layout->recipe, kernel, times->speedup()});
     progress_.Say(fmt::format("{}: {} is {} than plain CSR for K = {}", ToString(c), layout->recipe,
                               Compared(times->speedup()), contest.k));
     // Another kernel costs nothing, another layout memory.
     const double best = contest.best ? contest.best->times.speedup() : 1;
-    const bool more_memory = layout != csr_ && (!contest.best || contest.best->layout == csr_);
+    const bool more_memory = !plain && (!contest.best || contest.best->layout == csr_);
     if (times->speedup() > best * (more_memory ? kLeastSpeedup : 1)) {
       contest.best = {layout, kernel, *times};
     }
   }
+  if (!plain) Decided(contest, layout->recipe, outcome, outcome == kTried ? reason : why_not);
   return absl::OkStatus();
 }
 
 absl::Status PatternJob::TryBaseline(Contest& contest) {
   progress_.At("trial", 0, 0);
-  absl::StatusOr<TrialTimes> alone = contest.trial->BaselineAlone(contest.share_ms);
-  if (EndsJob(alone.status())) return alone.status();
+  const absl::Status alone = contest.trial->BaselineAlone(contest.share_ms).status();
+  if (EndsJob(alone)) return alone;
   if (!alone.ok()) {
-    notes_.push_back(fmt::format("plain CSR was not timed: {}", Sentence(alone.status())));
+    Noted(contest, fmt::format("plain CSR was not timed: {}", Sentence(alone)));
     return absl::OkStatus();
   }
-  contest.baseline_ms = alone->median;
-  Measured(contest, std::string(kCsr), contest.plain.kernel, alone->median, alone->runs);
+  MeasuredBaseline(contest);
   return absl::OkStatus();
 }
 
+void PatternJob::MeasuredBaseline(Contest& contest) {
+  contest.baseline_ms = contest.trial->baseline_median();
+  Measured(contest, std::string(kCsr), contest.plain.kernel,
+           {contest.baseline_ms, contest.baseline_ms, contest.trial->baseline_runs()}, 0);
+}
+
 void PatternJob::Measured(const Contest& contest, const std::string& recipe,
-                          const std::string& kernel, double median_ms, int runs) {
+                          const std::string& kernel, const TrialTimes& times,
+                          double build_seconds) {
+  const ProblemClass& c = contest.plain.problem_class;
   Measurement measurement;
-  measurement.problem_class = contest.plain.problem_class;
+  measurement.problem_class = c;
   measurement.k = contest.k;
   measurement.recipe = recipe;
   measurement.kernel = kernel;
-  if (contest.plain.problem_class.device == DeviceKind::kCuda) measurement.device = Device::kName;
-  measurement.median_ms = median_ms;
-  measurement.gflops = Gflops(pattern_->nnz(), contest.k, median_ms);
-  measurement.runs = runs;
-  measurement.floor_share = FloorShare(*pattern_, measurement, rooms_.executor);
+  if (c.device == DeviceKind::kCuda) measurement.device = Device::kName;
+  measurement.median_ms = times.median;
+  measurement.gflops = Gflops(pattern_->nnz(), contest.k, times.median);
+  measurement.runs = times.runs;
+  measurement.baseline_ms = times.baseline_median;
+  measurement.floor_ms = 1e3 *
+                         CompulsoryBytes(contest.trial->problem(), pattern_->rows(),
+                                         pattern_->cols(), pattern_->nnz()) /
+                         rooms_.executor.bytes_per_second(c.device);
+  measurement.preparation_ms = 1e3 * build_seconds;
   pattern_->AddMeasurement(std::move(measurement));
+}
+
+void PatternJob::Decided(Contest& contest, const std::string& recipe, std::string_view outcome,
+                         std::string reason) {
+  const ProblemClass& c = contest.plain.problem_class;
+  const bool tried = outcome == kTried;
+  if (!tried) {
+    progress_.Say(fmt::format("{}: {} not tried: {}", ToString(c), recipe, reason));
+  }
+  rooms_.observer.OnRecipe(outcome);
+  contest.decisions.push_back({c, recipe, tried, std::move(reason)});
+}
+
+void PatternJob::Noted(Contest& contest, std::string what) {
+  const ProblemClass& c = contest.plain.problem_class;
+  progress_.Say(fmt::format("{}: {}", ToString(c), what));
+  contest.decisions.push_back({c, "", false, std::move(what)});
 }
 
 void PatternJob::Decide(Contest& contest) {
@@ -294,8 +346,15 @@ void PatternJob::Decide(Contest& contest) {
 }
 
 std::string PatternJob::WhyPlain(const Contest& contest) {
-  const auto best = std::ranges::max_element(contest.tried, {}, &Outcome::speedup);
-  if (best == contest.tried.end()) return contest.reason;
+  const auto best = std::ranges::max_element(contest.tried, {}, &Result::speedup);
+  if (best == contest.tried.end()) {
+    // Often for one reason: there is too little of the matrix.
+    const bool one_reason = !contest.decisions.empty() &&
+                            std::ranges::all_of(contest.decisions, [&](const Decision& decision) {
+                              return decision.reason == contest.decisions.front().reason;
+                            });
+    return one_reason ? contest.decisions.front().reason : "no other was tried";
+  }
   return fmt::format("the next best, {}, was {}{}",
                      best->recipe == kCsr ? best->kernel : best->recipe,
                      best->speedup >= 1 ? "only " : "", Compared(best->speedup));
@@ -345,7 +404,9 @@ void PatternJob::DropUnusedLayouts() {
   }
 }
 
-std::string PatternJob::Detail() const {
+std::string PatternJob::Detail() const { return fmt::format("{}", fmt::join(notes_, ". ")); }
+
+std::string PatternJob::Outcome() const {
   std::vector<std::string> sentences;
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;

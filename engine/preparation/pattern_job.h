@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,9 +41,6 @@ struct StoredPreparation {
   PreparationRecord record;
 };
 
-/// The measurement's floor over its median; 0 if its device is not there.
-double FloorShare(const Pattern& pattern, const Measurement& measurement, const Executor& executor);
-
 /// Used by one thread. What it publishes is usable at once: a layout has the values of every matrix
 /// of the pattern before a plan names it.
 class PatternJob {
@@ -60,9 +58,10 @@ class PatternJob {
   /// DATA_LOSS (the pattern, or a matrix's values).
   absl::Status Prepare(const std::set<ProblemClass>& classes);
 
-  /// What this job found out, for people: what each plan of the pattern brings, what was tried and
-  /// dropped, what failed.
+  /// What plans and decisions do not say, for people: what failed. Usually empty.
   std::string Detail() const;
+  /// What came of it, for people: what each plan of the pattern brings, and Detail().
+  std::string Outcome() const;
   /// This job has something to say besides the plans.
   bool has_notes() const { return !notes_.empty(); }
   /// Of this job and earlier ones of the pattern.
@@ -75,7 +74,7 @@ class PatternJob {
     std::string kernel;
     TrialTimes times;
   };
-  struct Outcome {
+  struct Result {
     std::string recipe, kernel;
     double speedup = 0;
   };
@@ -86,11 +85,11 @@ class PatternJob {
     std::unique_ptr<Trial> trial;
     int64_t k = 0;                 ///< that is timed
     double share_ms = 0;           ///< of the class's budget, for each contender
-    std::string reason;            ///< for the choice of candidates
     bool short_of_memory = false;  ///< something could not be tried, not as asked, or not be kept
     double baseline_ms = 0;        ///< 0: not run yet
     std::optional<Tried> best;     ///< none: plain CSR
-    std::vector<Outcome> tried;
+    std::vector<Result> tried;
+    std::vector<Decision> decisions;
   };
 
   MatrixLease MatrixOf(ElementType type) const;
@@ -105,11 +104,22 @@ class PatternJob {
   /// `last`: no later class will want the layouts that lose.
   absl::Status TryClass(const ProblemClass& problem_class, bool last);
   absl::Status TryCandidates(Contest& contest, bool last);
-  /// Runs the layout's kernels; those of plain CSR except the baseline's own.
-  absl::Status TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout);
+  /// Builds and runs one that the rules do not rule out.
+  absl::Status TryCandidate(Contest& contest, const Candidate& candidate, bool last);
+  /// Runs the layout's kernels; those of plain CSR except the baseline's own. `reason` is why, for
+  /// the decision.
+  absl::Status TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout,
+                         double build_seconds, const std::string& reason);
   absl::Status TryBaseline(Contest& contest);
+  /// Plain CSR, in all turns so far.
+  void MeasuredBaseline(Contest& contest);
   void Measured(const Contest& contest, const std::string& recipe, const std::string& kernel,
-                double median_ms, int runs);
+                const TrialTimes& times, double build_seconds);
+  /// Notes what becomes of a recipe (`outcome`: as Observer::OnRecipe has it), and says so.
+  void Decided(Contest& contest, const std::string& recipe, std::string_view outcome,
+               std::string reason);
+  /// Notes what is to be said of the class as a whole, and says so.
+  void Noted(Contest& contest, std::string what);
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(Contest& contest);
   /// How near the others came.
@@ -134,6 +144,7 @@ class PatternJob {
   const std::shared_ptr<Pattern> pattern_;
   const std::atomic<bool>& stop_;
   Progress progress_;
+  const Deadline deadline_;
   std::shared_ptr<const Layout> csr_;
   std::optional<LayoutBuilder> builder_;
   std::set<std::string> unstored_;  ///< recipes of layouts that this job built and added

@@ -182,10 +182,17 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   for (const Measurement& m : pattern_->measurements()) {
     if (!classes.contains(m.problem_class)) continue;
     measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
-                            m.device, m.k, m.median_ms, m.runs, now});
+                            m.device, m.k, m.median_ms, m.runs, now, m.baseline_ms, m.floor_ms,
+                            m.preparation_ms});
+  }
+  std::vector<DecisionRecord> decisions;
+  for (const Decision& d : pattern_->decisions()) {
+    if (!classes.contains(d.problem_class)) continue;
+    decisions.push_back({pattern_->hash(), ToString(d.problem_class), d.recipe, d.tried, d.reason});
   }
   absl::Status stored = rooms_.store.PutPlans(plans);
   if (stored.ok()) stored = rooms_.store.PutMeasurements(measurements);
+  if (stored.ok()) stored = rooms_.store.PutDecisions(decisions);
   // NOT_FOUND: the pattern has been deleted meanwhile.
   if (!stored.ok() && !absl::IsNotFound(stored)) {
     notes_.push_back(

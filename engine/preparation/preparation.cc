@@ -66,7 +66,6 @@ class Preparation::Impl {
 
   void Prepare(const MatrixLease& matrix, const std::vector<ProblemClass>& classes) {
     const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-    if (!options_.enabled) return Skip(*pattern);
     Job job{pattern, Priority::kUpload, 0, {}, std::nullopt};
     for (ProblemClass c : classes.empty() ? DefaultClasses() : classes) {
       Problem problem = ProblemOf(c);
@@ -77,6 +76,7 @@ class Preparation::Impl {
     }
     if (job.classes.empty() && pattern->features() != nullptr) return;
     Want(*pattern, job.classes);
+    if (!options_.enabled) return Skip(*pattern);
     Enqueue(std::move(job));
   }
 
@@ -188,16 +188,23 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
     const auto pattern = patterns.find(record.pattern_hash);
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
     if (pattern == patterns.end() || !c) continue;
-    Measurement measurement{*c,
-                            record.k,
-                            record.recipe,
-                            record.kernel,
-                            record.device,
-                            record.median_ms,
-                            Gflops(pattern->second->nnz(), record.k, record.median_ms),
-                            record.runs};
-    measurement.floor_share = FloorShare(*pattern->second, measurement, rooms_.executor);
-    pattern->second->AddMeasurement(std::move(measurement));
+    pattern->second->AddMeasurement(
+        {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
+         Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,
+         record.baseline_ms, record.floor_ms, record.preparation_ms});
+  }
+  std::map<std::pair<std::string, std::string>, std::vector<Decision>> decisions;
+  for (const DecisionRecord& record : contents.decisions) {
+    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
+    if (!c) continue;
+    decisions[{record.pattern_hash, record.problem_class}].push_back(
+        {*c, record.recipe, record.tried, record.reason});
+  }
+  for (auto& [key, of_class] : decisions) {
+    const auto pattern = patterns.find(key.first);
+    if (pattern == patterns.end()) continue;
+    const ProblemClass c = of_class.front().problem_class;
+    pattern->second->SetDecisions(c, std::move(of_class));
   }
   for (const auto& [hash, pattern] : patterns) {
     if (!options_.enabled) {
@@ -371,7 +378,7 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
     if (!stored.ok() && !absl::IsNotFound(stored)) {
       status.detail += fmt::format(". Not stored: {}", std::string(stored.message()));
     }
-    status.message = status.detail;
+    status.message = state == PreparationState::kReady ? work.Outcome() : status.detail;
     status.seconds = seconds;
   });
 }

@@ -23,6 +23,8 @@ struct PreparationOptions {
   std::vector<ProblemClass> default_classes;  ///< for uploads that name none (the type is the
                                               ///< matrix's); empty: SpMM K = 128
   double trial_budget_ms = 2000;              ///< for all trials of one class
+  /// Of one preparation, after which no further layout is built or tried; 0: no limit.
+  double seconds = 0;
 };
 
 /// Jobs by priority (an upload's before a trial's before a restore's), one a pattern at a time; a

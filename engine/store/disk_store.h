@@ -44,6 +44,7 @@ class DiskStore final : public Store {
   absl::Status DropLayout(const std::string& pattern_hash, const std::string& recipe) override;
   absl::Status PutPlans(std::span<const PlanRecord> plans) override;
   absl::Status PutMeasurements(std::span<const MeasurementRecord> measurements) override;
+  absl::Status PutDecisions(std::span<const DecisionRecord> decisions) override;
   absl::Status PutWanted(std::span<const WantedRecord> wanted) override;
   absl::Status PutPreparation(const std::string& pattern_hash,
                               const PreparationRecord& preparation) override;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "engine/store/disk_store.h"
@@ -321,11 +322,33 @@ absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measu
       if (!pattern.ok()) return pattern.status();
       absl::Status status = database_->Query(
           "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
-          "median_ms,"
-          "                                    runs, measured_unix_ns)"
-          " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+          "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms)"
+          " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
           {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
-           int64_t{m.runs}, m.measured_unix_ns});
+           int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms});
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DiskStore::PutDecisions(std::span<const DecisionRecord> decisions) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    std::set<std::pair<int64_t, std::string>> cleared;
+    for (const DecisionRecord& d : decisions) {
+      const absl::StatusOr<int64_t> pattern = PatternRow(d.pattern_hash);
+      if (!pattern.ok()) return pattern.status();
+      absl::Status status;
+      if (cleared.emplace(*pattern, d.problem_class).second) {
+        status = database_->Query("DELETE FROM decisions WHERE pattern = ? AND class = ?",
+                                  {*pattern, d.problem_class});
+      }
+      if (status.ok()) {
+        status = database_->Query(
+            "INSERT OR REPLACE INTO decisions(pattern, class, recipe, tried, reason)"
+            " VALUES(?, ?, ?, ?, ?)",
+            {*pattern, d.problem_class, d.recipe, int64_t{d.tried}, d.reason});
+      }
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

@@ -71,6 +71,7 @@ class InMemoryStore final : public Store {
   absl::Status PutMeasurements(std::span<const MeasurementRecord>) override {
     return absl::OkStatus();
   }
+  absl::Status PutDecisions(std::span<const DecisionRecord>) override { return absl::OkStatus(); }
   absl::Status PutWanted(std::span<const WantedRecord>) override { return absl::OkStatus(); }
   absl::Status PutPreparation(const std::string&, const PreparationRecord&) override {
     return absl::OkStatus();

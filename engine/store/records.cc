@@ -181,15 +181,28 @@ absl::StatusOr<std::vector<MeasurementRecord>> LoadMeasurements(Database& databa
   std::vector<MeasurementRecord> measurements;
   absl::Status status = database.Query(
       "SELECT p.hash, q.class, q.recipe, q.kernel, q.device, q.k, q.median_ms, q.runs,"
-      "       q.measured_unix_ns"
+      "       q.measured_unix_ns, q.baseline_ms, q.floor_ms, q.preparation_ms"
       "  FROM measurements q JOIN patterns p ON p.id = q.pattern ORDER BY q.id",
       {}, [&](const Row& row) {
         measurements.push_back({row.Text(0), row.Text(1), row.Text(2), row.Text(3), row.Text(4),
                                 row.Integer(5), row.Real(6), static_cast<int32_t>(row.Integer(7)),
-                                row.Integer(8)});
+                                row.Integer(8), row.Real(9), row.Real(10), row.Real(11)});
       });
   if (!status.ok()) return status;
   return measurements;
+}
+
+absl::StatusOr<std::vector<DecisionRecord>> LoadDecisions(Database& database) {
+  std::vector<DecisionRecord> decisions;
+  absl::Status status = database.Query(
+      "SELECT p.hash, d.class, d.recipe, d.tried, d.reason"
+      "  FROM decisions d JOIN patterns p ON p.id = d.pattern ORDER BY d.id",
+      {}, [&](const Row& row) {
+        decisions.push_back(
+            {row.Text(0), row.Text(1), row.Text(2), row.Integer(3) != 0, row.Text(4)});
+      });
+  if (!status.ok()) return status;
+  return decisions;
 }
 
 absl::StatusOr<std::vector<WantedRecord>> LoadWanted(Database& database) {
@@ -251,6 +264,7 @@ absl::StatusOr<StoreContents> LoadContents(Database& database, const Blobs& blob
   Take(LoadLayouts(database, *arrays), contents.layouts, status);
   Take(LoadPlans(database), contents.plans, status);
   Take(LoadMeasurements(database), contents.measurements, status);
+  Take(LoadDecisions(database), contents.decisions, status);
   Take(LoadWanted(database), contents.wanted, status);
   Take(LoadBuffers(database, *arrays), contents.buffers, status);
   const absl::StatusOr<std::optional<int64_t>> scrubbed =

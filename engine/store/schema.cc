@@ -196,11 +196,29 @@ CREATE TABLE features(
 ) STRICT;
 )sql";
 
+// What a measurement was compared with, and what became of recipes that were not measured. A
+// preparation's detail said that too, in sentences about all matrices of the pattern.
+constexpr const char* kVersion7 = R"sql(
+ALTER TABLE measurements ADD COLUMN baseline_ms REAL NOT NULL DEFAULT 0;
+ALTER TABLE measurements ADD COLUMN floor_ms REAL NOT NULL DEFAULT 0;
+ALTER TABLE measurements ADD COLUMN preparation_ms REAL NOT NULL DEFAULT 0;
+CREATE TABLE decisions(
+  id INTEGER PRIMARY KEY,
+  pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+  class TEXT NOT NULL,
+  recipe TEXT NOT NULL,
+  tried INTEGER NOT NULL CHECK(tried IN (0, 1)),
+  reason TEXT NOT NULL,
+  UNIQUE(pattern, class, recipe)
+) STRICT;
+UPDATE patterns SET preparation_detail = '' WHERE preparation_state = 'READY';
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 6> kMigrations = {kVersion1, kVersion2, kVersion3,
-                                                    kVersion4, kVersion5, kVersion6};
+constexpr std::array<const char*, 7> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4,
+                                                    kVersion5, kVersion6, kVersion7};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

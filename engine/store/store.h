@@ -107,6 +107,18 @@ struct MeasurementRecord {
   double median_ms = 0;
   int32_t runs = 0;
   int64_t measured_unix_ns = 0;
+  double baseline_ms = 0;     ///< of plain CSR at that time; 0: not known
+  double floor_ms = 0;        ///< at that time; 0: not known
+  double preparation_ms = 0;  ///< to build the layout
+};
+
+/// What became of a recipe for a class.
+struct DecisionRecord {
+  std::string pattern_hash;
+  std::string problem_class;  ///< ToString(ProblemClass)
+  std::string recipe;         ///< empty: it is about the class
+  bool tried = false;
+  std::string reason;
 };
 
 /// A class of problems that a pattern is to be prepared for and that has no plan yet.
@@ -126,14 +138,15 @@ struct BufferRecord {
   StoredArray array;  ///< its type is the buffer's
 };
 
-/// Everything that is stored; patterns and names in ascending order, measurements in the order in
-/// which they were taken.
+/// Everything that is stored; patterns and names in ascending order, measurements and decisions in
+/// the order in which they were taken.
 struct StoreContents {
   std::vector<PatternRecord> patterns;
   std::vector<MatrixRecord> matrices;
   std::vector<LayoutRecord> layouts;
   std::vector<PlanRecord> plans;
   std::vector<MeasurementRecord> measurements;
+  std::vector<DecisionRecord> decisions;
   std::vector<WantedRecord> wanted;
   std::vector<BufferRecord> buffers;
   int64_t scrubbed_unix_ns = 0;  ///< when the last scrub came to its end; 0: none did
@@ -213,6 +226,9 @@ class Store {
   /// device and k). All or none. NOT_FOUND if a pattern is not stored (any more).
   virtual absl::Status PutPlans(std::span<const PlanRecord> plans) = 0;
   virtual absl::Status PutMeasurements(std::span<const MeasurementRecord> measurements) = 0;
+  /// Replaces the decisions about each pattern and class that is named. All or none. NOT_FOUND if a
+  /// pattern is not stored (any more).
+  virtual absl::Status PutDecisions(std::span<const DecisionRecord> decisions) = 0;
   /// Adds to what is wanted; a class that PutPlans brings a plan for is not wanted any more. All or
   /// none. NOT_FOUND if a pattern is not stored (any more).
   virtual absl::Status PutWanted(std::span<const WantedRecord> wanted) = 0;

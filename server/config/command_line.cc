@@ -93,7 +93,9 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->transform(CLI::AsSizeValue(false))
       ->group("Limits");
   app.add_option("--preparation-memory", config.preparation_memory_bytes,
-                 "Part of it that preparations may use at once (default: half)")
+                 "Part of it that preparations may use at once, for layouts and trials; what does "
+                 "not fit is "
+                 "not tried (default: half)")
       ->transform(CLI::AsSizeValue(false))
       ->group("Limits");
   app.add_option("--device-memory", config.device_memory_bytes,
@@ -121,6 +123,12 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--preparation-threads", config.preparation_threads,
                  "Threads of each preparation, at low priority (default: one a CPU)")
       ->check(count)
+      ->group("Limits");
+  app.add_option("--preparation-seconds", config.preparation_seconds,
+                 "Seconds of each preparation, after which no further layout is built or tried; "
+                 "0: no limit")
+      ->check(CLI::Range(0.0, 366.0 * 86400))
+      ->capture_default_str()
       ->group("Limits");
   app.add_option("--max-chunk", config.max_chunk_bytes,
                  "Largest chunk that a client may send, such as 2MiB")

@@ -80,6 +80,7 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "lanes" << YAML::Value << config.lanes;
   out << YAML::Key << "preparation_workers" << YAML::Value << config.preparation_workers;
   out << YAML::Key << "preparation_threads" << YAML::Value << config.preparation_threads;
+  out << YAML::Key << "preparation_seconds" << YAML::Value << config.preparation_seconds;
   out << YAML::Key << "max_chunk" << YAML::Value << config.max_chunk_bytes;
   out << YAML::Key << "max_requests_per_stream" << YAML::Value << config.max_requests_per_stream;
   out << YAML::Key << "max_queued" << YAML::Value << config.max_queued;

@@ -8,9 +8,10 @@
 namespace sparsed::server {
 namespace {
 
-using Streams = v1::Catalog::WithRawCallbackMethod_Upload<
-    v1::Catalog::WithRawCallbackMethod_UpdateValues<v1::Catalog::WithRawCallbackMethod_Download<
-        v1::Catalog::WithCallbackMethod_Watch<v1::Catalog::Service>>>>;
+using Streams =
+    v1::Catalog::WithRawCallbackMethod_Upload<v1::Catalog::WithRawCallbackMethod_UpdateValues<
+        v1::Catalog::WithRawCallbackMethod_Download<v1::Catalog::WithCallbackMethod_Watch<
+            v1::Catalog::WithCallbackMethod_ListMeasurements<v1::Catalog::Service>>>>>;
 using Service = v1::Catalog::WithCallbackMethod_Get<
     v1::Catalog::WithCallbackMethod_List<v1::Catalog::WithCallbackMethod_Delete<Streams>>>;
 
@@ -34,6 +35,11 @@ class CatalogService final : public Service {
     return StartWatch(service_, context, *request);
   }
 
+  grpc::ServerWriteReactor<v1::PatternMeasurements>* ListMeasurements(
+      grpc::CallbackServerContext* context, const v1::ListMeasurementsRequest* request) override {
+    return StartListMeasurements(service_, context, *request);
+  }
+
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
                                 const v1::GetMatrixRequest* request,
                                 v1::MatrixInfo* reply) override {
@@ -55,6 +61,7 @@ class CatalogService final : public Service {
         v1::MatrixInfo info = ToMatrixInfo(*matrix);
         info.clear_detail();
         info.clear_measurements();
+        info.clear_decisions();
         if (!page.Take(info)) {
           reply->set_next_page_token(reply->matrices().rbegin()->name());
           break;

@@ -38,6 +38,10 @@ absl::StatusOr<ProblemClass> ToClass(ElementType type, const v1::ProblemClass& m
       problem.operation = Operation::kSpgemm;
       problem.transposed = false;
       problem.k = 0;
+      if (IsHalf(type)) {
+        return absl::InvalidArgumentError(fmt::format(
+            "expected.operation = SPGEMM is for f32 and f64 matrices, this one is {}", Name(type)));
+      }
       return ClassOf(problem);
     default:
       return absl::InvalidArgumentError(
@@ -73,6 +77,22 @@ void ToProto(const ProblemClass& c, v1::ProblemClass& message) {
   message.set_allow_tf32(c.allow_tf32);
 }
 
+void ToProto(const engine::Measurement& measured, v1::Measurement& measurement) {
+  ToProto(measured.problem_class, *measurement.mutable_problem_class());
+  measurement.set_type(server::ToProto(measured.problem_class.type));
+  measurement.set_recipe(measured.recipe);
+  measurement.set_kernel(measured.kernel);
+  measurement.set_device(measured.device);
+  measurement.set_median_ms(measured.median_ms);
+  measurement.set_gflops(measured.gflops);
+  measurement.set_floor_share(measured.floor_share());
+  measurement.set_floor_ms(measured.floor_ms);
+  measurement.set_baseline_ms(measured.baseline_ms);
+  measurement.set_preparation_ms(measured.preparation_ms);
+  measurement.set_runs(measured.runs);
+  measurement.set_k(measured.k);
+}
+
 void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
   const engine::Pattern& pattern = *matrix.pattern();
   for (const auto& entry : pattern.Layouts()) {
@@ -97,17 +117,32 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     plan.set_reason(active->plan.reason);
   }
   for (const engine::Measurement& measured : pattern.measurements()) {
-    if (measured.problem_class.type != matrix.type()) continue;
-    v1::Measurement& measurement = *info.add_measurements();
-    ToProto(measured.problem_class, *measurement.mutable_problem_class());
-    measurement.set_recipe(measured.recipe);
-    measurement.set_kernel(measured.kernel);
-    measurement.set_device(measured.device);
-    measurement.set_median_ms(measured.median_ms);
-    measurement.set_gflops(measured.gflops);
-    measurement.set_floor_share(measured.floor_share);
-    measurement.set_runs(measured.runs);
-    measurement.set_k(measured.k);
+    if (measured.problem_class.type == matrix.type()) ToProto(measured, *info.add_measurements());
+  }
+  for (const engine::Decision& decided : pattern.decisions()) {
+    if (decided.problem_class.type != matrix.type()) continue;
+    v1::Decision& decision = *info.add_decisions();
+    ToProto(decided.problem_class, *decision.mutable_problem_class());
+    decision.set_recipe(decided.recipe);
+    decision.set_tried(decided.tried);
+    decision.set_reason(decided.reason);
+  }
+}
+
+/// All but the density map.
+void ToProto(const Features& features, v1::Features& message) {
+  for (const FeatureField& field : kFeatureFields) {
+    v1::Feature& value = *message.add_values();
+    value.set_name(std::string(field.name));
+    value.set_source(std::string(field.source));
+    value.set_meaning(std::string(field.meaning));
+    value.set_value(features.*field.value);
+  }
+  for (int i = 0; i < kDistanceBins; ++i) {
+    v1::DistanceBin& bin = *message.add_distances();
+    bin.set_least(DistanceBinBegin(i));
+    bin.set_most(DistanceBinBegin(i + 1) - 1);
+    bin.set_count(features.distance_histogram[i]);
   }
 }
 
@@ -245,21 +280,20 @@ void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info) {
   const std::shared_ptr<const Features> features = matrix.pattern()->features();
   if (features == nullptr) return;
   v1::Features& message = *info.mutable_features();
-  for (const FeatureField& field : kFeatureFields) {
-    v1::Feature& value = *message.add_values();
-    value.set_name(std::string(field.name));
-    value.set_source(std::string(field.source));
-    value.set_meaning(std::string(field.meaning));
-    value.set_value(*features.*field.value);
-  }
-  for (int i = 0; i < kDistanceBins; ++i) {
-    v1::DistanceBin& bin = *message.add_distances();
-    bin.set_least(DistanceBinBegin(i));
-    bin.set_most(DistanceBinBegin(i + 1) - 1);
-    bin.set_count(features->distance_histogram[i]);
-  }
+  ToProto(*features, message);
   const auto map = features->density_map.As<int32_t>();
   message.mutable_density_map()->Add(map.begin(), map.end());
+}
+
+v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
+                                              std::span<const engine::Measurement> measurements) {
+  v1::PatternMeasurements message;
+  message.set_pattern_hash(pattern.hash());
+  if (const auto features = pattern.features()) ToProto(*features, *message.mutable_features());
+  for (const engine::Measurement& measured : measurements) {
+    ToProto(measured, *message.add_measurements());
+  }
+  return message;
 }
 
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held) {

@@ -3,6 +3,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
 v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix);
 /// Adds nothing if the pattern has none yet.
 void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info);
+v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
+                                              std::span<const engine::Measurement> measurements);
 v1::MatrixState ToProto(engine::PreparationState state);
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held);
 void AddArrayHeader(std::string_view name, ElementType type, int64_t length,

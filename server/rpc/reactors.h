@@ -28,6 +28,9 @@ BytesWriteReactor* StartDownload(const ServiceContext& service,
 grpc::ServerWriteReactor<v1::WatchReply>* StartWatch(const ServiceContext& service,
                                                      grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest& request);
+grpc::ServerWriteReactor<v1::PatternMeasurements>* StartListMeasurements(
+    const ServiceContext& service, grpc::CallbackServerContext* context,
+    const v1::ListMeasurementsRequest& request);
 BytesReadReactor* StartPutBuffer(const ServiceContext& service,
                                  grpc::CallbackServerContext* context, grpc::ByteBuffer* response);
 BytesWriteReactor* StartGetBuffer(const ServiceContext& service,

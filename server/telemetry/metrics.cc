@@ -44,7 +44,9 @@ Metrics::Metrics()
       preparation_seconds_(HistogramFamily(registry_, "sparsed_preparation_seconds",
                                            "Time that a preparation spent in a stage")),
       preparations_ended_(CounterFamily(registry_, "sparsed_preparations_ended_total",
-                                        "Preparations that ended, by how")) {
+                                        "Preparations that ended, by how")),
+      recipes_(CounterFamily(registry_, "sparsed_recipes_total",
+                             "Recipes that were considered for a class, by what became of them")) {
   auto& in_flight = BuildGauge()
                         .Name("sparsed_requests_in_flight")
                         .Help("Requests that began and have not ended")
@@ -73,6 +75,9 @@ Metrics::Metrics()
            .Add({});
   for (const char* state : {"ready", "failed", "cancelled"}) {
     preparations_ended_.Add({{"state", state}});
+  }
+  for (const char* outcome : {"tried", "ruled_out", "no_memory", "no_time"}) {
+    recipes_.Add({{"outcome", outcome}});
   }
 }
 
@@ -120,6 +125,10 @@ void Metrics::OnKernelRun(const engine::KernelRun& run) {
 
 void Metrics::OnPreparationStage(std::string_view stage, double seconds) {
   preparation_seconds_.Add({{"stage", std::string(stage)}}, kPreparationBuckets).Observe(seconds);
+}
+
+void Metrics::OnRecipe(std::string_view outcome) {
+  recipes_.Add({{"outcome", std::string(outcome)}}).Increment();
 }
 
 void Metrics::OnPreparationEnd(std::string_view state) {

@@ -4,9 +4,14 @@ namespace sparsed::server {
 
 std::string_view Name(Op op) {
   constexpr std::array<std::string_view, kOps> kNames = {
-      "spmm",       "sddmm",      "spgemm",        "upload",       "update_values",
-      "download",   "get",        "list",          "watch",        "delete",
-      "put_buffer", "get_buffer", "delete_buffer", "list_buffers", "get_server_info",
+      "spmm",          "sddmm",
+      "spgemm",        "upload",
+      "update_values", "download",
+      "get",           "list",
+      "watch",         "list_measurements",
+      "delete",        "put_buffer",
+      "get_buffer",    "delete_buffer",
+      "list_buffers",  "get_server_info",
       "get_stats",
   };
   return kNames[static_cast<size_t>(op)];

@@ -22,6 +22,7 @@ enum class Op : uint8_t {
   kGet,
   kList,
   kWatch,
+  kListMeasurements,
   kDelete,
   kPutBuffer,
   kGetBuffer,
@@ -30,7 +31,7 @@ enum class Op : uint8_t {
   kGetServerInfo,
   kGetStats,
 };
-inline constexpr int kOps = 16;
+inline constexpr int kOps = 17;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

@@ -123,6 +123,7 @@ TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
            "sparsed_queue_depth{device=\"cpu\"} 0",
            "sparsed_preparation_seconds_count{stage=\"features\"} ",
            "sparsed_preparations{state=\"ready\"} 1",
+           "sparsed_recipes_total{outcome=\"no_time\"} 0",
            "sparsed_layout_bytes{kind=\"csr\",tier=\"host\"} ",
            "sparsed_memory_bytes{device=\"cpu\",use=\"matrices\"} ",
            "sparsed_memory_limit_bytes{device=\"cpu\"} ",

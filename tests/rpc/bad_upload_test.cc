@@ -83,6 +83,11 @@ TEST_F(BadUpload, Headers) {
   ExpectHeaderRefused(with([](auto& h) { h.add_expected()->set_k(8); }), "operation");
   ExpectHeaderRefused(
       with([](auto& h) { h.add_expected()->set_operation(v1::ProblemClass::SPMM); }), "k = 0");
+  ExpectHeaderRefused(with([](auto& h) {
+                        h.set_type(v1::ELEMENT_TYPE_BF16);
+                        h.add_expected()->set_operation(v1::ProblemClass::SPGEMM);
+                      }),
+                      "SPGEMM is for f32 and f64 matrices, this one is bf16");
   ExpectHeaderRefused(with([](auto& h) { h.set_name("good"); }), "good", grpc::ALREADY_EXISTS);
   // Sizes that overflow when they are multiplied, and sizes that merely do not fit.
   ExpectHeaderRefused(with([](auto& h) {

@@ -194,6 +194,17 @@ TEST(Catalog, UpdateValuesMakesANewVersion) {
   EXPECT_EQ(answer.Values<float>(0), std::vector<float>(30, 6.f));
   EXPECT_EQ(answer.ends.at(0).version(), 2u);
 
+  {
+    grpc::ClientContext context;
+    auto writer = server.catalog().UpdateValues(&context, &reply);
+    v1::UpdateValuesRequest request;
+    request.mutable_header()->set_name("a");
+    request.mutable_header()->set_type(v1::ELEMENT_TYPE_F32);
+    request.mutable_header()->set_durable(true);
+    writer->Write(request);
+    writer->WritesDone();
+    EXPECT_EQ(writer->Finish().error_code(), grpc::FAILED_PRECONDITION) << "nothing is, in memory";
+  }
   EXPECT_EQ(Update(server, std::vector<float>(30), 1, &reply).error_code(), grpc::ABORTED);
   EXPECT_EQ(Update(server, std::vector<float>(29), 0, &reply).error_code(), grpc::INVALID_ARGUMENT);
   EXPECT_EQ(Update(server, std::vector<float>(31), 0, &reply).error_code(), grpc::INVALID_ARGUMENT);
@@ -219,6 +230,81 @@ TEST(Catalog, AMatrixTellsOfThePlansOfItsOwnType) {
     ASSERT_EQ(info.plans_size(), 1) << name;
     EXPECT_EQ(info.plans(0).problem_class().k(), k);
     for (const v1::Measurement& m : info.measurements()) EXPECT_EQ(m.problem_class().k(), k);
+  }
+}
+
+/// What ListMeasurements sends.
+grpc::Status ListMeasurements(TestServer& server, const std::string& name,
+                              std::vector<v1::PatternMeasurements>* patterns) {
+  grpc::ClientContext context;
+  v1::ListMeasurementsRequest request;
+  request.set_name(name);
+  auto reader = server.catalog().ListMeasurements(&context, request);
+  v1::PatternMeasurements pattern;
+  while (reader->Read(&pattern)) patterns->push_back(pattern);
+  return reader->Finish();
+}
+
+TEST(Catalog, EverythingThatWasMeasuredIsListed) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  std::vector<v1::PatternMeasurements> all, one;
+  EXPECT_TRUE(ListMeasurements(server, "", &all).ok());
+  EXPECT_TRUE(all.empty());
+  EXPECT_EQ(ListMeasurements(server, "nobody", &one).error_code(), grpc::NOT_FOUND);
+  MustUpload(server, "a", Uniform(400, 300, 40, 1));
+  MustUpload(server, "again", Uniform(400, 300, 40, 1));
+  MustUpload(server, "b", Uniform(200, 300, 60, 2));
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  ASSERT_TRUE(ListMeasurements(server, "", &all).ok());
+  EXPECT_EQ(all.size(), 2u) << "one a pattern";
+  ASSERT_TRUE(ListMeasurements(server, "a", &one).ok());
+  ASSERT_EQ(one.size(), 1u);
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get(server, "a", &info).ok());
+  EXPECT_EQ(one[0].pattern_hash(), info.pattern_hash());
+  EXPECT_EQ(one[0].features().values_size(), 33);
+  EXPECT_EQ(one[0].features().density_map_size(), 0);
+  ASSERT_EQ(one[0].measurements_size(), info.measurements_size());
+  for (const v1::Measurement& m : one[0].measurements()) {
+    EXPECT_EQ(m.type(), v1::ELEMENT_TYPE_F32);
+    EXPECT_GT(m.floor_ms(), 0);
+    EXPECT_GT(m.baseline_ms(), 0);
+    EXPECT_NEAR(m.floor_share(), m.floor_ms() / m.median_ms(), 1e-12);
+  }
+}
+
+TEST(Catalog, ManyMeasurementsComeInSeveralMessages) {
+  TestServer server;
+  MustUpload(server, "a", Uniform(40, 30, 4, 1));
+  engine::Measurement measured;
+  measured.kernel = "cpu.csr";
+  measured.median_ms = 1;
+  const auto matrix = server.engine().catalog().Find("default", "a");
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  for (int k = 1; k <= 2500; ++k) {
+    measured.k = k;
+    (*matrix)->pattern()->AddMeasurement(measured);
+  }
+  std::vector<v1::PatternMeasurements> messages;
+  ASSERT_TRUE(ListMeasurements(server, "", &messages).ok());
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(messages[0].pattern_hash(), messages[2].pattern_hash());
+  EXPECT_EQ(messages[1].measurements(0).k(), 1001);
+  EXPECT_EQ(messages[2].measurements_size(), 500);
+}
+
+TEST(Catalog, DecisionsSayWhatBecameOfEveryRecipe) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  MustUpload(server, "tiny", Uniform(40, 30, 4, 1));
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get(server, "tiny", &info).ok());
+  EXPECT_EQ(info.detail(), "") << "it is about what failed";
+  ASSERT_GT(info.decisions_size(), 3);
+  for (const v1::Decision& decision : info.decisions()) {
+    EXPECT_FALSE(decision.tried()) << decision.recipe();
+    EXPECT_NE(decision.reason().find("nonzeros, fewer than"), std::string::npos);
+    EXPECT_EQ(decision.problem_class().operation(), v1::ProblemClass::SPMM);
   }
 }
 

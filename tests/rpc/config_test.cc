@@ -54,8 +54,8 @@ TEST(CommandLine, FlagsAreRead) {
   const Parsed parsed =
       Parse({"--listen=[::1]:0", "--listen=unix:/run/s", "--metrics-listen=off", "--data-dir=/d",
              "--devices=auto", "--host-memory=4GiB", "--preparation-memory=512MiB", "--threads=6",
-             "--lanes=2", "--max-chunk=1MiB", "--scrub-interval=3600", "--log-level=debug",
-             "--log-format=json"});
+             "--lanes=2", "--max-chunk=1MiB", "--preparation-seconds=90", "--scrub-interval=3600",
+             "--log-level=debug", "--log-format=json"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
   const Config& config = parsed.config();
   EXPECT_EQ(config.listen, (std::vector<std::string>{"[::1]:0", "unix:/run/s"}));
@@ -65,6 +65,7 @@ TEST(CommandLine, FlagsAreRead) {
   EXPECT_EQ(config.preparation_memory_bytes, 512 << 20);
   EXPECT_EQ(config.threads, 6);
   EXPECT_EQ(config.lanes, 2);
+  EXPECT_EQ(config.preparation_seconds, 90);
   EXPECT_EQ(config.scrub_interval_seconds, 3600);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.log_format, LogFormat::kJson);
@@ -87,6 +88,7 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--max-chunk=4GiB"}, "max-chunk");
   ExpectWrong({"--in-memory", "--threads=0"}, "threads");
   ExpectWrong({"--in-memory", "--threads=1", "--lanes=2"}, "lanes");
+  ExpectWrong({"--in-memory", "--preparation-seconds=-1"}, "preparation-seconds");
   ExpectWrong({"--in-memory", "--scrub-interval=-1"}, "scrub-interval");
   ExpectWrong({"--in-memory", "--log-level=loud"}, "log-level");
   ExpectWrong({"--in-memory", "--no-such-flag"}, "no-such-flag");

@@ -234,6 +234,12 @@ class Client {
   Call<std::vector<MatrixInfo>> ListMatricesAsync(const std::string& prefix = "",
                                                   const CallOptions& options = {}) const;
 
+  /// Everything that was measured on the pattern of a matrix; of all matrices, if `name` is empty.
+  absl::StatusOr<std::vector<PatternMeasurements>> ListMeasurements(
+      const std::string& name = "", const CallOptions& options = {}) const;
+  Call<std::vector<PatternMeasurements>> ListMeasurementsAsync(
+      const std::string& name = "", const CallOptions& options = {}) const;
+
   /// Stores a dense matrix, replacing one of the same name.
   absl::StatusOr<DenseMatrix> PutDense(const std::string& name, const DenseView& matrix,
                                        const PutOptions& put = {},

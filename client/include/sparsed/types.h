@@ -175,9 +175,20 @@ struct Measurement {
   double gflops = 0;
   int32_t runs = 0;
   int64_t k = 0;  ///< the width that was timed: the class's, or less for want of memory
-  /// Time of the bytes that must be moved at the device's rate, over the median; above 1 if caches
-  /// hold the operands, 0 if the device is not there.
+  /// `floor_ms` over the median; above 1 if caches hold the operands, 0 if it is not known.
   double floor_share = 0;
+  double floor_ms = 0;        ///< of the bytes that must be moved, at the device's rate then
+  double baseline_ms = 0;     ///< what plain CSR took, turn by turn with this; 0 if not known
+  double preparation_ms = 0;  ///< what building the layout took
+  ValueType type = ValueType::kF32;
+};
+
+/// What became of a recipe for a class.
+struct Decision {
+  ProblemClass problem_class;
+  std::string recipe;  ///< empty: it is about the class
+  bool tried = false;
+  std::string reason;  ///< why, or why not
 };
 
 struct MatrixInfo {
@@ -189,7 +200,7 @@ struct MatrixInfo {
   std::string pattern_hash;  ///< as the server computed it
   uint64_t version = 0;      ///< of the values, from 1
   MatrixState state = MatrixState::kUnknown;
-  std::string detail;  ///< what the preparation last said
+  std::string detail;  ///< what plans and decisions do not say: what failed; usually empty
   std::vector<LayoutInfo> layouts;
   std::vector<PlanInfo> plans;
   std::vector<Measurement> measurements;
@@ -197,6 +208,7 @@ struct MatrixInfo {
   std::chrono::system_clock::time_point created;
   bool durable = false;   ///< whether this version would survive a restart
   int64_t csr_bytes = 0;  ///< of the canonical CSR, values included
+  std::vector<Decision> decisions;
 };
 
 /// A number that a pattern is judged by.
@@ -225,6 +237,13 @@ struct MatrixFeatures {
 
   /// They are not computed yet.
   bool empty() const { return values.empty(); }
+};
+
+/// Everything that was measured on a pattern, with values of any type.
+struct PatternMeasurements {
+  std::string pattern_hash;
+  MatrixFeatures features;  ///< without a density map; empty if they are not computed
+  std::vector<Measurement> measurements;
 };
 
 /// One step of a preparation.

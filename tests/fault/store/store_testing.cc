@@ -145,9 +145,13 @@ absl::StatusOr<std::string> Dump(Store& store) {
                             p.recipe, p.kernel, p.baseline_ms, p.plan_ms, p.reason));
   }
   for (const MeasurementRecord& m : contents->measurements) {
-    dumper.Line(fmt::format("measurement {} '{}' {} {} {} K={} {} {} {}", m.pattern_hash,
+    dumper.Line(fmt::format("measurement {} '{}' {} {} {} K={} {} {} {} {} {} {}", m.pattern_hash,
                             m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms, m.runs,
-                            m.measured_unix_ns));
+                            m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms));
+  }
+  for (const DecisionRecord& d : contents->decisions) {
+    dumper.Line(fmt::format("decision {} '{}' '{}' {} '{}'", d.pattern_hash, d.problem_class,
+                            d.recipe, d.tried, d.reason));
   }
   for (const WantedRecord& w : contents->wanted) {
     dumper.Line(fmt::format("wanted {} '{}'", w.pattern_hash, w.problem_class));
@@ -194,7 +198,15 @@ std::vector<Step> AllSteps() {
        [](Store& store) {
          return store.PutMeasurements(std::vector<MeasurementRecord>{
              {"P", "spmm f32 k<=32 cpu", "csr", "cpu.csr.row_balanced", "cpu", 32, 2.5, 9, 77},
-             {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", "cpu", 32, 1.25, 9, 78}});
+             {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", "cpu", 32, 1.25, 9, 78, 2.5,
+              0.5, 1750}});
+       }},
+      {"put decisions",
+       [](Store& store) {
+         return store.PutDecisions(std::vector<DecisionRecord>{
+             {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", true, "there are tiles"},
+             {"P", "spmm f32 k<=32 cpu", "", false, "timed at K = 16 for want of memory"},
+             {"P", "sddmm f32 k<=8 cpu", "aspt(panel=64)", false, "it was slower"}});
        }},
       {"put features", [](Store& store) { return store.PutFeatures("P", RandomFeatures(12)); }},
       {"put preparation",

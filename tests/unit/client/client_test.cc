@@ -561,6 +561,45 @@ TEST(Client, FeaturesOfAPreparedMatrix) {
   EXPECT_EQ(client.MatrixNamed("x").Features().status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(Client, MeasurementsAndDecisionsOfAPreparedMatrix) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const auto none = client.ListMeasurements();
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(none->empty());
+  const Matrix matrix = Upload(client, "m", RandomMatrix(300, 200, 30));
+  ASSERT_TRUE(matrix.WaitReady().ok());
+  const auto info = matrix.Info();
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(info->detail, "");
+  ASSERT_FALSE(info->decisions.empty());
+  EXPECT_FALSE(info->decisions.front().tried) << "too few nonzeros for anything";
+  EXPECT_NE(info->decisions.front().reason, "");
+  const auto measured = client.ListMeasurements("m");
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  ASSERT_EQ(measured->size(), 1u);
+  EXPECT_EQ(measured->front().pattern_hash, info->pattern_hash);
+  EXPECT_EQ(measured->front().features.values.size(), 33u);
+  ASSERT_EQ(measured->front().measurements.size(), info->measurements.size());
+  const Measurement& m = measured->front().measurements.front();
+  EXPECT_EQ(m.type, ValueType::kF32);
+  EXPECT_GT(m.floor_ms, 0);
+  EXPECT_GT(m.baseline_ms, 0);
+  EXPECT_EQ(client.ListMeasurements("x").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Client, NothingIsDurableInMemory) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const Matrix matrix = Upload(client, "m", RandomMatrix(5, 5, 31));
+  const auto info = matrix.Info();
+  ASSERT_TRUE(info.ok());
+  const std::vector<float> values(static_cast<size_t>(info->nnz), 1);
+  const auto refused = matrix.UpdateValues(std::span(values), {.durable = true});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(matrix.UpdateValues(std::span(values)).ok());
+}
+
 TEST(Client, ServerInfoAndStats) {
   ServerProcess server;
   const auto client = Connect(server);

@@ -425,6 +425,10 @@ TEST(HostileServer, CallsWithOneReply) {
   page.set_next_page_token("a");
   Meet("Catalog/List", {{"the same page for ever", {wire::Encode(page)}}},
        [](const Client& x) { return x.ListMatrices().status(); });
+  Meet("Catalog/ListMeasurements",
+       {{"garbage", {Garbage()}},
+        {"garbage behind a reply", {wire::Encode(v1::PatternMeasurements()), Garbage()}}},
+       [](const Client& x) { return x.ListMeasurements().status(); });
   Meet("Catalog/Delete", cases, [](const Client& x) { return x.MatrixNamed("m").Delete(); });
   Meet("Admin/GetStats", cases, [](const Client& x) { return x.GetStats().status(); });
   Meet("Buffers/Put", cases,

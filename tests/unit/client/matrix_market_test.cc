@@ -36,8 +36,8 @@ class MatrixMarketTest : public testing::Test {
     return Path(name);
   }
 
-  absl::StatusOr<CsrMatrix> Read(const std::string& text) const {
-    return ReadMatrixMarket(Write(text), ValueType::kF64);
+  absl::StatusOr<CsrMatrix> Read(const std::string& text, ValueType type = ValueType::kF64) const {
+    return ReadMatrixMarket(Write(text), type);
   }
 
   /// The sentence that `text` is refused with, without the folder.
@@ -107,11 +107,30 @@ TEST_F(MatrixMarketTest, NumbersBeyondTheirTypes) {
   EXPECT_FALSE(matrix.ok()) << "hexadecimal is not for matrices";
   const auto extremes = Read(
       "%%MatrixMarket matrix coordinate real general\n1 9 7\n"
-      "1 1 1e400\n1 2 -1e400\n1 3 1e-400\n1 4 nan\n1 5 -inf\n1 6 18446744073709551615\n1 7 +.5\n");
+      "1 1 inf\n1 2 -3e38\n1 3 1e-400\n1 4 nan\n1 5 -inf\n1 6 18446744073709551615\n1 7 +.5\n");
   ASSERT_TRUE(extremes.ok()) << extremes.status();
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(Values(*extremes), ElementsAre(infinity, -infinity, 0, testing::IsNan(), -infinity,
+  EXPECT_THAT(Values(*extremes), ElementsAre(infinity, -3e38, 0, testing::IsNan(), -infinity,
                                              18446744073709551616.0, 0.5));
+}
+
+TEST_F(MatrixMarketTest, NumbersThatWouldBecomeInfiniteAreRefused) {
+  const auto file = [](const std::string& number) {
+    return "%%MatrixMarket matrix coordinate real general\n3 9 2\n1 1 2\n2 5 " + number + "\n";
+  };
+  const auto refusal = [&](const std::string& number, ValueType type) {
+    const auto matrix = Read(file(number), type);
+    return matrix.ok() ? std::string("accepted") : std::string(matrix.status().message());
+  };
+  EXPECT_THAT(refusal("1e400", ValueType::kF64), HasSubstr("m.mtx:4: expected"));
+  EXPECT_THAT(refusal("1e39", ValueType::kF32),
+              HasSubstr("m.mtx: row 2, column 5: 1e+39 is beyond f32, which holds 3.40282e+38"));
+  EXPECT_THAT(refusal("-70000", ValueType::kF16), HasSubstr("beyond f16, which holds 65504"));
+  EXPECT_THAT(refusal("3.4e38", ValueType::kBF16), HasSubstr("beyond bf16"));
+  EXPECT_EQ(refusal("1e39", ValueType::kF64), "accepted");
+  EXPECT_EQ(refusal("65504", ValueType::kF16), "accepted");
+  EXPECT_EQ(refusal("inf", ValueType::kF16), "accepted") << "who writes it means it";
+  EXPECT_EQ(refusal("1e-30", ValueType::kF16), "accepted") << "zero is near enough";
 }
 
 TEST_F(MatrixMarketTest, EmptyShapes) {
@@ -256,9 +275,28 @@ TEST_F(MatrixMarketTest, ValuesOf16BitsAreReadBack) {
   ExpectEveryHalfBack<BFloat16>(Path("bf16.mtx"));
 }
 
+TEST_F(MatrixMarketTest, ANameThatEndsInGzIsCompressed) {
+  const auto matrix =
+      Read("%%MatrixMarket matrix coordinate real general\n3 3 3\n1 1 1.5\n2 3 -2\n3 1 1e-30\n");
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  ASSERT_TRUE(WriteMatrixMarket(Path("w.mtx.gz"), *matrix).ok());
+  std::ifstream file(Path("w.mtx.gz"), std::ios::binary);
+  EXPECT_EQ(file.get(), 0x1f);
+  EXPECT_EQ(file.get(), 0x8b);
+  const auto back = ReadMatrixMarket(Path("w.mtx.gz"), ValueType::kF64);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->column_indices, matrix->column_indices);
+  EXPECT_THAT(Values(*back), ElementsAre(1.5, -2, 1e-30));
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    files += entry.path().string().find(".partial") != std::string::npos;
+  }
+  EXPECT_EQ(files, 0u);
+}
+
 TEST_F(MatrixMarketTest, NothingIsLeftOfAnUnfinishedFile) {
-  {
-    auto writer = MatrixMarketWriter::Open(Path("w.mtx"));
+  for (const char* name : {"w.mtx", "w.mtx.gz"}) {
+    auto writer = MatrixMarketWriter::Open(Path(name));
     ASSERT_TRUE(writer.ok());
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
@@ -292,11 +330,11 @@ std::vector<Listed> Manifest() {
 /// What docs/matrix-market.md decides where the format leaves it open.
 const std::map<std::string, bool>& AcceptedByPolicy() {
   static const std::map<std::string, bool> accepted = {
-      {"variants/matrix_uint64.mtx", true},       {"variants/matrix_fp32.mtx", true},
-      {"variants/matrix_fp64.mtx", true},         {"variants/west0067_noheader.mtx", false},
-      {"variants/full_noheader.mtx", false},      {"variants/made_dims_huge.mtx", false},
-      {"variants/made_dims_int32.mtx", false},    {"variants/made_nan_inf.mtx", true},
-      {"variants/made_value_overflow.mtx", true}, {"variants/made_symmetric_upper.mtx", true}};
+      {"variants/matrix_uint64.mtx", true},        {"variants/matrix_fp32.mtx", true},
+      {"variants/matrix_fp64.mtx", true},          {"variants/west0067_noheader.mtx", false},
+      {"variants/full_noheader.mtx", false},       {"variants/made_dims_huge.mtx", false},
+      {"variants/made_dims_int32.mtx", false},     {"variants/made_nan_inf.mtx", true},
+      {"variants/made_value_overflow.mtx", false}, {"variants/made_symmetric_upper.mtx", true}};
   return accepted;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <random>
 #include <sstream>
@@ -124,6 +125,18 @@ TEST_F(NpyTest, Of16Bits) {
   const auto back = ReadNpy(Path("b.npy"), ValueType::kF32);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_THAT(F32(*back), ElementsAre(1, -2, 3, static_cast<float>(BFloat16(1e30))));
+}
+
+TEST_F(NpyTest, NumbersThatWouldBecomeInfiniteAreRefused) {
+  const std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2)}";
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::string bytes = File(1, header, Raw<float>({1, infinity, 3, -70000}));
+  const auto half = Read(bytes, ValueType::kF16);
+  ASSERT_FALSE(half.ok());
+  EXPECT_THAT(std::string(half.status().message()),
+              HasSubstr("row 1, column 1, counted from 0, is beyond f16"));
+  EXPECT_TRUE(Read(bytes, ValueType::kBF16).ok());
+  EXPECT_TRUE(Read(bytes, ValueType::kF64).ok());
 }
 
 TEST_F(NpyTest, RefusesInASentence) {

@@ -224,6 +224,8 @@ TEST_P(RetryCount, OfEveryCall) {
       {"Catalog/List", [&](const Client& x) { return x.ListMatrices().status(); }, 3, 3},
       {"Catalog/Download", [&](const Client& x) { return m(x).Download().status(); }, 3, 3},
       {"Catalog/Watch", [&](const Client& x) { return m(x).WaitReady(); }, 3, 3},
+      {"Catalog/ListMeasurements", [&](const Client& x) { return x.ListMeasurements().status(); },
+       3, 3},
       {"Catalog/Delete", [&](const Client& x) { return m(x).Delete(); }, 1, 1},
       {"Catalog/Upload", [&](const Client& x) { return x.Upload("m", row).status(); }, 3, 1},
       {"Catalog/UpdateValues",

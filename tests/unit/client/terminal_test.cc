@@ -2,10 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
+#include "client/cli/commands.h"
 #include "client/cli/features_report.h"
+#include "client/cli/matrix_market.h"
+#include "client/cli/measurements_report.h"
+#include "client/cli/npy.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/report.h"
 #include "client/cli/spy_picture.h"
@@ -132,6 +137,7 @@ TEST(FeaturesReport, TablesBySourceAndJsonByName) {
   EXPECT_THAT(report.text, HasSubstr("2 - 3"));
   EXPECT_THAT(report.text, HasSubstr("25.0 %"));
   EXPECT_THAT(report.text, HasSubstr("Density"));
+  EXPECT_THAT(report.text, HasSubstr("10 rows x 10 columns\n")) << "of a tile";
   EXPECT_EQ(report.json["features"]["density"], 0.000078125);
   EXPECT_EQ(report.json["distance_histogram"][1]["most"], 3);
   EXPECT_EQ(report.json["density_map"].size(), 128u);
@@ -141,6 +147,80 @@ TEST(FeaturesReport, TablesBySourceAndJsonByName) {
   AddFeatures(info, MatrixFeatures(), none);
   EXPECT_TRUE(none.json["features"].is_null());
   EXPECT_THAT(none.text, HasSubstr("no features yet"));
+}
+
+TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
+  Measurement m;
+  m.problem_class = {Operation::kSpmm, true, 64};
+  m.recipe = "aspt(panel=64,min_dense=2)";
+  m.kernel = "cpu.aspt";
+  m.device = "cpu";
+  m.median_ms = 1.5;
+  m.runs = 9;
+  m.k = 32;
+  m.floor_ms = 0.25;
+  m.baseline_ms = 3;
+  m.preparation_ms = 1200;
+  Measurement old = m;
+  old.floor_ms = old.baseline_ms = 0;
+  old.type = ValueType::kF16;
+  const PatternMeasurements known{"aa", DiagonalFeatures(), {m, old}};
+  const PatternMeasurements unknown{"bb", {}, {m}};
+  EXPECT_EQ(MeasurementsCsv({known, unknown}),
+            "pattern_hash,rows,density,nnz,operation,transposed,type,allow_tf32,class,k,recipe,"
+            "kernel,device,median_ms,preparation_ms,floor_ms,csr_ms,runs\n"
+            "aa,1280,7.8125e-05,1280,spmm,1,f32,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,"
+            "cpu,1.5,1200,0.25,3,9\n"
+            "aa,1280,7.8125e-05,1280,spmm,1,f16,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,"
+            "cpu,1.5,1200,,,9\n"
+            "bb,,,,spmm,1,f32,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,cpu,1.5,1200,0.25,3,"
+            "9\n");
+  EXPECT_EQ(MeasurementsCsv({}),
+            "pattern_hash,operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,"
+            "median_ms,preparation_ms,floor_ms,csr_ms,runs\n");
+  EXPECT_THAT(MeasurementsText({known}), HasSubstr("pattern aa\nCLASS"));
+  EXPECT_THAT(MeasurementsText({}), HasSubstr("nothing was measured yet"));
+}
+
+class GenerateTest : public testing::Test {
+ protected:
+  std::string Path(const std::string& name) const { return testing::TempDir() + name; }
+};
+
+TEST_F(GenerateTest, DenseNumbersAreTheSameForTheSameSeed) {
+  const auto make = [this](uint64_t seed) {
+    const auto report = GenerateDense({"7x3", Path("g.npy"), "f32", seed});
+    EXPECT_TRUE(report.ok()) << report.status();
+    const auto array = ReadNpy(Path("g.npy"), ValueType::kF32);
+    EXPECT_TRUE(array.ok()) << array.status();
+    EXPECT_EQ(array->rows, 7);
+    EXPECT_EQ(array->cols, 3);
+    return std::get<std::vector<float>>(array->values);
+  };
+  const std::vector<float> first = make(1);
+  for (const float value : first) EXPECT_LT(std::abs(value), 1.0F);
+  EXPECT_EQ(make(1), first);
+  EXPECT_NE(make(2), first);
+  for (const char* extent : {"", "7", "7x", "x3", "0x3", "7x3x1", "-1x3", "7x99999999999"}) {
+    EXPECT_EQ(GenerateDense({extent, Path("no.npy")}).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << extent;
+  }
+}
+
+TEST_F(GenerateTest, MatricesHaveAsManyNonzerosInEachRow) {
+  ASSERT_TRUE(GenerateMatrix({"50x20", Path("g.mtx.gz"), 6, 1}).ok());
+  const auto matrix = ReadMatrixMarket(Path("g.mtx.gz"), ValueType::kF32);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ(matrix->rows, 50);
+  EXPECT_EQ(matrix->cols, 20);
+  for (int64_t row = 0; row < 50; ++row) {
+    EXPECT_EQ(matrix->row_offsets[row + 1] - matrix->row_offsets[row], 6);
+  }
+  EXPECT_TRUE(GenerateMatrix({"5x5", Path("g.mtx"), 5, 1}).ok()) << "a full one";
+  EXPECT_TRUE(GenerateMatrix({"5x5", Path("g.mtx"), 0, 1}).ok()) << "an empty one";
+  EXPECT_EQ(GenerateMatrix({"5x5", Path("g.mtx"), 6, 1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Table, AlignsNumbersRightAndTextLeft) {
@@ -169,7 +249,16 @@ TEST(ExitCode, TellsFailuresApart) {
   EXPECT_EQ(ExitCode(absl::InvalidArgumentError("")), 3);
   EXPECT_EQ(ExitCode(absl::NotFoundError("")), 4);
   EXPECT_EQ(ExitCode(absl::UnavailableError("")), 5);
-  EXPECT_EQ(ExitCode(absl::AlreadyExistsError("")), 1);
+  EXPECT_EQ(ExitCode(absl::AlreadyExistsError("")), 6);
+  EXPECT_EQ(ExitCode(absl::FailedPreconditionError("")), 6);
+  EXPECT_EQ(ExitCode(absl::ResourceExhaustedError("")), 7);
+  EXPECT_EQ(ExitCode(absl::DeadlineExceededError("")), 8);
+  EXPECT_EQ(ExitCode(absl::DataLossError("")), 9);
+  EXPECT_EQ(ExitCode(absl::PermissionDeniedError("")), 10);
+  EXPECT_EQ(ExitCode(absl::InternalError("")), 1);
+  for (const char* code : {"   0  ", "   2  ", "   9  ", "  10  "}) {
+    EXPECT_THAT(ExitCodesText(), HasSubstr(code));
+  }
   EXPECT_EQ(ErrorJson("NOT_FOUND", "no \"x\"").dump(),
             R"({"error":{"code":"NOT_FOUND","message":"no \"x\""}})");
 }

@@ -71,6 +71,13 @@ TEST(DenseCatalog, StoppedBeforeItIsPublished) {
   EXPECT_TRUE(rooms.store->Load()->buffers.empty());
 }
 
+TEST(DenseCatalog, NothingIsDurableInMemory) {
+  Rooms rooms;
+  PutHeader header = Header("b");
+  header.durable = true;
+  EXPECT_TRUE(absl::IsFailedPrecondition(rooms.dense.BeginPut(header).status()));
+}
+
 TEST(DenseCatalog, NoRows) {
   Rooms rooms;
   auto held = Put(rooms.dense, Header("e", 0, 4), {});

@@ -12,8 +12,11 @@
 namespace sparsed::engine {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 ProblemClass Spmm(int64_t k, bool transposed = false, ElementType type = ElementType::kF32) {
   return ClassOf({Operation::kSpmm, transposed, type, k, DeviceKind::kCpu});
@@ -139,10 +142,22 @@ TEST(Measurements, OnePerClassAndContender) {
   EXPECT_EQ(known[2].median_ms, 3);
 }
 
-std::vector<std::string> Recipes(const CandidateList& list) {
+/// What is worth trying.
+std::vector<std::string> Recipes(const ProblemClass& c, const PatternFacts& facts) {
   std::vector<std::string> recipes;
-  for (const Candidate& candidate : list.candidates) recipes.push_back(candidate.recipe);
+  for (const Candidate& candidate : CandidatesFor(c, facts)) {
+    EXPECT_NE(candidate.reason, "") << candidate.recipe;
+    if (candidate.worth_trying) recipes.push_back(candidate.recipe);
+  }
   return recipes;
+}
+
+/// Why the first of these is worth trying, or is not.
+std::string Reason(const ProblemClass& c, const PatternFacts& facts, const std::string& recipe) {
+  for (const Candidate& candidate : CandidatesFor(c, facts)) {
+    if (candidate.recipe.starts_with(recipe)) return candidate.reason;
+  }
+  return "no rule";
 }
 
 TEST(Candidates, FollowTheRules) {
@@ -151,26 +166,55 @@ TEST(Candidates, FollowTheRules) {
   const PatternFacts tiny{100, 100, 900, 9, 0.02};
   const PatternFacts thin{100000, 100000, 110000, 1.1, 0};
   const PatternFacts wide{20, 10000, 100000, 5000, 0.9};
-  EXPECT_EQ(CandidatesFor(Spmm(128), scattered).candidates.size(), 3u);
-  EXPECT_THAT(CandidatesFor(Spmm(128), scattered).reason,
+  EXPECT_EQ(Recipes(Spmm(128), scattered).size(), 3u);
+  EXPECT_THAT(Reason(Spmm(128), scattered, "lsh_cluster"),
               HasSubstr("dense ratio 0.02, not above 0.10"));
-  for (const std::string& recipe : Recipes(CandidatesFor(Spmm(128), clustered))) {
+  EXPECT_THAT(Reason(Spmm(128), scattered, "aspt"), HasSubstr("too few tiles as it is"));
+  EXPECT_EQ(Recipes(Spmm(128), clustered).size(), 2u);
+  for (const std::string& recipe : Recipes(Spmm(128), clustered)) {
     EXPECT_THAT(recipe, ::testing::StartsWith("aspt"));
   }
-  EXPECT_THAT(Recipes(CandidatesFor(Spmm(128), wide)), ElementsAre("transpose"));
-  EXPECT_TRUE(CandidatesFor(Spmm(128), tiny).candidates.empty());
-  EXPECT_THAT(CandidatesFor(Spmm(128), tiny).reason, HasSubstr("900 nonzeros"));
-  EXPECT_TRUE(CandidatesFor(Spmm(128), thin).candidates.empty());
-  EXPECT_THAT(Recipes(CandidatesFor(Spmm(128, true), thin)), ElementsAre("transpose"));
-  EXPECT_TRUE(CandidatesFor(ClassOf({Operation::kSpgemm}), scattered).candidates.empty());
+  EXPECT_THAT(Reason(Spmm(128), clustered, "lsh_cluster"), HasSubstr("clustered already"));
+  EXPECT_THAT(Recipes(Spmm(128), wide), ElementsAre("transpose"));
+  EXPECT_THAT(Recipes(Spmm(128), tiny), IsEmpty());
+  EXPECT_THAT(Reason(Spmm(128), tiny, "aspt"), HasSubstr("900 nonzeros"));
+  EXPECT_THAT(Recipes(Spmm(128), thin), IsEmpty());
+  EXPECT_THAT(Reason(Spmm(128), thin, "aspt"), HasSubstr("1.1 nonzeros a row"));
+  EXPECT_THAT(Recipes(Spmm(128, true), thin), ElementsAre("transpose"));
+  EXPECT_TRUE(CandidatesFor(ClassOf({Operation::kSpgemm}), scattered).empty());
+  EXPECT_THAT(Recipes(Spmm(128, false, ElementType::kF16), clustered), IsEmpty())
+      << "tiles are for f32 and f64";
+}
+
+TEST(Candidates, OnTheGpuUnevenRowsAreSorted) {
+  const ProblemClass spmm =
+      ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, DeviceKind::kCuda});
+  PatternFacts facts{10000, 10000, 100000, 10, 0.02, /*row_length_cv=*/0.5};
+  const std::vector<std::string> even = Recipes(spmm, facts);
+  EXPECT_THAT(even, Not(Contains(HasSubstr("_sort"))));
+  EXPECT_THAT(Reason(spmm, facts, "plain_sort"), HasSubstr("even enough"));
+  facts.row_length_cv = 2.5;
+  const std::vector<std::string> uneven = Recipes(spmm, facts);
+  EXPECT_THAT(uneven, Contains(HasSubstr("plain_sort")));
+  EXPECT_EQ(uneven.size(), even.size() + 2) << "at most two more";
+  EXPECT_THAT(Reason(spmm, facts, "plain_sort"), HasSubstr("2.5 times the mean"));
+  EXPECT_THAT(Reason(Spmm(128), facts, "plain_sort"), "no rule") << "CPU kernels cut equal parts";
 }
 
 TEST(Candidates, RecipesAreCanonical) {
-  for (const double ratio : {0.02, 0.6}) {
-    for (const std::string& text : Recipes(CandidatesFor(Spmm(128), {10000, 100000, 10, ratio}))) {
-      const auto recipe = ParseRecipe(text);
-      ASSERT_TRUE(recipe.ok()) << recipe.status();
-      EXPECT_EQ(ToString(*recipe), text);
+  const PatternFacts facts{10000, 10000, 100000, 10, 0.02};
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
+      for (const bool transposed : {false, true}) {
+        if (transposed && operation == Operation::kSddmm) continue;
+        const ProblemClass c = ClassOf({operation, transposed, ElementType::kF32, 128, device});
+        EXPECT_FALSE(CandidatesFor(c, facts).empty()) << ToString(c);
+        for (const Candidate& candidate : CandidatesFor(c, facts)) {
+          const auto recipe = ParseRecipe(candidate.recipe);
+          ASSERT_TRUE(recipe.ok()) << recipe.status();
+          EXPECT_EQ(ToString(*recipe), candidate.recipe);
+        }
+      }
     }
   }
 }

@@ -41,11 +41,19 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     ++ends_[std::string(state)];
   }
+  void OnRecipe(std::string_view outcome) override {
+    std::lock_guard lock(mutex_);
+    ++recipes_[std::string(outcome)];
+  }
   void OnDamage(std::string_view) override { ++damaged; }
 
   int stages(const std::string& stage) {
     std::lock_guard lock(mutex_);
     return stages_[stage];
+  }
+  int recipes(const std::string& outcome) {
+    std::lock_guard lock(mutex_);
+    return recipes_[outcome];
   }
   int ends(const std::string& state) {
     std::lock_guard lock(mutex_);
@@ -55,7 +63,7 @@ class Listener final : public Observer {
 
  private:
   std::mutex mutex_;
-  std::map<std::string, int> stages_, ends_;
+  std::map<std::string, int> stages_, ends_, recipes_;
 };
 
 PreparationOptions Quick() {
@@ -160,6 +168,25 @@ void CheckConsistent(Site& site, Pattern& pattern) {
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
 }
 
+/// Every recipe that there is a rule for was timed, or there is a reason why not.
+void CheckDecisions(const Pattern& pattern, const ProblemClass& c) {
+  std::map<std::string, Decision> decided;
+  for (const Decision& decision : pattern.decisions()) {
+    EXPECT_NE(decision.reason, "") << decision.recipe;
+    if (decision.problem_class == c) decided[decision.recipe] = decision;
+  }
+  for (const Candidate& candidate : CandidatesFor(c, {})) {
+    ASSERT_TRUE(decided.contains(candidate.recipe)) << candidate.recipe;
+  }
+  std::set<std::string> timed;
+  for (const Measurement& m : pattern.measurements()) {
+    if (m.problem_class == c) timed.insert(m.recipe);
+  }
+  for (const auto& [recipe, decision] : decided) {
+    EXPECT_EQ(decision.tried, timed.contains(recipe)) << recipe;
+  }
+}
+
 TEST(Preparation, PlansForTheMatrixsOwnType) {
   Site site;
   const test::Pattern s = test::Rmat(10, 16, 3);
@@ -194,7 +221,8 @@ TEST(Preparation, TriesReorderingOnShuffledClusters) {
   Pattern& pattern = *(*matrix)->pattern();
   const PreparationStatus status = pattern.status();
   EXPECT_EQ(status.state, PreparationState::kReady) << status.detail;
-  EXPECT_THAT(status.detail, HasSubstr("spmm f32 k<=32 cpu"));
+  EXPECT_THAT(status.message, HasSubstr("spmm f32 k<=32 cpu"));
+  EXPECT_EQ(status.detail, "") << "plans and decisions say it all";
   EXPECT_GT(status.seconds, 0);
   const PlanTable::Found found = pattern.plans().Find(Class(Operation::kSpmm));
   ASSERT_TRUE(found.exact);
@@ -204,6 +232,9 @@ TEST(Preparation, TriesReorderingOnShuffledClusters) {
   EXPECT_THAT(tried, Contains(HasSubstr("lsh_cluster(")));
   EXPECT_THAT(tried, Contains(HasSubstr("> aspt(")));
   CheckConsistent(site, pattern);
+  CheckDecisions(pattern, Class(Operation::kSpmm));
+  EXPECT_GT(site.listener.recipes("tried"), 0);
+  EXPECT_GT(site.listener.recipes("ruled_out"), 0);
   for (const char* stage : {"features", "lsh_cluster", "aspt", "trial", "store"}) {
     EXPECT_GT(site.listener.stages(stage), 0) << stage;
   }
@@ -217,7 +248,9 @@ TEST(Preparation, KeepsPlainCsrWhereNothingIsGained) {
   ASSERT_TRUE(site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.status().detail, HasSubstr("plain CSR is kept"));
+  EXPECT_THAT(pattern.status().message,
+              HasSubstr("plain CSR is kept, 5000 nonzeros, fewer than 10000"));
+  CheckDecisions(pattern, Class(Operation::kSpmm));
   const auto plans = pattern.plans().List();
   ASSERT_EQ(plans.size(), 1u);
   EXPECT_EQ(plans[0]->plan.recipe, "csr");
@@ -281,7 +314,9 @@ TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
   site.preparation.RequestTrial(*matrix, problem);
   EXPECT_EQ(site.preparation.pending(), 0);
   EXPECT_EQ(site.listener.ends("ready"), 2);
-  EXPECT_THAT(pattern.status().detail, HasSubstr("sddmm f32 k<=32 cpu"));
+  EXPECT_THAT(pattern.status().message, HasSubstr("sddmm f32 k<=32 cpu"));
+  CheckDecisions(pattern, Class(Operation::kSpmm));
+  CheckDecisions(pattern, ClassOf(problem));
   CheckConsistent(site, pattern);
 }
 
@@ -372,7 +407,7 @@ TEST(Preparation, TooLittleMemoryIsNotedAndPlainCsrKept) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.status().detail, HasSubstr("plain CSR is kept"));
+  EXPECT_THAT(pattern.status().message, HasSubstr("plain CSR is kept"));
   EXPECT_THAT(pattern.status().detail, HasSubstr("preparation"));
   EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).exact);
   CheckConsistent(site, pattern);
@@ -401,7 +436,8 @@ TEST(Preparation, ANarrowerTrialWhenMemoryIsShort) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.status().detail, HasSubstr("was tried at K = 16 for want of memory"));
+  EXPECT_THAT(pattern.decisions(),
+              Contains(::testing::Field(&Decision::reason, "timed at K = 16 for want of memory")));
   ASSERT_FALSE(pattern.measurements().empty());
   EXPECT_EQ(pattern.measurements()[0].k, 16);
   CheckConsistent(site, pattern);
@@ -443,6 +479,60 @@ TEST(Preparation, GoesOnWithoutFeaturesThatFindNoMemory) {
   EXPECT_EQ(pattern.status().state, PreparationState::kReady);
   EXPECT_THAT(pattern.status().detail, HasSubstr("features are not known: "));
   CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, StopsBuildingWhenItsTimeIsUp) {
+  PreparationOptions options = Quick();
+  options.seconds = 1e-6;
+  Site site("", options);
+  auto matrix = SendMatrix(site.catalog, "m", test::ShuffledClusters(600, 16, 65536, 24, 12, 1, 3));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_THAT(Tried(pattern), ::testing::Each("csr")) << "that alone is timed";
+  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).decided());
+  EXPECT_NE(pattern.features(), nullptr);
+  CheckDecisions(pattern, Class(Operation::kSpmm));
+  EXPECT_THAT(pattern.decisions(),
+              Contains(::testing::Field(&Decision::reason, HasSubstr("--preparation-seconds"))));
+  EXPECT_GT(site.listener.recipes("no_time"), 0);
+  EXPECT_EQ(site.listener.recipes("tried"), 0);
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, ABuildUnderWayStopsWhenTheTimeIsUp) {
+  // Long enough for the features, too short for the clustering of so many rows.
+  PreparationOptions options = Quick();
+  options.seconds = 0.25;
+  Site site("", options);
+  auto matrix =
+      SendMatrix(site.catalog, "m", test::ShuffledClusters(40000, 16, 1 << 20, 24, 12, 1, 3));
+  ASSERT_TRUE(matrix.ok());
+  ASSERT_TRUE(site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.decisions(),
+              Contains(::testing::Field(&Decision::reason, HasSubstr("0.25 s are used up"))));
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, MeasurementsAreWholeAndAgreeWithThePlan) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const Plan plan = pattern.plans().Find(Class(Operation::kSpmm)).plan->plan;
+  bool found = false;
+  for (const Measurement& m : pattern.measurements()) {
+    EXPECT_GT(m.baseline_ms, 0) << m.recipe;
+    EXPECT_GT(m.floor_ms, 0) << m.recipe;
+    EXPECT_EQ(m.preparation_ms > 0, m.recipe != kCsr) << m.recipe;
+    if (m.recipe != plan.recipe || m.kernel != plan.kernel) continue;
+    found = true;
+    EXPECT_EQ(m.median_ms, plan.plan_ms);
+    EXPECT_EQ(m.baseline_ms, plan.baseline_ms) << "what it was compared with";
+  }
+  EXPECT_TRUE(found);
 }
 
 TEST(Preparation, SwitchedOff) {
@@ -556,7 +646,7 @@ TEST(Restart, BringsBackPlansWithoutBuilding) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_NE(pattern.status().detail, "");
+  EXPECT_THAT(pattern.status().message, HasSubstr("2.00x over plain CSR"));
   const auto found = pattern.plans().Find(Class(Operation::kSpmm));
   ASSERT_TRUE(found.exact);
   EXPECT_THAT(found.plan->plan.recipe, HasSubstr("> aspt("));
@@ -589,6 +679,55 @@ TEST(Restart, BringsBackWhateverATrialChose) {
   EXPECT_EQ(PlansOf(*(*matrix)->pattern()), before);
   EXPECT_EQ(site.listener.stages("trial"), 0);
   CheckConsistent(site, *(*matrix)->pattern());
+}
+
+TEST(Restart, BringsBackWhatWasMeasuredAndDecided) {
+  TemporaryDirectory directory;
+  std::vector<Measurement> measured;
+  std::vector<Decision> decided;
+  {
+    Site site(directory.path());
+    auto matrix = SendMatrix(site.catalog, "m", Clusters());
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    measured = (*matrix)->pattern()->measurements();
+    decided = (*matrix)->pattern()->decisions();
+    ASSERT_FALSE(decided.empty());
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  const std::vector<Measurement> after = (*matrix)->pattern()->measurements();
+  ASSERT_EQ(after.size(), measured.size());
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].baseline_ms, measured[i].baseline_ms);
+    EXPECT_EQ(after[i].floor_ms, measured[i].floor_ms) << "of then, whatever the rate is now";
+    EXPECT_EQ(after[i].preparation_ms, measured[i].preparation_ms);
+  }
+  const std::vector<Decision> again = (*matrix)->pattern()->decisions();
+  ASSERT_EQ(again.size(), decided.size());
+  for (size_t i = 0; i < again.size(); ++i) {
+    EXPECT_EQ(again[i].recipe, decided[i].recipe);
+    EXPECT_EQ(again[i].tried, decided[i].tried);
+    EXPECT_EQ(again[i].reason, decided[i].reason);
+  }
+}
+
+TEST(Restart, PreparesWhatWasExpectedWhilePreparationWasOff) {
+  TemporaryDirectory directory;
+  {
+    PreparationOptions off = Quick();
+    off.enabled = false;
+    Site site(directory.path(), off);
+    const test::Pattern s = Clusters();
+    UploadHeader header = HeaderOf("m", s);
+    header.expected = {Class(Operation::kSddmm, false, 64)};
+    ASSERT_TRUE(Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s)).ok());
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Class(Operation::kSddmm, false, 64)).exact);
+  EXPECT_EQ((*matrix)->pattern()->plans().List().size(), 1u) << "not the default class";
 }
 
 TEST(Restart, BringsBackFeatures) {
@@ -646,7 +785,7 @@ TEST(Restart, KeepsALayoutThatFindsNoMemory) {
     EXPECT_FALSE(found.decided());
     EXPECT_EQ(found.plan->plan.recipe, "csr");
     EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-    EXPECT_THAT(pattern.status().detail, HasSubstr("want of memory for lsh_cluster"));
+    EXPECT_THAT(pattern.status().message, HasSubstr("want of memory for lsh_cluster"));
     EXPECT_EQ(site.listener.stages("trial"), 0) << "it was not lost";
     site.preparation.RequestTrial(
         *matrix, {Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu});
@@ -657,7 +796,7 @@ TEST(Restart, KeepsALayoutThatFindsNoMemory) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_THAT(PlansOf(pattern).begin()->second, HasSubstr("lsh_cluster"));
-  EXPECT_THAT(pattern.status().detail, Not(HasSubstr("memory")));
+  EXPECT_THAT(pattern.status().message, Not(HasSubstr("memory")));
   EXPECT_EQ(site.listener.stages("trial"), 0);
   CheckConsistent(site, pattern);
 }

@@ -79,7 +79,7 @@ absl::Status Feed(Receiver& to, uint32_t array, const std::vector<T>& data) {
 
 inline UploadHeader HeaderOf(const std::string& name, const test::Pattern& s) {
   UploadHeader header;
-  header.tenant = "t";
+  header.tenant = std::string("t");
   header.name = name;
   header.rows = s.rows;
   header.cols = s.cols;

@@ -181,6 +181,19 @@ TEST(UpdateValues, DroppedLayoutsKeepNoValues) {
   EXPECT_EQ(rooms.budget.used(MemoryUse::kLayouts), 0);
 }
 
+TEST(UpdateValues, NothingIsDurableInMemory) {
+  Rooms rooms;
+  const test::Pattern s = test::Uniform(50, 60, 7, 1);
+  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  UpdateHeader header;
+  header.tenant = "t";
+  header.name = "m";
+  header.durable = true;
+  const absl::Status refused = rooms.catalog.BeginUpdate(header).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("--data-dir"));
+}
+
 TEST(UpdateValues, StoppedBeforeItIsPublished) {
   TemporaryDirectory directory;
   Rooms rooms(directory.path());

@@ -71,6 +71,15 @@ class StoreTest : public testing::Test {
   std::unique_ptr<Store> store_;
 };
 
+/// Makes a catalog of the present version one of version 6.
+constexpr const char* kToVersion6 = R"sql(
+  DROP TABLE decisions;
+  ALTER TABLE measurements DROP COLUMN baseline_ms;
+  ALTER TABLE measurements DROP COLUMN floor_ms;
+  ALTER TABLE measurements DROP COLUMN preparation_ms;
+  PRAGMA user_version = 6;
+)sql";
+
 TEST_F(StoreTest, IsEmptyAtFirst) {
   EXPECT_TRUE(store_->durable());
   EXPECT_EQ(*Dump(*store_), "");
@@ -326,6 +335,46 @@ TEST_F(StoreTest, NewMeasurementsReplaceOldOnesAndComeLast) {
   EXPECT_EQ(contents.measurements[2].k, 16);
 }
 
+TEST_F(StoreTest, NewDecisionsReplaceThoseOfTheirClass) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  const std::vector<DecisionRecord> before = {{"P", "spmm", "aspt", true, "tiles"},
+                                              {"P", "spmm", "", false, "narrower"},
+                                              {"P", "sddmm", "aspt", false, "slower"}};
+  ASSERT_TRUE(store_->PutDecisions(before).ok());
+  const std::vector<DecisionRecord> after = {{"P", "spmm", "lsh_cluster", true, "scattered"}};
+  ASSERT_TRUE(store_->PutDecisions(after).ok());
+  EXPECT_EQ(store_->PutDecisions(std::vector<DecisionRecord>{{"Q", "spmm", "", false, ""}}).code(),
+            absl::StatusCode::kNotFound);
+  Reopen();
+  std::vector<std::string> recipes;
+  const StoreContents contents = *store_->Load();
+  for (const DecisionRecord& d : contents.decisions) recipes.push_back(d.recipe);
+  EXPECT_THAT(recipes, ElementsAre("aspt", "lsh_cluster"));
+  EXPECT_EQ(contents.decisions[0].problem_class, "sddmm");
+  EXPECT_TRUE(contents.decisions[1].tried);
+  EXPECT_EQ(contents.decisions[1].reason, "scattered");
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  EXPECT_THAT(store_->Load()->decisions, IsEmpty());
+}
+
+TEST_F(StoreTest, CatalogsFromBeforeDecisionsAreTaken) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("b", "Q", 2)).ok());
+  ASSERT_TRUE(store_->PutPreparation("P", {"READY", "much about everything", 2.5}).ok());
+  ASSERT_TRUE(store_->PutPreparation("Q", {"FAILED", "damaged", 1}).ok());
+  const std::vector<MeasurementRecord> one = {{"P", "spmm", "csr", "k", "cpu", 32, 1.5, 3, 1}};
+  ASSERT_TRUE(store_->PutMeasurements(one).ok());
+  store_.reset();
+  Execute(kToVersion6);
+  Reopen();
+  const StoreContents contents = *store_->Load();
+  ASSERT_EQ(contents.measurements.size(), 1U);
+  EXPECT_EQ(contents.measurements[0].median_ms, 1.5);
+  EXPECT_EQ(contents.measurements[0].floor_ms, 0) << "not known";
+  EXPECT_EQ(contents.patterns[0].preparation.detail, "");
+  EXPECT_EQ(contents.patterns[1].preparation.detail, "damaged");
+}
+
 TEST_F(StoreTest, StoppedWritesAndReadsLeaveNothing) {
   const std::atomic<bool> stop = true;
   EXPECT_EQ(store_->PutMatrix(RandomMatrix("a", "P", 1), &stop).status().code(),
@@ -488,6 +537,7 @@ TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
   Execute(R"sql(
+    DROP TABLE decisions;
     DROP TABLE features;
     DROP TABLE scrubs;
     DROP TABLE measurements;
@@ -535,6 +585,7 @@ TEST_F(StoreTest, CatalogsFromBeforeThe16BitTypesAreTaken) {
   };
   const int64_t last = last_blob();
   EXPECT_GT(last, 3);
+  Execute(kToVersion6);
   Execute(R"sql(
     DROP TABLE features;
     CREATE TEMP TABLE kept AS SELECT * FROM main.arrays;
@@ -605,6 +656,7 @@ TEST_F(StoreTest, CatalogsFromBeforeFeaturesAreTaken) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   const std::string before = *Dump(*store_);
   store_.reset();
+  Execute(kToVersion6);
   Execute("DROP TABLE features; PRAGMA user_version = 5");
   Reopen();
   EXPECT_EQ(*Dump(*store_), before);

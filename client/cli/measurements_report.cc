@@ -1,0 +1,108 @@
+#include "client/cli/measurements_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+
+namespace sparsed::cli {
+namespace {
+
+/// The features that a header names: those of the first pattern that has any.
+std::vector<std::string> FeatureNames(const std::vector<PatternMeasurements>& patterns) {
+  std::vector<std::string> names;
+  for (const PatternMeasurements& pattern : patterns) {
+    for (const Feature& feature : pattern.features.values) names.push_back(feature.name);
+    if (!names.empty()) break;
+  }
+  return names;
+}
+
+std::string Quoted(std::string_view text) {
+  if (text.find_first_of(",\"\n") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
+/// As many digits as it takes; empty for 0: not known.
+std::string Known(double value) { return value > 0 ? fmt::format("{}", value) : ""; }
+
+std::string CsvOf(const Measurement& m) {
+  const ProblemClass& c = m.problem_class;
+  return fmt::format("{},{:d},{},{:d},{},{},{},{},{},{},{},{},{},{}\n", Name(c.operation),
+                     c.transposed, Name(m.type), c.allow_tf32, c.k, m.k, Quoted(m.recipe),
+                     Quoted(m.kernel), Quoted(m.device), m.median_ms, m.preparation_ms,
+                     Known(m.floor_ms), Known(m.baseline_ms), m.runs);
+}
+
+}  // namespace
+
+std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns) {
+  const std::vector<std::string> names = FeatureNames(patterns);
+  std::string csv = "pattern_hash,";
+  for (const std::string& name : names) csv += Quoted(name) + ',';
+  csv +=
+      "operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,median_ms,"
+      "preparation_ms,floor_ms,csr_ms,runs\n";
+  for (const PatternMeasurements& pattern : patterns) {
+    std::string begin = pattern.pattern_hash + ',';
+    for (const std::string& name : names) {
+      const auto feature = std::ranges::find(pattern.features.values, name, &Feature::name);
+      if (feature != pattern.features.values.end()) begin += fmt::format("{}", feature->value);
+      begin += ',';
+    }
+    for (const Measurement& m : pattern.measurements) csv += begin + CsvOf(m);
+  }
+  return csv;
+}
+
+Json ToJson(const std::vector<PatternMeasurements>& patterns) {
+  Json json = Json::array();
+  for (const PatternMeasurements& pattern : patterns) {
+    Json features = Json::object();
+    for (const Feature& feature : pattern.features.values) features[feature.name] = feature.value;
+    Json measurements = Json::array();
+    for (const Measurement& m : pattern.measurements) measurements.push_back(ToJson(m));
+    json.push_back({{"pattern_hash", pattern.pattern_hash},
+                    {"features", std::move(features)},
+                    {"measurements", std::move(measurements)}});
+  }
+  return json;
+}
+
+std::string KnownMilliseconds(double milliseconds) {
+  return milliseconds > 0 ? fmt::format("{:.3f}", milliseconds) : "";
+}
+
+Table MeasurementsTable(const std::vector<Measurement>& measurements) {
+  Table table({"CLASS", "K", "MEDIAN ms", "CSR ms", "BUILD ms", "GFLOP/s", "FLOOR", "RUNS",
+               "DEVICE", "KERNEL", "RECIPE"});
+  for (const Measurement& m : measurements) {
+    table.Add({Text(m.problem_class), std::to_string(m.k), fmt::format("{:.3f}", m.median_ms),
+               KnownMilliseconds(m.baseline_ms), KnownMilliseconds(m.preparation_ms),
+               fmt::format("{:.2f}", m.gflops),
+               m.floor_share > 0 ? fmt::format("{:.0f} %", 100 * m.floor_share) : "",
+               std::to_string(m.runs), m.device, m.kernel, m.recipe});
+  }
+  return table;
+}
+
+std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns) {
+  std::string text;
+  for (const PatternMeasurements& pattern : patterns) {
+    if (pattern.measurements.empty()) continue;
+    std::vector<Measurement> sorted = pattern.measurements;
+    std::ranges::stable_sort(sorted, {}, [](const Measurement& m) {
+      const ProblemClass& c = m.problem_class;
+      return std::tuple(m.type, c.operation, c.transposed, c.allow_tf32, c.k, m.device,
+                        m.median_ms);
+    });
+    text += fmt::format("{}pattern {}\n{}", text.empty() ? "" : "\n", pattern.pattern_hash,
+                        MeasurementsTable(sorted).Text());
+  }
+  return text.empty() ? "nothing was measured yet\n" : text;
+}
+
+}  // namespace sparsed::cli

@@ -1,0 +1,97 @@
+// Catalog.ListMeasurements: pattern by pattern, in messages that any gRPC client takes.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/live_streams.h"
+#include "server/rpc/reactors.h"
+#include "server/security/tenant.h"
+#include "server/telemetry/telemetry.h"
+
+namespace sparsed::server {
+namespace {
+
+/// Measurements of a message.
+constexpr size_t kMost = 1000;
+
+class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::PatternMeasurements> {
+ public:
+  ListMeasurementsReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
+                          const v1::ListMeasurementsRequest& request)
+      : service_(service),
+        record_(
+            service.telemetry.Begin(Op::kListMeasurements, TenantOf(*context), request.name())) {
+    absl::Status status = service_.live_streams.TakesNew();
+    if (status.ok()) status = FindPatterns(request.name());
+    if (status.ok()) {
+      WriteNext();
+    } else {
+      Conclude(std::move(status));
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Conclude(absl::CancelledError("the reader is gone"));
+    WriteNext();
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status FindPatterns(const std::string& name) {
+    const auto add = [this](const engine::MatrixLease& matrix) {
+      patterns_[matrix->pattern()->hash()] = matrix->pattern();
+    };
+    if (name.empty()) {
+      for (const auto& matrix : service_.engine.catalog().List(record_.tenant, "")) add(matrix);
+      return absl::OkStatus();
+    }
+    const auto matrix = service_.engine.catalog().Find(record_.tenant, name);
+    if (matrix.ok()) add(*matrix);
+    return matrix.status();
+  }
+
+  /// One message at a time; `this` may be gone afterwards.
+  void WriteNext() {
+    if (sent_ == measurements_.size()) {
+      if (patterns_.empty()) return Conclude(absl::OkStatus());
+      pattern_ = patterns_.extract(patterns_.begin()).mapped();
+      measurements_ = pattern_->measurements();
+      sent_ = 0;
+    }
+    const size_t count = std::min(kMost, measurements_.size() - sent_);
+    out_ = ToPatternMeasurements(*pattern_, std::span(measurements_).subspan(sent_, count));
+    sent_ += count;
+    StartWrite(&out_);
+  }
+
+  /// The terminal transition; `this` may be gone afterwards.
+  void Conclude(absl::Status status) {
+    record_.status = status;
+    service_.telemetry.End(std::move(record_));
+    Finish(ToGrpc(status));
+  }
+
+  const ServiceContext& service_;
+  StageRecord record_;
+  std::map<std::string, std::shared_ptr<engine::Pattern>> patterns_;  ///< by hash, to be sent
+  std::shared_ptr<engine::Pattern> pattern_;                          ///< under way
+  std::vector<engine::Measurement> measurements_;                     ///< its own
+  size_t sent_ = 0;                                                   ///< of them
+  v1::PatternMeasurements out_;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::PatternMeasurements>* StartListMeasurements(
+    const ServiceContext& service, grpc::CallbackServerContext* context,
+    const v1::ListMeasurementsRequest& request) {
+  return new ListMeasurementsReactor(service, context, request);
+}
+
+}  // namespace sparsed::server

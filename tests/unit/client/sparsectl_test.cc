@@ -1,0 +1,144 @@
+// The command line as a newcomer meets it: what it says, and what it exits with.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tests/unit/client/server_process.h"
+
+namespace sparsed::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Said {
+  int exit_code = -1;
+  std::string text;  ///< on both outputs
+};
+
+class Sparsectl : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string folder = testing::TempDir() + "sparsectl_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  /// In a folder of its own; `words` are the shell's.
+  Said Run(const std::string& words) const {
+    const std::string command = "cd '" + folder_ + "' && SPARSED_SERVER='" + server_.address() +
+                                "' " SPARSECTL_PROGRAM " " + words + " 2>&1";
+    Said said;
+    std::FILE* pipe = popen(command.c_str(), "r");
+    std::array<char, 4096> buffer;
+    size_t size = 0;
+    while ((size = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
+      said.text.append(buffer.data(), size);
+    }
+    said.exit_code = WEXITSTATUS(pclose(pipe));
+    return said;
+  }
+  void ExpectSays(const std::string& words, int exit_code, const std::string& sentence) const {
+    const Said said = Run(words);
+    EXPECT_EQ(said.exit_code, exit_code) << words << "\n" << said.text;
+    EXPECT_THAT(said.text, HasSubstr(sentence)) << words;
+  }
+
+  ServerProcess server_;
+  std::string folder_;
+};
+
+TEST_F(Sparsectl, FromNothingToAProduct) {
+  ExpectSays("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx.gz", 0, "15,000 nonzeros");
+  ExpectSays("generate dense 200x60 --out=B.npy", 0, "wrote B.npy: 200 x 60 f32");
+  ExpectSays("upload s.mtx.gz --wait --expect=spmm:60", 0, "s is ready");
+  ExpectSays("spmm s --operand=B.npy --out=C.npy", 0, "wrote   C.npy: 300 x 60, f32");
+  ExpectSays("generate dense 300x60 --out=A.npy", 0, "wrote");
+  ExpectSays("sddmm s --left=A.npy --right=B.npy --out=v.npy", 0,
+             "v.npy: 15,000 values, one for each nonzero, f32");
+  ExpectSays("download s --out=copy.mtx.gz", 0, "wrote copy.mtx.gz");
+  ExpectSays("upload copy.mtx.gz --type=bf16", 0, "uploaded copy");
+  ExpectSays("spmm copy --operand=B.npy --out=C.npy", 0, "float32, which holds bf16 exactly");
+}
+
+TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
+  ASSERT_EQ(Run("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
+  ASSERT_EQ(Run("upload s.mtx --name=other --type=f64 --wait").exit_code, 0);
+  const Said show = Run("show s");
+  EXPECT_THAT(show.text, HasSubstr("state        ready\n"));
+  EXPECT_THAT(show.text, HasSubstr("OVER CSR"));
+  EXPECT_THAT(show.text, HasSubstr("columns are not 8 times as many as the 300 rows"));
+  EXPECT_THAT(show.text, Not(HasSubstr("f64"))) << "another matrix's";
+  const Said features = Run("show s --features");
+  EXPECT_THAT(features.text, HasSubstr("rows from top to bottom"));
+  EXPECT_THAT(features.text, HasSubstr("above 1: rows are uneven"));
+  const Said csv = Run("measurements s --csv");
+  EXPECT_THAT(csv.text, testing::StartsWith("pattern_hash,rows,cols,density,"));
+  EXPECT_THAT(csv.text, HasSubstr(",csr_ms,runs\n"));
+  EXPECT_THAT(csv.text, HasSubstr(",spmm,0,f32,0,128,128,csr,"));
+  EXPECT_THAT(csv.text, HasSubstr(",spmm,0,f64,0,128,128,csr,")) << "of the pattern";
+  ExpectSays("measurements nobody", 4, "no matrix named 'nobody'");
+}
+
+TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
+  ExpectSays("", 2, "a COMMAND is missing; see --help");
+  ExpectSays("generate", 2, "generate lacks its COMMAND");
+  ExpectSays("multiply", 2, "there is no command \"multiply\"");
+  ExpectSays("list --all", 2, "there is no flag \"--all\"");
+  ExpectSays("list a b", 2, "\"b\" is one word too many");
+  ExpectSays("spmm s --operand=B.npy", 2, "--out is missing");
+  ExpectSays("spmm s --operand", 2, "--operand lacks its value");
+  ExpectSays("spmm s --operand=B.npy --out=C.npy --beta=1", 2, "--beta goes with --accumulate");
+  ExpectSays("spmm s --operand=B.npy --out=C.npy --alpha=x", 2, "--alpha: \"x\" is not a number");
+  ExpectSays("spgemm s s", 2, "--out, --name or --discard");
+  ExpectSays("spgemm s s --name=t --discard", 2, "--out, --name or --discard");
+  ExpectSays("spy s --width=5", 2, "\"5\" is not a whole number from 10 to 1000");
+  ExpectSays("upload m.mtx --type=f8", 2, "f8 is none of f32, f64, f16 and bf16");
+  ExpectSays("download s --out=s.txt", 2, "s.txt must end in .mtx, .mtx.gz");
+  ExpectSays("generate dense 5 --out=x.npy", 2, "is not ROWSxCOLUMNS");
+  ExpectSays("--json list a b", 2, R"({"error":{"code":"USAGE")");
+}
+
+TEST_F(Sparsectl, HelpSaysWhatClassesAndExitCodesAre) {
+  ExpectSays("upload --help", 0, "rounded up to 8, 16, 32, 64, 128, 256, 512 or 1024");
+  ExpectSays("upload --help", 0, "default: spmm:128");
+  ExpectSays("--help", 0, "   7  no room");
+}
+
+TEST_F(Sparsectl, FailuresHaveExitCodesOfTheirOwn) {
+  ASSERT_EQ(Run("generate matrix 30x20 --row-nonzeros=5 --out=s.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload s.mtx").exit_code, 0);
+  ExpectSays("upload s.mtx", 6, "--replace");
+  ExpectSays("upload s.mtx --name=h --type=f16 --expect=spgemm", 3, "f32 and f64 matrices");
+  ExpectSays("upload nothing.mtx", 3, "cannot open nothing.mtx");
+  ExpectSays("show nobody", 4, "nobody");
+  ExpectSays("--server=unix:/nonexistent/socket list", 5, "unix:/nonexistent/socket");
+  ASSERT_EQ(Run("generate dense 150x1 --out=v.npy").exit_code, 0);
+  ExpectSays("update s --values=v.npy --durable", 6, "--data-dir");
+  ExpectSays("update s --values=v.npy", 0, "version 2");
+}
+
+TEST_F(Sparsectl, NumbersThatATypeCannotHoldAreRefused) {
+  std::ofstream(folder_ + "/m.mtx")
+      << "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 70000\n";
+  ExpectSays("upload m.mtx --type=f16", 3, "row 1, column 1: 70000 is beyond f16");
+  ExpectSays("upload m.mtx --type=bf16", 0, "uploaded m");
+}
+
+TEST_F(Sparsectl, Tf32ThatMakesNoDifferenceIsTold) {
+  ASSERT_EQ(Run("generate matrix 30x20 --row-nonzeros=5 --out=s.mtx").exit_code, 0);
+  ASSERT_EQ(Run("generate dense 20x8 --out=B.npy").exit_code, 0);
+  ExpectSays("upload s.mtx --name=d --type=f64 --expect=spmm:8:tf32", 0,
+             "TF32 makes no difference: it is for f32, this matrix is f64");
+  ExpectSays("spmm d --operand=B.npy --out=C.npy --allow-tf32", 0, "this matrix is f64");
+  EXPECT_THAT(Run("spmm d --operand=B.npy --out=C.npy").text, Not(HasSubstr("TF32")));
+}
+
+}  // namespace
+}  // namespace sparsed::test
