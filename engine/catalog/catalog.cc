@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 namespace sparsed::engine {
@@ -270,7 +271,12 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
 }
 
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {
+  std::set<std::string> of_cpu;
+  for (const auto& active : matrix.pattern()->plans().List()) {
+    if (active->plan.problem_class.device == DeviceKind::kCpu) of_cpu.insert(active->plan.recipe);
+  }
   for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
+    if (!of_cpu.contains(entry.layout->recipe)) continue;
     if (absl::Status s = CheckStop(stop); !s.ok()) return s;
     MemorySource& memory = budget_.Source(MemoryUse::kLayouts);
     absl::Status placed = matrix.ValuesIn(*entry.layout, memory, threads).status();

@@ -182,6 +182,7 @@ constexpr Rule kRules[] = {
     {"coo_panels", DeviceKind::kCuda, IsSddmm, SharingFetches},
     {"row_panels", DeviceKind::kCuda, IsSddmm, SharingFetches},
     {"group_rows > row_panels", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
+    {"lsh_cluster", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
     {"lsh_cluster > coo_panels", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
 };
 

@@ -223,8 +223,11 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
     progress_.At("trial", 0, 0);
     progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
   }
-  absl::StatusOr<Array> values = contest.matrix->ValuesIn(
-      *layout, rooms_.budget.Source(MemoryUse::kPreparation), rooms_.options.threads_per_worker);
+  absl::StatusOr<Array> values =
+      c.device == DeviceKind::kCuda
+          ? contest.matrix->Values()
+          : contest.matrix->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kPreparation),
+                                     rooms_.options.threads_per_worker);
   if (absl::IsDataLoss(values.status())) return values.status();
   for (std::string_view name : kernels) {
     const std::string kernel(name);
@@ -324,7 +327,8 @@ void PatternJob::Decide(Contest& contest) {
     const std::string recipe = contest.best->layout->recipe;
     LayoutBuilder::Built built = builder_->Take(recipe);
     absl::Status added = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built.layout);
-    if (added.ok()) added = AddLayout(built.layout, built.seconds);
+    if (added.ok())
+      added = AddLayout(built.layout, built.seconds, plan.problem_class.device == DeviceKind::kCpu);
     if (added.ok()) {
       unstored_.insert(recipe);
     } else {
@@ -360,9 +364,11 @@ std::string PatternJob::WhyPlain(const Contest& contest) {
                      best->speedup >= 1 ? "only " : "", Compared(best->speedup));
 }
 
-absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_seconds) {
+absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_seconds,
+                                   bool for_cpu) {
   const std::string recipe = layout->recipe;
   pattern_->AddLayout(layout, build_seconds);
+  if (!for_cpu) return absl::OkStatus();
   for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
     absl::Status placed = matrix
                               ->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kLayouts),

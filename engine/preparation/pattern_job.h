@@ -125,9 +125,9 @@ class PatternJob {
   /// How near the others came.
   static std::string WhyPlain(const Contest& contest);
 
-  /// Gives the pattern a layout, with the values of all its matrices. RESOURCE_EXHAUSTED leaves
-  /// nothing behind.
-  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds);
+  /// Gives the pattern a layout; `for_cpu`: with the values of all its matrices, which a GPU places
+  /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
+  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
   void DropLayout(const std::string& recipe);
   void Activate(const Plan& plan);
   void DropUnusedLayouts();

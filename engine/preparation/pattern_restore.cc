@@ -65,7 +65,9 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
         return built.status();
       }
       status = built.status();
-      if (status.ok()) status = AddLayout(built->layout, built->seconds);
+      const bool for_cpu = std::ranges::any_of(
+          plans, [](const Plan& plan) { return plan.problem_class.device == DeviceKind::kCpu; });
+      if (status.ok()) status = AddLayout(built->layout, built->seconds, for_cpu);
     }
     std::shared_ptr<const Layout> layout = pattern_->FindLayout(recipe);
     if (recipe == kCsr) layout = PlainCsrWithoutArrays(*pattern_);

@@ -155,13 +155,19 @@ struct Subject {
   const Layout& device;
 };
 
+/// The values in the layout's order, placed there by the device.
 template <typename T>
 Buffer PlaceOnDevice(Gpu& gpu, const Subject& subject) {
   std::vector<T> rounded;
   for (const double value : subject.values) rounded.push_back(Stored<T>(value));
-  std::vector<T> slots(subject.host.value_slots, Stored<T>(kNan));
-  PlaceValues(subject.host, ElementTypeOf<T>(), rounded.data(), slots.data(), 1);
-  return gpu.Upload(slots.data(), slots.size() * sizeof(T));
+  const Buffer csr_values = gpu.Upload(rounded.data(), rounded.size() * sizeof(T));
+  const size_t bytes = subject.host.value_slots * sizeof(T);
+  Buffer slots = gpu.Allocate(bytes);
+  Must(gpu.stream().Fill(slots.mutable_data(), 0xff, bytes));
+  Must(cuda::PlaceValues(gpu.stream(), subject.device, ElementTypeOf<T>(), csr_values.data(),
+                         slots.mutable_data()));
+  Must(gpu.stream().Synchronize());
+  return slots;
 }
 
 template <typename T>

@@ -330,6 +330,46 @@ TEST(GpuServer, PreparesOnTheDevice) {
   EXPECT_TRUE(Near(answer.Values<float>(0), Product(pattern, values, false, Wide(b), k)));
 }
 
+TEST(GpuServer, ReplacedValuesReachTheLayoutOfThePlan) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.preparation_workers = 1;
+    config.preparation_threads = 2;
+  });
+  const Pattern pattern = Band(50'000, 16);  // row panels win by far
+  std::vector<float> values = MustUpload(server, "s", pattern);
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::GetMatrixRequest request;
+    request.set_name("s");
+    return server.catalog().Get(&context, request, &info).ok() &&
+           info.state() == v1::MATRIX_STATE_READY;
+  }));
+  const int64_t k = 128;
+  const std::vector<float> b = FloatValues(pattern.cols * k, 5);
+  for (int version = 1; version <= 3; ++version) {
+    const Answer answer = Spmm(server.compute(), "s", pattern.cols, k, b);
+    ASSERT_EQ(answer.code(), 0) << answer.message();
+    EXPECT_NE(answer.begins.at(0).plan().find("row_panels"), std::string::npos)
+        << answer.begins.at(0).plan();
+    EXPECT_TRUE(Near(answer.Values<float>(0), Product(pattern, values, false, Wide(b), k)))
+        << "version " << version;
+    values = FloatValues(pattern.nnz(), 100 + version);
+    grpc::ClientContext context;
+    v1::UpdateValuesReply reply;
+    auto writer = server.catalog().UpdateValues(&context, &reply);
+    v1::UpdateValuesRequest request;
+    request.mutable_header()->set_name("s");
+    request.mutable_header()->set_type(v1::ELEMENT_TYPE_F32);
+    writer->Write(request);
+    WriteArray<v1::UpdateValuesRequest>(*writer, 0, 0, BytesOf(values));
+    writer->WritesDone();
+    ASSERT_TRUE(writer->Finish().ok());
+  }
+}
+
 TEST(GpuServer, ManyClientsAtOnce) {
   SKIP_WITHOUT_GPU();
   TestServer server(OnGpu);
