@@ -18,3 +18,13 @@ if(SPARSED_HAS_CUDA)
   target_link_libraries(bench_permutations PRIVATE sparsed_test_matrices sparsed_kernels
     OpenMP::OpenMP_CXX CLI11::CLI11 nlohmann_json::nlohmann_json)
 endif()
+
+# METIS orders the vertices that the papers compare with; nothing else needs it.
+find_path(METIS_INCLUDE_DIR metis.h)
+find_library(METIS_LIBRARY metis)
+if(METIS_INCLUDE_DIR AND METIS_LIBRARY)
+  add_executable(bench_metis_order gpu/metis_order.cc)
+  target_include_directories(bench_metis_order SYSTEM PRIVATE ${METIS_INCLUDE_DIR})
+  target_link_libraries(bench_metis_order PRIVATE sparsed_test_matrices ${METIS_LIBRARY}
+    CLI11::CLI11)
+endif()
