@@ -34,6 +34,7 @@ struct Placed {
   Layout host;
   Layout device;
   double preparation_ms = 0;
+  std::string notes;
 };
 
 /// A class of problems.
@@ -169,7 +170,8 @@ absl::Status MatrixBench::Prepare(const std::string& text) {
   }
   auto placed = device_.Upload(built->layout);
   if (!placed.ok()) return Forgive(placed.status(), what);
-  layouts_.push_back({std::move(built->layout), *std::move(placed), milliseconds});
+  layouts_.push_back(
+      {std::move(built->layout), *std::move(placed), milliseconds, std::move(built->notes)});
   return absl::OkStatus();
 }
 
@@ -398,6 +400,7 @@ Json MatrixBench::Line(const Class& c, const Placed& placed, std::string_view ke
           {"floor_share", floor_ms / ms},
           {"error", error},
           {"preparation_ms", placed.preparation_ms},
+          {"notes", placed.notes},
           {"layout_bytes", placed.host.bytes()},
           {"copy_gbs", settings_.copy_rate},
           {"device", device_.name()}};
