@@ -4,25 +4,27 @@
 // Idea: RS-SpMM (Hong et al., HPDC'18). "Vertical streaming": a block copies its panel's part of B
 // into shared memory once, multiplies the panel's heavy segments from there and adds each segment's
 // sums to C atomically. Transposed (section 6), shared memory holds the panel's part of C instead,
-// to which the segments' multiples of B's rows are added atomically; the block adds all of it to C
-// at its end. "Horizontal streaming", of the light rows, is what the kernels over CSR do, better
-// balanced than in the paper: they run before and also scale C, so that they need no atomic sums.
-// Thread coarsening: a lane takes 1, 2 or 4 neighbouring columns (the paper: of neighbouring
-// slices), by the cost model of section 4.3; a group of lanes as wide as K asks for.
+// to which the segments add their multiples of B's rows, and which the block adds to C at its end;
+// unlike in the paper, a warp has columns of its own there, since floats are not added atomically
+// in shared memory but by trying. "Horizontal streaming", of the light rows, is what the kernels
+// over CSR do, better balanced than in the paper: they run before and also scale C. Thread
+// coarsening: a lane takes 1, 2 or 4 columns, 16 bytes at the most, by the cost model of
+// section 4.3; a group of lanes is as wide as K asks for.
 // Layout in: "row_segments", the same arrays for both.
 // Threads: a block a chunk of a panel's segments and slab of columns; slabs are gridDim.y. A group
-// of 8, 16 or 32 lanes takes a segment at a time. As many threads as the shared memory leaves room
-// for.
-// Needs: what the CSR kernel of the light rows needs. f32 or f64. Sums in no fixed order: not
-// deterministic.
-// Wins: where rows have runs of near columns, in places that their neighbours do not share.
-// Transposed: where the transposed layout is not there.
+// of 8, 16 or 32 lanes takes a segment at a time; transposed, every warp takes all of them. As many
+// threads as registers or shared memory leave room for.
+// Needs: what the CSR kernel of the light rows needs. f32 or f64. Values aligned to 16 bytes. Sums
+// in no fixed order: not deterministic.
+// Wins: where rows have runs of near columns in places that their neighbours do not share, from K =
+// 32 on. Where neighbours share them, rows of B come from the L1 cache at the rate of shared
+// memory, and the kernels over CSR and row_panels do better. Transposed: over scattering from CSR,
+// at wide K and in f64; never over the transposed layout.
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
@@ -32,6 +34,9 @@
 
 namespace sparsed::cuda {
 namespace {
+
+constexpr int kMostThreads = 512;
+constexpr int kMostScatterWarps = 4;
 
 template <typename T>
 struct Product {
@@ -56,28 +61,19 @@ struct Policy {
   int slab() const { return group * coarsen; }
 };
 
-// Which columns of a slab a lane takes: pieces of at most 16 bytes, those of neighbouring lanes
-// next to each other.
-template <typename T, int kGroup, int kCoarsen>
-struct LaneColumns {
-  static constexpr int kPiece = kCoarsen < kWidest<T> ? kCoarsen : kWidest<T>;
-  static constexpr int kPieces = kCoarsen / kPiece;
-  static constexpr int kSlab = kGroup * kCoarsen;
-  using Piece = Vector<T, kPiece>;
-
-  __device__ static int First(int piece, int lane) { return (piece * kGroup + lane) * kPiece; }
-};
-
-// The segments of a block's chunk, one after another for each group; the next one's place is read
-// while this one is computed.
-template <typename T>
+// The segments of a block's chunk, handed out to the groups of kGroup lanes as they come. What is
+// next is read while a segment is computed.
+template <typename T, int kGroup>
 class Segments {
  public:
-  __device__ Segments(const Product<T>& p, int group, int groups)
+  // `taken` is in shared memory; a barrier has to follow.
+  __device__ Segments(const Product<T>& p, int* taken)
       : p_(p),
-        groups_(groups),
-        at_(p.chunk_offsets[blockIdx.x] + group),
+        taken_(taken),
+        at_(p.chunk_offsets[blockIdx.x] + threadIdx.x / kGroup),
+        first_(p.chunk_offsets[blockIdx.x]),
         end_(p.chunk_offsets[blockIdx.x + 1]) {
+    if (threadIdx.x == 0) *taken = static_cast<int>(blockDim.x) / kGroup;
     Read();
   }
   // False after the last one.
@@ -86,7 +82,9 @@ class Segments {
     row = next_row_;
     begin = next_begin_;
     count = static_cast<int>(next_end_ - next_begin_);
-    at_ += groups_;
+    int ticket = 0;
+    if (threadIdx.x % kGroup == 0) ticket = atomicAdd(taken_, 1);
+    at_ = first_ + __shfl_sync(GroupMask<kGroup>(), ticket, 0, kGroup);
     Read();
     return true;
   }
@@ -104,14 +102,14 @@ class Segments {
   }
 
   const Product<T>& p_;
-  int groups_;
-  int64_t at_, end_;
+  int* taken_;
+  int64_t at_, first_, end_;
   int32_t next_row_ = 0;
   int64_t next_begin_ = 0, next_end_ = 0;
 };
 
-// Calls each(at, in_shared) for the elements, in pieces of kStep columns, of the panel's part of a
-// row-major matrix: `at` is the row of the panel, `column` that of the matrix.
+// Calls each(row, column, at) for the pieces, of kStep columns, of a slab of `rows` rows: `row` of
+// the panel, `column` of the matrix of k, `at` in shared memory.
 template <int kSlab, int kStep, typename Each>
 __device__ inline void ForEachPiece(int rows, int64_t k, Each each) {
   const int64_t first = static_cast<int64_t>(blockIdx.y) * kSlab;
@@ -122,179 +120,239 @@ __device__ inline void ForEachPiece(int rows, int64_t k, Each each) {
   }
 }
 
+// Aligned to 16 bytes.
+__device__ inline Vector<float, 4> ReadFour(const float* from) {
+  const float4 four = __ldg(reinterpret_cast<const float4*>(from));
+  return {{four.x, four.y, four.z, four.w}};
+}
+__device__ inline Vector<double, 4> ReadFour(const double* from) {
+  const double2 one = __ldg(reinterpret_cast<const double2*>(from));
+  const double2 two = __ldg(reinterpret_cast<const double2*>(from) + 1);
+  return {{one.x, one.y, two.x, two.y}};
+}
+
 template <typename T>
 __device__ inline int PanelColumns(const Product<T>& p, int64_t first) {
   return static_cast<int>(min(p.cols - first, int64_t{p.panel}));
 }
 
 template <typename T, int kGroup, int kCoarsen>
-__global__ void __launch_bounds__(1024) AddSegments(const Product<T> p) {
-  using Lane = LaneColumns<T, kGroup, kCoarsen>;
-  constexpr int kInFlight = 4;
+__global__ void __launch_bounds__(kMostThreads, 2) AddSegments(const Product<T> p) {
+  constexpr int kSlab = kGroup * kCoarsen;
+  using Part = Vector<T, kCoarsen>;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   T* const shared = reinterpret_cast<T*>(shared_bytes);
   const int64_t panel_begin = static_cast<int64_t>(p.chunk_panels[blockIdx.x]) * p.panel;
   const T* const b = p.b + panel_begin * p.ldb;
-  const int lane = static_cast<int>(threadIdx.x) % kGroup;
-  Segments<T> segments(p, static_cast<int>(threadIdx.x) / kGroup,
-                       static_cast<int>(blockDim.x) / kGroup);
+  Segments<T, kGroup> segments(p, reinterpret_cast<int*>(shared + p.panel * kSlab));
   if (p.wide) {
-    ForEachPiece<Lane::kSlab, kWidest<T>>(
+    ForEachPiece<kSlab, kWidest<T>>(
         PanelColumns(p, panel_begin), p.k, [&](int row, int64_t column, int at) {
           const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared + at));
           CopyAsync<16>(to, b + row * p.ldb + column);
         });
     asm volatile("cp.async.wait_all;" ::: "memory");
   } else {
-    ForEachPiece<Lane::kSlab, 1>(
-        PanelColumns(p, panel_begin), p.k,
-        [&](int row, int64_t column, int at) { shared[at] = __ldg(b + row * p.ldb + column); });
+    ForEachPiece<kSlab, 1>(PanelColumns(p, panel_begin), p.k, [&](int row, int64_t column, int at) {
+      shared[at] = __ldg(b + row * p.ldb + column);
+    });
   }
   __syncthreads();
 
-  const int64_t slab = static_cast<int64_t>(blockIdx.y) * Lane::kSlab;
+  const int first = static_cast<int>(threadIdx.x) % kGroup * kCoarsen;
+  const int64_t column = static_cast<int64_t>(blockIdx.y) * kSlab + first;
   while (segments.Next()) {
-    typename Lane::Piece sums[Lane::kPieces] = {};
-    const int32_t* const columns = p.columns + segments.begin;
-    const T* const values = p.values + segments.begin;
-    int done = 0;
-    const auto add = [&](auto in_flight) {
-      constexpr int kCount = decltype(in_flight)::value;
-      int32_t from[kCount];
-      T scales[kCount];
+    Part sum = {};
+    const auto add = [&](int32_t index, T scale) {
+      const Part row = *reinterpret_cast<const Part*>(shared + index * kSlab + first);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        from[i] = __ldg(columns + done + i);
-        scales[i] = __ldg(values + done + i);
-      }
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const T* const row = shared + from[i] * Lane::kSlab;
-#pragma unroll
-        for (int piece = 0; piece < Lane::kPieces; ++piece) {
-          const auto part =
-              *reinterpret_cast<const typename Lane::Piece*>(row + Lane::First(piece, lane));
-#pragma unroll
-          for (int j = 0; j < Lane::kPiece; ++j) sums[piece].at[j] += scales[i] * part.at[j];
-        }
-      }
-      done += kCount;
+      for (int j = 0; j < kCoarsen; ++j) sum.at[j] += scale * row.at[j];
     };
-    while (done + kInFlight <= segments.count) add(std::integral_constant<int, kInFlight>());
-    while (done < segments.count) add(std::integral_constant<int, 1>());
-    T* const c = p.c + segments.row * p.ldc + slab;
+    // Four nonzeros at a time where they are aligned: what is read of S goes the way of what is
+    // read of shared memory, and a lane's load of one number takes as long as one of four.
+    const int64_t end = segments.begin + segments.count;
+    int64_t at = segments.begin;
+    for (; at < end && at % 4 != 0; ++at) add(__ldg(p.columns + at), __ldg(p.values + at));
+#pragma unroll 2
+    for (; at + 4 <= end; at += 4) {
+      const int4 columns = __ldg(reinterpret_cast<const int4*>(p.columns + at));
+      const Vector<T, 4> scales = ReadFour(p.values + at);
+      add(columns.x, scales.at[0]);
+      add(columns.y, scales.at[1]);
+      add(columns.z, scales.at[2]);
+      add(columns.w, scales.at[3]);
+    }
+    for (; at < end; ++at) add(__ldg(p.columns + at), __ldg(p.values + at));
 #pragma unroll
-    for (int piece = 0; piece < Lane::kPieces; ++piece) {
-      const int first = Lane::First(piece, lane);
+    for (int j = 0; j < kCoarsen; ++j) sum.at[j] *= p.alpha;
+    T* const c = p.c + segments.row * p.ldc + column;
+    if (p.wide) {
+      if (column < p.k) AtomicAddVector<T, kCoarsen>(c, sum);
+    } else {
 #pragma unroll
-      for (int j = 0; j < Lane::kPiece; ++j) sums[piece].at[j] *= p.alpha;
-      if (p.wide) {
-        if (slab + first < p.k) AtomicAddVector<T, Lane::kPiece>(c + first, sums[piece]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < Lane::kPiece; ++j) {
-          if (slab + first + j < p.k) atomicAdd(c + first + j, sums[piece].at[j]);
-        }
+      for (int j = 0; j < kCoarsen; ++j) {
+        if (column + j < p.k) atomicAdd(c + j, sum.at[j]);
       }
     }
   }
 }
 
-template <typename T, int kGroup, int kCoarsen>
-__global__ void __launch_bounds__(1024) ScatterSegments(const Product<T> p) {
-  using Lane = LaneColumns<T, kGroup, kCoarsen>;
+// Every warp goes over all segments of the chunk, for columns of its own, so that nothing in shared
+// memory is atomic; a lane has kOwn of them. Nonzeros are read a warp at a time, and passed around;
+// rows of B are read kAhead segments ahead.
+template <typename T, int kOwn>
+__global__ void __launch_bounds__(32 * kMostScatterWarps) ScatterSegments(const Product<T> p) {
+  constexpr unsigned kWarp = 0xffffffffu;
+  constexpr int kAhead = 4, kInFlight = 8;
+  using Part = Vector<T, kOwn>;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   T* const shared = reinterpret_cast<T*>(shared_bytes);
+  const int slab = static_cast<int>(blockDim.x) * kOwn;  // columns
   const int64_t panel_begin = static_cast<int64_t>(p.chunk_panels[blockIdx.x]) * p.panel;
-  const int lane = static_cast<int>(threadIdx.x) % kGroup;
-  Segments<T> segments(p, static_cast<int>(threadIdx.x) / kGroup,
-                       static_cast<int>(blockDim.x) / kGroup);
-  for (int i = static_cast<int>(threadIdx.x); i < p.panel * Lane::kSlab;
-       i += static_cast<int>(blockDim.x)) {
-    shared[i] = 0;
-  }
-  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t column =
+      static_cast<int64_t>(blockIdx.y) * slab + static_cast<int64_t>(threadIdx.x) * kOwn;
+  Part* const own = reinterpret_cast<Part*>(shared) + threadIdx.x;  // of the panel's first row
+  const int panel_columns = PanelColumns(p, panel_begin);
+  for (int i = 0; i < panel_columns; ++i) own[i * blockDim.x] = {};
 
-  const int64_t slab = static_cast<int64_t>(blockIdx.y) * Lane::kSlab;
-  while (segments.Next()) {
-    T row[Lane::kPieces][Lane::kPiece] = {};
-    const T* const b = p.b + segments.row * p.ldb + slab;
+  const int64_t first = p.chunk_offsets[blockIdx.x], last = p.chunk_offsets[blockIdx.x + 1];
+  const auto end_of = [&](int64_t segment) {
+    return __ldg(p.segment_offsets + min(segment + 1, last));
+  };
+  const auto number_of = [&](int64_t segment) {
+    return __ldg(p.segment_rows + min(segment, last - 1));
+  };
+  const auto row_of_b = [&](int32_t number) {
+    Part part = {};
+    const T* const b = p.b + number * p.ldb + column;
 #pragma unroll
-    for (int piece = 0; piece < Lane::kPieces; ++piece) {
-#pragma unroll
-      for (int j = 0; j < Lane::kPiece; ++j) {
-        const int column = Lane::First(piece, lane) + j;
-        if (slab + column < p.k) row[piece][j] = p.alpha * __ldg(b + column);
-      }
+    for (int j = 0; j < kOwn; ++j) {
+      if (column + j < p.k) part.at[j] = __ldg(b + j);
     }
-    const int32_t* const columns = p.columns + segments.begin;
-    const T* const values = p.values + segments.begin;
-#pragma unroll 2
-    for (int i = 0; i < segments.count; ++i) {
-      T* const to = shared + __ldg(columns + i) * Lane::kSlab;
-      const T scale = __ldg(values + i);
+    return part;
+  };
+  const int64_t end = __ldg(p.segment_offsets + last);
+  int64_t at = __ldg(p.segment_offsets + first);
+  int64_t held = at - 32;  // lane l holds nonzero held + l
+  int32_t held_index = 0, next_index = at + lane < end ? __ldg(p.columns + at + lane) : 0;
+  T held_value = 0, next_value = at + lane < end ? __ldg(p.values + at + lane) : T(0);
+  Part rows[kAhead];
+  int32_t numbers[kAhead];  // of the rows after those
+  int64_t ends[kAhead];
 #pragma unroll
-      for (int piece = 0; piece < Lane::kPieces; ++piece) {
+  for (int i = 0; i < kAhead; ++i) {
+    rows[i] = row_of_b(number_of(first + i));
+    numbers[i] = number_of(first + i + kAhead);
+    ends[i] = end_of(first + i);
+  }
+#pragma unroll 1
+  for (int64_t segment = first; segment < last; segment += kAhead) {
 #pragma unroll
-        for (int j = 0; j < Lane::kPiece; ++j) {
-          const int column = Lane::First(piece, lane) + j;
-          if (slab + column < p.k) atomicAdd(to + column, scale * row[piece][j]);
+    for (int i = 0; i < kAhead; ++i) {
+      if (segment + i >= last) break;
+      Part row = rows[i];
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) row.at[j] *= p.alpha;
+      const int64_t segment_end = ends[i];
+      rows[i] = row_of_b(numbers[i]);
+      numbers[i] = number_of(segment + i + 2 * kAhead);
+      ends[i] = end_of(segment + i + kAhead);
+#pragma unroll 1
+      while (at < segment_end) {
+        if (at == held + 32) {
+          held = at;
+          held_index = next_index;
+          held_value = next_value;
+          const int64_t next = at + 32 + lane;
+          next_index = next < end ? __ldg(p.columns + next) : 0;
+          next_value = next < end ? __ldg(p.values + next) : T(0);
         }
+        const int begin = static_cast<int>(at - held);
+        const int count = min(kInFlight, min(static_cast<int>(segment_end - at), 32 - begin));
+        // Those behind are read for nothing, so that there is one way through; a segment's columns
+        // differ, so that all can be read before the first is written.
+        Part* to[kInFlight];
+        Part sums[kInFlight];
+#pragma unroll
+        for (int n = 0; n < kInFlight; ++n) {
+          to[n] = own + __shfl_sync(kWarp, held_index, begin + n) * static_cast<int>(blockDim.x);
+          sums[n] = *to[n];
+        }
+#pragma unroll
+        for (int n = 0; n < kInFlight; ++n) {
+          const T scale = __shfl_sync(kWarp, held_value, begin + n);
+#pragma unroll
+          for (int j = 0; j < kOwn; ++j) sums[n].at[j] += scale * row.at[j];
+        }
+#pragma unroll
+        for (int n = 0; n < kInFlight; ++n) {
+          if (n < count) *to[n] = sums[n];
+        }
+        at += count;
       }
     }
   }
-  __syncthreads();
 
-  T* const c = p.c + panel_begin * p.ldc;
-  if (p.wide) {
-    ForEachPiece<Lane::kSlab, kWidest<T>>(
-        PanelColumns(p, panel_begin), p.k, [&](int row, int64_t column, int at) {
-          AtomicAddVector<T, kWidest<T>>(
-              c + row * p.ldc + column,
-              *reinterpret_cast<const Vector<T, kWidest<T>>*>(shared + at));
-        });
-  } else {
-    ForEachPiece<Lane::kSlab, 1>(
-        PanelColumns(p, panel_begin), p.k,
-        [&](int row, int64_t column, int at) { atomicAdd(c + row * p.ldc + column, shared[at]); });
+  T* const c = p.c + panel_begin * p.ldc + column;
+  for (int i = 0; i < panel_columns; ++i) {
+    const Part sum = own[i * blockDim.x];
+    if (p.wide) {
+      if (column < p.k) AtomicAddVector<T, kOwn>(c + i * p.ldc, sum);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        if (column + j < p.k) atomicAdd(c + i * p.ldc + j, sum.at[j]);
+      }
+    }
   }
 }
 
-// What a slab's heavy segments take on 32 lanes, in units of no matter, by coarsening 1, 2, 4: for
-// the end of a segment and for a nonzero (C1 and C2 of section 4.3).
+// What a slab's heavy segments take on 32 lanes, in picoseconds: for the end of a segment and for a
+// nonzero (C1 and C2 of section 4.3).
 struct Costs {
-  std::array<double, 3> segment;
-  std::array<double, 3> nonzero;
+  int coarsen;
+  double segment, nonzero;
 };
-// Measured on an H100 as the paper says, by the times T1 and T2 at K = 128 of two matrices all of
-// which is heavy: `sparsed_bench spmm --generated dense4k thin4k --k 128 --kernel row_segments
-// --recipe "row_segments(force,panel=256,min_heavy=1,coarsen=1)"`, then 2 and 4. Both have 65,536
-// segments, of 256 and of 8 nonzeros.
-constexpr Costs kSpmmCosts = {{1, 1.5, 2.5}, {1, 1.2, 2}};
+// Measured on an H100 as the paper says, by the times T1 and T2 at K = 128 of two matrices that are
+// all heavy: `sparsed_bench spmm --generated dense4k thin4k --k 128 --type f32,f64 --recipe
+// "row_segments(force,panel=256,min_heavy=1,coarsen=1)"`, then 2 and 4. Both have 65,536 segments,
+// of 256 and of 8 nonzeros; 128 columns are 4, 2 and 1 slabs. A lane takes 16 bytes at the most.
+constexpr Costs kCostsF32[] = {{1, 188, 13.0}, {2, 217, 19.5}, {4, 537, 30.1}};
+constexpr Costs kCostsF64[] = {{1, 188, 21.4}, {2, 460, 40.2}};
 
 // Lanes for a row of k elements, `coarsen` each.
 int GroupFor(int64_t k, int coarsen) { return k > 16 * coarsen ? 32 : k > 8 * coarsen ? 16 : 8; }
 
+// Of a block of AddSegments: a slab of the panel's rows of B, and how many segments were taken.
 int64_t SharedBytes(const Policy& policy, int64_t panel, ElementType type) {
-  return panel * policy.slab() * static_cast<int64_t>(SizeOf(type));
+  return panel * policy.slab() * static_cast<int64_t>(SizeOf(type)) + 16;
+}
+
+// Of a warp of ScatterSegments.
+int64_t ScatterBytes(int64_t panel, int own, ElementType type) {
+  return panel * 32 * own * static_cast<int64_t>(SizeOf(type));
 }
 
 // The coarsening with the least estimated time (section 4.3) of those that shared memory has room
 // for; or the layout's own.
 Policy PolicyFor(const RowSegmentsView& s, const Problem& problem) {
+  const std::span<const Costs> all_costs = problem.type == ElementType::kF32
+                                               ? std::span<const Costs>(kCostsF32)
+                                               : std::span<const Costs>(kCostsF64);
   Policy best = {GroupFor(problem.k, 1), 1};
   double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 3; ++i) {
-    const Policy policy = {GroupFor(problem.k, 1 << i), 1 << i};
+  for (const Costs& costs : all_costs) {
+    const Policy policy = {GroupFor(problem.k, costs.coarsen), costs.coarsen};
     if (SharedBytes(policy, s.panel, problem.type) > MostSharedBytes()) break;
-    const auto slabs = static_cast<double>((problem.k + policy.slab() - 1) / policy.slab());
-    const double time = slabs * policy.group *
-                        (kSpmmCosts.segment[i] * static_cast<double>(s.segments()) +
-                         kSpmmCosts.nonzero[i] * static_cast<double>(s.heavy_nnz()));
     if (s.coarsen != 0) {
       if (policy.coarsen <= s.coarsen) best = policy;
       continue;
     }
+    const auto slabs = static_cast<double>((problem.k + policy.slab() - 1) / policy.slab());
+    const double time = slabs * policy.group *
+                        (costs.segment * static_cast<double>(s.segments()) +
+                         costs.nonzero * static_cast<double>(s.heavy_nnz()));
     if (time < least) {
       least = time;
       best = policy;
@@ -303,40 +361,45 @@ Policy PolicyFor(const RowSegmentsView& s, const Problem& problem) {
   return best;
 }
 
-// So many that a multiprocessor is full, or nearly: 2048, shared by the blocks that it has memory
-// for.
+// As many as a multiprocessor has registers for, shared by the blocks that it has memory for.
 int ThreadsFor(int64_t shared_bytes) {
   const int64_t blocks = std::max<int64_t>(MostSharedBytes() / (shared_bytes + 1024), 1);
-  return static_cast<int>(std::clamp<int64_t>(2048 / blocks / 32 * 32, 128, 1024));
+  return static_cast<int>(std::clamp<int64_t>(1024 / blocks / 32 * 32, 128, kMostThreads));
 }
 
-template <typename T, int kGroup, int kCoarsen, bool kTransposed>
-absl::Status Launch(cudaStream_t stream, const Product<T>& product, int64_t chunks) {
-  const Policy policy = {kGroup, kCoarsen};
-  const int64_t bytes = SharedBytes(policy, product.panel, ElementTypeOf<T>());
-  const auto kernel =
-      kTransposed ? ScatterSegments<T, kGroup, kCoarsen> : AddSegments<T, kGroup, kCoarsen>;
+template <typename T>
+absl::Status Start(cudaStream_t stream, void (*kernel)(Product<T>), const Product<T>& product,
+                   int64_t chunks, int slab, int threads, int64_t shared_bytes) {
   const cudaError_t error =
       // The same for every launch: it is the function's, and others may be launching it.
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MostSharedBytes());
   if (error != cudaSuccess) return ToStatus(error, "reserving shared memory");
   const dim3 grid(static_cast<unsigned>(chunks),
-                  static_cast<unsigned>((product.k + policy.slab() - 1) / policy.slab()));
-  kernel<<<grid, ThreadsFor(bytes), bytes, stream>>>(product);
+                  static_cast<unsigned>((product.k + slab - 1) / slab));
+  kernel<<<grid, threads, shared_bytes, stream>>>(product);
   return ToStatus(cudaGetLastError(), "starting SpMM from row segments");
 }
 
-template <typename T, int kCoarsen, bool kTransposed>
-absl::Status LaunchGroup(cudaStream_t stream, const Policy& policy, const Product<T>& product,
-                         int64_t chunks) {
-  switch (policy.group) {
-    case 8:
-      return Launch<T, 8, kCoarsen, kTransposed>(stream, product, chunks);
-    case 16:
-      return Launch<T, 16, kCoarsen, kTransposed>(stream, product, chunks);
-    default:
-      return Launch<T, 32, kCoarsen, kTransposed>(stream, product, chunks);
-  }
+template <typename T, int kCoarsen>
+absl::Status AddSegmentsBy(cudaStream_t stream, const Policy& policy, const Product<T>& product,
+                           int64_t chunks) {
+  const int64_t bytes = SharedBytes(policy, product.panel, ElementTypeOf<T>());
+  const auto kernel = policy.group == 8    ? AddSegments<T, 8, kCoarsen>
+                      : policy.group == 16 ? AddSegments<T, 16, kCoarsen>
+                                           : AddSegments<T, 32, kCoarsen>;
+  return Start(stream, kernel, product, chunks, policy.slab(), ThreadsFor(bytes), bytes);
+}
+
+template <typename T, int kOwn>
+absl::Status StartScatter(cudaStream_t stream, const Product<T>& product, int64_t chunks) {
+  // Warps that share what they read of S, as long as there is room for two blocks.
+  constexpr int kColumns = 32 * kOwn;  // of a warp
+  const int64_t bytes = ScatterBytes(product.panel, kOwn, ElementTypeOf<T>());
+  const int64_t needed = (product.k + kColumns - 1) / kColumns;
+  const auto warps = static_cast<int>(std::clamp<int64_t>(
+      std::min(needed, MostSharedBytes() / (2 * (bytes + 1024))), 1, kMostScatterWarps));
+  return Start(stream, ScatterSegments<T, kOwn>, product, chunks, warps * kColumns, warps * 32,
+               warps * bytes);
 }
 
 // The kernel over CSR for the light rows.
@@ -376,14 +439,16 @@ absl::Status RunOf(const Context& context, const Problem& problem, const SpmmArg
               RowsAreWide<T>(arguments.c.data, arguments.c.leading_dimension, arguments.c.cols),
       .alpha = static_cast<T>(arguments.alpha)};
   const auto stream = static_cast<cudaStream_t>(context.stream);
-  const Policy policy = PolicyFor(s, problem);
-  switch (policy.coarsen) {
-    case 1:
-      return LaunchGroup<T, 1, kTransposed>(stream, policy, product, s.chunks());
-    case 2:
-      return LaunchGroup<T, 2, kTransposed>(stream, policy, product, s.chunks());
-    default:
-      return LaunchGroup<T, 4, kTransposed>(stream, policy, product, s.chunks());
+  if constexpr (kTransposed) {
+    constexpr int kOwn = 8 / sizeof(T);
+    return product.k <= 32 || ScatterBytes(s.panel, kOwn, problem.type) > MostSharedBytes()
+               ? StartScatter<T, 1>(stream, product, s.chunks())
+               : StartScatter<T, kOwn>(stream, product, s.chunks());
+  } else {
+    const Policy policy = PolicyFor(s, problem);
+    if (policy.coarsen == 1) return AddSegmentsBy<T, 1>(stream, policy, product, s.chunks());
+    if (policy.coarsen == 2) return AddSegmentsBy<T, 2>(stream, policy, product, s.chunks());
+    return AddSegmentsBy<T, kWidest<T>>(stream, policy, product, s.chunks());
   }
 }
 
@@ -400,8 +465,9 @@ bool Supports(const Problem& problem, const Layout& layout) {
          (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
          problem.k <= kMostSpmmWidth && problem.transposed == kTransposed &&
          layout.kind == kRowSegments &&
-         SharedBytes({GroupFor(problem.k, 1), 1}, layout.Parameter("panel"), problem.type) <=
-             MostSharedBytes();
+         (kTransposed ? ScatterBytes(layout.Parameter("panel"), 1, problem.type)
+                      : SharedBytes({GroupFor(problem.k, 1), 1}, layout.Parameter("panel"),
+                                    problem.type)) <= MostSharedBytes();
 }
 
 size_t Workspace(const Problem& problem, const Layout& layout, int threads) {
