@@ -47,14 +47,16 @@ void LaunchGroup(cudaStream_t stream, std::span<const int32_t> rows, const Dense
                                                  : Launch<T, kAligned, 32>(stream, rows, c, beta);
 }
 
-absl::Status ScaleRows(const Context& context, const Problem& problem,
-                       std::span<const int32_t> rows, const Dense& c, double beta) {
-  if (beta == 1 || rows.empty() || c.cols == 0) return absl::OkStatus();
+absl::Status ScaleEmptyRows(const Context& context, const Problem& problem,
+                            const SpmmArguments& arguments) {
+  const std::span<const int32_t> rows = EmptyRows(arguments.layout);
+  const Dense& c = arguments.c;
+  if (arguments.beta == 1 || rows.empty() || c.cols == 0) return absl::OkStatus();
   const auto stream = static_cast<cudaStream_t>(context.stream);
   VisitFloat(problem.type, [&]<typename T>(T) {
     RowsAreWide<T>(c.data, c.leading_dimension, c.cols)
-        ? LaunchGroup<T, true>(stream, rows, c, beta)
-        : LaunchGroup<T, false>(stream, rows, c, beta);
+        ? LaunchGroup<T, true>(stream, rows, c, arguments.beta)
+        : LaunchGroup<T, false>(stream, rows, c, arguments.beta);
   });
   return ToStatus(cudaGetLastError(), "scaling the rows without nonzeros");
 }
@@ -68,12 +70,12 @@ SpmmKernel CsrRows() {
 
 std::span<const SpmmKernel> DcsrSpmm() {
   static const SpmmKernel kernels[] = {
-      SpmmOverStoredRows<CsrRows<0>, ScaleRows>("cuda.dcsr.split_rows"),
-      SpmmOverStoredRows<CsrRows<1>, ScaleRows>("cuda.dcsr.split_warp_rows"),
-      SpmmOverStoredRows<CsrRows<2>, ScaleRows>("cuda.dcsr.rows"),
-      SpmmOverStoredRows<CsrRows<3>, ScaleRows>("cuda.dcsr.warp_rows"),
-      SpmmOverStoredRows<CsrMergeSpmm, ScaleRows>("cuda.dcsr.merge"),
-      SpmmOverStoredRows<CsrTransposedSpmm, ScaleRows>("cuda.dcsr.scatter"),
+      SpmmOverStoredRows<CsrRows<0>, ScaleEmptyRows>("cuda.dcsr.split_rows"),
+      SpmmOverStoredRows<CsrRows<1>, ScaleEmptyRows>("cuda.dcsr.split_warp_rows"),
+      SpmmOverStoredRows<CsrRows<2>, ScaleEmptyRows>("cuda.dcsr.rows"),
+      SpmmOverStoredRows<CsrRows<3>, ScaleEmptyRows>("cuda.dcsr.warp_rows"),
+      SpmmOverStoredRows<CsrMergeSpmm, ScaleEmptyRows>("cuda.dcsr.merge"),
+      SpmmOverStoredRows<CsrTransposedSpmm, ScaleEmptyRows>("cuda.dcsr.scatter"),
   };
   return kernels;
 }
