@@ -23,17 +23,15 @@ Kernel OverStoredRows(std::string_view name) {
   return kernel;
 }
 
-/// `kScaleRows` scales rows of C that no stored row is for (C = beta * C), before the kernel runs.
+/// `kScaleEmptyRows` scales the EmptyRows of C (C = beta * C) before the kernel runs.
 template <SpmmKernel (*kCsr)(),
-          absl::Status (*kScaleRows)(const Context&, const Problem&, std::span<const int32_t> rows,
-                                     const Dense& c, double beta)>
+          absl::Status (*kScaleEmptyRows)(const Context&, const Problem&, const SpmmArguments&)>
 SpmmKernel SpmmOverStoredRows(std::string_view name) {
   SpmmKernel kernel = OverStoredRows<SpmmKernel, kCsr>(name);
   kernel.run = [](const Context& context, const Problem& problem, const SpmmArguments& arguments) {
     // Transposed, the rows of C are columns of S: the kernel writes them all.
     if (!problem.transposed) {
-      const absl::Status status =
-          kScaleRows(context, problem, EmptyRows(arguments.layout), arguments.c, arguments.beta);
+      const absl::Status status = kScaleEmptyRows(context, problem, arguments);
       if (!status.ok()) return status;
     }
     return kCsr().run(context, problem,

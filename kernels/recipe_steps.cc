@@ -272,7 +272,7 @@ std::vector<StepDefinition> Definitions() {
        "",
        {"force"},
        {{"panel", segments.panel, 32, kMost},
-        {"min_heavy", segments.min_heavy, 1, kMost},
+        {"min_heavy", segments.min_heavy, 0, kMost},
         {"coarsen", segments.coarsen, 0, 4}},
        CutIntoSegments},
   };

@@ -25,6 +25,13 @@ constexpr int64_t kTilePanel = 256;
 constexpr double kLeastTileUses = 4;
 /// On the GPU rows are sorted where their lengths deviate by more than the mean: a power law.
 constexpr double kUneven = 1;
+/// Above this share of empty rows they are left out.
+constexpr double kMostlyEmpty = 0.5;
+/// What heavy row segments need: so great a share of nonzeros near the one before it, rows long
+/// enough for a segment, and so great a share of their columns to themselves.
+constexpr double kInRuns = 0.6;
+constexpr double kLeastRunLength = 16;
+constexpr double kUnlike = 0.5;
 
 std::string Canonical(std::string_view recipe) {
   const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
@@ -35,6 +42,10 @@ std::string Canonical(std::string_view recipe) {
 RecipeStep DefaultTiles() {
   const absl::StatusOr<Recipe> recipe = ParseRecipe(Canonical("aspt"));
   return recipe.ok() ? recipe->steps.front() : RecipeStep();
+}
+
+double Share(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
 absl::StatusOr<double> TileRatio(const CsrView& csr, const BuildContext& context) {
@@ -69,6 +80,7 @@ bool IsPlain(const ProblemClass& c) { return !c.transposed; }
 bool IsTransposed(const ProblemClass& c) { return c.transposed; }
 bool IsPlainSpmm(const ProblemClass& c) { return IsPlain(c) && c.operation == Operation::kSpmm; }
 bool IsSddmm(const ProblemClass& c) { return c.operation == Operation::kSddmm; }
+bool IsPlainWideSpmm(const ProblemClass& c) { return IsPlainSpmm(c) && !IsHalf(c.type); }
 /// No CPU kernel computes the 16-bit types from tiles.
 bool IsPlainAndWide(const ProblemClass& c) { return IsPlain(c) && !IsHalf(c.type); }
 
@@ -146,6 +158,29 @@ Verdict Balancing(const PatternFacts& facts) {
                       uneven ? "more than" : "not more than", kUneven)};
 }
 
+Verdict LeavingOutEmptyRows(const PatternFacts& facts) {
+  const bool most = facts.empty_rows > kMostlyEmpty;
+  return {most, fmt::format("{:.0f} % of the rows are empty, {} {:.0f} %", 100 * facts.empty_rows,
+                            most ? "more than" : "not more than", 100 * kMostlyEmpty)};
+}
+
+/// Heavy row segments pay for the way of their sums to C where rows have runs of near columns (by
+/// the distances of RS-SpMM, section 4.2) that their neighbours do not share: what these share is
+/// in the nearest cache, which is as fast as the shared memory that segments are multiplied from.
+Verdict StreamingSegments(const PatternFacts& facts) {
+  if (facts.near_nonzeros < kInRuns || facts.mean_row_length < kLeastRunLength) {
+    return {false,
+            fmt::format("{:.2f} of the nonzeros are near another, {:.3g} a row: no runs of columns",
+                        facts.near_nonzeros, facts.mean_row_length)};
+  }
+  const bool unlike = facts.unlike_neighbours >= kUnlike;
+  return {unlike, fmt::format("rows have runs of columns, of which {:.2f} are theirs alone, {} "
+                              "{:.2f}: {}",
+                              facts.unlike_neighbours, unlike ? "at least" : "less than", kUnlike,
+                              unlike ? "what they read is kept close for other rows"
+                                     : "the cache does as well")};
+}
+
 struct Rule {
   std::string_view recipe;
   DeviceKind device;
@@ -161,6 +196,7 @@ struct Rule {
 constexpr Rule kRules[] = {
     {"transpose", DeviceKind::kCpu, IsTransposed, Transposing},
     {"transpose", DeviceKind::kCpu, IsPlain, ColumnByColumn},
+    {"dcsr", DeviceKind::kCpu, IsPlainSpmm, LeavingOutEmptyRows},
     {"lsh_cluster", DeviceKind::kCpu, IsPlain, Clustering},
     {"aspt", DeviceKind::kCpu, IsPlainAndWide, Tiling},
     {"aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainAndWide, Tiling},
@@ -172,6 +208,8 @@ constexpr Rule kRules[] = {
     {"transpose", DeviceKind::kCuda, IsTransposed, Transposing},
     {"transpose > row_panels", DeviceKind::kCuda, IsTransposed, SharingFetches},
     {"transpose > group_rows > row_panels", DeviceKind::kCuda, IsTransposed, SharingOnceGrouped},
+    {"dcsr", DeviceKind::kCuda, IsPlainSpmm, LeavingOutEmptyRows},
+    {"row_segments", DeviceKind::kCuda, IsPlainWideSpmm, StreamingSegments},
     {"aspt(panel=256)", DeviceKind::kCuda, IsPlainSpmm, TilingOnGpu},
     {"row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingFetches},
     {"plain_sort", DeviceKind::kCuda, IsPlainSpmm, Balancing},
@@ -199,6 +237,16 @@ absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& fe
   absl::StatusOr<double> ratio = TileRatio(csr, context);
   if (!ratio.ok()) return ratio.status();
   facts.dense_ratio = *ratio;
+  int64_t empty = 0;
+  for (int64_t row = 0; row < csr.rows; ++row) {
+    empty += csr.row_offsets[row] == csr.row_offsets[row + 1] ? 1 : 0;
+  }
+  facts.empty_rows = Share(empty, csr.rows);
+  const auto& distances = features.distance_histogram;  // 1, 2 to 3, 4 to 15, ...
+  facts.near_nonzeros = Share(distances[0] + distances[1] + distances[2], facts.nnz);
+  if (features.row_blocks_mean > 0) {
+    facts.unlike_neighbours = features.adjacent_distance_mean / (2 * features.row_blocks_mean);
+  }
   return facts;
 }
 

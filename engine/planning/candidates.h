@@ -24,6 +24,12 @@ struct PatternFacts {
   double mean_row_length = 0;
   double dense_ratio = 0;    ///< share of nonzeros that tiling alone puts into dense tiles
   double row_length_cv = 0;  ///< standard deviation of the rows' lengths over their mean
+  double empty_rows = 0;     ///< share of the rows
+  /// Share of nonzeros that are less than 16 columns behind the one before them in their row.
+  double near_nonzeros = 0;
+  /// Of the blocks of 32 columns that two neighbouring rows have nonzeros in, counted for each, the
+  /// share that is of one of them alone.
+  double unlike_neighbours = 0;
 };
 /// `features` are the pattern's; what they lack is measured. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& features,

@@ -11,8 +11,11 @@ std::span<const SpmmKernel> SpmmKernels() {
   static const std::vector<SpmmKernel> kernels = [] {
     const std::span<const SpmmKernel> rows = CsrRowsSpmm();
     std::vector<SpmmKernel> list(rows.begin(), rows.end());
-    list.insert(list.end(), {CsrMergeSpmm(), CsrTransposedSpmm(), RowPanelsSpmm(),
-                             RowPanelsMmaSpmm(), AsptSpmm()});
+    list.insert(list.end(),
+                {CsrMergeSpmm(), CsrTransposedSpmm(), RowPanelsSpmm(), RowPanelsMmaSpmm(),
+                 AsptSpmm(), RowSegmentsSpmm(), RowSegmentsTransposedSpmm()});
+    const std::span<const SpmmKernel> stored_rows = DcsrSpmm();
+    list.insert(list.end(), stored_rows.begin(), stored_rows.end());
     const std::span<const SpmmKernel> vendors = CusparseSpmm();
     list.insert(list.end(), vendors.begin(), vendors.end());
     return list;
@@ -23,7 +26,8 @@ std::span<const SpmmKernel> SpmmKernels() {
 std::span<const SddmmKernel> SddmmKernels() {
   static const std::vector<SddmmKernel> kernels = [] {
     std::vector<SddmmKernel> list = {CsrSddmm(),       CsrNearSddmm(),   CsrSlabSddmm(),
-                                     CooPanelsSddmm(), RowPanelsSddmm(), AsptSddmm()};
+                                     CooPanelsSddmm(), RowPanelsSddmm(), AsptSddmm(),
+                                     DcsrSddmm()};
     const std::span<const SddmmKernel> vendors = CusparseSddmm();
     list.insert(list.end(), vendors.begin(), vendors.end());
     return list;

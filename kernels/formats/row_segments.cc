@@ -17,11 +17,10 @@ namespace {
 constexpr int64_t kLeastUses = 2;
 /// So many nonzeros take as long as the end of a segment.
 constexpr int64_t kSegmentWork = 4;
-/// Enough chunks to fill a GPU, of at least so much work: a panel's copy takes as long as the work
-/// of several nonzeros a column.
+/// Enough chunks to fill a GPU several times, of work that a panel's copy is short against.
 constexpr int64_t kManyChunks = 1024;
 constexpr int64_t kLeastChunkWork = 1024;
-constexpr int64_t kMostChunkWork = 8192;
+constexpr int64_t kMostChunkWork = 32'768;
 
 /// What a part of the rows has in a panel; then where that goes.
 struct Count {
@@ -230,8 +229,8 @@ absl::Status Builder::Fill() {
   return context_.stopped() ? absl::CancelledError("the build was stopped") : absl::OkStatus();
 }
 
-/// Consecutive segments of a panel, `chunk_work` of work or a little more. After Fill() the last
-/// part's counts say where each panel ends.
+/// Cuts each panel's segments into chunks of about equal work. After Fill() the last part's counts
+/// say where each panel ends.
 absl::Status Builder::CutChunks() {
   const auto offsets = segment_offsets_.As<int64_t>();
   const auto work = [&](int64_t segment) { return offsets[segment] + kSegmentWork * segment; };
@@ -243,10 +242,15 @@ absl::Status Builder::CutChunks() {
     int64_t segment = 0;
     for (int64_t panel = 0; panel < panels_; ++panel) {
       const int64_t panel_end = CountsOf(parts_ - 1)[panel].segments;
-      while (segment < panel_end) {
+      if (segment >= panel_end) continue;
+      const int64_t first = work(segment), all = work(panel_end) - first;
+      const int64_t pieces = std::max<int64_t>((all + chunk_work / 2) / chunk_work, 1);
+      for (int64_t piece = 0; segment < panel_end; ++piece) {
         visit(panel, segment);
-        const int64_t end = work(segment) + chunk_work;
-        while (segment < panel_end && work(segment) < end) ++segment;
+        const int64_t end = first + all / pieces * (piece + 1) + all % pieces;
+        do {
+          ++segment;
+        } while (segment < panel_end && work(segment) < end);
       }
     }
   };
@@ -344,9 +348,25 @@ Layout LightRows(const Layout& layout) {
   return csr;
 }
 
+int64_t LeastHeavy(const CsrView& csr, const BuildContext& context) {
+  constexpr int32_t kNear = 16;
+  const auto columns = csr.column_indices;
+  int64_t near = 0;
+#pragma omp parallel for num_threads(context.TeamFor(csr.rows)) schedule(dynamic, 1024) \
+    reduction(+ : near)
+  for (int64_t row = 0; row < csr.rows; ++row) {
+    for (int64_t p = csr.row_offsets[row] + 1; p < csr.row_offsets[row + 1]; ++p) {
+      near += columns[p] - columns[p - 1] < kNear ? 1 : 0;
+    }
+  }
+  return 2 * near >= csr.nnz() ? 16 : 8;
+}
+
 absl::StatusOr<Layout> BuildRowSegments(const CsrView& csr, const RowSegmentsOptions& options,
                                         const BuildContext& context) {
-  return Builder(csr, options, context).Build();
+  RowSegmentsOptions chosen = options;
+  if (chosen.min_heavy == 0) chosen.min_heavy = LeastHeavy(csr, context);
+  return Builder(csr, chosen, context).Build();
 }
 
 }  // namespace sparsed

@@ -25,8 +25,8 @@
 //                                        order of its index array
 // clang-format on
 //
-// Parameters: panel, min_heavy, coarsen (for the GPU's kernels: elements of a row of the operand
-// that a lane takes; 0: as their cost model says). There is no padding.
+// Parameters: panel, min_heavy (never 0), coarsen (for the GPU's kernels: elements of a row of the
+// operand that a lane takes; 0: as their cost model says). There is no padding.
 #pragma once
 
 #include <cstdint>
@@ -72,14 +72,22 @@ RowSegmentsView ViewRowSegments(const Layout& layout);
 Layout LightRows(const Layout& layout);
 
 struct RowSegmentsOptions {
-  /// Two blocks of a GPU's multiprocessor with 228 KiB of shared memory (compute capability 9.0)
-  /// have room for 512 bytes of so many rows of the operand each: all of 128 f32, four elements a
-  /// lane. Two, so that one computes while the other copies (the paper's choice, section 3.1).
-  int64_t panel = 224;
-  /// A segment costs its sums' way to C, which its nonzeros have to earn (section 3).
-  int64_t min_heavy = 8;
+  /// A GPU's multiprocessor with 228 KB of shared memory (compute capability 9.0) has room for 512
+  /// bytes of the operand's rows of so many columns (all of 128 f32, four a lane) in each of seven
+  /// blocks. The two blocks that the paper fills it with (section 3.1; panels of 224 columns) are
+  /// too few there to hide their own copies, and transposed they leave four warps.
+  int64_t panel = 64;
+  /// 0: by the distances between neighbouring nonzeros, LeastHeavy.
+  int64_t min_heavy = 0;
   int64_t coarsen = 0;
 };
+
+/// A threshold for heavy segments: what the end of one costs has to be earned by its nonzeros, the
+/// more of them the less the light rows cost. A rule in place of the decision tree of section 4.2,
+/// from the same distances: if at least half of the nonzeros are less than 16 columns behind the
+/// one before them in their row, light rows find what they read in the nearest cache, and a segment
+/// has to have 16; else 8.
+int64_t LeastHeavy(const CsrView& csr, const BuildContext& context);
 
 /// From a pattern whose rows are taken in csr.row_order. value_source speaks of csr's own nonzeros.
 /// Time: proportional to rows, nonzeros and panels. Scratch: two counters for each panel and

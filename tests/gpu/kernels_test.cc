@@ -336,17 +336,26 @@ class GpuKernels : public testing::Test {
   }
   void Check(const Pattern& pattern, const std::vector<GpuCase>& cases) {
     const std::vector<double> values = RandomValues(pattern.nnz(), 7);
-    const Layout layouts[] = {PlainLayout(pattern),
-                              PermutedLayout(pattern, RandomOrder(pattern.rows, 5)),
-                              PermutedLayout(pattern, {}, true),
-                              LayoutOf("row_panels(force)", pattern),
-                              LayoutOf("transpose > row_panels(force)", pattern),
-                              LayoutOf("lsh_cluster(force) > row_panels(force)", pattern),
-                              LayoutOf("aspt(panel=64,min_dense=2)", pattern),
-                              LayoutOf("lsh_cluster(force) > aspt(panel=256,min_dense=2)", pattern),
-                              LayoutOf("transpose > aspt(panel=7,min_dense=1)", pattern),
-                              LayoutOf("coo_panels", pattern),
-                              LayoutOf("transpose > coo_panels(rows=7)", pattern)};
+    const Layout layouts[] = {
+        PlainLayout(pattern),
+        PermutedLayout(pattern, RandomOrder(pattern.rows, 5)),
+        PermutedLayout(pattern, {}, true),
+        LayoutOf("row_panels(force)", pattern),
+        LayoutOf("transpose > row_panels(force)", pattern),
+        LayoutOf("lsh_cluster(force) > row_panels(force)", pattern),
+        LayoutOf("aspt(panel=64,min_dense=2)", pattern),
+        LayoutOf("lsh_cluster(force) > aspt(panel=256,min_dense=2)", pattern),
+        LayoutOf("transpose > aspt(panel=7,min_dense=1)", pattern),
+        LayoutOf("coo_panels", pattern),
+        LayoutOf("dcsr", pattern),
+        LayoutOf("transpose > plain_sort > dcsr", pattern),
+        LayoutOf("row_segments(force,min_heavy=2)", pattern),
+        LayoutOf("row_segments(force,panel=32,min_heavy=1,coarsen=1)", pattern),
+        LayoutOf("plain_sort > row_segments(force,min_heavy=3,coarsen=2)", pattern),
+        LayoutOf("transpose > row_segments(force,panel=64,min_heavy=2,"
+                 "coarsen=4)",
+                 pattern),
+        LayoutOf("transpose > coo_panels(rows=7)", pattern)};
     for (const Layout& layout : layouts) {
       const Layout device = Gpu::Get()->Upload(layout);
       for (const GpuCase& c : cases) {
@@ -419,7 +428,8 @@ void ExpectInfinities(const Pattern& pattern, bool allow_tf32) {
                            .k = kK,
                            .device = DeviceKind::kCuda,
                            .allow_tf32 = allow_tf32};
-  for (const char* recipe : {"csr", "row_panels(force)", "aspt(panel=64,min_dense=2)"}) {
+  for (const char* recipe : {"csr", "row_panels(force)", "aspt(panel=64,min_dense=2)", "dcsr",
+                             "row_segments(force,min_heavy=2)"}) {
     const Layout host = LayoutOf(recipe, pattern);
     const Layout layout = gpu.Upload(host);
     std::vector<T> slots(host.value_slots), c(pattern.rows * kK);

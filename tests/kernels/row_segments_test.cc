@@ -123,7 +123,7 @@ TEST(RowSegments, HoldExactlyTheirPattern) {
   for (const auto& [name, pattern] : Patterns()) {
     SCOPED_TRACE(name);
     for (const RowSegmentsOptions options :
-         {RowSegmentsOptions{}, RowSegmentsOptions{32, 2}, RowSegmentsOptions{40, 1},
+         {RowSegmentsOptions{224, 8}, RowSegmentsOptions{32, 2}, RowSegmentsOptions{40, 1},
           RowSegmentsOptions{1000, 16}, RowSegmentsOptions{64, 10'000}}) {
       ExpectHolds(Build(pattern, {}, options), pattern, options);
       ExpectHolds(Build(pattern, RandomOrder(pattern.rows, 5), options, 3), pattern, options);
@@ -138,6 +138,16 @@ TEST(RowSegments, AreTheSameForAnyTeam) {
   ExpectSameArrays(Build(pattern, order, {}, 1), Build(pattern, order, {}, 3));
 }
 
+TEST(RowSegments, TakeTheThresholdFromTheDistances) {
+  const Pattern runs = Runs(3000, 2500, 4);
+  const Pattern scattered = Uniform(5000, 50'000, 8, 1);
+  EXPECT_EQ(LeastHeavy(runs.view(), Heap()), 16);
+  EXPECT_EQ(LeastHeavy(scattered.view(), Heap()), 8);
+  EXPECT_EQ(Build(runs, {}, {}).Parameter("min_heavy"), 16);
+  EXPECT_EQ(Build(scattered, {}, {}).Parameter("min_heavy"), 8);
+  EXPECT_EQ(Build(runs, {}, {.min_heavy = 5}).Parameter("min_heavy"), 5);
+}
+
 TEST(RowSegments, FollowTheRecipe) {
   const auto build = [](const char* recipe, const Pattern& pattern) {
     return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value();
@@ -145,13 +155,13 @@ TEST(RowSegments, FollowTheRecipe) {
   const Pattern runs = Runs(3000, 2500, 4);
   const BuiltLayout built = build("row_segments", runs);
   ASSERT_FALSE(built.skipped) << built.notes;
-  EXPECT_EQ(built.layout.recipe, "row_segments(panel=224,min_heavy=8,coarsen=0)");
-  ExpectHolds(built.layout, runs, {});
+  EXPECT_EQ(built.layout.recipe, "row_segments(panel=64,min_heavy=0,coarsen=0)");
+  ExpectHolds(built.layout, runs, {.min_heavy = 16});
   ExpectHolds(build("row_segments(panel=64,min_heavy=4,coarsen=2)", runs).layout, runs, {64, 4, 2});
   const Pattern scattered = Uniform(5000, 50'000, 8, 1);
   EXPECT_TRUE(build("row_segments", scattered).skipped);
   EXPECT_FALSE(build("row_segments(force)", scattered).skipped);
-  for (const char* wrong : {"row_segments(panel=31)", "row_segments(min_heavy=0)",
+  for (const char* wrong : {"row_segments(panel=31)", "row_segments(min_heavy=-1)",
                             "row_segments(coarsen=5)", "row_segments(remainder)"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseRecipe(wrong).status())) << wrong;
   }

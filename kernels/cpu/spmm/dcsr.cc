@@ -4,42 +4,52 @@
 // cleared. Layout in: "dcsr". Threads, needs: as csr.cc and csr_transposed.cc.
 // Wins where most rows are empty: CSR's row offsets are not read, and its parts balance nonzeros.
 #include <algorithm>
+#include <array>
 
+#include "kernels/cpu/spmm/csr_parts.h"
 #include "kernels/cpu/spmm/spmm.h"
 #include "kernels/dcsr_kernels.h"
 
 namespace sparsed::cpu {
 namespace {
 
+/// As CSR does: as rows of a product, of no nonzeros each.
 template <typename T>
-void Scale(const Context& context, std::span<const int32_t> rows, const Dense& c, double beta) {
-  const auto count = static_cast<int64_t>(rows.size());
-  const auto scale = static_cast<SumOf<T>>(beta);
+void ScaleEmptyRowsOf(const Context& context, const SpmmArguments& arguments) {
+  constexpr int64_t kRows = 256;
+  const std::array<int64_t, kRows + 1> offsets{};
+  const std::span<const int32_t> empty = EmptyRows(arguments.layout);
+  const auto count = static_cast<int64_t>(empty.size());
+  const CsrView rows = {.rows = count,
+                        .cols = arguments.b.rows,
+                        .row_offsets = offsets,
+                        .column_indices = {},
+                        .row_order = empty};
+  const CsrProduct<T> product = MakeProduct<T>(rows, arguments);
 #pragma omp parallel for num_threads(context.threads) \
-    schedule(static) if (context.threads > 1 && count > 64)
-  for (int64_t i = 0; i < count; ++i) {
-    T* const row = static_cast<T*>(c.data) + rows[i] * c.leading_dimension;
-    if (scale == 0) {
-      std::fill_n(row, c.cols, T{});
-    } else {
-      for (int64_t j = 0; j < c.cols; ++j) row[j] = T(scale * static_cast<SumOf<T>>(row[j]));
-    }
+    schedule(static) if (context.threads > 1 && count > kRows)
+  for (int64_t first = 0; first < count; first += kRows) {
+    CsrProduct<T> part = product;
+    part.row_order += first;
+    MultiplyRows(part, {0, std::min(kRows, count - first)}, 0, 0);
   }
 }
 
-absl::Status ScaleRows(const Context& context, const Problem& problem,
-                       std::span<const int32_t> rows, const Dense& c, double beta) {
-  if (beta != 1) {
-    VisitFloat(problem.type, [&]<typename T>(T) { Scale<T>(context, rows, c, beta); });
+absl::Status ScaleEmptyRows(const Context& context, const Problem& problem,
+                            const SpmmArguments& arguments) {
+  if (arguments.beta != 1 && !EmptyRows(arguments.layout).empty()) {
+    VisitFloat(problem.type, [&]<typename T>(T) { ScaleEmptyRowsOf<T>(context, arguments); });
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-SpmmKernel DcsrSpmm() { return SpmmOverStoredRows<CsrSpmm, ScaleRows>("cpu.dcsr.row_balanced"); }
+SpmmKernel DcsrSpmm() {
+  return SpmmOverStoredRows<CsrSpmm, ScaleEmptyRows>("cpu.dcsr.row_balanced");
+}
 SpmmKernel DcsrTransposedSpmm() {
-  return SpmmOverStoredRows<CsrTransposedSpmm, ScaleRows>("cpu.dcsr.scatter");
+  return SpmmOverStoredRows<CsrTransposedSpmm, ScaleEmptyRows>("cpu.dcsr.scatter");
 }
 
 }  // namespace sparsed::cpu

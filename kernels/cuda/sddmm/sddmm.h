@@ -16,6 +16,7 @@ SddmmKernel CsrSlabSddmm();
 SddmmKernel AsptSddmm();
 SddmmKernel CooPanelsSddmm();
 SddmmKernel RowPanelsSddmm();
+SddmmKernel DcsrSddmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SddmmKernel> CusparseSddmm();
 

@@ -20,6 +20,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/spmm/slice.cuh"
 #include "kernels/cuda/spmm/spmm.h"
 #include "kernels/formats/aspt.h"
@@ -52,17 +53,6 @@ struct Product {
   int panel;          // rows
   T alpha, beta;
 };
-
-/// Begins to copy kBytes to shared memory, whose address is `to`.
-template <int kBytes>
-__device__ inline void CopyAsync(uint32_t to, const void* from) {
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes)
-                 : "memory");
-  }
-}
 
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// For all that were committed, except by the last commit.
@@ -350,19 +340,6 @@ template <typename T>
 int SharedBytes(int threads) {
   return 2 * threads * kTileBytesPerThread +
          threads / 32 * kOwnRows * static_cast<int>(sizeof(Chunk<T>));
-}
-
-/// Of shared memory that a block may have.
-/// Where there is no device to ask, no limit: plans are read there, too.
-int MostSharedBytes() {
-  static const int most = [] {
-    int device = 0, bytes = 0;
-    const bool known = cudaGetDevice(&device) == cudaSuccess &&
-                       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                              device) == cudaSuccess;
-    return known ? bytes : std::numeric_limits<int>::max();
-  }();
-  return most;
 }
 
 template <typename T, bool kAligned, int kPieces>

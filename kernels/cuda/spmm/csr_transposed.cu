@@ -46,24 +46,6 @@ __global__ void Scale(const Scatter<T> s) {
   c = Narrow<T>(scaled);
 }
 
-#if __CUDA_ARCH__ >= 900
-constexpr bool kAddsVectors = true;
-#else
-constexpr bool kAddsVectors = false;
-#endif
-
-template <typename T, int kWidth>
-__device__ inline void AtomicAddVector(T* to, const Vector<T, kWidth>& sum) {
-  if constexpr (kAddsVectors && sizeof(T) == 4 && kWidth == 4) {
-#if __CUDA_ARCH__ >= 900
-    atomicAdd(reinterpret_cast<float4*>(to),
-              make_float4(sum.at[0], sum.at[1], sum.at[2], sum.at[3]));
-#endif
-  } else {
-    for (int j = 0; j < kWidth; ++j) atomicAdd(to + j, sum.at[j]);
-  }
-}
-
 template <typename T, int kWidth, int kGroup>
 __global__ void __launch_bounds__(kThreads) ScatterRows(const Scatter<T> s) {
   using Sum = SumOf<T>;

@@ -14,6 +14,9 @@ SpmmKernel CsrTransposedSpmm();
 SpmmKernel RowPanelsSpmm();
 SpmmKernel AsptSpmm();
 SpmmKernel RowPanelsMmaSpmm();
+SpmmKernel RowSegmentsSpmm();
+SpmmKernel RowSegmentsTransposedSpmm();
+std::span<const SpmmKernel> DcsrSpmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SpmmKernel> CusparseSpmm();
 

@@ -156,6 +156,43 @@ Pattern UniformRows(int64_t rows, int64_t cols, int64_t row_nnz, uint64_t seed) 
   });
 }
 
+/// `runs` runs of `length` neighbouring columns in every row, at random multiples of `length`;
+/// where two of them meet, one.
+Pattern RandomRuns(int64_t rows, int64_t cols, int64_t runs, int64_t length, uint64_t seed) {
+  const Dice dice(seed);
+  return FromRows(rows, cols, runs * length, [&](int64_t row, int32_t* columns) {
+    for (int64_t i = 0; i < runs; ++i) {
+      const int64_t begin = dice.Below(cols / length, row * runs + i) * length;
+      std::iota(columns + i * length, columns + (i + 1) * length, static_cast<int32_t>(begin));
+    }
+    return runs * length;
+  });
+}
+
+/// `count` distinct columns of every 256 in every row.
+Pattern ThinPanels(int64_t size, int64_t count, uint64_t seed) {
+  constexpr int64_t kPanel = 256;
+  const Pattern panels = UniformRows(size * size / kPanel, kPanel, count, seed);
+  return FromRows(size, size, size / kPanel * count, [&](int64_t row, int32_t* columns) {
+    const int64_t row_nnz = size / kPanel * count;
+    for (int64_t i = 0; i < row_nnz; ++i) {
+      columns[i] =
+          panels.column_indices[row * row_nnz + i] + static_cast<int32_t>(i / count * kPanel);
+    }
+    return row_nnz;
+  });
+}
+
+/// Every `step`-th row has `row_nnz` random columns, the others none.
+Pattern SparseRows(int64_t rows, int64_t step, int64_t row_nnz, uint64_t seed) {
+  const Pattern stored = UniformRows(rows / step, rows, row_nnz, seed);
+  Pattern pattern{rows, rows, std::vector<int64_t>(rows + 1), stored.column_indices};
+  for (int64_t row = 0; row <= rows; ++row) {
+    pattern.row_offsets[row] = stored.row_offsets[std::min(row / step, stored.rows)];
+  }
+  return pattern;
+}
+
 Pattern Graph500(int scale, int64_t edge_factor, uint64_t seed) {
   constexpr double kA = 0.57, kB = 0.19, kC = 0.19;
   const int64_t rows = int64_t{1} << scale;
@@ -195,8 +232,8 @@ Pattern ChungLu(int64_t rows, int64_t edges, double exponent, uint64_t seed) {
 }  // namespace
 
 std::vector<std::string> GeneratedNames() {
-  return {"band16", "bperm", "bperm64k", "bperm1m", "cl16",   "dense400",
-          "p2d5",   "p2d9",  "p3d7",     "rmat18",  "rmat20", "uni16"};
+  return {"band16", "bperm", "bperm64k", "bperm1m", "cl16",   "dense400", "dense4k", "hyper16",
+          "p2d5",   "p2d9",  "p3d7",     "rmat18",  "rmat20", "runs32",   "thin4k",  "uni16"};
 }
 
 std::optional<Pattern> Generated(const std::string& name) {
@@ -206,11 +243,15 @@ std::optional<Pattern> Generated(const std::string& name) {
   if (name == "bperm1m") return ShuffledGroups(1'000'000, 28);
   if (name == "cl16") return ChungLu(500'000, 8'000'000, 2.1, 22);
   if (name == "dense400") return UniformRows(16'384, 16'384, 400, 23);
+  if (name == "dense4k") return WideBand(4096, 4096);
+  if (name == "hyper16") return SparseRows(1 << 21, 16, 40, 28);
   if (name == "p2d5") return Grid(1024, 2, false);
   if (name == "p2d9") return Grid(1024, 2, true);
   if (name == "p3d7") return Grid(101, 3, false);
   if (name == "rmat18") return Graph500(18, 16, 24);
   if (name == "rmat20") return Graph500(20, 16, 25);
+  if (name == "runs32") return RandomRuns(200'000, 200'000, 2, 32, 29);
+  if (name == "thin4k") return ThinPanels(4096, 8, 30);
   if (name == "uni16") return UniformRows(500'000, 500'000, 16, 26);
   return std::nullopt;
 }

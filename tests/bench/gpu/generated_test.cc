@@ -68,6 +68,13 @@ TEST(Generated, RegularOnesAreAsDefined) {
   // Inside 9 and 7, less one side of each border.
   EXPECT_EQ(Generated("p2d9")->nnz(), 3070LL * 3070);
   EXPECT_EQ(Generated("p3d7")->nnz(), 7LL * 101 * 101 * 101 - 6 * 101 * 101);
+  EXPECT_EQ(Generated("dense4k")->nnz(), 4096LL * 4096);
+  EXPECT_THAT(Lengths(Generated("thin4k").value()), testing::Each(16 * 8));
+  EXPECT_THAT(Lengths(Generated("runs32").value()),
+              testing::Each(testing::AnyOf(testing::Eq(32), testing::Eq(64))));
+  const std::vector<int64_t> few = Lengths(Generated("hyper16").value());
+  EXPECT_EQ(std::count(few.begin(), few.end(), 40), 131'072);
+  EXPECT_EQ(std::count(few.begin(), few.end(), 0), 15 * 131'072);
 }
 
 TEST(Generated, RandomOnesAreAsDefined) {

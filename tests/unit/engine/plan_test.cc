@@ -201,6 +201,48 @@ TEST(Candidates, OnTheGpuUnevenRowsAreSorted) {
   EXPECT_THAT(Reason(Spmm(128), facts, "plain_sort"), "no rule") << "CPU kernels cut equal parts";
 }
 
+TEST(Candidates, EmptyRowsAreLeftOutWhereTheyAreMost) {
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    const ProblemClass spmm = ClassOf({Operation::kSpmm, false, ElementType::kF16, 128, device});
+    PatternFacts facts{10000, 10000, 100000, 10, 0.02};
+    facts.empty_rows = 0.5;
+    EXPECT_THAT(Recipes(spmm, facts), Not(Contains("dcsr")));
+    EXPECT_THAT(Reason(spmm, facts, "dcsr"), HasSubstr("50 % of the rows are empty, not more"));
+    facts.empty_rows = 0.51;
+    EXPECT_THAT(Recipes(spmm, facts), Contains("dcsr"));
+  }
+}
+
+TEST(Candidates, RunsOfColumnsThatNeighboursDoNotShareBecomeSegments) {
+  const ProblemClass spmm =
+      ClassOf({Operation::kSpmm, false, ElementType::kF64, 128, DeviceKind::kCuda});
+  const auto facts_of = [](const test::Pattern& pattern) {
+    BuildContext context;
+    context.memory = &HeapMemory();
+    const Features features = ComputeFeatures(pattern.view(), context).value();
+    return MeasureFacts(pattern.view(), features, context).value();
+  };
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < 2000; row += 2) {
+    for (int32_t i = 0; i < 20; ++i) entries.emplace_back(row, row * 37 % 4000 + i);
+  }
+  PatternFacts runs = facts_of(test::FromCoordinates(2000, 5000, entries));
+  EXPECT_DOUBLE_EQ(runs.empty_rows, 0.5);
+  EXPECT_DOUBLE_EQ(runs.near_nonzeros, 0.95);
+  EXPECT_NEAR(runs.unlike_neighbours, 1, 0.01);
+  EXPECT_THAT(Recipes(spmm, runs), Not(Contains(HasSubstr("row_segments")))) << "10 a row";
+  EXPECT_THAT(Reason(spmm, runs, "row_segments"), HasSubstr("no runs of columns"));
+  runs.mean_row_length = 20;
+  EXPECT_THAT(Recipes(spmm, runs), Contains("row_segments(panel=64,min_heavy=0,coarsen=0)"));
+  EXPECT_THAT(Reason(ClassOf({Operation::kSpmm, false, ElementType::kF16, 128, DeviceKind::kCuda}),
+                     runs, "row_segments"),
+              "no rule");
+
+  const PatternFacts band = facts_of(test::Band(2000, 16));
+  EXPECT_LT(band.unlike_neighbours, 0.1);
+  EXPECT_THAT(Reason(spmm, band, "row_segments"), HasSubstr("the cache does as well"));
+}
+
 TEST(Candidates, RecipesAreCanonical) {
   const PatternFacts facts{10000, 10000, 100000, 10, 0.02};
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
