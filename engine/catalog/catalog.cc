@@ -271,12 +271,14 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
 }
 
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {
-  std::set<std::string> of_cpu;
+  std::set<std::string> of_cpu, of_gpu;
   for (const auto& active : matrix.pattern()->plans().List()) {
-    if (active->plan.problem_class.device == DeviceKind::kCpu) of_cpu.insert(active->plan.recipe);
+    const bool on_cpu = active->plan.problem_class.device == DeviceKind::kCpu;
+    (on_cpu ? of_cpu : of_gpu).insert(active->plan.recipe);
   }
   for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
-    if (!of_cpu.contains(entry.layout->recipe)) continue;
+    const std::string& recipe = entry.layout->recipe;
+    if (of_gpu.contains(recipe) && !of_cpu.contains(recipe)) continue;
     if (absl::Status s = CheckStop(stop); !s.ok()) return s;
     MemorySource& memory = budget_.Source(MemoryUse::kLayouts);
     absl::Status placed = matrix.ValuesIn(*entry.layout, memory, threads).status();

@@ -160,7 +160,8 @@ class Catalog {
   absl::StatusOr<MatrixLease> Add(const UploadHeader& header, std::shared_ptr<Pattern> pattern,
                                   Array values, std::optional<Array> caller_order, int threads,
                                   Store::Stop stop);
-  /// Places the values of a version that is to be published in every layout that the CPU uses.
+  /// Places the values of a version that is to be published in every layout of its pattern, but for
+  /// those that only a GPU uses: they get theirs there.
   absl::Status PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop);
   /// Puts `matrix` in the place of what has its name. Returns a pattern that is no longer used.
   std::shared_ptr<Pattern> Publish(const MatrixLease& matrix);
