@@ -7,6 +7,8 @@
 //   csr                                            plain CSR; stands alone
 //   transpose                                      S^T
 //   lsh_cluster(siglen=,bsize=,max_cluster=)       reorders rows; CSR if no layout follows
+//   breadth_first                                  orders rows so that those that share columns
+//                                                  come soon after each other
 //   group_rows(size=)                              orders rows in groups that share columns
 //   plain_sort(warps=,run=,lanes=)                 orders rows by load; so do flipped_sort and
 //                                                  lpt_sort, which balance the warps' loads

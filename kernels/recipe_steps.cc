@@ -13,6 +13,7 @@
 #include "kernels/formats/dcsr.h"
 #include "kernels/formats/row_panels.h"
 #include "kernels/formats/row_segments.h"
+#include "kernels/reorder/breadth_first.h"
 #include "kernels/reorder/group_rows.h"
 #include "kernels/reorder/lsh_cluster.h"
 #include "kernels/reorder/sort_rows.h"
@@ -117,6 +118,14 @@ absl::Status ClusterRowsStep(const RecipeStep& step, Draft& draft) {
   } else if (FormatStep(draft.recipe) == nullptr) {
     draft.skipped = true;
   }
+  return absl::OkStatus();
+}
+
+absl::Status BreadthFirstStep(const RecipeStep& /*step*/, Draft& draft) {
+  auto order = BreadthFirst(draft.csr, draft.context);
+  if (!order.ok()) return order.status();
+  draft.row_order = *std::move(order);
+  draft.csr.row_order = draft.row_order->As<int32_t>();
   return absl::OkStatus();
 }
 
@@ -253,6 +262,7 @@ std::vector<StepDefinition> Definitions() {
        {"remainder", "force"},
        {{"siglen", 128, 1, 4096}, {"bsize", 2, 1, 16}, {"max_cluster", 256, 2, kMost}},
        ClusterRemainderStep},
+      {"breadth_first", Phase::kReorder, "", {}, {}, BreadthFirstStep},
       {"group_rows", Phase::kReorder, "", {}, {{"size", 8, 2, 1024}}, GroupRowsStep},
       {"plain_sort", Phase::kReorder, "", {}, by_load, SortRowsStep<RowSort::kPlain>},
       {"flipped_sort", Phase::kReorder, "", {}, by_load, SortRowsStep<RowSort::kFlipped>},

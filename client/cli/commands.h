@@ -28,6 +28,14 @@ absl::StatusOr<ProblemClass> ParseClass(std::string_view text);
 void AddTf32Note(const Client& client, ValueType type, Report& report);
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments);
 
+struct ExplainArguments {
+  std::string name;
+  int64_t k = 128;
+  std::string device;        ///< empty: the server's choice
+  uint64_t cache_bytes = 0;  ///< 0: the device's
+};
+absl::StatusOr<Report> Explain(const Client& client, const ExplainArguments& arguments);
+
 struct UpdateArguments {
   std::string name;
   std::string values;

@@ -304,6 +304,26 @@ void AddGenerate(CLI::App& app, Invocation& invocation) {
   matrix->callback([&invocation, m] { invocation.run_here = [m] { return GenerateMatrix(*m); }; });
 }
 
+void AddExplain(CLI::App& app, Invocation& invocation) {
+  CLI::App* explain = AddCommand(
+      app, "explain", "What limits products with a matrix, and what a reordering could gain",
+      {"explain cora", "explain cora --k=512 --device=cpu", "explain cora --cache=50MB"});
+  auto e = std::make_shared<ExplainArguments>();
+  AddName(explain, e->name);
+  explain->add_option("--k", e->k, "Width of SpMM's operand")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  explain
+      ->add_option("--cache", e->cache_bytes,
+                   "Bytes of the last level cache, as in 50MB (default: the device's)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  explain->add_option("--device", e->device,
+                      "cpu or cuda:0 (default: the GPU if the server uses one)");
+  explain->callback([&invocation, e] {
+    invocation.run = [e](const Client& client) { return Explain(client, *e); };
+  });
+}
+
 void AddServerCommands(CLI::App& app, Invocation& invocation) {
   CLI::App* buffers = AddCommand(app, "buffers", "List the dense matrices that the server holds",
                                  {"buffers", "buffers delete weights"});
@@ -423,6 +443,7 @@ int Main(int argc, char** argv) {
   AddSpy(app, invocation);
   AddMeasurements(app, invocation);
   AddGenerate(app, invocation);
+  AddExplain(app, invocation);
   AddServerCommands(app, invocation);
 
   try {

@@ -64,6 +64,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& option
   const absl::StatusOr<cuda::DeviceInfo> info = cuda::ProbeDevice(0);
   if (!info.ok()) return info.status();
   std::unique_ptr<Device> device(new Device());
+  device->info_ = *info;
   device->description_ = fmt::format(
       "{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB of memory, {:.1f} free",
       info->name, info->compute_major, info->compute_minor, info->multiprocessors,

@@ -48,6 +48,7 @@ class Device {
 
   static constexpr const char* kName = "cuda:0";
   const std::string& description() const { return description_; }
+  const cuda::DeviceInfo& info() const { return info_; }
   /// Of copies within the device, read and written both counted: the floor's denominator.
   double bytes_per_second() const { return bytes_per_second_; }
   DeviceBudget& budget() { return *budget_; }
@@ -119,6 +120,7 @@ class Device {
   /// Takes back the blocks whose copies are done.
   void RecyclePiecesLocked();
 
+  cuda::DeviceInfo info_;  ///< as it was at the start
   std::string description_;
   double bytes_per_second_ = 1;
   std::unique_ptr<Staging> staging_;

@@ -102,6 +102,11 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   DeviceInfo info;
   status = ToStatus(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "reading its memory");
   if (!status.ok()) return status;
+  int kilohertz = 0;
+  status = ToStatus(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, ordinal),
+                    "reading its clock");
+  if (!status.ok()) return status;
+  info.clock_hz = 1e3 * kilohertz;
   info.name = properties.name;
   info.multiprocessors = properties.multiProcessorCount;
   info.l2_bytes = static_cast<size_t>(properties.l2CacheSize);

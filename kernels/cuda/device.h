@@ -25,6 +25,7 @@ struct DeviceInfo {
   size_t total_bytes = 0;
   size_t free_bytes = 0;  ///< now; others may use the card too
   size_t l2_bytes = 0;
+  double clock_hz = 0;                ///< the highest
   size_t shared_bytes_per_block = 0;  ///< the most a block may ask for
   int compute_major = 0;
   int compute_minor = 0;

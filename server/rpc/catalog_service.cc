@@ -1,3 +1,5 @@
+#include <atomic>
+
 #include "engine/engine.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/page.h"
@@ -12,8 +14,8 @@ using Streams =
     v1::Catalog::WithRawCallbackMethod_Upload<v1::Catalog::WithRawCallbackMethod_UpdateValues<
         v1::Catalog::WithRawCallbackMethod_Download<v1::Catalog::WithCallbackMethod_Watch<
             v1::Catalog::WithCallbackMethod_ListMeasurements<v1::Catalog::Service>>>>>;
-using Service = v1::Catalog::WithCallbackMethod_Get<
-    v1::Catalog::WithCallbackMethod_List<v1::Catalog::WithCallbackMethod_Delete<Streams>>>;
+using Service = v1::Catalog::WithCallbackMethod_Get<v1::Catalog::WithCallbackMethod_List<
+    v1::Catalog::WithCallbackMethod_Delete<v1::Catalog::WithCallbackMethod_Explain<Streams>>>>;
 
 class CatalogService final : public Service {
  public:
@@ -84,8 +86,15 @@ class CatalogService final : public Service {
                           });
   }
 
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const v1::ExplainRequest* request,
+                                    v1::ExplainReply* reply) override {
+    return StartExplain(service_, context, *request, *reply, explanations_);
+  }
+
  private:
   const ServiceContext& service_;
+  std::atomic<int> explanations_{0};  ///< under way
 };
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
+
 #include "server/rpc/service.h"
 #include "server/telemetry/stage_record.h"
 #include "sparsed/v1/catalog.pb.h"
@@ -36,6 +38,11 @@ BytesReadReactor* StartPutBuffer(const ServiceContext& service,
 BytesWriteReactor* StartGetBuffer(const ServiceContext& service,
                                   grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer& request);
+/// `under_way`: of all callers, for the limit.
+grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
+                                       grpc::CallbackServerContext* context,
+                                       const v1::ExplainRequest& request, v1::ExplainReply& reply,
+                                       std::atomic<int>& under_way);
 /// `op`: kSpmm, kSddmm or kSpgemm.
 BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
                                grpc::CallbackServerContext* context);

@@ -12,7 +12,7 @@ std::string_view Name(Op op) {
       "delete",        "put_buffer",
       "get_buffer",    "delete_buffer",
       "list_buffers",  "get_server_info",
-      "get_stats",
+      "get_stats",     "explain",
   };
   return kNames[static_cast<size_t>(op)];
 }

@@ -30,8 +30,9 @@ enum class Op : uint8_t {
   kListBuffers,
   kGetServerInfo,
   kGetStats,
+  kExplain,
 };
-inline constexpr int kOps = 17;
+inline constexpr int kOps = 18;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

@@ -62,7 +62,8 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
       {"", "expected the name of a step at position 0, found the end"},
       {"csr >", "expected the name of a step at position 5, found the end"},
       {"ell",
-       "unknown step 'ell'; known: csr, transpose, lsh_cluster, group_rows, plain_sort, "
+       "unknown step 'ell'; known: csr, transpose, lsh_cluster, breadth_first, group_rows, "
+       "plain_sort, "
        "flipped_sort, lpt_sort, warp_sort, cta_sort, hybrid1_sort, hybrid21_sort, hybrid22_sort, "
        "hybrid23_sort, aspt, row_panels, coo_panels, dcsr, row_segments"},
       {"csr csr", "expected '>' or the end at position 4, found 'csr'"},
@@ -241,8 +242,8 @@ TEST(BuildLayout, ShuffledClustersAreRecovered) {
 TEST(BuildLayout, StopsAtEveryStage) {
   const Pattern pattern = ShuffledClusters(400, 16, 20'000, 36, 32, 3, 1);
   for (const std::string_view text :
-       {"csr", "transpose", "lsh_cluster", "group_rows", "aspt", "row_panels", "coo_panels", "dcsr",
-        "row_segments", kReordered.data()}) {
+       {"csr", "transpose", "lsh_cluster", "breadth_first", "group_rows", "aspt", "row_panels",
+        "coo_panels", "dcsr", "row_segments", kReordered.data()}) {
     CountingMemory memory;
     BuildContext context = Using(memory);
     const std::atomic<bool> stopped = true;
@@ -275,8 +276,8 @@ TEST(BuildLayout, RunsOutOfMemoryWithoutLeaks) {
   const Pattern pattern = ShuffledClusters(100, 16, 3000, 36, 32, 3, 1);
   for (const std::string_view text :
        {"csr", "transpose", "lsh_cluster", "aspt", "transpose > lsh_cluster(force) > aspt",
-        "lsh_cluster > row_panels", "group_rows > row_panels", "transpose > row_panels(force)",
-        "transpose > coo_panels", "transpose > plain_sort > dcsr",
+        "lsh_cluster > row_panels", "breadth_first", "group_rows > row_panels",
+        "transpose > row_panels(force)", "transpose > coo_panels", "transpose > plain_sort > dcsr",
         "plain_sort > row_segments(force,min_heavy=1)",
         "lsh_cluster(force) > aspt > lsh_cluster(remainder,force)"}) {
     CountingMemory unlimited;

@@ -102,6 +102,12 @@ using Operand = std::variant<DenseView, DenseMatrix>;
 /// Where a dense result goes: to the caller's memory, or into a matrix that the server holds.
 using Destination = std::variant<MutableDenseView, DenseMatrix>;
 
+struct ExplainOptions {
+  int64_t k = 128;          ///< width of SpMM's operand
+  std::string device{};     ///< "cpu" or "cuda:0"; empty: the GPU if the server uses one
+  int64_t cache_bytes = 0;  ///< of the last level cache to assume; 0: the device's
+};
+
 struct SpmmOptions {
   bool transpose = false;
   double alpha = 1;
@@ -138,6 +144,13 @@ class Matrix {
   /// What the preparation computed of its pattern, before anything else; empty until then.
   absl::StatusOr<MatrixFeatures> Features(const CallOptions& options = {}) const;
   Call<MatrixFeatures> FeaturesAsync(const CallOptions& options = {}) const;
+
+  /// What limits products with it, and what another order of its rows could gain. Seconds, if it is
+  /// large.
+  absl::StatusOr<Explanation> Explain(const ExplainOptions& explain = {},
+                                      const CallOptions& options = {}) const;
+  Call<Explanation> ExplainAsync(const ExplainOptions& explain = {},
+                                 const CallOptions& options = {}) const;
 
   /// Follows the preparation until it is READY or FAILED (see MatrixInfo::state,
   /// MatrixInfo::detail).

@@ -246,6 +246,46 @@ struct PatternMeasurements {
   std::vector<Measurement> measurements;
 };
 
+/// Bytes that a product moves between memory and the last level cache, by model.
+struct Movement {
+  double flops = 0;            ///< two a product
+  double footprint_bytes = 0;  ///< lower bound: every operand and the result once
+  /// Upper bound on the best schedule: consecutive rows in parts whose footprint fits the cache.
+  double partition_bytes = 0;
+  double moved_bytes = 0;  ///< by a row-wise kernel
+  /// Of footprint_bytes and moved_bytes: the operand that rows are gathered from.
+  double operand_footprint_bytes = 0, operand_moved_bytes = 0;
+  double result_nnz = 0;   ///< nonzeros of the result (SpGEMM)
+  double largest_row = 0;  ///< the part in [0, 1] of all products that one row has
+  bool estimate = false;   ///< rows were sampled
+};
+
+/// What limits a product, and what another order of rows could gain.
+struct ExplainedOperation {
+  Operation operation = Operation::kSpmm;
+  int64_t k = 0;       ///< width of the operand, 1 is SpMV; 0: SpGEMM of the matrix with itself
+  Movement stored;     ///< rows as they are stored
+  Movement reordered;  ///< rows in Explanation::reordered_by's order
+  /// "nothing", "cache", "arithmetic", "imbalance", "cache_misses" or "bandwidth".
+  std::string limit;
+  double greatest_gain = 1;  ///< times less time if everything was moved once: no order gains more
+  double known_gain = 1;     ///< likewise, with the best schedule known
+  double imbalance = 1;      ///< the longest row over a worker's fair share, at least 1
+  double measured_ms = 0;    ///< of the fastest trial of just this problem; 0: none
+  std::string measured;      ///< its kernel and recipe
+};
+
+struct Explanation {
+  std::string device;
+  int64_t cache_bytes = 0;      ///< of the last level cache
+  int64_t line_bytes = 0;       ///< that it fetches at once
+  int workers = 1;              ///< who computes rows at the same time: threads, or warps
+  double bytes_per_second = 0;  ///< that the device copies
+  double flops_per_second = 0;  ///< that it computes
+  std::vector<ExplainedOperation> operations;
+  std::string reordered_by;  ///< a recipe step
+};
+
 /// One step of a preparation.
 struct Progress {
   MatrixState state = MatrixState::kUnknown;

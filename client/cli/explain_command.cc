@@ -1,0 +1,157 @@
+// explain: what limits products with a matrix, to people and to programs.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "client/cli/commands.h"
+
+namespace sparsed::cli {
+namespace {
+
+/// A gain that is worth a sentence.
+constexpr double kWorth = 1.05;
+
+std::string NameOf(const ExplainedOperation& operation) {
+  if (operation.operation == Operation::kSpgemm) return "S * S";
+  return operation.k == 1 ? "SpMV" : fmt::format("SpMM K={}", operation.k);
+}
+
+double Intensity(double flops, double bytes) { return bytes > 0 ? flops / bytes : 0; }
+
+/// What the roofline gives for so many bytes, in 10^9 operations a second.
+double RooflineGflops(const Explanation& e, double flops, double bytes) {
+  return 1e-9 * std::min(e.flops_per_second, Intensity(flops, bytes) * e.bytes_per_second);
+}
+
+double RooflineMs(const Explanation& e, const Movement& m, double bytes) {
+  return 1e3 * std::max(m.flops / e.flops_per_second, bytes / e.bytes_per_second);
+}
+
+Json ToJson(const Movement& m) {
+  return {{"flops", m.flops},
+          {"footprint_bytes", m.footprint_bytes},
+          {"partition_bytes", m.partition_bytes},
+          {"moved_bytes", m.moved_bytes},
+          {"operand_footprint_bytes", m.operand_footprint_bytes},
+          {"operand_moved_bytes", m.operand_moved_bytes},
+          {"result_nnz", m.result_nnz},
+          {"largest_row", m.largest_row},
+          {"intensity", Intensity(m.flops, m.moved_bytes)},
+          {"estimate", m.estimate}};
+}
+
+Json ToJson(const std::string& name, const Explanation& e) {
+  Json json = {{"name", name},
+               {"device", e.device},
+               {"cache_bytes", e.cache_bytes},
+               {"line_bytes", e.line_bytes},
+               {"workers", e.workers},
+               {"bytes_per_second", e.bytes_per_second},
+               {"flops_per_second", e.flops_per_second},
+               {"reordered_by", e.reordered_by},
+               {"operations", Json::array()}};
+  for (const ExplainedOperation& o : e.operations) {
+    json["operations"].push_back(
+        {{"operation", o.operation == Operation::kSpgemm ? "spgemm" : "spmm"},
+         {"k", o.k},
+         {"limit", o.limit},
+         {"greatest_gain", o.greatest_gain},
+         {"known_gain", o.known_gain},
+         {"imbalance", o.imbalance},
+         {"greatest_intensity", Intensity(o.stored.flops, o.stored.footprint_bytes)},
+         {"roofline_gflops", RooflineGflops(e, o.stored.flops, o.stored.moved_bytes)},
+         {"measured_ms", o.measured_ms},
+         {"measured", o.measured},
+         {"stored", ToJson(o.stored)},
+         {"reordered", ToJson(o.reordered)}});
+  }
+  return json;
+}
+
+std::string MiB(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }
+
+std::string TablesText(const Explanation& e) {
+  Table moved({"MiB MOVED", "AT LEAST", "BY ROWS", "IN PARTS", "REORDERED", "REORDERED PARTS"});
+  Table roofline({"ROOFLINE", "FLOP/BYTE", "AT MOST", "GFLOP/s", "AT MOST", "ms", "MEASURED ms"});
+  for (const ExplainedOperation& o : e.operations) {
+    const Movement& m = o.stored;
+    moved.Add({NameOf(o) + (m.estimate ? " (estimate)" : ""), MiB(m.footprint_bytes),
+               MiB(m.moved_bytes), MiB(m.partition_bytes), MiB(o.reordered.moved_bytes),
+               MiB(o.reordered.partition_bytes)});
+    roofline.Add({NameOf(o), fmt::format("{:.3f}", Intensity(m.flops, m.moved_bytes)),
+                  fmt::format("{:.3f}", Intensity(m.flops, m.footprint_bytes)),
+                  fmt::format("{:.2f}", RooflineGflops(e, m.flops, m.moved_bytes)),
+                  fmt::format("{:.2f}", RooflineGflops(e, m.flops, m.footprint_bytes)),
+                  fmt::format("{:.4f}", RooflineMs(e, m, m.moved_bytes)),
+                  o.measured_ms > 0 ? fmt::format("{:.4f}", o.measured_ms) : ""});
+  }
+  return fmt::format("{}\n{}", moved.Text(), roofline.Text());
+}
+
+std::string LimitText(const Explanation& e, const ExplainedOperation& o) {
+  const Movement& m = o.stored;
+  if (o.limit == "nothing") return "there is nothing to multiply";
+  if (o.limit == "cache") {
+    return fmt::format("all {} MiB fit the cache: neither memory nor the order of rows matter",
+                       MiB(m.footprint_bytes));
+  }
+  if (o.limit == "arithmetic") {
+    return fmt::format("arithmetic: {:.1f} operations a byte, the device has {:.1f}",
+                       Intensity(m.flops, m.moved_bytes), e.flops_per_second / e.bytes_per_second);
+  }
+  if (o.limit == "imbalance") {
+    return fmt::format(
+        "one row has {:.1f} % of the work, {:.1f} times the fair share of one of {} workers: a "
+        "kernel must cut rows",
+        100 * m.largest_row, o.imbalance, e.workers);
+  }
+  if (o.limit == "cache_misses") {
+    return fmt::format("cache misses: the other operand's rows are fetched {:.1f} times on average",
+                       m.operand_moved_bytes / std::max(m.operand_footprint_bytes, 1.0));
+  }
+  return "memory bandwidth: next to nothing is fetched twice";
+}
+
+std::string GainText(const Explanation& e, const ExplainedOperation& o) {
+  if (o.limit == "nothing" || o.limit == "cache") return "";
+  if (o.greatest_gain < kWorth) return "a reordering has nothing to gain";
+  std::string text = fmt::format("a reordering gains {:.2f}x at most", o.greatest_gain);
+  if (o.known_gain < kWorth) return text + ", and none is known that does";
+  const double best = std::min(o.reordered.moved_bytes, o.reordered.partition_bytes);
+  const bool by_order = best < std::min(o.stored.moved_bytes, o.stored.partition_bytes);
+  return text + fmt::format(", {:.2f}x by {}", o.known_gain,
+                            by_order ? "rows in the order of " + e.reordered_by
+                                     : std::string("parts of the rows as they are"));
+}
+
+std::string Text(const std::string& name, const Explanation& e) {
+  std::string text =
+      fmt::format("{} on {}: {:.1f} GB/s, {:.0f} GFLOP/s, cache of {} in lines of {} bytes\n\n{}\n",
+                  name, e.device, 1e-9 * e.bytes_per_second, 1e-9 * e.flops_per_second,
+                  Bytes(e.cache_bytes), e.line_bytes, TablesText(e));
+  for (const ExplainedOperation& o : e.operations) {
+    text += fmt::format("{}: {}\n", NameOf(o), LimitText(e, o));
+    if (const std::string gain = GainText(e, o); !gain.empty()) text += fmt::format("  {}\n", gain);
+    if (o.measured_ms > 0 && o.limit != "nothing" && o.limit != "cache") {
+      text += fmt::format("  measured at {:.0f} % of the roofline, {}\n",
+                          100 * RooflineMs(e, o.stored, o.stored.moved_bytes) / o.measured_ms,
+                          o.measured);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<Report> Explain(const Client& client, const ExplainArguments& arguments) {
+  ExplainOptions options;
+  options.k = arguments.k;
+  options.device = arguments.device;
+  options.cache_bytes = static_cast<int64_t>(arguments.cache_bytes);
+  const absl::StatusOr<Explanation> explanation =
+      client.MatrixNamed(arguments.name).Explain(options);
+  if (!explanation.ok()) return explanation.status();
+  return Report{ToJson(arguments.name, *explanation), Text(arguments.name, *explanation)};
+}
+
+}  // namespace sparsed::cli

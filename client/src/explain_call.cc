@@ -1,0 +1,69 @@
+// Catalog.Explain.
+#include "client/src/convert.h"
+#include "client/src/exchange.h"
+#include "sparsed/client.h"
+#include "sparsed/v1/catalog.pb.h"
+
+namespace sparsed {
+inline namespace client {
+namespace {
+
+Movement FromProto(const v1::Movement& movement) {
+  return {.flops = movement.flops(),
+          .footprint_bytes = movement.footprint_bytes(),
+          .partition_bytes = movement.partition_bytes(),
+          .moved_bytes = movement.moved_bytes(),
+          .operand_footprint_bytes = movement.operand_footprint_bytes(),
+          .operand_moved_bytes = movement.operand_moved_bytes(),
+          .result_nnz = movement.result_nnz(),
+          .largest_row = movement.largest_row(),
+          .estimate = movement.estimate()};
+}
+
+Explanation FromProto(const v1::ExplainReply& reply) {
+  Explanation explanation = {.device = reply.device(),
+                             .cache_bytes = reply.cache_bytes(),
+                             .line_bytes = reply.line_bytes(),
+                             .workers = reply.workers(),
+                             .bytes_per_second = reply.bytes_per_second(),
+                             .flops_per_second = reply.flops_per_second(),
+                             .operations = {},
+                             .reordered_by = reply.reordered_by()};
+  for (const v1::ExplainedOperation& operation : reply.operations()) {
+    explanation.operations.push_back({.operation = operation.operation() == v1::ProblemClass::SPGEMM
+                                                       ? Operation::kSpgemm
+                                                       : Operation::kSpmm,
+                                      .k = operation.k(),
+                                      .stored = FromProto(operation.stored()),
+                                      .reordered = FromProto(operation.reordered()),
+                                      .limit = operation.limit(),
+                                      .greatest_gain = operation.greatest_gain(),
+                                      .known_gain = operation.known_gain(),
+                                      .imbalance = operation.imbalance(),
+                                      .measured_ms = operation.measured_ms(),
+                                      .measured = operation.measured()});
+  }
+  return explanation;
+}
+
+}  // namespace
+
+absl::StatusOr<Explanation> Matrix::Explain(const ExplainOptions& explain,
+                                            const CallOptions& options) const {
+  return ExplainAsync(explain, options).Wait();
+}
+
+Call<Explanation> Matrix::ExplainAsync(const ExplainOptions& explain,
+                                       const CallOptions& options) const {
+  v1::ExplainRequest request;
+  request.set_name(name_);
+  request.set_k(explain.k);
+  request.set_device(explain.device);
+  request.set_cache_bytes(explain.cache_bytes);
+  return LaunchUnary<v1::ExplainReply, Explanation>(
+      connection_, "/sparsed.v1.Catalog/Explain", options, true, request,
+      [](const v1::ExplainReply& reply) { return FromProto(reply); });
+}
+
+}  // namespace client
+}  // namespace sparsed

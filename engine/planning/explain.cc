@@ -1,0 +1,155 @@
+#include "engine/planning/explain.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "engine/memory/device.h"
+#include "kernels/cpu/peak_flops.h"
+#include "kernels/reorder/breadth_first.h"
+
+namespace sparsed::engine {
+namespace {
+
+/// What a level 3 cache has if the machine does not say.
+constexpr int64_t kUsualCache = int64_t{32} << 20;
+/// Lines of the CPU's caches, and sectors of the GPU's.
+constexpr int64_t kCpuLine = 64, kGpuSector = 32;
+/// Warps that a multiprocessor holds at once.
+constexpr int kWarps = 64;
+/// What is moved is the footprint, but for so much.
+constexpr double kMisses = 1.2;
+/// The longest row keeps the others waiting.
+constexpr double kImbalance = 2;
+
+int64_t CpuCacheBytes() {
+  const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? bytes : kUsualCache;
+}
+
+/// f32 units of a multiprocessor; f64 units are half of them where sparse products matter.
+double GpuFlops(const cuda::DeviceInfo& info, ElementType type) {
+  const int units = info.compute_major == 8 && info.compute_minor == 0 ? 64 : 128;
+  const double f32 = 2.0 * units * info.multiprocessors * info.clock_hz;
+  return type == ElementType::kF64 ? f32 / 2 : f32;
+}
+
+absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, const Executor& executor,
+                                           ElementType type) {
+  Explanation e;
+  const Device* gpu = executor.device();
+  const DeviceKind kind =
+      options.device.value_or(gpu != nullptr ? DeviceKind::kCuda : DeviceKind::kCpu);
+  if (kind == DeviceKind::kCuda) {
+    if (gpu == nullptr) return absl::FailedPreconditionError("the server uses no GPU; ask for cpu");
+    e.device = Device::kName;
+    e.cache_bytes = static_cast<int64_t>(gpu->info().l2_bytes);
+    e.line_bytes = kGpuSector;
+    e.workers = gpu->info().multiprocessors * kWarps;
+    e.roofline = {gpu->bytes_per_second(), GpuFlops(gpu->info(), type)};
+  } else {
+    e.device = "cpu";
+    e.cache_bytes = CpuCacheBytes();
+    e.line_bytes = kCpuLine;
+    e.workers = executor.options().threads_per_lane;
+    e.roofline = {executor.bytes_per_second(DeviceKind::kCpu),
+                  cpu::MeasurePeakFlops(type, e.workers)};
+  }
+  if (options.cache_bytes > 0) e.cache_bytes = options.cache_bytes;
+  return e;
+}
+
+Limit LimitOf(const ExplainedOperation& o, const Explanation& e) {
+  if (o.stored.flops == 0) return Limit::kNothing;
+  if (o.imbalance > kImbalance) return Limit::kImbalance;
+  if (o.stored.footprint_bytes <= static_cast<double>(e.cache_bytes)) return Limit::kCache;
+  if (o.stored.flops / o.stored.moved_bytes > e.roofline.critical_intensity()) {
+    return Limit::kArithmetic;
+  }
+  return o.stored.moved_bytes > kMisses * o.stored.footprint_bytes ? Limit::kCacheMisses
+                                                                   : Limit::kBandwidth;
+}
+
+void Judge(const Explanation& e, ExplainedOperation& o) {
+  const Movement& stored = o.stored;
+  o.imbalance = std::max(1.0, stored.largest_row * e.workers);
+  o.limit = LimitOf(o, e);
+  if (stored.flops == 0) return;
+  const double now = e.roofline.Seconds(stored.flops, stored.moved_bytes);
+  const double known = std::min({stored.moved_bytes, stored.partition_bytes,
+                                 o.reordered.moved_bytes, o.reordered.partition_bytes});
+  o.greatest_gain = now / e.roofline.Seconds(stored.flops, stored.footprint_bytes);
+  o.known_gain = now / e.roofline.Seconds(stored.flops, known);
+}
+
+void FindMeasured(const Matrix& matrix, DeviceKind device, ExplainedOperation& o) {
+  const ProblemClass wanted =
+      ClassOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
+  for (const Measurement& m : matrix.pattern()->measurements()) {
+    if (m.problem_class != wanted || m.k != o.k || m.median_ms <= 0) continue;
+    if (o.measured_ms > 0 && m.median_ms >= o.measured_ms) continue;
+    o.measured_ms = m.median_ms;
+    o.measured = fmt::format("{} on {}", m.kernel, m.recipe);
+  }
+}
+
+}  // namespace
+
+std::string_view Name(Limit limit) {
+  switch (limit) {
+    case Limit::kNothing:
+      return "nothing";
+    case Limit::kCache:
+      return "cache";
+    case Limit::kArithmetic:
+      return "arithmetic";
+    case Limit::kImbalance:
+      return "imbalance";
+    case Limit::kCacheMisses:
+      return "cache_misses";
+    case Limit::kBandwidth:
+      return "bandwidth";
+  }
+  return "";
+}
+
+absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& options,
+                                    const Executor& executor, const BuildContext& context) {
+  absl::StatusOr<Explanation> explanation = DescribeDevice(options, executor, matrix.type());
+  if (!explanation.ok()) return explanation;
+  const auto layout = matrix.pattern()->Csr();
+  if (!layout.ok()) return layout.status();
+  const CsrView stored = ViewCsr(**layout);
+  const absl::StatusOr<Array> order = BreadthFirst(stored, context);
+  if (!order.ok()) return order.status();
+  CsrView reordered = stored;
+  reordered.row_order = order->As<int32_t>();
+
+  const DeviceKind device = explanation->device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+  std::vector<std::pair<Operation, int64_t>> problems = {{Operation::kSpmm, 1}};
+  if (options.k != 1) problems.emplace_back(Operation::kSpmm, options.k);
+  if (stored.rows == stored.cols) problems.emplace_back(Operation::kSpgemm, 0);
+  for (const auto& [operation, k] : problems) {
+    const MovementSpec spec = {.operation = operation,
+                               .k = k,
+                               .value_bytes = static_cast<int64_t>(SizeOf(matrix.type())),
+                               .cache_bytes = explanation->cache_bytes,
+                               .line_bytes = explanation->line_bytes};
+    ExplainedOperation o;
+    o.operation = operation;
+    o.k = k;
+    absl::StatusOr<Movement> modelled = ModelMovement(stored, spec, context);
+    if (!modelled.ok()) return modelled.status();
+    o.stored = *modelled;
+    modelled = ModelMovement(reordered, spec, context);
+    if (!modelled.ok()) return modelled.status();
+    o.reordered = *modelled;
+    FindMeasured(matrix, device, o);
+    Judge(*explanation, o);
+    explanation->operations.push_back(std::move(o));
+  }
+  return explanation;
+}
+
+}  // namespace sparsed::engine

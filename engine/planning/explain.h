@@ -1,0 +1,68 @@
+// What limits products with a matrix on a device, and what another order of its rows could gain: by
+// the models of kernels/data_movement, beside what trials measured.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/catalog/matrix.h"
+#include "engine/execution/executor.h"
+#include "kernels/data_movement/movement.h"
+#include "kernels/recipe.h"
+
+namespace sparsed::engine {
+
+struct ExplainOptions {
+  int64_t k = 128;                   ///< width of SpMM's operand
+  std::optional<DeviceKind> device;  ///< none: the GPU if there is one
+  int64_t cache_bytes = 0;           ///< of the last level cache; 0: the device's
+};
+
+/// What holds a product back.
+enum class Limit : uint8_t {
+  kNothing,      ///< no products
+  kCache,        ///< all of it fits the cache: neither memory nor the order of rows matter
+  kArithmetic,   ///< operations
+  kImbalance,    ///< one row that keeps one worker busy longer than the others all their rows
+  kCacheMisses,  ///< rows of the other operand that are fetched more than once
+  kBandwidth,    ///< bytes that any order moves
+};
+/// "nothing", "cache", "arithmetic", "imbalance", "cache_misses", "bandwidth".
+std::string_view Name(Limit limit);
+
+struct ExplainedOperation {
+  Operation operation = Operation::kSpmm;
+  int64_t k = 0;       ///< 1: SpMV; 0: SpGEMM with itself
+  Movement stored;     ///< rows as they are stored
+  Movement reordered;  ///< rows breadth first
+  Limit limit = Limit::kNothing;
+  /// Times that the longer of the roofline's two times would shrink: at the most, if all was moved
+  /// once; and by the best schedule known, of consecutive parts or row by row, in either order.
+  double greatest_gain = 1, known_gain = 1;
+  double imbalance = 1;    ///< the longest row over a worker's fair share, at least 1
+  double measured_ms = 0;  ///< the fastest trial of just this problem; 0: none
+  std::string measured;    ///< its kernel and recipe
+};
+
+struct Explanation {
+  std::string device;
+  int64_t cache_bytes = 0;
+  int64_t line_bytes = 0;
+  int workers = 1;  ///< threads, or warps that a GPU holds at once: who computes a row
+  Roofline roofline;
+  std::vector<ExplainedOperation> operations;  ///< SpMV, SpMM and, of a square matrix, SpGEMM
+};
+
+/// The order that Explanation compares with.
+inline constexpr std::string_view kComparedOrder = "breadth_first";
+
+/// Bounded: above MovementSpec::max_steps rows are sampled. Scratch from `context`: the transposed
+/// pattern, and some 24 bytes for each row and column. Errors: FAILED_PRECONDITION (no such
+/// device), RESOURCE_EXHAUSTED, CANCELLED, DATA_LOSS.
+absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& options,
+                                    const Executor& executor, const BuildContext& context);
+
+}  // namespace sparsed::engine

@@ -1,0 +1,163 @@
+// Catalog.Explain: models of what products move, on a worker, for as long as somebody waits for
+// them.
+#include <fmt/format.h>
+
+#include <atomic>
+
+#include "engine/engine.h"
+#include "engine/planning/explain.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/live_streams.h"
+#include "server/rpc/reactors.h"
+#include "server/rpc/worker_pool.h"
+#include "server/security/tenant.h"
+#include "server/telemetry/telemetry.h"
+
+namespace sparsed::server {
+namespace {
+
+constexpr int64_t kMostColumns = 65536;
+constexpr int64_t kMostCacheBytes = int64_t{1} << 40;
+/// At once, of all callers: the workers are for others, too.
+constexpr int kMostAtOnce = 2;
+
+absl::StatusOr<engine::ExplainOptions> ToOptions(const v1::ExplainRequest& request) {
+  engine::ExplainOptions options;
+  if (request.k() < 0 || request.k() > kMostColumns) {
+    return absl::InvalidArgumentError(
+        fmt::format("k = {} is out of range [0, {}]", request.k(), kMostColumns));
+  }
+  if (request.cache_bytes() < 0 || request.cache_bytes() > kMostCacheBytes) {
+    return absl::InvalidArgumentError(fmt::format("cache_bytes = {} is out of range [0, {}]",
+                                                  request.cache_bytes(), kMostCacheBytes));
+  }
+  if (request.device() == "cpu") {
+    options.device = DeviceKind::kCpu;
+  } else if (request.device() == engine::Device::kName) {
+    options.device = DeviceKind::kCuda;
+  } else if (!request.device().empty()) {
+    return absl::InvalidArgumentError(fmt::format("device \"{}\" is neither cpu nor {}",
+                                                  request.device(), engine::Device::kName));
+  }
+  if (request.k() > 0) options.k = request.k();
+  options.cache_bytes = request.cache_bytes();
+  return options;
+}
+
+void Fill(const Movement& movement, v1::Movement& message) {
+  message.set_flops(movement.flops);
+  message.set_footprint_bytes(movement.footprint_bytes);
+  message.set_partition_bytes(movement.partition_bytes);
+  message.set_moved_bytes(movement.moved_bytes);
+  message.set_operand_footprint_bytes(movement.operand_footprint_bytes);
+  message.set_operand_moved_bytes(movement.operand_moved_bytes);
+  message.set_result_nnz(movement.result_nnz);
+  message.set_largest_row(movement.largest_row);
+  message.set_estimate(movement.estimate);
+}
+
+void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
+  reply.set_device(explanation.device);
+  reply.set_cache_bytes(explanation.cache_bytes);
+  reply.set_line_bytes(explanation.line_bytes);
+  reply.set_workers(explanation.workers);
+  reply.set_bytes_per_second(explanation.roofline.bytes_per_second);
+  reply.set_flops_per_second(explanation.roofline.flops_per_second);
+  reply.set_reordered_by(std::string(engine::kComparedOrder));
+  for (const engine::ExplainedOperation& operation : explanation.operations) {
+    v1::ExplainedOperation& message = *reply.add_operations();
+    message.set_operation(operation.operation == Operation::kSpgemm ? v1::ProblemClass::SPGEMM
+                                                                    : v1::ProblemClass::SPMM);
+    message.set_k(operation.k);
+    Fill(operation.stored, *message.mutable_stored());
+    Fill(operation.reordered, *message.mutable_reordered());
+    message.set_limit(std::string(engine::Name(operation.limit)));
+    message.set_greatest_gain(operation.greatest_gain);
+    message.set_known_gain(operation.known_gain);
+    message.set_imbalance(operation.imbalance);
+    message.set_measured_ms(operation.measured_ms);
+    message.set_measured(operation.measured);
+  }
+}
+
+class ExplainReactor final : public grpc::ServerUnaryReactor, public LiveStream {
+ public:
+  ExplainReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
+                 const v1::ExplainRequest& request, v1::ExplainReply& reply,
+                 std::atomic<int>& under_way)
+      : service_(service),
+        record_(service.telemetry.Begin(Op::kExplain, TenantOf(*context), request.name())),
+        reply_(reply),
+        under_way_(under_way) {
+    counted_ = ++under_way_ <= kMostAtOnce;
+    absl::Status status = Queue(request);
+    if (!status.ok()) Conclude(std::move(status));
+  }
+
+  void OnCancel() override { stop_ = true; }
+  void OnDrain() override {
+    draining_ = true;
+    stop_ = true;
+  }
+  void OnDone() override {
+    service_.live_streams.Remove(this);
+    --under_way_;
+    delete this;
+  }
+
+ private:
+  absl::Status Queue(const v1::ExplainRequest& request) {
+    if (!service_.live_streams.Add(this)) {
+      return absl::UnavailableError("the server is shutting down");
+    }
+    if (!counted_) {
+      return absl::ResourceExhaustedError(fmt::format(
+          "{} matrices are being explained already, the most at once; retry later", kMostAtOnce));
+    }
+    const absl::StatusOr<engine::ExplainOptions> options = ToOptions(request);
+    if (!options.ok()) return options.status();
+    const auto matrix = service_.engine.catalog().Find(record_.tenant, request.name());
+    if (!matrix.ok()) return matrix.status();
+    return service_.workers.Run(
+        [this, options = *options, matrix = *matrix] { Conclude(Explain(*matrix, options)); });
+  }
+
+  absl::Status Explain(const engine::Matrix& matrix, const engine::ExplainOptions& options) {
+    BuildContext context;
+    context.threads = service_.threads_per_worker;
+    context.memory = &service_.engine.budget().Source(engine::MemoryUse::kPreparation);
+    context.stop = &stop_;
+    const absl::StatusOr<engine::Explanation> explanation =
+        engine::Explain(matrix, options, service_.engine.executor(), context);
+    if (draining_) return absl::UnavailableError("the server is shutting down");
+    if (!explanation.ok()) return explanation.status();
+    Fill(*explanation, reply_);
+    return absl::OkStatus();
+  }
+
+  /// The terminal transition; `this` may be gone afterwards.
+  void Conclude(absl::Status status) {
+    record_.status = status;
+    service_.telemetry.End(std::move(record_));
+    Finish(ToGrpc(status));
+  }
+
+  const ServiceContext& service_;
+  StageRecord record_;
+  v1::ExplainReply& reply_;
+  std::atomic<int>& under_way_;  ///< explanations
+  bool counted_ = false;         ///< one of those that may run
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
+                                       grpc::CallbackServerContext* context,
+                                       const v1::ExplainRequest& request, v1::ExplainReply& reply,
+                                       std::atomic<int>& under_way) {
+  return new ExplainReactor(service, context, request, reply, under_way);
+}
+
+}  // namespace sparsed::server
