@@ -17,6 +17,7 @@ struct UploadArguments {
   std::string type = "f32";
   bool wait = false;
   bool replace = false;
+  std::string permutation;  ///< a file with an order of rows and columns; empty: as they are
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
 };
 /// "f32", "f64", "f16", "bf16"; INVALID_ARGUMENT for anything else.

@@ -92,8 +92,11 @@ std::string LimitText(const Explanation& e, const ExplainedOperation& o) {
   const Movement& m = o.stored;
   if (o.limit == "nothing") return "there is nothing to multiply";
   if (o.limit == "cache") {
-    return fmt::format("all {} MiB fit the cache: neither memory nor the order of rows matter",
-                       MiB(m.footprint_bytes));
+    return fmt::format(
+        "all {} MiB fit the last level cache: memory is no limit, and an order of rows can only "
+        "help "
+        "the caches before it (--cache=)",
+        MiB(m.footprint_bytes));
   }
   if (o.limit == "arithmetic") {
     return fmt::format("arithmetic: {:.1f} operations a byte, the device has {:.1f}",
@@ -132,7 +135,7 @@ std::string Text(const std::string& name, const Explanation& e) {
   for (const ExplainedOperation& o : e.operations) {
     text += fmt::format("{}: {}\n", NameOf(o), LimitText(e, o));
     if (const std::string gain = GainText(e, o); !gain.empty()) text += fmt::format("  {}\n", gain);
-    if (o.measured_ms > 0 && o.limit != "nothing" && o.limit != "cache") {
+    if (o.measured_ms > 0) {
       text += fmt::format("  measured at {:.0f} % of the roofline, {}\n",
                           100 * RooflineMs(e, o.stored, o.stored.moved_bytes) / o.measured_ms,
                           o.measured);

@@ -88,7 +88,8 @@ void AddNamed(CLI::App& app, Invocation& invocation, const char* command_name,
 void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   CLI::App* upload =
       AddCommand(app, "upload", "Store a matrix from a Matrix Market file, plain or .gz",
-                 {"upload cora.mtx --wait", "upload graph.mtx.gz --name=g --type=f16",
+                 {"upload cora.mtx --wait", "upload cora.mtx --permutation=order.txt",
+                  "upload graph.mtx.gz --name=g --type=f16",
                   "upload graph.mtx --expect=spmm:128 --expect=spmm^T:128"});
   auto up = std::make_shared<UploadArguments>();
   upload->add_option("FILE", up->file, "The Matrix Market file")->required();
@@ -100,6 +101,10 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
       ->check(CheckType)
       ->capture_default_str();
   upload->add_flag("--wait", up->wait, "Wait until it is prepared");
+  upload->add_option(
+      "--permutation", up->permutation,
+      "An order of rows and columns, as sparsed_reorder writes it: requests speak of "
+      "the matrix in that order");
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
   upload
       ->add_option(
@@ -311,7 +316,7 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
   auto e = std::make_shared<ExplainArguments>();
   AddName(explain, e->name);
   explain->add_option("--k", e->k, "Width of SpMM's operand")
-      ->check(CLI::Range(1, 65536))
+      ->check(Between(1, 65536))
       ->capture_default_str();
   explain
       ->add_option("--cache", e->cache_bytes,

@@ -12,6 +12,7 @@
 #include "client/cli/matrix_market.h"
 #include "client/cli/measurements_report.h"
 #include "client/cli/npy.h"
+#include "client/cli/permutation.h"
 #include "client/cli/progress_bar.h"
 
 namespace sparsed::cli {
@@ -197,7 +198,13 @@ absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& argum
   }
   const absl::StatusOr<ValueType> type = ParseType(arguments.type);
   if (!type.ok()) return type.status();
-  const absl::StatusOr<CsrMatrix> file = ReadMatrixMarket(arguments.file, *type);
+  absl::StatusOr<CsrMatrix> file = ReadMatrixMarket(arguments.file, *type);
+  if (file.ok() && !arguments.permutation.empty()) {
+    const absl::StatusOr<std::vector<int32_t>> order =
+        ReadPermutation(arguments.permutation, file->rows);
+    if (!order.ok()) return order.status();
+    file = PermuteSymmetrically(*file, *order);
+  }
   if (!file.ok()) return file.status();
   options.values_are_ones = AllOnes(*file);
 

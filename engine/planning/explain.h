@@ -24,7 +24,7 @@ struct ExplainOptions {
 /// What holds a product back.
 enum class Limit : uint8_t {
   kNothing,      ///< no products
-  kCache,        ///< all of it fits the cache: neither memory nor the order of rows matter
+  kCache,        ///< all of it fits the last level cache: memory is no limit
   kArithmetic,   ///< operations
   kImbalance,    ///< one row that keeps one worker busy longer than the others all their rows
   kCacheMisses,  ///< rows of the other operand that are fetched more than once

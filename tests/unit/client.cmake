@@ -1,4 +1,4 @@
-foreach(test half matrix_market npy terminal)
+foreach(test half matrix_market npy permutation terminal)
   sparsed_test(client_${test}_test ${CMAKE_CURRENT_LIST_DIR}/client/${test}_test.cc
     DEPS sparsed_cli LABELS unit)
 endforeach()

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string file;
-  std::string order_out, matrix_out;
+  std::string order_out;
   uint64_t cache_bytes = uint64_t{3} << 19;  // 1.5 MiB: the paper's GPU
   int64_t max_products = 1'000'000;
   int max_parts = 4096;
@@ -107,13 +107,13 @@ std::string Text(const Json& report) {
   return fmt::format(
              "{}: {} x {}, {} nonzeros, cache {:.2f} MiB\n"
              "hypergraph  {} of {:.0f} products{}\n"
-             "partition   {} parts, {:.1f} s: {:.3f} to {:.3f} times the least{}\n\n",
+             "partition   {} parts, {:.1f} s: S * S in {:.3f} times the least bytes{}\n\n",
              report["file"].get<std::string>(), report["rows"].get<int64_t>(),
              report["rows"].get<int64_t>(), report["nnz"].get<int64_t>(),
              MiB(report["cache_bytes"]), partition["products"].get<int64_t>(),
              partition["all_products"].get<double>(),
              partition["estimate"].get<bool>() ? ": rows sampled, an estimate" : "",
-             partition["parts"].get<int>(), partition["seconds"].get<double>(), 1.0,
+             partition["parts"].get<int>(), partition["seconds"].get<double>(),
              partition["upper_bound_ratio"].get<double>(),
              partition["fits"].get<bool>() ? "" : ", and some parts exceed the cache") +
          MovementsText("before", report["before"]) + '\n' +
@@ -152,9 +152,6 @@ absl::StatusOr<Json> Reorder(const Options& options) {
   if (!options.order_out.empty()) {
     if (absl::Status s = WriteOrder(options.order_out, order); !s.ok()) return s;
   }
-  if (!options.matrix_out.empty()) {
-    if (absl::Status s = WriteMatrix(options.matrix_out, reordered); !s.ok()) return s;
-  }
   const PartitionCost& cost = partition->cost;
   Json report = {
       {"file", options.file},
@@ -190,9 +187,8 @@ int Main(int argc, char** argv) {
       "and says what they move before and after.");
   app.add_option("FILE", options.file, "A Matrix Market file, plain or .gz")->required();
   app.add_option("--out", options.order_out,
-                 "Where the order goes: line r says which row becomes row r, both from 0");
-  app.add_option("--matrix-out", options.matrix_out,
-                 "Where the reordered matrix goes (Matrix Market)");
+                 "Where the order goes, for sparsectl upload --permutation: line r says which row "
+                 "becomes row r, both from 0");
   app.add_option("--cache", options.cache_bytes, "Bytes of the cache, as in 50MB or 1536KB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(uint64_t{1} << 10, uint64_t{1} << 40))

@@ -18,11 +18,6 @@ absl::StatusOr<SparseMatrix> ReadMatrix(const std::string& path) {
                       std::get<std::vector<double>>(std::move(file->values))};
 }
 
-absl::Status WriteMatrix(const std::string& path, const SparseMatrix& matrix) {
-  return cli::WriteMatrixMarket(path, CsrMatrix{matrix.rows, matrix.cols, matrix.row_offsets,
-                                                matrix.column_indices, matrix.values});
-}
-
 absl::Status WriteOrder(const std::string& path, const std::vector<int32_t>& order) {
   absl::StatusOr<cli::OutputFile> file = cli::OutputFile::Create(path);
   if (!file.ok()) return file.status();

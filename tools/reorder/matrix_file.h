@@ -23,7 +23,6 @@ struct SparseMatrix {
 
 /// A Matrix Market file, plain or .gz. INVALID_ARGUMENT, NOT_FOUND with file and line.
 absl::StatusOr<SparseMatrix> ReadMatrix(const std::string& path);
-absl::Status WriteMatrix(const std::string& path, const SparseMatrix& matrix);
 
 /// A row's number a line, from 0: line r says which row becomes row r.
 absl::Status WriteOrder(const std::string& path, const std::vector<int32_t>& order);

@@ -1,0 +1,175 @@
+// Catalog.Explain: what it says of patterns whose answer is known, and how it refuses and ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+grpc::Status Explain(TestServer& server, const v1::ExplainRequest& request, v1::ExplainReply* reply,
+                     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  return server.catalog().Explain(&context, request, reply);
+}
+
+v1::ExplainRequest RequestOf(const std::string& name, int64_t k, int64_t cache_bytes) {
+  v1::ExplainRequest request;
+  request.set_name(name);
+  request.set_k(k);
+  request.set_cache_bytes(cache_bytes);
+  return request;
+}
+
+/// A band whose rows and columns were renamed at random.
+Pattern ShuffledBand(int32_t rows) {
+  const int32_t stride = 2 * (rows * 31 / 100) + 1;
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t i = 0; i < rows; ++i) {
+    for (int32_t j = std::max(0, i - 4); j < std::min(rows, i + 5); ++j) {
+      entries.emplace_back(int64_t{i} * stride % rows, int64_t{j} * stride % rows);
+    }
+  }
+  return FromCoordinates(rows, rows, entries);
+}
+
+TEST(Explain, SaysWhatAnOrderCouldGain) {
+  TestServer server;
+  MustUpload(server, "band", Band(4096, 4));
+  MustUpload(server, "shuffled", ShuffledBand(4096));
+  v1::ExplainReply band, shuffled;
+  ASSERT_TRUE(Explain(server, RequestOf("band", 64, 64 << 10), &band).ok());
+  ASSERT_TRUE(Explain(server, RequestOf("shuffled", 64, 64 << 10), &shuffled).ok());
+  EXPECT_EQ(band.device(), "cpu");
+  EXPECT_EQ(band.cache_bytes(), 64 << 10);
+  EXPECT_EQ(band.line_bytes(), 64);
+  EXPECT_EQ(band.reordered_by(), "breadth_first");
+  EXPECT_GT(band.bytes_per_second(), 0);
+  EXPECT_GT(band.flops_per_second(), 0);
+  ASSERT_EQ(band.operations_size(), 3);
+  EXPECT_EQ(band.operations(0).k(), 1);
+  EXPECT_EQ(band.operations(1).k(), 64);
+  EXPECT_EQ(band.operations(2).operation(), v1::ProblemClass::SPGEMM);
+
+  const v1::ExplainedOperation& in_order = band.operations(1);
+  EXPECT_EQ(in_order.limit(), "bandwidth");
+  EXPECT_LT(in_order.greatest_gain(), 1.05);
+  const v1::ExplainedOperation& mixed = shuffled.operations(1);
+  EXPECT_EQ(mixed.limit(), "cache_misses");
+  EXPECT_DOUBLE_EQ(mixed.stored().footprint_bytes(), in_order.stored().footprint_bytes());
+  EXPECT_GT(mixed.greatest_gain(), 2);
+  EXPECT_GT(mixed.known_gain(), 0.9 * mixed.greatest_gain());
+  EXPECT_LT(mixed.reordered().moved_bytes(), 1.1 * mixed.stored().footprint_bytes());
+  // The band's square has 17 diagonals.
+  EXPECT_DOUBLE_EQ(band.operations(2).stored().result_nnz(), 17 * 4096 - 2 * (8 * 9 / 2));
+}
+
+TEST(Explain, NamesOtherLimits) {
+  TestServer server;
+  MustUpload(server, "band", Band(1000, 2));
+  MustUpload(server, "empty", FromCoordinates(5, 5, {}));
+  std::vector<std::pair<int32_t, int32_t>> arrow;
+  for (int32_t i = 0; i < 5000; ++i) arrow.emplace_back(0, i);
+  arrow.emplace_back(17, 3);
+  MustUpload(server, "one-row", FromCoordinates(5000, 5000, arrow));
+  v1::ExplainReply reply;
+  // The device's cache holds a small matrix.
+  ASSERT_TRUE(Explain(server, RequestOf("band", 0, 0), &reply).ok());
+  EXPECT_GT(reply.cache_bytes(), 1 << 20);
+  EXPECT_EQ(reply.operations(1).k(), 128);
+  EXPECT_EQ(reply.operations(0).limit(), "cache");
+  ASSERT_TRUE(Explain(server, RequestOf("empty", 8, 0), &reply).ok());
+  for (const auto& operation : reply.operations()) {
+    EXPECT_EQ(operation.limit(), "nothing");
+    EXPECT_EQ(operation.greatest_gain(), 1);
+  }
+  ASSERT_TRUE(Explain(server, RequestOf("one-row", 8, 1 << 10), &reply).ok());
+  EXPECT_GT(reply.operations(0).stored().largest_row(), 0.99);
+  EXPECT_EQ(reply.operations(0).limit(), reply.workers() > 2 ? "imbalance" : "bandwidth");
+}
+
+TEST(Explain, LeavesOutWhatAMatrixCannotDo) {
+  TestServer server;
+  MustUpload(server, "wide", Uniform(30, 500, 3, 1));
+  v1::ExplainReply reply;
+  ASSERT_TRUE(Explain(server, RequestOf("wide", 1, 0), &reply).ok());
+  ASSERT_EQ(reply.operations_size(), 1);  // SpMM with k = 1 is SpMV, and it has no square
+}
+
+TEST(Explain, RefusesWithASentence) {
+  TestServer server;
+  MakeGood(server);
+  const struct {
+    v1::ExplainRequest request;
+    grpc::StatusCode code;
+    const char* sentence;
+  } cases[] = {
+      {RequestOf("none", 8, 0), grpc::NOT_FOUND, "none"},
+      {RequestOf("good", -1, 0), grpc::INVALID_ARGUMENT, "k = -1 is out of range [0, 65536]"},
+      {RequestOf("good", 65537, 0), grpc::INVALID_ARGUMENT, "k = 65537"},
+      {RequestOf("good", 8, -5), grpc::INVALID_ARGUMENT, "cache_bytes = -5"},
+      {RequestOf("good", 8, (int64_t{1} << 40) + 1), grpc::INVALID_ARGUMENT, "cache_bytes"},
+      {[] {
+         v1::ExplainRequest request = RequestOf("good", 8, 0);
+         request.set_device("tpu");
+         return request;
+       }(),
+       grpc::INVALID_ARGUMENT, "device \"tpu\" is neither cpu nor cuda:0"},
+      {[] {
+         v1::ExplainRequest request = RequestOf("good", 8, 0);
+         request.set_device("cuda:0");
+         return request;
+       }(),
+       grpc::FAILED_PRECONDITION, "no GPU"},
+  };
+  for (const auto& c : cases) {
+    v1::ExplainReply reply;
+    const grpc::Status status = Explain(server, c.request, &reply);
+    EXPECT_EQ(status.error_code(), c.code) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(c.sentence));
+  }
+  ExpectGood(server);
+}
+
+TEST(Explain, EndsWithItsCallerAndFreesItsMemory) {
+  TestServer server;
+  MustUpload(server, "large", Rmat(17, 16, 1));
+  const int64_t held = server.engine().budget().used();
+  v1::ExplainReply reply;
+  EXPECT_EQ(Explain(server, RequestOf("large", 128, 1 << 20), &reply, std::chrono::milliseconds(30))
+                .error_code(),
+            grpc::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(server.ComesBackTo(held));
+}
+
+TEST(Explain, TakesFewAtOnce) {
+  TestServer server;
+  MustUpload(server, "large", Rmat(15, 16, 1));
+  std::vector<std::thread> callers;
+  std::atomic<int> answered{0}, refused{0}, others{0};
+  for (int i = 0; i < 8; ++i) {
+    callers.emplace_back([&] {
+      v1::ExplainReply reply;
+      const grpc::Status status = Explain(server, RequestOf("large", 128, 1 << 20), &reply);
+      ++(status.ok()                                       ? answered
+         : status.error_code() == grpc::RESOURCE_EXHAUSTED ? refused
+                                                           : others);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_GE(answered, 1);
+  EXPECT_GE(refused, 1);
+  EXPECT_EQ(others, 0);
+  v1::ExplainReply reply;
+  EXPECT_TRUE(
+      Eventually([&] { return Explain(server, RequestOf("large", 1, 1 << 20), &reply).ok(); }));
+}
+
+}  // namespace
+}  // namespace sparsed::test
