@@ -8,15 +8,15 @@
 
 #include "kernels/data_movement/lru_cache.h"
 #include "kernels/data_movement/movement.h"
-#include "kernels/data_movement/spgemm_hypergraph.h"
+#include "kernels/data_movement/product_hypergraph.h"
 #include "tests/generate.h"
 
 namespace sparsed {
 namespace {
 
-using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 BuildContext OnHeap() {
   BuildContext context;
@@ -228,48 +228,50 @@ TEST(Roofline, IsTheLongerOfTheTwo) {
 
 /// Figure 4 of the paper, counted from 0: S = {(0,0), (0,1), (1,2)},
 /// T = {(0,0), (0,3), (1,0), (1,1), (2,0), (2,2)}.
-SpgemmHypergraph Figure4() {
+ProductHypergraph Figure4() {
   const test::Pattern s = test::FromCoordinates(2, 3, {{0, 0}, {0, 1}, {1, 2}});
   const test::Pattern t =
       test::FromCoordinates(3, 4, {{0, 0}, {0, 3}, {1, 0}, {1, 1}, {2, 0}, {2, 2}});
-  return BuildSpgemmHypergraph(s.view(), t.view(), 100).value();
+  return BuildSpgemmGraph(s.view(), t.view(), 100).value();
 }
 
-TEST(SpgemmHypergraph, IsThatOfFigure4) {
-  const SpgemmHypergraph graph = Figure4();
+TEST(ProductHypergraph, IsThatOfFigure4) {
+  const ProductHypergraph graph = Figure4();
   EXPECT_EQ(graph.left, 3);
   EXPECT_EQ(graph.right, 6);
   EXPECT_EQ(graph.result, 5);
   EXPECT_FALSE(graph.sampled);
-  std::vector<std::array<int, 3>> products;
-  for (const auto& p : graph.products) products.push_back({p.row, p.inner, p.column});
-  EXPECT_THAT(products, ElementsAre(std::array{0, 0, 0}, std::array{0, 0, 3}, std::array{0, 1, 0},
-                                    std::array{0, 1, 1}, std::array{1, 2, 0}, std::array{1, 2, 2}));
+  std::vector<std::pair<int, int>> products;
+  for (const auto& p : graph.products) products.emplace_back(p.row, p.column);
+  EXPECT_THAT(products,
+              ElementsAre(Pair(0, 0), Pair(0, 3), Pair(0, 0), Pair(0, 1), Pair(1, 0), Pair(1, 2)));
   // Both products of s_00 share its net; c_00 has two products, of different nonzeros of T.
   EXPECT_THAT(graph.products[0].nets, ElementsAre(0, 3, 9));
   EXPECT_THAT(graph.products[1].nets, ElementsAre(0, 4, 10));
   EXPECT_THAT(graph.products[2].nets, ElementsAre(1, 5, 9));
 }
 
-TEST(SpgemmHypergraph, CostsOfFigure4ByHand) {
-  const SpgemmHypergraph graph = Figure4();
+TEST(ProductHypergraph, CostsOfFigure4ByHand) {
+  const ProductHypergraph graph = Figure4();
+  const NetBytes bytes = SpgemmNetBytes(4);
   // 4 bytes a word: 2 * (3 + 6 + 5) words at the least, also by rows of C.
   const std::vector<int32_t> one(6, 0), by_row = {0, 0, 0, 0, 1, 1}, by_inner = {0, 0, 1, 1, 2, 2};
-  EXPECT_DOUBLE_EQ(CostOf(graph, one, 1, 4).upper_bound_bytes, 4 * 28);
-  const PartitionCost rows = CostOf(graph, by_row, 2, 4);
+  EXPECT_DOUBLE_EQ(CostOf(graph, one, 1, bytes).upper_bound_bytes, 4 * 28);
+  const PartitionCost rows = CostOf(graph, by_row, 2, bytes);
   EXPECT_DOUBLE_EQ(rows.footprint_bytes, 4 * 28);
   EXPECT_DOUBLE_EQ(rows.upper_bound_bytes, 4 * 28);
   EXPECT_DOUBLE_EQ(rows.largest_part_bytes, 4 * 2 * (2 + 4 + 3));
   // c_00 is added to by two parts: 2 * 3 + 2 * 6 + 3 * 6 - 5 words.
-  const PartitionCost inner = CostOf(graph, by_inner, 3, 4);
+  const PartitionCost inner = CostOf(graph, by_inner, 3, bytes);
   EXPECT_DOUBLE_EQ(inner.upper_bound_bytes, 4 * 31);
   EXPECT_DOUBLE_EQ(inner.largest_part_bytes, 4 * 2 * (1 + 2 + 2));
 }
 
-TEST(SpgemmHypergraph, PartsDoubleUntilTheyFit) {
-  const SpgemmHypergraph graph = Figure4();
+TEST(ProductHypergraph, PartsDoubleUntilTheyFit) {
+  const ProductHypergraph graph = Figure4();
+  const NetBytes bytes = SpgemmNetBytes(4);
   std::vector<int> asked;
-  const auto by_row = [&asked](const SpgemmHypergraph& g, int parts) {
+  const auto by_row = [&asked](const ProductHypergraph& g, int parts) {
     asked.push_back(parts);
     std::vector<int32_t> part_of;
     for (size_t v = 0; v < g.products.size(); ++v) {
@@ -277,27 +279,43 @@ TEST(SpgemmHypergraph, PartsDoubleUntilTheyFit) {
     }
     return absl::StatusOr<std::vector<int32_t>>(part_of);
   };
-  EXPECT_EQ(PartitionForCache(graph, 4 * 28, 4, 64, by_row)->parts, 1);
+  EXPECT_EQ(PartitionForCache(graph, 4 * 28, bytes, 64, by_row)->parts, 1);
   EXPECT_TRUE(asked.empty());
   // 112 bytes cannot fit 48 twice; four parts of 2, 1, 2 and 1 products are 40 at most.
-  EXPECT_EQ(PartitionForCache(graph, 48, 4, 64, by_row)->parts, 4);
+  EXPECT_EQ(PartitionForCache(graph, 48, bytes, 64, by_row)->parts, 4);
   EXPECT_THAT(asked, ElementsAre(4));
   asked.clear();
-  EXPECT_EQ(PartitionForCache(graph, 1, 4, 8, by_row)->parts, 8);
+  EXPECT_EQ(PartitionForCache(graph, 1, bytes, 8, by_row)->parts, 8);
   EXPECT_THAT(asked, ElementsAre(8));
 }
 
-TEST(SpgemmHypergraph, SamplesRows) {
+TEST(ProductHypergraph, SamplesRows) {
   const test::Pattern band = test::Band(100, 1);
-  const auto whole = BuildSpgemmHypergraph(band.view(), band.view(), 1'000'000).value();
-  const auto sampled = BuildSpgemmHypergraph(band.view(), band.view(), 100).value();
+  const auto whole = BuildSpgemmGraph(band.view(), band.view(), 1'000'000).value();
+  const auto sampled = BuildSpgemmGraph(band.view(), band.view(), 100).value();
   EXPECT_TRUE(sampled.sampled);
   EXPECT_LE(sampled.products.size(), 100);
   EXPECT_GE(sampled.products.size(), 50);
   EXPECT_DOUBLE_EQ(sampled.all_products, static_cast<double>(whole.products.size()));
   const test::Pattern wide = test::Uniform(3, 5, 2, 1);
-  EXPECT_EQ(BuildSpgemmHypergraph(wide.view(), wide.view(), 10).status().code(),
+  EXPECT_EQ(BuildSpgemmGraph(wide.view(), wide.view(), 10).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ProductHypergraph, OfSpmmByHand) {
+  const ProductHypergraph graph = BuildSpmmGraph(Small().view(), 100);
+  EXPECT_EQ(graph.nets(), 5 + 3 + 3);
+  EXPECT_THAT(graph.products[3].nets, ElementsAre(3, 5 + 0, 8 + 2));
+  // K = 2: 8 bytes a nonzero, a row of B and a row of C.
+  const NetBytes bytes = SpmmNetBytes(2, 4);
+  EXPECT_DOUBLE_EQ(CostOf(graph, std::vector<int32_t>(5, 0), 1, bytes).upper_bound_bytes,
+                   8 * (5 + 3 + 3));
+  // By rows b_0 and b_2 are read twice; nonzeros of row 2 in two parts read and write c_2 again.
+  EXPECT_DOUBLE_EQ(CostOf(graph, std::vector<int32_t>{0, 0, 1, 2, 2}, 3, bytes).upper_bound_bytes,
+                   8 * (5 + 5 + 3));
+  EXPECT_DOUBLE_EQ(CostOf(graph, std::vector<int32_t>{0, 0, 1, 0, 1}, 2, bytes).upper_bound_bytes,
+                   8 * (5 + 3 + 3 + 2));
+  EXPECT_TRUE(BuildSpmmGraph(Small().view(), 2).sampled);
 }
 
 TEST(MajorityOrder, PutsRowsThatMultiplyTogetherNextToEachOther) {
@@ -309,12 +327,12 @@ TEST(MajorityOrder, PutsRowsThatMultiplyTogetherNextToEachOther) {
     }
   }
   const test::Pattern pattern = test::FromCoordinates(7, 7, coordinates);
-  const auto graph = BuildSpgemmHypergraph(pattern.view(), pattern.view(), 1000).value();
+  const auto graph = BuildSpgemmGraph(pattern.view(), pattern.view(), 1000).value();
   std::vector<int32_t> part_of;
   for (const auto& product : graph.products) part_of.push_back(1 - product.row % 2);
   EXPECT_THAT(MajorityOrder(graph, pattern.view(), part_of, 2), ElementsAre(1, 3, 5, 6, 0, 2, 4));
   // Of the first row alone there are products: it votes for its columns, and they are its clique.
-  const auto first = BuildSpgemmHypergraph(pattern.view(), pattern.view(), 9).value();
+  const auto first = BuildSpgemmGraph(pattern.view(), pattern.view(), 9).value();
   EXPECT_EQ(first.products.size(), 9);
   EXPECT_THAT(MajorityOrder(first, pattern.view(), std::vector<int32_t>(9, 1), 2),
               ElementsAre(1, 3, 5, 6, 0, 2, 4));
@@ -323,7 +341,7 @@ TEST(MajorityOrder, PutsRowsThatMultiplyTogetherNextToEachOther) {
 TEST(MajorityOrder, IsAPermutationForAnyPartition) {
   const test::Pattern pattern = test::Rmat(7, 4, 5);
   for (const int64_t most : {200, 1'000'000}) {
-    const auto graph = BuildSpgemmHypergraph(pattern.view(), pattern.view(), most).value();
+    const auto graph = BuildSpgemmGraph(pattern.view(), pattern.view(), most).value();
     std::vector<int32_t> part_of(graph.products.size());
     for (size_t v = 0; v < part_of.size(); ++v) part_of[v] = static_cast<int32_t>(v * 7 % 5);
     std::vector<int32_t> order = MajorityOrder(graph, pattern.view(), part_of, 5);

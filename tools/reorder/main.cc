@@ -1,18 +1,20 @@
-// sparsed_reorder: orders the rows and columns of a matrix so that its square moves fewer bytes.
+// sparsed_reorder: orders the rows and columns of a matrix so that products move fewer bytes.
 //
-// A hypergraph of the products, cut into parts that fit a cache (Algorithm 3 of Kurt et al., HiPC
-// 2017), says in which part most products of each row and column are; rows of a part follow each
-// other (Algorithm 4). See docs/data-movement.md.
+// A hypergraph of the multiplications, cut into parts that fit a cache (Algorithm 3 of Kurt et al.,
+// HiPC 2017), says in which part most products of each row and column are; rows of a part follow
+// each other (Algorithm 4). See docs/data-movement.md.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "kernels/data_movement/movement.h"
-#include "kernels/data_movement/spgemm_hypergraph.h"
+#include "kernels/data_movement/product_hypergraph.h"
 #include "tools/reorder/matrix_file.h"
+#include "tools/reorder/memory_counter.h"
 #include "tools/reorder/square.h"
 #include "tools/reorder/zoltan_partition.h"
 
@@ -24,6 +26,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   std::string file;
   std::string order_out;
+  std::string operation = "spgemm";
   uint64_t cache_bytes = uint64_t{3} << 19;  // 1.5 MiB: the paper's GPU
   int64_t max_products = 1'000'000;
   int max_parts = 4096;
@@ -66,13 +69,26 @@ absl::StatusOr<Json> Movements(const SparseMatrix& matrix, const Options& option
   return Json{{"spmv", ToJson(*spmv)}, {"spmm", ToJson(*spmm)}, {"spgemm", ToJson(*spgemm)}};
 }
 
+/// A square, and the bytes that the CPU counted; null where it does not count.
+absl::StatusOr<Square> Counted(const SparseMatrix& matrix, const Options& options, Json& bytes) {
+  // Before the threads that it is to count; those of OpenMP that exist already are not counted.
+  const MemoryCounter counter;
+  absl::StatusOr<Square> square = MultiplyBySelf(matrix, options.threads, options.runs);
+  const std::optional<double> misses = counter.misses();
+  if (misses.has_value()) {
+    bytes = *misses * static_cast<double>(options.line_bytes) / options.runs;
+  }
+  return square;
+}
+
 /// Seconds of squaring before and after, and of putting rows and columns back, which ends with the
 /// very same result.
 absl::StatusOr<Json> Times(const SparseMatrix& matrix, const SparseMatrix& reordered,
                            const std::vector<int32_t>& order, const Options& options) {
-  const absl::StatusOr<Square> before = MultiplyBySelf(matrix, options.threads, options.runs);
+  Json before_bytes, after_bytes;
+  const absl::StatusOr<Square> before = Counted(matrix, options, before_bytes);
   if (!before.ok()) return before.status();
-  const absl::StatusOr<Square> after = MultiplyBySelf(reordered, options.threads, options.runs);
+  const absl::StatusOr<Square> after = Counted(reordered, options, after_bytes);
   if (!after.ok()) return after.status();
   const Square back = PutBack(after->result, order, options.threads, options.runs);
   if (back.result.row_offsets != before->result.row_offsets ||
@@ -84,6 +100,8 @@ absl::StatusOr<Json> Times(const SparseMatrix& matrix, const SparseMatrix& reord
               {"after_seconds", after->seconds},
               {"put_back_seconds", back.seconds},
               {"put_back_bytes", 2 * entries * static_cast<double>(4 + options.value_bytes)},
+              {"before_counted_bytes", before_bytes},
+              {"after_counted_bytes", after_bytes},
               {"threads", options.threads}};
 }
 
@@ -99,30 +117,50 @@ std::string MovementsText(std::string_view title, const Json& movements) {
   return text;
 }
 
-std::string Text(const Json& report) {
-  const Json& partition = report["partition"];
-  const Json& times = report["spgemm_times"];
+std::string TimesText(const Json& times) {
   const double before = times["before_seconds"], after = times["after_seconds"],
                back = times["put_back_seconds"];
-  return fmt::format(
-             "{}: {} x {}, {} nonzeros, cache {:.2f} MiB\n"
-             "hypergraph  {} of {:.0f} products{}\n"
-             "partition   {} parts, {:.1f} s: S * S in {:.3f} times the least bytes{}\n\n",
-             report["file"].get<std::string>(), report["rows"].get<int64_t>(),
-             report["rows"].get<int64_t>(), report["nnz"].get<int64_t>(),
-             MiB(report["cache_bytes"]), partition["products"].get<int64_t>(),
-             partition["all_products"].get<double>(),
-             partition["estimate"].get<bool>() ? ": rows sampled, an estimate" : "",
-             partition["parts"].get<int>(), partition["seconds"].get<double>(),
-             partition["upper_bound_ratio"].get<double>(),
-             partition["fits"].get<bool>() ? "" : ", and some parts exceed the cache") +
-         MovementsText("before", report["before"]) + '\n' +
-         MovementsText("after", report["after"]) +
-         fmt::format(
-             "\nS * S on {} threads: {:.1f} ms before, {:.1f} ms after ({:.2f}x), and {:.1f} ms to "
-             "put rows and columns back ({:.2f}x with it)\n",
-             times["threads"].get<int>(), 1e3 * before, 1e3 * after, before / after, 1e3 * back,
-             before / (after + back));
+  std::string text = fmt::format(
+      "\nS * S on {} threads: {:.1f} ms before, {:.1f} ms after ({:.2f}x), and {:.1f} ms to put "
+      "rows "
+      "and columns back ({:.2f}x with it)\n",
+      times["threads"].get<int>(), 1e3 * before, 1e3 * after, before / after, 1e3 * back,
+      before / (after + back));
+  if (times["before_counted_bytes"].is_null()) {
+    return text + "the machine does not let us count cache misses\n";
+  }
+  return text + fmt::format("counted     {:.2f} MiB before, {:.2f} MiB after\n",
+                            MiB(times["before_counted_bytes"]), MiB(times["after_counted_bytes"]));
+}
+
+std::string Text(const Json& report) {
+  const Json& partition = report["partition"];
+  std::string text = fmt::format(
+      "{}: {} x {}, {} nonzeros, cache {:.2f} MiB\n"
+      "hypergraph  {}, {} of {:.0f} products{}\n"
+      "partition   {} parts, {:.1f} s: {:.3f} times the least bytes{}\n\n",
+      report["file"].get<std::string>(), report["rows"].get<int64_t>(),
+      report["rows"].get<int64_t>(), report["nnz"].get<int64_t>(), MiB(report["cache_bytes"]),
+      report["operation"].get<std::string>(), partition["products"].get<int64_t>(),
+      partition["all_products"].get<double>(),
+      partition["estimate"].get<bool>() ? ": rows sampled, an estimate" : "",
+      partition["parts"].get<int>(), partition["seconds"].get<double>(),
+      partition["upper_bound_ratio"].get<double>(),
+      partition["fits"].get<bool>() ? "" : ", and some parts exceed the cache");
+  text +=
+      MovementsText("before", report["before"]) + '\n' + MovementsText("after", report["after"]);
+  if (report.contains("spgemm_times")) text += TimesText(report["spgemm_times"]);
+  return text;
+}
+
+absl::StatusOr<ProductHypergraph> BuildGraph(const CsrView& csr, const Options& options) {
+  if (options.operation == "spgemm") return BuildSpgemmGraph(csr, csr, options.max_products);
+  return BuildSpmmGraph(csr, options.max_products);
+}
+
+NetBytes BytesOf(const Options& options) {
+  if (options.operation == "spgemm") return SpgemmNetBytes(options.value_bytes);
+  return SpmmNetBytes(options.operation == "spmv" ? 1 : options.k, options.value_bytes);
 }
 
 absl::StatusOr<Json> Reorder(const Options& options) {
@@ -134,7 +172,7 @@ absl::StatusOr<Json> Reorder(const Options& options) {
                     matrix->rows, matrix->cols));
   }
   const CsrView csr = ViewOf(*matrix);
-  const auto graph = BuildSpgemmHypergraph(csr, csr, options.max_products);
+  const absl::StatusOr<ProductHypergraph> graph = BuildGraph(csr, options);
   if (!graph.ok()) return graph.status();
   // A sample of the products gets its share of the cache.
   const double share = graph->all_products == 0
@@ -143,7 +181,7 @@ absl::StatusOr<Json> Reorder(const Options& options) {
   const auto cache = static_cast<int64_t>(static_cast<double>(options.cache_bytes) * share);
   const auto begin = std::chrono::steady_clock::now();
   const auto partition =
-      PartitionForCache(*graph, cache, options.value_bytes, options.max_parts, ZoltanPartition);
+      PartitionForCache(*graph, cache, BytesOf(options), options.max_parts, ZoltanPartition);
   if (!partition.ok()) return partition.status();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const std::vector<int32_t> order =
@@ -157,6 +195,7 @@ absl::StatusOr<Json> Reorder(const Options& options) {
       {"file", options.file},
       {"rows", matrix->rows},
       {"nnz", matrix->nnz()},
+      {"operation", options.operation},
       {"cache_bytes", options.cache_bytes},
       {"k", options.k},
       {"partition",
@@ -172,10 +211,11 @@ absl::StatusOr<Json> Reorder(const Options& options) {
   if (!before.ok()) return before.status();
   absl::StatusOr<Json> after = Movements(reordered, options);
   if (!after.ok()) return after.status();
-  absl::StatusOr<Json> times = Times(*matrix, reordered, order, options);
-  if (!times.ok()) return times.status();
   report["before"] = *std::move(before);
   report["after"] = *std::move(after);
+  if (options.operation != "spgemm") return report;
+  absl::StatusOr<Json> times = Times(*matrix, reordered, order, options);
+  if (!times.ok()) return times.status();
   report["spgemm_times"] = *std::move(times);
   return report;
 }
@@ -189,6 +229,9 @@ int Main(int argc, char** argv) {
   app.add_option("--out", options.order_out,
                  "Where the order goes, for sparsectl upload --permutation: line r says which row "
                  "becomes row r, both from 0");
+  app.add_option("--for", options.operation, "The product whose hypergraph is cut")
+      ->check(CLI::IsMember({"spmv", "spmm", "spgemm"}))
+      ->capture_default_str();
   app.add_option("--cache", options.cache_bytes, "Bytes of the cache, as in 50MB or 1536KB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(uint64_t{1} << 10, uint64_t{1} << 40))

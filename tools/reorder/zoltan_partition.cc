@@ -12,7 +12,9 @@
 namespace sparsed::tools {
 namespace {
 
-const SpgemmHypergraph& GraphOf(void* data) { return *static_cast<const SpgemmHypergraph*>(data); }
+const ProductHypergraph& GraphOf(void* data) {
+  return *static_cast<const ProductHypergraph*>(data);
+}
 
 int CountVertices(void* data, int* error) {
   *error = ZOLTAN_OK;
@@ -35,7 +37,7 @@ void SizeOfPins(void* data, int* lists, int* pins, int* format, int* error) {
 
 void ListPins(void* data, int /*gid_entries*/, int lists, int /*pins*/, int /*format*/,
               ZOLTAN_ID_PTR vertices, int* begins, ZOLTAN_ID_PTR nets, int* error) {
-  const SpgemmHypergraph& graph = GraphOf(data);
+  const ProductHypergraph& graph = GraphOf(data);
   for (int v = 0; v < lists; ++v) {
     vertices[v] = static_cast<ZOLTAN_ID_TYPE>(v);
     begins[v] = 3 * v;
@@ -73,7 +75,7 @@ Zoltan::Zoltan() {
 
 Zoltan::~Zoltan() { MPI_Finalize(); }
 
-absl::StatusOr<std::vector<int32_t>> ZoltanPartition(const SpgemmHypergraph& graph, int parts) {
+absl::StatusOr<std::vector<int32_t>> ZoltanPartition(const ProductHypergraph& graph, int parts) {
   constexpr auto kMostIds = static_cast<int64_t>(std::numeric_limits<ZOLTAN_ID_TYPE>::max());
   constexpr size_t kMostVertices = std::numeric_limits<int>::max() / 3;
   if (graph.nets() >= kMostIds || graph.products.size() > kMostVertices) {
@@ -95,7 +97,7 @@ absl::StatusOr<std::vector<int32_t>> ZoltanPartition(const SpgemmHypergraph& gra
                                     {"NUM_GLOBAL_PARTS", part_count.c_str()}}) {
     Zoltan_Set_Param(zoltan.get(), name, value);
   }
-  void* data = const_cast<SpgemmHypergraph*>(&graph);
+  void* data = const_cast<ProductHypergraph*>(&graph);
   Zoltan_Set_Num_Obj_Fn(zoltan.get(), CountVertices, data);
   Zoltan_Set_Obj_List_Fn(zoltan.get(), ListVertices, data);
   Zoltan_Set_HG_Size_CS_Fn(zoltan.get(), SizeOfPins, data);

@@ -1,7 +1,7 @@
 // Zoltan's hypergraph partitioner (Debian: libtrilinos-zoltan-dev), on one MPI process.
 #pragma once
 
-#include "kernels/data_movement/spgemm_hypergraph.h"
+#include "kernels/data_movement/product_hypergraph.h"
 
 namespace sparsed::tools {
 
@@ -16,6 +16,6 @@ class Zoltan {
 
 /// Multilevel recursive bisection, parts within a tenth of equal size; the same partition for the
 /// same hypergraph. INTERNAL if Zoltan fails, INVALID_ARGUMENT if it cannot number so many nets.
-absl::StatusOr<std::vector<int32_t>> ZoltanPartition(const SpgemmHypergraph& graph, int parts);
+absl::StatusOr<std::vector<int32_t>> ZoltanPartition(const ProductHypergraph& graph, int parts);
 
 }  // namespace sparsed::tools

@@ -1,4 +1,4 @@
-#include "kernels/data_movement/spgemm_hypergraph.h"
+#include "kernels/data_movement/product_hypergraph.h"
 
 #include <fmt/format.h>
 
@@ -26,6 +26,20 @@ int64_t ProductsOfEvery(const std::vector<int64_t>& row_products, size_t stride)
   int64_t sum = 0;
   for (size_t row = 0; row < row_products.size(); row += stride) sum += row_products[row];
   return sum;
+}
+
+/// Of so many rows one is taken for the products to be at most `most`.
+size_t StrideFor(const std::vector<int64_t>& row_products, int64_t most) {
+  size_t stride = 1;
+  while (stride < row_products.size()) {
+    const int64_t products = ProductsOfEvery(row_products, stride);
+    if (products <= most) break;
+    // At the least what the average row would need.
+    const double over =
+        static_cast<double>(products) / static_cast<double>(std::max<int64_t>(most, 1));
+    stride = std::max(stride + 1, static_cast<size_t>(static_cast<double>(stride) * over));
+  }
+  return stride;
 }
 
 /// Which part has most of the votes; the lowest of them.
@@ -57,7 +71,7 @@ class Tally {
 };
 
 /// Lines 2 to 7 of Algorithm 4; -1 for a row without a vote.
-std::vector<int32_t> VotedParts(const SpgemmHypergraph& graph, int64_t rows,
+std::vector<int32_t> VotedParts(const ProductHypergraph& graph, int64_t rows,
                                 std::span<const int32_t> part_of, int parts) {
   // The votes of row u: of its products as a row, and as a column.
   std::vector<int64_t> begin(static_cast<size_t>(rows) + 2);
@@ -82,24 +96,18 @@ std::vector<int32_t> VotedParts(const SpgemmHypergraph& graph, int64_t rows,
 
 }  // namespace
 
-absl::StatusOr<SpgemmHypergraph> BuildSpgemmHypergraph(const CsrView& left, const CsrView& right,
-                                                       int64_t max_products) {
+absl::StatusOr<ProductHypergraph> BuildSpgemmGraph(const CsrView& left, const CsrView& right,
+                                                   int64_t max_products) {
   if (left.cols != right.rows) {
     return absl::InvalidArgumentError(fmt::format("{} x {} cannot be multiplied with {} x {}",
                                                   left.rows, left.cols, right.rows, right.cols));
   }
   const std::vector<int64_t> row_products = RowProducts(left, right);
-  SpgemmHypergraph graph;
+  ProductHypergraph graph;
   graph.left = left.nnz();
   graph.right = right.nnz();
   graph.all_products = std::accumulate(row_products.begin(), row_products.end(), 0.0);
-  size_t stride = 1;
-  while (stride < row_products.size() && ProductsOfEvery(row_products, stride) > max_products) {
-    // At the least what the average row would need.
-    const double over = static_cast<double>(ProductsOfEvery(row_products, stride)) /
-                        static_cast<double>(std::max<int64_t>(max_products, 1));
-    stride = std::max(stride + 1, static_cast<size_t>(static_cast<double>(stride) * over));
-  }
+  const size_t stride = StrideFor(row_products, max_products);
   graph.sampled = stride > 1;
   graph.products.reserve(static_cast<size_t>(ProductsOfEvery(row_products, stride)));
   std::vector<int64_t> result_of(static_cast<size_t>(right.cols));
@@ -115,7 +123,6 @@ absl::StatusOr<SpgemmHypergraph> BuildSpgemmHypergraph(const CsrView& left, cons
         }
         graph.products.push_back(
             {static_cast<int32_t>(row),
-             inner,
              column,
              {i, graph.left + j, graph.left + graph.right + result_of[column]}});
       }
@@ -124,8 +131,42 @@ absl::StatusOr<SpgemmHypergraph> BuildSpgemmHypergraph(const CsrView& left, cons
   return graph;
 }
 
-PartitionCost CostOf(const SpgemmHypergraph& graph, std::span<const int32_t> part_of, int parts,
-                     int64_t value_bytes) {
+ProductHypergraph BuildSpmmGraph(const CsrView& csr, int64_t max_products) {
+  std::vector<int64_t> row_products(static_cast<size_t>(csr.rows));
+  for (int64_t row = 0; row < csr.rows; ++row) {
+    row_products[row] = csr.row_offsets[row + 1] - csr.row_offsets[row];
+  }
+  const size_t stride = StrideFor(row_products, max_products);
+  ProductHypergraph graph;
+  graph.left = csr.nnz();
+  graph.right = csr.cols;
+  graph.all_products = static_cast<double>(csr.nnz());
+  graph.sampled = stride > 1;
+  graph.products.reserve(static_cast<size_t>(ProductsOfEvery(row_products, stride)));
+  for (int64_t row = 0; row < csr.rows; row += static_cast<int64_t>(stride)) {
+    for (int64_t i = csr.row_offsets[row]; i < csr.row_offsets[row + 1]; ++i) {
+      const int32_t column = csr.column_indices[i];
+      graph.products.push_back({static_cast<int32_t>(row),
+                                column,
+                                {i, graph.left + column, graph.left + graph.right + graph.result}});
+    }
+    ++graph.result;
+  }
+  return graph;
+}
+
+NetBytes SpgemmNetBytes(int64_t value_bytes) {
+  const auto entry = static_cast<double>(kIndexBytes + value_bytes);
+  return {entry, entry, entry, static_cast<double>(kIndexBytes + 2 * value_bytes)};
+}
+
+NetBytes SpmmNetBytes(int64_t k, int64_t value_bytes) {
+  const auto row = static_cast<double>(k * value_bytes);
+  return {static_cast<double>(kIndexBytes + value_bytes), row, row, 2 * row};
+}
+
+PartitionCost CostOf(const ProductHypergraph& graph, std::span<const int32_t> part_of, int parts,
+                     const NetBytes& bytes) {
   // Vertices by part, so that one stamp a net tells whether the part has it.
   std::vector<size_t> begin(static_cast<size_t>(parts) + 1);
   for (const int32_t part : part_of) ++begin[part + 1];
@@ -134,25 +175,21 @@ PartitionCost CostOf(const SpgemmHypergraph& graph, std::span<const int32_t> par
   for (size_t vertex = 0; vertex < part_of.size(); ++vertex)
     order[next[part_of[vertex]]++] = vertex;
 
-  const auto entry = static_cast<double>(kIndexBytes + value_bytes);
-  const auto added = static_cast<double>(kIndexBytes + 2 * value_bytes);
-  const int64_t results_begin = graph.left + graph.right;
+  const std::array<double, 3> once = {bytes.left, bytes.right, bytes.result};
+  const std::array<double, 3> again = {bytes.left, bytes.right, bytes.result_again};
   std::vector<int32_t> last_part(static_cast<size_t>(graph.nets()), -1);
   PartitionCost cost;
   for (int32_t part = 0; part < parts; ++part) {
     double footprint = 0;
     for (size_t i = begin[part]; i < begin[part + 1]; ++i) {
-      for (const int64_t net : graph.products[order[i]].nets) {
-        if (last_part[net] == part) continue;
-        const bool is_result = net >= results_begin;
-        if (last_part[net] < 0) {
-          cost.footprint_bytes += entry;
-          cost.upper_bound_bytes += entry;
-        } else {
-          cost.upper_bound_bytes += is_result ? added : entry;
-        }
-        footprint += entry;
-        last_part[net] = part;
+      const std::array<int64_t, 3>& nets = graph.products[order[i]].nets;
+      for (size_t kind = 0; kind < nets.size(); ++kind) {
+        int32_t& last = last_part[nets[kind]];
+        if (last == part) continue;
+        footprint += once[kind];
+        cost.footprint_bytes += last < 0 ? once[kind] : 0;
+        cost.upper_bound_bytes += last < 0 ? once[kind] : again[kind];
+        last = part;
       }
     }
     cost.largest_part_bytes = std::max(cost.largest_part_bytes, footprint);
@@ -160,12 +197,12 @@ PartitionCost CostOf(const SpgemmHypergraph& graph, std::span<const int32_t> par
   return cost;
 }
 
-absl::StatusOr<FittingPartition> PartitionForCache(const SpgemmHypergraph& graph,
-                                                   int64_t cache_bytes, int64_t value_bytes,
+absl::StatusOr<FittingPartition> PartitionForCache(const ProductHypergraph& graph,
+                                                   int64_t cache_bytes, const NetBytes& bytes,
                                                    int max_parts, const Partitioner& partition) {
   FittingPartition found;
   found.part_of.assign(graph.products.size(), 0);
-  found.cost = CostOf(graph, found.part_of, 1, value_bytes);
+  found.cost = CostOf(graph, found.part_of, 1, bytes);
   const auto cache = static_cast<double>(cache_bytes);
   const double footprint = found.cost.footprint_bytes;
   while (found.cost.largest_part_bytes > cache && found.parts < max_parts) {
@@ -176,12 +213,12 @@ absl::StatusOr<FittingPartition> PartitionForCache(const SpgemmHypergraph& graph
     auto part_of = partition(graph, found.parts);
     if (!part_of.ok()) return part_of.status();
     found.part_of = *std::move(part_of);
-    found.cost = CostOf(graph, found.part_of, found.parts, value_bytes);
+    found.cost = CostOf(graph, found.part_of, found.parts, bytes);
   }
   return found;
 }
 
-std::vector<int32_t> MajorityOrder(const SpgemmHypergraph& graph, const CsrView& csr,
+std::vector<int32_t> MajorityOrder(const ProductHypergraph& graph, const CsrView& csr,
                                    std::span<const int32_t> part_of, int parts) {
   std::vector<int32_t> part = VotedParts(graph, csr.rows, part_of, parts);
   const std::vector<int32_t> voted = part;
