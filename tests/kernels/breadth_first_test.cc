@@ -7,7 +7,7 @@
 #include <atomic>
 #include <numeric>
 
-#include "kernels/cpu/peak_flops.h"
+#include "kernels/cpu/multiply_add.h"
 #include "kernels/data_movement/movement.h"
 #include "tests/generate.h"
 #include "tests/kernels/dense_harness.h"
@@ -71,11 +71,13 @@ TEST(BreadthFirst, Stops) {
   EXPECT_TRUE(absl::IsCancelled(BreadthFirst(Rmat(8, 4, 1).view(), context).status()));
 }
 
-TEST(PeakFlops, IsMoreInF32ThanAScalarLoopDoes) {
-  const double f32 = cpu::MeasurePeakFlops(ElementType::kF32, 1);
-  const double f64 = cpu::MeasurePeakFlops(ElementType::kF64, 1);
-  EXPECT_GT(f64, 1e8);
-  EXPECT_GT(f32, f64);
+TEST(MultiplyAdd, CountsWhatItDoes) {
+  const double f32 = cpu::MultiplyAdd(ElementType::kF32, 1000, 1);
+  // Two operations a lane of ten vectors; a vector holds twice as many f32 as f64.
+  EXPECT_GE(f32, 2 * 10 * 1000 * 4);
+  EXPECT_DOUBLE_EQ(cpu::MultiplyAdd(ElementType::kBF16, 1000, 1), f32);
+  EXPECT_DOUBLE_EQ(cpu::MultiplyAdd(ElementType::kF64, 1000, 1), f32 / 2);
+  EXPECT_DOUBLE_EQ(cpu::MultiplyAdd(ElementType::kF32, 1000, 3), 3 * f32);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 #include "kernels/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/peak_flops.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/multiply_add.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // After foreach_target.h:
-#include "kernels/cpu/peak_flops.h"
+#include "kernels/cpu/multiply_add.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sparsed::cpu::HWY_NAMESPACE {
@@ -19,7 +19,7 @@ constexpr int kChains = 10;
 /// `steps` times a multiplication and an addition in each lane of kChains vectors. Returns the
 /// operations; *sum keeps them from being left out.
 template <typename T>
-double MultiplyAdd(int64_t steps, double* sum) {
+double Run(int64_t steps, double* sum) {
   const hn::ScalableTag<T> d;
   hn::Vec<decltype(d)> chains[kChains];
   for (auto& chain : chains) chain = hn::Set(d, static_cast<T>(*sum));
@@ -34,42 +34,32 @@ double MultiplyAdd(int64_t steps, double* sum) {
 
 }  // namespace
 
-double MultiplyAddF32(int64_t steps, double* sum) { return MultiplyAdd<float>(steps, sum); }
-double MultiplyAddF64(int64_t steps, double* sum) { return MultiplyAdd<double>(steps, sum); }
+double RunF32(int64_t steps, double* sum) { return Run<float>(steps, sum); }
+double RunF64(int64_t steps, double* sum) { return Run<double>(steps, sum); }
 
 }  // namespace sparsed::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include <algorithm>
-#include <chrono>
-
 namespace sparsed::cpu {
 namespace {
 
-HWY_EXPORT(MultiplyAddF32);
-HWY_EXPORT(MultiplyAddF64);
+HWY_EXPORT(RunF32);
+HWY_EXPORT(RunF64);
 
 }  // namespace
 
-double MeasurePeakFlops(ElementType type, int threads) {
-  constexpr int64_t kSteps = 1 << 20;
-  double best = 0;
-  for (int run = 0; run < 4; ++run) {
-    double operations = 0, sum = 0;
-    const auto begin = std::chrono::steady_clock::now();
+double MultiplyAdd(ElementType type, int64_t steps, int threads) {
+  double operations = 0, sum = 0;
 #pragma omp parallel for num_threads(threads) reduction(+ : operations, sum) schedule(static)
-    for (int thread = 0; thread < threads; ++thread) {
-      double mine = thread;
-      operations += type == ElementType::kF64 ? HWY_DYNAMIC_DISPATCH(MultiplyAddF64)(kSteps, &mine)
-                                              : HWY_DYNAMIC_DISPATCH(MultiplyAddF32)(kSteps, &mine);
-      sum += mine;
-    }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    // `sum` is finite: this only keeps it in use.
-    if (sum == sum) best = std::max(best, operations / seconds.count());
+  for (int thread = 0; thread < threads; ++thread) {
+    double mine = thread;
+    operations += type == ElementType::kF64 ? HWY_DYNAMIC_DISPATCH(RunF64)(steps, &mine)
+                                            : HWY_DYNAMIC_DISPATCH(RunF32)(steps, &mine);
+    sum += mine;
   }
-  return best;
+  // It is finite: this only keeps it in use.
+  return sum == sum ? operations : 0;
 }
 
 }  // namespace sparsed::cpu
