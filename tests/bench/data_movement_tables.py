@@ -35,11 +35,11 @@ def print_times(reports):
     print("| matrix | before ms | after ms | | put back ms | with it |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for report in reports:
-        times = report["spgemm_times"]
+        times = report["times"]
         before, after, back = (1e3 * times[f"{when}_seconds"]
                                for when in ("before", "after", "put_back"))
-        print(f"| {name_of(report)} | {before:.1f} | {after:.1f} | {before / after:.2f}x "
-              f"| {back:.1f} | {before / (after + back):.2f}x |")
+        print(f"| {name_of(report)} | {before:.2f} | {after:.2f} | {before / after:.2f}x "
+              f"| {back:.2f} | {before / (after + back):.2f}x |")
 
 
 for path in sys.argv[1:]:
@@ -49,6 +49,5 @@ for path in sys.argv[1:]:
     cache = reports[0]["cache_bytes"] / 1024
     print(f"\n{operation}, cache of {cache:.0f} KiB\n")
     print_movements(reports, operation)
-    if operation == "spgemm":
-        print("\nS * S on the CPU\n")
-        print_times(reports)
+    print(f"\n{operation} on the CPU\n")
+    print_times(reports)

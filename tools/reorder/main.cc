@@ -13,6 +13,7 @@
 
 #include "kernels/data_movement/movement.h"
 #include "kernels/data_movement/product_hypergraph.h"
+#include "tools/reorder/dense_product.h"
 #include "tools/reorder/matrix_file.h"
 #include "tools/reorder/memory_counter.h"
 #include "tools/reorder/square.h"
@@ -83,8 +84,8 @@ absl::StatusOr<Square> Counted(const SparseMatrix& matrix, const Options& option
 
 /// Seconds of squaring before and after, and of putting rows and columns back, which ends with the
 /// very same result.
-absl::StatusOr<Json> Times(const SparseMatrix& matrix, const SparseMatrix& reordered,
-                           const std::vector<int32_t>& order, const Options& options) {
+absl::StatusOr<Json> SquareTimes(const SparseMatrix& matrix, const SparseMatrix& reordered,
+                                 const std::vector<int32_t>& order, const Options& options) {
   Json before_bytes, after_bytes;
   const absl::StatusOr<Square> before = Counted(matrix, options, before_bytes);
   if (!before.ok()) return before.status();
@@ -105,6 +106,20 @@ absl::StatusOr<Json> Times(const SparseMatrix& matrix, const SparseMatrix& reord
               {"threads", options.threads}};
 }
 
+/// Likewise of a dense operand, whose rows must be put into the order first.
+absl::StatusOr<Json> DenseProductTimes(const SparseMatrix& matrix, const SparseMatrix& reordered,
+                                       const std::vector<int32_t>& order, const Options& options) {
+  const int64_t k = options.operation == "spmv" ? 1 : options.k;
+  const absl::StatusOr<DenseTimes> times =
+      TimeDenseProducts(matrix, reordered, order, k, options.threads, 5 * options.runs);
+  if (!times.ok()) return times.status();
+  return Json{{"before_seconds", times->before},
+              {"after_seconds", times->after},
+              {"put_back_seconds", times->permute},
+              {"put_back_bytes", 4 * static_cast<double>(matrix.rows * k * 4)},
+              {"threads", options.threads}};
+}
+
 std::string MovementsText(std::string_view title, const Json& movements) {
   std::string text = fmt::format("{:<10}{:>12}{:>12}{:>12}{:>10}{:>10}\n", title, "LEAST MiB",
                                  "PARTS MiB", "MOVED MiB", "FLOP/B", "AT MOST");
@@ -117,15 +132,16 @@ std::string MovementsText(std::string_view title, const Json& movements) {
   return text;
 }
 
-std::string TimesText(const Json& times) {
+std::string TimesText(std::string_view product, const Json& times) {
   const double before = times["before_seconds"], after = times["after_seconds"],
                back = times["put_back_seconds"];
   std::string text = fmt::format(
-      "\nS * S on {} threads: {:.1f} ms before, {:.1f} ms after ({:.2f}x), and {:.1f} ms to put "
-      "rows "
-      "and columns back ({:.2f}x with it)\n",
-      times["threads"].get<int>(), 1e3 * before, 1e3 * after, before / after, 1e3 * back,
+      "\n{} on {} threads: {:.2f} ms before, {:.2f} ms after ({:.2f}x), and {:.2f} ms to put what "
+      "is "
+      "permuted back ({:.2f}x with it)\n",
+      product, times["threads"].get<int>(), 1e3 * before, 1e3 * after, before / after, 1e3 * back,
       before / (after + back));
+  if (!times.contains("before_counted_bytes")) return text;
   if (times["before_counted_bytes"].is_null()) {
     return text + "the machine does not let us count cache misses\n";
   }
@@ -149,8 +165,7 @@ std::string Text(const Json& report) {
       partition["fits"].get<bool>() ? "" : ", and some parts exceed the cache");
   text +=
       MovementsText("before", report["before"]) + '\n' + MovementsText("after", report["after"]);
-  if (report.contains("spgemm_times")) text += TimesText(report["spgemm_times"]);
-  return text;
+  return text + TimesText(report["operation"].get<std::string>(), report["times"]);
 }
 
 absl::StatusOr<ProductHypergraph> BuildGraph(const CsrView& csr, const Options& options) {
@@ -213,10 +228,11 @@ absl::StatusOr<Json> Reorder(const Options& options) {
   if (!after.ok()) return after.status();
   report["before"] = *std::move(before);
   report["after"] = *std::move(after);
-  if (options.operation != "spgemm") return report;
-  absl::StatusOr<Json> times = Times(*matrix, reordered, order, options);
+  absl::StatusOr<Json> times = options.operation == "spgemm"
+                                   ? SquareTimes(*matrix, reordered, order, options)
+                                   : DenseProductTimes(*matrix, reordered, order, options);
   if (!times.ok()) return times.status();
-  report["spgemm_times"] = *std::move(times);
+  report["times"] = *std::move(times);
   return report;
 }
 
