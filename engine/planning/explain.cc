@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kUsualCache = int64_t{32} << 20;
 /// Lines of the CPU's caches, and sectors of the GPU's.
 constexpr int64_t kCpuLine = 64, kGpuSector = 32;
-/// Warps that a multiprocessor holds at once.
-constexpr int kWarps = 64;
+/// Warp schedulers of a multiprocessor: the warp that computes a row has one of them at best.
+constexpr int kSchedulers = 4;
 /// What is moved is the footprint, but for so much.
 constexpr double kMisses = 1.2;
 /// The longest row keeps the others waiting.
@@ -61,7 +61,7 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, const 
     e.device = Device::kName;
     e.cache_bytes = static_cast<int64_t>(gpu->info().l2_bytes);
     e.line_bytes = kGpuSector;
-    e.workers = gpu->info().multiprocessors * kWarps;
+    e.workers = gpu->info().multiprocessors * kSchedulers;
     e.roofline = {gpu->bytes_per_second(), GpuFlops(gpu->info(), type)};
   } else {
     e.device = "cpu";

@@ -51,7 +51,7 @@ struct Explanation {
   std::string device;
   int64_t cache_bytes = 0;
   int64_t line_bytes = 0;
-  int workers = 1;  ///< threads, or warps that a GPU holds at once: who computes a row
+  int workers = 1;  ///< threads, or warp schedulers: who computes rows at the same time
   Roofline roofline;
   std::vector<ExplainedOperation> operations;  ///< SpMV, SpMM and, of a square matrix, SpGEMM
 };

@@ -279,7 +279,7 @@ struct Explanation {
   std::string device;
   int64_t cache_bytes = 0;      ///< of the last level cache
   int64_t line_bytes = 0;       ///< that it fetches at once
-  int workers = 1;              ///< who computes rows at the same time: threads, or warps
+  int workers = 1;              ///< who computes rows at the same time: threads, or warp schedulers
   double bytes_per_second = 0;  ///< that the device copies
   double flops_per_second = 0;  ///< that it computes
   std::vector<ExplainedOperation> operations;
