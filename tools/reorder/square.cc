@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -18,8 +17,6 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
 /// The CPU's first kernel for f64.
 const SpgemmKernel& KernelFor(const Problem& problem) {
   return *std::find_if(SpgemmKernels().begin(), SpgemmKernels().end(),
@@ -28,7 +25,7 @@ const SpgemmKernel& KernelFor(const Problem& problem) {
                        });
 }
 
-absl::StatusOr<SparseMatrix> MultiplyOnce(const SparseMatrix& matrix, int threads) {
+absl::StatusOr<SparseMatrix> Multiply(const SparseMatrix& matrix, int threads) {
   const Problem problem = {.operation = Operation::kSpgemm, .type = ElementType::kF64};
   const SpgemmKernel& kernel = KernelFor(problem);
   const CsrView csr = ViewOf(matrix);
@@ -107,26 +104,17 @@ SparseMatrix PermuteSymmetrically(const SparseMatrix& matrix, const std::vector<
   return Rename(matrix, order, Inverse(order), 1);
 }
 
-absl::StatusOr<Square> MultiplyBySelf(const SparseMatrix& matrix, int threads, int runs) {
-  Square square{.result = {}, .seconds = kNever};
-  for (int run = 0; run < runs; ++run) {
-    const Clock::time_point begin = Clock::now();
-    absl::StatusOr<SparseMatrix> result = MultiplyOnce(matrix, threads);
-    if (!result.ok()) return result.status();
-    square.seconds = std::min(square.seconds, SecondsSince(begin));
-    square.result = *std::move(result);
-  }
-  return square;
+absl::StatusOr<Square> MultiplyBySelf(const SparseMatrix& matrix, int threads) {
+  const Clock::time_point begin = Clock::now();
+  absl::StatusOr<SparseMatrix> result = Multiply(matrix, threads);
+  if (!result.ok()) return result.status();
+  return Square{*std::move(result), SecondsSince(begin)};
 }
 
-Square PutBack(const SparseMatrix& square, const std::vector<int32_t>& order, int threads,
-               int runs) {
-  Square back{.result = {}, .seconds = kNever};
-  for (int run = 0; run < runs; ++run) {
-    const Clock::time_point begin = Clock::now();
-    back.result = Rename(square, Inverse(order), order, threads);
-    back.seconds = std::min(back.seconds, SecondsSince(begin));
-  }
+Square PutBack(const SparseMatrix& square, const std::vector<int32_t>& order, int threads) {
+  const Clock::time_point begin = Clock::now();
+  Square back{Rename(square, Inverse(order), order, threads), 0};
+  back.seconds = SecondsSince(begin);
   return back;
 }
 

@@ -17,14 +17,13 @@ SparseMatrix PermuteSymmetrically(const SparseMatrix& matrix, const std::vector<
 
 struct Square {
   SparseMatrix result;
-  double seconds = 0;  ///< the best of `runs`
+  double seconds = 0;
 };
 /// Errors: RESOURCE_EXHAUSTED.
-absl::StatusOr<Square> MultiplyBySelf(const SparseMatrix& matrix, int threads, int runs);
+absl::StatusOr<Square> MultiplyBySelf(const SparseMatrix& matrix, int threads);
 
 /// The square of a permuted matrix as that of the matrix itself: rows in their places, columns
-/// renamed and each row sorted again. `seconds` is the best of `runs`.
-Square PutBack(const SparseMatrix& square, const std::vector<int32_t>& order, int threads,
-               int runs);
+/// renamed and each row sorted again.
+Square PutBack(const SparseMatrix& square, const std::vector<int32_t>& order, int threads);
 
 }  // namespace sparsed::tools
