@@ -32,7 +32,7 @@ struct MovementSpec {
   int64_t cache_bytes = 0;
   int64_t line_bytes = 64;  ///< what is fetched at once
   /// Nonzeros (SpMM) or products (SpGEMM) to look at. Above, windows of rows are sampled.
-  int64_t max_steps = int64_t{1} << 26;
+  int64_t max_steps = int64_t{1} << 24;
 };
 
 struct Movement {

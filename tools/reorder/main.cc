@@ -59,7 +59,8 @@ absl::StatusOr<Json> Movements(const SparseMatrix& matrix, const Options& option
   MovementSpec spec{.k = 1,
                     .value_bytes = options.value_bytes,
                     .cache_bytes = static_cast<int64_t>(options.cache_bytes),
-                    .line_bytes = options.line_bytes};
+                    .line_bytes = options.line_bytes,
+                    .max_steps = int64_t{1} << 26};
   const absl::StatusOr<Movement> spmv = ModelMovement(ViewOf(matrix), spec, context);
   if (!spmv.ok()) return spmv.status();
   spec.k = options.k;
