@@ -273,7 +273,7 @@ absl::StatusOr<DenseCall::OnDeviceSparse> DenseCall::PlaceSparse(
   absl::StatusOr<Array> host = matrix_->Values();
   if (!host.ok()) return host.status();
   absl::StatusOr<std::shared_ptr<const Array>> values =
-      gpu_device().residency().PlaceValues(*host, layout);
+      gpu_device().residency().PlaceValues(*host, layout, host_memory());
   if (!values.ok()) return values.status();
   sparse.values = *std::move(values);
   return sparse;

@@ -216,7 +216,8 @@ void Scheduler::RunLane(Lane lane) {
     if (closing_) return;
     lanes.used = true;
     ++lanes.running;
-    if (lanes.queued > 0) {
+    const bool had_job = lanes.queued > 0;
+    if (had_job) {
       std::shared_ptr<Job> job = PopLocked(lanes);
       lock.unlock();
       RunJob(job, lane);
@@ -242,7 +243,7 @@ void Scheduler::RunLane(Lane lane) {
     --lanes.running;
     if (!lanes.idle.empty()) {
       lanes.work.notify_one();
-    } else if (lane.gpu != nullptr && lanes.looking == 0) {
+    } else if (had_job && lane.gpu != nullptr && lanes.looking == 0) {
       AwaitNext(lanes, lock);
     }
   }

@@ -95,29 +95,47 @@ absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(const Array& array
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> Residency::PlaceValues(
-    const Array& csr_values, const std::shared_ptr<const Layout>& layout) {
+    const Array& csr_values, const std::shared_ptr<const Layout>& layout, MemorySource& host) {
   if (layout->Find(kValueSource) == nullptr || csr_values.bytes() == 0) {
     return Place(csr_values, MemoryUse::kMatrices);
   }
   Entry entry = Of(csr_values.buffer.lifetime());
   entry.layout = layout;
-  return PlaceAs<Array>(
-      {csr_values.buffer.data(), layout.get()}, std::move(entry),
-      [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
-        absl::StatusOr<std::shared_ptr<const Layout>> layout_there = Place(layout);
-        if (!layout_there.ok()) return layout_there.status();
-        absl::StatusOr<std::shared_ptr<const Array>> values_there =
-            Place(csr_values, MemoryUse::kMatrices);
-        if (!values_there.ok()) return values_there.status();
-        absl::StatusOr<Array> slots = AllocateArray(budget_.Source(MemoryUse::kMatrices), "values",
-                                                    csr_values.type, layout->value_slots);
-        if (!slots.ok()) return slots.status();
-        const absl::Status placed =
-            place_slots_(**layout_there, csr_values.type, (*values_there)->buffer.data(),
-                         slots->buffer.mutable_data());
-        if (!placed.ok()) return placed;
-        return std::make_shared<const Array>(*std::move(slots));
-      });
+  return PlaceAs<Array>({csr_values.buffer.data(), layout.get()}, std::move(entry),
+                        [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
+                          absl::StatusOr<Array> slots = NewSlots(csr_values, layout, host);
+                          if (!slots.ok()) return slots.status();
+                          return std::make_shared<const Array>(*std::move(slots));
+                        });
+}
+
+absl::StatusOr<Array> Residency::NewSlots(const Array& csr_values,
+                                          const std::shared_ptr<const Layout>& layout,
+                                          MemorySource& host) {
+  const auto new_slots = [&](MemorySource& memory) {
+    return AllocateArray(memory, "values", csr_values.type, layout->value_slots);
+  };
+  absl::StatusOr<std::shared_ptr<const Layout>> layout_there = Place(layout);
+  if (!layout_there.ok()) return layout_there.status();
+  absl::StatusOr<std::shared_ptr<const Array>> values_there =
+      Place(csr_values, MemoryUse::kMatrices);
+  if (values_there.ok()) {
+    absl::StatusOr<Array> slots = new_slots(budget_.Source(MemoryUse::kMatrices));
+    if (slots.ok()) {
+      const absl::Status placed =
+          place_slots_(**layout_there, csr_values.type, (*values_there)->buffer.data(),
+                       slots->buffer.mutable_data());
+      if (!placed.ok()) return placed;
+      return slots;
+    }
+    values_there = slots.status();  // and lets go of the copy, to make room
+  }
+  if (!absl::IsResourceExhausted(values_there.status())) return values_there.status();
+  absl::StatusOr<Array> staged = new_slots(host);
+  if (!staged.ok()) return staged.status();
+  sparsed::PlaceValues(*layout, csr_values.type, csr_values.buffer.data(),
+                       staged->buffer.mutable_data(), /*threads=*/1);
+  return CopyOf(*staged, MemoryUse::kMatrices);
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(

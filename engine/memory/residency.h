@@ -38,9 +38,9 @@ class Residency {
   absl::StatusOr<std::shared_ptr<const Layout>> Place(const std::shared_ptr<const Layout>& layout);
   absl::StatusOr<std::shared_ptr<const Array>> Place(const Array& array, MemoryUse use);
   /// A matrix's values in the order of a layout, from those in CSR's order: brought there on the
-  /// device.
+  /// device, or, where it has no room for both, in memory from `host`.
   absl::StatusOr<std::shared_ptr<const Array>> PlaceValues(
-      const Array& csr_values, const std::shared_ptr<const Layout>& layout);
+      const Array& csr_values, const std::shared_ptr<const Layout>& layout, MemorySource& host);
   /// Of an operand that is held by name: brought here from wherever it is.
   absl::StatusOr<std::shared_ptr<const Array>> Place(const std::shared_ptr<LazyArray>& held);
   /// `held` is `array` on the device, and its loader copies it to the host: which is done before it
@@ -80,6 +80,9 @@ class Residency {
   absl::StatusOr<std::shared_ptr<const T>> PlaceAs(
       Key key, Entry entry, const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make);
   absl::StatusOr<Array> CopyOf(const Array& array, MemoryUse use);
+  /// PlaceValues without looking what is there.
+  absl::StatusOr<Array> NewSlots(const Array& csr_values,
+                                 const std::shared_ptr<const Layout>& layout, MemorySource& host);
   /// Least recently used of those that nobody holds; `moved`: of those without a host copy.
   Entries::iterator VictimLocked(bool moved);
   /// Takes entries whose original is gone out; they are freed without the lock.

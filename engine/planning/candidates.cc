@@ -80,9 +80,9 @@ bool IsPlain(const ProblemClass& c) { return !c.transposed; }
 bool IsTransposed(const ProblemClass& c) { return c.transposed; }
 bool IsPlainSpmm(const ProblemClass& c) { return IsPlain(c) && c.operation == Operation::kSpmm; }
 bool IsSddmm(const ProblemClass& c) { return c.operation == Operation::kSddmm; }
-bool IsPlainWideSpmm(const ProblemClass& c) { return IsPlainSpmm(c) && !IsHalf(c.type); }
+bool IsPlainSpmmNotHalf(const ProblemClass& c) { return IsPlainSpmm(c) && !IsHalf(c.type); }
 /// No CPU kernel computes the 16-bit types from tiles.
-bool IsPlainAndWide(const ProblemClass& c) { return IsPlain(c) && !IsHalf(c.type); }
+bool IsPlainNotHalf(const ProblemClass& c) { return IsPlain(c) && !IsHalf(c.type); }
 
 Verdict Transposing(const PatternFacts&) {
   return {true, "rows of the transposed matrix can be read as they lie"};
@@ -198,18 +198,18 @@ constexpr Rule kRules[] = {
     {"transpose", DeviceKind::kCpu, IsPlain, ColumnByColumn},
     {"dcsr", DeviceKind::kCpu, IsPlainSpmm, LeavingOutEmptyRows},
     {"lsh_cluster", DeviceKind::kCpu, IsPlain, Clustering},
-    {"aspt", DeviceKind::kCpu, IsPlainAndWide, Tiling},
-    {"aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainAndWide, Tiling},
-    {"lsh_cluster > aspt", DeviceKind::kCpu, IsPlainAndWide, Clustering,
+    {"aspt", DeviceKind::kCpu, IsPlainNotHalf, Tiling},
+    {"aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainNotHalf, Tiling},
+    {"lsh_cluster > aspt", DeviceKind::kCpu, IsPlainNotHalf, Clustering,
      /*needs_clustered_tiles=*/true},
-    {"lsh_cluster > aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainAndWide, Clustering,
+    {"lsh_cluster > aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainNotHalf, Clustering,
      /*needs_clustered_tiles=*/true},
 
     {"transpose", DeviceKind::kCuda, IsTransposed, Transposing},
     {"transpose > row_panels", DeviceKind::kCuda, IsTransposed, SharingFetches},
     {"transpose > group_rows > row_panels", DeviceKind::kCuda, IsTransposed, SharingOnceGrouped},
     {"dcsr", DeviceKind::kCuda, IsPlainSpmm, LeavingOutEmptyRows},
-    {"row_segments", DeviceKind::kCuda, IsPlainWideSpmm, StreamingSegments},
+    {"row_segments", DeviceKind::kCuda, IsPlainSpmmNotHalf, StreamingSegments},
     {"aspt(panel=256)", DeviceKind::kCuda, IsPlainSpmm, TilingOnGpu},
     {"row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingFetches},
     {"plain_sort", DeviceKind::kCuda, IsPlainSpmm, Balancing},

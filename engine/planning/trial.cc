@@ -115,21 +115,6 @@ absl::Status Trial::Fill(Array& array, uint64_t seed) {
   return lane.ok() ? status : lane;
 }
 
-absl::Status Trial::ReserveWorkspace(const Contender& contender) {
-  const int threads = executor_.options().threads_per_lane;
-  size_t bytes = 0;
-  if (problem_.operation == Operation::kSpmm) {
-    const SpmmKernel* kernel = FindSpmmKernel(contender.kernel);
-    if (kernel == nullptr) return absl::NotFoundError("no kernel " + contender.kernel);
-    bytes = kernel->workspace(SeenThrough(*contender.layout, problem_), *contender.layout, threads);
-  } else {
-    const SddmmKernel* kernel = FindSddmmKernel(contender.kernel);
-    if (kernel == nullptr) return absl::NotFoundError("no kernel " + contender.kernel);
-    bytes = kernel->workspace(SeenThrough(*contender.layout, problem_), *contender.layout, threads);
-  }
-  return Grow(workspace_, bytes, memory_);
-}
-
 template <typename Use>
 absl::Status Trial::WithArguments(const Contender& contender, const Use& use) {
   const int64_t k = problem_.k;
@@ -159,21 +144,27 @@ absl::StatusOr<Contender> Trial::OnDevice(const Contender& contender) {
   absl::StatusOr<std::shared_ptr<const Layout>> layout = residency.Place(contender.layout);
   if (!layout.ok()) return layout.status();
   absl::StatusOr<std::shared_ptr<const Array>> values =
-      residency.PlaceValues(contender.values, contender.layout);
+      residency.PlaceValues(contender.values, contender.layout, HeapMemory());
   if (!values.ok()) return values.status();
   return Contender{*std::move(layout), **values, contender.kernel};
 }
 
 absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) {
-  Context context{.threads = lane.threads,
-                  .workspace = {workspace_.mutable_data(), workspace_.size()},
-                  .stop = stop_};
+  Context context{.threads = lane.threads, .workspace = {}, .stop = stop_};
+  const auto reserve = [&](const auto& kernel, const Problem& problem, const auto& arguments) {
+    const absl::Status grown =
+        Grow(workspace_, kernel.workspace(problem, arguments.layout, context.threads), memory_);
+    context.workspace = {workspace_.mutable_data(), workspace_.size()};
+    return grown;
+  };
   const auto run = [&](const auto& kernel, const Problem& problem, const auto& arguments) {
     return kernel.run(context, problem, arguments);
   };
   if (lane.gpu == nullptr) {
+    absl::Status status = WithArguments(contender, reserve);
+    if (!status.ok()) return status;
     const Clock::time_point begin = Clock::now();
-    const absl::Status status = WithArguments(contender, run);
+    status = WithArguments(contender, run);
     const double milliseconds = MillisecondsSince(begin);
     if (!status.ok()) return status;
     return milliseconds;
@@ -184,14 +175,14 @@ absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) 
                                                      const auto& arguments) {
     context.prepared = lane.gpu->prepared.For(kernel, contender.layout, context, problem, arguments,
                                               device.budget().SpareSource(MemoryUse::kLayouts));
-    return absl::OkStatus();
+    // What is prepared needs none.
+    return context.prepared != nullptr ? absl::OkStatus() : reserve(kernel, problem, arguments);
   });
   if (!status.ok()) return status;
   return device.Timed(*lane.gpu, [&] { return WithArguments(contender, run); });
 }
 
 absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
-  if (absl::Status s = ReserveWorkspace(contender); !s.ok()) return s;
   Contender placed = contender;
   if (problem_.device == DeviceKind::kCuda) {
     absl::StatusOr<Contender> there = OnDevice(contender);

@@ -78,7 +78,6 @@ class Trial {
   /// values are where the kernel runs.
   template <typename Use>
   absl::Status WithArguments(const Contender& contender, const Use& use);
-  absl::Status ReserveWorkspace(const Contender& contender);
 
   Problem problem_;
   MemorySource& memory_;

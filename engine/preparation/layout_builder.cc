@@ -138,8 +138,9 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
 }
 
 absl::Status LayoutBuilder::LookForTiles(const Layout& layout) {
-  const bool clustered =
-      layout.kind == kCsr && !layout.transposed && !ViewCsr(layout).row_order.empty();
+  const bool clustered = layout.kind == kCsr && !layout.transposed &&
+                         layout.recipe.starts_with("lsh_cluster") &&
+                         !ViewCsr(layout).row_order.empty();
   if (!clustered || clustered_ratio_) return absl::OkStatus();
   const absl::StatusOr<double> ratio =
       ClusteredTileRatio(ViewCsr(*csr_), ViewCsr(layout), context_);
@@ -187,7 +188,7 @@ void LayoutBuilder::DropAllBut(const Layout* layout) {
 absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(
     const Candidate& candidate, const ProblemClass& problem_class) {
   if (WasSlower(candidate.recipe, problem_class)) {
-    return std::optional<std::string>("it was slower for another class");
+    return std::optional<std::string>("it was slower for another K");
   }
   if (const std::string base = HopelessBase(candidate.recipe, problem_class); !base.empty()) {
     return std::optional<std::string>(fmt::format("{} alone was far slower", base));
@@ -223,10 +224,13 @@ std::string LayoutBuilder::HopelessBase(const std::string& recipe,
 
 bool LayoutBuilder::WasSlower(const std::string& recipe, const ProblemClass& problem_class) const {
   bool slower = false;
+  // Of a class that other kernels serve it says nothing.
+  const auto alike = [&](ProblemClass c) {
+    c.k_bucket = problem_class.k_bucket;
+    return c == problem_class;
+  };
   for (const Measurement& tried : pattern_.measurements()) {
-    if (tried.recipe != recipe || tried.problem_class.transposed != problem_class.transposed) {
-      continue;
-    }
+    if (tried.recipe != recipe || !alike(tried.problem_class)) continue;
     const double slowdown = Slowdown(tried);
     if (slowdown == 0) continue;
     if (slowdown <= kClearlySlower) return false;

@@ -197,6 +197,7 @@ absl::Status PatternJob::TryCandidate(Contest& contest, const Candidate& candida
                                      : "ruled_out",
             built->note);
     contest.short_of_memory |= built->short_of_memory;
+    contest.short_of_time |= built->out_of_time;
     return absl::OkStatus();
   }
   absl::Status tried = TryLayout(contest, built->layout, built->seconds, candidate.reason);
@@ -217,12 +218,15 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
   if (!plain && deadline_.passed()) {
     why_not = deadline_.Sentence();
     outcome = "no_time";
+    contest.short_of_time = true;
     kernels.clear();
   }
-  if (!kernels.empty()) {
-    progress_.At("trial", 0, 0);
-    progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
+  if (kernels.empty()) {
+    if (!plain) Decided(contest, layout->recipe, outcome, why_not);
+    return absl::OkStatus();
   }
+  progress_.At("trial", 0, 0);
+  progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
   absl::StatusOr<Array> values =
       c.device == DeviceKind::kCuda
           ? contest.matrix->Values()
@@ -315,7 +319,12 @@ void PatternJob::Decided(Contest& contest, const std::string& recipe, std::strin
 void PatternJob::Noted(Contest& contest, std::string what) {
   const ProblemClass& c = contest.plain.problem_class;
   progress_.Say(fmt::format("{}: {}", ToString(c), what));
-  contest.decisions.push_back({c, "", false, std::move(what)});
+  const auto noted = std::ranges::find(contest.decisions, "", &Decision::recipe);
+  if (noted != contest.decisions.end()) {
+    noted->reason += "; " + what;
+  } else {
+    contest.decisions.push_back({c, "", false, std::move(what)});
+  }
 }
 
 void PatternJob::Decide(Contest& contest) {
@@ -345,7 +354,7 @@ void PatternJob::Decide(Contest& contest) {
     plan.plan_ms = contest.best->times.median;
     plan.reason = fmt::format("{:.2f}x over plain CSR", contest.best->times.speedup());
   }
-  plan.provisional = plan.recipe == kCsr && contest.short_of_memory;
+  plan.provisional = plan.recipe == kCsr && (contest.short_of_memory || contest.short_of_time);
   Activate(plan);
 }
 

@@ -41,8 +41,8 @@ struct StoredPreparation {
   PreparationRecord record;
 };
 
-/// Used by one thread. What it publishes is usable at once: a layout has the values of every matrix
-/// of the pattern before a plan names it.
+/// Used by one thread. What it publishes is usable at once: a layout of the CPU has the values
+/// of every matrix of the pattern before a plan names it.
 class PatternJob {
  public:
   PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
@@ -86,6 +86,7 @@ class PatternJob {
     int64_t k = 0;                 ///< that is timed
     double share_ms = 0;           ///< of the class's budget, for each contender
     bool short_of_memory = false;  ///< something could not be tried, not as asked, or not be kept
+    bool short_of_time = false;    ///< something was not tried
     double baseline_ms = 0;        ///< 0: not run yet
     std::optional<Tried> best;     ///< none: plain CSR
     std::vector<Result> tried;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -109,18 +110,18 @@ TEST_F(ResidencyTest, ValuesArePlacedInALayoutOnceForEachVersion) {
   auto layout = HostLayoutWithSource();
   Array first = HostArray(3, 5), second = HostArray(3, 6);
   first.MutableAs<float>()[2] = 50;
-  const auto there = residency_.PlaceValues(first, layout);
+  const auto there = residency_.PlaceValues(first, layout, HeapMemory());
   ASSERT_TRUE(there.ok());
   EXPECT_THAT((*there)->As<float>(), ElementsAre(50, 5, 0));
-  EXPECT_EQ(*residency_.PlaceValues(first, layout), *there);
+  EXPECT_EQ(*residency_.PlaceValues(first, layout, HeapMemory()), *there);
   EXPECT_EQ(placements_, 1);
-  const auto replaced = residency_.PlaceValues(second, layout);
+  const auto replaced = residency_.PlaceValues(second, layout, HeapMemory());
   ASSERT_TRUE(replaced.ok());
   EXPECT_THAT((*replaced)->As<float>(), ElementsAre(6, 6, 0));
   EXPECT_EQ(placements_, 2);
   EXPECT_EQ(copies_, 3) << "the layout and two versions of values";
   // Plain CSR's are the values themselves.
-  EXPECT_EQ(*residency_.PlaceValues(first, HostLayout(3)),
+  EXPECT_EQ(*residency_.PlaceValues(first, HostLayout(3), HeapMemory()),
             *residency_.Place(first, MemoryUse::kMatrices));
   EXPECT_EQ(placements_, 2);
   // With the layout go the values in it; what stays are the two versions and who holds `there`.
@@ -129,7 +130,27 @@ TEST_F(ResidencyTest, ValuesArePlacedInALayoutOnceForEachVersion) {
   residency_.Sweep();
   EXPECT_EQ(before - budget_.used(), 12) << "the layout's array";
   copy_error_ = absl::UnavailableError("lost");
-  EXPECT_EQ(residency_.PlaceValues(first, HostLayoutWithSource()).status(), copy_error_);
+  EXPECT_EQ(residency_.PlaceValues(first, HostLayoutWithSource(), HeapMemory()).status(),
+            copy_error_);
+}
+
+/// 400 values and as many slots do not fit beside the layout's 400 indices.
+TEST_F(ResidencyTest, ValuesArePlacedOnTheHostWhereTheDeviceIsTooSmall) {
+  auto layout = std::make_shared<Layout>();
+  layout->kind = layout->recipe = "tiles";
+  layout->value_slots = 400;
+  Array source = AllocateArray(HeapMemory(), kValueSource, ElementType::kI32, 400).value();
+  std::iota(source.MutableAs<int32_t>().rbegin(), source.MutableAs<int32_t>().rend(), 0);
+  layout->arrays = {std::move(source)};
+  Array values = HostArray(400, 1);
+  values.MutableAs<float>()[399] = 7;
+  const auto there = residency_.PlaceValues(values, layout, HeapMemory());
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_EQ((*there)->As<float>()[0], 7);
+  EXPECT_EQ((*there)->As<float>()[399], 1);
+  EXPECT_EQ(placements_, 0);
+  EXPECT_EQ(budget_.used(), 3200) << "the layout and the slots";
+  EXPECT_EQ(*residency_.PlaceValues(values, layout, HeapMemory()), *there) << "kept";
 }
 
 TEST_F(ResidencyTest, EvictsWhatWasUsedLongestAgoButNothingInUse) {
