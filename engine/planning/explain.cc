@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "engine/memory/device.h"
@@ -50,8 +51,8 @@ double GpuFlops(const cuda::DeviceInfo& info, ElementType type) {
   return type == ElementType::kF64 ? f32 / 2 : f32;
 }
 
-absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, const Executor& executor,
-                                           ElementType type) {
+absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Executor& executor,
+                                           ElementType type, const std::atomic<bool>* stop) {
   Explanation e;
   const Device* gpu = executor.device();
   const DeviceKind kind =
@@ -68,7 +69,13 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, const 
     e.cache_bytes = CpuCacheBytes();
     e.line_bytes = kCpuLine;
     e.workers = executor.options().threads_per_lane;
-    e.roofline = {executor.bytes_per_second(DeviceKind::kCpu), MeasureCpuFlops(type, e.workers)};
+    e.roofline.bytes_per_second = executor.bytes_per_second(DeviceKind::kCpu);
+    // On a lane, where nothing else computes meanwhile.
+    const absl::Status measured = executor.RunIdle(
+        DeviceKind::kCpu,
+        [&](Lane& /*lane*/) { e.roofline.flops_per_second = MeasureCpuFlops(type, e.workers); },
+        stop);
+    if (!measured.ok()) return measured;
   }
   if (options.cache_bytes > 0) e.cache_bytes = options.cache_bytes;
   return e;
@@ -129,8 +136,9 @@ std::string_view Name(Limit limit) {
 }
 
 absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& options,
-                                    const Executor& executor, const BuildContext& context) {
-  absl::StatusOr<Explanation> explanation = DescribeDevice(options, executor, matrix.type());
+                                    Executor& executor, const BuildContext& context) {
+  absl::StatusOr<Explanation> explanation =
+      DescribeDevice(options, executor, matrix.type(), context.stop);
   if (!explanation.ok()) return explanation;
   const auto layout = matrix.pattern()->Csr();
   if (!layout.ok()) return layout.status();

@@ -63,6 +63,6 @@ inline constexpr std::string_view kComparedOrder = "breadth_first";
 /// pattern, and some 24 bytes for each row and column. Errors: FAILED_PRECONDITION (no such
 /// device), RESOURCE_EXHAUSTED, CANCELLED, DATA_LOSS.
 absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& options,
-                                    const Executor& executor, const BuildContext& context);
+                                    Executor& executor, const BuildContext& context);
 
 }  // namespace sparsed::engine
