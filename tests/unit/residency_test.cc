@@ -38,7 +38,7 @@ class FakeCard final : public DevicePool {
   void Trim() override { ++trims; }
   void TakenByOthers(int64_t bytes) { free_ -= bytes; }
   int64_t free() const { return free_; }
-  int trims = 0;
+  std::atomic<int> trims = 0;
 
  private:
   std::atomic<int64_t> free_;
@@ -62,7 +62,7 @@ class ResidencyTest : public ::testing::Test {
   /// 1000 floats fit.
   std::shared_ptr<FakeCard> card_ = std::make_shared<FakeCard>(100'000);
   DeviceBudget budget_{card_, 4000, 1000};
-  int copies_ = 0, placements_ = 0;
+  std::atomic<int> copies_ = 0, placements_ = 0;
   absl::Status copy_error_;
   Residency residency_{
       budget_,
