@@ -70,15 +70,18 @@ Json ToJson(const std::string& name, const Explanation& e) {
 
 std::string MiB(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }
 
+std::string Title(const ExplainedOperation& o) {
+  return NameOf(o) + (o.stored.estimate ? " (estimate)" : "");
+}
+
 std::string TablesText(const Explanation& e) {
   Table moved({"MiB MOVED", "AT LEAST", "BY ROWS", "IN PARTS", "REORDERED", "REORDERED PARTS"});
   Table roofline({"ROOFLINE", "FLOP/BYTE", "AT MOST", "GFLOP/s", "AT MOST", "ms", "MEASURED ms"});
   for (const ExplainedOperation& o : e.operations) {
     const Movement& m = o.stored;
-    moved.Add({NameOf(o) + (m.estimate ? " (estimate)" : ""), MiB(m.footprint_bytes),
-               MiB(m.moved_bytes), MiB(m.partition_bytes), MiB(o.reordered.moved_bytes),
-               MiB(o.reordered.partition_bytes)});
-    roofline.Add({NameOf(o), fmt::format("{:.3f}", Intensity(m.flops, m.moved_bytes)),
+    moved.Add({Title(o), MiB(m.footprint_bytes), MiB(m.moved_bytes), MiB(m.partition_bytes),
+               MiB(o.reordered.moved_bytes), MiB(o.reordered.partition_bytes)});
+    roofline.Add({Title(o), fmt::format("{:.3f}", Intensity(m.flops, m.moved_bytes)),
                   fmt::format("{:.3f}", Intensity(m.flops, m.footprint_bytes)),
                   fmt::format("{:.2f}", RooflineGflops(e, m.flops, m.moved_bytes)),
                   fmt::format("{:.2f}", RooflineGflops(e, m.flops, m.footprint_bytes)),
@@ -133,7 +136,7 @@ std::string Text(const std::string& name, const Explanation& e) {
                   name, e.device, 1e-9 * e.bytes_per_second, 1e-9 * e.flops_per_second,
                   Bytes(e.cache_bytes), e.line_bytes, TablesText(e));
   for (const ExplainedOperation& o : e.operations) {
-    text += fmt::format("{}: {}\n", NameOf(o), LimitText(e, o));
+    text += fmt::format("{}: {}\n", Title(o), LimitText(e, o));
     if (const std::string gain = GainText(e, o); !gain.empty()) text += fmt::format("  {}\n", gain);
     if (o.measured_ms > 0) {
       text += fmt::format("  measured at {:.0f} % of the roofline, {}\n",

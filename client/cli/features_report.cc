@@ -88,13 +88,15 @@ std::string MapText(const MatrixInfo& info, const MatrixFeatures& features) {
       "numbers\n"
       "at the sides; {}\n",
       options.ascii ? "from no nonzero (blank) to most (@), by logarithm, in tiles of"
-                    : "a dot has nonzeros under it, a blank has none; counted in tiles of");
+                    : "counted in tiles of");
   text += fmt::format("{} rows x {} columns\n", Count(TileExtent(info.rows)),
                       Count(TileExtent(info.cols)));
   for (const std::string& line : drawing.lines) text += line + '\n';
   if (drawing.dot_threshold > 1) {
-    text += fmt::format("a dot is {} nonzeros or more, a blank inside the pattern fewer\n",
+    text += fmt::format("a dot has {} nonzeros or more under it, a blank fewer or none\n",
                         Count(drawing.dot_threshold));
+  } else if (!options.ascii) {
+    text += "a dot has nonzeros under it, a blank has none\n";
   }
   return text;
 }

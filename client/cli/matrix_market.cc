@@ -86,6 +86,14 @@ std::optional<double> ParseReal(std::string_view word) {
   return value;
 }
 
+/// A number, but none that a double holds.
+bool IsTooLarge(std::string_view word) {
+  word = WithoutPlus(word);
+  double value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  return end == word.data() + word.size() && error == std::errc::result_out_of_range;
+}
+
 /// What a person sees of a word that makes no sense.
 std::string Quoted(std::string_view word) {
   std::string quoted = "\"";
@@ -212,6 +220,10 @@ class Reader {
     }
   }
 
+  absl::Status TooLarge(std::string_view word) {
+    return lines_.Error(fmt::format("the value {} is too large for f64", Quoted(word)));
+  }
+
   absl::Status ReadEntries() {
     for (int64_t i = 0; i < size_.entries; ++i) {
       const std::optional<std::string_view> line = NextLine();
@@ -219,7 +231,9 @@ class Reader {
       std::string_view rest = *line;
       const auto row = ParseInteger(NextWord(rest));
       const auto col = ParseInteger(NextWord(rest));
-      const auto value = banner_.pattern ? std::optional<double>(1) : ParseReal(NextWord(rest));
+      const std::string_view word = banner_.pattern ? "1" : NextWord(rest);
+      const auto value = ParseReal(word);
+      if (!value && IsTooLarge(word)) return TooLarge(word);
       if (!row || !col || !value || !IsBlank(rest)) {
         return lines_.Error(fmt::format("expected {}, found {}",
                                         banner_.pattern ? "\"ROW COLUMN\"" : "\"ROW COLUMN VALUE\"",
@@ -252,7 +266,9 @@ class Reader {
         const std::optional<std::string_view> line = NextLine();
         if (!line) return TooFew(seen);
         std::string_view rest = *line;
-        const auto value = ParseReal(NextWord(rest));
+        const std::string_view word = NextWord(rest);
+        const auto value = ParseReal(word);
+        if (!value && IsTooLarge(word)) return TooLarge(word);
         if (!value || !IsBlank(rest)) {
           return lines_.Error(fmt::format("expected one value, found {}", Quoted(*line)));
         }

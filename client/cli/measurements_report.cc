@@ -77,12 +77,12 @@ std::string KnownMilliseconds(double milliseconds) {
 }
 
 Table MeasurementsTable(const std::vector<Measurement>& measurements) {
-  Table table({"CLASS", "K", "MEDIAN ms", "CSR ms", "BUILD ms", "GFLOP/s", "FLOOR", "RUNS",
+  Table table({"CLASS", "TYPE", "K", "MEDIAN ms", "CSR ms", "BUILD ms", "GFLOP/s", "FLOOR", "RUNS",
                "DEVICE", "KERNEL", "RECIPE"});
   for (const Measurement& m : measurements) {
-    table.Add({Text(m.problem_class), std::to_string(m.k), fmt::format("{:.3f}", m.median_ms),
-               KnownMilliseconds(m.baseline_ms), KnownMilliseconds(m.preparation_ms),
-               fmt::format("{:.2f}", m.gflops),
+    table.Add({Text(m.problem_class), Name(m.type), std::to_string(m.k),
+               fmt::format("{:.3f}", m.median_ms), KnownMilliseconds(m.baseline_ms),
+               KnownMilliseconds(m.preparation_ms), fmt::format("{:.2f}", m.gflops),
                m.floor_share > 0 ? fmt::format("{:.0f} %", 100 * m.floor_share) : "",
                std::to_string(m.runs), m.device, m.kernel, m.recipe});
   }

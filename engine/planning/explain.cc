@@ -101,17 +101,24 @@ void Judge(const Explanation& e, ExplainedOperation& o) {
   const double known = std::min({stored.moved_bytes, stored.partition_bytes,
                                  o.reordered.moved_bytes, o.reordered.partition_bytes});
   o.greatest_gain = now / e.roofline.Seconds(stored.flops, stored.footprint_bytes);
-  o.known_gain = now / e.roofline.Seconds(stored.flops, known);
+  // Estimates of two orders are of different samples.
+  o.known_gain = std::min(now / e.roofline.Seconds(stored.flops, known), o.greatest_gain);
 }
 
+/// What the plan that serves it took in its trials.
 void FindMeasured(const Matrix& matrix, DeviceKind device, ExplainedOperation& o) {
   const ProblemClass wanted =
       ClassOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
+  const PlanTable::Found found = matrix.pattern()->plans().Find(wanted);
+  if (!found.exact) return;
+  const Plan& plan = found.plan->plan;
+  // Trials of a class may have been of a narrower product.
   for (const Measurement& m : matrix.pattern()->measurements()) {
-    if (m.problem_class != wanted || m.k != o.k || m.median_ms <= 0) continue;
-    if (o.measured_ms > 0 && m.median_ms >= o.measured_ms) continue;
-    o.measured_ms = m.median_ms;
-    o.measured = fmt::format("{} on {}", m.kernel, m.recipe);
+    if (m.problem_class != wanted || m.recipe != plan.recipe || m.kernel != plan.kernel) continue;
+    if (m.k != o.k) return;
+    o.measured_ms = plan.plan_ms;
+    o.measured = fmt::format("{} on {}", plan.kernel, plan.recipe);
+    return;
   }
 }
 

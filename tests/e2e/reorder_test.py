@@ -68,8 +68,8 @@ def main(folder):
     check("an estimate" in run(reorder, matrix, "--max-products=2000", "--cache=32KB"), "no text")
 
     write(f"{folder}/wide.mtx", 2, 3, [(0, 0, 1)])
-    check("2 x 3" in run(reorder, f"{folder}/wide.mtx", code=1), "a wide matrix is not refused")
-    check("none.mtx" in run(reorder, f"{folder}/none.mtx", code=1), "nor is one that is not there")
+    check("2 x 3" in run(reorder, f"{folder}/wide.mtx", code=3), "a wide matrix is not refused")
+    check("none.mtx" in run(reorder, f"{folder}/none.mtx", code=3), "nor is one that is not there")
 
     socket = f"unix:{folder}/s"
     server = subprocess.Popen([sparsed, "--in-memory", f"--listen={socket}", "--metrics-listen=off"],

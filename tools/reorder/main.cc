@@ -40,6 +40,9 @@ struct Options {
   bool json = false;
 };
 
+/// Exit codes, as those of sparsectl.
+constexpr int kWrongUse = 2, kBadInput = 3;
+
 double MiB(double bytes) { return bytes / (1 << 20); }
 
 Json ToJson(const Movement& m) {
@@ -173,6 +176,9 @@ std::string Text(const Json& report) {
       partition["parts"].get<int>(), partition["seconds"].get<double>(),
       partition["upper_bound_ratio"].get<double>(),
       partition["fits"].get<bool>() ? "" : ", and some parts exceed the cache");
+  if (partition["parts"].get<int>() == 1) {
+    text += "All of it fits the cache: the order stays as it is.\n\n";
+  }
   text +=
       MovementsText("before", report["before"]) + '\n' + MovementsText("after", report["after"]);
   return text + TimesText(report["operation"].get<std::string>(), report["times"]);
@@ -281,13 +287,19 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "Of the products that are timed")
       ->check(CLI::Range(1, 1024));
   app.add_flag("--json", options.json, "Print one JSON object");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongUse;
+  }
 
   const Zoltan zoltan;
   const absl::StatusOr<Json> report = Reorder(options);
   if (!report.ok()) {
     fmt::print(stderr, "sparsed_reorder: {}\n", std::string(report.status().message()));
-    return 1;
+    const bool bad_input =
+        absl::IsInvalidArgument(report.status()) || absl::IsNotFound(report.status());
+    return bad_input ? kBadInput : 1;
   }
   fmt::print("{}", options.json ? report->dump() + "\n" : Text(*report));
   return 0;

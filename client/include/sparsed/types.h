@@ -271,7 +271,7 @@ struct ExplainedOperation {
   double greatest_gain = 1;  ///< times less time if everything was moved once: no order gains more
   double known_gain = 1;     ///< likewise, with the best schedule known
   double imbalance = 1;      ///< the longest row over a worker's fair share, at least 1
-  double measured_ms = 0;    ///< of the fastest trial of just this problem; 0: none
+  double measured_ms = 0;    ///< of the plan that serves just this problem, in its trials; 0: none
   std::string measured;      ///< its kernel and recipe
 };
 
