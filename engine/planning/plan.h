@@ -26,8 +26,8 @@ struct Plan {
   double baseline_ms = 0;  ///< plain CSR for the same problem; 0: not tried
   double plan_ms = 0;
   std::string reason;
-  /// Plain CSR serves for want of memory or time only. Requests use such a plan like any other, but it is
-  /// not stored, and the next upload or start of the server tries again.
+  /// Plain CSR serves for want of memory or time only. Requests use such a plan like any other, but
+  /// it is not stored, and the next upload or start of the server tries again.
   bool provisional = false;
 
   /// "<recipe> / <kernel>".
