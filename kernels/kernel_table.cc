@@ -43,8 +43,8 @@ std::span<const SddmmKernel> SddmmKernels() {
 }
 
 std::span<const SpgemmKernel> SpgemmKernels() {
-  static const std::vector kernels = {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(),
-                                      cpu::DenseSpgemm()};
+  static const std::vector<SpgemmKernel> kernels = Joined<SpgemmKernel>(
+      {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm()}, cuda::SpgemmKernels());
   return kernels;
 }
 

@@ -85,6 +85,10 @@ struct SddmmKernel {
 /// The result's size depends on the data: the engine calls `analyse`, allocates, optionally
 /// `symbolic`, allocates, then `numeric` over ranges of rows, streaming each range out before or
 /// while the next is computed.
+///
+/// For a GPU's kernel everything is in device memory, matrices, spans and `products`: it queues in
+/// the context's stream, and results are there when the stream has passed. Then row_nnz must hold
+/// the rows' bounds when `symbolic` is called.
 struct SpgemmKernel {
   std::string_view name;  ///< "cpu.csr.row_groups"
   DeviceKind device;

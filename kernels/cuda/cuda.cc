@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/cuda/sddmm/sddmm.h"
+#include "kernels/cuda/spgemm/spgemm.h"
 #include "kernels/cuda/spmm/spmm.h"
 
 namespace sparsed::cuda {
@@ -32,6 +33,11 @@ std::span<const SddmmKernel> SddmmKernels() {
     list.insert(list.end(), vendors.begin(), vendors.end());
     return list;
   }();
+  return kernels;
+}
+
+std::span<const SpgemmKernel> SpgemmKernels() {
+  static const SpgemmKernel kernels[] = {RowBinsSpgemm()};
   return kernels;
 }
 

@@ -9,5 +9,6 @@ namespace sparsed::cuda {
 
 std::span<const SpmmKernel> SpmmKernels();
 std::span<const SddmmKernel> SddmmKernels();
+std::span<const SpgemmKernel> SpgemmKernels();
 
 }  // namespace sparsed::cuda

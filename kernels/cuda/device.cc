@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/running_sum.h"
 
 namespace sparsed::cuda {
 namespace {
@@ -202,6 +205,21 @@ absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
   return ToStatus(GatherElements(AsStream(stream.handle()), type, *source, csr_values, slots,
                                  layout.value_slots),
                   "placing values in a layout");
+}
+
+absl::Status RunningSum(const Context& context, const int64_t* from, int64_t count, int64_t* to) {
+  size_t bytes = context.workspace.size();
+  return ToStatus(
+      RunningSum(AsStream(context.stream), from, count, to, context.workspace.data(), &bytes),
+      "adding up");
+}
+
+absl::StatusOr<size_t> RunningSumWorkspace(int64_t count) {
+  size_t bytes = 0;
+  const absl::Status status =
+      ToStatus(RunningSum(nullptr, nullptr, count, nullptr, nullptr, &bytes), "adding up");
+  if (!status.ok()) return status;
+  return std::max<size_t>(bytes, 1);
 }
 
 absl::StatusOr<Event> Event::Create() {

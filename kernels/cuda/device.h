@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
 #include "kernels/layout.h"
+#include "kernels/problem.h"
 
 namespace sparsed::cuda {
 
@@ -75,6 +76,11 @@ class Stream {
 /// PlaceValues (layout.h) on the device, where the layout and both arrays are; queued.
 absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
                          const void* csr_values, void* slots);
+
+/// to[i] = from[0] + ... + from[i - 1] for i <= count, both on the device; queued in the context's
+/// stream, with a workspace of as many bytes as RunningSumWorkspace says.
+absl::Status RunningSum(const Context& context, const int64_t* from, int64_t count, int64_t* to);
+absl::StatusOr<size_t> RunningSumWorkspace(int64_t count);
 
 /// A point in a stream.
 class Event {

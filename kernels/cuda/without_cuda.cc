@@ -16,6 +16,7 @@ class NoMemory : public MemorySource {
 
 std::span<const SpmmKernel> SpmmKernels() { return {}; }
 std::span<const SddmmKernel> SddmmKernels() { return {}; }
+std::span<const SpgemmKernel> SpgemmKernels() { return {}; }
 
 absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) { return NotBuilt(); }
 
@@ -35,6 +36,9 @@ absl::Status Stream::Synchronize() { return NotBuilt(); }
 absl::Status PlaceValues(Stream&, const Layout&, ElementType, const void*, void*) {
   return NotBuilt();
 }
+
+absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
+absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }
 
 absl::StatusOr<Event> Event::Create() { return NotBuilt(); }
 Event::~Event() = default;

@@ -1,0 +1,715 @@
+// SpGEMM from CSR: C = S * T, rows of C in bins by how many entries they may have.
+//
+// Idea: a row's products are shared evenly among the lanes of a team (products.cuh), whatever the
+// lengths of T's rows. Short rows of C are added up in hash tables in shared memory, several rows
+// to a block, and put in order by counting the smaller columns (binning and tables as in NSPARSE,
+// Nagasaka et al., ICPP 2017, and spECK, Parger et al., PPoPP 2020). Longer rows mark their columns
+// in a bitmap over the columns that they span: its bits in order are the row in order, so that
+// nothing is sorted. Values are added up in shared memory, either at the place that the bits before
+// a column give it, after a first pass over the products for the bits alone, or one for each column
+// of a window of some thousand, in one pass. A row that spans more goes window by window; windows
+// in which it has nothing are left out, and every row ends whatever its size.
+// Layout in: plain CSR of both.
+// Threads: 8 lanes for a row of up to 32 entries, 16 up to 64, a warp up to 128, blocks of 128
+// threads up to 1,024 and of 512 beyond. Blocks stay, and take the next row when they are done with
+// one, those of the longest rows first.
+// Needs: a list of rows for each bin.
+// Wins: over cuSPARSE on all that was measured, most where rows have many products and columns
+// meet; a little behind the fastest of others on narrow bands and plane grids
+// (docs/kernels-cuda.md). Sums depend on the order in which lanes come.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/spgemm/products.cuh"
+#include "kernels/cuda/spgemm/spgemm.h"
+
+namespace sparsed::cuda {
+namespace {
+
+constexpr int kBins = 7;
+// The most entries of a row in each bin but the last.
+constexpr int kTinyRow = 16, kSmallRow = 32, kShortRow = 64, kFairRow = 128, kMiddleRow = 1024,
+              kLongRow = 8192;
+
+__device__ int BinOf(int64_t entries) {
+  return entries <= kTinyRow     ? 0
+         : entries <= kSmallRow  ? 1
+         : entries <= kShortRow  ? 2
+         : entries <= kFairRow   ? 3
+         : entries <= kMiddleRow ? 4
+         : entries <= kLongRow   ? 5
+                                 : 6;
+}
+
+// Rows of a range by bin; row numbers count from the range's first.
+struct Bins {
+  int32_t* sizes;  // kBins
+  int32_t* next;   // of each bin: the place of the next row that nobody has taken
+  int32_t* lists;  // kBins * capacity
+  int64_t capacity;
+
+  __device__ int32_t* List(int bin) const { return lists + bin * capacity; }
+};
+
+constexpr size_t kCounterBytes = 256;
+
+Bins BinsIn(std::span<std::byte> workspace, int64_t rows) {
+  auto* const counters = reinterpret_cast<int32_t*>(workspace.data());
+  return {counters, counters + 16, reinterpret_cast<int32_t*>(workspace.data() + kCounterBytes),
+          rows};
+}
+
+// What rows are computed and where they go.
+template <typename T>
+struct Rows {
+  SparsePair<T> pair;
+  int64_t first;             // row 0 of the lists
+  const int64_t* row_begin;  // where rows go; numeric only
+  int32_t* columns;
+  T* values;
+  int64_t* row_nnz;
+};
+
+constexpr int kThreads = 256;
+
+// ---- Analysis: products of each row
+
+constexpr int kAnalysisLanes = 8;
+constexpr int kAnalysisBlocks = 8;       // for each multiprocessor, at most
+constexpr int64_t kManyNonzeros = 1024;  // the whole block counts a row of more
+
+// Blocks take kThreads / kAnalysisLanes rows at a time.
+__global__ void __launch_bounds__(kThreads)
+    CountProducts(const int64_t* s_offsets, const int32_t* s_columns, const int64_t* t_offsets,
+                  int64_t rows, int64_t cols, int64_t* bounds, int64_t* products) {
+  constexpr int kRows = kThreads / kAnalysisLanes;
+  using Count = unsigned long long;
+  __shared__ Count of_block, of_row;
+  if (threadIdx.x == 0) of_block = of_row = 0;
+  const int lane = threadIdx.x % kAnalysisLanes;
+  const auto count = [&](int64_t begin, int64_t end, int first, int stride) {
+    Count sum = 0;
+    for (int64_t j = begin + first; j < end; j += stride) {
+      const int32_t k = __ldg(s_columns + j);
+      sum += __ldg(t_offsets + k + 1) - __ldg(t_offsets + k);
+    }
+    return sum;
+  };
+  Count mine = 0;  // products that this thread knows of
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kRows;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kRows; first < rows; first += stride) {
+    const int64_t row = first + threadIdx.x / kAnalysisLanes;
+    int64_t begin = 0, end = 0;
+    if (row < rows) {
+      begin = __ldg(s_offsets + row);
+      end = __ldg(s_offsets + row + 1);
+    }
+    const bool is_long = end - begin > kManyNonzeros;
+    Count sum = is_long ? 0 : count(begin, end, lane, kAnalysisLanes);
+#pragma unroll
+    for (int distance = kAnalysisLanes / 2; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, distance, kAnalysisLanes);
+    }
+    if (lane == 0 && row < rows && !is_long) {
+      bounds[row] = min(static_cast<int64_t>(sum), cols);
+      mine += sum;
+    }
+    if (__syncthreads_or(is_long)) {
+      for (int64_t other = first; other < min(first + kRows, rows); ++other) {
+        const int64_t other_begin = __ldg(s_offsets + other),
+                      other_end = __ldg(s_offsets + other + 1);
+        if (other_end - other_begin <= kManyNonzeros) continue;
+        atomicAdd(&of_row, count(other_begin, other_end, threadIdx.x, kThreads));
+        __syncthreads();
+        if (threadIdx.x == 0) {
+          bounds[other] = min(static_cast<int64_t>(of_row), cols);
+          mine += of_row;
+          of_row = 0;
+        }
+        __syncthreads();
+      }
+    }
+  }
+  __syncthreads();
+  if (mine > 0) atomicAdd(&of_block, mine);
+  __syncthreads();
+  if (threadIdx.x == 0 && of_block > 0) atomicAdd(reinterpret_cast<Count*>(products), of_block);
+}
+
+// ---- Bins
+
+// Entries of row i: row_begin[i + 1] - row_begin[i], or without it row_nnz[i]. Rows without any are
+// done by this.
+__global__ void __launch_bounds__(kThreads)
+    FillBins(const int64_t* row_begin, int64_t* row_nnz, int64_t rows, const Bins bins) {
+  __shared__ int32_t sizes[kBins], places[kBins];
+  if (threadIdx.x < kBins) sizes[threadIdx.x] = 0;
+  __syncthreads();
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  int64_t entries = 0;
+  if (row < rows) {
+    entries = row_begin == nullptr ? row_nnz[row] : row_begin[row + 1] - row_begin[row];
+    if (entries == 0) row_nnz[row] = 0;
+  }
+  const int bin = BinOf(entries);
+  int32_t place = 0;
+  if (entries > 0) place = atomicAdd(sizes + bin, 1);
+  __syncthreads();
+  if (threadIdx.x < kBins && sizes[threadIdx.x] > 0) {
+    places[threadIdx.x] = atomicAdd(bins.sizes + threadIdx.x, sizes[threadIdx.x]);
+  }
+  __syncthreads();
+  if (entries > 0) bins.List(bin)[places[bin] + place] = static_cast<int32_t>(row);
+}
+
+// ---- Short rows
+
+// Adds a column to a table of kSize (a power of two) that never fills. Its slot; *is_new if it was
+// not there.
+template <int kSize>
+__device__ inline int Insert(volatile int32_t* keys, int32_t column, bool* is_new) {
+  uint32_t slot = (static_cast<uint32_t>(column) * 0x9e3779b1u) >> (32 - __builtin_ctz(kSize));
+  while (true) {
+    int32_t seen = keys[slot];
+    if (seen < 0) {
+      seen = atomicCAS(const_cast<int32_t*>(keys) + slot, -1, column);
+      *is_new = seen < 0;
+      if (seen < 0) break;
+    }
+    if (seen == column) break;
+    slot = (slot + 1) % kSize;
+  }
+  return static_cast<int>(slot);
+}
+
+constexpr int kHashThreads = 128;
+
+// Tables for rows of up to kMost entries, each for a team of kLanes.
+template <typename T, int kLanes, int kMost, bool kNumeric>
+struct Tables {
+  static constexpr int kTeams = kHashThreads / kLanes;
+  static constexpr int kSize = 2 * kMost;
+  int32_t keys[kTeams][kSize + 8];  // teams of a warp begin at different banks
+  T sums[kNumeric ? kTeams : 1][kNumeric ? kSize : 1];
+  int32_t found[kNumeric ? kTeams : 1][kNumeric ? kMost : 1];
+  uint16_t slots[kNumeric ? kTeams : 1][kNumeric ? kMost : 1];
+  Batch<T, kLanes> batches[kTeams];
+};
+
+// Block number `block` of `blocks` that have to do with the list.
+template <typename T, int kLanes, int kMost, bool kNumeric>
+__device__ void HashRowsOf(const Rows<T>& rows, const int32_t* list, int32_t count, int32_t block,
+                           int32_t blocks, unsigned char* shared) {
+  auto& tables = *reinterpret_cast<Tables<T, kLanes, kMost, kNumeric>*>(shared);
+  constexpr int kTeams = kHashThreads / kLanes;
+  constexpr int kTable = 2 * kMost;
+  constexpr int kMine = kMost / kLanes;  // entries of a lane
+  constexpr int kWarpTeams = 32 / kLanes;
+  const int lane = threadIdx.x % kLanes;
+  const int team = threadIdx.x / kLanes;
+  int32_t* const keys = tables.keys[team];
+  T* const sums = tables.sums[kNumeric ? team : 0];
+  const int32_t stride = blocks * kTeams;
+  // The teams of a warp stay together.
+  for (int32_t i = block * kTeams + team; i - team % kWarpTeams < count; i += stride) {
+    const bool active = i < count;
+    const int32_t row = active ? list[i] : 0;
+    for (int slot = lane; slot < kTable; slot += kLanes) {
+      keys[slot] = -1;
+      if (kNumeric) sums[slot] = 0;
+    }
+    __syncwarp();
+    int32_t found = 0;
+    const int64_t begin = active ? rows.pair.s_offsets[rows.first + row] : 0;
+    const int64_t end = active ? rows.pair.s_offsets[rows.first + row + 1] : 0;
+    VisitProducts<kLanes, kNumeric>(rows.pair, begin, end, tables.batches[team],
+                                    [&](int32_t column, T product) {
+                                      bool is_new = false;
+                                      const int slot = Insert<kTable>(keys, column, &is_new);
+                                      found += is_new;
+                                      if (kNumeric) atomicAdd(sums + slot, product);
+                                    });
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+      found += __shfl_xor_sync(0xffffffffu, found, distance, kLanes);
+    }
+    if (active && lane == 0) rows.row_nnz[row] = found;
+    if constexpr (kNumeric) {
+      int32_t* const columns = tables.found[team];
+      uint16_t* const slots = tables.slots[team];
+      int32_t listed = 0;
+#pragma unroll
+      for (int first = 0; first < kTable; first += kLanes) {
+        const int32_t key = keys[first + lane];
+        const unsigned used = (__ballot_sync(0xffffffffu, key >= 0) & GroupMask<kLanes>()) >>
+                              (threadIdx.x % 32 - lane);
+        if (key >= 0) {
+          const int place = listed + __popc(used & ((1u << lane) - 1));
+          columns[place] = key;
+          slots[place] = static_cast<uint16_t>(first + lane);
+        }
+        listed += __popc(used);
+      }
+      __syncwarp();
+      int32_t mine[kMine];
+      int place[kMine];
+#pragma unroll
+      for (int j = 0; j < kMine; ++j) {
+        mine[j] = lane + j * kLanes < listed ? columns[lane + j * kLanes] : -1;
+        place[j] = 0;
+      }
+      for (int other = 0; other < listed; ++other) {
+        const int32_t column = columns[other];
+#pragma unroll
+        for (int j = 0; j < kMine; ++j) place[j] += column < mine[j];
+      }
+      const int64_t out = active ? rows.row_begin[row] : 0;
+#pragma unroll
+      for (int j = 0; j < kMine; ++j) {
+        if (mine[j] >= 0) {
+          rows.columns[out + place[j]] = mine[j];
+          rows.values[out + place[j]] = sums[slots[lane + j * kLanes]];
+        }
+      }
+      __syncwarp();
+    }
+  }
+}
+
+// The four bins of shorter rows, which blocks take in turn.
+template <typename T, bool kNumeric>
+__global__ void __launch_bounds__(kHashThreads, 12) HashRows(const Rows<T> rows, const Bins bins) {
+  using Tiny = Tables<T, 8, kTinyRow, kNumeric>;
+  using Small = Tables<T, 8, kSmallRow, kNumeric>;
+  using Short = Tables<T, 16, kShortRow, kNumeric>;
+  using Fair = Tables<T, 32, kFairRow, kNumeric>;
+  constexpr size_t kBytes = std::max({sizeof(Tiny), sizeof(Small), sizeof(Short), sizeof(Fair)});
+  __shared__ __align__(16) unsigned char shared[kBytes];
+  const auto block = static_cast<int32_t>(blockIdx.x / 4);
+  const auto blocks = static_cast<int32_t>(gridDim.x / 4);
+  const int bin = 3 - static_cast<int>(blockIdx.x % 4);
+  const int32_t* const list = bins.List(bin);
+  const int32_t count = bins.sizes[bin];
+  if (bin == 3) {
+    HashRowsOf<T, 32, kFairRow, kNumeric>(rows, list, count, block, blocks, shared);
+  } else if (bin == 2) {
+    HashRowsOf<T, 16, kShortRow, kNumeric>(rows, list, count, block, blocks, shared);
+  } else if (bin == 1) {
+    HashRowsOf<T, 8, kSmallRow, kNumeric>(rows, list, count, block, blocks, shared);
+  } else {
+    HashRowsOf<T, 8, kTinyRow, kNumeric>(rows, list, count, block, blocks, shared);
+  }
+}
+
+// ---- Longer rows
+
+constexpr int kQuad = 128;  // columns in 16 bytes of a bitmap
+
+// What a block keeps in shared memory besides its batch; sizes in elements.
+struct BlockMemory {
+  int32_t bitmap_columns;  // of a window of bits, a multiple of kQuad
+  int32_t sums;            // numeric only
+};
+
+template <typename T, int kLanes>
+struct alignas(16) BlockState {
+  Batch<T, kLanes> batch;
+  int32_t totals[kLanes / 32];
+  int32_t least[kLanes / 32], most[kLanes / 32];
+  int64_t products[kLanes / 32];
+  int32_t taken;
+  int32_t behind;
+};
+
+template <typename T, int kLanes, bool kNumeric>
+size_t BytesOf(const BlockMemory& memory) {
+  const size_t words = static_cast<size_t>(memory.bitmap_columns) / 32;
+  size_t bytes = sizeof(BlockState<T, kLanes>) + words * sizeof(uint32_t);
+  if (kNumeric) {
+    bytes += static_cast<size_t>(memory.sums) * sizeof(T) + words * sizeof(uint16_t);
+  }
+  return bytes;
+}
+
+// Columns and products of a row; the same for every thread.
+struct RowFacts {
+  int32_t least, most;
+  int64_t products;
+};
+
+template <int kLanes, bool kScales, typename T>
+__device__ RowFacts LookAt(const SparsePair<T>& p, int64_t begin, int64_t end,
+                           BlockState<T, kLanes>& state, HeldNonzero<T>& mine) {
+  constexpr unsigned kWarp = 0xffffffffu;
+  RowFacts facts = {INT32_MAX, -1, 0};
+  mine = {end - begin <= kLanes, 0, 0, 0};
+  for (int64_t j = begin + threadIdx.x; j < end; j += kLanes) {
+    const int32_t row = __ldg(p.s_columns + j);
+    const int64_t start = __ldg(p.t_offsets + row), stop = __ldg(p.t_offsets + row + 1);
+    if (start == stop) continue;
+    if (mine.held) {
+      mine.start = start;
+      mine.stop = stop;
+      if (kScales) mine.scale = __ldg(p.s_values + j);
+    }
+    facts.least = min(facts.least, __ldg(p.t_columns + start));
+    facts.most = max(facts.most, __ldg(p.t_columns + stop - 1));
+    facts.products += stop - start;
+  }
+  facts.least = __reduce_min_sync(kWarp, facts.least);
+  facts.most = __reduce_max_sync(kWarp, facts.most);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    facts.products += __shfl_xor_sync(kWarp, facts.products, distance);
+  }
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) {
+    state.least[warp] = facts.least;
+    state.most[warp] = facts.most;
+    state.products[warp] = facts.products;
+  }
+  __syncthreads();
+  facts = {INT32_MAX, -1, 0};
+#pragma unroll
+  for (int other = 0; other < kLanes / 32; ++other) {
+    facts.least = min(facts.least, state.least[other]);
+    facts.most = max(facts.most, state.most[other]);
+    facts.products += state.products[other];
+  }
+  return facts;
+}
+
+// The bits of a window, counted by warps, each of which has a share of them. With kPlaces,
+// places[word] = the bits before it. Returns all of them. Begins and ends with nothing that other
+// threads still use.
+template <int kLanes, bool kPlaces>
+__device__ int32_t CountBits(const uint32_t* bits, int quads, int32_t* totals, uint16_t* places) {
+  constexpr unsigned kWarp = 0xffffffffu;
+  constexpr int kWarps = kLanes / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int share = (quads + kLanes - 1) / kLanes * 32;
+  const int begin = min(warp * share, quads), end = min(begin + share, quads);
+  const auto* const all_bits = reinterpret_cast<const uint4*>(bits);
+  int32_t mine = 0;
+  for (int quad = begin + lane; quad < end; quad += 32) {
+    const uint4 set = all_bits[quad];
+    mine += __popc(set.x) + __popc(set.y) + __popc(set.z) + __popc(set.w);
+  }
+  mine = __reduce_add_sync(kWarp, mine);
+  if (lane == 0) totals[warp] = mine;
+  __syncthreads();
+  int32_t before = 0, all = 0;
+#pragma unroll
+  for (int other = 0; other < kWarps; ++other) {
+    if (other == warp) before = all;
+    all += totals[other];
+  }
+  if constexpr (kPlaces) {
+    for (int first = begin; first < end; first += 32) {
+      const uint4 set = first + lane < end ? all_bits[first + lane] : uint4{0, 0, 0, 0};
+      const int x = __popc(set.x), y = __popc(set.y), z = __popc(set.z);
+      const int32_t here = x + y + z + __popc(set.w);
+      int32_t through = here;
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const int32_t other = __shfl_up_sync(kWarp, through, distance);
+        if (lane >= distance) through += other;
+      }
+      const int32_t place = before + through - here;
+      if (first + lane < end) {
+        reinterpret_cast<ushort4*>(places)[first + lane] = make_ushort4(
+            static_cast<uint16_t>(place), static_cast<uint16_t>(place + x),
+            static_cast<uint16_t>(place + x + y), static_cast<uint16_t>(place + x + y + z));
+      }
+      before += __shfl_sync(kWarp, through, 31);
+    }
+  }
+  __syncthreads();
+  return all;
+}
+
+// Rows of `list`, then of `list_after`.
+template <typename T, int kLanes, bool kNumeric>
+__global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
+    BlockRows(const Rows<T> rows, const int32_t* list, const int32_t* size,
+              const int32_t* list_after, const int32_t* size_after, int32_t* next,
+              const BlockMemory memory) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& state = *reinterpret_cast<BlockState<T, kLanes>*>(shared);
+  auto* const bits = reinterpret_cast<uint32_t*>(shared + sizeof(BlockState<T, kLanes>));
+  T* const sums = reinterpret_cast<T*>(bits + memory.bitmap_columns / 32);
+  auto* const places = reinterpret_cast<uint16_t*>(sums + (kNumeric ? memory.sums : 0));
+  const int32_t first_count = *size;
+  const int32_t count = first_count + (size_after == nullptr ? 0 : *size_after);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  while (true) {
+    if (threadIdx.x == 0) state.taken = atomicAdd(next, 1);
+    __syncthreads();
+    const int32_t taken = state.taken;
+    if (taken >= count) return;
+    const int32_t row = taken < first_count ? list[taken] : list_after[taken - first_count];
+    const int64_t begin = rows.pair.s_offsets[rows.first + row];
+    const int64_t end = rows.pair.s_offsets[rows.first + row + 1];
+    HeldNonzero<T> mine;
+    const RowFacts facts = LookAt<kLanes, kNumeric>(rows.pair, begin, end, state, mine);
+    const int64_t span = static_cast<int64_t>(facts.most) - facts.least + 1;
+    int64_t out = 0, room = 0;
+    int32_t width = memory.bitmap_columns;
+    // One sum for each column of the window, or one for each entry.
+    bool by_column = false;
+    if constexpr (kNumeric) {
+      out = rows.row_begin[row];
+      room = rows.row_begin[row + 1] - out;
+      const int64_t windows = (span + memory.sums - 1) / memory.sums;
+      by_column = room > memory.sums || windows == 1 ||
+                  windows * ((end - begin) + kLanes) * 16 + span / 4 <= facts.products;
+      if (by_column) width = memory.sums;
+    }
+    int64_t nnz = 0;
+    int32_t from = facts.least;
+    while (from != INT32_MAX) {
+      const auto to = static_cast<int32_t>(
+          min(static_cast<int64_t>(from) + width, static_cast<int64_t>(facts.most) + 1));
+      const ColumnWindow window = {from, to, from == facts.least && to > facts.most};
+      const int quads = (to - from + kQuad - 1) / kQuad;
+      const int words = (to - from + 31) / 32;
+      for (int quad = threadIdx.x; quad < quads; quad += kLanes) {
+        reinterpret_cast<uint4*>(bits)[quad] = {0, 0, 0, 0};
+      }
+      if constexpr (kNumeric) {
+        if (by_column) {
+          for (int i = threadIdx.x; i < to - from; i += kLanes) sums[i] = 0;
+        }
+      }
+      if (threadIdx.x == 0) state.behind = INT32_MAX;
+      const auto mark = [&](int32_t column) {
+        const auto at = static_cast<uint32_t>(column - from);
+        const uint32_t bit = 1u << (at % 32);
+        if ((bits[at / 32] & bit) == 0) atomicOr(bits + at / 32, bit);
+      };
+      int32_t behind = INT32_MAX;
+      int32_t all = 0;  // products of the nonzeros taken last
+      for (int64_t first = begin; first < end; first += kLanes) {
+        all = TakeNonzeros<kLanes, kNumeric>(rows.pair, first, end, mine, window, state.batch,
+                                             state.totals, &behind);
+        if (kNumeric && by_column) {
+          VisitTaken<kLanes, kNumeric>(rows.pair, state.batch, all, [&](int32_t column, T product) {
+            mark(column);
+            atomicAdd(sums + (column - from), product);
+          });
+        } else {
+          VisitTaken<kLanes, false>(rows.pair, state.batch, all,
+                                    [&](int32_t column, T) { mark(column); });
+        }
+      }
+      __syncthreads();
+      behind = __reduce_min_sync(0xffffffffu, behind);
+      if (lane == 0 && behind != INT32_MAX) atomicMin(&state.behind, behind);
+      const int32_t here = CountBits<kLanes, kNumeric>(bits, quads, state.totals, places);
+      if constexpr (kNumeric) {
+        if (by_column) {
+          // A word for a warp, a column for a lane: neighbours write to neighbouring places.
+          for (int word = warp; word < words; word += kLanes / 32) {
+            const uint32_t set = bits[word];
+            if ((set >> lane & 1) == 0) continue;
+            const int64_t at = out + nnz + places[word] + __popc(set & ((1u << lane) - 1));
+            rows.columns[at] = from + word * 32 + lane;
+            rows.values[at] = sums[word * 32 + lane];
+          }
+        } else {
+          for (int i = threadIdx.x; i < here; i += kLanes) sums[i] = 0;
+          __syncthreads();
+          for (int64_t first = begin; first < end; first += kLanes) {
+            // A single batch is still there.
+            if (!mine.held) {
+              all = TakeNonzeros<kLanes, kNumeric>(rows.pair, first, end, mine, window, state.batch,
+                                                   state.totals, &behind);
+            }
+            VisitTaken<kLanes, true>(rows.pair, state.batch, all, [&](int32_t column, T product) {
+              const auto at = static_cast<uint32_t>(column - from);
+              const uint32_t below = bits[at / 32] & ((1u << (at % 32)) - 1);
+              atomicAdd(sums + places[at / 32] + __popc(below), product);
+            });
+          }
+          __syncthreads();
+          for (int i = threadIdx.x; i < here; i += kLanes) rows.values[out + nnz + i] = sums[i];
+          for (int word = threadIdx.x; word < words; word += kLanes) {
+            int64_t at = out + nnz + places[word];
+            for (uint32_t left = bits[word]; left != 0; left &= left - 1) {
+              rows.columns[at++] = from + word * 32 + __ffs(static_cast<int>(left)) - 1;
+            }
+          }
+        }
+      }
+      nnz += here;
+      from = state.behind;
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) rows.row_nnz[row] = nnz;
+  }
+}
+
+// ---- Launches
+
+absl::StatusOr<int> Multiprocessors() {
+  int device = 0, count = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  }
+  const absl::Status status = ToStatus(error, "describing the GPU");
+  if (!status.ok()) return status;
+  return count;
+}
+
+// Columns of a bitmap that is no larger than it must be.
+int32_t BitmapColumns(int64_t cols, int32_t most) {
+  return static_cast<int32_t>(std::min<int64_t>((cols + kQuad - 1) / kQuad * kQuad, most));
+}
+
+template <typename T, int kLanes, bool kNumeric>
+cudaError_t LaunchBlocks(cudaStream_t stream, const Rows<T>& rows, int64_t blocks,
+                         const int32_t* list, const int32_t* size, const int32_t* list_after,
+                         const int32_t* size_after, int32_t* next, const BlockMemory& memory) {
+  const size_t bytes = BytesOf<T, kLanes, kNumeric>(memory);
+  const auto kernel = BlockRows<T, kLanes, kNumeric>;
+  if (bytes > size_t{48} << 10) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (error != cudaSuccess) return error;
+  }
+  kernel<<<static_cast<unsigned>(blocks), kLanes, bytes, stream>>>(rows, list, size, list_after,
+                                                                   size_after, next, memory);
+  return cudaGetLastError();
+}
+
+// Fills the bins by entries and computes each bin's rows, those of the largest first.
+template <typename T, bool kNumeric>
+absl::Status LaunchRows(const Context& context, const Rows<T>& rows, int64_t count) {
+  if (count == 0) return absl::OkStatus();
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  const Bins bins = BinsIn(context.workspace, count);
+  const absl::StatusOr<int> multiprocessors = Multiprocessors();
+  if (!multiprocessors.ok()) return multiprocessors.status();
+  cudaError_t error = cudaMemsetAsync(context.workspace.data(), 0, kCounterBytes, stream);
+  if (error == cudaSuccess) {
+    FillBins<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+        kNumeric ? rows.row_begin : nullptr, rows.row_nnz, count, bins);
+    error = cudaGetLastError();
+  }
+  const auto blocks = [&](int64_t for_each_multiprocessor, int64_t rows_of_block) {
+    return std::min(*multiprocessors * for_each_multiprocessor,
+                    (count + rows_of_block - 1) / rows_of_block);
+  };
+  const auto list = [&](int bin) { return bins.lists + bin * bins.capacity; };
+  const int64_t cols = rows.pair.cols;
+  if (error == cudaSuccess && cols > kMiddleRow) {
+    const BlockMemory memory = {BitmapColumns(cols, kNumeric ? 1 << 17 : 1 << 18),
+                                kNumeric ? (32 << 10) / static_cast<int>(sizeof(T)) : 0};
+    error = LaunchBlocks<T, 512, kNumeric>(stream, rows, blocks(4, 1), list(6), bins.sizes + 6,
+                                           list(5), bins.sizes + 5, bins.next + 5, memory);
+  }
+  if (error == cudaSuccess && cols > kFairRow) {
+    const BlockMemory memory = {BitmapColumns(cols, 1 << 17), kNumeric ? kMiddleRow : 0};
+    error = LaunchBlocks<T, 128, kNumeric>(stream, rows, blocks(12, 1), list(4), bins.sizes + 4,
+                                           nullptr, nullptr, bins.next + 4, memory);
+  }
+  if (error == cudaSuccess) {
+    // A quarter of the blocks for each bin; most bins are empty, and their blocks end at once.
+    const auto each = blocks(16, kHashThreads / 32);
+    HashRows<T, kNumeric><<<static_cast<unsigned>(4 * each), kHashThreads, 0, stream>>>(rows, bins);
+    error = cudaGetLastError();
+  }
+  return ToStatus(error, "starting SpGEMM");
+}
+
+template <typename T>
+Rows<T> RowsOf(const SpgemmArguments& arguments, RowRange range) {
+  Rows<T> rows = {};
+  rows.pair = {arguments.left.row_offsets.data(),
+               arguments.left.column_indices.data(),
+               static_cast<const T*>(arguments.left_values),
+               arguments.right.row_offsets.data(),
+               arguments.right.column_indices.data(),
+               static_cast<const T*>(arguments.right_values),
+               arguments.right.cols};
+  rows.first = range.begin;
+  return rows;
+}
+
+bool Supports(const Problem& problem) {
+  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
+         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64);
+}
+
+size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& arguments, int /*threads*/) {
+  return kCounterBytes + static_cast<size_t>(arguments.left.rows) * kBins * sizeof(int32_t);
+}
+
+absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
+                     std::span<int64_t> row_bounds, int64_t* products) {
+  const int64_t rows = arguments.left.rows;
+  if (rows > std::numeric_limits<int32_t>::max()) {
+    return absl::UnimplementedError("SpGEMM on the GPU takes up to 2^31 - 1 rows");
+  }
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
+  const absl::StatusOr<int> multiprocessors = Multiprocessors();
+  if (!multiprocessors.ok()) return multiprocessors.status();
+  if (error == cudaSuccess && rows > 0) {
+    constexpr int64_t kRows = kThreads / kAnalysisLanes;
+    const int64_t blocks =
+        std::min<int64_t>((rows + kRows - 1) / kRows, *multiprocessors * kAnalysisBlocks);
+    CountProducts<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+        arguments.left.row_offsets.data(), arguments.left.column_indices.data(),
+        arguments.right.row_offsets.data(), rows, arguments.right.cols, row_bounds.data(),
+        products);
+    error = cudaGetLastError();
+  }
+  return ToStatus(error, "analysing SpGEMM");
+}
+
+absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
+                      std::span<int64_t> row_nnz) {
+  Rows<float> rows = RowsOf<float>(arguments, range);
+  rows.row_nnz = row_nnz.data();
+  return LaunchRows<float, false>(context, rows, range.end - range.begin);
+}
+
+template <typename T>
+absl::Status Compute(const Context& context, const SpgemmArguments& arguments, RowRange range,
+                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                     std::span<int64_t> row_nnz) {
+  Rows<T> rows = RowsOf<T>(arguments, range);
+  rows.row_begin = row_begin.data();
+  rows.columns = column_indices;
+  rows.values = static_cast<T*>(values);
+  rows.row_nnz = row_nnz.data();
+  return LaunchRows<T, true>(context, rows, range.end - range.begin);
+}
+
+absl::Status Numeric(const Context& context, const Problem& problem,
+                     const SpgemmArguments& arguments, RowRange range,
+                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                     std::span<int64_t> row_nnz) {
+  const auto compute = problem.type == ElementType::kF64 ? Compute<double> : Compute<float>;
+  return compute(context, arguments, range, row_begin, column_indices, values, row_nnz);
+}
+
+}  // namespace
+
+SpgemmKernel RowBinsSpgemm() {
+  return {.name = "cuda.csr.row_bins",
+          .device = DeviceKind::kCuda,
+          .deterministic = false,
+          .supports = Supports,
+          .workspace = Workspace,
+          .analyse = Analyse,
+          .symbolic = Symbolic,
+          .numeric = Numeric};
+}
+
+}  // namespace sparsed::cuda
