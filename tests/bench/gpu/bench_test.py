@@ -88,6 +88,8 @@ class BenchTest(unittest.TestCase):
                 (["spmm", "--generated", "rmat99"], "no generated matrix rmat99"),
                 (["spmm", "--matrix", self.file, "--recipe", "nonsense"], "unknown step 'nonsense'"),
                 (["spmm", "--matrix", self.file, "--type", "f8"], "f8"),
+                (["spgemm", "--matrix", self.file], "bench_spgemm measures spgemm on the CPU"),
+                (["spgemm", "spmm", "--matrix", self.file], "spgemm is measured alone"),
                 ([], "subcommand")):
             with self.subTest(arguments=arguments):
                 result = self.measure(*arguments)

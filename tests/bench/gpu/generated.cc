@@ -232,12 +232,14 @@ Pattern ChungLu(int64_t rows, int64_t edges, double exponent, uint64_t seed) {
 }  // namespace
 
 std::vector<std::string> GeneratedNames() {
-  return {"band16", "bperm", "bperm64k", "bperm1m", "cl16",   "dense400", "dense4k", "hyper16",
-          "p2d5",   "p2d9",  "p3d7",     "rmat18",  "rmat20", "runs32",   "thin4k",  "uni16"};
+  return {"band16",  "band200k", "bperm",  "bperm64k", "bperm1m", "cl16",   "dense400",
+          "dense4k", "hyper16",  "p2d5",   "p2d9",     "p3d7",    "rmat16", "rmat18",
+          "rmat20",  "runs32",   "thin4k", "uni100k",  "uni16"};
 }
 
 std::optional<Pattern> Generated(const std::string& name) {
   if (name == "band16") return WideBand(500'000, 16);
+  if (name == "band200k") return WideBand(200'000, 15);
   if (name == "bperm") return ShuffledGroups(262'144, 21);
   if (name == "bperm64k") return ShuffledGroups(65'536, 27);
   if (name == "bperm1m") return ShuffledGroups(1'000'000, 28);
@@ -248,10 +250,12 @@ std::optional<Pattern> Generated(const std::string& name) {
   if (name == "p2d5") return Grid(1024, 2, false);
   if (name == "p2d9") return Grid(1024, 2, true);
   if (name == "p3d7") return Grid(101, 3, false);
+  if (name == "rmat16") return Graph500(16, 8, 29);
   if (name == "rmat18") return Graph500(18, 16, 24);
   if (name == "rmat20") return Graph500(20, 16, 25);
   if (name == "runs32") return RandomRuns(200'000, 200'000, 2, 32, 29);
   if (name == "thin4k") return ThinPanels(4096, 8, 30);
+  if (name == "uni100k") return UniformRows(100'000, 100'000, 16, 30);
   if (name == "uni16") return UniformRows(500'000, 500'000, 16, 26);
   return std::nullopt;
 }

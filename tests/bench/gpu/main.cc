@@ -20,6 +20,7 @@
 #include "tests/bench/gpu/expected.h"
 #include "tests/bench/gpu/generated.h"
 #include "tests/bench/gpu/measure.h"
+#include "tests/bench/gpu/spgemm.h"
 #include "tests/matrix_market.h"
 #include "tests/matrix_pack.h"
 
@@ -127,6 +128,10 @@ int MeasureAll(Options options) {
   if (sources->empty()) {
     return Fail("no matrix to measure: name some by --generated, --pack or --matrix (--help)");
   }
+  const std::vector<std::string>& operations = options.settings.operations;
+  const bool spgemm = std::find(operations.begin(), operations.end(), "spgemm") != operations.end();
+  if (spgemm && operations.size() > 1) return Fail("spgemm is measured alone");
+  if (spgemm && options.device == "cpu") return Fail("bench_spgemm measures spgemm on the CPU");
   auto device = Device::Open(options.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu);
   if (!device.ok()) {
     return Fail(fmt::format("{} (--device=cpu measures the CPU's kernels)",
@@ -148,7 +153,8 @@ int MeasureAll(Options options) {
     const auto matrix = source.get();
     if (!matrix.ok()) return Fail(std::string(matrix.status().message()));
     if (matrix->pattern.nnz() < options.least_nonzeros) continue;
-    const auto result = Measure(**device, options.settings, schedule, *matrix);
+    const auto result =
+        (spgemm ? MeasureSpgemm : Measure)(**device, options.settings, schedule, *matrix);
     if (!result.ok()) return Fail(std::string(result.status().message()));
     wrong += *result;
   }
@@ -212,7 +218,8 @@ int Main(int argc, char** argv) {
   AddOptions(app, options);
   for (const auto& [name, what] :
        {std::pair{"spmm", "C = S * B"}, std::pair{"spmm^T", "C = S^T * B"},
-        std::pair{"sddmm", "O = S .* (A * B^T)"}}) {
+        std::pair{"sddmm", "O = S .* (A * B^T)"},
+        std::pair{"spgemm", "C = S * S, or S * S^T if S is not square; on a GPU"}}) {
     app.add_subcommand(name, what)->fallthrough();
   }
   CLI::App* const pack = app.add_subcommand(
