@@ -19,10 +19,6 @@ void ClearGaps(Array& array, const DenseShape& shape) {
   }
 }
 
-DeviceKind FirstChoice(const Executor::Impl& impl) {
-  return impl.device == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
-}
-
 }  // namespace
 
 ConstDense View(const Array& array, const DenseShape& shape) {
@@ -41,7 +37,7 @@ void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
 
 DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
                      std::shared_ptr<ResultSink> sink, MatrixLease matrix)
-    : Job(impl->scheduler, std::move(tenant), std::move(sink), FirstChoice(*impl)),
+    : Job(impl->scheduler, std::move(tenant), std::move(sink), impl->first_choice()),
       impl_(std::move(impl)),
       matrix_(std::move(matrix)) {
   end_.version = matrix_->version();

@@ -25,6 +25,10 @@ class Executor::Impl {
   Budget& budget;
   Observer& observer;
   Device* const device;  ///< null: the CPU alone
+  /// Where calls run if there is room.
+  DeviceKind first_choice() const {
+    return device == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
+  }
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
   const std::shared_ptr<Scheduler> scheduler;
   const double bytes_per_second;  ///< the CPU's, measured at the start: the floor's denominator

@@ -1,10 +1,14 @@
-// SpGEMM calls: row blocks of the result, streamed as they are computed or kept as a new matrix.
+// SpGEMM calls: row blocks of the result, streamed as they are computed or kept as a new matrix. On
+// the GPU a block leaves while the next one is computed; what finds no room there before the first
+// block runs on the CPU.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -19,16 +23,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Entries of a block on the GPU: enough that starting a block does not count beside copying it.
+constexpr int64_t kDeviceBlockEntries = int64_t{1} << 22;
+/// Smaller ones are not worth it, where memory is short.
+constexpr int64_t kLeastDeviceBlockEntries = int64_t{1} << 16;
+
 class SpgemmCall final : public Job {
  public:
   SpgemmCall(std::shared_ptr<Executor::Impl> impl, SpgemmSpec spec,
              std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right)
-      : Job(impl->scheduler, spec.tenant, std::move(sink), DeviceKind::kCpu),
+      : Job(impl->scheduler, spec.tenant, std::move(sink), impl->first_choice()),
         impl_(std::move(impl)),
         spec_(std::move(spec)),
         left_(std::move(left)),
         right_(std::move(right)),
-        problem_{Operation::kSpgemm, false, left_->type(), 0, DeviceKind::kCpu} {
+        problem_{Operation::kSpgemm, false, left_->type(), 0, device()} {
     end_.version = left_->version();
   }
 
@@ -39,14 +48,37 @@ class SpgemmCall final : public Job {
   bool complete() const override { return true; }
 
  private:
+  struct Entries {
+    Array columns, values;
+  };
+  /// What it has in the GPU's memory.
+  struct OnDevice {
+    std::shared_ptr<const Layout> left, right;
+    std::shared_ptr<const Array> left_values, right_values;
+    Buffer workspace;
+    Array row_begin, row_nnz;       ///< of the block that is being computed
+    std::array<Entries, 2> blocks;  ///< one leaves while the other is computed
+    int64_t block_entries = 0;      ///< of a block, but for single rows of more
+    size_t turn = 0;                ///< of the blocks, which one was computed last
+    RowRange computed;              ///< its rows; empty before the first
+  };
+
   Next Run(Lane& lane, absl::Status* end) override {
     if (!begun_) {
-      begun_ = true;
-      *end = BeginProduct(lane);
-      return end->ok() ? Next::kAgain : Next::kEnded;
+      *end = Begin(lane);
+      begun_ = end->ok();
+      if (!begun_ && lane.gpu != nullptr && !token().stopped() &&
+          (absl::IsResourceExhausted(*end) || absl::IsUnimplemented(*end))) {
+        there_ = OnDevice();
+        problem_.device = DeviceKind::kCpu;
+        MoveTo(problem_.device);
+        return Next::kAgain;
+      }
+      return begun_ ? Next::kAgain : Next::kEnded;
     }
     if (next_row_ < rows()) {
-      absl::StatusOr<int64_t> bytes = ComputeBlock(lane);
+      absl::StatusOr<int64_t> bytes =
+          lane.gpu == nullptr ? ComputeBlock(lane) : ComputeBlockOnDevice(*lane.gpu);
       if (!bytes.ok()) {
         *end = bytes.status();
         return Next::kEnded;
@@ -74,6 +106,7 @@ class SpgemmCall final : public Job {
   }
 
   void Drop() override {
+    there_ = OnDevice();
     bounds_ = block_row_begin_ = block_row_nnz_ = scratch_columns_ = scratch_values_ = Array();
     blocks_.clear();
     left_csr_.reset();
@@ -93,9 +126,19 @@ class SpgemmCall final : public Job {
     return {lane.threads, {lane.workspace.mutable_data(), lane.workspace.size()}, token().flag()};
   }
 
-  /// Loads both matrices, chooses the kernel, finds the rows' bounds, tells the sink.
-  absl::Status BeginProduct(Lane& lane) {
+  /// Loads both matrices, chooses the kernel, finds how large the rows may be, tells the sink.
+  absl::Status Begin(Lane& lane) {
     end_.timings.queue_ns = NanosecondsSince(submitted_);
+    if (absl::Status status = Load(); !status.ok()) return status;
+    if (absl::Status status = ChooseKernel(); !status.ok()) return status;
+    if (absl::Status status = AllocateRows(); !status.ok()) return status;
+    if (lane.gpu == nullptr) return BeginOnCpu(lane);
+    const absl::Status status = BeginOnDevice(*lane.gpu);
+    // What stopped it says nothing of the device.
+    return token().stopped() ? status : impl_->device->Checked(status);
+  }
+
+  absl::Status Load() {
     absl::StatusOr<std::shared_ptr<const Layout>> left = left_->pattern()->Csr();
     if (!left.ok()) return left.status();
     absl::StatusOr<std::shared_ptr<const Layout>> right = right_->pattern()->Csr();
@@ -109,12 +152,28 @@ class SpgemmCall final : public Job {
     left_values_ = *std::move(left_values);
     right_values_ = *std::move(right_values);
     left_rows_ = left_csr_->rows;
+    return absl::OkStatus();
+  }
 
+  /// The plan's, or the first one of the device.
+  absl::Status ChooseKernel() {
+    const auto serves = [&](const SpgemmKernel& kernel) {
+      return kernel.device == problem_.device && kernel.supports(problem_);
+    };
     const PlanTable::Found found = left_->pattern()->plans().Find(ClassOf(problem_));
-    if (found.plan != nullptr) kernel_ = FindSpgemmKernel(found.plan->plan.kernel);
-    if (kernel_ == nullptr) kernel_ = &SpgemmKernels().front();
+    kernel_ = found.plan == nullptr ? nullptr : FindSpgemmKernel(found.plan->plan.kernel);
+    if (kernel_ != nullptr && serves(*kernel_)) return absl::OkStatus();
+    const auto kernels = SpgemmKernels();
+    const auto first = std::find_if(kernels.begin(), kernels.end(), serves);
+    if (first == kernels.end()) {
+      return absl::UnimplementedError(
+          fmt::format("no kernel serves {}", ToString(ClassOf(problem_))));
+    }
+    kernel_ = &*first;
+    return absl::OkStatus();
+  }
 
-    if (absl::Status status = AllocateRows(); !status.ok()) return status;
+  absl::Status BeginOnCpu(Lane& lane) {
     if (absl::Status status = Prepare(lane); !status.ok()) return status;
     const absl::Status analysed = Timed([&] {
       return kernel_->analyse(KernelContext(lane), Arguments(), bounds_.MutableAs<int64_t>(),
@@ -127,6 +186,12 @@ class SpgemmCall final : public Job {
       if (!count.ok()) return count.status();
       exact = *count;
     }
+    SendBegin(exact);
+    return absl::OkStatus();
+  }
+
+  /// `exact`: nonzeros of the result, or -1.
+  void SendBegin(int64_t exact) {
     CallBegin message{fmt::format("csr / {}", kernel_->name), exact, rows(), right_csr_->cols, {}};
     if (spec_.keep_as.empty()) {
       message.arrays = {{"row_offsets", ElementType::kI64, rows() + 1},
@@ -134,7 +199,185 @@ class SpgemmCall final : public Job {
                         {"values", problem_.type, exact}};
     }
     sink().OnBegin(std::move(message));
+  }
+
+  MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
+  MemorySource& device_memory() { return impl_->device->budget().Source(MemoryUse::kRequests); }
+
+  /// Both matrices to the GPU, the exact counts of the rows and memory for the largest block:
+  /// whatever may not fit.
+  absl::Status BeginOnDevice(DeviceLane& gpu) {
+    const auto begin = Clock::now();
+    Residency& residency = impl_->device->residency();
+    const auto place = [&](const std::shared_ptr<const Layout>& csr, const Array& values,
+                           std::shared_ptr<const Layout>& layout_there,
+                           std::shared_ptr<const Array>& values_there) {
+      absl::StatusOr<std::shared_ptr<const Layout>> layout = residency.Place(csr);
+      if (!layout.ok()) return layout.status();
+      absl::StatusOr<std::shared_ptr<const Array>> placed =
+          residency.PlaceValues(values, csr, host_memory());
+      if (!placed.ok()) return placed.status();
+      layout_there = *std::move(layout);
+      values_there = *std::move(placed);
+      return absl::OkStatus();
+    };
+    absl::Status status = place(left_csr_, left_values_, there_.left, there_.left_values);
+    if (status.ok()) status = place(right_csr_, right_values_, there_.right, there_.right_values);
+    end_.timings.to_device_ns += NanosecondsSince(begin);
+    const auto allocate = [&](std::string_view name, ElementType type, int64_t length,
+                              Array& array) {
+      if (!status.ok()) return;
+      absl::StatusOr<Array> allocated = AllocateArray(device_memory(), name, type, length);
+      status = allocated.status();
+      if (allocated.ok()) array = *std::move(allocated);
+    };
+    allocate("row begins", ElementType::kI64, block_row_begin_.length, there_.row_begin);
+    allocate("row counts", ElementType::kI64, block_row_nnz_.length, there_.row_nnz);
+    Array counts, products;
+    allocate("row counts", ElementType::kI64, rows(), counts);
+    allocate("products", ElementType::kI64, 1, products);
+    if (!status.ok()) return status;
+    absl::StatusOr<Buffer> workspace =
+        device_memory().Allocate(kernel_->workspace(problem_, ArgumentsThere(), /*threads=*/1));
+    if (!workspace.ok()) return workspace.status();
+    there_.workspace = *std::move(workspace);
+
+    const Context context = DeviceContext(gpu);
+    const auto row_nnz = counts.MutableAs<int64_t>();
+    const absl::StatusOr<double> milliseconds = impl_->device->Timed(gpu, [&] {
+      absl::Status queued = kernel_->analyse(context, ArgumentsThere(), row_nnz,
+                                             products.MutableAs<int64_t>().data());
+      if (!queued.ok()) return queued;
+      return kernel_->symbolic(context, ArgumentsThere(), {0, rows()}, row_nnz);
+    });
+    if (!milliseconds.ok()) return milliseconds.status();
+    AddKernelTime(*milliseconds);
+    const auto copy = [&](const Array& from, void* to) {
+      return impl_->device->CopyOut(gpu.stream, to, from.buffer.data(), from.bytes());
+    };
+    status = copy(counts, bounds_.buffer.mutable_data());
+    if (status.ok()) status = copy(products, &products_);
+    if (status.ok()) status = AllocateBlocks();
+    if (!status.ok()) return status;
+    const auto exact = std::as_const(bounds_).As<int64_t>();
+    SendBegin(std::accumulate(exact.begin(), exact.end(), int64_t{0}));
     return absl::OkStatus();
+  }
+
+  /// Two blocks on the GPU, of the size of the largest that there is; smaller ones if that is too
+  /// much.
+  absl::Status AllocateBlocks() {
+    const auto exact = std::as_const(bounds_).As<int64_t>();
+    absl::Status status;
+    for (int64_t entries = kDeviceBlockEntries; entries >= kLeastDeviceBlockEntries; entries /= 4) {
+      int64_t largest = 0;
+      RowRange block;
+      for (int64_t row = 0; row < rows(); row = block.end) {
+        block = NextRowBlock(exact, row, entries);
+        largest = std::max(largest, std::accumulate(exact.begin() + block.begin,
+                                                    exact.begin() + block.end, int64_t{0}));
+      }
+      status = absl::OkStatus();
+      for (Entries& scratch : there_.blocks) {
+        scratch = Entries();
+        absl::StatusOr<Array> columns =
+            AllocateArray(device_memory(), "column_indices", ElementType::kI32, largest);
+        if (columns.ok()) scratch.columns = *std::move(columns);
+        absl::StatusOr<Array> values =
+            AllocateArray(device_memory(), "values", problem_.type, largest);
+        if (values.ok()) scratch.values = *std::move(values);
+        status.Update(columns.status());
+        status.Update(values.status());
+      }
+      there_.block_entries = entries;
+      if (!absl::IsResourceExhausted(status)) return status;
+    }
+    return status;
+  }
+
+  SpgemmArguments ArgumentsThere() const {
+    return {ViewCsr(*there_.left), there_.left_values->buffer.data(), ViewCsr(*there_.right),
+            there_.right_values->buffer.data()};
+  }
+
+  Context DeviceContext(DeviceLane& gpu) {
+    return {.threads = 1,
+            .workspace = {there_.workspace.mutable_data(), there_.workspace.size()},
+            .stop = token().flag(),
+            .stream = gpu.stream.handle()};
+  }
+
+  void AddKernelTime(double milliseconds) {
+    const auto nanoseconds = static_cast<uint64_t>(milliseconds * 1e6);
+    end_.timings.kernel_ns += nanoseconds;
+    scheduler().AddBusy(problem_.device, nanoseconds);
+  }
+
+  /// Queues the next rows, hands the ones before on meanwhile, and waits for both. Bytes that the
+  /// sink received.
+  absl::StatusOr<int64_t> ComputeBlockOnDevice(DeviceLane& gpu) {
+    const RowRange leaving = there_.computed;
+    const Entries& from = there_.blocks[there_.turn];
+    RowRange range = {leaving.end, leaving.end};
+    absl::Status status;
+    if (leaving.end < rows()) {
+      there_.turn = 1 - there_.turn;
+      range = NextRowBlock(std::as_const(bounds_).As<int64_t>(), leaving.end, there_.block_entries);
+      status = QueueBlock(gpu, range);
+    }
+    int64_t bytes = 0;
+    if (status.ok() && leaving.begin < leaving.end) {
+      absl::StatusOr<ResultBlock> block = BringBlock(gpu, leaving, from);
+      status = block.status();
+      if (block.ok()) bytes = HandOn(*std::move(block));
+    }
+    // Also after an error: what is queued uses memory that is about to go.
+    const absl::Status done = gpu.stream.Synchronize();
+    status.Update(done);
+    if (status.ok() && range.begin < range.end) {
+      const absl::StatusOr<float> milliseconds = gpu.end.MillisecondsSince(gpu.begin);
+      status = milliseconds.status();
+      if (milliseconds.ok()) AddKernelTime(*milliseconds);
+    }
+    if (!status.ok()) return token().stopped() ? status : impl_->device->Checked(status);
+    there_.computed = range;
+    return bytes;
+  }
+
+  absl::Status QueueBlock(DeviceLane& gpu, RowRange range) {
+    const auto count = static_cast<size_t>(range.end - range.begin);
+    const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(count + 1);
+    PlaceRowBlock(std::as_const(bounds_).As<int64_t>(), range, row_begin);
+    Array& begins = there_.row_begin;
+    absl::Status status = impl_->device->CopyIn(gpu.stream, begins.buffer.mutable_data(),
+                                                row_begin.data(), row_begin.size_bytes());
+    if (status.ok()) status = gpu.begin.Record(gpu.stream);
+    if (!status.ok()) return status;
+    Entries& to = there_.blocks[there_.turn];
+    status = kernel_->numeric(
+        DeviceContext(gpu), problem_, ArgumentsThere(), range,
+        begins.MutableAs<int64_t>().first(count + 1), to.columns.MutableAs<int32_t>().data(),
+        to.values.buffer.mutable_data(), there_.row_nnz.MutableAs<int64_t>().first(count));
+    if (!status.ok()) return status;
+    return gpu.end.Record(gpu.stream);
+  }
+
+  /// Rows that are computed, in host memory.
+  absl::StatusOr<ResultBlock> BringBlock(DeviceLane& gpu, RowRange range, const Entries& from) {
+    const auto begin = Clock::now();
+    absl::StatusOr<ResultBlock> block = NewBlock(
+        range, std::as_const(bounds_).As<int64_t>().subspan(range.begin, range.end - range.begin));
+    if (!block.ok()) return block;
+    absl::Status status =
+        impl_->device->CopyOut(gpu.second, block->column_indices.buffer.mutable_data(),
+                               from.columns.buffer.data(), block->column_indices.bytes());
+    if (status.ok()) {
+      status = impl_->device->CopyOut(gpu.second, block->values.buffer.mutable_data(),
+                                      from.values.buffer.data(), block->values.bytes());
+    }
+    end_.timings.from_device_ns += NanosecondsSince(begin);
+    if (!status.ok()) return status;
+    return block;
   }
 
   /// What is kept of each row, and of each row of a block.
@@ -216,22 +459,26 @@ class SpgemmCall final : public Job {
 
     absl::StatusOr<ResultBlock> block = TakeBlock(range, row_begin, row_nnz, lane.threads);
     if (!block.ok()) return block.status();
-    next_row_ = range.end;
-    nnz_ += block->column_indices.length;
+    return HandOn(*std::move(block));
+  }
+
+  /// Bytes that the sink received.
+  int64_t HandOn(ResultBlock block) {
+    next_row_ = block.rows.end;
+    nnz_ += block.column_indices.length;
     if (!spec_.keep_as.empty()) {
-      blocks_.push_back(*std::move(block));
+      blocks_.push_back(std::move(block));
       return 0;
     }
-    const auto bytes = static_cast<int64_t>(block->row_offsets.bytes() +
-                                            block->column_indices.bytes() + block->values.bytes());
-    sink().OnBlock(*std::move(block));
+    const auto bytes = static_cast<int64_t>(block.row_offsets.bytes() +
+                                            block.column_indices.bytes() + block.values.bytes());
+    sink().OnBlock(std::move(block));
     return bytes;
   }
 
-  /// The block out of the scratch into memory of its own, of its exact size.
-  absl::StatusOr<ResultBlock> TakeBlock(RowRange range, std::span<const int64_t> row_begin,
-                                        std::span<const int64_t> row_nnz, int threads) {
-    MemorySource& memory = impl_->budget.Source(MemoryUse::kRequests);
+  /// Memory of its own for a block, of its exact size; without its entries.
+  absl::StatusOr<ResultBlock> NewBlock(RowRange range, std::span<const int64_t> row_nnz) {
+    MemorySource& memory = host_memory();
     ResultBlock block;
     block.rows = range;
     block.nnz_begin = nnz_;
@@ -251,11 +498,19 @@ class SpgemmCall final : public Job {
     if (!values.ok()) return values.status();
     block.column_indices = *std::move(columns);
     block.values = *std::move(values);
+    return block;
+  }
+
+  /// The block out of the scratch.
+  absl::StatusOr<ResultBlock> TakeBlock(RowRange range, std::span<const int64_t> row_begin,
+                                        std::span<const int64_t> row_nnz, int threads) {
+    absl::StatusOr<ResultBlock> block = NewBlock(range, row_nnz);
+    if (!block.ok()) return block;
     const RowBlock scratch{row_begin, row_nnz, std::as_const(scratch_columns_).As<int32_t>().data(),
                            scratch_values_.buffer.data(), problem_.type};
     Timed([&] {
-      return CompactRowBlock(scratch, threads, block.column_indices.MutableAs<int32_t>().data(),
-                             block.values.buffer.mutable_data());
+      return CompactRowBlock(scratch, threads, block->column_indices.MutableAs<int32_t>().data(),
+                             block->values.buffer.mutable_data());
     });
     return block;
   }
@@ -309,14 +564,16 @@ class SpgemmCall final : public Job {
   const std::shared_ptr<Executor::Impl> impl_;
   const SpgemmSpec spec_;
   MatrixLease left_, right_;
-  const Problem problem_;
+  Problem problem_;
+
+  OnDevice there_;
 
   bool begun_ = false;
   const SpgemmKernel* kernel_ = nullptr;
   std::shared_ptr<const Layout> left_csr_, right_csr_;
   Array left_values_, right_values_;
   int64_t left_rows_ = 0;
-  Array bounds_;
+  Array bounds_;  ///< of each row's entries; on the GPU they are exact
   int64_t products_ = 0;
   int64_t next_row_ = 0;
   int64_t nnz_ = 0;
@@ -330,6 +587,9 @@ class SpgemmCall final : public Job {
 absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl> impl,
                                                   SpgemmSpec spec,
                                                   std::shared_ptr<ResultSink> sink) {
+  if (impl->device != nullptr) {
+    if (absl::Status status = impl->device->status(); !status.ok()) return status;
+  }
   absl::StatusOr<MatrixLease> left = impl->catalog.Find(spec.tenant, spec.left);
   if (!left.ok()) return left.status();
   absl::StatusOr<MatrixLease> right = impl->catalog.Find(spec.tenant, spec.right);

@@ -70,7 +70,7 @@ class Preparation::Impl {
     for (ProblemClass c : classes.empty() ? DefaultClasses() : classes) {
       Problem problem = ProblemOf(c);
       problem.type = matrix->type();
-      problem.device = DeviceFor(c.operation);
+      problem.device = device();
       c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
     }
@@ -107,17 +107,14 @@ class Preparation::Impl {
   }
 
  private:
-  /// Where requests of the operation run.
-  DeviceKind DeviceFor(Operation operation) const {
-    return rooms_.executor.device() != nullptr && operation != Operation::kSpgemm
-               ? DeviceKind::kCuda
-               : DeviceKind::kCpu;
+  /// Where requests run.
+  DeviceKind device() const {
+    return rooms_.executor.device() != nullptr ? DeviceKind::kCuda : DeviceKind::kCpu;
   }
 
   std::vector<ProblemClass> DefaultClasses() const {
     if (!options_.default_classes.empty()) return options_.default_classes;
-    return {
-        ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, DeviceFor(Operation::kSpmm)})};
+    return {ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, device()})};
   }
 
   /// Remembers the classes over a restart, until there are plans.

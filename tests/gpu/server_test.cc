@@ -262,6 +262,77 @@ TEST(GpuServer, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
   EXPECT_TRUE(Near(answer.Values<float>(0), expected));
 }
 
+Answer Spgemm(TestServer& server, const std::string& left, const std::string& right) {
+  grpc::ClientContext context;
+  auto stream = server.compute().Spgemm(&context);
+  v1::SpgemmRequest request;
+  v1::SpgemmStart& start = *request.mutable_start();
+  start.set_request_id(1);
+  start.set_left(left);
+  start.set_right(right);
+  stream->Write(request);
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_TRUE(stream->Finish().ok());
+  return answers[1];
+}
+
+TEST(GpuServer, SpgemmInRowBlocks) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  // 11 M entries: several blocks.
+  const Pattern s = Uniform(1000, 400, 30, 13), t = Uniform(400, 50'000, 400, 14);
+  const std::vector<float> s_values = MustUpload(server, "s", s);
+  const std::vector<float> t_values = MustUpload(server, "t", t);
+  const Answer answer = Spgemm(server, "s", "t");
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_EQ(answer.begins.at(0).plan(), "csr / cuda.csr.row_bins");
+  EXPECT_GT(answer.ends[0].timings().kernel_ns(), 0u);
+  const auto expected =
+      reference::Spgemm(s.view(), Wide(s_values).data(), t.view(), Wide(t_values).data());
+  const auto nnz = static_cast<int64_t>(expected.column_indices.size());
+  EXPECT_EQ(answer.begins.at(0).nnz(), nnz);
+  EXPECT_EQ(answer.ends[0].nnz(), nnz);
+  EXPECT_TRUE(answer.Values<int64_t>(0) == expected.row_offsets);
+  EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+  EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+}
+
+TEST(GpuServer, SpgemmOfEmptyMatrices) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  MustUpload(server, "s", Pattern{3, 5, {0, 0, 0, 0}, {}});
+  MustUpload(server, "t", Uniform(5, 7, 2, 15));
+  const Answer answer = Spgemm(server, "s", "t");
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_EQ(answer.ends[0].nnz(), 0);
+  EXPECT_EQ(answer.Values<int64_t>(0), (std::vector<int64_t>{0, 0, 0, 0}));
+}
+
+TEST(GpuServer, SpgemmThatDoesNotFitRunsOnTheCpu) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.device_memory_bytes = int64_t{520} << 20;
+  });
+  const Pattern s = Rmat(11, 8, 16);
+  const std::vector<float> values = MustUpload(server, "s", s);
+  const auto expected =
+      reference::Spgemm(s.view(), Wide(values).data(), s.view(), Wide(values).data());
+  std::vector<Buffer> rest = FillUp(*server.engine().device());
+  Answer answer = Spgemm(server, "s", "s");
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_NE(answer.begins.at(0).plan().find("cpu."), std::string::npos);
+  EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+  rest.clear();
+  answer = Spgemm(server, "s", "s");
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_NE(answer.begins.at(0).plan().find("cuda."), std::string::npos);
+  EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+  EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+}
+
 TEST(GpuServer, GivesIdleMemoryBackToTheCard) {
   SKIP_WITHOUT_GPU();
   TestServer server(OnGpu);
