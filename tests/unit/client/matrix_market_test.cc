@@ -122,7 +122,8 @@ TEST_F(MatrixMarketTest, NumbersThatWouldBecomeInfiniteAreRefused) {
     const auto matrix = Read(file(number), type);
     return matrix.ok() ? std::string("accepted") : std::string(matrix.status().message());
   };
-  EXPECT_THAT(refusal("1e400", ValueType::kF64), HasSubstr("m.mtx:4: the value \"1e400\" is too large"));
+  EXPECT_THAT(refusal("1e400", ValueType::kF64),
+              HasSubstr("m.mtx:4: the value \"1e400\" is too large"));
   EXPECT_THAT(refusal("1e39", ValueType::kF32),
               HasSubstr("m.mtx: row 2, column 5: 1e+39 is beyond f32, which holds 3.40282e+38"));
   EXPECT_THAT(refusal("-70000", ValueType::kF16), HasSubstr("beyond f16, which holds 65504"));
