@@ -42,7 +42,7 @@ class TestServer {
 
   /// The body of a page of the HTTP port; its head goes to `*head` if that is not null.
   std::string Page(const std::string& path, std::string* head = nullptr) const;
-  /// True once no request is in flight and `bytes` of memory are in use.
+  /// True once no request is in flight and no more than `bytes` of memory are in use.
   bool ComesBackTo(int64_t bytes);
 
  private:
