@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +31,12 @@ struct Layout {
 
   /// Null if there is none of that name.
   const Array* Find(std::string_view name) const;
+  /// The elements of that array; none if there is none of that name.
+  template <typename T>
+  std::span<const T> Elements(std::string_view name) const {
+    const Array* array = Find(name);
+    return array != nullptr ? array->As<T>() : std::span<const T>();
+  }
   /// -1 if there is none of that name.
   int64_t Parameter(std::string_view name) const;
   int64_t bytes() const;

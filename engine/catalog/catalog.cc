@@ -54,6 +54,13 @@ absl::Status ValidateName(std::string_view what, std::string_view name) {
   return absl::OkStatus();
 }
 
+absl::Status NameIsTaken(std::string_view name) {
+  return absl::AlreadyExistsError(
+      fmt::format("there is a matrix named '{}' already; delete it, or replace it (`replace`, "
+                  "sparsectl's --replace)",
+                  name));
+}
+
 absl::Status CheckDurable(bool durable, const Store& store) {
   if (!durable || store.durable()) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -238,10 +245,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     NameLocks::Guard change(changes_, NameKey(header.tenant, header.name));
     absl::StatusOr<MatrixLease> replaced = Find(header.tenant, header.name);
     if (replaced.ok() && !header.replace) {
-      return absl::AlreadyExistsError(
-          fmt::format("there is a matrix named '{}' already; delete it, or replace it (`replace`, "
-                      "sparsectl's --replace)",
-                      header.name));
+      return NameIsTaken(header.name);
     }
     NewMatrix record;
     record.tenant = header.tenant;

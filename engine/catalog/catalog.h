@@ -27,6 +27,9 @@ inline constexpr size_t kMaxNameBytes = 255;
 /// INVALID_ARGUMENT unless 1 to kMaxNameBytes bytes of [A-Za-z0-9._:/@+-].
 absl::Status ValidateName(std::string_view what, std::string_view name);
 
+/// ALREADY_EXISTS: for an upload that does not ask to replace the matrix of that name.
+absl::Status NameIsTaken(std::string_view name);
+
 /// FAILED_PRECONDITION if something is to be kept on disk and the store keeps nothing there.
 absl::Status CheckDurable(bool durable, const Store& store);
 

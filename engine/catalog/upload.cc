@@ -58,10 +58,7 @@ absl::StatusOr<std::unique_ptr<Upload>> Catalog::BeginUpload(UploadHeader header
   if (absl::Status status = ValidateName("matrix", header.name); !status.ok()) return status;
   if (absl::Status status = CheckSizes(header); !status.ok()) return status;
   if (!header.replace && Find(header.tenant, header.name).ok()) {
-    return absl::AlreadyExistsError(
-        fmt::format("there is a matrix named '{}' already; delete it, or replace it (`replace`, "
-                    "sparsectl's --replace)",
-                    header.name));
+    return NameIsTaken(header.name);
   }
   std::unique_ptr<Upload> upload(new Upload(*this, std::move(header)));
   if (absl::Status status = upload->Reserve(); !status.ok()) return status;

@@ -144,22 +144,14 @@ AsptView ViewAspt(const Layout& layout) {
   view.rows = layout.rows;
   view.cols = layout.cols;
   view.panel = layout.Parameter("panel");
-  auto i32 = [&](std::string_view name) {
-    const Array* array = layout.Find(name);
-    return array != nullptr ? array->As<int32_t>() : std::span<const int32_t>();
-  };
-  auto i64 = [&](std::string_view name) {
-    const Array* array = layout.Find(name);
-    return array != nullptr ? array->As<int64_t>() : std::span<const int64_t>();
-  };
-  view.row_order = i32("row_order");
-  view.panel_offsets = i64("panel_offsets");
-  view.panel_columns = i32("panel_columns");
-  view.dense_row_offsets = i64("dense_row_offsets");
-  view.dense_indices = i32("dense_indices");
-  view.remainder_order = i32("remainder_order");
-  view.remainder_row_offsets = i64("remainder_row_offsets");
-  view.remainder_columns = i32("remainder_columns");
+  view.row_order = layout.Elements<int32_t>("row_order");
+  view.panel_offsets = layout.Elements<int64_t>("panel_offsets");
+  view.panel_columns = layout.Elements<int32_t>("panel_columns");
+  view.dense_row_offsets = layout.Elements<int64_t>("dense_row_offsets");
+  view.dense_indices = layout.Elements<int32_t>("dense_indices");
+  view.remainder_order = layout.Elements<int32_t>("remainder_order");
+  view.remainder_row_offsets = layout.Elements<int64_t>("remainder_row_offsets");
+  view.remainder_columns = layout.Elements<int32_t>("remainder_columns");
   return view;
 }
 

@@ -49,8 +49,8 @@ CooPanelsView ViewCooPanels(const Layout& layout) {
   CooPanelsView view;
   view.rows = layout.rows;
   view.cols = layout.cols;
-  if (const Array* a = layout.Find("entry_rows")) view.entry_rows = a->As<int32_t>();
-  if (const Array* a = layout.Find("entry_columns")) view.entry_columns = a->As<int32_t>();
+  view.entry_rows = layout.Elements<int32_t>("entry_rows");
+  view.entry_columns = layout.Elements<int32_t>("entry_columns");
   return view;
 }
 

@@ -110,9 +110,9 @@ CsrView ViewCsr(const Layout& layout) {
   CsrView view;
   view.rows = layout.rows;
   view.cols = layout.cols;
-  if (const Array* a = layout.Find("row_offsets")) view.row_offsets = a->As<int64_t>();
-  if (const Array* a = layout.Find("column_indices")) view.column_indices = a->As<int32_t>();
-  if (const Array* a = layout.Find("row_order")) view.row_order = a->As<int32_t>();
+  view.row_offsets = layout.Elements<int64_t>("row_offsets");
+  view.column_indices = layout.Elements<int32_t>("column_indices");
+  view.row_order = layout.Elements<int32_t>("row_order");
   return view;
 }
 

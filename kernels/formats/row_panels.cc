@@ -56,11 +56,11 @@ RowPanelsView ViewRowPanels(const Layout& layout) {
   view.cols = layout.cols;
   view.panel_rows = layout.Parameter("rows");
   view.long_slots = layout.Parameter("long");
-  if (const Array* a = layout.Find("row_order")) view.row_order = a->As<int32_t>();
-  if (const Array* a = layout.Find("panel_offsets")) view.panel_offsets = a->As<int64_t>();
-  if (const Array* a = layout.Find("panel_columns")) view.panel_columns = a->As<int32_t>();
-  if (const Array* a = layout.Find("row_masks")) view.row_masks = a->As<int32_t>();
-  if (const Array* a = layout.Find("long_panels")) view.long_panels = a->As<int32_t>();
+  view.row_order = layout.Elements<int32_t>("row_order");
+  view.panel_offsets = layout.Elements<int64_t>("panel_offsets");
+  view.panel_columns = layout.Elements<int32_t>("panel_columns");
+  view.row_masks = layout.Elements<int32_t>("row_masks");
+  view.long_panels = layout.Elements<int32_t>("long_panels");
   return view;
 }
 

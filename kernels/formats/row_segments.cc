@@ -321,22 +321,14 @@ RowSegmentsView ViewRowSegments(const Layout& layout) {
   view.cols = layout.cols;
   view.panel = layout.Parameter("panel");
   view.coarsen = layout.Parameter("coarsen");
-  auto i32 = [&](std::string_view name) {
-    const Array* array = layout.Find(name);
-    return array != nullptr ? array->As<int32_t>() : std::span<const int32_t>();
-  };
-  auto i64 = [&](std::string_view name) {
-    const Array* array = layout.Find(name);
-    return array != nullptr ? array->As<int64_t>() : std::span<const int64_t>();
-  };
-  view.row_order = i32("row_order");
-  view.chunk_panels = i32("chunk_panels");
-  view.chunk_offsets = i64("chunk_offsets");
-  view.segment_rows = i32("segment_rows");
+  view.row_order = layout.Elements<int32_t>("row_order");
+  view.chunk_panels = layout.Elements<int32_t>("chunk_panels");
+  view.chunk_offsets = layout.Elements<int64_t>("chunk_offsets");
+  view.segment_rows = layout.Elements<int32_t>("segment_rows");
   view.segment_layout_rows =
-      view.row_order.empty() ? view.segment_rows : i32("segment_layout_rows");
-  view.segment_offsets = i64("segment_offsets");
-  view.heavy_columns = i32("heavy_columns");
+      view.row_order.empty() ? view.segment_rows : layout.Elements<int32_t>("segment_layout_rows");
+  view.segment_offsets = layout.Elements<int64_t>("segment_offsets");
+  view.heavy_columns = layout.Elements<int32_t>("heavy_columns");
   return view;
 }
 

@@ -8,13 +8,12 @@ Lines of several files are taken together; of several for the same thing the las
 are made where python3-matplotlib is installed; otherwise the page refers to those that are there.
 """
 
-import gzip
-import json
-import math
 import os
 import pathlib
 import re
 import sys
+
+from measurements import geomean, read_lines, table
 
 VENDOR = "cuda.cusparse."
 NOISE = 0.98
@@ -29,28 +28,12 @@ def read(paths):
     """The measurements, each with its operation's full name; wrong results are left out."""
     measured = {}
     for path in paths:
-        opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8")
-        with opened as file:
-            texts = file.read().splitlines()
-        for text in texts:
-            if not text.strip():
-                continue
-            line = json.loads(text)
+        for line in read_lines(path):
             line["op"] += "^T" if line.get("transposed") else ""
             key = (line["matrix"], line["op"], line["type"], line["k"], line["layout"], line["kernel"])
             if not line.get("wrong"):
                 measured[key] = line
     return list(measured.values())
-
-
-def geomean(values):
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
-
-
-def table(headers, rows):
-    out = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
-    out += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    return out + [""]
 
 
 def ms(value):

@@ -9,18 +9,14 @@ row reordering against without, and how many products the preparation takes.
 """
 
 import collections
-import gzip
-import json
 import math
 import pathlib
 import re
 import sys
 
+from measurements import geomean, read_lines, table
+
 VENDOR = "cuda.cusparse."
-
-
-def geomean(values):
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def short(recipe):
@@ -35,24 +31,17 @@ def read(paths):
     best = collections.defaultdict(dict)
     vendor = {}
     for path in paths:
-        opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8")
-        with opened as file:
-            for line in map(json.loads, file):
-                if line.get("wrong"):
-                    continue
-                key = line["matrix"], line["op"] + ("^T" if line["transposed"] else ""), line["k"]
-                if line["kernel"].startswith(VENDOR):
-                    vendor[key] = min(vendor.get(key, math.inf), line["ms"])
-                    continue
-                layout = short(line["layout"])
-                if line["ms"] < best[key].get(layout, {"ms": math.inf})["ms"]:
-                    best[key][layout] = line
+        for line in read_lines(path):
+            if line.get("wrong"):
+                continue
+            key = line["matrix"], line["op"] + ("^T" if line["transposed"] else ""), line["k"]
+            if line["kernel"].startswith(VENDOR):
+                vendor[key] = min(vendor.get(key, math.inf), line["ms"])
+                continue
+            layout = short(line["layout"])
+            if line["ms"] < best[key].get(layout, {"ms": math.inf})["ms"]:
+                best[key][layout] = line
     return best, vendor
-
-
-def table(headers, rows):
-    return ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)] + \
-           ["| " + " | ".join(map(str, row)) + " |" for row in rows] + [""]
 
 
 def layouts_of(best, op):

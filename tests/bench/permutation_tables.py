@@ -6,12 +6,11 @@ usage: permutation_tables.py RESULTS.jsonl[.gz] OUT.md
 The box plot is drawn beside OUT.md where python3-matplotlib is installed.
 """
 
-import gzip
-import json
-import math
 import pathlib
 import statistics
 import sys
+
+from measurements import geomean, read_lines
 
 KERNEL = "output_stationary.4"  # the faster of the two strips
 # The paper's table I, GV100: max, mean, min.
@@ -23,22 +22,16 @@ PAPER = {
 }
 
 
-def geomean(values):
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def quartiles(values):
     return statistics.quantiles(values, n=4, method="inclusive")
 
 
 def read(path):
     """Milliseconds by matrix and (kernel, permutation)."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8")
     times = {}
-    with opened as file:
-        for line in map(json.loads, file):
-            name = line["layout"].split("(")[0]
-            times.setdefault(line["matrix"], {})[line["kernel"], name] = line["ms"]
+    for line in read_lines(path):
+        name = line["layout"].split("(")[0]
+        times.setdefault(line["matrix"], {})[line["kernel"], name] = line["ms"]
     return times
 
 

@@ -69,6 +69,29 @@ std::vector<float> GetBuffer(TestServer& server, const std::string& name) {
   return values;
 }
 
+/// Of a stream's only request, number 1, which was written.
+template <typename Stream>
+Answer AnswerOf(Stream& stream) {
+  stream.WritesDone();
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(stream, 1, &answers));
+  EXPECT_TRUE(stream.Finish().ok());
+  return answers[1];
+}
+
+/// What the server says of a matrix once it is prepared.
+v1::MatrixInfo WhenReady(TestServer& server, const std::string& matrix) {
+  v1::MatrixInfo info;
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::GetMatrixRequest request;
+    request.set_name(matrix);
+    return server.catalog().Get(&context, request, &info).ok() &&
+           info.state() == v1::MATRIX_STATE_READY;
+  }));
+  return info;
+}
+
 /// c = s * b, both held.
 Answer SpmmHeld(TestServer& server, const std::string& matrix, const std::string& b,
                 const std::string& c) {
@@ -81,11 +104,7 @@ Answer SpmmHeld(TestServer& server, const std::string& matrix, const std::string
   start.mutable_b()->set_buffer(b);
   start.mutable_result()->set_buffer(c);
   stream->Write(request);
-  stream->WritesDone();
-  std::map<uint64_t, Answer> answers;
-  EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
-  EXPECT_TRUE(stream->Finish().ok());
-  return answers[1];
+  return AnswerOf(*stream);
 }
 
 TEST(GpuServer, SpmmOfSeveralWidthsBothWays) {
@@ -271,11 +290,7 @@ Answer Spgemm(TestServer& server, const std::string& left, const std::string& ri
   start.set_left(left);
   start.set_right(right);
   stream->Write(request);
-  stream->WritesDone();
-  std::map<uint64_t, Answer> answers;
-  EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
-  EXPECT_TRUE(stream->Finish().ok());
-  return answers[1];
+  return AnswerOf(*stream);
 }
 
 TEST(GpuServer, SpgemmInRowBlocks) {
@@ -379,14 +394,8 @@ TEST(GpuServer, PreparesOnTheDevice) {
   });
   const Pattern pattern = Rmat(13, 8, 3);
   const std::vector<float> values = MustUpload(server, "s", pattern);
-  v1::MatrixInfo info;
-  ASSERT_TRUE(Eventually([&] {
-    grpc::ClientContext context;
-    v1::GetMatrixRequest request;
-    request.set_name("s");
-    return server.catalog().Get(&context, request, &info).ok() &&
-           info.state() == v1::MATRIX_STATE_READY;
-  }));
+  const v1::MatrixInfo info = WhenReady(server, "s");
+  ASSERT_EQ(info.state(), v1::MATRIX_STATE_READY);
   ASSERT_EQ(info.plans_size(), 1) << info.DebugString();
   EXPECT_EQ(info.plans(0).device(), "cuda:0");
   EXPECT_GT(info.measurements_size(), 1);
@@ -410,14 +419,7 @@ TEST(GpuServer, ReplacedValuesReachTheLayoutOfThePlan) {
   });
   const Pattern pattern = Band(50'000, 16);  // row panels win by far
   std::vector<float> values = MustUpload(server, "s", pattern);
-  v1::MatrixInfo info;
-  ASSERT_TRUE(Eventually([&] {
-    grpc::ClientContext context;
-    v1::GetMatrixRequest request;
-    request.set_name("s");
-    return server.catalog().Get(&context, request, &info).ok() &&
-           info.state() == v1::MATRIX_STATE_READY;
-  }));
+  ASSERT_EQ(WhenReady(server, "s").state(), v1::MATRIX_STATE_READY);
   const int64_t k = 128;
   const std::vector<float> b = FloatValues(pattern.cols * k, 5);
   for (int version = 1; version <= 3; ++version) {

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <memory>
-#include <vector>
 
 #include "kernels/cuda/cusparse.h"
 #include "tests/bench/gpu/output_stationary.h"
@@ -55,24 +54,21 @@ absl::StatusOr<double> CusparseColumnMajor(Device& device, const ColumnMajorSpmm
                                    return library->SpMM_preprocess(arguments..., (*s)->workspace);
                                  }),
                             "preprocessing");
-    std::vector<double> times;
-    for (int round = 0; round < rounds + 1 && status.ok(); ++round) {
-      const absl::StatusOr<double> taken = device.Milliseconds([&] {
-        return cuda::ToStatus(
-            with((*s)->matrix.get(),
-                 [&](auto... arguments) { return library->SpMM(arguments..., (*s)->workspace); }),
-            "SpMM");
-      });
-      status = taken.status();
-      if (taken.ok() && round > 0) times.push_back(*taken);
-    }
     if (!status.ok()) {
       failed = status;
       continue;
     }
-    std::sort(times.begin(), times.end());
-    const double median = times[times.size() / 2];
-    best = best == 0 ? median : std::min(best, median);
+    const absl::StatusOr<double> median = device.MedianMilliseconds(rounds, [&] {
+      return cuda::ToStatus(
+          with((*s)->matrix.get(),
+               [&](auto... arguments) { return library->SpMM(arguments..., (*s)->workspace); }),
+          "SpMM");
+    });
+    if (!median.ok()) {
+      failed = median.status();
+      continue;
+    }
+    best = best == 0 ? *median : std::min(best, *median);
   }
   if (best == 0) return failed;
   return best;

@@ -109,6 +109,18 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(DeviceKind kind) {
   return std::make_unique<Cpu>();
 }
 
+absl::StatusOr<double> Device::MedianMilliseconds(int rounds,
+                                                  const std::function<absl::Status()>& call) {
+  std::vector<double> times;
+  for (int round = 0; round < rounds + 1; ++round) {
+    const absl::StatusOr<double> taken = Milliseconds(call);
+    if (!taken.ok()) return taken;
+    if (round > 0) times.push_back(*taken);
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
 absl::StatusOr<Buffer> Device::Upload(const void* data, size_t bytes) {
   absl::StatusOr<Buffer> buffer = Allocate(bytes);
   if (!buffer.ok()) return buffer;

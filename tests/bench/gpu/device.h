@@ -26,6 +26,9 @@ class Device : public MemorySource {
   /// What one call takes, of whatever it queues. Ends with Finish.
   virtual absl::StatusOr<double> Milliseconds(const std::function<absl::Status()>& call) = 0;
 
+  /// The median of `rounds` such calls, after one that does not count.
+  absl::StatusOr<double> MedianMilliseconds(int rounds, const std::function<absl::Status()>& call);
+
   /// Finished copies of host memory.
   absl::StatusOr<Buffer> Upload(const void* data, size_t bytes);
   absl::StatusOr<Layout> Upload(const Layout& layout);

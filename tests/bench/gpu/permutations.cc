@@ -48,11 +48,6 @@ float ElementOfB(int64_t at) {
   return static_cast<float>((at * 2654435761 >> 7) % 2001 - 1000) / 1000;
 }
 
-double Median(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
 class MatrixRun {
  public:
   MatrixRun(Device& device, const NamedPattern& matrix, int64_t k)
@@ -100,17 +95,13 @@ class MatrixRun {
     for (const Strip strip : {Strip::kOneColumn, Strip::kFourColumns}) {
       absl::Status status = device_.Fill(c_.mutable_data(), 0xff, c_.size());
       if (!status.ok()) return status;
-      std::vector<double> times;
-      for (int round = 0; round < kRounds + 1; ++round) {
-        const auto taken = device_.Milliseconds(
-            [&] { return RunOutputStationary(device_.ContextWith({}), strip, product); });
-        if (!taken.ok()) return taken.status();
-        if (round > 0) times.push_back(*taken);
-      }
+      const auto median = device_.MedianMilliseconds(
+          kRounds, [&] { return RunOutputStationary(device_.ContextWith({}), strip, product); });
+      if (!median.ok()) return median.status();
       status = Check();
       if (!status.ok())
         return absl::InternalError(fmt::format("{}: {}", recipe, std::string(status.message())));
-      Print(fmt::format("output_stationary.{}", static_cast<int>(strip)), recipe, Median(times),
+      Print(fmt::format("output_stationary.{}", static_cast<int>(strip)), recipe, *median,
             preparation.count());
     }
     if (recipe != "csr") return absl::OkStatus();
@@ -139,14 +130,10 @@ class MatrixRun {
       const auto prepared = kernel.prepare(context, problem, arguments, device_);
       if (!prepared.ok()) return prepared.status();
       context.prepared = prepared->get();
-      std::vector<double> times;
-      for (int round = 0; round < kRounds + 1; ++round) {
-        const auto taken =
-            device_.Milliseconds([&] { return kernel.run(context, problem, arguments); });
-        if (!taken.ok()) return taken.status();
-        if (round > 0) times.push_back(*taken);
-      }
-      best = std::min(best, Median(times));
+      const auto median = device_.MedianMilliseconds(
+          kRounds, [&] { return kernel.run(context, problem, arguments); });
+      if (!median.ok()) return median.status();
+      best = std::min(best, *median);
     }
     Print("cusparse.row_major", "csr", best, 0);
     return absl::OkStatus();
