@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <fmt/format.h>
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -121,6 +122,9 @@ class Server::Impl {
 
  private:
   absl::Status StartGrpc() {
+    // Once nobody uses it, gRPC takes itself down, and may wait ten seconds for a poller of its
+    // own.
+    grpc_init();
     context_ = std::make_unique<ServiceContext>(ServiceContext{
         config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
         live_streams_, metrics_address_, started_});

@@ -173,7 +173,7 @@ absl::Status Device::PartsIn(cuda::Stream& stream, size_t units, size_t unit_byt
   if (units_a_part == 0) return absl::InternalError("a row is larger than a staging block");
   std::array<StagingBlock, 2> blocks;
   std::array<std::optional<cuda::Event>, 2> sent;
-  blocks[0] = staging_->Take();
+  blocks[0] = TakeBlock();
   const int turns = units > units_a_part && (blocks[1] = staging_->TryTake()) ? 2 : 1;
   absl::Status status;
   int turn = 0;
@@ -203,7 +203,7 @@ absl::Status Device::PartsOut(cuda::Stream& stream, size_t units, size_t unit_by
   const size_t units_a_part = staging_->block_bytes() / unit_bytes;
   if (units_a_part == 0) return absl::InternalError("a row is larger than a staging block");
   std::array<StagingBlock, 2> blocks;
-  blocks[0] = staging_->Take();
+  blocks[0] = TakeBlock();
   if (units <= units_a_part) {
     absl::Status status = queue(blocks[0].data(), 0, units);
     const absl::Status done = stream.Synchronize();
@@ -325,6 +325,14 @@ absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {
     return s;
   }
   return host;
+}
+
+StagingBlock Device::TakeBlock() {
+  {
+    std::lock_guard lock(pieces_mutex_);
+    RecyclePiecesLocked();
+  }
+  return staging_->Take();
 }
 
 void Device::RecyclePiecesLocked() {

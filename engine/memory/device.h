@@ -117,6 +117,8 @@ class Device {
   /// Likewise: `drain` one while the other fills.
   absl::Status PartsOut(cuda::Stream& stream, size_t units, size_t unit_bytes, const Part& queue,
                         const Part& drain);
+  /// Waits for a block, but not for those of pieces that have arrived.
+  StagingBlock TakeBlock();
   /// Takes back the blocks whose copies are done.
   void RecyclePiecesLocked();
 

@@ -30,7 +30,7 @@ StagingBlock Staging::Take() {
 
 StagingBlock Staging::TryTake() {
   std::lock_guard lock(mutex_);
-  if (free_.empty()) return StagingBlock();
+  if (free_.size() <= 1) return StagingBlock();
   StagingBlock block(this, std::move(free_.back()));
   free_.pop_back();
   return block;

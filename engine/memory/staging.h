@@ -47,7 +47,8 @@ class Staging {
   size_t block_bytes() const { return block_bytes_; }
   /// Waits for a block. Whoever has one and wants a second must use TryTake.
   StagingBlock Take();
-  /// An empty one if all are in use.
+  /// An empty one if at most one is free: the last is for those who wait. So blocks that are on
+  /// their way to a busy card keep nobody waiting for longer than another's copy.
   StagingBlock TryTake();
 
  private:

@@ -295,6 +295,7 @@ void PrintMeasurements(const std::string& name, const MatrixInfo& info, const Se
                  {"layout", m.recipe},
                  {"kernel", m.kernel},
                  {"ms", m.median_ms},
+                 {"baseline_ms", m.baseline_ms},
                  {"rounds", m.runs},
                  {"gflops", m.gflops},
                  {"floor_share", m.floor_share},

@@ -89,7 +89,7 @@ bool TestServer::ComesBackTo(int64_t bytes) {
 void WithPages(server::Config& config) { config.metrics_listen = "127.0.0.1:0"; }
 
 bool Eventually(const std::function<bool()>& condition) {
-  // On a loaded machine gRPC sometimes notices only after ten seconds that a stream has ended.
+  // Long enough for a machine that builds something else meanwhile.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;

@@ -58,7 +58,7 @@ class TestServer {
 /// For `adjust`: with the HTTP port.
 void WithPages(server::Config& config);
 
-/// Polls until `condition` holds; false after ten seconds.
+/// Polls until `condition` holds; false after half a minute.
 bool Eventually(const std::function<bool()>& condition);
 
 /// A chunk envelope: `Request` is any streamed request.

@@ -262,8 +262,8 @@ TEST_F(ResidencyTest, ManyThreadsPlaceTheSame) {
   EXPECT_LE(budget_.used(), 4000);
 }
 
-TEST(Staging, BlocksComeBack) {
-  auto staging = Staging::Create(HeapMemory(), 64, 2);
+TEST(Staging, BlocksComeBackAndTheLastIsForWhoWaits) {
+  auto staging = Staging::Create(HeapMemory(), 64, 3);
   ASSERT_TRUE(staging.ok());
   StagingBlock first = (*staging)->Take();
   {
@@ -271,7 +271,9 @@ TEST(Staging, BlocksComeBack) {
     EXPECT_TRUE(second);
     EXPECT_NE(first.data(), second.data());
     EXPECT_FALSE((*staging)->TryTake());
+    EXPECT_TRUE((*staging)->Take());
   }
+  const StagingBlock third = (*staging)->Take();
   std::thread waiting([&] {
     const StagingBlock a = (*staging)->Take();
     const StagingBlock b = (*staging)->Take();

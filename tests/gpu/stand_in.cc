@@ -1,0 +1,240 @@
+// A GPU made of the CPU, linked in place of kernels/cuda: its memory is the heap, its streams do
+// everything at once, its kernels are the CPU's by other names. With it the engine's way over a
+// device (placing, staging, slabs, lanes, trials) is tested where there is none, and under
+// sanitizers that know nothing of CUDA.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/cpu/sddmm/sddmm.h"
+#include "kernels/cpu/spgemm/spgemm.h"
+#include "kernels/cpu/spmm/spmm.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.h"
+
+namespace sparsed::cuda {
+namespace {
+
+constexpr size_t kBytes = size_t{4} << 30;
+/// How often an event must be asked before it has passed: like a card that others keep busy.
+constexpr int kAsked = 1000;
+
+struct PointInTime {
+  double milliseconds = 0;
+  int asked = 0;
+};
+
+Problem OnCpu(Problem problem) {
+  problem.device = DeviceKind::kCpu;
+  return problem;
+}
+
+bool IsOurs(const Problem& problem) { return problem.device == DeviceKind::kCuda; }
+
+/// A dense kernel of the CPU, on one thread.
+template <typename Kernel, typename Arguments, Kernel (*kCpu)()>
+Kernel Posing(std::string_view name) {
+  Kernel kernel = kCpu();
+  kernel.name = name;
+  kernel.device = DeviceKind::kCuda;
+  kernel.supports = [](const Problem& problem, const Layout& layout) {
+    return IsOurs(problem) && kCpu().supports(OnCpu(problem), layout);
+  };
+  kernel.workspace = [](const Problem& problem, const Layout& layout, int threads) {
+    return kCpu().workspace(OnCpu(problem), layout, threads);
+  };
+  kernel.run = [](const Context& context, const Problem& problem, const Arguments& arguments) {
+    return kCpu().run(context, OnCpu(problem), arguments);
+  };
+  return kernel;
+}
+
+/// The CPU's hash kernel, with a workspace of its own for each step: the engine gives a GPU's
+/// kernel one for all of them.
+class HashSteps {
+ public:
+  explicit HashSteps(const SpgemmArguments& arguments)
+      : room_(cpu::HashSpgemm().workspace({Operation::kSpgemm}, arguments, 1) + 64) {}
+
+  Context context() {
+    void* begin = room_.data();
+    size_t bytes = room_.size();
+    std::align(64, bytes - 64, begin, bytes);
+    return {.threads = 1, .workspace = {static_cast<std::byte*>(begin), room_.size() - 64}};
+  }
+
+ private:
+  std::vector<std::byte> room_;
+};
+
+SpgemmKernel PosingSpgemm(std::string_view name) {
+  SpgemmKernel kernel;
+  kernel.name = name;
+  kernel.device = DeviceKind::kCuda;
+  kernel.deterministic = true;
+  kernel.supports = [](const Problem& problem) {
+    return IsOurs(problem) && cpu::HashSpgemm().supports(OnCpu(problem));
+  };
+  kernel.workspace = [](const Problem&, const SpgemmArguments&, int) { return size_t{256}; };
+  kernel.analyse = [](const Context&, const SpgemmArguments& arguments,
+                      std::span<int64_t> row_bounds, int64_t* products) {
+    return cpu::HashSpgemm().analyse(HashSteps(arguments).context(), arguments, row_bounds,
+                                     products);
+  };
+  kernel.symbolic = [](const Context&, const SpgemmArguments& arguments, RowRange range,
+                       std::span<int64_t> row_nnz) {
+    return cpu::HashSpgemm().symbolic(HashSteps(arguments).context(), arguments, range, row_nnz);
+  };
+  kernel.numeric = [](const Context&, const Problem& problem, const SpgemmArguments& arguments,
+                      RowRange range, std::span<const int64_t> row_begin, int32_t* column_indices,
+                      void* values, std::span<int64_t> row_nnz) {
+    return cpu::HashSpgemm().numeric(HashSteps(arguments).context(), OnCpu(problem), arguments,
+                                     range, row_begin, column_indices, values, row_nnz);
+  };
+  return kernel;
+}
+
+/// Keeps what was freed reserved until it is trimmed, as far as numbers go.
+class Heap final : public MemorySource {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    absl::StatusOr<Buffer> buffer = HeapMemory().Allocate(bytes);
+    if (!buffer.ok()) return buffer;
+    std::lock_guard lock(mutex_);
+    pool_.used += bytes;
+    pool_.reserved = std::max(pool_.reserved, pool_.used);
+    const auto give_back = [this, bytes, kept = *buffer](std::byte*) {
+      std::lock_guard lock(mutex_);
+      pool_.used -= bytes;
+    };
+    return Buffer(std::shared_ptr<std::byte>(buffer->mutable_data(), give_back), bytes);
+  }
+  PoolState pool() {
+    std::lock_guard lock(mutex_);
+    return pool_;
+  }
+  void Trim(size_t keep) {
+    std::lock_guard lock(mutex_);
+    pool_.reserved = std::max(pool_.used, std::min(pool_.reserved, keep));
+  }
+
+ private:
+  std::mutex mutex_;
+  PoolState pool_;
+};
+
+Heap& TheHeap() {
+  static auto* const heap = new Heap;
+  return *heap;
+}
+
+class DeviceHeap final : public MemorySource {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override { return TheHeap().Allocate(bytes); }
+};
+
+double Milliseconds() {
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+std::span<const SpmmKernel> SpmmKernels() {
+  static const SpmmKernel kernels[] = {
+      Posing<SpmmKernel, SpmmArguments, cpu::CsrSpmm>("cuda.csr.rows"),
+      Posing<SpmmKernel, SpmmArguments, cpu::CsrTransposedSpmm>("cuda.csr.transposed"),
+      Posing<SpmmKernel, SpmmArguments, cpu::DcsrSpmm>("cuda.dcsr.rows"),
+  };
+  return kernels;
+}
+std::span<const SddmmKernel> SddmmKernels() {
+  static const SddmmKernel kernels[] = {
+      Posing<SddmmKernel, SddmmArguments, cpu::CsrSddmm>("cuda.csr.row_dots")};
+  return kernels;
+}
+std::span<const SpgemmKernel> SpgemmKernels() {
+  static const SpgemmKernel kernels[] = {PosingSpgemm("cuda.csr.row_bins")};
+  return kernels;
+}
+
+absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) {
+  DeviceInfo info;
+  info.name = "stand-in";
+  info.multiprocessors = 1;
+  info.total_bytes = info.free_bytes = kBytes;
+  info.l2_bytes = size_t{1} << 20;
+  info.clock_hz = 1e9;
+  info.shared_bytes_per_block = size_t{64} << 10;
+  return info;
+}
+absl::StatusOr<PoolState> ReadPool() { return TheHeap().pool(); }
+absl::StatusOr<size_t> FreeBytes() { return kBytes - TheHeap().pool().reserved; }
+absl::Status TrimPool(size_t keep) {
+  TheHeap().Trim(keep);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Stream> Stream::Create() { return Stream(nullptr); }
+Stream::~Stream() = default;
+absl::Status Stream::Copy(void* to, const void* from, size_t bytes) {
+  return CopyRows(to, bytes, from, bytes, bytes, 1);
+}
+absl::Status Stream::Fill(void* to, unsigned char byte, size_t bytes) {
+  if (bytes > 0) std::memset(to, byte, bytes);
+  return absl::OkStatus();
+}
+absl::Status Stream::CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t row_bytes, size_t rows) {
+  for (size_t i = 0; i < rows && row_bytes > 0; ++i) {
+    std::memcpy(static_cast<std::byte*>(to) + i * to_pitch,
+                static_cast<const std::byte*>(from) + i * from_pitch, row_bytes);
+  }
+  return absl::OkStatus();
+}
+absl::Status Stream::Synchronize() { return absl::OkStatus(); }
+
+absl::Status PlaceValues(Stream& /*stream*/, const Layout& layout, ElementType type,
+                         const void* csr_values, void* slots) {
+  sparsed::PlaceValues(layout, type, csr_values, slots, 1);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> RunningSumWorkspace(int64_t /*count*/) { return 1; }
+absl::Status RunningSum(const Context& /*context*/, const int64_t* from, int64_t count,
+                        int64_t* to) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = sum;
+    sum += from[i];
+  }
+  to[count] = sum;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Event> Event::Create() { return Event(new PointInTime); }
+Event::~Event() { delete static_cast<PointInTime*>(handle_); }
+absl::Status Event::Record(const Stream& /*stream*/) {
+  *static_cast<PointInTime*>(handle_) = {Milliseconds(), 0};
+  return absl::OkStatus();
+}
+absl::Status Event::Hold(const Stream& /*stream*/) const { return absl::OkStatus(); }
+absl::Status Event::Synchronize() const { return absl::OkStatus(); }
+absl::StatusOr<bool> Event::Passed() const {
+  return ++static_cast<PointInTime*>(handle_)->asked > kAsked;
+}
+absl::StatusOr<float> Event::MillisecondsSince(const Event& begin) const {
+  return static_cast<float>(static_cast<const PointInTime*>(handle_)->milliseconds -
+                            static_cast<const PointInTime*>(begin.handle_)->milliseconds);
+}
+
+std::unique_ptr<MemorySource> DeviceMemory(const Stream& /*stream*/) {
+  return std::make_unique<DeviceHeap>();
+}
+MemorySource& PinnedMemory() { return HeapMemory(); }
+
+}  // namespace sparsed::cuda
