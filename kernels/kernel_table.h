@@ -95,8 +95,8 @@ struct SpgemmKernel {
   bool deterministic;
   bool (*supports)(const Problem&);
   size_t (*workspace)(const Problem&, const SpgemmArguments&, int threads);
-  /// row_bounds[i] = an upper bound of the nonzeros of C's row i (the smaller of its products and
-  /// N), and in *products the number of multiplications in all. `row_bounds` has M elements.
+  /// row_bounds[i] = an upper bound of the nonzeros of C's row i (at most its products and N), and
+  /// in *products the number of multiplications in all. `row_bounds` has M elements.
   absl::Status (*analyse)(const Context&, const SpgemmArguments&, std::span<int64_t> row_bounds,
                           int64_t* products);
   /// row_nnz[i - range.begin] = exact nonzeros of row i (numerical cancellation keeps an entry).

@@ -170,7 +170,7 @@ void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matr
   EXPECT_EQ(products.Download()[0],
             std::accumulate(row_products.begin(), row_products.end(), int64_t{0}));
   for (int64_t row = 0; row < rows; ++row) {
-    ASSERT_EQ(bounds[row], std::min(row_products[row], t.pattern.cols)) << row;
+    ASSERT_LE(bounds[row], std::min(row_products[row], t.pattern.cols)) << row;
   }
 
   status = kernel.symbolic(context, arguments, {0, rows}, counts.span());

@@ -84,7 +84,7 @@ __device__ inline void VisitProducts(const SparsePair<T>& p, int64_t begin, int6
     if (lane == 0) batch.offsets[kLanes] = all;
     __syncwarp();
     const auto taken = static_cast<int>(min(static_cast<int64_t>(kLanes), end - first));
-    if (kLanes == 32 && all >= 16 * taken) {
+    if (kLanes >= 16 && __all_sync(kWarp, all >= kLanes / 2 * taken)) {
       // Long rows of T: one after the other needs no search. The next one's beginning is on its way
       // meanwhile.
       const auto load = [&](int at, int32_t product, T* value) {
@@ -101,9 +101,9 @@ __device__ inline void VisitProducts(const SparsePair<T>& p, int64_t begin, int6
         next = load(at + 1, batch.offsets[at + 1] + lane, &next_value);
         for (int32_t product = batch.offsets[at] + lane; product - lane < batch.offsets[at + 1];) {
           if (column >= 0) visit(column, value);
-          product += 32;
+          product += kLanes;
           column = load(at, product, &value);
-          __syncwarp();
+          __syncwarp(GroupMask<kLanes>());
         }
       }
       __syncwarp();

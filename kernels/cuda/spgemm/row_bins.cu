@@ -3,20 +3,21 @@
 // Idea: a row's products are shared evenly among the lanes of a team (products.cuh), whatever the
 // lengths of T's rows. Short rows of C are added up in hash tables in shared memory, several rows
 // to a block, and put in order by counting the smaller columns (binning and tables as in NSPARSE,
-// Nagasaka et al., ICPP 2017, and spECK, Parger et al., PPoPP 2020). Longer rows mark their columns
-// in a bitmap over the columns that they span: its bits in order are the row in order, so that
-// nothing is sorted. Values are added up in shared memory, either at the place that the bits before
-// a column give it, after a first pass over the products for the bits alone, or one for each column
-// of a window of some thousand, in one pass. A row that spans more goes window by window; windows
-// in which it has nothing are left out, and every row ends whatever its size.
+// Nagasaka et al., ICPP 2017, and spECK, Parger et al., PPoPP 2020); if the row's columns are close
+// to each other, each has its own slot of the table. Longer rows mark their columns in a bitmap
+// over the columns that they span: its bits in order are the row in order, so that nothing is
+// sorted. Values are added up in shared memory, either at the place that the bits before a column
+// give it, after a first pass over the products for the bits alone, or one for each column of a
+// window of some thousand, in one pass. A row that spans more goes window by window; windows in
+// which it has nothing are left out, and every row ends whatever its size.
 // Layout in: plain CSR of both.
 // Threads: 8 lanes for a row of up to 32 entries, 16 up to 64, a warp up to 128, blocks of 128
-// threads up to 1,024 and of 512 beyond. Blocks stay, and take the next row when they are done with
-// one, those of the longest rows first.
+// threads up to 1,024 (of 4,096 where nothing is added up yet) and of 512 beyond. Blocks stay, and
+// take the next row when they are done with one, those of the longest rows first.
 // Needs: a list of rows for each bin.
 // Wins: over cuSPARSE on all that was measured, most where rows have many products and columns
-// meet; a little behind the fastest of others on narrow bands and plane grids
-// (docs/kernels-cuda.md). Sums depend on the order in which lanes come.
+// meet; a little behind the fastest of others on plane grids (docs/kernels-cuda.md). Sums depend on
+// the order in which lanes come.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -33,15 +34,17 @@ constexpr int kBins = 7;
 // The most entries of a row in each bin but the last.
 constexpr int kTinyRow = 16, kSmallRow = 32, kShortRow = 64, kFairRow = 128, kMiddleRow = 1024,
               kLongRow = 8192;
+// In the symbolic phase nothing is added up, and what is known of a row is a bound.
+constexpr int kMiddleBound = 4096;
 
-__device__ int BinOf(int64_t entries) {
-  return entries <= kTinyRow     ? 0
-         : entries <= kSmallRow  ? 1
-         : entries <= kShortRow  ? 2
-         : entries <= kFairRow   ? 3
-         : entries <= kMiddleRow ? 4
-         : entries <= kLongRow   ? 5
-                                 : 6;
+__device__ int BinOf(int64_t entries, int64_t middle) {
+  return entries <= kTinyRow    ? 0
+         : entries <= kSmallRow ? 1
+         : entries <= kShortRow ? 2
+         : entries <= kFairRow  ? 3
+         : entries <= middle    ? 4
+         : entries <= kLongRow  ? 5
+                                : 6;
 }
 
 // Rows of a range by bin; row numbers count from the range's first.
@@ -77,6 +80,31 @@ constexpr int kThreads = 256;
 
 // ---- Analysis: products of each row
 
+// The first and the last column that a row of C may have; none: INT32_MAX and -1.
+struct ColumnRange {
+  int32_t least, most;
+};
+
+// Of the row whose nonzeros are [begin, end), for teams that fill their warp.
+template <int kLanes>
+__device__ ColumnRange RangeOf(const int32_t* s_columns, const int64_t* t_offsets,
+                               const int32_t* t_columns, int64_t begin, int64_t end) {
+  ColumnRange range = {INT32_MAX, -1};
+  for (int64_t j = begin + threadIdx.x % kLanes; j < end; j += kLanes) {
+    const int32_t k = __ldg(s_columns + j);
+    const int64_t start = __ldg(t_offsets + k), stop = __ldg(t_offsets + k + 1);
+    if (start == stop) continue;
+    range.least = min(range.least, __ldg(t_columns + start));
+    range.most = max(range.most, __ldg(t_columns + stop - 1));
+  }
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    range.least = min(range.least, __shfl_xor_sync(0xffffffffu, range.least, distance, kLanes));
+    range.most = max(range.most, __shfl_xor_sync(0xffffffffu, range.most, distance, kLanes));
+  }
+  return range;
+}
+
 constexpr int kAnalysisLanes = 8;
 constexpr int kAnalysisBlocks = 8;       // for each multiprocessor, at most
 constexpr int64_t kManyNonzeros = 1024;  // the whole block counts a row of more
@@ -84,7 +112,8 @@ constexpr int64_t kManyNonzeros = 1024;  // the whole block counts a row of more
 // Blocks take kThreads / kAnalysisLanes rows at a time.
 __global__ void __launch_bounds__(kThreads)
     CountProducts(const int64_t* s_offsets, const int32_t* s_columns, const int64_t* t_offsets,
-                  int64_t rows, int64_t cols, int64_t* bounds, int64_t* products) {
+                  const int32_t* t_columns, int64_t rows, int64_t cols, int64_t* bounds,
+                  int64_t* products) {
   constexpr int kRows = kThreads / kAnalysisLanes;
   using Count = unsigned long long;
   __shared__ Count of_block, of_row;
@@ -113,8 +142,17 @@ __global__ void __launch_bounds__(kThreads)
     for (int distance = kAnalysisLanes / 2; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(0xffffffffu, sum, distance, kAnalysisLanes);
     }
+    int64_t bound = min(static_cast<int64_t>(sum), cols);
+    // Rows of bands and blocks have many products in few columns: those between the first and the
+    // last one.
+    const bool is_fair = sum > kFairRow;
+    if (__any_sync(0xffffffffu, is_fair)) {
+      const ColumnRange range =
+          RangeOf<kAnalysisLanes>(s_columns, t_offsets, t_columns, is_fair ? begin : end, end);
+      if (is_fair) bound = min(bound, static_cast<int64_t>(range.most) - range.least + 1);
+    }
     if (lane == 0 && row < rows && !is_long) {
-      bounds[row] = min(static_cast<int64_t>(sum), cols);
+      bounds[row] = bound;
       mine += sum;
     }
     if (__syncthreads_or(is_long)) {
@@ -154,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
     entries = row_begin == nullptr ? row_nnz[row] : row_begin[row + 1] - row_begin[row];
     if (entries == 0) row_nnz[row] = 0;
   }
-  const int bin = BinOf(entries);
+  const int bin = BinOf(entries, row_begin == nullptr ? kMiddleBound : kMiddleRow);
   int32_t place = 0;
   if (entries > 0) place = atomicAdd(sizes + bin, 1);
   __syncthreads();
@@ -217,21 +255,39 @@ __device__ void HashRowsOf(const Rows<T>& rows, const int32_t* list, int32_t cou
   for (int32_t i = block * kTeams + team; i - team % kWarpTeams < count; i += stride) {
     const bool active = i < count;
     const int32_t row = active ? list[i] : 0;
+    const int64_t begin = active ? rows.pair.s_offsets[rows.first + row] : 0;
+    const int64_t end = active ? rows.pair.s_offsets[rows.first + row + 1] : 0;
+    // Of a row whose columns are close to each other, each has its own slot, in order. Looking for
+    // them pays where there are many products.
+    ColumnRange range = {};
+    bool direct = false;
+    if (kLanes > 8 && __any_sync(0xffffffffu, end - begin >= kLanes)) {
+      range = RangeOf<kLanes>(rows.pair.s_columns, rows.pair.t_offsets, rows.pair.t_columns, begin,
+                              end);
+      direct = range.most - range.least < kTable;
+    }
     for (int slot = lane; slot < kTable; slot += kLanes) {
       keys[slot] = -1;
       if (kNumeric) sums[slot] = 0;
     }
     __syncwarp();
     int32_t found = 0;
-    const int64_t begin = active ? rows.pair.s_offsets[rows.first + row] : 0;
-    const int64_t end = active ? rows.pair.s_offsets[rows.first + row + 1] : 0;
     VisitProducts<kLanes, kNumeric>(rows.pair, begin, end, tables.batches[team],
                                     [&](int32_t column, T product) {
-                                      bool is_new = false;
-                                      const int slot = Insert<kTable>(keys, column, &is_new);
-                                      found += is_new;
+                                      int slot = column - range.least;
+                                      if (direct) {
+                                        keys[slot] = column;
+                                      } else {
+                                        bool is_new = false;
+                                        slot = Insert<kTable>(keys, column, &is_new);
+                                        found += is_new;
+                                      }
                                       if (kNumeric) atomicAdd(sums + slot, product);
                                     });
+    __syncwarp();
+    if (direct) {
+      for (int slot = lane; slot < kTable; slot += kLanes) found += keys[slot] >= 0;
+    }
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) {
       found += __shfl_xor_sync(0xffffffffu, found, distance, kLanes);
@@ -259,9 +315,9 @@ __device__ void HashRowsOf(const Rows<T>& rows, const int32_t* list, int32_t cou
 #pragma unroll
       for (int j = 0; j < kMine; ++j) {
         mine[j] = lane + j * kLanes < listed ? columns[lane + j * kLanes] : -1;
-        place[j] = 0;
+        place[j] = direct ? lane + j * kLanes : 0;
       }
-      for (int other = 0; other < listed; ++other) {
+      for (int other = 0; other < listed && !direct; ++other) {
         const int32_t column = columns[other];
 #pragma unroll
         for (int j = 0; j < kMine; ++j) place[j] += column < mine[j];
@@ -665,8 +721,8 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
         std::min<int64_t>((rows + kRows - 1) / kRows, *multiprocessors * kAnalysisBlocks);
     CountProducts<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
         arguments.left.row_offsets.data(), arguments.left.column_indices.data(),
-        arguments.right.row_offsets.data(), rows, arguments.right.cols, row_bounds.data(),
-        products);
+        arguments.right.row_offsets.data(), arguments.right.column_indices.data(), rows,
+        arguments.right.cols, row_bounds.data(), products);
     error = cudaGetLastError();
   }
   return ToStatus(error, "analysing SpGEMM");
