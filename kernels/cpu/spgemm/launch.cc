@@ -68,7 +68,8 @@ int64_t LongestRow(const CsrView& csr) {
 
 bool SupportsSpgemm(const Problem& problem) {
   return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCpu &&
-         IsFloat(problem.type) && !IsHalf(problem.type);
+         IsFloat(problem.type) && !IsHalf(problem.type) &&
+         problem.semiring == Semiring::kSumProduct && !problem.masked;
 }
 
 absl::Status AnalyseProducts(const Context& context, const SpgemmArguments& arguments,

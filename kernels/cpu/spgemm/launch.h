@@ -18,7 +18,7 @@ struct SpgemmMethod {
   Capacity capacity;
 };
 
-/// f32 and f64 on the CPU.
+/// Sums of products in f32 and f64 on the CPU, without a mask.
 bool SupportsSpgemm(const Problem& problem);
 
 /// SpgemmKernel::analyse. Threads take pieces of S's rows; each reads S's columns and two of T's
