@@ -29,22 +29,37 @@ constexpr int64_t kDeviceBlockEntries = int64_t{1} << 22;
 /// Smaller ones are not worth it, where memory is short.
 constexpr int64_t kLeastDeviceBlockEntries = int64_t{1} << 16;
 
+/// On no device in particular.
+Problem ProblemOf(const SpgemmSpec& spec, ElementType type) {
+  return {.operation = Operation::kSpgemm,
+          .type = type,
+          .semiring = spec.semiring,
+          .masked = !spec.mask.empty()};
+}
+
+/// Where a product begins: the GPU, if there is one with a kernel for it.
+DeviceKind FirstChoice(const Executor::Impl& impl, Problem problem) {
+  problem.device = impl.first_choice();
+  const auto serves = [&problem](const SpgemmKernel& kernel) {
+    return kernel.device == problem.device && kernel.supports(problem);
+  };
+  return std::ranges::any_of(SpgemmKernels(), serves) ? problem.device : DeviceKind::kCpu;
+}
+
 class SpgemmCall final : public Job {
  public:
   SpgemmCall(std::shared_ptr<Executor::Impl> impl, SpgemmSpec spec,
              std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right,
              MatrixLease mask)
-      : Job(impl->scheduler, spec.tenant, std::move(sink), impl->first_choice()),
+      : Job(impl->scheduler, spec.tenant, std::move(sink),
+            FirstChoice(*impl, ProblemOf(spec, left->type()))),
         impl_(std::move(impl)),
         spec_(std::move(spec)),
         left_(std::move(left)),
         right_(std::move(right)),
         mask_(std::move(mask)),
-        problem_{.operation = Operation::kSpgemm,
-                 .type = left_->type(),
-                 .device = device(),
-                 .semiring = spec_.semiring,
-                 .masked = mask_ != nullptr} {
+        problem_(ProblemOf(spec_, left_->type())) {
+    problem_.device = device();
     end_.version = left_->version();
   }
 
@@ -469,8 +484,11 @@ class SpgemmCall final : public Job {
   }
 
   absl::Status Prepare(Lane& lane) {
-    return Grow(lane.workspace, kernel_->workspace(problem_, Arguments(), lane.threads),
-                impl_->budget.Source(MemoryUse::kRequests));
+    // To find it out a kernel may look at every row, and lanes are alike.
+    if (!workspace_bytes_.has_value()) {
+      workspace_bytes_ = kernel_->workspace(problem_, Arguments(), lane.threads);
+    }
+    return Grow(lane.workspace, *workspace_bytes_, host_memory());
   }
 
   /// Counts the time at once: of a call that fails or is cancelled, too.
@@ -651,6 +669,7 @@ class SpgemmCall final : public Job {
   int64_t products_ = 0;
   int64_t next_row_ = 0;
   int64_t nnz_ = 0;
+  std::optional<size_t> workspace_bytes_;  ///< of the kernel on the CPU
   Array block_row_begin_, block_row_nnz_;  ///< of the block that is being computed
   Array scratch_columns_, scratch_values_;
   std::vector<ResultBlock> blocks_;  ///< what is to be kept

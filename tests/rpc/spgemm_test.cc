@@ -43,16 +43,7 @@ class SpgemmRequests : public testing::Test {
 
   void Update(const std::string& name, uint64_t seed) {
     const std::vector<float> values = FloatValues(stored_[name].pattern.nnz(), seed);
-    grpc::ClientContext context;
-    v1::UpdateValuesReply reply;
-    auto writer = server_.catalog().UpdateValues(&context, &reply);
-    v1::UpdateValuesRequest request;
-    request.mutable_header()->set_name(name);
-    request.mutable_header()->set_type(v1::ELEMENT_TYPE_F32);
-    writer->Write(request);
-    WriteArray<v1::UpdateValuesRequest>(*writer, 0, 0, BytesOf(values));
-    writer->WritesDone();
-    ASSERT_TRUE(writer->Finish().ok());
+    MustUpdate(server_, name, values);
     stored_[name].values = {values.begin(), values.end()};
   }
 

@@ -131,17 +131,17 @@ absl::Status RunNumeric(const SpgemmMethod& method, const Context& context, cons
                                     column_indices, values, row_nnz);
 }
 
-int64_t LongestRow(const CsrView& csr) {
+int64_t LongestRow(const CsrView& csr, RowRange range) {
   int64_t longest = 0;
-  for (int64_t row = 0; row < csr.rows; ++row) {
+  for (int64_t row = range.begin; row < range.end; ++row) {
     longest = std::max(longest, csr.row_offsets[row + 1] - csr.row_offsets[row]);
   }
   return longest;
 }
 
 int64_t LargestBound(const SpgemmArguments& arguments) {
-  const int64_t t_longest = LongestRow(arguments.right);
-  const int64_t s_longest = LongestRow(arguments.left);
+  const int64_t t_longest = LongestRow(arguments.right, {0, arguments.right.rows});
+  const int64_t s_longest = LongestRow(arguments.left, {0, arguments.left.rows});
   // Both are below 2^31.
   return std::min(s_longest * t_longest, arguments.right.cols);
 }

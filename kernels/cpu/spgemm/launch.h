@@ -42,8 +42,8 @@ absl::Status RunNumeric(const SpgemmMethod& method, const Context& context, cons
                         std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                         std::span<int64_t> row_nnz);
 
-/// Entries of the longest row.
-int64_t LongestRow(const CsrView& csr);
+/// Entries of the longest row of a range.
+int64_t LongestRow(const CsrView& csr, RowRange range);
 
 /// The most products, and not more than T's columns, that a row of C can have: what the longest
 /// rows of S and T would make together.

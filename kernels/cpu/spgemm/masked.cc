@@ -190,7 +190,7 @@ absl::Status RunTeam(const Context& context, const SpgemmArguments& arguments, R
                      const Take& take) {
   if (range.begin >= range.end) return absl::OkStatus();
   const CsrView& mask = *arguments.mask;
-  const int64_t longest = LongestRow(mask);
+  const int64_t longest = LongestRow(mask, range);
   using Space = MaskedSpace<Numbers, SumsOf>;
   const size_t bytes = Space(Carver(nullptr), arguments, longest).bytes;
   PieceQueue pieces(
@@ -230,7 +230,7 @@ bool Supports(const Problem& problem) {
 }
 
 size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& arguments, int threads) {
-  const int64_t longest = LongestRow(*arguments.mask);
+  const int64_t longest = LongestRow(*arguments.mask, {0, arguments.mask->rows});
   return WithNumbers(arguments, [&]<class Numbers>(std::type_identity<Numbers>) {
     // Enough for either type.
     using Largest = MaskedSpace<Numbers, Sums<double, SumProduct<double>>>;
