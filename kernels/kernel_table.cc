@@ -44,7 +44,8 @@ std::span<const SddmmKernel> SddmmKernels() {
 
 std::span<const SpgemmKernel> SpgemmKernels() {
   static const std::vector<SpgemmKernel> kernels = Joined<SpgemmKernel>(
-      {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm()}, cuda::SpgemmKernels());
+      {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm(), cpu::MaskedSpgemm()},
+      cuda::SpgemmKernels());
   return kernels;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -37,12 +38,16 @@ struct SddmmArguments {
   void* out;  ///< layout.nnz elements
 };
 
-/// C = S * T over plain CSR of both.
+/// C = S * T over plain CSR of both. Transposition is the caller's: what is here is multiplied as
+/// it is.
 struct SpgemmArguments {
   CsrView left;
   const void* left_values;
   CsrView right;
   const void* right_values;
+  /// Given where Problem::masked: as many rows as S and columns as T. C has the positions that are
+  /// in it and have products, no others.
+  std::optional<CsrView> mask = std::nullopt;
 };
 
 /// `workspace` of kernels that need none.
@@ -95,8 +100,9 @@ struct SpgemmKernel {
   bool deterministic;
   bool (*supports)(const Problem&);
   size_t (*workspace)(const Problem&, const SpgemmArguments&, int threads);
-  /// row_bounds[i] = an upper bound of the nonzeros of C's row i (at most its products and N), and
-  /// in *products the number of multiplications in all. `row_bounds` has M elements.
+  /// row_bounds[i] = an upper bound of the nonzeros of C's row i (at most its products, N, and its
+  /// row of the mask), and in *products the number of multiplications in all. `row_bounds` has M
+  /// elements.
   absl::Status (*analyse)(const Context&, const SpgemmArguments&, std::span<int64_t> row_bounds,
                           int64_t* products);
   /// row_nnz[i - range.begin] = exact nonzeros of row i (numerical cancellation keeps an entry).

@@ -29,6 +29,20 @@ std::string_view Name(DeviceKind kind) {
   return "unknown";
 }
 
+std::string_view Name(Semiring semiring) {
+  switch (semiring) {
+    case Semiring::kSumProduct:
+      return "sum-product";
+    case Semiring::kBoolean:
+      return "boolean";
+    case Semiring::kMinPlus:
+      return "min-plus";
+    case Semiring::kPlusPair:
+      return "plus-pair";
+  }
+  return "unknown";
+}
+
 ProblemClass ClassOf(const Problem& problem) {
   static constexpr int32_t kBuckets[] = {8, 16, 32, 64, 128, 256, 512, 1024};
   ProblemClass c{problem.operation, problem.transposed, problem.type, 0, problem.device};

@@ -20,6 +20,17 @@ enum class DeviceKind : uint8_t { kCpu = 1, kCuda = 2 };
 /// "cpu", "cuda".
 std::string_view Name(DeviceKind kind);
 
+/// What SpGEMM multiplies by and sums with. Entries are where products are, whatever their values:
+/// an entry that is zero is stored as any other.
+enum class Semiring : uint8_t {
+  kSumProduct = 1,  ///< sum of s * t
+  kBoolean = 2,     ///< or of s and t: every stored entry is true, and so is every one of C, as 1
+  kMinPlus = 3,     ///< least s + t; NaN only where all of them are
+  kPlusPair = 4,    ///< how many pairs there are: sum of 1
+};
+/// "sum-product", "boolean", "min-plus", "plus-pair".
+std::string_view Name(Semiring semiring);
+
 /// An operation with its sizes, types and options.
 struct Problem {
   Operation operation = Operation::kSpmm;
@@ -29,10 +40,13 @@ struct Problem {
   DeviceKind device = DeviceKind::kCpu;
   /// SpMM in f32 on a GPU may round the factors to TF32 (10 bits of mantissa); sums stay f32.
   bool allow_tf32 = false;
+  Semiring semiring = Semiring::kSumProduct;  ///< SpGEMM
+  bool masked = false;                        ///< SpGEMM under SpgemmArguments::mask
 };
 
-/// A class of problems that share a plan: as Problem, K rounded up to 8, 16, 32, 64, 128, 256, 512
-/// or 1024 (wider ones share 1024). Ordered, hashable by its text.
+/// A class of problems that share a plan: as Problem (of SpGEMM without semiring and mask), K
+/// rounded up to 8, 16, 32, 64, 128, 256, 512 or 1024 (wider ones share 1024). Ordered, hashable by
+/// its text.
 struct ProblemClass {
   Operation operation = Operation::kSpmm;
   bool transposed = false;

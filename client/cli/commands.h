@@ -76,6 +76,9 @@ struct SddmmArguments {
 };
 absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& arguments);
 
+/// "sum-product", "boolean", "min-plus", "plus-pair"; INVALID_ARGUMENT for anything else.
+absl::StatusOr<Semiring> ParseSemiring(std::string_view text);
+
 struct SpgemmArguments {
   std::string left;
   std::string right;
@@ -83,6 +86,7 @@ struct SpgemmArguments {
   std::string name;  ///< kept on the server; or
   bool discard = false;
   bool replace = false;
+  SpgemmOptions options = {};  ///< but for count_first
 };
 absl::StatusOr<Report> Spgemm(const Client& client, const SpgemmArguments& arguments);
 

@@ -42,6 +42,9 @@ Report SpgemmReport(const SpgemmArguments& arguments, const SpgemmResult& how,
   Report report;
   report.json = {{"left", arguments.left},
                  {"right", arguments.right},
+                 {"transpose_left", arguments.options.transpose_left},
+                 {"transpose_right", arguments.options.transpose_right},
+                 {"semiring", Name(arguments.options.semiring)},
                  {"rows", how.rows},
                  {"cols", how.cols},
                  {"nnz", how.nnz},
@@ -49,6 +52,7 @@ Report SpgemmReport(const SpgemmArguments& arguments, const SpgemmResult& how,
                  {"version", how.version},
                  {"timings_ns", ToJson(how.timings)},
                  {"client_ns", std::chrono::nanoseconds(elapsed).count()}};
+  if (!arguments.options.mask.empty()) report.json["mask"] = arguments.options.mask;
   std::string where = "received and dropped";
   if (!arguments.out.empty()) {
     report.json["out"] = arguments.out;
@@ -74,10 +78,13 @@ absl::StatusOr<SpgemmResult> Stream(
   ProgressBar bar;
   absl::StatusOr<SpgemmResult> result =
       client.MatrixNamed(arguments.left)
-          .Spgemm(client.MatrixNamed(arguments.right), [&](const RowBlock& block) {
-            bar.Show("receiving", block.row_begin + block.rows, block.result_rows);
-            return add(block);
-          });
+          .Spgemm(
+              client.MatrixNamed(arguments.right),
+              [&](const RowBlock& block) {
+                bar.Show("receiving", block.row_begin + block.rows, block.result_rows);
+                return add(block);
+              },
+              arguments.options);
   if (!result.ok()) return result;
   if (absl::Status status = finish(result->rows, result->cols, result->nnz); !status.ok()) {
     return status;
@@ -100,7 +107,7 @@ absl::StatusOr<SpgemmResult> RunSpgemm(const Client& client, const SpgemmArgumen
   if (!arguments.name.empty()) {
     return client.MatrixNamed(arguments.left)
         .SpgemmKeep(client.MatrixNamed(arguments.right), arguments.name,
-                    {.replace = arguments.replace});
+                    {.replace = arguments.replace, .spgemm = arguments.options});
   }
   if (arguments.discard) {
     return Stream(
@@ -112,6 +119,15 @@ absl::StatusOr<SpgemmResult> RunSpgemm(const Client& client, const SpgemmArgumen
 }
 
 }  // namespace
+
+absl::StatusOr<Semiring> ParseSemiring(std::string_view text) {
+  for (const Semiring semiring :
+       {Semiring::kSumProduct, Semiring::kBoolean, Semiring::kMinPlus, Semiring::kPlusPair}) {
+    if (text == Name(semiring)) return semiring;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{} is none of sum-product, boolean, min-plus and plus-pair", text));
+}
 
 absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments) {
   const Matrix matrix = client.MatrixNamed(arguments.name);

@@ -211,7 +211,9 @@ void AddSpgemm(CLI::App& app, Invocation& invocation) {
   CLI::App* spgemm =
       AddCommand(app, "spgemm", "C = LEFT * RIGHT, all sparse",
                  {"spgemm cora cora --out=square.mtx", "spgemm cora cora --out=square.npz",
-                  "spgemm cora cora --name=square", "spgemm cora cora --discard"});
+                  "spgemm cora cora --name=square", "spgemm cora cora --discard",
+                  "spgemm cora cora --transpose-right --name=common",
+                  "spgemm cora cora --mask=cora --semiring=plus-pair --name=triangles"});
   auto g = std::make_shared<SpgemmArguments>();
   spgemm->add_option("LEFT", g->left, "The left matrix")->required();
   spgemm->add_option("RIGHT", g->right, "The right matrix")->required();
@@ -225,6 +227,19 @@ void AddSpgemm(CLI::App& app, Invocation& invocation) {
   where->add_flag("--discard", g->discard, "Receive it and drop it");
   where->require_option(1);
   spgemm->add_flag("--replace", g->replace, "Replace a matrix of that name")->needs(name);
+  spgemm->add_flag("--transpose-left", g->options.transpose_left, "Multiply LEFT's transpose");
+  spgemm->add_flag("--transpose-right", g->options.transpose_right,
+                   "Multiply by RIGHT's transpose");
+  spgemm
+      ->add_option_function<std::string>(
+          "--semiring",
+          [g](const std::string& text) { g->options.semiring = *ParseSemiring(text); },
+          "How entries are multiplied and summed: sum-product (default); boolean, every entry is "
+          "1; "
+          "min-plus, the least sum of a pair; plus-pair, the number of pairs")
+      ->check([](const std::string& text) { return Refusal(ParseSemiring(text)); });
+  spgemm->add_option("--mask", g->options.mask,
+                     "A matrix of the result's shape: only its positions are computed");
   spgemm->callback([&invocation, g] {
     invocation.run = [g](const Client& client) { return Spgemm(client, *g); };
   });

@@ -121,10 +121,16 @@ Call<SpgemmResult> Matrix::SpgemmAsync(const Matrix& right, RowBlockCallback on_
 
 absl::StatusOr<CsrMatrix> Matrix::SpgemmCollect(const Matrix& right, SpgemmResult* result,
                                                 const CallOptions& options) const {
+  return SpgemmCollect(right, SpgemmOptions(), result, options);
+}
+
+absl::StatusOr<CsrMatrix> Matrix::SpgemmCollect(const Matrix& right, const SpgemmOptions& spgemm,
+                                                SpgemmResult* result,
+                                                const CallOptions& options) const {
   CsrMatrix matrix;
   matrix.row_offsets.push_back(0);
   const absl::StatusOr<SpgemmResult> done = Spgemm(
-      right, [&matrix](const RowBlock& block) { return Append(block, matrix); }, {}, options);
+      right, [&matrix](const RowBlock& block) { return Append(block, matrix); }, spgemm, options);
   if (!done.ok()) return done.status();
   matrix.rows = done->rows;
   matrix.cols = done->cols;

@@ -215,25 +215,46 @@ Call<SpgemmResult> LaunchSpgemm(const std::shared_ptr<Connection>& connection,
   return Launch<SpgemmResult>(connection, call, std::move(state));
 }
 
+v1::Semiring ToProto(Semiring semiring) {
+  switch (semiring) {
+    case Semiring::kSumProduct:
+      return v1::SEMIRING_SUM_PRODUCT;
+    case Semiring::kBoolean:
+      return v1::SEMIRING_BOOLEAN;
+    case Semiring::kMinPlus:
+      return v1::SEMIRING_MIN_PLUS;
+    case Semiring::kPlusPair:
+      return v1::SEMIRING_PLUS_PAIR;
+  }
+  return v1::SEMIRING_UNSPECIFIED;
+}
+
+v1::SpgemmStart StartOf(const std::string& left, const std::string& right,
+                        const SpgemmOptions& spgemm) {
+  v1::SpgemmStart start;
+  start.set_left(left);
+  start.set_right(right);
+  start.set_count_first(spgemm.count_first);
+  start.set_transpose_left(spgemm.transpose_left);
+  start.set_transpose_right(spgemm.transpose_right);
+  start.set_semiring(ToProto(spgemm.semiring));
+  start.set_mask(spgemm.mask);
+  return start;
+}
+
 }  // namespace
 
 Call<SpgemmResult> Spgemm(const std::shared_ptr<Connection>& connection, const std::string& left,
                           const std::string& right, RowBlockCallback on_block,
                           const SpgemmOptions& spgemm, const CallOptions& options) {
-  v1::SpgemmStart start;
-  start.set_left(left);
-  start.set_right(right);
-  start.set_count_first(spgemm.count_first);
-  return LaunchSpgemm(connection, std::move(start), std::move(on_block), options);
+  return LaunchSpgemm(connection, StartOf(left, right, spgemm), std::move(on_block), options);
 }
 
 Call<SpgemmResult> SpgemmKeep(const std::shared_ptr<Connection>& connection,
                               const std::string& left, const std::string& right,
                               const std::string& name, const SpgemmKeepOptions& keep,
                               const CallOptions& options) {
-  v1::SpgemmStart start;
-  start.set_left(left);
-  start.set_right(right);
+  v1::SpgemmStart start = StartOf(left, right, keep.spgemm);
   start.set_keep_as(name);
   start.set_replace(keep.replace);
   return LaunchSpgemm(connection, std::move(start), nullptr, options);

@@ -59,6 +59,20 @@ const char* Name(Operation operation) {
   return "unknown";
 }
 
+const char* Name(Semiring semiring) {
+  switch (semiring) {
+    case Semiring::kSumProduct:
+      return "sum-product";
+    case Semiring::kBoolean:
+      return "boolean";
+    case Semiring::kMinPlus:
+      return "min-plus";
+    case Semiring::kPlusPair:
+      return "plus-pair";
+  }
+  return "unknown";
+}
+
 const char* Name(MatrixState state) {
   switch (state) {
     case MatrixState::kQueued:

@@ -43,11 +43,16 @@ struct SddmmSpec {
   uint64_t timeout_ns = 0;
 };
 
+/// C<M> = op(S) * op(T) in a semiring.
 struct SpgemmSpec {
   std::string tenant, left, right;
   std::string keep_as = {};  ///< empty: streamed
   bool replace = false;
   bool count_first = false;
+  bool transpose_left = false;
+  bool transpose_right = false;
+  Semiring semiring = Semiring::kSumProduct;
+  std::string mask = {};  ///< a matrix whose positions alone are computed; empty: none
   uint64_t timeout_ns = 0;
 };
 

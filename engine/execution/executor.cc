@@ -10,6 +10,9 @@
 namespace sparsed::engine {
 namespace {
 
+/// Derived patterns take up to this part of host memory; they go when it is needed.
+constexpr int64_t kDerivedShare = 8;
+
 /// Bytes a second that all threads together copy (read and written both count), the best of a few
 /// tries over arrays larger than most caches. Takes some 30 ms.
 double MeasureBandwidth(int threads) {
@@ -39,6 +42,7 @@ Executor::Impl::Impl(
       dense(dense),
       budget(budget),
       observer(observer),
+      derived(std::make_shared<DerivedPatterns>(budget, budget.limit() / kDerivedShare)),
       device(device),
       on_unknown_class(on_unknown_class),
       scheduler(std::make_shared<Scheduler>(options, device)),
@@ -70,6 +74,10 @@ Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalo
                    Budget& budget, Observer& observer, Device* device)
     : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, device,
                                    on_unknown_class)) {
+  budget.SetReclaim([weak = std::weak_ptr(impl_->derived)] {
+    const std::shared_ptr<DerivedPatterns> derived = weak.lock();
+    return derived != nullptr && derived->Shrink();
+  });
   impl_->scheduler->Open();
 }
 
@@ -104,6 +112,7 @@ int64_t Executor::queue_depth(DeviceKind device) const {
 double Executor::busy_seconds(DeviceKind device) const {
   return impl_->scheduler->busy_seconds(device);
 }
+const DerivedPatterns& Executor::derived() const { return *impl_->derived; }
 double Executor::bytes_per_second(DeviceKind device) const {
   return device == DeviceKind::kCuda ? impl_->device->bytes_per_second() : impl_->bytes_per_second;
 }

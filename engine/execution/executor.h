@@ -17,6 +17,7 @@
 
 namespace sparsed::engine {
 
+class DerivedPatterns;
 class Device;
 struct Lane;
 
@@ -59,7 +60,8 @@ class Executor {
   double busy_seconds(DeviceKind device) const;  ///< lanes in kernels, trials included
   /// Bytes a second that it copies, read and written both counted: the floor's denominator.
   double bytes_per_second(DeviceKind device) const;
-  Device* device() const;  ///< null: the CPU alone
+  const DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
+  Device* device() const;                  ///< null: the CPU alone
   const ExecutorOptions& options() const;
 
   class Impl;

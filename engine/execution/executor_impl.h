@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
 #include "engine/execution/scheduler.h"
 #include "kernels/kernel_table.h"
@@ -24,6 +25,7 @@ class Executor::Impl {
   DenseCatalog& dense;
   Budget& budget;
   Observer& observer;
+  const std::shared_ptr<DerivedPatterns> derived;
   Device* const device;  ///< null: the CPU alone
   /// Where calls run if there is room.
   DeviceKind first_choice() const {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -28,16 +29,37 @@ constexpr int64_t kDeviceBlockEntries = int64_t{1} << 22;
 /// Smaller ones are not worth it, where memory is short.
 constexpr int64_t kLeastDeviceBlockEntries = int64_t{1} << 16;
 
+/// On no device in particular.
+Problem ProblemOf(const SpgemmSpec& spec, ElementType type) {
+  return {.operation = Operation::kSpgemm,
+          .type = type,
+          .semiring = spec.semiring,
+          .masked = !spec.mask.empty()};
+}
+
+/// Where a product begins: the GPU, if there is one with a kernel for it.
+DeviceKind FirstChoice(const Executor::Impl& impl, Problem problem) {
+  problem.device = impl.first_choice();
+  const auto serves = [&problem](const SpgemmKernel& kernel) {
+    return kernel.device == problem.device && kernel.supports(problem);
+  };
+  return std::ranges::any_of(SpgemmKernels(), serves) ? problem.device : DeviceKind::kCpu;
+}
+
 class SpgemmCall final : public Job {
  public:
   SpgemmCall(std::shared_ptr<Executor::Impl> impl, SpgemmSpec spec,
-             std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right)
-      : Job(impl->scheduler, spec.tenant, std::move(sink), impl->first_choice()),
+             std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right,
+             MatrixLease mask)
+      : Job(impl->scheduler, spec.tenant, std::move(sink),
+            FirstChoice(*impl, ProblemOf(spec, left->type()))),
         impl_(std::move(impl)),
         spec_(std::move(spec)),
         left_(std::move(left)),
         right_(std::move(right)),
-        problem_{Operation::kSpgemm, false, left_->type(), 0, device()} {
+        mask_(std::move(mask)),
+        problem_(ProblemOf(spec_, left_->type())) {
+    problem_.device = device();
     end_.version = left_->version();
   }
 
@@ -86,6 +108,7 @@ class SpgemmCall final : public Job {
       if (next_row_ < rows()) return *bytes > 0 && Charge(*bytes) ? Next::kPaused : Next::kAgain;
     }
     end_.nnz = nnz_;
+    if (!found_sizes_) impl_->derived->KeepSizes(Patterns(), {bounds_, products_});
     impl_->Ran(problem_, kernel_->name, end_.timings.kernel_ns,
                2.0 * static_cast<double>(products_), FloorBytes());
     if (spec_.keep_as.empty()) {
@@ -97,11 +120,14 @@ class SpgemmCall final : public Job {
   }
 
   std::function<void()> ToLoad() const override {
-    std::function<void()> left = LoaderOf(left_), right = LoaderOf(right_);
-    if (left == nullptr || right == nullptr) return left == nullptr ? right : left;
-    return [left = std::move(left), right = std::move(right)] {
-      left();
-      right();
+    std::vector<std::function<void()>> loaders;
+    for (const MatrixLease* matrix : {&left_, &right_, &mask_}) {
+      std::function<void()> loader = *matrix == nullptr ? nullptr : LoaderOf(*matrix);
+      if (loader != nullptr) loaders.push_back(std::move(loader));
+    }
+    if (loaders.empty()) return nullptr;
+    return [loaders = std::move(loaders)] {
+      for (const std::function<void()>& load : loaders) load();
     };
   }
 
@@ -109,17 +135,27 @@ class SpgemmCall final : public Job {
     there_ = OnDevice();
     bounds_ = block_row_begin_ = block_row_nnz_ = scratch_columns_ = scratch_values_ = Array();
     blocks_.clear();
+    left_values_ = right_values_ = Array();
     left_csr_.reset();
     right_csr_.reset();
+    mask_csr_.reset();
     left_.reset();
     right_.reset();
+    mask_.reset();
   }
 
   int64_t rows() const { return left_rows_; }
 
+  PatternProduct Patterns() const {
+    return {left_->pattern(), right_->pattern(), spec_.transpose_left, spec_.transpose_right,
+            mask_ == nullptr ? nullptr : mask_->pattern()};
+  }
+
   SpgemmArguments Arguments() const {
-    return {ViewCsr(*left_csr_), left_values_.buffer.data(), ViewCsr(*right_csr_),
-            right_values_.buffer.data()};
+    SpgemmArguments arguments = {ViewCsr(*left_csr_), left_values_.buffer.data(),
+                                 ViewCsr(*right_csr_), right_values_.buffer.data()};
+    if (mask_csr_ != nullptr) arguments.mask = ViewCsr(*mask_csr_);
+    return arguments;
   }
 
   Context KernelContext(Lane& lane) const {
@@ -129,8 +165,9 @@ class SpgemmCall final : public Job {
   /// Loads both matrices, chooses the kernel, finds how large the rows may be, tells the sink.
   absl::Status Begin(Lane& lane) {
     end_.timings.queue_ns = NanosecondsSince(submitted_);
-    if (absl::Status status = Load(); !status.ok()) return status;
+    if (absl::Status status = Load(lane); !status.ok()) return status;
     if (absl::Status status = ChooseKernel(); !status.ok()) return status;
+    FindSizes();
     if (absl::Status status = AllocateRows(); !status.ok()) return status;
     if (lane.gpu == nullptr) return BeginOnCpu(lane);
     const absl::Status status = BeginOnDevice(*lane.gpu);
@@ -138,20 +175,40 @@ class SpgemmCall final : public Job {
     return token().stopped() ? status : impl_->device->Checked(status);
   }
 
-  absl::Status Load() {
-    absl::StatusOr<std::shared_ptr<const Layout>> left = left_->pattern()->Csr();
-    if (!left.ok()) return left.status();
-    absl::StatusOr<std::shared_ptr<const Layout>> right = right_->pattern()->Csr();
-    if (!right.ok()) return right.status();
-    absl::StatusOr<Array> left_values = left_->Values();
-    if (!left_values.ok()) return left_values.status();
-    absl::StatusOr<Array> right_values = right_->Values();
-    if (!right_values.ok()) return right_values.status();
-    left_csr_ = *std::move(left);
-    right_csr_ = *std::move(right);
-    left_values_ = *std::move(left_values);
-    right_values_ = *std::move(right_values);
-    left_rows_ = left_csr_->rows;
+  absl::Status Load(Lane& lane) {
+    absl::Status status = LoadOne(lane, *left_, spec_.transpose_left, left_csr_, left_values_);
+    if (status.ok()) {
+      status = LoadOne(lane, *right_, spec_.transpose_right, right_csr_, right_values_);
+    }
+    if (status.ok() && mask_ != nullptr) {
+      absl::StatusOr<std::shared_ptr<const Layout>> mask = mask_->pattern()->Csr();
+      status = mask.status();
+      if (mask.ok()) mask_csr_ = *std::move(mask);
+    }
+    if (status.ok()) left_rows_ = left_csr_->rows;
+    return status;
+  }
+
+  /// A matrix, or its transpose, and its values: on the CPU in the layout's order, for the GPU in
+  /// that of the matrix.
+  absl::Status LoadOne(Lane& lane, const Matrix& matrix, bool transpose,
+                       std::shared_ptr<const Layout>& csr, Array& values) {
+    if (csr == nullptr) {  // what came here from the GPU may have it
+      BuildContext context;
+      context.threads = lane.threads;
+      context.stop = token().flag();
+      absl::StatusOr<std::shared_ptr<const Layout>> layout =
+          transpose ? Timed([&] { return impl_->derived->Transposed(matrix.pattern(), context); })
+                    : matrix.pattern()->Csr();
+      if (!layout.ok()) return layout.status();
+      csr = *std::move(layout);
+    }
+    absl::StatusOr<Array> placed =
+        transpose && lane.gpu == nullptr
+            ? Timed([&] { return matrix.ValuesIn(*csr, host_memory(), lane.threads); })
+            : matrix.Values();
+    if (!placed.ok()) return placed.status();
+    values = *std::move(placed);
     return absl::OkStatus();
   }
 
@@ -173,26 +230,47 @@ class SpgemmCall final : public Job {
     return absl::OkStatus();
   }
 
+  /// The sizes of the rows, if a request of the same patterns left them: then only the numeric
+  /// phase is left to do.
+  void FindSizes() {
+    if (found_sizes_) return;
+    std::optional<RowSizes> sizes = impl_->derived->FindSizes(Patterns());
+    if (!sizes.has_value()) return;
+    bounds_ = std::move(sizes->row_nnz);
+    products_ = sizes->products;
+    found_sizes_ = exact_ = true;
+  }
+
   absl::Status BeginOnCpu(Lane& lane) {
-    if (absl::Status status = Prepare(lane); !status.ok()) return status;
-    const absl::Status analysed = Timed([&] {
-      return kernel_->analyse(KernelContext(lane), Arguments(), bounds_.MutableAs<int64_t>(),
-                              &products_);
-    });
-    if (!analysed.ok()) return analysed;
-    int64_t exact = -1;
-    if (spec_.count_first) {
-      absl::StatusOr<int64_t> count = Count(lane);
-      if (!count.ok()) return count.status();
-      exact = *count;
+    if (!exact_) {
+      if (absl::Status status = Prepare(lane); !status.ok()) return status;
+      const auto bounds = bounds_.MutableAs<int64_t>();
+      absl::Status status = Timed(
+          [&] { return kernel_->analyse(KernelContext(lane), Arguments(), bounds, &products_); });
+      if (status.ok() && spec_.count_first) {
+        status = Timed([&] {
+          return kernel_->symbolic(KernelContext(lane), Arguments(), {0, rows()}, bounds);
+        });
+        exact_ = status.ok();
+      }
+      if (!status.ok()) return status;
     }
-    SendBegin(exact);
+    SendBegin();
     return absl::OkStatus();
   }
 
-  /// `exact`: nonzeros of the result, or -1.
-  void SendBegin(int64_t exact) {
-    CallBegin message{fmt::format("csr / {}", kernel_->name), exact, rows(), right_csr_->cols, {}};
+  void SendBegin() {
+    const auto sizes = std::as_const(bounds_).As<int64_t>();
+    const int64_t exact =
+        exact_ ? std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) : int64_t{-1};
+    const std::string& left = left_csr_->recipe;
+    const std::string& right = right_csr_->recipe;
+    CallBegin message{left == right ? fmt::format("{} / {}", left, kernel_->name)
+                                    : fmt::format("{} * {} / {}", left, right, kernel_->name),
+                      exact,
+                      rows(),
+                      right_csr_->cols,
+                      {}};
     if (spec_.keep_as.empty()) {
       message.arrays = {{"row_offsets", ElementType::kI64, rows() + 1},
                         {"column_indices", ElementType::kI32, exact},
@@ -233,15 +311,27 @@ class SpgemmCall final : public Job {
     };
     allocate("row begins", ElementType::kI64, block_row_begin_.length, there_.row_begin);
     allocate("row counts", ElementType::kI64, block_row_nnz_.length, there_.row_nnz);
-    Array counts, products;
-    allocate("row counts", ElementType::kI64, rows(), counts);
-    allocate("products", ElementType::kI64, 1, products);
     if (!status.ok()) return status;
     absl::StatusOr<Buffer> workspace =
         device_memory().Allocate(kernel_->workspace(problem_, ArgumentsThere(), /*threads=*/1));
     if (!workspace.ok()) return workspace.status();
     there_.workspace = *std::move(workspace);
+    if (!exact_) status = CountOnDevice(gpu);
+    if (status.ok()) status = AllocateBlocks();
+    if (!status.ok()) return status;
+    SendBegin();
+    return absl::OkStatus();
+  }
 
+  absl::Status CountOnDevice(DeviceLane& gpu) {
+    absl::StatusOr<Array> row_counts =
+        AllocateArray(device_memory(), "row counts", ElementType::kI64, rows());
+    if (!row_counts.ok()) return row_counts.status();
+    absl::StatusOr<Array> product_count =
+        AllocateArray(device_memory(), "products", ElementType::kI64, 1);
+    if (!product_count.ok()) return product_count.status();
+    Array& counts = *row_counts;
+    Array& products = *product_count;
     const Context context = DeviceContext(gpu);
     const auto row_nnz = counts.MutableAs<int64_t>();
     const absl::StatusOr<double> milliseconds = impl_->device->Timed(gpu, [&] {
@@ -255,13 +345,10 @@ class SpgemmCall final : public Job {
     const auto copy = [&](const Array& from, void* to) {
       return impl_->device->CopyOut(gpu.stream, to, from.buffer.data(), from.bytes());
     };
-    status = copy(counts, bounds_.buffer.mutable_data());
+    absl::Status status = copy(counts, bounds_.buffer.mutable_data());
     if (status.ok()) status = copy(products, &products_);
-    if (status.ok()) status = AllocateBlocks();
-    if (!status.ok()) return status;
-    const auto exact = std::as_const(bounds_).As<int64_t>();
-    SendBegin(std::accumulate(exact.begin(), exact.end(), int64_t{0}));
-    return absl::OkStatus();
+    exact_ = status.ok();
+    return status;
   }
 
   /// Two blocks on the GPU, of the size of the largest that there is; smaller ones if that is too
@@ -389,15 +476,19 @@ class SpgemmCall final : public Job {
       if (allocated.ok()) array = *std::move(allocated);
       return allocated.status();
     };
-    absl::Status status = allocate("row bounds", rows(), bounds_);
+    absl::Status status;
+    if (!exact_) status = allocate("row bounds", rows(), bounds_);
     if (status.ok()) status = allocate("row begins", block_rows + 1, block_row_begin_);
     if (status.ok()) status = allocate("row counts", block_rows, block_row_nnz_);
     return status;
   }
 
   absl::Status Prepare(Lane& lane) {
-    return Grow(lane.workspace, kernel_->workspace(problem_, Arguments(), lane.threads),
-                impl_->budget.Source(MemoryUse::kRequests));
+    // To find it out a kernel may look at every row, and lanes are alike.
+    if (!workspace_bytes_.has_value()) {
+      workspace_bytes_ = kernel_->workspace(problem_, Arguments(), lane.threads);
+    }
+    return Grow(lane.workspace, *workspace_bytes_, host_memory());
   }
 
   /// Counts the time at once: of a call that fails or is cancelled, too.
@@ -409,20 +500,6 @@ class SpgemmCall final : public Job {
     end_.timings.kernel_ns += nanoseconds;
     scheduler().AddBusy(problem_.device, nanoseconds);
     return result;
-  }
-
-  absl::StatusOr<int64_t> Count(Lane& lane) {
-    absl::StatusOr<Array> counts = AllocateArray(impl_->budget.Source(MemoryUse::kRequests),
-                                                 "row counts", ElementType::kI64, rows());
-    if (!counts.ok()) return counts.status();
-    const auto row_nnz = counts->MutableAs<int64_t>();
-    const absl::Status counted = Timed([&] {
-      return kernel_->symbolic(KernelContext(lane), Arguments(), {0, rows()}, row_nnz);
-    });
-    if (!counted.ok()) return counted;
-    int64_t total = 0;
-    for (int64_t nnz : row_nnz) total += nnz;
-    return total;
   }
 
   /// Memory for a block of `entries`, kept from block to block.
@@ -447,17 +524,27 @@ class SpgemmCall final : public Job {
     const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(range.end - range.begin + 1);
     const auto row_nnz = block_row_nnz_.MutableAs<int64_t>().first(range.end - range.begin);
     const int64_t room = PlaceRowBlock(bounds, range, row_begin);
-    if (absl::Status status = EnsureScratch(room); !status.ok()) return status;
     // Another call may have taken the lane's workspace in between.
     if (absl::Status status = Prepare(lane); !status.ok()) return status;
-    const absl::Status computed = Timed([&] {
-      return kernel_->numeric(KernelContext(lane), problem_, Arguments(), range, row_begin,
-                              scratch_columns_.MutableAs<int32_t>().data(),
-                              scratch_values_.buffer.mutable_data(), row_nnz);
-    });
+    const auto compute = [&](Array& columns, Array& values) {
+      return Timed([&] {
+        return kernel_->numeric(KernelContext(lane), problem_, Arguments(), range, row_begin,
+                                columns.MutableAs<int32_t>().data(), values.buffer.mutable_data(),
+                                row_nnz);
+      });
+    };
+    absl::StatusOr<ResultBlock> block;
+    absl::Status computed;
+    if (exact_) {
+      block = NewBlock(range, bounds.subspan(range.begin, range.end - range.begin));
+      if (block.ok()) computed = compute(block->column_indices, block->values);
+    } else {
+      if (absl::Status status = EnsureScratch(room); !status.ok()) return status;
+      computed = compute(scratch_columns_, scratch_values_);
+      std::ranges::copy(row_nnz, bounds_.MutableAs<int64_t>().begin() + range.begin);
+      if (computed.ok()) block = TakeBlock(range, row_begin, row_nnz, lane.threads);
+    }
     if (!computed.ok()) return computed;
-
-    absl::StatusOr<ResultBlock> block = TakeBlock(range, row_begin, row_nnz, lane.threads);
     if (!block.ok()) return block.status();
     return HandOn(*std::move(block));
   }
@@ -554,33 +641,53 @@ class SpgemmCall final : public Job {
     return absl::OkStatus();
   }
 
-  /// Both matrices read once, C written once.
+  /// Both matrices and the mask read once, C written once.
   double FloorBytes() const {
     const auto entry = static_cast<double>(sizeof(int32_t) + SizeOf(problem_.type));
-    return static_cast<double>(left_csr_->nnz + right_csr_->nnz + nnz_) * entry +
+    const double mask =
+        mask_csr_ == nullptr ? 0 : static_cast<double>(mask_csr_->nnz) * sizeof(int32_t);
+    return static_cast<double>(left_csr_->nnz + right_csr_->nnz + nnz_) * entry + mask +
            static_cast<double>(2 * rows() + right_csr_->rows + 3) * sizeof(int64_t);
   }
 
   const std::shared_ptr<Executor::Impl> impl_;
   const SpgemmSpec spec_;
   MatrixLease left_, right_;
+  MatrixLease mask_;  ///< null: none
   Problem problem_;
 
   OnDevice there_;
 
   bool begun_ = false;
   const SpgemmKernel* kernel_ = nullptr;
-  std::shared_ptr<const Layout> left_csr_, right_csr_;
+  std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;
   Array left_values_, right_values_;
   int64_t left_rows_ = 0;
-  Array bounds_;  ///< of each row's entries; on the GPU they are exact
+  Array bounds_;        ///< of each row's entries; of rows that are computed, how many there are
+  bool exact_ = false;  ///< bounds_ are the sizes of all rows
+  bool found_sizes_ = false;  ///< ... and came from an earlier request
   int64_t products_ = 0;
   int64_t next_row_ = 0;
   int64_t nnz_ = 0;
+  std::optional<size_t> workspace_bytes_;  ///< of the kernel on the CPU
   Array block_row_begin_, block_row_nnz_;  ///< of the block that is being computed
   Array scratch_columns_, scratch_values_;
   std::vector<ResultBlock> blocks_;  ///< what is to be kept
 };
+
+/// Of a matrix as the product sees it.
+struct Shape {
+  int64_t rows, cols;
+  std::string sentence;  ///< "'web' transposed is 20 x 30"
+};
+
+Shape ShapeOf(const Matrix& matrix, bool transpose) {
+  Shape shape = {matrix.pattern()->rows(), matrix.pattern()->cols(), ""};
+  if (transpose) std::swap(shape.rows, shape.cols);
+  shape.sentence = fmt::format("'{}'{} is {} x {}", matrix.name(), transpose ? " transposed" : "",
+                               shape.rows, shape.cols);
+  return shape;
+}
 
 }  // namespace
 
@@ -594,13 +701,23 @@ absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl
   if (!left.ok()) return left.status();
   absl::StatusOr<MatrixLease> right = impl->catalog.Find(spec.tenant, spec.right);
   if (!right.ok()) return right.status();
-  const Pattern& s = *(*left)->pattern();
-  const Pattern& t = *(*right)->pattern();
-  if (s.cols() != t.rows()) {
+  const Shape s = ShapeOf(**left, spec.transpose_left);
+  const Shape t = ShapeOf(**right, spec.transpose_right);
+  if (s.cols != t.rows) {
     return absl::InvalidArgumentError(
-        fmt::format("'{}' is {} x {} and '{}' is {} x {}: the columns of the left must be the rows "
-                    "of the right",
-                    spec.left, s.rows(), s.cols(), spec.right, t.rows(), t.cols()));
+        fmt::format("{} and {}: the columns of the left must be the rows of the right", s.sentence,
+                    t.sentence));
+  }
+  MatrixLease mask;
+  if (!spec.mask.empty()) {
+    absl::StatusOr<MatrixLease> found = impl->catalog.Find(spec.tenant, spec.mask);
+    if (!found.ok()) return found.status();
+    mask = *std::move(found);
+    const Shape m = ShapeOf(*mask, /*transpose=*/false);
+    if (m.rows != s.rows || m.cols != t.cols) {
+      return absl::InvalidArgumentError(
+          fmt::format("the mask {}, but the result is {} x {}", m.sentence, s.rows, t.cols));
+    }
   }
   if ((*left)->type() != (*right)->type()) {
     return absl::InvalidArgumentError(
@@ -623,7 +740,7 @@ absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl
   }
   const uint64_t timeout_ns = spec.timeout_ns;
   auto call = std::make_shared<SpgemmCall>(std::move(impl), std::move(spec), std::move(sink),
-                                           *std::move(left), *std::move(right));
+                                           *std::move(left), *std::move(right), std::move(mask));
   if (absl::Status status = call->Start(timeout_ns); !status.ok()) return status;
   return call;
 }

@@ -65,7 +65,14 @@ class Budget::State : public std::enable_shared_from_this<State> {
  public:
   class UseSource final : public MemorySource {
    public:
-    absl::StatusOr<Buffer> Allocate(size_t bytes) override { return state->Allocate(bytes, use); }
+    absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+      absl::StatusOr<Buffer> buffer = state->Allocate(bytes, use);
+      while (absl::IsResourceExhausted(buffer.status()) && state->Short(bytes) &&
+             state->Reclaim()) {
+        buffer = state->Allocate(bytes, use);
+      }
+      return buffer;
+    }
     State* state = nullptr;
     MemoryUse use = MemoryUse::kRequests;
   };
@@ -115,6 +122,24 @@ class Budget::State : public std::enable_shared_from_this<State> {
         std::shared_ptr<std::byte>(block, [state = shared_from_this(), capacity,
                                            use](std::byte* p) { state->Return(p, capacity, use); }),
         bytes);
+  }
+
+  /// There would be room if enough was let go.
+  bool Short(size_t bytes) const {
+    return bytes <= static_cast<size_t>(limit_) &&
+           used() + static_cast<int64_t>(Capacity(bytes)) > limit_;
+  }
+  bool Reclaim() const {
+    std::function<bool()> reclaim;
+    {
+      std::lock_guard lock(mutex_);
+      reclaim = reclaim_;
+    }
+    return reclaim != nullptr && reclaim();
+  }
+  void SetReclaim(std::function<bool()> reclaim) {
+    std::lock_guard lock(mutex_);
+    reclaim_ = std::move(reclaim);
   }
 
   MemorySource& source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
@@ -200,6 +225,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
   std::array<UseSource, kMemoryUses> sources_;
 
   mutable std::mutex mutex_;
+  std::function<bool()> reclaim_;
   std::array<int64_t, kMemoryUses> used_ = {};
   int64_t total_ = 0;
   int64_t peak_ = 0;
@@ -222,6 +248,7 @@ Budget::Budget(int64_t limit_bytes, int64_t preparation_bytes)
     : state_(std::make_shared<State>(limit_bytes, preparation_bytes)) {}
 Budget::~Budget() { state_->Close(); }
 MemorySource& Budget::Source(MemoryUse use) { return state_->source(use); }
+void Budget::SetReclaim(std::function<bool()> reclaim) { state_->SetReclaim(std::move(reclaim)); }
 int64_t Budget::limit() const { return state_->limit(); }
 int64_t Budget::used(MemoryUse use) const { return state_->used(use); }
 int64_t Budget::used() const { return state_->used(); }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -30,6 +31,10 @@ class Budget {
   /// RESOURCE_EXHAUSTED: "request needs 8589934592 bytes of host memory, 1073741824 of 4294967296
   /// are free; delete ...".
   MemorySource& Source(MemoryUse use);
+
+  /// Called without locks, from any thread, when there is no room: lets something go, or returns
+  /// false. For what is kept only as long as nobody needs the memory.
+  void SetReclaim(std::function<bool()> reclaim);
 
   int64_t limit() const;
   int64_t used(MemoryUse use) const;

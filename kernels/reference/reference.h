@@ -26,8 +26,10 @@ struct SparseResult {
   std::vector<double> values;
   std::vector<double> magnitudes;
 };
-/// C = S * T, rows sorted; entries that cancel to zero are kept.
+/// C = S * T in the semiring, rows sorted; entries that cancel to zero are kept. With a mask (as
+/// many rows as S, columns as T), of C's entries those at its positions.
 SparseResult Spgemm(const CsrView& s, const double* s_values, const CsrView& t,
-                    const double* t_values);
+                    const double* t_values, Semiring semiring = Semiring::kSumProduct,
+                    const CsrView* mask = nullptr);
 
 }  // namespace sparsed::reference

@@ -84,6 +84,25 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SddmmSta
   return spec;
 }
 
+absl::StatusOr<Semiring> ToSemiring(v1::Semiring semiring) {
+  switch (semiring) {
+    case v1::SEMIRING_UNSPECIFIED:
+    case v1::SEMIRING_SUM_PRODUCT:
+      return Semiring::kSumProduct;
+    case v1::SEMIRING_BOOLEAN:
+      return Semiring::kBoolean;
+    case v1::SEMIRING_MIN_PLUS:
+      return Semiring::kMinPlus;
+    case v1::SEMIRING_PLUS_PAIR:
+      return Semiring::kPlusPair;
+    default:
+      return absl::InvalidArgumentError(fmt::format(
+          "semiring {} is unknown; there are 1 (sum-product), 2 (boolean), 3 (min-plus) and 4 "
+          "(plus-pair)",
+          static_cast<int>(semiring)));
+  }
+}
+
 absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpgemmStart& start) {
   engine::SpgemmSpec spec;
   spec.tenant = tenant;
@@ -92,6 +111,12 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpgemmSt
   spec.keep_as = start.keep_as();
   spec.replace = start.replace();
   spec.count_first = start.count_first();
+  spec.transpose_left = start.transpose_left();
+  spec.transpose_right = start.transpose_right();
+  spec.mask = start.mask();
+  const absl::StatusOr<Semiring> semiring = ToSemiring(start.semiring());
+  if (!semiring.ok()) return semiring.status();
+  spec.semiring = *semiring;
   spec.timeout_ns = start.timeout_ns();
   return spec;
 }

@@ -8,6 +8,8 @@
 #include <set>
 #include <string>
 
+#include "engine/execution/derived_patterns.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -70,6 +72,12 @@ void AddDevices(Families& families, engine::Engine& engine) {
                      ? 0
                      : static_cast<double>(engine.device()->residency().evictions()));
   }
+  families.Begin(
+      MetricType::Counter, "sparsed_spgemm_row_sizes_total",
+      "SpGEMM products by where the sizes of their rows came from: computed, or kept from "
+      "an earlier request of the same patterns");
+  families.Add({{"from", "computed"}}, static_cast<double>(executor.derived().sizes_computed()));
+  families.Add({{"from", "kept"}}, static_cast<double>(executor.derived().sizes_found()));
   families.Begin(MetricType::Counter, "sparsed_device_copied_bytes_total",
                  "Bytes copied between the host and the device");
   if (engine.device() != nullptr) {

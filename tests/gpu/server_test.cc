@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "engine/execution/derived_patterns.h"
 #include "kernels/kernel_table.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/gpu.h"
@@ -282,16 +283,25 @@ TEST(GpuServer, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
   EXPECT_TRUE(Near(answer.Values<float>(0), expected));
 }
 
-Answer Spgemm(TestServer& server, const std::string& left, const std::string& right) {
-  grpc::ClientContext context;
-  auto stream = server.compute().Spgemm(&context);
-  v1::SpgemmRequest request;
-  v1::SpgemmStart& start = *request.mutable_start();
+v1::SpgemmStart SpgemmStart(const std::string& left, const std::string& right) {
+  v1::SpgemmStart start;
   start.set_request_id(1);
   start.set_left(left);
   start.set_right(right);
+  return start;
+}
+
+Answer Spgemm(TestServer& server, const v1::SpgemmStart& start) {
+  grpc::ClientContext context;
+  auto stream = server.compute().Spgemm(&context);
+  v1::SpgemmRequest request;
+  *request.mutable_start() = start;
   stream->Write(request);
   return AnswerOf(*stream);
+}
+
+Answer Spgemm(TestServer& server, const std::string& left, const std::string& right) {
+  return Spgemm(server, SpgemmStart(left, right));
 }
 
 TEST(GpuServer, SpgemmInRowBlocks) {
@@ -313,6 +323,68 @@ TEST(GpuServer, SpgemmInRowBlocks) {
   EXPECT_TRUE(answer.Values<int64_t>(0) == expected.row_offsets);
   EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
   EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+}
+
+TEST(GpuServer, SpgemmOfTransposesAndThenOfNewValues) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern s = Rmat(10, 8, 17), t = Rmat(10, 7, 18);
+  std::vector<float> s_values = MustUpload(server, "s", s);
+  const std::vector<float> t_values = MustUpload(server, "t", t);
+  std::vector<int64_t> s_source, t_source;
+  const Pattern s_transposed = Transpose(s, &s_source), t_transposed = Transpose(t, &t_source);
+  const auto permuted = [](const std::vector<float>& values, const std::vector<int64_t>& source) {
+    std::vector<double> result;
+    for (const int64_t p : source) result.push_back(values[p]);
+    return result;
+  };
+  v1::SpgemmStart start = SpgemmStart("s", "t");
+  start.set_transpose_left(true);
+  start.set_transpose_right(true);
+  // Twice of the first values, then twice of others: all but once the rows' sizes are known.
+  for (int run = 0; run < 4; ++run) {
+    if (run == 2) {
+      s_values = FloatValues(s.nnz(), 19);
+      MustUpdate(server, "s", s_values);
+    }
+    const auto expected =
+        reference::Spgemm(s_transposed.view(), permuted(s_values, s_source).data(),
+                          t_transposed.view(), permuted(t_values, t_source).data());
+    const Answer answer = Spgemm(server, start);
+    ASSERT_EQ(answer.code(), 0) << answer.message();
+    EXPECT_EQ(answer.begins.at(0).plan(), "transpose / cuda.csr.row_bins");
+    EXPECT_EQ(answer.begins.at(0).nnz(), static_cast<int64_t>(expected.column_indices.size()));
+    EXPECT_TRUE(answer.Values<int64_t>(0) == expected.row_offsets);
+    EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+    EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+  }
+  EXPECT_EQ(server.engine().executor().derived().sizes_found(), 3);
+}
+
+TEST(GpuServer, SpgemmThatHasNoKernelThereRunsOnTheCpu) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const Pattern s = Rmat(9, 8, 20);
+  const std::vector<float> values = MustUpload(server, "s", s);
+  v1::SpgemmStart start = SpgemmStart("s", "s");
+  start.set_mask("s");
+  Answer answer = Spgemm(server, start);
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_EQ(answer.begins.at(0).plan(), "csr / cpu.csr.masked");
+  const CsrView mask = s.view();
+  const auto masked = reference::Spgemm(s.view(), Wide(values).data(), s.view(),
+                                        Wide(values).data(), Semiring::kSumProduct, &mask);
+  EXPECT_TRUE(answer.Values<int32_t>(1) == masked.column_indices);
+  EXPECT_TRUE(Near(answer.Values<float>(2), masked.values));
+  start.clear_mask();
+  start.set_semiring(v1::SEMIRING_PLUS_PAIR);
+  answer = Spgemm(server, start);
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  EXPECT_EQ(answer.begins.at(0).plan(), "csr / cpu.csr.row_groups");
+  const auto pairs = reference::Spgemm(s.view(), Wide(values).data(), s.view(), Wide(values).data(),
+                                       Semiring::kPlusPair);
+  EXPECT_TRUE(answer.Values<int32_t>(1) == pairs.column_indices);
+  EXPECT_TRUE(Near(answer.Values<float>(2), pairs.values));
 }
 
 TEST(GpuServer, SpgemmOfEmptyMatrices) {
@@ -432,16 +504,7 @@ TEST(GpuServer, ReplacedValuesReachTheLayoutOfThePlan) {
     EXPECT_TRUE(Near(answer.Values<float>(0), Product(pattern, values, false, Wide(b), k)))
         << "version " << version;
     values = FloatValues(pattern.nnz(), 100 + version);
-    grpc::ClientContext context;
-    v1::UpdateValuesReply reply;
-    auto writer = server.catalog().UpdateValues(&context, &reply);
-    v1::UpdateValuesRequest request;
-    request.mutable_header()->set_name("s");
-    request.mutable_header()->set_type(v1::ELEMENT_TYPE_F32);
-    writer->Write(request);
-    WriteArray<v1::UpdateValuesRequest>(*writer, 0, 0, BytesOf(values));
-    writer->WritesDone();
-    ASSERT_TRUE(writer->Finish().ok());
+    MustUpdate(server, "s", values);
   }
 }
 

@@ -2,6 +2,7 @@
 // begin poisoned, arrays are exactly as large as they must be.
 #include "kernels/cpu/spgemm/spgemm.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -53,16 +54,27 @@ struct Product {
 template <typename T>
 class Multiplication {
  public:
-  Multiplication(const Matrix& s, const Matrix& t)
+  Multiplication(const Matrix& s, const Matrix& t, Semiring semiring = Semiring::kSumProduct,
+                 const Pattern* mask = nullptr)
       : s_(s),
         t_(t),
+        semiring_(semiring),
+        mask_(mask),
         s_values_(s.values.begin(), s.values.end()),
         t_values_(t.values.begin(), t.values.end()) {}
 
   SpgemmArguments arguments() const {
-    return {s_.pattern.view(), s_values_.data(), t_.pattern.view(), t_values_.data()};
+    SpgemmArguments arguments = {s_.pattern.view(), s_values_.data(), t_.pattern.view(),
+                                 t_values_.data()};
+    if (mask_ != nullptr) arguments.mask = mask_->view();
+    return arguments;
   }
-  Problem problem() const { return {.operation = Operation::kSpgemm, .type = ElementTypeOf<T>()}; }
+  Problem problem() const {
+    return {.operation = Operation::kSpgemm,
+            .type = ElementTypeOf<T>(),
+            .semiring = semiring_,
+            .masked = mask_ != nullptr};
+  }
 
   /// Workspace of the size that the kernel asks for, full of ones.
   Context MakeContext(const SpgemmKernel& kernel, int threads) {
@@ -111,6 +123,8 @@ class Multiplication {
  private:
   const Matrix& s_;
   const Matrix& t_;
+  const Semiring semiring_;
+  const Pattern* const mask_;
   std::vector<T> s_values_;
   std::vector<T> t_values_;
   Buffer workspace_;
@@ -125,13 +139,16 @@ Matrix Rounded(const Matrix& matrix) {
 
 /// Runs the kernel in every way and expects what the reference computes.
 template <typename T>
-void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matrix& exact_t) {
-  SCOPED_TRACE(std::string(kernel.name) + " " + std::string(Name(ElementTypeOf<T>())));
+void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matrix& exact_t,
+                   Semiring semiring = Semiring::kSumProduct, const Pattern* mask = nullptr) {
+  SCOPED_TRACE(fmt::format("{} {} {}", kernel.name, Name(ElementTypeOf<T>()), Name(semiring)));
   const Matrix s = Rounded<T>(exact_s);
   const Matrix t = Rounded<T>(exact_t);
+  const CsrView mask_view = mask == nullptr ? CsrView() : mask->view();
   const reference::SparseResult expected =
-      reference::Spgemm(s.pattern.view(), s.values.data(), t.pattern.view(), t.values.data());
-  Multiplication<T> multiplication(s, t);
+      reference::Spgemm(s.pattern.view(), s.values.data(), t.pattern.view(), t.values.data(),
+                        semiring, mask == nullptr ? nullptr : &mask_view);
+  Multiplication<T> multiplication(s, t, semiring, mask);
   ASSERT_TRUE(kernel.supports(multiplication.problem()));
 
   int64_t expected_products = 0;
@@ -384,6 +401,59 @@ TEST_P(SpgemmTest, StopsWhenAsked) {
   EXPECT_EQ(next.Run(kernel, context, next.Bounds(kernel, context, &products), 1 << 20), clean);
 }
 
+constexpr Semiring kSemirings[] = {Semiring::kSumProduct, Semiring::kBoolean, Semiring::kMinPlus,
+                                   Semiring::kPlusPair};
+
+TEST_P(SpgemmTest, ComputesInTheSemiringsThatItSupports) {
+  for (const Semiring semiring : kSemirings) {
+    if (!GetParam()().supports({.operation = Operation::kSpgemm, .semiring = semiring})) continue;
+    const auto expect = [&](Pattern s_pattern, Pattern t_pattern) {
+      const Matrix s = WithRandomValues(std::move(s_pattern), 81);
+      const Matrix t = WithRandomValues(std::move(t_pattern), 82);
+      ExpectProduct<float>(GetParam()(), s, t, semiring);
+      ExpectProduct<double>(GetParam()(), s, t, semiring);
+    };
+    expect(FromRows(0, {{}, {}}), FromRows(3, {}));
+    expect(FromRows(1, {{0}, {}, {0}}), FromRows(7, {{1, 3, 6}}));
+    expect(Band(200, 7), Band(200, 15));
+    expect(Rmat(9, 6, 83), Rmat(9, 5, 84));
+    expect(Uniform(1000, 1000, 3, 85), Uniform(1000, 900, 5, 86));
+    expect(Uniform(30, 4000, 300, 87), Uniform(4000, 2'000'000, 9, 88));
+    WithEveryInstructionSet([&] {
+      expect(Uniform(50, 300, 7, 89), Band(300, 15));
+      expect(Uniform(20, 500, 10, 90), Uniform(500, 1'500'000, 12, 91));
+    });
+  }
+}
+
+/// The least sum, whichever way a row goes: NaNs count only among themselves.
+TEST_P(SpgemmTest, LeastSumsPassOverNans) {
+  const SpgemmKernel kernel = GetParam()();
+  if (!kernel.supports({.operation = Operation::kSpgemm, .semiring = Semiring::kMinPlus})) return;
+  const double infinity = std::numeric_limits<double>::infinity();
+  // Column 0: NaN, then 2; column 1: 3, then NaN; column 2: infinity alone; column 3: NaNs alone.
+  std::vector<std::vector<int32_t>> t_rows(3, {0, 1, 2, 3});
+  std::vector<double> t_values = {NAN,      3,   infinity, NAN, 2,        NAN,
+                                  infinity, NAN, 4,        5,   infinity, NAN};
+  for (const int32_t far : {4, 40, 400, 1'500'000}) {
+    SCOPED_TRACE(far);
+    t_rows[2].push_back(far);
+    Matrix t = {FromRows(far + 1, t_rows), t_values};
+    t.values.push_back(-infinity);
+    t_rows[2].pop_back();
+    const Matrix s = {FromRows(3, {{0, 1, 2}}), {0, 0, 0}};
+    Multiplication<float> multiplication(s, t, Semiring::kMinPlus);
+    const Context context = multiplication.MakeContext(kernel, 1);
+    const Product<float> product = multiplication.Run(kernel, context, {13}, 100);
+    ASSERT_EQ(product.columns.size(), 5u);
+    EXPECT_EQ(product.values[0], 2);
+    EXPECT_EQ(product.values[1], 3);
+    EXPECT_EQ(product.values[2], infinity);
+    EXPECT_TRUE(std::isnan(product.values[3]));
+    EXPECT_EQ(product.values[4], -infinity);
+  }
+}
+
 TEST_P(SpgemmTest, AnswersForWhatItSupports) {
   const SpgemmKernel kernel = GetParam()();
   EXPECT_TRUE(kernel.supports({.operation = Operation::kSpgemm, .type = ElementType::kF64}));
@@ -391,6 +461,7 @@ TEST_P(SpgemmTest, AnswersForWhatItSupports) {
   EXPECT_FALSE(kernel.supports({.operation = Operation::kSpgemm, .type = ElementType::kI32}));
   EXPECT_FALSE(kernel.supports(
       {.operation = Operation::kSpgemm, .type = ElementType::kF32, .device = DeviceKind::kCuda}));
+  EXPECT_FALSE(kernel.supports({.operation = Operation::kSpgemm, .masked = true}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, SpgemmTest,
@@ -400,6 +471,74 @@ INSTANTIATE_TEST_SUITE_P(Cpu, SpgemmTest,
                            const std::string name(info.param().name);
                            return name.substr(name.rfind('.') + 1);
                          });
+
+/// C at the positions of a mask alone, in every semiring.
+void ExpectMasked(Pattern s_pattern, Pattern t_pattern, const Pattern& mask) {
+  const Matrix s = WithRandomValues(std::move(s_pattern), 91);
+  const Matrix t = WithRandomValues(std::move(t_pattern), 92);
+  for (const Semiring semiring : kSemirings) {
+    ExpectProduct<float>(cpu::MaskedSpgemm(), s, t, semiring, &mask);
+    ExpectProduct<double>(cpu::MaskedSpgemm(), s, t, semiring, &mask);
+  }
+}
+
+TEST(MaskedSpgemm, MultipliesOddShapes) {
+  ExpectMasked(FromRows(0, {}), FromRows(0, {}), FromRows(0, {}));
+  ExpectMasked(FromRows(0, {{}, {}}), FromRows(3, {}), FromRows(3, {{0, 1}, {2}}));
+  ExpectMasked(FromRows(1, {{0}, {}, {0}}), FromRows(7, {{1, 3, 6}}),
+               FromRows(7, {{0, 1, 2, 6}, {1}, {}}));
+  ExpectMasked(Uniform(17, 33, 5, 5), Uniform(33, 65, 9, 6),
+               FromRows(65, std::vector<std::vector<int32_t>>(17)));
+  ExpectMasked(Uniform(1, 300, 40, 1), Uniform(300, 1, 1, 2), FromRows(1, {{0}}));
+}
+
+TEST(MaskedSpgemm, KeepsWhatTheMaskAndTheProductsShare) {
+  ExpectMasked(Rmat(9, 6, 3), Rmat(9, 5, 4), Rmat(9, 4, 5));
+  ExpectMasked(Uniform(200, 300, 7, 6), Uniform(300, 250, 9, 7), Uniform(200, 250, 100, 8));
+  ExpectMasked(Band(300, 15), Band(300, 15), Band(300, 3));
+}
+
+TEST(MaskedSpgemm, SearchesShortRowsOfTheMaskInLongOnes) {
+  ExpectMasked(Uniform(40, 60, 9, 9), Uniform(60, 5000, 2500, 10), Uniform(40, 5000, 3, 11));
+}
+
+TEST(MaskedSpgemm, HashesWhereColumnsAreMany) {
+  ExpectMasked(Uniform(30, 400, 20, 12), Uniform(400, 5'000'000, 40, 13),
+               Uniform(30, 5'000'000, 200, 14));
+  // As many candidates as products: all of them, and others.
+  const Pattern t = Uniform(50, 5'000'000, 30, 15);
+  ExpectMasked(Band(50, 0), t, t);
+}
+
+TEST(MaskedSpgemm, AnswersForWhatItSupports) {
+  const SpgemmKernel kernel = cpu::MaskedSpgemm();
+  EXPECT_TRUE(kernel.supports({.operation = Operation::kSpgemm, .masked = true}));
+  EXPECT_FALSE(kernel.supports({.operation = Operation::kSpgemm}));
+  EXPECT_FALSE(kernel.supports(
+      {.operation = Operation::kSpgemm, .device = DeviceKind::kCuda, .masked = true}));
+  EXPECT_FALSE(kernel.supports(
+      {.operation = Operation::kSpgemm, .type = ElementType::kF16, .masked = true}));
+}
+
+TEST(MaskedSpgemm, StopsWhenAsked) {
+  const Matrix s = WithRandomValues(Uniform(2000, 2000, 700, 16), 17);
+  Multiplication<float> multiplication(s, s, Semiring::kSumProduct, &s.pattern);
+  const SpgemmKernel kernel = cpu::MaskedSpgemm();
+  std::atomic<bool> stop = false;
+  Context context = multiplication.MakeContext(kernel, 2);
+  context.stop = &stop;
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    stop = true;
+  });
+  std::vector<int64_t> row_nnz(s.pattern.rows);
+  absl::Status status;
+  while (status.ok()) {
+    status = kernel.symbolic(context, multiplication.arguments(), {0, s.pattern.rows}, row_nnz);
+  }
+  stopper.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+}
 
 }  // namespace
 }  // namespace sparsed::test

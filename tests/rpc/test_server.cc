@@ -145,6 +145,20 @@ std::vector<float> MustUpload(TestServer& server, const std::string& name, const
   return values;
 }
 
+void MustUpdate(TestServer& server, const std::string& name, const std::vector<float>& values) {
+  grpc::ClientContext context;
+  v1::UpdateValuesReply reply;
+  auto writer = server.catalog().UpdateValues(&context, &reply);
+  v1::UpdateValuesRequest request;
+  request.mutable_header()->set_name(name);
+  request.mutable_header()->set_type(v1::ELEMENT_TYPE_F32);
+  writer->Write(request);
+  WriteArray<v1::UpdateValuesRequest>(*writer, 0, 0, BytesOf(values));
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
 void Answer::Add(const v1::ComputeReply& reply) {
   if (reply.has_begin()) begins.push_back(reply.begin());
   if (reply.has_block()) blocks.push_back(reply.block());

@@ -102,6 +102,8 @@ grpc::Status UploadBytes(v1::Catalog::Stub& stub, const v1::UploadHeader& header
                          v1::MatrixInfo* info = nullptr);
 /// A matrix named `name` with values from seed 1; fails the test if it is refused.
 std::vector<float> MustUpload(TestServer& server, const std::string& name, const Pattern& pattern);
+/// New values for it.
+void MustUpdate(TestServer& server, const std::string& name, const std::vector<float>& values);
 
 /// What came back for one request.
 struct Answer {

@@ -2,4 +2,6 @@ sparsed_test(memory_test memory_test.cc DEPS sparsed_engine)
 sparsed_test(residency_test residency_test.cc DEPS sparsed_engine)
 sparsed_test(scheduler_test scheduler_test.cc DEPS sparsed_engine)
 sparsed_test(executor_test executor_test.cc DEPS sparsed_engine sparsed_test_matrices)
+sparsed_test(derived_patterns_test derived_patterns_test.cc
+  DEPS sparsed_engine sparsed_test_matrices)
 sparsed_test(prepared_runs_test prepared_runs_test.cc DEPS sparsed_engine)

@@ -89,6 +89,30 @@ TEST(Budget, BuffersMayOutliveIt) {
   EXPECT_EQ(survivor.data()[survivor.size() - 1], std::byte{7});
 }
 
+TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
+  Budget budget(1 << 20, 1 << 10);
+  std::vector<Buffer> spared;
+  for (int i = 0; i < 4; ++i) {
+    spared.push_back(budget.Source(MemoryUse::kLayouts).Allocate(128 << 10).value());
+  }
+  budget.SetReclaim([&spared] {
+    if (spared.empty()) return false;
+    spared.pop_back();
+    return true;
+  });
+  const auto fits = budget.Source(MemoryUse::kRequests).Allocate(256 << 10);
+  EXPECT_TRUE(fits.ok());
+  EXPECT_FALSE(budget.Source(MemoryUse::kPreparation).Allocate(2 << 10).ok());
+  EXPECT_EQ(spared.size(), 4u) << "there is room";
+  const auto needs = budget.Source(MemoryUse::kRequests).Allocate(512 << 10);
+  EXPECT_TRUE(needs.ok()) << needs.status();
+  EXPECT_EQ(spared.size(), 2u);
+  EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(2 << 20).ok());
+  EXPECT_EQ(spared.size(), 2u) << "the whole limit would not do";
+  EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(900 << 10).ok());
+  EXPECT_TRUE(spared.empty());
+}
+
 TEST(Budget, ManyThreads) {
   Budget budget(64 << 20, 64 << 20);
   std::vector<std::thread> threads;

@@ -123,10 +123,17 @@ struct SddmmOptions {
   bool unscaled = false;  ///< do not multiply by S's values
 };
 struct SpgemmOptions {
-  bool count_first = false;  ///< know the nonzeros before the first block; costs a symbolic pass
+  bool count_first = false;     ///< know the nonzeros before the first block; costs a symbolic pass
+  bool transpose_left = false;  ///< multiply S^T
+  bool transpose_right = false;  ///< ... by the right matrix's transpose
+  Semiring semiring = Semiring::kSumProduct;
+  /// Name of a matrix of the result's shape, if not empty: only its positions are computed. Its
+  /// values and type do not matter.
+  std::string mask = {};
 };
 struct SpgemmKeepOptions {
-  bool replace = false;  ///< a matrix of the new name, if there is one
+  bool replace = false;       ///< a matrix of the new name, if there is one
+  SpgemmOptions spgemm = {};  ///< of the product
 };
 
 /// Gets the next rows of a result. An error ends the call with it.
@@ -193,8 +200,8 @@ class Matrix {
                                  const SddmmOptions& sddmm = {},
                                  const CallOptions& options = {}) const;
 
-  /// S * right (both f32 or f64), handed to `on_block` in ascending row blocks, so that the result
-  /// may be larger than memory. The server waits while `on_block` is busy.
+  /// op(S) * op(right) (both f32 or f64), handed to `on_block` in ascending row blocks, so that the
+  /// result may be larger than memory. The server waits while `on_block` is busy.
   absl::StatusOr<SpgemmResult> Spgemm(const Matrix& right, RowBlockCallback on_block,
                                       const SpgemmOptions& spgemm = {},
                                       const CallOptions& options = {}) const;
@@ -202,11 +209,14 @@ class Matrix {
                                  const SpgemmOptions& spgemm = {},
                                  const CallOptions& options = {}) const;
 
-  /// S * right in memory. `result`, if given, gets how it was done.
+  /// op(S) * op(right) in memory. `result`, if given, gets how it was done.
   absl::StatusOr<CsrMatrix> SpgemmCollect(const Matrix& right, SpgemmResult* result = nullptr,
                                           const CallOptions& options = {}) const;
+  absl::StatusOr<CsrMatrix> SpgemmCollect(const Matrix& right, const SpgemmOptions& spgemm,
+                                          SpgemmResult* result = nullptr,
+                                          const CallOptions& options = {}) const;
 
-  /// S * right, kept on the server as a matrix of that name (see Client::MatrixNamed).
+  /// op(S) * op(right), kept on the server as a matrix of that name (see Client::MatrixNamed).
   absl::StatusOr<SpgemmResult> SpgemmKeep(const Matrix& right, const std::string& name,
                                           const SpgemmKeepOptions& keep = {},
                                           const CallOptions& options = {}) const;

@@ -136,6 +136,17 @@ enum class Operation : uint8_t { kSpmm = 1, kSddmm = 2, kSpgemm = 3 };
 /// "spmm", "sddmm", "spgemm".
 const char* Name(Operation operation);
 
+/// What SpGEMM multiplies by and sums with. The result has an entry where there are products,
+/// whatever their values: zeros that are stored count as any other entry.
+enum class Semiring : uint8_t {
+  kSumProduct = 1,  ///< the sum of the products
+  kBoolean = 2,     ///< every entry is true, and so is every one of the result, as 1
+  kMinPlus = 3,     ///< the least sum of a pair; NaN only where all sums are
+  kPlusPair = 4,    ///< how many pairs there are; in f32 exact up to 2^24
+};
+/// "sum-product", "boolean", "min-plus", "plus-pair".
+const char* Name(Semiring semiring);
+
 /// What to prepare a matrix for.
 struct ProblemClass {
   Operation operation = Operation::kSpmm;

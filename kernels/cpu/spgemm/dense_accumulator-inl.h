@@ -1,10 +1,9 @@
 // One row of C as a dense window of sums (the sparse accumulator of Gilbert, Moler and Schreiber,
 // "Sparse matrices in MATLAB", 1992), laid out for vectors. Included once per SIMD target.
 //
-// A column that no product has reached holds -0.0: adding to it gives the product itself, and every
-// sum ends with "+ 0.0", which turns -0.0 into 0.0 and nothing else, so that a column with an entry
-// can always be told from one without, whatever its value. There is no flag to set for an entry and
-// none to look up.
+// A column that no product has reached holds what no sum can be (of sums of products: -0.0, see
+// semiring.h), so that a column with an entry can always be told from one without, whatever its
+// value. There is no flag to set for an entry and none to look up.
 // The window is cut into lines of 64 bytes. In a sparse window each product also stores the mark of
 // its line (a store without a load, so that neighbouring products don't wait for each other), and
 // rows are written, sorted by nature, from the lines that have a mark; 64 marks are looked at at
@@ -24,6 +23,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/spgemm/emit-inl.h"
+#include "kernels/cpu/spgemm/semiring-inl.h"
 #include "kernels/cpu/spgemm/workspace.h"
 #include "kernels/cpu/tail-inl.h"
 
@@ -74,7 +74,7 @@ HWY_INLINE bool IsRun(const int32_t* columns, int64_t count) {
   return count >= 8 && columns[count - 1] - columns[0] == count - 1;
 }
 
-template <typename T>
+template <typename T, class Semiring = SumProduct<T>>
 class DenseAccumulator {
  public:
   explicit DenseAccumulator(const DenseSpace<T>& space)
@@ -84,12 +84,12 @@ class DenseAccumulator {
   void Reserve(int64_t width) {
     if (width <= clean_) return;
     const int64_t end = RoundUp(width, DenseSpace<T>::kColumnsOfBlock);
-    std::fill(sums_ + clean_, sums_ + end, T{-0.0});
+    std::fill(sums_ + clean_, sums_ + end, Semiring::Untouched());
     std::fill(marks_ + clean_ / kLine, marks_ + end / kLine, uint8_t{0});
     clean_ = end;
   }
 
-  /// Adds scale * (a row of T). `first` is the column where the window begins.
+  /// Adds scale times a row of T. `first` is the column where the window begins.
   template <bool kMarked>
   HWY_INLINE void Add(T scale, const int32_t* columns, const T* values, int64_t count,
                       int32_t first) {
@@ -107,7 +107,7 @@ class DenseAccumulator {
     }
     for (int64_t p = 0; p < count; ++p) {
       const uint32_t column = static_cast<uint32_t>(columns[p] - first);
-      sums[column] = (sums[column] + scale * values[p]) + T{0};
+      sums[column] = Semiring::AddTouched(sums[column], Semiring::Multiply(scale, values[p]));
       if constexpr (kMarked) marks[column / kLine] = 1;
     }
   }
@@ -136,20 +136,22 @@ class DenseAccumulator {
   static HWY_INLINE void AddRun(T scale, const T* values, int64_t count, T* sums) {
     const hn::CappedTag<T, kLine> d;
     const auto scales = hn::Set(d, scale);
-    const auto zero = hn::Zero(d);
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     int64_t p = 0;
     for (; p + lanes <= count; p += lanes) {
-      const auto sum = hn::MulAdd(scales, hn::LoadU(d, values + p), hn::LoadU(d, sums + p));
-      hn::StoreU(hn::Add(sum, zero), d, sums + p);
+      hn::StoreU(
+          AddProducts(Semiring(), d, scales, hn::LoadU(d, values + p), hn::LoadU(d, sums + p)), d,
+          sums + p);
     }
     if constexpr (kNativeMasks) {
       if (p == count) return;
       const Tail<decltype(d)> tail(count - p);
-      const auto sum = hn::MulAdd(scales, tail.Load(values + p), tail.Load(sums + p));
-      tail.Store(hn::Add(sum, zero), sums + p);
+      tail.Store(AddProducts(Semiring(), d, scales, tail.Load(values + p), tail.Load(sums + p)),
+                 sums + p);
     } else {
-      for (; p < count; ++p) sums[p] = (sums[p] + scale * values[p]) + T{0};
+      for (; p < count; ++p) {
+        sums[p] = Semiring::AddTouched(sums[p], Semiring::Multiply(scale, values[p]));
+      }
     }
   }
 
@@ -158,7 +160,7 @@ class DenseAccumulator {
     const hn::CappedTag<T, kLine> d;
     const hn::RebindToUnsigned<decltype(d)> du;
     using U = hn::TFromD<decltype(du)>;
-    const auto untouched = hn::BitCast(du, hn::Set(d, T{-0.0}));
+    const auto untouched = hn::BitCast(du, hn::Set(d, Semiring::Untouched()));
     for (int64_t i = line; i < line + kLine; i += static_cast<int64_t>(hn::Lanes(d))) {
       const auto lanes = hn::Load(d, sums + i);
       const auto touched = hn::RebindMask(d, hn::Ne(hn::BitCast(du, lanes), untouched));

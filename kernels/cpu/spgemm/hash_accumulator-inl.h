@@ -18,6 +18,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/spgemm/ranks-inl.h"
 #include "kernels/cpu/spgemm/row_slot.h"
+#include "kernels/cpu/spgemm/semiring.h"
 #include "kernels/cpu/spgemm/workspace.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -65,7 +66,7 @@ HWY_INLINE uint64_t* SortKeys(uint64_t* keys, uint64_t* other, int64_t count) {
                       : RadixSortKeys<11>(keys, other, count, first, last);
 }
 
-template <typename T>
+template <typename T, class Semiring = SumProduct<T>>
 class HashAccumulator {
  public:
   explicit HashAccumulator(const HashSpace<T>& space) : space_(space) {}
@@ -74,7 +75,7 @@ class HashAccumulator {
   void Reserve(int64_t entries) {
     const int64_t slots = HashSpace<T>::SlotsFor(entries);
     if (slots > clean_) {
-      std::fill(space_.slots + clean_, space_.slots + slots, HashSlot<T>{-1, T{0}});
+      std::fill(space_.slots + clean_, space_.slots + slots, HashSlot<T>{-1, Semiring::Nothing()});
       clean_ = slots;
     }
     mask_ = static_cast<uint32_t>(slots - 1);
@@ -88,7 +89,7 @@ class HashAccumulator {
       HashSlot<T>& slot = space_.slots[at];
       const bool is_new = slot.column != column;
       slot.column = column;
-      slot.sum += scale * values[p];
+      slot.sum = Semiring::Add(slot.sum, Semiring::Multiply(scale, values[p]));
       space_.keys[entries_] = Key(column, at);
       entries_ += is_new;
     }
@@ -101,7 +102,7 @@ class HashAccumulator {
       HashSlot<T>& slot = space_.slots[static_cast<uint32_t>(sorted[i])];
       row.columns[i] = static_cast<int32_t>(sorted[i] >> 32);
       row.values[i] = slot.sum;
-      slot = {-1, T{0}};
+      slot = {-1, Semiring::Nothing()};
     }
     return std::exchange(entries_, 0);
   }

@@ -72,6 +72,7 @@ template <typename T>
 struct NumericJob {
   RowPolicy policy;
   Capacity capacity;
+  Semiring semiring;
   bool reads_ahead;  ///< T's rows don't come from the cache by themselves
   CsrView s;
   const T* s_values;
@@ -100,5 +101,8 @@ struct SymbolicJob {
 void RunRows(const NumericJob<float>& job, std::byte* workspace, PieceQueue& pieces);
 void RunRows(const NumericJob<double>& job, std::byte* workspace, PieceQueue& pieces);
 void RunRows(const SymbolicJob& job, std::byte* workspace, PieceQueue& pieces);
+/// As RunRows, of the semirings besides sums of products.
+void RunSemiringRows(const NumericJob<float>& job, std::byte* workspace, PieceQueue& pieces);
+void RunSemiringRows(const NumericJob<double>& job, std::byte* workspace, PieceQueue& pieces);
 
 }  // namespace sparsed::cpu

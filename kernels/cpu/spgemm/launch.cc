@@ -37,12 +37,13 @@ absl::Status RunTeam(const Context& context, const Job& job, std::span<const int
 }
 
 template <typename T>
-absl::Status RunNumericOf(const SpgemmMethod& method, const Context& context,
+absl::Status RunNumericOf(const SpgemmMethod& method, const Context& context, Semiring semiring,
                           const SpgemmArguments& arguments, RowRange range,
                           std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                           std::span<int64_t> row_nnz) {
   const NumericJob<T> job = {.policy = method.policy,
                              .capacity = method.capacity,
+                             .semiring = semiring,
                              .reads_ahead = ReadsAhead(arguments, sizeof(T)),
                              .s = arguments.left,
                              .s_values = static_cast<const T*>(arguments.left_values),
@@ -56,26 +57,25 @@ absl::Status RunNumericOf(const SpgemmMethod& method, const Context& context,
   return RunTeam<T>(context, job, row_begin);
 }
 
-int64_t LongestRow(const CsrView& csr) {
-  int64_t longest = 0;
-  for (int64_t row = 0; row < csr.rows; ++row) {
-    longest = std::max(longest, csr.row_offsets[row + 1] - csr.row_offsets[row]);
-  }
-  return longest;
-}
-
 }  // namespace
 
 bool SupportsSpgemm(const Problem& problem) {
+  return SupportsSemirings(problem) && problem.semiring == Semiring::kSumProduct;
+}
+
+bool SupportsSemirings(const Problem& problem) {
   return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCpu &&
-         IsFloat(problem.type) && !IsHalf(problem.type);
+         IsFloat(problem.type) && !IsHalf(problem.type) && !problem.masked;
 }
 
 absl::Status AnalyseProducts(const Context& context, const SpgemmArguments& arguments,
                              std::span<int64_t> row_bounds, int64_t* products) {
   const CsrView& s = arguments.left;
   const int64_t* const t_offsets = arguments.right.row_offsets.data();
-  const int64_t t_cols = arguments.right.cols;
+  const auto largest = [&arguments](int64_t row) {
+    if (!arguments.mask) return arguments.right.cols;
+    return arguments.mask->row_offsets[row + 1] - arguments.mask->row_offsets[row];
+  };
   constexpr int64_t kPieceRows = 4096;
   int64_t total = 0;
 #pragma omp parallel for num_threads(context.threads) schedule(dynamic) \
@@ -89,7 +89,7 @@ absl::Status AnalyseProducts(const Context& context, const SpgemmArguments& argu
         const int32_t k = s.column_indices[p];
         row_products += t_offsets[k + 1] - t_offsets[k];
       }
-      row_bounds[row] = std::min(row_products, t_cols);
+      row_bounds[row] = std::min(row_products, largest(row));
       total += row_products;
     }
   }
@@ -125,15 +125,23 @@ absl::Status RunNumeric(const SpgemmMethod& method, const Context& context, cons
                         std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                         std::span<int64_t> row_nnz) {
   return problem.type == ElementType::kF32
-             ? RunNumericOf<float>(method, context, arguments, range, row_begin, column_indices,
-                                   values, row_nnz)
-             : RunNumericOf<double>(method, context, arguments, range, row_begin, column_indices,
-                                    values, row_nnz);
+             ? RunNumericOf<float>(method, context, problem.semiring, arguments, range, row_begin,
+                                   column_indices, values, row_nnz)
+             : RunNumericOf<double>(method, context, problem.semiring, arguments, range, row_begin,
+                                    column_indices, values, row_nnz);
+}
+
+int64_t LongestRow(const CsrView& csr, RowRange range) {
+  int64_t longest = 0;
+  for (int64_t row = range.begin; row < range.end; ++row) {
+    longest = std::max(longest, csr.row_offsets[row + 1] - csr.row_offsets[row]);
+  }
+  return longest;
 }
 
 int64_t LargestBound(const SpgemmArguments& arguments) {
-  const int64_t t_longest = LongestRow(arguments.right);
-  const int64_t s_longest = LongestRow(arguments.left);
+  const int64_t t_longest = LongestRow(arguments.right, {0, arguments.right.rows});
+  const int64_t s_longest = LongestRow(arguments.left, {0, arguments.left.rows});
   // Both are below 2^31.
   return std::min(s_longest * t_longest, arguments.right.cols);
 }

@@ -18,8 +18,10 @@ struct SpgemmMethod {
   Capacity capacity;
 };
 
-/// f32 and f64 on the CPU.
+/// Sums of products in f32 and f64 on the CPU, without a mask.
 bool SupportsSpgemm(const Problem& problem);
+/// Of any semiring.
+bool SupportsSemirings(const Problem& problem);
 
 /// SpgemmKernel::analyse. Threads take pieces of S's rows; each reads S's columns and two of T's
 /// row offsets for each of them.
@@ -40,17 +42,21 @@ absl::Status RunNumeric(const SpgemmMethod& method, const Context& context, cons
                         std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                         std::span<int64_t> row_nnz);
 
+/// Entries of the longest row of a range.
+int64_t LongestRow(const CsrView& csr, RowRange range);
+
 /// The most products, and not more than T's columns, that a row of C can have: what the longest
 /// rows of S and T would make together.
 int64_t LargestBound(const SpgemmArguments& arguments);
 
 /// The kernel that goes about its rows as `Method(arguments)` says.
 template <SpgemmMethod (*Method)(const SpgemmArguments&)>
-SpgemmKernel MakeSpgemmKernel(std::string_view name) {
+SpgemmKernel MakeSpgemmKernel(std::string_view name,
+                              bool (*supports)(const Problem&) = SupportsSpgemm) {
   return {.name = name,
           .device = DeviceKind::kCpu,
           .deterministic = true,
-          .supports = SupportsSpgemm,
+          .supports = supports,
           .workspace = [](const Problem& problem, const SpgemmArguments& arguments,
                           int threads) { return WorkspaceOf(Method(arguments), problem, threads); },
           .analyse = AnalyseProducts,

@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/spgemm/emit-inl.h"
+#include "kernels/cpu/spgemm/semiring-inl.h"
 #include "kernels/cpu/spgemm/workspace.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -141,7 +143,7 @@ class RankedColumns {
 
 /// A row of C with few products: they are gathered, their columns ranked, and summed in their
 /// places.
-template <typename T>
+template <typename T, class Semiring = SumProduct<T>>
 class RankedRow {
  public:
   void Begin(int32_t first) { columns_.Begin(first); }
@@ -154,10 +156,11 @@ class RankedRow {
     T* const products = products_ + columns_.count();
     if (HWY_LIKELY(count + lanes <= readable)) {
       for (int64_t p = 0; p < count; p += lanes) {
-        hn::StoreU(hn::Mul(hn::Set(d, scale), hn::LoadU(d, values + p)), d, products + p);
+        hn::StoreU(Products(Semiring(), d, hn::Set(d, scale), hn::LoadU(d, values + p)), d,
+                   products + p);
       }
     } else {
-      for (int64_t p = 0; p < count; ++p) products[p] = scale * values[p];
+      for (int64_t p = 0; p < count; ++p) products[p] = Semiring::Multiply(scale, values[p]);
     }
     columns_.Add(columns, count, readable);
   }
@@ -173,14 +176,15 @@ class RankedRow {
       StoreColumns(slot.columns);
       const hn::CappedTag<T, 16> d;
       for (int64_t i = 0; i <= entries; i += static_cast<int64_t>(hn::Lanes(d))) {
-        hn::StoreU(hn::Zero(d), d, slot.values + i);
+        hn::StoreU(hn::Set(d, Semiring::Nothing()), d, slot.values + i);
       }
       AddProducts(slot.values);
     } else {
       HWY_ALIGN int32_t columns[kMaxRanked + 16];
       StoreColumns(columns);
       std::copy(columns, columns + entries, slot.columns);
-      T sums[kMaxRanked + 1] = {};
+      T sums[kMaxRanked + 1];
+      std::fill(std::begin(sums), std::end(sums), Semiring::Nothing());
       AddProducts(sums);
       std::copy(sums, sums + entries, slot.values);
     }
@@ -201,7 +205,10 @@ class RankedRow {
     constexpr int64_t kGroup = RankedColumns::kGroup;
     const int32_t* const positions = columns_.positions();
     for (int64_t i = 0; i < columns_.padded_count(); i += kGroup) {
-      for (int64_t j = i; j < i + kGroup; ++j) sums[positions[j]] += products_[j];
+      for (int64_t j = i; j < i + kGroup; ++j) {
+        T& sum = sums[positions[j]];
+        sum = Semiring::Add(sum, products_[j]);
+      }
     }
   }
 

@@ -9,6 +9,7 @@
 //
 // Grouping rows by their products is Liu and Vinter's ("An efficient GPU general sparse
 // matrix-matrix multiplication for irregular data", 2014).
+// Serves every semiring.
 // Layout in: plain CSR of both. A row of C belongs to one thread; threads take pieces of about
 // equal numbers of entries. Workspace: for each thread a dense window of T's columns and, if T is
 // wide, a small hash table. Wins nearly everywhere; the default.
@@ -34,6 +35,8 @@ SpgemmMethod Method(const SpgemmArguments& arguments) {
 
 }  // namespace
 
-SpgemmKernel RowGroupsSpgemm() { return MakeSpgemmKernel<Method>("cpu.csr.row_groups"); }
+SpgemmKernel RowGroupsSpgemm() {
+  return MakeSpgemmKernel<Method>("cpu.csr.row_groups", SupportsSemirings);
+}
 
 }  // namespace sparsed::cpu

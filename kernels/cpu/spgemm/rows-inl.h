@@ -99,7 +99,7 @@ HWY_INLINE Term TermOf(const CsrView& s, const CsrView& t, int64_t entry) {
 /// A row so long that it must look for a stop itself.
 HWY_INLINE bool IsLong(int64_t products) { return products > 1 << 18; }
 
-template <typename T>
+template <typename T, class Semiring = SumProduct<T>>
 class NumericRows {
  public:
   NumericRows(const NumericJob<T>& job, std::byte* workspace)
@@ -186,7 +186,7 @@ class NumericRows {
     std::copy(t_columns_ + term.begin, t_columns_ + term.begin + term.count, slot.columns);
     const T scale = job_.s_values[entry];
     for (int64_t p = 0; p < term.count; ++p) {
-      slot.values[p] = scale * job_.t_values[term.begin + p];
+      slot.values[p] = Semiring::Multiply(scale, job_.t_values[term.begin + p]);
     }
     return term.count;
   }
@@ -196,9 +196,9 @@ class NumericRows {
   const CsrView t_;
   const int32_t* const t_columns_;
   const Inspector inspector_;
-  RankedRow<T> ranked_;
-  DenseAccumulator<T> dense_;
-  HashAccumulator<T> hash_;
+  RankedRow<T, Semiring> ranked_;
+  DenseAccumulator<T, Semiring> dense_;
+  HashAccumulator<T, Semiring> hash_;
 };
 
 class SymbolicRows {

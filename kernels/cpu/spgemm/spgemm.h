@@ -8,5 +8,6 @@ namespace sparsed::cpu {
 SpgemmKernel RowGroupsSpgemm();
 SpgemmKernel HashSpgemm();
 SpgemmKernel DenseSpgemm();
+SpgemmKernel MaskedSpgemm();
 
 }  // namespace sparsed::cpu

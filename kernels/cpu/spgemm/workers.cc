@@ -1,4 +1,5 @@
-// The threads' side of every SpGEMM kernel, compiled for each SIMD target and chosen at run time.
+// The threads' side of every SpGEMM kernel but for the rarer semirings (semiring_workers.cc),
+// compiled for each SIMD target and chosen at run time.
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/spgemm/jobs.h"
 
@@ -38,10 +39,12 @@ HWY_EXPORT(Symbolic);
 }  // namespace
 
 void RunRows(const NumericJob<float>& job, std::byte* workspace, PieceQueue& pieces) {
+  if (job.semiring != Semiring::kSumProduct) return RunSemiringRows(job, workspace, pieces);
   HWY_DYNAMIC_DISPATCH(NumericF32)(job, workspace, pieces);
 }
 
 void RunRows(const NumericJob<double>& job, std::byte* workspace, PieceQueue& pieces) {
+  if (job.semiring != Semiring::kSumProduct) return RunSemiringRows(job, workspace, pieces);
   HWY_DYNAMIC_DISPATCH(NumericF64)(job, workspace, pieces);
 }
 

@@ -698,7 +698,8 @@ Rows<T> RowsOf(const SpgemmArguments& arguments, RowRange range) {
 
 bool Supports(const Problem& problem) {
   return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64);
+         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
+         problem.semiring == Semiring::kSumProduct && !problem.masked;
 }
 
 size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& arguments, int /*threads*/) {

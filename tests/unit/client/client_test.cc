@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -275,6 +276,40 @@ TEST(Client, SpgemmCollectedKeptAndBlockByBlock) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_EQ(late.Wait().status(), absl::DataLossError("no room for it"));
   EXPECT_EQ(left.SpgemmCollect(left).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Client, SpgemmOfEveryKind) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix s = RandomMatrix(40, 30, 22);
+  const CsrMatrix m = RandomMatrix(40, 40, 23);
+  const Matrix matrix = Upload(client, "s", s);
+  Upload(client, "m", m);
+  // How many columns each pair of rows of S shares, where M has an entry.
+  const auto has = [](const CsrMatrix& matrix, int64_t row, int32_t column) {
+    return std::binary_search(matrix.column_indices.begin() + matrix.row_offsets[row],
+                              matrix.column_indices.begin() + matrix.row_offsets[row + 1], column);
+  };
+  std::vector<float> expected(40 * 40);
+  for (int64_t i = 0; i < 40; ++i) {
+    for (int32_t j = 0; j < 40; ++j) {
+      for (int32_t k = 0; k < 30 && has(m, i, j); ++k) {
+        expected[i * 40 + j] += has(s, i, k) && has(s, j, k);
+      }
+    }
+  }
+  const SpgemmOptions spgemm = {
+      .transpose_right = true, .semiring = Semiring::kPlusPair, .mask = "m"};
+  const auto collected = matrix.SpgemmCollect(matrix, spgemm);
+  ASSERT_TRUE(collected.ok()) << collected.status();
+  EXPECT_EQ(Dense(*collected), expected);
+  const auto kept = matrix.SpgemmKeep(matrix, "c", {.spgemm = spgemm});
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(Dense(*client.MatrixNamed("c").Download()), expected);
+  EXPECT_EQ(matrix.SpgemmCollect(matrix, {.transpose_left = true, .mask = "m"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(matrix.SpgemmCollect(matrix, {.transpose_left = true, .mask = "x"}).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST(Client, HeldDenseMatricesAreOperandsAndDestinations) {

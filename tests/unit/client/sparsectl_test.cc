@@ -66,6 +66,30 @@ TEST_F(Sparsectl, FromNothingToAProduct) {
   ExpectSays("spmm copy --operand=B.npy --out=C.npy", 0, "float32, which holds bf16 exactly");
 }
 
+TEST_F(Sparsectl, SparseProductsOfEveryKind) {
+  // 1 - 2 - 3 - 1 and 3 - 4, each edge below the diagonal.
+  std::ofstream(folder_ + "/edges.mtx") << "%%MatrixMarket matrix coordinate real general\n4 4 4\n"
+                                           "2 1 5\n3 1 6\n3 2 7\n4 3 8\n";
+  ExpectSays("upload edges.mtx", 0, "uploaded edges");
+  ExpectSays(
+      "spgemm edges edges --transpose-right --mask=edges --semiring=plus-pair "
+      "--out=triangles.mtx",
+      0, "csr * transpose / cpu.csr.masked");
+  std::ifstream file(folder_ + "/triangles.mtx");
+  const std::string triangles{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(triangles, HasSubstr("\n3 2 1\n"));
+  ExpectSays("--json spgemm edges edges --transpose-left --semiring=min-plus --name=nearest", 0,
+             R"("semiring":"min-plus")");
+  ExpectSays("download nearest --out=nearest.mtx", 0, "wrote nearest.mtx");
+  ExpectSays("generate matrix 4x3 --row-nonzeros=2 --out=small.mtx", 0, "wrote");
+  ExpectSays("upload small.mtx", 0, "uploaded small");
+  ExpectSays("spgemm edges edges --mask=small --discard", 3,
+             "the mask 'small' is 4 x 3, but the result is 4 x 4");
+  ExpectSays("spgemm edges small --transpose-right --discard", 3,
+             "'small' transposed is 3 x 4: the columns of the left must be the rows of the right");
+  ExpectSays("spgemm edges edges --mask=nobody --discard", 4, "nobody");
+}
+
 TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   ASSERT_EQ(Run("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
@@ -98,6 +122,8 @@ TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
   ExpectSays("spmm s --operand=B.npy --out=C.npy --alpha=x", 2, "--alpha: \"x\" is not a number");
   ExpectSays("spgemm s s", 2, "--out, --name or --discard");
   ExpectSays("spgemm s s --name=t --discard", 2, "--out, --name or --discard");
+  ExpectSays("spgemm s s --discard --semiring=max-plus", 2,
+             "max-plus is none of sum-product, boolean, min-plus and plus-pair");
   ExpectSays("spy s --width=5", 2, "\"5\" is not a whole number from 10 to 1000");
   ExpectSays("upload m.mtx --type=f8", 2, "f8 is none of f32, f64, f16 and bf16");
   ExpectSays("download s --out=s.txt", 2, "s.txt must end in .mtx, .mtx.gz");

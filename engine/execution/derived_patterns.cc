@@ -1,0 +1,159 @@
+#include "engine/execution/derived_patterns.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "kernels/formats/csr_build.h"
+
+namespace sparsed::engine {
+namespace {
+
+/// The recipe of S^T in plain CSR, as the preparation names it, too.
+constexpr const char* kTransposeRecipe = "transpose";
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
+    const std::shared_ptr<Pattern>& pattern, BuildContext context) {
+  if (std::shared_ptr<const Layout> prepared = pattern->FindLayout(kTransposeRecipe)) {
+    return prepared;
+  }
+  const Key key = {.patterns = {pattern.get()}};
+  {
+    std::lock_guard lock(mutex_);
+    if (const Entry* const entry = FindLocked(key)) return entry->transposed;
+  }
+  const absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr();
+  if (!csr.ok()) return csr.status();
+  context.memory = &memory_;
+  absl::StatusOr<Layout> built = TransposeCsr(ViewCsr(**csr), context);
+  if (!built.ok()) return built.status();
+  built->recipe = kTransposeRecipe;
+  Entry entry;
+  entry.patterns = {pattern};
+  entry.transposed = std::make_shared<const Layout>(*std::move(built));
+  entry.bytes = entry.transposed->bytes();
+  std::shared_ptr<const Layout> transposed = entry.transposed;
+  std::vector<Entry> gone;
+  std::lock_guard lock(mutex_);
+  gone = InsertLocked(key, std::move(entry));
+  return transposed;
+}
+
+std::optional<RowSizes> DerivedPatterns::FindSizes(const PatternProduct& product) {
+  std::lock_guard lock(mutex_);
+  const Entry* const entry = FindLocked(KeyOf(product));
+  if (entry == nullptr) return std::nullopt;
+  ++sizes_found_;
+  return entry->sizes;
+}
+
+void DerivedPatterns::KeepSizes(const PatternProduct& product, const RowSizes& sizes) {
+  {
+    std::lock_guard lock(mutex_);
+    ++sizes_computed_;
+  }
+  Entry entry;
+  entry.bytes = static_cast<int64_t>(sizes.row_nnz.bytes());
+  if (entry.bytes > limit_bytes_) return;
+  absl::StatusOr<Array> copy =
+      AllocateArray(memory_, "row sizes", ElementType::kI64, sizes.row_nnz.length);
+  if (!copy.ok()) return;
+  if (copy->length > 0) {
+    std::memcpy(copy->buffer.mutable_data(), sizes.row_nnz.buffer.data(), copy->bytes());
+  }
+  entry.patterns = {product.left, product.right, product.mask};
+  entry.sizes = {*std::move(copy), sizes.products};
+  std::vector<Entry> gone;
+  std::lock_guard lock(mutex_);
+  gone = InsertLocked(KeyOf(product), std::move(entry));
+}
+
+bool DerivedPatterns::Shrink() {
+  std::vector<Entry> dead;
+  std::optional<Entry> oldest;
+  std::lock_guard lock(mutex_);
+  dead = TakeDeadLocked();
+  if (dead.empty()) oldest = TakeOldestLocked();
+  return !dead.empty() || oldest.has_value();
+}
+
+int64_t DerivedPatterns::bytes() const {
+  std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+int64_t DerivedPatterns::sizes_found() const {
+  std::lock_guard lock(mutex_);
+  return sizes_found_;
+}
+
+int64_t DerivedPatterns::sizes_computed() const {
+  std::lock_guard lock(mutex_);
+  return sizes_computed_;
+}
+
+DerivedPatterns::Key DerivedPatterns::KeyOf(const PatternProduct& product) {
+  return {{product.left.get(), product.right.get(), product.mask.get()},
+          product.transpose_left,
+          product.transpose_right};
+}
+
+bool DerivedPatterns::IsOf(const Key& key, const Entry& entry) {
+  for (size_t i = 0; i < entry.patterns.size(); ++i) {
+    if (entry.patterns[i].lock().get() != key.patterns[i]) return false;
+  }
+  return true;
+}
+
+DerivedPatterns::Entry* DerivedPatterns::FindLocked(const Key& key) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end() || !IsOf(key, found->second)) return nullptr;
+  found->second.used = ++clock_;
+  return &found->second;
+}
+
+std::vector<DerivedPatterns::Entry> DerivedPatterns::InsertLocked(const Key& key, Entry entry) {
+  std::vector<Entry> gone = TakeDeadLocked();
+  if (entry.bytes > limit_bytes_) return gone;
+  if (auto before = entries_.extract(key)) {
+    bytes_ -= before.mapped().bytes;
+    gone.push_back(std::move(before.mapped()));
+  }
+  while (bytes_ + entry.bytes > limit_bytes_) {
+    std::optional<Entry> oldest = TakeOldestLocked();
+    gone.push_back(*std::move(oldest));
+  }
+  entry.used = ++clock_;
+  bytes_ += entry.bytes;
+  entries_.emplace(key, std::move(entry));
+  return gone;
+}
+
+std::vector<DerivedPatterns::Entry> DerivedPatterns::TakeDeadLocked() {
+  std::vector<Entry> dead;
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    if (IsOf(it->first, it->second)) {
+      ++it;
+      continue;
+    }
+    bytes_ -= it->second.bytes;
+    dead.push_back(std::move(it->second));
+    it = entries_.erase(it);
+  }
+  return dead;
+}
+
+std::optional<DerivedPatterns::Entry> DerivedPatterns::TakeOldestLocked() {
+  const auto oldest = std::ranges::min_element(
+      entries_, {}, [](const Entries::value_type& entry) { return entry.second.used; });
+  if (oldest == entries_.end()) return std::nullopt;
+  bytes_ -= oldest->second.bytes;
+  std::optional<Entry> taken = std::move(oldest->second);
+  entries_.erase(oldest);
+  return taken;
+}
+
+}  // namespace sparsed::engine

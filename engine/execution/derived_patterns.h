@@ -1,0 +1,97 @@
+// What SpGEMM derives from patterns and may need again: transposed layouts, and how many entries
+// each row of a product has.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "engine/catalog/pattern.h"
+#include "engine/memory/budget.h"
+#include "kernels/array.h"
+#include "kernels/layout.h"
+#include "kernels/recipe.h"
+
+namespace sparsed::engine {
+
+/// A product of patterns: what decides which entries its result has.
+struct PatternProduct {
+  std::shared_ptr<Pattern> left, right;
+  bool transpose_left = false, transpose_right = false;
+  std::shared_ptr<Pattern> mask;  ///< null: none
+};
+
+/// The sizes of a product's rows, which stay as they are while its patterns do, whatever the
+/// values.
+struct RowSizes {
+  Array row_nnz;  ///< i64, exact, of each row of the result
+  int64_t products = 0;
+};
+
+/// Bounded: what was used longest ago goes first, and all of it gives way to whoever else needs
+/// host memory. What belongs to a pattern that is gone is never found again. Thread-safe.
+class DerivedPatterns {
+ public:
+  /// `limit_bytes` of the budget at the most.
+  DerivedPatterns(Budget& budget, int64_t limit_bytes)
+      : memory_(budget.Source(MemoryUse::kLayouts)), limit_bytes_(limit_bytes) {}
+
+  /// Plain CSR of S^T: the one that the preparation made, the one that was built last, or a new
+  /// one. `context` has threads and the flag to stop. Errors: RESOURCE_EXHAUSTED, CANCELLED, and
+  /// those of Pattern::Csr.
+  absl::StatusOr<std::shared_ptr<const Layout>> Transposed(const std::shared_ptr<Pattern>& pattern,
+                                                           BuildContext context);
+
+  std::optional<RowSizes> FindSizes(const PatternProduct& product);
+  /// Of a product that found none: keeps a copy, if there is room for it.
+  void KeepSizes(const PatternProduct& product, const RowSizes& sizes);
+
+  /// Forgets what was used longest ago, or what is of patterns that are gone; false if there was
+  /// nothing.
+  bool Shrink();
+  /// Bytes that are kept.
+  int64_t bytes() const;
+  /// Products whose sizes were found, and those that had to compute them.
+  int64_t sizes_found() const;
+  int64_t sizes_computed() const;
+
+ private:
+  /// Of a product. Of a transposed layout, the pattern alone.
+  struct Key {
+    std::array<const Pattern*, 3> patterns = {};  ///< left, right, mask
+    bool transpose_left = false, transpose_right = false;
+
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  struct Entry {
+    std::array<std::weak_ptr<const Pattern>, 3> patterns;  ///< those of the key
+    std::shared_ptr<const Layout> transposed;              ///< or
+    RowSizes sizes;
+    int64_t bytes = 0;
+    uint64_t used = 0;  ///< when: larger is later
+  };
+  using Entries = std::map<Key, Entry>;
+
+  static Key KeyOf(const PatternProduct& product);
+  /// The patterns of the key are those that they were, not others at their addresses.
+  static bool IsOf(const Key& key, const Entry& entry);
+  Entry* FindLocked(const Key& key);
+  /// What has to go is freed when the caller lets go of it, without the lock.
+  std::vector<Entry> InsertLocked(const Key& key, Entry entry);
+  std::vector<Entry> TakeDeadLocked();
+  std::optional<Entry> TakeOldestLocked();
+
+  MemorySource& memory_;
+  const int64_t limit_bytes_;
+  mutable std::mutex mutex_;
+  Entries entries_;
+  int64_t bytes_ = 0;
+  uint64_t clock_ = 0;
+  int64_t sizes_found_ = 0, sizes_computed_ = 0;
+};
+
+}  // namespace sparsed::engine
