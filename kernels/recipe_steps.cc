@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/cuda/build/build.h"
 #include "kernels/features/dense_tiles.h"
 #include "kernels/features/similarity.h"
 #include "kernels/formats/aspt.h"
@@ -209,7 +210,16 @@ absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
   options.panel = ValueOf(step, "panel", options.panel);
   options.min_heavy = ValueOf(step, "min_heavy", options.min_heavy);
   options.coarsen = ValueOf(step, "coarsen", options.coarsen);
-  auto layout = BuildRowSegments(draft.csr, options, draft.context);
+  absl::StatusOr<Layout> layout = absl::UnavailableError("no GPU");
+  if (cuda::Workbench* const gpu = draft.context.gpu; gpu != nullptr) {
+    if (draft.context.progress) draft.context.progress(kRowSegments, 0, 1);
+    layout = cuda::BuildRowSegments(*gpu, draft.csr, options, *draft.context.memory);
+    draft.Note(layout.ok()
+                   ? "built on the GPU"
+                   : fmt::format("built on the CPU ({})", std::string(layout.status().message())));
+  }
+  // Without room there, or a GPU that answers: whoever uses it next finds that out too.
+  if (!layout.ok()) layout = BuildRowSegments(draft.csr, options, draft.context);
   if (!layout.ok()) return layout.status();
   draft.csr.row_order = {};
   draft.row_order.reset();

@@ -41,13 +41,22 @@ PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
       pattern_(std::move(pattern)),
       stop_(stop),
       progress_(*pattern_, rooms.observer),
-      deadline_(rooms.options.seconds) {}
+      deadline_(rooms.options.seconds) {
+  Device* const device = rooms.executor.device();
+  if (device == nullptr || !device->status().ok()) return;
+  absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+  if (!stream.ok()) return;
+  stream_ = *std::move(stream);
+  // Nothing is evicted for what the CPU can do, too.
+  gpu_.emplace(*stream_, device->budget().SpareSource(MemoryUse::kPreparation));
+}
 
-BuildContext PatternJob::MakeContext() const {
+BuildContext PatternJob::MakeContext() {
   BuildContext context;
   context.threads = rooms_.options.threads_per_worker;
   context.memory = &rooms_.budget.Source(MemoryUse::kPreparation);
   context.stop = &stop_;
+  if (gpu_) context.gpu = &*gpu_;
   return context;
 }
 

@@ -21,6 +21,7 @@
 #include "engine/preparation/preparation.h"
 #include "engine/preparation/progress.h"
 #include "engine/store/store.h"
+#include "kernels/cuda/build/build.h"
 
 namespace sparsed::engine {
 
@@ -97,7 +98,7 @@ class PatternJob {
   /// Where the operands of a trial live.
   MemorySource& TrialMemory(DeviceKind device) const;
   /// What builders of this job may use.
-  BuildContext MakeContext() const;
+  BuildContext MakeContext();
   absl::Status LoadCsr();
   /// Unless the pattern has them; want of memory is a note.
   absl::Status FindFeatures();
@@ -146,6 +147,8 @@ class PatternJob {
   const std::atomic<bool>& stop_;
   Progress progress_;
   const Deadline deadline_;
+  std::optional<cuda::Stream> stream_;  ///< of gpu_
+  std::optional<cuda::Workbench> gpu_;  ///< where a GPU serves
   std::shared_ptr<const Layout> csr_;
   std::optional<LayoutBuilder> builder_;
   std::set<std::string> unstored_;  ///< recipes of layouts that this job built and added

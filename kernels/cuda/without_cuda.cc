@@ -1,4 +1,5 @@
 // Built in place of this room where there is no CUDA compiler: no kernels, no device.
+#include "kernels/cuda/build/build.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
 
@@ -39,6 +40,16 @@ absl::Status PlaceValues(Stream&, const Layout&, ElementType, const void*, void*
 
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
 absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }
+
+absl::StatusOr<PatternCopy> PatternCopy::Make(Workbench&, const CsrView&) { return NotBuilt(); }
+absl::StatusOr<Layout> BuildRowSegmentsThere(Workbench&, const CsrView&,
+                                             const RowSegmentsOptions&) {
+  return NotBuilt();
+}
+absl::StatusOr<Layout> BuildRowSegments(Workbench&, const CsrView&, const RowSegmentsOptions&,
+                                        MemorySource&) {
+  return NotBuilt();
+}
 
 absl::StatusOr<Event> Event::Create() { return NotBuilt(); }
 Event::~Event() = default;

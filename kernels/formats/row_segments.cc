@@ -13,15 +13,6 @@
 namespace sparsed {
 namespace {
 
-/// A panel pays for the copy of its part of the operand if its columns are used so often each.
-constexpr int64_t kLeastUses = 2;
-/// So many nonzeros take as long as the end of a segment.
-constexpr int64_t kSegmentWork = 4;
-/// Enough chunks to fill a GPU several times, of work that a panel's copy is short against.
-constexpr int64_t kManyChunks = 1024;
-constexpr int64_t kLeastChunkWork = 1024;
-constexpr int64_t kMostChunkWork = 32'768;
-
 /// What a part of the rows has in a panel; then where that goes.
 struct Count {
   int64_t segments;
@@ -139,7 +130,7 @@ void Builder::PlacePanels() {
     int64_t entries = 0;
     for (int part = 0; part < parts_; ++part) entries += CountsOf(part)[panel].entries;
     const int64_t columns = std::min(options_.panel, csr_.cols - panel * options_.panel);
-    const bool pays = entries >= kLeastUses * columns;
+    const bool pays = entries >= row_segments::kLeastUses * columns;
     for (int part = 0; part < parts_; ++part) {
       Count& count = CountsOf(part)[panel];
       if (!pays) {
@@ -233,9 +224,10 @@ absl::Status Builder::Fill() {
 /// say where each panel ends.
 absl::Status Builder::CutChunks() {
   const auto offsets = segment_offsets_.As<int64_t>();
-  const auto work = [&](int64_t segment) { return offsets[segment] + kSegmentWork * segment; };
-  const int64_t chunk_work =
-      std::clamp(work(segments_) / kManyChunks, kLeastChunkWork, kMostChunkWork);
+  const auto work = [&](int64_t segment) {
+    return offsets[segment] + row_segments::kSegmentWork * segment;
+  };
+  const int64_t chunk_work = row_segments::ChunkWork(work(segments_));
   // The first pass counts, the second one fills.
   int64_t chunks = 0;
   const auto for_each_chunk = [&](auto visit) {
@@ -244,10 +236,10 @@ absl::Status Builder::CutChunks() {
       const int64_t panel_end = CountsOf(parts_ - 1)[panel].segments;
       if (segment >= panel_end) continue;
       const int64_t first = work(segment), all = work(panel_end) - first;
-      const int64_t pieces = std::max<int64_t>((all + chunk_work / 2) / chunk_work, 1);
+      const int64_t pieces = row_segments::Pieces(all, chunk_work);
       for (int64_t piece = 0; segment < panel_end; ++piece) {
         visit(panel, segment);
-        const int64_t end = first + all / pieces * (piece + 1) + all % pieces;
+        const int64_t end = first + row_segments::PieceEnd(all, pieces, piece);
         do {
           ++segment;
         } while (segment < panel_end && work(segment) < end);
@@ -284,13 +276,7 @@ absl::StatusOr<Layout> Builder::Build() {
   if (status = Fill(); !status.ok()) return status;
   if (status = CutChunks(); !status.ok()) return status;
 
-  Layout layout;
-  layout.kind = kRowSegments;
-  layout.parameters = {
-      {"panel", options_.panel}, {"min_heavy", options_.min_heavy}, {"coarsen", options_.coarsen}};
-  layout.rows = csr_.rows;
-  layout.cols = csr_.cols;
-  layout.nnz = layout.value_slots = csr_.nnz();
+  Layout layout = RowSegmentsWithoutArrays(csr_, options_);
   std::vector<Array*> arrays = {&chunk_panels_,    &chunk_offsets_, &segment_rows_,
                                 &segment_offsets_, &heavy_columns_, &light_row_offsets_,
                                 &light_columns_,   &value_source_};
@@ -341,17 +327,27 @@ Layout LightRows(const Layout& layout) {
 }
 
 int64_t LeastHeavy(const CsrView& csr, const BuildContext& context) {
-  constexpr int32_t kNear = 16;
   const auto columns = csr.column_indices;
   int64_t near = 0;
 #pragma omp parallel for num_threads(context.TeamFor(csr.rows)) schedule(dynamic, 1024) \
     reduction(+ : near)
   for (int64_t row = 0; row < csr.rows; ++row) {
     for (int64_t p = csr.row_offsets[row] + 1; p < csr.row_offsets[row + 1]; ++p) {
-      near += columns[p] - columns[p - 1] < kNear ? 1 : 0;
+      near += columns[p] - columns[p - 1] < row_segments::kNear ? 1 : 0;
     }
   }
-  return 2 * near >= csr.nnz() ? 16 : 8;
+  return row_segments::LeastHeavy(near, csr.nnz());
+}
+
+Layout RowSegmentsWithoutArrays(const CsrView& csr, const RowSegmentsOptions& options) {
+  Layout layout;
+  layout.kind = kRowSegments;
+  layout.parameters = {
+      {"panel", options.panel}, {"min_heavy", options.min_heavy}, {"coarsen", options.coarsen}};
+  layout.rows = csr.rows;
+  layout.cols = csr.cols;
+  layout.nnz = layout.value_slots = csr.nnz();
+  return layout;
 }
 
 absl::StatusOr<Layout> BuildRowSegments(const CsrView& csr, const RowSegmentsOptions& options,

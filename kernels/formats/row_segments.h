@@ -29,6 +29,7 @@
 // operand that a lane takes; 0: as their cost model says). There is no padding.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -82,12 +83,46 @@ struct RowSegmentsOptions {
   int64_t coarsen = 0;
 };
 
+/// The rules by which all builders of the layout decide.
+namespace row_segments {
+
+/// A panel pays for the copy of its part of the operand if its columns are used so often each.
+inline constexpr int64_t kLeastUses = 2;
+/// So many nonzeros take as long as the end of a segment.
+inline constexpr int64_t kSegmentWork = 4;
+/// Enough chunks to fill a GPU several times, of work that a panel's copy is short against.
+inline constexpr int64_t kManyChunks = 1024;
+inline constexpr int64_t kLeastChunkWork = 1024;
+inline constexpr int64_t kMostChunkWork = 32'768;
+/// Nonzeros are near if they are fewer columns behind the one before them.
+inline constexpr int32_t kNear = 16;
+
+/// The threshold, see LeastHeavy, for `near` of `nnz` nonzeros.
+constexpr int64_t LeastHeavy(int64_t near, int64_t nnz) { return 2 * near >= nnz ? 16 : 8; }
+/// Work of a chunk, about, where there is `work` in all.
+constexpr int64_t ChunkWork(int64_t work) {
+  return std::clamp(work / kManyChunks, kLeastChunkWork, kMostChunkWork);
+}
+/// Chunks that a panel with so much work is cut into, at most.
+constexpr int64_t Pieces(int64_t work, int64_t chunk_work) {
+  return std::max<int64_t>((work + chunk_work / 2) / chunk_work, 1);
+}
+/// Where piece `piece` of so many ends, in work since the panel's begin.
+constexpr int64_t PieceEnd(int64_t work, int64_t pieces, int64_t piece) {
+  return work / pieces * (piece + 1) + work % pieces;
+}
+
+}  // namespace row_segments
+
 /// A threshold for heavy segments: what the end of one costs has to be earned by its nonzeros, the
 /// more of them the less the light rows cost. A rule in place of the decision tree of section 4.2,
 /// from the same distances: if at least half of the nonzeros are less than 16 columns behind the
 /// one before them in their row, light rows find what they read in the nearest cache, and a segment
 /// has to have 16; else 8.
 int64_t LeastHeavy(const CsrView& csr, const BuildContext& context);
+
+/// A layout without arrays, for either builder; `min_heavy` is not 0.
+Layout RowSegmentsWithoutArrays(const CsrView& csr, const RowSegmentsOptions& options);
 
 /// From a pattern whose rows are taken in csr.row_order. value_source speaks of csr's own nonzeros.
 /// Time: proportional to rows, nonzeros and panels. Scratch: two counters for each panel and

@@ -1,0 +1,115 @@
+// What is built on the GPU is bit by bit what the CPU builds.
+#include "kernels/cuda/build/build.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/formats/row_segments.h"
+#include "kernels/recipe.h"
+#include "tests/generate.h"
+#include "tests/gpu/gpu.h"
+#include "tests/kernels/dense_harness.h"
+#include "tests/kernels/layout_testing.h"
+
+namespace sparsed::test {
+namespace {
+
+class GpuBuild : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+    workbench_.emplace(Gpu::Get()->stream(), Gpu::Get()->memory());
+  }
+  cuda::Workbench& workbench() { return *workbench_; }
+
+ private:
+  std::optional<cuda::Workbench> workbench_;
+};
+
+/// Rows with runs of near columns at random places, and some nonzeros in between.
+Pattern Runs(int32_t rows, int32_t cols, int32_t longest, uint64_t seed) {
+  const Pattern places = Uniform(rows, cols, 3, seed);
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < rows; ++row) {
+    for (int64_t p = places.row_offsets[row]; p < places.row_offsets[row + 1]; ++p) {
+      const int32_t column = places.column_indices[p];
+      const int32_t length = 1 + (row * 7 + static_cast<int32_t>(p)) % longest;
+      for (int32_t i = 0; i < length && column + i < cols; ++i) {
+        entries.emplace_back(row, column + i);
+      }
+    }
+  }
+  std::sort(entries.begin(), entries.end());
+  entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
+  return FromCoordinates(rows, cols, std::move(entries));
+}
+
+std::vector<NamedPattern> Patterns() {
+  std::vector<NamedPattern> patterns = OddPatterns();
+  patterns.push_back({"no rows", FromCoordinates(0, 20, {})});
+  patterns.push_back({"no columns", FromCoordinates(20, 0, {})});
+  patterns.push_back({"runs", Runs(3000, 2500, 45, 4)});
+  patterns.push_back({"long runs", Runs(500, 40'000, 3000, 6)});
+  patterns.push_back({"wide rows", Uniform(10, 30'000, 9'000, 3)});
+  patterns.push_back({"one panel", Runs(60'000, 60, 40, 5)});
+  return patterns;
+}
+
+TEST_F(GpuBuild, RowSegmentsAreThoseOfTheCpu) {
+  for (const auto& [name, pattern] : Patterns()) {
+    for (const RowSegmentsOptions options :
+         {RowSegmentsOptions{}, RowSegmentsOptions{224, 8}, RowSegmentsOptions{32, 2},
+          RowSegmentsOptions{40, 1}, RowSegmentsOptions{5000, 16}, RowSegmentsOptions{64, 10'000},
+          RowSegmentsOptions{1 << 30, 3}}) {
+      for (const bool permuted : {false, true}) {
+        SCOPED_TRACE(testing::Message() << name << ", panels of " << options.panel << ", at least "
+                                        << options.min_heavy << (permuted ? ", permuted" : ""));
+        const std::vector<int32_t> order = RandomOrder(pattern.rows, 5);
+        CsrView csr = pattern.view();
+        if (permuted) csr.row_order = order;
+        const Layout cpu = BuildRowSegments(csr, options, Heap()).value();
+        const auto gpu = cuda::BuildRowSegments(workbench(), csr, options, HeapMemory());
+        ASSERT_TRUE(gpu.ok()) << gpu.status();
+        EXPECT_EQ(gpu->parameters, cpu.parameters);
+        ExpectSameArrays(*gpu, cpu);
+      }
+    }
+  }
+}
+
+TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
+  const Pattern pattern = Runs(30'000, 9000, 45, 2);
+  const auto build = [&](BuildContext context) {
+    return BuildLayout(ParseRecipe("lsh_cluster(force) > row_segments(force)").value(),
+                       pattern.view(), context)
+        .value();
+  };
+  const BuiltLayout cpu = build(Heap());
+  BuildContext context = Heap();
+  context.gpu = &workbench();
+  const BuiltLayout gpu = build(context);
+  EXPECT_NE(gpu.notes.find("built on the GPU"), std::string::npos) << gpu.notes;
+  ExpectSameArrays(gpu.layout, cpu.layout);
+
+  class NoRoom : public MemorySource {
+   public:
+    absl::StatusOr<Buffer> Allocate(size_t) override {
+      return absl::ResourceExhaustedError("no room");
+    }
+  };
+  NoRoom none;
+  cuda::Workbench bare{Gpu::Get()->stream(), none};
+  context.gpu = &bare;
+  const BuiltLayout fallen_back = build(context);
+  EXPECT_NE(fallen_back.notes.find("built on the CPU (no room)"), std::string::npos)
+      << fallen_back.notes;
+  ExpectSameArrays(fallen_back.layout, cpu.layout);
+}
+
+}  // namespace
+}  // namespace sparsed::test
