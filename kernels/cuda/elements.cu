@@ -9,6 +9,11 @@ __global__ void NarrowEach(const int64_t* from, int32_t* to, int64_t count) {
   if (i < count) to[i] = static_cast<int32_t>(from[i]);
 }
 
+__global__ void Compose(const int32_t* outer, const int32_t* inner, int32_t* to, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = outer[inner[i]];
+}
+
 template <typename T>
 __global__ void Multiply(const T* by, T* to, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -47,6 +52,12 @@ cudaError_t MultiplyElements(cudaStream_t stream, ElementType type, const void* 
     Multiply<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(
         static_cast<const T*>(by), static_cast<T*>(to), count);
   });
+  return cudaGetLastError();
+}
+
+cudaError_t ComposeOrders(cudaStream_t stream, const int32_t* outer, const int32_t* inner,
+                          int32_t* to, int64_t count) {
+  Compose<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(outer, inner, to, count);
   return cudaGetLastError();
 }
 

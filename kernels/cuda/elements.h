@@ -1,4 +1,4 @@
-// What the vendor's library needs around its own kernels.
+// Small passes over arrays that kernels need around their own.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,6 +20,10 @@ cudaError_t MultiplyElements(cudaStream_t stream, ElementType type, const void* 
 /// or i64, elements are of a type that IsFloat() is true of.
 cudaError_t GatherElements(cudaStream_t stream, ElementType type, const Array& source,
                            const void* from, void* to, int64_t count);
+
+/// to[i] = outer[inner[i]], i < count, on the device.
+cudaError_t ComposeOrders(cudaStream_t stream, const int32_t* outer, const int32_t* inner,
+                          int32_t* to, int64_t count);
 
 /// cudaErrorNoKernelImageForDevice if this build has nothing that the calling thread's device can
 /// run.

@@ -155,6 +155,14 @@ AsptView ViewAspt(const Layout& layout) {
   return view;
 }
 
+Layout RemainderRows(const Layout& layout, std::optional<Array> row_order) {
+  Layout csr = MakeCsrLayout(layout.rows, layout.cols, *layout.Find("remainder_row_offsets"),
+                             *layout.Find("remainder_columns"));
+  if (row_order) csr.arrays.push_back(*std::move(row_order));
+  csr.transposed = layout.transposed;
+  return csr;
+}
+
 absl::StatusOr<Layout> BuildAspt(const CsrView& csr, const AsptOptions& options,
                                  const BuildContext& context) {
   const Panels panels{csr, options.panel};

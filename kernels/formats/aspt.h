@@ -29,6 +29,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -67,6 +68,10 @@ struct AsptView {
 
 /// The layout's arrays; the layout must be of kind "aspt".
 AsptView ViewAspt(const Layout& layout);
+
+/// The remainder as a layout of kind "csr" with rows in `row_order` (none: identity), for that
+/// kind's kernels: it shares the arrays; its value slots are those behind the dense ones.
+Layout RemainderRows(const Layout& layout, std::optional<Array> row_order);
 
 struct AsptOptions {
   int64_t panel = 64;

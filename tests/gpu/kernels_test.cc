@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/formats/aspt.h"
 #include "kernels/kernel_table.h"
 #include "kernels/recipe.h"
 #include "kernels/reference/reference.h"
@@ -329,6 +330,23 @@ Layout LayoutOf(const char* recipe, const Pattern& pattern) {
   return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context).value().layout;
 }
 
+/// Tiles whose remainder has an order of its own.
+Layout SecondRound(const Pattern& pattern, const std::vector<int32_t>& row_order,
+                   const AsptOptions& options) {
+  BuildContext context;
+  context.memory = &HeapMemory();
+  CsrView csr = pattern.view();
+  csr.row_order = row_order;
+  Layout layout = BuildAspt(csr, options, context).value();
+  const std::vector<int32_t> order = RandomOrder(pattern.rows, 9);
+  Array array =
+      AllocateArray(HeapMemory(), "", ElementType::kI32, static_cast<int64_t>(order.size()))
+          .value();
+  std::copy(order.begin(), order.end(), array.MutableAs<int32_t>().begin());
+  Must(PermuteRemainder(layout, std::move(array), context));
+  return layout;
+}
+
 class GpuKernels : public testing::Test {
  protected:
   void SetUp() override {
@@ -345,6 +363,9 @@ class GpuKernels : public testing::Test {
         LayoutOf("lsh_cluster(force) > row_panels(force)", pattern),
         LayoutOf("aspt(panel=64,min_dense=2)", pattern),
         LayoutOf("lsh_cluster(force) > aspt(panel=256,min_dense=2)", pattern),
+        SecondRound(pattern, {}, {16, 2}),
+        SecondRound(pattern, RandomOrder(pattern.rows, 5), {256, 3}),
+        SecondRound(pattern, {}, {7, 1000}),
         LayoutOf("transpose > aspt(panel=7,min_dense=1)", pattern),
         LayoutOf("coo_panels", pattern),
         LayoutOf("dcsr", pattern),

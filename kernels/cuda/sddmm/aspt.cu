@@ -3,18 +3,19 @@
 // Idea: Hong et al., PPoPP'19: the rows of B that a panel's rows share are copied into shared
 // memory and read from there by all of them; the sparse remainder is a product of rows like any
 // other. Every result is a nonzero's own, so that tiles of a panel need nothing of each other.
-// Layout in: "aspt", its remainder in the rows' own order; panels of at most 256 rows. One of S^T
-// has the operands' parts swapped.
+// Layout in: "aspt", panels of at most 256 rows; the remainder's rows are taken in their order. One
+// of S^T has the operands' parts swapped.
 // Threads: a block takes every so many tiles of a panel, a tile being as many of its dense columns
 // as fit. The tile's nonzeros are counted row by row, and warps take 32 at a time, as in dots.cuh.
 // K is cut into slabs of 2 KiB. The remainder is a launch of csr.cu's.
-// Needs: no workspace.
+// Needs: a number for each row, if rows and remainder both have orders.
 #include <cuda_pipeline.h>
 
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/remainder.h"
 #include "kernels/cuda/sddmm/dots.cuh"
 #include "kernels/cuda/sddmm/row_dots.cuh"
 #include "kernels/cuda/sddmm/sddmm.h"
@@ -154,12 +155,14 @@ template <typename T>
 absl::Status RunOf(const Context& context, const SddmmArguments& arguments) {
   const AsptView view = ViewAspt(arguments.layout);
   const auto stream = static_cast<cudaStream_t>(context.stream);
+  Rows remainder = RowsOf(view.Remainder());
+  const auto targets = RemainderTargets(stream, view, context.workspace);
+  if (!targets.ok()) return targets.status();
+  remainder.order = *targets;
   absl::Status status;
   ForEachSlab<kSlabBytes / sizeof(T)>(SddmmOperands<T>(arguments), [&](SddmmOperands<T> operands) {
     if (view.dense_nnz() > 0) status.Update(StartTiles(stream, view, operands));
     if (view.dense_nnz() == arguments.layout.nnz) return;
-    Rows remainder = RowsOf(view.Remainder());
-    remainder.order = view.row_order.empty() ? nullptr : view.row_order.data();
     status.Update(StartRowDots(stream, remainder, operands.From(view.dense_nnz())));
   });
   return status;
@@ -170,11 +173,14 @@ absl::Status Run(const Context& context, const Problem& problem, const SddmmArgu
                                            : RunOf<double>(context, arguments);
 }
 
+size_t Workspace(const Problem& /*problem*/, const Layout& layout, int /*threads*/) {
+  return RemainderTargetBytes(layout);
+}
+
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&
          !IsHalf(problem.type) && layout.kind == kAspt && layout.rows <= kMost &&
-         problem.k <= kMost && layout.Parameter("panel") <= kMostPanelRows &&
-         layout.Find("remainder_order") == nullptr;
+         problem.k <= kMost && layout.Parameter("panel") <= kMostPanelRows;
 }
 
 }  // namespace
@@ -185,7 +191,7 @@ SddmmKernel AsptSddmm() {
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = Supports,
-          .workspace = NoWorkspace,
+          .workspace = Workspace,
           .run = Run};
 }
 

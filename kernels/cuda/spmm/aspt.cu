@@ -4,22 +4,26 @@
 // memory, once for the panel, and multiplied from there; the sparse remainder gathers them one by
 // one. Shared memory delivers four times what the L2 cache does. Unlike there, a panel is tall, its
 // sums stay in registers over all tiles and the remainder, and the tiles are of equal size.
-// Layout in: "aspt", its remainder in the rows' own order; panels of at most 256 rows.
+// Layout in: "aspt", panels of at most 256 rows. A remainder in an order of its own (the second
+// round of Jiang et al., PPoPP'20) is added to C afterwards, by a kernel of csr_rows.cu.
 // Threads: a block a panel and slab of columns (128 or 256 bytes); slabs are gridDim.y, one after
 // another. A group of 8 lanes, 16 or twice 16 bytes each, owns 4 rows. While a tile of the panel's
 // dense columns is multiplied, the next is copied asynchronously, and so are each row's next
 // nonzeros: a group takes those of a row up to the first that is not of the tile.
-// Needs: no workspace. Values aligned to 16 bytes. Shared memory: 416 bytes a thread, 448 for f64.
-// Wins: where a panel's rows share columns, but neighbours do not, and are of about equal length:
-// dense-ish scattered patterns (more in f64), and by little. Its limit is the rate at which shared
-// memory is read, 16 bytes a lane for each nonzero, of which it reaches 70 %; more than half
-// of that are rows of B. Loses on power laws, where a block waits for the group with the longest
-// row, and on small patterns, where the first tiles are waited for.
+// Needs: no workspace, but what a second round needs. Values aligned to 16 bytes. Shared memory:
+// 416 bytes a thread, 448 for f64. Wins: where a panel's rows share columns, but neighbours do not,
+// and are of about equal length: dense-ish scattered patterns (more in f64), and by little. Its
+// limit is the rate at which shared memory is read, 16 bytes a lane for each nonzero, of which it
+// reaches 70 %; more than half of that are rows of B. Loses on power laws, where a block waits for
+// the group with the longest row, and on small patterns, where the first tiles are waited for.
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <optional>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/remainder.h"
 #include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/spmm/slice.cuh"
 #include "kernels/cuda/spmm/spmm.h"
@@ -42,7 +46,7 @@ struct Product {
   const int32_t* panel_columns;
   const int64_t* dense_offsets;
   const int32_t* dense_indices;
-  const int64_t* remainder_offsets;
+  const int64_t* remainder_offsets;  // null: the remainder is left out
   const int32_t* remainder_columns;
   const int32_t* row_order;  // null: identity
   const T* values;
@@ -321,11 +325,13 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
     if (row >= first_row + rows) break;
     SliceSum<Part> sum;
     ReadRow<Part>(lane_address + (r * groups + group) * kRowBytes, sum.at);
-    const int64_t begin = __ldg(p.remainder_offsets + row);
-    const int64_t count = __ldg(p.remainder_offsets + row + 1) - begin;
-    AddNonzeros<8 / kPieces, 1>(b, p.b_stride, p.remainder_columns + begin,
-                                p.values + p.dense_nnz + begin, static_cast<int>(count), elements,
-                                sum);
+    if (p.remainder_offsets != nullptr) {
+      const int64_t begin = __ldg(p.remainder_offsets + row);
+      const int64_t count = __ldg(p.remainder_offsets + row + 1) - begin;
+      AddNonzeros<8 / kPieces, 1>(b, p.b_stride, p.remainder_columns + begin,
+                                  p.values + p.dense_nnz + begin, static_cast<int>(count), elements,
+                                  sum);
+    }
     const int64_t target = p.row_order == nullptr ? row : p.row_order[row];
     sum.Emit(p.c + target * p.ldc + first, elements, p.alpha, p.beta);
   }
@@ -369,48 +375,81 @@ absl::Status LaunchSlabs(cudaStream_t stream, const Product<T>& product, int64_t
   return Launch<T, kAligned, 2>(stream, product, panels);
 }
 
+/// C += alpha * the remainder * B, its rows in their own order.
+absl::Status AddRemainder(const Context& context, const Problem& problem,
+                          const SpmmArguments& arguments) {
+  const AsptView s = ViewAspt(arguments.layout);
+  const auto targets =
+      RemainderTargets(static_cast<cudaStream_t>(context.stream), s, context.workspace);
+  if (!targets.ok()) return targets.status();
+  const auto bytes = reinterpret_cast<std::byte*>(const_cast<int32_t*>(*targets));
+  const Layout remainder = RemainderRows(
+      arguments.layout, Array{"row_order", ElementType::kI32, s.rows,
+                              Buffer(std::shared_ptr<std::byte>(bytes, [](std::byte*) {}),
+                                     static_cast<size_t>(s.rows) * sizeof(int32_t))});
+  Context rest = context;
+  rest.workspace = context.workspace.subspan(RemainderTargetBytes(arguments.layout));
+  return CsrRowsFor(problem, remainder)
+      .run(rest, problem,
+           {remainder,
+            static_cast<const std::byte*>(arguments.values) +
+                s.dense_nnz() * static_cast<int64_t>(SizeOf(problem.type)),
+            arguments.b, arguments.c, arguments.alpha, 1});
+}
+
 template <typename T>
-absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
+absl::Status RunOf(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
   const AsptView s = ViewAspt(arguments.layout);
   if (s.rows == 0 || arguments.c.cols == 0) return absl::OkStatus();
   const absl::StatusOr<uint32_t> stride = RowStride<T>(arguments.b);
   if (!stride.ok()) return stride.status();
-  const Product<T> product = {.panel_offsets = s.panel_offsets.data(),
-                              .panel_columns = s.panel_columns.data(),
-                              .dense_offsets = s.dense_row_offsets.data(),
-                              .dense_indices = s.dense_indices.data(),
-                              .remainder_offsets = s.remainder_row_offsets.data(),
-                              .remainder_columns = s.remainder_columns.data(),
-                              .row_order = s.row_order.empty() ? nullptr : s.row_order.data(),
-                              .values = static_cast<const T*>(arguments.values),
-                              .b = static_cast<const T*>(arguments.b.data),
-                              .c = static_cast<T*>(arguments.c.data),
-                              .rows = s.rows,
-                              .dense_nnz = s.dense_nnz(),
-                              .ldc = arguments.c.leading_dimension,
-                              .k = arguments.c.cols,
-                              .b_stride = *stride,
-                              .panel = static_cast<int>(s.panel),
-                              .alpha = static_cast<T>(arguments.alpha),
-                              .beta = static_cast<T>(arguments.beta)};
+  const bool second_round = !s.remainder_order.empty();
+  const Product<T> product = {
+      .panel_offsets = s.panel_offsets.data(),
+      .panel_columns = s.panel_columns.data(),
+      .dense_offsets = s.dense_row_offsets.data(),
+      .dense_indices = s.dense_indices.data(),
+      .remainder_offsets = second_round ? nullptr : s.remainder_row_offsets.data(),
+      .remainder_columns = s.remainder_columns.data(),
+      .row_order = s.row_order.empty() ? nullptr : s.row_order.data(),
+      .values = static_cast<const T*>(arguments.values),
+      .b = static_cast<const T*>(arguments.b.data),
+      .c = static_cast<T*>(arguments.c.data),
+      .rows = s.rows,
+      .dense_nnz = s.dense_nnz(),
+      .ldc = arguments.c.leading_dimension,
+      .k = arguments.c.cols,
+      .b_stride = *stride,
+      .panel = static_cast<int>(s.panel),
+      .alpha = static_cast<T>(arguments.alpha),
+      .beta = static_cast<T>(arguments.beta)};
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const bool aligned = RowsAreWide<T>(product.b, arguments.b.leading_dimension, product.k) &&
                        RowsAreWide<T>(product.c, product.ldc, product.k);
-  return aligned ? LaunchSlabs<T, true>(stream, product, s.panels())
-                 : LaunchSlabs<T, false>(stream, product, s.panels());
+  const absl::Status status = aligned ? LaunchSlabs<T, true>(stream, product, s.panels())
+                                      : LaunchSlabs<T, false>(stream, product, s.panels());
+  return status.ok() && second_round && !s.remainder_columns.empty()
+             ? AddRemainder(context, problem, arguments)
+             : status;
 }
 
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? RunOf<float>(context, arguments)
-                                           : RunOf<double>(context, arguments);
+  return problem.type == ElementType::kF32 ? RunOf<float>(context, problem, arguments)
+                                           : RunOf<double>(context, problem, arguments);
+}
+
+size_t Workspace(const Problem& problem, const Layout& layout, int threads) {
+  if (layout.Find("remainder_order") == nullptr) return 0;
+  const Layout remainder = RemainderRows(layout, std::nullopt);
+  return RemainderTargetBytes(layout) +
+         CsrRowsFor(problem, remainder).workspace(problem, remainder, threads);
 }
 
 bool Supports(const Problem& problem, const Layout& layout) {
   if (problem.device != DeviceKind::kCuda || IsHalf(problem.type) ||
       problem.operation != Operation::kSpmm || problem.k > kMostSpmmWidth || problem.transposed ||
       layout.kind != kAspt || layout.Parameter("panel") > kMostPanelRows ||
-      layout.nnz > std::numeric_limits<int32_t>::max() ||
-      layout.Find("remainder_order") != nullptr) {
+      layout.nnz > std::numeric_limits<int32_t>::max()) {
     return false;
   }
   const int threads = Threads(layout.Parameter("panel"));
@@ -426,7 +465,7 @@ SpmmKernel AsptSpmm() {
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = Supports,
-          .workspace = NoWorkspace,
+          .workspace = Workspace,
           .run = Run};
 }
 

@@ -419,4 +419,10 @@ std::span<const SpmmKernel> CsrRowsSpmm() {
   return kernels;
 }
 
+const SpmmKernel& CsrRowsFor(const Problem& problem, const Layout& csr) {
+  const std::span<const SpmmKernel> kernels = CsrRowsSpmm();
+  return *std::find_if(kernels.begin(), kernels.end() - 1,
+                       [&](const SpmmKernel& kernel) { return kernel.supports(problem, csr); });
+}
+
 }  // namespace sparsed::cuda

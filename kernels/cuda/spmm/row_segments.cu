@@ -405,10 +405,7 @@ absl::Status StartScatter(cudaStream_t stream, const Product<T>& product, int64_
 // The kernel over CSR for the light rows.
 const SpmmKernel& LightKernel(const Problem& problem, const Layout& light) {
   static const SpmmKernel transposed = CsrTransposedSpmm();
-  if (problem.transposed) return transposed;
-  const std::span<const SpmmKernel> kernels = CsrRowsSpmm();
-  return *std::find_if(kernels.begin(), kernels.end() - 1,
-                       [&](const SpmmKernel& kernel) { return kernel.supports(problem, light); });
+  return problem.transposed ? transposed : CsrRowsFor(problem, light);
 }
 
 template <typename T, bool kTransposed>

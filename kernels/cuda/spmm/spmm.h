@@ -9,6 +9,8 @@ namespace sparsed::cuda {
 
 /// The first is the plain kernel.
 std::span<const SpmmKernel> CsrRowsSpmm();
+/// The first of these that serves, for other layouts that have a part in CSR; not transposed.
+const SpmmKernel& CsrRowsFor(const Problem& problem, const Layout& csr);
 SpmmKernel CsrMergeSpmm();
 SpmmKernel CsrTransposedSpmm();
 SpmmKernel RowPanelsSpmm();
