@@ -51,6 +51,15 @@ absl::StatusOr<Layout> BuildRowSegments(Workbench&, const CsrView&, const RowSeg
   return NotBuilt();
 }
 
+struct MinHashBuckets::State {};
+absl::StatusOr<std::unique_ptr<MinHashBuckets>> MinHashBuckets::Make(Workbench&, const CsrView&,
+                                                                     std::span<const int32_t>, int,
+                                                                     int) {
+  return NotBuilt();
+}
+MinHashBuckets::~MinHashBuckets() = default;
+absl::Status MinHashBuckets::Sort(int, std::span<uint64_t>) { return NotBuilt(); }
+
 absl::StatusOr<Event> Event::Create() { return NotBuilt(); }
 Event::~Event() = default;
 absl::Status Event::Record(const Stream&) { return NotBuilt(); }

@@ -13,10 +13,12 @@
 #include <atomic>
 #include <bit>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/build/build.h"
 #include "kernels/features/similarity.h"
 #include "kernels/reorder/minhash.h"
 #include "kernels/reorder/radix_sort.h"
@@ -138,6 +140,11 @@ class Buckets {
     }
   }
 
+  /// The same, if `sorted` has a band of these rows.
+  absl::Status Take(cuda::MinHashBuckets& sorted, int band, int64_t count) {
+    return sorted.Sort(band, items_.span().first(count));
+  }
+
   int32_t Row(int64_t t) const { return static_cast<int32_t>(items_[t] & 0xffffffffU); }
   /// Positions of one bucket are consecutive.
   bool SameBucket(int64_t t, int64_t u) const { return items_[t] >> 32 == items_[u] >> 32; }
@@ -237,10 +244,15 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
   if (status = keys.Allocate(*context.memory, std::min(group, bands) * count); !status.ok()) {
     return status;
   }
+  std::unique_ptr<cuda::MinHashBuckets> gpu;  // null: without one, or room there
+  if (context.gpu != nullptr) {
+    auto made = cuda::MinHashBuckets::Make(*context.gpu, csr, active, options.bsize, bands);
+    if (made.ok()) gpu = *std::move(made);
+  }
   for (int first = 0; first < bands; first += group) {
     const int end = std::min(first + group, bands);
 #pragma omp parallel for num_threads(context.TeamFor(count)) schedule(dynamic, 1)
-    for (int64_t begin = 0; begin < count; begin += kChunk) {
+    for (int64_t begin = 0; begin < (gpu ? 0 : count); begin += kChunk) {
       if (context.stopped()) continue;
       MinHashKeys(csr, active, {begin, std::min(begin + kChunk, count)}, first, end - first,
                   options.bsize, count, keys.data());
@@ -254,8 +266,12 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
         Buckets& own = buckets[owner.fetch_add(1)];
 #pragma omp for schedule(dynamic, 1)
         for (int band = batch; band < std::min(batch + kBatch, end); ++band) {
-          const uint32_t* const key = keys.data() + (band - first) * count;
-          own.Sort(active, [key](int64_t i) { return key[i]; });
+          uint32_t* const key = keys.data() + (band - first) * count;
+          if (!gpu || !own.Take(*gpu, band, count).ok()) {
+            // A GPU that fails leaves its band to this thread.
+            if (gpu) MinHashKeys(csr, active, {0, count}, band, 1, options.bsize, count, key);
+            own.Sort(active, [key](int64_t i) { return key[i]; });
+          }
           OfferNeighbours(own, count, options.neighbours, pairs, context);
         }
       }

@@ -1,8 +1,6 @@
 // MinHash: the minimum over a row's columns of a random order of all columns; two rows agree in it
-// with a probability equal to their Jaccard similarity. A column is mixed once by a strong hash;
-// each of the orders is then one exclusive-or and one odd multiplication of 32 bits, both
-// bijections, so that 16 orders are 16 lanes. A row is read once for all lanes and stays in
-// registers; signatures never reach memory, only one key a band does.
+// with a probability equal to their Jaccard similarity. 16 orders are 16 lanes. A row is read once
+// for all lanes and stays in registers; signatures never reach memory, only one key a band does.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/reorder/minhash.cc"
@@ -16,13 +14,6 @@ namespace sparsed {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The finaliser of MurmurHash3.
-inline uint32_t Mix(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x85ebca6bU;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35U;
-  return x ^ (x >> 16);
-}
-
 void KeysOfRows(const CsrView& csr, const int32_t* rows, int64_t begin, int64_t end, int first_band,
                 int bands, int bsize, int64_t stride, uint32_t* keys) {
   const hn::CappedTag<uint32_t, kMinHashLanes> d;
@@ -31,9 +22,9 @@ void KeysOfRows(const CsrView& csr, const int32_t* rows, int64_t begin, int64_t 
   HWY_ALIGN uint32_t factor[kMinHashLanes];
   HWY_ALIGN uint32_t minima[kMinHashLanes];
   for (int h = 0; h < kMinHashLanes; ++h) {
-    const uint32_t function = static_cast<uint32_t>(first_band * bsize + h);
-    flip[h] = Mix(2 * function + 1);
-    factor[h] = Mix(2 * function + 2) | 1;
+    const MinHash hash(static_cast<uint32_t>(first_band * bsize + h));
+    flip[h] = hash.flip;
+    factor[h] = hash.factor;
   }
   for (int64_t i = begin; i < end; ++i) {
     const int64_t first = csr.row_offsets[rows[i]];
@@ -43,14 +34,14 @@ void KeysOfRows(const CsrView& csr, const int32_t* rows, int64_t begin, int64_t 
       const auto factors = hn::Load(d, factor + h);
       auto minimum = hn::Set(d, ~uint32_t{0});
       for (int64_t p = first; p < last; ++p) {
-        const auto mixed = hn::Set(d, Mix(static_cast<uint32_t>(csr.column_indices[p])));
+        const auto mixed = hn::Set(d, MinHash::Mix(static_cast<uint32_t>(csr.column_indices[p])));
         minimum = hn::Min(minimum, hn::Mul(hn::Xor(mixed, flips), factors));
       }
       hn::Store(minimum, d, minima + h);
     }
     for (int b = 0; b < bands; ++b) {
       uint32_t key = 0;
-      for (int h = b * bsize; h < (b + 1) * bsize; ++h) key = Mix(key * 31 + minima[h]);
+      for (int h = b * bsize; h < (b + 1) * bsize; ++h) key = MinHash::AddToKey(key, minima[h]);
       keys[b * stride + i] = key;
     }
   }

@@ -11,6 +11,7 @@
 
 #include "kernels/formats/row_segments.h"
 #include "kernels/recipe.h"
+#include "kernels/reorder/lsh_pairs.h"
 #include "tests/generate.h"
 #include "tests/gpu/gpu.h"
 #include "tests/kernels/dense_harness.h"
@@ -82,6 +83,52 @@ TEST_F(GpuBuild, RowSegmentsAreThoseOfTheCpu) {
   }
 }
 
+/// Memory that is not to be had, from the `first`th buffer on.
+class NoRoom : public MemorySource {
+ public:
+  NoRoom(MemorySource& memory, int first) : memory_(memory), left_(first) {}
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    if (left_-- <= 0) return absl::ResourceExhaustedError("no room");
+    return memory_.Allocate(bytes);
+  }
+
+ private:
+  MemorySource& memory_;
+  int left_;
+};
+
+void ExpectSamePairs(const CandidatePairs& one, const CandidatePairs& other) {
+  ASSERT_EQ(one.count, other.count);
+  for (int64_t p = 0; p < one.count; ++p) {
+    ASSERT_EQ(one.pairs[p], other.pairs[p]);
+    ASSERT_EQ(one.similarities[p], other.similarities[p]);
+  }
+}
+
+TEST_F(GpuBuild, CandidatePairsAreThoseOfTheCpu) {
+  std::vector<NamedPattern> patterns = Patterns();
+  patterns.push_back({"clusters", ShuffledClusters(2000, 16, 40'000, 32, 20, 2, 3)});
+  for (const auto& [name, pattern] : patterns) {
+    for (const auto& [siglen, bsize] : {std::pair{128, 2}, std::pair{16, 1}, std::pair{15, 3},
+                                        std::pair{48, 16}, std::pair{7, 7}}) {
+      SCOPED_TRACE(testing::Message() << name << ", " << siglen << " in " << bsize);
+      LshOptions options;
+      options.siglen = siglen;
+      options.bsize = bsize;
+      BuildContext context = Heap();
+      const CandidatePairs cpu = FindCandidatePairs(pattern.view(), options, context).value();
+      context.gpu = &workbench();
+      ExpectSamePairs(FindCandidatePairs(pattern.view(), options, context).value(), cpu);
+      for (const int buffers : {0, 1, 2}) {
+        NoRoom none(Gpu::Get()->memory(), buffers);
+        cuda::Workbench bare{Gpu::Get()->stream(), none};
+        context.gpu = &bare;
+        ExpectSamePairs(FindCandidatePairs(pattern.view(), options, context).value(), cpu);
+      }
+    }
+  }
+}
+
 TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
   const Pattern pattern = Runs(30'000, 9000, 45, 2);
   const auto build = [&](BuildContext context) {
@@ -96,19 +143,15 @@ TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
   EXPECT_NE(gpu.notes.find("built on the GPU"), std::string::npos) << gpu.notes;
   ExpectSameArrays(gpu.layout, cpu.layout);
 
-  class NoRoom : public MemorySource {
-   public:
-    absl::StatusOr<Buffer> Allocate(size_t) override {
-      return absl::ResourceExhaustedError("no room");
-    }
-  };
-  NoRoom none;
-  cuda::Workbench bare{Gpu::Get()->stream(), none};
-  context.gpu = &bare;
-  const BuiltLayout fallen_back = build(context);
-  EXPECT_NE(fallen_back.notes.find("built on the CPU (no room)"), std::string::npos)
-      << fallen_back.notes;
-  ExpectSameArrays(fallen_back.layout, cpu.layout);
+  for (const int buffers : {0, 1, 3, 4, 6, 7, 8}) {
+    NoRoom none(Gpu::Get()->memory(), buffers);
+    cuda::Workbench bare{Gpu::Get()->stream(), none};
+    context.gpu = &bare;
+    const BuiltLayout fallen_back = build(context);
+    EXPECT_NE(fallen_back.notes.find("built on the CPU (no room)"), std::string::npos)
+        << fallen_back.notes;
+    ExpectSameArrays(fallen_back.layout, cpu.layout);
+  }
 }
 
 }  // namespace

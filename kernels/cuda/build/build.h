@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "absl/status/status.h"
@@ -43,5 +44,25 @@ absl::StatusOr<Layout> BuildRowSegmentsThere(Workbench& workbench, const CsrView
 /// The same of a pattern on the host, and back to `memory` there.
 absl::StatusOr<Layout> BuildRowSegments(Workbench& workbench, const CsrView& csr,
                                         const RowSegmentsOptions& options, MemorySource& memory);
+
+/// Rows in buckets by MinHash keys (kernels/reorder/minhash.h), for one band of them after another.
+/// Scratch: the pattern, and 28 bytes and a group's keys a row. Thread-safe.
+class MinHashBuckets {
+ public:
+  /// `rows`, ascending, of the pattern on the host; bands of `bsize` hashes.
+  static absl::StatusOr<std::unique_ptr<MinHashBuckets>> Make(Workbench& workbench,
+                                                              const CsrView& csr,
+                                                              std::span<const int32_t> rows,
+                                                              int bsize, int bands);
+  ~MinHashBuckets();
+  /// items, as many as rows, on the host = key << 32 | row, ascending. Each band once, those of one
+  /// group of kMinHashLanes / bsize bands before the next group.
+  absl::Status Sort(int band, std::span<uint64_t> items);
+
+ private:
+  struct State;
+  explicit MinHashBuckets(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace sparsed::cuda

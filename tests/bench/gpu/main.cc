@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/recipe.h"
+#include "tests/bench/gpu/builds.h"
 #include "tests/bench/gpu/expected.h"
 #include "tests/bench/gpu/generated.h"
 #include "tests/bench/gpu/measure.h"
@@ -130,7 +131,13 @@ int MeasureAll(Options options) {
   }
   const std::vector<std::string>& operations = options.settings.operations;
   const bool spgemm = std::find(operations.begin(), operations.end(), "spgemm") != operations.end();
-  if (spgemm && operations.size() > 1) return Fail("spgemm is measured alone");
+  const bool build = std::find(operations.begin(), operations.end(), "build") != operations.end();
+  if ((spgemm || build) && operations.size() > 1) {
+    return Fail("spgemm and build are measured alone");
+  }
+  if (build && (options.device == "cpu" || options.settings.recipes.empty())) {
+    return Fail("build needs a GPU and --recipe");
+  }
   if (spgemm && options.device == "cpu") return Fail("bench_spgemm measures spgemm on the CPU");
   auto device = Device::Open(options.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu);
   if (!device.ok()) {
@@ -153,8 +160,9 @@ int MeasureAll(Options options) {
     const auto matrix = source.get();
     if (!matrix.ok()) return Fail(std::string(matrix.status().message()));
     if (matrix->pattern.nnz() < options.least_nonzeros) continue;
-    const auto result =
-        (spgemm ? MeasureSpgemm : Measure)(**device, options.settings, schedule, *matrix);
+    const auto result = (spgemm  ? MeasureSpgemm
+                         : build ? MeasureBuilds
+                                 : Measure)(**device, options.settings, schedule, *matrix);
     if (!result.ok()) return Fail(std::string(result.status().message()));
     wrong += *result;
   }
@@ -219,7 +227,8 @@ int Main(int argc, char** argv) {
   for (const auto& [name, what] :
        {std::pair{"spmm", "C = S * B"}, std::pair{"spmm^T", "C = S^T * B"},
         std::pair{"sddmm", "O = S .* (A * B^T)"},
-        std::pair{"spgemm", "C = S * S, or S * S^T if S is not square; on a GPU"}}) {
+        std::pair{"spgemm", "C = S * S, or S * S^T if S is not square; on a GPU"},
+        std::pair{"build", "layouts, made by the CPU alone and with a GPU"}}) {
     app.add_subcommand(name, what)->fallthrough();
   }
   CLI::App* const pack = app.add_subcommand(
