@@ -13,6 +13,10 @@
 
 namespace sparsed {
 
+/// Asks the system to back a large buffer by huge pages: for memory that is read here and there,
+/// where each small page costs a look into the page table. Where it has none nothing happens.
+void PreferHugePages(const Buffer& buffer);
+
 /// `size` elements of a trivial type, uninitialised. Everything in a builder whose size grows with
 /// rows or nonzeros is one of these, so that a preparation's memory is bounded.
 template <typename T>
@@ -27,6 +31,7 @@ class Scratch {
     if (!buffer.ok()) return buffer.status();
     buffer_ = *std::move(buffer);
     size_ = size;
+    PreferHugePages(buffer_);
     return absl::OkStatus();
   }
   /// Keeps the first `used` elements and makes room for at least `size`, twice the room at least.

@@ -84,7 +84,17 @@ class RowLists {
     return absl::OkStatus();
   }
 
-  void Prefetch(int32_t c) const { __builtin_prefetch(&columns_[offsets_[c]]); }
+  // Nearly all of the time is spent waiting for memory: these ask for what is read in the next
+  // steps.
+  void PrefetchOffset(int32_t c) const { __builtin_prefetch(&offsets_[c]); }
+  void PrefetchColumns(int32_t c) const {
+    __builtin_prefetch(&columns_[offsets_[c]]);
+    __builtin_prefetch(&places_[offsets_[c]]);
+  }
+  void PrefetchNodes(int32_t c) const {
+    const int64_t end = std::min(offsets_[c + 1], offsets_[c] + kTogether);
+    for (int64_t p = offsets_[c]; p < end; ++p) __builtin_prefetch(&nodes_[places_[p]]);
+  }
   int64_t Distance(int32_t a, int32_t b) const {
     const int32_t* p = columns_.data() + offsets_[a];
     const int32_t* const p_end = columns_.data() + offsets_[a + 1];
@@ -101,60 +111,89 @@ class RowLists {
     return Size(a) + Size(b) - 2 * both;
   }
 
-  /// Calls `meet` with the classes next to `c`, which is still there, in each of its columns'
-  /// lists: as often as one is there, many at a time. Returns whether every class of at least
-  /// `least_load` in these columns was met.
-  template <typename Meet>
-  bool VisitNear(int32_t c, int32_t least_load, Meet meet) const {
-    for (int64_t p = offsets_[c]; p < offsets_[c + 1]; ++p) {
-      __builtin_prefetch(&nodes_[lists_[columns_[p]] + places_[p]]);
-    }
+  /// Calls `meet` with the classes before `end`, next to `c`, which is still there, in each of its
+  /// columns' lists: as often as one is there, many at a time, each after a `touch`. Returns
+  /// whether every class before `end` in these columns was met. If loads come first those behind
+  /// `end` have smaller ones.
+  template <typename Touch, typename Meet>
+  bool VisitNear(int32_t c, int32_t end, Touch touch, Meet meet) const {
     const int64_t window = std::max(kWindow, kVisits / std::max<int64_t>(Size(c), 1));
-    std::array<int32_t, 8 * kVisits> few;
-    int32_t* end = few.data();
+    std::array<int32_t, 2 * std::max(kVisits, kWindow * kTogether)> few;
     bool all = true;
-    for (int64_t p = offsets_[c]; p < offsets_[c + 1]; ++p) {
-      const Node* const list = nodes_.data() + lists_[columns_[p]];
-      const Node& node = list[places_[p]];
-      all &= Walk(list, node.before, &Node::before, window, least_load, end);
-      all &= Walk(list, node.after, &Node::after, window, least_load, end);
-      if (end + 2 * window > few.data() + few.size()) {
-        meet(std::span<const int32_t>(few.data(), end));
-        end = few.data();
+    // The lists of some columns are walked step by step together, so that their misses overlap.
+    for (int64_t begin = offsets_[c]; begin < offsets_[c + 1]; begin += kTogether) {
+      const int64_t stop = std::min(offsets_[c + 1], begin + kTogether);
+      for (int64_t p = begin; p < stop; ++p) __builtin_prefetch(&nodes_[places_[p]]);
+      Walkers<&Node::before, -1> back;
+      Walkers<&Node::after, 1> ahead;
+      for (int64_t p = begin; p < stop; ++p) {
+        back.Follow(&nodes_[places_[p]]);
+        ahead.Follow(&nodes_[places_[p]]);
       }
+      int32_t* met = few.data();
+      const auto append = [&](int32_t other) {
+        touch(other);
+        *met++ = other;
+      };
+      for (int64_t step = 0; step < window && back.count + ahead.count > 0; ++step) {
+        back.Step(end, append);
+        ahead.Step(end, append);
+      }
+      all &= back.Ended(end) && ahead.Ended(end);
+      meet(std::span<const int32_t>(few.data(), met));
     }
-    meet(std::span<const int32_t>(few.data(), end));
     return all;
   }
 
   void Remove(int32_t c) {
     for (int64_t p = offsets_[c]; p < offsets_[c + 1]; ++p) {
-      Node* const list = nodes_.data() + lists_[columns_[p]];
-      const Node& node = list[places_[p]];
-      if (node.before >= 0) list[node.before].after = node.after;
-      if (node.after >= 0) list[node.after].before = node.before;
+      Node* const node = &nodes_[places_[p]];
+      const bool has_before = node->before > 0;
+      const bool has_after = node->after > 0;
+      const int32_t across = has_before && has_after ? node->before + node->after : 0;
+      if (has_before) (node - node->before)->after = across;
+      if (has_after) (node + node->after)->before = across;
     }
   }
 
  private:
-  /// A class in a column's list; the others by their places in it, -1 at its ends.
+  /// A class in a column's list, and how far the next ones that are left are; 0 at its ends.
   struct Node {
     int32_t c;
     int32_t before;
     int32_t after;
   };
 
-  /// Appends up to `window` classes to `end`. Returns whether there are no more.
-  bool Walk(const Node* list, int32_t at, int32_t Node::*next, int64_t window, int32_t least_load,
-            int32_t*& end) const {
-    for (; at >= 0; at = list[at].*next, --window) {
-      const int32_t c = list[at].c;
-      if (by_load_ && load_[c] < least_load) return true;
-      if (window == 0) return false;
-      *end++ = c;
+  /// Columns whose lists are walked together.
+  static constexpr int64_t kTogether = 16;
+
+  /// Places in as many lists, all of which go the same way.
+  template <int32_t Node::*kNext, int kSign>
+  struct Walkers {
+    std::array<const Node*, kTogether> at;
+    int64_t count = 0;
+
+    void Follow(const Node* node) {
+      if (node->*kNext == 0) return;
+      at[count] = node + kSign * node->*kNext;
+      __builtin_prefetch(at[count++]);
     }
-    return true;
-  }
+    /// Each visits the class where it is and goes on; those at `end` or at the end of a list leave.
+    template <typename Visit>
+    void Step(int32_t end, Visit visit) {
+      const int64_t all = std::exchange(count, 0);
+      for (int64_t i = 0; i < all; ++i) {
+        const Node* const node = at[i];
+        if (node->c >= end) continue;
+        visit(node->c);
+        Follow(node);
+      }
+    }
+    bool Ended(int32_t end) const {
+      return std::all_of(at.begin(), at.begin() + count,
+                         [end](const Node* node) { return node->c >= end; });
+    }
+  };
 
   int64_t Length(int64_t row) const {
     return masks_.row_offsets[row + 1] - masks_.row_offsets[row];
@@ -276,6 +315,9 @@ class RowLists {
   /// other.
   static bool IsNatural(int32_t column) { return (Mix(static_cast<uint32_t>(column)) & 1) != 0; }
 
+  /// Threads that make lists, at most: each reads all rows.
+  static constexpr int64_t kMostParts = 8;
+
   absl::Status MakeLists() {
     MemorySource& memory = *context_.memory;
     absl::Status status = offsets_.Allocate(memory, classes_ + 1);
@@ -285,36 +327,43 @@ class RowLists {
       offsets_[c + 1] = offsets_[c] + Length(row_of_[begin_[c]]);
     }
     const int64_t size = offsets_[classes_];
-    Scratch<int32_t> lengths;  // of lists, so far
-    status = lengths.Allocate(memory, masks_.cols);
+    Scratch<int64_t> ends;  // of the lists, so far
+    status = ends.Allocate(memory, masks_.cols + 1);
     if (status.ok()) status = columns_.Allocate(memory, size);
     if (status.ok()) status = places_.Allocate(memory, size);
-    if (status.ok()) status = lists_.Allocate(memory, masks_.cols + 1);
     if (status.ok()) status = nodes_.Allocate(memory, size);
     if (!status.ok()) return status;
-    std::fill(lengths.data(), lengths.data() + masks_.cols, 0);
-    std::fill(lists_.data(), lists_.data() + masks_.cols + 1, 0);
+    std::fill(ends.data(), ends.data() + masks_.cols + 1, 0);
     for (int32_t c = 0; c < classes_; ++c) {
       std::ranges::copy(Columns(row_of_[begin_[c]]), columns_.data() + offsets_[c]);
     }
-    for (const int32_t column : columns_.span()) ++lists_[column + 1];
-    for (int64_t column = 0; column < masks_.cols; ++column) lists_[column + 1] += lists_[column];
-    const auto append = [&](int32_t c, bool natural) {
-      for (int64_t p = offsets_[c]; p < offsets_[c + 1]; ++p) {
-        const int32_t column = columns_[p];
-        if (IsNatural(column) != natural) continue;
-        const int32_t place = lengths[column]++;
-        places_[p] = place;
-        nodes_[lists_[column] + place] = {c, place - 1, place + 1};
+    for (const int32_t column : columns_.span()) ++ends[column + 1];
+    for (int64_t column = 0; column < masks_.cols; ++column) ends[column + 1] += ends[column];
+    // Each thread makes the lists of a part of the columns, of which every other writes none.
+    const int64_t parts = std::min<int64_t>(context_.TeamFor(classes_), kMostParts);
+#pragma omp parallel for num_threads(static_cast <int>(parts)) schedule(static, 1)
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t low = masks_.cols * part / parts;
+      const int64_t high = masks_.cols * (part + 1) / parts;
+      const auto append = [&](int32_t c, bool natural) {
+        for (int64_t p = offsets_[c]; p < offsets_[c + 1]; ++p) {
+          const int32_t column = columns_[p];
+          if (column < low || column >= high || IsNatural(column) != natural) continue;
+          places_[p] = ends[column]++;
+          nodes_[places_[p]] = {c, 1, 1};
+        }
+      };
+      for (int32_t i = 0; i < classes_; ++i) {
+        if (i % (1 << 14) == 0 && context_.stopped()) break;
+        append(i, false);
+        append(natural_[i], true);
       }
-    };
-    for (int32_t i = 0; i < classes_; ++i) {
-      if (i % (1 << 14) == 0 && context_.stopped()) return Stopped();
-      append(i, false);
-      append(natural_[i], true);
     }
-    for (int64_t column = 0; column < masks_.cols; ++column) {
-      if (lists_[column + 1] > lists_[column]) nodes_[lists_[column + 1] - 1].after = -1;
+    if (context_.stopped()) return Stopped();
+    for (int64_t column = 0, begin = 0; column < masks_.cols; begin = ends[column++]) {
+      if (ends[column] == begin) continue;
+      nodes_[begin].before = 0;
+      nodes_[ends[column] - 1].after = 0;
     }
     natural_.Free();
     return absl::OkStatus();
@@ -331,11 +380,10 @@ class RowLists {
   Scratch<int32_t> begin_, load_;       ///< by class
   Scratch<int32_t> natural_;            ///< classes in the order of their first rows
   Scratch<int32_t> by_length_;
-  Scratch<int64_t> offsets_;  ///< by class, of columns_
+  Scratch<int64_t> offsets_;  ///< by class, of columns_ and places_
   Scratch<int32_t> columns_;
-  Scratch<int32_t> places_;  ///< where the class is in the column's list
-  Scratch<int64_t> lists_;   ///< by column, of nodes_
-  Scratch<Node> nodes_;
+  Scratch<int64_t> places_;  ///< of the class in each column's list: in nodes_
+  Scratch<Node> nodes_;      ///< column by column
 };
 
 /// A class whose next row may be next.
@@ -380,8 +428,8 @@ class Chains {
     if (status.ok()) status = near_.Allocate(memory, lists_.classes());
     if (!status.ok()) return status;
     for (int32_t c = 0; c < lists_.classes(); ++c) {
-      state_[c] = {0, static_cast<int32_t>(lists_.Size(c))};
       next_[c] = lists_.Begin(c);
+      state_[c] = {0, static_cast<int32_t>(lists_.Size(c)), lists_.RowOf(next_[c]), lists_.Load(c)};
     }
     return absl::OkStatus();
   }
@@ -399,6 +447,12 @@ class Chains {
         if (context.stopped()) return Stopped();
         if (context.progress) context.progress("nearest_rows", i, rows);
       }
+      if (options_.stride > kAhead) {
+        const int32_t* const later = &sequence_[i - options_.stride];
+        lists_.PrefetchOffset(lists_.ClassOf(later[3]));
+        lists_.PrefetchColumns(lists_.ClassOf(later[2]));
+        lists_.PrefetchNodes(lists_.ClassOf(later[1]));
+      }
       const int32_t from = sequence_[i - options_.stride];
       const int32_t c = lists_.ClassOf(from);
       sequence_[i] = Take(IsLeft(c) ? c : Nearest(i));
@@ -409,15 +463,24 @@ class Chains {
 
  private:
   static constexpr int32_t kGone = -1;
-  struct State {
+  /// With so many rows between it and the one that it follows, a row is known long before.
+  static constexpr int64_t kAhead = 3;
+  /// All that a candidate is judged by: one miss, not one for each.
+  struct alignas(16) State {
     int32_t met;   ///< columns of the row at hand in which it was met; kGone: no rows left
     int32_t size;  ///< columns
+    int32_t row;   ///< its next
+    int32_t load;
   };
 
   bool IsLeft(int32_t c) const { return state_[c].met != kGone; }
   int32_t Take(int32_t c) {
     const int32_t number = next_[c]++;
-    if (next_[c] == lists_.Begin(c + 1)) state_[c].met = kGone;
+    if (next_[c] == lists_.Begin(c + 1)) {
+      state_[c].met = kGone;
+    } else {
+      state_[c].row = lists_.RowOf(next_[c]);
+    }
     return number;
   }
 
@@ -425,26 +488,31 @@ class Chains {
   int32_t Nearest(int64_t i) {
     const auto by_length = lists_.ByLength();
     while (!IsLeft(by_length[shortest_])) ++shortest_;
-    const int32_t load = lists_.Load(by_length[shortest_]);
+    const int32_t load = state_[by_length[shortest_]].load;
     const int32_t from = lists_.ClassOf(sequence_[i - options_.stride]);
     int64_t near = 0;
-    const bool exact = lists_.VisitNear(from, load, [&](std::span<const int32_t> few) {
-      for (const int32_t c : few) __builtin_prefetch(&state_[c]);
-      for (const int32_t c : few) {
-        int32_t& met = state_[c].met;
-        if (met != kGone && met++ == 0) near_[near++] = c;
-      }
-    });
+    const bool exact = lists_.VisitNear(
+        from, EndOf(load), [&](int32_t c) { __builtin_prefetch(&state_[c]); },
+        [&](std::span<const int32_t> few) {
+          for (const int32_t c : few) {
+            int32_t& met = state_[c].met;
+            if (met != kGone && met++ == 0) near_[near++] = c;
+          }
+        });
     Best best;
+    const int64_t size = lists_.Size(from);
+    const int64_t load_before = state_[lists_.ClassOf(sequence_[i - 1])].load;
     const auto offer = [&](int32_t c, const State& state) {
-      const int64_t distance = lists_.Size(from) + state.size - 2 * int64_t{state.met};
+      const int64_t distance = size + state.size - 2 * int64_t{state.met};
       if (!best.MayTake(distance)) return;
-      best.Offer({distance, TieByLoad(c, i), lists_.RowOf(next_[c]), c});
+      const int64_t tie =
+          options_.tie == NearestTie::kLoad ? std::abs(state.load - load_before) : 0;
+      best.Offer({distance, tie, state.row, c});
     };
     const int64_t classes = lists_.classes();
     for (int64_t n = shortest_; n < std::min(shortest_ + kShortest, classes); ++n) {
       const int32_t c = by_length[n];
-      if (options_.by_load && lists_.Load(c) != load) break;
+      if (options_.by_load && state_[c].load != load) break;
       if (state_[c].met == 0) offer(c, state_[c]);
     }
     for (int64_t n = 0; n < near; ++n) {
@@ -455,15 +523,18 @@ class Chains {
     return Refine(best.all(), from, exact, i);
   }
 
-  int64_t TieByLoad(int32_t c, int64_t i) const {
-    if (options_.tie != NearestTie::kLoad) return 0;
-    return std::abs(int64_t{lists_.Load(c)} - lists_.Load(lists_.ClassOf(sequence_[i - 1])));
+  /// The first class that comes too late while there are rows of this load, which never grows: all,
+  /// unless loads come first.
+  int32_t EndOf(int32_t load) {
+    if (!options_.by_load) return lists_.classes();
+    while (end_ < lists_.classes() && lists_.Load(end_) >= load) ++end_;
+    return end_;
   }
 
   /// The best of a few by what was not computed yet.
   int32_t Refine(std::span<Candidate> few, int32_t from, bool exact, int64_t i) const {
     if (few.size() > 1 && !exact) {
-      for (const Candidate& each : few) lists_.Prefetch(each.c);
+      for (const Candidate& each : few) lists_.PrefetchColumns(each.c);
       for (Candidate& each : few) each.distance = lists_.Distance(from, each.c);
     }
     if (few.size() > 1 && options_.tie == NearestTie::kWarp && i >= options_.warps) {
@@ -482,6 +553,7 @@ class Chains {
   Scratch<State> state_;
   Scratch<int32_t> next_;  ///< of each class, the number of the next row
   Scratch<int32_t> near_;  ///< classes that were met
+  int32_t end_ = 0;        ///< see EndOf
   int64_t shortest_ = 0;   ///< in the order of lengths: of those before it no row is left
 };
 

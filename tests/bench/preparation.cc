@@ -4,7 +4,8 @@
 // and SDDMM (f32) next to those of plain CSR, alternating in one run.
 //
 //   bench_preparation [--data=DIR_OF_MTX_FILES] [--only=NAME] [--threads=2] [--k=32]
-//   bench_preparation --sorts     seconds and distances of the row sorts, from 0.1 million rows on
+//   bench_preparation --sorts [--only=SORT]
+//                                 seconds and distances of the row sorts, from 0.1 million rows on
 //   bench_preparation --caps      what the caps of LSH lose, on small matrices
 //   bench_preparation --features  what the features of a pattern cost, over 0.1, 1 and 10 million
 //                                 rows with 10 nonzeros each
@@ -329,6 +330,10 @@ void RunSorts(const std::string& name, const Pattern& pattern, const Options& op
       {"hybrid21_sort", RowSort::kHybrid21}, {"hybrid22_sort", RowSort::kHybrid22},
       {"hybrid23_sort", RowSort::kHybrid23}};
   for (const auto& [sort_name, sort] : kSorts) {
+    if (!options.only.empty() &&
+        std::find(options.only.begin(), options.only.end(), sort_name) == options.only.end()) {
+      continue;
+    }
     test::CountingMemory memory;
     BuildContext context;
     context.threads = options.threads;
@@ -412,7 +417,7 @@ int main(int argc, char** argv) {
   sparsed::Options options;
   CLI::App app("What preparing layouts costs and brings");
   app.add_option("--data", options.data, "folder of Matrix Market files, plain or .gz");
-  app.add_option("--only", options.only, "names of matrices");
+  app.add_option("--only", options.only, "names of matrices; with --sorts, of sorts");
   app.add_option("--k", options.widths, "widths");
   app.add_option("--threads", options.threads, "threads");
   app.add_option("--rounds", options.rounds, "measurements of which the median is taken");
