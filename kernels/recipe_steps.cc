@@ -35,6 +35,8 @@ constexpr double kLeastDenseRatio = 0.01;
 constexpr double kLeastSharing = 1.3;
 /// With a smaller share of nonzeros in heavy segments, row segments are CSR with a detour.
 constexpr double kLeastHeavyRatio = 0.2;
+/// With more threads the CPU has built row segments before those of the GPU are copied back.
+constexpr int kFewThreads = 8;
 
 absl::Status Plain(const RecipeStep&, Draft&) { return absl::OkStatus(); }
 
@@ -211,9 +213,10 @@ absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
   options.min_heavy = ValueOf(step, "min_heavy", options.min_heavy);
   options.coarsen = ValueOf(step, "coarsen", options.coarsen);
   absl::StatusOr<Layout> layout = absl::UnavailableError("no GPU");
-  if (cuda::Workbench* const gpu = draft.context.gpu; gpu != nullptr) {
+  cuda::Workbench* const gpu = draft.context.gpu;
+  if (gpu != nullptr && draft.context.threads <= kFewThreads) {
     if (draft.context.progress) draft.context.progress(kRowSegments, 0, 1);
-    layout = cuda::BuildRowSegments(*gpu, draft.csr, options, *draft.context.memory);
+    layout = cuda::BuildRowSegments(*gpu, draft.csr, options, draft.context);
     draft.Note(layout.ok()
                    ? "built on the GPU"
                    : fmt::format("built on the CPU ({})", std::string(layout.status().message())));

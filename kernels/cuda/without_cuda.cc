@@ -47,7 +47,7 @@ absl::StatusOr<Layout> BuildRowSegmentsThere(Workbench&, const CsrView&,
   return NotBuilt();
 }
 absl::StatusOr<Layout> BuildRowSegments(Workbench&, const CsrView&, const RowSegmentsOptions&,
-                                        MemorySource&) {
+                                        const BuildContext&) {
   return NotBuilt();
 }
 

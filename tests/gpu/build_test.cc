@@ -74,7 +74,7 @@ TEST_F(GpuBuild, RowSegmentsAreThoseOfTheCpu) {
         CsrView csr = pattern.view();
         if (permuted) csr.row_order = order;
         const Layout cpu = BuildRowSegments(csr, options, Heap()).value();
-        const auto gpu = cuda::BuildRowSegments(workbench(), csr, options, HeapMemory());
+        const auto gpu = cuda::BuildRowSegments(workbench(), csr, options, Heap());
         ASSERT_TRUE(gpu.ok()) << gpu.status();
         EXPECT_EQ(gpu->parameters, cpu.parameters);
         ExpectSameArrays(*gpu, cpu);
@@ -142,6 +142,9 @@ TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
   const BuiltLayout gpu = build(context);
   EXPECT_NE(gpu.notes.find("built on the GPU"), std::string::npos) << gpu.notes;
   ExpectSameArrays(gpu.layout, cpu.layout);
+  context.threads = 16;  // they are faster than copies
+  EXPECT_EQ(build(context).notes.find("built on"), std::string::npos);
+  context.threads = 2;
 
   for (const int buffers : {0, 1, 3, 4, 6, 7, 8}) {
     NoRoom none(Gpu::Get()->memory(), buffers);

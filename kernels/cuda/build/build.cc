@@ -3,6 +3,18 @@
 #include "kernels/cuda/check.h"
 
 namespace sparsed::cuda {
+namespace {
+
+/// Has the system map fresh pages, by all threads: a copy from the device would wait for one after
+/// another.
+void Touch(Buffer& buffer, const BuildContext& context) {
+  constexpr size_t kPage = 4096;
+  const auto pages = static_cast<int64_t>(buffer.size() / kPage);
+#pragma omp parallel for num_threads(context.TeamFor(pages * 64)) schedule(static)
+  for (int64_t page = 0; page < pages; ++page) buffer.mutable_data()[page * kPage] = std::byte{0};
+}
+
+}  // namespace
 
 absl::StatusOr<PatternCopy> PatternCopy::Make(Workbench& workbench, const CsrView& csr) {
   PatternCopy copy;
@@ -27,7 +39,8 @@ absl::StatusOr<PatternCopy> PatternCopy::Make(Workbench& workbench, const CsrVie
 }
 
 absl::StatusOr<Layout> BuildRowSegments(Workbench& workbench, const CsrView& csr,
-                                        const RowSegmentsOptions& options, MemorySource& memory) {
+                                        const RowSegmentsOptions& options,
+                                        const BuildContext& context) {
   absl::StatusOr<PatternCopy> pattern = PatternCopy::Make(workbench, csr);
   if (!pattern.ok()) return pattern.status();
   absl::StatusOr<Layout> layout = BuildRowSegmentsThere(workbench, pattern->view(), options);
@@ -35,9 +48,11 @@ absl::StatusOr<Layout> BuildRowSegments(Workbench& workbench, const CsrView& csr
   Layout host = *layout;
   absl::Status status;
   for (Array& array : host.arrays) {
-    absl::StatusOr<Array> here = AllocateArray(memory, array.name, array.type, array.length);
+    absl::StatusOr<Array> here =
+        AllocateArray(*context.memory, array.name, array.type, array.length);
     status = here.status();
     if (status.ok()) {
+      Touch(here->buffer, context);
       status =
           workbench.stream.Copy(here->buffer.mutable_data(), array.buffer.data(), array.bytes());
     }

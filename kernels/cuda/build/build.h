@@ -16,6 +16,7 @@
 #include "kernels/formats/csr.h"
 #include "kernels/formats/row_segments.h"
 #include "kernels/layout.h"
+#include "kernels/recipe.h"
 
 namespace sparsed::cuda {
 
@@ -41,9 +42,10 @@ class PatternCopy {
 /// panel, 16 a row that is permuted.
 absl::StatusOr<Layout> BuildRowSegmentsThere(Workbench& workbench, const CsrView& csr,
                                              const RowSegmentsOptions& options);
-/// The same of a pattern on the host, and back to `memory` there.
+/// The same of a pattern on the host, and back to the context's memory there.
 absl::StatusOr<Layout> BuildRowSegments(Workbench& workbench, const CsrView& csr,
-                                        const RowSegmentsOptions& options, MemorySource& memory);
+                                        const RowSegmentsOptions& options,
+                                        const BuildContext& context);
 
 /// Rows in buckets by MinHash keys (kernels/reorder/minhash.h), for one band of them after another.
 /// Scratch: the pattern, and 28 bytes and a group's keys a row. Thread-safe.

@@ -89,7 +89,8 @@ class BenchTest(unittest.TestCase):
                 (["spmm", "--matrix", self.file, "--recipe", "nonsense"], "unknown step 'nonsense'"),
                 (["spmm", "--matrix", self.file, "--type", "f8"], "f8"),
                 (["spgemm", "--matrix", self.file], "bench_spgemm measures spgemm on the CPU"),
-                (["spgemm", "spmm", "--matrix", self.file], "spgemm is measured alone"),
+                (["spgemm", "spmm", "--matrix", self.file], "spgemm and build are measured alone"),
+                (["build", "--matrix", self.file, "--recipe", "dcsr"], "build needs a GPU and --recipe"),
                 ([], "subcommand")):
             with self.subTest(arguments=arguments):
                 result = self.measure(*arguments)
