@@ -1,5 +1,4 @@
 // Built in place of this room where there is no CUDA compiler: no kernels, no device.
-#include "kernels/cuda/build/build.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
 
@@ -40,25 +39,6 @@ absl::Status PlaceValues(Stream&, const Layout&, ElementType, const void*, void*
 
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
 absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }
-
-absl::StatusOr<PatternCopy> PatternCopy::Make(Workbench&, const CsrView&) { return NotBuilt(); }
-absl::StatusOr<Layout> BuildRowSegmentsThere(Workbench&, const CsrView&,
-                                             const RowSegmentsOptions&) {
-  return NotBuilt();
-}
-absl::StatusOr<Layout> BuildRowSegments(Workbench&, const CsrView&, const RowSegmentsOptions&,
-                                        const BuildContext&) {
-  return NotBuilt();
-}
-
-struct MinHashBuckets::State {};
-absl::StatusOr<std::unique_ptr<MinHashBuckets>> MinHashBuckets::Make(Workbench&, const CsrView&,
-                                                                     std::span<const int32_t>, int,
-                                                                     int) {
-  return NotBuilt();
-}
-MinHashBuckets::~MinHashBuckets() = default;
-absl::Status MinHashBuckets::Sort(int, std::span<uint64_t>) { return NotBuilt(); }
 
 absl::StatusOr<Event> Event::Create() { return NotBuilt(); }
 Event::~Event() = default;
