@@ -80,8 +80,13 @@ class Preparation::Impl {
       problem.device = device();
       c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
+      // What it will be multiplied with is not known; its own square is the likeliest.
+      if (c.operation == Operation::kSpgemm && c.device == DeviceKind::kCpu &&
+          pattern->rows() == pattern->cols()) {
+        job.pairs.insert({{c, pattern->hash()}, pattern});
+      }
     }
-    if (job.classes.empty() && pattern->features() != nullptr) return;
+    if (job.wants_nothing() && pattern->features() != nullptr) return;
     Want(*pattern, job.classes);
     if (!options_.enabled) return Skip(*pattern);
     Enqueue(std::move(job));
