@@ -50,6 +50,11 @@ struct SpgemmArguments {
   std::optional<CsrView> mask = std::nullopt;
 };
 
+/// A format that would take more than so many times plain CSR's memory is not worth converting to
+/// for a product (Xie et al., "A Pattern-Based SpGEMM Library for Multi-Core and Many-Core
+/// Architectures", section 3.3).
+inline constexpr int64_t kMostFormatGrowth = 5;
+
 /// `workspace` of kernels that need none.
 inline size_t NoWorkspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
   return 0;
@@ -117,6 +122,12 @@ struct SpgemmKernel {
   absl::Status (*numeric)(const Context&, const Problem&, const SpgemmArguments&, RowRange range,
                           std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                           std::span<int64_t> row_nnz);
+  /// Null for kernels that run from CSR as it is. Else it makes what `analyse` and `numeric` cannot
+  /// do without, once for a product: operands in a format of the kernel's own, handed to their
+  /// calls (with the same arguments and at most as many threads) as Context::prepared. Its memory
+  /// comes from `memory`. FAILED_PRECONDITION, in a sentence: the matrices don't suit the format,
+  /// which would take more than kMostFormatGrowth times CSR's memory.
+  PrepareRuns<SpgemmArguments> prepare = nullptr;
 };
 
 /// The problem as a kernel on `layout` sees it: a transposed layout turns SpMM's transposition

@@ -37,7 +37,9 @@ double MeasureBandwidth(int threads) {
 Executor::Impl::Impl(
     const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
     Observer& observer, Device* device,
-    const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class)
+    const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
+    const std::function<void(const MatrixLease&, const MatrixLease&, const Problem&)>&
+        on_unknown_pair)
     : catalog(catalog),
       dense(dense),
       budget(budget),
@@ -45,6 +47,7 @@ Executor::Impl::Impl(
       derived(std::make_shared<DerivedPatterns>(budget, budget.limit() / kDerivedShare)),
       device(device),
       on_unknown_class(on_unknown_class),
+      on_unknown_pair(on_unknown_pair),
       scheduler(std::make_shared<Scheduler>(options, device)),
       bytes_per_second(MeasureBandwidth(options.threads_per_lane)) {}
 
@@ -73,7 +76,7 @@ std::function<void()> LoaderOf(const MatrixLease& matrix) {
 Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense,
                    Budget& budget, Observer& observer, Device* device)
     : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, device,
-                                   on_unknown_class)) {
+                                   on_unknown_class, on_unknown_pair)) {
   budget.SetReclaim([weak = std::weak_ptr(impl_->derived)] {
     const std::shared_ptr<DerivedPatterns> derived = weak.lock();
     return derived != nullptr && derived->Shrink();

@@ -54,6 +54,9 @@ class Executor {
   /// Called, outside any lock, when a request's class had no plan of its own. Set before the first
   /// call.
   std::function<void(const MatrixLease&, const Problem&)> on_unknown_class;
+  /// Likewise when a pair of matrices that were to be multiplied had none.
+  std::function<void(const MatrixLease& left, const MatrixLease& right, const Problem&)>
+      on_unknown_pair;
 
   int64_t in_flight() const;                     ///< begun and not ended
   int64_t queue_depth(DeviceKind device) const;  ///< waiting for a lane

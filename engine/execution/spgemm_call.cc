@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/execution/executor_impl.h"
+#include "engine/planning/candidates.h"
 #include "kernels/spgemm_blocks.h"
 
 namespace sparsed::engine {
@@ -133,6 +134,7 @@ class SpgemmCall final : public Job {
 
   void Drop() override {
     there_ = OnDevice();
+    prepared_.reset();
     bounds_ = block_row_begin_ = block_row_nnz_ = scratch_columns_ = scratch_values_ = Array();
     blocks_.clear();
     left_values_ = right_values_ = Array();
@@ -159,7 +161,10 @@ class SpgemmCall final : public Job {
   }
 
   Context KernelContext(Lane& lane) const {
-    return {lane.threads, {lane.workspace.mutable_data(), lane.workspace.size()}, token().flag()};
+    return {.threads = lane.threads,
+            .workspace = {lane.workspace.mutable_data(), lane.workspace.size()},
+            .stop = token().flag(),
+            .prepared = prepared_.get()};
   }
 
   /// Loads both matrices, chooses the kernel, finds how large the rows may be, tells the sink.
@@ -212,22 +217,61 @@ class SpgemmCall final : public Job {
     return absl::OkStatus();
   }
 
-  /// The plan's, or the first one of the device.
-  absl::Status ChooseKernel() {
-    const auto serves = [&](const SpgemmKernel& kernel) {
-      return kernel.device == problem_.device && kernel.supports(problem_);
-    };
-    const PlanTable::Found found = left_->pattern()->plans().Find(ClassOf(problem_));
-    kernel_ = found.plan == nullptr ? nullptr : FindSpgemmKernel(found.plan->plan.kernel);
-    if (kernel_ != nullptr && serves(*kernel_)) return absl::OkStatus();
-    const auto kernels = SpgemmKernels();
-    const auto first = std::find_if(kernels.begin(), kernels.end(), serves);
-    if (first == kernels.end()) {
-      return absl::UnimplementedError(
-          fmt::format("no kernel serves {}", ToString(ClassOf(problem_))));
+  bool Serves(const SpgemmKernel* kernel) const {
+    return kernel != nullptr && kernel->device == problem_.device && kernel->supports(problem_);
+  }
+
+  /// The device's first kernel.
+  absl::Status ChooseDefault() {
+    for (const SpgemmKernel& kernel : SpgemmKernels()) {
+      kernel_ = &kernel;
+      if (Serves(kernel_)) return absl::OkStatus();
     }
-    kernel_ = &*first;
-    return absl::OkStatus();
+    return absl::UnimplementedError(
+        fmt::format("no kernel serves {}", ToString(ClassOf(problem_))));
+  }
+
+  /// The matrices as they are, sums of products, all of the result: what there are plans for.
+  bool IsPlain() const {
+    return !spec_.transpose_left && !spec_.transpose_right && mask_ == nullptr &&
+           problem_.semiring == Semiring::kSumProduct;
+  }
+
+  /// The plan's of the pair; without one, what the features of both promise, and trials are asked
+  /// for.
+  absl::Status ChooseKernel() {
+    if (!IsPlain()) return ChooseDefault();
+    Pattern& left = *left_->pattern();
+    const Pattern& right = *right_->pattern();
+    const PlanTable::Found found = left.plans().Find(ClassOf(problem_), right.hash());
+    if (!found.exact && problem_.device == DeviceKind::kCpu && impl_->on_unknown_pair) {
+      impl_->on_unknown_pair(left_, right_, problem_);
+    }
+    kernel_ = FindSpgemmKernel(
+        found.exact ? std::string_view(found.plan->plan.kernel)
+                    : PromisingSpgemm(problem_, left.features().get(), right.features().get()));
+    if (!Serves(kernel_) && found.plan != nullptr) {
+      kernel_ = FindSpgemmKernel(found.plan->plan.kernel);
+    }
+    return Serves(kernel_) ? absl::OkStatus() : ChooseDefault();
+  }
+
+  /// What the kernel makes of the matrices before it begins. Where they don't suit it, or there is
+  /// no memory for it, the default kernel serves.
+  absl::Status PrepareOperands(Lane& lane) {
+    if (kernel_->prepare == nullptr) return absl::OkStatus();
+    absl::StatusOr<std::shared_ptr<void>> prepared = Timed([&] {
+      return kernel_->prepare(KernelContext(lane), problem_, Arguments(), host_memory());
+    });
+    if (prepared.ok()) {
+      prepared_ = *std::move(prepared);
+      return absl::OkStatus();
+    }
+    if (absl::IsFailedPrecondition(prepared.status()) ||
+        absl::IsResourceExhausted(prepared.status())) {
+      return ChooseDefault();
+    }
+    return prepared.status();
   }
 
   /// The sizes of the rows, if a request of the same patterns left them: then only the numeric
@@ -242,6 +286,7 @@ class SpgemmCall final : public Job {
   }
 
   absl::Status BeginOnCpu(Lane& lane) {
+    if (absl::Status status = PrepareOperands(lane); !status.ok()) return status;
     if (!exact_) {
       if (absl::Status status = Prepare(lane); !status.ok()) return status;
       const auto bounds = bounds_.MutableAs<int64_t>();
@@ -643,11 +688,9 @@ class SpgemmCall final : public Job {
 
   /// Both matrices and the mask read once, C written once.
   double FloorBytes() const {
-    const auto entry = static_cast<double>(sizeof(int32_t) + SizeOf(problem_.type));
     const double mask =
         mask_csr_ == nullptr ? 0 : static_cast<double>(mask_csr_->nnz) * sizeof(int32_t);
-    return static_cast<double>(left_csr_->nnz + right_csr_->nnz + nnz_) * entry + mask +
-           static_cast<double>(2 * rows() + right_csr_->rows + 3) * sizeof(int64_t);
+    return CompulsoryBytes(problem_.type, ViewCsr(*left_csr_), ViewCsr(*right_csr_), nnz_) + mask;
   }
 
   const std::shared_ptr<Executor::Impl> impl_;
@@ -660,6 +703,7 @@ class SpgemmCall final : public Job {
 
   bool begun_ = false;
   const SpgemmKernel* kernel_ = nullptr;
+  std::shared_ptr<void> prepared_;  ///< by the kernel, on the CPU
   std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;
   Array left_values_, right_values_;
   int64_t left_rows_ = 0;

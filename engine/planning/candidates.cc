@@ -70,6 +70,14 @@ std::vector<std::string_view> Supporting(std::span<const Kernel> kernels, const 
   return names;
 }
 
+std::vector<std::string_view> SpgemmKernelsFor(const Problem& problem) {
+  std::vector<std::string_view> names;
+  for (const SpgemmKernel& kernel : SpgemmKernels()) {
+    if (kernel.device == problem.device && kernel.supports(problem)) names.push_back(kernel.name);
+  }
+  return names;
+}
+
 /// What a rule comes to.
 struct Verdict {
   bool worth_trying = false;
@@ -190,6 +198,124 @@ struct Rule {
   bool needs_clustered_tiles = false;
 };
 
+/// What the rules of SpGEMM look at.
+struct PairFacts {
+  const Features& left;
+  const Features& right;
+  double value_bytes;
+
+  /// A row of the right one that a nonzero of the left one asks for is long more often than not, if
+  /// long rows are those of popular columns, too.
+  double products_of_row() const {
+    if (right.row_nonzeros_mean == 0) return 0;
+    return left.row_nonzeros_mean *
+           (right.row_nonzeros_mean + right.row_nonzeros_variance / right.row_nonzeros_mean);
+  }
+  double csr_bytes(const Features& f) const {
+    return f.nnz * (sizeof(int32_t) + value_bytes) + (f.rows + 1) * sizeof(int64_t);
+  }
+};
+
+/// Windows of sums up to this stay in the second-level cache.
+constexpr double kCachedColumns = 1 << 19;
+/// Wider ones stay in no cache.
+constexpr double kUncachedColumns = 1 << 22;
+/// A heap of so few rows has next to no depth.
+constexpr double kFewTerms = 3;
+/// Below this a row's entries do not pay for reading its terms once for each part.
+constexpr double kManyProducts = 1024;
+constexpr double kWideWindow = 1 << 14;
+/// Nonzeros of a block of 32 columns that has any: then half of it is worth a vector.
+constexpr double kGrouped = 2.5;
+/// Diagonals that are full but for so much of them win everywhere.
+constexpr double kFullDiagonals = 0.3;
+
+Verdict OneWindow(const PairFacts& facts) {
+  const bool cached = facts.right.cols <= kCachedColumns;
+  return {cached,
+          fmt::format("{:.0f} columns, {} {:.0f}: a window of sums {}", facts.right.cols,
+                      cached ? "not above" : "above", kCachedColumns,
+                      cached ? "for every row stays in the cache" : "for every row is too wide")};
+}
+
+Verdict Hashing(const PairFacts& facts) {
+  const bool wide = facts.right.cols > kUncachedColumns;
+  return {wide, fmt::format("{:.0f} columns, {} {:.0f}: {}", facts.right.cols,
+                            wide ? "above" : "not above", kUncachedColumns,
+                            wide ? "no cache holds a window of sums"
+                                 : "windows of sums do better than tables")};
+}
+
+Verdict Merging(const PairFacts& facts) {
+  const double terms = facts.left.row_nonzeros_mean;
+  return {terms <= kFewTerms,
+          fmt::format("{:.1f} rows to be merged for each of the result, {} {}", terms,
+                      terms <= kFewTerms ? "not above" : "above", kFewTerms)};
+}
+
+Verdict ByDiagonals(const PairFacts& facts) {
+  const auto growth = [&](const Features& f) {
+    return f.diagonals * f.rows * facts.value_bytes / facts.csr_bytes(f);
+  };
+  const double most = std::max(growth(facts.left), growth(facts.right));
+  return {most <= kMostFormatGrowth,
+          fmt::format("by diagonals, {:.0f} and {:.0f} of them, the larger one takes {:.2g} times "
+                      "CSR's memory, {} {}",
+                      facts.left.diagonals, facts.right.diagonals, most,
+                      most <= kMostFormatGrowth ? "not above" : "above", kMostFormatGrowth)};
+}
+
+Verdict ByColumnParts(const PairFacts& facts) {
+  const double products = facts.products_of_row();
+  const bool long_rows = products >= kManyProducts && facts.right.cols >= kWideWindow;
+  return {long_rows, fmt::format("some {:.0f} products a row in {:.0f} columns: {}", products,
+                                 facts.right.cols,
+                                 long_rows ? "parts of the window stay in a closer cache"
+                                           : "too few to go through the rows once for each part")};
+}
+
+Verdict WithEvenRows(const PairFacts& facts) {
+  const auto growth = [&](const Features& f) {
+    return f.rows * f.row_nonzeros_max * (sizeof(int32_t) + facts.value_bytes) / facts.csr_bytes(f);
+  };
+  const double most = std::max(growth(facts.left), growth(facts.right));
+  return {most <= kMostFormatGrowth,
+          fmt::format("with rows of one length the larger one takes {:.2g} times CSR's memory, {} "
+                      "{}",
+                      most, most <= kMostFormatGrowth ? "not above" : "above", kMostFormatGrowth)};
+}
+
+Verdict BySections(const PairFacts& facts) {
+  const double grouped = facts.right.row_nonzeros_mean / std::max(facts.right.row_blocks_mean, 1.0);
+  return {grouped >= kGrouped,
+          fmt::format("{:.1f} nonzeros of the right one to a block of 32 columns, {} {}", grouped,
+                      grouped >= kGrouped ? "at least" : "fewer than", kGrouped)};
+}
+
+struct SpgemmRule {
+  std::string_view kernel;
+  Verdict (*judge)(const PairFacts&);
+};
+
+/// A kernel without one is always tried.
+constexpr SpgemmRule kSpgemmRules[] = {
+    {"cpu.csr.dense", OneWindow},
+    {"cpu.csr.hash", Hashing},
+    {"cpu.csr.heap", Merging},
+    {"cpu.dia.diagonals", ByDiagonals},
+    {"cpu.coo.column_parts", ByColumnParts},
+    {"cpu.ell.even_rows", WithEvenRows},
+    {"cpu.incsr.sections", BySections},
+};
+
+Verdict JudgeSpgemm(const Problem& problem, std::string_view kernel, const Features* left,
+                    const Features* right) {
+  const auto rule = std::ranges::find(kSpgemmRules, kernel, &SpgemmRule::kernel);
+  if (rule == std::end(kSpgemmRules)) return {true, "there is no rule for it"};
+  if (left == nullptr || right == nullptr) return {true, "features are not known"};
+  return rule->judge({*left, *right, static_cast<double>(SizeOf(problem.type))});
+}
+
 /// For each class, cheapest to build first. On the GPU, which wins depends on how many columns
 /// neighbouring rows share, in the order they come in or in a better one; the steps' own skip rules
 /// end what cannot pay.
@@ -267,6 +393,30 @@ std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Pa
   return candidates;
 }
 
+std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Features* left,
+                                           const Features* right) {
+  std::vector<Candidate> candidates;
+  for (const std::string_view kernel : SpgemmKernelsFor(problem)) {
+    Verdict verdict = JudgeSpgemm(problem, kernel, left, right);
+    candidates.push_back({std::string(kernel), verdict.worth_trying, std::move(verdict.reason)});
+  }
+  if (!candidates.empty()) candidates.erase(candidates.begin());
+  return candidates;
+}
+
+std::string_view PromisingSpgemm(const Problem& problem, const Features* left,
+                                 const Features* right) {
+  const std::vector<std::string_view> kernels = SpgemmKernelsFor(problem);
+  if (kernels.empty()) return "";
+  constexpr std::string_view kDiagonals = "cpu.dia.diagonals";
+  if (left != nullptr && right != nullptr &&
+      std::max(left->dia_padding, right->dia_padding) <= kFullDiagonals &&
+      std::ranges::find(kernels, kDiagonals) != kernels.end()) {
+    return kDiagonals;
+  }
+  return kernels.front();
+}
+
 absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clustered,
                                           const BuildContext& context) {
   CsrView ordered = csr;
@@ -283,11 +433,7 @@ std::vector<std::string_view> KernelsFor(const Problem& problem, const Layout& l
     case Operation::kSpgemm:
       break;
   }
-  std::vector<std::string_view> names;
-  for (const SpgemmKernel& kernel : SpgemmKernels()) {
-    if (kernel.device == problem.device && kernel.supports(problem)) names.push_back(kernel.name);
-  }
-  return names;
+  return SpgemmKernelsFor(problem);
 }
 
 }  // namespace sparsed::engine

@@ -44,7 +44,7 @@ struct Candidate {
 };
 
 /// Every recipe that there is a rule for, besides plain CSR, cheapest to build first; none for
-/// SpGEMM, which runs from plain CSR.
+/// SpGEMM, which is chosen for by kernel.
 std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const PatternFacts& facts);
 
 /// Whether tiling pays once `row_order` has clustered the rows: the share of nonzeros in dense
@@ -52,6 +52,15 @@ std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Pa
 absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clustered,
                                           const BuildContext& context);
 inline constexpr double kWorthTiling = 0.05;
+
+/// SpGEMM: every kernel of the problem's device but the default one, with what the features of both
+/// operands (null: not known) promise of it. `recipe` is the kernel's name.
+std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Features* left,
+                                           const Features* right);
+/// The kernel to multiply with until it is tried: the default, unless the features of both are
+/// known and of a kind that another wins on. Its name; empty if the device has none.
+std::string_view PromisingSpgemm(const Problem& problem, const Features* left,
+                                 const Features* right);
 
 /// Kernels of the class's operation that can run this problem on this layout; the default first.
 std::vector<std::string_view> KernelsFor(const Problem& problem, const Layout& layout);

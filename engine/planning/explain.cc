@@ -109,7 +109,9 @@ void Judge(const Explanation& e, ExplainedOperation& o) {
 void FindMeasured(const Matrix& matrix, DeviceKind device, ExplainedOperation& o) {
   const ProblemClass wanted =
       ClassOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
-  const PlanTable::Found found = matrix.pattern()->plans().Find(wanted);
+  const std::string with_itself =
+      o.operation == Operation::kSpgemm ? matrix.pattern()->hash() : std::string();
+  const PlanTable::Found found = matrix.pattern()->plans().Find(wanted, with_itself);
   if (!found.exact) return;
   const Plan& plan = found.plan->plan;
   // Trials of a class may have been of a narrower product.

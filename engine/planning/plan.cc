@@ -44,6 +44,13 @@ double CompulsoryBytes(const Problem& problem, int64_t rows, int64_t cols, int64
          static_cast<double>(result_rows) * static_cast<double>(problem.k) * size;
 }
 
+double CompulsoryBytes(ElementType type, const CsrView& left, const CsrView& right,
+                       int64_t result_nnz) {
+  const auto entry = static_cast<double>(sizeof(int32_t) + SizeOf(type));
+  return static_cast<double>(left.nnz() + right.nnz() + result_nnz) * entry +
+         static_cast<double>(2 * left.rows + right.rows + 3) * sizeof(int64_t);
+}
+
 double Gflops(int64_t nnz, int64_t k, double milliseconds) {
   if (milliseconds <= 0) return 0;
   return 2e-6 * static_cast<double>(nnz) * static_cast<double>(k) / milliseconds;
@@ -51,9 +58,14 @@ double Gflops(int64_t nnz, int64_t k, double milliseconds) {
 
 std::string Plan::ToString() const { return fmt::format("{} / {}", recipe, kernel); }
 
-PlanTable::Found PlanTable::Find(const ProblemClass& problem_class) const {
+std::string PairRecipe(std::string_view left_hash, std::string_view right_hash) {
+  return fmt::format("csr * {}", left_hash == right_hash ? kCsr : right_hash);
+}
+
+PlanTable::Found PlanTable::Find(const ProblemClass& problem_class,
+                                 const std::string& right) const {
   std::lock_guard lock(mutex_);
-  if (const auto exact = plans_.find(problem_class); exact != plans_.end()) {
+  if (const auto exact = plans_.find({problem_class, right}); exact != plans_.end()) {
     return {exact->second, true};
   }
   Found found{NearestLocked(problem_class)};
@@ -69,7 +81,9 @@ std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
     const ProblemClass& problem_class) const {
   std::shared_ptr<const ActivePlan> nearest;
   double nearest_distance = 0;
-  for (const auto& [c, plan] : plans_) {
+  for (const auto& [key, plan] : plans_) {
+    const auto& [c, right] = key;
+    if (!right.empty()) continue;
     ProblemClass same_k = c;
     same_k.k_bucket = problem_class.k_bucket;
     if (same_k != problem_class) continue;
@@ -85,15 +99,15 @@ std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
 }
 
 void PlanTable::Replace(std::shared_ptr<const ActivePlan> plan) {
-  const ProblemClass c = plan->plan.problem_class;
+  const std::pair key(plan->plan.problem_class, plan->plan.right);
   std::lock_guard lock(mutex_);
-  plans_[c] = std::move(plan);
+  plans_[key] = std::move(plan);
 }
 
 std::vector<std::shared_ptr<const ActivePlan>> PlanTable::List() const {
   std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<const ActivePlan>> plans;
-  for (const auto& [c, plan] : plans_) plans.push_back(plan);
+  for (const auto& [key, plan] : plans_) plans.push_back(plan);
   return plans;
 }
 

@@ -8,8 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "kernels/formats/csr.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
 
@@ -29,10 +31,16 @@ struct Plan {
   /// Plain CSR serves for want of memory or time only. Requests use such a plan like any other, but
   /// it is not stored, and the next upload or start of the server tries again.
   bool provisional = false;
+  /// SpGEMM: hash of the right operand's pattern; empty: of any that has no plan of its own.
+  std::string right;
 
   /// "<recipe> / <kernel>".
   std::string ToString() const;
 };
+
+/// What stands for the recipe where SpGEMM was tried on a pair of patterns: "csr * csr" of one with
+/// itself, else "csr * <hash of the right one>".
+std::string PairRecipe(std::string_view left_hash, std::string_view right_hash);
 
 /// One trial: everything that a later, learned selector would want to know of it.
 struct Measurement {
@@ -66,6 +74,10 @@ struct Decision {
 /// touches. `rows` x `cols` is the matrix as it was uploaded.
 double CompulsoryBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz);
 
+/// Likewise of SpGEMM whose result has `result_nnz` nonzeros.
+double CompulsoryBytes(ElementType type, const CsrView& left, const CsrView& right,
+                       int64_t result_nnz);
+
 /// 2 * nnz * k operations in `milliseconds`, in 10^9 a second.
 double Gflops(int64_t nnz, int64_t k, double milliseconds);
 
@@ -87,8 +99,9 @@ class PlanTable {
     bool decided() const { return exact && !plan->plan.provisional; }
   };
   /// The plan of the class, else of the nearest K with the same operation, transposition and type;
-  /// where TF32 is allowed and nothing was tried with it, that of f32.
-  Found Find(const ProblemClass& problem_class) const;
+  /// where TF32 is allowed and nothing was tried with it, that of f32. `right` is as Plan::right;
+  /// without a plan of the pair, that of any.
+  Found Find(const ProblemClass& problem_class, const std::string& right = "") const;
   void Replace(std::shared_ptr<const ActivePlan> plan);
   std::vector<std::shared_ptr<const ActivePlan>> List() const;
 
@@ -97,7 +110,8 @@ class PlanTable {
   std::shared_ptr<const ActivePlan> NearestLocked(const ProblemClass& problem_class) const;
 
   mutable std::mutex mutex_;
-  std::map<ProblemClass, std::shared_ptr<const ActivePlan>> plans_;
+  /// By class and Plan::right.
+  std::map<std::pair<ProblemClass, std::string>, std::shared_ptr<const ActivePlan>> plans_;
 };
 
 }  // namespace sparsed::engine

@@ -24,11 +24,6 @@ double MillisecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-double Median(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
-
 /// In [-1, 1), different enough to keep denormals and equal values away.
 template <typename Value>
 void FillRandom(std::span<Value> values, uint64_t seed) {
@@ -46,6 +41,36 @@ void FillRandom(Array& array, uint64_t seed) {
 }
 
 }  // namespace
+
+double Median(std::vector<double> times) {
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& contender,
+                                     double budget_ms, std::vector<double>& all_baseline_ms) {
+  const Clock::time_point begin = Clock::now();
+  std::vector<double> baseline_ms, contender_ms;
+  while (static_cast<int>(baseline_ms.size()) < kMostTurns) {
+    const int turns = static_cast<int>(baseline_ms.size());
+    if (turns >= 1 && contender && contender_ms[0] > kHopeless * baseline_ms[0] &&
+        baseline_ms[0] > 1) {
+      break;
+    }
+    if (turns >= kLeastTurns && MillisecondsSince(begin) > budget_ms) break;
+    absl::StatusOr<double> ms = baseline();
+    if (!ms.ok()) return ms.status();
+    baseline_ms.push_back(*ms);
+    if (!contender) continue;
+    ms = contender();
+    if (!ms.ok()) return ms.status();
+    contender_ms.push_back(*ms);
+  }
+  all_baseline_ms.insert(all_baseline_ms.end(), baseline_ms.begin(), baseline_ms.end());
+  const double median = Median(baseline_ms);
+  return TrialTimes{median, contender ? Median(contender_ms) : median,
+                    static_cast<int>(baseline_ms.size())};
+}
 
 absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_class, int64_t rows,
                                                     int64_t cols, int64_t nnz, MemorySource& memory,
@@ -197,47 +222,21 @@ absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
 }
 
 absl::StatusOr<TrialTimes> Trial::Against(const Contender& contender, double budget_ms) {
-  const Clock::time_point begin = Clock::now();
   if (!baseline_warm_) {
     if (absl::Status s = RunOnce(baseline_).status(); !s.ok()) return s;
     baseline_warm_ = true;
   }
   if (absl::Status s = RunOnce(contender).status(); !s.ok()) return s;
-  std::vector<double> baseline_ms, contender_ms;
-  while (static_cast<int>(contender_ms.size()) < kMostTurns) {
-    const int turns = static_cast<int>(contender_ms.size());
-    if (turns >= 1 && contender_ms[0] > kHopeless * baseline_ms[0] && baseline_ms[0] > 1) break;
-    if (turns >= kLeastTurns && MillisecondsSince(begin) > budget_ms) break;
-    absl::StatusOr<double> ms = RunOnce(baseline_);
-    if (!ms.ok()) return ms.status();
-    baseline_ms.push_back(*ms);
-    ms = RunOnce(contender);
-    if (!ms.ok()) return ms.status();
-    contender_ms.push_back(*ms);
-  }
-  baseline_ms_.insert(baseline_ms_.end(), baseline_ms.begin(), baseline_ms.end());
-  return TrialTimes{Median(baseline_ms), Median(contender_ms),
-                    static_cast<int>(contender_ms.size())};
+  return TakeTurns([&] { return RunOnce(baseline_); }, [&] { return RunOnce(contender); },
+                   budget_ms, baseline_ms_);
 }
 
 double Trial::baseline_median() const { return baseline_ms_.empty() ? 0 : Median(baseline_ms_); }
 
 absl::StatusOr<TrialTimes> Trial::BaselineAlone(double budget_ms) {
-  const Clock::time_point begin = Clock::now();
   if (absl::Status s = RunOnce(baseline_).status(); !s.ok()) return s;
   baseline_warm_ = true;
-  std::vector<double> times;
-  while (static_cast<int>(times.size()) < kMostTurns) {
-    if (static_cast<int>(times.size()) >= kLeastTurns && MillisecondsSince(begin) > budget_ms) {
-      break;
-    }
-    absl::StatusOr<double> ms = RunOnce(baseline_);
-    if (!ms.ok()) return ms.status();
-    times.push_back(*ms);
-  }
-  baseline_ms_.insert(baseline_ms_.end(), times.begin(), times.end());
-  const double median = Median(times);
-  return TrialTimes{median, median, static_cast<int>(times.size())};
+  return TakeTurns([&] { return RunOnce(baseline_); }, nullptr, budget_ms, baseline_ms_);
 }
 
 }  // namespace sparsed::engine

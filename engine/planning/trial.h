@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,16 @@ struct TrialTimes {
 
   double speedup() const { return median > 0 ? baseline_median / median : 0; }
 };
+
+double Median(std::vector<double> times);
+
+/// One run, in milliseconds.
+using TimedRun = std::function<absl::StatusOr<double>()>;
+/// Baseline and contender (null: none) turn by turn until `budget_ms` is spent, three turns at the
+/// least, one if the contender is hopeless. The baseline's times are appended to `all_baseline_ms`,
+/// too.
+absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& contender,
+                                     double budget_ms, std::vector<double>& all_baseline_ms);
 
 /// The trials of one class on one pattern: one set of random operands, one baseline, contenders one
 /// after the other. Used by one thread.

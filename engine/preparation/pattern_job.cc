@@ -91,8 +91,8 @@ absl::Status PatternJob::FindFeatures() {
   return absl::OkStatus();
 }
 
-MatrixLease PatternJob::MatrixOf(ElementType type) const {
-  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
+MatrixLease PatternJob::MatrixOf(const Pattern& pattern, ElementType type) const {
+  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
     if (matrix->type() == type) return matrix;
   }
   return nullptr;
@@ -132,7 +132,9 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   contest.plain.problem_class = c;
   contest.plain.kernel = kernels.front();
   if (c.operation == Operation::kSpgemm || pattern_->nnz() == 0) {
-    contest.plain.reason = "plain CSR, there is nothing else to try";
+    contest.plain.reason = c.operation == Operation::kSpgemm
+                               ? "plain CSR; kernels are tried for each pair of matrices"
+                               : "plain CSR, there is nothing else to try";
     Activate(contest.plain);
     return absl::OkStatus();
   }

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,9 @@ struct StoredPreparation {
   PreparationRecord record;
 };
 
+/// Right operands that SpGEMM's kernels are to be tried with: by class and the pattern's hash.
+using Pairs = std::map<std::pair<ProblemClass, std::string>, std::shared_ptr<Pattern>>;
+
 /// Used by one thread. What it publishes is usable at once: a layout of the CPU has the values
 /// of every matrix of the pattern before a plan names it.
 class PatternJob {
@@ -58,6 +62,11 @@ class PatternJob {
   /// keeps what plans use and stores it. What fails for one candidate is a note. Errors: CANCELLED,
   /// DATA_LOSS (the pattern, or a matrix's values).
   absl::Status Prepare(const std::set<ProblemClass>& classes);
+
+  /// Chooses a kernel for the product of the pattern with each of the others: the fastest of those
+  /// that the rules don't rule out, on a sample, or what was measured before a restart. Errors: as
+  /// Prepare.
+  absl::Status TryPairs(const Pairs& pairs);
 
   /// What plans and decisions do not say, for people: what failed. Usually empty.
   std::string Detail() const;
@@ -94,7 +103,8 @@ class PatternJob {
     std::vector<Decision> decisions;
   };
 
-  MatrixLease MatrixOf(ElementType type) const;
+  MatrixLease MatrixOf(ElementType type) const { return MatrixOf(*pattern_, type); }
+  MatrixLease MatrixOf(const Pattern& pattern, ElementType type) const;
   /// Where the operands of a trial live.
   MemorySource& TrialMemory(DeviceKind device) const;
   /// What builders of this job may use.
@@ -113,6 +123,9 @@ class PatternJob {
   absl::Status TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout,
                          double build_seconds, const std::string& reason);
   absl::Status TryBaseline(Contest& contest);
+  absl::Status TryPair(const ProblemClass& problem_class, const std::shared_ptr<Pattern>& right);
+  /// Makes the fastest that is measured of a pair its plan. False if nothing is.
+  bool ActivateFastest(const ProblemClass& problem_class, const Pattern& right);
   /// Plain CSR, in all turns so far.
   void MeasuredBaseline(Contest& contest);
   void Measured(const Contest& contest, const std::string& recipe, const std::string& kernel,

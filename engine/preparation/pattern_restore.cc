@@ -15,8 +15,14 @@ namespace sparsed::engine {
 namespace {
 
 Plan FromRecord(const PlanRecord& record, const ProblemClass& problem_class) {
-  return {problem_class,      record.recipe,  record.kernel,
-          record.baseline_ms, record.plan_ms, record.reason};
+  Plan plan;
+  plan.problem_class = problem_class;
+  plan.recipe = record.recipe;
+  plan.kernel = record.kernel;
+  plan.baseline_ms = record.baseline_ms;
+  plan.plan_ms = record.plan_ms;
+  plan.reason = record.reason;
+  return plan;
 }
 
 PlanRecord ToRecord(const std::string& pattern_hash, const Plan& plan) {
@@ -172,7 +178,8 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   std::vector<PlanRecord> plans;
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;
-    if (!classes.contains(plan.problem_class) || plan.provisional) continue;
+    // That of a pair is found again by its measurements.
+    if (!classes.contains(plan.problem_class) || plan.provisional || !plan.right.empty()) continue;
     if (!unstored_.contains(plan.recipe)) {
       plans.push_back(ToRecord(pattern_->hash(), plan));
     }

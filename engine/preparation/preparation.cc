@@ -23,6 +23,9 @@ namespace {
 /// Added to the niceness of workers and of the OpenMP teams that they start.
 constexpr int kNiceness = 10;
 
+/// Right operands of a pattern that kernels of SpGEMM are tried with.
+constexpr int64_t kMostPairs = 64;
+
 /// Least important first.
 enum class Priority : uint8_t { kRestore, kTrial, kUpload };
 
@@ -32,11 +35,15 @@ struct Job {
   uint64_t number = 0;  ///< older jobs have lower ones
   std::set<ProblemClass> classes;
   std::optional<StoredPreparation> stored;  ///< to be restored before anything else
+  Pairs pairs;
+
+  bool wants_nothing() const { return classes.empty() && pairs.empty(); }
 };
 
 /// What is known of a pattern's job under way.
 struct Running {
   std::set<ProblemClass> classes;
+  Pairs pairs;
   std::atomic<bool> stop{false};
 };
 
@@ -66,15 +73,20 @@ class Preparation::Impl {
 
   void Prepare(const MatrixLease& matrix, const std::vector<ProblemClass>& classes) {
     const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-    Job job{pattern, Priority::kUpload, 0, {}, std::nullopt};
+    Job job{pattern, Priority::kUpload, 0, {}, std::nullopt, {}};
     for (ProblemClass c : classes.empty() ? DefaultClasses() : classes) {
       Problem problem = ProblemOf(c);
       problem.type = matrix->type();
       problem.device = device();
       c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
+      // What it will be multiplied with is not known; its own square is the likeliest.
+      if (c.operation == Operation::kSpgemm && c.device == DeviceKind::kCpu &&
+          pattern->rows() == pattern->cols()) {
+        job.pairs.insert({{c, pattern->hash()}, pattern});
+      }
     }
-    if (job.classes.empty() && pattern->features() != nullptr) return;
+    if (job.wants_nothing() && pattern->features() != nullptr) return;
     Want(*pattern, job.classes);
     if (!options_.enabled) return Skip(*pattern);
     Enqueue(std::move(job));
@@ -85,7 +97,18 @@ class Preparation::Impl {
   void RequestTrial(const MatrixLease& matrix, const Problem& problem) {
     const ProblemClass c = ClassOf(problem);
     if (!options_.enabled || matrix->pattern()->plans().Find(c).exact) return;
-    Enqueue({matrix->pattern(), Priority::kTrial, 0, {c}, std::nullopt});
+    Enqueue({matrix->pattern(), Priority::kTrial, 0, {c}, std::nullopt, {}});
+  }
+
+  void RequestTrial(const MatrixLease& left, const MatrixLease& right, const Problem& problem) {
+    const std::shared_ptr<Pattern>& pattern = left->pattern();
+    const PlanTable& plans = pattern->plans();
+    if (!options_.enabled || plans.Find(ClassOf(problem), right->pattern()->hash()).exact) return;
+    // A matrix that meets a new one each time is better off without trials.
+    const auto is_pair = [](const auto& active) { return !active->plan.right.empty(); };
+    if (std::ranges::count_if(plans.List(), is_pair) >= kMostPairs) return;
+    Pairs pairs = {{{ClassOf(problem), right->pattern()->hash()}, right->pattern()}};
+    Enqueue({pattern, Priority::kTrial, 0, {}, std::nullopt, std::move(pairs)});
   }
 
   void Forget(const std::shared_ptr<Pattern>& pattern) {
@@ -214,8 +237,9 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
       status.seconds = stored.record.seconds;
     });
     std::lock_guard lock(mutex_);
-    queued_[pattern.get()] = {pattern, Priority::kRestore, next_number_++, std::move(wanted[hash]),
-                              std::move(stored)};
+    queued_[pattern.get()] = {pattern,           Priority::kRestore,
+                              next_number_++,    std::move(wanted[hash]),
+                              std::move(stored), {}};
   }
   changed_.notify_all();
 }
@@ -230,7 +254,9 @@ void Preparation::Impl::Enqueue(Job job) {
     if (running != running_.end() && !running->second->stop) {
       std::erase_if(job.classes,
                     [&](const ProblemClass& c) { return running->second->classes.contains(c); });
-      if (job.classes.empty()) return;
+      std::erase_if(job.pairs,
+                    [&](const auto& pair) { return running->second->pairs.contains(pair.first); });
+      if (job.wants_nothing()) return;
     }
     // Its last matrix may have been deleted before this call; Forget has then come already.
     if (rooms_.catalog.MatricesOf(*pattern).empty()) return;
@@ -241,6 +267,7 @@ void Preparation::Impl::Enqueue(Job job) {
     if (const auto waiting = queued_.find(pattern.get()); waiting != queued_.end()) {
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
       waiting->second.classes.merge(job.classes);
+      waiting->second.pairs.merge(job.pairs);
       return;
     }
     job.number = next_number_++;
@@ -301,6 +328,7 @@ void Preparation::Impl::Work() {
     const Job job = std::move(queued_.extract(next).mapped());
     const auto running = std::make_shared<Running>();
     running->classes = job.classes;
+    running->pairs = job.pairs;
     running_[job.pattern.get()] = running;
     lock.unlock();
     Run(job, running->stop);
@@ -343,6 +371,7 @@ void Preparation::Impl::Run(const Job& job, const std::atomic<bool>& stop) {
     status = work.Prepare(classes);
     detail.clear();
   }
+  if (status.ok() && !job.pairs.empty()) status = work.TryPairs(job.pairs);
   if (detail.empty() || work.has_notes()) detail = work.Detail();
   if (status.ok()) return End(job, work, PreparationState::kReady, detail);
   if (!absl::IsCancelled(status)) {
@@ -394,6 +423,10 @@ void Preparation::Restore(const StoreContents& contents) { impl_->Restore(conten
 
 void Preparation::RequestTrial(MatrixLease matrix, const Problem& problem) {
   impl_->RequestTrial(matrix, problem);
+}
+
+void Preparation::RequestTrial(MatrixLease left, MatrixLease right, const Problem& problem) {
+  impl_->RequestTrial(left, right, problem);
 }
 
 void Preparation::Forget(const std::shared_ptr<Pattern>& pattern) { impl_->Forget(pattern); }

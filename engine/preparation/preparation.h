@@ -44,6 +44,9 @@ class Preparation {
   void Restore(const StoreContents& contents);
   /// A request of an unknown class ran: trials for it, layouts that it may need.
   void RequestTrial(MatrixLease matrix, const Problem& problem);
+  /// Two matrices that no kernel was chosen for were multiplied, on the CPU: trials of SpGEMM's
+  /// kernels on a sample of the product. What becomes of them is kept with the left one's pattern.
+  void RequestTrial(MatrixLease left, MatrixLease right, const Problem& problem);
   /// The pattern's last matrix is gone: its job is cancelled.
   void Forget(const std::shared_ptr<Pattern>& pattern);
 

@@ -1,6 +1,7 @@
 // SpGEMM, C = S*S (S*S^T if S is not square), f32, rows sorted: every kernel of the CPU next to
 // SuiteSparse:GraphBLAS, alternating in one run. A line of JSON for each matrix and number of
-// threads, and a last one with the geometric means.
+// threads, and a last one with the geometric means. `plan` is the kernel that the service chooses
+// by itself, `ratio` GraphBLAS's time over that kernel's.
 //
 // Ours is timed as the engine runs it: analyse, then block of rows by block of rows into scratch,
 // compacted into a result of the size of the bound; GraphBLAS with its result sorted and complete.
@@ -13,12 +14,16 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #ifdef SPARSED_HAS_GRAPHBLAS
@@ -28,8 +33,14 @@ extern "C" {
 }
 #endif
 
+#include "engine/catalog/catalog.h"
+#include "engine/catalog/dense_catalog.h"
+#include "engine/execution/executor.h"
 #include "engine/memory/budget.h"
-#include "kernels/cpu/spgemm/spgemm.h"
+#include "engine/planning/trial.h"
+#include "engine/preparation/preparation.h"
+#include "engine/store/store.h"
+#include "kernels/kernel_table.h"
 #include "kernels/spgemm_blocks.h"
 #include "tests/generate.h"
 #include "tests/matrix_market.h"
@@ -39,6 +50,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
+
+constexpr Problem kProblem = {.operation = Operation::kSpgemm, .type = ElementType::kF32};
 
 /// S and T in f32.
 struct Operands {
@@ -64,6 +77,17 @@ Operands MakeOperands(test::Pattern pattern, const std::vector<double>& values) 
     for (const int64_t p : source) operands.t_values.push_back(operands.s_values[p]);
   }
   operands.s = std::move(pattern);
+  return operands;
+}
+
+Operands MakePair(test::Pattern s, test::Pattern t) {
+  Operands operands;
+  const std::vector<double> s_values = test::RandomValues(s.nnz(), 2);
+  const std::vector<double> t_values = test::RandomValues(t.nnz(), 3);
+  operands.s_values.assign(s_values.begin(), s_values.end());
+  operands.t_values.assign(t_values.begin(), t_values.end());
+  operands.s = std::move(s);
+  operands.t = std::move(t);
   return operands;
 }
 
@@ -104,15 +128,25 @@ struct Scratch {
   Block<float> values;
 };
 
-Result Multiply(engine::Budget& budget, const SpgemmKernel& kernel,
-                const SpgemmArguments& arguments, int threads, int64_t block_entries,
-                Scratch& scratch) {
-  const Problem problem = {.operation = Operation::kSpgemm, .type = ElementType::kF32};
+/// Nothing if the matrices don't suit the kernel's format.
+std::optional<Result> Multiply(engine::Budget& budget, const SpgemmKernel& kernel,
+                               const SpgemmArguments& arguments, int threads, int64_t block_entries,
+                               Scratch& scratch) {
+  const Problem& problem = kProblem;
   const size_t workspace = kernel.workspace(problem, arguments, threads);
   if (workspace > scratch.workspace.bytes()) {
     scratch.workspace = Block<std::byte>(budget, static_cast<int64_t>(workspace));
   }
-  const Context context = {.threads = threads, .workspace = {scratch.workspace.get(), workspace}};
+  Context context = {.threads = threads, .workspace = {scratch.workspace.get(), workspace}};
+  std::shared_ptr<void> prepared;
+  if (kernel.prepare != nullptr) {
+    absl::StatusOr<std::shared_ptr<void>> made =
+        kernel.prepare(context, problem, arguments, budget.Source(engine::MemoryUse::kRequests));
+    if (absl::IsFailedPrecondition(made.status())) return std::nullopt;
+    if (!made.ok()) std::abort();
+    prepared = *std::move(made);
+    context.prepared = prepared.get();
+  }
   const int64_t rows = arguments.left.rows;
   Result result;
   std::vector<int64_t> row_bounds(rows);
@@ -152,15 +186,70 @@ Result Multiply(engine::Budget& budget, const SpgemmKernel& kernel,
   return result;
 }
 
-double Milliseconds(const std::function<void()>& work) {
-  const auto begin = Clock::now();
-  work();
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
+using engine::Median;
 
-double Median(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+/// A kernel so many times slower than the default one is not run again.
+constexpr double kHopeless = 3;
+/// Rounds after the first, however long they take.
+constexpr int kLeastRounds = 3;
+
+/// Milliseconds by the clock, and of processors: the second tells little of threads, but does not
+/// count what other programs take from one.
+struct Times {
+  std::vector<double> wall, cpu;
+
+  void Measure(const std::function<void()>& work) {
+    const auto begin = Clock::now();
+    const std::clock_t cpu_begin = std::clock();
+    work();
+    const std::chrono::duration<double, std::milli> elapsed = Clock::now() - begin;
+    const double cpu_seconds = static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
+    wall.push_back(elapsed.count());
+    cpu.push_back(1e3 * cpu_seconds);
+  }
+};
+
+/// The kernel that the service chooses by itself for the pair, and what it measured.
+struct Choice {
+  std::string kernel;  ///< empty: it could not
+  Json trials;         ///< milliseconds by kernel
+};
+Choice Choose(const Operands& operands, int threads) {
+  const std::unique_ptr<engine::Store> store = engine::MakeInMemoryStore();
+  engine::Budget budget(int64_t{32} << 30, int64_t{16} << 30);
+  engine::Catalog catalog(*store, budget);
+  engine::DenseCatalog dense(*store, budget);
+  engine::Observer observer;
+  engine::Executor executor({.lanes = 1, .threads_per_lane = threads}, catalog, dense, budget,
+                            observer);
+  engine::Preparation preparation(engine::PreparationOptions(), catalog, *store, budget, executor,
+                                  observer);
+  const auto insert = [&](const char* name, const test::Pattern& pattern,
+                          const std::vector<float>& values) {
+    engine::UploadHeader header;
+    header.tenant = std::string("bench");
+    header.name = name;
+    header.rows = pattern.rows;
+    header.cols = pattern.cols;
+    header.nnz = pattern.nnz();
+    return catalog.Insert(header, test::MakeArray("row_offsets", pattern.row_offsets),
+                          test::MakeArray("column_indices", pattern.column_indices),
+                          test::MakeArray("values", values));
+  };
+  const absl::StatusOr<engine::MatrixLease> s = insert("S", operands.s, operands.s_values);
+  const absl::StatusOr<engine::MatrixLease> t = insert("T", operands.t, operands.t_values);
+  if (!s.ok() || !t.ok()) return {};
+  const Problem& problem = kProblem;
+  preparation.RequestTrial(*s, *t, problem);
+  while (preparation.pending() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto found = (*s)->pattern()->plans().Find(ClassOf(problem), (*t)->pattern()->hash());
+  executor.Close();
+  Choice choice;
+  if (found.exact) choice.kernel = found.plan->plan.kernel;
+  for (const engine::Measurement& m : (*s)->pattern()->measurements()) {
+    choice.trials[m.kernel] = {{"ms", m.median_ms}, {"default_ms", m.baseline_ms}};
+  }
+  return choice;
 }
 
 #ifdef SPARSED_HAS_GRAPHBLAS
@@ -251,10 +340,10 @@ struct Summary {
 void Measure(const std::string& name, const std::string& group, const Operands& operands,
              const Options& options, Summary& summary) {
   const SpgemmArguments arguments = operands.arguments();
-  std::vector<SpgemmKernel> kernels = {cpu::RowGroupsSpgemm()};
-  if (options.all_kernels) {
-    kernels.push_back(cpu::DenseSpgemm());
-    kernels.push_back(cpu::HashSpgemm());
+  std::vector<SpgemmKernel> kernels;
+  for (const SpgemmKernel& kernel : SpgemmKernels()) {
+    if (kernel.device != DeviceKind::kCpu || !kernel.supports(kProblem)) continue;
+    if (options.all_kernels || kernels.empty()) kernels.push_back(kernel);
   }
 #ifdef SPARSED_HAS_GRAPHBLAS
   GraphBlas graphblas(operands);
@@ -264,23 +353,36 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
         options.block_entries > 0 ? options.block_entries : RowBlockEntries(threads);
     engine::Budget budget(int64_t{32} << 30, 0);
     Scratch scratch;
-    std::map<std::string_view, std::vector<double>> times;
-    int64_t nnz = 0;
+    std::map<std::string_view, Times> times;
+    int64_t nnz = -1;
     int64_t products = 0;
     const auto begin = Clock::now();
-    // The first round only warms up.
+    std::set<std::string_view> hopeless;
+    // The first round only warms up, and shows who need not come again.
     for (int round = 0; round <= options.repeats; ++round) {
       for (const SpgemmKernel& kernel : kernels) {
-        Result result;
-        const double ms = Milliseconds(
+        if (hopeless.contains(kernel.name)) continue;
+        std::optional<Result> result;
+        times[kernel.name].Measure(
             [&] { result = Multiply(budget, kernel, arguments, threads, block_entries, scratch); });
-        if (round > 0) times[kernel.name].push_back(ms);
-        nnz = result.nnz;
-        products = result.products;
+        if (!result) {
+          hopeless.insert(kernel.name);
+          times.erase(kernel.name);
+          continue;
+        }
+        if (round == 0 && times[kernel.name].cpu[0] > kHopeless * times[kernels[0].name].cpu[0]) {
+          hopeless.insert(kernel.name);
+        }
+        if (nnz >= 0 && nnz != result->nnz) {
+          std::fprintf(stderr, "%s: %ld entries by %s, not %ld\n", name.c_str(), result->nnz,
+                       std::string(kernel.name).c_str(), nnz);
+          std::exit(1);
+        }
+        nnz = result->nnz;
+        products = result->products;
       }
 #ifdef SPARSED_HAS_GRAPHBLAS
-      const double ms = Milliseconds([&] { graphblas.Multiply(threads); });
-      if (round > 0) times["graphblas"].push_back(ms);
+      times["graphblas"].Measure([&] { graphblas.Multiply(threads); });
       if (graphblas.nnz() != nnz) {
         std::fprintf(stderr, "%s: %ld entries here, %ld in GraphBLAS\n", name.c_str(), nnz,
                      graphblas.nnz());
@@ -288,8 +390,13 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
       }
       graphblas.Forget();
 #endif
+      if (round == 0) {
+        for (auto& [name, list] : times) {
+          if (!hopeless.contains(name)) list = {};
+        }
+      }
       const std::chrono::duration<double> elapsed = Clock::now() - begin;
-      if (round > 0 && elapsed.count() > options.seconds) break;
+      if (round >= kLeastRounds && elapsed.count() > options.seconds) break;
     }
     // What has to be moved at the least: S and T once, C once.
     const double floor_bytes =
@@ -302,15 +409,22 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
                  {"products", products},
                  {"nnz_c", nnz},
                  {"floor_mb", floor_bytes / 1e6}};
-    const double ours = Median(times[kernels[0].name]);
+    const Choice choice = Choose(operands, threads);
+    const std::string& plan = choice.kernel;
+    line["plan"] = plan;
+    line["trials"] = choice.trials;
+    const double ours =
+        Median(times[times.contains(plan) ? std::string_view(plan) : kernels[0].name].wall);
     for (const auto& [what, list] : times) {
-      line["ms"][std::string(what)] = Median(list);
-      line["min_ms"][std::string(what)] = *std::min_element(list.begin(), list.end());
+      line["ms"][std::string(what)] = Median(list.wall);
+      line["min_ms"][std::string(what)] = *std::min_element(list.wall.begin(), list.wall.end());
+      line["cpu_ms"][std::string(what)] = Median(list.cpu);
+      line["runs"][std::string(what)] = list.wall.size();
     }
     line["million_products_per_second"] = static_cast<double>(products) / ours / 1e3;
     line["gb_per_second_of_floor"] = floor_bytes / ours / 1e6;
     if (times.contains("graphblas")) {
-      line["ratio"] = Median(times["graphblas"]) / ours;
+      line["ratio"] = Median(times["graphblas"].wall) / ours;
       summary.ratios[group + ", threads " + std::to_string(threads)].push_back(line["ratio"]);
     }
     std::printf("%s\n", line.dump().c_str());
@@ -331,6 +445,13 @@ void MeasureGenerated(const Options& options, Summary& summary) {
     const std::vector<double> values = test::RandomValues(pattern.nnz(), 2);
     Measure(name, "generated", MakeOperands(std::move(pattern), values), options, summary);
   }
+  // A window of sums that no second-level cache holds, for rows too long to be hashed.
+  constexpr const char* kWide = "wide-1500k";
+  if (options.generated == "all" || options.generated == kWide) {
+    Measure(kWide, "generated",
+            MakePair(test::Uniform(1000, 20'000, 64, 1), test::Uniform(20'000, 1'500'000, 400, 2)),
+            options, summary);
+  }
 }
 
 void MeasureFile(const std::string& path, const Options& options, Summary& summary) {
@@ -344,7 +465,7 @@ void MeasureFile(const std::string& path, const Options& options, Summary& summa
   const SpgemmArguments arguments = operands.arguments();
   std::vector<int64_t> bounds(arguments.left.rows);
   int64_t products = 0;
-  if (!cpu::RowGroupsSpgemm().analyse(Context(), arguments, bounds, &products).ok()) std::abort();
+  if (!SpgemmKernels().front().analyse(Context(), arguments, bounds, &products).ok()) std::abort();
   if (products > options.max_products) return;
   std::string name = std::filesystem::path(path).filename();
   Measure(name.substr(0, name.find(".mtx")), "real", operands, options, summary);

@@ -442,6 +442,50 @@ TEST_F(ExecutorTest, SpgemmStreamedCountedAndKept) {
   EXPECT_EQ(executor_->Begin(keep, sink).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
+  GeneratedMatrix band{test::Band(300, 3), {}};
+  band.values = test::RandomValues(band.nnz(), 9);
+  Upload("band", band);
+  Upload("random", UniformMatrix(300, 300, 2, 10));
+  int unknown = 0;
+  executor_->on_unknown_pair = [&](const MatrixLease& left, const MatrixLease&, const Problem&) {
+    EXPECT_EQ(left->name(), "band");
+    ++unknown;
+  };
+  const auto kernel_of = [&](const std::string& right, int64_t* nnz, bool transposed = false) {
+    auto sink = std::make_shared<Collector>();
+    SpgemmSpec spec{"t", "band", right};
+    spec.transpose_right = transposed;
+    auto call = executor_->Begin(spec, sink);
+    EXPECT_TRUE(call.ok()) << call.status();
+    (*call)->Submit();
+    EXPECT_TRUE(sink->Wait());
+    EXPECT_TRUE(sink->end.status.ok()) << sink->end.status;
+    *nnz = sink->end.nnz;
+    return sink->begins.at(0).plan;
+  };
+  int64_t nnz = 0, nnz_by_plan = 0;
+  EXPECT_EQ(kernel_of("band", &nnz), "csr / cpu.csr.row_groups");
+  EXPECT_EQ(unknown, 1);
+  Pattern& pattern = *catalog_.Find("t", "band").value()->pattern();
+  const auto plan_for = [&](const std::string& right) {
+    ActivePlan active;
+    active.plan.problem_class = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
+    active.plan.kernel = "cpu.dia.diagonals";
+    active.plan.right = catalog_.Find("t", right).value()->pattern()->hash();
+    pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  };
+  plan_for("band");
+  EXPECT_EQ(kernel_of("band", &nnz_by_plan), "csr / cpu.dia.diagonals");
+  EXPECT_EQ(nnz_by_plan, nnz);
+  EXPECT_EQ(unknown, 1);
+  EXPECT_EQ(kernel_of("band", &nnz, /*transposed=*/true), "csr * transpose / cpu.csr.row_groups")
+      << "plans are for matrices as they are";
+  EXPECT_EQ(unknown, 1);
+  plan_for("random");
+  EXPECT_EQ(kernel_of("random", &nnz), "csr / cpu.csr.row_groups") << "too many diagonals";
+}
+
 TEST_F(ExecutorTest, AStreamedSpgemmWaitsForItsReaderAndLetsOthersPass) {
   executor_ = std::make_unique<Executor>(
       ExecutorOptions{.lanes = 1, .threads_per_lane = 2, .block_credit_bytes = 1 << 20}, catalog_,

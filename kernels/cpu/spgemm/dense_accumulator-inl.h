@@ -112,6 +112,24 @@ class DenseAccumulator {
     }
   }
 
+  /// Adds scale times aligned values to those columns of the window's line `line` that `present`
+  /// has bits for.
+  template <bool kMarked>
+  HWY_INLINE void AddLine(T scale, const T* values, uint16_t present, int64_t line) {
+    const hn::CappedTag<T, kLine> d;
+    const auto scales = hn::Set(d, scale);
+    T* const sums = sums_ + line * kLine;
+    for (int64_t i = 0; i < kLine; i += static_cast<int64_t>(hn::Lanes(d))) {
+      const uint64_t bits = present >> i;
+      uint8_t bytes[8];
+      hwy::CopyBytes<8>(&bits, bytes);
+      const auto before = hn::Load(d, sums + i);
+      const auto after = AddProducts(Semiring(), d, scales, hn::Load(d, values + i), before);
+      hn::Store(hn::IfThenElse(hn::LoadMaskBits(d, bytes), after, before), d, sums + i);
+    }
+    if constexpr (kMarked) marks_[line] = 1;
+  }
+
   /// Writes the row to the slot and makes the window clean again. Returns its entries.
   template <bool kMarked>
   HWY_INLINE int64_t Take(int32_t first, int64_t width, const RowSlot<T>& slot) {

@@ -1,6 +1,9 @@
 // From SpgemmKernel's functions to the threads that do the work; the same for every kernel.
 #pragma once
 
+#include <omp.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/cpu/spgemm/jobs.h"
+#include "kernels/cpu/spgemm/row_slot.h"
 #include "kernels/kernel_table.h"
 
 namespace sparsed::cpu {
@@ -42,6 +46,10 @@ absl::Status RunNumeric(const SpgemmMethod& method, const Context& context, cons
                         std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                         std::span<int64_t> row_nnz);
 
+/// How `cpu.csr.row_groups` goes about a product; its analysis and symbolic phase serve every
+/// kernel.
+SpgemmMethod RowGroupsMethod(const SpgemmArguments& arguments);
+
 /// Entries of the longest row of a range.
 int64_t LongestRow(const CsrView& csr, RowRange range);
 
@@ -72,6 +80,78 @@ SpgemmKernel MakeSpgemmKernel(std::string_view name,
                 return RunNumeric(Method(arguments), context, problem, arguments, range, row_begin,
                                   column_indices, values, row_nnz);
               }};
+}
+
+/// SpgemmKernel::numeric's arguments.
+struct NumericCall {
+  const Context& context;
+  const SpgemmArguments& arguments;
+  RowRange range;
+  std::span<const int64_t> row_begin;
+  int32_t* columns;
+  void* values;
+  std::span<int64_t> row_nnz;
+};
+
+/// A call as its threads see it: the values typed, and rows counted from the matrix's first.
+template <typename T>
+struct RowJob {
+  explicit RowJob(const NumericCall& call)
+      : s(call.arguments.left),
+        t(call.arguments.right),
+        s_values(static_cast<const T*>(call.arguments.left_values)),
+        t_values(static_cast<const T*>(call.arguments.right_values)),
+        row_begin(call.row_begin.data() - call.range.begin),
+        row_nnz(call.row_nnz.data() - call.range.begin),
+        columns(call.columns),
+        values(static_cast<T*>(call.values)) {}
+
+  /// Where the row goes. Whole vectors may be stored up to the begin of row `end`.
+  RowSlot<T> Slot(int64_t row, int64_t end) const {
+    return {columns + row_begin[row], values + row_begin[row], row_begin[end] - row_begin[row]};
+  }
+
+  CsrView s, t;
+  const T* s_values;
+  const T* t_values;
+  const int64_t* row_begin;
+  int64_t* row_nnz;
+  int32_t* columns;
+  T* values;
+};
+
+/// Every thread of the team calls work(thread, pieces); the pieces cover the call's rows.
+template <typename Work>
+absl::Status ShareRows(const NumericCall& call, const Work& work) {
+  const Context& context = call.context;
+  if (call.range.begin < call.range.end) {
+    PieceQueue pieces(context, call.range, call.row_begin);
+#pragma omp parallel num_threads(context.threads) if (context.threads > 1)
+    work(omp_get_thread_num(), pieces);
+  }
+  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+}
+
+/// A kernel with a numeric phase of its own, which gets `Workspace` bytes for each thread. What
+/// comes before it, and knows no values, is that of row groups.
+template <absl::Status (*Numeric)(const Problem&, const NumericCall&),
+          size_t (*Workspace)(const Problem&, const SpgemmArguments&)>
+SpgemmKernel MakeSpgemmKernel(std::string_view name,
+                              PrepareRuns<SpgemmArguments> prepare = nullptr) {
+  SpgemmKernel kernel = MakeSpgemmKernel<RowGroupsMethod>(name);
+  kernel.workspace = [](const Problem& problem, const SpgemmArguments& arguments, int threads) {
+    return std::max(WorkspaceOf(RowGroupsMethod(arguments), problem, threads),
+                    Workspace(problem, arguments) * static_cast<size_t>(threads));
+  };
+  kernel.numeric = [](const Context& context, const Problem& problem,
+                      const SpgemmArguments& arguments, RowRange range,
+                      std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                      std::span<int64_t> row_nnz) {
+    return Numeric(problem,
+                   {context, arguments, range, row_begin, column_indices, values, row_nnz});
+  };
+  kernel.prepare = prepare;
+  return kernel;
 }
 
 }  // namespace sparsed::cpu

@@ -7,9 +7,11 @@
 //   products spread     the same, with marks for the 64-byte lines that have entries
 //   lost in the width   hash table, then sort (hash_accumulator-inl.h)
 //
-// Grouping rows by their products is Liu and Vinter's ("An efficient GPU general sparse
-// matrix-matrix multiplication for irregular data", 2014).
+// Grouping rows by the upper bound of their products, each group with a method of its own, is Liu
+// and Vinter's bhSPARSE ("An efficient GPU general sparse matrix-matrix multiplication for
+// irregular data", 2014); heap, bitonic sort and merge there are these methods here.
 // Serves every semiring.
+//
 // Layout in: plain CSR of both. A row of C belongs to one thread; threads take pieces of about
 // equal numbers of entries. Workspace: for each thread a dense window of T's columns and, if T is
 // wide, a small hash table. Wins nearly everywhere; the default.
@@ -17,9 +19,8 @@
 #include "kernels/cpu/spgemm/spgemm.h"
 
 namespace sparsed::cpu {
-namespace {
 
-SpgemmMethod Method(const SpgemmArguments& arguments) {
+SpgemmMethod RowGroupsMethod(const SpgemmArguments& arguments) {
   // A window of so many sums stays in the second-level cache.
   constexpr int64_t kCachedWidth = 1 << 19;
   // Looking at 256 columns' marks costs less than sorting an entry.
@@ -33,10 +34,8 @@ SpgemmMethod Method(const SpgemmArguments& arguments) {
                        .hash_entries = cols <= kCachedWidth ? 0 : cols / kColumnsOfProduct}};
 }
 
-}  // namespace
-
 SpgemmKernel RowGroupsSpgemm() {
-  return MakeSpgemmKernel<Method>("cpu.csr.row_groups", SupportsSemirings);
+  return MakeSpgemmKernel<RowGroupsMethod>("cpu.csr.row_groups", SupportsSemirings);
 }
 
 }  // namespace sparsed::cpu

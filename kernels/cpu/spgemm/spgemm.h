@@ -8,6 +8,11 @@ namespace sparsed::cpu {
 SpgemmKernel RowGroupsSpgemm();
 SpgemmKernel HashSpgemm();
 SpgemmKernel DenseSpgemm();
+SpgemmKernel HeapSpgemm();
+SpgemmKernel DiagonalsSpgemm();
+SpgemmKernel ColumnPartsSpgemm();
+SpgemmKernel EvenRowsSpgemm();
+SpgemmKernel SectionsSpgemm();
 SpgemmKernel MaskedSpgemm();
 
 }  // namespace sparsed::cpu

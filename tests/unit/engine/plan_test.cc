@@ -81,6 +81,30 @@ TEST(PlanTable, FindsPlansOfF32WhereTf32IsAllowed) {
   EXPECT_EQ(table.Find(on_gpu(128, false)).plan->plan.kernel, "f32") << "never without leave";
 }
 
+TEST(PlanTable, FindsPlansOfPairs) {
+  PlanTable table;
+  const ProblemClass spgemm = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
+  const auto plan_for = [&](const std::string& right, const std::string& kernel) {
+    ActivePlan active = *PlanFor(spgemm, kernel);
+    active.plan.right = right;
+    return std::make_shared<const ActivePlan>(active);
+  };
+  EXPECT_EQ(table.Find(spgemm, "T").plan, nullptr);
+  table.Replace(plan_for("T", "for T"));
+  EXPECT_EQ(table.Find(spgemm, "T").plan->plan.kernel, "for T");
+  EXPECT_TRUE(table.Find(spgemm, "T").exact);
+  EXPECT_EQ(table.Find(spgemm, "U").plan, nullptr) << "another pair's is none";
+  EXPECT_EQ(table.Find(spgemm).plan, nullptr);
+  table.Replace(plan_for("", "for any"));
+  EXPECT_EQ(table.Find(spgemm, "U").plan->plan.kernel, "for any");
+  EXPECT_FALSE(table.Find(spgemm, "U").exact);
+  EXPECT_TRUE(table.Find(spgemm).exact);
+  EXPECT_EQ(table.Find(spgemm, "T").plan->plan.kernel, "for T");
+  EXPECT_EQ(table.List().size(), 2u);
+  EXPECT_EQ(PairRecipe("S", "S"), "csr * csr");
+  EXPECT_EQ(PairRecipe("S", "T"), "csr * T");
+}
+
 TEST(LazyArray, IsReadOnceItSucceeds) {
   int reads = 0;
   LazyArray array([&]() -> absl::StatusOr<Array> {
@@ -241,6 +265,40 @@ TEST(Candidates, RunsOfColumnsThatNeighboursDoNotShareBecomeSegments) {
   const PatternFacts band = facts_of(test::Band(2000, 16));
   EXPECT_LT(band.unlike_neighbours, 0.1);
   EXPECT_THAT(Reason(spmm, band, "row_segments"), HasSubstr("the cache does as well"));
+}
+
+TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  const auto features_of = [](const test::Pattern& pattern) {
+    BuildContext context;
+    context.memory = &HeapMemory();
+    return ComputeFeatures(pattern.view(), context).value();
+  };
+  const Features band = features_of(test::Band(3000, 7));
+  const Features random = features_of(test::Uniform(3000, 3000, 6, 1));
+  const Features power = features_of(test::Rmat(14, 16, 1));
+  const Features thin = features_of(test::Uniform(3000, 6'000'000, 2, 1));
+  const auto worth = [&](const Features* left, const Features* right) {
+    std::vector<std::string> kernels;
+    for (const Candidate& candidate : SpgemmCandidatesFor(problem, left, right)) {
+      EXPECT_NE(candidate.reason, "");
+      if (candidate.worth_trying) kernels.push_back(candidate.recipe);
+    }
+    return kernels;
+  };
+  EXPECT_THAT(worth(&band, &band), ElementsAre("cpu.csr.dense", "cpu.dia.diagonals",
+                                               "cpu.ell.even_rows", "cpu.incsr.sections"));
+  EXPECT_THAT(worth(&random, &random), ElementsAre("cpu.csr.dense", "cpu.ell.even_rows"));
+  EXPECT_THAT(worth(&band, &random), Not(Contains("cpu.dia.diagonals")));
+  EXPECT_THAT(worth(&power, &power), ElementsAre("cpu.csr.dense", "cpu.coo.column_parts"));
+  EXPECT_THAT(worth(&thin, &thin),
+              ElementsAre("cpu.csr.hash", "cpu.csr.heap", "cpu.ell.even_rows"));
+  EXPECT_EQ(worth(&band, nullptr).size(), SpgemmCandidatesFor(problem, &band, nullptr).size())
+      << "what is not known is tried";
+
+  EXPECT_EQ(PromisingSpgemm(problem, &band, &band), "cpu.dia.diagonals");
+  EXPECT_EQ(PromisingSpgemm(problem, &band, &random), "cpu.csr.row_groups");
+  EXPECT_EQ(PromisingSpgemm(problem, nullptr, &band), "cpu.csr.row_groups");
 }
 
 TEST(Candidates, RecipesAreCanonical) {

@@ -1,0 +1,181 @@
+// Which kernel multiplies a pattern with another one.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/planning/candidates.h"
+#include "engine/planning/spgemm_trial.h"
+#include "engine/preparation/pattern_job.h"
+#include "kernels/formats/csr.h"
+
+namespace sparsed::engine {
+namespace {
+
+/// Below this many nonzeros of both together all kernels end before a trial would pay.
+constexpr int64_t kLeastNonzeros = 10'000;
+
+/// A gain below this is not told from noise.
+constexpr double kLeastSpeedup = 1.03;
+
+std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
+
+/// Without a kernel.
+Plan PairPlan(const ProblemClass& problem_class, const Pattern& left, const Pattern& right) {
+  Plan plan;
+  plan.problem_class = problem_class;
+  plan.recipe = PairRecipe(left.hash(), right.hash());
+  plan.right = right.hash();
+  return plan;
+}
+
+}  // namespace
+
+absl::Status PatternJob::TryPairs(const Pairs& pairs) {
+  if (absl::Status s = LoadCsr(); !s.ok()) return s;
+  if (absl::Status s = FindFeatures(); !s.ok()) return s;
+  std::set<ProblemClass> classes;
+  for (const auto& [key, right] : pairs) {
+    if (stop_) return absl::CancelledError("the preparation was cancelled");
+    const ProblemClass& c = key.first;
+    if (pattern_->plans().Find(c, right->hash()).exact || ActivateFastest(c, *right)) continue;
+    if (absl::Status s = TryPair(c, right); !s.ok()) return s;
+    classes.insert(c);
+  }
+  if (!classes.empty()) StoreOutcome(classes);
+  return absl::OkStatus();
+}
+
+absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pattern>& right) {
+  const Problem problem = ProblemOf(c);
+  const MatrixLease left_matrix = MatrixOf(c.type);
+  const MatrixLease right_matrix = MatrixOf(*right, c.type);
+  // One was deleted meanwhile.
+  if (left_matrix == nullptr || right_matrix == nullptr) return absl::OkStatus();
+  const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
+  if (kernels.empty()) return absl::OkStatus();
+  const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());
+  Plan plan = PairPlan(c, *pattern_, *right);
+  plan.kernel = baseline.name;
+  const std::string& recipe = plan.recipe;
+  const auto keep_default = [&](const std::string& why) {
+    plan.reason = fmt::format("the default is kept: {}", why);
+    Activate(plan);
+    return absl::OkStatus();
+  };
+  if (pattern_->nnz() + right->nnz() < kLeastNonzeros) {
+    return keep_default(
+        fmt::format("{} nonzeros, fewer than {}", pattern_->nnz() + right->nnz(), kLeastNonzeros));
+  }
+  absl::StatusOr<std::shared_ptr<const Layout>> right_csr = right->Csr();
+  if (!right_csr.ok()) return right_csr.status();
+  absl::StatusOr<Array> left_values = left_matrix->Values();
+  if (!left_values.ok()) return left_values.status();
+  absl::StatusOr<Array> right_values = right_matrix->Values();
+  if (!right_values.ok()) return right_values.status();
+  const SpgemmArguments arguments = {ViewCsr(*csr_), left_values->buffer.data(),
+                                     ViewCsr(**right_csr), right_values->buffer.data()};
+
+  progress_.At("trial", 0, 0);
+  progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
+  absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
+      SpgemmTrial::Begin(problem, arguments, baseline,
+                         rooms_.budget.Source(MemoryUse::kPreparation), rooms_.executor, &stop_);
+  if (absl::IsCancelled(trial.status())) return trial.status();
+  if (!trial.ok()) return keep_default(Sentence(trial.status()));
+  const auto measured = [&](std::string_view kernel, double median, double baseline_ms, int runs) {
+    Measurement measurement;
+    measurement.problem_class = c;
+    measurement.recipe = recipe;
+    measurement.kernel = kernel;
+    measurement.median_ms = median;
+    measurement.gflops = Gflops((*trial)->products(), 1, median);
+    measurement.runs = runs;
+    measurement.baseline_ms = baseline_ms;
+    measurement.floor_ms =
+        1e3 * CompulsoryBytes(c.type, arguments.left, arguments.right, (*trial)->result_nnz()) /
+        rooms_.executor.bytes_per_second(c.device);
+    pattern_->AddMeasurement(std::move(measurement));
+  };
+  const std::vector<Candidate> candidates =
+      SpgemmCandidatesFor(problem, pattern_->features().get(), right->features().get());
+  const double share_ms = rooms_.options.trial_budget_ms /
+                          static_cast<double>(std::max<int64_t>(
+                              std::ranges::count(candidates, true, &Candidate::worth_trying), 1));
+  std::vector<Decision> decisions;
+  for (const Candidate& candidate : candidates) {
+    Decision decision = {c, candidate.recipe, false, candidate.reason};
+    std::string_view outcome = "ruled_out";
+    if (candidate.worth_trying) {
+      const absl::StatusOr<TrialTimes> times =
+          (*trial)->Against(*FindSpgemmKernel(candidate.recipe), share_ms);
+      if (absl::IsCancelled(times.status())) return times.status();
+      if (times.ok()) {
+        measured(candidate.recipe, times->median, times->baseline_median, times->runs);
+        decision.tried = true;
+        outcome = "tried";
+      } else {
+        decision.reason = Sentence(times.status());
+        if (absl::IsResourceExhausted(times.status())) outcome = "no_memory";
+      }
+    }
+    rooms_.observer.OnRecipe(outcome);
+    decisions.push_back(std::move(decision));
+  }
+  if ((*trial)->baseline_runs() == 0) {
+    const absl::Status alone = (*trial)->BaselineAlone(share_ms).status();
+    if (absl::IsCancelled(alone)) return alone;
+    if (!alone.ok()) return keep_default(Sentence(alone));
+  }
+  measured(baseline.name, (*trial)->baseline_median(), (*trial)->baseline_median(),
+           (*trial)->baseline_runs());
+  pattern_->SetDecisions(c, std::move(decisions));
+  ActivateFastest(c, *right);
+  return absl::OkStatus();
+}
+
+bool PatternJob::ActivateFastest(const ProblemClass& c, const Pattern& right) {
+  Plan plan = PairPlan(c, *pattern_, right);
+  const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
+  const Measurement* best = nullptr;
+  const Measurement* next = nullptr;
+  // Another kernel must be worth the change.
+  const auto score = [&](const Measurement& m) {
+    return (m.kernel == kernels.front() ? kLeastSpeedup : 1) * m.baseline_ms / m.median_ms;
+  };
+  const std::vector<Measurement> measurements = pattern_->measurements();
+  for (const Measurement& m : measurements) {
+    // Another build of the program may have other kernels.
+    if (m.problem_class != c || m.recipe != plan.recipe || m.median_ms <= 0 ||
+        std::ranges::find(kernels, m.kernel) == kernels.end()) {
+      continue;
+    }
+    if (best == nullptr || score(m) > score(*best)) {
+      next = std::exchange(best, &m);
+    } else if (next == nullptr || score(m) > score(*next)) {
+      next = &m;
+    }
+  }
+  if (best == nullptr) return false;
+  plan.kernel = best->kernel;
+  plan.baseline_ms = best->baseline_ms;
+  plan.plan_ms = best->median_ms;
+  if (plan.kernel != kernels.front()) {
+    plan.reason =
+        fmt::format("{:.2f}x over {}", best->baseline_ms / best->median_ms, kernels.front());
+  } else if (next == nullptr) {
+    plan.reason = "the default is kept, no other was tried";
+  } else {
+    const double speedup = next->baseline_ms / next->median_ms;
+    plan.reason = fmt::format("the default is kept, the next best, {}, was {:.2f}x {}",
+                              next->kernel, std::max(speedup, 1 / speedup),
+                              speedup >= 1 ? "faster, which is next to nothing" : "slower");
+  }
+  Activate(plan);
+  return true;
+}
+
+}  // namespace sparsed::engine

@@ -1,0 +1,263 @@
+// C = S * T with rows of T of one length (the ELL method of Xie et al., "A Pattern-Based SpGEMM
+// Library for Multi-Core and Many-Core Architectures", Algorithm 4): a term is found without
+// reading where its row begins, and fetched ahead by its number alone.
+//
+// The paper counts rows with a bitmap and sums them in a hash table that lies in C's own memory, to
+// be sorted in the end. Here rows are summed as row groups' are, ranked or in a dense window, which
+// come out sorted: what the format brings is the way to T's rows.
+//
+// Layout in: plain CSR of both; T is laid out once for a product. A row of C belongs to one thread.
+// Workspace: for each thread a dense window of T's columns. Wins where rows are short, of one
+// length or nearly so, and scattered over more than the caches hold.
+#include "kernels/cpu/spgemm/even_rows.h"
+
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/spgemm/spgemm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/spgemm/even_rows.cc"
+#include "hwy/foreach_target.h"
+// foreach_target comes first.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/spgemm/dense_accumulator-inl.h"
+#include "kernels/cpu/spgemm/ranks-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparsed::cpu::HWY_NAMESPACE {
+
+template <typename T>
+class EvenRowsProduct {
+ public:
+  EvenRowsProduct(const RowJob<T>& job, const EvenRows<T>& rows, std::byte* workspace)
+      : job_(job),
+        rows_(rows),
+        lengths_(rows.lengths.size() == 0 ? nullptr : rows.lengths.data()),
+        policy_(RowGroupsMethod({job.s, job.s_values, job.t, job.t_values}).policy),
+        dense_(SpaceOf(job.t, workspace)) {}
+
+  void Run(PieceQueue& pieces) {
+    RowRange piece;
+    while (pieces.Next(&piece)) {
+      for (int64_t row = piece.begin; row < piece.end; ++row) {
+        if (pieces.stopped()) return;
+        const int64_t nnz = Row(pieces, job_.s.row_offsets[row], job_.s.row_offsets[row + 1],
+                                job_.Slot(row, piece.end));
+        if (nnz < 0) return;
+        job_.row_nnz[row] = nnz;
+      }
+    }
+  }
+
+ private:
+  struct Term {
+    const int32_t* columns;
+    const T* values;
+    int64_t count;
+  };
+
+  static DenseSpace<T> SpaceOf(const CsrView& t, std::byte* workspace) {
+    Carver carver(workspace);
+    return DenseSpace<T>(carver, t.cols);
+  }
+
+  HWY_INLINE Term TermOf(int64_t entry) const {
+    const int32_t k = job_.s.column_indices[entry];
+    const int64_t begin = k * rows_.width;
+    return {rows_.columns.data() + begin, rows_.values.data() + begin,
+            lengths_ == nullptr ? rows_.width : lengths_[k]};
+  }
+
+  HWY_INLINE void ReadAhead(int64_t entry) const {
+    constexpr int64_t kAhead = 32;
+    const int64_t last = job_.s.nnz() - 1;
+    const int32_t k = job_.s.column_indices[std::min(entry + kAhead, last)];
+    const int64_t begin = k * rows_.width;
+    hwy::Prefetch(rows_.columns.data() + begin);
+    hwy::Prefetch(rows_.values.data() + begin);
+    if (lengths_ != nullptr) hwy::Prefetch(lengths_ + k);
+  }
+
+  /// The row whose S entries are [begin, end). Returns its entries; -1 if it was stopped.
+  HWY_INLINE int64_t Row(const PieceQueue& pieces, int64_t begin, int64_t end,
+                         const RowSlot<T>& slot) {
+    int64_t products = 0;
+    int32_t first = std::numeric_limits<int32_t>::max();
+    int32_t last = -1;
+    for (int64_t entry = begin; entry < end; ++entry) {
+      ReadAhead(entry);
+      const Term term = TermOf(entry);
+      if (term.count == 0) continue;
+      products += term.count;
+      first = std::min(first, term.columns[0]);
+      last = std::max(last, term.columns[term.count - 1]);
+    }
+    if (products == 0) return 0;
+    const Window window = {first, int64_t{last} - first + 1};
+    switch (policy_.Choose(products, window.width)) {
+      case RowMethod::kRanked:
+        ranked_.Begin(first);
+        for (int64_t entry = begin; entry < end; ++entry) {
+          const Term term = TermOf(entry);
+          ranked_.Add(job_.s_values[entry], term.columns, term.values, term.count,
+                      term.count + EvenRows<T>::kSpare);
+        }
+        return ranked_.Take(slot);
+      case RowMethod::kFullWindow:
+        return DenseRow<false>(pieces, begin, end, window, slot);
+      default:
+        return DenseRow<true>(pieces, begin, end, window, slot);
+    }
+  }
+
+  template <bool kMarked>
+  HWY_INLINE int64_t DenseRow(const PieceQueue& pieces, int64_t begin, int64_t end,
+                              const Window& window, const RowSlot<T>& slot) {
+    constexpr int64_t kTermsBetweenLooks = 256;
+    dense_.Reserve(window.width);
+    for (int64_t entry = begin; entry < end; ++entry) {
+      if (HWY_UNLIKELY((entry - begin) % kTermsBetweenLooks == kTermsBetweenLooks - 1) &&
+          pieces.stopped()) {
+        return -1;
+      }
+      const Term term = TermOf(entry);
+      dense_.template Add<kMarked>(job_.s_values[entry], term.columns, term.values, term.count,
+                                   window.first);
+    }
+    return dense_.template Take<kMarked>(window.first, window.width, slot);
+  }
+
+  const RowJob<T> job_;
+  const EvenRows<T>& rows_;
+  const int32_t* const lengths_;
+  const RowPolicy policy_;
+  RankedRow<T> ranked_;
+  DenseAccumulator<T> dense_;
+};
+
+void EvenRowsF32(const RowJob<float>& job, const EvenRows<float>& rows, std::byte* workspace,
+                 PieceQueue& pieces) {
+  EvenRowsProduct<float>(job, rows, workspace).Run(pieces);
+}
+
+void EvenRowsF64(const RowJob<double>& job, const EvenRows<double>& rows, std::byte* workspace,
+                 PieceQueue& pieces) {
+  EvenRowsProduct<double>(job, rows, workspace).Run(pieces);
+}
+
+}  // namespace sparsed::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparsed::cpu {
+namespace {
+
+HWY_EXPORT(EvenRowsF32);
+HWY_EXPORT(EvenRowsF64);
+
+/// Whether rows of one length take more than kMostFormatGrowth times CSR's memory.
+template <typename T>
+absl::Status CheckEven(const CsrView& csr, int64_t width) {
+  const int64_t csr_bytes = csr.nnz() * static_cast<int64_t>(sizeof(int32_t) + sizeof(T)) +
+                            (csr.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+  // Rows and width are below 2^31.
+  const double bytes = static_cast<double>(csr.rows * width) * (sizeof(int32_t) + sizeof(T));
+  if (bytes <= static_cast<double>(kMostFormatGrowth * csr_bytes)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{} rows of {} nonzeros each would take {:.1f} times CSR's memory, more than {}",
+                  csr.rows, width, bytes / static_cast<double>(csr_bytes), kMostFormatGrowth));
+}
+
+template <typename T>
+absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
+                                                const SpgemmArguments& arguments,
+                                                MemorySource& memory) {
+  const CsrView& t = arguments.right;
+  absl::Status status =
+      CheckEven<T>(arguments.left, LongestRow(arguments.left, {0, arguments.left.rows}));
+  if (!status.ok()) return status;
+  auto rows = std::make_shared<EvenRows<T>>();
+  rows->width = LongestRow(t, {0, t.rows});
+  status = CheckEven<T>(t, rows->width);
+  if (!status.ok()) return status;
+  const int64_t slots = t.rows * rows->width;
+  const bool even = t.nnz() == slots;
+  status = rows->columns.Allocate(memory, slots + EvenRows<T>::kSpare);
+  status.Update(rows->values.Allocate(memory, slots + EvenRows<T>::kSpare));
+  if (!even) status.Update(rows->lengths.Allocate(memory, t.rows));
+  if (!status.ok()) return status;
+  // What is read behind a row is multiplied and forgotten; it should be no denormal.
+  std::fill_n(rows->columns.data() + slots, EvenRows<T>::kSpare, 0);
+  std::fill_n(rows->values.data() + slots, EvenRows<T>::kSpare, T{0});
+  const T* const values = static_cast<const T*>(arguments.right_values);
+#pragma omp parallel for num_threads(context.threads) if (context.threads > 1)
+  for (int64_t row = 0; row < t.rows; ++row) {
+    const int64_t begin = t.row_offsets[row];
+    const int64_t length = t.row_offsets[row + 1] - begin;
+    const int64_t to = row * rows->width;
+    std::copy_n(t.column_indices.data() + begin, length, rows->columns.data() + to);
+    std::copy_n(values + begin, length, rows->values.data() + to);
+    std::fill_n(rows->columns.data() + to + length, rows->width - length, 0);
+    std::fill_n(rows->values.data() + to + length, rows->width - length, T{0});
+    if (!even) rows->lengths[row] = static_cast<int32_t>(length);
+  }
+  return std::shared_ptr<void>(std::move(rows));
+}
+
+absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
+                                              const SpgemmArguments& arguments,
+                                              MemorySource& memory) {
+  return problem.type == ElementType::kF32 ? PrepareOf<float>(context, arguments, memory)
+                                           : PrepareOf<double>(context, arguments, memory);
+}
+
+template <typename T>
+size_t SpaceBytes(const CsrView& t) {
+  Carver carver(nullptr);
+  DenseSpace<T>(carver, t.cols);
+  return carver.bytes();
+}
+
+size_t Workspace(const Problem& problem, const SpgemmArguments& arguments) {
+  return problem.type == ElementType::kF32 ? SpaceBytes<float>(arguments.right)
+                                           : SpaceBytes<double>(arguments.right);
+}
+
+template <typename T>
+absl::Status NumericOf(const NumericCall& call) {
+  const auto& rows = *static_cast<const EvenRows<T>*>(call.context.prepared);
+  const size_t bytes = SpaceBytes<T>(call.arguments.right);
+  return ShareRows(call, [&](int thread, PieceQueue& pieces) {
+    RunEvenRows(RowJob<T>(call), rows, call.context.workspace.data() + bytes * thread, pieces);
+  });
+}
+
+absl::Status Numeric(const Problem& problem, const NumericCall& call) {
+  return problem.type == ElementType::kF32 ? NumericOf<float>(call) : NumericOf<double>(call);
+}
+
+}  // namespace
+
+void RunEvenRows(const RowJob<float>& job, const EvenRows<float>& rows, std::byte* workspace,
+                 PieceQueue& pieces) {
+  HWY_DYNAMIC_DISPATCH(EvenRowsF32)(job, rows, workspace, pieces);
+}
+
+void RunEvenRows(const RowJob<double>& job, const EvenRows<double>& rows, std::byte* workspace,
+                 PieceQueue& pieces) {
+  HWY_DYNAMIC_DISPATCH(EvenRowsF64)(job, rows, workspace, pieces);
+}
+
+SpgemmKernel EvenRowsSpgemm() {
+  return MakeSpgemmKernel<Numeric, Workspace>("cpu.ell.even_rows", Prepare);
+}
+
+}  // namespace sparsed::cpu
+#endif

@@ -1,0 +1,249 @@
+// C = S * T with T's rows cut into sections of 64 bytes of values: each is multiplied and added to
+// a line of a dense window of sums by one instruction, whatever entries it has.
+//
+// InCSR (Golnari and Malik, "Sparse matrix to matrix multiplication: a representation and
+// architecture for acceleration", 2019) keeps how many entries each section of S columns and each
+// of its blocks of b columns has, to find single entries of a column fast. Products by rows ask for
+// no single entry; what they gain from sections is that entries come in vectors. So S is what a
+// vector holds, 16 in f32 and 8 in f64, and bits that say which columns there are stand for the
+// counters.
+//
+// Layout in: plain CSR of both; T is cut up once for a product. A row of C belongs to one thread.
+// Workspace: for each thread a dense window of T's columns. Wins where entries of T come in groups
+// that are no whole runs: blocks of some unknowns a vertex, communities.
+#include "kernels/cpu/spgemm/sections.h"
+
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/spgemm/spgemm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/spgemm/sections.cc"
+#include "hwy/foreach_target.h"
+// foreach_target comes first.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/spgemm/dense_accumulator-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparsed::cpu::HWY_NAMESPACE {
+
+template <typename T>
+class SectionRows {
+ public:
+  SectionRows(const RowJob<T>& job, const Sections<T>& sections, std::byte* workspace)
+      : job_(job), sections_(sections), dense_(SpaceOf(job.t, workspace)) {}
+
+  void Run(PieceQueue& pieces) {
+    RowRange piece;
+    while (pieces.Next(&piece)) {
+      for (int64_t row = piece.begin; row < piece.end; ++row) {
+        if (pieces.stopped()) return;
+        const int64_t nnz = Row(pieces, job_.s.row_offsets[row], job_.s.row_offsets[row + 1],
+                                job_.Slot(row, piece.end));
+        if (nnz < 0) return;
+        job_.row_nnz[row] = nnz;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kColumns = Sections<T>::kColumns;
+
+  static DenseSpace<T> SpaceOf(const CsrView& t, std::byte* workspace) {
+    Carver carver(workspace);
+    return DenseSpace<T>(carver, RoundUp(t.cols, kColumns));
+  }
+
+  /// The row whose S entries are [begin, end). Returns its entries; -1 if it was stopped.
+  HWY_INLINE int64_t Row(const PieceQueue& pieces, int64_t begin, int64_t end,
+                         const RowSlot<T>& slot) {
+    int64_t count = 0;
+    int32_t first = std::numeric_limits<int32_t>::max();
+    int32_t last = -1;
+    for (int64_t entry = begin; entry < end; ++entry) {
+      const int32_t k = job_.s.column_indices[entry];
+      const int64_t t_begin = sections_.offsets[k];
+      const int64_t t_end = sections_.offsets[k + 1];
+      if (t_begin == t_end) continue;
+      count += t_end - t_begin;
+      first = std::min(first, sections_.columns[t_begin]);
+      last = std::max(last, sections_.columns[t_end - 1]);
+    }
+    if (count == 0) return 0;
+    const int64_t lines = int64_t{last} - first + 1;
+    return lines > std::max(count, RowPolicy::kFewLines / kColumns)
+               ? AddRow<true>(pieces, begin, end, first, lines, slot)
+               : AddRow<false>(pieces, begin, end, first, lines, slot);
+  }
+
+  template <bool kMarked>
+  HWY_INLINE int64_t AddRow(const PieceQueue& pieces, int64_t begin, int64_t end, int32_t first,
+                            int64_t lines, const RowSlot<T>& slot) {
+    constexpr int64_t kTermsBetweenLooks = 256;
+    dense_.Reserve(lines * kColumns);
+    for (int64_t entry = begin; entry < end; ++entry) {
+      if (HWY_UNLIKELY((entry - begin) % kTermsBetweenLooks == kTermsBetweenLooks - 1) &&
+          pieces.stopped()) {
+        return -1;
+      }
+      const int32_t k = job_.s.column_indices[entry];
+      const T scale = job_.s_values[entry];
+      for (int64_t i = sections_.offsets[k]; i < sections_.offsets[k + 1]; ++i) {
+        dense_.template AddLine<kMarked>(scale, sections_.values.data() + i * kColumns,
+                                         sections_.present[i], sections_.columns[i] - first);
+      }
+    }
+    return dense_.template Take<kMarked>(static_cast<int32_t>(first * kColumns), lines * kColumns,
+                                         slot);
+  }
+
+  const RowJob<T> job_;
+  const Sections<T>& sections_;
+  DenseAccumulator<T> dense_;
+};
+
+void SectionsF32(const RowJob<float>& job, const Sections<float>& sections, std::byte* workspace,
+                 PieceQueue& pieces) {
+  SectionRows<float>(job, sections, workspace).Run(pieces);
+}
+
+void SectionsF64(const RowJob<double>& job, const Sections<double>& sections, std::byte* workspace,
+                 PieceQueue& pieces) {
+  SectionRows<double>(job, sections, workspace).Run(pieces);
+}
+
+}  // namespace sparsed::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparsed::cpu {
+namespace {
+
+HWY_EXPORT(SectionsF32);
+HWY_EXPORT(SectionsF64);
+
+/// Sets the rows' offsets among sections.
+template <typename T>
+void CountSections(const CsrView& csr, int64_t* offsets) {
+  offsets[0] = 0;
+  for (int64_t row = 0; row < csr.rows; ++row) {
+    int64_t count = 0;
+    int64_t last = -1;
+    for (int64_t p = csr.row_offsets[row]; p < csr.row_offsets[row + 1]; ++p) {
+      const int64_t section = csr.column_indices[p] / Sections<T>::kColumns;
+      count += section != last;
+      last = section;
+    }
+    offsets[row + 1] = offsets[row] + count;
+  }
+}
+
+template <typename T>
+void FillSections(const Context& context, const CsrView& t, const T* values,
+                  Sections<T>& sections) {
+  constexpr int64_t kColumns = Sections<T>::kColumns;
+#pragma omp parallel for num_threads(context.threads) if (context.threads > 1)
+  for (int64_t row = 0; row < t.rows; ++row) {
+    int64_t at = sections.offsets[row] - 1;
+    int64_t last = -1;
+    for (int64_t p = t.row_offsets[row]; p < t.row_offsets[row + 1]; ++p) {
+      const int64_t section = t.column_indices[p] / kColumns;
+      if (section != last) {
+        ++at;
+        sections.columns[at] = static_cast<int32_t>(section);
+        sections.present[at] = 0;
+        std::fill_n(sections.values.data() + at * kColumns, kColumns, T{0});
+        last = section;
+      }
+      const int64_t lane = t.column_indices[p] % kColumns;
+      sections.present[at] = static_cast<uint16_t>(sections.present[at] | 1 << lane);
+      sections.values[at * kColumns + lane] = values[p];
+    }
+  }
+}
+
+template <typename T>
+absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
+                                                const SpgemmArguments& arguments,
+                                                MemorySource& memory) {
+  const CsrView& t = arguments.right;
+  auto sections = std::make_shared<Sections<T>>();
+  absl::Status status = sections->offsets.Allocate(memory, t.rows + 1);
+  if (!status.ok()) return status;
+  CountSections<T>(t, sections->offsets.data());
+  const int64_t count = sections->offsets[t.rows];
+  const int64_t csr_bytes = t.nnz() * static_cast<int64_t>(sizeof(int32_t) + sizeof(T)) +
+                            (t.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t bytes = count * (64 + static_cast<int64_t>(sizeof(int32_t) + sizeof(uint16_t))) +
+                        (t.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+  if (bytes > kMostFormatGrowth * csr_bytes) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{} nonzeros in {} sections of {} columns would take {:.1f} times CSR's memory, "
+        "more than {}",
+        t.nnz(), count, Sections<T>::kColumns,
+        static_cast<double>(bytes) / static_cast<double>(csr_bytes), kMostFormatGrowth));
+  }
+  status = sections->columns.Allocate(memory, count);
+  status.Update(sections->present.Allocate(memory, count));
+  status.Update(sections->values.Allocate(memory, count * Sections<T>::kColumns));
+  if (!status.ok()) return status;
+  FillSections(context, t, static_cast<const T*>(arguments.right_values), *sections);
+  return std::shared_ptr<void>(std::move(sections));
+}
+
+absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
+                                              const SpgemmArguments& arguments,
+                                              MemorySource& memory) {
+  return problem.type == ElementType::kF32 ? PrepareOf<float>(context, arguments, memory)
+                                           : PrepareOf<double>(context, arguments, memory);
+}
+
+template <typename T>
+size_t SpaceBytes(const CsrView& t) {
+  Carver carver(nullptr);
+  DenseSpace<T>(carver, RoundUp(t.cols, Sections<T>::kColumns));
+  return carver.bytes();
+}
+
+size_t Workspace(const Problem& problem, const SpgemmArguments& arguments) {
+  return problem.type == ElementType::kF32 ? SpaceBytes<float>(arguments.right)
+                                           : SpaceBytes<double>(arguments.right);
+}
+
+template <typename T>
+absl::Status NumericOf(const NumericCall& call) {
+  const auto& sections = *static_cast<const Sections<T>*>(call.context.prepared);
+  const size_t bytes = SpaceBytes<T>(call.arguments.right);
+  return ShareRows(call, [&](int thread, PieceQueue& pieces) {
+    RunSections(RowJob<T>(call), sections, call.context.workspace.data() + bytes * thread, pieces);
+  });
+}
+
+absl::Status Numeric(const Problem& problem, const NumericCall& call) {
+  return problem.type == ElementType::kF32 ? NumericOf<float>(call) : NumericOf<double>(call);
+}
+
+}  // namespace
+
+void RunSections(const RowJob<float>& job, const Sections<float>& sections, std::byte* workspace,
+                 PieceQueue& pieces) {
+  HWY_DYNAMIC_DISPATCH(SectionsF32)(job, sections, workspace, pieces);
+}
+
+void RunSections(const RowJob<double>& job, const Sections<double>& sections, std::byte* workspace,
+                 PieceQueue& pieces) {
+  HWY_DYNAMIC_DISPATCH(SectionsF64)(job, sections, workspace, pieces);
+}
+
+SpgemmKernel SectionsSpgemm() {
+  return MakeSpgemmKernel<Numeric, Workspace>("cpu.incsr.sections", Prepare);
+}
+
+}  // namespace sparsed::cpu
+#endif
