@@ -13,6 +13,9 @@ namespace {
 /// The recipe of S^T in plain CSR, as the preparation names it, too.
 constexpr const char* kTransposeRecipe = "transpose";
 
+/// All are looked through under the lock.
+constexpr size_t kMostEntries = 1024;
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
@@ -122,7 +125,7 @@ std::vector<DerivedPatterns::Entry> DerivedPatterns::InsertLocked(const Key& key
     bytes_ -= before.mapped().bytes;
     gone.push_back(std::move(before.mapped()));
   }
-  while (bytes_ + entry.bytes > limit_bytes_) {
+  while (bytes_ + entry.bytes > limit_bytes_ || entries_.size() >= kMostEntries) {
     std::optional<Entry> oldest = TakeOldestLocked();
     gone.push_back(*std::move(oldest));
   }

@@ -122,9 +122,12 @@ class SpgemmCall final : public Job {
 
   std::function<void()> ToLoad() const override {
     std::vector<std::function<void()>> loaders;
-    for (const MatrixLease* matrix : {&left_, &right_, &mask_}) {
-      std::function<void()> loader = *matrix == nullptr ? nullptr : LoaderOf(*matrix);
-      if (loader != nullptr) loaders.push_back(std::move(loader));
+    for (const MatrixLease& matrix : {left_, right_}) {
+      if (std::function<void()> loader = LoaderOf(matrix)) loaders.push_back(std::move(loader));
+    }
+    // A mask's values are never read.
+    if (mask_ != nullptr && !mask_->pattern()->resident()) {
+      loaders.push_back([mask = mask_] { mask->pattern()->Csr().status().IgnoreError(); });
     }
     if (loaders.empty()) return nullptr;
     return [loaders = std::move(loaders)] {
@@ -776,10 +779,7 @@ absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl
   if (!spec.keep_as.empty()) {
     if (absl::Status status = ValidateName("matrix", spec.keep_as); !status.ok()) return status;
     if (!spec.replace && impl->catalog.Find(spec.tenant, spec.keep_as).ok()) {
-      return absl::AlreadyExistsError(
-          fmt::format("there is a matrix named '{}' already; delete it, or replace it (`replace`, "
-                      "sparsectl's --replace)",
-                      spec.keep_as));
+      return NameIsTaken(spec.keep_as);
     }
   }
   const uint64_t timeout_ns = spec.timeout_ns;

@@ -67,7 +67,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
    public:
     absl::StatusOr<Buffer> Allocate(size_t bytes) override {
       absl::StatusOr<Buffer> buffer = state->Allocate(bytes, use);
-      while (absl::IsResourceExhausted(buffer.status()) && state->Short(bytes) &&
+      while (absl::IsResourceExhausted(buffer.status()) && state->Short(bytes, use) &&
              state->Reclaim()) {
         buffer = state->Allocate(bytes, use);
       }
@@ -125,9 +125,12 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
 
   /// There would be room if enough was let go.
-  bool Short(size_t bytes) const {
-    return bytes <= static_cast<size_t>(limit_) &&
-           used() + static_cast<int64_t>(Capacity(bytes)) > limit_;
+  bool Short(size_t bytes, MemoryUse use) const {
+    if (bytes > static_cast<size_t>(limit_)) return false;
+    const auto size = static_cast<int64_t>(Capacity(bytes));
+    std::lock_guard lock(mutex_);
+    if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) return false;
+    return total_ + size > limit_;
   }
   bool Reclaim() const {
     std::function<bool()> reclaim;

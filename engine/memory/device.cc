@@ -328,8 +328,8 @@ absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {
 }
 
 StagingBlock Device::TakeBlock() {
-  {
-    std::lock_guard lock(pieces_mutex_);
+  // Not waited for, as whoever has it may wait for the card: pieces never hold the last block.
+  if (const std::unique_lock lock(pieces_mutex_, std::try_to_lock); lock.owns_lock()) {
     RecyclePiecesLocked();
   }
   return staging_->Take();

@@ -15,9 +15,6 @@
 namespace sparsed::engine {
 namespace {
 
-/// Below this many nonzeros of both together all kernels end before a trial would pay.
-constexpr int64_t kLeastNonzeros = 10'000;
-
 /// A gain below this is not told from noise.
 constexpr double kLeastSpeedup = 1.03;
 
@@ -38,15 +35,19 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   if (absl::Status s = FindFeatures(); !s.ok()) return s;
   std::set<ProblemClass> classes;
-  for (const auto& [key, right] : pairs) {
-    if (stop_) return absl::CancelledError("the preparation was cancelled");
+  absl::Status status;
+  for (const auto& [key, candidate] : pairs) {
+    if (stop_) status = absl::CancelledError("the preparation was cancelled");
+    if (!status.ok()) break;
     const ProblemClass& c = key.first;
+    const std::shared_ptr<Pattern> right = candidate.lock();
+    if (right == nullptr) continue;
     if (pattern_->plans().Find(c, right->hash()).exact || ActivateFastest(c, *right)) continue;
-    if (absl::Status s = TryPair(c, right); !s.ok()) return s;
-    classes.insert(c);
+    status = TryPair(c, right);
+    if (status.ok()) classes.insert(c);
   }
   if (!classes.empty()) StoreOutcome(classes);
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pattern>& right) {
@@ -66,16 +67,19 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pa
     Activate(plan);
     return absl::OkStatus();
   };
-  if (pattern_->nnz() + right->nnz() < kLeastNonzeros) {
-    return keep_default(
-        fmt::format("{} nonzeros, fewer than {}", pattern_->nnz() + right->nnz(), kLeastNonzeros));
+  if (pattern_->nnz() + right->nnz() < kLeastPairNonzeros) {
+    return keep_default(fmt::format("{} nonzeros, fewer than {}", pattern_->nnz() + right->nnz(),
+                                    kLeastPairNonzeros));
   }
-  absl::StatusOr<std::shared_ptr<const Layout>> right_csr = right->Csr();
-  if (!right_csr.ok()) return right_csr.status();
   absl::StatusOr<Array> left_values = left_matrix->Values();
   if (!left_values.ok()) return left_values.status();
+  absl::StatusOr<std::shared_ptr<const Layout>> right_csr = right->Csr();
   absl::StatusOr<Array> right_values = right_matrix->Values();
-  if (!right_values.ok()) return right_values.status();
+  for (const absl::Status& s : {right_csr.status(), right_values.status()}) {
+    if (s.ok()) continue;
+    notes_.push_back(fmt::format("{}, {}: {}", ToString(c), recipe, Sentence(s)));
+    return absl::OkStatus();
+  }
   const SpgemmArguments arguments = {ViewCsr(*csr_), left_values->buffer.data(),
                                      ViewCsr(**right_csr), right_values->buffer.data()};
 

@@ -43,8 +43,13 @@ struct StoredPreparation {
   PreparationRecord record;
 };
 
-/// Right operands that SpGEMM's kernels are to be tried with: by class and the pattern's hash.
-using Pairs = std::map<std::pair<ProblemClass, std::string>, std::shared_ptr<Pattern>>;
+/// Right operands that SpGEMM's kernels are to be tried with, unless they are deleted meanwhile: by
+/// class and the pattern's hash.
+using Pairs = std::map<std::pair<ProblemClass, std::string>, std::weak_ptr<Pattern>>;
+
+/// Below this many nonzeros of both operands together all of SpGEMM's kernels end before a trial
+/// would pay.
+inline constexpr int64_t kLeastPairNonzeros = 10'000;
 
 /// Used by one thread. What it publishes is usable at once: a layout of the CPU has the values
 /// of every matrix of the pattern before a plan names it.
@@ -64,8 +69,8 @@ class PatternJob {
   absl::Status Prepare(const std::set<ProblemClass>& classes);
 
   /// Chooses a kernel for the product of the pattern with each of the others: the fastest of those
-  /// that the rules don't rule out, on a sample, or what was measured before a restart. Errors: as
-  /// Prepare.
+  /// that the rules don't rule out, on a sample, or what was measured before a restart. What fails
+  /// for one of the others is a note. Errors: as Prepare.
   absl::Status TryPairs(const Pairs& pairs);
 
   /// What plans and decisions do not say, for people: what failed. Usually empty.

@@ -81,8 +81,8 @@ class Preparation::Impl {
       c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
       // What it will be multiplied with is not known; its own square is the likeliest.
-      if (c.operation == Operation::kSpgemm && c.device == DeviceKind::kCpu &&
-          pattern->rows() == pattern->cols()) {
+      if (c.operation == Operation::kSpgemm && c.device == DeviceKind::kCpu && !IsHalf(c.type) &&
+          pattern->rows() == pattern->cols() && !pattern->plans().Find(c, pattern->hash()).exact) {
         job.pairs.insert({{c, pattern->hash()}, pattern});
       }
     }
@@ -104,6 +104,7 @@ class Preparation::Impl {
     const std::shared_ptr<Pattern>& pattern = left->pattern();
     const PlanTable& plans = pattern->plans();
     if (!options_.enabled || plans.Find(ClassOf(problem), right->pattern()->hash()).exact) return;
+    if (pattern->nnz() + right->pattern()->nnz() < kLeastPairNonzeros) return;
     // A matrix that meets a new one each time is better off without trials.
     const auto is_pair = [](const auto& active) { return !active->plan.right.empty(); };
     if (std::ranges::count_if(plans.List(), is_pair) >= kMostPairs) return;
@@ -267,7 +268,9 @@ void Preparation::Impl::Enqueue(Job job) {
     if (const auto waiting = queued_.find(pattern.get()); waiting != queued_.end()) {
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
       waiting->second.classes.merge(job.classes);
-      waiting->second.pairs.merge(job.pairs);
+      Pairs& pairs = waiting->second.pairs;
+      std::erase_if(pairs, [](const auto& pair) { return pair.second.expired(); });
+      if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);
       return;
     }
     job.number = next_number_++;

@@ -101,7 +101,6 @@ class ExplainReactor final : public grpc::ServerUnaryReactor, public LiveStream 
   }
   void OnDone() override {
     service_.live_streams.Remove(this);
-    --under_way_;
     delete this;
   }
 
@@ -137,6 +136,7 @@ class ExplainReactor final : public grpc::ServerUnaryReactor, public LiveStream 
 
   /// The terminal transition; `this` may be gone afterwards.
   void Conclude(absl::Status status) {
+    --under_way_;  // before the caller hears of it and asks again
     record_.status = status;
     service_.telemetry.End(std::move(record_));
     Finish(ToGrpc(status));

@@ -28,6 +28,8 @@ namespace {
 
 /// More pairs of diagonals than this are more work to go through than their products.
 constexpr int64_t kMostPairs = int64_t{1} << 18;
+/// Nor is it worth while to find more of one matrix.
+constexpr int64_t kMostDiagonals = int64_t{1} << 14;
 
 int32_t Offset(int32_t column, int64_t row) {
   return static_cast<int32_t>(column - row);  // both are below 2^31
@@ -73,16 +75,17 @@ absl::Status FindSuitingDiagonals(const CsrView& csr, MemorySource& memory,
   const int64_t csr_bytes = csr.nnz() * static_cast<int64_t>(sizeof(int32_t) + sizeof(T)) +
                             (csr.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
   const int64_t most =
-      std::min(kMostFormatGrowth * csr_bytes /
-                   std::max<int64_t>(csr.rows * static_cast<int64_t>(sizeof(T)), 1),
-               csr.rows + csr.cols);
+      std::min({kMostFormatGrowth * csr_bytes /
+                    std::max<int64_t>(csr.rows * static_cast<int64_t>(sizeof(T)), 1),
+                csr.rows + csr.cols, kMostDiagonals});
   if (absl::Status status = offsets.Allocate(memory, most); !status.ok()) return status;
   count = FindDiagonals(csr, offsets.span());
   if (count >= 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format(
-      "a matrix of {} nonzeros has more than {} diagonals, which would take more than {} "
-      "times CSR's memory",
-      csr.nnz(), most, kMostFormatGrowth));
+  return absl::FailedPreconditionError(
+      fmt::format("a matrix of {} nonzeros has more than {} diagonals: at most {} are kept, in at "
+                  "most {} times "
+                  "CSR's memory",
+                  csr.nnz(), most, kMostDiagonals, kMostFormatGrowth));
 }
 
 /// Which diagonals C has, and the pairs that make them.

@@ -124,7 +124,7 @@ class MergedRows {
 
 template <typename T>
 absl::Status NumericOf(const NumericCall& call) {
-  const int64_t most_terms = LongestRow(call.arguments.left, {0, call.arguments.left.rows});
+  const int64_t most_terms = LongestRow(call.arguments.left, call.range);
   const size_t bytes = HeapSpace<T>(Carver(nullptr), most_terms).bytes;
   return ShareRows(call, [&](int thread, PieceQueue& pieces) {
     std::byte* const workspace = call.context.workspace.data() + bytes * thread;

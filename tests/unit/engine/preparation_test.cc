@@ -397,6 +397,10 @@ TEST(Preparation, PairsOfOddMatrices) {
     const Pattern& pattern = *(*left)->pattern();
     EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
     const auto found = pattern.plans().Find(ClassOf(problem), (*right)->pattern()->hash());
+    if (i == 0) {
+      EXPECT_FALSE(found.exact) << "too few nonzeros for a trial";
+      continue;
+    }
     ASSERT_TRUE(found.exact) << i;
     EXPECT_NE(found.plan->plan.reason, "");
   }
