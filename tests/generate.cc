@@ -52,6 +52,14 @@ Pattern FromCoordinates(int64_t rows, int64_t cols,
   return pattern;
 }
 
+Pattern FromRows(int64_t cols, const std::vector<std::vector<int32_t>>& rows) {
+  std::vector<std::pair<int32_t, int32_t>> coordinates;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    for (const int32_t column : rows[row]) coordinates.emplace_back(row, column);
+  }
+  return FromCoordinates(static_cast<int64_t>(rows.size()), cols, std::move(coordinates));
+}
+
 Pattern Band(int64_t rows, int64_t half_bandwidth) {
   Pattern pattern{rows, rows, {0}, {}};
   for (int64_t row = 0; row < rows; ++row) {
@@ -174,6 +182,38 @@ Pattern Transpose(const Pattern& pattern, std::vector<int64_t>* value_source) {
     }
   }
   return result;
+}
+
+Pattern Runs(int32_t rows, int32_t cols, int32_t longest, uint64_t seed) {
+  const Pattern places = Uniform(rows, cols, 3, seed);
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < rows; ++row) {
+    for (int64_t p = places.row_offsets[row]; p < places.row_offsets[row + 1]; ++p) {
+      const int32_t column = places.column_indices[p];
+      const int32_t length = 1 + (row * 7 + static_cast<int32_t>(p)) % longest;
+      for (int32_t i = 0; i < length && column + i < cols; ++i) {
+        entries.emplace_back(row, column + i);
+      }
+    }
+  }
+  return FromCoordinates(rows, cols, std::move(entries));
+}
+
+std::vector<std::pair<Pattern, Pattern>> OddFactors() {
+  std::vector<std::pair<Pattern, Pattern>> factors;
+  for (const Pattern& square : {FromRows(0, {}), FromRows(1, {{}}), FromRows(1, {{0}}),
+                                FromRows(5, {{}, {}, {}, {}, {}})}) {
+    factors.emplace_back(square, square);
+  }
+  factors.emplace_back(FromRows(0, {{}, {}, {}}), FromRows(4, {}));
+  factors.emplace_back(FromRows(3, {}), FromRows(4, {{0}, {1}, {2, 3}}));
+  factors.emplace_back(FromRows(1, {{0}, {}, {0}}), FromRows(7, {{1, 3, 6}}));
+  factors.emplace_back(FromRows(2, {{0, 1}, {1}, {0}}), FromRows(7, {{}, {1, 3, 6}}));
+  factors.emplace_back(Uniform(1, 300, 40, 1), Uniform(300, 1, 1, 2));
+  factors.emplace_back(Uniform(300, 1, 1, 3), Uniform(1, 300, 33, 4));
+  factors.emplace_back(Uniform(17, 33, 5, 5), Uniform(33, 65, 9, 6));
+  factors.emplace_back(Uniform(65, 33, 33, 7), Uniform(33, 17, 17, 8));
+  return factors;
 }
 
 std::vector<double> RandomValues(int64_t count, uint64_t seed) {

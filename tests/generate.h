@@ -33,6 +33,9 @@ struct NamedPattern {
 Pattern FromCoordinates(int64_t rows, int64_t cols,
                         std::vector<std::pair<int32_t, int32_t>> coordinates);
 
+/// Rows of the given columns.
+Pattern FromRows(int64_t cols, const std::vector<std::vector<int32_t>>& rows);
+
 /// rows x rows, columns [r - half_bandwidth, r + half_bandwidth] where they exist.
 Pattern Band(int64_t rows, int64_t half_bandwidth);
 
@@ -41,6 +44,9 @@ Pattern Stencil(int64_t width, int64_t height);
 
 /// `row_nnz` distinct columns in every row, uniformly drawn; row_nnz <= cols.
 Pattern Uniform(int64_t rows, int64_t cols, int64_t row_nnz, uint64_t seed);
+
+/// Rows with three runs of near columns at random places, each of 1 to `longest` columns.
+Pattern Runs(int32_t rows, int32_t cols, int32_t longest, uint64_t seed);
 
 /// Graph500's R-MAT: 2^scale rows, edge_factor << scale edges drawn with a, b, c = .57, .19, .19,
 /// ids permuted, duplicates merged.
@@ -58,6 +64,9 @@ Pattern ShuffledClusters(int64_t clusters, int64_t cluster_rows, int64_t cols, i
 
 /// The pattern of S^T; `value_source`, if not null, receives for each nonzero where it was in S.
 Pattern Transpose(const Pattern& pattern, std::vector<int64_t>* value_source = nullptr);
+
+/// Factors S, T of products S * T: empty, of one row or column, with empty rows, of odd sizes.
+std::vector<std::pair<Pattern, Pattern>> OddFactors();
 
 /// `count` values uniform in [-1, 1).
 std::vector<double> RandomValues(int64_t count, uint64_t seed);

@@ -45,6 +45,11 @@ Matrix FromEntries(int64_t rows, int64_t cols, const std::vector<Entry>& entries
 
 }  // namespace
 
+Matrix WithRandomValues(Pattern pattern, uint64_t seed) {
+  std::vector<double> values = RandomValues(pattern.nnz(), seed);
+  return {std::move(pattern), std::move(values)};
+}
+
 std::optional<Matrix> ReadMatrixMarket(const std::string& path) {
   const std::unique_ptr<gzFile_s, Close> file(gzopen(path.c_str(), "rb"));
   if (file == nullptr) return std::nullopt;

@@ -15,6 +15,9 @@ struct Matrix {
   std::vector<double> values;
 };
 
+/// With values uniform in [-1, 1).
+Matrix WithRandomValues(Pattern pattern, uint64_t seed);
+
 /// A coordinate file, plain or .gz: real, integer or pattern (values 1), general, symmetric or
 /// skew-symmetric (expanded), without duplicates. Nothing if it cannot be opened or is of another
 /// kind.

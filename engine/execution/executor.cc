@@ -120,6 +120,7 @@ double Executor::bytes_per_second(DeviceKind device) const {
   return device == DeviceKind::kCuda ? impl_->device->bytes_per_second() : impl_->bytes_per_second;
 }
 Device* Executor::device() const { return impl_->device; }
+DeviceKind Executor::first_choice() const { return impl_->first_choice(); }
 const ExecutorOptions& Executor::options() const { return impl_->scheduler->options(); }
 
 }  // namespace sparsed::engine

@@ -65,6 +65,7 @@ class Executor {
   double bytes_per_second(DeviceKind device) const;
   const DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
   Device* device() const;                  ///< null: the CPU alone
+  DeviceKind first_choice() const;         ///< where calls run that find room there
   const ExecutorOptions& options() const;
 
   class Impl;

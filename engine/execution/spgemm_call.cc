@@ -519,8 +519,8 @@ class SpgemmCall final : public Job {
   absl::Status AllocateRows() {
     const int64_t block_rows = std::min(rows(), kMaxBlockRows);
     const auto allocate = [&](std::string_view name, int64_t length, Array& array) {
-      absl::StatusOr<Array> allocated = AllocateArray(impl_->budget.Source(MemoryUse::kRequests),
-                                                      name, ElementType::kI64, length);
+      absl::StatusOr<Array> allocated =
+          AllocateArray(host_memory(), name, ElementType::kI64, length);
       if (allocated.ok()) array = *std::move(allocated);
       return allocated.status();
     };
@@ -553,7 +553,7 @@ class SpgemmCall final : public Job {
   /// Memory for a block of `entries`, kept from block to block.
   absl::Status EnsureScratch(int64_t entries) {
     if (scratch_columns_.length >= entries) return absl::OkStatus();
-    MemorySource& memory = impl_->budget.Source(MemoryUse::kRequests);
+    MemorySource& memory = host_memory();
     scratch_columns_ = scratch_values_ = Array();
     absl::StatusOr<Array> columns =
         AllocateArray(memory, "column_indices", ElementType::kI32, entries);

@@ -55,8 +55,7 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
                                            ElementType type, const std::atomic<bool>* stop) {
   Explanation e;
   const Device* gpu = executor.device();
-  const DeviceKind kind =
-      options.device.value_or(gpu != nullptr ? DeviceKind::kCuda : DeviceKind::kCpu);
+  const DeviceKind kind = options.device.value_or(executor.first_choice());
   if (kind == DeviceKind::kCuda) {
     if (gpu == nullptr) return absl::FailedPreconditionError("the server uses no GPU; ask for cpu");
     e.device = Device::kName;

@@ -77,7 +77,7 @@ class Preparation::Impl {
     for (ProblemClass c : classes.empty() ? DefaultClasses() : classes) {
       Problem problem = ProblemOf(c);
       problem.type = matrix->type();
-      problem.device = device();
+      problem.device = rooms_.executor.first_choice();
       c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
       // What it will be multiplied with is not known; its own square is the likeliest.
@@ -131,14 +131,10 @@ class Preparation::Impl {
   }
 
  private:
-  /// Where requests run.
-  DeviceKind device() const {
-    return rooms_.executor.device() != nullptr ? DeviceKind::kCuda : DeviceKind::kCpu;
-  }
-
   std::vector<ProblemClass> DefaultClasses() const {
     if (!options_.default_classes.empty()) return options_.default_classes;
-    return {ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, device()})};
+    return {
+        ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, rooms_.executor.first_choice()})};
   }
 
   /// Remembers the classes over a restart, until there are plans.

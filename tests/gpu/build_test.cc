@@ -32,24 +32,6 @@ class GpuBuild : public testing::Test {
   std::optional<cuda::Workbench> workbench_;
 };
 
-/// Rows with runs of near columns at random places, and some nonzeros in between.
-Pattern Runs(int32_t rows, int32_t cols, int32_t longest, uint64_t seed) {
-  const Pattern places = Uniform(rows, cols, 3, seed);
-  std::vector<std::pair<int32_t, int32_t>> entries;
-  for (int32_t row = 0; row < rows; ++row) {
-    for (int64_t p = places.row_offsets[row]; p < places.row_offsets[row + 1]; ++p) {
-      const int32_t column = places.column_indices[p];
-      const int32_t length = 1 + (row * 7 + static_cast<int32_t>(p)) % longest;
-      for (int32_t i = 0; i < length && column + i < cols; ++i) {
-        entries.emplace_back(row, column + i);
-      }
-    }
-  }
-  std::sort(entries.begin(), entries.end());
-  entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
-  return FromCoordinates(rows, cols, std::move(entries));
-}
-
 std::vector<NamedPattern> Patterns() {
   std::vector<NamedPattern> patterns = OddPatterns();
   patterns.push_back({"no rows", FromCoordinates(0, 20, {})});

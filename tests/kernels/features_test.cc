@@ -21,6 +21,7 @@
 namespace sparsed {
 namespace {
 
+using test::FromRows;
 using test::Pattern;
 
 Features Compute(const CsrView& csr, int threads = 1) {
@@ -30,17 +31,6 @@ Features Compute(const CsrView& csr, int threads = 1) {
   absl::StatusOr<Features> features = ComputeFeatures(csr, context);
   EXPECT_TRUE(features.ok()) << features.status();
   return features.ok() ? *features : Features();
-}
-
-Pattern FromRows(int64_t cols, const std::vector<std::vector<int32_t>>& rows) {
-  Pattern pattern;
-  pattern.rows = static_cast<int64_t>(rows.size());
-  pattern.cols = cols;
-  for (const auto& row : rows) {
-    pattern.column_indices.insert(pattern.column_indices.end(), row.begin(), row.end());
-    pattern.row_offsets.push_back(pattern.nnz());
-  }
-  return pattern;
 }
 
 /// The tiles that have nonzeros, by (row, column).

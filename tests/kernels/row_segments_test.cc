@@ -24,27 +24,9 @@ Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order,
   return BuildRowSegments(view, options, Heap(threads)).value();
 }
 
-/// Rows with runs of near columns at random places, and some nonzeros in between.
-Pattern Runs(int32_t rows, int32_t cols, uint64_t seed) {
-  const Pattern places = Uniform(rows, cols, 3, seed);
-  std::vector<std::pair<int32_t, int32_t>> entries;
-  for (int32_t row = 0; row < rows; ++row) {
-    for (int64_t p = places.row_offsets[row]; p < places.row_offsets[row + 1]; ++p) {
-      const int32_t column = places.column_indices[p];
-      const int32_t length = 1 + (row * 7 + static_cast<int32_t>(p)) % 45;
-      for (int32_t i = 0; i < length && column + i < cols; ++i) {
-        entries.emplace_back(row, column + i);
-      }
-    }
-  }
-  std::sort(entries.begin(), entries.end());
-  entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
-  return FromCoordinates(rows, cols, std::move(entries));
-}
-
 std::vector<NamedPattern> Patterns() {
   std::vector<NamedPattern> patterns = OddPatterns();
-  patterns.push_back({"runs", Runs(3000, 2500, 4)});
+  patterns.push_back({"runs", Runs(3000, 2500, 45, 4)});
   patterns.push_back({"wide rows", Uniform(10, 30'000, 9'000, 3)});
   return patterns;
 }
@@ -132,14 +114,14 @@ TEST(RowSegments, HoldExactlyTheirPattern) {
 }
 
 TEST(RowSegments, AreTheSameForAnyTeam) {
-  const Pattern pattern = Runs(30'000, 9000, 2);
+  const Pattern pattern = Runs(30'000, 9000, 45, 2);
   ExpectSameArrays(Build(pattern, {}, {}, 1), Build(pattern, {}, {}, 3));
   const std::vector<int32_t> order = RandomOrder(pattern.rows, 5);
   ExpectSameArrays(Build(pattern, order, {}, 1), Build(pattern, order, {}, 3));
 }
 
 TEST(RowSegments, TakeTheThresholdFromTheDistances) {
-  const Pattern runs = Runs(3000, 2500, 4);
+  const Pattern runs = Runs(3000, 2500, 45, 4);
   const Pattern scattered = Uniform(5000, 50'000, 8, 1);
   EXPECT_EQ(LeastHeavy(runs.view(), Heap()), 16);
   EXPECT_EQ(LeastHeavy(scattered.view(), Heap()), 8);
@@ -152,7 +134,7 @@ TEST(RowSegments, FollowTheRecipe) {
   const auto build = [](const char* recipe, const Pattern& pattern) {
     return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value();
   };
-  const Pattern runs = Runs(3000, 2500, 4);
+  const Pattern runs = Runs(3000, 2500, 45, 4);
   const BuiltLayout built = build("row_segments", runs);
   ASSERT_FALSE(built.skipped) << built.notes;
   EXPECT_EQ(built.layout.recipe, "row_segments(panel=64,min_heavy=0,coarsen=0)");
@@ -202,7 +184,7 @@ TEST(RowSegmentsKernels, ComputeOddPatternsAtManyWidths) {
 }
 
 TEST(RowSegmentsKernels, GiveTheSameBitsForAnyTeam) {
-  const Pattern pattern = Runs(5000, 2500, 5);
+  const Pattern pattern = Runs(5000, 2500, 45, 5);
   const std::vector<double> values = RandomValues(pattern.nnz(), 7);
   const Layout layout = Build(pattern, RandomOrder(pattern.rows, 5), {64, 4});
   for (const bool transposed : {false, true}) {
@@ -233,7 +215,7 @@ TEST(RowSegmentsKernels, RefuseWhatTheyCannotDo) {
 }
 
 TEST(RowSegmentsKernels, Stop) {
-  const Pattern pattern = Runs(3000, 2500, 6);
+  const Pattern pattern = Runs(3000, 2500, 45, 6);
   const Layout layout = Build(pattern, {}, {});
   const std::atomic<bool> stop = true;
   std::vector<float> c(3000 * 8), b(3000 * 8), values(pattern.nnz());

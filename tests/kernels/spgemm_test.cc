@@ -29,20 +29,6 @@
 namespace sparsed::test {
 namespace {
 
-Matrix WithRandomValues(Pattern pattern, uint64_t seed) {
-  std::vector<double> values = RandomValues(pattern.nnz(), seed);
-  return {std::move(pattern), std::move(values)};
-}
-
-/// Rows of the given columns.
-Pattern FromRows(int64_t cols, const std::vector<std::vector<int32_t>>& rows) {
-  std::vector<std::pair<int32_t, int32_t>> coordinates;
-  for (size_t row = 0; row < rows.size(); ++row) {
-    for (const int32_t column : rows[row]) coordinates.emplace_back(row, column);
-  }
-  return FromCoordinates(static_cast<int64_t>(rows.size()), cols, std::move(coordinates));
-}
-
 template <typename T>
 struct Product {
   std::vector<int64_t> row_nnz;
@@ -240,18 +226,10 @@ class SpgemmTest : public testing::TestWithParam<SpgemmKernel (*)()> {
 };
 
 TEST_P(SpgemmTest, MultipliesOddShapes) {
-  const Pattern nothing = FromRows(0, {});
-  ExpectSquare(nothing);
-  ExpectSquare(FromRows(1, {{}}));
-  ExpectSquare(FromRows(1, {{0}}));
-  ExpectSquare(FromRows(5, {{}, {}, {}, {}, {}}));
-  Expect(FromRows(0, {{}, {}, {}}), FromRows(4, {}));
-  Expect(FromRows(3, {}), FromRows(4, {{0}, {1}, {2, 3}}));
-  Expect(FromRows(1, {{0}, {}, {0}}), FromRows(7, {{1, 3, 6}}));
-  Expect(Uniform(1, 300, 40, 1), Uniform(300, 1, 1, 2));
-  Expect(Uniform(300, 1, 1, 3), Uniform(1, 300, 33, 4));
-  Expect(Uniform(17, 33, 5, 5), Uniform(33, 65, 9, 6));
-  Expect(Uniform(65, 33, 33, 7), Uniform(33, 17, 17, 8));
+  for (const auto& [s, t] : OddFactors()) {
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.cols << " by " << t.cols);
+    Expect(s, t);
+  }
 }
 
 TEST_P(SpgemmTest, MultipliesRegularMatrices) {

@@ -200,37 +200,26 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   return std::shared_ptr<void>(std::move(parts));
 }
 
-absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
-                                              const SpgemmArguments& arguments,
-                                              MemorySource& memory) {
-  return problem.type == ElementType::kF32 ? PrepareOf<float>(context, arguments, memory)
-                                           : PrepareOf<double>(context, arguments, memory);
-}
-
 template <typename T>
-size_t SpaceBytes(const CsrView& t) {
-  Carver carver(nullptr);
-  DenseSpace<T>(carver, WidthOf(t));
-  return carver.bytes();
-}
+struct ColumnPartsPhases {
+  static constexpr auto Prepare = PrepareOf<T>;
 
-size_t Workspace(const Problem& problem, const SpgemmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? SpaceBytes<float>(arguments.right)
-                                           : SpaceBytes<double>(arguments.right);
-}
+  static size_t Workspace(const SpgemmArguments& arguments) {
+    const CsrView& t = arguments.right;
+    Carver carver(nullptr);
+    DenseSpace<T>(carver, WidthOf(t));
+    return carver.bytes();
+  }
 
-template <typename T>
-absl::Status NumericOf(const NumericCall& call) {
-  const auto& parts = *static_cast<const ColumnParts<T>*>(call.context.prepared);
-  const size_t bytes = SpaceBytes<T>(call.arguments.right);
-  return ShareRows(call, [&](int thread, PieceQueue& pieces) {
-    RunColumnParts(RowJob<T>(call), parts, call.context.workspace.data() + bytes * thread, pieces);
-  });
-}
-
-absl::Status Numeric(const Problem& problem, const NumericCall& call) {
-  return problem.type == ElementType::kF32 ? NumericOf<float>(call) : NumericOf<double>(call);
-}
+  static absl::Status Numeric(const NumericCall& call) {
+    const auto& parts = *static_cast<const ColumnParts<T>*>(call.context.prepared);
+    const size_t bytes = Workspace(call.arguments);
+    return ShareRows(call, [&](int thread, PieceQueue& pieces) {
+      RunColumnParts(RowJob<T>(call), parts, call.context.workspace.data() + bytes * thread,
+                     pieces);
+    });
+  }
+};
 
 }  // namespace
 
@@ -245,7 +234,7 @@ void RunColumnParts(const RowJob<double>& job, const ColumnParts<double>& parts,
 }
 
 SpgemmKernel ColumnPartsSpgemm() {
-  return MakeSpgemmKernel<Numeric, Workspace>("cpu.coo.column_parts", Prepare);
+  return MakeSpgemmKernel<ColumnPartsPhases>("cpu.coo.column_parts");
 }
 
 }  // namespace sparsed::cpu

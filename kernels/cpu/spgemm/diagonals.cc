@@ -72,8 +72,7 @@ int64_t FindDiagonals(const CsrView& csr, std::span<int32_t> offsets) {
 template <typename T>
 absl::Status FindSuitingDiagonals(const CsrView& csr, MemorySource& memory,
                                   Scratch<int32_t>& offsets, int64_t& count) {
-  const int64_t csr_bytes = csr.nnz() * static_cast<int64_t>(sizeof(int32_t) + sizeof(T)) +
-                            (csr.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t csr_bytes = CsrBytes<T>(csr);
   const int64_t most =
       std::min({kMostFormatGrowth * csr_bytes /
                     std::max<int64_t>(csr.rows * static_cast<int64_t>(sizeof(T)), 1),
@@ -206,13 +205,6 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   return std::shared_ptr<ProductDiagonals>(std::move(operands));
 }
 
-absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
-                                              const SpgemmArguments& arguments,
-                                              MemorySource& memory) {
-  return problem.type == ElementType::kF32 ? PrepareOf<float>(context, arguments, memory)
-                                           : PrepareOf<double>(context, arguments, memory);
-}
-
 /// No row has more entries than C has diagonals.
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
@@ -223,24 +215,24 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
 }
 
 template <typename T>
-absl::Status NumericOf(const NumericCall& call) {
-  const auto& operands = static_cast<const DiagonalOperands<T>&>(
-      *static_cast<const ProductDiagonals*>(call.context.prepared));
-  return ShareRows(call, [&](int thread, PieceQueue& pieces) {
-    RunDiagonals(RowJob<T>(call), operands, thread, pieces);
-  });
-}
+struct DiagonalPhases {
+  static constexpr auto Prepare = PrepareOf<T>;
 
-absl::Status Numeric(const Problem& problem, const NumericCall& call) {
-  return problem.type == ElementType::kF32 ? NumericOf<float>(call) : NumericOf<double>(call);
-}
+  static size_t Workspace(const SpgemmArguments& /*arguments*/) { return 0; }
 
-size_t Workspace(const Problem&, const SpgemmArguments&) { return 0; }
+  static absl::Status Numeric(const NumericCall& call) {
+    const auto& operands = static_cast<const DiagonalOperands<T>&>(
+        *static_cast<const ProductDiagonals*>(call.context.prepared));
+    return ShareRows(call, [&](int thread, PieceQueue& pieces) {
+      RunDiagonals(RowJob<T>(call), operands, thread, pieces);
+    });
+  }
+};
 
 }  // namespace
 
 SpgemmKernel DiagonalsSpgemm() {
-  SpgemmKernel kernel = MakeSpgemmKernel<Numeric, Workspace>("cpu.dia.diagonals", Prepare);
+  SpgemmKernel kernel = MakeSpgemmKernel<DiagonalPhases>("cpu.dia.diagonals");
   kernel.analyse = Analyse;
   return kernel;
 }

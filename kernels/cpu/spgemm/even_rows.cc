@@ -165,8 +165,7 @@ HWY_EXPORT(EvenRowsF64);
 /// Whether rows of one length take more than kMostFormatGrowth times CSR's memory.
 template <typename T>
 absl::Status CheckEven(const CsrView& csr, int64_t width) {
-  const int64_t csr_bytes = csr.nnz() * static_cast<int64_t>(sizeof(int32_t) + sizeof(T)) +
-                            (csr.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t csr_bytes = CsrBytes<T>(csr);
   // Rows and width are below 2^31.
   const double bytes = static_cast<double>(csr.rows * width) * (sizeof(int32_t) + sizeof(T));
   if (bytes <= static_cast<double>(kMostFormatGrowth * csr_bytes)) return absl::OkStatus();
@@ -211,37 +210,25 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   return std::shared_ptr<void>(std::move(rows));
 }
 
-absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
-                                              const SpgemmArguments& arguments,
-                                              MemorySource& memory) {
-  return problem.type == ElementType::kF32 ? PrepareOf<float>(context, arguments, memory)
-                                           : PrepareOf<double>(context, arguments, memory);
-}
-
 template <typename T>
-size_t SpaceBytes(const CsrView& t) {
-  Carver carver(nullptr);
-  DenseSpace<T>(carver, t.cols);
-  return carver.bytes();
-}
+struct EvenRowsPhases {
+  static constexpr auto Prepare = PrepareOf<T>;
 
-size_t Workspace(const Problem& problem, const SpgemmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? SpaceBytes<float>(arguments.right)
-                                           : SpaceBytes<double>(arguments.right);
-}
+  static size_t Workspace(const SpgemmArguments& arguments) {
+    const CsrView& t = arguments.right;
+    Carver carver(nullptr);
+    DenseSpace<T>(carver, t.cols);
+    return carver.bytes();
+  }
 
-template <typename T>
-absl::Status NumericOf(const NumericCall& call) {
-  const auto& rows = *static_cast<const EvenRows<T>*>(call.context.prepared);
-  const size_t bytes = SpaceBytes<T>(call.arguments.right);
-  return ShareRows(call, [&](int thread, PieceQueue& pieces) {
-    RunEvenRows(RowJob<T>(call), rows, call.context.workspace.data() + bytes * thread, pieces);
-  });
-}
-
-absl::Status Numeric(const Problem& problem, const NumericCall& call) {
-  return problem.type == ElementType::kF32 ? NumericOf<float>(call) : NumericOf<double>(call);
-}
+  static absl::Status Numeric(const NumericCall& call) {
+    const auto& rows = *static_cast<const EvenRows<T>*>(call.context.prepared);
+    const size_t bytes = Workspace(call.arguments);
+    return ShareRows(call, [&](int thread, PieceQueue& pieces) {
+      RunEvenRows(RowJob<T>(call), rows, call.context.workspace.data() + bytes * thread, pieces);
+    });
+  }
+};
 
 }  // namespace
 
@@ -255,9 +242,7 @@ void RunEvenRows(const RowJob<double>& job, const EvenRows<double>& rows, std::b
   HWY_DYNAMIC_DISPATCH(EvenRowsF64)(job, rows, workspace, pieces);
 }
 
-SpgemmKernel EvenRowsSpgemm() {
-  return MakeSpgemmKernel<Numeric, Workspace>("cpu.ell.even_rows", Prepare);
-}
+SpgemmKernel EvenRowsSpgemm() { return MakeSpgemmKernel<EvenRowsPhases>("cpu.ell.even_rows"); }
 
 }  // namespace sparsed::cpu
 #endif

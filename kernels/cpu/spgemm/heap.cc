@@ -123,27 +123,28 @@ class MergedRows {
 };
 
 template <typename T>
-absl::Status NumericOf(const NumericCall& call) {
-  const int64_t most_terms = LongestRow(call.arguments.left, call.range);
-  const size_t bytes = HeapSpace<T>(Carver(nullptr), most_terms).bytes;
-  return ShareRows(call, [&](int thread, PieceQueue& pieces) {
-    std::byte* const workspace = call.context.workspace.data() + bytes * thread;
-    MergedRows<T>(RowJob<T>(call), HeapSpace<T>(Carver(workspace), most_terms)).Run(pieces);
-  });
-}
+struct HeapPhases {
+  static size_t Workspace(const SpgemmArguments& arguments) {
+    return BytesFor(LongestRow(arguments.left, {0, arguments.left.rows}));
+  }
 
-absl::Status Numeric(const Problem& problem, const NumericCall& call) {
-  return problem.type == ElementType::kF32 ? NumericOf<float>(call) : NumericOf<double>(call);
-}
+  static absl::Status Numeric(const NumericCall& call) {
+    const int64_t most_terms = LongestRow(call.arguments.left, call.range);
+    const size_t bytes = BytesFor(most_terms);
+    return ShareRows(call, [&](int thread, PieceQueue& pieces) {
+      std::byte* const workspace = call.context.workspace.data() + bytes * thread;
+      MergedRows<T>(RowJob<T>(call), HeapSpace<T>(Carver(workspace), most_terms)).Run(pieces);
+    });
+  }
 
-size_t Workspace(const Problem& problem, const SpgemmArguments& arguments) {
-  const int64_t most_terms = LongestRow(arguments.left, {0, arguments.left.rows});
-  return problem.type == ElementType::kF32 ? HeapSpace<float>(Carver(nullptr), most_terms).bytes
-                                           : HeapSpace<double>(Carver(nullptr), most_terms).bytes;
-}
+ private:
+  static size_t BytesFor(int64_t most_terms) {
+    return HeapSpace<T>(Carver(nullptr), most_terms).bytes;
+  }
+};
 
 }  // namespace
 
-SpgemmKernel HeapSpgemm() { return MakeSpgemmKernel<Numeric, Workspace>("cpu.csr.heap"); }
+SpgemmKernel HeapSpgemm() { return MakeSpgemmKernel<HeapPhases>("cpu.csr.heap"); }
 
 }  // namespace sparsed::cpu

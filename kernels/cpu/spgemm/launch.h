@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/cpu/spgemm/jobs.h"
 #include "kernels/cpu/spgemm/row_slot.h"
 #include "kernels/kernel_table.h"
@@ -132,25 +134,52 @@ absl::Status ShareRows(const NumericCall& call, const Work& work) {
   return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
 }
 
-/// A kernel with a numeric phase of its own, which gets `Workspace` bytes for each thread. What
-/// comes before it, and knows no values, is that of row groups.
-template <absl::Status (*Numeric)(const Problem&, const NumericCall&),
-          size_t (*Workspace)(const Problem&, const SpgemmArguments&)>
-SpgemmKernel MakeSpgemmKernel(std::string_view name,
-                              PrepareRuns<SpgemmArguments> prepare = nullptr) {
+/// What CSR takes with 64-bit row offsets: what kMostFormatGrowth is counted from.
+template <typename T>
+int64_t CsrBytes(const CsrView& csr) {
+  return csr.nnz() * static_cast<int64_t>(sizeof(int32_t) + sizeof(T)) +
+         (csr.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+}
+
+/// Phases<float> or Phases<double>, as the problem's values are.
+template <template <typename> class Phases, typename Call>
+auto WithPhases(const Problem& problem, const Call& call) {
+  return problem.type == ElementType::kF32 ? call(Phases<float>()) : call(Phases<double>());
+}
+
+/// A kernel with a numeric phase of its own. What comes before it, and knows no values, is that of
+/// row groups. For values of T, Phases<T> has
+///   static size_t Workspace(const SpgemmArguments&);        bytes for each thread
+///   static absl::Status Numeric(const NumericCall&);
+/// and, if the kernel prepares, as SpgemmKernel::prepare but for the problem,
+///   static absl::StatusOr<std::shared_ptr<void>> Prepare(const Context&, const SpgemmArguments&,
+///                                                        MemorySource&);
+template <template <typename> class Phases>
+SpgemmKernel MakeSpgemmKernel(std::string_view name) {
   SpgemmKernel kernel = MakeSpgemmKernel<RowGroupsMethod>(name);
   kernel.workspace = [](const Problem& problem, const SpgemmArguments& arguments, int threads) {
+    const size_t bytes = WithPhases<Phases>(
+        problem, [&](auto phases) { return decltype(phases)::Workspace(arguments); });
     return std::max(WorkspaceOf(RowGroupsMethod(arguments), problem, threads),
-                    Workspace(problem, arguments) * static_cast<size_t>(threads));
+                    bytes * static_cast<size_t>(threads));
   };
   kernel.numeric = [](const Context& context, const Problem& problem,
                       const SpgemmArguments& arguments, RowRange range,
                       std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                       std::span<int64_t> row_nnz) {
-    return Numeric(problem,
-                   {context, arguments, range, row_begin, column_indices, values, row_nnz});
+    const NumericCall call = {context,        arguments, range,  row_begin,
+                              column_indices, values,    row_nnz};
+    return WithPhases<Phases>(problem,
+                              [&](auto phases) { return decltype(phases)::Numeric(call); });
   };
-  kernel.prepare = prepare;
+  if constexpr (requires { &Phases<float>::Prepare; }) {
+    kernel.prepare = [](const Context& context, const Problem& problem,
+                        const SpgemmArguments& arguments, MemorySource& memory) {
+      return WithPhases<Phases>(problem, [&](auto phases) {
+        return decltype(phases)::Prepare(context, arguments, memory);
+      });
+    };
+  }
   return kernel;
 }
 

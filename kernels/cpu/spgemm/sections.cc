@@ -178,8 +178,7 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   if (!status.ok()) return status;
   CountSections<T>(t, sections->offsets.data());
   const int64_t count = sections->offsets[t.rows];
-  const int64_t csr_bytes = t.nnz() * static_cast<int64_t>(sizeof(int32_t) + sizeof(T)) +
-                            (t.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t csr_bytes = CsrBytes<T>(t);
   const int64_t bytes = count * (64 + static_cast<int64_t>(sizeof(int32_t) + sizeof(uint16_t))) +
                         (t.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
   if (bytes > kMostFormatGrowth * csr_bytes) {
@@ -197,37 +196,26 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   return std::shared_ptr<void>(std::move(sections));
 }
 
-absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
-                                              const SpgemmArguments& arguments,
-                                              MemorySource& memory) {
-  return problem.type == ElementType::kF32 ? PrepareOf<float>(context, arguments, memory)
-                                           : PrepareOf<double>(context, arguments, memory);
-}
-
 template <typename T>
-size_t SpaceBytes(const CsrView& t) {
-  Carver carver(nullptr);
-  DenseSpace<T>(carver, RoundUp(t.cols, Sections<T>::kColumns));
-  return carver.bytes();
-}
+struct SectionsPhases {
+  static constexpr auto Prepare = PrepareOf<T>;
 
-size_t Workspace(const Problem& problem, const SpgemmArguments& arguments) {
-  return problem.type == ElementType::kF32 ? SpaceBytes<float>(arguments.right)
-                                           : SpaceBytes<double>(arguments.right);
-}
+  static size_t Workspace(const SpgemmArguments& arguments) {
+    const CsrView& t = arguments.right;
+    Carver carver(nullptr);
+    DenseSpace<T>(carver, RoundUp(t.cols, Sections<T>::kColumns));
+    return carver.bytes();
+  }
 
-template <typename T>
-absl::Status NumericOf(const NumericCall& call) {
-  const auto& sections = *static_cast<const Sections<T>*>(call.context.prepared);
-  const size_t bytes = SpaceBytes<T>(call.arguments.right);
-  return ShareRows(call, [&](int thread, PieceQueue& pieces) {
-    RunSections(RowJob<T>(call), sections, call.context.workspace.data() + bytes * thread, pieces);
-  });
-}
-
-absl::Status Numeric(const Problem& problem, const NumericCall& call) {
-  return problem.type == ElementType::kF32 ? NumericOf<float>(call) : NumericOf<double>(call);
-}
+  static absl::Status Numeric(const NumericCall& call) {
+    const auto& sections = *static_cast<const Sections<T>*>(call.context.prepared);
+    const size_t bytes = Workspace(call.arguments);
+    return ShareRows(call, [&](int thread, PieceQueue& pieces) {
+      RunSections(RowJob<T>(call), sections, call.context.workspace.data() + bytes * thread,
+                  pieces);
+    });
+  }
+};
 
 }  // namespace
 
@@ -241,9 +229,7 @@ void RunSections(const RowJob<double>& job, const Sections<double>& sections, st
   HWY_DYNAMIC_DISPATCH(SectionsF64)(job, sections, workspace, pieces);
 }
 
-SpgemmKernel SectionsSpgemm() {
-  return MakeSpgemmKernel<Numeric, Workspace>("cpu.incsr.sections", Prepare);
-}
+SpgemmKernel SectionsSpgemm() { return MakeSpgemmKernel<SectionsPhases>("cpu.incsr.sections"); }
 
 }  // namespace sparsed::cpu
 #endif

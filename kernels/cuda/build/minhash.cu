@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/cuda/build/build.h"
+#include "kernels/cuda/build/launch.cuh"
 #include "kernels/cuda/build/parts.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/sort_pairs.h"
@@ -16,15 +17,6 @@
 
 namespace sparsed::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>(std::max<int64_t>((threads + kThreads - 1) / kThreads, 1));
-}
-__device__ inline int64_t ThreadIndex() {
-  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-}
 
 struct Hashed {
   const int64_t* offsets;

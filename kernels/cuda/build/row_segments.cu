@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "kernels/cuda/build/build.h"
+#include "kernels/cuda/build/launch.cuh"
 #include "kernels/cuda/build/parts.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/running_sum.h"
@@ -20,15 +21,7 @@
 namespace sparsed::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr unsigned kWarp = 0xffffffffu;
-
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>(std::max<int64_t>((threads + kThreads - 1) / kThreads, 1));
-}
-__device__ inline int64_t ThreadIndex() {
-  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-}
 
 using Counter = unsigned long long;  // what atomicAdd knows
 

@@ -34,6 +34,32 @@ __device__ inline int64_t FirstFrom(const int32_t* columns, int64_t low, int64_t
   return low;
 }
 
+/// The sum of `mine` over the lanes of a team up to this one, for teams that fill their warp.
+template <int kLanes>
+__device__ inline int32_t SumThrough(int32_t mine) {
+  const int lane = threadIdx.x % kLanes;
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+    const int32_t before = __shfl_up_sync(0xffffffffu, mine, distance, kLanes);
+    if (lane >= distance) mine += before;
+  }
+  return mine;
+}
+
+/// What the warps of a block before this one have in `totals`; in *all, all of them together.
+template <int kWarps>
+__device__ inline int32_t SumBefore(const int32_t* totals, int32_t* all) {
+  const int warp = threadIdx.x / 32;
+  int32_t before = 0;
+  *all = 0;
+#pragma unroll
+  for (int other = 0; other < kWarps; ++other) {
+    if (other == warp) before = *all;
+    *all += totals[other];
+  }
+  return before;
+}
+
 /// What a team of kLanes knows of the nonzeros of S that it has taken; in shared memory.
 template <typename T, int kLanes>
 struct Batch {
@@ -71,12 +97,7 @@ __device__ inline void VisitProducts(const SparsePair<T>& p, int64_t begin, int6
       length = static_cast<int32_t>(__ldg(p.t_offsets + row + 1) - start);
       if (kValues) scale = __ldg(p.s_values + first + lane);
     }
-    int32_t through = length;
-#pragma unroll
-    for (int distance = 1; distance < kLanes; distance *= 2) {
-      const int32_t before = __shfl_up_sync(kWarp, through, distance, kLanes);
-      if (lane >= distance) through += before;
-    }
+    const int32_t through = SumThrough<kLanes>(length);
     batch.offsets[lane] = through - length;
     batch.starts[lane] = start - (through - length);
     if (kValues) batch.scales[lane] = scale;
@@ -179,21 +200,11 @@ __device__ inline int32_t TakeNonzeros(const SparsePair<T>& p, int64_t first, in
     }
   }
   const auto length = static_cast<int32_t>(stop - start);
-  int32_t through = length;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int32_t before = __shfl_up_sync(0xffffffffu, through, distance);
-    if (lane >= distance) through += before;
-  }
+  const int32_t through = SumThrough<32>(length);
   if (lane == 31) totals[warp] = through;
   __syncthreads();
-  int32_t before = 0, all = 0;
-#pragma unroll
-  for (int other = 0; other < kWarps; ++other) {
-    if (other == warp) before = all;
-    all += totals[other];
-  }
-  const int32_t offset = before + through - length;
+  int32_t all = 0;
+  const int32_t offset = SumBefore<kWarps>(totals, &all) + through - length;
   batch.offsets[threadIdx.x] = offset;
   batch.starts[threadIdx.x] = start - offset;
   if (kScales) batch.scales[threadIdx.x] = scale;

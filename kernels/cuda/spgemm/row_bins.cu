@@ -457,23 +457,14 @@ __device__ int32_t CountBits(const uint32_t* bits, int quads, int32_t* totals, u
   mine = __reduce_add_sync(kWarp, mine);
   if (lane == 0) totals[warp] = mine;
   __syncthreads();
-  int32_t before = 0, all = 0;
-#pragma unroll
-  for (int other = 0; other < kWarps; ++other) {
-    if (other == warp) before = all;
-    all += totals[other];
-  }
+  int32_t all = 0;
+  int32_t before = SumBefore<kWarps>(totals, &all);
   if constexpr (kPlaces) {
     for (int first = begin; first < end; first += 32) {
       const uint4 set = first + lane < end ? all_bits[first + lane] : uint4{0, 0, 0, 0};
       const int x = __popc(set.x), y = __popc(set.y), z = __popc(set.z);
       const int32_t here = x + y + z + __popc(set.w);
-      int32_t through = here;
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const int32_t other = __shfl_up_sync(kWarp, through, distance);
-        if (lane >= distance) through += other;
-      }
+      const int32_t through = SumThrough<32>(here);
       const int32_t place = before + through - here;
       if (first + lane < end) {
         reinterpret_cast<ushort4*>(places)[first + lane] = make_ushort4(
