@@ -37,7 +37,7 @@ std::span<const SddmmKernel> SddmmKernels() {
 }
 
 std::span<const SpgemmKernel> SpgemmKernels() {
-  static const SpgemmKernel kernels[] = {RowBinsSpgemm()};
+  static const SpgemmKernel kernels[] = {RowBinsSpgemm(), DiagonalsSpgemm(), ExpandSortSpgemm(), MaskedSpgemm()};
   return kernels;
 }
 

@@ -81,6 +81,15 @@ absl::Status Settled(void* stream, absl::Status status) {
   return status;
 }
 
+int Multiprocessors() {
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    return 1;
+  }
+  return count;
+}
+
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   int count = 0;
   absl::Status status = ToStatus(cudaGetDeviceCount(&count), "looking for a GPU");

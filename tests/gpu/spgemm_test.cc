@@ -8,9 +8,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
+#include <random>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -109,6 +113,14 @@ void ExpectRows(Gpu& gpu, const SpgemmKernel& kernel, const Context& context,
     for (int64_t j = 0; j < nnz; ++j) {
       ASSERT_EQ(got_columns[begins[i] + j], expected.column_indices[from + j])
           << "row " << range.begin + i << ", entry " << j << " of " << nnz;
+      if (std::isnan(expected.values[from + j])) {
+        ASSERT_TRUE(std::isnan(got_values[begins[i] + j]));
+        continue;
+      }
+      if (!std::isfinite(expected.magnitudes[from + j])) {
+        ASSERT_EQ(got_values[begins[i] + j], static_cast<T>(expected.values[from + j]));
+        continue;
+      }
       const double bound = expected.magnitudes[from + j] * static_cast<double>(terms + 2) *
                                std::numeric_limits<T>::epsilon() +
                            std::numeric_limits<T>::min();
@@ -118,37 +130,13 @@ void ExpectRows(Gpu& gpu, const SpgemmKernel& kernel, const Context& context,
   }
 }
 
+/// What the kernel says of the rows before it computes them, and all of them, and a part.
 template <typename T>
-void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matrix& exact_t) {
-  SCOPED_TRACE(fmt::format("{} {}, {} x {} ({}) by {} x {} ({})", kernel.name,
-                           Name(ElementTypeOf<T>()), exact_s.pattern.rows, exact_s.pattern.cols,
-                           exact_s.pattern.nnz(), exact_t.pattern.rows, exact_t.pattern.cols,
-                           exact_t.pattern.nnz()));
-  Gpu& gpu = *Gpu::Get();
-  const Matrix s = Rounded<T>(exact_s), t = Rounded<T>(exact_t);
-  const reference::SparseResult expected =
-      reference::Spgemm(s.pattern.view(), s.values.data(), t.pattern.view(), t.values.data());
-  const int64_t rows = s.pattern.rows;
-  std::vector<int64_t> row_products(rows);
-  int64_t terms = 0;  // the most that one entry can be the sum of
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t begin = s.pattern.row_offsets[row], end = s.pattern.row_offsets[row + 1];
-    terms = std::max(terms, end - begin);
-    for (int64_t j = begin; j < end; ++j) {
-      const int32_t k = s.pattern.column_indices[j];
-      row_products[row] += t.pattern.row_offsets[k + 1] - t.pattern.row_offsets[k];
-    }
-  }
-
-  OnGpu<T> left(gpu, s), right(gpu, t);
-  const SpgemmArguments arguments = {left.view(), left.values.data(), right.view(),
-                                     right.values.data()};
-  const Problem problem = {
-      .operation = Operation::kSpgemm, .type = ElementTypeOf<T>(), .device = DeviceKind::kCuda};
-  ASSERT_TRUE(kernel.supports(problem));
-  DeviceArray<std::byte> workspace(gpu, kernel.workspace(problem, arguments, 1));
-  const Context context = {.workspace = workspace.span(), .stream = gpu.stream().handle()};
-
+void ExpectPhases(Gpu& gpu, const SpgemmKernel& kernel, const Context& context,
+                  const Problem& problem, const SpgemmArguments& arguments,
+                  const reference::SparseResult& expected, std::span<const int64_t> row_products,
+                  int64_t terms) {
+  const int64_t rows = arguments.left.rows;
   DeviceArray<int64_t> counts(gpu, rows), products(gpu, 1);
   absl::Status status = kernel.analyse(context, arguments, counts.span(), products.data());
   ASSERT_TRUE(status.ok()) << status;
@@ -156,7 +144,7 @@ void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matr
   EXPECT_EQ(products.Download()[0],
             std::accumulate(row_products.begin(), row_products.end(), int64_t{0}));
   for (int64_t row = 0; row < rows; ++row) {
-    ASSERT_LE(bounds[row], std::min(row_products[row], t.pattern.cols)) << row;
+    ASSERT_LE(bounds[row], std::min(row_products[row], arguments.right.cols)) << row;
   }
 
   status = kernel.symbolic(context, arguments, {0, rows}, counts.span());
@@ -179,20 +167,86 @@ void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matr
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(again.Download(),
             std::vector<int64_t>(exact.begin() + part.begin, exact.begin() + part.end));
-  workspace.Download();
 }
 
-void Expect(const Matrix& s, const Matrix& t) {
-  for (const SpgemmKernel& kernel : SpgemmKernels()) {
-    if (kernel.device != DeviceKind::kCuda) continue;
-    ExpectProduct<float>(kernel, s, t);
-    ExpectProduct<double>(kernel, s, t);
+/// False if the matrices don't suit the kernel.
+template <typename T>
+bool ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matrix& exact_t,
+                   Semiring semiring = Semiring::kSumProduct, const Pattern* mask = nullptr) {
+  SCOPED_TRACE(fmt::format("{} {}, {} x {} ({}) by {} x {} ({})", kernel.name,
+                           Name(ElementTypeOf<T>()), exact_s.pattern.rows, exact_s.pattern.cols,
+                           exact_s.pattern.nnz(), exact_t.pattern.rows, exact_t.pattern.cols,
+                           exact_t.pattern.nnz()));
+  Gpu& gpu = *Gpu::Get();
+  const Matrix s = Rounded<T>(exact_s), t = Rounded<T>(exact_t);
+  const CsrView mask_view = mask == nullptr ? CsrView() : mask->view();
+  const reference::SparseResult expected =
+      reference::Spgemm(s.pattern.view(), s.values.data(), t.pattern.view(), t.values.data(),
+                        semiring, mask == nullptr ? nullptr : &mask_view);
+  const int64_t rows = s.pattern.rows;
+  std::vector<int64_t> row_products(rows);
+  int64_t terms = 0;  // the most that one entry can be the sum of
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t begin = s.pattern.row_offsets[row], end = s.pattern.row_offsets[row + 1];
+    terms = std::max(terms, end - begin);
+    for (int64_t j = begin; j < end; ++j) {
+      const int32_t k = s.pattern.column_indices[j];
+      row_products[row] += t.pattern.row_offsets[k + 1] - t.pattern.row_offsets[k];
+    }
   }
+
+  OnGpu<T> left(gpu, s), right(gpu, t);
+  SpgemmArguments arguments = {left.view(), left.values.data(), right.view(), right.values.data()};
+  std::optional<OnGpu<T>> mask_there;
+  if (mask != nullptr) {
+    mask_there.emplace(gpu, Matrix{*mask, std::vector<double>(mask->nnz())});
+    arguments.mask = mask_there->view();
+  }
+  const Problem problem = {.operation = Operation::kSpgemm,
+                           .type = ElementTypeOf<T>(),
+                           .device = DeviceKind::kCuda,
+                           .semiring = semiring,
+                           .masked = mask != nullptr};
+  EXPECT_TRUE(kernel.supports(problem));
+  DeviceArray<std::byte> workspace(gpu, kernel.workspace(problem, arguments, 1));
+  Context context = {.workspace = workspace.span(), .stream = gpu.stream().handle()};
+  std::shared_ptr<void> prepared;
+  if (kernel.prepare != nullptr) {
+    absl::StatusOr<std::shared_ptr<void>> made =
+        kernel.prepare(context, problem, arguments, gpu.memory());
+    if (absl::IsFailedPrecondition(made.status())) return false;
+    EXPECT_TRUE(made.ok()) << made.status();
+    if (!made.ok()) return true;
+    prepared = *std::move(made);
+    context.prepared = prepared.get();
+  }
+  ExpectPhases<T>(gpu, kernel, context, problem, arguments, expected, row_products, terms);
+  workspace.Download();
+  return true;
 }
-void Expect(Pattern s, Pattern t) {
-  Expect(WithRandomValues(std::move(s), 11), WithRandomValues(std::move(t), 12));
+
+/// The kernels that the matrices suited.
+std::set<std::string_view> Expect(const Matrix& s, const Matrix& t,
+                                  Semiring semiring = Semiring::kSumProduct,
+                                  const Pattern* mask = nullptr) {
+  std::set<std::string_view> suited;
+  for (const SpgemmKernel& kernel : SpgemmKernels()) {
+    if (kernel.device != DeviceKind::kCuda || !kernel.supports({.operation = Operation::kSpgemm,
+                                                                .device = DeviceKind::kCuda,
+                                                                .semiring = semiring,
+                                                                .masked = mask != nullptr})) {
+      continue;
+    }
+    const bool single = ExpectProduct<float>(kernel, s, t, semiring, mask);
+    EXPECT_EQ(ExpectProduct<double>(kernel, s, t, semiring, mask), single) << kernel.name;
+    if (single) suited.insert(kernel.name);
+  }
+  return suited;
 }
-void ExpectSquare(const Pattern& s) { Expect(s, s); }
+std::set<std::string_view> Expect(Pattern s, Pattern t) {
+  return Expect(WithRandomValues(std::move(s), 11), WithRandomValues(std::move(t), 12));
+}
+std::set<std::string_view> ExpectSquare(const Pattern& s) { return Expect(s, s); }
 
 TEST(GpuSpgemm, OddShapes) {
   SKIP_WITHOUT_GPU();
@@ -263,6 +317,122 @@ TEST(GpuSpgemm, EveryLengthAroundTheLimitsOfBins) {
     }
     Expect(FromRows(static_cast<int64_t>(t.size()), s), FromRows(8200 * stride, t));
   }
+}
+
+/// Rows that have some of a matrix's diagonals, each with a chance of a half.
+Pattern SomeOfDiagonals(int64_t rows, int64_t cols, const std::vector<int32_t>& offsets,
+                        uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::vector<int32_t>> columns(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (const int32_t offset : offsets) {
+      const int64_t column = row + offset;
+      if (column >= 0 && column < cols && random() % 2 == 0) {
+        columns[row].push_back(static_cast<int32_t>(column));
+      }
+    }
+  }
+  return FromRows(cols, columns);
+}
+
+TEST(GpuSpgemm, FewDiagonals) {
+  SKIP_WITHOUT_GPU();
+  const auto suits = [](const std::set<std::string_view>& kernels) {
+    return kernels.contains("cuda.csr.diagonals");
+  };
+  EXPECT_TRUE(suits(ExpectSquare(Band(300, 1))));
+  EXPECT_TRUE(suits(ExpectSquare(Band(1000, 31))));
+  EXPECT_FALSE(suits(ExpectSquare(Band(1000, 32))));  // 65 diagonals
+  EXPECT_TRUE(suits(ExpectSquare(Stencil(50, 41))));
+  EXPECT_FALSE(suits(ExpectSquare(Uniform(500, 500, 16, 41))));
+  const std::vector<int32_t> far = {-900, -77, -3, 0, 1, 2, 64, 500, 1100};
+  EXPECT_TRUE(suits(
+      Expect(SomeOfDiagonals(1000, 1300, far, 42), SomeOfDiagonals(1300, 700, {-1000, 0, 5}, 43))));
+  EXPECT_TRUE(
+      suits(Expect(SomeOfDiagonals(700, 700, {-1}, 44), SomeOfDiagonals(700, 900, far, 45))));
+  EXPECT_TRUE(suits(Expect(SomeOfDiagonals(1, 2000, {7, 1999}, 46), Band(2000, 2))));
+  EXPECT_TRUE(suits(Expect(SomeOfDiagonals(600, 600, {}, 47), Band(600, 2))));
+  std::vector<int32_t> apart;  // 40 and 40 make more than 128
+  for (int32_t i = 0; i < 40; ++i) apart.push_back(i * i - 700);
+  EXPECT_FALSE(suits(ExpectSquare(SomeOfDiagonals(900, 900, apart, 48))));
+}
+
+TEST(GpuSpgemm, FewProducts) {
+  SKIP_WITHOUT_GPU();
+  const auto suits = [](const std::set<std::string_view>& kernels) {
+    return kernels.contains("cuda.csr.expand_sort");
+  };
+  EXPECT_TRUE(suits(ExpectSquare(Stencil(60, 51))));
+  EXPECT_TRUE(suits(ExpectSquare(Uniform(3000, 3000, 4, 51))));
+  EXPECT_TRUE(suits(Expect(Uniform(2500, 300, 1, 52), Uniform(300, 30'000'000, 20, 53))));
+  EXPECT_FALSE(suits(Expect(Uniform(10, 300, 1, 54), Uniform(300, 40'000'000, 2, 55))));
+  // As many products as one row may have, and one more.
+  std::vector<std::vector<int32_t>> t(600);
+  for (int32_t i = 0; i < 32; ++i) t[0].push_back(3 * i);
+  t[1] = {5};
+  std::vector<std::vector<int32_t>> s(1000);
+  for (int32_t i = 0; i < 1000; i += 7) s[i] = {0, 1, 2};
+  EXPECT_TRUE(suits(Expect(FromRows(600, s), FromRows(100, t))));
+  t.assign(600, {0});
+  s[500].clear();
+  for (int32_t i = 0; i < 512; ++i) s[500].push_back(i);
+  EXPECT_TRUE(suits(Expect(FromRows(600, s), FromRows(100, t))));
+  s[500].push_back(512);
+  EXPECT_FALSE(suits(Expect(FromRows(600, s), FromRows(100, t))));
+  // Many nonzeros without products.
+  t.assign(600, {});
+  t[599] = {7, 8};
+  for (std::vector<int32_t>& row : s) {
+    row.resize(600);
+    std::iota(row.begin(), row.end(), 0);
+  }
+  EXPECT_TRUE(suits(Expect(FromRows(600, s), FromRows(100, t))));
+}
+
+constexpr Semiring kSemirings[] = {Semiring::kSumProduct, Semiring::kBoolean, Semiring::kMinPlus,
+                                   Semiring::kPlusPair};
+
+TEST(GpuSpgemm, Semirings) {
+  SKIP_WITHOUT_GPU();
+  for (const Semiring semiring : kSemirings) {
+    SCOPED_TRACE(Name(semiring));
+    const auto expect = [&](Pattern s, Pattern t) {
+      return Expect(WithRandomValues(std::move(s), 61), WithRandomValues(std::move(t), 62),
+                    semiring);
+    };
+    EXPECT_EQ(expect(Uniform(700, 900, 30, 63), Uniform(900, 4000, 20, 64)).empty(),
+              semiring == Semiring::kMinPlus);
+    expect(Rmat(9, 8, 65), Rmat(9, 8, 66));
+    for (const auto& [s, t] : OddFactors()) expect(s, t);
+  }
+}
+
+TEST(GpuSpgemm, Masks) {
+  SKIP_WITHOUT_GPU();
+  for (const Semiring semiring : kSemirings) {
+    SCOPED_TRACE(Name(semiring));
+    const auto expect = [&](const Pattern& s, const Pattern& t, const Pattern& mask) {
+      EXPECT_EQ(Expect(WithRandomValues(s, 71), WithRandomValues(t, 72), semiring, &mask),
+                std::set<std::string_view>{"cuda.csr.masked"});
+    };
+    const Pattern graph = Rmat(10, 8, 73);
+    expect(graph, graph, graph);
+    expect(graph, Transpose(graph), graph);
+    expect(Uniform(300, 500, 40, 74), Uniform(500, 9000, 300, 75), Uniform(300, 9000, 3, 76));
+    expect(Uniform(300, 500, 40, 74), Uniform(500, 9000, 3, 75), Uniform(300, 9000, 300, 76));
+    for (const auto& [s, t] : OddFactors()) {
+      expect(s, t, Uniform(s.rows, t.cols, std::min<int64_t>(t.cols, 7), 77));
+      expect(s, t, FromRows(t.cols, std::vector<std::vector<int32_t>>(s.rows)));
+    }
+  }
+  // Column 0: NaN, then 2; column 1: 3, then NaN; column 2: infinity alone; column 3: NaNs alone.
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Matrix s = {FromRows(2, {{0, 1}}), {0, 0}};
+  const Matrix t = {FromRows(5, {{0, 1, 2, 3}, {0, 1, 2, 3}}),
+                    {kNan, 3, kInfinity, kNan, 2, kNan, kInfinity, kNan}};
+  const Pattern all = FromRows(5, {{0, 1, 2, 3, 4}});
+  Expect(s, t, Semiring::kMinPlus, &all);
 }
 
 TEST(GpuSpgemm, EntriesThatCancelAreKept) {

@@ -14,13 +14,15 @@
 // Threads: 8 lanes for a row of up to 32 entries, 16 up to 64, a warp up to 128, blocks of 128
 // threads up to 1,024 (of 4,096 where nothing is added up yet) and of 512 beyond. Blocks stay, and
 // take the next row when they are done with one, those of the longest rows first.
-// Needs: a list of rows for each bin.
+// Needs: a list of rows for each bin. Of boolean products and of counts of pairs, which multiply
+// ones, values of ones.
 // Wins: over cuSPARSE on all that was measured, most where rows have many products and columns
 // meet; a little behind the fastest of others on plane grids (docs/kernels-cuda.md). Sums depend on
 // the order in which lanes come.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <type_traits>
 
 #include "kernels/cuda/check.h"
@@ -30,31 +32,40 @@
 namespace sparsed::cuda {
 namespace {
 
-constexpr int kBins = 7;
+constexpr int kBins = 7, kLists = (kBins + 1) / 2;
 // The most entries of a row in each bin but the last.
 constexpr int kTinyRow = 16, kSmallRow = 32, kShortRow = 64, kFairRow = 128, kMiddleRow = 1024,
               kLongRow = 8192;
 // In the symbolic phase nothing is added up, and what is known of a row is a bound.
 constexpr int kMiddleBound = 4096;
 
-__device__ int BinOf(int64_t entries, int64_t middle) {
-  return entries <= kTinyRow    ? 0
-         : entries <= kSmallRow ? 1
-         : entries <= kShortRow ? 2
-         : entries <= kFairRow  ? 3
-         : entries <= middle    ? 4
-         : entries <= kLongRow  ? 5
-                                : 6;
+// Lest few threads walk through many rows of T, rows of many nonzeros in S are with longer ones.
+constexpr int kFairNonzeros = 32, kMiddleNonzeros = 256;
+
+__device__ int BinOf(int64_t entries, int64_t middle, int64_t nonzeros) {
+  int bin = entries <= kTinyRow    ? 0
+            : entries <= kSmallRow ? 1
+            : entries <= kShortRow ? 2
+            : entries <= kFairRow  ? 3
+            : entries <= middle    ? 4
+            : entries <= kLongRow  ? 5
+                                   : 6;
+  if (nonzeros > kFairNonzeros) bin = max(bin, 4);
+  if (nonzeros > kMiddleNonzeros) bin = max(bin, 5);
+  return bin;
 }
 
 // Rows of a range by bin; row numbers count from the range's first.
 struct Bins {
   int32_t* sizes;  // kBins
   int32_t* next;   // of each bin: the place of the next row that nobody has taken
-  int32_t* lists;  // kBins * capacity
+  int32_t* lists;  // two bins in each, from its beginning and from its end
   int64_t capacity;
 
-  __device__ int32_t* List(int bin) const { return lists + bin * capacity; }
+  /// The i-th row of a bin.
+  __device__ int32_t& Row(int bin, int32_t i) const {
+    return lists[bin / 2 * capacity + (bin % 2 == 0 ? i : capacity - 1 - i)];
+  }
 };
 
 constexpr size_t kCounterBytes = 256;
@@ -182,7 +193,8 @@ __global__ void __launch_bounds__(kThreads)
 // Entries of row i: row_begin[i + 1] - row_begin[i], or without it row_nnz[i]. Rows without any are
 // done by this.
 __global__ void __launch_bounds__(kThreads)
-    FillBins(const int64_t* row_begin, int64_t* row_nnz, int64_t rows, const Bins bins) {
+    FillBins(const int64_t* s_offsets, const int64_t* row_begin, int64_t* row_nnz, int64_t rows,
+             const Bins bins) {
   __shared__ int32_t sizes[kBins], places[kBins];
   if (threadIdx.x < kBins) sizes[threadIdx.x] = 0;
   __syncthreads();
@@ -192,7 +204,11 @@ __global__ void __launch_bounds__(kThreads)
     entries = row_begin == nullptr ? row_nnz[row] : row_begin[row + 1] - row_begin[row];
     if (entries == 0) row_nnz[row] = 0;
   }
-  const int bin = BinOf(entries, row_begin == nullptr ? kMiddleBound : kMiddleRow);
+  int bin = 0;
+  if (entries > 0) {
+    bin = BinOf(entries, row_begin == nullptr ? kMiddleBound : kMiddleRow,
+                s_offsets[row + 1] - s_offsets[row]);
+  }
   int32_t place = 0;
   if (entries > 0) place = atomicAdd(sizes + bin, 1);
   __syncthreads();
@@ -200,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
     places[threadIdx.x] = atomicAdd(bins.sizes + threadIdx.x, sizes[threadIdx.x]);
   }
   __syncthreads();
-  if (entries > 0) bins.List(bin)[places[bin] + place] = static_cast<int32_t>(row);
+  if (entries > 0) bins.Row(bin, places[bin] + place) = static_cast<int32_t>(row);
 }
 
 // ---- Short rows
@@ -237,9 +253,9 @@ struct Tables {
   Batch<T, kLanes> batches[kTeams];
 };
 
-// Block number `block` of `blocks` that have to do with the list.
+// Block number `block` of `blocks` that have to do with the bin.
 template <typename T, int kLanes, int kMost, bool kNumeric>
-__device__ void HashRowsOf(const Rows<T>& rows, const int32_t* list, int32_t count, int32_t block,
+__device__ void HashRowsOf(const Rows<T>& rows, const Bins& bins, int bin, int32_t block,
                            int32_t blocks, unsigned char* shared) {
   auto& tables = *reinterpret_cast<Tables<T, kLanes, kMost, kNumeric>*>(shared);
   constexpr int kTeams = kHashThreads / kLanes;
@@ -250,11 +266,12 @@ __device__ void HashRowsOf(const Rows<T>& rows, const int32_t* list, int32_t cou
   const int team = threadIdx.x / kLanes;
   int32_t* const keys = tables.keys[team];
   T* const sums = tables.sums[kNumeric ? team : 0];
+  const int32_t count = bins.sizes[bin];
   const int32_t stride = blocks * kTeams;
   // The teams of a warp stay together.
   for (int32_t i = block * kTeams + team; i - team % kWarpTeams < count; i += stride) {
     const bool active = i < count;
-    const int32_t row = active ? list[i] : 0;
+    const int32_t row = active ? bins.Row(bin, i) : 0;
     const int64_t begin = active ? rows.pair.s_offsets[rows.first + row] : 0;
     const int64_t end = active ? rows.pair.s_offsets[rows.first + row + 1] : 0;
     // Of a row whose columns are close to each other, each has its own slot, in order. Looking for
@@ -347,16 +364,14 @@ __global__ void __launch_bounds__(kHashThreads, 12) HashRows(const Rows<T> rows,
   const auto block = static_cast<int32_t>(blockIdx.x / 4);
   const auto blocks = static_cast<int32_t>(gridDim.x / 4);
   const int bin = 3 - static_cast<int>(blockIdx.x % 4);
-  const int32_t* const list = bins.List(bin);
-  const int32_t count = bins.sizes[bin];
   if (bin == 3) {
-    HashRowsOf<T, 32, kFairRow, kNumeric>(rows, list, count, block, blocks, shared);
+    HashRowsOf<T, 32, kFairRow, kNumeric>(rows, bins, bin, block, blocks, shared);
   } else if (bin == 2) {
-    HashRowsOf<T, 16, kShortRow, kNumeric>(rows, list, count, block, blocks, shared);
+    HashRowsOf<T, 16, kShortRow, kNumeric>(rows, bins, bin, block, blocks, shared);
   } else if (bin == 1) {
-    HashRowsOf<T, 8, kSmallRow, kNumeric>(rows, list, count, block, blocks, shared);
+    HashRowsOf<T, 8, kSmallRow, kNumeric>(rows, bins, bin, block, blocks, shared);
   } else {
-    HashRowsOf<T, 8, kTinyRow, kNumeric>(rows, list, count, block, blocks, shared);
+    HashRowsOf<T, 8, kTinyRow, kNumeric>(rows, bins, bin, block, blocks, shared);
   }
 }
 
@@ -373,7 +388,8 @@ struct BlockMemory {
 template <typename T, int kLanes>
 struct alignas(16) BlockState {
   Batch<T, kLanes> batch;
-  int32_t totals[kLanes / 32];
+  int32_t totals[2][kLanes / 32];
+  uint32_t tops[kLanes];  // a bit for each word of the bitmap, whether it has bits
   int32_t least[kLanes / 32], most[kLanes / 32];
   int64_t products[kLanes / 32];
   int32_t taken;
@@ -478,26 +494,67 @@ __device__ int32_t CountBits(const uint32_t* bits, int quads, int32_t* totals, u
   return all;
 }
 
-// Rows of `list`, then of `list_after`.
+// The same, for a bitmap of at most kLanes * 1,024 columns of which few words have bits: `tops` say
+// which. Only these words have places. Calls visit(word, its bits, its place) for them. `list` has
+// room for as many words as have bits.
+template <typename T, int kLanes, typename Visit>
+__device__ int32_t PlaceFewBits(BlockState<T, kLanes>& state, const uint32_t* bits, uint16_t* list,
+                                uint16_t* places, Visit visit) {
+  constexpr int kWarps = kLanes / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t top = state.tops[threadIdx.x];
+  int32_t through = SumThrough<32>(__popc(top));
+  if (lane == 31) state.totals[1][warp] = through;
+  __syncthreads();
+  int32_t listed = 0;
+  int32_t place = SumBefore<kWarps>(state.totals[1], &listed) + through - __popc(top);
+  for (; top != 0; top &= top - 1) {
+    list[place++] = static_cast<uint16_t>(threadIdx.x * 32 + __ffs(static_cast<int>(top)) - 1);
+  }
+  __syncthreads();
+  int32_t all = 0;
+  for (int first = 0, turn = 0; first < listed; first += kLanes, turn = 1 - turn) {
+    const int at = first + static_cast<int>(threadIdx.x);
+    const int word = at < listed ? list[at] : 0;
+    const uint32_t set = at < listed ? bits[word] : 0;
+    through = SumThrough<32>(__popc(set));
+    if (lane == 31) state.totals[turn][warp] = through;
+    __syncthreads();
+    int32_t here = 0;
+    place = all + SumBefore<kWarps>(state.totals[turn], &here) + through - __popc(set);
+    if (set != 0) {
+      places[word] = static_cast<uint16_t>(place);
+      visit(word, set, place);
+    }
+    all += here;
+  }
+  __syncthreads();
+  return all;
+}
+
+// Rows of the bin, then of the one before it, down to `last_bin`.
 template <typename T, int kLanes, bool kNumeric>
 __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
-    BlockRows(const Rows<T> rows, const int32_t* list, const int32_t* size,
-              const int32_t* list_after, const int32_t* size_after, int32_t* next,
+    BlockRows(const Rows<T> rows, const Bins bins, int bin, int last_bin,
               const BlockMemory memory) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& state = *reinterpret_cast<BlockState<T, kLanes>*>(shared);
   auto* const bits = reinterpret_cast<uint32_t*>(shared + sizeof(BlockState<T, kLanes>));
   T* const sums = reinterpret_cast<T*>(bits + memory.bitmap_columns / 32);
   auto* const places = reinterpret_cast<uint16_t*>(sums + (kNumeric ? memory.sums : 0));
-  const int32_t first_count = *size;
-  const int32_t count = first_count + (size_after == nullptr ? 0 : *size_after);
+  int32_t size = bins.sizes[bin];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   while (true) {
-    if (threadIdx.x == 0) state.taken = atomicAdd(next, 1);
+    if (threadIdx.x == 0) state.taken = atomicAdd(bins.next + bin, 1);
     __syncthreads();
     const int32_t taken = state.taken;
-    if (taken >= count) return;
-    const int32_t row = taken < first_count ? list[taken] : list_after[taken - first_count];
+    if (taken >= size) {
+      if (bin == last_bin) return;
+      size = bins.sizes[--bin];
+      __syncthreads();
+      continue;
+    }
+    const int32_t row = bins.Row(bin, taken);
     const int64_t begin = rows.pair.s_offsets[rows.first + row];
     const int64_t end = rows.pair.s_offsets[rows.first + row + 1];
     HeldNonzero<T> mine;
@@ -532,16 +589,21 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
         }
       }
       if (threadIdx.x == 0) state.behind = INT32_MAX;
+      // Most words would be looked at in vain.
+      const bool few = kNumeric && kLanes == 128 && !by_column && facts.products < words;
+      if (few) state.tops[threadIdx.x] = 0;
       const auto mark = [&](int32_t column) {
         const auto at = static_cast<uint32_t>(column - from);
         const uint32_t bit = 1u << (at % 32);
-        if ((bits[at / 32] & bit) == 0) atomicOr(bits + at / 32, bit);
+        if ((bits[at / 32] & bit) != 0) return;
+        const uint32_t before = atomicOr(bits + at / 32, bit);
+        if (few && before == 0) atomicOr(state.tops + at / 1024, 1u << (at / 32 % 32));
       };
       int32_t behind = INT32_MAX;
       int32_t all = 0;  // products of the nonzeros taken last
       for (int64_t first = begin; first < end; first += kLanes) {
         all = TakeNonzeros<kLanes, kNumeric>(rows.pair, first, end, mine, window, state.batch,
-                                             state.totals, &behind);
+                                             state.totals[0], &behind);
         if (kNumeric && by_column) {
           VisitTaken<kLanes, kNumeric>(rows.pair, state.batch, all, [&](int32_t column, T product) {
             mark(column);
@@ -555,7 +617,15 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
       __syncthreads();
       behind = __reduce_min_sync(0xffffffffu, behind);
       if (lane == 0 && behind != INT32_MAX) atomicMin(&state.behind, behind);
-      const int32_t here = CountBits<kLanes, kNumeric>(bits, quads, state.totals, places);
+      const auto write_columns = [&](int word, uint32_t set, int32_t place) {
+        for (int64_t at = out + nnz + place; set != 0; set &= set - 1) {
+          rows.columns[at++] = from + word * 32 + __ffs(static_cast<int>(set)) - 1;
+        }
+      };
+      // The list lies where the sums will be.
+      const int32_t here =
+          few ? PlaceFewBits(state, bits, reinterpret_cast<uint16_t*>(sums), places, write_columns)
+              : CountBits<kLanes, kNumeric>(bits, quads, state.totals[0], places);
       if constexpr (kNumeric) {
         if (by_column) {
           // A word for a warp, a column for a lane: neighbours write to neighbouring places.
@@ -573,7 +643,7 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
             // A single batch is still there.
             if (!mine.held) {
               all = TakeNonzeros<kLanes, kNumeric>(rows.pair, first, end, mine, window, state.batch,
-                                                   state.totals, &behind);
+                                                   state.totals[0], &behind);
             }
             VisitTaken<kLanes, true>(rows.pair, state.batch, all, [&](int32_t column, T product) {
               const auto at = static_cast<uint32_t>(column - from);
@@ -583,11 +653,8 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
           }
           __syncthreads();
           for (int i = threadIdx.x; i < here; i += kLanes) rows.values[out + nnz + i] = sums[i];
-          for (int word = threadIdx.x; word < words; word += kLanes) {
-            int64_t at = out + nnz + places[word];
-            for (uint32_t left = bits[word]; left != 0; left &= left - 1) {
-              rows.columns[at++] = from + word * 32 + __ffs(static_cast<int>(left)) - 1;
-            }
+          for (int word = threadIdx.x; word < words && !few; word += kLanes) {
+            write_columns(word, bits[word], places[word]);
           }
         }
       }
@@ -601,26 +668,14 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
 
 // ---- Launches
 
-absl::StatusOr<int> Multiprocessors() {
-  int device = 0, count = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  }
-  const absl::Status status = ToStatus(error, "describing the GPU");
-  if (!status.ok()) return status;
-  return count;
-}
-
 // Columns of a bitmap that is no larger than it must be.
 int32_t BitmapColumns(int64_t cols, int32_t most) {
   return static_cast<int32_t>(std::min<int64_t>((cols + kQuad - 1) / kQuad * kQuad, most));
 }
 
 template <typename T, int kLanes, bool kNumeric>
-cudaError_t LaunchBlocks(cudaStream_t stream, const Rows<T>& rows, int64_t blocks,
-                         const int32_t* list, const int32_t* size, const int32_t* list_after,
-                         const int32_t* size_after, int32_t* next, const BlockMemory& memory) {
+cudaError_t LaunchBlocks(cudaStream_t stream, const Rows<T>& rows, int64_t blocks, const Bins& bins,
+                         int bin, int last_bin, const BlockMemory& memory) {
   const size_t bytes = BytesOf<T, kLanes, kNumeric>(memory);
   const auto kernel = BlockRows<T, kLanes, kNumeric>;
   if (bytes > size_t{48} << 10) {
@@ -628,8 +683,8 @@ cudaError_t LaunchBlocks(cudaStream_t stream, const Rows<T>& rows, int64_t block
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
     if (error != cudaSuccess) return error;
   }
-  kernel<<<static_cast<unsigned>(blocks), kLanes, bytes, stream>>>(rows, list, size, list_after,
-                                                                   size_after, next, memory);
+  kernel<<<static_cast<unsigned>(blocks), kLanes, bytes, stream>>>(rows, bins, bin, last_bin,
+                                                                   memory);
   return cudaGetLastError();
 }
 
@@ -639,30 +694,26 @@ absl::Status LaunchRows(const Context& context, const Rows<T>& rows, int64_t cou
   if (count == 0) return absl::OkStatus();
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const Bins bins = BinsIn(context.workspace, count);
-  const absl::StatusOr<int> multiprocessors = Multiprocessors();
-  if (!multiprocessors.ok()) return multiprocessors.status();
   cudaError_t error = cudaMemsetAsync(context.workspace.data(), 0, kCounterBytes, stream);
   if (error == cudaSuccess) {
     FillBins<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-        kNumeric ? rows.row_begin : nullptr, rows.row_nnz, count, bins);
+        rows.pair.s_offsets + rows.first, kNumeric ? rows.row_begin : nullptr, rows.row_nnz, count,
+        bins);
     error = cudaGetLastError();
   }
   const auto blocks = [&](int64_t for_each_multiprocessor, int64_t rows_of_block) {
-    return std::min(*multiprocessors * for_each_multiprocessor,
+    return std::min(Multiprocessors() * for_each_multiprocessor,
                     (count + rows_of_block - 1) / rows_of_block);
   };
-  const auto list = [&](int bin) { return bins.lists + bin * bins.capacity; };
   const int64_t cols = rows.pair.cols;
-  if (error == cudaSuccess && cols > kMiddleRow) {
+  if (error == cudaSuccess) {
     const BlockMemory memory = {BitmapColumns(cols, kNumeric ? 1 << 17 : 1 << 18),
                                 kNumeric ? (32 << 10) / static_cast<int>(sizeof(T)) : 0};
-    error = LaunchBlocks<T, 512, kNumeric>(stream, rows, blocks(4, 1), list(6), bins.sizes + 6,
-                                           list(5), bins.sizes + 5, bins.next + 5, memory);
+    error = LaunchBlocks<T, 512, kNumeric>(stream, rows, blocks(4, 1), bins, 6, 5, memory);
   }
-  if (error == cudaSuccess && cols > kFairRow) {
+  if (error == cudaSuccess) {
     const BlockMemory memory = {BitmapColumns(cols, 1 << 17), kNumeric ? kMiddleRow : 0};
-    error = LaunchBlocks<T, 128, kNumeric>(stream, rows, blocks(12, 1), list(4), bins.sizes + 4,
-                                           nullptr, nullptr, bins.next + 4, memory);
+    error = LaunchBlocks<T, 128, kNumeric>(stream, rows, blocks(12, 1), bins, 4, 4, memory);
   }
   if (error == cudaSuccess) {
     // A quarter of the blocks for each bin; most bins are empty, and their blocks end at once.
@@ -690,11 +741,63 @@ Rows<T> RowsOf(const SpgemmArguments& arguments, RowRange range) {
 bool Supports(const Problem& problem) {
   return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
          (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
-         problem.semiring == Semiring::kSumProduct && !problem.masked;
+         problem.semiring != Semiring::kMinPlus && !problem.masked;
+}
+
+// What counts pairs multiplies ones.
+struct Ones {
+  Buffer values;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) FillWithOnes(T* values, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) values[i] = 1;
+}
+
+// Of each row, kAnalysisLanes at a time.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    FillRowsWithOnes(const int64_t* row_begin, const int64_t* row_nnz, int64_t rows, T* values) {
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kAnalysisLanes;
+  if (row >= rows) return;
+  const int64_t begin = row_begin[row], end = begin + row_nnz[row];
+  for (int64_t i = begin + threadIdx.x % kAnalysisLanes; i < end; i += kAnalysisLanes) {
+    values[i] = 1;
+  }
+}
+
+unsigned BlocksFor(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+template <typename T>
+absl::StatusOr<std::shared_ptr<void>> MakeOnes(cudaStream_t stream, int64_t count,
+                                               MemorySource& memory) {
+  absl::StatusOr<Buffer> values = memory.Allocate(static_cast<size_t>(count) * sizeof(T));
+  if (!values.ok()) return values.status();
+  auto ones = std::make_shared<Ones>();
+  ones->values = *std::move(values);
+  if (count > 0) {
+    FillWithOnes<<<BlocksFor(count), kThreads, 0, stream>>>(
+        reinterpret_cast<T*>(ones->values.mutable_data()), count);
+  }
+  const absl::Status status = ToStatus(cudaGetLastError(), "preparing SpGEMM");
+  if (!status.ok()) return Settled(stream, status);
+  return std::static_pointer_cast<void>(ones);
+}
+
+absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
+                                              const SpgemmArguments& arguments,
+                                              MemorySource& memory) {
+  if (problem.semiring == Semiring::kSumProduct) return std::shared_ptr<void>();
+  const auto make = problem.type == ElementType::kF64 ? MakeOnes<double> : MakeOnes<float>;
+  return make(static_cast<cudaStream_t>(context.stream),
+              std::max(arguments.left.nnz(), arguments.right.nnz()), memory);
 }
 
 size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& arguments, int /*threads*/) {
-  return kCounterBytes + static_cast<size_t>(arguments.left.rows) * kBins * sizeof(int32_t);
+  return kCounterBytes + static_cast<size_t>(arguments.left.rows) * kLists * sizeof(int32_t);
 }
 
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
@@ -705,12 +808,10 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   }
   const auto stream = static_cast<cudaStream_t>(context.stream);
   cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
-  const absl::StatusOr<int> multiprocessors = Multiprocessors();
-  if (!multiprocessors.ok()) return multiprocessors.status();
   if (error == cudaSuccess && rows > 0) {
     constexpr int64_t kRows = kThreads / kAnalysisLanes;
     const int64_t blocks =
-        std::min<int64_t>((rows + kRows - 1) / kRows, *multiprocessors * kAnalysisBlocks);
+        std::min<int64_t>((rows + kRows - 1) / kRows, Multiprocessors() * kAnalysisBlocks);
     CountProducts<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
         arguments.left.row_offsets.data(), arguments.left.column_indices.data(),
         arguments.right.row_offsets.data(), arguments.right.column_indices.data(), rows,
@@ -728,15 +829,25 @@ absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, 
 }
 
 template <typename T>
-absl::Status Compute(const Context& context, const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
+absl::Status Compute(const Context& context, Semiring semiring, const SpgemmArguments& arguments,
+                     RowRange range, std::span<const int64_t> row_begin, int32_t* column_indices,
+                     void* values, std::span<int64_t> row_nnz) {
   Rows<T> rows = RowsOf<T>(arguments, range);
+  if (semiring != Semiring::kSumProduct) {
+    const auto& ones = *static_cast<const Ones*>(context.prepared);
+    rows.pair.s_values = rows.pair.t_values = reinterpret_cast<const T*>(ones.values.data());
+  }
   rows.row_begin = row_begin.data();
   rows.columns = column_indices;
   rows.values = static_cast<T*>(values);
   rows.row_nnz = row_nnz.data();
-  return LaunchRows<T, true>(context, rows, range.end - range.begin);
+  const int64_t count = range.end - range.begin;
+  absl::Status status = LaunchRows<T, true>(context, rows, count);
+  if (!status.ok() || semiring != Semiring::kBoolean || count == 0) return status;
+  FillRowsWithOnes<<<BlocksFor(count * kAnalysisLanes), kThreads, 0,
+                     static_cast<cudaStream_t>(context.stream)>>>(rows.row_begin, rows.row_nnz,
+                                                                  count, rows.values);
+  return ToStatus(cudaGetLastError(), "starting SpGEMM");
 }
 
 absl::Status Numeric(const Context& context, const Problem& problem,
@@ -744,7 +855,8 @@ absl::Status Numeric(const Context& context, const Problem& problem,
                      std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                      std::span<int64_t> row_nnz) {
   const auto compute = problem.type == ElementType::kF64 ? Compute<double> : Compute<float>;
-  return compute(context, arguments, range, row_begin, column_indices, values, row_nnz);
+  return compute(context, problem.semiring, arguments, range, row_begin, column_indices, values,
+                 row_nnz);
 }
 
 }  // namespace
@@ -757,7 +869,8 @@ SpgemmKernel RowBinsSpgemm() {
           .workspace = Workspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
-          .numeric = Numeric};
+          .numeric = Numeric,
+          .prepare = Prepare};
 }
 
 }  // namespace sparsed::cuda

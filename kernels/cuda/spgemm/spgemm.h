@@ -6,5 +6,11 @@
 namespace sparsed::cuda {
 
 SpgemmKernel RowBinsSpgemm();
+/// For matrices of few diagonals.
+SpgemmKernel DiagonalsSpgemm();
+/// For rows of few products.
+SpgemmKernel ExpandSortSpgemm();
+/// Under a mask, in every semiring.
+SpgemmKernel MaskedSpgemm();
 
 }  // namespace sparsed::cuda

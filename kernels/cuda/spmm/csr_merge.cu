@@ -308,15 +308,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   }
 }
 
-int Multiprocessors() {
-  int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-    return 1;
-  }
-  return count;
-}
-
 /// As many blocks as run at once, or a multiple of it: a few blocks more would take as long as
 /// twice as many.
 Cut CutOf(const Layout& layout, const Problem& problem, bool aligned) {

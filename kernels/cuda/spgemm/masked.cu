@@ -1,0 +1,374 @@
+// SpGEMM under a mask: C has the positions of M that have products, no others; in every semiring.
+//
+// Idea: each nonzero of S asks which columns of its row of T the row of M has, too. The shorter of
+// the two is walked through and looked up in the other one by bisection, so that neither hubs of T
+// nor long rows of M cost more than the other's length (as in triangle counting by edges; Green,
+// Yalamanchili, Munguia, IA3 2014). M's positions have sums of their own, and flags: every entry's
+// place is known, and nothing is hashed or sorted. A second kernel gathers each row's.
+// Layout in: plain CSR of all three. `prepare` makes the sums and flags: 5 or 9 bytes for each
+// position of M.
+// Threads: eight lanes for a nonzero of S; warps take 32 neighbouring nonzeros. Gathering, a warp a
+// row.
+// Wins: what it needs not multiply. Sums depend on the order in which lanes come.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/spgemm/products.cuh"
+#include "kernels/cuda/spgemm/spgemm.h"
+
+namespace sparsed::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kEdgeLanes = 8;
+/// Searching a row costs so many steps of walking.
+constexpr int64_t kSearch = 4;
+
+struct Prepared {
+  Buffer memory;
+  uint8_t* hits = nullptr;  ///< of each position of M: whether there are products; else 0
+  void* sums = nullptr;     ///< ... and their sum; else what a sum begins with
+};
+
+// ---- Semirings: what a sum begins with, and how it grows
+
+template <typename T>
+struct SumProduct {
+  using Element = T;
+  static constexpr bool kSums = true;
+  __device__ static T Nothing() { return 0; }
+  __device__ static void Add(T* sum, T s, T t) { atomicAdd(sum, s * t); }
+};
+
+template <typename T>
+struct PlusPair {
+  using Element = T;
+  static constexpr bool kSums = true;
+  __device__ static T Nothing() { return 0; }
+  __device__ static void Add(T* sum, T /*s*/, T /*t*/) { atomicAdd(sum, T{1}); }
+};
+
+/// A NaN gives way to whatever comes.
+template <typename T>
+struct MinPlus {
+  using Element = T;
+  static constexpr bool kSums = true;
+  using Bits = std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>;
+  __device__ static T Nothing() { return std::numeric_limits<T>::quiet_NaN(); }
+  __device__ static void Add(T* sum, T s, T t) {
+    const T product = s + t;
+    auto* const bits = reinterpret_cast<Bits*>(sum);
+    T seen = *sum;
+    while (product < seen || (isnan(seen) && !isnan(product))) {
+      Bits expected, wanted;
+      __builtin_memcpy(&expected, &seen, sizeof(T));
+      __builtin_memcpy(&wanted, &product, sizeof(T));
+      const Bits found = atomicCAS(bits, expected, wanted);
+      if (found == expected) break;
+      __builtin_memcpy(&seen, &found, sizeof(T));
+    }
+  }
+};
+
+/// An entry is there or not.
+template <typename T>
+struct Boolean {
+  using Element = T;
+  static constexpr bool kSums = false;
+};
+
+// ---- Kernels
+
+struct Mask {
+  const int64_t* offsets;
+  const int32_t* columns;
+  uint8_t* hits;
+  void* sums;
+};
+
+/// A nonzero of S, with its rows of T and of M.
+template <typename T>
+struct Edge {
+  int64_t t_begin, t_end, m_begin, m_end;
+  T scale;
+};
+
+template <typename T>
+__device__ inline Edge<T> Shuffled(const Edge<T>& edge, int lane) {
+  constexpr unsigned kWarp = 0xffffffffu;
+  return {__shfl_sync(kWarp, edge.t_begin, lane), __shfl_sync(kWarp, edge.t_end, lane),
+          __shfl_sync(kWarp, edge.m_begin, lane), __shfl_sync(kWarp, edge.m_end, lane),
+          __shfl_sync(kWarp, edge.scale, lane)};
+}
+
+/// The products of rows [first, end) that meet the mask.
+template <typename Semiring>
+__global__ void __launch_bounds__(kThreads)
+    MultiplyEdges(const SparsePair<typename Semiring::Element> p, const Mask mask, int64_t first,
+                  int64_t end) {
+  using T = typename Semiring::Element;
+  const int lane = threadIdx.x % 32;
+  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t nonzeros_end = p.s_offsets[end];
+  for (int64_t base = p.s_offsets[first] + warp * 32; base < nonzeros_end; base += stride) {
+    Edge<T> mine = {};
+    const int64_t nonzero = base + lane;
+    if (nonzero < nonzeros_end) {
+      const int64_t row = UpperBound(p.s_offsets, first, end, nonzero) - 1;
+      const int32_t k = __ldg(p.s_columns + nonzero);
+      mine.t_begin = __ldg(p.t_offsets + k);
+      mine.t_end = __ldg(p.t_offsets + k + 1);
+      mine.m_begin = __ldg(mask.offsets + row);
+      mine.m_end = __ldg(mask.offsets + row + 1);
+      if constexpr (Semiring::kSums) mine.scale = __ldg(p.s_values + nonzero);
+    }
+    for (int source = lane / kEdgeLanes; source < 32; source += 32 / kEdgeLanes) {
+      const Edge<T> edge = Shuffled(mine, source);
+      const auto hit = [&](int64_t in_mask, int64_t in_t) {
+        mask.hits[in_mask] = 1;
+        if constexpr (Semiring::kSums) {
+          Semiring::Add(static_cast<T*>(mask.sums) + in_mask, edge.scale, __ldg(p.t_values + in_t));
+        }
+      };
+      if (edge.t_end - edge.t_begin <= kSearch * (edge.m_end - edge.m_begin)) {
+        for (int64_t j = edge.t_begin + lane % kEdgeLanes; j < edge.t_end; j += kEdgeLanes) {
+          const int32_t column = __ldg(p.t_columns + j);
+          const int64_t at = FirstFrom(mask.columns, edge.m_begin, edge.m_end, column);
+          if (at < edge.m_end && __ldg(mask.columns + at) == column) hit(at, j);
+        }
+      } else {
+        for (int64_t j = edge.m_begin + lane % kEdgeLanes; j < edge.m_end; j += kEdgeLanes) {
+          const int32_t column = __ldg(mask.columns + j);
+          const int64_t at = FirstFrom(p.t_columns, edge.t_begin, edge.t_end, column);
+          if (at < edge.t_end && __ldg(p.t_columns + at) == column) hit(j, at);
+        }
+      }
+      __syncwarp();
+    }
+  }
+}
+
+template <typename T>
+struct Target {
+  int64_t first, count;      // rows
+  const int64_t* row_begin;  // null: rows are only counted
+  int32_t* columns;
+  T* values;
+  int64_t* row_nnz;
+};
+
+/// Gathers the rows, and leaves flags and sums as they were before them.
+template <typename Semiring>
+__global__ void __launch_bounds__(kThreads)
+    GatherRows(const Mask mask, const Target<typename Semiring::Element> to) {
+  using T = typename Semiring::Element;
+  const int lane = threadIdx.x % 32;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
+  int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  for (; i < to.count; i += stride) {
+    const int64_t begin = mask.offsets[to.first + i], end = mask.offsets[to.first + i + 1];
+    int64_t out = to.row_begin == nullptr ? 0 : to.row_begin[i];
+    const int64_t before = out;
+    for (int64_t base = begin; base < end; base += 32) {
+      const int64_t at = base + lane;
+      const bool hit = at < end && mask.hits[at] != 0;
+      const unsigned set = __ballot_sync(0xffffffffu, hit);
+      if (hit) {
+        mask.hits[at] = 0;
+        if (to.row_begin != nullptr) {
+          const int64_t place = out + __popc(set & ((1u << lane) - 1));
+          to.columns[place] = mask.columns[at];
+          if constexpr (Semiring::kSums) {
+            T* const sum = static_cast<T*>(mask.sums) + at;
+            to.values[place] = *sum;
+            *sum = Semiring::Nothing();
+          } else {
+            to.values[place] = 1;
+          }
+        }
+      }
+      out += __popc(set);
+    }
+    if (lane == 0) to.row_nnz[i] = out - before;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) FillWithNan(T* sums, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) sums[i] = MinPlus<T>::Nothing();
+}
+
+__global__ void __launch_bounds__(kThreads)
+    BoundRows(const int64_t* s_offsets, const int32_t* s_columns, const int64_t* t_offsets,
+              const int64_t* m_offsets, int64_t rows, int64_t* bounds,
+              unsigned long long* products) {
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kEdgeLanes;
+  unsigned long long sum = 0;
+  if (row < rows) {
+    const int64_t end = s_offsets[row + 1];
+    for (int64_t j = s_offsets[row] + threadIdx.x % kEdgeLanes; j < end; j += kEdgeLanes) {
+      const int32_t k = s_columns[j];
+      sum += t_offsets[k + 1] - t_offsets[k];
+    }
+  }
+#pragma unroll
+  for (int distance = kEdgeLanes / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  }
+  if (row < rows && threadIdx.x % kEdgeLanes == 0) {
+    bounds[row] = min(static_cast<int64_t>(sum), m_offsets[row + 1] - m_offsets[row]);
+  }
+#pragma unroll
+  for (int distance = kEdgeLanes; distance < 32; distance *= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  }
+  if (threadIdx.x % 32 == 0 && sum > 0) atomicAdd(products, sum);
+}
+
+// ---- Phases
+
+unsigned Blocks(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
+                                              const SpgemmArguments& arguments,
+                                              MemorySource& memory) {
+  const int64_t positions = arguments.mask->nnz();
+  const size_t hits = RoundUp(positions);
+  const bool has_sums = problem.semiring != Semiring::kBoolean;
+  const size_t sums = has_sums ? positions * SizeOf(problem.type) : 0;
+  absl::StatusOr<Buffer> buffer = memory.Allocate(hits + sums);
+  if (!buffer.ok()) return buffer.status();
+  auto prepared = std::make_shared<Prepared>();
+  prepared->memory = *std::move(buffer);
+  prepared->hits = reinterpret_cast<uint8_t*>(prepared->memory.mutable_data());
+  prepared->sums = prepared->hits + hits;
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  cudaError_t error = cudaMemsetAsync(prepared->hits, 0, hits + sums, stream);
+  if (error == cudaSuccess && problem.semiring == Semiring::kMinPlus && positions > 0) {
+    if (problem.type == ElementType::kF64) {
+      FillWithNan<<<Blocks(positions), kThreads, 0, stream>>>(static_cast<double*>(prepared->sums),
+                                                              positions);
+    } else {
+      FillWithNan<<<Blocks(positions), kThreads, 0, stream>>>(static_cast<float*>(prepared->sums),
+                                                              positions);
+    }
+    error = cudaGetLastError();
+  }
+  if (absl::Status s = ToStatus(error, "preparing SpGEMM under a mask"); !s.ok()) {
+    return Settled(context.stream, std::move(s));
+  }
+  return std::static_pointer_cast<void>(prepared);
+}
+
+bool Supports(const Problem& problem) {
+  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
+         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) && problem.masked;
+}
+
+size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& /*arguments*/,
+                 int /*threads*/) {
+  return 0;
+}
+
+absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
+                     std::span<int64_t> row_bounds, int64_t* products) {
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  const int64_t rows = arguments.left.rows;
+  cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
+  if (error == cudaSuccess && rows > 0) {
+    BoundRows<<<Blocks(rows * kEdgeLanes), kThreads, 0, stream>>>(
+        arguments.left.row_offsets.data(), arguments.left.column_indices.data(),
+        arguments.right.row_offsets.data(), arguments.mask->row_offsets.data(), rows,
+        row_bounds.data(), reinterpret_cast<unsigned long long*>(products));
+    error = cudaGetLastError();
+  }
+  return ToStatus(error, "analysing SpGEMM under a mask");
+}
+
+template <typename Semiring>
+absl::Status Compute(const Context& context, const SpgemmArguments& arguments, RowRange range,
+                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                     std::span<int64_t> row_nnz) {
+  using T = typename Semiring::Element;
+  if (range.begin == range.end) return absl::OkStatus();
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  const auto& prepared = *static_cast<const Prepared*>(context.prepared);
+  const SparsePair<T> pair = {arguments.left.row_offsets.data(),
+                              arguments.left.column_indices.data(),
+                              static_cast<const T*>(arguments.left_values),
+                              arguments.right.row_offsets.data(),
+                              arguments.right.column_indices.data(),
+                              static_cast<const T*>(arguments.right_values),
+                              arguments.right.cols};
+  const Mask mask = {arguments.mask->row_offsets.data(), arguments.mask->column_indices.data(),
+                     prepared.hits, prepared.sums};
+  const Target<T> to = {range.begin,    range.end - range.begin, row_begin.data(),
+                        column_indices, static_cast<T*>(values), row_nnz.data()};
+  constexpr int64_t kBlocksPerMultiprocessor = 16;
+  const int64_t most = Multiprocessors() * kBlocksPerMultiprocessor;
+  const auto blocks = [&](int64_t threads) {
+    return static_cast<unsigned>(std::min<int64_t>(Blocks(threads), most));
+  };
+  if (arguments.left.nnz() > 0) {
+    MultiplyEdges<Semiring>
+        <<<blocks(arguments.left.nnz()), kThreads, 0, stream>>>(pair, mask, range.begin, range.end);
+  }
+  GatherRows<Semiring><<<blocks(to.count * 32), kThreads, 0, stream>>>(mask, to);
+  return ToStatus(cudaGetLastError(), "starting SpGEMM under a mask");
+}
+
+absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
+                      std::span<int64_t> row_nnz) {
+  return Compute<Boolean<float>>(context, arguments, range, {}, nullptr, nullptr, row_nnz);
+}
+
+template <typename T>
+auto ComputeOf(Semiring semiring) {
+  switch (semiring) {
+    case Semiring::kBoolean:
+      return Compute<Boolean<T>>;
+    case Semiring::kMinPlus:
+      return Compute<MinPlus<T>>;
+    case Semiring::kPlusPair:
+      return Compute<PlusPair<T>>;
+    case Semiring::kSumProduct:
+      break;
+  }
+  return Compute<SumProduct<T>>;
+}
+
+absl::Status Numeric(const Context& context, const Problem& problem,
+                     const SpgemmArguments& arguments, RowRange range,
+                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                     std::span<int64_t> row_nnz) {
+  const auto compute = problem.type == ElementType::kF64 ? ComputeOf<double>(problem.semiring)
+                                                         : ComputeOf<float>(problem.semiring);
+  return compute(context, arguments, range, row_begin, column_indices, values, row_nnz);
+}
+
+}  // namespace
+
+SpgemmKernel MaskedSpgemm() {
+  return {.name = "cuda.csr.masked",
+          .device = DeviceKind::kCuda,
+          .deterministic = false,
+          .supports = Supports,
+          .workspace = Workspace,
+          .analyse = Analyse,
+          .symbolic = Symbolic,
+          .numeric = Numeric,
+          .prepare = Prepare};
+}
+
+}  // namespace sparsed::cuda
