@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace sparsed::test {
@@ -100,6 +102,29 @@ Pattern WideBand(int64_t rows, int64_t half_bandwidth) {
     std::iota(columns, columns + (end - begin), static_cast<int32_t>(begin));
     return end - begin;
   });
+}
+
+/// A band with its rows and columns in another order, the same for both.
+Pattern ShuffledBand(int64_t rows, int64_t half_bandwidth, uint64_t seed) {
+  const std::vector<int32_t> place = RandomOrder(rows, seed);
+  std::vector<int32_t> from(rows);
+  for (int64_t i = 0; i < rows; ++i) from[place[i]] = static_cast<int32_t>(i);
+  return FromRows(rows, rows, 2 * half_bandwidth + 1, [&](int64_t row, int32_t* columns) {
+    const int64_t begin = std::max<int64_t>(from[row] - half_bandwidth, 0);
+    const int64_t end = std::min(from[row] + half_bandwidth + 1, rows);
+    for (int64_t column = begin; column < end; ++column) columns[column - begin] = place[column];
+    return end - begin;
+  });
+}
+
+/// Of the bands bw15, bw15r, bw31, ...: the half bandwidth, if it is one of them.
+std::optional<int64_t> HalfBandwidth(const std::string& name) {
+  for (int64_t half = 15; half <= 111; half += 16) {
+    if (name == "bw" + std::to_string(half) || name == "bw" + std::to_string(half) + "r") {
+      return half;
+    }
+  }
+  return std::nullopt;
 }
 
 /// Each point's neighbours one step away along an axis; `box`: along several axes at once too.
@@ -232,7 +257,9 @@ Pattern ChungLu(int64_t rows, int64_t edges, double exponent, uint64_t seed) {
 }  // namespace
 
 std::vector<std::string> GeneratedNames() {
-  return {"band16",  "band200k", "bperm",  "bperm64k", "bperm1m", "cl16",   "dense400",
+  return {"band16",  "band200k", "bperm",  "bperm64k", "bperm1m", "bw15",   "bw15r",
+          "bw31",    "bw31r",    "bw47",   "bw47r",    "bw63",    "bw63r",  "bw79",
+          "bw79r",   "bw95",     "bw95r",  "bw111",    "bw111r",  "cl16",   "dense400",
           "dense4k", "hyper16",  "p2d5",   "p2d9",     "p3d7",    "rmat16", "rmat18",
           "rmat20",  "runs32",   "thin4k", "uni100k",  "uni16"};
 }
@@ -257,6 +284,9 @@ std::optional<Pattern> Generated(const std::string& name) {
   if (name == "thin4k") return ThinPanels(4096, 8, 30);
   if (name == "uni100k") return UniformRows(100'000, 100'000, 16, 30);
   if (name == "uni16") return UniformRows(500'000, 500'000, 16, 26);
+  if (const std::optional<int64_t> half = HalfBandwidth(name)) {
+    return name.back() == 'r' ? ShuffledBand(20'000, *half, 31) : WideBand(20'000, *half);
+  }
   return std::nullopt;
 }
 

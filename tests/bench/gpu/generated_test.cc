@@ -1,6 +1,7 @@
 // The generated matrices are what their names stand for, whoever makes them.
 #include "tests/bench/gpu/generated.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -55,6 +56,10 @@ std::vector<std::string> QuickNames() {
   std::vector<std::string> names = GeneratedNames();
   std::erase(names, "rmat20");   // as rmat18, four times as large
   std::erase(names, "bperm1m");  // as bperm
+  for (const char* const half : {"47", "63", "79", "95", "111"}) {  // as bw15
+    std::erase(names, fmt::format("bw{}", half));
+    std::erase(names, fmt::format("bw{}r", half));
+  }
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(All, GeneratedMatrix, testing::ValuesIn(QuickNames()),

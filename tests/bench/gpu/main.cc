@@ -130,7 +130,9 @@ int MeasureAll(Options options) {
     return Fail("no matrix to measure: name some by --generated, --pack or --matrix (--help)");
   }
   const std::vector<std::string>& operations = options.settings.operations;
-  const bool spgemm = std::find(operations.begin(), operations.end(), "spgemm") != operations.end();
+  const bool spgemm = std::any_of(operations.begin(), operations.end(), [](const auto& name) {
+    return name == "spgemm" || name == "spgemm^T";
+  });
   const bool build = std::find(operations.begin(), operations.end(), "build") != operations.end();
   if ((spgemm || build) && operations.size() > 1) {
     return Fail("spgemm and build are measured alone");
@@ -228,6 +230,7 @@ int Main(int argc, char** argv) {
        {std::pair{"spmm", "C = S * B"}, std::pair{"spmm^T", "C = S^T * B"},
         std::pair{"sddmm", "O = S .* (A * B^T)"},
         std::pair{"spgemm", "C = S * S, or S * S^T if S is not square; on a GPU"},
+        std::pair{"spgemm^T", "C = S * S^T; on a GPU"},
         std::pair{"build", "layouts, made by the CPU alone and with a GPU"}}) {
     app.add_subcommand(name, what)->fallthrough();
   }

@@ -22,7 +22,23 @@ using Json = nlohmann::ordered_json;
 struct Result {
   int64_t products = 0;
   int64_t nnz = 0;
+  size_t peak_bytes = 0;  ///< of all that was allocated, which is C and what only serves to make it
   Buffer row_begin, columns, values;
+};
+
+/// Counts what a kernel takes.
+class CountedMemory final : public MemorySource {
+ public:
+  explicit CountedMemory(MemorySource& from) : from_(from) {}
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    bytes_ += bytes;
+    return from_.Allocate(bytes);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  MemorySource& from_;
+  size_t bytes_ = 0;
 };
 
 template <typename T>
@@ -39,12 +55,14 @@ struct Multiplication {
 
   int64_t rows() const { return arguments.left.rows; }
 
-  /// Everything from CSR to CSR. `phases`, if not null, receives the milliseconds of analysis,
-  /// symbolic and numeric phase.
+  /// Everything from CSR to CSR. `phases`, if not null, receives the milliseconds of preparation
+  /// (if there is one), analysis, symbolic and numeric phase. FAILED_PRECONDITION: the matrices
+  /// don't suit the kernel.
   absl::StatusOr<Result> Run(std::vector<double>* phases) {
     absl::Status status;
+    CountedMemory memory(device);  // until the end, nothing is given back
     const auto allocate = [&](size_t bytes) {
-      absl::StatusOr<Buffer> buffer = device.Allocate(bytes);
+      absl::StatusOr<Buffer> buffer = memory.Allocate(bytes);
       if (!buffer.ok()) {
         if (status.ok()) status = buffer.status();
         return Buffer();
@@ -71,7 +89,17 @@ struct Multiplication {
     Buffer workspace =
         allocate(std::max(*sum_bytes, kernel.workspace(problem, arguments, /*threads=*/1)));
     if (!status.ok()) return status;
-    const Context context = device.ContextWith({workspace.mutable_data(), workspace.size()});
+    Context context = device.ContextWith({workspace.mutable_data(), workspace.size()});
+    std::shared_ptr<void> prepared;
+    if (kernel.prepare != nullptr) {
+      phase([&] {
+        absl::StatusOr<std::shared_ptr<void>> made =
+            kernel.prepare(context, problem, arguments, memory);
+        if (made.ok()) prepared = *std::move(made);
+        return made.status();
+      });
+      context.prepared = prepared.get();
+    }
     const std::span<int64_t> row_nnz = {As<int64_t>(counts), static_cast<size_t>(rows())};
     phase([&] { return kernel.analyse(context, arguments, row_nnz, As<int64_t>(products)); });
     phase([&] { return kernel.symbolic(context, arguments, {0, rows()}, row_nnz); });
@@ -92,6 +120,7 @@ struct Multiplication {
                             As<int32_t>(result.columns), result.values.mutable_data(), row_nnz);
     });
     if (!status.ok()) return status;
+    result.peak_bytes = memory.bytes();
     return result;
   }
 };
@@ -103,10 +132,10 @@ struct Operands {
   Pattern t;
   std::vector<T> s_values, t_values;
 
-  explicit Operands(const Pattern& pattern) : s(pattern) {
+  Operands(const Pattern& pattern, bool transposed) : s(pattern) {
     const std::vector<double> values = RandomValues(s.nnz(), 7);
     s_values.assign(values.begin(), values.end());
-    if (s.rows == s.cols) {
+    if (!transposed) {
       t = s;
       t_values = s_values;
       return;
@@ -220,7 +249,9 @@ absl::StatusOr<Rival> MeasureCusparse(Device& device, const Settings& settings, 
 template <typename T>
 absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedule& schedule,
                                 const NamedPattern& matrix) {
-  const Operands<T> operands(matrix.pattern);
+  const bool transposed =
+      settings.operations.front() == "spgemm^T" || matrix.pattern.rows != matrix.pattern.cols;
+  const Operands<T> operands(matrix.pattern, transposed);
   absl::Status status;
   const auto upload = [&]<typename E>(const std::vector<E>& array) {
     absl::StatusOr<Buffer> buffer = device.Upload(array.data(), array.size() * sizeof(E));
@@ -229,9 +260,19 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
     return Buffer();
   };
   Buffer s_offsets = upload(operands.s.row_offsets), s_columns = upload(operands.s.column_indices),
-         s_values = upload(operands.s_values), t_offsets = upload(operands.t.row_offsets),
-         t_columns = upload(operands.t.column_indices), t_values = upload(operands.t_values);
+         s_values = upload(operands.s_values);
+  Buffer others[3];
+  if (transposed) {
+    others[0] = upload(operands.t.row_offsets);
+    others[1] = upload(operands.t.column_indices);
+    others[2] = upload(operands.t_values);
+  }
   if (!status.ok()) return status;
+  Buffer& t_offsets = transposed ? others[0] : s_offsets;
+  Buffer& t_columns = transposed ? others[1] : s_columns;
+  Buffer& t_values = transposed ? others[2] : s_values;
+  size_t operand_bytes = s_offsets.size() + s_columns.size() + s_values.size();
+  for (const Buffer& other : others) operand_bytes += other.size();
   const auto view = [](const Pattern& pattern, Buffer& offsets, Buffer& columns) -> CsrView {
     return {pattern.rows,
             pattern.cols,
@@ -261,6 +302,7 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
     std::vector<double> times, phases;
     // The first round warms up, and is the one that is looked at.
     absl::StatusOr<Result> result = multiplication.Run(nullptr);
+    if (absl::IsFailedPrecondition(result.status())) continue;
     if (!result.ok()) return result.status();
     const absl::StatusOr<bool> right = operands.AreRight(device, *result);
     if (!right.ok()) return right.status();
@@ -283,7 +325,7 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
             (sizeof(int32_t) + sizeof(T)) +
         static_cast<double>(2 * operands.s.rows + operands.t.rows + 3) * sizeof(int64_t);
     const double floor_ms = bytes / settings.copy_rate / 1e6;
-    Json line = {{"operation", "spgemm"},
+    Json line = {{"operation", transposed ? "spgemm^T" : "spgemm"},
                  {"matrix", matrix.name},
                  {"rows", operands.s.rows},
                  {"cols", operands.t.cols},
@@ -298,6 +340,8 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
                  {"gflops", 2e-6 * static_cast<double>(result->products) / ms},
                  {"floor_ms", floor_ms},
                  {"floor_share", floor_ms / ms},
+                 {"operand_bytes", operand_bytes},
+                 {"peak_bytes", result->peak_bytes},
                  {"right", *right}};
     if (rival->ms > 0) {
       line["cusparse_ms"] = rival->ms;
