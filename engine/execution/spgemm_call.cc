@@ -93,6 +93,7 @@ class SpgemmCall final : public Job {
       if (!begun_ && lane.gpu != nullptr && !token().stopped() &&
           (absl::IsResourceExhausted(*end) || absl::IsUnimplemented(*end))) {
         there_ = OnDevice();
+        prepared_.reset();
         problem_.device = DeviceKind::kCpu;
         MoveTo(problem_.device);
         return Next::kAgain;
@@ -259,13 +260,17 @@ class SpgemmCall final : public Job {
     return Serves(kernel_) ? absl::OkStatus() : ChooseDefault();
   }
 
-  /// What the kernel makes of the matrices before it begins. Where they don't suit it, or there is
-  /// no memory for it, the default kernel serves.
+  /// What the kernel makes of the matrices before it begins.
   absl::Status PrepareOperands(Lane& lane) {
     if (kernel_->prepare == nullptr) return absl::OkStatus();
-    absl::StatusOr<std::shared_ptr<void>> prepared = Timed([&] {
+    return TakePrepared(Timed([&] {
       return kernel_->prepare(KernelContext(lane), problem_, Arguments(), host_memory());
-    });
+    }));
+  }
+
+  /// Where the matrices don't suit the kernel, or there is no memory for it, the default one
+  /// serves.
+  absl::Status TakePrepared(absl::StatusOr<std::shared_ptr<void>> prepared) {
     if (prepared.ok()) {
       prepared_ = *std::move(prepared);
       return absl::OkStatus();
@@ -330,9 +335,23 @@ class SpgemmCall final : public Job {
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
   MemorySource& device_memory() { return impl_->device->budget().Source(MemoryUse::kRequests); }
 
-  /// Both matrices to the GPU, the exact counts of the rows and memory for the largest block:
-  /// whatever may not fit.
+  /// Both matrices to the GPU, what the kernel makes of them, the exact counts of the rows and
+  /// memory for the largest block: whatever may not fit.
   absl::Status BeginOnDevice(DeviceLane& gpu) {
+    absl::Status status = PlaceOperands();
+    if (status.ok()) status = PrepareOnDevice(gpu);
+    if (status.ok()) status = AllocateOnDevice(gpu);
+    if (absl::IsResourceExhausted(status) && prepared_ != nullptr) {
+      // Without what was prepared there is more room.
+      prepared_.reset();
+      status = ChooseDefault();
+      if (status.ok()) status = AllocateOnDevice(gpu);
+    }
+    if (status.ok()) SendBegin();
+    return status;
+  }
+
+  absl::Status PlaceOperands() {
     const auto begin = Clock::now();
     Residency& residency = impl_->device->residency();
     const auto place = [&](const std::shared_ptr<const Layout>& csr, const Array& values,
@@ -350,6 +369,25 @@ class SpgemmCall final : public Job {
     absl::Status status = place(left_csr_, left_values_, there_.left, there_.left_values);
     if (status.ok()) status = place(right_csr_, right_values_, there_.right, there_.right_values);
     end_.timings.to_device_ns += NanosecondsSince(begin);
+    return status;
+  }
+
+  absl::Status PrepareOnDevice(DeviceLane& gpu) {
+    if (kernel_->prepare == nullptr) return absl::OkStatus();
+    std::shared_ptr<void> prepared;
+    const absl::StatusOr<double> milliseconds = impl_->device->Timed(gpu, [&] {
+      absl::StatusOr<std::shared_ptr<void>> made =
+          kernel_->prepare(DeviceContext(gpu), problem_, ArgumentsThere(), device_memory());
+      if (made.ok()) prepared = *std::move(made);
+      return made.status();
+    });
+    if (!milliseconds.ok()) return TakePrepared(milliseconds.status());
+    AddKernelTime(*milliseconds);
+    return TakePrepared(std::move(prepared));
+  }
+
+  absl::Status AllocateOnDevice(DeviceLane& gpu) {
+    absl::Status status;
     const auto allocate = [&](std::string_view name, ElementType type, int64_t length,
                               Array& array) {
       if (!status.ok()) return;
@@ -365,10 +403,7 @@ class SpgemmCall final : public Job {
     if (!workspace.ok()) return workspace.status();
     there_.workspace = *std::move(workspace);
     if (!exact_) status = CountOnDevice(gpu);
-    if (status.ok()) status = AllocateBlocks();
-    if (!status.ok()) return status;
-    SendBegin();
-    return absl::OkStatus();
+    return status.ok() ? AllocateBlocks() : status;
   }
 
   absl::Status CountOnDevice(DeviceLane& gpu) {
@@ -439,7 +474,8 @@ class SpgemmCall final : public Job {
     return {.threads = 1,
             .workspace = {there_.workspace.mutable_data(), there_.workspace.size()},
             .stop = token().flag(),
-            .stream = gpu.stream.handle()};
+            .stream = gpu.stream.handle(),
+            .prepared = prepared_.get()};
   }
 
   void AddKernelTime(double milliseconds) {
@@ -706,7 +742,7 @@ class SpgemmCall final : public Job {
 
   bool begun_ = false;
   const SpgemmKernel* kernel_ = nullptr;
-  std::shared_ptr<void> prepared_;  ///< by the kernel, on the CPU
+  std::shared_ptr<void> prepared_;  ///< by the kernel, where it runs
   std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;
   Array left_values_, right_values_;
   int64_t left_rows_ = 0;

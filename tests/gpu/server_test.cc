@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <thread>
 
 #include "engine/execution/derived_patterns.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/kernel_table.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/gpu.h"
@@ -359,6 +361,85 @@ TEST(GpuServer, SpgemmOfTransposesAndThenOfNewValues) {
     EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
   }
   EXPECT_EQ(server.engine().executor().derived().sizes_found(), 3);
+}
+
+/// Has the pair multiplied by `kernel`, whatever trials would say.
+void PlanFor(TestServer& server, const std::string& left, const std::string& right,
+             std::string_view kernel) {
+  engine::Catalog& catalog = server.engine().catalog();
+  const auto s = catalog.Find("default", left), t = catalog.Find("default", right);
+  ASSERT_TRUE(s.ok() && t.ok());
+  engine::Plan plan;
+  plan.problem_class = ClassOf({.operation = Operation::kSpgemm, .device = DeviceKind::kCuda});
+  plan.right = (*t)->pattern()->hash();
+  plan.kernel = kernel;
+  (*s)->pattern()->plans().Replace(
+      std::make_shared<const engine::ActivePlan>(engine::ActivePlan{plan, nullptr}));
+}
+
+TEST(GpuServer, SpgemmByEveryKernelThatIsThere) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const std::map<std::string, Pattern> patterns = {{"band", Band(3000, 4)},
+                                                   {"web", Rmat(10, 6, 3)}};
+  for (const auto& [name, s] : patterns) {
+    const std::vector<float> values = MustUpload(server, name, s);
+    const auto expected =
+        reference::Spgemm(s.view(), Wide(values).data(), s.view(), Wide(values).data());
+    for (const SpgemmKernel& kernel : cuda::SpgemmKernels()) {
+      PlanFor(server, name, name, kernel.name);
+      const Answer answer = Spgemm(server, name, name);
+      ASSERT_EQ(answer.code(), 0) << kernel.name << ": " << answer.message();
+      const std::string& plan = answer.begins.at(0).plan();
+      const bool suits = kernel.prepare == nullptr ||
+                         (name == "band" && kernel.name.find("diagonals") != std::string::npos);
+      if (suits) {
+        EXPECT_EQ(plan, "csr / " + std::string(kernel.name)) << name;
+      } else {
+        EXPECT_NE(plan.find("cuda."), std::string::npos) << name << ": " << plan;
+      }
+      EXPECT_EQ(answer.begins.at(0).nnz(), static_cast<int64_t>(expected.column_indices.size()));
+      EXPECT_TRUE(answer.Values<int64_t>(0) == expected.row_offsets) << plan;
+      EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices) << plan;
+      EXPECT_TRUE(Near(answer.Values<float>(2), expected.values)) << plan;
+      EXPECT_EQ(server.engine().device()->budget().used(engine::MemoryUse::kRequests), 0);
+    }
+  }
+}
+
+TEST(GpuServer, SpgemmWhoseFormatFindsNoRoomIsLeftToTheDefaultKernel) {
+  SKIP_WITHOUT_GPU();
+  constexpr std::string_view kDiagonals = "cuda.dia.diagonals";
+  if (FindSpgemmKernel(kDiagonals) == nullptr) GTEST_SKIP() << "the stand-in alone has it";
+  TestServer server(OnGpu);
+  // One entry a row, in nine diagonals by turns: by diagonals it is far larger.
+  constexpr int32_t kRows = 20'000;
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < kRows; ++row) {
+    entries.emplace_back(row, std::min(row + row % 9, kRows - 1));
+  }
+  const Pattern s = Band(kRows, 0), t = FromCoordinates(kRows, kRows, entries);
+  const std::vector<float> s_values = MustUpload(server, "s", s);
+  const std::vector<float> t_values = MustUpload(server, "t", t);
+  const auto expected =
+      reference::Spgemm(s.view(), Wide(s_values).data(), t.view(), Wide(t_values).data());
+  engine::DeviceBudget& budget = server.engine().device()->budget();
+  for (const bool has_room : {true, false}) {
+    PlanFor(server, "s", "t", kDiagonals);
+    absl::StatusOr<Buffer> hog = absl::CancelledError("");
+    if (!has_room) {
+      hog = budget.SpareSource(engine::MemoryUse::kPreparation)
+                .Allocate(budget.limit() - budget.used() - 64 * kRows);
+      ASSERT_TRUE(hog.ok()) << hog.status();
+    }
+    const Answer answer = Spgemm(server, "s", "t");
+    ASSERT_EQ(answer.code(), 0) << answer.message();
+    EXPECT_EQ(answer.begins.at(0).plan(),
+              "csr / " + std::string(has_room ? kDiagonals : "cuda.csr.row_bins"));
+    EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+    EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+    EXPECT_EQ(budget.used(engine::MemoryUse::kRequests), 0);
+  }
 }
 
 TEST(GpuServer, SpgemmThatHasNoKernelThereRunsOnTheCpu) {

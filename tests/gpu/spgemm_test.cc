@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -60,6 +61,20 @@ class DeviceArray {
   Gpu& gpu_;
   size_t length_;
   Buffer buffer_;
+};
+
+/// For what kernels prepare.
+class PoisonedMemory final : public MemorySource {
+ public:
+  explicit PoisonedMemory(Gpu& gpu) : gpu_(gpu) {}
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    Buffer buffer = gpu_.Allocate(bytes);
+    Must(gpu_.stream().Fill(buffer.mutable_data(), 0xff, bytes));
+    return buffer;
+  }
+
+ private:
+  Gpu& gpu_;
 };
 
 template <typename T>
@@ -147,7 +162,17 @@ void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matr
       .operation = Operation::kSpgemm, .type = ElementTypeOf<T>(), .device = DeviceKind::kCuda};
   ASSERT_TRUE(kernel.supports(problem));
   DeviceArray<std::byte> workspace(gpu, kernel.workspace(problem, arguments, 1));
-  const Context context = {.workspace = workspace.span(), .stream = gpu.stream().handle()};
+  Context context = {.workspace = workspace.span(), .stream = gpu.stream().handle()};
+  std::shared_ptr<void> prepared;
+  if (kernel.prepare != nullptr) {
+    PoisonedMemory memory(gpu);
+    absl::StatusOr<std::shared_ptr<void>> made =
+        kernel.prepare(context, problem, arguments, memory);
+    if (absl::IsFailedPrecondition(made.status())) return;
+    ASSERT_TRUE(made.ok()) << made.status();
+    prepared = *std::move(made);
+    context.prepared = prepared.get();
+  }
 
   DeviceArray<int64_t> counts(gpu, rows), products(gpu, 1);
   absl::Status status = kernel.analyse(context, arguments, counts.span(), products.data());

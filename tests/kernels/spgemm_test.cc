@@ -394,6 +394,13 @@ TEST_P(SpgemmTest, StopsWhenAsked) {
             absl::StatusCode::kCancelled);
   EXPECT_EQ(numeric().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(symbolic().code(), absl::StatusCode::kCancelled);
+  if (kernel.prepare != nullptr) {
+    EXPECT_EQ(
+        kernel.prepare(context, multiplication.problem(), multiplication.arguments(), HeapMemory())
+            .status()
+            .code(),
+        absl::StatusCode::kCancelled);
+  }
 
   stop = false;
   std::thread stopper([&] {
