@@ -248,7 +248,7 @@ class SpgemmCall final : public Job {
     Pattern& left = *left_->pattern();
     const Pattern& right = *right_->pattern();
     const PlanTable::Found found = left.plans().Find(ClassOf(problem_), right.hash());
-    if (!found.exact && problem_.device == DeviceKind::kCpu && impl_->on_unknown_pair) {
+    if (found.due() && impl_->on_unknown_pair) {
       impl_->on_unknown_pair(left_, right_, problem_);
     }
     kernel_ = FindSpgemmKernel(

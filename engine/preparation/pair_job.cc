@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/memory/device.h"
 #include "engine/planning/candidates.h"
 #include "engine/planning/spgemm_trial.h"
 #include "engine/preparation/pattern_job.h"
@@ -19,6 +20,11 @@ namespace {
 constexpr double kLeastSpeedup = 1.03;
 
 std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
+
+/// Nothing was found out: it is cancelled, or the device is lost.
+bool EndsJob(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsUnavailable(status);
+}
 
 /// Without a kernel.
 Plan PairPlan(const ProblemClass& problem_class, const Pattern& left, const Pattern& right) {
@@ -42,7 +48,8 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
     const ProblemClass& c = key.first;
     const std::shared_ptr<Pattern> right = candidate.lock();
     if (right == nullptr) continue;
-    if (pattern_->plans().Find(c, right->hash()).exact || ActivateFastest(c, *right)) continue;
+    const PlanTable::Found found = pattern_->plans().Find(c, right->hash());
+    if (found.decided() || (!found.exact && ActivateFastest(c, *right))) continue;
     status = TryPair(c, right);
     if (status.ok()) classes.insert(c);
   }
@@ -56,14 +63,16 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pa
   const MatrixLease right_matrix = MatrixOf(*right, c.type);
   // One was deleted meanwhile.
   if (left_matrix == nullptr || right_matrix == nullptr) return absl::OkStatus();
+  if (c.device == DeviceKind::kCuda && rooms_.executor.device() == nullptr) return absl::OkStatus();
   const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
   if (kernels.empty()) return absl::OkStatus();
   const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());
   Plan plan = PairPlan(c, *pattern_, *right);
   plan.kernel = baseline.name;
   const std::string& recipe = plan.recipe;
-  const auto keep_default = [&](const std::string& why) {
+  const auto keep_default = [&](const std::string& why, bool for_want_of_memory = false) {
     plan.reason = fmt::format("the default is kept: {}", why);
+    plan.provisional = for_want_of_memory;
     Activate(plan);
     return absl::OkStatus();
   };
@@ -80,21 +89,24 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pa
     notes_.push_back(fmt::format("{}, {}: {}", ToString(c), recipe, Sentence(s)));
     return absl::OkStatus();
   }
-  const SpgemmArguments arguments = {ViewCsr(*csr_), left_values->buffer.data(),
-                                     ViewCsr(**right_csr), right_values->buffer.data()};
+  const SpgemmOperands operands = {csr_, *right_csr, *left_values, *right_values};
 
   progress_.At("trial", 0, 0);
   progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
   absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
-      SpgemmTrial::Begin(problem, arguments, baseline,
-                         rooms_.budget.Source(MemoryUse::kPreparation), rooms_.executor, &stop_);
-  if (absl::IsCancelled(trial.status())) return trial.status();
-  if (!trial.ok()) return keep_default(Sentence(trial.status()));
+      SpgemmTrial::Begin(problem, operands, baseline, rooms_.budget.Source(MemoryUse::kPreparation),
+                         rooms_.executor, &stop_);
+  if (EndsJob(trial.status())) return trial.status();
+  if (!trial.ok()) {
+    return keep_default(Sentence(trial.status()), absl::IsResourceExhausted(trial.status()));
+  }
+  const SpgemmArguments arguments = operands.arguments();
   const auto measured = [&](std::string_view kernel, double median, double baseline_ms, int runs) {
     Measurement measurement;
     measurement.problem_class = c;
     measurement.recipe = recipe;
     measurement.kernel = kernel;
+    if (c.device == DeviceKind::kCuda) measurement.device = Device::kName;
     measurement.median_ms = median;
     measurement.gflops = Gflops((*trial)->products(), 1, median);
     measurement.runs = runs;
@@ -109,21 +121,25 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pa
   const double share_ms = rooms_.options.trial_budget_ms /
                           static_cast<double>(std::max<int64_t>(
                               std::ranges::count(candidates, true, &Candidate::worth_trying), 1));
+  bool short_of_memory = false;
   std::vector<Decision> decisions;
   for (const Candidate& candidate : candidates) {
-    Decision decision = {c, candidate.recipe, false, candidate.reason};
+    Decision decision = {c, PairDecision(recipe, candidate.recipe), false, candidate.reason};
     std::string_view outcome = "ruled_out";
     if (candidate.worth_trying) {
       const absl::StatusOr<TrialTimes> times =
           (*trial)->Against(*FindSpgemmKernel(candidate.recipe), share_ms);
-      if (absl::IsCancelled(times.status())) return times.status();
+      if (EndsJob(times.status())) return times.status();
       if (times.ok()) {
         measured(candidate.recipe, times->median, times->baseline_median, times->runs);
         decision.tried = true;
         outcome = "tried";
       } else {
         decision.reason = Sentence(times.status());
-        if (absl::IsResourceExhausted(times.status())) outcome = "no_memory";
+        if (absl::IsResourceExhausted(times.status())) {
+          outcome = "no_memory";
+          short_of_memory = true;
+        }
       }
     }
     rooms_.observer.OnRecipe(outcome);
@@ -131,18 +147,19 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pa
   }
   if ((*trial)->baseline_runs() == 0) {
     const absl::Status alone = (*trial)->BaselineAlone(share_ms).status();
-    if (absl::IsCancelled(alone)) return alone;
-    if (!alone.ok()) return keep_default(Sentence(alone));
+    if (EndsJob(alone)) return alone;
+    if (!alone.ok()) return keep_default(Sentence(alone), absl::IsResourceExhausted(alone));
   }
   measured(baseline.name, (*trial)->baseline_median(), (*trial)->baseline_median(),
            (*trial)->baseline_runs());
-  pattern_->SetDecisions(c, std::move(decisions));
-  ActivateFastest(c, *right);
+  pattern_->SetDecisions(c, std::move(decisions), recipe);
+  ActivateFastest(c, *right, short_of_memory);
   return absl::OkStatus();
 }
 
-bool PatternJob::ActivateFastest(const ProblemClass& c, const Pattern& right) {
+bool PatternJob::ActivateFastest(const ProblemClass& c, const Pattern& right, bool provisional) {
   Plan plan = PairPlan(c, *pattern_, right);
+  plan.provisional = provisional;
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   const Measurement* best = nullptr;
   const Measurement* next = nullptr;
@@ -178,6 +195,7 @@ bool PatternJob::ActivateFastest(const ProblemClass& c, const Pattern& right) {
                               next->kernel, std::max(speedup, 1 / speedup),
                               speedup >= 1 ? "faster, which is next to nothing" : "slower");
   }
+  if (provisional) plan.reason += "; not all could be tried for want of memory";
   Activate(plan);
   return true;
 }

@@ -129,8 +129,10 @@ class PatternJob {
                          double build_seconds, const std::string& reason);
   absl::Status TryBaseline(Contest& contest);
   absl::Status TryPair(const ProblemClass& problem_class, const std::shared_ptr<Pattern>& right);
-  /// Makes the fastest that is measured of a pair its plan. False if nothing is.
-  bool ActivateFastest(const ProblemClass& problem_class, const Pattern& right);
+  /// Makes the fastest that is measured of a pair its plan. False if nothing is. `provisional`: not
+  /// all could be tried, for want of memory.
+  bool ActivateFastest(const ProblemClass& problem_class, const Pattern& right,
+                       bool provisional = false);
   /// Plain CSR, in all turns so far.
   void MeasuredBaseline(Contest& contest);
   void Measured(const Contest& contest, const std::string& recipe, const std::string& kernel,

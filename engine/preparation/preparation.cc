@@ -81,8 +81,9 @@ class Preparation::Impl {
       c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
       // What it will be multiplied with is not known; its own square is the likeliest.
-      if (c.operation == Operation::kSpgemm && c.device == DeviceKind::kCpu && !IsHalf(c.type) &&
-          pattern->rows() == pattern->cols() && !pattern->plans().Find(c, pattern->hash()).exact) {
+      if (c.operation == Operation::kSpgemm && !IsHalf(c.type) &&
+          pattern->rows() == pattern->cols() &&
+          !pattern->plans().Find(c, pattern->hash()).decided()) {
         job.pairs.insert({{c, pattern->hash()}, pattern});
       }
     }
@@ -103,7 +104,7 @@ class Preparation::Impl {
   void RequestTrial(const MatrixLease& left, const MatrixLease& right, const Problem& problem) {
     const std::shared_ptr<Pattern>& pattern = left->pattern();
     const PlanTable& plans = pattern->plans();
-    if (!options_.enabled || plans.Find(ClassOf(problem), right->pattern()->hash()).exact) return;
+    if (!options_.enabled || !plans.Find(ClassOf(problem), right->pattern()->hash()).due()) return;
     if (pattern->nnz() + right->pattern()->nnz() < kLeastPairNonzeros) return;
     // A matrix that meets a new one each time is better off without trials.
     const auto is_pair = [](const auto& active) { return !active->plan.right.empty(); };

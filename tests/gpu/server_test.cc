@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "engine/execution/derived_patterns.h"
@@ -562,6 +563,88 @@ TEST(GpuServer, PreparesOnTheDevice) {
   const Answer answer = Spmm(server.compute(), "s", pattern.cols, k, b);
   ASSERT_EQ(answer.code(), 0) << answer.message();
   EXPECT_TRUE(Near(answer.Values<float>(0), Product(pattern, values, false, Wide(b), k)));
+}
+
+TEST(GpuServer, PairsAreTriedOnTheDevice) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.preparation_workers = 1;
+    config.preparation_threads = 2;
+  });
+  const Pattern s = Band(20'000, 6), t = Uniform(20'000, 5000, 4, 7);
+  std::map<std::string, std::vector<float>> values;
+  values["s"] = MustUpload(server, "s", s);
+  values["t"] = MustUpload(server, "t", t);
+  WhenReady(server, "s");
+  for (const auto& [right, pattern] : {std::pair("s", &s), std::pair("t", &t)}) {
+    const std::string recipe = right == std::string("s")
+                                   ? "csr * csr"
+                                   : "csr * " + WhenReady(server, right).pattern_hash();
+    const auto expected = reference::Spgemm(s.view(), Wide(values["s"]).data(), pattern->view(),
+                                            Wide(values[right]).data());
+    // The first one asks for trials, the second one is served by what they found.
+    std::string planned;
+    for (int run = 0; run < 2; ++run) {
+      const Answer answer = Spgemm(server, "s", right);
+      ASSERT_EQ(answer.code(), 0) << answer.message();
+      if (run == 1) {
+        EXPECT_EQ(answer.begins.at(0).plan(), "csr / " + planned);
+      }
+      EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+      EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+      ASSERT_TRUE(Eventually([&] {
+        const v1::MatrixInfo info = WhenReady(server, "s");
+        for (const auto& plan : info.plans()) {
+          if (plan.recipe() != recipe) continue;
+          EXPECT_EQ(plan.device(), "cuda:0");
+          EXPECT_GT(plan.plan_ms(), 0);
+          planned = plan.kernel();
+        }
+        return !planned.empty();
+      })) << right;
+    }
+    std::set<std::string> measured;
+    const v1::MatrixInfo info = WhenReady(server, "s");
+    for (const v1::Measurement& m : info.measurements()) {
+      if (m.recipe() != recipe) continue;
+      EXPECT_EQ(m.device(), "cuda:0");
+      EXPECT_GT(m.median_ms(), 0);
+      EXPECT_GT(m.baseline_ms(), 0);
+      EXPECT_GT(m.floor_share(), 0);
+      measured.insert(m.kernel());
+    }
+    EXPECT_TRUE(measured.contains(std::string(cuda::SpgemmKernels().front().name))) << right;
+    EXPECT_TRUE(measured.contains(planned)) << planned;
+    for (const SpgemmKernel& kernel : cuda::SpgemmKernels()) {
+      if (kernel.prepare == nullptr || right == std::string("t")) continue;
+      if (kernel.name.find("diagonals") == std::string::npos) continue;
+      EXPECT_TRUE(measured.contains(std::string(kernel.name))) << kernel.name;
+    }
+  }
+  EXPECT_EQ(server.engine().device()->budget().used(engine::MemoryUse::kPreparation), 0);
+}
+
+TEST(GpuServer, PairsThatFindNoMemoryOnTheDeviceAreTriedAgainLater) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.device_memory_bytes = int64_t{520} << 20;
+    config.preparation_workers = 1;
+  });
+  const Pattern s = Band(20'000, 6);
+  MustUpload(server, "s", s);
+  WhenReady(server, "s");
+  const std::vector<Buffer> rest = FillUp(*server.engine().device());
+  const engine::MatrixLease matrix = server.engine().catalog().Find("default", "s").value();
+  const Problem problem = {.operation = Operation::kSpgemm, .device = DeviceKind::kCuda};
+  server.engine().executor().on_unknown_pair(matrix, matrix, problem);
+  const auto find = [&] {
+    return matrix->pattern()->plans().Find(ClassOf(problem), matrix->pattern()->hash());
+  };
+  ASSERT_TRUE(Eventually([&] { return find().exact; }));
+  EXPECT_FALSE(find().decided());
+  EXPECT_EQ(find().plan->plan.kernel, cuda::SpgemmKernels().front().name);
 }
 
 TEST(GpuServer, ReplacedValuesReachTheLayoutOfThePlan) {

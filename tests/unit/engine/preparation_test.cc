@@ -352,17 +352,65 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
   const PlanTable::Found found_t = pattern.plans().Find(ClassOf(problem), t_hash);
   ASSERT_TRUE(found_t.exact);
   EXPECT_EQ(found_t.plan->plan.kernel, with_t.fastest);
-  bool ruled_out = false;
+  std::set<std::string> ruled_out;
   for (const Decision& decision : pattern.decisions()) {
     EXPECT_NE(decision.reason, "");
-    ruled_out |= decision.recipe == "cpu.csr.hash" && !decision.tried;
+    ruled_out.insert(decision.tried ? "" : decision.recipe);
   }
-  EXPECT_TRUE(ruled_out);
+  EXPECT_THAT(ruled_out, Contains("csr * csr / cpu.csr.hash"));
+  EXPECT_THAT(ruled_out, Contains("csr * " + t_hash + " / cpu.csr.hash")) << "of each pair";
   const int ends = site.listener.ends("ready");
   site.preparation.RequestTrial(*s, *s, problem);
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ(site.listener.ends("ready"), ends) << "there is nothing left to find out";
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
+}
+
+TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  // Too little for any trial; too little for some of the kernels.
+  for (const int64_t memory : {40'000, 13'000'000}) {
+    TemporaryDirectory directory;
+    {
+      Site site(directory.path(), Quick(), kPlenty, memory);
+      auto s = SendMatrix(site.catalog, "S", test::Band(4000, 9));
+      ASSERT_TRUE(s.ok() && site.Idle());
+      Pattern& pattern = *(*s)->pattern();
+      const auto find = [&] { return pattern.plans().Find(ClassOf(problem), pattern.hash()); };
+      site.preparation.RequestTrial(*s, *s, problem);
+      ASSERT_TRUE(site.Idle());
+      ASSERT_TRUE(find().exact) << memory;
+      EXPECT_FALSE(find().decided()) << memory;
+      EXPECT_EQ(TimedOf(pattern, "csr * csr").kernels.empty(), memory < 1'000'000);
+      EXPECT_THAT(find().plan->plan.reason, HasSubstr("memory"));
+      const auto stored = site.store->Load();
+      ASSERT_TRUE(stored.ok());
+      for (const MeasurementRecord& m : stored->measurements) {
+        EXPECT_NE(m.recipe, "csr * csr") << "it would pass for all that there is to know";
+      }
+      EXPECT_FALSE(find().due()) << "or every request would try";
+      site.preparation.RequestTrial(*s, *s, problem);
+      EXPECT_EQ(site.preparation.pending(), 0);
+      ActivePlan old = *find().plan;
+      old.since -= std::chrono::hours(1);
+      pattern.plans().Replace(std::make_shared<const ActivePlan>(old));
+      EXPECT_TRUE(find().due());
+      const int trials = site.listener.stages("trial");
+      site.preparation.RequestTrial(*s, *s, problem);
+      ASSERT_TRUE(site.Idle());
+      EXPECT_GT(site.listener.stages("trial"), trials);
+      EXPECT_FALSE(find().due());
+    }
+    Site site(directory.path());
+    ASSERT_TRUE(site.Idle());
+    auto s = site.catalog.Find("t", "S");
+    ASSERT_TRUE(s.ok());
+    site.preparation.RequestTrial(*s, *s, problem);
+    ASSERT_TRUE(site.Idle());
+    Pattern& pattern = *(*s)->pattern();
+    EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), pattern.hash()).decided());
+    EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.dia.diagonals"));
+  }
 }
 
 TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
