@@ -292,6 +292,10 @@ Verdict BySections(const PairFacts& facts) {
                       grouped >= kGrouped ? "at least" : "fewer than", kGrouped)};
 }
 
+Verdict FromTheVendor(const PairFacts& /*facts*/) {
+  return {true, "the vendor's library always takes part"};
+}
+
 struct SpgemmRule {
   std::string_view kernel;
   Verdict (*judge)(const PairFacts&);
@@ -306,6 +310,8 @@ constexpr SpgemmRule kSpgemmRules[] = {
     {"cpu.coo.column_parts", ByColumnParts},
     {"cpu.ell.even_rows", WithEvenRows},
     {"cpu.incsr.sections", BySections},
+    {"cuda.cusparse.spgemm_alg1", FromTheVendor},
+    {"cuda.cusparse.spgemm_alg2", FromTheVendor},
 };
 
 Verdict JudgeSpgemm(const Problem& problem, std::string_view kernel, const Features* left,

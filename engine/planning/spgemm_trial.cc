@@ -16,10 +16,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Ranges of rows and entries (by their bounds) of a sample: so much work that a moment without the
-/// processor does not make another kernel of it.
-constexpr int64_t kRanges = 8;
-constexpr int64_t kSampleEntries = int64_t{1} << 24;
+/// Ranges of rows, and entries (by their bounds) of each, that a sample has at most.
+struct SampleSize {
+  int64_t ranges, entries;
+};
+/// On the CPU so much work that a moment without the processor does not make another kernel of it.
+/// On the GPU each range must fill it, however long its rows are.
+SampleSize SizeOn(DeviceKind device) {
+  return device == DeviceKind::kCuda ? SampleSize{4, int64_t{1} << 24}
+                                     : SampleSize{8, int64_t{1} << 21};
+}
+/// A range of fewer is not worth timing, where memory is short.
+constexpr int64_t kLeastRangeEntries = int64_t{1} << 16;
 
 double MillisecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -59,7 +67,14 @@ absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
       return trial->FindBounds(arguments, lane);
     });
   }
-  if (status.ok()) status = trial->TakeSample();
+  if (!status.ok()) return status;
+  const SampleSize size = SizeOn(problem.device);
+  int64_t entries = size.entries;
+  status = trial->TakeSample(size.ranges, entries);
+  while (absl::IsResourceExhausted(status) && entries > kLeastRangeEntries) {
+    entries /= 4;
+    status = trial->TakeSample(size.ranges, entries);
+  }
   if (!status.ok()) return status;
   return trial;
 }
@@ -123,16 +138,18 @@ absl::Status SpgemmTrial::FindBounds(const SpgemmArguments& arguments, Lane& lan
                         sizeof products_);
 }
 
-absl::Status SpgemmTrial::TakeSample() {
+absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
+  sample_.clear();
+  row_nnz_ = columns_ = values_ = row_begin_there_ = Array();
   const std::span<int64_t> bounds = bounds_.span();
   const auto rows = static_cast<int64_t>(bounds.size());
   const int64_t all = Sum(bounds, {0, rows});
   int64_t sampled = 0, most_rows = 0, most_entries = 0;
   RowRange range;
-  for (int64_t i = 0; i < kRanges && range.end < rows; ++i) {
-    const int64_t begin =
-        all <= kSampleEntries ? range.end : std::max(range.end, rows * i / kRanges);
-    range = NextRowBlock(bounds, begin, all <= kSampleEntries ? all : kSampleEntries / kRanges);
+  for (int64_t i = 0; i < ranges && range.end < rows; ++i) {
+    const bool is_all = all <= ranges * range_entries;
+    const int64_t begin = is_all ? range.end : std::max(range.end, rows * i / ranges);
+    range = NextRowBlock(bounds, begin, range_entries);
     const int64_t entries = Sum(bounds, range);
     if (entries == 0) continue;
     sample_.push_back(range);

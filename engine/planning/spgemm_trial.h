@@ -60,7 +60,8 @@ class SpgemmTrial {
 
   /// Bounds of all rows, or on the GPU their exact sizes.
   absl::Status FindBounds(const SpgemmArguments& arguments, Lane& lane);
-  absl::Status TakeSample();
+  /// Of at most `ranges` ranges with up to `range_entries` each (more, if a single row has them).
+  absl::Status TakeSample(int64_t ranges, int64_t range_entries);
   /// `use` on an idle lane, with the operands where it runs.
   absl::Status OnLane(const std::function<absl::Status(const SpgemmArguments&, Lane&)>& use);
   absl::StatusOr<SpgemmOperands> OnDevice() const;

@@ -1,10 +1,14 @@
 // SpGEMM on the GPU; what each kernel is for stands at the head of its file.
 #pragma once
 
+#include <span>
+
 #include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
 
 SpgemmKernel RowBinsSpgemm();
+/// Empty if the library is not there.
+std::span<const SpgemmKernel> CusparseSpgemm();
 
 }  // namespace sparsed::cuda
