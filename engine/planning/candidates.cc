@@ -230,6 +230,9 @@ constexpr double kGrouped = 2.5;
 /// Diagonals that are full but for so much of them win everywhere.
 constexpr double kFullDiagonals = 0.3;
 
+/// More products take seconds, during which nobody else has the lane.
+constexpr double kMostUnstopped = 2e8;
+
 Verdict OneWindow(const PairFacts& facts) {
   const bool cached = facts.right.cols <= kCachedColumns;
   return {cached,
@@ -292,6 +295,15 @@ Verdict BySections(const PairFacts& facts) {
                       grouped >= kGrouped ? "at least" : "fewer than", kGrouped)};
 }
 
+Verdict AtOnce(const PairFacts& facts) {
+  const double products = facts.left.rows * facts.products_of_row();
+  const bool few = products <= kMostUnstopped;
+  return {few,
+          fmt::format("some {:.2g} products, {} {:.2g}: {}", products, few ? "not above" : "above",
+                      kMostUnstopped,
+                      few ? "made at once they block nobody for long" : "it cannot be stopped")};
+}
+
 Verdict FromTheVendor(const PairFacts& /*facts*/) {
   return {true, "the vendor's library always takes part"};
 }
@@ -310,6 +322,7 @@ constexpr SpgemmRule kSpgemmRules[] = {
     {"cpu.coo.column_parts", ByColumnParts},
     {"cpu.ell.even_rows", WithEvenRows},
     {"cpu.incsr.sections", BySections},
+    {"cpu.graphblas.mxm", AtOnce},
     {"cuda.cusparse.spgemm_alg1", FromTheVendor},
     {"cuda.cusparse.spgemm_alg2", FromTheVendor},
 };
