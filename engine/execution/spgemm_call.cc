@@ -235,11 +235,8 @@ class SpgemmCall final : public Job {
         fmt::format("no kernel serves {}", ToString(ClassOf(problem_))));
   }
 
-  /// The matrices as they are, sums of products, all of the result: what there are plans for.
-  bool IsPlain() const {
-    return !spec_.transpose_left && !spec_.transpose_right && mask_ == nullptr &&
-           problem_.semiring == Semiring::kSumProduct;
-  }
+  /// Sums of products, all of the result: what there are plans for.
+  bool IsPlain() const { return mask_ == nullptr && problem_.semiring == Semiring::kSumProduct; }
 
   /// The plan's of the pair; without one, what the features of both promise, and trials are asked
   /// for.
@@ -247,13 +244,16 @@ class SpgemmCall final : public Job {
     if (!IsPlain()) return ChooseDefault();
     Pattern& left = *left_->pattern();
     const Pattern& right = *right_->pattern();
-    const PlanTable::Found found = left.plans().Find(ClassOf(problem_), right.hash());
+    const PlanTable::Found found = left.plans().Find(
+        ClassOf(problem_), PairKey(right.hash(), spec_.transpose_left, spec_.transpose_right));
     if (found.due() && impl_->on_unknown_pair) {
-      impl_->on_unknown_pair(left_, right_, problem_);
+      impl_->on_unknown_pair(Patterns(), problem_);
     }
+    const auto left_features = spec_.transpose_left ? nullptr : left.features();
+    const auto right_features = spec_.transpose_right ? nullptr : right.features();
     kernel_ = FindSpgemmKernel(
         found.exact ? std::string_view(found.plan->plan.kernel)
-                    : PromisingSpgemm(problem_, left.features().get(), right.features().get()));
+                    : PromisingSpgemm(problem_, left_features.get(), right_features.get()));
     if (!Serves(kernel_) && found.plan != nullptr) {
       kernel_ = FindSpgemmKernel(found.plan->plan.kernel);
     }

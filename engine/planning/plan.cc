@@ -64,8 +64,18 @@ double Gflops(int64_t nnz, int64_t k, double milliseconds) {
 
 std::string Plan::ToString() const { return fmt::format("{} / {}", recipe, kernel); }
 
-std::string PairRecipe(std::string_view left_hash, std::string_view right_hash) {
-  return fmt::format("csr * {}", left_hash == right_hash ? kCsr : right_hash);
+std::string PairKey(std::string_view right_hash, bool transpose_left, bool transpose_right) {
+  return fmt::format("{}{}{}", transpose_left ? "transpose * " : "",
+                     transpose_right ? "transpose " : "", right_hash);
+}
+
+std::string PairRecipe(std::string_view left_hash, std::string_view right_hash, bool transpose_left,
+                       bool transpose_right) {
+  const std::string_view left = transpose_left ? "transpose" : kCsr;
+  if (left_hash == right_hash) {
+    return fmt::format("{} * {}", left, transpose_right ? "transpose" : kCsr);
+  }
+  return fmt::format("{} * {}", left, PairKey(right_hash, false, transpose_right));
 }
 
 std::string PairDecision(std::string_view pair_recipe, std::string_view kernel) {

@@ -33,16 +33,23 @@ struct Plan {
   /// for want of memory. Requests use such a plan like any other, but nothing of it is stored, and
   /// the next upload or start of the server tries again; of a pair, the next request after a while.
   bool provisional = false;
-  /// SpGEMM: hash of the right operand's pattern; empty: of any that has no plan of its own.
+  /// SpGEMM: what the left operand's pattern is multiplied with (PairKey); empty: with any that has
+  /// no plan of its own.
   std::string right;
 
   /// "<recipe> / <kernel>".
   std::string ToString() const;
 };
 
+/// Names the other pattern of a product, and which of both are transposed: its hash, "transpose
+/// <hash>", "transpose * <hash>" (the left one is), "transpose * transpose <hash>".
+std::string PairKey(std::string_view right_hash, bool transpose_left, bool transpose_right);
+
 /// What stands for the recipe where SpGEMM was tried on a pair of patterns: "csr * csr" of one with
-/// itself, else "csr * <hash of the right one>".
-std::string PairRecipe(std::string_view left_hash, std::string_view right_hash);
+/// itself, else "csr * <hash of the right one>"; "csr * transpose", "transpose * transpose <hash>"
+/// and so on of transposed ones.
+std::string PairRecipe(std::string_view left_hash, std::string_view right_hash,
+                       bool transpose_left = false, bool transpose_right = false);
 
 /// What Decision::recipe has for SpGEMM: "<what PairRecipe gave> / <kernel>".
 std::string PairDecision(std::string_view pair_recipe, std::string_view kernel);

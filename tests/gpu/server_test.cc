@@ -625,6 +625,43 @@ TEST(GpuServer, PairsAreTriedOnTheDevice) {
   EXPECT_EQ(server.engine().device()->budget().used(engine::MemoryUse::kPreparation), 0);
 }
 
+TEST(GpuServer, TransposedPairsAreTriedOnTheDevice) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.preparation_workers = 1;
+  });
+  const Pattern s = Uniform(3000, 2000, 8, 9);
+  const std::vector<float> values = MustUpload(server, "s", s);
+  std::vector<int64_t> source;
+  const Pattern transposed = Transpose(s, &source);
+  std::vector<double> transposed_values;
+  for (const int64_t p : source) transposed_values.push_back(values[p]);
+  WhenReady(server, "s");
+  v1::SpgemmStart start = SpgemmStart("s", "s");
+  start.set_transpose_left(true);
+  const auto expected =
+      reference::Spgemm(transposed.view(), transposed_values.data(), s.view(), Wide(values).data());
+  std::string planned;
+  for (int run = 0; run < 2; ++run) {
+    const Answer answer = Spgemm(server, start);
+    ASSERT_EQ(answer.code(), 0) << answer.message();
+    if (run == 1) {
+      EXPECT_EQ(answer.begins.at(0).plan(), "transpose * csr / " + planned);
+    }
+    EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+    EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+    ASSERT_TRUE(Eventually([&] {
+      const v1::MatrixInfo info = WhenReady(server, "s");
+      for (const auto& plan : info.plans()) {
+        if (plan.recipe() == "transpose * csr") planned = plan.kernel();
+      }
+      return !planned.empty();
+    }));
+  }
+  EXPECT_NE(planned.find("cuda."), std::string::npos);
+}
+
 TEST(GpuServer, PairsThatFindNoMemoryOnTheDeviceAreTriedAgainLater) {
   SKIP_WITHOUT_GPU();
   TestServer server([](server::Config& config) {
@@ -638,7 +675,7 @@ TEST(GpuServer, PairsThatFindNoMemoryOnTheDeviceAreTriedAgainLater) {
   const std::vector<Buffer> rest = FillUp(*server.engine().device());
   const engine::MatrixLease matrix = server.engine().catalog().Find("default", "s").value();
   const Problem problem = {.operation = Operation::kSpgemm, .device = DeviceKind::kCuda};
-  server.engine().executor().on_unknown_pair(matrix, matrix, problem);
+  server.engine().executor().on_unknown_pair({matrix->pattern(), matrix->pattern()}, problem);
   const auto find = [&] {
     return matrix->pattern()->plans().Find(ClassOf(problem), matrix->pattern()->hash());
   };

@@ -103,6 +103,11 @@ TEST(PlanTable, FindsPlansOfPairs) {
   EXPECT_EQ(table.List().size(), 2u);
   EXPECT_EQ(PairRecipe("S", "S"), "csr * csr");
   EXPECT_EQ(PairRecipe("S", "T"), "csr * T");
+  EXPECT_EQ(PairRecipe("S", "S", false, true), "csr * transpose");
+  EXPECT_EQ(PairRecipe("S", "S", true, false), "transpose * csr");
+  EXPECT_EQ(PairRecipe("S", "T", true, true), "transpose * transpose T");
+  EXPECT_EQ(PairKey("T", false, false), "T");
+  EXPECT_NE(PairKey("T", true, false), PairKey("T", false, true));
 }
 
 TEST(LazyArray, IsReadOnceItSucceeds) {
