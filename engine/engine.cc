@@ -153,10 +153,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
                                                        const Problem& problem) {
     preparation.RequestTrial(matrix, problem);
   };
-  engine->executor_->on_unknown_pair =
-      [&preparation](const MatrixLease& left, const MatrixLease& right, const Problem& problem) {
-        preparation.RequestTrial(left, right, problem);
-      };
+  engine->executor_->on_unknown_pair = [&preparation](const PatternProduct& product,
+                                                      const Problem& problem) {
+    preparation.RequestTrial(product, problem);
+  };
   preparation.Restore(*contents);
   if (engine->store_->durable() && options.scrub_interval_seconds > 0) {
     engine->scrubber_ =

@@ -43,11 +43,12 @@ std::span<const SddmmKernel> SddmmKernels() {
 }
 
 std::span<const SpgemmKernel> SpgemmKernels() {
-  static const std::vector<SpgemmKernel> kernels =
-      Joined<SpgemmKernel>({cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm(),
-                            cpu::HeapSpgemm(), cpu::DiagonalsSpgemm(), cpu::ColumnPartsSpgemm(),
-                            cpu::EvenRowsSpgemm(), cpu::SectionsSpgemm(), cpu::MaskedSpgemm()},
-                           cuda::SpgemmKernels());
+  static const std::vector<SpgemmKernel> kernels = Joined<SpgemmKernel>(
+      {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm(), cpu::HeapSpgemm(),
+       cpu::DiagonalsSpgemm(), cpu::ColumnPartsSpgemm(), cpu::EvenRowsSpgemm(),
+       cpu::SectionsSpgemm(), cpu::MaskedSpgemm()},
+      Joined<SpgemmKernel>({cpu::GraphblasSpgemm().begin(), cpu::GraphblasSpgemm().end()},
+                           cuda::SpgemmKernels()));
   return kernels;
 }
 

@@ -64,7 +64,7 @@ inline size_t NoWorkspace(const Problem& /*problem*/, const Layout& /*layout*/, 
 /// handed to runs with the same problem, layout and leading dimensions as Context::prepared, to one
 /// at a time; values, operands and scales may change between them. Its memory comes from `memory`,
 /// its work is queued in the context's stream; it needs no workspace, nor do the runs. A run
-/// without it gives the same result, later.
+/// without it gives the same result, later. CANCELLED soon after Context::stop.
 template <typename Arguments>
 using PrepareRuns = absl::StatusOr<std::shared_ptr<void>> (*)(const Context&, const Problem&,
                                                               const Arguments&,
@@ -123,10 +123,13 @@ struct SpgemmKernel {
                           std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                           std::span<int64_t> row_nnz);
   /// Null for kernels that run from CSR as it is. Else it makes what `analyse` and `numeric` cannot
-  /// do without, once for a product: operands in a format of the kernel's own, handed to their
-  /// calls (with the same arguments and at most as many threads) as Context::prepared. Its memory
-  /// comes from `memory`. FAILED_PRECONDITION, in a sentence: the matrices don't suit the format,
-  /// which would take more than kMostFormatGrowth times CSR's memory.
+  /// do without, once for a product: operands in a format of the kernel's own, or the product
+  /// itself, handed to their calls (with the same arguments and at most as many threads) as
+  /// Context::prepared. Its memory comes from `memory`; `workspace` is for the other calls alone. A
+  /// GPU's kernel makes it on the device, and may wait for the context's stream to learn sizes; it
+  /// is let go when that stream has passed all that was queued. After an error nothing that it
+  /// queued is under way. FAILED_PRECONDITION, in a sentence: the matrices don't suit it, such as
+  /// those whose format would take more than kMostFormatGrowth times CSR's memory.
   PrepareRuns<SpgemmArguments> prepare = nullptr;
 };
 

@@ -64,12 +64,13 @@ std::string PlansText(const MatrixInfo& info) {
   return plans.empty() ? "" : fmt::format("\nPlans\n{}", plans.Text());
 }
 
-/// What became of a recipe that was tried: by its fastest kernel.
+/// What became of a recipe that was tried: by its fastest kernel, or by the one that it names.
 std::string Outcome(const MatrixInfo& info, const Decision& decision) {
   double best = 0;
   for (const Measurement& m : info.measurements) {
-    if (m.recipe != decision.recipe || m.median_ms <= 0 ||
-        Text(m.problem_class) != Text(decision.problem_class)) {
+    const bool of_it = m.recipe == decision.recipe ||
+                       fmt::format("{} / {}", m.recipe, m.kernel) == decision.recipe;
+    if (!of_it || m.median_ms <= 0 || Text(m.problem_class) != Text(decision.problem_class)) {
       continue;
     }
     best = std::max(best, m.baseline_ms / m.median_ms);

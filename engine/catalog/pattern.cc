@@ -110,9 +110,16 @@ std::vector<Decision> Pattern::decisions() const {
   return decisions_;
 }
 
-void Pattern::SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions) {
+void Pattern::SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
+                           std::string_view pair_recipe) {
+  const std::string of_pair = PairDecision(pair_recipe, "");
   std::lock_guard lock(mutex_);
-  std::erase_if(decisions_, [&](const Decision& d) { return d.problem_class == problem_class; });
+  std::erase_if(decisions_, [&](const Decision& d) {
+    if (d.problem_class != problem_class) return false;
+    // An older program's name the kernel alone.
+    return pair_recipe.empty() || d.recipe.starts_with(of_pair) ||
+           d.recipe.find(" / ") == std::string::npos;
+  });
   std::ranges::move(decisions, std::back_inserter(decisions_));
 }
 

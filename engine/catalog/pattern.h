@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -75,8 +76,10 @@ class Pattern {
   void AddMeasurement(Measurement measurement);
   /// What became of recipes, class by class.
   std::vector<Decision> decisions() const;
-  /// Replaces those about the class, which all of `decisions` are about.
-  void SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions);
+  /// Replaces those about the class, which all of `decisions` are about; where `pair_recipe` is
+  /// given, those about that pair alone.
+  void SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
+                    std::string_view pair_recipe = "");
   /// Changes the status and tells every watcher, in order. The lock is held while `change` runs,
   /// not while watchers are told.
   void UpdateStatus(const std::function<void(PreparationStatus&)>& change);

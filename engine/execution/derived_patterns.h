@@ -22,7 +22,7 @@ namespace sparsed::engine {
 struct PatternProduct {
   std::shared_ptr<Pattern> left, right;
   bool transpose_left = false, transpose_right = false;
-  std::shared_ptr<Pattern> mask;  ///< null: none
+  std::shared_ptr<Pattern> mask = nullptr;  ///< null: none
 };
 
 /// The sizes of a product's rows, which stay as they are while its patterns do, whatever the

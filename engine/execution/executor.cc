@@ -38,8 +38,7 @@ Executor::Impl::Impl(
     const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
     Observer& observer, Device* device,
     const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
-    const std::function<void(const MatrixLease&, const MatrixLease&, const Problem&)>&
-        on_unknown_pair)
+    const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair)
     : catalog(catalog),
       dense(dense),
       budget(budget),
@@ -115,7 +114,7 @@ int64_t Executor::queue_depth(DeviceKind device) const {
 double Executor::busy_seconds(DeviceKind device) const {
   return impl_->scheduler->busy_seconds(device);
 }
-const DerivedPatterns& Executor::derived() const { return *impl_->derived; }
+DerivedPatterns& Executor::derived() const { return *impl_->derived; }
 double Executor::bytes_per_second(DeviceKind device) const {
   return device == DeviceKind::kCuda ? impl_->device->bytes_per_second() : impl_->bytes_per_second;
 }

@@ -20,6 +20,7 @@ namespace sparsed::engine {
 class DerivedPatterns;
 class Device;
 struct Lane;
+struct PatternProduct;
 
 struct ExecutorOptions {
   int lanes = 1;             ///< calls that run at once
@@ -54,18 +55,17 @@ class Executor {
   /// Called, outside any lock, when a request's class had no plan of its own. Set before the first
   /// call.
   std::function<void(const MatrixLease&, const Problem&)> on_unknown_class;
-  /// Likewise when a pair of matrices that were to be multiplied had none.
-  std::function<void(const MatrixLease& left, const MatrixLease& right, const Problem&)>
-      on_unknown_pair;
+  /// Likewise when a pair of patterns that were to be multiplied, without a mask, had none.
+  std::function<void(const PatternProduct&, const Problem&)> on_unknown_pair;
 
   int64_t in_flight() const;                     ///< begun and not ended
   int64_t queue_depth(DeviceKind device) const;  ///< waiting for a lane
   double busy_seconds(DeviceKind device) const;  ///< lanes in kernels, trials included
   /// Bytes a second that it copies, read and written both counted: the floor's denominator.
   double bytes_per_second(DeviceKind device) const;
-  const DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
-  Device* device() const;                  ///< null: the CPU alone
-  DeviceKind first_choice() const;         ///< where calls run that find room there
+  DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
+  Device* device() const;            ///< null: the CPU alone
+  DeviceKind first_choice() const;   ///< where calls run that find room there
   const ExecutorOptions& options() const;
 
   class Impl;

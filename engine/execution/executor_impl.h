@@ -20,8 +20,7 @@ class Executor::Impl {
   Impl(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
        Observer& observer, Device* device,
        const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
-       const std::function<void(const MatrixLease&, const MatrixLease&, const Problem&)>&
-           on_unknown_pair);
+       const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair);
 
   Catalog& catalog;
   DenseCatalog& dense;
@@ -34,8 +33,7 @@ class Executor::Impl {
     return device == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
   }
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
-  const std::function<void(const MatrixLease&, const MatrixLease&, const Problem&)>&
-      on_unknown_pair;
+  const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
   const double bytes_per_second;  ///< the CPU's, measured at the start: the floor's denominator
 

@@ -76,7 +76,7 @@ class SpgemmCall final : public Job {
   };
   /// What it has in the GPU's memory.
   struct OnDevice {
-    std::shared_ptr<const Layout> left, right;
+    std::shared_ptr<const Layout> left, right, mask;
     std::shared_ptr<const Array> left_values, right_values;
     Buffer workspace;
     Array row_begin, row_nnz;       ///< of the block that is being computed
@@ -93,6 +93,7 @@ class SpgemmCall final : public Job {
       if (!begun_ && lane.gpu != nullptr && !token().stopped() &&
           (absl::IsResourceExhausted(*end) || absl::IsUnimplemented(*end))) {
         there_ = OnDevice();
+        prepared_.reset();
         problem_.device = DeviceKind::kCpu;
         MoveTo(problem_.device);
         return Next::kAgain;
@@ -234,11 +235,8 @@ class SpgemmCall final : public Job {
         fmt::format("no kernel serves {}", ToString(ClassOf(problem_))));
   }
 
-  /// The matrices as they are, sums of products, all of the result: what there are plans for.
-  bool IsPlain() const {
-    return !spec_.transpose_left && !spec_.transpose_right && mask_ == nullptr &&
-           problem_.semiring == Semiring::kSumProduct;
-  }
+  /// Sums of products, all of the result: what there are plans for.
+  bool IsPlain() const { return mask_ == nullptr && problem_.semiring == Semiring::kSumProduct; }
 
   /// The plan's of the pair; without one, what the features of both promise, and trials are asked
   /// for.
@@ -246,21 +244,32 @@ class SpgemmCall final : public Job {
     if (!IsPlain()) return ChooseDefault();
     Pattern& left = *left_->pattern();
     const Pattern& right = *right_->pattern();
-    const PlanTable::Found found = left.plans().Find(ClassOf(problem_), right.hash());
-    if (!found.exact && problem_.device == DeviceKind::kCpu && impl_->on_unknown_pair) {
-      impl_->on_unknown_pair(left_, right_, problem_);
+    const PlanTable::Found found = left.plans().Find(
+        ClassOf(problem_), PairKey(right.hash(), spec_.transpose_left, spec_.transpose_right));
+    if (found.due() && impl_->on_unknown_pair) {
+      impl_->on_unknown_pair(Patterns(), problem_);
     }
+    const auto left_features = spec_.transpose_left ? nullptr : left.features();
+    const auto right_features = spec_.transpose_right ? nullptr : right.features();
     kernel_ = FindSpgemmKernel(
         found.exact ? std::string_view(found.plan->plan.kernel)
-                    : PromisingSpgemm(problem_, left.features().get(), right.features().get()));
+                    : PromisingSpgemm(problem_, left_features.get(), right_features.get()));
     if (!Serves(kernel_) && found.plan != nullptr) {
       kernel_ = FindSpgemmKernel(found.plan->plan.kernel);
     }
     return Serves(kernel_) ? absl::OkStatus() : ChooseDefault();
   }
 
-  /// What the kernel makes of the matrices before it begins. Where they don't suit it, or there is
-  /// no memory for it, the default kernel serves.
+  /// Whether the default kernel, which is chosen then, may serve after another one failed so: the
+  /// matrices don't suit it, or there is no memory for it.
+  bool FallsBack(const absl::Status& why) {
+    if (!absl::IsFailedPrecondition(why) && !absl::IsResourceExhausted(why)) return false;
+    prepared_.reset();
+    const SpgemmKernel* const failed = kernel_;
+    return ChooseDefault().ok() && kernel_ != failed;
+  }
+
+  /// What the kernel makes of the matrices before it begins.
   absl::Status PrepareOperands(Lane& lane) {
     if (kernel_->prepare == nullptr) return absl::OkStatus();
     absl::StatusOr<std::shared_ptr<void>> prepared = Timed([&] {
@@ -270,11 +279,7 @@ class SpgemmCall final : public Job {
       prepared_ = *std::move(prepared);
       return absl::OkStatus();
     }
-    if (absl::IsFailedPrecondition(prepared.status()) ||
-        absl::IsResourceExhausted(prepared.status())) {
-      return ChooseDefault();
-    }
-    return prepared.status();
+    return FallsBack(prepared.status()) ? PrepareOperands(lane) : prepared.status();
   }
 
   /// The sizes of the rows, if a request of the same patterns left them: then only the numeric
@@ -330,9 +335,22 @@ class SpgemmCall final : public Job {
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
   MemorySource& device_memory() { return impl_->device->budget().Source(MemoryUse::kRequests); }
 
-  /// Both matrices to the GPU, the exact counts of the rows and memory for the largest block:
-  /// whatever may not fit.
+  /// Both matrices to the GPU, what the kernel makes of them, the exact counts of the rows and
+  /// memory for the largest block: whatever may not fit.
   absl::Status BeginOnDevice(DeviceLane& gpu) {
+    if (absl::Status status = PlaceOperands(); !status.ok()) return status;
+    absl::Status status = PrepareOnDevice(gpu);
+    if (status.ok()) status = AllocateOnDevice(gpu);
+    // Without what was prepared there is more room.
+    if (absl::IsResourceExhausted(status) && FallsBack(status)) {
+      status = PrepareOnDevice(gpu);
+      if (status.ok()) status = AllocateOnDevice(gpu);
+    }
+    if (status.ok()) SendBegin();
+    return status;
+  }
+
+  absl::Status PlaceOperands() {
     const auto begin = Clock::now();
     Residency& residency = impl_->device->residency();
     const auto place = [&](const std::shared_ptr<const Layout>& csr, const Array& values,
@@ -349,7 +367,34 @@ class SpgemmCall final : public Job {
     };
     absl::Status status = place(left_csr_, left_values_, there_.left, there_.left_values);
     if (status.ok()) status = place(right_csr_, right_values_, there_.right, there_.right_values);
+    if (status.ok() && mask_csr_ != nullptr) {
+      absl::StatusOr<std::shared_ptr<const Layout>> mask = residency.Place(mask_csr_);
+      status = mask.status();
+      if (mask.ok()) there_.mask = *std::move(mask);
+    }
     end_.timings.to_device_ns += NanosecondsSince(begin);
+    return status;
+  }
+
+  absl::Status PrepareOnDevice(DeviceLane& gpu) {
+    if (kernel_->prepare == nullptr) return absl::OkStatus();
+    std::shared_ptr<void> prepared;
+    const absl::StatusOr<double> milliseconds = impl_->device->Timed(gpu, [&] {
+      absl::StatusOr<std::shared_ptr<void>> made =
+          kernel_->prepare(DeviceContext(gpu), problem_, ArgumentsThere(), device_memory());
+      if (made.ok()) prepared = *std::move(made);
+      return made.status();
+    });
+    if (!milliseconds.ok()) {
+      return FallsBack(milliseconds.status()) ? PrepareOnDevice(gpu) : milliseconds.status();
+    }
+    AddKernelTime(*milliseconds);
+    prepared_ = std::move(prepared);
+    return absl::OkStatus();
+  }
+
+  absl::Status AllocateOnDevice(DeviceLane& gpu) {
+    absl::Status status;
     const auto allocate = [&](std::string_view name, ElementType type, int64_t length,
                               Array& array) {
       if (!status.ok()) return;
@@ -365,10 +410,7 @@ class SpgemmCall final : public Job {
     if (!workspace.ok()) return workspace.status();
     there_.workspace = *std::move(workspace);
     if (!exact_) status = CountOnDevice(gpu);
-    if (status.ok()) status = AllocateBlocks();
-    if (!status.ok()) return status;
-    SendBegin();
-    return absl::OkStatus();
+    return status.ok() ? AllocateBlocks() : status;
   }
 
   absl::Status CountOnDevice(DeviceLane& gpu) {
@@ -431,15 +473,18 @@ class SpgemmCall final : public Job {
   }
 
   SpgemmArguments ArgumentsThere() const {
-    return {ViewCsr(*there_.left), there_.left_values->buffer.data(), ViewCsr(*there_.right),
-            there_.right_values->buffer.data()};
+    SpgemmArguments arguments = {ViewCsr(*there_.left), there_.left_values->buffer.data(),
+                                 ViewCsr(*there_.right), there_.right_values->buffer.data()};
+    if (there_.mask != nullptr) arguments.mask = ViewCsr(*there_.mask);
+    return arguments;
   }
 
   Context DeviceContext(DeviceLane& gpu) {
     return {.threads = 1,
             .workspace = {there_.workspace.mutable_data(), there_.workspace.size()},
             .stop = token().flag(),
-            .stream = gpu.stream.handle()};
+            .stream = gpu.stream.handle(),
+            .prepared = prepared_.get()};
   }
 
   void AddKernelTime(double milliseconds) {
@@ -706,7 +751,7 @@ class SpgemmCall final : public Job {
 
   bool begun_ = false;
   const SpgemmKernel* kernel_ = nullptr;
-  std::shared_ptr<void> prepared_;  ///< by the kernel, on the CPU
+  std::shared_ptr<void> prepared_;  ///< by the kernel, where it runs
   std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;
   Array left_values_, right_values_;
   int64_t left_rows_ = 0;

@@ -230,6 +230,15 @@ constexpr double kGrouped = 2.5;
 /// Diagonals that are full but for so much of them win everywhere.
 constexpr double kFullDiagonals = 0.3;
 
+/// On the GPU, more are no candidates, and so few win everywhere.
+constexpr double kMostMaskBits = 64;
+constexpr double kFewDiagonals = 16;
+/// Of a row: a block that sorts them has several rows, and no row is too long for it.
+constexpr double kFewProducts = 256;
+
+/// More products take seconds, during which nobody else has the lane.
+constexpr double kMostUnstopped = 2e8;
+
 Verdict OneWindow(const PairFacts& facts) {
   const bool cached = facts.right.cols <= kCachedColumns;
   return {cached,
@@ -292,6 +301,34 @@ Verdict BySections(const PairFacts& facts) {
                       grouped >= kGrouped ? "at least" : "fewer than", kGrouped)};
 }
 
+Verdict AtOnce(const PairFacts& facts) {
+  const double products = facts.left.rows * facts.products_of_row();
+  const bool few = products <= kMostUnstopped;
+  return {few,
+          fmt::format("some {:.2g} products, {} {:.2g}: {}", products, few ? "not above" : "above",
+                      kMostUnstopped,
+                      few ? "made at once they block nobody for long" : "it cannot be stopped")};
+}
+
+Verdict ByDiagonalsOnGpu(const PairFacts& facts) {
+  const double most = std::max(facts.left.diagonals, facts.right.diagonals);
+  return {
+      most <= kMostMaskBits,
+      fmt::format("{:.0f} and {:.0f} diagonals, {} {}", facts.left.diagonals, facts.right.diagonals,
+                  most <= kMostMaskBits ? "not above" : "above", kMostMaskBits)};
+}
+
+Verdict BySorting(const PairFacts& facts) {
+  const double products = facts.products_of_row();
+  return {products <= kFewProducts,
+          fmt::format("some {:.0f} products a row, {} {}", products,
+                      products <= kFewProducts ? "not above" : "above", kFewProducts)};
+}
+
+Verdict FromTheVendor(const PairFacts& /*facts*/) {
+  return {true, "the vendor's library always takes part"};
+}
+
 struct SpgemmRule {
   std::string_view kernel;
   Verdict (*judge)(const PairFacts&);
@@ -306,6 +343,11 @@ constexpr SpgemmRule kSpgemmRules[] = {
     {"cpu.coo.column_parts", ByColumnParts},
     {"cpu.ell.even_rows", WithEvenRows},
     {"cpu.incsr.sections", BySections},
+    {"cpu.graphblas.mxm", AtOnce},
+    {"cuda.csr.diagonals", ByDiagonalsOnGpu},
+    {"cuda.csr.expand_sort", BySorting},
+    {"cuda.cusparse.spgemm_alg1", FromTheVendor},
+    {"cuda.cusparse.spgemm_alg2", FromTheVendor},
 };
 
 Verdict JudgeSpgemm(const Problem& problem, std::string_view kernel, const Features* left,
@@ -408,11 +450,13 @@ std::string_view PromisingSpgemm(const Problem& problem, const Features* left,
                                  const Features* right) {
   const std::vector<std::string_view> kernels = SpgemmKernelsFor(problem);
   if (kernels.empty()) return "";
-  constexpr std::string_view kDiagonals = "cpu.dia.diagonals";
+  const bool on_gpu = problem.device == DeviceKind::kCuda;
+  const std::string_view by_diagonals = on_gpu ? "cuda.csr.diagonals" : "cpu.dia.diagonals";
   if (left != nullptr && right != nullptr &&
       std::max(left->dia_padding, right->dia_padding) <= kFullDiagonals &&
-      std::ranges::find(kernels, kDiagonals) != kernels.end()) {
-    return kDiagonals;
+      (!on_gpu || std::max(left->diagonals, right->diagonals) <= kFewDiagonals) &&
+      std::ranges::find(kernels, by_diagonals) != kernels.end()) {
+    return by_diagonals;
   }
   return kernels.front();
 }

@@ -7,6 +7,12 @@
 #include <utility>
 
 namespace sparsed::engine {
+namespace {
+
+/// Memory that was short may be free again; a trial that fails costs little.
+constexpr std::chrono::minutes kTryAgainAfter{5};
+
+}  // namespace
 
 std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
   // There are few enough classes to compare with all: the text has one definition.
@@ -58,8 +64,27 @@ double Gflops(int64_t nnz, int64_t k, double milliseconds) {
 
 std::string Plan::ToString() const { return fmt::format("{} / {}", recipe, kernel); }
 
-std::string PairRecipe(std::string_view left_hash, std::string_view right_hash) {
-  return fmt::format("csr * {}", left_hash == right_hash ? kCsr : right_hash);
+std::string PairKey(std::string_view right_hash, bool transpose_left, bool transpose_right) {
+  return fmt::format("{}{}{}", transpose_left ? "transpose * " : "",
+                     transpose_right ? "transpose " : "", right_hash);
+}
+
+std::string PairRecipe(std::string_view left_hash, std::string_view right_hash, bool transpose_left,
+                       bool transpose_right) {
+  const std::string_view left = transpose_left ? "transpose" : kCsr;
+  if (left_hash == right_hash) {
+    return fmt::format("{} * {}", left, transpose_right ? "transpose" : kCsr);
+  }
+  return fmt::format("{} * {}", left, PairKey(right_hash, false, transpose_right));
+}
+
+std::string PairDecision(std::string_view pair_recipe, std::string_view kernel) {
+  return fmt::format("{} / {}", pair_recipe, kernel);
+}
+
+bool PlanTable::Found::due() const {
+  if (!exact) return true;
+  return plan->plan.provisional && std::chrono::steady_clock::now() - plan->since >= kTryAgainAfter;
 }
 
 PlanTable::Found PlanTable::Find(const ProblemClass& problem_class,

@@ -1,6 +1,7 @@
 // Plans: which layout and which kernel serve a class of problems on one pattern.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,19 +29,30 @@ struct Plan {
   double baseline_ms = 0;  ///< plain CSR for the same problem; 0: not tried
   double plan_ms = 0;
   std::string reason;
-  /// Plain CSR serves for want of memory or time only. Requests use such a plan like any other, but
-  /// it is not stored, and the next upload or start of the server tries again.
+  /// Plain CSR serves for want of memory or time only, or of SpGEMM's kernels some were not tried
+  /// for want of memory. Requests use such a plan like any other, but nothing of it is stored, and
+  /// the next upload or start of the server tries again; of a pair, the next request after a while.
   bool provisional = false;
-  /// SpGEMM: hash of the right operand's pattern; empty: of any that has no plan of its own.
+  /// SpGEMM: what the left operand's pattern is multiplied with (PairKey); empty: with any that has
+  /// no plan of its own.
   std::string right;
 
   /// "<recipe> / <kernel>".
   std::string ToString() const;
 };
 
+/// Names the other pattern of a product, and which of both are transposed: its hash, "transpose
+/// <hash>", "transpose * <hash>" (the left one is), "transpose * transpose <hash>".
+std::string PairKey(std::string_view right_hash, bool transpose_left, bool transpose_right);
+
 /// What stands for the recipe where SpGEMM was tried on a pair of patterns: "csr * csr" of one with
-/// itself, else "csr * <hash of the right one>".
-std::string PairRecipe(std::string_view left_hash, std::string_view right_hash);
+/// itself, else "csr * <hash of the right one>"; "csr * transpose", "transpose * transpose <hash>"
+/// and so on of transposed ones.
+std::string PairRecipe(std::string_view left_hash, std::string_view right_hash,
+                       bool transpose_left = false, bool transpose_right = false);
+
+/// What Decision::recipe has for SpGEMM: "<what PairRecipe gave> / <kernel>".
+std::string PairDecision(std::string_view pair_recipe, std::string_view kernel);
 
 /// One trial: everything that a later, learned selector would want to know of it.
 struct Measurement {
@@ -65,7 +77,8 @@ struct Measurement {
 /// What became of a recipe for a class.
 struct Decision {
   ProblemClass problem_class;
-  std::string recipe;  ///< empty: it is about the class
+  /// Empty: it is about the class. Of SpGEMM, pair and kernel (PairDecision).
+  std::string recipe;
   bool tried = false;
   std::string reason;  ///< why, or why not
 };
@@ -85,6 +98,7 @@ double Gflops(int64_t nnz, int64_t k, double milliseconds);
 struct ActivePlan {
   Plan plan;
   std::shared_ptr<const Layout> layout;  ///< null: plain CSR
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
 /// The plans of one pattern. The preparation writes, requests read; replacing one is atomic.
@@ -97,6 +111,9 @@ class PlanTable {
 
     /// There is nothing left to find out.
     bool decided() const { return exact && !plan->plan.provisional; }
+    /// A trial of a pair may be asked for: there was none, or for want of memory not of everything,
+    /// some time ago.
+    bool due() const;
   };
   /// The plan of the class, else of the nearest K with the same operation, transposition and type;
   /// where TF32 is allowed and nothing was tried with it, that of f32. `right` is as Plan::right;

@@ -7,9 +7,11 @@
 #include <string>
 #include <utility>
 
+#include "engine/memory/device.h"
 #include "engine/planning/candidates.h"
 #include "engine/planning/spgemm_trial.h"
 #include "engine/preparation/pattern_job.h"
+#include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::engine {
@@ -20,12 +22,18 @@ constexpr double kLeastSpeedup = 1.03;
 
 std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
 
+/// Nothing was found out: it is cancelled, or the device is lost.
+bool EndsJob(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsUnavailable(status);
+}
+
 /// Without a kernel.
-Plan PairPlan(const ProblemClass& problem_class, const Pattern& left, const Pattern& right) {
+Plan PairPlan(const ProblemClass& problem_class, const PatternProduct& pair) {
   Plan plan;
   plan.problem_class = problem_class;
-  plan.recipe = PairRecipe(left.hash(), right.hash());
-  plan.right = right.hash();
+  plan.recipe =
+      PairRecipe(pair.left->hash(), pair.right->hash(), pair.transpose_left, pair.transpose_right);
+  plan.right = PairKey(pair.right->hash(), pair.transpose_left, pair.transpose_right);
   return plan;
 }
 
@@ -36,65 +44,100 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
   if (absl::Status s = FindFeatures(); !s.ok()) return s;
   std::set<ProblemClass> classes;
   absl::Status status;
-  for (const auto& [key, candidate] : pairs) {
+  for (const auto& [key, wanted] : pairs) {
     if (stop_) status = absl::CancelledError("the preparation was cancelled");
     if (!status.ok()) break;
     const ProblemClass& c = key.first;
-    const std::shared_ptr<Pattern> right = candidate.lock();
-    if (right == nullptr) continue;
-    if (pattern_->plans().Find(c, right->hash()).exact || ActivateFastest(c, *right)) continue;
-    status = TryPair(c, right);
+    const PatternProduct pair = {pattern_, wanted.right.lock(), wanted.transpose_left,
+                                 wanted.transpose_right, /*mask=*/nullptr};
+    if (pair.right == nullptr) continue;
+    const PlanTable::Found found = pattern_->plans().Find(c, key.second);
+    if (found.decided() || (!found.exact && ActivateFastest(c, pair))) continue;
+    status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
   }
   if (!classes.empty()) StoreOutcome(classes);
   return status;
 }
 
-absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pattern>& right) {
+absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c,
+                                                          const std::shared_ptr<Pattern>& pattern,
+                                                          const Matrix& matrix, bool transpose) {
+  Factor factor;
+  absl::StatusOr<std::shared_ptr<const Layout>> csr =
+      transpose ? rooms_.executor.derived().Transposed(pattern, MakeContext()) : pattern->Csr();
+  if (!csr.ok()) return csr.status();
+  factor.csr = *std::move(csr);
+  absl::StatusOr<Array> values =
+      transpose && c.device == DeviceKind::kCpu
+          ? matrix.ValuesIn(*factor.csr, rooms_.budget.Source(MemoryUse::kPreparation),
+                            rooms_.options.threads_per_worker)
+          : matrix.Values();
+  if (!values.ok()) return values.status();
+  factor.values = *std::move(values);
+  if (!transpose) {
+    factor.features = pattern->features();
+    return factor;
+  }
+  absl::StatusOr<Features> features = ComputeFeatures(ViewCsr(*factor.csr), MakeContext());
+  if (absl::IsCancelled(features.status())) return features.status();
+  if (features.ok()) factor.features = std::make_shared<const Features>(*std::move(features));
+  return factor;
+}
+
+absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pair) {
   const Problem problem = ProblemOf(c);
   const MatrixLease left_matrix = MatrixOf(c.type);
-  const MatrixLease right_matrix = MatrixOf(*right, c.type);
+  const MatrixLease right_matrix = MatrixOf(*pair.right, c.type);
   // One was deleted meanwhile.
   if (left_matrix == nullptr || right_matrix == nullptr) return absl::OkStatus();
+  if (c.device == DeviceKind::kCuda && rooms_.executor.device() == nullptr) return absl::OkStatus();
   const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
   if (kernels.empty()) return absl::OkStatus();
   const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());
-  Plan plan = PairPlan(c, *pattern_, *right);
+  Plan plan = PairPlan(c, pair);
   plan.kernel = baseline.name;
   const std::string& recipe = plan.recipe;
-  const auto keep_default = [&](const std::string& why) {
+  const auto keep_default = [&](const std::string& why, bool for_want_of_memory = false) {
     plan.reason = fmt::format("the default is kept: {}", why);
+    plan.provisional = for_want_of_memory;
     Activate(plan);
     return absl::OkStatus();
   };
-  if (pattern_->nnz() + right->nnz() < kLeastPairNonzeros) {
-    return keep_default(fmt::format("{} nonzeros, fewer than {}", pattern_->nnz() + right->nnz(),
-                                    kLeastPairNonzeros));
+  const int64_t nnz = pattern_->nnz() + pair.right->nnz();
+  if (nnz < kLeastPairNonzeros) {
+    return keep_default(fmt::format("{} nonzeros, fewer than {}", nnz, kLeastPairNonzeros));
   }
-  absl::StatusOr<Array> left_values = left_matrix->Values();
-  if (!left_values.ok()) return left_values.status();
-  absl::StatusOr<std::shared_ptr<const Layout>> right_csr = right->Csr();
-  absl::StatusOr<Array> right_values = right_matrix->Values();
-  for (const absl::Status& s : {right_csr.status(), right_values.status()}) {
-    if (s.ok()) continue;
-    notes_.push_back(fmt::format("{}, {}: {}", ToString(c), recipe, Sentence(s)));
+  const absl::StatusOr<Factor> left = LoadFactor(c, pattern_, *left_matrix, pair.transpose_left);
+  const absl::StatusOr<Factor> right =
+      LoadFactor(c, pair.right, *right_matrix, pair.transpose_right);
+  for (const absl::Status& s : {left.status(), right.status()}) {
+    if (absl::IsCancelled(s)) return s;
+    if (absl::IsResourceExhausted(s)) return keep_default(Sentence(s), true);
+  }
+  if (!left.ok()) return left.status();
+  if (!right.ok()) {
+    notes_.push_back(fmt::format("{}, {}: {}", ToString(c), recipe, Sentence(right.status())));
     return absl::OkStatus();
   }
-  const SpgemmArguments arguments = {ViewCsr(*csr_), left_values->buffer.data(),
-                                     ViewCsr(**right_csr), right_values->buffer.data()};
+  const SpgemmOperands operands = {left->csr, right->csr, left->values, right->values};
 
   progress_.At("trial", 0, 0);
   progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
   absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
-      SpgemmTrial::Begin(problem, arguments, baseline,
-                         rooms_.budget.Source(MemoryUse::kPreparation), rooms_.executor, &stop_);
-  if (absl::IsCancelled(trial.status())) return trial.status();
-  if (!trial.ok()) return keep_default(Sentence(trial.status()));
+      SpgemmTrial::Begin(problem, operands, baseline, rooms_.budget.Source(MemoryUse::kPreparation),
+                         rooms_.executor, &stop_);
+  if (EndsJob(trial.status())) return trial.status();
+  if (!trial.ok()) {
+    return keep_default(Sentence(trial.status()), absl::IsResourceExhausted(trial.status()));
+  }
+  const SpgemmArguments arguments = operands.arguments();
   const auto measured = [&](std::string_view kernel, double median, double baseline_ms, int runs) {
     Measurement measurement;
     measurement.problem_class = c;
     measurement.recipe = recipe;
     measurement.kernel = kernel;
+    if (c.device == DeviceKind::kCuda) measurement.device = Device::kName;
     measurement.median_ms = median;
     measurement.gflops = Gflops((*trial)->products(), 1, median);
     measurement.runs = runs;
@@ -105,25 +148,29 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pa
     pattern_->AddMeasurement(std::move(measurement));
   };
   const std::vector<Candidate> candidates =
-      SpgemmCandidatesFor(problem, pattern_->features().get(), right->features().get());
+      SpgemmCandidatesFor(problem, left->features.get(), right->features.get());
   const double share_ms = rooms_.options.trial_budget_ms /
                           static_cast<double>(std::max<int64_t>(
                               std::ranges::count(candidates, true, &Candidate::worth_trying), 1));
+  bool short_of_memory = false;
   std::vector<Decision> decisions;
   for (const Candidate& candidate : candidates) {
-    Decision decision = {c, candidate.recipe, false, candidate.reason};
+    Decision decision = {c, PairDecision(recipe, candidate.recipe), false, candidate.reason};
     std::string_view outcome = "ruled_out";
     if (candidate.worth_trying) {
       const absl::StatusOr<TrialTimes> times =
           (*trial)->Against(*FindSpgemmKernel(candidate.recipe), share_ms);
-      if (absl::IsCancelled(times.status())) return times.status();
+      if (EndsJob(times.status())) return times.status();
       if (times.ok()) {
         measured(candidate.recipe, times->median, times->baseline_median, times->runs);
         decision.tried = true;
         outcome = "tried";
       } else {
         decision.reason = Sentence(times.status());
-        if (absl::IsResourceExhausted(times.status())) outcome = "no_memory";
+        if (absl::IsResourceExhausted(times.status())) {
+          outcome = "no_memory";
+          short_of_memory = true;
+        }
       }
     }
     rooms_.observer.OnRecipe(outcome);
@@ -131,18 +178,20 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const std::shared_ptr<Pa
   }
   if ((*trial)->baseline_runs() == 0) {
     const absl::Status alone = (*trial)->BaselineAlone(share_ms).status();
-    if (absl::IsCancelled(alone)) return alone;
-    if (!alone.ok()) return keep_default(Sentence(alone));
+    if (EndsJob(alone)) return alone;
+    if (!alone.ok()) return keep_default(Sentence(alone), absl::IsResourceExhausted(alone));
   }
   measured(baseline.name, (*trial)->baseline_median(), (*trial)->baseline_median(),
            (*trial)->baseline_runs());
-  pattern_->SetDecisions(c, std::move(decisions));
-  ActivateFastest(c, *right);
+  pattern_->SetDecisions(c, std::move(decisions), recipe);
+  ActivateFastest(c, pair, short_of_memory);
   return absl::OkStatus();
 }
 
-bool PatternJob::ActivateFastest(const ProblemClass& c, const Pattern& right) {
-  Plan plan = PairPlan(c, *pattern_, right);
+bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pair,
+                                 bool provisional) {
+  Plan plan = PairPlan(c, pair);
+  plan.provisional = provisional;
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   const Measurement* best = nullptr;
   const Measurement* next = nullptr;
@@ -178,6 +227,7 @@ bool PatternJob::ActivateFastest(const ProblemClass& c, const Pattern& right) {
                               next->kernel, std::max(speedup, 1 / speedup),
                               speedup >= 1 ? "faster, which is next to nothing" : "slower");
   }
+  if (provisional) plan.reason += "; not all could be tried for want of memory";
   Activate(plan);
   return true;
 }

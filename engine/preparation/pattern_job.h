@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/catalog/catalog.h"
+#include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
@@ -43,9 +44,13 @@ struct StoredPreparation {
   PreparationRecord record;
 };
 
-/// Right operands that SpGEMM's kernels are to be tried with, unless they are deleted meanwhile: by
-/// class and the pattern's hash.
-using Pairs = std::map<std::pair<ProblemClass, std::string>, std::weak_ptr<Pattern>>;
+/// A right operand that SpGEMM's kernels are to be tried with, unless it is deleted meanwhile.
+struct WantedPair {
+  std::weak_ptr<Pattern> right;
+  bool transpose_left = false, transpose_right = false;
+};
+/// By class and PairKey.
+using Pairs = std::map<std::pair<ProblemClass, std::string>, WantedPair>;
 
 /// Below this many nonzeros of both operands together all of SpGEMM's kernels end before a trial
 /// would pay.
@@ -128,9 +133,20 @@ class PatternJob {
   absl::Status TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout,
                          double build_seconds, const std::string& reason);
   absl::Status TryBaseline(Contest& contest);
-  absl::Status TryPair(const ProblemClass& problem_class, const std::shared_ptr<Pattern>& right);
-  /// Makes the fastest that is measured of a pair its plan. False if nothing is.
-  bool ActivateFastest(const ProblemClass& problem_class, const Pattern& right);
+  absl::Status TryPair(const ProblemClass& problem_class, const PatternProduct& pair);
+  /// A factor of a pair as its kernels take it.
+  struct Factor {
+    std::shared_ptr<const Layout> csr;
+    Array values;                              ///< on the CPU in csr's order, else in the matrix's
+    std::shared_ptr<const Features> features;  ///< null: not known
+  };
+  absl::StatusOr<Factor> LoadFactor(const ProblemClass& problem_class,
+                                    const std::shared_ptr<Pattern>& pattern, const Matrix& matrix,
+                                    bool transpose);
+  /// Makes the fastest that is measured of a pair its plan. False if nothing is. `provisional`: not
+  /// all could be tried, for want of memory.
+  bool ActivateFastest(const ProblemClass& problem_class, const PatternProduct& pair,
+                       bool provisional = false);
   /// Plain CSR, in all turns so far.
   void MeasuredBaseline(Contest& contest);
   void Measured(const Contest& contest, const std::string& recipe, const std::string& kernel,

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "engine/planning/candidates.h"
@@ -176,8 +178,12 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
     }
   }
   std::vector<PlanRecord> plans;
+  // Pairs of which not all was tried: their measurements would pass for all.
+  std::set<std::pair<ProblemClass, std::string>> unfinished;
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;
+    if (plan.provisional && !plan.right.empty())
+      unfinished.emplace(plan.problem_class, plan.recipe);
     // That of a pair is found again by its measurements.
     if (!classes.contains(plan.problem_class) || plan.provisional || !plan.right.empty()) continue;
     if (!unstored_.contains(plan.recipe)) {
@@ -190,6 +196,7 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   std::vector<MeasurementRecord> measurements;
   for (const Measurement& m : pattern_->measurements()) {
     if (!classes.contains(m.problem_class)) continue;
+    if (unfinished.contains({m.problem_class, m.recipe})) continue;
     measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
                             m.device, m.k, m.median_ms, m.runs, now, m.baseline_ms, m.floor_ms,
                             m.preparation_ms});

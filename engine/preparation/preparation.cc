@@ -81,9 +81,10 @@ class Preparation::Impl {
       c = ClassOf(problem);
       if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
       // What it will be multiplied with is not known; its own square is the likeliest.
-      if (c.operation == Operation::kSpgemm && c.device == DeviceKind::kCpu && !IsHalf(c.type) &&
-          pattern->rows() == pattern->cols() && !pattern->plans().Find(c, pattern->hash()).exact) {
-        job.pairs.insert({{c, pattern->hash()}, pattern});
+      if (c.operation == Operation::kSpgemm && !IsHalf(c.type) &&
+          pattern->rows() == pattern->cols() &&
+          !pattern->plans().Find(c, pattern->hash()).decided()) {
+        job.pairs.insert({{c, pattern->hash()}, {pattern}});
       }
     }
     if (job.wants_nothing() && pattern->features() != nullptr) return;
@@ -100,16 +101,18 @@ class Preparation::Impl {
     Enqueue({matrix->pattern(), Priority::kTrial, 0, {c}, std::nullopt, {}});
   }
 
-  void RequestTrial(const MatrixLease& left, const MatrixLease& right, const Problem& problem) {
-    const std::shared_ptr<Pattern>& pattern = left->pattern();
-    const PlanTable& plans = pattern->plans();
-    if (!options_.enabled || plans.Find(ClassOf(problem), right->pattern()->hash()).exact) return;
-    if (pattern->nnz() + right->pattern()->nnz() < kLeastPairNonzeros) return;
+  void RequestTrial(const PatternProduct& product, const Problem& problem) {
+    const PlanTable& plans = product.left->plans();
+    const ProblemClass c = ClassOf(problem);
+    const std::string key =
+        PairKey(product.right->hash(), product.transpose_left, product.transpose_right);
+    if (!options_.enabled || !plans.Find(c, key).due()) return;
+    if (product.left->nnz() + product.right->nnz() < kLeastPairNonzeros) return;
     // A matrix that meets a new one each time is better off without trials.
     const auto is_pair = [](const auto& active) { return !active->plan.right.empty(); };
     if (std::ranges::count_if(plans.List(), is_pair) >= kMostPairs) return;
-    Pairs pairs = {{{ClassOf(problem), right->pattern()->hash()}, right->pattern()}};
-    Enqueue({pattern, Priority::kTrial, 0, {}, std::nullopt, std::move(pairs)});
+    Pairs pairs = {{{c, key}, {product.right, product.transpose_left, product.transpose_right}}};
+    Enqueue({product.left, Priority::kTrial, 0, {}, std::nullopt, std::move(pairs)});
   }
 
   void Forget(const std::shared_ptr<Pattern>& pattern) {
@@ -265,7 +268,7 @@ void Preparation::Impl::Enqueue(Job job) {
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
       waiting->second.classes.merge(job.classes);
       Pairs& pairs = waiting->second.pairs;
-      std::erase_if(pairs, [](const auto& pair) { return pair.second.expired(); });
+      std::erase_if(pairs, [](const auto& pair) { return pair.second.right.expired(); });
       if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);
       return;
     }
@@ -424,8 +427,8 @@ void Preparation::RequestTrial(MatrixLease matrix, const Problem& problem) {
   impl_->RequestTrial(matrix, problem);
 }
 
-void Preparation::RequestTrial(MatrixLease left, MatrixLease right, const Problem& problem) {
-  impl_->RequestTrial(left, right, problem);
+void Preparation::RequestTrial(const PatternProduct& product, const Problem& problem) {
+  impl_->RequestTrial(product, problem);
 }
 
 void Preparation::Forget(const std::shared_ptr<Pattern>& pattern) { impl_->Forget(pattern); }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/catalog/catalog.h"
+#include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
@@ -44,9 +45,9 @@ class Preparation {
   void Restore(const StoreContents& contents);
   /// A request of an unknown class ran: trials for it, layouts that it may need.
   void RequestTrial(MatrixLease matrix, const Problem& problem);
-  /// Two matrices that no kernel was chosen for were multiplied, on the CPU: trials of SpGEMM's
-  /// kernels on a sample of the product. What becomes of them is kept with the left one's pattern.
-  void RequestTrial(MatrixLease left, MatrixLease right, const Problem& problem);
+  /// Two patterns that no kernel was chosen for were multiplied, without a mask: trials of SpGEMM's
+  /// kernels on a sample of the product. What becomes of them is kept with the left one.
+  void RequestTrial(const PatternProduct& product, const Problem& problem);
   /// The pattern's last matrix is gone: its job is cancelled.
   void Forget(const std::shared_ptr<Pattern>& pattern);
 

@@ -37,7 +37,13 @@ std::span<const SddmmKernel> SddmmKernels() {
 }
 
 std::span<const SpgemmKernel> SpgemmKernels() {
-  static const SpgemmKernel kernels[] = {RowBinsSpgemm(), DiagonalsSpgemm(), ExpandSortSpgemm(), MaskedSpgemm()};
+  static const std::vector<SpgemmKernel> kernels = [] {
+    std::vector<SpgemmKernel> list = {RowBinsSpgemm(), DiagonalsSpgemm(), ExpandSortSpgemm(),
+                                      MaskedSpgemm()};
+    const std::span<const SpgemmKernel> vendors = CusparseSpgemm();
+    list.insert(list.end(), vendors.begin(), vendors.end());
+    return list;
+  }();
   return kernels;
 }
 

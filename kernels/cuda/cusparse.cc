@@ -42,7 +42,15 @@ const Cusparse* OpenCusparse() {
                           Load(library, "cusparseSDDMM", c.SDDMM) &&
                           Load(library, "cusparseSpMM_preprocess", c.SpMM_preprocess) &&
                           Load(library, "cusparseSDDMM_preprocess", c.SDDMM_preprocess) &&
-                          Load(library, "cusparseSpMatSetValues", c.SpMatSetValues);
+                          Load(library, "cusparseSpMatSetValues", c.SpMatSetValues) &&
+                          Load(library, "cusparseSpGEMM_createDescr", c.SpGEMM_createDescr) &&
+                          Load(library, "cusparseSpGEMM_destroyDescr", c.SpGEMM_destroyDescr) &&
+                          Load(library, "cusparseSpGEMM_workEstimation", c.SpGEMM_workEstimation) &&
+                          Load(library, "cusparseSpGEMM_estimateMemory", c.SpGEMM_estimateMemory) &&
+                          Load(library, "cusparseSpGEMM_compute", c.SpGEMM_compute) &&
+                          Load(library, "cusparseSpGEMM_copy", c.SpGEMM_copy) &&
+                          Load(library, "cusparseSpMatGetSize", c.SpMatGetSize) &&
+                          Load(library, "cusparseCsrSetPointers", c.CsrSetPointers);
     return complete ? &c : nullptr;
   }();
   return opened;

@@ -31,6 +31,14 @@ struct Cusparse {
   decltype(&cusparseSpMM_preprocess) SpMM_preprocess;
   decltype(&cusparseSDDMM_preprocess) SDDMM_preprocess;
   decltype(&cusparseSpMatSetValues) SpMatSetValues;
+  decltype(&cusparseSpGEMM_createDescr) SpGEMM_createDescr;
+  decltype(&cusparseSpGEMM_destroyDescr) SpGEMM_destroyDescr;
+  decltype(&cusparseSpGEMM_workEstimation) SpGEMM_workEstimation;
+  decltype(&cusparseSpGEMM_estimateMemory) SpGEMM_estimateMemory;
+  decltype(&cusparseSpGEMM_compute) SpGEMM_compute;
+  decltype(&cusparseSpGEMM_copy) SpGEMM_copy;
+  decltype(&cusparseSpMatGetSize) SpMatGetSize;
+  decltype(&cusparseCsrSetPointers) CsrSetPointers;
 };
 /// Null if the library or one of the functions is missing.
 const Cusparse* OpenCusparse();

@@ -240,7 +240,7 @@ Choice Choose(const Operands& operands, int threads) {
   const absl::StatusOr<engine::MatrixLease> t = insert("T", operands.t, operands.t_values);
   if (!s.ok() || !t.ok()) return {};
   const Problem& problem = kProblem;
-  preparation.RequestTrial(*s, *t, problem);
+  preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
   while (preparation.pending() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto found = (*s)->pattern()->plans().Find(ClassOf(problem), (*t)->pattern()->hash());
   executor.Close();

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
+#include <set>
 #include <thread>
 
 #include "engine/execution/derived_patterns.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/kernel_table.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/gpu.h"
@@ -361,30 +364,123 @@ TEST(GpuServer, SpgemmOfTransposesAndThenOfNewValues) {
   EXPECT_EQ(server.engine().executor().derived().sizes_found(), 3);
 }
 
-TEST(GpuServer, SpgemmThatHasNoKernelThereRunsOnTheCpu) {
+/// Has the pair multiplied by `kernel`, whatever trials would say.
+void PlanFor(TestServer& server, const std::string& left, const std::string& right,
+             std::string_view kernel) {
+  engine::Catalog& catalog = server.engine().catalog();
+  const auto s = catalog.Find("default", left), t = catalog.Find("default", right);
+  ASSERT_TRUE(s.ok() && t.ok());
+  engine::Plan plan;
+  plan.problem_class = ClassOf({.operation = Operation::kSpgemm, .device = DeviceKind::kCuda});
+  plan.right = (*t)->pattern()->hash();
+  plan.kernel = kernel;
+  (*s)->pattern()->plans().Replace(
+      std::make_shared<const engine::ActivePlan>(engine::ActivePlan{plan, nullptr}));
+}
+
+TEST(GpuServer, SpgemmByEveryKernelThatIsThere) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpu);
+  const std::map<std::string, Pattern> patterns = {{"band", Band(3000, 4)},
+                                                   {"web", Rmat(10, 6, 3)}};
+  for (const auto& [name, s] : patterns) {
+    const std::vector<float> values = MustUpload(server, name, s);
+    const auto expected =
+        reference::Spgemm(s.view(), Wide(values).data(), s.view(), Wide(values).data());
+    for (const SpgemmKernel& kernel : cuda::SpgemmKernels()) {
+      if (!kernel.supports({.operation = Operation::kSpgemm, .device = DeviceKind::kCuda}))
+        continue;
+      PlanFor(server, name, name, kernel.name);
+      const Answer answer = Spgemm(server, name, name);
+      ASSERT_EQ(answer.code(), 0) << kernel.name << ": " << answer.message();
+      const std::string& plan = answer.begins.at(0).plan();
+      if (kernel.name == "cuda.csr.row_bins" ||
+          (kernel.name == "cuda.csr.diagonals" && name == "band")) {
+        EXPECT_EQ(plan, "csr / " + std::string(kernel.name)) << name;
+      } else {
+        EXPECT_NE(plan.find("cuda."), std::string::npos) << name << ": " << plan;
+      }
+      EXPECT_EQ(answer.begins.at(0).nnz(), static_cast<int64_t>(expected.column_indices.size()));
+      EXPECT_TRUE(answer.Values<int64_t>(0) == expected.row_offsets) << plan;
+      EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices) << plan;
+      EXPECT_TRUE(Near(answer.Values<float>(2), expected.values)) << plan;
+      EXPECT_EQ(server.engine().device()->budget().used(engine::MemoryUse::kRequests), 0);
+    }
+  }
+}
+
+TEST(GpuServer, SpgemmWhoseFormatFindsNoRoomIsLeftToTheDefaultKernel) {
+  SKIP_WITHOUT_GPU();
+  constexpr std::string_view kDiagonals = "cuda.csr.diagonals";
+  TestServer server(OnGpu);
+  // One entry a row, in nine diagonals by turns: by diagonals it is far larger.
+  constexpr int32_t kRows = 20'000;
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < kRows; ++row) {
+    entries.emplace_back(row, std::min(row + row % 9, kRows - 1));
+  }
+  const Pattern s = Band(kRows, 0), t = FromCoordinates(kRows, kRows, entries);
+  const std::vector<float> s_values = MustUpload(server, "s", s);
+  const std::vector<float> t_values = MustUpload(server, "t", t);
+  const auto expected =
+      reference::Spgemm(s.view(), Wide(s_values).data(), t.view(), Wide(t_values).data());
+  engine::DeviceBudget& budget = server.engine().device()->budget();
+  for (const bool has_room : {true, false}) {
+    PlanFor(server, "s", "t", kDiagonals);
+    absl::StatusOr<Buffer> hog = absl::CancelledError("");
+    if (!has_room) {
+      hog = budget.SpareSource(engine::MemoryUse::kPreparation)
+                .Allocate(budget.limit() - budget.used() - 64 * kRows);
+      ASSERT_TRUE(hog.ok()) << hog.status();
+    }
+    const Answer answer = Spgemm(server, "s", "t");
+    ASSERT_EQ(answer.code(), 0) << answer.message();
+    EXPECT_EQ(answer.begins.at(0).plan(),
+              "csr / " + std::string(has_room ? kDiagonals : "cuda.csr.row_bins"));
+    EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+    EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+    EXPECT_EQ(budget.used(engine::MemoryUse::kRequests), 0);
+  }
+}
+
+/// On the GPU where it has a kernel for it, else on the CPU.
+TEST(GpuServer, SpgemmInSemiringsAndUnderMasks) {
   SKIP_WITHOUT_GPU();
   TestServer server(OnGpu);
   const Pattern s = Rmat(9, 8, 20);
   const std::vector<float> values = MustUpload(server, "s", s);
-  v1::SpgemmStart start = SpgemmStart("s", "s");
-  start.set_mask("s");
-  Answer answer = Spgemm(server, start);
-  ASSERT_EQ(answer.code(), 0) << answer.message();
-  EXPECT_EQ(answer.begins.at(0).plan(), "csr / cpu.csr.masked");
-  const CsrView mask = s.view();
-  const auto masked = reference::Spgemm(s.view(), Wide(values).data(), s.view(),
-                                        Wide(values).data(), Semiring::kSumProduct, &mask);
-  EXPECT_TRUE(answer.Values<int32_t>(1) == masked.column_indices);
-  EXPECT_TRUE(Near(answer.Values<float>(2), masked.values));
-  start.clear_mask();
-  start.set_semiring(v1::SEMIRING_PLUS_PAIR);
-  answer = Spgemm(server, start);
-  ASSERT_EQ(answer.code(), 0) << answer.message();
-  EXPECT_EQ(answer.begins.at(0).plan(), "csr / cpu.csr.row_groups");
-  const auto pairs = reference::Spgemm(s.view(), Wide(values).data(), s.view(), Wide(values).data(),
-                                       Semiring::kPlusPair);
-  EXPECT_TRUE(answer.Values<int32_t>(1) == pairs.column_indices);
-  EXPECT_TRUE(Near(answer.Values<float>(2), pairs.values));
+  const Pattern mask = Uniform(s.rows, s.cols, 9, 21);
+  MustUpload(server, "mask", mask);
+  const CsrView mask_view = mask.view();
+  const std::pair<Semiring, v1::Semiring> semirings[] = {
+      {Semiring::kSumProduct, v1::SEMIRING_SUM_PRODUCT},
+      {Semiring::kBoolean, v1::SEMIRING_BOOLEAN},
+      {Semiring::kMinPlus, v1::SEMIRING_MIN_PLUS},
+      {Semiring::kPlusPair, v1::SEMIRING_PLUS_PAIR}};
+  for (const bool masked : {false, true}) {
+    for (const auto& [semiring, asked] : semirings) {
+      SCOPED_TRACE(testing::Message() << Name(semiring) << (masked ? " under a mask" : ""));
+      v1::SpgemmStart start = SpgemmStart("s", "s");
+      start.set_semiring(asked);
+      if (masked) start.set_mask("mask");
+      const Answer answer = Spgemm(server, start);
+      ASSERT_EQ(answer.code(), 0) << answer.message();
+      const Problem problem = {.operation = Operation::kSpgemm,
+                               .device = DeviceKind::kCuda,
+                               .semiring = semiring,
+                               .masked = masked};
+      const bool there = std::ranges::any_of(
+          cuda::SpgemmKernels(), [&](const auto& kernel) { return kernel.supports(problem); });
+      const std::string& plan = answer.begins.at(0).plan();
+      EXPECT_TRUE(plan.starts_with(there ? "csr / cuda." : "csr / cpu.")) << plan;
+      const auto expected =
+          reference::Spgemm(s.view(), Wide(values).data(), s.view(), Wide(values).data(), semiring,
+                            masked ? &mask_view : nullptr);
+      EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+      EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+      EXPECT_EQ(server.engine().device()->budget().used(engine::MemoryUse::kRequests), 0);
+    }
+  }
 }
 
 TEST(GpuServer, SpgemmOfEmptyMatrices) {
@@ -481,6 +577,125 @@ TEST(GpuServer, PreparesOnTheDevice) {
   const Answer answer = Spmm(server.compute(), "s", pattern.cols, k, b);
   ASSERT_EQ(answer.code(), 0) << answer.message();
   EXPECT_TRUE(Near(answer.Values<float>(0), Product(pattern, values, false, Wide(b), k)));
+}
+
+TEST(GpuServer, PairsAreTriedOnTheDevice) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.preparation_workers = 1;
+    config.preparation_threads = 2;
+  });
+  const Pattern s = Band(20'000, 6), t = Uniform(20'000, 5000, 4, 7);
+  std::map<std::string, std::vector<float>> values;
+  values["s"] = MustUpload(server, "s", s);
+  values["t"] = MustUpload(server, "t", t);
+  WhenReady(server, "s");
+  for (const auto& [right, pattern] : {std::pair("s", &s), std::pair("t", &t)}) {
+    const std::string recipe = right == std::string("s")
+                                   ? "csr * csr"
+                                   : "csr * " + WhenReady(server, right).pattern_hash();
+    const auto expected = reference::Spgemm(s.view(), Wide(values["s"]).data(), pattern->view(),
+                                            Wide(values[right]).data());
+    // The first one asks for trials, the second one is served by what they found.
+    std::string planned;
+    for (int run = 0; run < 2; ++run) {
+      const Answer answer = Spgemm(server, "s", right);
+      ASSERT_EQ(answer.code(), 0) << answer.message();
+      if (run == 1) {
+        EXPECT_EQ(answer.begins.at(0).plan(), "csr / " + planned);
+      }
+      EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+      EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+      ASSERT_TRUE(Eventually([&] {
+        const v1::MatrixInfo info = WhenReady(server, "s");
+        for (const auto& plan : info.plans()) {
+          if (plan.recipe() != recipe) continue;
+          EXPECT_EQ(plan.device(), "cuda:0");
+          EXPECT_GT(plan.plan_ms(), 0);
+          planned = plan.kernel();
+        }
+        return !planned.empty();
+      })) << right;
+    }
+    std::set<std::string> measured;
+    const v1::MatrixInfo info = WhenReady(server, "s");
+    for (const v1::Measurement& m : info.measurements()) {
+      if (m.recipe() != recipe) continue;
+      EXPECT_EQ(m.device(), "cuda:0");
+      EXPECT_GT(m.median_ms(), 0);
+      EXPECT_GT(m.baseline_ms(), 0);
+      EXPECT_GT(m.floor_share(), 0);
+      measured.insert(m.kernel());
+    }
+    EXPECT_TRUE(measured.contains(std::string(cuda::SpgemmKernels().front().name))) << right;
+    EXPECT_TRUE(measured.contains(planned)) << planned;
+    for (const SpgemmKernel& kernel : cuda::SpgemmKernels()) {
+      if (kernel.prepare == nullptr || right == std::string("t")) continue;
+      if (kernel.name.find("diagonals") == std::string::npos) continue;
+      EXPECT_TRUE(measured.contains(std::string(kernel.name))) << kernel.name;
+    }
+  }
+  EXPECT_EQ(server.engine().device()->budget().used(engine::MemoryUse::kPreparation), 0);
+}
+
+TEST(GpuServer, TransposedPairsAreTriedOnTheDevice) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.preparation_workers = 1;
+  });
+  const Pattern s = Uniform(3000, 2000, 8, 9);
+  const std::vector<float> values = MustUpload(server, "s", s);
+  std::vector<int64_t> source;
+  const Pattern transposed = Transpose(s, &source);
+  std::vector<double> transposed_values;
+  for (const int64_t p : source) transposed_values.push_back(values[p]);
+  WhenReady(server, "s");
+  v1::SpgemmStart start = SpgemmStart("s", "s");
+  start.set_transpose_left(true);
+  const auto expected =
+      reference::Spgemm(transposed.view(), transposed_values.data(), s.view(), Wide(values).data());
+  std::string planned;
+  for (int run = 0; run < 2; ++run) {
+    const Answer answer = Spgemm(server, start);
+    ASSERT_EQ(answer.code(), 0) << answer.message();
+    if (run == 1) {
+      EXPECT_EQ(answer.begins.at(0).plan(), "transpose * csr / " + planned);
+    }
+    EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
+    EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
+    ASSERT_TRUE(Eventually([&] {
+      const v1::MatrixInfo info = WhenReady(server, "s");
+      for (const auto& plan : info.plans()) {
+        if (plan.recipe() == "transpose * csr") planned = plan.kernel();
+      }
+      return !planned.empty();
+    }));
+  }
+  EXPECT_NE(planned.find("cuda."), std::string::npos);
+}
+
+TEST(GpuServer, PairsThatFindNoMemoryOnTheDeviceAreTriedAgainLater) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.device_memory_bytes = int64_t{520} << 20;
+    config.preparation_workers = 1;
+  });
+  const Pattern s = Band(20'000, 6);
+  MustUpload(server, "s", s);
+  WhenReady(server, "s");
+  const std::vector<Buffer> rest = FillUp(*server.engine().device());
+  const engine::MatrixLease matrix = server.engine().catalog().Find("default", "s").value();
+  const Problem problem = {.operation = Operation::kSpgemm, .device = DeviceKind::kCuda};
+  server.engine().executor().on_unknown_pair({matrix->pattern(), matrix->pattern()}, problem);
+  const auto find = [&] {
+    return matrix->pattern()->plans().Find(ClassOf(problem), matrix->pattern()->hash());
+  };
+  ASSERT_TRUE(Eventually([&] { return find().exact; }));
+  EXPECT_FALSE(find().decided());
+  EXPECT_EQ(find().plan->plan.kernel, cuda::SpgemmKernels().front().name);
 }
 
 TEST(GpuServer, ReplacedValuesReachTheLayoutOfThePlan) {

@@ -66,6 +66,20 @@ class DeviceArray {
   Buffer buffer_;
 };
 
+/// For what kernels prepare.
+class PoisonedMemory final : public MemorySource {
+ public:
+  explicit PoisonedMemory(Gpu& gpu) : gpu_(gpu) {}
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    Buffer buffer = gpu_.Allocate(bytes);
+    Must(gpu_.stream().Fill(buffer.mutable_data(), 0xff, bytes));
+    return buffer;
+  }
+
+ private:
+  Gpu& gpu_;
+};
+
 template <typename T>
 struct OnGpu {
   OnGpu(Gpu& gpu, const Matrix& matrix)
@@ -212,8 +226,9 @@ bool ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matr
   Context context = {.workspace = workspace.span(), .stream = gpu.stream().handle()};
   std::shared_ptr<void> prepared;
   if (kernel.prepare != nullptr) {
+    PoisonedMemory memory(gpu);
     absl::StatusOr<std::shared_ptr<void>> made =
-        kernel.prepare(context, problem, arguments, gpu.memory());
+        kernel.prepare(context, problem, arguments, memory);
     if (absl::IsFailedPrecondition(made.status())) return false;
     EXPECT_TRUE(made.ok()) << made.status();
     if (!made.ok()) return true;

@@ -52,48 +52,64 @@ Kernel Posing(std::string_view name) {
   return kernel;
 }
 
-/// The CPU's hash kernel, with a workspace of its own for each step: the engine gives a GPU's
-/// kernel one for all of them.
-class HashSteps {
+/// What a step of the CPU's kernel `kCpu` has, with a workspace of its own: the engine gives a
+/// GPU's kernel one for all of them.
+template <SpgemmKernel (*kCpu)()>
+class Step {
  public:
-  explicit HashSteps(const SpgemmArguments& arguments)
-      : room_(cpu::HashSpgemm().workspace({Operation::kSpgemm}, arguments, 1) + 64) {}
+  Step(const Context& context, const SpgemmArguments& arguments)
+      : prepared_(context.prepared),
+        room_(kCpu().workspace({Operation::kSpgemm, false, ElementType::kF64}, arguments, 1) + 64) {
+  }
 
   Context context() {
     void* begin = room_.data();
     size_t bytes = room_.size();
     std::align(64, bytes - 64, begin, bytes);
-    return {.threads = 1, .workspace = {static_cast<std::byte*>(begin), room_.size() - 64}};
+    return {.threads = 1,
+            .workspace = {static_cast<std::byte*>(begin), room_.size() - 64},
+            .prepared = prepared_};
   }
 
  private:
+  void* const prepared_;
   std::vector<std::byte> room_;
 };
 
+template <SpgemmKernel (*kCpu)()>
 SpgemmKernel PosingSpgemm(std::string_view name) {
   SpgemmKernel kernel;
   kernel.name = name;
   kernel.device = DeviceKind::kCuda;
   kernel.deterministic = true;
   kernel.supports = [](const Problem& problem) {
-    return IsOurs(problem) && cpu::HashSpgemm().supports(OnCpu(problem));
+    return IsOurs(problem) && kCpu().supports(OnCpu(problem));
   };
   kernel.workspace = [](const Problem&, const SpgemmArguments&, int) { return size_t{256}; };
-  kernel.analyse = [](const Context&, const SpgemmArguments& arguments,
+  kernel.analyse = [](const Context& context, const SpgemmArguments& arguments,
                       std::span<int64_t> row_bounds, int64_t* products) {
-    return cpu::HashSpgemm().analyse(HashSteps(arguments).context(), arguments, row_bounds,
-                                     products);
+    Step<kCpu> step(context, arguments);
+    return kCpu().analyse(step.context(), arguments, row_bounds, products);
   };
-  kernel.symbolic = [](const Context&, const SpgemmArguments& arguments, RowRange range,
+  kernel.symbolic = [](const Context& context, const SpgemmArguments& arguments, RowRange range,
                        std::span<int64_t> row_nnz) {
-    return cpu::HashSpgemm().symbolic(HashSteps(arguments).context(), arguments, range, row_nnz);
+    Step<kCpu> step(context, arguments);
+    return kCpu().symbolic(step.context(), arguments, range, row_nnz);
   };
-  kernel.numeric = [](const Context&, const Problem& problem, const SpgemmArguments& arguments,
-                      RowRange range, std::span<const int64_t> row_begin, int32_t* column_indices,
-                      void* values, std::span<int64_t> row_nnz) {
-    return cpu::HashSpgemm().numeric(HashSteps(arguments).context(), OnCpu(problem), arguments,
-                                     range, row_begin, column_indices, values, row_nnz);
+  kernel.numeric = [](const Context& context, const Problem& problem,
+                      const SpgemmArguments& arguments, RowRange range,
+                      std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
+                      std::span<int64_t> row_nnz) {
+    Step<kCpu> step(context, arguments);
+    return kCpu().numeric(step.context(), OnCpu(problem), arguments, range, row_begin,
+                          column_indices, values, row_nnz);
   };
+  if (kCpu().prepare != nullptr) {
+    kernel.prepare = [](const Context& context, const Problem& problem,
+                        const SpgemmArguments& arguments, MemorySource& memory) {
+      return kCpu().prepare(context, OnCpu(problem), arguments, memory);
+    };
+  }
   return kernel;
 }
 
@@ -158,7 +174,9 @@ std::span<const SddmmKernel> SddmmKernels() {
   return kernels;
 }
 std::span<const SpgemmKernel> SpgemmKernels() {
-  static const SpgemmKernel kernels[] = {PosingSpgemm("cuda.csr.row_bins")};
+  static const SpgemmKernel kernels[] = {PosingSpgemm<cpu::HashSpgemm>("cuda.csr.row_bins"),
+                                         PosingSpgemm<cpu::DiagonalsSpgemm>("cuda.csr.diagonals"),
+                                         PosingSpgemm<cpu::MaskedSpgemm>("cuda.csr.masked")};
   return kernels;
 }
 

@@ -151,6 +151,28 @@ bool Suit(const SpgemmKernel& kernel, const Matrix& s, const Matrix& t) {
   return Multiplication<T>(s, t).MakeContext(kernel, 1).has_value();
 }
 
+/// Refuses what would exceed its limit.
+class LimitedMemory final : public MemorySource {
+ public:
+  explicit LimitedMemory(int64_t limit) : limit_(limit) {}
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    const auto size = static_cast<int64_t>(bytes);
+    if (*used_ + size > limit_) return absl::ResourceExhaustedError("the limit is reached");
+    absl::StatusOr<Buffer> buffer = HeapMemory().Allocate(bytes);
+    if (!buffer.ok()) return buffer;
+    peak_ = std::max<int64_t>(peak_, *used_ += size);
+    const auto give_back = [used = used_, size, kept = *buffer](std::byte*) { *used -= size; };
+    return Buffer(std::shared_ptr<std::byte>(buffer->mutable_data(), give_back), bytes);
+  }
+  int64_t used() const { return *used_; }
+  int64_t peak() const { return peak_; }
+
+ private:
+  const int64_t limit_;
+  const std::shared_ptr<std::atomic<int64_t>> used_ = std::make_shared<std::atomic<int64_t>>(0);
+  std::atomic<int64_t> peak_ = 0;
+};
+
 /// Runs the kernel in every way and expects what the reference computes, where the matrices suit
 /// it.
 template <typename T>
@@ -191,7 +213,7 @@ void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matr
 
     const Product<T> product =
         multiplication.Run(kernel, context, bounds, std::numeric_limits<int64_t>::max());
-    if (threads == 1) {
+    if (threads == 1 || !kernel.deterministic) {
       first = product;
       ASSERT_EQ(product.row_nnz, counts);
       ASSERT_EQ(product.columns, expected.column_indices);
@@ -394,6 +416,13 @@ TEST_P(SpgemmTest, StopsWhenAsked) {
             absl::StatusCode::kCancelled);
   EXPECT_EQ(numeric().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(symbolic().code(), absl::StatusCode::kCancelled);
+  if (kernel.prepare != nullptr) {
+    EXPECT_EQ(
+        kernel.prepare(context, multiplication.problem(), multiplication.arguments(), HeapMemory())
+            .status()
+            .code(),
+        absl::StatusCode::kCancelled);
+  }
 
   stop = false;
   std::thread stopper([&] {
@@ -506,6 +535,37 @@ INSTANTIATE_TEST_SUITE_P(Cpu, SpgemmTest,
                            const std::string name(info.param().name);
                            return name.substr(name.rfind('.') + 1);
                          });
+
+/// Not where the library is missing.
+std::vector<SpgemmKernel (*)()> Libraries() {
+  if (cpu::GraphblasSpgemm().empty()) return {};
+  return {+[] { return cpu::GraphblasSpgemm().front(); }};
+}
+INSTANTIATE_TEST_SUITE_P(Libraries, SpgemmTest, testing::ValuesIn(Libraries()));
+
+TEST(GraphblasSpgemm, TakesItsMemoryFromTheRequest) {
+  if (cpu::GraphblasSpgemm().empty()) GTEST_SKIP() << "GraphBLAS is not installed";
+  const SpgemmKernel kernel = cpu::GraphblasSpgemm().front();
+  const Matrix s = WithRandomValues(Rmat(10, 8, 95), 96);
+  Multiplication<float> multiplication(s, s);
+  LimitedMemory unlimited(int64_t{1} << 40);
+  Context context;
+  context.threads = 2;
+  const auto prepare = [&](MemorySource& memory) {
+    return kernel.prepare(context, multiplication.problem(), multiplication.arguments(), memory);
+  };
+  auto whole = prepare(unlimited);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_GT(unlimited.used(), 12 * s.pattern.nnz());
+  whole = absl::CancelledError("");
+  EXPECT_EQ(unlimited.used(), 0) << "nothing is kept for others";
+  for (int64_t bytes = unlimited.peak() - 1; bytes > 100; bytes = bytes * 2 / 3) {
+    LimitedMemory memory(bytes);
+    const absl::Status status = prepare(memory).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << bytes << ": " << status;
+    EXPECT_EQ(memory.used(), 0) << bytes;
+  }
+}
 
 /// C at the positions of a mask alone, in every semiring.
 void ExpectMasked(Pattern s_pattern, Pattern t_pattern, const Pattern& mask) {

@@ -14,6 +14,7 @@
 
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
+#include "engine/execution/derived_patterns.h"
 #include "engine/store/store.h"
 #include "kernels/reference/reference.h"
 #include "tests/generate.h"
@@ -448,8 +449,8 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
   Upload("band", band);
   Upload("random", UniformMatrix(300, 300, 2, 10));
   int unknown = 0;
-  executor_->on_unknown_pair = [&](const MatrixLease& left, const MatrixLease&, const Problem&) {
-    EXPECT_EQ(left->name(), "band");
+  executor_->on_unknown_pair = [&](const PatternProduct& product, const Problem&) {
+    EXPECT_EQ(product.left, catalog_.Find("t", "band").value()->pattern());
     ++unknown;
   };
   const auto kernel_of = [&](const std::string& right, int64_t* nnz, bool transposed = false) {
@@ -468,11 +469,12 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
   EXPECT_EQ(kernel_of("band", &nnz), "csr / cpu.csr.row_groups");
   EXPECT_EQ(unknown, 1);
   Pattern& pattern = *catalog_.Find("t", "band").value()->pattern();
-  const auto plan_for = [&](const std::string& right) {
+  const auto plan_for = [&](const std::string& right, bool transposed = false) {
     ActivePlan active;
     active.plan.problem_class = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
     active.plan.kernel = "cpu.dia.diagonals";
-    active.plan.right = catalog_.Find("t", right).value()->pattern()->hash();
+    active.plan.right =
+        PairKey(catalog_.Find("t", right).value()->pattern()->hash(), false, transposed);
     pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   };
   plan_for("band");
@@ -480,8 +482,13 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
   EXPECT_EQ(nnz_by_plan, nnz);
   EXPECT_EQ(unknown, 1);
   EXPECT_EQ(kernel_of("band", &nnz, /*transposed=*/true), "csr * transpose / cpu.csr.row_groups")
-      << "plans are for matrices as they are";
-  EXPECT_EQ(unknown, 1);
+      << "plans are for one way of taking the matrices";
+  EXPECT_EQ(unknown, 2);
+  plan_for("band", /*transposed=*/true);
+  EXPECT_EQ(kernel_of("band", &nnz_by_plan, /*transposed=*/true),
+            "csr * transpose / cpu.dia.diagonals");
+  EXPECT_EQ(nnz_by_plan, nnz);
+  EXPECT_EQ(unknown, 2);
   plan_for("random");
   EXPECT_EQ(kernel_of("random", &nnz), "csr / cpu.csr.row_groups") << "too many diagonals";
 }

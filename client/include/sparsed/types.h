@@ -197,7 +197,9 @@ struct Measurement {
 /// What became of a recipe for a class.
 struct Decision {
   ProblemClass problem_class;
-  std::string recipe;  ///< empty: it is about the class
+  /// Empty: it is about the class. Of a sparse product, the pair and the kernel: "csr * csr /
+  /// cpu.csr.hash".
+  std::string recipe;
   bool tried = false;
   std::string reason;  ///< why, or why not
 };

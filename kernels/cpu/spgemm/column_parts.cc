@@ -150,11 +150,12 @@ int64_t WidthOf(const CsrView& t) {
 
 /// Sets the parts' row offsets.
 template <typename T>
-void CutRows(const CsrView& t, ColumnParts<T>& parts) {
+absl::Status CutRows(const Context& context, const CsrView& t, ColumnParts<T>& parts) {
   const int64_t stride = t.rows + 1;
   int64_t* const offsets = parts.offsets.data();
   for (int64_t part = 0; part < parts.count; ++part) offsets[part * stride] = 0;
   for (int64_t row = 0; row < t.rows; ++row) {
+    if (context.stopped()) return UnlessStopped(context);
     const int32_t* at = t.column_indices.data() + t.row_offsets[row];
     const int32_t* const end = t.column_indices.data() + t.row_offsets[row + 1];
     for (int64_t part = 0; part < parts.count; ++part) {
@@ -169,6 +170,7 @@ void CutRows(const CsrView& t, ColumnParts<T>& parts) {
     for (int64_t row = 0; row <= t.rows; ++row) offsets[part * stride + row] += begin;
     begin += entries;
   }
+  return absl::OkStatus();
 }
 
 template <typename T>
@@ -183,11 +185,12 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   absl::Status status = parts->offsets.Allocate(memory, parts->count * (t.rows + 1));
   status.Update(parts->columns.Allocate(memory, t.nnz()));
   status.Update(parts->values.Allocate(memory, t.nnz()));
+  if (status.ok()) status = CutRows(context, t, *parts);
   if (!status.ok()) return status;
-  CutRows(t, *parts);
   const T* const values = static_cast<const T*>(arguments.right_values);
 #pragma omp parallel for num_threads(context.threads) if (context.threads > 1)
   for (int64_t row = 0; row < t.rows; ++row) {
+    if (context.stopped()) continue;
     int64_t from = t.row_offsets[row];
     for (int64_t part = 0; part < parts->count; ++part) {
       const int64_t to = parts->offsets_of(part)[row];
@@ -197,6 +200,7 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
       from += entries;
     }
   }
+  if (status = UnlessStopped(context); !status.ok()) return status;
   return std::shared_ptr<void>(std::move(parts));
 }
 

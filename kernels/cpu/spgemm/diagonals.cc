@@ -36,12 +36,12 @@ int32_t Offset(int32_t column, int64_t row) {
 }
 
 /// Puts the matrix's diagonals, ascending, into `offsets`; how many, or -1 if there is no room for
-/// all.
-int64_t FindDiagonals(const CsrView& csr, std::span<int32_t> offsets) {
+/// all. If it is stopped, some of them.
+int64_t FindDiagonals(const Context& context, const CsrView& csr, std::span<int32_t> offsets) {
   int64_t count = 0;
   const int32_t* before = nullptr;
   int64_t length_before = 0;
-  for (int64_t row = 0; row < csr.rows; ++row) {
+  for (int64_t row = 0; row < csr.rows && !context.stopped(); ++row) {
     const int64_t length = csr.row_offsets[row + 1] - csr.row_offsets[row];
     const int32_t* const columns = csr.column_indices.data() + csr.row_offsets[row];
     // Most rows have the diagonals of the row before them.
@@ -70,7 +70,7 @@ int64_t FindDiagonals(const CsrView& csr, std::span<int32_t> offsets) {
 
 /// Finds the diagonals, if keeping the matrix by diagonals is allowed.
 template <typename T>
-absl::Status FindSuitingDiagonals(const CsrView& csr, MemorySource& memory,
+absl::Status FindSuitingDiagonals(const Context& context, const CsrView& csr, MemorySource& memory,
                                   Scratch<int32_t>& offsets, int64_t& count) {
   const int64_t csr_bytes = CsrBytes<T>(csr);
   const int64_t most =
@@ -78,8 +78,8 @@ absl::Status FindSuitingDiagonals(const CsrView& csr, MemorySource& memory,
                     std::max<int64_t>(csr.rows * static_cast<int64_t>(sizeof(T)), 1),
                 csr.rows + csr.cols, kMostDiagonals});
   if (absl::Status status = offsets.Allocate(memory, most); !status.ok()) return status;
-  count = FindDiagonals(csr, offsets.span());
-  if (count >= 0) return absl::OkStatus();
+  count = FindDiagonals(context, csr, offsets.span());
+  if (count >= 0) return UnlessStopped(context);
   return absl::FailedPreconditionError(
       fmt::format("a matrix of {} nonzeros has more than {} diagonals: at most {} are kept, in at "
                   "most {} times "
@@ -176,7 +176,7 @@ absl::Status LayOut(const Context& context, const CsrView& t, const T* values,
       }
     }
   }
-  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+  return UnlessStopped(context);
 }
 
 template <typename T>
@@ -184,11 +184,11 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
                                                 const SpgemmArguments& arguments,
                                                 MemorySource& memory) {
   auto operands = std::make_shared<DiagonalOperands<T>>();
-  absl::Status status =
-      FindSuitingDiagonals<T>(arguments.left, memory, operands->s_offsets, operands->s_count);
+  absl::Status status = FindSuitingDiagonals<T>(context, arguments.left, memory,
+                                                operands->s_offsets, operands->s_count);
   if (status.ok()) {
-    status =
-        FindSuitingDiagonals<T>(arguments.right, memory, operands->t_offsets, operands->t_count);
+    status = FindSuitingDiagonals<T>(context, arguments.right, memory, operands->t_offsets,
+                                     operands->t_count);
   }
   if (status.ok()) status = PairDiagonals(*operands, memory);
   if (status.ok()) {

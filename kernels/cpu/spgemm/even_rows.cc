@@ -198,6 +198,7 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   const T* const values = static_cast<const T*>(arguments.right_values);
 #pragma omp parallel for num_threads(context.threads) if (context.threads > 1)
   for (int64_t row = 0; row < t.rows; ++row) {
+    if (context.stopped()) continue;
     const int64_t begin = t.row_offsets[row];
     const int64_t length = t.row_offsets[row + 1] - begin;
     const int64_t to = row * rows->width;
@@ -207,6 +208,7 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
     std::fill_n(rows->values.data() + to + length, rows->width - length, T{0});
     if (!even) rows->lengths[row] = static_cast<int32_t>(length);
   }
+  if (status = UnlessStopped(context); !status.ok()) return status;
   return std::shared_ptr<void>(std::move(rows));
 }
 

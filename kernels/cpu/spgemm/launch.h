@@ -122,6 +122,11 @@ struct RowJob {
   T* values;
 };
 
+/// CANCELLED, if the context is stopped: what was computed is not whole.
+inline absl::Status UnlessStopped(const Context& context) {
+  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+}
+
 /// Every thread of the team calls work(thread, pieces); the pieces cover the call's rows.
 template <typename Work>
 absl::Status ShareRows(const NumericCall& call, const Work& work) {
@@ -131,7 +136,7 @@ absl::Status ShareRows(const NumericCall& call, const Work& work) {
 #pragma omp parallel num_threads(context.threads) if (context.threads > 1)
     work(omp_get_thread_num(), pieces);
   }
-  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+  return UnlessStopped(context);
 }
 
 /// What CSR takes with 64-bit row offsets: what kMostFormatGrowth is counted from.

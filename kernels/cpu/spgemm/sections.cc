@@ -130,9 +130,9 @@ HWY_EXPORT(SectionsF64);
 
 /// Sets the rows' offsets among sections.
 template <typename T>
-void CountSections(const CsrView& csr, int64_t* offsets) {
+absl::Status CountSections(const Context& context, const CsrView& csr, int64_t* offsets) {
   offsets[0] = 0;
-  for (int64_t row = 0; row < csr.rows; ++row) {
+  for (int64_t row = 0; row < csr.rows && !context.stopped(); ++row) {
     int64_t count = 0;
     int64_t last = -1;
     for (int64_t p = csr.row_offsets[row]; p < csr.row_offsets[row + 1]; ++p) {
@@ -142,14 +142,16 @@ void CountSections(const CsrView& csr, int64_t* offsets) {
     }
     offsets[row + 1] = offsets[row] + count;
   }
+  return UnlessStopped(context);
 }
 
 template <typename T>
-void FillSections(const Context& context, const CsrView& t, const T* values,
-                  Sections<T>& sections) {
+absl::Status FillSections(const Context& context, const CsrView& t, const T* values,
+                          Sections<T>& sections) {
   constexpr int64_t kColumns = Sections<T>::kColumns;
 #pragma omp parallel for num_threads(context.threads) if (context.threads > 1)
   for (int64_t row = 0; row < t.rows; ++row) {
+    if (context.stopped()) continue;
     int64_t at = sections.offsets[row] - 1;
     int64_t last = -1;
     for (int64_t p = t.row_offsets[row]; p < t.row_offsets[row + 1]; ++p) {
@@ -166,6 +168,7 @@ void FillSections(const Context& context, const CsrView& t, const T* values,
       sections.values[at * kColumns + lane] = values[p];
     }
   }
+  return UnlessStopped(context);
 }
 
 template <typename T>
@@ -175,8 +178,8 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   const CsrView& t = arguments.right;
   auto sections = std::make_shared<Sections<T>>();
   absl::Status status = sections->offsets.Allocate(memory, t.rows + 1);
+  if (status.ok()) status = CountSections<T>(context, t, sections->offsets.data());
   if (!status.ok()) return status;
-  CountSections<T>(t, sections->offsets.data());
   const int64_t count = sections->offsets[t.rows];
   const int64_t csr_bytes = CsrBytes<T>(t);
   const int64_t bytes = count * (64 + static_cast<int64_t>(sizeof(int32_t) + sizeof(uint16_t))) +
@@ -191,8 +194,10 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   status = sections->columns.Allocate(memory, count);
   status.Update(sections->present.Allocate(memory, count));
   status.Update(sections->values.Allocate(memory, count * Sections<T>::kColumns));
+  if (status.ok()) {
+    status = FillSections(context, t, static_cast<const T*>(arguments.right_values), *sections);
+  }
   if (!status.ok()) return status;
-  FillSections(context, t, static_cast<const T*>(arguments.right_values), *sections);
   return std::shared_ptr<void>(std::move(sections));
 }
 

@@ -1,6 +1,8 @@
 // SpGEMM on the GPU; what each kernel is for stands at the head of its file.
 #pragma once
 
+#include <span>
+
 #include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
@@ -12,5 +14,7 @@ SpgemmKernel DiagonalsSpgemm();
 SpgemmKernel ExpandSortSpgemm();
 /// Under a mask, in every semiring.
 SpgemmKernel MaskedSpgemm();
+/// Empty if the library is not there.
+std::span<const SpgemmKernel> CusparseSpgemm();
 
 }  // namespace sparsed::cuda

@@ -1,52 +1,15 @@
 #include "tests/bench/gpu/cusparse_spgemm.h"
 
-#include <dlfcn.h>
-
 #include <memory>
 
 #include "kernels/cuda/cusparse.h"
 
 namespace sparsed::test {
-namespace {
-
-struct Library {
-  decltype(&cusparseSpGEMM_createDescr) Create;
-  decltype(&cusparseSpGEMM_destroyDescr) Destroy;
-  decltype(&cusparseSpGEMM_workEstimation) WorkEstimation;
-  decltype(&cusparseSpGEMM_compute) Compute;
-  decltype(&cusparseSpGEMM_copy) Copy;
-  decltype(&cusparseSpMatGetSize) GetSize;
-  decltype(&cusparseCsrSetPointers) SetPointers;
-};
-
-/// Null if something is missing.
-const Library* Open() {
-  static const Library* const opened = []() -> const Library* {
-    if (cuda::OpenCusparse() == nullptr) return nullptr;
-    void* const handle = dlopen("libcusparse.so.12", RTLD_NOW | RTLD_LOCAL);
-    static Library library;
-    const auto load = [&](const char* name, auto& function) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-      return function != nullptr;
-    };
-    const bool complete = load("cusparseSpGEMM_createDescr", library.Create) &&
-                          load("cusparseSpGEMM_destroyDescr", library.Destroy) &&
-                          load("cusparseSpGEMM_workEstimation", library.WorkEstimation) &&
-                          load("cusparseSpGEMM_compute", library.Compute) &&
-                          load("cusparseSpGEMM_copy", library.Copy) &&
-                          load("cusparseSpMatGetSize", library.GetSize) &&
-                          load("cusparseCsrSetPointers", library.SetPointers);
-    return complete ? &library : nullptr;
-  }();
-  return opened;
-}
-
-}  // namespace
 
 absl::StatusOr<int64_t> CusparseSpgemm(Device& device, const Problem& problem,
                                        const SpgemmArguments& arguments, const int32_t* s_offsets,
                                        const int32_t* t_offsets) {
-  const Library* const library = Open();
+  const cuda::Cusparse* const library = cuda::OpenCusparse();
   if (library == nullptr) return absl::UnavailableError("there is no cuSPARSE here");
   const auto handle = cuda::CusparseHandle(device.ContextWith({}).stream);
   if (!handle.ok()) return handle.status();
@@ -64,10 +27,10 @@ absl::StatusOr<int64_t> CusparseSpgemm(Device& device, const Problem& problem,
   const auto describe = [&](int64_t rows, int64_t cols, int64_t nnz, const int32_t* offsets,
                             const int32_t* columns, const void* values) {
     cusparseSpMatDescr_t matrix = nullptr;
-    check(cuda::OpenCusparse()->CreateCsr(&matrix, rows, cols, nnz, const_cast<int32_t*>(offsets),
-                                          const_cast<int32_t*>(columns), const_cast<void*>(values),
-                                          CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I,
-                                          CUSPARSE_INDEX_BASE_ZERO, cuda::TypeOf(problem)),
+    check(library->CreateCsr(&matrix, rows, cols, nnz, const_cast<int32_t*>(offsets),
+                             const_cast<int32_t*>(columns), const_cast<void*>(values),
+                             CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO,
+                             cuda::TypeOf(problem)),
           "describing a matrix");
     return cuda::SparseMatrix(matrix);
   };
@@ -81,9 +44,9 @@ absl::StatusOr<int64_t> CusparseSpgemm(Device& device, const Problem& problem,
       describe(left.rows, right.cols, 0, reinterpret_cast<int32_t*>(c_offsets.mutable_data()),
                nullptr, nullptr);
   cusparseSpGEMMDescr_t plan = nullptr;
-  if (!status.ok() || !check(library->Create(&plan), "planning")) return status;
-  const std::unique_ptr<cusparseSpGEMMDescr, decltype(library->Destroy)> owner(plan,
-                                                                               library->Destroy);
+  if (!status.ok() || !check(library->SpGEMM_createDescr(&plan), "planning")) return status;
+  const std::unique_ptr<cusparseSpGEMMDescr, decltype(library->SpGEMM_destroyDescr)> owner(
+      plan, library->SpGEMM_destroyDescr);
   const double one64 = 1, zero64 = 0;
   const float one32 = 1, zero32 = 0;
   const bool wide = problem.type == ElementType::kF64;
@@ -103,20 +66,20 @@ absl::StatusOr<int64_t> CusparseSpgemm(Device& device, const Problem& problem,
     if (status.ok()) check(with(function, &bytes, buffer.mutable_data()), doing);
     return buffer;
   };
-  const Buffer first = step(library->WorkEstimation, "estimating");
-  const Buffer second = step(library->Compute, "computing");
+  const Buffer first = step(library->SpGEMM_workEstimation, "estimating");
+  const Buffer second = step(library->SpGEMM_compute, "computing");
   int64_t rows = 0, cols = 0, nnz = 0;
-  if (!status.ok() || !check(library->GetSize(c.get(), &rows, &cols, &nnz), "counting")) {
+  if (!status.ok() || !check(library->SpMatGetSize(c.get(), &rows, &cols, &nnz), "counting")) {
     return status;
   }
   Buffer columns = allocate(static_cast<size_t>(nnz) * sizeof(int32_t));
   Buffer values = allocate(static_cast<size_t>(nnz) * SizeOf(problem.type));
   if (status.ok()) {
-    check(library->SetPointers(c.get(), c_offsets.mutable_data(), columns.mutable_data(),
-                               values.mutable_data()),
+    check(library->CsrSetPointers(c.get(), c_offsets.mutable_data(), columns.mutable_data(),
+                                  values.mutable_data()),
           "placing C");
   }
-  if (status.ok()) check(with(library->Copy), "writing C");
+  if (status.ok()) check(with(library->SpGEMM_copy), "writing C");
   const absl::Status done = device.Finish();
   if (!status.ok()) return status;
   if (!done.ok()) return done;

@@ -103,6 +103,11 @@ TEST(PlanTable, FindsPlansOfPairs) {
   EXPECT_EQ(table.List().size(), 2u);
   EXPECT_EQ(PairRecipe("S", "S"), "csr * csr");
   EXPECT_EQ(PairRecipe("S", "T"), "csr * T");
+  EXPECT_EQ(PairRecipe("S", "S", false, true), "csr * transpose");
+  EXPECT_EQ(PairRecipe("S", "S", true, false), "transpose * csr");
+  EXPECT_EQ(PairRecipe("S", "T", true, true), "transpose * transpose T");
+  EXPECT_EQ(PairKey("T", false, false), "T");
+  EXPECT_NE(PairKey("T", true, false), PairKey("T", false, true));
 }
 
 TEST(LazyArray, IsReadOnceItSucceeds) {
@@ -268,6 +273,7 @@ TEST(Candidates, RunsOfColumnsThatNeighboursDoNotShareBecomeSegments) {
 }
 
 TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
+  constexpr const char* kGraphblas = "cpu.graphblas.mxm";
   const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
   const auto features_of = [](const test::Pattern& pattern) {
     BuildContext context;
@@ -286,19 +292,43 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
     }
     return kernels;
   };
-  EXPECT_THAT(worth(&band, &band), ElementsAre("cpu.csr.dense", "cpu.dia.diagonals",
-                                               "cpu.ell.even_rows", "cpu.incsr.sections"));
-  EXPECT_THAT(worth(&random, &random), ElementsAre("cpu.csr.dense", "cpu.ell.even_rows"));
+  // GraphBLAS may be missing.
+  const auto ours = [&](const Features& left, const Features& right) {
+    std::vector<std::string> kernels = worth(&left, &right);
+    std::erase(kernels, kGraphblas);
+    return kernels;
+  };
+  EXPECT_THAT(ours(band, band), ElementsAre("cpu.csr.dense", "cpu.dia.diagonals",
+                                            "cpu.ell.even_rows", "cpu.incsr.sections"));
+  EXPECT_THAT(ours(random, random), ElementsAre("cpu.csr.dense", "cpu.ell.even_rows"));
   EXPECT_THAT(worth(&band, &random), Not(Contains("cpu.dia.diagonals")));
-  EXPECT_THAT(worth(&power, &power), ElementsAre("cpu.csr.dense", "cpu.coo.column_parts"));
-  EXPECT_THAT(worth(&thin, &thin),
-              ElementsAre("cpu.csr.hash", "cpu.csr.heap", "cpu.ell.even_rows"));
+  EXPECT_THAT(ours(power, power), ElementsAre("cpu.csr.dense", "cpu.coo.column_parts"));
+  EXPECT_THAT(ours(thin, thin), ElementsAre("cpu.csr.hash", "cpu.csr.heap", "cpu.ell.even_rows"));
   EXPECT_EQ(worth(&band, nullptr).size(), SpgemmCandidatesFor(problem, &band, nullptr).size())
       << "what is not known is tried";
+
+  if (FindSpgemmKernel(kGraphblas) != nullptr) {
+    EXPECT_THAT(worth(&band, &band), Contains(kGraphblas));
+    Features large = power;
+    large.rows *= 1000;
+    EXPECT_THAT(worth(&large, &power), Not(Contains(kGraphblas))) << "it cannot be stopped";
+  }
 
   EXPECT_EQ(PromisingSpgemm(problem, &band, &band), "cpu.dia.diagonals");
   EXPECT_EQ(PromisingSpgemm(problem, &band, &random), "cpu.csr.row_groups");
   EXPECT_EQ(PromisingSpgemm(problem, nullptr, &band), "cpu.csr.row_groups");
+
+  Problem on_gpu = problem;
+  on_gpu.device = DeviceKind::kCuda;
+  if (FindSpgemmKernel("cuda.csr.diagonals") == nullptr) return;
+  EXPECT_EQ(PromisingSpgemm(on_gpu, &band, &band), "cuda.csr.diagonals");
+  EXPECT_EQ(PromisingSpgemm(on_gpu, &band, &random), "cuda.csr.row_bins");
+  std::vector<std::string> promising;
+  for (const Candidate& candidate : SpgemmCandidatesFor(on_gpu, &random, &random)) {
+    if (candidate.worth_trying) promising.push_back(candidate.recipe);
+  }
+  EXPECT_THAT(promising, Contains("cuda.csr.expand_sort"));
+  EXPECT_THAT(promising, Not(Contains("cuda.csr.diagonals")));
 }
 
 TEST(Candidates, RecipesAreCanonical) {

@@ -334,8 +334,9 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
   const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
   {
     BusyLane busy(site.executor);
-    for (int i = 0; i < 100; ++i) site.preparation.RequestTrial(*s, *s, problem);
-    site.preparation.RequestTrial(*s, *t, problem);
+    for (int i = 0; i < 100; ++i)
+      site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+    site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
     EXPECT_LE(site.preparation.pending(), 2) << "one that began before the second pair came";
     EXPECT_EQ(pattern.status().state, PreparationState::kReady) << "what is there stays usable";
   }
@@ -352,17 +353,65 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
   const PlanTable::Found found_t = pattern.plans().Find(ClassOf(problem), t_hash);
   ASSERT_TRUE(found_t.exact);
   EXPECT_EQ(found_t.plan->plan.kernel, with_t.fastest);
-  bool ruled_out = false;
+  std::set<std::string> ruled_out;
   for (const Decision& decision : pattern.decisions()) {
     EXPECT_NE(decision.reason, "");
-    ruled_out |= decision.recipe == "cpu.csr.hash" && !decision.tried;
+    ruled_out.insert(decision.tried ? "" : decision.recipe);
   }
-  EXPECT_TRUE(ruled_out);
+  EXPECT_THAT(ruled_out, Contains("csr * csr / cpu.csr.hash"));
+  EXPECT_THAT(ruled_out, Contains("csr * " + t_hash + " / cpu.csr.hash")) << "of each pair";
   const int ends = site.listener.ends("ready");
-  site.preparation.RequestTrial(*s, *s, problem);
+  site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ(site.listener.ends("ready"), ends) << "there is nothing left to find out";
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
+}
+
+TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  // Too little for any trial; too little for some of the kernels.
+  for (const int64_t memory : {40'000, 13'000'000}) {
+    TemporaryDirectory directory;
+    {
+      Site site(directory.path(), Quick(), kPlenty, memory);
+      auto s = SendMatrix(site.catalog, "S", test::Band(4000, 9));
+      ASSERT_TRUE(s.ok() && site.Idle());
+      Pattern& pattern = *(*s)->pattern();
+      const auto find = [&] { return pattern.plans().Find(ClassOf(problem), pattern.hash()); };
+      site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+      ASSERT_TRUE(site.Idle());
+      ASSERT_TRUE(find().exact) << memory;
+      EXPECT_FALSE(find().decided()) << memory;
+      EXPECT_EQ(TimedOf(pattern, "csr * csr").kernels.empty(), memory < 1'000'000);
+      EXPECT_THAT(find().plan->plan.reason, HasSubstr("memory"));
+      const auto stored = site.store->Load();
+      ASSERT_TRUE(stored.ok());
+      for (const MeasurementRecord& m : stored->measurements) {
+        EXPECT_NE(m.recipe, "csr * csr") << "it would pass for all that there is to know";
+      }
+      EXPECT_FALSE(find().due()) << "or every request would try";
+      site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+      EXPECT_EQ(site.preparation.pending(), 0);
+      ActivePlan old = *find().plan;
+      old.since -= std::chrono::hours(1);
+      pattern.plans().Replace(std::make_shared<const ActivePlan>(old));
+      EXPECT_TRUE(find().due());
+      const int trials = site.listener.stages("trial");
+      site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+      ASSERT_TRUE(site.Idle());
+      EXPECT_GT(site.listener.stages("trial"), trials);
+      EXPECT_FALSE(find().due());
+    }
+    Site site(directory.path());
+    ASSERT_TRUE(site.Idle());
+    auto s = site.catalog.Find("t", "S");
+    ASSERT_TRUE(s.ok());
+    site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+    ASSERT_TRUE(site.Idle());
+    Pattern& pattern = *(*s)->pattern();
+    EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), pattern.hash()).decided());
+    EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.dia.diagonals"));
+  }
 }
 
 TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
@@ -380,6 +429,34 @@ TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
   CheckConsistent(site, pattern);
 }
 
+TEST(Preparation, PairsOfTransposedMatrices) {
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Uniform(3000, 2000, 6, 1));
+  auto t = SendMatrix(site.catalog, "T", test::Uniform(2500, 3000, 6, 2));
+  ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+  Pattern& pattern = *(*s)->pattern();
+  const std::string& t_hash = (*t)->pattern()->hash();
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  const std::vector<std::pair<PatternProduct, std::string>> pairs = {
+      {{(*s)->pattern(), (*s)->pattern(), false, true}, "csr * transpose"},
+      {{(*s)->pattern(), (*s)->pattern(), true, false}, "transpose * csr"},
+      {{(*s)->pattern(), (*t)->pattern(), true, true}, "transpose * transpose " + t_hash}};
+  for (const auto& [pair, recipe] : pairs) site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  for (const auto& [pair, recipe] : pairs) {
+    const Timed timed = TimedOf(pattern, recipe);
+    EXPECT_THAT(timed.kernels, Contains("cpu.csr.row_groups")) << recipe;
+    EXPECT_THAT(timed.kernels, Contains("cpu.csr.dense")) << recipe;
+    const auto found = pattern.plans().Find(
+        ClassOf(problem), PairKey(pair.right->hash(), pair.transpose_left, pair.transpose_right));
+    ASSERT_TRUE(found.decided()) << recipe;
+    EXPECT_EQ(found.plan->plan.kernel, timed.fastest);
+    EXPECT_EQ(found.plan->plan.recipe, recipe);
+  }
+  EXPECT_FALSE(pattern.plans().Find(ClassOf(problem), pattern.hash()).exact) << "nobody asked";
+  EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
+}
+
 TEST(Preparation, PairsOfOddMatrices) {
   Site site;
   const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
@@ -392,7 +469,7 @@ TEST(Preparation, PairsOfOddMatrices) {
     auto left = SendMatrix(site.catalog, "S" + std::to_string(i), pairs[i].first);
     auto right = SendMatrix(site.catalog, "T" + std::to_string(i), pairs[i].second);
     ASSERT_TRUE(left.ok() && right.ok());
-    site.preparation.RequestTrial(*left, *right, problem);
+    site.preparation.RequestTrial({(*left)->pattern(), (*right)->pattern()}, problem);
     ASSERT_TRUE(site.Idle());
     const Pattern& pattern = *(*left)->pattern();
     EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
@@ -848,7 +925,7 @@ TEST(Restart, AnswersForPairsFromWhatWasMeasured) {
     Site site(directory.path());
     auto s = SendMatrix(site.catalog, "S", test::Band(4000, 9));
     ASSERT_TRUE(s.ok());
-    site.preparation.RequestTrial(*s, *s, problem);
+    site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
     ASSERT_TRUE(site.Idle());
     Pattern& pattern = *(*s)->pattern();
     const auto found = pattern.plans().Find(ClassOf(problem), pattern.hash());
@@ -862,7 +939,7 @@ TEST(Restart, AnswersForPairsFromWhatWasMeasured) {
   Pattern& pattern = *(*s)->pattern();
   EXPECT_FALSE(TimedOf(pattern, "csr * csr").kernels.empty());
   const int trials = site.listener.stages("trial");
-  site.preparation.RequestTrial(*s, *s, problem);
+  site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
   ASSERT_TRUE(site.Idle());
   const auto found = pattern.plans().Find(ClassOf(problem), pattern.hash());
   ASSERT_TRUE(found.exact);
