@@ -267,6 +267,7 @@ struct PlansOptions {
   std::vector<std::string> packs, generated, only;
   std::vector<int64_t> widths;
   std::string type = "f32";
+  bool squares = false;
   double seconds = 0;
 };
 
@@ -315,7 +316,8 @@ int Plans(const PlansOptions& options) {
   const absl::StatusOr<ServerInfo> about = client.GetServerInfo();
   Require(about.status());
   std::vector<ProblemClass> classes;
-  for (const int64_t k : options.widths) {
+  if (options.squares) classes.push_back({Operation::kSpgemm});
+  for (const int64_t k : options.squares ? std::vector<int64_t>() : options.widths) {
     const bool tf32 = options.type == "tf32";
     classes.push_back({Operation::kSpmm, false, k, tf32});
     classes.push_back({Operation::kSpmm, true, k, tf32});
@@ -394,6 +396,7 @@ int Main(int argc, char** argv) {
   plans->add_option("--k", plans_options.widths, "Widths to prepare for")->delimiter(',');
   plans->add_option("--type", plans_options.type)
       ->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "tf32"}));
+  plans->add_flag("--squares", plans_options.squares, "S * S instead of dense operands");
   plans->add_option("--seconds", plans_options.seconds, "Begin no other matrix after so long");
   CLI11_PARSE(app, argc, argv);
   if (*bare_server) return ServeBareStreams(listen);
