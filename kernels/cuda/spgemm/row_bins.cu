@@ -377,7 +377,8 @@ __global__ void __launch_bounds__(kHashThreads, 12) HashRows(const Rows<T> rows,
 
 // ---- Longer rows
 
-constexpr int kQuad = 128;  // columns in 16 bytes of a bitmap
+constexpr int kQuad = 128;            // columns in 16 bytes of a bitmap
+constexpr int kMostPlaces = 1 << 16;  // that 16 bits tell apart
 
 // What a block keeps in shared memory besides its batch; sizes in elements.
 struct BlockMemory {
@@ -564,13 +565,22 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
     int32_t width = memory.bitmap_columns;
     // One sum for each column of the window, or one for each entry.
     bool by_column = false;
+    // Entries that shared memory has no room for are added up where they belong.
+    bool in_place = false;
     if constexpr (kNumeric) {
       out = rows.row_begin[row];
       room = rows.row_begin[row + 1] - out;
       const int64_t windows = (span + memory.sums - 1) / memory.sums;
-      by_column = room > memory.sums || windows == 1 ||
-                  windows * ((end - begin) + kLanes) * 16 + span / 4 <= facts.products;
+      // Of a window, in products.
+      const int64_t looks = ((end - begin) + kLanes) * 16;
+      by_column = windows == 1 || windows * looks + span / 4 <= facts.products;
+      if (!by_column && room > memory.sums) {
+        // An addition in global memory takes as long as several here.
+        in_place = (windows - 2) * looks > 6 * facts.products;
+        by_column = !in_place;
+      }
       if (by_column) width = memory.sums;
+      if (in_place) width = min(width, kMostPlaces);
     }
     int64_t nnz = 0;
     int32_t from = facts.least;
@@ -637,7 +647,8 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
             rows.values[at] = sums[word * 32 + lane];
           }
         } else {
-          for (int i = threadIdx.x; i < here; i += kLanes) sums[i] = 0;
+          T* const zeros = in_place ? rows.values + out + nnz : sums;
+          for (int i = threadIdx.x; i < here; i += kLanes) zeros[i] = 0;
           __syncthreads();
           for (int64_t first = begin; first < end; first += kLanes) {
             // A single batch is still there.
@@ -645,14 +656,24 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
               all = TakeNonzeros<kLanes, kNumeric>(rows.pair, first, end, mine, window, state.batch,
                                                    state.totals[0], &behind);
             }
-            VisitTaken<kLanes, true>(rows.pair, state.batch, all, [&](int32_t column, T product) {
+            const auto place_of = [&](int32_t column) {
               const auto at = static_cast<uint32_t>(column - from);
-              const uint32_t below = bits[at / 32] & ((1u << (at % 32)) - 1);
-              atomicAdd(sums + places[at / 32] + __popc(below), product);
-            });
+              return places[at / 32] + __popc(bits[at / 32] & ((1u << (at % 32)) - 1));
+            };
+            if (in_place) {
+              VisitTaken<kLanes, true>(rows.pair, state.batch, all, [&](int32_t column, T product) {
+                atomicAdd(rows.values + out + nnz + place_of(column), product);
+              });
+            } else {
+              VisitTaken<kLanes, true>(rows.pair, state.batch, all, [&](int32_t column, T product) {
+                atomicAdd(sums + place_of(column), product);
+              });
+            }
           }
           __syncthreads();
-          for (int i = threadIdx.x; i < here; i += kLanes) rows.values[out + nnz + i] = sums[i];
+          for (int i = threadIdx.x; i < here && !in_place; i += kLanes) {
+            rows.values[out + nnz + i] = sums[i];
+          }
           for (int word = threadIdx.x; word < words && !few; word += kLanes) {
             write_columns(word, bits[word], places[word]);
           }

@@ -34,6 +34,7 @@ struct Options {
   std::vector<std::string> generated;
   std::vector<std::string> only;
   int64_t least_nonzeros = 0;
+  int64_t corner = 0;  ///< 0: whole matrices
   std::string device = "cuda";
   std::optional<double> deadline;
   Settings settings = {
@@ -118,6 +119,20 @@ int Pack(const Options& options) {
   return 0;
 }
 
+/// The first `size` rows and columns.
+Pattern Corner(const Pattern& pattern, int64_t size) {
+  Pattern corner{size, size, {0}, {}};
+  for (int64_t row = 0; row < size; ++row) {
+    const int64_t end = row < pattern.rows ? pattern.row_offsets[row + 1] : 0;
+    for (int64_t p = row < pattern.rows ? pattern.row_offsets[row] : 0; p < end; ++p) {
+      if (pattern.column_indices[p] >= size) break;
+      corner.column_indices.push_back(pattern.column_indices[p]);
+    }
+    corner.row_offsets.push_back(corner.nnz());
+  }
+  return corner;
+}
+
 int MeasureAll(Options options) {
   Schedule schedule(options.deadline);
   for (const std::string& recipe : options.settings.recipes) {
@@ -140,6 +155,9 @@ int MeasureAll(Options options) {
   if (build && (options.device == "cpu" || options.settings.recipes.empty())) {
     return Fail("build needs a GPU and --recipe");
   }
+  if (options.corner > 0 && operations != std::vector<std::string>{"spgemm"}) {
+    return Fail("--corner is for spgemm");
+  }
   if (spgemm && options.device == "cpu") return Fail("bench_spgemm measures spgemm on the CPU");
   auto device = Device::Open(options.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu);
   if (!device.ok()) {
@@ -154,6 +172,7 @@ int MeasureAll(Options options) {
   std::fprintf(stderr, "%s, copies at %.0f GB/s\n", (*device)->name().c_str(),
                options.settings.copy_rate);
   int wrong = 0;
+  std::vector<NamedPattern> corners;
   for (const Source& source : *sources) {
     if (schedule.over()) {
       schedule.LeaveOut(source.name + ": no time");
@@ -162,11 +181,22 @@ int MeasureAll(Options options) {
     const auto matrix = source.get();
     if (!matrix.ok()) return Fail(std::string(matrix.status().message()));
     if (matrix->pattern.nnz() < options.least_nonzeros) continue;
-    const auto result = (spgemm  ? MeasureSpgemm
-                         : build ? MeasureBuilds
-                                 : Measure)(**device, options.settings, schedule, *matrix);
+    if (options.corner > 0) {
+      corners.push_back({matrix->name, Corner(matrix->pattern, options.corner)});
+      continue;
+    }
+    const auto result =
+        spgemm ? MeasureSpgemm(**device, options.settings, schedule, *matrix)
+               : (build ? MeasureBuilds : Measure)(**device, options.settings, schedule, *matrix);
     if (!result.ok()) return Fail(std::string(result.status().message()));
     wrong += *result;
+  }
+  for (const NamedPattern& left : corners) {
+    for (const NamedPattern& right : corners) {
+      const auto result = MeasureSpgemm(**device, options.settings, schedule, left, &right);
+      if (!result.ok()) return Fail(std::string(result.status().message()));
+      wrong += *result;
+    }
   }
   for (const std::string& what : schedule.left_out()) {
     std::fprintf(stderr, "left out: %s\n", what.c_str());
@@ -191,6 +221,9 @@ void AddOptions(CLI::App& app, Options& options) {
       });
   app.add_option("--only", options.only, "of all these, only the matrices of these names");
   app.add_option("--least-nonzeros", options.least_nonzeros, "no matrix with fewer");
+  app.add_option("--corner", options.corner,
+                 "spgemm: of all the matrices the first so many rows and columns, each times each")
+      ->check(CLI::PositiveNumber);
   app.add_option("--k", settings.widths, "widths of the dense operands, with commas")
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, Operand<float>::kMostWidth))

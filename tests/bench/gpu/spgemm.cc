@@ -132,9 +132,16 @@ struct Operands {
   Pattern t;
   std::vector<T> s_values, t_values;
 
-  Operands(const Pattern& pattern, bool transposed) : s(pattern) {
+  /// S times `other`, or else S^T or S.
+  Operands(const Pattern& pattern, const Pattern* other, bool transposed) : s(pattern) {
     const std::vector<double> values = RandomValues(s.nnz(), 7);
     s_values.assign(values.begin(), values.end());
+    if (other != nullptr) {
+      t = *other;
+      const std::vector<double> others = RandomValues(t.nnz(), 8);
+      t_values.assign(others.begin(), others.end());
+      return;
+    }
     if (!transposed) {
       t = s;
       t_values = s_values;
@@ -248,10 +255,12 @@ absl::StatusOr<Rival> MeasureCusparse(Device& device, const Settings& settings, 
 
 template <typename T>
 absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedule& schedule,
-                                const NamedPattern& matrix) {
+                                const NamedPattern& matrix, const NamedPattern* other) {
   const bool transposed =
       settings.operations.front() == "spgemm^T" || matrix.pattern.rows != matrix.pattern.cols;
-  const Operands<T> operands(matrix.pattern, transposed);
+  const bool square = other == nullptr && !transposed;
+  const Operands<T> operands(matrix.pattern, other == nullptr ? nullptr : &other->pattern,
+                             transposed);
   absl::Status status;
   const auto upload = [&]<typename E>(const std::vector<E>& array) {
     absl::StatusOr<Buffer> buffer = device.Upload(array.data(), array.size() * sizeof(E));
@@ -262,15 +271,15 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
   Buffer s_offsets = upload(operands.s.row_offsets), s_columns = upload(operands.s.column_indices),
          s_values = upload(operands.s_values);
   Buffer others[3];
-  if (transposed) {
+  if (!square) {
     others[0] = upload(operands.t.row_offsets);
     others[1] = upload(operands.t.column_indices);
     others[2] = upload(operands.t_values);
   }
   if (!status.ok()) return status;
-  Buffer& t_offsets = transposed ? others[0] : s_offsets;
-  Buffer& t_columns = transposed ? others[1] : s_columns;
-  Buffer& t_values = transposed ? others[2] : s_values;
+  Buffer& t_offsets = square ? s_offsets : others[0];
+  Buffer& t_columns = square ? s_columns : others[1];
+  Buffer& t_values = square ? s_values : others[2];
   size_t operand_bytes = s_offsets.size() + s_columns.size() + s_values.size();
   for (const Buffer& other : others) operand_bytes += other.size();
   const auto view = [](const Pattern& pattern, Buffer& offsets, Buffer& columns) -> CsrView {
@@ -343,6 +352,7 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
                  {"operand_bytes", operand_bytes},
                  {"peak_bytes", result->peak_bytes},
                  {"right", *right}};
+    if (other != nullptr) line["right_matrix"] = other->name;
     if (rival->ms > 0) {
       line["cusparse_ms"] = rival->ms;
       line["ratio"] = rival->ms / ms;
@@ -362,13 +372,13 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
 }  // namespace
 
 absl::StatusOr<int> MeasureSpgemm(Device& device, const Settings& settings, Schedule& schedule,
-                                  const NamedPattern& matrix) {
+                                  const NamedPattern& matrix, const NamedPattern* other) {
   int wrong = 0;
   for (const std::string& type : settings.types) {
     if (type != "f32" && type != "f64") continue;
-    const absl::StatusOr<int> result = type == "f64"
-                                           ? MeasureType<double>(device, settings, schedule, matrix)
-                                           : MeasureType<float>(device, settings, schedule, matrix);
+    const absl::StatusOr<int> result =
+        type == "f64" ? MeasureType<double>(device, settings, schedule, matrix, other)
+                      : MeasureType<float>(device, settings, schedule, matrix, other);
     if (!result.ok()) return result;
     wrong += *result;
   }

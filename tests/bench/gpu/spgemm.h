@@ -1,4 +1,4 @@
-// Measures SpGEMM on the GPU: C = S * S, or S * S^T if S is not square.
+// Measures SpGEMM on the GPU: C = S * S, or S * S^T if S is not square, or S * T.
 #pragma once
 
 #include "tests/bench/gpu/measure.h"
@@ -9,8 +9,8 @@ namespace sparsed::test {
 /// memory for C and whatever else included, rows sorted. `settings` as for Measure: types, kernels,
 /// rounds, copy_rate. cuSPARSE's default algorithm runs before them where it
 /// is installed. Some rows are compared with sums in float64; returns how many results were
-/// wrong.
+/// wrong. With `other`, that is the right factor.
 absl::StatusOr<int> MeasureSpgemm(Device& device, const Settings& settings, Schedule& schedule,
-                                  const NamedPattern& matrix);
+                                  const NamedPattern& matrix, const NamedPattern* other = nullptr);
 
 }  // namespace sparsed::test
