@@ -52,7 +52,8 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
                                  wanted.transpose_right, /*mask=*/nullptr};
     if (pair.right == nullptr) continue;
     const PlanTable::Found found = pattern_->plans().Find(c, key.second);
-    if (found.decided() || (!found.exact && ActivateFastest(c, pair))) continue;
+    if (found.decided()) continue;
+    if (!found.exact && KnowsAllKernels(PairPlan(c, pair)) && ActivateFastest(c, pair)) continue;
     status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
   }
@@ -186,6 +187,23 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   pattern_->SetDecisions(c, std::move(decisions), recipe);
   ActivateFastest(c, pair, short_of_memory);
   return absl::OkStatus();
+}
+
+bool PatternJob::KnowsAllKernels(const Plan& plan) const {
+  const ProblemClass& c = plan.problem_class;
+  const std::vector<Measurement> measurements = pattern_->measurements();
+  const std::vector<Decision> decisions = pattern_->decisions();
+  return std::ranges::all_of(KernelsFor(ProblemOf(c), *csr_), [&](std::string_view kernel) {
+    const std::string decided = PairDecision(plan.recipe, kernel);
+    return std::ranges::any_of(measurements,
+                               [&](const Measurement& m) {
+                                 return m.problem_class == c && m.recipe == plan.recipe &&
+                                        m.kernel == kernel;
+                               }) ||
+           std::ranges::any_of(decisions, [&](const Decision& d) {
+             return d.problem_class == c && d.recipe == decided;
+           });
+  });
 }
 
 bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pair,

@@ -143,6 +143,8 @@ class PatternJob {
   absl::StatusOr<Factor> LoadFactor(const ProblemClass& problem_class,
                                     const std::shared_ptr<Pattern>& pattern, const Matrix& matrix,
                                     bool transpose);
+  /// Each kernel for the plan's pair was measured or decided on: by an older program, maybe not.
+  bool KnowsAllKernels(const Plan& plan) const;
   /// Makes the fastest that is measured of a pair its plan. False if nothing is. `provisional`: not
   /// all could be tried, for want of memory.
   bool ActivateFastest(const ProblemClass& problem_class, const PatternProduct& pair,
