@@ -122,10 +122,10 @@ struct SpgemmKernel {
   absl::Status (*numeric)(const Context&, const Problem&, const SpgemmArguments&, RowRange range,
                           std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                           std::span<int64_t> row_nnz);
-  /// Null for kernels that run from CSR as it is. Else it makes what `analyse` and `numeric` cannot
-  /// do without, once for a product: operands in a format of the kernel's own, or the product
-  /// itself, handed to their calls (with the same arguments and at most as many threads) as
-  /// Context::prepared. Its memory comes from `memory`; `workspace` is for the other calls alone. A
+  /// Null for kernels that run from CSR as it is. Else it makes what `analyse`, `numeric` and, on a
+  /// GPU, `symbolic` cannot do without, once for a product: operands in a format of the kernel's
+  /// own, or the product itself, handed to the calls (with the same arguments and at most as many
+  /// threads) as Context::prepared. Its memory comes from `memory`; `workspace` is not for it. A
   /// GPU's kernel makes it on the device, and may wait for the context's stream to learn sizes; it
   /// is let go when that stream has passed all that was queued. After an error nothing that it
   /// queued is under way. FAILED_PRECONDITION, in a sentence: the matrices don't suit it, such as

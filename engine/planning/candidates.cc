@@ -236,8 +236,8 @@ constexpr double kFewDiagonals = 16;
 /// Of a row: a block that sorts them has several rows, and no row is too long for it.
 constexpr double kFewProducts = 256;
 
-/// More products take seconds, during which nobody else has the lane.
-constexpr double kMostUnstopped = 2e8;
+/// More products take so long that who waits for the lane notices.
+constexpr double kMostUnstopped = 3e7;
 
 Verdict OneWindow(const PairFacts& facts) {
   const bool cached = facts.right.cols <= kCachedColumns;

@@ -52,7 +52,8 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
                                  wanted.transpose_right, /*mask=*/nullptr};
     if (pair.right == nullptr) continue;
     const PlanTable::Found found = pattern_->plans().Find(c, key.second);
-    if (found.decided() || (!found.exact && ActivateFastest(c, pair))) continue;
+    if (found.decided()) continue;
+    if (!found.exact && KnowsAllKernels(PairPlan(c, pair)) && ActivateFastest(c, pair)) continue;
     status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
   }
@@ -131,35 +132,46 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   if (!trial.ok()) {
     return keep_default(Sentence(trial.status()), absl::IsResourceExhausted(trial.status()));
   }
-  const SpgemmArguments arguments = operands.arguments();
+  bool short_of_memory = false;
+  const absl::Status tried =
+      TryKernels(plan, operands.arguments(),
+                 SpgemmCandidatesFor(problem, left->features.get(), right->features.get()), **trial,
+                 short_of_memory);
+  if (EndsJob(tried)) return tried;
+  if (!tried.ok()) return keep_default(Sentence(tried), absl::IsResourceExhausted(tried));
+  ActivateFastest(c, pair, short_of_memory);
+  return absl::OkStatus();
+}
+
+absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arguments,
+                                    const std::vector<Candidate>& candidates, SpgemmTrial& trial,
+                                    bool& short_of_memory) {
+  const ProblemClass& c = plan.problem_class;
   const auto measured = [&](std::string_view kernel, double median, double baseline_ms, int runs) {
     Measurement measurement;
     measurement.problem_class = c;
-    measurement.recipe = recipe;
+    measurement.recipe = plan.recipe;
     measurement.kernel = kernel;
     if (c.device == DeviceKind::kCuda) measurement.device = Device::kName;
     measurement.median_ms = median;
-    measurement.gflops = Gflops((*trial)->products(), 1, median);
+    measurement.gflops = Gflops(trial.products(), 1, median);
     measurement.runs = runs;
     measurement.baseline_ms = baseline_ms;
     measurement.floor_ms =
-        1e3 * CompulsoryBytes(c.type, arguments.left, arguments.right, (*trial)->result_nnz()) /
+        1e3 * CompulsoryBytes(c.type, arguments.left, arguments.right, trial.result_nnz()) /
         rooms_.executor.bytes_per_second(c.device);
     pattern_->AddMeasurement(std::move(measurement));
   };
-  const std::vector<Candidate> candidates =
-      SpgemmCandidatesFor(problem, left->features.get(), right->features.get());
-  const double share_ms = rooms_.options.trial_budget_ms /
-                          static_cast<double>(std::max<int64_t>(
-                              std::ranges::count(candidates, true, &Candidate::worth_trying), 1));
-  bool short_of_memory = false;
+  const auto worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);
+  const double share_ms =
+      rooms_.options.trial_budget_ms / static_cast<double>(std::max<int64_t>(worth_trying, 1));
   std::vector<Decision> decisions;
   for (const Candidate& candidate : candidates) {
-    Decision decision = {c, PairDecision(recipe, candidate.recipe), false, candidate.reason};
+    Decision decision = {c, PairDecision(plan.recipe, candidate.recipe), false, candidate.reason};
     std::string_view outcome = "ruled_out";
     if (candidate.worth_trying) {
       const absl::StatusOr<TrialTimes> times =
-          (*trial)->Against(*FindSpgemmKernel(candidate.recipe), share_ms);
+          trial.Against(*FindSpgemmKernel(candidate.recipe), share_ms);
       if (EndsJob(times.status())) return times.status();
       if (times.ok()) {
         measured(candidate.recipe, times->median, times->baseline_median, times->runs);
@@ -176,16 +188,30 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
     rooms_.observer.OnRecipe(outcome);
     decisions.push_back(std::move(decision));
   }
-  if ((*trial)->baseline_runs() == 0) {
-    const absl::Status alone = (*trial)->BaselineAlone(share_ms).status();
-    if (EndsJob(alone)) return alone;
-    if (!alone.ok()) return keep_default(Sentence(alone), absl::IsResourceExhausted(alone));
+  if (trial.baseline_runs() == 0) {
+    const absl::Status alone = trial.BaselineAlone(share_ms).status();
+    if (!alone.ok()) return alone;
   }
-  measured(baseline.name, (*trial)->baseline_median(), (*trial)->baseline_median(),
-           (*trial)->baseline_runs());
-  pattern_->SetDecisions(c, std::move(decisions), recipe);
-  ActivateFastest(c, pair, short_of_memory);
+  measured(plan.kernel, trial.baseline_median(), trial.baseline_median(), trial.baseline_runs());
+  pattern_->SetDecisions(c, std::move(decisions), plan.recipe);
   return absl::OkStatus();
+}
+
+bool PatternJob::KnowsAllKernels(const Plan& plan) const {
+  const ProblemClass& c = plan.problem_class;
+  const std::vector<Measurement> measurements = pattern_->measurements();
+  const std::vector<Decision> decisions = pattern_->decisions();
+  return std::ranges::all_of(KernelsFor(ProblemOf(c), *csr_), [&](std::string_view kernel) {
+    const std::string decided = PairDecision(plan.recipe, kernel);
+    return std::ranges::any_of(measurements,
+                               [&](const Measurement& m) {
+                                 return m.problem_class == c && m.recipe == plan.recipe &&
+                                        m.kernel == kernel;
+                               }) ||
+           std::ranges::any_of(decisions, [&](const Decision& d) {
+             return d.problem_class == c && d.recipe == decided;
+           });
+  });
 }
 
 bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pair,

@@ -18,6 +18,8 @@
 #include "engine/execution/executor.h"
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
+#include "engine/planning/candidates.h"
+#include "engine/planning/spgemm_trial.h"
 #include "engine/planning/trial.h"
 #include "engine/preparation/layout_builder.h"
 #include "engine/preparation/preparation.h"
@@ -143,6 +145,13 @@ class PatternJob {
   absl::StatusOr<Factor> LoadFactor(const ProblemClass& problem_class,
                                     const std::shared_ptr<Pattern>& pattern, const Matrix& matrix,
                                     bool transpose);
+  /// Runs the candidates turn by turn with the plan's kernel, the default, and notes what becomes
+  /// of each. Errors: what ends the job, or the default's own.
+  absl::Status TryKernels(const Plan& plan, const SpgemmArguments& arguments,
+                          const std::vector<Candidate>& candidates, SpgemmTrial& trial,
+                          bool& short_of_memory);
+  /// Each kernel for the plan's pair was measured or decided on: by an older program, maybe not.
+  bool KnowsAllKernels(const Plan& plan) const;
   /// Makes the fastest that is measured of a pair its plan. False if nothing is. `provisional`: not
   /// all could be tried, for want of memory.
   bool ActivateFastest(const ProblemClass& problem_class, const PatternProduct& pair,

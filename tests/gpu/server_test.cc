@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -637,6 +639,52 @@ TEST(GpuServer, PairsAreTriedOnTheDevice) {
     }
   }
   EXPECT_EQ(server.engine().device()->budget().used(engine::MemoryUse::kPreparation), 0);
+}
+
+TEST(GpuServer, PairsTriedOnTheDeviceAreKnownAfterARestart) {
+  SKIP_WITHOUT_GPU();
+  std::string folder = testing::TempDir() + "sparsed_pairs_XXXXXX";
+  folder = mkdtemp(folder.data());
+  const auto durable = [&](server::Config& config) {
+    OnGpu(config);
+    config.preparation_workers = 1;
+    config.data_dir = folder;
+  };
+  const auto plan_of = [](const v1::MatrixInfo& info) {
+    for (const auto& plan : info.plans()) {
+      if (plan.recipe() == "csr * csr") return plan.kernel();
+    }
+    return std::string();
+  };
+  const auto times_of = [](const v1::MatrixInfo& info) {
+    std::map<std::string, double> times;
+    for (const v1::Measurement& m : info.measurements()) {
+      if (m.recipe() == "csr * csr") times[m.kernel()] = m.median_ms();
+    }
+    return times;
+  };
+  std::string planned;
+  std::map<std::string, double> times;
+  for (int start = 0; start < 2; ++start) {
+    TestServer server(durable);
+    if (start == 0) MustUpload(server, "s", Band(20'000, 6));
+    WhenReady(server, "s");
+    ASSERT_EQ(Spgemm(server, "s", "s").code(), 0);
+    v1::MatrixInfo info;
+    ASSERT_TRUE(Eventually([&] {
+      info = WhenReady(server, "s");
+      return !plan_of(info).empty();
+    }));
+    if (start == 0) {
+      planned = plan_of(info);
+      times = times_of(info);
+      EXPECT_FALSE(times.empty());
+    } else {
+      EXPECT_EQ(plan_of(info), planned);
+      EXPECT_EQ(times_of(info), times) << "nothing is timed again";
+    }
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(GpuServer, TransposedPairsAreTriedOnTheDevice) {

@@ -269,6 +269,12 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Prob
   return status;
 }
 
+bool Supports(const Problem& problem) {
+  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
+         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
+         problem.semiring == Semiring::kSumProduct && !problem.masked;
+}
+
 const Product& ProductOf(const Context& context) {
   return *static_cast<const Product*>(context.prepared);
 }
@@ -305,14 +311,15 @@ absl::Status Numeric(const Context& context, const Problem& /*problem*/,
 
 template <cusparseSpGEMMAlg_t kAlgorithm>
 SpgemmKernel Kernel(std::string_view name) {
-  SpgemmKernel kernel = RowBinsSpgemm();
-  kernel.name = name;
-  kernel.workspace = [](const Problem&, const SpgemmArguments&, int) { return size_t{0}; };
-  kernel.analyse = Analyse;
-  kernel.symbolic = Symbolic;
-  kernel.numeric = Numeric;
-  kernel.prepare = Prepare<kAlgorithm>;
-  return kernel;
+  return {.name = name,
+          .device = DeviceKind::kCuda,
+          .deterministic = false,
+          .supports = Supports,
+          .workspace = [](const Problem&, const SpgemmArguments&, int) { return size_t{0}; },
+          .analyse = Analyse,
+          .symbolic = Symbolic,
+          .numeric = Numeric,
+          .prepare = Prepare<kAlgorithm>};
 }
 
 }  // namespace

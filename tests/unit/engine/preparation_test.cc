@@ -947,6 +947,31 @@ TEST(Restart, AnswersForPairsFromWhatWasMeasured) {
   EXPECT_EQ(site.listener.stages("trial"), trials) << "nothing is timed again";
 }
 
+TEST(Restart, TriesPairsAgainWhereAnOlderProgramHadFewerKernels) {
+  TemporaryDirectory directory;
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  {
+    Site site(directory.path());
+    auto s = SendMatrix(site.catalog, "S", test::Band(4000, 9));
+    ASSERT_TRUE(s.ok() && site.Idle());
+    site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+    ASSERT_TRUE(site.Idle());
+    // What it says of one that it did not try is all that is left of what it did not try.
+    const DecisionRecord only = {(*s)->pattern()->hash(), ToString(ClassOf(problem)),
+                                 "csr * csr / cpu.csr.heap", false, "long rows"};
+    ASSERT_TRUE(site.store->PutDecisions({&only, 1}).ok());
+  }
+  Site site(directory.path());
+  ASSERT_TRUE(site.Idle());
+  auto s = site.catalog.Find("t", "S");
+  ASSERT_TRUE(s.ok());
+  const int trials = site.listener.stages("trial");
+  site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+  ASSERT_TRUE(site.Idle());
+  EXPECT_GT(site.listener.stages("trial"), trials);
+  EXPECT_TRUE((*s)->pattern()->plans().Find(ClassOf(problem), (*s)->pattern()->hash()).decided());
+}
+
 TEST(Restart, BringsBackFeatures) {
   TemporaryDirectory directory;
   {
