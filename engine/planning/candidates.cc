@@ -233,6 +233,10 @@ constexpr double kFullDiagonals = 0.3;
 /// On the GPU, more are no candidates, and so few win everywhere.
 constexpr double kMostMaskBits = 64;
 constexpr double kFewDiagonals = 16;
+/// Of a row, which a thread keeps as a list.
+constexpr double kMostEvenProducts = 64;
+/// A lane for each term.
+constexpr double kMostLanes = 32;
 /// Of a row: a block that sorts them has several rows, and no row is too long for it.
 constexpr double kFewProducts = 256;
 
@@ -318,6 +322,20 @@ Verdict ByDiagonalsOnGpu(const PairFacts& facts) {
                   most <= kMostMaskBits ? "not above" : "above", kMostMaskBits)};
 }
 
+Verdict WithEvenRowsOnGpu(const PairFacts& facts) {
+  const double most = facts.left.row_nonzeros_max * facts.right.row_nonzeros_max;
+  return {most <= kMostEvenProducts,
+          fmt::format("up to {:.0f} products a row, {} {}", most,
+                      most <= kMostEvenProducts ? "not above" : "above", kMostEvenProducts)};
+}
+
+Verdict MergingOnGpu(const PairFacts& facts) {
+  const double terms = facts.left.row_nonzeros_max;
+  return {terms <= kMostLanes,
+          fmt::format("up to {:.0f} rows to be merged for each of the result, {} {}", terms,
+                      terms <= kMostLanes ? "not above" : "above", kMostLanes)};
+}
+
 Verdict BySorting(const PairFacts& facts) {
   const double products = facts.products_of_row();
   return {products <= kFewProducts,
@@ -345,7 +363,9 @@ constexpr SpgemmRule kSpgemmRules[] = {
     {"cpu.incsr.sections", BySections},
     {"cpu.graphblas.mxm", AtOnce},
     {"cuda.csr.diagonals", ByDiagonalsOnGpu},
+    {"cuda.ell.even_rows", WithEvenRowsOnGpu},
     {"cuda.csr.expand_sort", BySorting},
+    {"cuda.csr.merged_rows", MergingOnGpu},
     {"cuda.cusparse.spgemm_alg1", FromTheVendor},
     {"cuda.cusparse.spgemm_alg2", FromTheVendor},
 };

@@ -450,6 +450,30 @@ TEST(GpuSpgemm, Masks) {
   Expect(s, t, Semiring::kMinPlus, &all);
 }
 
+TEST(GpuSpgemm, ShortRowsAndFewTerms) {
+  SKIP_WITHOUT_GPU();
+  constexpr std::string_view kEven = "cuda.ell.even_rows", kMerged = "cuda.csr.merged_rows";
+  const auto expect = [&](const std::set<std::string_view>& suited, bool even, bool merged) {
+    EXPECT_EQ(suited.contains(kEven), even);
+    EXPECT_EQ(suited.contains(kMerged), merged);
+  };
+  expect(ExpectSquare(Stencil(33, 40)), true, true);
+  expect(ExpectSquare(Band(500, 3)), true, true);
+  expect(ExpectSquare(Band(500, 4)), false, true);  // 81 products
+  expect(ExpectSquare(Band(500, 15)), false, true);
+  expect(ExpectSquare(Band(500, 16)), false, false);  // 33 terms
+  expect(Expect(Uniform(1000, 700, 8, 81), Uniform(700, 50'000, 8, 82)), true, true);
+  expect(Expect(Uniform(1000, 700, 2, 83), Uniform(700, 50'000, 300, 84)), false, true);
+  expect(Expect(Uniform(300, 700, 32, 85), Uniform(700, 900, 40, 86)), false, true);
+  // Rows of all lengths, the longest far from the others: too much padding.
+  std::vector<std::vector<int32_t>> rows(2000);
+  for (int32_t i = 0; i < 64; ++i) rows[7].push_back(30 * i);
+  std::vector<std::vector<int32_t>> single(2000);
+  for (int32_t i = 0; i < 2000; i += 3) single[i] = {i};
+  expect(Expect(FromRows(2000, rows), FromRows(2000, single)), false, false);
+  expect(Expect(FromRows(2000, single), FromRows(2000, rows)), false, true);
+}
+
 TEST(GpuSpgemm, EntriesThatCancelAreKept) {
   SKIP_WITHOUT_GPU();
   const Matrix s = {FromRows(4, {{0, 1}, {2, 3}, {3}}), {1, 1, -1, 1, 1e-30}};

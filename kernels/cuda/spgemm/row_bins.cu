@@ -390,7 +390,8 @@ template <typename T, int kLanes>
 struct alignas(16) BlockState {
   Batch<T, kLanes> batch;
   int32_t totals[2][kLanes / 32];
-  uint32_t tops[kLanes];  // a bit for each word of the bitmap, whether it has bits
+  uint32_t
+      tops[kLanes == 128 ? kLanes : 1];  // a bit for each word of the bitmap, whether it has bits
   int32_t least[kLanes / 32], most[kLanes / 32];
   int64_t products[kLanes / 32];
   int32_t taken;

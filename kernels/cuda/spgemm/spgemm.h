@@ -10,8 +10,12 @@ namespace sparsed::cuda {
 SpgemmKernel RowBinsSpgemm();
 /// For matrices of few diagonals.
 SpgemmKernel DiagonalsSpgemm();
+/// For short rows of even length.
+SpgemmKernel EvenRowsSpgemm();
 /// For rows of few products.
 SpgemmKernel ExpandSortSpgemm();
+/// For rows of few terms.
+SpgemmKernel MergeSpgemm();
 /// Under a mask, in every semiring.
 SpgemmKernel MaskedSpgemm();
 /// Empty if the library is not there.
