@@ -217,6 +217,7 @@ absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
   if (gpu != nullptr && draft.context.threads <= kFewThreads) {
     if (draft.context.progress) draft.context.progress(kRowSegments, 0, 1);
     layout = cuda::BuildRowSegments(*gpu, draft.csr, options, draft.context);
+    gpu->steps += layout.ok() ? 1 : 0;
     draft.Note(layout.ok()
                    ? "built on the GPU"
                    : fmt::format("built on the CPU ({})", std::string(layout.status().message())));

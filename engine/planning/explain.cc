@@ -100,8 +100,7 @@ void Judge(const Explanation& e, ExplainedOperation& o) {
   const double known = std::min({stored.moved_bytes, stored.partition_bytes,
                                  o.reordered.moved_bytes, o.reordered.partition_bytes});
   o.greatest_gain = now / e.roofline.Seconds(stored.flops, stored.footprint_bytes);
-  // Estimates of two orders are of different samples.
-  o.known_gain = std::min(now / e.roofline.Seconds(stored.flops, known), o.greatest_gain);
+  o.known_gain = now / e.roofline.Seconds(stored.flops, known);
 }
 
 /// What the plan that serves it took in its trials.

@@ -59,9 +59,10 @@ struct Explanation {
 /// The order that Explanation compares with.
 inline constexpr std::string_view kComparedOrder = "breadth_first";
 
-/// Bounded: above MovementSpec::max_steps rows are sampled. Scratch from `context`: the transposed
-/// pattern, and some 24 bytes for each row and column. Errors: FAILED_PRECONDITION (no such
-/// device), RESOURCE_EXHAUSTED, CANCELLED, DATA_LOSS.
+/// A few passes over the nonzeros: above MovementSpec::max_steps products are sampled, the same
+/// ones for both orders. Scratch from `context`: the transposed pattern, and some 24 bytes for each
+/// row and column. Errors: FAILED_PRECONDITION (no such device), RESOURCE_EXHAUSTED, CANCELLED,
+/// DATA_LOSS.
 absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& options,
                                     Executor& executor, const BuildContext& context);
 

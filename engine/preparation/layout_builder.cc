@@ -13,6 +13,8 @@
 #include <thread>
 #include <utility>
 
+#include "engine/memory/device.h"
+#include "kernels/cuda/build/build.h"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::engine {
@@ -89,6 +91,7 @@ LayoutBuilder::LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layou
         };
         return std::move(context);
       }()),
+      progress_(progress),
       deadline_(deadline) {}
 
 absl::StatusOr<PatternFacts> LayoutBuilder::Facts() {
@@ -158,6 +161,7 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& tex
                                                           const BuildContext& context) {
   absl::StatusOr<Recipe> recipe = ParseRecipe(text);
   if (!recipe.ok()) return recipe.status();
+  const int64_t steps_before = context.gpu == nullptr ? 0 : context.gpu->steps;
   const auto begin = std::chrono::steady_clock::now();
   absl::StatusOr<BuiltLayout> result = BuildLayout(*recipe, ViewCsr(*csr_), context);
   if (!result.ok()) return result.status();
@@ -167,6 +171,8 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& tex
     built.note = result->notes;
   } else {
     built.layout = std::make_shared<Layout>(std::move(result->layout));
+    const bool on_gpu = context.gpu != nullptr && context.gpu->steps > steps_before;
+    progress_.Built(built.layout->kind, on_gpu ? Device::kName : "cpu", built.seconds);
   }
   return built;
 }

@@ -87,6 +87,7 @@ class LayoutBuilder {
   const Pattern& pattern_;
   const std::shared_ptr<const Layout> csr_;
   const BuildContext context_;
+  Progress& progress_;
   const Deadline deadline_;
   std::optional<PatternFacts> facts_;
   std::optional<double> clustered_ratio_;  ///< of dense tiles, once lsh_cluster was built

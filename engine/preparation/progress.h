@@ -25,6 +25,10 @@ class Progress {
   void At(std::string_view stage, int64_t done, int64_t total);
   /// Ends the stage under way.
   void Leave();
+  /// A layout was built, in `seconds`.
+  void Built(std::string_view kind, std::string_view device, double seconds) {
+    observer_.OnLayoutBuilt(kind, device, seconds);
+  }
   /// For people: what just happened.
   void Say(std::string message);
   /// Since the beginning, and those of earlier preparations of the pattern.

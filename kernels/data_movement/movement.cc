@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/data_movement/lru_cache.h"
 #include "kernels/scratch.h"
@@ -12,8 +13,8 @@ namespace {
 
 constexpr int64_t kIndexBytes = sizeof(int32_t);
 constexpr int64_t kOffsetBytes = sizeof(int64_t);
-/// Windows that sampled rows come in: few, since each begins with a cold cache.
-constexpr int64_t kWindows = 8;
+/// Of the lines that are touched and of the rows, so many at the least are in a sample.
+constexpr int64_t kLeastLines = 1024, kLeastRows = 16;
 /// Steps between two looks at context.stopped().
 constexpr int64_t kStopSteps = 1 << 16;
 
@@ -28,23 +29,24 @@ class Walk {
         context_(context),
         spgemm_(spec.operation == Operation::kSpgemm),
         entry_bytes_(kIndexBytes + spec.value_bytes),
-        dense_row_bytes_(spec.k * spec.value_bytes) {}
+        dense_row_bytes_(spec.k * spec.value_bytes),
+        unit_entries_(std::max<int64_t>(spec.line_bytes / kIndexBytes, 1)) {}
 
   absl::StatusOr<Movement> Run() {
     if (spgemm_ && csr_.rows != csr_.cols) {
       return absl::InvalidArgumentError(
           fmt::format("S * S needs as many rows as columns, not {} x {}", csr_.rows, csr_.cols));
     }
-    if (absl::Status status = Open(); !status.ok()) return status;
+    absl::Status status = AllocateColumns();
+    if (!status.ok()) return status;
     if (!CountTouched()) return absl::CancelledError("stopped");
     SetSampling();
+    std::fill_n(part_of_.data(), csr_.cols, -1);
+    if (spgemm_ && keep_rows_ > 1 && !SampleResult()) return absl::CancelledError("stopped");
+    if (status = OpenCache(); !status.ok()) return status;
     for (int64_t position = 0; position < csr_.rows; ++position) {
-      if (position / window_rows_ % keep_every_ != keep_every_ / 2) continue;
       Row(csr_.row_order.empty() ? position : csr_.row_order[position]);
-      if (unchecked_ >= kStopSteps) {
-        unchecked_ = 0;
-        if (context_.stopped()) return absl::CancelledError("stopped");
-      }
+      if (Stopped()) return absl::CancelledError("stopped");
     }
     return Sum();
   }
@@ -57,106 +59,161 @@ class Walk {
     return spgemm_ ? Length(column) * entry_bytes_ : dense_row_bytes_;
   }
 
-  absl::Status Open() {
-    MemorySource& memory = *context_.memory;
-    int64_t units = 0, unit_bytes = 0;
-    if (spgemm_) {
-      // A line of column indices and the values that belong to them.
-      unit_entries_ = std::max<int64_t>(spec_.line_bytes / kIndexBytes, 1);
-      unit_bytes = unit_entries_ * entry_bytes_;
-      units = csr_.nnz() / unit_entries_ + 1;
-    } else if (dense_row_bytes_ >= spec_.line_bytes) {
-      unit_bytes = (dense_row_bytes_ + spec_.line_bytes - 1) / spec_.line_bytes * spec_.line_bytes;
-      units = csr_.cols;
-    } else {
-      unit_bytes = spec_.line_bytes;
-      units = csr_.cols * dense_row_bytes_ / spec_.line_bytes + 1;
-    }
-    fetch_bytes_ = unit_bytes;
-    if (absl::Status status = cache_.Open(memory, units, unit_bytes, spec_.cache_bytes);
-        !status.ok()) {
-      return status;
-    }
-    if (absl::Status status = part_of_.Allocate(memory, csr_.cols); !status.ok()) return status;
-    std::fill_n(part_of_.data(), csr_.cols, -1);
-    if (!spgemm_) return absl::OkStatus();
-    if (absl::Status status = row_of_.Allocate(memory, csr_.cols); !status.ok()) return status;
-    std::fill_n(row_of_.data(), csr_.cols, -1);
-    return absl::OkStatus();
+  /// Now and then, by what was done since.
+  bool Stopped() {
+    if (unchecked_ < kStopSteps) return false;
+    unchecked_ = 0;
+    return context_.stopped();
   }
 
-  /// Steps, and what of the other operand is touched at all: exact, of all rows. False: stopped.
+  /// What is fetched at once: lines of B or, if its rows are longer, these; of a sparse operand, a
+  /// line of column indices and the values that belong to them.
+  struct Units {
+    int64_t first, end;
+  };
+  Units UnitsOf(int64_t column) const {
+    if (spgemm_) {
+      if (Length(column) == 0) return {0, 0};
+      return {Begin(column) / unit_entries_, (Begin(column + 1) - 1) / unit_entries_ + 1};
+    }
+    if (dense_row_bytes_ >= spec_.line_bytes) return {column, column + 1};
+    const int64_t begin = column * dense_row_bytes_;
+    return {begin / spec_.line_bytes, (begin + dense_row_bytes_ - 1) / spec_.line_bytes + 1};
+  }
+  int64_t UnitBytes() const {
+    if (spgemm_) return unit_entries_ * entry_bytes_;
+    return std::max((dense_row_bytes_ + spec_.line_bytes - 1) / spec_.line_bytes, int64_t{1}) *
+           spec_.line_bytes;
+  }
+  /// In the sample are those whose numbers are multiples of keep_every_. The first one from
+  /// `unit` on, in the sample's own numbers:
+  int64_t FirstSeen(int64_t unit) const { return (unit + keep_every_ - 1) / keep_every_; }
+
+  absl::Status AllocateColumns() {
+    absl::Status status = part_of_.Allocate(*context_.memory, csr_.cols);
+    if (status.ok()) std::fill_n(part_of_.data(), csr_.cols, -1);
+    if (!status.ok() || !spgemm_) return status;
+    status = row_of_.Allocate(*context_.memory, csr_.cols);
+    if (status.ok()) std::fill_n(row_of_.data(), csr_.cols, -1);
+    return status;
+  }
+
+  /// Steps, and what of the other operand is touched at all, which part_of_ has as 0. False:
+  /// stopped.
   bool CountTouched() {
-    Scratch<int32_t>& touched = part_of_;
     for (int64_t row = 0; row < csr_.rows; ++row) {
-      int64_t steps = 0;
+      const int64_t steps = Steps(row);
       for (int64_t i = Begin(row); i < Begin(row + 1); ++i) {
         const int32_t column = csr_.column_indices[i];
-        steps += spgemm_ ? Length(column) : 1;
-        if (touched[column] == 0) continue;
-        touched[column] = 0;
+        if (part_of_[column] == 0) continue;
+        part_of_[column] = 0;
         touched_bytes_ += OperandBytes(column);
       }
       steps_ += steps;
       most_steps_ = std::max(most_steps_, steps);
       if (row % kStopSteps == 0 && context_.stopped()) return false;
     }
-    std::fill_n(touched.data(), csr_.cols, -1);
     return true;
   }
 
-  void SetSampling() {
-    window_rows_ = std::max<int64_t>(csr_.rows, 1);
-    if (steps_ <= spec_.max_steps) return;
-    keep_every_ = (steps_ + spec_.max_steps - 1) / spec_.max_steps;
-    window_rows_ = std::max<int64_t>(csr_.rows / (kWindows * keep_every_), 1);
+  int64_t Steps(int64_t row) const {
+    if (!spgemm_) return Length(row);
+    int64_t steps = 0;
+    for (int64_t i = Begin(row); i < Begin(row + 1); ++i) steps += Length(csr_.column_indices[i]);
+    return steps;
   }
 
-  void Row(int64_t row) {
-    int64_t steps = 0, result_entries = 0;
+  /// The sample depends on the pattern alone, not on the order of its rows: of products, those with
+  /// some of the other operand's lines, whose share of the cache they have to themselves; of C,
+  /// some rows. Estimates for two orders then differ by what the orders do.
+  void SetSampling() {
+    CountUnits();
+    if (steps_ <= spec_.max_steps) return;
+    const int64_t wanted = (steps_ + spec_.max_steps - 1) / spec_.max_steps;
+    keep_rows_ = std::clamp<int64_t>(csr_.rows / kLeastRows, 1, wanted);
+    // Odd: what repeats in a matrix often does so every power of two.
+    keep_every_ = std::max<int64_t>((std::min(wanted + 1, units_ / kLeastLines) - 1) | 1, 1);
+    CountUnits();
+    if (seen_units_ > 0) return;
+    keep_every_ = 1;
+    CountUnits();
+  }
+
+  /// Of those touched: all, and those in the sample.
+  void CountUnits() {
+    units_ = seen_units_ = 0;
+    int64_t counted = 0;  // up to this one
+    for (int64_t column = 0; column < csr_.cols; ++column) {
+      if (part_of_[column] != 0) continue;
+      const Units units = UnitsOf(column);
+      const int64_t first = std::max(units.first, counted);
+      if (first >= units.end) continue;
+      units_ += units.end - first;
+      seen_units_ += FirstSeen(units.end) - FirstSeen(first);
+      counted = units.end;
+    }
+  }
+
+  absl::Status OpenCache() {
+    const int64_t all = spgemm_          ? csr_.nnz() / unit_entries_ + 1
+                        : csr_.cols == 0 ? 0
+                                         : UnitsOf(csr_.cols - 1).end;
+    seen_part_ = units_ == 0 ? 1.0 : AsDouble(seen_units_) / AsDouble(units_);
+    return cache_.Open(*context_.memory, FirstSeen(all), UnitBytes(),
+                       static_cast<int64_t>(AsDouble(spec_.cache_bytes) * seen_part_));
+  }
+
+  /// Nonzeros of C for each product. False: stopped.
+  bool SampleResult() {
+    int64_t steps = 0, entries = 0;
+    for (int64_t row = keep_rows_ / 2; row < csr_.rows; row += keep_rows_) {
+      steps += Steps(row);
+      entries += CountResult(row);
+      if (Stopped()) return false;
+    }
+    entries_per_step_ = steps == 0 ? 0 : AsDouble(entries) / AsDouble(steps);
+    return true;
+  }
+
+  int64_t CountResult(int64_t row) {
+    int64_t entries = 0;
     for (int64_t i = Begin(row); i < Begin(row + 1); ++i) {
       const int32_t column = csr_.column_indices[i];
-      if (!spgemm_) {
-        TouchDense(column);
-        continue;
-      }
-      steps += Length(column);
-      TouchSparse(column);
+      unchecked_ += Length(column);
       for (int64_t j = Begin(column); j < Begin(column + 1); ++j) {
         const int32_t result_column = csr_.column_indices[j];
-        result_entries += row_of_[result_column] != row ? 1 : 0;
+        entries += row_of_[result_column] != row ? 1 : 0;
         row_of_[result_column] = static_cast<int32_t>(row);
       }
     }
+    return entries;
+  }
+
+  void Row(int64_t row) {
+    for (int64_t i = Begin(row); i < Begin(row + 1); ++i) {
+      const Units units = UnitsOf(csr_.column_indices[i]);
+      const int64_t end = FirstSeen(units.end);
+      for (int64_t unit = FirstSeen(units.first); unit < end; ++unit) {
+        fetched_ += cache_.Touch(unit) ? 1 : 0;
+        ++unchecked_;
+      }
+    }
+    const int64_t steps = Steps(row);
+    int64_t entries = 0;
+    if (spgemm_) {
+      entries =
+          keep_rows_ > 1 ? std::llround(AsDouble(steps) * entries_per_step_) : CountResult(row);
+    }
     const int64_t streamed =
         Length(row) * entry_bytes_ + kOffsetBytes +
-        (spgemm_ ? result_entries * entry_bytes_ + 2 * kOffsetBytes : dense_row_bytes_);
-    cache_.Pass(streamed);
-    if (!spgemm_) steps = Length(row);
-    seen_steps_ += steps;
-    unchecked_ += steps + 1;
-    result_entries_ += result_entries;
-    AddToPart(row, streamed, steps, result_entries);
-  }
-
-  void TouchDense(int64_t column) {
-    if (dense_row_bytes_ >= spec_.line_bytes) {
-      fetched_ += cache_.Touch(column) ? 1 : 0;
-      return;
-    }
-    const int64_t begin = column * dense_row_bytes_;
-    for (int64_t line = begin / spec_.line_bytes;
-         line * spec_.line_bytes < begin + dense_row_bytes_; ++line) {
-      fetched_ += cache_.Touch(line) ? 1 : 0;
-    }
-  }
-
-  void TouchSparse(int64_t operand_row) {
-    if (Length(operand_row) == 0) return;
-    const int64_t last = (Begin(operand_row + 1) - 1) / unit_entries_;
-    for (int64_t unit = Begin(operand_row) / unit_entries_; unit <= last; ++unit) {
-      fetched_ += cache_.Touch(unit) ? 1 : 0;
-    }
+        (spgemm_ ? entries * entry_bytes_ + 2 * kOffsetBytes : dense_row_bytes_);
+    passed_ += AsDouble(streamed) * seen_part_;
+    const auto whole = static_cast<int64_t>(passed_);
+    cache_.Pass(whole);
+    passed_ -= AsDouble(whole);
+    unchecked_ += Length(row) + 1;
+    result_entries_ += entries;
+    AddToPart(row, streamed, steps, entries);
   }
 
   /// What of the other operand the part does not have yet.
@@ -189,24 +246,26 @@ class Walk {
   }
 
   Movement Sum() const {
-    const double scale = seen_steps_ == 0 ? 1.0 : AsDouble(steps_) / AsDouble(seen_steps_);
     Movement movement;
-    movement.estimate = keep_every_ > 1;
+    movement.estimate = keep_every_ > 1 || (spgemm_ && keep_rows_ > 1);
     movement.flops = 2.0 * AsDouble(steps_) * (spgemm_ ? 1.0 : AsDouble(spec_.k));
-    movement.result_nnz = spgemm_ ? AsDouble(result_entries_) * scale : 0;
+    if (spgemm_) {
+      movement.result_nnz =
+          keep_rows_ > 1 ? AsDouble(steps_) * entries_per_step_ : AsDouble(result_entries_);
+    }
     movement.largest_row = steps_ == 0 ? 0 : AsDouble(most_steps_) / AsDouble(steps_);
     const double offsets = AsDouble(csr_.rows + 1) * kOffsetBytes;
     const double streamed = AsDouble(csr_.nnz()) * AsDouble(entry_bytes_) + offsets +
                             (spgemm_ ? movement.result_nnz * AsDouble(entry_bytes_) + 2 * offsets
                                      : AsDouble(csr_.rows) * AsDouble(dense_row_bytes_));
     movement.operand_footprint_bytes = AsDouble(touched_bytes_);
-    movement.operand_moved_bytes = std::max(movement.operand_footprint_bytes,
-                                            AsDouble(fetched_) * AsDouble(fetch_bytes_) * scale);
+    const double fetched_of_all =
+        seen_units_ == 0 ? 0 : AsDouble(fetched_) / AsDouble(seen_units_) * AsDouble(units_);
+    movement.operand_moved_bytes =
+        std::max(movement.operand_footprint_bytes, fetched_of_all * AsDouble(UnitBytes()));
     movement.footprint_bytes = streamed + movement.operand_footprint_bytes;
     movement.moved_bytes = streamed + movement.operand_moved_bytes;
-    movement.partition_bytes =
-        streamed + split_bytes_ * scale +
-        std::max(movement.operand_footprint_bytes, AsDouble(part_operand_bytes_) * scale);
+    movement.partition_bytes = streamed + split_bytes_ + AsDouble(part_operand_bytes_);
     movement.parts = part_ + 1 + split_parts_;
     return movement;
   }
@@ -218,14 +277,17 @@ class Walk {
   const int64_t entry_bytes_, dense_row_bytes_;
 
   LruCache cache_;
-  int64_t unit_entries_ = 0;  ///< SpGEMM: nonzeros that are fetched at once
-  int64_t fetch_bytes_ = 0;
-  Scratch<int32_t> part_of_;  ///< of each row of the other operand: the last part that had it
-  Scratch<int32_t> row_of_;   ///< of each column of C: the last row that had it
+  const int64_t unit_entries_;  ///< SpGEMM: nonzeros that are fetched at once
+  Scratch<int32_t> part_of_;    ///< of each row of the other operand: the last part that had it
+  Scratch<int32_t> row_of_;     ///< of each column of C: the last row that had it
 
   int64_t steps_ = 0, most_steps_ = 0, touched_bytes_ = 0;
-  int64_t keep_every_ = 1, window_rows_ = 1;  ///< of so many windows of so many rows, one is seen
-  int64_t seen_steps_ = 0, unchecked_ = 0, fetched_ = 0, result_entries_ = 0;
+  int64_t keep_every_ = 1;  ///< of so many of the other operand's lines, one is in the sample
+  int64_t keep_rows_ = 1;   ///< of so many rows of C
+  int64_t units_ = 0, seen_units_ = 0;
+  double seen_part_ = 1, entries_per_step_ = 0;
+  double passed_ = 0;  ///< what of a byte has not passed the cache yet
+  int64_t unchecked_ = 0, fetched_ = 0, result_entries_ = 0;
   int32_t part_ = 0;
   int64_t part_bytes_ = 0, part_operand_bytes_ = 0, split_parts_ = 0;
   double split_bytes_ = 0;

@@ -31,7 +31,9 @@ struct MovementSpec {
   int64_t value_bytes = 4;  ///< of one value of S, B and C
   int64_t cache_bytes = 0;
   int64_t line_bytes = 64;  ///< what is fetched at once
-  /// Nonzeros (SpMM) or products (SpGEMM) to look at. Above, windows of rows are sampled.
+  /// Nonzeros (SpMM) or products (SpGEMM) to follow through the cache. Above, a part of the other
+  /// operand's lines is followed in a like part of the cache, and a part of C's rows is counted:
+  /// the same ones in any order of the rows, so that what differs between two orders is theirs.
   int64_t max_steps = int64_t{1} << 24;
 };
 
@@ -43,18 +45,21 @@ struct Movement {
   /// footprint fits the cache; a part begins with nothing in the cache (Algorithm 3, the partition
   /// being consecutive rows; a row too large for the cache is cut as well).
   double partition_bytes = 0;
-  int64_t parts = 0;       ///< of that partition, among the rows looked at
+  int64_t parts = 0;       ///< of that partition
   double moved_bytes = 0;  ///< what the row-wise kernel moves
   /// Of footprint_bytes and moved_bytes: the other operand.
   double operand_footprint_bytes = 0, operand_moved_bytes = 0;
   double result_nnz = 0;   ///< nonzeros of C (SpGEMM)
   double largest_row = 0;  ///< the part in [0, 1] of all steps that one row has
-  bool estimate = false;   ///< rows were sampled
+  /// moved_bytes are of a sample and, for SpGEMM, what depends on result_nnz; flops, parts and the
+  /// other operand's footprint never are.
+  bool estimate = false;
 };
 
 /// Of a valid pattern, its rows in csr.row_order if there is one (position r is row row_order[r]).
-/// One thread. Scratch: 16 bytes a line of the other operand, 8 a column. Errors: INVALID_ARGUMENT
-/// (SpGEMM of a pattern that is not square), RESOURCE_EXHAUSTED, CANCELLED.
+/// One thread, a few passes over the nonzeros. Scratch: 16 bytes a line of the other operand that
+/// is followed, 8 a column. Errors: INVALID_ARGUMENT (SpGEMM of a pattern that is not square),
+/// RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<Movement> ModelMovement(const CsrView& csr, const MovementSpec& spec,
                                        const BuildContext& context);
 

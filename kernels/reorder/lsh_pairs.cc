@@ -247,7 +247,10 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
   std::unique_ptr<cuda::MinHashBuckets> gpu;  // null: without one, or room there
   if (context.gpu != nullptr) {
     auto made = cuda::MinHashBuckets::Make(*context.gpu, csr, active, options.bsize, bands);
-    if (made.ok()) gpu = *std::move(made);
+    if (made.ok()) {
+      gpu = *std::move(made);
+      ++context.gpu->steps;
+    }
   }
   for (int first = 0; first < bands; first += group) {
     const int end = std::min(first + group, bands);

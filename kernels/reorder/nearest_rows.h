@@ -38,7 +38,8 @@ struct NearestOptions {
 /// list was longer than the window, the distances of the best few are computed. So the time is that
 /// of the sorts and a constant for each nonzero, and the result is exact where the lists are short
 /// (ties of NearestTie::kWarp are broken among the best few alone).
-/// Scratch: about 24 bytes a nonzero and 80 a row. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+/// Scratch: about 20 bytes a nonzero (24 from 2^32 on) and 80 a row. Errors: RESOURCE_EXHAUSTED,
+/// CANCELLED.
 absl::Status ChainNearestRows(const CsrView& masks, std::span<const int32_t> loads,
                               const NearestOptions& options, const BuildContext& context,
                               std::span<int32_t> sequence);

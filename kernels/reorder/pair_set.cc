@@ -28,8 +28,11 @@ absl::Status PairSet::Allocate(MemorySource& memory, int64_t capacity) {
 }
 
 int64_t PairSet::Slot(uint64_t pair) const {
+  // By the other half of the hash than KeepBest picks by: else what it picks would lie in one part
+  // of the table, which the next pairs fill up, and a probe would walk through all of it.
+  const uint64_t hash = std::rotl(Hash(pair), 32);
   return static_cast<int64_t>(
-      static_cast<unsigned __int128>(Hash(pair)) * static_cast<uint64_t>(pairs_.size()) >> 64);
+      static_cast<unsigned __int128>(hash) * static_cast<uint64_t>(pairs_.size()) >> 64);
 }
 
 bool PairSet::Contains(uint64_t pair) const {
@@ -64,14 +67,26 @@ absl::StatusOr<float> PairSet::KeepBest(MemorySource& memory, int64_t limit) {
   int64_t room = limit;
   int last = kSteps;
   while (last > 0 && histogram[last] <= room) room -= histogram[last--];
-  // Of the last step, the part of the hashes that fills the room.
-  const double part =
-      static_cast<double>(room) / static_cast<double>(std::max<int64_t>(histogram[last], 1));
-  const auto bound = static_cast<uint64_t>(std::min(part, 1.0) * 0x1p32);
+  // Of the last step, the pairs whose hashes are least: so many as fill the room, counted, since
+  // pairs that were picked before have small ones. Twelve bits of the bound at a time.
+  constexpr int kDigit = 12;
+  auto hash = [&](int64_t slot) { return Hash(pairs_[slot]) >> (64 - 3 * kDigit); };
+  uint64_t bound = 0;
+  for (int shift = 2 * kDigit; shift >= 0; shift -= kDigit) {
+    std::array<int64_t, 1 << kDigit> digits{};
+    for (int64_t slot = 0; slot < pairs_.size(); ++slot) {
+      if (pairs_[slot] == 0 || step(similarities_[slot]) != last) continue;
+      const uint64_t h = hash(slot) >> shift;
+      if (h >> kDigit == bound >> (shift + kDigit)) ++digits[h % digits.size()];
+    }
+    uint64_t digit = 0;
+    while (digit + 1 < digits.size() && digits[digit] <= room) room -= digits[digit++];
+    bound |= digit << shift;
+  }
   auto kept = [&](int64_t slot) {
     if (pairs_[slot] == 0) return false;
     const int s = step(similarities_[slot]);
-    return s > last || (s == last && Hash(pairs_[slot]) >> 32 < bound);
+    return s > last || (s == last && hash(slot) < bound);
   };
 
   int64_t count = 0;

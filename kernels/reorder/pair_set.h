@@ -46,7 +46,7 @@ class PairSet {
 
   int64_t count() const { return count_.load(std::memory_order_relaxed); }
 
-  /// Drops the least similar pairs until about `limit` are left: all below a similarity, and of
+  /// Drops the least similar pairs until at most `limit` are left: all below a similarity, and of
   /// those at it a part picked by their hash. Returns that similarity.
   absl::StatusOr<float> KeepBest(MemorySource& memory, int64_t limit);
 

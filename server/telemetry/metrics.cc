@@ -43,6 +43,9 @@ Metrics::Metrics()
           "Time that kernels would have taken at the device's measured memory and compute rates")),
       preparation_seconds_(HistogramFamily(registry_, "sparsed_preparation_seconds",
                                            "Time that a preparation spent in a stage")),
+      layout_build_seconds_(
+          HistogramFamily(registry_, "sparsed_layout_build_seconds",
+                          "Time to build a layout, by its kind and the device that built it")),
       preparations_ended_(CounterFamily(registry_, "sparsed_preparations_ended_total",
                                         "Preparations that ended, by how")),
       recipes_(CounterFamily(registry_, "sparsed_recipes_total",
@@ -76,6 +79,7 @@ Metrics::Metrics()
   for (const char* state : {"ready", "failed", "cancelled"}) {
     preparations_ended_.Add({{"state", state}});
   }
+  layout_build_seconds_.Add({{"kind", "csr"}, {"device", "cpu"}}, kPreparationBuckets);
   for (const char* outcome : {"tried", "ruled_out", "no_memory", "no_time"}) {
     recipes_.Add({{"outcome", outcome}});
   }
@@ -125,6 +129,12 @@ void Metrics::OnKernelRun(const engine::KernelRun& run) {
 
 void Metrics::OnPreparationStage(std::string_view stage, double seconds) {
   preparation_seconds_.Add({{"stage", std::string(stage)}}, kPreparationBuckets).Observe(seconds);
+}
+
+void Metrics::OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) {
+  layout_build_seconds_
+      .Add({{"kind", std::string(kind)}, {"device", std::string(device)}}, kPreparationBuckets)
+      .Observe(seconds);
 }
 
 void Metrics::OnRecipe(std::string_view outcome) {

@@ -1,6 +1,7 @@
 # The kernels side by side, on the GPU or the CPU.
 sparsed_library(sparsed_generated gpu/generated.cc DEPS sparsed_test_matrices OpenMP::OpenMP_CXX)
-add_executable(sparsed_bench gpu/builds.cc gpu/device.cc gpu/main.cc gpu/measure.cc gpu/spgemm.cc)
+add_executable(sparsed_bench gpu/builds.cc gpu/device.cc gpu/iterations.cc gpu/main.cc
+  gpu/measure.cc gpu/spgemm.cc)
 target_link_libraries(sparsed_bench PRIVATE sparsed_generated sparsed_kernels CLI11::CLI11
   nlohmann_json::nlohmann_json)
 target_sources(sparsed_bench PRIVATE

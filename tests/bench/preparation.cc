@@ -54,6 +54,7 @@ struct Options {
   int rounds = 7;
   bool caps = false;
   bool features = false;
+  bool growth = false;
   bool sorts = false;
   int64_t most_rows = 10'000'000;
 };
@@ -82,7 +83,9 @@ Prepared Prepare(const std::string& name, const char* text, const Pattern& patte
     last = Clock::now();
     if (stages.back().first != stage) stages.emplace_back(stage, 0);
   };
+  const std::clock_t cpu_begin = std::clock();
   Prepared result{BuildLayout(ParseRecipe(text).value(), pattern.view(), context).value(), {}};
+  const double cpu_seconds = static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
   stages.back().second += SecondsSince(last);
   const double csr = static_cast<double>(8 * pattern.nnz() + 8 * (pattern.rows + 1));
   Json by_stage = Json::array();
@@ -92,6 +95,7 @@ Prepared Prepare(const std::string& name, const char* text, const Pattern& patte
                  {"rows", pattern.rows},
                  {"nnz", pattern.nnz()},
                  {"seconds", SecondsSince(begin)},
+                 {"cpu_seconds", cpu_seconds},
                  {"stages", by_stage},
                  {"peak_over_csr", (csr + static_cast<double>(memory.peak())) / csr},
                  {"skipped", result.built.skipped},
@@ -306,6 +310,21 @@ void RunFeatures(const Options& options) {
   }
 }
 
+/// How the time of each kind of preparation grows with the rows.
+void RunGrowth(const Options& options) {
+  for (int64_t rows = 100'000; rows <= options.most_rows; rows *= 10) {
+    const Pattern pattern = test::PowerLaw(rows, 10 * rows, 2.5, 1);
+    for (const char* recipe :
+         {"dcsr", "row_segments(force)", "aspt", "lsh_cluster > aspt > lsh_cluster(remainder)",
+          "plain_sort", "flipped_sort", "lpt_sort", "warp_sort", "cta_sort", "hybrid1_sort",
+          "hybrid21_sort", "hybrid22_sort", "hybrid23_sort"}) {
+      if (!options.only.empty() && std::ranges::count(options.only, recipe) == 0) continue;
+      std::printf("%s\n", Prepare("power law", recipe, pattern, options).line.dump().c_str());
+      std::fflush(stdout);
+    }
+  }
+}
+
 /// Mean Hamming distance of the column sets of rows `stride` apart.
 double MeanDistance(const Pattern& pattern, const int32_t* order, int64_t stride) {
   int64_t sum = 0;
@@ -362,6 +381,7 @@ void RunSorts(const std::string& name, const Pattern& pattern, const Options& op
 
 void Run(const Options& options) {
   if (options.features) return RunFeatures(options);
+  if (options.growth) return RunGrowth(options);
   if (options.sorts) {
     for (int64_t rows = 100'000; rows <= options.most_rows; rows *= 10) {
       RunSorts("power law", test::PowerLaw(rows, 10 * rows, 2.5, 1), options);
@@ -417,14 +437,16 @@ int main(int argc, char** argv) {
   sparsed::Options options;
   CLI::App app("What preparing layouts costs and brings");
   app.add_option("--data", options.data, "folder of Matrix Market files, plain or .gz");
-  app.add_option("--only", options.only, "names of matrices; with --sorts, of sorts");
+  app.add_option("--only", options.only,
+                 "names of matrices; with --sorts and --growth, of sorts and recipes");
   app.add_option("--k", options.widths, "widths");
   app.add_option("--threads", options.threads, "threads");
   app.add_option("--rounds", options.rounds, "measurements of which the median is taken");
   app.add_flag("--caps", options.caps, "compare capped buckets, whole buckets and all pairs");
   app.add_flag("--features", options.features, "time the features of patterns alone");
+  app.add_flag("--growth", options.growth, "time layouts and sorts of more and more rows");
   app.add_flag("--sorts", options.sorts, "time the row sorts");
-  app.add_option("--most_rows", options.most_rows, "of the largest matrix that is sorted");
+  app.add_option("--most_rows", options.most_rows, "of the largest matrix of --sorts and --growth");
   CLI11_PARSE(app, argc, argv);
   sparsed::Run(options);
   return 0;

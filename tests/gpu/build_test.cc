@@ -123,9 +123,11 @@ TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
   context.gpu = &workbench();
   const BuiltLayout gpu = build(context);
   EXPECT_NE(gpu.notes.find("built on the GPU"), std::string::npos) << gpu.notes;
+  EXPECT_EQ(workbench().steps, 2);
   ExpectSameArrays(gpu.layout, cpu.layout);
   context.threads = 16;  // they are faster than copies
   EXPECT_EQ(build(context).notes.find("built on"), std::string::npos);
+  EXPECT_EQ(workbench().steps, 3) << "rows are still clustered there";
   context.threads = 2;
 
   for (const int buffers : {0, 1, 3, 4, 6, 7, 8}) {
@@ -135,6 +137,9 @@ TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
     const BuiltLayout fallen_back = build(context);
     EXPECT_NE(fallen_back.notes.find("built on the CPU (no room)"), std::string::npos)
         << fallen_back.notes;
+    if (buffers == 0) {
+      EXPECT_EQ(bare.steps, 0);
+    }
     ExpectSameArrays(fallen_back.layout, cpu.layout);
   }
 }

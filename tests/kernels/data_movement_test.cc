@@ -176,19 +176,72 @@ TEST(Movement, OrderOfRowsDecidesWhatMoves) {
   EXPECT_GT(random.partition_bytes, 4 * in_order.footprint_bytes);
 }
 
-TEST(Movement, SampledRowsEstimate) {
-  const test::Pattern pattern = test::Rmat(12, 8, 3);
+TEST(Movement, SamplesOfTwoOrdersAreTheSame) {
+  // Each column has one row, whole lines of nonzeros a row: in any order all is fetched once.
+  constexpr int32_t kLines = 4096, kLine = 16;
+  std::vector<std::vector<int32_t>> rows(kLines * kLine);
+  int32_t column = 0;
+  for (int32_t row = 0; column < kLines * kLine; row = (row + 7 * kLine + 1) % (kLines * kLine)) {
+    for (int32_t end = column + (1 + row % 5) * kLine; column < end; ++column) {
+      if (column < kLines * kLine) rows[row].push_back(column);
+    }
+  }
+  const test::Pattern pattern = test::FromRows(kLines * kLine, rows);
+  CsrView shuffled = pattern.view();
+  const std::vector<int32_t> order = test::RandomOrder(pattern.rows, 5);
+  shuffled.row_order = order;
   for (const Operation operation : {Operation::kSpmm, Operation::kSpgemm}) {
-    MovementSpec spec{.operation = operation, .k = 32, .cache_bytes = 64 << 10, .line_bytes = 64};
+    const MovementSpec spec{.operation = operation,
+                            .k = 32,
+                            .cache_bytes = 32 << 10,
+                            .line_bytes = 64,
+                            .max_steps = pattern.nnz() / 8};
+    const Movement one = MovementOf(pattern.view(), spec);
+    const Movement other = MovementOf(shuffled, spec);
+    EXPECT_TRUE(one.estimate);
+    EXPECT_EQ(one.moved_bytes, one.footprint_bytes);
+    EXPECT_EQ(one.partition_bytes, one.footprint_bytes);
+    EXPECT_EQ(other.moved_bytes, one.moved_bytes);
+    EXPECT_EQ(other.partition_bytes, one.partition_bytes);
+    EXPECT_EQ(other.result_nnz, one.result_nnz);
+  }
+}
+
+TEST(Movement, SamplesTellWhatAnOrderGains) {
+  const test::Pattern band = test::Band(20000, 4);
+  CsrView shuffled = band.view();
+  const std::vector<int32_t> order = test::RandomOrder(band.rows, 6);
+  shuffled.row_order = order;
+  for (const Operation operation : {Operation::kSpmm, Operation::kSpgemm}) {
+    MovementSpec spec{.operation = operation, .k = 32, .cache_bytes = 256 << 10, .line_bytes = 64};
+    const double exact =
+        MovementOf(shuffled, spec).moved_bytes / MovementOf(band.view(), spec).moved_bytes;
+    spec.max_steps = 20000;
+    const Movement sampled = MovementOf(shuffled, spec);
+    EXPECT_TRUE(sampled.estimate);
+    EXPECT_GT(exact, 1.5);
+    EXPECT_NEAR(sampled.moved_bytes / MovementOf(band.view(), spec).moved_bytes, exact,
+                0.1 * exact);
+  }
+}
+
+TEST(Movement, SampledProductsEstimate) {
+  const test::Pattern pattern = test::Rmat(14, 8, 3);
+  for (const Operation operation : {Operation::kSpmm, Operation::kSpgemm}) {
+    MovementSpec spec{.operation = operation,
+                      .k = 32,
+                      .cache_bytes = 256 << 10,
+                      .line_bytes = 64,
+                      .max_steps = int64_t{1} << 40};
     const Movement exact = MovementOf(pattern.view(), spec);
     EXPECT_FALSE(exact.estimate);
-    spec.max_steps = operation == Operation::kSpmm ? 8000 : 1 << 18;
+    spec.max_steps = operation == Operation::kSpmm ? 32000 : 1 << 20;
     const Movement sampled = MovementOf(pattern.view(), spec);
     EXPECT_TRUE(sampled.estimate);
     EXPECT_DOUBLE_EQ(sampled.flops, exact.flops);
-    EXPECT_NEAR(sampled.moved_bytes, exact.moved_bytes, 0.2 * exact.moved_bytes);
-    EXPECT_NEAR(sampled.partition_bytes, exact.partition_bytes, 0.25 * exact.partition_bytes);
-    EXPECT_NEAR(sampled.footprint_bytes, exact.footprint_bytes, 0.2 * exact.footprint_bytes);
+    EXPECT_NEAR(sampled.moved_bytes, exact.moved_bytes, 0.1 * exact.moved_bytes);
+    EXPECT_NEAR(sampled.partition_bytes, exact.partition_bytes, 0.1 * exact.partition_bytes);
+    EXPECT_NEAR(sampled.footprint_bytes, exact.footprint_bytes, 0.1 * exact.footprint_bytes);
   }
 }
 

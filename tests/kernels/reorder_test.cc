@@ -130,6 +130,22 @@ TEST(PairSet, KeepsTheMostSimilarWhateverTheOrder) {
   }
 }
 
+TEST(PairSet, KeepsToItsLimitAmongEqualsRoundAfterRound) {
+  // Those that it picked before are picked again, and must neither add up past the limit, which
+  // would fill the table until no probe ends, nor crowd a part of it.
+  constexpr int64_t kKept = 60'000, kAdded = 80'000;
+  PairSet set;
+  ASSERT_TRUE(set.Allocate(HeapMemory(), kKept + kAdded).ok());
+  for (int64_t round = 0; round < 16; ++round) {
+    for (int64_t i = 0; i < kAdded; ++i) {
+      set.Insert(RowPair::Make(round * kAdded + i, 1 << 30), 0.1F);
+    }
+    ASSERT_TRUE(set.KeepBest(HeapMemory(), kKept).ok());
+    ASSERT_LE(set.count(), kKept);
+    ASSERT_GE(set.count(), kKept - 10);
+  }
+}
+
 TEST(Clustering, FollowsThePapersExample) {
   const Pattern paper = FromCoordinates(6, 6, PaperExample());
   EXPECT_THAT(Cluster(paper, {{0, 4}, {2, 4}}, 256, ClusterOrder::kAscending),

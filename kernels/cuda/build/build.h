@@ -24,6 +24,7 @@ namespace sparsed::cuda {
 struct Workbench {
   Stream& stream;
   MemorySource& memory;  ///< of the device
+  int64_t steps = 0;     ///< of recipes that were done with it
 };
 
 /// A pattern's arrays, copied to the device; the view is valid as long as this lives.

@@ -63,6 +63,23 @@ class BenchTest(unittest.TestCase):
         spmm = next(m for m in measured if m["op"] == "spmm" and m["type"] == "f32" and m["k"] == 8)
         self.assertAlmostEqual(spmm["floor_ms"], (2 * 4 * 8 * 4 + 8 * 8 + 4 * 8) / 10e6)
 
+    def test_measures_iterations_of_both_products(self):
+        result = self.measure("iteration", "--matrix", self.file, "--k", "1,8", "--type", "f32,f64", "--copy-rate=10",
+                              "--recipe", "breadth_first", "--recipe", "transpose > breadth_first")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        measured = lines(result)
+        self.assertEqual([(m["type"], m["k"], m["way"]) for m in measured],
+                         [(t, k, way) for t in ("f32", "f64") for k in (1, 8)
+                          for way in ("csr", "row_segments", "two_layouts")])
+        for m in measured:
+            self.assertNotIn("wrong", m)
+            self.assertGreater(m["ms"], 0)
+            one = m["plain_layout"] == m["transposed_layout"]
+            self.assertEqual(one, m["way"] != "two_layouts")
+            self.assertEqual(m["build_ms"] > 0, m["way"] != "csr")
+        # Row offsets, columns and values of the transpose, besides those of CSR.
+        self.assertGreater(measured[2]["layout_bytes"], measured[0]["layout_bytes"] * 2 - 1)
+
     def test_measures_what_is_packed(self):
         pack = self.folder / "pack.xz"
         result = run(BENCH, "pack", str(pack), str(self.file))
@@ -89,7 +106,9 @@ class BenchTest(unittest.TestCase):
                 (["spmm", "--matrix", self.file, "--recipe", "nonsense"], "unknown step 'nonsense'"),
                 (["spmm", "--matrix", self.file, "--type", "f8"], "f8"),
                 (["spgemm", "--matrix", self.file], "bench_spgemm measures spgemm on the CPU"),
-                (["spgemm", "spmm", "--matrix", self.file], "spgemm and build are measured alone"),
+                (["spgemm", "spmm", "--matrix", self.file], "spgemm, build and iteration are measured alone"),
+                (["iteration", "spmm", "--matrix", self.file], "are measured alone"),
+                (["iteration", "--matrix", self.file, "--type", "f16"], "in f32 and f64"),
                 (["build", "--matrix", self.file, "--recipe", "dcsr"], "build needs a GPU and --recipe"),
                 ([], "subcommand")):
             with self.subTest(arguments=arguments):

@@ -68,7 +68,8 @@ class Builds {
                  {"skipped", gpu->skipped},
                  {"notes", gpu->notes}};
     if (recipe->steps.size() == 1 && recipe->steps[0].name == kRowSegments && !gpu->skipped) {
-      const absl::StatusOr<double> there = OnDevice(gpu->layout);
+      const absl::StatusOr<double> there =
+          RowSegmentsOnDevice(matrix_, gpu->layout, settings_.rounds);
       if (!there.ok()) return there.status();
       line["device_ms"] = *there;
     }
@@ -117,25 +118,6 @@ class Builds {
     return *std::move(least);
   }
 
-  /// The median time of builds like that of `layout` without copies.
-  absl::StatusOr<double> OnDevice(const Layout& layout) {
-    const CsrView csr = matrix_.pattern.view();
-    const absl::StatusOr<cuda::PatternCopy> pattern = cuda::PatternCopy::Make(workbench_, csr);
-    if (!pattern.ok()) return pattern.status();
-    const RowSegmentsOptions options = {layout.Parameter("panel"), 0, layout.Parameter("coarsen")};
-    std::vector<double> times;
-    for (int round = 0; round < 2 + settings_.rounds; ++round) {
-      absl::Status status = workbench_.stream.Synchronize();
-      if (!status.ok()) return status;
-      const auto begin = Clock::now();
-      status = cuda::BuildRowSegmentsThere(workbench_, pattern->view(), options).status();
-      if (!status.ok()) return status;
-      if (round >= 2) times.push_back(MillisecondsSince(begin));
-    }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-  }
-
   const Settings& settings_;
   Schedule& schedule_;
   const NamedPattern& matrix_;
@@ -143,6 +125,29 @@ class Builds {
 };
 
 }  // namespace
+
+absl::StatusOr<double> RowSegmentsOnDevice(const NamedPattern& matrix, const Layout& layout,
+                                           int rounds) {
+  absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+  if (!stream.ok()) return stream.status();
+  const std::unique_ptr<MemorySource> memory = cuda::DeviceMemory(*stream);
+  cuda::Workbench workbench{*stream, *memory};
+  const CsrView csr = matrix.pattern.view();
+  const absl::StatusOr<cuda::PatternCopy> pattern = cuda::PatternCopy::Make(workbench, csr);
+  if (!pattern.ok()) return pattern.status();
+  const RowSegmentsOptions options = {layout.Parameter("panel"), 0, layout.Parameter("coarsen")};
+  std::vector<double> times;
+  for (int round = 0; round < 2 + rounds; ++round) {
+    absl::Status status = stream->Synchronize();
+    if (!status.ok()) return status;
+    const auto begin = Clock::now();
+    status = cuda::BuildRowSegmentsThere(workbench, pattern->view(), options).status();
+    if (!status.ok()) return status;
+    if (round >= 2) times.push_back(MillisecondsSince(begin));
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
 
 absl::StatusOr<int> MeasureBuilds(Device& /*device*/, const Settings& settings, Schedule& schedule,
                                   const NamedPattern& matrix) {

@@ -12,4 +12,9 @@ namespace sparsed::test {
 absl::StatusOr<int> MeasureBuilds(Device& device, const Settings& settings, Schedule& schedule,
                                   const NamedPattern& matrix);
 
+/// The median milliseconds of "row_segments" as `layout` is, from CSR on the GPU to the layout
+/// there.
+absl::StatusOr<double> RowSegmentsOnDevice(const NamedPattern& matrix, const Layout& layout,
+                                           int rounds);
+
 }  // namespace sparsed::test

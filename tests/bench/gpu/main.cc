@@ -20,6 +20,7 @@
 #include "tests/bench/gpu/builds.h"
 #include "tests/bench/gpu/expected.h"
 #include "tests/bench/gpu/generated.h"
+#include "tests/bench/gpu/iterations.h"
 #include "tests/bench/gpu/measure.h"
 #include "tests/bench/gpu/spgemm.h"
 #include "tests/matrix_market.h"
@@ -145,12 +146,13 @@ int MeasureAll(Options options) {
     return Fail("no matrix to measure: name some by --generated, --pack or --matrix (--help)");
   }
   const std::vector<std::string>& operations = options.settings.operations;
-  const bool spgemm = std::any_of(operations.begin(), operations.end(), [](const auto& name) {
-    return name == "spgemm" || name == "spgemm^T";
-  });
-  const bool build = std::find(operations.begin(), operations.end(), "build") != operations.end();
-  if ((spgemm || build) && operations.size() > 1) {
-    return Fail("spgemm and build are measured alone");
+  const auto asks = [&](std::string_view operation) {
+    return std::find(operations.begin(), operations.end(), operation) != operations.end();
+  };
+  const bool spgemm = asks("spgemm") || asks("spgemm^T");
+  const bool build = asks("build"), iteration = asks("iteration");
+  if ((spgemm || build || iteration) && operations.size() > 1) {
+    return Fail("spgemm, build and iteration are measured alone");
   }
   if (build && (options.device == "cpu" || options.settings.recipes.empty())) {
     return Fail("build needs a GPU and --recipe");
@@ -187,7 +189,9 @@ int MeasureAll(Options options) {
     }
     const auto result =
         spgemm ? MeasureSpgemm(**device, options.settings, schedule, *matrix)
-               : (build ? MeasureBuilds : Measure)(**device, options.settings, schedule, *matrix);
+               : (build       ? MeasureBuilds
+                  : iteration ? MeasureIterations
+                              : Measure)(**device, options.settings, schedule, *matrix);
     if (!result.ok()) return Fail(std::string(result.status().message()));
     wrong += *result;
   }
@@ -264,7 +268,8 @@ int Main(int argc, char** argv) {
         std::pair{"sddmm", "O = S .* (A * B^T)"},
         std::pair{"spgemm", "C = S * S, or S * S^T if S is not square; on a GPU"},
         std::pair{"spgemm^T", "C = S * S^T; on a GPU"},
-        std::pair{"build", "layouts, made by the CPU alone and with a GPU"}}) {
+        std::pair{"build", "layouts, made by the CPU alone and with a GPU"},
+        std::pair{"iteration", "C = S * B and D = S^T * C, from one layout and from two"}}) {
     app.add_subcommand(name, what)->fallthrough();
   }
   CLI::App* const pack = app.add_subcommand(

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "engine/execution/executor.h"
 #include "engine/planning/candidates.h"
@@ -37,6 +38,11 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     ++stages_[std::string(stage)];
   }
+  void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override {
+    EXPECT_GE(seconds, 0);
+    std::lock_guard lock(mutex_);
+    built_.insert(std::string(kind) + " by " + std::string(device));
+  }
   void OnPreparationEnd(std::string_view state) override {
     std::lock_guard lock(mutex_);
     ++ends_[std::string(state)];
@@ -59,11 +65,16 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     return ends_[state];
   }
+  std::set<std::string> built() {
+    std::lock_guard lock(mutex_);
+    return built_;
+  }
   std::atomic<int> damaged = 0;
 
  private:
   std::mutex mutex_;
   std::map<std::string, int> stages_, ends_, recipes_;
+  std::set<std::string> built_;
 };
 
 PreparationOptions Quick() {
@@ -239,6 +250,8 @@ TEST(Preparation, TriesReorderingOnShuffledClusters) {
     EXPECT_GT(site.listener.stages(stage), 0) << stage;
   }
   EXPECT_EQ(site.listener.ends("ready"), 1);
+  // Rows in another order are CSR; without a GPU all is built by the CPU.
+  EXPECT_THAT(site.listener.built(), ElementsAre("aspt by cpu", "csr by cpu"));
 }
 
 TEST(Preparation, KeepsPlainCsrWhereNothingIsGained) {
