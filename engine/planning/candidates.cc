@@ -407,7 +407,9 @@ constexpr Rule kRules[] = {
     {"lsh_cluster > row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingOnceGrouped},
     {"coo_panels", DeviceKind::kCuda, IsSddmm, SharingFetches},
     {"row_panels", DeviceKind::kCuda, IsSddmm, SharingFetches},
+    {"row_panels(rows=16)", DeviceKind::kCuda, IsSddmm, SharingFetches},
     {"group_rows > row_panels", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
+    {"group_rows(size=16) > row_panels(rows=16)", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
     {"lsh_cluster", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
     {"lsh_cluster > coo_panels", DeviceKind::kCuda, IsSddmm, SharingOnceGrouped},
 };

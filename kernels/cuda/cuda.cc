@@ -27,8 +27,8 @@ std::span<const SpmmKernel> SpmmKernels() {
 std::span<const SddmmKernel> SddmmKernels() {
   static const std::vector<SddmmKernel> kernels = [] {
     std::vector<SddmmKernel> list = {CsrSddmm(),       CsrNearSddmm(),   CsrSlabSddmm(),
-                                     CooPanelsSddmm(), RowPanelsSddmm(), AsptSddmm(),
-                                     DcsrSddmm()};
+                                     CooPanelsSddmm(), RowPanelsSddmm(), RowPanelsStagedSddmm(),
+                                     AsptSddmm(),      DcsrSddmm()};
     const std::span<const SddmmKernel> vendors = CusparseSddmm();
     list.insert(list.end(), vendors.begin(), vendors.end());
     return list;

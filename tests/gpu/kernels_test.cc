@@ -361,6 +361,8 @@ class GpuKernels : public testing::Test {
         LayoutOf("row_panels(force)", pattern),
         LayoutOf("transpose > row_panels(force)", pattern),
         LayoutOf("lsh_cluster(force) > row_panels(force)", pattern),
+        LayoutOf("row_panels(force,rows=16)", pattern),
+        LayoutOf("transpose > lsh_cluster(force) > row_panels(force,rows=16)", pattern),
         LayoutOf("aspt(panel=64,min_dense=2)", pattern),
         LayoutOf("lsh_cluster(force) > aspt(panel=256,min_dense=2)", pattern),
         SecondRound(pattern, {}, {16, 2}),
@@ -504,8 +506,8 @@ TEST_F(GpuKernels, ComputeManyShortPanels) {
   }
   const Pattern pattern = FromCoordinates(17'000, 5000, std::move(entries));
   const std::vector<double> values = RandomValues(pattern.nnz(), 7);
-  for (const char* recipe :
-       {"row_panels(force)", "group_rows > row_panels(force)", "aspt(panel=128,min_dense=1)"}) {
+  for (const char* recipe : {"row_panels(force)", "group_rows > row_panels(force)",
+                             "row_panels(force,rows=16)", "aspt(panel=128,min_dense=1)"}) {
     const Layout layout = LayoutOf(recipe, pattern);
     const Layout device = Gpu::Get()->Upload(layout);
     for (const GpuCase& c : {GpuCase{.k = 65}, GpuCase{.k = 128, .alpha = 0.5, .beta = 3},

@@ -13,8 +13,9 @@
 // k does not matter, as long as A and B agree.
 // Needs: no workspace; for f32, K >= 16, below which the parts' error may exceed that of plain
 // sums.
-// Wins: where neighbouring rows share most columns (bands, FEM, blocks), on f64 by more than on
-// f32. Each load brings 64 bytes of a row, half a cache line, which L2 serves at half its rate.
+// Wins: where neighbouring rows share most columns, and matrices are small. Each load brings 64
+// bytes of a row, half a cache line, which L2 serves at half its rate: row_panels_staged.cu brings
+// whole ones, which pays for itself where there is enough to do.
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -16,6 +16,8 @@ SddmmKernel CsrSlabSddmm();
 SddmmKernel AsptSddmm();
 SddmmKernel CooPanelsSddmm();
 SddmmKernel RowPanelsSddmm();
+/// Through shared memory, from panels of 8 or 16 rows.
+SddmmKernel RowPanelsStagedSddmm();
 SddmmKernel DcsrSddmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SddmmKernel> CusparseSddmm();

@@ -230,6 +230,17 @@ TEST(Candidates, OnTheGpuUnevenRowsAreSorted) {
   EXPECT_THAT(Reason(Spmm(128), facts, "plain_sort"), "no rule") << "CPU kernels cut equal parts";
 }
 
+TEST(Candidates, OnTheGpuSddmmTriesPanelsOfTwoHeights) {
+  const ProblemClass sddmm =
+      ClassOf({Operation::kSddmm, false, ElementType::kF32, 128, DeviceKind::kCuda});
+  const std::vector<std::string> recipes = Recipes(sddmm, {10000, 10000, 100000, 10, 0.02});
+  for (const char* recipe :
+       {"row_panels(rows=8)", "row_panels(rows=16)", "group_rows(size=8) > row_panels(rows=8)",
+        "group_rows(size=16) > row_panels(rows=16)"}) {
+    EXPECT_THAT(recipes, Contains(recipe));
+  }
+}
+
 TEST(Candidates, EmptyRowsAreLeftOutWhereTheyAreMost) {
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
     const ProblemClass spmm = ClassOf({Operation::kSpmm, false, ElementType::kF16, 128, device});
