@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/spgemm.h"
 
 namespace sparsed::cuda {
@@ -61,7 +62,10 @@ struct Prepared {
   Diagonals diagonals = {};
 };
 
-__host__ __device__ constexpr size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
+/// Where the stages begin behind the pairs and their ranks.
+__host__ __device__ constexpr size_t StagesBegin(int pairs) {
+  return (pairs * (sizeof(DiagonalPair) + sizeof(uchar2)) + 255) / 256 * 256;
+}
 
 // ---- Preparation
 
@@ -209,8 +213,7 @@ struct Stage {
 /// In shared memory: pairs, their ranks, and the warps' stages.
 template <typename T>
 size_t SharedBytes(const Diagonals& d) {
-  return RoundUp(d.pair_count * (sizeof(DiagonalPair) + sizeof(uchar2))) +
-         kThreads / 32 * d.staged * sizeof(Stage<T>);
+  return StagesBegin(d.pair_count) + kThreads / 32 * d.staged * sizeof(Stage<T>);
 }
 
 /// Writes the diagonals from c on, of which each lane's row has those in `mask`, to `out` of that
@@ -248,8 +251,7 @@ __global__ void __launch_bounds__(kThreads) SumRows(const Rows<T> rows, const Di
   __syncthreads();
   const int lane = threadIdx.x % 32;
   auto* const stages =
-      reinterpret_cast<Stage<T>*>(reinterpret_cast<std::byte*>(pairs) +
-                                  RoundUp(d.pair_count * (sizeof(DiagonalPair) + sizeof(uchar2)))) +
+      reinterpret_cast<Stage<T>*>(reinterpret_cast<std::byte*>(pairs) + StagesBegin(d.pair_count)) +
       threadIdx.x / 32 * d.staged;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i - lane < rows.count;
@@ -300,17 +302,12 @@ __global__ void __launch_bounds__(kThreads) SumRows(const Rows<T> rows, const Di
 
 // ---- Launches
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 /// Little enough for any matrix.
 constexpr int64_t kFreeBytes = int64_t{1} << 20;
 
 /// Whether so much may be kept for the sake of this matrix.
 absl::Status CheckGrowth(const CsrView& csr, size_t element, int64_t bytes) {
-  const auto csr_bytes = static_cast<int64_t>(
-      csr.row_offsets.size_bytes() + csr.column_indices.size() * (sizeof(int32_t) + element));
+  const auto csr_bytes = static_cast<int64_t>(CsrBytes(csr, element));
   if (bytes <= std::max(kMostFormatGrowth * csr_bytes, kFreeBytes)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       csr.rows, " x ", csr.cols, " with ", csr.nnz(), " nonzeros would take ", bytes,
@@ -327,11 +324,11 @@ absl::StatusOr<std::vector<int32_t>> FindDiagonals(const CsrView& csr, uint8_t* 
   if (error == cudaSuccess) error = cudaMemsetAsync(list, 0, sizeof(*list), stream);
   if (error == cudaSuccess && csr.nnz() > 0) {
     const int lanes = LanesFor(csr);
-    MarkDiagonals<<<Blocks(csr.rows * lanes), kThreads, 0, stream>>>(
+    MarkDiagonals<<<BlocksFor(csr.rows * lanes, kThreads), kThreads, 0, stream>>>(
         csr.row_offsets.data(), csr.column_indices.data(), csr.rows, lanes, marks);
     const auto quads = MarksOf(csr) / static_cast<int64_t>(sizeof(uint4));
-    ListDiagonals<<<Blocks(quads), kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(marks),
-                                                          quads, list + 1, list);
+    ListDiagonals<<<BlocksFor(quads, kThreads), kThreads, 0, stream>>>(
+        reinterpret_cast<const uint4*>(marks), quads, list + 1, list);
     error = cudaGetLastError();
   }
   int32_t found[1 + kMostDiagonals];
@@ -458,7 +455,7 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
         reinterpret_cast<T*>(std::exchange(at, at + value_bytes(csr, diagonals)));
     if (error == cudaSuccess && csr.rows > 0) {
       const int lanes = LanesFor(csr);
-      LayOutRows<<<Blocks(csr.rows * lanes), kThreads, 0, stream>>>(
+      LayOutRows<<<BlocksFor(csr.rows * lanes, kThreads), kThreads, 0, stream>>>(
           csr.row_offsets.data(), csr.column_indices.data(), static_cast<const T*>(values),
           csr.rows, lanes, ranks, masks, by_diagonal);
       error = cudaGetLastError();
@@ -504,17 +501,6 @@ const Diagonals& DiagonalsOf(const Context& context) {
   return static_cast<const Prepared*>(context.prepared)->diagonals;
 }
 
-bool Supports(const Problem& problem) {
-  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
-         problem.semiring == Semiring::kSumProduct && !problem.masked;
-}
-
-size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& /*arguments*/,
-                 int /*threads*/) {
-  return 0;
-}
-
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
@@ -522,7 +508,7 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   const Diagonals& d = DiagonalsOf(context);
   cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
   if (error == cudaSuccess && rows > 0) {
-    CountEntries<<<Blocks(rows), kThreads, d.pair_count * sizeof(uchar2), stream>>>(
+    CountEntries<<<BlocksFor(rows, kThreads), kThreads, d.pair_count * sizeof(uchar2), stream>>>(
         d, rows, row_bounds.data(), reinterpret_cast<unsigned long long*>(products));
     error = cudaGetLastError();
   }
@@ -555,7 +541,7 @@ absl::Status Compute(const Context& context, RowRange range, std::span<const int
   if (error == cudaSuccess) {
     // Blocks stay for some rows: each of them reads the tables.
     constexpr unsigned kMost = 4096;
-    SumRows<T><<<std::min(Blocks(rows.count), kMost), kThreads, shared,
+    SumRows<T><<<std::min(BlocksFor(rows.count, kThreads), kMost), kThreads, shared,
                  static_cast<cudaStream_t>(context.stream)>>>(rows, d);
     error = cudaGetLastError();
   }
@@ -576,8 +562,8 @@ SpgemmKernel DiagonalsSpgemm() {
   return {.name = "cuda.csr.diagonals",
           .device = DeviceKind::kCuda,
           .deterministic = true,
-          .supports = Supports,
-          .workspace = Workspace,
+          .supports = IsPlainSpgemm,
+          .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
           .numeric = Numeric,

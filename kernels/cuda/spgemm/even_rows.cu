@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/spgemm.h"
 
 namespace sparsed::cuda {
@@ -161,12 +162,6 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Phases
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
-size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 template <typename T>
 absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, MemorySource& memory,
                        Prepared& prepared) {
@@ -183,7 +178,8 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
   cudaError_t error = cudaMemsetAsync(longest, 0, 2 * sizeof(unsigned), stream);
   const auto find = [&](const CsrView& csr, unsigned* most) {
     if (error != cudaSuccess || csr.rows == 0) return;
-    FindLongest<<<Blocks(csr.rows), kThreads, 0, stream>>>(csr.row_offsets.data(), csr.rows, most);
+    FindLongest<<<BlocksFor(csr.rows, kThreads), kThreads, 0, stream>>>(csr.row_offsets.data(),
+                                                                        csr.rows, most);
     error = cudaGetLastError();
   };
   find(left, longest);
@@ -228,7 +224,7 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
         reinterpret_cast<T*>(std::exchange(at, at + array_bytes(csr, width, sizeof(T))));
     uint8_t* const row_lengths = std::exchange(length_at, length_at + RoundUp(csr.rows));
     if (error == cudaSuccess && csr.rows > 0) {
-      LayOutRows<<<Blocks(csr.rows), kThreads, 0, stream>>>(
+      LayOutRows<<<BlocksFor(csr.rows, kThreads), kThreads, 0, stream>>>(
           csr.row_offsets.data(), csr.column_indices.data(), static_cast<const T*>(values),
           csr.rows, row_lengths, columns, laid_out);
       error = cudaGetLastError();
@@ -255,17 +251,6 @@ const Prepared& PreparedOf(const Context& context) {
   return *static_cast<const Prepared*>(context.prepared);
 }
 
-bool Supports(const Problem& problem) {
-  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
-         problem.semiring == Semiring::kSumProduct && !problem.masked;
-}
-
-size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& /*arguments*/,
-                 int /*threads*/) {
-  return 0;
-}
-
 /// The bounds are exact.
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
@@ -273,7 +258,7 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   const auto stream = static_cast<cudaStream_t>(context.stream);
   cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
   if (error == cudaSuccess && arguments.left.rows > 0) {
-    CountEntries<<<Blocks(arguments.left.rows), kThreads,
+    CountEntries<<<BlocksFor(arguments.left.rows, kThreads), kThreads,
                    prepared.capacity * kStride * sizeof(int32_t), stream>>>(
         prepared.s, prepared.t, row_bounds.data(), reinterpret_cast<unsigned long long*>(products));
     error = cudaGetLastError();
@@ -300,8 +285,9 @@ absl::Status Compute(const Context& context, RowRange range, std::span<const int
                                  static_cast<int>(shared));
   }
   if (error == cudaSuccess) {
-    SumRows<T><<<Blocks(to.count), kThreads, shared, static_cast<cudaStream_t>(context.stream)>>>(
-        prepared.s, prepared.t, to, prepared.capacity);
+    SumRows<T><<<BlocksFor(to.count, kThreads), kThreads, shared,
+                 static_cast<cudaStream_t>(context.stream)>>>(prepared.s, prepared.t, to,
+                                                              prepared.capacity);
     error = cudaGetLastError();
   }
   return ToStatus(error, "starting SpGEMM of even rows");
@@ -321,8 +307,8 @@ SpgemmKernel EvenRowsSpgemm() {
   return {.name = "cuda.ell.even_rows",
           .device = DeviceKind::kCuda,
           .deterministic = true,
-          .supports = Supports,
-          .workspace = Workspace,
+          .supports = IsPlainSpgemm,
+          .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
           .numeric = Numeric,

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/running_sum.h"
+#include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
@@ -283,12 +284,6 @@ __global__ void __launch_bounds__(kThreads) MultiplyTiles(const Rows<T> rows) {
 
 // ---- Phases
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kCutThreads - 1) / kCutThreads);
-}
-
-size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 absl::Status Cut(cudaStream_t stream, const SpgemmArguments& arguments, MemorySource& memory,
                  Prepared& prepared) {
   const CsrView& left = arguments.left;
@@ -309,7 +304,7 @@ absl::Status Cut(cudaStream_t stream, const SpgemmArguments& arguments, MemorySo
   auto* const most = reinterpret_cast<unsigned long long*>(counts + rows);
   error = cudaMemsetAsync(most, 0, sizeof(*most), stream);
   if (error == cudaSuccess && rows > 0) {
-    CountProducts<<<Blocks(rows), kCutThreads, 0, stream>>>(
+    CountProducts<<<BlocksFor(rows, kCutThreads), kCutThreads, 0, stream>>>(
         left.row_offsets.data(), left.column_indices.data(), arguments.right.row_offsets.data(),
         rows, counts, most);
     error = cudaGetLastError();
@@ -339,8 +334,8 @@ absl::Status Cut(cudaStream_t stream, const SpgemmArguments& arguments, MemorySo
   const size_t tile_bytes = static_cast<size_t>(tiles + 1) * sizeof(int32_t);
   // The counts have served; where rows are longest, there is about one tile a row.
   auto* tile_rows = reinterpret_cast<int32_t*>(counts);
-  CutRows<<<Blocks(rows + 1), kCutThreads, 0, stream>>>(begins, rows, weight, share, tiles,
-                                                        tile_rows);
+  CutRows<<<BlocksFor(rows + 1, kCutThreads), kCutThreads, 0, stream>>>(begins, rows, weight, share,
+                                                                        tiles, tile_rows);
   error = cudaGetLastError();
   prepared.tile_rows_here.resize(tiles + 1);
   read(prepared.tile_rows_here.data(), tile_rows, tile_bytes);
@@ -364,17 +359,6 @@ const Prepared& PreparedOf(const Context& context) {
   return *static_cast<const Prepared*>(context.prepared);
 }
 
-bool Supports(const Problem& problem) {
-  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
-         problem.semiring == Semiring::kSumProduct && !problem.masked;
-}
-
-size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& /*arguments*/,
-                 int /*threads*/) {
-  return 0;
-}
-
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
@@ -383,8 +367,8 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   cudaError_t error =
       cudaMemcpyAsync(products, begins + rows, sizeof(*products), cudaMemcpyDeviceToDevice, stream);
   if (error == cudaSuccess && rows > 0) {
-    BoundRows<<<Blocks(rows), kCutThreads, 0, stream>>>(begins, rows, arguments.right.cols,
-                                                        row_bounds.data());
+    BoundRows<<<BlocksFor(rows, kCutThreads), kCutThreads, 0, stream>>>(
+        begins, rows, arguments.right.cols, row_bounds.data());
     error = cudaGetLastError();
   }
   return ToStatus(error, "analysing SpGEMM by sorting");
@@ -442,8 +426,8 @@ SpgemmKernel ExpandSortSpgemm() {
   return {.name = "cuda.csr.expand_sort",
           .device = DeviceKind::kCuda,
           .deterministic = true,
-          .supports = Supports,
-          .workspace = Workspace,
+          .supports = IsPlainSpgemm,
+          .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
           .numeric = Numeric,

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
@@ -234,12 +235,6 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Phases
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
-size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
@@ -257,11 +252,11 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Prob
   cudaError_t error = cudaMemsetAsync(prepared->hits, 0, hits + sums, stream);
   if (error == cudaSuccess && problem.semiring == Semiring::kMinPlus && positions > 0) {
     if (problem.type == ElementType::kF64) {
-      FillWithNan<<<Blocks(positions), kThreads, 0, stream>>>(static_cast<double*>(prepared->sums),
-                                                              positions);
+      FillWithNan<<<BlocksFor(positions, kThreads), kThreads, 0, stream>>>(
+          static_cast<double*>(prepared->sums), positions);
     } else {
-      FillWithNan<<<Blocks(positions), kThreads, 0, stream>>>(static_cast<float*>(prepared->sums),
-                                                              positions);
+      FillWithNan<<<BlocksFor(positions, kThreads), kThreads, 0, stream>>>(
+          static_cast<float*>(prepared->sums), positions);
     }
     error = cudaGetLastError();
   }
@@ -271,15 +266,7 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Prob
   return std::static_pointer_cast<void>(prepared);
 }
 
-bool Supports(const Problem& problem) {
-  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) && problem.masked;
-}
-
-size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& /*arguments*/,
-                 int /*threads*/) {
-  return 0;
-}
+bool Supports(const Problem& problem) { return IsFloatSpgemm(problem) && problem.masked; }
 
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
@@ -287,7 +274,7 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   const int64_t rows = arguments.left.rows;
   cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
   if (error == cudaSuccess && rows > 0) {
-    BoundRows<<<Blocks(rows * kEdgeLanes), kThreads, 0, stream>>>(
+    BoundRows<<<BlocksFor(rows * kEdgeLanes, kThreads), kThreads, 0, stream>>>(
         arguments.left.row_offsets.data(), arguments.left.column_indices.data(),
         arguments.right.row_offsets.data(), arguments.mask->row_offsets.data(), rows,
         row_bounds.data(), reinterpret_cast<unsigned long long*>(products));
@@ -318,7 +305,7 @@ absl::Status Compute(const Context& context, const SpgemmArguments& arguments, R
   constexpr int64_t kBlocksPerMultiprocessor = 16;
   const int64_t most = Multiprocessors() * kBlocksPerMultiprocessor;
   const auto blocks = [&](int64_t threads) {
-    return static_cast<unsigned>(std::min<int64_t>(Blocks(threads), most));
+    return static_cast<unsigned>(std::min<int64_t>(BlocksFor(threads, kThreads), most));
   };
   if (arguments.left.nnz() > 0) {
     MultiplyEdges<Semiring>
@@ -364,7 +351,7 @@ SpgemmKernel MaskedSpgemm() {
           .device = DeviceKind::kCuda,
           .deterministic = false,
           .supports = Supports,
-          .workspace = Workspace,
+          .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
           .numeric = Numeric,

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
@@ -135,10 +136,6 @@ __global__ void __launch_bounds__(kThreads) MergeRows(const Rows<T> rows) {
   if (lane == 0) rows.row_nnz[i] = entries;
 }
 
-unsigned Blocks(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 absl::Status FindTerms(cudaStream_t stream, const CsrView& left, MemorySource& memory,
                        Prepared& prepared) {
   absl::StatusOr<Buffer> buffer = memory.Allocate(sizeof(unsigned));
@@ -147,8 +144,8 @@ absl::Status FindTerms(cudaStream_t stream, const CsrView& left, MemorySource& m
   auto* const most = reinterpret_cast<unsigned*>(prepared.memory.mutable_data());
   cudaError_t error = cudaMemsetAsync(most, 0, sizeof(*most), stream);
   if (error == cudaSuccess && left.rows > 0) {
-    FindMostTerms<<<Blocks(left.rows), kThreads, 0, stream>>>(left.row_offsets.data(), left.rows,
-                                                              most);
+    FindMostTerms<<<BlocksFor(left.rows, kThreads), kThreads, 0, stream>>>(left.row_offsets.data(),
+                                                                           left.rows, most);
     error = cudaGetLastError();
   }
   unsigned terms = 0;
@@ -175,24 +172,13 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Prob
   return std::static_pointer_cast<void>(prepared);
 }
 
-bool Supports(const Problem& problem) {
-  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
-         problem.semiring == Semiring::kSumProduct && !problem.masked;
-}
-
-size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& /*arguments*/,
-                 int /*threads*/) {
-  return 0;
-}
-
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const int64_t rows = arguments.left.rows;
   cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
   if (error == cudaSuccess && rows > 0) {
-    BoundRows<<<Blocks(rows), kThreads, 0, stream>>>(
+    BoundRows<<<BlocksFor(rows, kThreads), kThreads, 0, stream>>>(
         arguments.left.row_offsets.data(), arguments.left.column_indices.data(),
         arguments.right.row_offsets.data(), rows, arguments.right.cols, row_bounds.data(),
         reinterpret_cast<unsigned long long*>(products));
@@ -223,10 +209,10 @@ absl::Status Compute(const Context& context, const SpgemmArguments& arguments, R
   const auto stream = static_cast<cudaStream_t>(context.stream);
   if (static_cast<const Prepared*>(context.prepared)->most_terms <= kFewTerms) {
     MergeRows<T, kFewTerms, kNumeric>
-        <<<Blocks(rows.count * kFewTerms), kThreads, 0, stream>>>(rows);
+        <<<BlocksFor(rows.count * kFewTerms, kThreads), kThreads, 0, stream>>>(rows);
   } else {
     MergeRows<T, kMostTerms, kNumeric>
-        <<<Blocks(rows.count * kMostTerms), kThreads, 0, stream>>>(rows);
+        <<<BlocksFor(rows.count * kMostTerms, kThreads), kThreads, 0, stream>>>(rows);
   }
   return ToStatus(cudaGetLastError(), "starting SpGEMM by merging");
 }
@@ -251,8 +237,8 @@ SpgemmKernel MergeSpgemm() {
   return {.name = "cuda.csr.merged_rows",
           .device = DeviceKind::kCuda,
           .deterministic = true,
-          .supports = Supports,
-          .workspace = Workspace,
+          .supports = IsPlainSpgemm,
+          .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
           .numeric = Numeric,

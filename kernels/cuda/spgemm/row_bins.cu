@@ -26,6 +26,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
@@ -761,9 +762,7 @@ Rows<T> RowsOf(const SpgemmArguments& arguments, RowRange range) {
 }
 
 bool Supports(const Problem& problem) {
-  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
-         problem.semiring != Semiring::kMinPlus && !problem.masked;
+  return IsFloatSpgemm(problem) && problem.semiring != Semiring::kMinPlus && !problem.masked;
 }
 
 // What counts pairs multiplies ones.
@@ -789,10 +788,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-unsigned BlocksFor(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 template <typename T>
 absl::StatusOr<std::shared_ptr<void>> MakeOnes(cudaStream_t stream, int64_t count,
                                                MemorySource& memory) {
@@ -801,7 +796,7 @@ absl::StatusOr<std::shared_ptr<void>> MakeOnes(cudaStream_t stream, int64_t coun
   auto ones = std::make_shared<Ones>();
   ones->values = *std::move(values);
   if (count > 0) {
-    FillWithOnes<<<BlocksFor(count), kThreads, 0, stream>>>(
+    FillWithOnes<<<BlocksFor(count, kThreads), kThreads, 0, stream>>>(
         reinterpret_cast<T*>(ones->values.mutable_data()), count);
   }
   const absl::Status status = ToStatus(cudaGetLastError(), "preparing SpGEMM");
@@ -866,7 +861,7 @@ absl::Status Compute(const Context& context, Semiring semiring, const SpgemmArgu
   const int64_t count = range.end - range.begin;
   absl::Status status = LaunchRows<T, true>(context, rows, count);
   if (!status.ok() || semiring != Semiring::kBoolean || count == 0) return status;
-  FillRowsWithOnes<<<BlocksFor(count * kAnalysisLanes), kThreads, 0,
+  FillRowsWithOnes<<<BlocksFor(count * kAnalysisLanes, kThreads), kThreads, 0,
                      static_cast<cudaStream_t>(context.stream)>>>(rows.row_begin, rows.row_nnz,
                                                                   count, rows.values);
   return ToStatus(cudaGetLastError(), "starting SpGEMM");
