@@ -131,6 +131,8 @@ struct SpgemmKernel {
   /// queued is under way. FAILED_PRECONDITION, in a sentence: the matrices don't suit it, such as
   /// those whose format would take more than kMostFormatGrowth times CSR's memory.
   PrepareRuns<SpgemmArguments> prepare = nullptr;
+  /// Whether its counts are somebody else's: they serve its own calls, and no other kernel's.
+  bool from_library = false;
 };
 
 /// The problem as a kernel on `layout` sees it: a transposed layout turns SpMM's transposition

@@ -110,7 +110,8 @@ class SpgemmCall final : public Job {
       if (next_row_ < rows()) return *bytes > 0 && Charge(*bytes) ? Next::kPaused : Next::kAgain;
     }
     end_.nnz = nnz_;
-    if (!found_sizes_) impl_->derived->KeepSizes(Patterns(), {bounds_, products_});
+    if (!found_sizes_ && !kernel_->from_library)
+      impl_->derived->KeepSizes(Patterns(), {bounds_, products_});
     impl_->Ran(problem_, kernel_->name, end_.timings.kernel_ns,
                2.0 * static_cast<double>(products_), FloorBytes());
     if (spec_.keep_as.empty()) {
@@ -175,8 +176,8 @@ class SpgemmCall final : public Job {
   absl::Status Begin(Lane& lane) {
     end_.timings.queue_ns = NanosecondsSince(submitted_);
     if (absl::Status status = Load(lane); !status.ok()) return status;
-    if (absl::Status status = ChooseKernel(); !status.ok()) return status;
     FindSizes();
+    if (absl::Status status = ChooseKernel(); !status.ok()) return status;
     if (absl::Status status = AllocateRows(); !status.ok()) return status;
     if (lane.gpu == nullptr) return BeginOnCpu(lane);
     const absl::Status status = BeginOnDevice(*lane.gpu);
@@ -257,7 +258,9 @@ class SpgemmCall final : public Job {
     if (!Serves(kernel_) && found.plan != nullptr) {
       kernel_ = FindSpgemmKernel(found.plan->plan.kernel);
     }
-    return Serves(kernel_) ? absl::OkStatus() : ChooseDefault();
+    // A library computes whole products, whatever is known of their rows.
+    if (!Serves(kernel_) || (found_sizes_ && kernel_->from_library)) return ChooseDefault();
+    return absl::OkStatus();
   }
 
   /// Whether the default kernel, which is chosen then, may serve after another one failed so: the
@@ -265,6 +268,10 @@ class SpgemmCall final : public Job {
   bool FallsBack(const absl::Status& why) {
     if (!absl::IsFailedPrecondition(why) && !absl::IsResourceExhausted(why)) return false;
     prepared_.reset();
+    there_.workspace = Buffer();
+    there_.row_begin = there_.row_nnz = Array();
+    there_.blocks = {};
+    if (kernel_->from_library) exact_ = found_sizes_;
     const SpgemmKernel* const failed = kernel_;
     return ChooseDefault().ok() && kernel_ != failed;
   }

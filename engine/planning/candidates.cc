@@ -362,7 +362,7 @@ constexpr SpgemmRule kSpgemmRules[] = {
     {"cpu.ell.even_rows", WithEvenRows},
     {"cpu.incsr.sections", BySections},
     {"cpu.graphblas.mxm", AtOnce},
-    {"cuda.csr.diagonals", ByDiagonalsOnGpu},
+    {"cuda.dia.diagonals", ByDiagonalsOnGpu},
     {"cuda.ell.even_rows", WithEvenRowsOnGpu},
     {"cuda.csr.expand_sort", BySorting},
     {"cuda.csr.merged_rows", MergingOnGpu},
@@ -473,7 +473,7 @@ std::string_view PromisingSpgemm(const Problem& problem, const Features* left,
   const std::vector<std::string_view> kernels = SpgemmKernelsFor(problem);
   if (kernels.empty()) return "";
   const bool on_gpu = problem.device == DeviceKind::kCuda;
-  const std::string_view by_diagonals = on_gpu ? "cuda.csr.diagonals" : "cpu.dia.diagonals";
+  const std::string_view by_diagonals = on_gpu ? "cuda.dia.diagonals" : "cpu.dia.diagonals";
   if (left != nullptr && right != nullptr &&
       std::max(left->dia_padding, right->dia_padding) <= kFullDiagonals &&
       (!on_gpu || std::max(left->diagonals, right->diagonals) <= kFewDiagonals) &&

@@ -181,7 +181,8 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arg
         decision.reason = Sentence(times.status());
         if (absl::IsResourceExhausted(times.status())) {
           outcome = "no_memory";
-          short_of_memory = true;
+          // What a library takes for the whole product may never be there, and it rarely wins.
+          short_of_memory |= !FindSpgemmKernel(candidate.recipe)->from_library;
         }
       }
     }

@@ -204,6 +204,10 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   std::vector<DecisionRecord> decisions;
   for (const Decision& d : pattern_->decisions()) {
     if (!classes.contains(d.problem_class)) continue;
+    const bool is_unfinished = std::ranges::any_of(unfinished, [&](const auto& pair) {
+      return pair.first == d.problem_class && d.recipe.starts_with(PairDecision(pair.second, ""));
+    });
+    if (is_unfinished) continue;
     decisions.push_back({pattern_->hash(), ToString(d.problem_class), d.recipe, d.tried, d.reason});
   }
   absl::Status stored = rooms_.store.PutPlans(plans);

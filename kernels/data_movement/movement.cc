@@ -130,8 +130,8 @@ class Walk {
     CountUnits();
     if (steps_ <= spec_.max_steps) return;
     const int64_t wanted = (steps_ + spec_.max_steps - 1) / spec_.max_steps;
-    keep_rows_ = std::clamp<int64_t>(csr_.rows / kLeastRows, 1, wanted);
     // Odd: what repeats in a matrix often does so every power of two.
+    keep_rows_ = (std::clamp<int64_t>(csr_.rows / kLeastRows, 1, wanted + 1) - 1) | 1;
     keep_every_ = std::max<int64_t>((std::min(wanted + 1, units_ / kLeastLines) - 1) | 1, 1);
     CountUnits();
     if (seen_units_ > 0) return;
@@ -170,6 +170,10 @@ class Walk {
       steps += Steps(row);
       entries += CountResult(row);
       if (Stopped()) return false;
+    }
+    if (steps == 0 && keep_rows_ > 1) {  // they have none
+      keep_rows_ = 1;
+      return SampleResult();
     }
     entries_per_step_ = steps == 0 ? 0 : AsDouble(entries) / AsDouble(steps);
     return true;

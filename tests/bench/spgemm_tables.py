@@ -37,7 +37,7 @@ def table(headers, rows):
 
 
 def short(kernel):
-    return kernel.removeprefix("cuda.csr.").removeprefix("cuda.")
+    return kernel.split(".")[-1] if "cusparse" not in kernel else kernel.removeprefix("cuda.")
 
 
 def ratio(line):

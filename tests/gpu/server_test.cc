@@ -397,7 +397,7 @@ TEST(GpuServer, SpgemmByEveryKernelThatIsThere) {
       ASSERT_EQ(answer.code(), 0) << kernel.name << ": " << answer.message();
       const std::string& plan = answer.begins.at(0).plan();
       if (kernel.name == "cuda.csr.row_bins" ||
-          (kernel.name == "cuda.csr.diagonals" && name == "band")) {
+          (kernel.name == "cuda.dia.diagonals" && name == "band")) {
         EXPECT_EQ(plan, "csr / " + std::string(kernel.name)) << name;
       } else {
         EXPECT_NE(plan.find("cuda."), std::string::npos) << name << ": " << plan;
@@ -413,7 +413,7 @@ TEST(GpuServer, SpgemmByEveryKernelThatIsThere) {
 
 TEST(GpuServer, SpgemmWhoseFormatFindsNoRoomIsLeftToTheDefaultKernel) {
   SKIP_WITHOUT_GPU();
-  constexpr std::string_view kDiagonals = "cuda.csr.diagonals";
+  constexpr std::string_view kDiagonals = "cuda.dia.diagonals";
   TestServer server(OnGpu);
   // One entry a row, in nine diagonals by turns: by diagonals it is far larger.
   constexpr int32_t kRows = 20'000;

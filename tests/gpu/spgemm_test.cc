@@ -353,7 +353,7 @@ Pattern SomeOfDiagonals(int64_t rows, int64_t cols, const std::vector<int32_t>& 
 TEST(GpuSpgemm, FewDiagonals) {
   SKIP_WITHOUT_GPU();
   const auto suits = [](const std::set<std::string_view>& kernels) {
-    return kernels.contains("cuda.csr.diagonals");
+    return kernels.contains("cuda.dia.diagonals");
   };
   EXPECT_TRUE(suits(ExpectSquare(Band(300, 1))));
   EXPECT_TRUE(suits(ExpectSquare(Band(1000, 31))));

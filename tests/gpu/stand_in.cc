@@ -175,7 +175,7 @@ std::span<const SddmmKernel> SddmmKernels() {
 }
 std::span<const SpgemmKernel> SpgemmKernels() {
   static const SpgemmKernel kernels[] = {PosingSpgemm<cpu::HashSpgemm>("cuda.csr.row_bins"),
-                                         PosingSpgemm<cpu::DiagonalsSpgemm>("cuda.csr.diagonals"),
+                                         PosingSpgemm<cpu::DiagonalsSpgemm>("cuda.dia.diagonals"),
                                          PosingSpgemm<cpu::MaskedSpgemm>("cuda.csr.masked")};
   return kernels;
 }

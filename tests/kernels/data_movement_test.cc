@@ -245,6 +245,24 @@ TEST(Movement, SampledProductsEstimate) {
   }
 }
 
+/// Rows that differ by turns, as those of several unknowns at each point do.
+TEST(Movement, SampledProductsOfInterleavedRows) {
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 1; row < 4096; row += 2) {
+    for (int32_t i = 0; i < 8; ++i) entries.emplace_back(row, (row + 2 * i) % 4096);
+  }
+  const test::Pattern pattern = test::FromCoordinates(4096, 4096, entries);
+  MovementSpec spec{.operation = Operation::kSpgemm, .cache_bytes = 64 << 10, .line_bytes = 64};
+  const Movement exact = MovementOf(pattern.view(), spec);
+  for (const int64_t max_steps : {65536, 43690, 32768, 10000, 1000}) {
+    spec.max_steps = max_steps;
+    const Movement sampled = MovementOf(pattern.view(), spec);
+    EXPECT_TRUE(sampled.estimate);
+    EXPECT_NEAR(sampled.footprint_bytes, exact.footprint_bytes, 0.1 * exact.footprint_bytes)
+        << max_steps;
+  }
+}
+
 TEST(Movement, OddPatterns) {
   for (const test::Pattern& pattern :
        {test::FromCoordinates(0, 0, {}), test::FromCoordinates(3, 3, {}),

@@ -22,6 +22,7 @@
 
 #include "kernels/cpu/spgemm/launch.h"
 #include "kernels/cpu/spgemm/spgemm.h"
+#include "kernels/scratch.h"
 
 namespace sparsed::cpu {
 namespace {
@@ -47,6 +48,8 @@ struct Head {
   size_t bytes = 0;  ///< that were asked for
 };
 constexpr size_t kHeadBytes = 64;
+/// More take seconds, during which nothing can be stopped.
+constexpr int64_t kMostProducts = 100'000'000;
 static_assert(sizeof(Head) <= kHeadBytes);
 
 Head* HeadOf(void* data) {
@@ -284,6 +287,17 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
                                                 MemorySource& memory) {
   auto product = std::make_shared<WholeProduct<T>>();
   if (arguments.left.nnz() > 0 && arguments.right.nnz() > 0) {
+    Scratch<int64_t> bounds;
+    if (absl::Status s = bounds.Allocate(memory, arguments.left.rows); !s.ok()) return s;
+    int64_t products = 0;
+    if (absl::Status s = AnalyseProducts(context, arguments, bounds.span(), &products); !s.ok()) {
+      return s;
+    }
+    if (products > kMostProducts) {
+      return absl::FailedPreconditionError(
+          fmt::format("{} products are more than the {} that may be made without a stop", products,
+                      kMostProducts));
+    }
     const AllocateFrom from(memory);
     absl::Status status = Multiply(context, arguments, *product);
     if (status.ok()) status = UnlessStopped(context);
@@ -342,6 +356,7 @@ absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, 
 SpgemmKernel Kernel() {
   SpgemmKernel kernel = MakeSpgemmKernel<GraphblasPhases>("cpu.graphblas.mxm");
   kernel.deterministic = false;
+  kernel.from_library = true;
   kernel.analyse = Analyse;
   kernel.symbolic = Symbolic;
   return kernel;

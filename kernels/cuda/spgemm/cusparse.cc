@@ -23,6 +23,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/spgemm.h"
 #include "kernels/cuda/spgemm/whole_product.h"
 
@@ -111,12 +112,12 @@ class Making {
   /// Bounds of the rows and how many products there are; waits for them.
   void CountProducts() {
     row_bounds_ = Allocate<int64_t>(arguments_.left.rows);
-    Buffer products = Allocate<int64_t>(1);
+    products_ = Allocate<int64_t>(1);
     if (!status_.ok()) return;
     status_ = RowBinsSpgemm().analyse(
         context_, arguments_, {As<int64_t>(row_bounds_), static_cast<size_t>(arguments_.left.rows)},
-        As<int64_t>(products));
-    Read(products, &product_->products, sizeof(product_->products));
+        As<int64_t>(products_));
+    Read(products_, &product_->products, sizeof(product_->products));
     if (status_.ok() && product_->products > kMostProducts) {
       status_ = absl::FailedPreconditionError(
           fmt::format("{} products are more than the {} that cuSPARSE is trusted with",
@@ -188,9 +189,9 @@ class Making {
       constexpr float kWhole = 1;
       Run(with(library.SpGEMM_estimateMemory, kWhole, &estimate_bytes, nullptr, nullptr),
           "asking for the estimate's memory");
-      Buffer estimate = AllocateBytes(estimate_bytes);
+      estimate_ = AllocateBytes(estimate_bytes);
       if (!status_.ok()) return;
-      Run(with(library.SpGEMM_estimateMemory, kWhole, &estimate_bytes, estimate.mutable_data(),
+      Run(with(library.SpGEMM_estimateMemory, kWhole, &estimate_bytes, estimate_.mutable_data(),
                &bytes),
           "estimating memory");
       Run(cudaStreamSynchronize(stream_), "estimating memory");
@@ -217,20 +218,20 @@ class Making {
   }
 
   void Check() {
-    Buffer check = AllocateBytes(sizeof(ProductCheck));
+    check_ = AllocateBytes(sizeof(ProductCheck));
     if (!status_.ok()) return;
     // What is between the rows must be all that there is.
     int32_t end = 0;
-    Run(CheckProduct(stream_, product_->c, As<int64_t>(row_bounds_), As<ProductCheck>(check)),
+    Run(CheckProduct(stream_, product_->c, As<int64_t>(row_bounds_), nnz_,
+                     As<ProductCheck>(check_)),
         "checking C");
     Run(cudaMemcpyAsync(&end, product_->c.row_offsets + product_->c.rows, sizeof(end),
                         cudaMemcpyDeviceToHost, stream_),
         "checking C");
-    Read(check, &product_->check, sizeof(ProductCheck));
+    Read(check_, &product_->check, sizeof(ProductCheck));
     if (status_.ok() && (product_->check.wrong > 0 || end != nnz_)) {
       status_ = absl::FailedPreconditionError(
-          fmt::format("{} rows of cuSPARSE's result, of {} entries, cannot be right",
-                      product_->check.wrong, nnz_));
+          fmt::format("cuSPARSE's result, of {} entries, cannot be right", nnz_));
     }
   }
 
@@ -242,7 +243,8 @@ class Making {
   absl::Status status_;
   const std::shared_ptr<Product> product_ = std::make_shared<Product>();
   int64_t nnz_ = 0;
-  Buffer row_bounds_, s_offsets_, t_offsets_, first_, second_;
+  // What is queued uses them until it is waited for, also after an error.
+  Buffer row_bounds_, products_, check_, s_offsets_, t_offsets_, first_, estimate_, second_;
   SparseMatrix s_, t_, c_;
   Plan plan_;
 };
@@ -267,12 +269,6 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Prob
     return absl::FailedPreconditionError(std::string(status.message()));
   }
   return status;
-}
-
-bool Supports(const Problem& problem) {
-  return problem.operation == Operation::kSpgemm && problem.device == DeviceKind::kCuda &&
-         (problem.type == ElementType::kF32 || problem.type == ElementType::kF64) &&
-         problem.semiring == Semiring::kSumProduct && !problem.masked;
 }
 
 const Product& ProductOf(const Context& context) {
@@ -314,12 +310,13 @@ SpgemmKernel Kernel(std::string_view name) {
   return {.name = name,
           .device = DeviceKind::kCuda,
           .deterministic = false,
-          .supports = Supports,
-          .workspace = [](const Problem&, const SpgemmArguments&, int) { return size_t{0}; },
+          .supports = IsPlainSpgemm,
+          .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
           .numeric = Numeric,
-          .prepare = Prepare<kAlgorithm>};
+          .prepare = Prepare<kAlgorithm>,
+          .from_library = true};
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/spgemm.h"
 
@@ -483,6 +484,12 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
   d.c_count = static_cast<int>(tables->c_offsets.size());
   d.pair_count = static_cast<int>(tables->pairs.size());
   d.staged = std::min(d.c_count, kStaged<T>);
+  // Of the rest of a block's shared memory there are a few kilobytes.
+  constexpr size_t kOwn = size_t{4} << 10;
+  if (SharedBytes<T>(d) + kOwn > static_cast<size_t>(MostSharedBytes())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(d.pair_count, " pairs of diagonals take more shared memory than there is"));
+  }
   return ToStatus(error, "laying out by diagonals");
 }
 
@@ -535,8 +542,9 @@ absl::Status Compute(const Context& context, RowRange range, std::span<const int
   const size_t shared = SharedBytes<T>(d);
   cudaError_t error = cudaSuccess;
   if (shared > size_t{40} << 10) {
+    // The same for every launch: it is the function's, and others may be launching it.
     error = cudaFuncSetAttribute(SumRows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared));
+                                 MostSharedBytes());
   }
   if (error == cudaSuccess) {
     // Blocks stay for some rows: each of them reads the tables.
@@ -559,7 +567,7 @@ absl::Status Numeric(const Context& context, const Problem& problem,
 }  // namespace
 
 SpgemmKernel DiagonalsSpgemm() {
-  return {.name = "cuda.csr.diagonals",
+  return {.name = "cuda.dia.diagonals",
           .device = DeviceKind::kCuda,
           .deterministic = true,
           .supports = IsPlainSpgemm,

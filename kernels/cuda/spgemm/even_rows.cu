@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/spgemm.h"
 
@@ -196,6 +197,11 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
                                                       kMostEntries, " products"));
   }
   prepared.capacity = static_cast<int>(most[0] * most[1]);
+  if (prepared.capacity * kStride * (sizeof(int32_t) + sizeof(T)) >
+      static_cast<size_t>(MostSharedBytes())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "lists of ", prepared.capacity, " entries take more shared memory than there is"));
+  }
   const auto array_bytes = [](const CsrView& csr, unsigned width, size_t element) {
     return RoundUp(static_cast<size_t>(csr.rows) * width * element);
   };
@@ -281,8 +287,9 @@ absl::Status Compute(const Context& context, RowRange range, std::span<const int
   const size_t shared = prepared.capacity * kStride * (sizeof(int32_t) + sizeof(T));
   cudaError_t error = cudaSuccess;
   if (shared > size_t{48} << 10) {
+    // The same for every launch: it is the function's, and others may be launching it.
     error = cudaFuncSetAttribute(SumRows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared));
+                                 MostSharedBytes());
   }
   if (error == cudaSuccess) {
     SumRows<T><<<BlocksFor(to.count, kThreads), kThreads, shared,

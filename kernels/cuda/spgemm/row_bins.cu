@@ -26,6 +26,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
@@ -702,8 +703,9 @@ cudaError_t LaunchBlocks(cudaStream_t stream, const Rows<T>& rows, int64_t block
   const size_t bytes = BytesOf<T, kLanes, kNumeric>(memory);
   const auto kernel = BlockRows<T, kLanes, kNumeric>;
   if (bytes > size_t{48} << 10) {
+    // The same for every launch: it is the function's, and others may be launching it.
     const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MostSharedBytes());
     if (error != cudaSuccess) return error;
   }
   kernel<<<static_cast<unsigned>(blocks), kLanes, bytes, stream>>>(rows, bins, bin, last_bin,

@@ -19,21 +19,24 @@ dim3 GridOf(int64_t rows, int32_t longest) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    Check(const WholeProduct product, const int64_t* row_bounds, ProductCheck* check) {
+    Check(const WholeProduct product, const int64_t* row_bounds, int64_t nnz, ProductCheck* check) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   if (row >= product.rows) return;
-  const int32_t begin = product.row_offsets[row], end = product.row_offsets[row + 1];
+  const int64_t begin = product.row_offsets[row], end = product.row_offsets[row + 1];
   const int64_t bound = row_bounds[row];
   const int lane = threadIdx.x % kLanes;
-  bool wrong = end < begin || end - begin > bound || (end == begin) != (bound == 0);
+  // Nothing is read that the arrays have not.
+  bool wrong = begin < 0 || end < begin || end > nnz || end - begin > bound ||
+               (end == begin) != (bound == 0);
+  const auto length = static_cast<int32_t>(wrong ? 0 : end - begin);
   if (!wrong) {
-    for (int32_t i = begin + lane; i < end; i += kLanes) {
+    for (int64_t i = begin + lane; i < end; i += kLanes) {
       const int32_t before = i == begin ? -1 : product.columns[i - 1];
       wrong |= product.columns[i] <= before || product.columns[i] >= product.cols;
     }
   }
   if (wrong) atomicAdd(&check->wrong, 1);
-  if (lane == 0 && end - begin > check->longest) atomicMax(&check->longest, end - begin);
+  if (lane == 0 && length > check->longest) atomicMax(&check->longest, length);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -63,10 +66,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t CheckProduct(cudaStream_t stream, const WholeProduct& product,
-                         const int64_t* row_bounds, ProductCheck* check) {
+                         const int64_t* row_bounds, int64_t nnz, ProductCheck* check) {
   const cudaError_t error = cudaMemsetAsync(check, 0, sizeof(*check), stream);
   if (error != cudaSuccess || product.rows == 0) return error;
-  Check<<<GridOf(product.rows, 0), kThreads, 0, stream>>>(product, row_bounds, check);
+  Check<<<GridOf(product.rows, 0), kThreads, 0, stream>>>(product, row_bounds, nnz, check);
   return cudaGetLastError();
 }
 

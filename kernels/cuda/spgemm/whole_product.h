@@ -23,15 +23,15 @@ struct WholeProduct {
 
 /// What CheckProduct found; zero before it.
 struct ProductCheck {
-  int32_t wrong = 0;    ///< rows that cannot be right
+  int32_t wrong = 0;    ///< above 0 if there are rows that cannot be right
   int32_t longest = 0;  ///< entries of the longest row
 };
 
-/// Counts rows that have more entries than their bound, or none although they have products, or
-/// columns that do not ascend within [0, cols). `row_bounds` as SpgemmKernel::analyse leaves them;
-/// all on the device, queued.
+/// Looks for rows that have more entries than their bound, or none although they have products, or
+/// columns that do not ascend within [0, cols), or that lie outside of the arrays' `nnz` entries.
+/// `row_bounds` as SpgemmKernel::analyse leaves them; all on the device, queued.
 cudaError_t CheckProduct(cudaStream_t stream, const WholeProduct& product,
-                         const int64_t* row_bounds, ProductCheck* check);
+                         const int64_t* row_bounds, int64_t nnz, ProductCheck* check);
 
 /// row_nnz[i - range.begin] = entries of row i; queued.
 cudaError_t CountRows(cudaStream_t stream, const WholeProduct& product, RowRange range,

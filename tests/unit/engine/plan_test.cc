@@ -331,15 +331,15 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
 
   Problem on_gpu = problem;
   on_gpu.device = DeviceKind::kCuda;
-  if (FindSpgemmKernel("cuda.csr.diagonals") == nullptr) return;
-  EXPECT_EQ(PromisingSpgemm(on_gpu, &band, &band), "cuda.csr.diagonals");
+  if (FindSpgemmKernel("cuda.dia.diagonals") == nullptr) return;
+  EXPECT_EQ(PromisingSpgemm(on_gpu, &band, &band), "cuda.dia.diagonals");
   EXPECT_EQ(PromisingSpgemm(on_gpu, &band, &random), "cuda.csr.row_bins");
   std::vector<std::string> promising;
   for (const Candidate& candidate : SpgemmCandidatesFor(on_gpu, &random, &random)) {
     if (candidate.worth_trying) promising.push_back(candidate.recipe);
   }
   EXPECT_THAT(promising, testing::IsSupersetOf({"cuda.csr.expand_sort", "cuda.csr.merged_rows"}));
-  EXPECT_THAT(promising, Not(Contains("cuda.csr.diagonals")));
+  EXPECT_THAT(promising, Not(Contains("cuda.dia.diagonals")));
 }
 
 TEST(Candidates, RecipesAreCanonical) {
