@@ -237,6 +237,8 @@ constexpr double kFewDiagonals = 16;
 constexpr double kMostEvenProducts = 64;
 /// A lane for each term.
 constexpr double kMostLanes = 32;
+/// Of blocks of 2 x 2, which isolated blocks of 3 x 3 pad by 0.44.
+constexpr double kMostBlockPadding = 0.5;
 /// Of a row: a block that sorts them has several rows, and no row is too long for it.
 constexpr double kFewProducts = 256;
 
@@ -336,6 +338,22 @@ Verdict MergingOnGpu(const PairFacts& facts) {
                       terms <= kMostLanes ? "not above" : "above", kMostLanes)};
 }
 
+Verdict ByBlocks(const PairFacts& facts) {
+  const double most = std::max(facts.left.bcsr_padding, facts.right.bcsr_padding);
+  const double uneven = std::max(facts.left.row_nonzeros_cv, facts.right.row_nonzeros_cv);
+  if (uneven > kUneven) {
+    return {false, fmt::format("row lengths deviate by {:.2f} of their mean, above {}: the longest "
+                               "would hold up the others",
+                               uneven, kUneven)};
+  }
+  return {
+      most <= kMostBlockPadding,
+      fmt::format("blocks of 2 x 2 would be padding by {:.0f} and {:.0f} %, {} {:.0f}: {}",
+                  100 * facts.left.bcsr_padding, 100 * facts.right.bcsr_padding,
+                  most <= kMostBlockPadding ? "not above" : "above", 100 * kMostBlockPadding,
+                  most <= kMostBlockPadding ? "nonzeros lie in blocks" : "nonzeros lie scattered")};
+}
+
 Verdict BySorting(const PairFacts& facts) {
   const double products = facts.products_of_row();
   return {products <= kFewProducts,
@@ -364,6 +382,7 @@ constexpr SpgemmRule kSpgemmRules[] = {
     {"cpu.graphblas.mxm", AtOnce},
     {"cuda.dia.diagonals", ByDiagonalsOnGpu},
     {"cuda.ell.even_rows", WithEvenRowsOnGpu},
+    {"cuda.bcsr.blocks", ByBlocks},
     {"cuda.csr.expand_sort", BySorting},
     {"cuda.csr.merged_rows", MergingOnGpu},
     {"cuda.cusparse.spgemm_alg1", FromTheVendor},

@@ -372,6 +372,74 @@ TEST(GpuSpgemm, FewDiagonals) {
   EXPECT_FALSE(suits(ExpectSquare(SomeOfDiagonals(900, 900, apart, 48))));
 }
 
+/// `blocks` blocks of width x width in each row of blocks, one of them on the diagonal; each of
+/// their places is a nonzero with a chance of `fill`. The last ones are cut off by the edges.
+Pattern InBlocks(int64_t rows, int64_t cols, int32_t width, int64_t blocks, double fill,
+                 uint64_t seed) {
+  const int64_t block_rows = (rows + width - 1) / width, block_cols = (cols + width - 1) / width;
+  std::mt19937_64 random(seed);
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int64_t block_row = 0; block_row < block_rows; ++block_row) {
+    for (int64_t i = 0; i < blocks; ++i) {
+      const auto block = static_cast<int64_t>(i == 0 ? block_row % block_cols
+                                                     : static_cast<int64_t>(random() % block_cols));
+      for (int64_t row = block_row * width; row < std::min(rows, (block_row + 1) * width); ++row) {
+        for (int64_t col = block * width; col < std::min(cols, (block + 1) * width); ++col) {
+          if (std::uniform_real_distribution(0.0, 1.0)(random) >= fill) continue;
+          entries.emplace_back(static_cast<int32_t>(row), static_cast<int32_t>(col));
+        }
+      }
+    }
+  }
+  return FromCoordinates(rows, cols, std::move(entries));
+}
+
+TEST(GpuSpgemm, DenseBlocks) {
+  SKIP_WITHOUT_GPU();
+  const auto suits = [](const std::set<std::string_view>& kernels) {
+    return kernels.contains("cuda.bcsr.blocks");
+  };
+  for (int32_t width = 2; width <= 8; ++width) {
+    SCOPED_TRACE(width);
+    EXPECT_TRUE(suits(ExpectSquare(InBlocks(601, 601, width, 9, 0.85, 81))));
+    EXPECT_TRUE(
+        suits(Expect(InBlocks(355, 611, width, 5, 1, 82), InBlocks(611, 997, width, 7, 1, 83))));
+    EXPECT_TRUE(
+        suits(Expect(InBlocks(1, 611, width, 40, 1, 84), InBlocks(611, 9, width, 1, 1, 85))) ||
+        width > 2);  // a single row fills no larger block
+  }
+  EXPECT_TRUE(suits(ExpectSquare(Band(700, 40))));
+  EXPECT_TRUE(suits(ExpectSquare(Band(90, 89))));
+
+  // Rows of blocks far longer than the others, also of the result: several windows.
+  std::vector<std::vector<int32_t>> rows(2000);
+  for (int32_t i = 0; i < 2000; ++i) {
+    const int32_t length = i / 4 == 100 ? 2000 : i % 4 == 3 ? 3 : 4;
+    for (int32_t j = 0; j < length; ++j) rows[i].push_back(length == 2000 ? j : i / 4 * 4 + j);
+  }
+  EXPECT_TRUE(suits(ExpectSquare(FromRows(2000, rows))));
+
+  EXPECT_FALSE(suits(ExpectSquare(Uniform(500, 500, 16, 86))));
+  EXPECT_FALSE(suits(Expect(InBlocks(600, 600, 3, 9, 1, 87), Uniform(600, 700, 4, 88))));
+  EXPECT_FALSE(suits(ExpectSquare(InBlocks(600, 600, 6, 9, 0.3, 89))));
+  EXPECT_FALSE(suits(ExpectSquare(InBlocks(600, 600, 6, 0, 1, 90))));
+}
+
+TEST(GpuSpgemm, PaddingOfBlocksMeetsNoInfinity) {
+  SKIP_WITHOUT_GPU();
+  for (int32_t width = 2; width <= 8; ++width) {
+    SCOPED_TRACE(width);
+    Matrix s = WithRandomValues(InBlocks(203, 203, width, 4, 0.8, 91), 92);
+    Matrix t = WithRandomValues(InBlocks(203, 203, width, 4, 0.8, 93), 94);
+    for (size_t i = 0; i < s.values.size(); i += 37) {
+      s.values[i] = std::numeric_limits<double>::infinity();
+    }
+    EXPECT_TRUE(Expect(s, t).contains("cuda.bcsr.blocks"));
+    t.values[5] = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_TRUE(Expect(t, s).contains("cuda.bcsr.blocks"));
+  }
+}
+
 TEST(GpuSpgemm, FewProducts) {
   SKIP_WITHOUT_GPU();
   const auto suits = [](const std::set<std::string_view>& kernels) {

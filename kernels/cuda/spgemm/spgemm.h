@@ -12,6 +12,8 @@ SpgemmKernel RowBinsSpgemm();
 SpgemmKernel DiagonalsSpgemm();
 /// For short rows of even length.
 SpgemmKernel EvenRowsSpgemm();
+/// For matrices made of dense blocks.
+SpgemmKernel BlocksSpgemm();
 /// For rows of few products.
 SpgemmKernel ExpandSortSpgemm();
 /// For rows of few terms.

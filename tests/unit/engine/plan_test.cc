@@ -340,6 +340,30 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
   }
   EXPECT_THAT(promising, testing::IsSupersetOf({"cuda.csr.expand_sort", "cuda.csr.merged_rows"}));
   EXPECT_THAT(promising, Not(Contains("cuda.dia.diagonals")));
+
+  // Points with three unknowns each, coupled with four others.
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < 3000; ++row) {
+    for (const int32_t other : {0, 1, 7, 90, 500}) {
+      for (int32_t i = 0; i < 3; ++i) entries.emplace_back(row, (row / 3 + other) % 1000 * 3 + i);
+    }
+  }
+  const Features blocks = features_of(test::FromCoordinates(3000, 3000, entries));
+  const auto verdict_on_blocks = [&](const Features& left, const Features& right) {
+    for (const Candidate& candidate : SpgemmCandidatesFor(on_gpu, &left, &right)) {
+      if (candidate.recipe == "cuda.bcsr.blocks") return candidate;
+    }
+    return Candidate();
+  };
+  EXPECT_TRUE(verdict_on_blocks(blocks, blocks).worth_trying);
+  EXPECT_THAT(verdict_on_blocks(blocks, blocks).reason, HasSubstr("nonzeros lie in blocks"));
+  EXPECT_FALSE(verdict_on_blocks(blocks, random).worth_trying);
+  EXPECT_FALSE(verdict_on_blocks(random, blocks).worth_trying);
+  EXPECT_THAT(verdict_on_blocks(random, blocks).reason, HasSubstr("above 50"));
+  Features uneven = blocks;
+  uneven.row_nonzeros_cv = 2;
+  EXPECT_THAT(verdict_on_blocks(blocks, uneven).reason, HasSubstr("row lengths deviate by 2.00"));
+  EXPECT_FALSE(verdict_on_blocks(uneven, blocks).worth_trying);
 }
 
 TEST(Candidates, RecipesAreCanonical) {
