@@ -211,6 +211,9 @@ struct Stage {
   T sums[32 + 1];
 };
 
+/// The tables besides take a part of a block's shared memory, too.
+constexpr int kTableBytes = 4 << 10;
+
 /// In shared memory: pairs, their ranks, and the warps' stages.
 template <typename T>
 size_t SharedBytes(const Diagonals& d) {
@@ -484,9 +487,7 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
   d.c_count = static_cast<int>(tables->c_offsets.size());
   d.pair_count = static_cast<int>(tables->pairs.size());
   d.staged = std::min(d.c_count, kStaged<T>);
-  // Of the rest of a block's shared memory there are a few kilobytes.
-  constexpr size_t kOwn = size_t{4} << 10;
-  if (SharedBytes<T>(d) + kOwn > static_cast<size_t>(MostSharedBytes())) {
+  if (SharedBytes<T>(d) > static_cast<size_t>(MostSharedBytes() - kTableBytes)) {
     return absl::FailedPreconditionError(
         absl::StrCat(d.pair_count, " pairs of diagonals take more shared memory than there is"));
   }
@@ -544,7 +545,7 @@ absl::Status Compute(const Context& context, RowRange range, std::span<const int
   if (shared > size_t{40} << 10) {
     // The same for every launch: it is the function's, and others may be launching it.
     error = cudaFuncSetAttribute(SumRows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 MostSharedBytes());
+                                 MostSharedBytes() - kTableBytes);
   }
   if (error == cudaSuccess) {
     // Blocks stay for some rows: each of them reads the tables.
