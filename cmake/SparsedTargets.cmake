@@ -24,10 +24,11 @@ function(sparsed_library name)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# sparsed_test(NAME SOURCES... [DEPS libs...] [LABELS l...]): a GoogleTest program run by ctest as NAME.
-# Its folder in tests/ is a label too: ctest -L kernels. Those in tests/gpu are packed, to run elsewhere.
+# sparsed_test(NAME SOURCES... [STAYS] [DEPS libs...] [LABELS l...]): a GoogleTest program run by ctest as
+# NAME. Its folder in tests/ is a label too: ctest -L kernels. Those in tests/gpu are packed, to run
+# elsewhere, but for what STAYS.
 function(sparsed_test name)
-  cmake_parse_arguments(ARG "" "" "DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "STAYS" "" "DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE sparsed_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE
@@ -38,7 +39,7 @@ function(sparsed_test name)
   string(REGEX REPLACE "/.*" "" area "${area}")
   set(labels ${area} ${ARG_LABELS})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${labels}")
-  if(area STREQUAL gpu)
+  if(area STREQUAL gpu AND NOT ARG_STAYS)
     sparsed_install_program(${name} measurement)
   endif()
 endfunction()
