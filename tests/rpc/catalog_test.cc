@@ -1,6 +1,7 @@
 // Catalog: every call's happy path, and its errors that are not about chunks.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <thread>
@@ -378,6 +379,7 @@ TEST(Catalog, WatchFollowsANameUntilItIsDeleted) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   MustUpload(server, "a", Uniform(200, 200, 4, 1));
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
   v1::WatchRequest request;
   request.set_name("a");
   request.set_follow(true);
@@ -387,7 +389,8 @@ TEST(Catalog, WatchFollowsANameUntilItIsDeleted) {
     ASSERT_TRUE(reader->Read(&reply));
   } while (reply.state() != v1::MATRIX_STATE_READY);
   // The name stands for another pattern now; its preparation is told from the beginning.
-  const Pattern other = Uniform(300, 300, 4, 2);
+  // A small one might be ready before anybody sees that it was not.
+  const Pattern other = Uniform(30'000, 30'000, 20, 2);
   v1::UploadHeader header = HeaderOf("a", other);
   header.set_replace(true);
   ASSERT_TRUE(Upload(server.catalog(), header, other, FloatValues(other.nnz(), 1)).ok());
