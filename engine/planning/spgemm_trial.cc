@@ -174,6 +174,17 @@ absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
   return status;
 }
 
+absl::Status SpgemmTrial::Prepare(const SpgemmKernel& kernel, const SpgemmArguments& arguments,
+                                  Context& context, std::shared_ptr<void>& prepared) {
+  if (kernel.prepare == nullptr) return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<void>> made =
+      kernel.prepare(context, problem_, arguments, memory_);
+  if (!made.ok()) return made.status();
+  prepared = *std::move(made);
+  context.prepared = prepared.get();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<double> SpgemmTrial::RunOnCpu(const SpgemmKernel& kernel,
                                              const SpgemmArguments& arguments, Lane& lane) {
   absl::Status status =
@@ -184,13 +195,7 @@ absl::StatusOr<double> SpgemmTrial::RunOnCpu(const SpgemmKernel& kernel,
                   .stop = stop_};
   const Clock::time_point begin = Clock::now();
   std::shared_ptr<void> prepared;
-  if (kernel.prepare != nullptr) {
-    absl::StatusOr<std::shared_ptr<void>> made =
-        kernel.prepare(context, problem_, arguments, memory_);
-    if (!made.ok()) return made.status();
-    prepared = *std::move(made);
-    context.prepared = prepared.get();
-  }
+  if (absl::Status s = Prepare(kernel, arguments, context, prepared); !s.ok()) return s;
   status = kernel.analyse(context, arguments, bounds_.span(), &products_);
   const double before_ms = MillisecondsSince(begin);
   double rows_ms = 0;
@@ -214,13 +219,7 @@ absl::StatusOr<double> SpgemmTrial::RunOnCpu(const SpgemmKernel& kernel,
 
 absl::Status SpgemmTrial::QueueCounts(const SpgemmKernel& kernel, const SpgemmArguments& arguments,
                                       Context& context, std::shared_ptr<void>& prepared) {
-  if (kernel.prepare != nullptr) {
-    absl::StatusOr<std::shared_ptr<void>> made =
-        kernel.prepare(context, problem_, arguments, memory_);
-    if (!made.ok()) return made.status();
-    prepared = *std::move(made);
-    context.prepared = prepared.get();
-  }
+  if (absl::Status s = Prepare(kernel, arguments, context, prepared); !s.ok()) return s;
   const std::span<int64_t> counts = counts_.MutableAs<int64_t>();
   const absl::Status status =
       kernel.analyse(context, arguments, counts, product_count_.MutableAs<int64_t>().data());

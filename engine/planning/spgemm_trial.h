@@ -71,6 +71,9 @@ class SpgemmTrial {
   absl::StatusOr<double> RunOnDevice(const SpgemmKernel& kernel, const SpgemmArguments& arguments,
                                      DeviceLane& gpu);
   Context OfLane(DeviceLane& gpu);
+  /// What the kernel makes beforehand, if anything, goes to `prepared` and the context.
+  absl::Status Prepare(const SpgemmKernel& kernel, const SpgemmArguments& arguments,
+                       Context& context, std::shared_ptr<void>& prepared);
   /// What comes before the rows on the GPU: what is prepared goes to `prepared` and the context,
   /// the rows' sizes to counts_.
   absl::Status QueueCounts(const SpgemmKernel& kernel, const SpgemmArguments& arguments,

@@ -662,10 +662,9 @@ absl::Status MakeBlocks(const Context& context, const Problem& problem,
 absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
-  auto prepared = std::make_shared<Prepared>();
-  absl::Status status = MakeBlocks(context, problem, arguments, memory, *prepared);
-  if (!status.ok()) return Settled(context.stream, std::move(status));
-  return std::static_pointer_cast<void>(prepared);
+  return PrepareIn<Prepared>(context, [&](Prepared& prepared) {
+    return MakeBlocks(context, problem, arguments, memory, prepared);
+  });
 }
 
 // ---- Launches
@@ -696,12 +695,6 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   return ToStatus(error, "analysing SpGEMM by blocks");
 }
 
-/// The bounds are exact.
-absl::Status Symbolic(const Context& /*context*/, const SpgemmArguments& /*arguments*/,
-                      RowRange /*range*/, std::span<int64_t> /*row_nnz*/) {
-  return absl::OkStatus();
-}
-
 template <typename T, int kWidth>
 cudaError_t LaunchOf(cudaStream_t stream, const Rows<T>& rows, const BlockProduct& p) {
   // Room for rows of twice the mean length: what is longer goes window by window, and many rows are
@@ -719,31 +712,22 @@ cudaError_t LaunchOf(cudaStream_t stream, const Rows<T>& rows, const BlockProduc
 }
 
 template <typename T>
-absl::Status Compute(const Context& context, RowRange range, std::span<const int64_t> row_begin,
-                     int32_t* column_indices, void* values, std::span<int64_t> row_nnz) {
-  if (range.begin == range.end) return absl::OkStatus();
+absl::Status Compute(const RowsCall& call) {
+  if (call.range.begin == call.range.end) return absl::OkStatus();
   constexpr decltype(&LaunchOf<T, 2>) kLaunches[] = {LaunchOf<T, 2>, LaunchOf<T, 3>, LaunchOf<T, 4>,
                                                      LaunchOf<T, 5>, LaunchOf<T, 6>, LaunchOf<T, 7>,
                                                      LaunchOf<T, 8>};
   static_assert(std::size(kLaunches) == kWidths);
-  const BlockProduct& p = ProductOf(context);
-  const Rows<T> rows = {.first = range.begin,
-                        .end = range.end,
-                        .row_begin = row_begin.data(),
-                        .columns = column_indices,
-                        .values = static_cast<T*>(values),
-                        .row_nnz = row_nnz.data()};
+  const BlockProduct& p = ProductOf(call.context);
+  const Rows<T> rows = {.first = call.range.begin,
+                        .end = call.range.end,
+                        .row_begin = call.row_begin.data(),
+                        .columns = call.column_indices,
+                        .values = static_cast<T*>(call.values),
+                        .row_nnz = call.row_nnz.data()};
   const auto launch = kLaunches[p.width - kLeastWidth];
-  return ToStatus(launch(static_cast<cudaStream_t>(context.stream), rows, p),
+  return ToStatus(launch(static_cast<cudaStream_t>(call.context.stream), rows, p),
                   "starting SpGEMM by blocks");
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& /*arguments*/, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  const auto compute = problem.type == ElementType::kF64 ? Compute<double> : Compute<float>;
-  return compute(context, range, row_begin, column_indices, values, row_nnz);
 }
 
 }  // namespace
@@ -755,8 +739,8 @@ SpgemmKernel BlocksSpgemm() {
           .supports = IsPlainSpgemm,
           .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
-          .symbolic = Symbolic,
-          .numeric = Numeric,
+          .symbolic = BoundsAreExact,
+          .numeric = NumericByType<Compute<float>, Compute<double>>,
           .prepare = Prepare};
 }
 

@@ -23,6 +23,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/spgemm/host.h"
+#include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
 namespace sparsed::cuda {
@@ -192,15 +193,6 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0 && of_block > 0) atomicAdd(products, of_block);
 }
 
-template <typename T>
-struct Rows {
-  int64_t first, count;  // of C
-  const int64_t* row_begin;
-  int32_t* columns;
-  T* values;
-  int64_t* row_nnz;
-};
-
 /// Of C's diagonals that are staged at once, at most.
 template <typename T>
 constexpr int kStaged = static_cast<int>(128 / sizeof(T));
@@ -223,7 +215,7 @@ size_t SharedBytes(const Diagonals& d) {
 /// Writes the diagonals from c on, of which each lane's row has those in `mask`, to `out` of that
 /// lane and on. Neighbouring lanes write neighbouring entries.
 template <typename T>
-__device__ inline void WriteRows(const Rows<T>& rows, int64_t row, const int32_t* c_offsets,
+__device__ inline void WriteRows(const RowTarget<T>& rows, int64_t row, const int32_t* c_offsets,
                                  int diagonals, const Stage<T>* stages, unsigned mask,
                                  int64_t out) {
   const int lane = threadIdx.x % 32;
@@ -240,7 +232,7 @@ __device__ inline void WriteRows(const Rows<T>& rows, int64_t row, const int32_t
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) SumRows(const Rows<T> rows, const Diagonals d) {
+__global__ void __launch_bounds__(kThreads) SumRows(const RowTarget<T> rows, const Diagonals d) {
   extern __shared__ DiagonalPair pairs[];
   auto* const all_ranks = reinterpret_cast<uchar2*>(pairs + d.pair_count);
   __shared__ int32_t s_offsets[kMostDiagonals], c_offsets[kMostOfResult],
@@ -404,9 +396,7 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
                        Prepared& prepared) {
   const CsrView& left = arguments.left;
   const CsrView& right = arguments.right;
-  const bool same = left.column_indices.data() == right.column_indices.data() &&
-                    left.row_offsets.data() == right.row_offsets.data() &&
-                    arguments.left_values == arguments.right_values;
+  const bool same = IsSquare(arguments);
   for (const CsrView* csr : {&left, &right}) {
     if (csr->rows + csr->cols > kMostColumns) {
       return absl::FailedPreconditionError("too large for diagonals");
@@ -498,11 +488,9 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Prob
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
   const auto prepare = problem.type == ElementType::kF64 ? PrepareOf<double> : PrepareOf<float>;
-  auto prepared = std::make_shared<Prepared>();
-  absl::Status status =
-      prepare(static_cast<cudaStream_t>(context.stream), arguments, memory, *prepared);
-  if (!status.ok()) return Settled(context.stream, std::move(status));
-  return std::static_pointer_cast<void>(prepared);
+  return PrepareIn<Prepared>(context, [&](Prepared& prepared) {
+    return prepare(static_cast<cudaStream_t>(context.stream), arguments, memory, prepared);
+  });
 }
 
 const Diagonals& DiagonalsOf(const Context& context) {
@@ -523,23 +511,11 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   return ToStatus(error, "analysing SpGEMM by diagonals");
 }
 
-/// The bounds are exact.
-absl::Status Symbolic(const Context& /*context*/, const SpgemmArguments& /*arguments*/,
-                      RowRange /*range*/, std::span<int64_t> /*row_nnz*/) {
-  return absl::OkStatus();
-}
-
 template <typename T>
-absl::Status Compute(const Context& context, RowRange range, std::span<const int64_t> row_begin,
-                     int32_t* column_indices, void* values, std::span<int64_t> row_nnz) {
-  if (range.begin == range.end) return absl::OkStatus();
-  const Diagonals& d = DiagonalsOf(context);
-  const Rows<T> rows = {.first = range.begin,
-                        .count = range.end - range.begin,
-                        .row_begin = row_begin.data(),
-                        .columns = column_indices,
-                        .values = static_cast<T*>(values),
-                        .row_nnz = row_nnz.data()};
+absl::Status Compute(const RowsCall& call) {
+  if (call.range.begin == call.range.end) return absl::OkStatus();
+  const Diagonals& d = DiagonalsOf(call.context);
+  const RowTarget<T> rows = TargetOf<T>(call);
   const size_t shared = SharedBytes<T>(d);
   cudaError_t error = cudaSuccess;
   if (shared > size_t{40} << 10) {
@@ -551,18 +527,10 @@ absl::Status Compute(const Context& context, RowRange range, std::span<const int
     // Blocks stay for some rows: each of them reads the tables.
     constexpr unsigned kMost = 4096;
     SumRows<T><<<std::min(BlocksFor(rows.count, kThreads), kMost), kThreads, shared,
-                 static_cast<cudaStream_t>(context.stream)>>>(rows, d);
+                 static_cast<cudaStream_t>(call.context.stream)>>>(rows, d);
     error = cudaGetLastError();
   }
   return ToStatus(error, "starting SpGEMM by diagonals");
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& /*arguments*/, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  const auto compute = problem.type == ElementType::kF64 ? Compute<double> : Compute<float>;
-  return compute(context, range, row_begin, column_indices, values, row_nnz);
 }
 
 }  // namespace
@@ -574,8 +542,8 @@ SpgemmKernel DiagonalsSpgemm() {
           .supports = IsPlainSpgemm,
           .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
-          .symbolic = Symbolic,
-          .numeric = Numeric,
+          .symbolic = BoundsAreExact,
+          .numeric = NumericByType<Compute<float>, Compute<double>>,
           .prepare = Prepare};
 }
 

@@ -20,6 +20,8 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/spgemm/host.h"
+#include "kernels/cuda/spgemm/longest_row.h"
+#include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
 namespace sparsed::cuda {
@@ -44,16 +46,6 @@ struct Prepared {
 };
 
 // ---- Preparation
-
-/// *longest = the most nonzeros of a row.
-__global__ void __launch_bounds__(kThreads)
-    FindLongest(const int64_t* offsets, int64_t rows, unsigned* longest) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t length = row < rows ? offsets[row + 1] - offsets[row] : 0;
-  const unsigned most =
-      __reduce_max_sync(0xffffffffu, static_cast<unsigned>(min(length, int64_t{1} << 30)));
-  if (threadIdx.x % 32 == 0 && most > 0) atomicMax(longest, most);
-}
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -122,17 +114,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-struct Target {
-  int64_t first, count;  // rows of C
-  const int64_t* row_begin;
-  int32_t* columns;
-  T* values;
-  int64_t* row_nnz;
-};
-
-template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    SumRows(const EllRows s, const EllRows t, const Target<T> to, int capacity) {
+    SumRows(const EllRows s, const EllRows t, const RowTarget<T> to, int capacity) {
   extern __shared__ __align__(8) unsigned char shared[];
   T* const sums = reinterpret_cast<T*>(shared);
   auto* const columns = reinterpret_cast<int32_t*>(sums + capacity * kStride);
@@ -168,23 +151,14 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
                        Prepared& prepared) {
   const CsrView& left = arguments.left;
   const CsrView& right = arguments.right;
-  const bool same = left.column_indices.data() == right.column_indices.data() &&
-                    left.row_offsets.data() == right.row_offsets.data() &&
-                    arguments.left_values == arguments.right_values;
+  const bool same = IsSquare(arguments);
   const size_t s_lengths = RoundUp(left.rows), t_lengths = same ? 0 : RoundUp(right.rows);
   absl::StatusOr<Buffer> lengths = memory.Allocate(256 + s_lengths + t_lengths);
   if (!lengths.ok()) return lengths.status();
   prepared.lengths = *std::move(lengths);
   auto* const longest = reinterpret_cast<unsigned*>(prepared.lengths.mutable_data());
-  cudaError_t error = cudaMemsetAsync(longest, 0, 2 * sizeof(unsigned), stream);
-  const auto find = [&](const CsrView& csr, unsigned* most) {
-    if (error != cudaSuccess || csr.rows == 0) return;
-    FindLongest<<<BlocksFor(csr.rows, kThreads), kThreads, 0, stream>>>(csr.row_offsets.data(),
-                                                                        csr.rows, most);
-    error = cudaGetLastError();
-  };
-  find(left, longest);
-  find(right, longest + 1);
+  cudaError_t error = FindLongestRow(stream, left, longest);
+  if (error == cudaSuccess) error = FindLongestRow(stream, right, longest + 1);
   unsigned most[2] = {};
   if (error == cudaSuccess) {
     error = cudaMemcpyAsync(most, longest, sizeof(most), cudaMemcpyDeviceToHost, stream);
@@ -246,18 +220,15 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Prob
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
   const auto prepare = problem.type == ElementType::kF64 ? PrepareOf<double> : PrepareOf<float>;
-  auto prepared = std::make_shared<Prepared>();
-  absl::Status status =
-      prepare(static_cast<cudaStream_t>(context.stream), arguments, memory, *prepared);
-  if (!status.ok()) return Settled(context.stream, std::move(status));
-  return std::static_pointer_cast<void>(prepared);
+  return PrepareIn<Prepared>(context, [&](Prepared& prepared) {
+    return prepare(static_cast<cudaStream_t>(context.stream), arguments, memory, prepared);
+  });
 }
 
 const Prepared& PreparedOf(const Context& context) {
   return *static_cast<const Prepared*>(context.prepared);
 }
 
-/// The bounds are exact.
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
   const Prepared& prepared = PreparedOf(context);
@@ -272,18 +243,11 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   return ToStatus(error, "analysing SpGEMM of even rows");
 }
 
-absl::Status Symbolic(const Context& /*context*/, const SpgemmArguments& /*arguments*/,
-                      RowRange /*range*/, std::span<int64_t> /*row_nnz*/) {
-  return absl::OkStatus();
-}
-
 template <typename T>
-absl::Status Compute(const Context& context, RowRange range, std::span<const int64_t> row_begin,
-                     int32_t* column_indices, void* values, std::span<int64_t> row_nnz) {
-  if (range.begin == range.end) return absl::OkStatus();
-  const Prepared& prepared = PreparedOf(context);
-  const Target<T> to = {range.begin,    range.end - range.begin, row_begin.data(),
-                        column_indices, static_cast<T*>(values), row_nnz.data()};
+absl::Status Compute(const RowsCall& call) {
+  if (call.range.begin == call.range.end) return absl::OkStatus();
+  const Prepared& prepared = PreparedOf(call.context);
+  const RowTarget<T> to = TargetOf<T>(call);
   const size_t shared = prepared.capacity * kStride * (sizeof(int32_t) + sizeof(T));
   cudaError_t error = cudaSuccess;
   if (shared > size_t{48} << 10) {
@@ -293,19 +257,11 @@ absl::Status Compute(const Context& context, RowRange range, std::span<const int
   }
   if (error == cudaSuccess) {
     SumRows<T><<<BlocksFor(to.count, kThreads), kThreads, shared,
-                 static_cast<cudaStream_t>(context.stream)>>>(prepared.s, prepared.t, to,
-                                                              prepared.capacity);
+                 static_cast<cudaStream_t>(call.context.stream)>>>(prepared.s, prepared.t, to,
+                                                                   prepared.capacity);
     error = cudaGetLastError();
   }
   return ToStatus(error, "starting SpGEMM of even rows");
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& /*arguments*/, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  const auto compute = problem.type == ElementType::kF64 ? Compute<double> : Compute<float>;
-  return compute(context, range, row_begin, column_indices, values, row_nnz);
 }
 
 }  // namespace
@@ -317,8 +273,8 @@ SpgemmKernel EvenRowsSpgemm() {
           .supports = IsPlainSpgemm,
           .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
-          .symbolic = Symbolic,
-          .numeric = Numeric,
+          .symbolic = BoundsAreExact,
+          .numeric = NumericByType<Compute<float>, Compute<double>>,
           .prepare = Prepare};
 }
 

@@ -348,11 +348,9 @@ absl::Status Cut(cudaStream_t stream, const SpgemmArguments& arguments, MemorySo
 absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& /*problem*/,
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
-  auto prepared = std::make_shared<Prepared>();
-  absl::Status status =
-      Cut(static_cast<cudaStream_t>(context.stream), arguments, memory, *prepared);
-  if (!status.ok()) return Settled(context.stream, std::move(status));
-  return std::static_pointer_cast<void>(prepared);
+  return PrepareIn<Prepared>(context, [&](Prepared& prepared) {
+    return Cut(static_cast<cudaStream_t>(context.stream), arguments, memory, prepared);
+  });
 }
 
 const Prepared& PreparedOf(const Context& context) {
@@ -375,49 +373,33 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
 }
 
 template <typename T, bool kNumeric>
-absl::Status Compute(const Context& context, const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  if (range.begin == range.end) return absl::OkStatus();
-  const Prepared& prepared = PreparedOf(context);
+absl::Status Compute(const RowsCall& call) {
+  if (call.range.begin == call.range.end) return absl::OkStatus();
+  const Prepared& prepared = PreparedOf(call.context);
   const std::vector<int32_t>& tiles = prepared.tile_rows_here;
   // From the last tile that begins at or before the first row, to the last one that begins before
   // the end.
-  const auto first = std::upper_bound(tiles.begin(), tiles.end(), range.begin) - tiles.begin() - 1;
-  const auto end = std::lower_bound(tiles.begin(), tiles.end() - 1, range.end) - tiles.begin();
+  const auto first =
+      std::upper_bound(tiles.begin(), tiles.end(), call.range.begin) - tiles.begin() - 1;
+  const auto end = std::lower_bound(tiles.begin(), tiles.end() - 1, call.range.end) - tiles.begin();
   Rows<T> rows = {};
-  rows.pair = {arguments.left.row_offsets.data(),
-               arguments.left.column_indices.data(),
-               static_cast<const T*>(arguments.left_values),
-               arguments.right.row_offsets.data(),
-               arguments.right.column_indices.data(),
-               static_cast<const T*>(arguments.right_values),
-               arguments.right.cols};
+  rows.pair = PairOf<T>(call.arguments);
   rows.tile_rows = prepared.tile_rows;
   rows.first_tile = static_cast<int32_t>(first);
-  rows.first = range.begin;
-  rows.end = range.end;
-  rows.row_begin = row_begin.data();
-  rows.columns = column_indices;
-  rows.values = static_cast<T*>(values);
-  rows.row_nnz = row_nnz.data();
+  rows.first = call.range.begin;
+  rows.end = call.range.end;
+  rows.row_begin = call.row_begin.data();
+  rows.columns = call.column_indices;
+  rows.values = static_cast<T*>(call.values);
+  rows.row_nnz = call.row_nnz.data();
   MultiplyTiles<T, kNumeric><<<static_cast<unsigned>(end - first), kThreads, 0,
-                               static_cast<cudaStream_t>(context.stream)>>>(rows);
+                               static_cast<cudaStream_t>(call.context.stream)>>>(rows);
   return ToStatus(cudaGetLastError(), "starting SpGEMM by sorting");
 }
 
 absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
                       std::span<int64_t> row_nnz) {
-  return Compute<float, false>(context, arguments, range, {}, nullptr, nullptr, row_nnz);
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  const auto compute =
-      problem.type == ElementType::kF64 ? Compute<double, true> : Compute<float, true>;
-  return compute(context, arguments, range, row_begin, column_indices, values, row_nnz);
+  return Compute<float, false>({context, arguments, range, row_nnz});
 }
 
 }  // namespace
@@ -430,7 +412,7 @@ SpgemmKernel ExpandSortSpgemm() {
           .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
-          .numeric = Numeric,
+          .numeric = NumericByType<Compute<float, true>, Compute<double, true>>,
           .prepare = Prepare};
 }
 

@@ -3,7 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/check.h"
 #include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
@@ -21,6 +27,52 @@ inline bool IsPlainSpgemm(const Problem& problem) {
 inline size_t NoSpgemmWorkspace(const Problem& /*problem*/, const SpgemmArguments& /*arguments*/,
                                 int /*threads*/) {
   return 0;
+}
+
+/// SpgemmKernel::symbolic where analysis has found the rows' exact sizes.
+inline absl::Status BoundsAreExact(const Context& /*context*/, const SpgemmArguments& /*arguments*/,
+                                   RowRange /*range*/, std::span<int64_t> /*row_nnz*/) {
+  return absl::OkStatus();
+}
+
+/// What `numeric` is asked, and `symbolic`, which has no place for entries.
+struct RowsCall {
+  const Context& context;
+  const SpgemmArguments& arguments;
+  RowRange range;
+  std::span<int64_t> row_nnz;
+  Semiring semiring = Semiring::kSumProduct;
+  std::span<const int64_t> row_begin = {};
+  int32_t* column_indices = nullptr;
+  void* values = nullptr;
+};
+
+/// SpgemmKernel::numeric by one function for f32 and one for f64.
+template <absl::Status (*kF32)(const RowsCall&), absl::Status (*kF64)(const RowsCall&)>
+absl::Status NumericByType(const Context& context, const Problem& problem,
+                           const SpgemmArguments& arguments, RowRange range,
+                           std::span<const int64_t> row_begin, int32_t* column_indices,
+                           void* values, std::span<int64_t> row_nnz) {
+  const RowsCall call = {context,          arguments, range,          row_nnz,
+                         problem.semiring, row_begin, column_indices, values};
+  return problem.type == ElementType::kF64 ? kF64(call) : kF32(call);
+}
+
+/// SpgemmKernel::prepare: what `make(prepared)` leaves in a Prepared. After an error that goes only
+/// when the stream is done.
+template <typename Prepared, typename Make>
+absl::StatusOr<std::shared_ptr<void>> PrepareIn(const Context& context, Make make) {
+  auto prepared = std::make_shared<Prepared>();
+  absl::Status status = make(*prepared);
+  if (!status.ok()) return Settled(context.stream, std::move(status));
+  return std::static_pointer_cast<void>(prepared);
+}
+
+/// Whether both operands are one, values too.
+inline bool IsSquare(const SpgemmArguments& arguments) {
+  return arguments.left.column_indices.data() == arguments.right.column_indices.data() &&
+         arguments.left.row_offsets.data() == arguments.right.row_offsets.data() &&
+         arguments.left_values == arguments.right_values;
 }
 
 /// Blocks of a grid with so many threads.

@@ -155,19 +155,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T>
-struct Target {
-  int64_t first, count;      // rows
-  const int64_t* row_begin;  // null: rows are only counted
-  int32_t* columns;
-  T* values;
-  int64_t* row_nnz;
-};
-
 /// Gathers the rows, and leaves flags and sums as they were before them.
 template <typename Semiring>
 __global__ void __launch_bounds__(kThreads)
-    GatherRows(const Mask mask, const Target<typename Semiring::Element> to) {
+    GatherRows(const Mask mask, const RowTarget<typename Semiring::Element> to) {
   using T = typename Semiring::Element;
   const int lane = threadIdx.x % 32;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
@@ -284,32 +275,23 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
 }
 
 template <typename Semiring>
-absl::Status Compute(const Context& context, const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
+absl::Status Compute(const RowsCall& call) {
   using T = typename Semiring::Element;
-  if (range.begin == range.end) return absl::OkStatus();
-  const auto stream = static_cast<cudaStream_t>(context.stream);
-  const auto& prepared = *static_cast<const Prepared*>(context.prepared);
-  const SparsePair<T> pair = {arguments.left.row_offsets.data(),
-                              arguments.left.column_indices.data(),
-                              static_cast<const T*>(arguments.left_values),
-                              arguments.right.row_offsets.data(),
-                              arguments.right.column_indices.data(),
-                              static_cast<const T*>(arguments.right_values),
-                              arguments.right.cols};
-  const Mask mask = {arguments.mask->row_offsets.data(), arguments.mask->column_indices.data(),
-                     prepared.hits, prepared.sums};
-  const Target<T> to = {range.begin,    range.end - range.begin, row_begin.data(),
-                        column_indices, static_cast<T*>(values), row_nnz.data()};
+  if (call.range.begin == call.range.end) return absl::OkStatus();
+  const auto stream = static_cast<cudaStream_t>(call.context.stream);
+  const auto& prepared = *static_cast<const Prepared*>(call.context.prepared);
+  const SparsePair<T> pair = PairOf<T>(call.arguments);
+  const Mask mask = {call.arguments.mask->row_offsets.data(),
+                     call.arguments.mask->column_indices.data(), prepared.hits, prepared.sums};
+  const RowTarget<T> to = TargetOf<T>(call);
   constexpr int64_t kBlocksPerMultiprocessor = 16;
   const int64_t most = Multiprocessors() * kBlocksPerMultiprocessor;
   const auto blocks = [&](int64_t threads) {
     return static_cast<unsigned>(std::min<int64_t>(BlocksFor(threads, kThreads), most));
   };
-  if (arguments.left.nnz() > 0) {
-    MultiplyEdges<Semiring>
-        <<<blocks(arguments.left.nnz()), kThreads, 0, stream>>>(pair, mask, range.begin, range.end);
+  if (call.arguments.left.nnz() > 0) {
+    MultiplyEdges<Semiring><<<blocks(call.arguments.left.nnz()), kThreads, 0, stream>>>(
+        pair, mask, call.range.begin, call.range.end);
   }
   GatherRows<Semiring><<<blocks(to.count * 32), kThreads, 0, stream>>>(mask, to);
   return ToStatus(cudaGetLastError(), "starting SpGEMM under a mask");
@@ -317,31 +299,22 @@ absl::Status Compute(const Context& context, const SpgemmArguments& arguments, R
 
 absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
                       std::span<int64_t> row_nnz) {
-  return Compute<Boolean<float>>(context, arguments, range, {}, nullptr, nullptr, row_nnz);
+  return Compute<Boolean<float>>({context, arguments, range, row_nnz});
 }
 
 template <typename T>
-auto ComputeOf(Semiring semiring) {
-  switch (semiring) {
+absl::Status ComputeIn(const RowsCall& call) {
+  switch (call.semiring) {
     case Semiring::kBoolean:
-      return Compute<Boolean<T>>;
+      return Compute<Boolean<T>>(call);
     case Semiring::kMinPlus:
-      return Compute<MinPlus<T>>;
+      return Compute<MinPlus<T>>(call);
     case Semiring::kPlusPair:
-      return Compute<PlusPair<T>>;
+      return Compute<PlusPair<T>>(call);
     case Semiring::kSumProduct:
       break;
   }
-  return Compute<SumProduct<T>>;
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  const auto compute = problem.type == ElementType::kF64 ? ComputeOf<double>(problem.semiring)
-                                                         : ComputeOf<float>(problem.semiring);
-  return compute(context, arguments, range, row_begin, column_indices, values, row_nnz);
+  return Compute<SumProduct<T>>(call);
 }
 
 }  // namespace
@@ -354,7 +327,7 @@ SpgemmKernel MaskedSpgemm() {
           .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
-          .numeric = Numeric,
+          .numeric = NumericByType<ComputeIn<float>, ComputeIn<double>>,
           .prepare = Prepare};
 }
 

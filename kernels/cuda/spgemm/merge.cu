@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/spgemm/host.h"
+#include "kernels/cuda/spgemm/longest_row.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
@@ -33,16 +34,6 @@ struct Prepared {
   Buffer memory;
   int most_terms = 0;  ///< of a row
 };
-
-/// *most = the most nonzeros of a row.
-__global__ void __launch_bounds__(kThreads)
-    FindMostTerms(const int64_t* offsets, int64_t rows, unsigned* most) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t length = row < rows ? offsets[row + 1] - offsets[row] : 0;
-  const unsigned of_warp =
-      __reduce_max_sync(0xffffffffu, static_cast<unsigned>(min(length, int64_t{1} << 30)));
-  if (threadIdx.x % 32 == 0 && of_warp > 0) atomicMax(most, of_warp);
-}
 
 /// bounds[row] = products, at most `cols`.
 __global__ void __launch_bounds__(kThreads)
@@ -142,12 +133,7 @@ absl::Status FindTerms(cudaStream_t stream, const CsrView& left, MemorySource& m
   if (!buffer.ok()) return buffer.status();
   prepared.memory = *std::move(buffer);
   auto* const most = reinterpret_cast<unsigned*>(prepared.memory.mutable_data());
-  cudaError_t error = cudaMemsetAsync(most, 0, sizeof(*most), stream);
-  if (error == cudaSuccess && left.rows > 0) {
-    FindMostTerms<<<BlocksFor(left.rows, kThreads), kThreads, 0, stream>>>(left.row_offsets.data(),
-                                                                           left.rows, most);
-    error = cudaGetLastError();
-  }
+  cudaError_t error = FindLongestRow(stream, left, most);
   unsigned terms = 0;
   if (error == cudaSuccess) {
     error = cudaMemcpyAsync(&terms, most, sizeof(terms), cudaMemcpyDeviceToHost, stream);
@@ -165,11 +151,9 @@ absl::Status FindTerms(cudaStream_t stream, const CsrView& left, MemorySource& m
 absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& /*problem*/,
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
-  auto prepared = std::make_shared<Prepared>();
-  absl::Status status =
-      FindTerms(static_cast<cudaStream_t>(context.stream), arguments.left, memory, *prepared);
-  if (!status.ok()) return Settled(context.stream, std::move(status));
-  return std::static_pointer_cast<void>(prepared);
+  return PrepareIn<Prepared>(context, [&](Prepared& prepared) {
+    return FindTerms(static_cast<cudaStream_t>(context.stream), arguments.left, memory, prepared);
+  });
 }
 
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
@@ -188,26 +172,18 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
 }
 
 template <typename T, bool kNumeric>
-absl::Status Compute(const Context& context, const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  if (range.begin == range.end) return absl::OkStatus();
+absl::Status Compute(const RowsCall& call) {
+  if (call.range.begin == call.range.end) return absl::OkStatus();
   Rows<T> rows = {};
-  rows.pair = {arguments.left.row_offsets.data(),
-               arguments.left.column_indices.data(),
-               static_cast<const T*>(arguments.left_values),
-               arguments.right.row_offsets.data(),
-               arguments.right.column_indices.data(),
-               static_cast<const T*>(arguments.right_values),
-               arguments.right.cols};
-  rows.first = range.begin;
-  rows.count = range.end - range.begin;
-  rows.row_begin = row_begin.data();
-  rows.columns = column_indices;
-  rows.values = static_cast<T*>(values);
-  rows.row_nnz = row_nnz.data();
-  const auto stream = static_cast<cudaStream_t>(context.stream);
-  if (static_cast<const Prepared*>(context.prepared)->most_terms <= kFewTerms) {
+  rows.pair = PairOf<T>(call.arguments);
+  rows.first = call.range.begin;
+  rows.count = call.range.end - call.range.begin;
+  rows.row_begin = call.row_begin.data();
+  rows.columns = call.column_indices;
+  rows.values = static_cast<T*>(call.values);
+  rows.row_nnz = call.row_nnz.data();
+  const auto stream = static_cast<cudaStream_t>(call.context.stream);
+  if (static_cast<const Prepared*>(call.context.prepared)->most_terms <= kFewTerms) {
     MergeRows<T, kFewTerms, kNumeric>
         <<<BlocksFor(rows.count * kFewTerms, kThreads), kThreads, 0, stream>>>(rows);
   } else {
@@ -219,16 +195,7 @@ absl::Status Compute(const Context& context, const SpgemmArguments& arguments, R
 
 absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, RowRange range,
                       std::span<int64_t> row_nnz) {
-  return Compute<float, false>(context, arguments, range, {}, nullptr, nullptr, row_nnz);
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  const auto compute =
-      problem.type == ElementType::kF64 ? Compute<double, true> : Compute<float, true>;
-  return compute(context, arguments, range, row_begin, column_indices, values, row_nnz);
+  return Compute<float, false>({context, arguments, range, row_nnz});
 }
 
 }  // namespace
@@ -241,7 +208,7 @@ SpgemmKernel MergeSpgemm() {
           .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
-          .numeric = Numeric,
+          .numeric = NumericByType<Compute<float, true>, Compute<double, true>>,
           .prepare = Prepare};
 }
 

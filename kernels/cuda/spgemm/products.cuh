@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/spgemm/host.h"
+#include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
 
@@ -19,6 +21,34 @@ struct SparsePair {
   const T* t_values;
   int64_t cols;  // of C
 };
+
+template <typename T>
+SparsePair<T> PairOf(const SpgemmArguments& arguments) {
+  const CsrView &s = arguments.left, &t = arguments.right;
+  return {s.row_offsets.data(),
+          s.column_indices.data(),
+          static_cast<const T*>(arguments.left_values),
+          t.row_offsets.data(),
+          t.column_indices.data(),
+          static_cast<const T*>(arguments.right_values),
+          t.cols};
+}
+
+/// Where rows of C go.
+template <typename T>
+struct RowTarget {
+  int64_t first, count;      // of C
+  const int64_t* row_begin;  // null: rows are only counted
+  int32_t* columns;
+  T* values;
+  int64_t* row_nnz;
+};
+
+template <typename T>
+RowTarget<T> TargetOf(const RowsCall& call) {
+  return {call.range.begin,    call.range.end - call.range.begin, call.row_begin.data(),
+          call.column_indices, static_cast<T*>(call.values),      call.row_nnz.data()};
+}
 
 /// First position in [low, high) whose column is at least `column`, or high.
 __device__ inline int64_t FirstFrom(const int32_t* columns, int64_t low, int64_t high,

@@ -752,13 +752,7 @@ absl::Status LaunchRows(const Context& context, const Rows<T>& rows, int64_t cou
 template <typename T>
 Rows<T> RowsOf(const SpgemmArguments& arguments, RowRange range) {
   Rows<T> rows = {};
-  rows.pair = {arguments.left.row_offsets.data(),
-               arguments.left.column_indices.data(),
-               static_cast<const T*>(arguments.left_values),
-               arguments.right.row_offsets.data(),
-               arguments.right.column_indices.data(),
-               static_cast<const T*>(arguments.right_values),
-               arguments.right.cols};
+  rows.pair = PairOf<T>(arguments);
   rows.first = range.begin;
   return rows;
 }
@@ -848,34 +842,23 @@ absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, 
 }
 
 template <typename T>
-absl::Status Compute(const Context& context, Semiring semiring, const SpgemmArguments& arguments,
-                     RowRange range, std::span<const int64_t> row_begin, int32_t* column_indices,
-                     void* values, std::span<int64_t> row_nnz) {
-  Rows<T> rows = RowsOf<T>(arguments, range);
-  if (semiring != Semiring::kSumProduct) {
-    const auto& ones = *static_cast<const Ones*>(context.prepared);
+absl::Status Compute(const RowsCall& call) {
+  Rows<T> rows = RowsOf<T>(call.arguments, call.range);
+  if (call.semiring != Semiring::kSumProduct) {
+    const auto& ones = *static_cast<const Ones*>(call.context.prepared);
     rows.pair.s_values = rows.pair.t_values = reinterpret_cast<const T*>(ones.values.data());
   }
-  rows.row_begin = row_begin.data();
-  rows.columns = column_indices;
-  rows.values = static_cast<T*>(values);
-  rows.row_nnz = row_nnz.data();
-  const int64_t count = range.end - range.begin;
-  absl::Status status = LaunchRows<T, true>(context, rows, count);
-  if (!status.ok() || semiring != Semiring::kBoolean || count == 0) return status;
+  rows.row_begin = call.row_begin.data();
+  rows.columns = call.column_indices;
+  rows.values = static_cast<T*>(call.values);
+  rows.row_nnz = call.row_nnz.data();
+  const int64_t count = call.range.end - call.range.begin;
+  absl::Status status = LaunchRows<T, true>(call.context, rows, count);
+  if (!status.ok() || call.semiring != Semiring::kBoolean || count == 0) return status;
   FillRowsWithOnes<<<BlocksFor(count * kAnalysisLanes, kThreads), kThreads, 0,
-                     static_cast<cudaStream_t>(context.stream)>>>(rows.row_begin, rows.row_nnz,
-                                                                  count, rows.values);
+                     static_cast<cudaStream_t>(call.context.stream)>>>(rows.row_begin, rows.row_nnz,
+                                                                       count, rows.values);
   return ToStatus(cudaGetLastError(), "starting SpGEMM");
-}
-
-absl::Status Numeric(const Context& context, const Problem& problem,
-                     const SpgemmArguments& arguments, RowRange range,
-                     std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
-                     std::span<int64_t> row_nnz) {
-  const auto compute = problem.type == ElementType::kF64 ? Compute<double> : Compute<float>;
-  return compute(context, problem.semiring, arguments, range, row_begin, column_indices, values,
-                 row_nnz);
 }
 
 }  // namespace
@@ -888,7 +871,7 @@ SpgemmKernel RowBinsSpgemm() {
           .workspace = Workspace,
           .analyse = Analyse,
           .symbolic = Symbolic,
-          .numeric = Numeric,
+          .numeric = NumericByType<Compute<float>, Compute<double>>,
           .prepare = Prepare};
 }
 
