@@ -5,6 +5,7 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "client/src/admin_calls.h"
@@ -17,7 +18,8 @@ namespace {
 constexpr int kMaxReceiveBytes = 256 << 20;
 constexpr int64_t kMinChunkBytes = 4096;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const ClientOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   // A connection of its own for each client, straight to the server, and soon again after a
@@ -27,6 +29,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  const auto keepalive = static_cast<int>(
+      std::clamp<int64_t>(options.keepalive.count(), 1, std::numeric_limits<int>::max()));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
   std::shared_ptr<grpc::Channel> channel =
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
   // gRPC runs callbacks on a queue that it takes down with the last channel, and aborts if one of
@@ -42,7 +49,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 Connection::Connection(const std::string& address, const ClientOptions& options)
     : address_(address),
       options_(options),
-      stub_(MakeChannel(address)),
+      stub_(MakeChannel(address, options)),
       spmm_(*this, "/sparsed.v1.Compute/Spmm"),
       sddmm_(*this, "/sparsed.v1.Compute/Sddmm") {}
 

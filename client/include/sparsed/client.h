@@ -42,6 +42,10 @@ struct ClientOptions {
   std::chrono::milliseconds initial_backoff{50};
   /// Bytes of one chunk; the server's own limit if that is less.
   int64_t max_chunk_bytes = int64_t{2} << 20;
+  /// A server silent for so long is asked for a sign of life, and given up for lost after as long
+  /// again: its calls fail, and memory lent to them comes back. (A frozen server at a Unix socket
+  /// keeps that memory for as long as it lives.) A server takes offence at less than ten seconds.
+  std::chrono::milliseconds keepalive{30'000};
 };
 
 struct CallOptions {

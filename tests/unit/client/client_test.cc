@@ -479,11 +479,14 @@ TEST(Client, CancelledCallsTakeNoRoomFromOthers) {
     calls.push_back(matrix.SpmmAsync(DenseView(b.data(), 400, kColumns),
                                      MutableDenseView(cs[i].data(), 50, kColumns), {}, options));
   };
-  // Their operands are still on the way when they end, with others waiting for their places.
+  // The first two end with their operands on the way and others waiting for their places.
+  server.Pause();
   spmm(0);
   spmm(1, {.timeout = std::chrono::milliseconds(2)});
   for (size_t i = 2; i < cs.size(); ++i) spmm(i);
   calls[0].Cancel();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // past the deadline
+  server.Resume();
   EXPECT_EQ(calls[0].Wait().status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(calls[1].Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
   for (size_t i = 2; i < cs.size(); ++i) {
@@ -491,6 +494,24 @@ TEST(Client, CancelledCallsTakeNoRoomFromOthers) {
     ASSERT_TRUE(result.ok()) << i << ": " << result.status();
     EXPECT_EQ(cs[i], expected);
   }
+}
+
+TEST(Client, AFrozenServerIsGivenUpForLost) {
+  ServerProcess server({}, FreeTcpAddress());
+  const auto client =
+      Connect(server, {.max_attempts = 1, .keepalive = std::chrono::milliseconds(300)});
+  constexpr int64_t kColumns = 65536;
+  const Matrix matrix = Upload(client, "m", RandomMatrix(50, 400, 31));
+  const std::vector<float> b = RandomDense(400 * kColumns, 32);
+  std::vector<float> c(50 * kColumns, kPoison);
+  server.Pause();
+  // Most of the operand fits neither the socket nor gRPC's window: the memory comes back only when
+  // the connection is given up.
+  const auto result =
+      matrix.Spmm(DenseView(b.data(), 400, kColumns), MutableDenseView(c.data(), 50, kColumns), {},
+                  {.timeout = std::chrono::milliseconds(10)});
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded) << result.status();
+  server.Resume();
 }
 
 TEST(Client, ThreadsShareAClient) {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,6 +16,20 @@
 #include <vector>
 
 namespace sparsed::test {
+
+/// Of this machine; free a moment ago.
+inline std::string FreeTcpAddress() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(listener, generic, size), 0);
+  EXPECT_EQ(getsockname(listener, generic, &size), 0);
+  close(listener);
+  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
 
 class ServerProcess {
  public:
@@ -48,6 +65,10 @@ class ServerProcess {
     waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
+
+  /// Between the two the program does nothing, and its callers get no answers.
+  void Pause() { kill(pid_, SIGSTOP); }
+  void Resume() { kill(pid_, SIGCONT); }
 
   const std::string& address() const { return address_; }
 
