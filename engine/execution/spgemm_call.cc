@@ -347,6 +347,7 @@ class SpgemmCall final : public Job {
   absl::Status BeginOnDevice(DeviceLane& gpu) {
     if (absl::Status status = PlaceOperands(); !status.ok()) return status;
     absl::Status status = PrepareOnDevice(gpu);
+    if (status.ok()) status = token().status();
     if (status.ok()) status = AllocateOnDevice(gpu);
     // Without what was prepared there is more room.
     if (absl::IsResourceExhausted(status) && FallsBack(status)) {

@@ -325,7 +325,8 @@ Verdict ByDiagonalsOnGpu(const PairFacts& facts) {
 }
 
 Verdict WithEvenRowsOnGpu(const PairFacts& facts) {
-  const double most = facts.left.row_nonzeros_max * facts.right.row_nonzeros_max;
+  const double left = facts.left.row_nonzeros_max, right = facts.right.row_nonzeros_max;
+  const double most = std::max({left * right, left, right});
   return {most <= kMostEvenProducts,
           fmt::format("up to {:.0f} products a row, {} {}", most,
                       most <= kMostEvenProducts ? "not above" : "above", kMostEvenProducts)};

@@ -76,10 +76,8 @@ absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c,
           : matrix.Values();
   if (!values.ok()) return values.status();
   factor.values = *std::move(values);
-  if (!transpose) {
-    factor.features = pattern->features();
-    return factor;
-  }
+  if (!transpose) factor.features = pattern->features();
+  if (factor.features != nullptr) return factor;
   absl::StatusOr<Features> features = ComputeFeatures(ViewCsr(*factor.csr), MakeContext());
   if (absl::IsCancelled(features.status())) return features.status();
   if (features.ok()) factor.features = std::make_shared<const Features>(*std::move(features));

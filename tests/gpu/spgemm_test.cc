@@ -394,6 +394,18 @@ Pattern InBlocks(int64_t rows, int64_t cols, int32_t width, int64_t blocks, doub
   return FromCoordinates(rows, cols, std::move(entries));
 }
 
+/// Blocks of 4 x 4 on the diagonal, some of them narrower, and one full row of blocks.
+Pattern OneLongRowOfBlocks(int32_t blocks) {
+  const int32_t cols = 4 * blocks;
+  std::vector<std::vector<int32_t>> rows(cols);
+  for (int32_t i = 0; i < cols; ++i) {
+    const bool is_long = i / 4 == blocks / 5;
+    const int32_t length = is_long ? cols : i % 4 == 3 ? 3 : 4;
+    for (int32_t j = 0; j < length; ++j) rows[i].push_back(is_long ? j : i / 4 * 4 + j);
+  }
+  return FromRows(cols, rows);
+}
+
 TEST(GpuSpgemm, DenseBlocks) {
   SKIP_WITHOUT_GPU();
   const auto suits = [](const std::set<std::string_view>& kernels) {
@@ -411,13 +423,10 @@ TEST(GpuSpgemm, DenseBlocks) {
   EXPECT_TRUE(suits(ExpectSquare(Band(700, 40))));
   EXPECT_TRUE(suits(ExpectSquare(Band(90, 89))));
 
-  // Rows of blocks far longer than the others, also of the result: several windows.
-  std::vector<std::vector<int32_t>> rows(2000);
-  for (int32_t i = 0; i < 2000; ++i) {
-    const int32_t length = i / 4 == 100 ? 2000 : i % 4 == 3 ? 3 : 4;
-    for (int32_t j = 0; j < length; ++j) rows[i].push_back(length == 2000 ? j : i / 4 * 4 + j);
-  }
-  EXPECT_TRUE(suits(ExpectSquare(FromRows(2000, rows))));
+  // A row of blocks far longer than the others, also of the result: several windows. Where it would
+  // hold up all others it is refused.
+  EXPECT_TRUE(suits(ExpectSquare(OneLongRowOfBlocks(500))));
+  EXPECT_FALSE(suits(ExpectSquare(OneLongRowOfBlocks(5000))));
 
   EXPECT_FALSE(suits(ExpectSquare(Uniform(500, 500, 16, 86))));
   EXPECT_FALSE(suits(Expect(InBlocks(600, 600, 3, 9, 1, 87), Uniform(600, 700, 4, 88))));
@@ -540,6 +549,9 @@ TEST(GpuSpgemm, ShortRowsAndFewTerms) {
   for (int32_t i = 0; i < 2000; i += 3) single[i] = {i};
   expect(Expect(FromRows(2000, rows), FromRows(2000, single)), false, false);
   expect(Expect(FromRows(2000, single), FromRows(2000, rows)), false, true);
+  std::vector<int32_t> many(300);
+  std::iota(many.begin(), many.end(), 0);
+  expect(Expect(FromRows(1, {{}, {}}), FromRows(900, {many})), false, true);
 }
 
 TEST(GpuSpgemm, EntriesThatCancelAreKept) {

@@ -32,6 +32,7 @@
 #include "kernels/cuda/lanes.cuh"
 #include "kernels/cuda/running_sum.h"
 #include "kernels/cuda/spgemm/host.h"
+#include "kernels/cuda/spgemm/longest_row.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
@@ -418,7 +419,7 @@ class Parts {
   template <typename E>
   E* Take(int64_t count) {
     E* const part = memory_ == nullptr ? nullptr : reinterpret_cast<E*>(memory_ + bytes_);
-    bytes_ += (static_cast<size_t>(count) * sizeof(E) + 255) / 256 * 256;
+    bytes_ += RoundUp(static_cast<size_t>(count) * sizeof(E));
     return part;
   }
   size_t bytes() const { return bytes_; }
@@ -440,6 +441,17 @@ absl::Status TakeParts(MemorySource& memory, Buffer& buffer, LayOut lay_out) {
   lay_out(parts);
   return absl::OkStatus();
 }
+
+/// Room for rows of C of twice the mean length: what is longer goes window by window, and many rows
+/// are on their way at once.
+constexpr int64_t kLeastCapacity = 16, kMostShared = 46 << 10;
+
+int64_t Capacity(int64_t c_blocks, int64_t c_rows, int64_t block_bytes) {
+  return std::clamp(2 * (c_blocks / c_rows), kLeastCapacity, kMostShared / block_bytes);
+}
+
+/// At nonzero blocks of S that one block of threads takes for a row of C, window by window.
+constexpr int64_t kMostLooks = int64_t{1} << 20;
 
 /// Values, mask and column.
 double BytesOfBlock(int width, size_t element) {
@@ -533,9 +545,7 @@ absl::Status MakeBlocks(const Context& context, const Problem& problem,
   const auto element = static_cast<size_t>(SizeOf(problem.type));
   const CsrView matrices[] = {arguments.left, arguments.right};
   const void* const values[] = {arguments.left_values, arguments.right_values};
-  const bool same = matrices[0].column_indices.data() == matrices[1].column_indices.data() &&
-                    matrices[0].row_offsets.data() == matrices[1].row_offsets.data() &&
-                    values[0] == values[1];
+  const bool same = IsSquare(arguments);
   const int count = same ? 1 : 2;
   if (matrices[0].nnz() == 0 || matrices[1].nnz() == 0) {
     return absl::FailedPreconditionError("a matrix without nonzeros has no blocks");
@@ -559,6 +569,7 @@ absl::Status MakeBlocks(const Context& context, const Problem& problem,
   const size_t workspace_bytes =
       std::max(sum_bytes, bins.workspace(of_blocks, patterns, /*threads=*/1));
   int64_t *offsets[2] = {}, *c_offsets = nullptr, *counts = nullptr, *products = nullptr;
+  unsigned* longest = nullptr;  // rows of S's blocks, and of C's
   int32_t* not_finite = nullptr;
   std::byte* workspace = nullptr;
   const auto take_rows = [&](Parts& parts) {
@@ -566,6 +577,7 @@ absl::Status MakeBlocks(const Context& context, const Problem& problem,
     c_offsets = parts.Take<int64_t>(c_rows + 1);
     counts = parts.Take<int64_t>(most_rows);
     products = parts.Take<int64_t>(1);
+    longest = parts.Take<unsigned>(2);
     not_finite = parts.Take<int32_t>(1);
     workspace = parts.Take<std::byte>(static_cast<int64_t>(workspace_bytes));
   };
@@ -589,6 +601,7 @@ absl::Status MakeBlocks(const Context& context, const Problem& problem,
   if (error == cudaSuccess) error = cudaMemsetAsync(not_finite, 0, sizeof(*not_finite), stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   if (absl::Status s = ToStatus(error, "counting blocks"); !s.ok()) return s;
+  if (absl::Status s = StillWanted(context); !s.ok()) return s;
   for (int i = 0; i < count; ++i) {
     if (absl::Status s = CheckGrowth(matrices[i], width, element, blocks[i]); !s.ok()) return s;
   }
@@ -628,9 +641,24 @@ absl::Status MakeBlocks(const Context& context, const Problem& problem,
   if (absl::Status s = bins.analyse(inner, patterns, row_nnz, products); !s.ok()) return s;
   if (absl::Status s = bins.symbolic(inner, patterns, all, row_nnz); !s.ok()) return s;
   int64_t c_blocks = 0;
+  unsigned most[2] = {};
   sum_up(c_rows, c_offsets, &c_blocks);
+  const CsrView c = {c_rows, patterns.right.cols, {c_offsets, row_nnz.size() + 1}, {}, {}};
+  if (error == cudaSuccess) error = FindLongestRow(stream, patterns.left, longest);
+  if (error == cudaSuccess) error = FindLongestRow(stream, c, longest + 1);
+  if (error == cudaSuccess) {
+    error = cudaMemcpyAsync(most, longest, sizeof(most), cudaMemcpyDeviceToHost, stream);
+  }
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   if (absl::Status s = ToStatus(error, "counting blocks of the product"); !s.ok()) return s;
+  if (absl::Status s = StillWanted(context); !s.ok()) return s;
+  const auto block_bytes = static_cast<int64_t>(width * width * element + sizeof(int32_t));
+  const int64_t windows = most[1] / Capacity(c_blocks, c_rows, block_bytes) + 1;
+  if (windows * most[0] > kMostLooks) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("one row of blocks has ", most[0], " in the left matrix and one ", most[1],
+                     " in the product: all others would wait for it"));
+  }
   int32_t* c_columns = nullptr;
   uint64_t* c_masks = nullptr;
   const auto take_result = [&](Parts& parts) {
@@ -697,13 +725,8 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
 
 template <typename T, int kWidth>
 cudaError_t LaunchOf(cudaStream_t stream, const Rows<T>& rows, const BlockProduct& p) {
-  // Room for rows of twice the mean length: what is longer goes window by window, and many rows are
-  // on their way at once.
-  constexpr int64_t kMostShared = 46 << 10, kLeastCapacity = 16;
   constexpr int64_t kBytes = kWidth * kWidth * sizeof(T) + sizeof(int32_t);
-  const int64_t mean = p.c_blocks / BlocksIn(p.rows, kWidth);
-  const auto capacity =
-      static_cast<int>(std::clamp(2 * mean, kLeastCapacity, kMostShared / kBytes));
+  const auto capacity = static_cast<int>(Capacity(p.c_blocks, BlocksIn(p.rows, kWidth), kBytes));
   const int64_t block_rows = (rows.end - 1) / kWidth - rows.first / kWidth + 1;
   SumBlocks<T, kWidth>
       <<<static_cast<unsigned>(block_rows), kLanes<kWidth>, capacity * kBytes, stream>>>(rows, p,

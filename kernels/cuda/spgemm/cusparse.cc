@@ -92,7 +92,7 @@ class Making {
   }
   Buffer AllocateBytes(size_t bytes) {
     if (!status_.ok()) return Buffer();
-    if (context_.stopped()) status_ = absl::CancelledError("the product was cancelled");
+    status_ = StillWanted(context_);
     absl::StatusOr<Buffer> buffer = memory_.Allocate(bytes);
     status_.Update(buffer.status());
     return buffer.ok() ? *std::move(buffer) : Buffer();
@@ -287,13 +287,6 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& /*arguments*
                   "counting rows");
 }
 
-absl::Status Symbolic(const Context& context, const SpgemmArguments& /*arguments*/, RowRange range,
-                      std::span<int64_t> row_nnz) {
-  return ToStatus(CountRows(static_cast<cudaStream_t>(context.stream), ProductOf(context).c, range,
-                            row_nnz.data()),
-                  "counting rows");
-}
-
 absl::Status Numeric(const Context& context, const Problem& /*problem*/,
                      const SpgemmArguments& /*arguments*/, RowRange range,
                      std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
@@ -313,7 +306,7 @@ SpgemmKernel Kernel(std::string_view name) {
           .supports = IsPlainSpgemm,
           .workspace = NoSpgemmWorkspace,
           .analyse = Analyse,
-          .symbolic = Symbolic,
+          .symbolic = BoundsAreExact,
           .numeric = Numeric,
           .prepare = Prepare<kAlgorithm>,
           .from_library = true};

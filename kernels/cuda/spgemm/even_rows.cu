@@ -165,7 +165,9 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
   }
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   if (absl::Status s = ToStatus(error, "finding the longest rows"); !s.ok()) return s;
-  if (uint64_t{most[0]} * most[1] > kMostEntries) {
+  // Long rows do not become short ones where the other matrix is empty.
+  if (std::max({uint64_t{most[0]} * most[1], uint64_t{most[0]}, uint64_t{most[1]}}) >
+      kMostEntries) {
     return absl::FailedPreconditionError(absl::StrCat("rows of up to ", most[0], " and ", most[1],
                                                       " nonzeros: a row may have more than ",
                                                       kMostEntries, " products"));
@@ -183,9 +185,7 @@ absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, Me
     return array_bytes(csr, width, sizeof(int32_t)) + array_bytes(csr, width, sizeof(T));
   };
   for (const auto& [csr, width] : {std::pair(&left, most[0]), std::pair(&right, most[1])}) {
-    const size_t csr_bytes =
-        csr->row_offsets.size_bytes() + csr->column_indices.size() * (sizeof(int32_t) + sizeof(T));
-    if (bytes_of(*csr, width) > kMostFormatGrowth * csr_bytes) {
+    if (bytes_of(*csr, width) > kMostFormatGrowth * CsrBytes(*csr, sizeof(T))) {
       return absl::FailedPreconditionError(absl::StrCat(
           "with rows of ", width, " entries, ", csr->rows, " x ", csr->cols, " with ", csr->nnz(),
           " nonzeros would take more than ", kMostFormatGrowth, " times CSR's memory"));

@@ -56,8 +56,9 @@ __global__ void __launch_bounds__(kCutThreads)
   unsigned long long count = 0;
   if (row < rows) {
     const int64_t end = s_offsets[row + 1];
+    // Of a row of more it is enough that they are too many.
 #pragma unroll 4
-    for (int64_t j = s_offsets[row]; j < end; ++j) {
+    for (int64_t j = s_offsets[row]; j < end && count <= kMostProducts; ++j) {
       const int32_t k = s_columns[j];
       count += t_offsets[k + 1] - t_offsets[k];
     }
@@ -292,6 +293,10 @@ absl::Status Cut(cudaStream_t stream, const SpgemmArguments& arguments, MemorySo
     return absl::FailedPreconditionError(absl::StrCat(
         rows, " rows and ", cols, " columns; sorting takes up to 2^31 - 2 and ", kWide));
   }
+  if (left.nnz() > std::numeric_limits<int32_t>::max()) {
+    return absl::FailedPreconditionError(absl::StrCat("the left matrix has ", left.nnz(),
+                                                      " nonzeros; sorting takes up to 2^31 - 1"));
+  }
   size_t sum_bytes = 0;
   cudaError_t error = RunningSum(stream, nullptr, rows, nullptr, nullptr, &sum_bytes);
   if (error != cudaSuccess) return ToStatus(error, "asking for a running sum's workspace");
@@ -326,7 +331,7 @@ absl::Status Cut(cudaStream_t stream, const SpgemmArguments& arguments, MemorySo
   if (absl::Status s = ToStatus(error, "counting products"); !s.ok()) return s;
   if (longest > kMostProducts) {
     return absl::FailedPreconditionError(
-        absl::StrCat("a row has ", longest, " products, more than ", kMostProducts));
+        absl::StrCat("a row has more than ", kMostProducts, " products"));
   }
   const int64_t weight = RowWeight(cols);
   const int64_t share = kTile - static_cast<int64_t>(longest) - weight;

@@ -58,10 +58,16 @@ absl::Status NumericByType(const Context& context, const Problem& problem,
   return problem.type == ElementType::kF64 ? kF64(call) : kF32(call);
 }
 
+/// CANCELLED once the context is stopped.
+inline absl::Status StillWanted(const Context& context) {
+  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+}
+
 /// SpgemmKernel::prepare: what `make(prepared)` leaves in a Prepared. After an error that goes only
 /// when the stream is done.
 template <typename Prepared, typename Make>
 absl::StatusOr<std::shared_ptr<void>> PrepareIn(const Context& context, Make make) {
+  if (absl::Status s = StillWanted(context); !s.ok()) return s;
   auto prepared = std::make_shared<Prepared>();
   absl::Status status = make(*prepared);
   if (!status.ok()) return Settled(context.stream, std::move(status));

@@ -268,10 +268,10 @@ __device__ void HashRowsOf(const Rows<T>& rows, const Bins& bins, int bin, int32
   const int team = threadIdx.x / kLanes;
   int32_t* const keys = tables.keys[team];
   T* const sums = tables.sums[kNumeric ? team : 0];
-  const int32_t count = bins.sizes[bin];
-  const int32_t stride = blocks * kTeams;
+  // Unsigned: the last step may go beyond 2^31.
+  const uint32_t count = bins.sizes[bin], stride = blocks * kTeams;
   // The teams of a warp stay together.
-  for (int32_t i = block * kTeams + team; i - team % kWarpTeams < count; i += stride) {
+  for (uint32_t i = block * kTeams + team; i - team % kWarpTeams < count; i += stride) {
     const bool active = i < count;
     const int32_t row = active ? bins.Row(bin, i) : 0;
     const int64_t begin = active ? rows.pair.s_offsets[rows.first + row] : 0;
