@@ -105,6 +105,13 @@ void Pattern::AddMeasurement(Measurement measurement) {
   measurements_.push_back(std::move(measurement));
 }
 
+void Pattern::ForgetMeasurements(const ProblemClass& problem_class, std::string_view pair_recipe) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(measurements_, [&](const Measurement& m) {
+    return m.problem_class == problem_class && (pair_recipe.empty() || m.recipe == pair_recipe);
+  });
+}
+
 std::vector<Decision> Pattern::decisions() const {
   std::lock_guard lock(mutex_);
   return decisions_;

@@ -73,7 +73,10 @@ class Pattern {
 
   PreparationStatus status() const;
   std::vector<Measurement> measurements() const;
+  /// Replaces one of the same class, K, recipe, kernel and device.
   void AddMeasurement(Measurement measurement);
+  /// Forgets those of the class; where `pair_recipe` is given, those of that pair alone.
+  void ForgetMeasurements(const ProblemClass& problem_class, std::string_view pair_recipe = "");
   /// What became of recipes, class by class.
   std::vector<Decision> decisions() const;
   /// Replaces those about the class, which all of `decisions` are about; where `pair_recipe` is

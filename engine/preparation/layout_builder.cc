@@ -109,13 +109,14 @@ absl::StatusOr<PatternFacts> LayoutBuilder::Facts() {
 }
 
 absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candidate,
-                                                        const ProblemClass& problem_class) {
+                                                        const ProblemClass& problem_class,
+                                                        bool again) {
   if (const auto found = built_.find(candidate.recipe); found != built_.end()) {
     return found->second;
   }
   const Built too_late{nullptr, 0, deadline_.Sentence(), false, /*out_of_time=*/true};
   if (deadline_.passed()) return too_late;
-  absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class);
+  absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class, again);
   if (!futile.ok()) return futile.status();
   if (futile->has_value()) return Built{nullptr, 0, **futile};
   absl::StatusOr<Built> built = [&] {
@@ -191,9 +192,10 @@ void LayoutBuilder::DropAllBut(const Layout* layout) {
   });
 }
 
-absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(
-    const Candidate& candidate, const ProblemClass& problem_class) {
-  if (WasSlower(candidate.recipe, problem_class)) {
+absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(const Candidate& candidate,
+                                                                 const ProblemClass& problem_class,
+                                                                 bool again) {
+  if (!again && WasSlower(candidate.recipe, problem_class)) {
     return std::optional<std::string>("it was slower for another K");
   }
   if (const std::string base = HopelessBase(candidate.recipe, problem_class); !base.empty()) {

@@ -64,8 +64,10 @@ class LayoutBuilder {
   /// RESOURCE_EXHAUSTED.
   absl::StatusOr<PatternFacts> Facts();
   /// The candidate's layout for trials of the class: the one that was built before, or a new one.
-  /// Want of memory or time is a note. Errors: CANCELLED.
-  absl::StatusOr<Built> Get(const Candidate& candidate, const ProblemClass& problem_class);
+  /// Want of memory or time is a note. `again`: what was measured for another K does not rule it
+  /// out. Errors: CANCELLED.
+  absl::StatusOr<Built> Get(const Candidate& candidate, const ProblemClass& problem_class,
+                            bool again);
   /// The layout of a recipe, whatever the rules say. Errors: RESOURCE_EXHAUSTED, CANCELLED.
   absl::StatusOr<Built> Build(const std::string& recipe);
   /// Hands a layout over that Get returned.
@@ -77,7 +79,7 @@ class LayoutBuilder {
   absl::StatusOr<Built> Build(const std::string& recipe, const BuildContext& context);
   /// Why building it for this class would be in vain, if it would.
   absl::StatusOr<std::optional<std::string>> Futile(const Candidate& candidate,
-                                                    const ProblemClass& problem_class);
+                                                    const ProblemClass& problem_class, bool again);
   /// Measures the dense tiles that a clustered order of rows would have, if the layout is one.
   absl::Status LookForTiles(const Layout& layout);
   /// The recipe that `recipe` refines, if that was far too slow for the class; else empty.

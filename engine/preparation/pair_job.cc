@@ -39,6 +39,28 @@ Plan PairPlan(const ProblemClass& problem_class, const PatternProduct& pair) {
 
 }  // namespace
 
+Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
+                    const ProblemClass& problem_class) {
+  std::set<std::string> recipes;
+  for (const Measurement& m : pattern.measurements()) {
+    if (m.problem_class == problem_class) recipes.insert(m.recipe);
+  }
+  Pairs pairs;
+  for (const MatrixLease& matrix : catalog.All()) {
+    const std::shared_ptr<Pattern>& right = matrix->pattern();
+    for (const bool transpose_left : {false, true}) {
+      for (const bool transpose_right : {false, true}) {
+        if (recipes.contains(
+                PairRecipe(pattern.hash(), right->hash(), transpose_left, transpose_right))) {
+          pairs[{problem_class, PairKey(right->hash(), transpose_left, transpose_right)}] = {
+              right, transpose_left, transpose_right};
+        }
+      }
+    }
+  }
+  return pairs;
+}
+
 absl::Status PatternJob::TryPairs(const Pairs& pairs) {
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   if (absl::Status s = FindFeatures(); !s.ok()) return s;
@@ -52,8 +74,10 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
                                  wanted.transpose_right, /*mask=*/nullptr};
     if (pair.right == nullptr) continue;
     const PlanTable::Found found = pattern_->plans().Find(c, key.second);
-    if (found.decided()) continue;
-    if (!found.exact && KnowsAllKernels(PairPlan(c, pair)) && ActivateFastest(c, pair)) continue;
+    if (!again_.contains(c)) {
+      if (found.decided()) continue;
+      if (!found.exact && KnowsAllKernels(PairPlan(c, pair)) && ActivateFastest(c, pair)) continue;
+    }
     status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
   }
@@ -107,6 +131,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   if (nnz < kLeastPairNonzeros) {
     return keep_default(fmt::format("{} nonzeros, fewer than {}", nnz, kLeastPairNonzeros));
   }
+  if (again_.contains(c)) pattern_->ForgetMeasurements(c, recipe);
   const absl::StatusOr<Factor> left = LoadFactor(c, pattern_, *left_matrix, pair.transpose_left);
   const absl::StatusOr<Factor> right =
       LoadFactor(c, pair.right, *right_matrix, pair.transpose_right);

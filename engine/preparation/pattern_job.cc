@@ -36,9 +36,10 @@ bool EndsJob(const absl::Status& status) {
 }  // namespace
 
 PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
-                       const std::atomic<bool>& stop)
+                       std::set<ProblemClass> again, const std::atomic<bool>& stop)
     : rooms_(rooms),
       pattern_(std::move(pattern)),
+      again_(std::move(again)),
       stop_(stop),
       progress_(*pattern_, rooms.observer),
       deadline_(rooms.options.seconds) {
@@ -140,6 +141,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   }
   absl::StatusOr<Array> values = contest.matrix->Values();
   if (!values.ok()) return values.status();
+  if (again_.contains(c)) pattern_->ForgetMeasurements(c);
   absl::StatusOr<std::unique_ptr<Trial>> trial =
       Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), TrialMemory(c.device),
                    rooms_.executor, &stop_);
@@ -198,8 +200,8 @@ absl::Status PatternJob::TryCandidate(Contest& contest, const Candidate& candida
     Decided(contest, candidate.recipe, "ruled_out", candidate.reason);
     return absl::OkStatus();
   }
-  absl::StatusOr<LayoutBuilder::Built> built =
-      builder_->Get(candidate, contest.plain.problem_class);
+  const ProblemClass& c = contest.plain.problem_class;
+  absl::StatusOr<LayoutBuilder::Built> built = builder_->Get(candidate, c, again_.contains(c));
   if (!built.ok()) return built.status();
   if (built->layout == nullptr) {
     Decided(contest, candidate.recipe,
@@ -413,7 +415,21 @@ void PatternJob::DropLayout(const std::string& recipe) {
   }
 }
 
+bool PatternJob::IsMeasured(const Plan& plan) const {
+  return std::ranges::any_of(pattern_->measurements(), [&](const Measurement& m) {
+    return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
+           m.kernel == plan.kernel;
+  });
+}
+
 void PatternJob::Activate(const Plan& plan) {
+  const PlanTable::Found present = pattern_->plans().Find(plan.problem_class, plan.right);
+  if (plan.provisional && present.decided() && !IsMeasured(present.plan->plan)) {
+    notes_.push_back(fmt::format("{}: {} stays, it could not be tried again ({})",
+                                 ToString(plan.problem_class), present.plan->plan.ToString(),
+                                 plan.reason));
+    return;
+  }
   pattern_->plans().Replace(
       std::make_shared<const ActivePlan>(ActivePlan{plan, pattern_->FindLayout(plan.recipe)}));
 }

@@ -54,6 +54,14 @@ struct WantedPair {
 /// By class and PairKey.
 using Pairs = std::map<std::pair<ProblemClass, std::string>, WantedPair>;
 
+/// Those of the pattern that were measured for the class and whose right pattern is still there.
+Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
+                    const ProblemClass& problem_class);
+
+/// Gives patterns (by hash) back what was measured of them and decided.
+void RestoreMeasurements(const StoreContents& contents,
+                         const std::map<std::string, std::shared_ptr<Pattern>>& patterns);
+
 /// Below this many nonzeros of both operands together all of SpGEMM's kernels end before a trial
 /// would pay.
 inline constexpr int64_t kLeastPairNonzeros = 10'000;
@@ -62,7 +70,8 @@ inline constexpr int64_t kLeastPairNonzeros = 10'000;
 /// of every matrix of the pattern before a plan names it.
 class PatternJob {
  public:
-  PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
+  /// Classes in `again` are tried whatever is known of them; that is forgotten.
+  PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern, std::set<ProblemClass> again,
              const std::atomic<bool>& stop);
 
   /// Reads back the layouts that stored plans use and activates the plans. A layout that is damaged
@@ -174,6 +183,9 @@ class PatternJob {
   /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
   absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
   void DropLayout(const std::string& recipe);
+  bool IsMeasured(const Plan& plan) const;
+  /// From now on requests use the plan. A provisional one does not take the place of one that could
+  /// not be tried again.
   void Activate(const Plan& plan);
   void DropUnusedLayouts();
   void StoreOutcome(const std::set<ProblemClass>& classes);
@@ -187,6 +199,7 @@ class PatternJob {
 
   const JobRooms& rooms_;
   const std::shared_ptr<Pattern> pattern_;
+  const std::set<ProblemClass> again_;
   const std::atomic<bool>& stop_;
   Progress progress_;
   const Deadline deadline_;

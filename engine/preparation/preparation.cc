@@ -27,7 +27,7 @@ constexpr int kNiceness = 10;
 constexpr int64_t kMostPairs = 64;
 
 /// Least important first.
-enum class Priority : uint8_t { kRestore, kTrial, kUpload };
+enum class Priority : uint8_t { kRestore, kTrial, kClient };
 
 struct Job {
   std::shared_ptr<Pattern> pattern;
@@ -36,12 +36,14 @@ struct Job {
   std::set<ProblemClass> classes;
   std::optional<StoredPreparation> stored;  ///< to be restored before anything else
   Pairs pairs;
+  std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
 
   bool wants_nothing() const { return classes.empty() && pairs.empty(); }
 };
 
 /// What is known of a pattern's job under way.
 struct Running {
+  Priority priority = Priority::kTrial;
   std::set<ProblemClass> classes;
   Pairs pairs;
   std::atomic<bool> stop{false};
@@ -73,24 +75,29 @@ class Preparation::Impl {
 
   void Prepare(const MatrixLease& matrix, const std::vector<ProblemClass>& classes) {
     const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-    Job job{pattern, Priority::kUpload, 0, {}, std::nullopt, {}};
-    for (ProblemClass c : classes.empty() ? DefaultClasses() : classes) {
-      Problem problem = ProblemOf(c);
-      problem.type = matrix->type();
-      problem.device = rooms_.executor.first_choice();
-      c = ClassOf(problem);
-      if (!pattern->plans().Find(c).decided()) job.classes.insert(c);
-      // What it will be multiplied with is not known; its own square is the likeliest.
-      if (c.operation == Operation::kSpgemm && !IsHalf(c.type) &&
-          pattern->rows() == pattern->cols() &&
-          !pattern->plans().Find(c, pattern->hash()).decided()) {
-        job.pairs.insert({{c, pattern->hash()}, {pattern}});
-      }
-    }
+    Job job = JobFor(pattern, ClassesOf(*matrix, classes), /*all_again=*/{});
     if (job.wants_nothing() && pattern->features() != nullptr) return;
     Want(*pattern, job.classes);
     if (!options_.enabled) return Skip(*pattern);
-    Enqueue(std::move(job));
+    // The pattern's status says so if it finds no place.
+    Enqueue(std::move(job)).IgnoreError();
+  }
+
+  absl::Status Request(const MatrixLease& matrix, const std::vector<ProblemClass>& named,
+                       bool again) {
+    if (!options_.enabled) {
+      return absl::FailedPreconditionError("the server prepares nothing (--preparation-workers=0)");
+    }
+    const std::shared_ptr<Pattern>& pattern = matrix->pattern();
+    std::set<ProblemClass> classes;
+    if (named.empty()) classes = KnownClasses(*pattern, matrix->type());
+    if (classes.empty()) classes = ClassesOf(*matrix, named);
+    Job job = JobFor(pattern, classes, again ? classes : std::set<ProblemClass>());
+    // After a failure it becomes ready, though there may be nothing left to do.
+    const bool failed = pattern->status().state == PreparationState::kFailed;
+    if (job.wants_nothing() && !failed) return absl::OkStatus();
+    Want(*pattern, job.classes);
+    return Enqueue(std::move(job));
   }
 
   void Restore(const StoreContents& contents);
@@ -98,7 +105,7 @@ class Preparation::Impl {
   void RequestTrial(const MatrixLease& matrix, const Problem& problem) {
     const ProblemClass c = ClassOf(problem);
     if (!options_.enabled || matrix->pattern()->plans().Find(c).exact) return;
-    Enqueue({matrix->pattern(), Priority::kTrial, 0, {c}, std::nullopt, {}});
+    Enqueue({matrix->pattern(), Priority::kTrial, 0, {c}, std::nullopt, {}, {}}).IgnoreError();
   }
 
   void RequestTrial(const PatternProduct& product, const Problem& problem) {
@@ -112,7 +119,8 @@ class Preparation::Impl {
     const auto is_pair = [](const auto& active) { return !active->plan.right.empty(); };
     if (std::ranges::count_if(plans.List(), is_pair) >= kMostPairs) return;
     Pairs pairs = {{{c, key}, {product.right, product.transpose_left, product.transpose_right}}};
-    Enqueue({product.left, Priority::kTrial, 0, {}, std::nullopt, std::move(pairs)});
+    Enqueue({product.left, Priority::kTrial, 0, {}, std::nullopt, std::move(pairs), {}})
+        .IgnoreError();
   }
 
   void Forget(const std::shared_ptr<Pattern>& pattern) {
@@ -140,7 +148,57 @@ class Preparation::Impl {
         ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, rooms_.executor.first_choice()})};
   }
 
-  /// Remembers the classes over a restart, until there are plans.
+  /// The classes that a client names, or the default ones, of the matrix's type and the device
+  /// here.
+  std::set<ProblemClass> ClassesOf(const Matrix& matrix,
+                                   const std::vector<ProblemClass>& named) const {
+    std::set<ProblemClass> classes;
+    for (const ProblemClass& c : named.empty() ? DefaultClasses() : named) {
+      Problem problem = ProblemOf(c);
+      problem.type = matrix.type();
+      problem.device = rooms_.executor.first_choice();
+      classes.insert(ClassOf(problem));
+    }
+    return classes;
+  }
+
+  /// Classes of the type that the pattern has plans or measurements for, or that are on their way.
+  std::set<ProblemClass> KnownClasses(const Pattern& pattern, ElementType type) const {
+    std::set<ProblemClass> classes;
+    for (const auto& active : pattern.plans().List()) classes.insert(active->plan.problem_class);
+    for (const Measurement& m : pattern.measurements()) classes.insert(m.problem_class);
+    {
+      std::lock_guard lock(mutex_);
+      if (const auto waiting = queued_.find(&pattern); waiting != queued_.end()) {
+        classes.insert(waiting->second.classes.begin(), waiting->second.classes.end());
+      }
+      if (const auto running = running_.find(&pattern); running != running_.end()) {
+        classes.insert(running->second->classes.begin(), running->second->classes.end());
+      }
+    }
+    std::erase_if(classes, [&](const ProblemClass& c) { return c.type != type; });
+    return classes;
+  }
+
+  /// A client's job for those of the classes that are not decided or that are in `all_again`.
+  Job JobFor(const std::shared_ptr<Pattern>& pattern, const std::set<ProblemClass>& classes,
+             std::set<ProblemClass> all_again) const {
+    Job job{pattern, Priority::kClient, 0, {}, std::nullopt, {}, std::move(all_again)};
+    for (const ProblemClass& c : classes) {
+      const bool again = job.again.contains(c);
+      if (again || !pattern->plans().Find(c).decided()) job.classes.insert(c);
+      if (c.operation != Operation::kSpgemm || IsHalf(c.type)) continue;
+      // What it will be multiplied with is not known; its own square is the likeliest.
+      if (pattern->rows() == pattern->cols() &&
+          (again || !pattern->plans().Find(c, pattern->hash()).decided())) {
+        job.pairs.insert({{c, pattern->hash()}, {pattern}});
+      }
+      if (again) job.pairs.merge(MeasuredPairs(rooms_.catalog, *pattern, c));
+    }
+    return job;
+  }
+
+  /// Remembers the classes over a restart, until they were tried.
   void Want(Pattern& pattern, const std::set<ProblemClass>& classes) {
     std::vector<WantedRecord> wanted;
     wanted.reserve(classes.size());
@@ -162,7 +220,8 @@ class Preparation::Impl {
   }
 
   /// Merges the job with one of the same pattern that waits, or drops what is under way already.
-  void Enqueue(Job job);
+  /// RESOURCE_EXHAUSTED if it is the least important of too many.
+  absl::Status Enqueue(Job job);
   /// Takes the least important job out of a queue that is too long.
   std::optional<Job> TakeExcessLocked();
   /// The most important job whose pattern has none under way.
@@ -204,28 +263,7 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
   for (const MatrixLease& matrix : rooms_.catalog.All()) {
     patterns[matrix->pattern()->hash()] = matrix->pattern();
   }
-  for (const MeasurementRecord& record : contents.measurements) {
-    const auto pattern = patterns.find(record.pattern_hash);
-    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
-    if (pattern == patterns.end() || !c) continue;
-    pattern->second->AddMeasurement(
-        {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
-         Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,
-         record.baseline_ms, record.floor_ms, record.preparation_ms});
-  }
-  std::map<std::pair<std::string, std::string>, std::vector<Decision>> decisions;
-  for (const DecisionRecord& record : contents.decisions) {
-    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
-    if (!c) continue;
-    decisions[{record.pattern_hash, record.problem_class}].push_back(
-        {*c, record.recipe, record.tried, record.reason});
-  }
-  for (auto& [key, of_class] : decisions) {
-    const auto pattern = patterns.find(key.first);
-    if (pattern == patterns.end()) continue;
-    const ProblemClass c = of_class.front().problem_class;
-    pattern->second->SetDecisions(c, std::move(of_class));
-  }
+  RestoreMeasurements(contents, patterns);
   for (const auto& [hash, pattern] : patterns) {
     if (!options_.enabled) {
       Skip(*pattern);
@@ -236,56 +274,72 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
       status.detail = stored.record.detail;
       status.seconds = stored.record.seconds;
     });
+    std::set<ProblemClass> again;
+    for (const ProblemClass& c : wanted[hash]) {
+      const auto plan = std::ranges::find(stored.plans, ToString(c), &PlanRecord::problem_class);
+      if (plan != stored.plans.end()) again.insert(c);
+    }
+    Job job = JobFor(pattern, wanted[hash], std::move(again));
+    job.priority = Priority::kRestore;
+    job.stored = std::move(stored);
     std::lock_guard lock(mutex_);
-    queued_[pattern.get()] = {pattern,           Priority::kRestore,
-                              next_number_++,    std::move(wanted[hash]),
-                              std::move(stored), {}};
+    job.number = next_number_++;
+    queued_[pattern.get()] = std::move(job);
   }
   changed_.notify_all();
 }
 
-void Preparation::Impl::Enqueue(Job job) {
+absl::Status Preparation::Impl::Enqueue(Job job) {
   const std::shared_ptr<Pattern> pattern = job.pattern;
   std::optional<Job> excess;
   {
     std::lock_guard lock(mutex_);
-    if (closing_) return;
+    if (closing_) return absl::OkStatus();
     const auto running = running_.find(pattern.get());
-    if (running != running_.end() && !running->second->stop) {
-      std::erase_if(job.classes,
-                    [&](const ProblemClass& c) { return running->second->classes.contains(c); });
-      std::erase_if(job.pairs,
-                    [&](const auto& pair) { return running->second->pairs.contains(pair.first); });
-      if (job.wants_nothing()) return;
+    // A trial does not show in the pattern's state, by which clients wait.
+    if (running != running_.end() && !running->second->stop &&
+        (running->second->priority != Priority::kTrial || job.priority == Priority::kTrial)) {
+      const Running& under_way = *running->second;
+      std::erase_if(job.classes, [&](const ProblemClass& c) {
+        return under_way.classes.contains(c) && !job.again.contains(c);
+      });
+      std::erase_if(job.pairs, [&](const auto& pair) {
+        return under_way.pairs.contains(pair.first) && !job.again.contains(pair.first.first);
+      });
+      if (job.wants_nothing()) return absl::OkStatus();
     }
     // Its last matrix may have been deleted before this call; Forget has then come already.
-    if (rooms_.catalog.MatricesOf(*pattern).empty()) return;
-    if (job.priority == Priority::kUpload) {
+    if (rooms_.catalog.MatricesOf(*pattern).empty()) return absl::OkStatus();
+    if (job.priority == Priority::kClient) {
       pattern->UpdateStatus(
           [](PreparationStatus& status) { status.state = PreparationState::kQueued; });
     }
     if (const auto waiting = queued_.find(pattern.get()); waiting != queued_.end()) {
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
       waiting->second.classes.merge(job.classes);
+      waiting->second.again.merge(job.again);
       Pairs& pairs = waiting->second.pairs;
       std::erase_if(pairs, [](const auto& pair) { return pair.second.right.expired(); });
       if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);
-      return;
+      return absl::OkStatus();
     }
     job.number = next_number_++;
     queued_.emplace(pattern.get(), std::move(job));
     excess = TakeExcessLocked();
   }
   changed_.notify_one();
-  if (!excess) return;
+  if (!excess) return absl::OkStatus();
   rooms_.observer.OnPreparationEnd("cancelled");
+  const std::string why = fmt::format(
+      "not prepared: {} preparations are waiting; {}", options_.max_queued,
+      excess->pattern->plans().List().empty() ? "plain CSR is used" : "the present plans are used");
   excess->pattern->UpdateStatus([&](PreparationStatus& status) {
-    status.message = fmt::format("not prepared: {} preparations are waiting; plain CSR is used",
-                                 options_.max_queued);
+    status.message = why;
     if (excess->priority == Priority::kTrial) return;
     status.state = PreparationState::kFailed;
     status.detail = status.message;
   });
+  return excess->pattern == pattern ? absl::ResourceExhaustedError(why) : absl::OkStatus();
 }
 
 std::optional<Job> Preparation::Impl::TakeExcessLocked() {
@@ -329,6 +383,7 @@ void Preparation::Impl::Work() {
     }
     const Job job = std::move(queued_.extract(next).mapped());
     const auto running = std::make_shared<Running>();
+    running->priority = job.priority;
     running->classes = job.classes;
     running->pairs = job.pairs;
     running_[job.pattern.get()] = running;
@@ -343,7 +398,7 @@ void Preparation::Impl::Work() {
 
 void Preparation::Impl::Run(const Job& job, const std::atomic<bool>& stop) {
   Pattern& pattern = *job.pattern;
-  PatternJob work(rooms_, job.pattern, stop);
+  PatternJob work(rooms_, job.pattern, job.again, stop);
   std::set<ProblemClass> classes = job.classes;
   absl::Status status;
   if (job.priority != Priority::kTrial || job.stored) {
@@ -358,17 +413,15 @@ void Preparation::Impl::Run(const Job& job, const std::atomic<bool>& stop) {
       detail = job.stored->record.detail;
     } else if (classes.empty()) {
       for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
-        for (ProblemClass c : DefaultClasses()) {
-          Problem problem = ProblemOf(c);
-          problem.type = matrix->type();
-          classes.insert(ClassOf(problem));
-        }
+        classes.merge(ClassesOf(*matrix, {}));
       }
     }
   }
-  std::erase_if(classes, [&](const ProblemClass& c) { return pattern.plans().Find(c).decided(); });
+  std::erase_if(classes, [&](const ProblemClass& c) {
+    return !job.again.contains(c) && pattern.plans().Find(c).decided();
+  });
   // An older program computed no features.
-  const bool lacks_features = job.priority == Priority::kUpload && pattern.features() == nullptr;
+  const bool lacks_features = job.priority == Priority::kClient && pattern.features() == nullptr;
   if (status.ok() && (!classes.empty() || lacks_features)) {
     status = work.Prepare(classes);
     detail.clear();
@@ -398,7 +451,7 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
   rooms_.observer.OnPreparationEnd(state == PreparationState::kReady ? "ready" : "failed");
   std::lock_guard lock(mutex_);
   const auto waiting = queued_.find(job.pattern.get());
-  const bool more = waiting != queued_.end() && waiting->second.priority == Priority::kUpload;
+  const bool more = waiting != queued_.end() && waiting->second.priority == Priority::kClient;
   pattern.UpdateStatus([&](PreparationStatus& status) {
     status.state = more ? PreparationState::kQueued : state;
     status.detail = detail;
@@ -419,6 +472,11 @@ Preparation::~Preparation() = default;
 
 void Preparation::Prepare(MatrixLease matrix, std::vector<ProblemClass> classes) {
   impl_->Prepare(matrix, classes);
+}
+
+absl::Status Preparation::Request(MatrixLease matrix, std::vector<ProblemClass> classes,
+                                  bool again) {
+  return impl_->Request(matrix, classes, again);
 }
 
 void Preparation::Restore(const StoreContents& contents) { impl_->Restore(contents); }

@@ -28,8 +28,8 @@ struct PreparationOptions {
   double seconds = 0;
 };
 
-/// Jobs by priority (an upload's before a trial's before a restore's), one a pattern at a time; a
-/// job that is asked for again is merged. Thread-safe.
+/// Jobs by priority (a client's before a trial's before a restore's), one a pattern at a time; a
+/// job that is asked for while another waits is merged with it. Thread-safe.
 class Preparation {
  public:
   Preparation(const PreparationOptions& options, Catalog& catalog, Store& store, Budget& budget,
@@ -40,6 +40,12 @@ class Preparation {
   /// After an upload: features, candidate recipes, layouts, trials for each class, plans. The
   /// classes' type is the matrix's.
   void Prepare(MatrixLease matrix, std::vector<ProblemClass> classes);
+  /// A client asks for further classes; if it names none, for those that there are plans for or
+  /// that are on their way, else for the default ones. `again`: what was measured for them is
+  /// forgotten and every candidate is timed anew, while the present plans serve; one that finds no
+  /// memory or time for that stays. Returns at once but for the disk. Errors:
+  /// FAILED_PRECONDITION (preparation is switched off), RESOURCE_EXHAUSTED (too many jobs wait).
+  absl::Status Request(MatrixLease matrix, std::vector<ProblemClass> classes, bool again);
   /// After a restart, once: reads back the layouts that plans use, then activates the plans, for
   /// every pattern in the catalog. What had not been finished is prepared again.
   void Restore(const StoreContents& contents);

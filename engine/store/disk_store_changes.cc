@@ -22,6 +22,15 @@ StoredArray Describing(ArrayOwner owner, std::string name, const Array& array,
   return {std::move(owner), std::move(name), array.type, array.length, std::move(blob)};
 }
 
+/// Deletes what a table has of a pattern and class, the first time that they are named.
+absl::Status ClearOnce(Database& database, const char* table, int64_t pattern,
+                       const std::string& problem_class,
+                       std::set<std::pair<int64_t, std::string>>& cleared) {
+  if (!cleared.emplace(pattern, problem_class).second) return absl::OkStatus();
+  return database.Query(fmt::format("DELETE FROM {} WHERE pattern = ? AND class = ?", table),
+                        {pattern, problem_class});
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> DiskStore::PatternRow(const std::string& hash) {
@@ -317,15 +326,20 @@ absl::Status DiskStore::PutPlans(std::span<const PlanRecord> plans) {
 
 absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measurements) {
   return Apply([&](BlobChanges&) -> absl::Status {
+    std::set<std::pair<int64_t, std::string>> cleared;
     for (const MeasurementRecord& m : measurements) {
       const absl::StatusOr<int64_t> pattern = PatternRow(m.pattern_hash);
       if (!pattern.ok()) return pattern.status();
-      absl::Status status = database_->Query(
-          "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
-          "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms)"
-          " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-          {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
-           int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms});
+      absl::Status status =
+          ClearOnce(*database_, "measurements", *pattern, m.problem_class, cleared);
+      if (status.ok()) {
+        status = database_->Query(
+            "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
+            "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
+             int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms});
+      }
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
@@ -338,11 +352,7 @@ absl::Status DiskStore::PutDecisions(std::span<const DecisionRecord> decisions) 
     for (const DecisionRecord& d : decisions) {
       const absl::StatusOr<int64_t> pattern = PatternRow(d.pattern_hash);
       if (!pattern.ok()) return pattern.status();
-      absl::Status status;
-      if (cleared.emplace(*pattern, d.problem_class).second) {
-        status = database_->Query("DELETE FROM decisions WHERE pattern = ? AND class = ?",
-                                  {*pattern, d.problem_class});
-      }
+      absl::Status status = ClearOnce(*database_, "decisions", *pattern, d.problem_class, cleared);
       if (status.ok()) {
         status = database_->Query(
             "INSERT OR REPLACE INTO decisions(pattern, class, recipe, tried, reason)"

@@ -121,7 +121,8 @@ struct DecisionRecord {
   std::string reason;
 };
 
-/// A class of problems that a pattern is to be prepared for and that has no plan yet.
+/// A class of problems that a pattern is to be prepared for: it has no plan yet, or is to be timed
+/// again.
 struct WantedRecord {
   std::string pattern_hash;
   std::string problem_class;  ///< ToString(ProblemClass)
@@ -222,12 +223,10 @@ class Store {
   /// is not stored.
   virtual absl::Status DropLayout(const std::string& pattern_hash, const std::string& recipe) = 0;
 
-  /// Replace what is known of the same pattern and class (and, for measurements, recipe, kernel,
-  /// device and k). All or none. NOT_FOUND if a pattern is not stored (any more).
+  /// Replace what is known of each pattern and class that is named. All or none. NOT_FOUND if a
+  /// pattern is not stored (any more).
   virtual absl::Status PutPlans(std::span<const PlanRecord> plans) = 0;
   virtual absl::Status PutMeasurements(std::span<const MeasurementRecord> measurements) = 0;
-  /// Replaces the decisions about each pattern and class that is named. All or none. NOT_FOUND if a
-  /// pattern is not stored (any more).
   virtual absl::Status PutDecisions(std::span<const DecisionRecord> decisions) = 0;
   /// Adds to what is wanted; a class that PutPlans brings a plan for is not wanted any more. All or
   /// none. NOT_FOUND if a pattern is not stored (any more).

@@ -520,6 +520,198 @@ TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
   CheckConsistent(site, pattern);
 }
 
+/// Medians that were taken for the class, by recipe and kernel.
+std::map<std::string, double> MediansOf(const Pattern& pattern, const ProblemClass& c) {
+  std::map<std::string, double> medians;
+  for (const Measurement& m : pattern.measurements()) {
+    if (m.problem_class == c) medians[m.recipe + " / " + m.kernel] = m.median_ms;
+  }
+  return medians;
+}
+
+/// Slow for what came before, of a kernel that there is not.
+Measurement Imaginary(const ProblemClass& c, const std::string& recipe) {
+  Measurement m;
+  m.problem_class = c;
+  m.recipe = recipe;
+  m.kernel = "cpu.imaginary";
+  m.k = c.k_bucket;
+  m.median_ms = 1000;
+  m.baseline_ms = 1;
+  return m;
+}
+
+TEST(Preparation, ARequestAddsClasses) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const auto plan = pattern.plans().Find(Class(Operation::kSpmm)).plan;
+  const auto medians = MediansOf(pattern, Class(Operation::kSpmm));
+  {
+    BusyLane busy(site.executor);
+    ASSERT_TRUE(site.preparation
+                    .Request(*matrix, {Class(Operation::kSpmm), Class(Operation::kSddmm)},
+                             /*again=*/false)
+                    .ok());
+    EXPECT_NE(pattern.status().state, PreparationState::kReady) << "somebody may wait for it";
+  }
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSddmm)).decided());
+  EXPECT_EQ(pattern.plans().Find(Class(Operation::kSpmm)).plan, plan) << "left alone";
+  EXPECT_EQ(MediansOf(pattern, Class(Operation::kSpmm)), medians);
+  EXPECT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/false).ok());
+  EXPECT_EQ(site.preparation.pending(), 0) << "all is decided";
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, ARequestWithoutClassesIsForThoseOnTheirWay) {
+  Site site;
+  const test::Pattern s = Clusters();
+  UploadHeader header = HeaderOf("m", s);
+  header.expected = {Class(Operation::kSddmm)};
+  {
+    BusyLane busy(site.executor);
+    auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+    ASSERT_TRUE(matrix.ok());
+    EXPECT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/false).ok());
+    EXPECT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/true).ok());
+    EXPECT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/true).ok());
+    EXPECT_LE(site.preparation.pending(), 2) << "one under way, and one once more";
+  }
+  ASSERT_TRUE(site.Idle());
+  const auto matrix = site.catalog.Find("t", "m");
+  const auto plans = (*matrix)->pattern()->plans().List();
+  ASSERT_EQ(plans.size(), 1u) << "not the default class";
+  EXPECT_EQ(plans[0]->plan.problem_class, Class(Operation::kSddmm));
+}
+
+TEST(Preparation, AClientWaitsForTheTrialThatBringsItsClass) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  {
+    BusyLane busy(site.executor);
+    site.preparation.RequestTrial(*matrix, ProblemOf(Class(Operation::kSddmm)));
+    ASSERT_TRUE(Eventually([&] { return pattern.status().stage == "trial"; }));
+    EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+    ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSddmm)}, false).ok());
+    EXPECT_EQ(pattern.status().state, PreparationState::kQueued);
+  }
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSddmm)).decided());
+}
+
+TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
+  TemporaryDirectory directory;
+  Site site(directory.path());
+  auto matrix = SendMatrix(site.catalog, "m", test::ShuffledClusters(600, 16, 65536, 24, 12, 1, 3));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = Class(Operation::kSpmm);
+  const ProblemClass other = Class(Operation::kSpmm, false, 64);
+  const auto plan = pattern.plans().Find(c).plan;
+  std::set<std::string> tried;
+  for (const Decision& decision : pattern.decisions()) {
+    if (decision.tried) tried.insert(decision.recipe);
+  }
+  ASSERT_FALSE(tried.empty());
+  // What stood in the way of a candidate: it was slow, for this K and for another.
+  for (const std::string& recipe : tried) {
+    pattern.AddMeasurement(Imaginary(c, recipe));
+    pattern.AddMeasurement(Imaginary(other, recipe));
+  }
+  const MeasurementRecord stale = {pattern.hash(), ToString(c), "csr", "cpu.imaginary",
+                                   "cpu",          kK,          1000,  1};
+  ASSERT_TRUE(site.store->PutMeasurements({&stale, 1}).ok());
+  {
+    BusyLane busy(site.executor);
+    ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/true).ok());
+    ASSERT_TRUE(Eventually([&] { return pattern.status().stage == "trial"; }));
+    EXPECT_EQ(pattern.plans().Find(c).plan, plan) << "it serves until there is a new one";
+  }
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+  EXPECT_NE(pattern.plans().Find(c).plan, plan);
+  EXPECT_TRUE(pattern.plans().Find(c).decided());
+  const std::map<std::string, double> medians = MediansOf(pattern, c);
+  for (const auto& [what, ms] : medians) EXPECT_THAT(what, Not(HasSubstr("imaginary")));
+  for (const Decision& decision : pattern.decisions()) {
+    EXPECT_NE(decision.reason, "it was slower for another K") << decision.recipe;
+  }
+  EXPECT_EQ(MediansOf(pattern, other).size(), tried.size()) << "nobody asked for these";
+  std::map<std::string, double> stored;
+  const StoreContents contents = *site.store->Load();
+  for (const MeasurementRecord& m : contents.measurements) {
+    if (m.problem_class == ToString(c)) stored[m.recipe + " / " + m.kernel] = m.median_ms;
+  }
+  EXPECT_EQ(stored, medians);
+  ASSERT_EQ(contents.plans.size(), 1u);
+  EXPECT_EQ(contents.plans[0].plan_ms, pattern.plans().Find(c).plan->plan.plan_ms);
+  EXPECT_TRUE(contents.wanted.empty());
+  CheckDecisions(pattern, c);
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, AgainTimesEveryPairThatIsThere) {
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 9));
+  auto t = SendMatrix(site.catalog, "T", test::Uniform(3000, 4000, 8, 1));
+  auto gone = SendMatrix(site.catalog, "gone", test::Uniform(4000, 3000, 8, 2));
+  ASSERT_TRUE(s.ok() && t.ok() && gone.ok() && site.Idle());
+  Pattern& pattern = *(*s)->pattern();
+  const ProblemClass c = Class(Operation::kSpgemm, false, 0);
+  const std::string with_t = "csr * transpose " + (*t)->pattern()->hash();
+  const std::string with_gone = "csr * " + (*gone)->pattern()->hash();
+  site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern(), false, true}, ProblemOf(c));
+  site.preparation.RequestTrial({(*s)->pattern(), (*gone)->pattern()}, ProblemOf(c));
+  ASSERT_TRUE(site.Idle());
+  gone = MatrixLease();
+  ASSERT_TRUE(site.catalog.Delete("t", "gone").ok());
+  for (const std::string& recipe : {with_t, with_gone}) {
+    ASSERT_FALSE(TimedOf(pattern, recipe).kernels.empty());
+    pattern.AddMeasurement(Imaginary(c, recipe));
+  }
+  ASSERT_TRUE(site.preparation.Request(*s, {c}, /*again=*/true).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_FALSE(MediansOf(pattern, c).contains(with_t + " / cpu.imaginary"));
+  EXPECT_TRUE(MediansOf(pattern, c).contains(with_gone + " / cpu.imaginary")) << "nothing to try";
+  const auto found = pattern.plans().Find(c, PairKey((*t)->pattern()->hash(), false, true));
+  ASSERT_TRUE(found.decided());
+  EXPECT_EQ(found.plan->plan.kernel, TimedOf(pattern, with_t).fastest);
+  EXPECT_TRUE(pattern.plans().Find(c, pattern.hash()).decided())
+      << "its square, as after an upload";
+  EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
+}
+
+TEST(Preparation, APlanStaysThatFindsNoMemoryToBeTriedAgain) {
+  constexpr int64_t kPreparation = int64_t{64} << 20;
+  TemporaryDirectory directory;
+  Site site(directory.path(), Quick(), kPlenty, kPreparation);
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = Class(Operation::kSpmm);
+  const auto plan = pattern.plans().Find(c).plan;
+  ASSERT_FALSE(plan->plan.provisional);
+  Buffer hog = site.budget.Source(MemoryUse::kPreparation).Allocate(kPreparation - 4096).value();
+  ASSERT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/true).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_EQ(pattern.plans().Find(c).plan, plan);
+  EXPECT_THAT(pattern.status().detail, HasSubstr("stays, it could not be tried again"));
+  EXPECT_EQ(site.store->Load()->plans.size(), 1u);
+  hog = Buffer();
+  ASSERT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/true).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_NE(pattern.plans().Find(c).plan, plan);
+  EXPECT_EQ(pattern.status().detail, "");
+  CheckConsistent(site, pattern);
+}
+
 TEST(Preparation, QueriesSeeOldOrNewPlansAllTheTime) {
   Site site;
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
@@ -746,6 +938,9 @@ TEST(Preparation, SwitchedOff) {
   EXPECT_THAT((*matrix)->pattern()->status().detail, HasSubstr("switched off"));
   site.preparation.RequestTrial(*matrix, {Operation::kSddmm, false, ElementType::kF32, 8});
   EXPECT_EQ(site.preparation.pending(), 0);
+  const absl::Status refused = site.preparation.Request(*matrix, {}, /*again=*/true);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
 }
 
 TEST(Preparation, AFullQueueDropsTheLeastImportant) {
@@ -768,11 +963,19 @@ TEST(Preparation, AFullQueueDropsTheLeastImportant) {
   for (int i : {3, 4}) {
     EXPECT_EQ(matrices[i]->pattern()->status().state, PreparationState::kFailed);
     EXPECT_THAT(matrices[i]->pattern()->status().detail, HasSubstr("2 preparations are waiting"));
+    const absl::Status refused = site.preparation.Request(matrices[i], {}, /*again=*/false);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   }
+  EXPECT_TRUE(site.preparation.Request(matrices[1], {}, /*again=*/true).ok()) << "it has a place";
   lane.reset();
   ASSERT_TRUE(site.Idle());
-  for (int i : {0, 1, 2}) {
-    EXPECT_EQ(matrices[i]->pattern()->status().state, PreparationState::kReady);
+  for (int i : {3, 4}) {
+    EXPECT_TRUE(site.preparation.Request(matrices[i], {}, /*again=*/false).ok());
+  }
+  ASSERT_TRUE(site.Idle());
+  for (const MatrixLease& matrix : matrices) {
+    EXPECT_EQ(matrix->pattern()->status().state, PreparationState::kReady);
+    EXPECT_TRUE(matrix->pattern()->plans().Find(Class(Operation::kSpmm)).decided());
   }
 }
 
@@ -1152,6 +1355,42 @@ TEST(Restart, PreparesWhatWasNotFinished) {
   EXPECT_TRUE(plans.Find(Class(Operation::kSpmm, true)).exact);
   EXPECT_FALSE(plans.Find(Class(Operation::kSpmm)).exact);
   EXPECT_GT(site.listener.stages("trial"), 0);
+}
+
+TEST(Restart, KeepsThePlanThatWasBeingTriedAgainAndTriesItAgain) {
+  TemporaryDirectory directory;
+  StoreLayoutPlan(directory.path(), "lsh_cluster");
+  {
+    Site site(directory.path());
+    auto matrix = site.catalog.Find("t", "m");
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    EXPECT_EQ(site.listener.stages("trial"), 0);
+    BusyLane busy(site.executor);
+    ASSERT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/true).ok());
+    ASSERT_TRUE(Eventually([&] { return site.preparation.pending() == 1; }));
+    // The server ends in the middle.
+    std::thread closing([&] { site.executor.Close(); });
+    EXPECT_TRUE(site.Idle());
+    busy.Free();
+    closing.join();
+  }
+  {
+    Rooms rooms(directory.path());
+    ASSERT_EQ(rooms.contents.plans.size(), 1u);
+    EXPECT_THAT(rooms.contents.plans[0].recipe, HasSubstr("lsh_cluster"));
+    EXPECT_EQ(rooms.contents.layouts.size(), 1u);
+    EXPECT_FALSE(rooms.contents.measurements.empty());
+  }
+  Site site(directory.path());
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_GT(site.listener.stages("trial"), 0);
+  EXPECT_THAT(pattern.decisions(),
+              Contains(::testing::Field(&Decision::reason, "it was there already")));
+  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).decided());
+  EXPECT_TRUE(site.store->Load()->wanted.empty()) << "that is done";
+  CheckConsistent(site, pattern);
 }
 
 TEST(Restart, FailsInWordsWhenThePatternIsDamaged) {

@@ -317,20 +317,24 @@ TEST_F(StoreTest, WantedClassesStayUntilTheyHaveAPlan) {
   EXPECT_THAT(store_->Load()->wanted, IsEmpty());
 }
 
-TEST_F(StoreTest, NewMeasurementsReplaceOldOnesAndComeLast) {
+TEST_F(StoreTest, NewMeasurementsReplaceThoseOfTheirClassAndComeLast) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
-  const auto put = [&](const char* kernel, double ms, int64_t k = 32) {
-    const std::vector<MeasurementRecord> one = {{"P", "spmm", "csr", kernel, "cpu", k, ms, 3, 1}};
-    ASSERT_TRUE(store_->PutMeasurements(one).ok());
+  const auto of = [](const char* problem_class, const char* kernel, double ms, int64_t k = 32) {
+    return MeasurementRecord{"P", problem_class, "csr", kernel, "cpu", k, ms, 3, 1};
   };
-  put("x", 1);
-  put("y", 2);
-  put("x", 3);
-  put("x", 4, 16);
+  const std::vector<MeasurementRecord> before = {of("spmm", "x", 1), of("spmm", "y", 2),
+                                                 of("sddmm", "x", 3)};
+  ASSERT_TRUE(store_->PutMeasurements(before).ok());
+  const std::vector<MeasurementRecord> after = {of("spmm", "x", 4), of("spmm", "x", 5, 16)};
+  ASSERT_TRUE(store_->PutMeasurements(after).ok());
+  MeasurementRecord unknown = of("spmm", "x", 6);
+  unknown.pattern_hash = "Q";
+  EXPECT_EQ(store_->PutMeasurements({&unknown, 1}).code(), absl::StatusCode::kNotFound);
+  Reopen();
   std::vector<double> ms;
   const StoreContents contents = *store_->Load();
   for (const MeasurementRecord& m : contents.measurements) ms.push_back(m.median_ms);
-  EXPECT_THAT(ms, ElementsAre(2, 3, 4));
+  EXPECT_THAT(ms, ElementsAre(3, 4, 5));
   EXPECT_EQ(contents.measurements[1].k, 32);
   EXPECT_EQ(contents.measurements[2].k, 16);
 }
