@@ -29,6 +29,14 @@ absl::StatusOr<ProblemClass> ParseClass(std::string_view text);
 void AddTf32Note(const Client& client, ValueType type, Report& report);
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments);
 
+struct PrepareArguments {
+  std::string name;
+  std::vector<std::string> expect;  ///< as UploadArguments::expect
+  bool again = false;
+  bool wait = false;
+};
+absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments);
+
 struct ExplainArguments {
   std::string name;
   int64_t k = 128;

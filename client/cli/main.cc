@@ -73,6 +73,19 @@ CLI::Option* AddName(CLI::App* command, std::string& name) {
   return command->add_option("NAME", name, "The matrix")->required();
 }
 
+/// `standard` is what is expected where nothing is said.
+void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard) {
+  command
+      ->add_option(
+          "--expect", expect,
+          fmt::format("What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where "
+                      "TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K is "
+                      "rounded up to 8, 16, 32, 64, 128, 256, 512 or 1024: widths in "
+                      "between share a plan",
+                      standard))
+      ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
+}
+
 /// A command whose only argument is a matrix's name.
 void AddNamed(CLI::App& app, Invocation& invocation, const char* command_name,
               const char* description, std::initializer_list<const char*> examples,
@@ -106,13 +119,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
       "An order of rows and columns, as sparsed_reorder writes it: requests speak of "
       "the matrix in that order");
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
-  upload
-      ->add_option(
-          "--expect", up->expect,
-          "What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where TF32 is allowed), "
-          "sddmm:K or spgemm; repeatable (default: spmm:128). K is rounded up to 8, 16, 32, 64, "
-          "128, 256, 512 or 1024: widths in between share a plan")
-      ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
+  AddExpect(upload, up->expect, "spmm:128");
   upload->callback([&invocation, up] {
     invocation.run = [up](const Client& client) { return Upload(client, *up); };
   });
@@ -147,6 +154,20 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
                  "The features of its pattern and a map of its density instead");
   show->callback([&invocation, shown] {
     invocation.run = [shown](const Client& client) { return Show(client, *shown); };
+  });
+
+  CLI::App* prepare =
+      AddCommand(app, "prepare", "Prepare a matrix for further classes, or once more",
+                 {"prepare cora --expect=sddmm:64 --wait", "prepare cora --again"});
+  auto prepared = std::make_shared<PrepareArguments>();
+  AddName(prepare, prepared->name);
+  AddExpect(prepare, prepared->expect, "what there are plans for, or spmm:128");
+  prepare->add_flag("--again", prepared->again,
+                    "Forget what was measured for that and time every candidate anew; meanwhile "
+                    "the present plans serve");
+  prepare->add_flag("--wait", prepared->wait, "Wait until it is prepared");
+  prepare->callback([&invocation, prepared] {
+    invocation.run = [prepared](const Client& client) { return Prepare(client, *prepared); };
   });
   AddNamed(app, invocation, "wait", "Wait until a matrix is prepared", {"wait cora"}, Wait);
   AddNamed(app, invocation, "delete", "Forget a matrix", {"delete cora"}, Delete);

@@ -1,4 +1,4 @@
-// upload, update, list, show, wait, delete, download.
+// upload, update, list, show, prepare, wait, delete, download.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,6 +36,16 @@ absl::Status WaitReady(const Matrix& matrix) {
     bar.Show(progress.stage.empty() ? Name(progress.state) : progress.stage, progress.done,
              progress.total);
   });
+}
+
+absl::StatusOr<std::vector<ProblemClass>> ParseClasses(const std::vector<std::string>& texts) {
+  std::vector<ProblemClass> classes;
+  for (const std::string& text : texts) {
+    const absl::StatusOr<ProblemClass> problem_class = ParseClass(text);
+    if (!problem_class.ok()) return problem_class.status();
+    classes.push_back(*problem_class);
+  }
+  return classes;
 }
 
 bool AllOnes(const CsrMatrix& matrix) {
@@ -192,11 +202,9 @@ void AddTf32Note(const Client& client, ValueType type, Report& report) {
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments) {
   UploadOptions options;
   options.replace = arguments.replace;
-  for (const std::string& text : arguments.expect) {
-    const absl::StatusOr<ProblemClass> problem_class = ParseClass(text);
-    if (!problem_class.ok()) return problem_class.status();
-    options.expected.push_back(*problem_class);
-  }
+  absl::StatusOr<std::vector<ProblemClass>> expected = ParseClasses(arguments.expect);
+  if (!expected.ok()) return expected.status();
+  options.expected = *std::move(expected);
   const absl::StatusOr<ValueType> type = ParseType(arguments.type);
   if (!type.ok()) return type.status();
   absl::StatusOr<CsrMatrix> file = ReadMatrixMarket(arguments.file, *type);
@@ -289,6 +297,27 @@ absl::StatusOr<Report> Measurements(const Client& client, const std::string& nam
   if (!patterns.ok()) return patterns.status();
   return Report{{{"patterns", ToJson(*patterns)}},
                 csv ? MeasurementsCsv(*patterns) : MeasurementsText(*patterns)};
+}
+
+absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments) {
+  absl::StatusOr<std::vector<ProblemClass>> expected = ParseClasses(arguments.expect);
+  if (!expected.ok()) return expected.status();
+  const PrepareOptions options = {.expected = *std::move(expected), .again = arguments.again};
+  const Matrix matrix = client.MatrixNamed(arguments.name);
+  if (absl::Status status = matrix.Prepare(options); !status.ok()) return status;
+  if (arguments.wait) {
+    if (absl::Status status = WaitReady(matrix); !status.ok()) return status;
+  }
+  const absl::StatusOr<MatrixInfo> info = matrix.Info();
+  if (!info.ok()) return info.status();
+  absl::StatusOr<Report> report =
+      arguments.wait
+          ? DescribeReady(client, arguments.name)
+          : Report{ToJson(*info), fmt::format("{} is {}\n", info->name, Name(info->state))};
+  if (report.ok() && std::ranges::any_of(options.expected, &ProblemClass::allow_tf32)) {
+    AddTf32Note(client, info->type, *report);
+  }
+  return report;
 }
 
 absl::StatusOr<Report> Wait(const Client& client, const std::string& name) {

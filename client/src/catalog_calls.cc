@@ -103,6 +103,18 @@ class ListMeasurementsCall final : public Exchange {
 
 }  // namespace
 
+Call<void> Prepare(const std::shared_ptr<Connection>& connection, const std::string& name,
+                   const PrepareOptions& prepare, const CallOptions& options) {
+  v1::PrepareRequest request;
+  request.set_name(name);
+  for (const ProblemClass& problem_class : prepare.expected) {
+    *request.add_expected() = ToProto(problem_class);
+  }
+  request.set_again(prepare.again);
+  return LaunchUnary<v1::PrepareReply, void>(connection, "/sparsed.v1.Catalog/Prepare", options,
+                                             true, request, nullptr);
+}
+
 Call<void> Watch(const std::shared_ptr<Connection>& connection, const std::string& name,
                  bool follow, ProgressCallback progress, const CallOptions& options) {
   auto state = std::make_shared<CallState<void>>();

@@ -19,6 +19,8 @@ Call<uint64_t> UpdateValues(const std::shared_ptr<Connection>& connection, const
                             const CallOptions& options);
 Call<CsrMatrix> Download(const std::shared_ptr<Connection>& connection, const std::string& name,
                          const CallOptions& options);
+Call<void> Prepare(const std::shared_ptr<Connection>& connection, const std::string& name,
+                   const PrepareOptions& prepare, const CallOptions& options);
 Call<void> Watch(const std::shared_ptr<Connection>& connection, const std::string& name,
                  bool follow, ProgressCallback progress, const CallOptions& options);
 Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,

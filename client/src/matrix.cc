@@ -50,6 +50,13 @@ Call<MatrixFeatures> Matrix::FeaturesAsync(const CallOptions& options) const {
   return client::GetFeatures(connection_, name_, options);
 }
 
+absl::Status Matrix::Prepare(const PrepareOptions& prepare, const CallOptions& options) const {
+  return PrepareAsync(prepare, options).Wait();
+}
+Call<void> Matrix::PrepareAsync(const PrepareOptions& prepare, const CallOptions& options) const {
+  return client::Prepare(connection_, name_, prepare, options);
+}
+
 absl::Status Matrix::WaitReady(ProgressCallback progress, const CallOptions& options) const {
   return WaitReadyAsync(std::move(progress), options).Wait();
 }

@@ -14,8 +14,9 @@ using Streams =
     v1::Catalog::WithRawCallbackMethod_Upload<v1::Catalog::WithRawCallbackMethod_UpdateValues<
         v1::Catalog::WithRawCallbackMethod_Download<v1::Catalog::WithCallbackMethod_Watch<
             v1::Catalog::WithCallbackMethod_ListMeasurements<v1::Catalog::Service>>>>>;
-using Service = v1::Catalog::WithCallbackMethod_Get<v1::Catalog::WithCallbackMethod_List<
-    v1::Catalog::WithCallbackMethod_Delete<v1::Catalog::WithCallbackMethod_Explain<Streams>>>>;
+using Service = v1::Catalog::WithCallbackMethod_Get<
+    v1::Catalog::WithCallbackMethod_List<v1::Catalog::WithCallbackMethod_Prepare<
+        v1::Catalog::WithCallbackMethod_Delete<v1::Catalog::WithCallbackMethod_Explain<Streams>>>>>;
 
 class CatalogService final : public Service {
  public:
@@ -72,6 +73,21 @@ class CatalogService final : public Service {
       }
       return absl::OkStatus();
     });
+  }
+
+  grpc::ServerUnaryReactor* Prepare(grpc::CallbackServerContext* context,
+                                    const v1::PrepareRequest* request,
+                                    v1::PrepareReply* /*reply*/) override {
+    return AnswerOnWorker(Op::kPrepare, service_, context, request->name(),
+                          [this, request = *request](const std::string& tenant) {
+                            const auto matrix =
+                                service_.engine.catalog().Find(tenant, request.name());
+                            if (!matrix.ok()) return matrix.status();
+                            auto classes = ToClasses((*matrix)->type(), request.expected());
+                            if (!classes.ok()) return classes.status();
+                            return service_.engine.preparation().Request(
+                                *matrix, *std::move(classes), request.again());
+                          });
   }
 
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,

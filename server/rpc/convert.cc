@@ -194,6 +194,17 @@ void ToProto(const engine::DenseShape& shape, v1::DenseShape& message) {
   message.set_type(ToProto(shape.type));
 }
 
+absl::StatusOr<std::vector<ProblemClass>> ToClasses(
+    ElementType type, const google::protobuf::RepeatedPtrField<v1::ProblemClass>& expected) {
+  std::set<ProblemClass> classes;  // there are few, however long the list
+  for (const v1::ProblemClass& message : expected) {
+    const absl::StatusOr<ProblemClass> c = ToClass(type, message);
+    if (!c.ok()) return c.status();
+    classes.insert(*c);
+  }
+  return std::vector(classes.begin(), classes.end());
+}
+
 absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
                                                     const v1::UploadHeader& header) {
   engine::UploadHeader result;
@@ -214,13 +225,9 @@ absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
   result.sum_duplicates = header.sum_duplicates();
   result.values_are_ones = header.values_are_ones();
   result.pattern_hash = header.pattern_hash();
-  std::set<ProblemClass> expected;  // there are few, however long the list
-  for (const v1::ProblemClass& message : header.expected()) {
-    const absl::StatusOr<ProblemClass> c = ToClass(result.type, message);
-    if (!c.ok()) return c.status();
-    expected.insert(*c);
-  }
-  result.expected.assign(expected.begin(), expected.end());
+  absl::StatusOr<std::vector<ProblemClass>> expected = ToClasses(result.type, header.expected());
+  if (!expected.ok()) return expected.status();
+  result.expected = *std::move(expected);
   return result;
 }
 

@@ -29,6 +29,9 @@ v1::ElementType ToProto(ElementType type);
 absl::StatusOr<engine::DenseShape> ToShape(std::string_view what, const v1::DenseShape& shape);
 void ToProto(const engine::DenseShape& shape, v1::DenseShape& message);
 
+/// What a client expects of a matrix whose values have that type.
+absl::StatusOr<std::vector<ProblemClass>> ToClasses(
+    ElementType type, const google::protobuf::RepeatedPtrField<v1::ProblemClass>& expected);
 absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
                                                     const v1::UploadHeader& header);
 absl::StatusOr<engine::UpdateHeader> ToUpdateHeader(std::string tenant,

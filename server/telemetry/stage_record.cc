@@ -13,6 +13,7 @@ std::string_view Name(Op op) {
       "get_buffer",    "delete_buffer",
       "list_buffers",  "get_server_info",
       "get_stats",     "explain",
+      "prepare",
   };
   return kNames[static_cast<size_t>(op)];
 }

@@ -31,8 +31,9 @@ enum class Op : uint8_t {
   kGetServerInfo,
   kGetStats,
   kExplain,
+  kPrepare,
 };
-inline constexpr int kOps = 18;
+inline constexpr int kOps = 19;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

@@ -332,6 +332,95 @@ TEST(Catalog, WatchTellsThePreparationToItsEnd) {
   EXPECT_GT(info.measurements_size(), 0);
 }
 
+grpc::Status Prepare(TestServer& server, const v1::PrepareRequest& request) {
+  grpc::ClientContext context;
+  v1::PrepareReply reply;
+  return server.catalog().Prepare(&context, request, &reply);
+}
+
+TEST(Catalog, PrepareAddsClassesAndTimesAgain) {
+  TestServer server([](server::Config& config) {
+    WithPages(config);
+    config.preparation_workers = 1;
+  });
+  const auto prepared = [&] {
+    EXPECT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+    v1::MatrixInfo info;
+    EXPECT_TRUE(Get(server, "a", &info).ok());
+    EXPECT_EQ(info.state(), v1::MATRIX_STATE_READY) << info.detail();
+    return info;
+  };
+  MustUpload(server, "a", Uniform(200, 200, 4, 1));
+  const v1::MatrixInfo before = prepared();
+  ASSERT_EQ(before.plans_size(), 1);
+  ASSERT_EQ(before.measurements_size(), 1);
+
+  v1::PrepareRequest request;
+  request.set_name("a");
+  for (const int k : {100, 128}) {
+    v1::ProblemClass& expected = *request.add_expected();
+    expected.set_operation(v1::ProblemClass::SDDMM);
+    expected.set_k(k);
+  }
+  ASSERT_TRUE(Prepare(server, request).ok());
+  const v1::MatrixInfo more = prepared();
+  EXPECT_EQ(more.plans_size(), 2) << "a class is a class, named twice or not";
+  ASSERT_EQ(more.measurements_size(), 2);
+  EXPECT_EQ(more.measurements(0).median_ms(), before.measurements(0).median_ms());
+
+  // Of a kernel that there is not.
+  engine::Measurement stale;
+  const auto matrix = server.engine().catalog().Find("default", "a");
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  stale.problem_class = (*matrix)->pattern()->measurements()[0].problem_class;
+  stale.kernel = "cpu.imaginary";
+  (*matrix)->pattern()->AddMeasurement(stale);
+  EXPECT_EQ(prepared().measurements_size(), 3);
+  request.clear_expected();
+  request.set_again(true);
+  ASSERT_TRUE(Prepare(server, request).ok());
+  const v1::MatrixInfo again = prepared();
+  EXPECT_EQ(again.plans_size(), 2);
+  ASSERT_EQ(again.measurements_size(), 2);
+  for (const v1::Measurement& m : again.measurements()) EXPECT_NE(m.kernel(), "cpu.imaginary");
+  EXPECT_NE(server.Page("/metrics")
+                .find(R"(sparsed_requests_total{code="OK",op="prepare",tenant="default"} 2)"),
+            std::string::npos);
+}
+
+TEST(Catalog, PrepareRefusesWhatItCannotDo) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  MustUpload(server, "a", Uniform(20, 20, 4, 1));
+  const auto refuse = [&](const std::string& name, v1::ProblemClass::Operation operation, int64_t k,
+                          grpc::StatusCode code, const std::string& sentence) {
+    v1::PrepareRequest request;
+    request.set_name(name);
+    request.add_expected()->set_operation(operation);
+    request.mutable_expected(0)->set_k(k);
+    const grpc::Status status = Prepare(server, request);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_NE(status.error_message().find(sentence), std::string::npos) << status.error_message();
+  };
+  refuse("nobody", v1::ProblemClass::SPMM, 8, grpc::NOT_FOUND, "nobody");
+  refuse("a", v1::ProblemClass::SPMM, 0, grpc::INVALID_ARGUMENT, "expected.k = 0 is not a width");
+  refuse("a", v1::ProblemClass::OPERATION_UNSPECIFIED, 8, grpc::INVALID_ARGUMENT,
+         "neither SPMM, SDDMM nor SPGEMM");
+  const Pattern pattern = Uniform(20, 20, 4, 1);
+  v1::UploadHeader header = HeaderOf("half", pattern);
+  header.set_type(v1::ELEMENT_TYPE_F16);
+  const std::vector<Float16> halves(static_cast<size_t>(pattern.nnz()));
+  ASSERT_TRUE(UploadBytes(server.catalog(), header, pattern, BytesOf(halves), 1 << 20).ok());
+  refuse("half", v1::ProblemClass::SPGEMM, 0, grpc::INVALID_ARGUMENT, "f32 and f64 matrices");
+
+  TestServer idle;
+  MustUpload(idle, "a", pattern);
+  v1::PrepareRequest request;
+  request.set_name("a");
+  const grpc::Status status = Prepare(idle, request);
+  EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION);
+  EXPECT_NE(status.error_message().find("--preparation-workers=0"), std::string::npos);
+}
+
 TEST(Catalog, FeaturesAreSentToWhomAsksOnceTheyAreKnown) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   const Pattern pattern = Band(300, 2);

@@ -67,6 +67,15 @@ struct UploadOptions {
   std::function<void(int64_t sent, int64_t total)> progress{};
 };
 
+struct PrepareOptions {
+  /// Classes to prepare for; without any, those that the matrix is or is being prepared for, or
+  /// else the server's default.
+  std::vector<ProblemClass> expected{};
+  /// Forget what was measured for these classes and time every candidate anew. Otherwise classes
+  /// that have a plan are left alone.
+  bool again = false;
+};
+
 struct UpdateOptions {
   bool durable = false;     ///< on disk before the call returns
   uint64_t if_version = 0;  ///< only replace this version, otherwise ABORTED; 0: any
@@ -162,6 +171,12 @@ class Matrix {
                                       const CallOptions& options = {}) const;
   Call<Explanation> ExplainAsync(const ExplainOptions& explain = {},
                                  const CallOptions& options = {}) const;
+
+  /// Has it prepared for further classes, or once more. Returns at once: WaitReady and Watch follow
+  /// the preparation, and the present plans serve until new ones take their place.
+  absl::Status Prepare(const PrepareOptions& prepare = {}, const CallOptions& options = {}) const;
+  Call<void> PrepareAsync(const PrepareOptions& prepare = {},
+                          const CallOptions& options = {}) const;
 
   /// Follows the preparation until it is READY or FAILED (see MatrixInfo::state,
   /// MatrixInfo::detail).

@@ -599,6 +599,29 @@ TEST(Client, WatchesAPreparation) {
   EXPECT_EQ(follow.Wait().code(), absl::StatusCode::kCancelled);
 }
 
+TEST(Client, PreparesFurtherClassesAndOnceMore) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const Matrix matrix = Upload(client, "m", RandomMatrix(300, 300, 30),
+                               {.expected = {{Operation::kSpmm, false, 16}}});
+  ASSERT_TRUE(matrix.WaitReady().ok());
+  const auto before = matrix.Info();
+  ASSERT_TRUE(before.ok()) << before.status();
+  ASSERT_EQ(before->plans.size(), 1u);
+  ASSERT_TRUE(matrix.Prepare({.expected = {{Operation::kSpmm, true, 16}}}).ok());
+  ASSERT_TRUE(matrix.WaitReady().ok());
+  EXPECT_EQ(matrix.Info()->plans.size(), 2u);
+  ASSERT_TRUE(matrix.PrepareAsync({.again = true}).Wait().ok());
+  ASSERT_TRUE(matrix.WaitReady().ok());
+  const auto again = matrix.Info();
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->plans.size(), 2u);
+  EXPECT_GT(again->preparation_seconds, before->preparation_seconds);
+  EXPECT_EQ(matrix.Prepare({.expected = {{Operation::kSpmm, false, 0}}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client.MatrixNamed("x").Prepare().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(Client, FeaturesOfAPreparedMatrix) {
   ServerProcess server;
   const auto client = Connect(server);

@@ -110,6 +110,23 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   ExpectSays("measurements nobody", 4, "no matrix named 'nobody'");
 }
 
+TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
+  ASSERT_EQ(Run("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
+  const Said added = Run("prepare s --expect=sddmm:60 --expect=spmm:8:tf32 --wait");
+  EXPECT_EQ(added.exit_code, 0) << added.text;
+  EXPECT_THAT(added.text, HasSubstr("s is ready after "));
+  EXPECT_THAT(added.text, HasSubstr("sddmm K=64"));
+  EXPECT_THAT(added.text, HasSubstr("TF32 makes no difference"));
+  ExpectSays("prepare s", 0, "s is ready\n");
+  ExpectSays("--json prepare s --again", 0, R"("name":"s")");
+  ExpectSays("wait s", 0, "s is ready after ");
+  ExpectSays("prepare s --expect=spgemm:8", 2, "spgemm:8 is none of spmm:K");
+  ExpectSays("prepare", 2, "NAME is missing");
+  ExpectSays("prepare nobody --again --wait", 4, "nobody");
+  ExpectSays("prepare --help", 0, "default: what there are plans for, or spmm:128");
+}
+
 TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
   ExpectSays("", 2, "a COMMAND is missing; see --help");
   ExpectSays("generate", 2, "generate lacks its COMMAND");
