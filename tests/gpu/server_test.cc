@@ -534,8 +534,13 @@ TEST(GpuServer, GivesIdleMemoryBackToTheCard) {
   };
   // What small buffers share blocks with stays.
   EXPECT_TRUE(Eventually([&] { return kept() < operand; })) << kept();
-  EXPECT_EQ(Spmm(server.compute(), "s", 100'000, k, b).code(), 0);
-  EXPECT_GE(kept(), operand);
+  // On a busy machine the time until then may pass before anybody looks.
+  bool was_kept = false;
+  for (int i = 0; i < 10 && !was_kept; ++i) {
+    EXPECT_EQ(Spmm(server.compute(), "s", 100'000, k, b).code(), 0);
+    was_kept = kept() >= operand;
+  }
+  EXPECT_TRUE(was_kept);
 }
 
 TEST(GpuServer, ResultsThatAreOnlyOnTheDeviceSurviveEviction) {
