@@ -23,13 +23,14 @@ namespace sparsed::test {
 
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
-/// False if it does not become true within ten seconds.
+/// False if it does not become true within half a minute.
 inline bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 1000; ++i) {
-    if (condition()) return true;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return false;
+  return true;
 }
 
 inline Client Connect(const ServerProcess& server, const ClientOptions& options = {}) {
