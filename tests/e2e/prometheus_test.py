@@ -44,7 +44,7 @@ def get(url):
         return reply.read().decode()
 
 
-def wait_for(what, probe, seconds=30):
+def wait_for(what, probe, seconds=DEADLINE_SECONDS):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
