@@ -5,28 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/carver.h"
+
 namespace sparsed::cpu {
 
 constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Takes 64-byte aligned arrays from the front of a piece of memory; with no memory, only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* memory) : memory_(memory) {}
-  template <typename T>
-  T* Take(int64_t count) {
-    T* const taken = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
-    bytes_ += static_cast<size_t>(RoundUp(count * static_cast<int64_t>(sizeof(T)), 64));
-    return taken;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  std::byte* memory_;
-  size_t bytes_ = 0;
-};
+/// Of a thread's workspace, in whole cache lines.
+using Carver = sparsed::Carver<64>;
 
 /// Of a dense accumulator whose window has up to `columns` columns.
 template <typename T>

@@ -28,6 +28,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/carver.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
 #include "kernels/cuda/running_sum.h"
@@ -412,22 +413,7 @@ __global__ void __launch_bounds__(kLanes<kWidth>)
 
 // ---- Preparation
 
-/// Hands out parts of a piece of memory; of none, to learn its size.
-class Parts {
- public:
-  explicit Parts(std::byte* memory) : memory_(memory) {}
-  template <typename E>
-  E* Take(int64_t count) {
-    E* const part = memory_ == nullptr ? nullptr : reinterpret_cast<E*>(memory_ + bytes_);
-    bytes_ += RoundUp(static_cast<size_t>(count) * sizeof(E));
-    return part;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  std::byte* memory_;
-  size_t bytes_ = 0;
-};
+using Parts = Carver<256>;
 
 /// Memory for what `lay_out`, called with Parts, takes from them.
 template <typename LayOut>
