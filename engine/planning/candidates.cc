@@ -237,6 +237,12 @@ constexpr double kFewDiagonals = 16;
 constexpr double kMostEvenProducts = 64;
 /// A lane for each term.
 constexpr double kMostLanes = 32;
+/// The bitmap of a row's words lies in shared memory.
+constexpr double kMostBitmapColumns = 1 << 20;
+/// Of a row: those of fewer are added up in tables by every kernel over bins.
+constexpr double kBitmapProducts = 64;
+/// Nonzeros of a block of 32 columns that has any: then there is less to look at in words of them.
+constexpr double kWordNonzeros = 1.5;
 /// Of blocks of 2 x 2, which isolated blocks of 3 x 3 pad by 0.44.
 constexpr double kMostBlockPadding = 0.5;
 /// Of a row: a block that sorts them has several rows, and no row is too long for it.
@@ -355,6 +361,28 @@ Verdict ByBlocks(const PairFacts& facts) {
                   most <= kMostBlockPadding ? "nonzeros lie in blocks" : "nonzeros lie scattered")};
 }
 
+Verdict ByBitmaps(const PairFacts& facts) {
+  if (facts.right.cols > kMostBitmapColumns) {
+    return {false, fmt::format("{:.0f} columns, above {:.0f}: too many for bitmaps of rows",
+                               facts.right.cols, kMostBitmapColumns)};
+  }
+  const double products = facts.products_of_row();
+  const bool enough = products >= kBitmapProducts;
+  return {enough,
+          fmt::format("some {:.0f} products a row, {} {}: {}", products,
+                      enough ? "at least" : "fewer than", kBitmapProducts,
+                      enough ? "bitmaps of long rows may pay" : "tables do for short rows")};
+}
+
+Verdict ByWords(const PairFacts& facts) {
+  Verdict bitmaps = ByBitmaps(facts);
+  if (!bitmaps.worth_trying) return bitmaps;
+  const double grouped = facts.right.row_nonzeros_mean / std::max(facts.right.row_blocks_mean, 1.0);
+  const bool enough = grouped >= kWordNonzeros;
+  return {enough, fmt::format("{:.1f} nonzeros of the right one to a word of 32 columns, {} {}",
+                              grouped, enough ? "at least" : "fewer than", kWordNonzeros)};
+}
+
 Verdict BySorting(const PairFacts& facts) {
   const double products = facts.products_of_row();
   return {products <= kFewProducts,
@@ -381,6 +409,8 @@ constexpr SpgemmRule kSpgemmRules[] = {
     {"cpu.ell.even_rows", WithEvenRows},
     {"cpu.incsr.sections", BySections},
     {"cpu.graphblas.mxm", AtOnce},
+    {"cuda.csr.row_bitmaps", ByBitmaps},
+    {"cuda.csr.row_words", ByWords},
     {"cuda.dia.diagonals", ByDiagonalsOnGpu},
     {"cuda.ell.even_rows", WithEvenRowsOnGpu},
     {"cuda.bcsr.blocks", ByBlocks},

@@ -139,8 +139,7 @@ def main():
             "all else that is held, over operands and result. The floor is their bytes at the rate of a copy.", "",
             "## S * S, by the kernel that the service chose", "",
             "The plan is what trials on the card found for the pair (`bench_service plans --squares`). cuSPARSE's kernels took part, and",
-            "were chosen for none: a column without them would be the same. `even_rows` and `merged_rows` were added after the trials",
-            "and measured in another run. Best peer: the fastest of four cuSPARSE algorithms,",
+            "were chosen for none: a column without them would be the same. Best peer: the fastest of four cuSPARSE algorithms,",
             "spECK, NSPARSE, OpSparse and MH-SpGEMM with sorted rows, measured in another run on such a card.", ""]
     text += squares(results, plans)
     text += ["## S * S^T", ""] + transposed(results)

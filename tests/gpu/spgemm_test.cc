@@ -319,7 +319,9 @@ TEST(GpuSpgemm, FullRowsAndColumns) {
 TEST(GpuSpgemm, EveryLengthAroundTheLimitsOfBins) {
   SKIP_WITHOUT_GPU();
   // Row i of C has about lengths[i] entries, close together and far apart.
-  const int32_t lengths[] = {1, 2, 31, 32, 33, 127, 128, 129, 1023, 1024, 1025, 8191, 8192, 8193};
+  const int32_t lengths[] = {1,    2,    31,   32,   33,   127,  128,  129,  255,
+                             256,  257,  511,  512,  513,  1023, 1024, 1025, 2047,
+                             2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193};
   for (const int32_t stride : {1, 3, 41}) {
     std::vector<std::vector<int32_t>> s, t;
     for (const int32_t length : lengths) {
@@ -492,9 +494,9 @@ TEST(GpuSpgemm, Semirings) {
       return Expect(WithRandomValues(std::move(s), 61), WithRandomValues(std::move(t), 62),
                     semiring);
     };
-    EXPECT_EQ(expect(Uniform(700, 900, 30, 63), Uniform(900, 4000, 20, 64)).empty(),
-              semiring == Semiring::kMinPlus);
+    EXPECT_FALSE(expect(Uniform(700, 900, 30, 63), Uniform(900, 4000, 20, 64)).empty());
     expect(Rmat(9, 8, 65), Rmat(9, 8, 66));
+    expect(Uniform(3, 4000, 1500, 67), Uniform(4000, 30'000, 12, 68));
     for (const auto& [s, t] : OddFactors()) expect(s, t);
   }
 }
@@ -525,6 +527,7 @@ TEST(GpuSpgemm, Masks) {
                     {kNan, 3, kInfinity, kNan, 2, kNan, kInfinity, kNan}};
   const Pattern all = FromRows(5, {{0, 1, 2, 3, 4}});
   Expect(s, t, Semiring::kMinPlus, &all);
+  Expect(s, t, Semiring::kMinPlus);
 }
 
 TEST(GpuSpgemm, ShortRowsAndFewTerms) {
@@ -552,6 +555,50 @@ TEST(GpuSpgemm, ShortRowsAndFewTerms) {
   std::vector<int32_t> many(300);
   std::iota(many.begin(), many.end(), 0);
   expect(Expect(FromRows(1, {{}, {}}), FromRows(900, {many})), false, true);
+}
+
+TEST(GpuSpgemm, RowsByWordsAndBitmaps) {
+  SKIP_WITHOUT_GPU();
+  constexpr std::string_view kWords = "cuda.csr.row_words", kBitmaps = "cuda.csr.row_bitmaps";
+  const auto expect = [&](const std::set<std::string_view>& suited, bool words, bool bitmaps) {
+    EXPECT_EQ(suited.contains(kWords), words);
+    EXPECT_EQ(suited.contains(kBitmaps), bitmaps);
+  };
+  // Rows of T: runs of `length` columns, `stride` apart, each row's in another place.
+  const auto runs = [](int32_t rows, int32_t cols, int32_t count, int32_t length, int32_t stride) {
+    std::vector<std::vector<int32_t>> t(rows);
+    for (int32_t i = 0; i < rows; ++i) {
+      for (int32_t run = 0; run < count; ++run) {
+        const int32_t from = (i * 37 + run * stride) % (cols - length);
+        for (int32_t j = 0; j < length; ++j) t[i].push_back(from + j);
+      }
+      std::sort(t[i].begin(), t[i].end());
+      t[i].erase(std::unique(t[i].begin(), t[i].end()), t[i].end());
+    }
+    return FromRows(cols, t);
+  };
+  expect(ExpectSquare(runs(600, 600, 3, 7, 150)), true, true);
+  // Rows of C with up to 4,000 entries, in hundreds of words.
+  expect(Expect(Uniform(60, 900, 30, 91), runs(900, 200'000, 9, 20, 21'000)), true, true);
+  // ... and more than a batch of nonzeros in S.
+  expect(Expect(Uniform(20, 900, 90, 90), runs(900, 8000, 9, 20, 800)), true, true);
+  // More than a batch of nonzeros in S, more than those of a warp's and of a block's rows.
+  expect(Expect(Uniform(9, 3000, 100, 92), runs(3000, 5000, 2, 3, 1700)), true, true);
+  expect(Expect(Uniform(9, 3000, 300, 93), runs(3000, 5000, 2, 3, 1700)), true, true);
+  expect(Expect(Uniform(5, 3000, 900, 94), runs(3000, 5000, 1, 2, 1)), true, true);
+  expect(Expect(Uniform(5, 3000, 1500, 95), runs(3000, 9000, 1, 2, 1)), true, true);
+  // A word for two entries, or for one: more words than there are places for.
+  expect(Expect(Uniform(40, 400, 25, 96), runs(400, 1'000'000, 10, 2, 90'000)), true, true);
+  expect(Expect(Uniform(40, 400, 90, 97), runs(400, 1'000'000, 9, 2, 90'000)), true, true);
+  expect(Expect(Uniform(40, 400, 25, 98), Uniform(400, 1'000'000, 18, 99)), false, true);
+  expect(Expect(Uniform(40, 400, 90, 98), Uniform(400, 1'000'000, 40, 99)), false, true);
+  // The first and the last column that there may be, and one more.
+  const auto ends = [](int32_t cols) {
+    return FromRows(cols, {{0, 1, 2, cols - 2, cols - 1}, {}, {cols - 33, cols - 32, cols - 1}});
+  };
+  expect(Expect(FromRows(3, {{0, 1, 2}, {}, {1}, {2}}), ends(1 << 20)), true, true);
+  expect(Expect(FromRows(3, {{0, 1, 2}, {}, {1}, {2}}), ends((1 << 20) + 1)), false, false);
+  expect(Expect(FromRows(2, {{}, {0}}), FromRows(70, {{}, {}})), false, true);
 }
 
 TEST(GpuSpgemm, EntriesThatCancelAreKept) {

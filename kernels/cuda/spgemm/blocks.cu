@@ -28,7 +28,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/carver.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
 #include "kernels/cuda/running_sum.h"
@@ -412,21 +411,6 @@ __global__ void __launch_bounds__(kLanes<kWidth>)
 }
 
 // ---- Preparation
-
-using Parts = Carver<256>;
-
-/// Memory for what `lay_out`, called with Parts, takes from them.
-template <typename LayOut>
-absl::Status TakeParts(MemorySource& memory, Buffer& buffer, LayOut lay_out) {
-  Parts sizes(nullptr);
-  lay_out(sizes);
-  absl::StatusOr<Buffer> taken = memory.Allocate(sizes.bytes());
-  if (!taken.ok()) return taken.status();
-  buffer = *std::move(taken);
-  Parts parts(buffer.mutable_data());
-  lay_out(parts);
-  return absl::OkStatus();
-}
 
 /// Room for rows of C of twice the mean length: what is longer goes window by window, and many rows
 /// are on their way at once.

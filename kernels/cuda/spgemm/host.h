@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/carver.h"
 #include "kernels/cuda/check.h"
 #include "kernels/kernel_table.h"
 
@@ -72,6 +73,22 @@ absl::StatusOr<std::shared_ptr<void>> PrepareIn(const Context& context, Make mak
   absl::Status status = make(*prepared);
   if (!status.ok()) return Settled(context.stream, std::move(status));
   return std::static_pointer_cast<void>(prepared);
+}
+
+/// What a kernel prepares, cut out of one allocation.
+using Parts = Carver<256>;
+
+/// Memory for what `lay_out`, called with Parts, takes from them.
+template <typename LayOut>
+absl::Status TakeParts(MemorySource& memory, Buffer& buffer, LayOut lay_out) {
+  Parts sizes(nullptr);
+  lay_out(sizes);
+  absl::StatusOr<Buffer> taken = memory.Allocate(sizes.bytes());
+  if (!taken.ok()) return taken.status();
+  buffer = *std::move(taken);
+  Parts parts(buffer.mutable_data());
+  lay_out(parts);
+  return absl::OkStatus();
 }
 
 /// Whether both operands are one, values too.

@@ -8,6 +8,10 @@
 namespace sparsed::cuda {
 
 SpgemmKernel RowBinsSpgemm();
+/// For long rows of few products for each entry.
+SpgemmKernel RowBitmapsSpgemm();
+/// For matrices whose columns come in clusters.
+SpgemmKernel RowWordsSpgemm();
 /// For matrices of few diagonals.
 SpgemmKernel DiagonalsSpgemm();
 /// For short rows of even length.
@@ -20,6 +24,8 @@ SpgemmKernel ExpandSortSpgemm();
 SpgemmKernel MergeSpgemm();
 /// Under a mask, in every semiring.
 SpgemmKernel MaskedSpgemm();
+/// In min-plus, without a mask.
+SpgemmKernel LeastSumsSpgemm();
 /// Empty if the library is not there.
 std::span<const SpgemmKernel> CusparseSpgemm();
 

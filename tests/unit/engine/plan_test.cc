@@ -341,6 +341,22 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
   EXPECT_THAT(promising, testing::IsSupersetOf({"cuda.csr.expand_sort", "cuda.csr.merged_rows"}));
   EXPECT_THAT(promising, Not(Contains("cuda.dia.diagonals")));
 
+  const auto judged = [&](std::string_view kernel, const Features& left, const Features& right) {
+    for (const Candidate& candidate : SpgemmCandidatesFor(on_gpu, &left, &right)) {
+      if (candidate.recipe == kernel) return candidate;
+    }
+    return Candidate();
+  };
+  constexpr std::string_view kWords = "cuda.csr.row_words", kBitmaps = "cuda.csr.row_bitmaps";
+  EXPECT_TRUE(judged(kWords, band, band).worth_trying);
+  EXPECT_THAT(judged(kWords, band, band).reason,
+              HasSubstr("to a word of 32 columns, at least 1.5"));
+  EXPECT_FALSE(judged(kWords, power, power).worth_trying);
+  EXPECT_TRUE(judged(kBitmaps, power, power).worth_trying);
+  EXPECT_THAT(judged(kBitmaps, thin, thin).reason, HasSubstr("too many for bitmaps"));
+  EXPECT_FALSE(judged(kBitmaps, thin, thin).worth_trying);
+  EXPECT_FALSE(judged(kWords, thin, thin).worth_trying);
+
   // Points with three unknowns each, coupled with four others.
   std::vector<std::pair<int32_t, int32_t>> entries;
   for (int32_t row = 0; row < 3000; ++row) {
@@ -350,10 +366,7 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
   }
   const Features blocks = features_of(test::FromCoordinates(3000, 3000, entries));
   const auto verdict_on_blocks = [&](const Features& left, const Features& right) {
-    for (const Candidate& candidate : SpgemmCandidatesFor(on_gpu, &left, &right)) {
-      if (candidate.recipe == "cuda.bcsr.blocks") return candidate;
-    }
-    return Candidate();
+    return judged("cuda.bcsr.blocks", left, right);
   };
   EXPECT_TRUE(verdict_on_blocks(blocks, blocks).worth_trying);
   EXPECT_THAT(verdict_on_blocks(blocks, blocks).reason, HasSubstr("nonzeros lie in blocks"));
