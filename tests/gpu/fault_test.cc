@@ -12,8 +12,7 @@
 namespace sparsed::test {
 namespace {
 
-TEST(GpuFault, ALostDeviceEndsRequestsAndARestartRecovers) {
-  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+void LoseTheDevice() {
   std::string folder = std::filesystem::temp_directory_path() / "sparsed_fault_XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const Pattern pattern = Uniform(300, 200, 7, 11);
@@ -60,6 +59,18 @@ TEST(GpuFault, ALostDeviceEndsRequestsAndARestartRecovers) {
   ASSERT_EQ(after.size(), before.size());
   for (size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(after[i], before[i], 1e-4);
   std::filesystem::remove_all(folder);
+}
+
+/// In a process of its own: it has no GPU afterwards.
+TEST(GpuFaultDeathTest, ALostDeviceEndsRequestsAndARestartRecovers) {
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        LoseTheDevice();
+        std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
