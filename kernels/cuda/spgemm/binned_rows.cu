@@ -9,8 +9,10 @@ constexpr int kThreads = 256;
 constexpr size_t kCounterBytes = 256;
 
 constexpr int kAnalysisLanes = 8;
-constexpr int kAnalysisBlocks = 8;       // for each multiprocessor, at most
-constexpr int64_t kManyNonzeros = 1024;  // the whole block counts a row of more
+constexpr int kAnalysisBlocks = 8;  // for each multiprocessor, at most
+// Rows of more wait until the block is done with the others, and then it counts each as a whole.
+constexpr int64_t kManyNonzeros = 1024;
+constexpr int kMostListed = 256;
 
 // Blocks take kThreads / kAnalysisLanes rows at a time.
 __global__ void __launch_bounds__(kThreads)
@@ -20,7 +22,12 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kRows = kThreads / kAnalysisLanes;
   using Count = unsigned long long;
   __shared__ Count of_block, of_row;
-  if (threadIdx.x == 0) of_block = of_row = 0;
+  __shared__ int32_t listed, long_rows[kMostListed];
+  if (threadIdx.x == 0) {
+    of_block = of_row = 0;
+    listed = 0;
+  }
+  __syncthreads();
   const int lane = threadIdx.x % kAnalysisLanes;
   const auto count = [&](int64_t begin, int64_t end, int first, int stride) {
     Count sum = 0;
@@ -39,7 +46,14 @@ __global__ void __launch_bounds__(kThreads)
       begin = __ldg(s_offsets + row);
       end = __ldg(s_offsets + row + 1);
     }
-    const bool is_long = end - begin > kManyNonzeros;
+    bool is_long = end - begin > kManyNonzeros;
+    if (is_long) {
+      int32_t place = 0;
+      if (lane == 0) place = atomicAdd(&listed, 1);
+      place = __shfl_sync(GroupMask<kAnalysisLanes>(), place, 0, kAnalysisLanes);
+      is_long = place < kMostListed;
+      if (is_long && lane == 0) long_rows[place] = static_cast<int32_t>(row);
+    }
     Count sum = is_long ? 0 : count(begin, end, lane, kAnalysisLanes);
 #pragma unroll
     for (int distance = kAnalysisLanes / 2; distance > 0; distance /= 2) {
@@ -58,21 +72,19 @@ __global__ void __launch_bounds__(kThreads)
       bounds[row] = bound;
       mine += sum;
     }
-    if (__syncthreads_or(is_long)) {
-      for (int64_t other = first; other < min(first + kRows, rows); ++other) {
-        const int64_t other_begin = __ldg(s_offsets + other),
-                      other_end = __ldg(s_offsets + other + 1);
-        if (other_end - other_begin <= kManyNonzeros) continue;
-        atomicAdd(&of_row, count(other_begin, other_end, threadIdx.x, kThreads));
-        __syncthreads();
-        if (threadIdx.x == 0) {
-          bounds[other] = min(static_cast<int64_t>(of_row), cols);
-          mine += of_row;
-          of_row = 0;
-        }
-        __syncthreads();
-      }
+  }
+  __syncthreads();
+  for (int i = 0; i < min(listed, kMostListed); ++i) {
+    const int32_t row = long_rows[i];
+    atomicAdd(&of_row,
+              count(__ldg(s_offsets + row), __ldg(s_offsets + row + 1), threadIdx.x, kThreads));
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      bounds[row] = min(static_cast<int64_t>(of_row), cols);
+      mine += of_row;
+      of_row = 0;
     }
+    __syncthreads();
   }
   __syncthreads();
   if (mine > 0) atomicAdd(&of_block, mine);

@@ -347,8 +347,9 @@ cudaError_t LaunchLongRows(cudaStream_t stream, const Rows<T>& rows, int64_t cou
                            const Bins& bins, int bin, int last_bin) {
   const BlockMemory memory = {BitmapColumns(rows.pair.cols, kNumeric ? 1 << 17 : 1 << 18),
                               kNumeric ? (32 << 10) / static_cast<int>(sizeof(T)) : 0};
-  return LaunchBlocks<T, 512, kNumeric>(stream, rows, BlocksForRows(count, 4, 1), bins, bin,
-                                        last_bin, memory);
+  // Few rows are spare, if any.
+  const unsigned blocks = BlocksForRows(count, bin == kSpareBin ? 1 : 4, 1);
+  return LaunchBlocks<T, 512, kNumeric>(stream, rows, blocks, bins, bin, last_bin, memory);
 }
 
 template <typename T, bool kNumeric>
