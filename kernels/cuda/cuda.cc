@@ -38,9 +38,9 @@ std::span<const SddmmKernel> SddmmKernels() {
 
 std::span<const SpgemmKernel> SpgemmKernels() {
   static const std::vector<SpgemmKernel> kernels = [] {
-    std::vector<SpgemmKernel> list = {
-        RowBinsSpgemm(), DiagonalsSpgemm(),  EvenRowsSpgemm(), BlocksSpgemm(), ExpandSortSpgemm(),
-        MergeSpgemm(),   RowBitmapsSpgemm(), RowWordsSpgemm(), MaskedSpgemm(), LeastSumsSpgemm()};
+    std::vector<SpgemmKernel> list = {RowBinsSpgemm(),    DiagonalsSpgemm(),  EvenRowsSpgemm(),
+                                      BlocksSpgemm(),     ExpandSortSpgemm(), MergeSpgemm(),
+                                      RowBitmapsSpgemm(), RowWordsSpgemm(),   MaskedSpgemm()};
     const std::span<const SpgemmKernel> vendors = CusparseSpgemm();
     list.insert(list.end(), vendors.begin(), vendors.end());
     return list;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/products.cuh"
+#include "kernels/cuda/spgemm/semirings.cuh"
 
 namespace sparsed::cuda {
 
@@ -97,18 +98,19 @@ cudaError_t FillBins(const Context& context, const Rows<T>& rows, int64_t count,
                      const BinLimits& limits, Bins* bins);
 
 /// Computes, or counts, the rows of the bins before `end_bin`, at most four; queued. Of each of
-/// these launches there are <float, false>, <float, true> and <double, true>.
-template <typename T, bool kNumeric>
-cudaError_t LaunchShortRows(cudaStream_t stream, const Rows<T>& rows, int64_t count,
-                            const Bins& bins, int end_bin);
+/// these launches there are <SumProduct<float>, false> and, with true, sums of products and least
+/// sums of both types.
+template <typename Semiring, bool kNumeric>
+cudaError_t LaunchShortRows(cudaStream_t stream, const Rows<typename Semiring::Element>& rows,
+                            int64_t count, const Bins& bins, int end_bin);
 /// ... of kMiddleBin.
-template <typename T, bool kNumeric>
-cudaError_t LaunchMiddleRows(cudaStream_t stream, const Rows<T>& rows, int64_t count,
-                             const Bins& bins);
+template <typename Semiring, bool kNumeric>
+cudaError_t LaunchMiddleRows(cudaStream_t stream, const Rows<typename Semiring::Element>& rows,
+                             int64_t count, const Bins& bins);
 /// ... of the bins from `bin` down to `last_bin`.
-template <typename T, bool kNumeric>
-cudaError_t LaunchLongRows(cudaStream_t stream, const Rows<T>& rows, int64_t count,
-                           const Bins& bins, int bin, int last_bin);
+template <typename Semiring, bool kNumeric>
+cudaError_t LaunchLongRows(cudaStream_t stream, const Rows<typename Semiring::Element>& rows,
+                           int64_t count, const Bins& bins, int bin, int last_bin);
 
 template <typename T>
 Rows<T> RowsOf(const SpgemmArguments& arguments, RowRange range) {

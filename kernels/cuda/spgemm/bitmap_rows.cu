@@ -407,16 +407,18 @@ absl::Status StartRows(const Context& context, const Rows<T>& rows, int64_t coun
   cudaError_t error = FillBins(context, rows, count, limits, &bins);
   if (error == cudaSuccess) error = sides.Fork(stream, kNumeric ? 4 : 3);
   if (error == cudaSuccess) {
-    error = LaunchLongRows<T, kNumeric>(sides[0], rows, count, bins, kLastBin, kLastBin);
+    error =
+        LaunchLongRows<SumProduct<T>, kNumeric>(sides[0], rows, count, bins, kLastBin, kLastBin);
   }
   if (error == cudaSuccess) error = start(stream, sides, bins);
   if (error == cudaSuccess) {
-    error = LaunchShortRows<T, kNumeric>(sides[2], rows, count, bins, kShortBins);
+    error = LaunchShortRows<SumProduct<T>, kNumeric>(sides[2], rows, count, bins, kShortBins);
   }
   const cudaError_t joined = sides.Join(stream);
   if (error == cudaSuccess) error = joined;
   if (error == cudaSuccess) {
-    error = LaunchLongRows<T, kNumeric>(stream, rows, count, bins, kSpareBin, kSpareBin);
+    error =
+        LaunchLongRows<SumProduct<T>, kNumeric>(stream, rows, count, bins, kSpareBin, kSpareBin);
   }
   return ToStatus(error, "starting SpGEMM by bitmaps");
 }

@@ -165,10 +165,11 @@ __device__ int32_t PlaceFewBits(BlockState<T, kLanes>& state, const uint32_t* bi
 }
 
 // Rows of the bin, then of the one before it, down to `last_bin`.
-template <typename T, int kLanes, bool kNumeric>
+template <typename Semiring, int kLanes, bool kNumeric>
 __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
-    BlockRows(const Rows<T> rows, const Bins bins, int bin, int last_bin,
+    BlockRows(const Rows<typename Semiring::Element> rows, const Bins bins, int bin, int last_bin,
               const BlockMemory memory) {
+  using T = typename Semiring::Element;
   extern __shared__ __align__(16) unsigned char shared[];
   auto& state = *reinterpret_cast<BlockState<T, kLanes>*>(shared);
   auto* const bits = reinterpret_cast<uint32_t*>(shared + sizeof(BlockState<T, kLanes>));
@@ -226,7 +227,7 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
       }
       if constexpr (kNumeric) {
         if (by_column) {
-          for (int i = threadIdx.x; i < to - from; i += kLanes) sums[i] = 0;
+          for (int i = threadIdx.x; i < to - from; i += kLanes) sums[i] = Semiring::Nothing();
         }
       }
       if (threadIdx.x == 0) state.behind = INT32_MAX;
@@ -246,13 +247,14 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
         all = TakeNonzeros<kLanes, kNumeric>(rows.pair, first, end, mine, window, state.batch,
                                              state.totals[0], &behind);
         if (kNumeric && by_column) {
-          VisitTaken<kLanes, kNumeric>(rows.pair, state.batch, all, [&](int32_t column, T product) {
-            mark(column);
-            atomicAdd(sums + (column - from), product);
-          });
+          VisitTaken<kLanes, kNumeric, Semiring>(rows.pair, state.batch, all,
+                                                 [&](int32_t column, T product) {
+                                                   mark(column);
+                                                   Semiring::Add(sums + (column - from), product);
+                                                 });
         } else {
-          VisitTaken<kLanes, false>(rows.pair, state.batch, all,
-                                    [&](int32_t column, T) { mark(column); });
+          VisitTaken<kLanes, false, Semiring>(rows.pair, state.batch, all,
+                                              [&](int32_t column, T) { mark(column); });
         }
       }
       __syncthreads();
@@ -278,8 +280,8 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
             rows.values[at] = sums[word * 32 + lane];
           }
         } else {
-          T* const zeros = in_place ? rows.values + out + nnz : sums;
-          for (int i = threadIdx.x; i < here; i += kLanes) zeros[i] = 0;
+          T* const begun = in_place ? rows.values + out + nnz : sums;
+          for (int i = threadIdx.x; i < here; i += kLanes) begun[i] = Semiring::Nothing();
           __syncthreads();
           for (int64_t first = begin; first < end; first += kLanes) {
             // A single batch is still there.
@@ -292,13 +294,15 @@ __global__ void __launch_bounds__(kLanes, kLanes == 512 ? 3 : 10)
               return places[at / 32] + __popc(bits[at / 32] & ((1u << (at % 32)) - 1));
             };
             if (in_place) {
-              VisitTaken<kLanes, true>(rows.pair, state.batch, all, [&](int32_t column, T product) {
-                atomicAdd(rows.values + out + nnz + place_of(column), product);
-              });
+              VisitTaken<kLanes, true, Semiring>(
+                  rows.pair, state.batch, all, [&](int32_t column, T product) {
+                    Semiring::Add(rows.values + out + nnz + place_of(column), product);
+                  });
             } else {
-              VisitTaken<kLanes, true>(rows.pair, state.batch, all, [&](int32_t column, T product) {
-                atomicAdd(sums + place_of(column), product);
-              });
+              VisitTaken<kLanes, true, Semiring>(rows.pair, state.batch, all,
+                                                 [&](int32_t column, T product) {
+                                                   Semiring::Add(sums + place_of(column), product);
+                                                 });
             }
           }
           __syncthreads();
@@ -325,11 +329,12 @@ int32_t BitmapColumns(int64_t cols, int32_t most) {
   return static_cast<int32_t>(std::min<int64_t>((cols + kQuad - 1) / kQuad * kQuad, most));
 }
 
-template <typename T, int kLanes, bool kNumeric>
-cudaError_t LaunchBlocks(cudaStream_t stream, const Rows<T>& rows, unsigned blocks,
-                         const Bins& bins, int bin, int last_bin, const BlockMemory& memory) {
-  const size_t bytes = BytesOf<T, kLanes, kNumeric>(memory);
-  const auto kernel = BlockRows<T, kLanes, kNumeric>;
+template <typename Semiring, int kLanes, bool kNumeric>
+cudaError_t LaunchBlocks(cudaStream_t stream, const Rows<typename Semiring::Element>& rows,
+                         unsigned blocks, const Bins& bins, int bin, int last_bin,
+                         const BlockMemory& memory) {
+  const size_t bytes = BytesOf<typename Semiring::Element, kLanes, kNumeric>(memory);
+  const auto kernel = BlockRows<Semiring, kLanes, kNumeric>;
   if (bytes > size_t{48} << 10) {
     // The same for every launch: it is the function's, and others may be launching it.
     const cudaError_t error = cudaFuncSetAttribute(
@@ -342,35 +347,44 @@ cudaError_t LaunchBlocks(cudaStream_t stream, const Rows<T>& rows, unsigned bloc
 
 }  // namespace
 
-template <typename T, bool kNumeric>
-cudaError_t LaunchLongRows(cudaStream_t stream, const Rows<T>& rows, int64_t count,
-                           const Bins& bins, int bin, int last_bin) {
-  const BlockMemory memory = {BitmapColumns(rows.pair.cols, kNumeric ? 1 << 17 : 1 << 18),
-                              kNumeric ? (32 << 10) / static_cast<int>(sizeof(T)) : 0};
+template <typename Semiring, bool kNumeric>
+cudaError_t LaunchLongRows(cudaStream_t stream, const Rows<typename Semiring::Element>& rows,
+                           int64_t count, const Bins& bins, int bin, int last_bin) {
+  const BlockMemory memory = {
+      BitmapColumns(rows.pair.cols, kNumeric ? 1 << 17 : 1 << 18),
+      kNumeric ? (32 << 10) / static_cast<int>(sizeof(typename Semiring::Element)) : 0};
   // Few rows are spare, if any.
   const unsigned blocks = BlocksForRows(count, bin == kSpareBin ? 1 : 4, 1);
-  return LaunchBlocks<T, 512, kNumeric>(stream, rows, blocks, bins, bin, last_bin, memory);
+  return LaunchBlocks<Semiring, 512, kNumeric>(stream, rows, blocks, bins, bin, last_bin, memory);
 }
 
-template <typename T, bool kNumeric>
-cudaError_t LaunchMiddleRows(cudaStream_t stream, const Rows<T>& rows, int64_t count,
-                             const Bins& bins) {
+template <typename Semiring, bool kNumeric>
+cudaError_t LaunchMiddleRows(cudaStream_t stream, const Rows<typename Semiring::Element>& rows,
+                             int64_t count, const Bins& bins) {
   const BlockMemory memory = {BitmapColumns(rows.pair.cols, 1 << 17), kNumeric ? kMiddleRow : 0};
-  return LaunchBlocks<T, 128, kNumeric>(stream, rows, BlocksForRows(count, 12, 1), bins, kMiddleBin,
-                                        kMiddleBin, memory);
+  return LaunchBlocks<Semiring, 128, kNumeric>(stream, rows, BlocksForRows(count, 12, 1), bins,
+                                               kMiddleBin, kMiddleBin, memory);
 }
 
-template cudaError_t LaunchLongRows<float, false>(cudaStream_t, const Rows<float>&, int64_t,
-                                                  const Bins&, int, int);
-template cudaError_t LaunchMiddleRows<float, false>(cudaStream_t, const Rows<float>&, int64_t,
-                                                    const Bins&);
-template cudaError_t LaunchLongRows<float, true>(cudaStream_t, const Rows<float>&, int64_t,
-                                                 const Bins&, int, int);
-template cudaError_t LaunchMiddleRows<float, true>(cudaStream_t, const Rows<float>&, int64_t,
-                                                   const Bins&);
-template cudaError_t LaunchLongRows<double, true>(cudaStream_t, const Rows<double>&, int64_t,
-                                                  const Bins&, int, int);
-template cudaError_t LaunchMiddleRows<double, true>(cudaStream_t, const Rows<double>&, int64_t,
-                                                    const Bins&);
+template cudaError_t LaunchLongRows<SumProduct<float>, false>(cudaStream_t, const Rows<float>&,
+                                                              int64_t, const Bins&, int, int);
+template cudaError_t LaunchMiddleRows<SumProduct<float>, false>(cudaStream_t, const Rows<float>&,
+                                                                int64_t, const Bins&);
+template cudaError_t LaunchLongRows<SumProduct<float>, true>(cudaStream_t, const Rows<float>&,
+                                                             int64_t, const Bins&, int, int);
+template cudaError_t LaunchMiddleRows<SumProduct<float>, true>(cudaStream_t, const Rows<float>&,
+                                                               int64_t, const Bins&);
+template cudaError_t LaunchLongRows<SumProduct<double>, true>(cudaStream_t, const Rows<double>&,
+                                                              int64_t, const Bins&, int, int);
+template cudaError_t LaunchMiddleRows<SumProduct<double>, true>(cudaStream_t, const Rows<double>&,
+                                                                int64_t, const Bins&);
+template cudaError_t LaunchLongRows<MinPlus<float>, true>(cudaStream_t, const Rows<float>&, int64_t,
+                                                          const Bins&, int, int);
+template cudaError_t LaunchMiddleRows<MinPlus<float>, true>(cudaStream_t, const Rows<float>&,
+                                                            int64_t, const Bins&);
+template cudaError_t LaunchLongRows<MinPlus<double>, true>(cudaStream_t, const Rows<double>&,
+                                                           int64_t, const Bins&, int, int);
+template cudaError_t LaunchMiddleRows<MinPlus<double>, true>(cudaStream_t, const Rows<double>&,
+                                                             int64_t, const Bins&);
 
 }  // namespace sparsed::cuda

@@ -10,19 +10,15 @@
 // Threads: eight lanes for a nonzero of S; warps take 32 neighbouring nonzeros. Gathering, a warp a
 // row.
 // Wins: what it needs not multiply. Sums depend on the order in which lanes come.
-//
-// Least sums without a mask are computed so, too, under the pattern of C that row bins leave: a
-// least sum has no value to begin with that a table's slots could hold from the start.
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/products.cuh"
+#include "kernels/cuda/spgemm/semirings.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
 
 namespace sparsed::cuda {
@@ -39,61 +35,12 @@ struct Prepared {
   void* sums = nullptr;     ///< ... and their sum; else what a sum begins with
 };
 
-// ---- Semirings: what a sum begins with, and how it grows
-
-template <typename T>
-struct SumProduct {
-  using Element = T;
-  static constexpr bool kSums = true;
-  __device__ static T Nothing() { return 0; }
-  __device__ static void Add(T* sum, T s, T t) { atomicAdd(sum, s * t); }
-};
-
-template <typename T>
-struct PlusPair {
-  using Element = T;
-  static constexpr bool kSums = true;
-  __device__ static T Nothing() { return 0; }
-  __device__ static void Add(T* sum, T /*s*/, T /*t*/) { atomicAdd(sum, T{1}); }
-};
-
-/// A NaN gives way to whatever comes.
-template <typename T>
-struct MinPlus {
-  using Element = T;
-  static constexpr bool kSums = true;
-  using Bits = std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>;
-  __device__ static T Nothing() { return std::numeric_limits<T>::quiet_NaN(); }
-  __device__ static void Add(T* sum, T s, T t) {
-    const T product = s + t;
-    auto* const bits = reinterpret_cast<Bits*>(sum);
-    T seen = *sum;
-    while (product < seen || (isnan(seen) && !isnan(product))) {
-      Bits expected, wanted;
-      __builtin_memcpy(&expected, &seen, sizeof(T));
-      __builtin_memcpy(&wanted, &product, sizeof(T));
-      const Bits found = atomicCAS(bits, expected, wanted);
-      if (found == expected) break;
-      __builtin_memcpy(&seen, &found, sizeof(T));
-    }
-  }
-};
-
-/// An entry is there or not.
-template <typename T>
-struct Boolean {
-  using Element = T;
-  static constexpr bool kSums = false;
-};
-
 // ---- Kernels
 
 struct Mask {
-  int64_t first;           ///< the row of offsets[0]
-  const int64_t* offsets;  ///< where rows begin
-  const int64_t* lengths;  ///< null: each goes to where the next one begins
+  const int64_t* offsets;
   const int32_t* columns;
-  uint8_t* hits;  ///< null: all positions have products
+  uint8_t* hits;
   void* sums;
 };
 
@@ -130,18 +77,17 @@ __global__ void __launch_bounds__(kThreads)
       const int32_t k = __ldg(p.s_columns + nonzero);
       mine.t_begin = __ldg(p.t_offsets + k);
       mine.t_end = __ldg(p.t_offsets + k + 1);
-      const int64_t m_row = row - mask.first;
-      mine.m_begin = __ldg(mask.offsets + m_row);
-      mine.m_end = mask.lengths == nullptr ? __ldg(mask.offsets + m_row + 1)
-                                           : mine.m_begin + __ldg(mask.lengths + m_row);
+      mine.m_begin = __ldg(mask.offsets + row);
+      mine.m_end = __ldg(mask.offsets + row + 1);
       if constexpr (Semiring::kSums) mine.scale = __ldg(p.s_values + nonzero);
     }
     for (int source = lane / kEdgeLanes; source < 32; source += 32 / kEdgeLanes) {
       const Edge<T> edge = Shuffled(mine, source);
       const auto hit = [&](int64_t in_mask, int64_t in_t) {
-        if (mask.hits != nullptr) mask.hits[in_mask] = 1;
+        mask.hits[in_mask] = 1;
         if constexpr (Semiring::kSums) {
-          Semiring::Add(static_cast<T*>(mask.sums) + in_mask, edge.scale, __ldg(p.t_values + in_t));
+          Semiring::Add(static_cast<T*>(mask.sums) + in_mask,
+                        Semiring::Product(edge.scale, __ldg(p.t_values + in_t)));
         }
       };
       if (edge.t_end - edge.t_begin <= kSearch * (edge.m_end - edge.m_begin)) {
@@ -202,17 +148,6 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) FillWithNan(T* sums, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) sums[i] = MinPlus<T>::Nothing();
-}
-
-/// Of the entries that rows have.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) FillRowsWithNan(const RowTarget<T> to) {
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kEdgeLanes;
-  if (row >= to.count) return;
-  const int64_t begin = to.row_begin[row], end = begin + to.row_nnz[row];
-  for (int64_t i = begin + threadIdx.x % kEdgeLanes; i < end; i += kEdgeLanes) {
-    to.values[i] = MinPlus<T>::Nothing();
-  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -292,13 +227,6 @@ absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
   return ToStatus(error, "analysing SpGEMM under a mask");
 }
 
-/// Of a grid that fills the device, or for so many threads.
-unsigned Blocks(int64_t threads) {
-  constexpr int64_t kBlocksPerMultiprocessor = 16;
-  return static_cast<unsigned>(std::min<int64_t>(BlocksFor(threads, kThreads),
-                                                 Multiprocessors() * kBlocksPerMultiprocessor));
-}
-
 template <typename Semiring>
 absl::Status Compute(const RowsCall& call) {
   using T = typename Semiring::Element;
@@ -306,18 +234,19 @@ absl::Status Compute(const RowsCall& call) {
   const auto stream = static_cast<cudaStream_t>(call.context.stream);
   const auto& prepared = *static_cast<const Prepared*>(call.context.prepared);
   const SparsePair<T> pair = PairOf<T>(call.arguments);
-  const Mask mask = {.first = 0,
-                     .offsets = call.arguments.mask->row_offsets.data(),
-                     .lengths = nullptr,
-                     .columns = call.arguments.mask->column_indices.data(),
-                     .hits = prepared.hits,
-                     .sums = prepared.sums};
+  const Mask mask = {call.arguments.mask->row_offsets.data(),
+                     call.arguments.mask->column_indices.data(), prepared.hits, prepared.sums};
   const RowTarget<T> to = TargetOf<T>(call);
+  constexpr int64_t kBlocksPerMultiprocessor = 16;
+  const int64_t most = Multiprocessors() * kBlocksPerMultiprocessor;
+  const auto blocks = [&](int64_t threads) {
+    return static_cast<unsigned>(std::min<int64_t>(BlocksFor(threads, kThreads), most));
+  };
   if (call.arguments.left.nnz() > 0) {
-    MultiplyEdges<Semiring><<<Blocks(call.arguments.left.nnz()), kThreads, 0, stream>>>(
+    MultiplyEdges<Semiring><<<blocks(call.arguments.left.nnz()), kThreads, 0, stream>>>(
         pair, mask, call.range.begin, call.range.end);
   }
-  GatherRows<Semiring><<<Blocks(to.count * 32), kThreads, 0, stream>>>(mask, to);
+  GatherRows<Semiring><<<blocks(to.count * 32), kThreads, 0, stream>>>(mask, to);
   return ToStatus(cudaGetLastError(), "starting SpGEMM under a mask");
 }
 
@@ -341,49 +270,7 @@ absl::Status ComputeIn(const RowsCall& call) {
   return Compute<SumProduct<T>>(call);
 }
 
-// ---- Without a mask
-
-/// Columns by row bins, whose sums nobody needs.
-template <typename T>
-absl::Status ComputeLeastSums(const RowsCall& call) {
-  static const SpgemmKernel bins = RowBinsSpgemm();
-  const Problem sums = {.operation = Operation::kSpgemm,
-                        .type = std::is_same_v<T, double> ? ElementType::kF64 : ElementType::kF32,
-                        .device = DeviceKind::kCuda};
-  absl::Status status = bins.numeric(call.context, sums, call.arguments, call.range, call.row_begin,
-                                     call.column_indices, call.values, call.row_nnz);
-  const RowTarget<T> to = TargetOf<T>(call);
-  if (!status.ok() || to.count == 0 || call.arguments.left.nnz() == 0) return status;
-  const auto stream = static_cast<cudaStream_t>(call.context.stream);
-  FillRowsWithNan<<<BlocksFor(to.count * kEdgeLanes, kThreads), kThreads, 0, stream>>>(to);
-  const Mask pattern = {.first = to.first,
-                        .offsets = to.row_begin,
-                        .lengths = to.row_nnz,
-                        .columns = to.columns,
-                        .hits = nullptr,
-                        .sums = to.values};
-  MultiplyEdges<MinPlus<T>><<<Blocks(call.arguments.left.nnz()), kThreads, 0, stream>>>(
-      PairOf<T>(call.arguments), pattern, call.range.begin, call.range.end);
-  return ToStatus(cudaGetLastError(), "starting SpGEMM of least sums");
-}
-
-bool IsUnmaskedMinPlus(const Problem& problem) {
-  return IsFloatSpgemm(problem) && problem.semiring == Semiring::kMinPlus && !problem.masked;
-}
-
 }  // namespace
-
-SpgemmKernel LeastSumsSpgemm() {
-  const SpgemmKernel bins = RowBinsSpgemm();
-  return {.name = "cuda.csr.least_sums",
-          .device = DeviceKind::kCuda,
-          .deterministic = false,
-          .supports = IsUnmaskedMinPlus,
-          .workspace = bins.workspace,
-          .analyse = bins.analyse,
-          .symbolic = bins.symbolic,
-          .numeric = NumericByType<ComputeLeastSums<float>, ComputeLeastSums<double>>};
-}
 
 SpgemmKernel MaskedSpgemm() {
   return {.name = "cuda.csr.masked",

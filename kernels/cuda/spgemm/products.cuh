@@ -111,9 +111,11 @@ struct Batch {
 /// Calls visit(column, product) for each product of the row whose nonzeros are [begin, end), for
 /// teams of a warp or less. All lanes of the warp call it and stay together, whatever their rows.
 /// Lanes of a team may come with the same column at once.
-template <int kLanes, bool kValues, typename T, typename Visit>
-__device__ inline void VisitProducts(const SparsePair<T>& p, int64_t begin, int64_t end,
-                                     Batch<T, kLanes>& batch, Visit visit) {
+template <int kLanes, bool kValues, typename Semiring, typename Visit>
+__device__ inline void VisitProducts(const SparsePair<typename Semiring::Element>& p, int64_t begin,
+                                     int64_t end, Batch<typename Semiring::Element, kLanes>& batch,
+                                     Visit visit) {
+  using T = typename Semiring::Element;
   constexpr unsigned kWarp = 0xffffffffu;
   constexpr int kAtOnce = 2;  // products of a lane
   const int lane = threadIdx.x % kLanes;
@@ -141,7 +143,7 @@ __device__ inline void VisitProducts(const SparsePair<T>& p, int64_t begin, int6
       const auto load = [&](int at, int32_t product, T* value) {
         if (at >= taken || product >= batch.offsets[at + 1]) return -1;
         const int64_t position = batch.starts[at] + product;
-        if (kValues) *value = batch.scales[at] * __ldg(p.t_values + position);
+        if (kValues) *value = Semiring::Product(batch.scales[at], __ldg(p.t_values + position));
         return __ldg(p.t_columns + position);
       };
       T next_value = 0;
@@ -172,7 +174,8 @@ __device__ inline void VisitProducts(const SparsePair<T>& p, int64_t begin, int6
           const int at = batch.Find(product);
           const int64_t position = batch.starts[at] + product;
           columns[i] = __ldg(p.t_columns + position);
-          if (kValues) products[i] = batch.scales[at] * __ldg(p.t_values + position);
+          if (kValues)
+            products[i] = Semiring::Product(batch.scales[at], __ldg(p.t_values + position));
         }
       }
 #pragma unroll
@@ -244,9 +247,11 @@ __device__ inline int32_t TakeNonzeros(const SparsePair<T>& p, int64_t first, in
 }
 
 /// Calls visit(column, product) for the `all` products of what the block has taken.
-template <int kLanes, bool kValues, typename T, typename Visit>
-__device__ inline void VisitTaken(const SparsePair<T>& p, const Batch<T, kLanes>& batch,
+template <int kLanes, bool kValues, typename Semiring, typename Visit>
+__device__ inline void VisitTaken(const SparsePair<typename Semiring::Element>& p,
+                                  const Batch<typename Semiring::Element, kLanes>& batch,
                                   int32_t all, Visit visit) {
+  using T = typename Semiring::Element;
   constexpr int kAtOnce = 4;  // products of a lane
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -261,7 +266,8 @@ __device__ inline void VisitTaken(const SparsePair<T>& p, const Batch<T, kLanes>
         while (batch.offsets[at + 1] <= product + 32 * i) ++at;
         const int64_t position = batch.starts[at] + product + 32 * i;
         columns[i] = __ldg(p.t_columns + position);
-        if (kValues) products[i] = batch.scales[at] * __ldg(p.t_values + position);
+        if (kValues)
+          products[i] = Semiring::Product(batch.scales[at], __ldg(p.t_values + position));
       }
     }
 #pragma unroll

@@ -35,8 +35,9 @@ namespace {
 constexpr int kThreads = 256;
 
 // Computes each bin's rows, those of the largest first.
-template <typename T, bool kNumeric>
-absl::Status LaunchRows(const Context& context, const Rows<T>& rows, int64_t count) {
+template <typename Semiring, bool kNumeric>
+absl::Status LaunchRows(const Context& context, const Rows<typename Semiring::Element>& rows,
+                        int64_t count) {
   if (count == 0) return absl::OkStatus();
   // In the symbolic phase nothing is added up, and what is known of a row is a bound.
   constexpr BinLimits kLimits = {
@@ -51,19 +52,22 @@ absl::Status LaunchRows(const Context& context, const Rows<T>& rows, int64_t cou
   if (error == cudaSuccess) error = sides.Fork(stream, 2);
   // When the longest rows are left with a few, others fill the device.
   if (error == cudaSuccess) {
-    error = LaunchLongRows<T, kNumeric>(sides[0], rows, count, bins, kLastBin, kLongBin);
+    error = LaunchLongRows<Semiring, kNumeric>(sides[0], rows, count, bins, kLastBin, kLongBin);
   }
-  if (error == cudaSuccess) error = LaunchMiddleRows<T, kNumeric>(sides[1], rows, count, bins);
+  if (error == cudaSuccess)
+    error = LaunchMiddleRows<Semiring, kNumeric>(sides[1], rows, count, bins);
   if (error == cudaSuccess) {
-    error = LaunchShortRows<T, kNumeric>(stream, rows, count, bins, kMiddleBin);
+    error = LaunchShortRows<Semiring, kNumeric>(stream, rows, count, bins, kMiddleBin);
   }
   const cudaError_t joined = sides.Join(stream);
   if (error == cudaSuccess) error = joined;
   return ToStatus(error, "starting SpGEMM");
 }
 
-bool Supports(const Problem& problem) {
-  return IsFloatSpgemm(problem) && problem.semiring != Semiring::kMinPlus && !problem.masked;
+bool Supports(const Problem& problem) { return IsFloatSpgemm(problem) && !problem.masked; }
+
+bool CountsPairs(Semiring semiring) {
+  return semiring == Semiring::kBoolean || semiring == Semiring::kPlusPair;
 }
 
 // What counts pairs multiplies ones.
@@ -109,7 +113,7 @@ absl::StatusOr<std::shared_ptr<void>> MakeOnes(cudaStream_t stream, int64_t coun
 absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
-  if (problem.semiring == Semiring::kSumProduct) return std::shared_ptr<void>();
+  if (!CountsPairs(problem.semiring)) return std::shared_ptr<void>();
   const auto make = problem.type == ElementType::kF64 ? MakeOnes<double> : MakeOnes<float>;
   return make(static_cast<cudaStream_t>(context.stream),
               std::max(arguments.left.nnz(), arguments.right.nnz()), memory);
@@ -119,18 +123,21 @@ absl::Status Symbolic(const Context& context, const SpgemmArguments& arguments, 
                       std::span<int64_t> row_nnz) {
   Rows<float> rows = RowsOf<float>(arguments, range);
   rows.row_nnz = row_nnz.data();
-  return LaunchRows<float, false>(context, rows, range.end - range.begin);
+  return LaunchRows<SumProduct<float>, false>(context, rows, range.end - range.begin);
 }
 
 template <typename T>
 absl::Status Compute(const RowsCall& call) {
   Rows<T> rows = RowsOf<T>(call);
-  if (call.semiring != Semiring::kSumProduct) {
+  if (CountsPairs(call.semiring)) {
     const auto& ones = *static_cast<const Ones*>(call.context.prepared);
     rows.pair.s_values = rows.pair.t_values = reinterpret_cast<const T*>(ones.values.data());
   }
   const int64_t count = call.range.end - call.range.begin;
-  absl::Status status = LaunchRows<T, true>(call.context, rows, count);
+  if (call.semiring == Semiring::kMinPlus) {
+    return LaunchRows<MinPlus<T>, true>(call.context, rows, count);
+  }
+  absl::Status status = LaunchRows<SumProduct<T>, true>(call.context, rows, count);
   if (!status.ok() || call.semiring != Semiring::kBoolean || count == 0) return status;
   FillRowsWithOnes<<<BlocksFor(count * kRowLanes, kThreads), kThreads, 0,
                      static_cast<cudaStream_t>(call.context.stream)>>>(rows.row_begin, rows.row_nnz,

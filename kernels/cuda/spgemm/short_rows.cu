@@ -41,9 +41,10 @@ struct Tables {
 };
 
 // Block number `block` of `blocks` that have to do with the bin.
-template <typename T, int kLanes, int kMost, bool kNumeric>
-__device__ void HashRowsOf(const Rows<T>& rows, const Bins& bins, int bin, int32_t block,
-                           int32_t blocks, unsigned char* shared) {
+template <typename Semiring, int kLanes, int kMost, bool kNumeric>
+__device__ void HashRowsOf(const Rows<typename Semiring::Element>& rows, const Bins& bins, int bin,
+                           int32_t block, int32_t blocks, unsigned char* shared) {
+  using T = typename Semiring::Element;
   auto& tables = *reinterpret_cast<Tables<T, kLanes, kMost, kNumeric>*>(shared);
   constexpr int kTeams = kHashThreads / kLanes;
   constexpr int kTable = 2 * kMost;
@@ -72,22 +73,22 @@ __device__ void HashRowsOf(const Rows<T>& rows, const Bins& bins, int bin, int32
     }
     for (int slot = lane; slot < kTable; slot += kLanes) {
       keys[slot] = -1;
-      if (kNumeric) sums[slot] = 0;
+      if (kNumeric) sums[slot] = Semiring::Nothing();
     }
     __syncwarp();
     int32_t found = 0;
-    VisitProducts<kLanes, kNumeric>(rows.pair, begin, end, tables.batches[team],
-                                    [&](int32_t column, T product) {
-                                      int slot = column - range.least;
-                                      if (direct) {
-                                        keys[slot] = column;
-                                      } else {
-                                        bool is_new = false;
-                                        slot = Insert<kTable>(keys, column, &is_new);
-                                        found += is_new;
-                                      }
-                                      if (kNumeric) atomicAdd(sums + slot, product);
-                                    });
+    VisitProducts<kLanes, kNumeric, Semiring>(rows.pair, begin, end, tables.batches[team],
+                                              [&](int32_t column, T product) {
+                                                int slot = column - range.least;
+                                                if (direct) {
+                                                  keys[slot] = column;
+                                                } else {
+                                                  bool is_new = false;
+                                                  slot = Insert<kTable>(keys, column, &is_new);
+                                                  found += is_new;
+                                                }
+                                                if (kNumeric) Semiring::Add(sums + slot, product);
+                                              });
     __syncwarp();
     if (direct) {
       for (int slot = lane; slot < kTable; slot += kLanes) found += keys[slot] >= 0;
@@ -140,9 +141,10 @@ __device__ void HashRowsOf(const Rows<T>& rows, const Bins& bins, int bin, int32
 }
 
 // The first bins, which blocks take in turn.
-template <typename T, bool kNumeric>
+template <typename Semiring, bool kNumeric>
 __global__ void __launch_bounds__(kHashThreads, 12)
-    HashRows(const Rows<T> rows, const Bins bins, int bin_count) {
+    HashRows(const Rows<typename Semiring::Element> rows, const Bins bins, int bin_count) {
+  using T = typename Semiring::Element;
   using Tiny = Tables<T, 8, kTinyRow, kNumeric>;
   using Small = Tables<T, 8, kSmallRow, kNumeric>;
   using Short = Tables<T, 16, kShortRow, kNumeric>;
@@ -153,32 +155,36 @@ __global__ void __launch_bounds__(kHashThreads, 12)
   const auto blocks = static_cast<int32_t>(gridDim.x / bin_count);
   const int bin = bin_count - 1 - static_cast<int>(blockIdx.x % bin_count);
   if (bin == 3) {
-    HashRowsOf<T, 32, kFairRow, kNumeric>(rows, bins, bin, block, blocks, shared);
+    HashRowsOf<Semiring, 32, kFairRow, kNumeric>(rows, bins, bin, block, blocks, shared);
   } else if (bin == 2) {
-    HashRowsOf<T, 16, kShortRow, kNumeric>(rows, bins, bin, block, blocks, shared);
+    HashRowsOf<Semiring, 16, kShortRow, kNumeric>(rows, bins, bin, block, blocks, shared);
   } else if (bin == 1) {
-    HashRowsOf<T, 8, kSmallRow, kNumeric>(rows, bins, bin, block, blocks, shared);
+    HashRowsOf<Semiring, 8, kSmallRow, kNumeric>(rows, bins, bin, block, blocks, shared);
   } else {
-    HashRowsOf<T, 8, kTinyRow, kNumeric>(rows, bins, bin, block, blocks, shared);
+    HashRowsOf<Semiring, 8, kTinyRow, kNumeric>(rows, bins, bin, block, blocks, shared);
   }
 }
 
 }  // namespace
 
-template <typename T, bool kNumeric>
-cudaError_t LaunchShortRows(cudaStream_t stream, const Rows<T>& rows, int64_t count,
-                            const Bins& bins, int end_bin) {
+template <typename Semiring, bool kNumeric>
+cudaError_t LaunchShortRows(cudaStream_t stream, const Rows<typename Semiring::Element>& rows,
+                            int64_t count, const Bins& bins, int end_bin) {
   // The same number of blocks for each bin; most bins are empty, and their blocks end at once.
   const unsigned each = BlocksForRows(count, 16, kHashThreads / 32);
-  HashRows<T, kNumeric><<<end_bin * each, kHashThreads, 0, stream>>>(rows, bins, end_bin);
+  HashRows<Semiring, kNumeric><<<end_bin * each, kHashThreads, 0, stream>>>(rows, bins, end_bin);
   return cudaGetLastError();
 }
 
-template cudaError_t LaunchShortRows<float, false>(cudaStream_t, const Rows<float>&, int64_t,
-                                                   const Bins&, int);
-template cudaError_t LaunchShortRows<float, true>(cudaStream_t, const Rows<float>&, int64_t,
-                                                  const Bins&, int);
-template cudaError_t LaunchShortRows<double, true>(cudaStream_t, const Rows<double>&, int64_t,
-                                                   const Bins&, int);
+template cudaError_t LaunchShortRows<SumProduct<float>, false>(cudaStream_t, const Rows<float>&,
+                                                               int64_t, const Bins&, int);
+template cudaError_t LaunchShortRows<SumProduct<float>, true>(cudaStream_t, const Rows<float>&,
+                                                              int64_t, const Bins&, int);
+template cudaError_t LaunchShortRows<SumProduct<double>, true>(cudaStream_t, const Rows<double>&,
+                                                               int64_t, const Bins&, int);
+template cudaError_t LaunchShortRows<MinPlus<float>, true>(cudaStream_t, const Rows<float>&,
+                                                           int64_t, const Bins&, int);
+template cudaError_t LaunchShortRows<MinPlus<double>, true>(cudaStream_t, const Rows<double>&,
+                                                            int64_t, const Bins&, int);
 
 }  // namespace sparsed::cuda

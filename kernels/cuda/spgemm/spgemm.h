@@ -24,8 +24,6 @@ SpgemmKernel ExpandSortSpgemm();
 SpgemmKernel MergeSpgemm();
 /// Under a mask, in every semiring.
 SpgemmKernel MaskedSpgemm();
-/// In min-plus, without a mask.
-SpgemmKernel LeastSumsSpgemm();
 /// Empty if the library is not there.
 std::span<const SpgemmKernel> CusparseSpgemm();
 
