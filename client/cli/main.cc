@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "client/cli/commands.h"
 
@@ -487,11 +489,19 @@ int Main(int argc, char** argv) {
   AddExplain(app, invocation);
   AddServerCommands(app, invocation);
 
+  const std::span<char* const> words(argv, static_cast<size_t>(argc));
+  const bool json = std::ranges::find(words, std::string_view("--json")) != words.end();
+  // CLI11 would take the next word for it: a script's --name=$EMPTY --discard names what it makes
+  // "--discard".
+  for (const std::string_view word : words) {
+    if (word.starts_with("--") && word.ends_with('=')) {
+      const std::string what = fmt::format("{} lacks its value", word.substr(0, word.size() - 1));
+      return Fail(json, "USAGE", json ? what : what + "; see --help", kWrongUse);
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const bool json = std::any_of(
-        argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     const std::string what = Sentence(app, error);
     if (json) return Fail(json, "USAGE", what, kWrongUse);

@@ -82,7 +82,8 @@ Table MeasurementsTable(const std::vector<Measurement>& measurements) {
   for (const Measurement& m : measurements) {
     table.Add({Text(m.problem_class), Name(m.type), std::to_string(m.k),
                fmt::format("{:.3f}", m.median_ms), KnownMilliseconds(m.baseline_ms),
-               KnownMilliseconds(m.preparation_ms), fmt::format("{:.2f}", m.gflops),
+               KnownMilliseconds(m.preparation_ms),
+               m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "",
                m.floor_share > 0 ? fmt::format("{:.0f} %", 100 * m.floor_share) : "",
                std::to_string(m.runs), m.device, m.kernel, m.recipe});
   }

@@ -1,4 +1,5 @@
-// A file that has its name only once it is complete.
+// A file that has its name only once it is complete; until then a signal that ends the program
+// removes it.
 #pragma once
 
 #include <cstddef>
@@ -37,12 +38,23 @@ class OutputFile {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
-  OutputFile(std::string path, std::string temporary_path, std::FILE* file)
-      : path_(std::move(path)), temporary_path_(std::move(temporary_path)), file_(file) {}
+  /// Its place in the list that signals' handlers read; null if there is none left.
+  struct ForgetPartial {
+    void operator()(void* place) const;
+  };
+  using PartialPlace = std::unique_ptr<void, ForgetPartial>;
+  static PartialPlace RememberPartial(const std::string& path);
+
+  OutputFile(std::string path, std::string temporary_path, std::FILE* file, PartialPlace partial)
+      : path_(std::move(path)),
+        temporary_path_(std::move(temporary_path)),
+        partial_(std::move(partial)),
+        file_(file) {}
   absl::Status Failed(std::string_view doing) const;
 
   std::string path_;
   std::string temporary_path_;
+  PartialPlace partial_;
   std::unique_ptr<std::FILE, Close> file_;
 };
 

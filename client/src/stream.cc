@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "proto/wire/chunk_codec.h"
@@ -9,7 +10,23 @@
 namespace sparsed {
 inline namespace client {
 
+namespace {
+
+/// What gRPC says of a connection that broke, in words for who reads its logs.
+bool IsTransports(std::string_view message) {
+  return message == "Socket closed" || message == "Connection reset by peer" ||
+         message == "Broken pipe" || message.starts_with("recvmsg:") ||
+         message.starts_with("sendmsg:");
+}
+
+}  // namespace
+
 absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+      IsTransports(status.error_message())) {
+    return absl::UnavailableError("the server went away before the answer was complete (" +
+                                  status.error_message() + ")");
+  }
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 

@@ -288,11 +288,12 @@ Verdict ByDiagonals(const PairFacts& facts) {
 
 Verdict ByColumnParts(const PairFacts& facts) {
   const double products = facts.products_of_row();
-  const bool long_rows = products >= kManyProducts && facts.right.cols >= kWideWindow;
-  return {long_rows, fmt::format("some {:.0f} products a row in {:.0f} columns: {}", products,
-                                 facts.right.cols,
-                                 long_rows ? "parts of the window stay in a closer cache"
-                                           : "too few to go through the rows once for each part")};
+  const bool many = products >= kManyProducts, wide = facts.right.cols >= kWideWindow;
+  return {many && wide, fmt::format("some {:.0f} products a row in {:.0f} columns: {}", products,
+                                    facts.right.cols,
+                                    !many  ? "too few to go through the rows once for each part"
+                                    : wide ? "parts of the window stay in a closer cache"
+                                           : "all of the window is in a close cache")};
 }
 
 Verdict WithEvenRows(const PairFacts& facts) {

@@ -61,6 +61,7 @@ void RestoreMeasurements(const StoreContents& contents,
     const auto pattern = patterns.find(record.pattern_hash);
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
     if (pattern == patterns.end() || !c) continue;
+    // Of a pair's products, whose number is not stored, the rate is not known any more.
     pattern->second->AddMeasurement(
         {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
          Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "CLI/CLI.hpp"
 #include "server/config/config_file.h"
@@ -240,6 +241,15 @@ std::variant<Config, int> ParseCommandLine(int argc, const char* const* argv, st
   app.config_formatter(YamlFile(app, *file));
 
   try {
+    // CLI11 would take the next word for it.
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word = argv[i];
+      if (word.starts_with("--") && word.ends_with('=')) {
+        throw CLI::ArgumentMismatch(
+            fmt::format("{} lacks its value", word.substr(0, word.size() - 1)),
+            CLI::ExitCodes::ArgumentMismatch);
+      }
+    }
     app.parse(argc, argv);
     Config config = Complete(std::move(flags));
     if (flags.print_config) {

@@ -128,6 +128,7 @@ TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
 }
 
 TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
+  ExpectSays("spgemm s s --name= --discard", 2, "--name lacks its value; see --help");
   ExpectSays("", 2, "a COMMAND is missing; see --help");
   ExpectSays("generate", 2, "generate lacks its COMMAND");
   ExpectSays("multiply", 2, "there is no command \"multiply\"");
@@ -146,6 +147,18 @@ TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
   ExpectSays("download s --out=s.txt", 2, "s.txt must end in .mtx, .mtx.gz");
   ExpectSays("generate dense 5 --out=x.npy", 2, "is not ROWSxCOLUMNS");
   ExpectSays("--json list a b", 2, R"({"error":{"code":"USAGE")");
+}
+
+TEST_F(Sparsectl, WhatIsInterruptedLeavesNoPartsBehind) {
+  for (const std::string name : {"big.mtx", "big.mtx.gz"}) {
+    const Said said = Run(
+        "--version; " SPARSECTL_PROGRAM " generate matrix 500000x5000 --row-nonzeros=40 --out=" +
+        name + " & while kill -0 $! && ! ls " + name +
+        ".partial-* >/dev/null 2>&1; do sleep 0.01; done; kill -TERM $!; wait $!; "
+        "echo ended with $?");
+    EXPECT_THAT(said.text, HasSubstr("ended with 143"));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_)) << name;
+  }
 }
 
 TEST_F(Sparsectl, HelpSaysWhatClassesAndExitCodesAre) {
