@@ -98,7 +98,11 @@ class SpgemmCall final : public Job {
         MoveTo(problem_.device);
         return Next::kAgain;
       }
-      return begun_ ? Next::kAgain : Next::kEnded;
+      if (begun_ && exact_) {
+        const auto sizes = std::as_const(bounds_).As<int64_t>();
+        *end = CanBeKept(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), "");
+      }
+      return end->ok() ? Next::kAgain : Next::kEnded;
     }
     if (next_row_ < rows()) {
       absl::StatusOr<int64_t> bytes =
@@ -107,6 +111,7 @@ class SpgemmCall final : public Job {
         *end = bytes.status();
         return Next::kEnded;
       }
+      if (*end = CanBeKept(nnz_, "at least "); !end->ok()) return Next::kEnded;
       if (next_row_ < rows()) return *bytes > 0 && Charge(*bytes) ? Next::kPaused : Next::kAgain;
     }
     end_.nnz = nnz_;
@@ -701,6 +706,19 @@ class SpgemmCall final : public Job {
                              block->values.buffer.mutable_data());
     });
     return block;
+  }
+
+  /// Whether a result of so many nonzeros could ever be kept: putting its blocks together takes
+  /// their memory twice.
+  absl::Status CanBeKept(int64_t nnz, std::string_view how_sure) const {
+    if (spec_.keep_as.empty()) return absl::OkStatus();
+    const auto entry = static_cast<int64_t>(sizeof(int32_t) + SizeOf(problem_.type));
+    const int64_t limit = impl_->budget.limit();
+    if (nnz <= limit / (2 * entry)) return absl::OkStatus();
+    return absl::ResourceExhaustedError(fmt::format(
+        "'{}' would have {}{} nonzeros of {} bytes each, twice while it is put together, "
+        "and the server has {} bytes (--host-memory): receive it as it comes instead",
+        spec_.keep_as, how_sure, nnz, entry, limit));
   }
 
   /// Puts the blocks together and leaves the storing to the thread that may block.

@@ -274,6 +274,44 @@ TEST_F(SpgemmRequests, WhatDoesNotFitTogetherIsRefused) {
   ExpectProduct(start, Semiring::kBoolean);
 }
 
+TEST(SpgemmMemory, AResultThatCanNeverBeKeptIsRefusedInASentence) {
+  TestServer server([](server::Config& config) {
+    config.host_memory_bytes = int64_t{64} << 20;
+    config.preparation_memory_bytes = int64_t{1} << 20;
+  });
+  const Pattern pattern = Uniform(3000, 3000, 60, 27);  // some 6 million entries in its square
+  MustUpload(server, "s", pattern);
+  const auto ask = [&](const std::string& keep_as) {
+    grpc::ClientContext context;
+    auto stream = server.compute().Spgemm(&context);
+    v1::SpgemmRequest request;
+    request.mutable_start()->set_request_id(1);
+    request.mutable_start()->set_left("s");
+    request.mutable_start()->set_right("s");
+    request.mutable_start()->set_keep_as(keep_as);
+    stream->Write(request);
+    stream->WritesDone();
+    std::map<uint64_t, Answer> answers;
+    EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+    return answers[1];
+  };
+  const auto used = [&] { return server.engine().budget().used(engine::MemoryUse::kRequests); };
+  ASSERT_EQ(ask("c").code(), grpc::RESOURCE_EXHAUSTED);
+  ASSERT_TRUE(Eventually([&] { return server.engine().executor().in_flight() == 0; }));
+  const int64_t workspaces = used();
+  EXPECT_LT(workspaces, 1 << 20);
+  Answer answer = ask("c");
+  EXPECT_EQ(answer.code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(answer.message(), HasSubstr("'c' would have at least "));
+  EXPECT_THAT(answer.message(), HasSubstr("receive it as it comes instead"));
+  const Answer streamed = ask("");
+  ASSERT_EQ(streamed.code(), 0) << streamed.message() << " used " << used();
+  answer = ask("c");
+  EXPECT_EQ(answer.code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(answer.message(), testing::Not(HasSubstr("at least"))) << "its size is known by now";
+  EXPECT_TRUE(Eventually([&] { return used() <= workspaces; })) << used();
+}
+
 /// What is kept for later shows in the metrics, and gives way to what is needed now.
 TEST(SpgemmMemory, WhatIsKeptIsGivenUpForRequests) {
   constexpr int64_t kMemory = int64_t{16} << 20;
