@@ -98,10 +98,7 @@ class SpgemmCall final : public Job {
         MoveTo(problem_.device);
         return Next::kAgain;
       }
-      if (begun_ && exact_) {
-        const auto sizes = std::as_const(bounds_).As<int64_t>();
-        *end = CanBeKept(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), "");
-      }
+      if (begun_ && exact_ && !spec_.keep_as.empty()) *end = CanBeKept(ExactNonzeros(), "");
       return end->ok() ? Next::kAgain : Next::kEnded;
     }
     if (next_row_ < rows()) {
@@ -324,10 +321,14 @@ class SpgemmCall final : public Job {
     return absl::OkStatus();
   }
 
+  /// Once the rows' sizes are exact.
+  int64_t ExactNonzeros() const {
+    const auto sizes = bounds_.As<int64_t>();
+    return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  }
+
   void SendBegin() {
-    const auto sizes = std::as_const(bounds_).As<int64_t>();
-    const int64_t exact =
-        exact_ ? std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) : int64_t{-1};
+    const int64_t exact = exact_ ? ExactNonzeros() : int64_t{-1};
     const std::string& left = left_csr_->recipe;
     const std::string& right = right_csr_->recipe;
     CallBegin message{left == right ? fmt::format("{} / {}", left, kernel_->name)

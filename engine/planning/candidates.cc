@@ -211,6 +211,10 @@ struct PairFacts {
     return left.row_nonzeros_mean *
            (right.row_nonzeros_mean + right.row_nonzeros_variance / right.row_nonzeros_mean);
   }
+  /// Of the right one, to a block of 32 columns that has any.
+  double nonzeros_of_block() const {
+    return right.row_nonzeros_mean / std::max(right.row_blocks_mean, 1.0);
+  }
   double csr_bytes(const Features& f) const {
     return f.nnz * (sizeof(int32_t) + value_bytes) + (f.rows + 1) * sizeof(int64_t);
   }
@@ -308,7 +312,7 @@ Verdict WithEvenRows(const PairFacts& facts) {
 }
 
 Verdict BySections(const PairFacts& facts) {
-  const double grouped = facts.right.row_nonzeros_mean / std::max(facts.right.row_blocks_mean, 1.0);
+  const double grouped = facts.nonzeros_of_block();
   return {grouped >= kGrouped,
           fmt::format("{:.1f} nonzeros of the right one to a block of 32 columns, {} {}", grouped,
                       grouped >= kGrouped ? "at least" : "fewer than", kGrouped)};
@@ -378,7 +382,7 @@ Verdict ByBitmaps(const PairFacts& facts) {
 Verdict ByWords(const PairFacts& facts) {
   Verdict bitmaps = ByBitmaps(facts);
   if (!bitmaps.worth_trying) return bitmaps;
-  const double grouped = facts.right.row_nonzeros_mean / std::max(facts.right.row_blocks_mean, 1.0);
+  const double grouped = facts.nonzeros_of_block();
   const bool enough = grouped >= kWordNonzeros;
   return {enough, fmt::format("{:.1f} nonzeros of the right one to a word of 32 columns, {} {}",
                               grouped, enough ? "at least" : "fewer than", kWordNonzeros)};

@@ -1,7 +1,6 @@
 #include "kernels/cuda/side_streams.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"

@@ -34,6 +34,27 @@ Stored TransposeOf(const Stored& matrix) {
   return transposed;
 }
 
+v1::SpgemmStart Start(const std::string& left, const std::string& right) {
+  v1::SpgemmStart start;
+  start.set_request_id(1);
+  start.set_left(left);
+  start.set_right(right);
+  return start;
+}
+
+Answer Send(TestServer& server, const v1::SpgemmStart& start) {
+  grpc::ClientContext context;
+  auto stream = server.compute().Spgemm(&context);
+  v1::SpgemmRequest request;
+  *request.mutable_start() = start;
+  stream->Write(request);
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_TRUE(stream->Finish().ok());
+  return answers[1];
+}
+
 class SpgemmRequests : public testing::Test {
  protected:
   void Put(const std::string& name, const Pattern& pattern) {
@@ -47,26 +68,7 @@ class SpgemmRequests : public testing::Test {
     stored_[name].values = {values.begin(), values.end()};
   }
 
-  static v1::SpgemmStart Start(const std::string& left, const std::string& right) {
-    v1::SpgemmStart start;
-    start.set_request_id(1);
-    start.set_left(left);
-    start.set_right(right);
-    return start;
-  }
-
-  Answer Send(const v1::SpgemmStart& start) {
-    grpc::ClientContext context;
-    auto stream = server_.compute().Spgemm(&context);
-    v1::SpgemmRequest request;
-    *request.mutable_start() = start;
-    stream->Write(request);
-    stream->WritesDone();
-    std::map<uint64_t, Answer> answers;
-    EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
-    EXPECT_TRUE(stream->Finish().ok());
-    return answers[1];
-  }
+  Answer Send(const v1::SpgemmStart& start) { return sparsed::test::Send(server_, start); }
 
   /// The product over what was uploaded.
   reference::SparseResult Expected(const v1::SpgemmStart& start, Semiring semiring) {
@@ -281,32 +283,21 @@ TEST(SpgemmMemory, AResultThatCanNeverBeKeptIsRefusedInASentence) {
   });
   const Pattern pattern = Uniform(3000, 3000, 60, 27);  // some 6 million entries in its square
   MustUpload(server, "s", pattern);
-  const auto ask = [&](const std::string& keep_as) {
-    grpc::ClientContext context;
-    auto stream = server.compute().Spgemm(&context);
-    v1::SpgemmRequest request;
-    request.mutable_start()->set_request_id(1);
-    request.mutable_start()->set_left("s");
-    request.mutable_start()->set_right("s");
-    request.mutable_start()->set_keep_as(keep_as);
-    stream->Write(request);
-    stream->WritesDone();
-    std::map<uint64_t, Answer> answers;
-    EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
-    return answers[1];
-  };
+  const v1::SpgemmStart streamed = Start("s", "s");
+  v1::SpgemmStart kept = streamed;
+  kept.set_keep_as("c");
   const auto used = [&] { return server.engine().budget().used(engine::MemoryUse::kRequests); };
-  ASSERT_EQ(ask("c").code(), grpc::RESOURCE_EXHAUSTED);
+  ASSERT_EQ(Send(server, kept).code(), grpc::RESOURCE_EXHAUSTED);
   ASSERT_TRUE(Eventually([&] { return server.engine().executor().in_flight() == 0; }));
   const int64_t workspaces = used();
   EXPECT_LT(workspaces, 1 << 20);
-  Answer answer = ask("c");
+  Answer answer = Send(server, kept);
   EXPECT_EQ(answer.code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_THAT(answer.message(), HasSubstr("'c' would have at least "));
   EXPECT_THAT(answer.message(), HasSubstr("receive it as it comes instead"));
-  const Answer streamed = ask("");
-  ASSERT_EQ(streamed.code(), 0) << streamed.message() << " used " << used();
-  answer = ask("c");
+  answer = Send(server, streamed);
+  ASSERT_EQ(answer.code(), 0) << answer.message() << " used " << used();
+  answer = Send(server, kept);
   EXPECT_EQ(answer.code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_THAT(answer.message(), testing::Not(HasSubstr("at least"))) << "its size is known by now";
   EXPECT_TRUE(Eventually([&] { return used() <= workspaces; })) << used();
@@ -322,19 +313,11 @@ TEST(SpgemmMemory, WhatIsKeptIsGivenUpForRequests) {
   });
   const Pattern pattern = Uniform(2000, 2000, 40, 27);
   MustUpload(server, "s", pattern);
-  grpc::ClientContext context;
-  auto stream = server.compute().Spgemm(&context);
-  v1::SpgemmRequest request;
-  request.mutable_start()->set_request_id(1);
-  request.mutable_start()->set_left("s");
-  request.mutable_start()->set_right("s");
-  request.mutable_start()->set_transpose_left(true);
-  request.mutable_start()->set_mask("s");
-  stream->Write(request);
-  stream->WritesDone();
-  std::map<uint64_t, Answer> answers;
-  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
-  ASSERT_EQ(answers[1].code(), 0) << answers[1].message();
+  v1::SpgemmStart start = Start("s", "s");
+  start.set_transpose_left(true);
+  start.set_mask("s");
+  const Answer answer = Send(server, start);
+  ASSERT_EQ(answer.code(), 0) << answer.message();
   EXPECT_GT(server.engine().executor().derived().bytes(), 0);
   EXPECT_THAT(server.Page("/metrics"),
               HasSubstr("sparsed_spgemm_row_sizes_total{from=\"computed\"} 1"));

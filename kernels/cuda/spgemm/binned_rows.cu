@@ -92,6 +92,27 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0 && of_block > 0) atomicAdd(reinterpret_cast<Count*>(products), of_block);
 }
 
+absl::Status AnalyseBy(const Context& context, const SpgemmArguments& arguments, bool by_columns,
+                       std::span<int64_t> row_bounds, int64_t* products) {
+  const int64_t rows = arguments.left.rows;
+  if (rows > std::numeric_limits<int32_t>::max()) {
+    return absl::UnimplementedError("SpGEMM on the GPU takes up to 2^31 - 1 rows");
+  }
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
+  if (error == cudaSuccess && rows > 0) {
+    constexpr int64_t kRows = kThreads / kAnalysisLanes;
+    const int64_t blocks =
+        std::min<int64_t>((rows + kRows - 1) / kRows, Multiprocessors() * kAnalysisBlocks);
+    Analyse<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+        arguments.left.row_offsets.data(), arguments.left.column_indices.data(),
+        arguments.right.row_offsets.data(), arguments.right.column_indices.data(), rows,
+        arguments.right.cols, by_columns, row_bounds.data(), products);
+    error = cudaGetLastError();
+  }
+  return ToStatus(error, "analysing SpGEMM");
+}
+
 // ---- Bins
 
 __device__ int BinOf(const BinLimits& limits, int64_t entries, int64_t nonzeros) {
@@ -135,31 +156,6 @@ size_t BinnedRowsWorkspace(const Problem& /*problem*/, const SpgemmArguments& ar
                            int /*threads*/) {
   return kCounterBytes + static_cast<size_t>(arguments.left.rows) * kLists * sizeof(int32_t);
 }
-
-namespace {
-
-absl::Status AnalyseBy(const Context& context, const SpgemmArguments& arguments, bool by_columns,
-                       std::span<int64_t> row_bounds, int64_t* products) {
-  const int64_t rows = arguments.left.rows;
-  if (rows > std::numeric_limits<int32_t>::max()) {
-    return absl::UnimplementedError("SpGEMM on the GPU takes up to 2^31 - 1 rows");
-  }
-  const auto stream = static_cast<cudaStream_t>(context.stream);
-  cudaError_t error = cudaMemsetAsync(products, 0, sizeof(*products), stream);
-  if (error == cudaSuccess && rows > 0) {
-    constexpr int64_t kRows = kThreads / kAnalysisLanes;
-    const int64_t blocks =
-        std::min<int64_t>((rows + kRows - 1) / kRows, Multiprocessors() * kAnalysisBlocks);
-    Analyse<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        arguments.left.row_offsets.data(), arguments.left.column_indices.data(),
-        arguments.right.row_offsets.data(), arguments.right.column_indices.data(), rows,
-        arguments.right.cols, by_columns, row_bounds.data(), products);
-    error = cudaGetLastError();
-  }
-  return ToStatus(error, "analysing SpGEMM");
-}
-
-}  // namespace
 
 absl::Status AnalyseRows(const Context& context, const SpgemmArguments& arguments,
                          std::span<int64_t> row_bounds, int64_t* products) {

@@ -247,9 +247,7 @@ __global__ void __launch_bounds__(kWarps == 1 ? 128 : 32 * kWarps,
           for (int i = 0; i < kWordsAtOnce; ++i) {
             const int32_t from = done + i * kLanes;
             if (i > 0 && from >= all_words) break;
-            if (from + warp_lane < all_words) {
-              visit(words[i]);
-            }
+            if (from + warp_lane < all_words) visit(words[i]);
           }
         }
       }
@@ -333,6 +331,7 @@ __global__ void __launch_bounds__(kWarps == 1 ? 128 : 32 * kWarps,
           const Bits top = tops[at / kTopColumns - base];
           const Bits word = team.words[PlaceOf(top, at / kWordColumns)];
           const uint32_t place = PlaceOf(word, at) - static_cast<uint32_t>(done);
+          // Others have room for all of their bin's rows.
           if (kWarps > 2 && place >= kMost) return;
           team.columns[place] = product.column;
           atomicAdd(team.sums + place, product.scale * product.value);
@@ -390,11 +389,12 @@ cudaError_t Launch(cudaStream_t stream, const Rows<T>& rows, int64_t count, cons
   return cudaGetLastError();
 }
 
-// Beside the bins that take rows of their own, the short rows' and the last ones'.
+// Before kWarpBin are the bins of short rows.
 constexpr int kShortBins = 2, kWarpBin = 2, kLongWarpBin = 3;
 
-// Puts rows into bins, and has `launch(sides, bins)` start those of the bitmaps. Where rows of few
-// bins are left, those of others fill the device.
+// Puts rows into bins, and has `start(stream, sides, bins)` start the kernels over bitmaps beside
+// those over the shortest and the longest rows: when one is left with a few rows, others fill the
+// device.
 template <bool kNumeric, typename T, typename Start>
 absl::Status StartRows(const Context& context, const Rows<T>& rows, int64_t count,
                        const BinLimits& limits, Start start) {

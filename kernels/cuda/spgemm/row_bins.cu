@@ -54,8 +54,9 @@ absl::Status LaunchRows(const Context& context, const Rows<typename Semiring::El
   if (error == cudaSuccess) {
     error = LaunchLongRows<Semiring, kNumeric>(sides[0], rows, count, bins, kLastBin, kLongBin);
   }
-  if (error == cudaSuccess)
+  if (error == cudaSuccess) {
     error = LaunchMiddleRows<Semiring, kNumeric>(sides[1], rows, count, bins);
+  }
   if (error == cudaSuccess) {
     error = LaunchShortRows<Semiring, kNumeric>(stream, rows, count, bins, kMiddleBin);
   }

@@ -2,9 +2,11 @@
 //
 // Idea: row bins' tables and windows look up where a product belongs by probing or by walking
 // through what a row spans. Where its columns are many and far from each other, two counts of bits
-// are less. Layout in: plain CSR of both. Needs: lists of rows as row bins, whose symbolic phase it
-// uses. Wins: on uniform and on some power-law matrices, whose rows have few products for each
-// entry (docs/kernels-cuda.md). Sums depend on the order in which lanes come.
+// are less.
+// Layout in: plain CSR of both.
+// Needs: lists of rows as row bins, whose symbolic phase it uses.
+// Wins: on uniform and on some power-law matrices, whose rows have few products for each entry
+// (docs/kernels-cuda.md). Sums depend on the order in which lanes come.
 #include <cstdint>
 #include <memory>
 

@@ -4,11 +4,12 @@
 // nonzeros lie next to each other, as in web graphs, several share a word of 32 columns, and the
 // pattern of a row of C is the union of some words (the compression of Deveci, Trott and
 // Rajamanickam, "Multithreaded sparse matrix-matrix multiplication for many-core and GPU
-// architectures", Parallel Computing 2018, section 3.2). Rows are counted by adding up words' masks
+// architectures", Parallel Computing 2018). Rows are counted by adding up words' masks
 // in a table, and computed by bitmaps (bitmap_rows.cuh).
 // Layout in: plain CSR of both.
 // Needs: T's words, 8 bytes each, 4 bytes a row of T and 5 for 8 nonzeros; lists of rows as row
-// bins. Wins: over row bins where a word has some two nonzeros or more (docs/kernels-cuda.md). Sums
+// bins.
+// Wins: over row bins where a word has some two nonzeros or more (docs/kernels-cuda.md). Sums
 // depend on the order in which lanes come.
 #include <algorithm>
 #include <cstdint>
