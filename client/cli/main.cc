@@ -494,7 +494,7 @@ int Main(int argc, char** argv) {
   // CLI11 would take the next word for it: a script's --name=$EMPTY --discard names what it makes
   // "--discard".
   for (const std::string_view word : words) {
-    if (word.starts_with("--") && word.ends_with('=')) {
+    if (word.starts_with("--") && word.find('=') == word.size() - 1) {
       const std::string what = fmt::format("{} lacks its value", word.substr(0, word.size() - 1));
       return Fail(json, "USAGE", json ? what : what + "; see --help", kWrongUse);
     }

@@ -244,7 +244,7 @@ std::variant<Config, int> ParseCommandLine(int argc, const char* const* argv, st
     // CLI11 would take the next word for it.
     for (int i = 1; i < argc; ++i) {
       const std::string_view word = argv[i];
-      if (word.starts_with("--") && word.ends_with('=')) {
+      if (word.starts_with("--") && word.find('=') == word.size() - 1) {
         throw CLI::ArgumentMismatch(
             fmt::format("{} lacks its value", word.substr(0, word.size() - 1)),
             CLI::ExitCodes::ArgumentMismatch);

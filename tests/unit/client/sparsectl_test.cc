@@ -129,6 +129,7 @@ TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
 
 TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
   ExpectSays("spgemm s s --name= --discard", 2, "--name lacks its value; see --help");
+  ExpectSays("--server=unix:/nowhere= list", 5, "/nowhere=");  // is a value
   ExpectSays("", 2, "a COMMAND is missing; see --help");
   ExpectSays("generate", 2, "generate lacks its COMMAND");
   ExpectSays("multiply", 2, "there is no command \"multiply\"");
