@@ -1,8 +1,6 @@
 // cuSPARSE, opened by its soname when it is first asked for, and a CSR matrix as it wants it.
 #pragma once
 
-#include <cusparse.h>
-
 #include <cstddef>
 #include <memory>
 #include <string_view>
@@ -10,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/cusparse_abi.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
 
