@@ -20,6 +20,7 @@
 #include "server/rpc/worker_pool.h"
 #include "server/telemetry/engine_gauges.h"
 #include "server/telemetry/http_port.h"
+#include "server/telemetry/in_flight.h"
 #include "server/telemetry/status_page.h"
 #include "server/telemetry/telemetry.h"
 
@@ -127,7 +128,7 @@ class Server::Impl {
     grpc_init();
     context_ = std::make_unique<ServiceContext>(ServiceContext{
         config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
-        live_streams_, metrics_address_, started_});
+        live_streams_, metrics_address_, started_, started_steady_});
     services_.push_back(MakeCatalogService(*context_));
     services_.push_back(MakeComputeService(*context_));
     services_.push_back(MakeBuffersService(*context_));
@@ -177,6 +178,9 @@ class Server::Impl {
          [this] {
            std::vector<prometheus::MetricFamily> families = telemetry_.metrics().Collect();
            for (auto& family : gauges_->Collect()) families.push_back(std::move(family));
+           for (auto& family : Families(live_streams_.InFlight())) {
+             families.push_back(std::move(family));
+           }
            return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
                             prometheus::TextSerializer().Serialize(families)};
          }},
@@ -188,7 +192,8 @@ class Server::Impl {
          }},
         {"/",
          [this] {
-           const std::chrono::duration<double> uptime = std::chrono::system_clock::now() - started_;
+           const std::chrono::duration<double> uptime =
+               std::chrono::steady_clock::now() - started_steady_;
            return HttpReply{
                .content_type = "text/html; charset=utf-8",
                .body = StatusPage(config_, *engine_, telemetry_, uptime.count(), !ready_)};
@@ -199,12 +204,13 @@ class Server::Impl {
   // In the order of construction; destroyed in reverse: whoever calls goes before whom it calls.
   const Config config_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+  const std::chrono::steady_clock::time_point started_steady_ = std::chrono::steady_clock::now();
   std::atomic<bool> ready_ = false;
   std::atomic<bool> listening_ = false;
   std::atomic<bool> device_lost_ = false;
   std::string metrics_address_;
   std::vector<std::string> addresses_;
-  LiveStreams live_streams_;
+  LiveStreams live_streams_{config_};
   Telemetry telemetry_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineGauges> gauges_;

@@ -62,6 +62,14 @@ absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& nam
   return Report{{{"deleted", name}}, fmt::format("deleted {}\n", name)};
 }
 
+/// An activity in the words of whoever asks why it takes so long.
+std::string WaitsFor(const std::string& activity) {
+  if (activity == "receiving") return "bytes of the client";
+  if (activity == "working") return "lane, kernel or disk";
+  if (activity == "sending") return "the client to read";
+  return activity;
+}
+
 absl::StatusOr<Report> Stats(const Client& client) {
   const auto stats = client.GetStats();
   if (!stats.ok()) return stats.status();
@@ -74,6 +82,7 @@ absl::StatusOr<Report> Stats(const Client& client) {
                  {"requests_in_flight", stats->requests_in_flight},
                  {"preparations_pending", stats->preparations_pending},
                  {"memory_bytes", stats->memory_bytes},
+                 {"in_flight", Json::array()},
                  {"requests", Json::array()}};
   report.text = fmt::format(
       "up            {:.0f} s, devices busy {:.1f} s\n"
@@ -84,6 +93,17 @@ absl::StatusOr<Report> Stats(const Client& client) {
   Table memory({"MEMORY", "BYTES"});
   for (const auto& [use, bytes] : stats->memory_bytes) memory.Add({use, Bytes(bytes)});
   if (!memory.empty()) report.text += fmt::format("\n{}", memory.Text());
+  Table in_flight({"IN FLIGHT", "WAITS FOR", "COUNT", "BYTES", "OLDEST"});
+  for (const RequestsInFlight& requests : stats->in_flight) {
+    report.json["in_flight"].push_back({{"operation", requests.operation},
+                                        {"activity", requests.activity},
+                                        {"count", requests.count},
+                                        {"bytes", requests.bytes},
+                                        {"oldest_seconds", requests.oldest_seconds}});
+    in_flight.Add({requests.operation, WaitsFor(requests.activity), Count(requests.count),
+                   Bytes(requests.bytes), fmt::format("{:.1f} s", requests.oldest_seconds)});
+  }
+  if (!in_flight.empty()) report.text += fmt::format("\n{}", in_flight.Text());
   Table requests({"REQUESTS", "CODE", "COUNT"});
   for (const RequestCount& request : stats->requests) {
     report.json["requests"].push_back(

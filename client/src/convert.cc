@@ -195,9 +195,14 @@ Stats FromProto(const v1::Stats& proto) {
               .requests_in_flight = proto.requests_in_flight(),
               .preparations_pending = proto.preparations_pending(),
               .uptime_seconds = proto.uptime_seconds(),
-              .device_busy_seconds = proto.device_busy_seconds()};
+              .device_busy_seconds = proto.device_busy_seconds(),
+              .in_flight = {}};
   for (const v1::RequestCount& count : proto.requests()) {
     stats.requests.push_back({count.operation(), count.code(), count.count()});
+  }
+  for (const v1::RequestsInFlight& requests : proto.in_flight()) {
+    stats.in_flight.push_back({requests.operation(), requests.activity(), requests.count(),
+                               requests.bytes(), requests.oldest_seconds()});
   }
   return stats;
 }

@@ -114,8 +114,8 @@ class ResultSink {
 /// Made by Executor::Begin, which looked everything up, checked every shape and reserved the memory
 /// for streamed operands. From then on OnEnd comes exactly once: after Submit, or when it is
 /// cancelled or its deadline passes, also while operands are still arriving. Whoever began it
-/// submits or cancels it. Claim and Submit belong to the thread that feeds it; Cancel and Release
-/// may come from anywhere, and neither calls the sink before it returns.
+/// submits or cancels it. Claim, Missing and Submit belong to the thread that feeds it; Cancel and
+/// Release may come from anywhere, and neither calls the sink before it returns.
 class Call {
  public:
   virtual ~Call() = default;
@@ -126,6 +126,8 @@ class Call {
   virtual absl::Status Commit() { return absl::OkStatus(); }
   /// All operand bytes have arrived: it may be submitted.
   virtual bool complete() const = 0;
+  /// What has not arrived, for a sentence: "operand B has 12 of 4096 bytes".
+  virtual std::string Missing() const { return "all operands are here"; }
   /// Queues it; once, when complete. If the queue is full it ends with RESOURCE_EXHAUSTED.
   virtual void Submit() = 0;
   /// Ends it soon with CANCELLED, in whatever state it is.

@@ -77,6 +77,15 @@ bool DenseCall::complete() const {
                      [](const Operand& o) { return !o.streamed || o.assembler.complete(); });
 }
 
+std::string DenseCall::Missing() const {
+  for (const Operand& operand : operands_) {
+    if (!operand.streamed || operand.assembler.complete()) continue;
+    return fmt::format("operand {} has {} of {} bytes", operand.assembler.array().name,
+                       operand.assembler.received(), operand.assembler.array().bytes());
+  }
+  return Job::Missing();
+}
+
 void DenseCall::Drop() {
   destination_ = DenseWrite();
   matrix_.reset();

@@ -39,6 +39,7 @@ class DenseCall : public Job {
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
   absl::Status Commit() override;
   bool complete() const override;
+  std::string Missing() const override;
 
  protected:
   Next Run(Lane& lane, absl::Status* end) final;

@@ -145,6 +145,17 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str()
       ->group("Limits");
+  app.add_option("--receive-idle", config.receive_idle_seconds,
+                 "Seconds for which a client may send nothing of an upload or an operand that it "
+                 "announced; then it ends")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str()
+      ->group("Limits");
+  app.add_option("--send-idle", config.send_idle_seconds,
+                 "Seconds for which a client may take nothing of a result; then its stream ends")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str()
+      ->group("Limits");
 
   app.add_option("--log-level", config.log_level, "debug, info, warn or error")
       ->transform(CLI::CheckedTransformer(std::map<std::string, LogLevel>{

@@ -84,6 +84,8 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "max_chunk" << YAML::Value << config.max_chunk_bytes;
   out << YAML::Key << "max_requests_per_stream" << YAML::Value << config.max_requests_per_stream;
   out << YAML::Key << "max_queued" << YAML::Value << config.max_queued;
+  out << YAML::Key << "receive_idle" << YAML::Value << config.receive_idle_seconds;
+  out << YAML::Key << "send_idle" << YAML::Value << config.send_idle_seconds;
   out << YAML::Key << "shutdown_grace" << YAML::Value << config.shutdown_grace_seconds;
   out << YAML::Key << "scrub_interval" << YAML::Value << config.scrub_interval_seconds;
   out << YAML::Key << "log_level" << YAML::Value << Name(config.log_level);

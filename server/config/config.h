@@ -32,6 +32,8 @@ struct Config {
   int max_requests_per_stream = 64;
   int max_queued = 4096;                  ///< requests waiting for a lane
   double shutdown_grace_seconds = 30;     ///< for requests in flight after SIGTERM
+  double receive_idle_seconds = 30;       ///< for which a client may send nothing that is awaited
+  double send_idle_seconds = 60;          ///< for which it may take nothing of what it asked for
   double scrub_interval_seconds = 86400;  ///< between two verifications of what is stored; 0: none
 
   LogLevel log_level = LogLevel::kInfo;

@@ -1,4 +1,5 @@
 #include "engine/engine.h"
+#include "server/rpc/live_streams.h"
 #include "server/rpc/unary.h"
 #include "sparsed/v1/admin.grpc.pb.h"
 
@@ -63,8 +64,16 @@ class AdminService final : public Service {
     }
     stats.set_requests_in_flight(engine.executor().in_flight());
     stats.set_preparations_pending(engine.preparation().pending());
-    stats.set_uptime_seconds(
-        std::chrono::duration<double>(std::chrono::system_clock::now() - service_.started).count());
+    const auto now = std::chrono::steady_clock::now();
+    for (const auto& [what, in_flight] : service_.live_streams.InFlight()) {
+      v1::RequestsInFlight& message = *stats.add_in_flight();
+      message.set_operation(std::string(Name(what.first)));
+      message.set_activity(std::string(Name(what.second)));
+      message.set_count(in_flight.count);
+      message.set_bytes(in_flight.bytes);
+      message.set_oldest_seconds(std::chrono::duration<double>(now - in_flight.oldest).count());
+    }
+    stats.set_uptime_seconds(std::chrono::duration<double>(now - service_.started_steady).count());
     stats.set_device_busy_seconds(engine.executor().busy_seconds(DeviceKind::kCpu) +
                                   engine.executor().busy_seconds(DeviceKind::kCuda));
   }

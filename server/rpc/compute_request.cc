@@ -8,6 +8,16 @@
 
 namespace sparsed::server {
 
+ComputeRequest::ComputeRequest(ComputeStream& stream, uint64_t id, StageRecord record,
+                               uint64_t timeout_ns)
+    : last_byte(record.begun), stream_(stream), id_(id), record_(std::move(record)) {
+  // As for calls, a century is none.
+  constexpr uint64_t kLongest = 100ull * 365 * 24 * 3600 * 1000000000;
+  if (timeout_ns > 0 && timeout_ns < kLongest) {
+    deadline_ = record_.begun + std::chrono::nanoseconds(static_cast<int64_t>(timeout_ns));
+  }
+}
+
 void ComputeRequest::OnBegin(engine::CallBegin begin) {
   stream_.Queue(*this, [&] { QueueBegin(std::move(begin)); });
 }
@@ -42,7 +52,9 @@ void ComputeRequest::QueueBegin(engine::CallBegin begin) {
 }
 
 void ComputeRequest::QueueChunks(uint32_t index, uint64_t offset, Array array) {
-  if (array.bytes() > 0) queue_.emplace_back(ArrayChunks(id_, index, offset, std::move(array)));
+  if (array.bytes() == 0) return;
+  queued_bytes_ += static_cast<int64_t>(array.bytes());
+  queue_.emplace_back(ArrayChunks(id_, index, offset, std::move(array)));
 }
 
 void ComputeRequest::QueueBlock(engine::ResultBlock block) {
@@ -76,19 +88,38 @@ void ComputeRequest::QueueEnd(engine::CallEnd end) {
   record_.status = end.status;
   if (!end.status.ok()) {
     record_.held_bytes_in = record_.held_bytes_out = 0;
-    queue_.clear();
+    DropQueue();
   }
   queue_.emplace_back(std::move(end));
 }
 
-void ComputeRequest::CancelSending() {
+void ComputeRequest::DropQueue() {
+  queue_.clear();
+  queued_bytes_ = 0;
+}
+
+void ComputeRequest::Count(InFlightTable& table) const {
+  const bool sending = ended || queued_bytes_ > 0;
+  const Activity activity = sending     ? Activity::kSending
+                            : submitted ? Activity::kWorking
+                                        : Activity::kReceiving;
+  table[{record_.op, activity}].Add(
+      sending ? queued_bytes_ : static_cast<int64_t>(record_.stream_bytes_in), record_.begun);
+}
+
+void ComputeRequest::EndIfLate(StageRecord::Clock::time_point now) {
+  if (!deadline_.has_value() || now < *deadline_) return;
+  EndSending(absl::DeadlineExceededError("the request's time was up before its result was taken"));
+}
+
+void ComputeRequest::EndSending(const absl::Status& status) {
   const bool sending = std::ranges::any_of(
       queue_, [](const Queued& queued) { return std::holds_alternative<ArrayChunks>(queued); });
   if (!ended || !sending) return;
   Queued end = std::move(queue_.back());
-  queue_.clear();
-  record_.status = absl::CancelledError("the request was cancelled while its result was sent");
-  std::get<engine::CallEnd>(end).status = record_.status;
+  DropQueue();
+  record_.status = status;
+  std::get<engine::CallEnd>(end).status = status;
   queue_.push_back(std::move(end));
 }
 
@@ -102,6 +133,7 @@ ComputeWrite ComputeRequest::TakeNext() {
     }
     write.bytes = chunks->Next(&write.data_bytes);
     record_.stream_bytes_out += write.data_bytes;
+    queued_bytes_ -= static_cast<int64_t>(write.data_bytes);
     if (!chunks->done()) return write;
   } else if (const auto* end = std::get_if<engine::CallEnd>(&next)) {
     write.is_end = true;

@@ -12,6 +12,7 @@
 
 #include "engine/execution/call.h"
 #include "server/rpc/array_chunks.h"
+#include "server/telemetry/in_flight.h"
 #include "server/telemetry/stage_record.h"
 #include "sparsed/v1/compute.pb.h"
 
@@ -30,9 +31,8 @@ struct ComputeWrite {
 /// stream's lock. Kept alive by the stream, and by the call until its end.
 class ComputeRequest final : public engine::ResultSink {
  public:
-  /// `stream` outlives the request's end.
-  ComputeRequest(ComputeStream& stream, uint64_t id, StageRecord record)
-      : stream_(stream), id_(id), record_(std::move(record)) {}
+  /// `stream` outlives the request's end. `timeout_ns` is from the record's begin; 0: none.
+  ComputeRequest(ComputeStream& stream, uint64_t id, StageRecord record, uint64_t timeout_ns);
 
   void OnBegin(engine::CallBegin begin) override;
   void OnArray(uint32_t index, uint64_t offset, Array part) override;
@@ -47,6 +47,8 @@ class ComputeRequest final : public engine::ResultSink {
 
   /// The matrix that an OK end means was made; empty: none.
   std::string publishes;
+  /// When an operand's bytes came.
+  StageRecord::Clock::time_point last_byte;
   /// All operand bytes are here.
   bool submitted = false;
   /// The call was told to fail: its remaining chunks are not wanted.
@@ -61,9 +63,13 @@ class ComputeRequest final : public engine::ResultSink {
   /// Sets `ended`; from then on the record says how it went. Of a call that failed, what is queued
   /// is not wanted any more.
   void QueueEnd(engine::CallEnd end);
-  /// Cancels the sending of a result that is there already; nothing if none of it is queued.
-  void CancelSending();
-  void DropQueue() { queue_.clear(); }
+  /// Ends the sending of a result that is there already with `status`; nothing if none of it is
+  /// queued.
+  void EndSending(const absl::Status& status);
+  /// Likewise, with DEADLINE_EXCEEDED, if its time is up; while it runs that is the call's affair.
+  void EndIfLate(StageRecord::Clock::time_point now);
+  void DropQueue();
+  void Count(InFlightTable& table) const;
   bool has_queued() const { return !queue_.empty(); }
   /// The next message; has_queued().
   ComputeWrite TakeNext();
@@ -78,6 +84,8 @@ class ComputeRequest final : public engine::ResultSink {
   StageRecord record_;
   std::shared_ptr<engine::Call> call_;
   std::deque<Queued> queue_;
+  int64_t queued_bytes_ = 0;  ///< of its chunks
+  std::optional<StageRecord::Clock::time_point> deadline_;
   std::optional<v1::Begin> begin_;             ///< goes with the end
   StageRecord::Clock::time_point first_data_;  ///< when the first result bytes were taken
   bool sent_data_ = false;

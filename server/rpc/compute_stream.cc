@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+#include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/receive_chunk.h"
 #include "server/security/tenant.h"
@@ -33,6 +34,10 @@ void CountHeld(engine::Engine& engine, const ComputeSpec& spec, StageRecord& rec
   }
 }
 
+uint64_t TimeoutOf(const ComputeSpec& spec) {
+  return std::visit([](const auto& of_an_operation) { return of_an_operation.timeout_ns; }, spec);
+}
+
 }  // namespace
 
 ComputeStream::ComputeStream(Op op, const ServiceContext& service,
@@ -42,14 +47,19 @@ ComputeStream::ComputeStream(Op op, const ServiceContext& service,
       context_(*context),
       tenant_(TenantOf(*context)),
       max_requests_(static_cast<size_t>(service.config.max_requests_per_stream)) {
-  if (service_.live_streams.Add(this)) {
-    StartRead(&in_);
-  } else {
-    OnDrain();
-  }
+  Todo todo;
+  todo.read = service_.live_streams.Add(this);
+  std::unique_lock lock(mutex_);
+  if (!todo.read) draining_ = true;
+  handling_ = false;
+  Proceed(lock, std::move(todo));
 }
 
 void ComputeStream::OnReadDone(bool ok) {
+  {
+    const std::lock_guard lock(mutex_);
+    handling_ = true;
+  }
   if (!ok) return OnReadsDone();
   auto message = DecodeComputeMessage(op_, tenant_, in_);
   in_.Clear();
@@ -57,6 +67,7 @@ void ComputeStream::OnReadDone(bool ok) {
       message.ok() ? Handle(*std::move(message)) : absl::Status(message.status());
   Todo todo;
   std::unique_lock lock(mutex_);
+  handling_ = false;
   if (finished_) return;
   if (!status.ok()) {
     reads_done_ = true;
@@ -72,6 +83,7 @@ void ComputeStream::OnReadDone(bool ok) {
 void ComputeStream::OnReadsDone() {
   Todo todo;
   std::unique_lock lock(mutex_);
+  handling_ = false;
   if (finished_) return;
   reads_done_ = true;
   if (context_.IsCancelled()) Abandon(absl::CancelledError("the client is gone"), todo);
@@ -112,6 +124,44 @@ void ComputeStream::OnDrain() {
   Proceed(lock, Todo());
 }
 
+void ComputeStream::OnTick(const Patience& patience) {
+  Todo todo;
+  std::unique_lock lock(mutex_);
+  if (finished_) return;
+  if (writing_ && !cancelled_ && patience.IsOver(write_began_, patience.send)) {
+    const absl::Status status = patience.NothingTaken(
+        fmt::format("the reader took nothing of the results of {} requests", requests_.size()));
+    Abandon(status, todo);
+    cancelled_ = true;
+    CancelCall(context_, status);
+  }
+  EndLate(patience.now);
+  StopSilent(patience, todo);
+  Proceed(lock, std::move(todo));
+}
+
+void ComputeStream::StopSilent(const Patience& patience, Todo& todo) {
+  if (abandoned_ || handling_ || reads_done_ || read_paused_) return;
+  for (const auto& [id, request] : requests_) {
+    if (request->submitted || request->failed || request->call() == nullptr) continue;
+    // One that was only announced holds nothing, and may wait for the operands of those before it.
+    const bool begun = request->record().stream_bytes_in > 0;
+    const auto since = begun ? request->last_byte : read_began_;
+    if (!(patience.draining && !begun) && !patience.IsOver(since, patience.receive)) continue;
+    Stop(*request, patience.NothingReceived(request->call()->Missing() + ", and nothing more came"),
+         todo);
+  }
+}
+
+void ComputeStream::EndLate(Patience::Clock::time_point now) {
+  for (const auto& [id, request] : requests_) request->EndIfLate(now);
+}
+
+void ComputeStream::Count(InFlightTable& table) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, request] : requests_) request->Count(table);
+}
+
 void ComputeStream::OnDone() {
   service_.live_streams.Remove(this);
   delete this;
@@ -150,7 +200,8 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, Todo& todo) {
 
 void ComputeStream::Start(ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
-      *this, start.request_id, service_.telemetry.Begin(op_, tenant_, start.subject));
+      *this, start.request_id, service_.telemetry.Begin(op_, tenant_, start.subject),
+      start.spec.ok() ? TimeoutOf(*start.spec) : 0);
   {
     Todo todo;
     std::unique_lock lock(mutex_);
@@ -203,6 +254,8 @@ absl::Status ComputeStream::Receive(const wire::ChunkView& chunk) {
     request = found->second;
     if (request->ended || request->failed) return absl::OkStatus();
     request->record().stream_bytes_in += chunk.size;
+    // Messages without a byte are silence, too.
+    if (chunk.size > 0) request->last_byte = Patience::Clock::now();
     submitted = request->submitted;
     call = request->call();
   }
@@ -239,7 +292,8 @@ void ComputeStream::Cancel(const ComputeCancel& cancel) {
     const std::lock_guard lock(mutex_);
     const auto found = requests_.find(cancel.request_id);
     if (found == requests_.end()) return;
-    found->second->CancelSending();
+    found->second->EndSending(
+        absl::CancelledError("the request was cancelled while its result was sent"));
     call = found->second->call();
   }
   if (call != nullptr) call->Cancel();
@@ -315,6 +369,8 @@ bool ComputeStream::TakeWrite(Todo& todo) {
   if (writing_ || sending_.empty()) return false;
   const std::shared_ptr<ComputeRequest> request = std::move(sending_.front());
   sending_.pop_front();
+  write_began_ = Patience::Clock::now();
+  request->EndIfLate(write_began_);
   ComputeWrite write = request->TakeNext();
   out_ = std::move(write.bytes);
   credit_ = static_cast<int64_t>(write.data_bytes);
@@ -333,7 +389,8 @@ bool ComputeStream::TakeWrite(Todo& todo) {
 }
 
 std::optional<absl::Status> ComputeStream::TakeFinish() {
-  if (finished_ || writing_ || !requests_.empty() || !sending_.empty()) return std::nullopt;
+  if (finished_ || handling_ || writing_ || !requests_.empty() || !sending_.empty())
+    return std::nullopt;
   if (!abandoned_ && !reads_done_ && !draining_) return std::nullopt;
   finished_ = true;
   if (!abandoned_ && !reads_done_) return absl::UnavailableError("the server is shutting down");
@@ -344,12 +401,16 @@ void ComputeStream::Proceed(std::unique_lock<std::mutex>& lock, Todo todo) {
   const bool write = TakeWrite(todo);
   const std::optional<absl::Status> finish = TakeFinish();
   Telemetry& telemetry = service_.telemetry;
+  if (todo.read && !finish.has_value()) {
+    // Under the lock: who finishes the stream comes before it or after it. gRPC calls back later.
+    read_began_ = Patience::Clock::now();
+    StartRead(&in_);
+  }
   lock.unlock();
   // From here on `this` is used only by who writes, finishes, or is one of gRPC's callbacks.
   for (auto& [call, status] : todo.stop) call->Fail(std::move(status));
   if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
   for (StageRecord& record : todo.ended) telemetry.End(std::move(record));
-  if (todo.read && !finish.has_value()) StartRead(&in_);
   if (write) StartWrite(&out_, out_options_);
   if (finish.has_value()) Finish(ToGrpc(*finish));
 }

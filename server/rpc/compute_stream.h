@@ -30,6 +30,8 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   void OnCancel() override;
   void OnDone() override;
   void OnDrain() override;
+  void OnTick(const Patience& patience) override;
+  void Count(InFlightTable& table) override;
 
   /// For requests: `add` queues a reply, under the lock.
   template <typename Add>
@@ -62,6 +64,8 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   void Submit(ComputeRequest& request, engine::Call& call);
 
   // With the lock held.
+  void StopSilent(const Patience& patience, Todo& todo);
+  void EndLate(Patience::Clock::time_point now);
   absl::Status Admit(const ComputeStart& start, Todo& todo);
   void Refuse(const std::shared_ptr<ComputeRequest>& request, absl::Status status, Todo& todo);
   void RememberFailed(uint64_t id);
@@ -89,6 +93,8 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   std::deque<uint64_t> recently_failed_;  ///< their chunks may still be on the way
   size_t refused_ = 0;                    ///< in `sending_` but not in `requests_`
   bool reads_done_ = false;
+  bool handling_ = true;  ///< a message, or none was asked for yet: the stream is not finished
+  Patience::Clock::time_point read_began_;
   bool read_paused_ = false;  ///< until the client takes its refusals
   bool draining_ = false;
   bool abandoned_ = false;  ///< nothing more is sent: the stream failed or is gone
@@ -96,6 +102,8 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   absl::Status status_;  ///< of the stream
 
   bool writing_ = false;
+  Patience::Clock::time_point write_began_;
+  bool cancelled_ = false;  ///< by us: its client took nothing
   grpc::ByteBuffer out_;
   grpc::WriteOptions out_options_;
   std::shared_ptr<engine::Call> credit_of_;  ///< what `out_` gives back when it is written

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
@@ -19,15 +20,17 @@ namespace {
 /// Measurements of a message.
 constexpr size_t kMost = 1000;
 
-class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::PatternMeasurements> {
+class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::PatternMeasurements>,
+                                      public LiveStream {
  public:
   ListMeasurementsReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
                           const v1::ListMeasurementsRequest& request)
       : service_(service),
+        context_(*context),
         record_(
             service.telemetry.Begin(Op::kListMeasurements, TenantOf(*context), request.name())) {
-    absl::Status status = service_.live_streams.TakesNew();
-    if (status.ok()) status = FindPatterns(request.name());
+    absl::Status status = absl::UnavailableError("the server is shutting down");
+    if (service_.live_streams.Add(this)) status = FindPatterns(request.name());
     if (status.ok()) {
       WriteNext();
     } else {
@@ -36,11 +39,15 @@ class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::Patter
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return Conclude(absl::CancelledError("the reader is gone"));
+    if (absl::Status status = delivery_.End(ok); !status.ok()) return Conclude(std::move(status));
     WriteNext();
   }
 
-  void OnDone() override { delete this; }
+  void OnTick(const Patience& patience) override { delivery_.Tick(patience, context_); }
+  void OnDone() override {
+    service_.live_streams.Remove(this);
+    delete this;
+  }
 
  private:
   absl::Status FindPatterns(const std::string& name) {
@@ -67,7 +74,7 @@ class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::Patter
     const size_t count = std::min(kMost, measurements_.size() - sent_);
     out_ = ToPatternMeasurements(*pattern_, std::span(measurements_).subspan(sent_, count));
     sent_ += count;
-    StartWrite(&out_);
+    delivery_.Begin(0, [this] { StartWrite(&out_); });
   }
 
   /// The terminal transition; `this` may be gone afterwards.
@@ -78,12 +85,14 @@ class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::Patter
   }
 
   const ServiceContext& service_;
+  grpc::CallbackServerContext& context_;
   StageRecord record_;
   std::map<std::string, std::shared_ptr<engine::Pattern>> patterns_;  ///< by hash, to be sent
   std::shared_ptr<engine::Pattern> pattern_;                          ///< under way
   std::vector<engine::Measurement> measurements_;                     ///< its own
   size_t sent_ = 0;                                                   ///< of them
   v1::PatternMeasurements out_;
+  Delivery delivery_;
 };
 
 }  // namespace

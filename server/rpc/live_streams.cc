@@ -1,6 +1,49 @@
 #include "server/rpc/live_streams.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace sparsed::server {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+/// What clients get once the server shuts down: a word from time to time.
+constexpr Seconds kDrainPatience(1);
+constexpr Seconds kShortestTick(0.01);
+constexpr Seconds kLongestTick(1);
+/// Ticks in a patience, so that it is exceeded by no more than that part.
+constexpr double kTicks = 10;
+
+absl::Status Over(bool draining, std::string_view what, Seconds limit, std::string_view flag) {
+  if (draining) return absl::UnavailableError("the server is shutting down");
+  return absl::DeadlineExceededError(fmt::format("{} for {:g} s ({})", what, limit.count(), flag));
+}
+
+}  // namespace
+
+absl::Status Patience::NothingReceived(std::string_view what) const {
+  return Over(draining, what, receive, "--receive-idle");
+}
+
+absl::Status Patience::NothingTaken(std::string_view what) const {
+  return Over(draining, what, send, "--send-idle");
+}
+
+LiveStreams::LiveStreams(const Config& config)
+    : receive_(config.receive_idle_seconds),
+      send_(config.send_idle_seconds),
+      thread_([this] { Run(); }) {}
+
+LiveStreams::~LiveStreams() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
 
 bool LiveStreams::Add(LiveStream* stream) {
   const std::lock_guard lock(mutex_);
@@ -14,9 +57,13 @@ void LiveStreams::Remove(LiveStream* stream) {
 }
 
 void LiveStreams::Drain() {
-  const std::lock_guard lock(mutex_);
-  draining_ = true;
-  for (LiveStream* stream : streams_) stream->OnDrain();
+  {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+    for (LiveStream* stream : streams_) stream->OnDrain();
+    TickLocked();
+  }
+  changed_.notify_all();
 }
 
 void LiveStreams::MatrixChanged(const std::string& tenant, const std::string& name) {
@@ -24,9 +71,34 @@ void LiveStreams::MatrixChanged(const std::string& tenant, const std::string& na
   for (LiveStream* stream : streams_) stream->OnMatrixChanged(tenant, name);
 }
 
+InFlightTable LiveStreams::InFlight() const {
+  InFlightTable table;
+  const std::lock_guard lock(mutex_);
+  for (LiveStream* stream : streams_) stream->Count(table);
+  return table;
+}
+
 absl::Status LiveStreams::TakesNew() const {
   const std::lock_guard lock(mutex_);
   return draining_ ? absl::UnavailableError("the server is shutting down") : absl::OkStatus();
+}
+
+void LiveStreams::TickLocked() {
+  const Patience patience = {.now = Patience::Clock::now(),
+                             .receive = draining_ ? std::min(receive_, kDrainPatience) : receive_,
+                             .send = draining_ ? std::min(send_, kDrainPatience) : send_,
+                             .draining = draining_};
+  for (LiveStream* stream : streams_) stream->OnTick(patience);
+}
+
+void LiveStreams::Run() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    const Seconds shorter =
+        std::min(draining_ ? kDrainPatience : kLongestTick * kTicks, std::min(receive_, send_));
+    changed_.wait_for(lock, std::clamp(shorter / kTicks, kShortestTick, kLongestTick));
+    if (!closing_) TickLocked();
+  }
 }
 
 }  // namespace sparsed::server

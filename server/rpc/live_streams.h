@@ -1,41 +1,82 @@
-// Streams that may live long: told when the server shuts down, or when a matrix's name means
-// something else.
+// Streams that may live long: told when the server shuts down, when a matrix's name means something
+// else, and now and then to look whether their clients still take part.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include "absl/status/status.h"
+#include "server/config/config.h"
+#include "server/telemetry/in_flight.h"
 
 namespace sparsed::server {
 
+/// For how long a client may keep a stream waiting.
+struct Patience {
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point now;
+  std::chrono::duration<double> receive;  ///< for its next bytes
+  std::chrono::duration<double> send;     ///< for it to take what is being written
+  bool draining = false;
+
+  bool IsOver(Clock::time_point since, std::chrono::duration<double> limit) const {
+    return now - since > limit;
+  }
+  /// Why a stream ends that waited too long: "WHAT for 30 s (--receive-idle)", or that the server
+  /// shuts down.
+  absl::Status NothingReceived(std::string_view what) const;
+  absl::Status NothingTaken(std::string_view what) const;
+};
+
+/// None of these blocks, or calls back into LiveStreams.
 class LiveStream {
  public:
   virtual ~LiveStream() = default;
   /// The server shuts down: take nothing new and end as soon as nothing is in flight.
-  virtual void OnDrain() = 0;
+  virtual void OnDrain() {}
+  /// Several times in the shorter patience: end what waited longer.
+  virtual void OnTick(const Patience& /*patience*/) {}
   /// A matrix of this name was uploaded, replaced or deleted.
   virtual void OnMatrixChanged(const std::string& /*tenant*/, const std::string& /*name*/) {}
+  /// Adds what is in flight on it.
+  virtual void Count(InFlightTable& /*table*/) {}
 };
 
 /// Thread-safe. The lock is held while streams are told, so a stream that removed itself is not
-/// told any more.
+/// told any more. One thread ticks.
 class LiveStreams {
  public:
+  explicit LiveStreams(const Config& config);
+  ~LiveStreams();
+
   /// False, and not added, if the server is shutting down already.
   bool Add(LiveStream* stream);
   void Remove(LiveStream* stream);
+  /// From now on a second of silence is too long, and what has not begun does not begin.
   void Drain();
   void MatrixChanged(const std::string& tenant, const std::string& name);
+  InFlightTable InFlight() const;
   /// UNAVAILABLE once the server shuts down. Asked where a call begins that may take its time; what
   /// is answered from memory at once goes on.
   absl::Status TakesNew() const;
 
  private:
+  void Run();
+  void TickLocked();
+
+  const std::chrono::duration<double> receive_, send_;
   mutable std::mutex mutex_;
+  std::condition_variable changed_;
   std::set<LiveStream*> streams_;
   bool draining_ = false;
+  bool closing_ = false;
+  std::thread thread_;  ///< last
 };
 
 }  // namespace sparsed::server

@@ -1,8 +1,11 @@
 // Buffers.Put and Catalog.UpdateValues: header, chunks, then what takes long on a worker.
+#include <fmt/format.h>
+
 #include <atomic>
 
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
@@ -65,7 +68,7 @@ struct UpdateValues {
 
 /// `Method`: one of the above.
 template <typename Method>
-class ReceiveReactor final : public BytesReadReactor {
+class ReceiveReactor final : public BytesReadReactor, public LiveStream {
  public:
   ReceiveReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
                  grpc::ByteBuffer* response)
@@ -73,21 +76,35 @@ class ReceiveReactor final : public BytesReadReactor {
         context_(*context),
         response_(*response),
         record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
-    if (absl::Status status = service_.live_streams.TakesNew(); !status.ok()) {
-      Conclude(std::move(status));
+    if (service_.live_streams.Add(this)) {
+      reception_.Await(0, [this] { StartRead(&in_); });
     } else {
-      StartRead(&in_);
+      Conclude(absl::UnavailableError("the server is shutting down"));
     }
   }
 
   void OnReadDone(bool ok) override {
+    if (!reception_.Take()) return;
     if (!ok) return OnClosed();
+    const uint64_t before = record_.stream_bytes_in;
     if (absl::Status status = Receive(); !status.ok()) return Conclude(std::move(status));
-    StartRead(&in_);
+    reception_.Await(record_.stream_bytes_in - before, [this] { StartRead(&in_); });
   }
 
   void OnCancel() override { cancelled_ = true; }
-  void OnDone() override { delete this; }
+  void OnTick(const Patience& patience) override {
+    if (!reception_.GivesUp(patience)) return;
+    Conclude(patience.NothingReceived(fmt::format(
+        "{} bytes of the {} are here, and nothing more came", reception_.bytes(), Method::kName)));
+  }
+  void Count(InFlightTable& table) override {
+    const Activity activity = received_ ? Activity::kWorking : Activity::kReceiving;
+    table[{Method::kOp, activity}].Add(static_cast<int64_t>(reception_.bytes()), begun_);
+  }
+  void OnDone() override {
+    service_.live_streams.Remove(this);
+    delete this;
+  }
 
  private:
   absl::Status Receive() {
@@ -114,6 +131,7 @@ class ReceiveReactor final : public BytesReadReactor {
   void OnClosed() {
     if (context_.IsCancelled()) return Conclude(BrokenOff());
     if (target_ == nullptr) return Conclude(Refuse("the {} has no header"));
+    received_ = true;
     record_[Phase::kReceive] = NanosecondsSince(record_.begun);
     if (absl::Status status = service_.workers.Run([this] { Publish(); }); !status.ok()) {
       Conclude(std::move(status));
@@ -147,8 +165,11 @@ class ReceiveReactor final : public BytesReadReactor {
   grpc::CallbackServerContext& context_;
   grpc::ByteBuffer& response_;
   StageRecord record_;
+  const StageRecord::Clock::time_point begun_ = record_.begun;
   grpc::ByteBuffer in_;
   std::unique_ptr<typename Method::Target> target_;
+  Reception reception_;
+  std::atomic<bool> received_ = false;
   std::atomic<bool> cancelled_ = false;
 };
 

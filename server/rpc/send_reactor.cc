@@ -1,10 +1,12 @@
 // Buffers.Get and Catalog.Download: arrays (perhaps from the disk, on a worker), then their chunks.
+#include <atomic>
 #include <deque>
 #include <vector>
 
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/array_chunks.h"
+#include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
@@ -70,18 +72,20 @@ struct Download {
 
 /// `Method`: one of the above.
 template <typename Method>
-class SendReactor final : public BytesWriteReactor {
+class SendReactor final : public BytesWriteReactor, public LiveStream {
  public:
   SendReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
               const grpc::ByteBuffer& request)
-      : service_(service), record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
-    absl::Status status = service_.live_streams.TakesNew();
-    if (status.ok()) status = Open(request);
+      : service_(service),
+        context_(*context),
+        record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
+    absl::Status status = absl::UnavailableError("the server is shutting down");
+    if (service_.live_streams.Add(this)) status = Open(request);
     if (!status.ok()) Conclude(std::move(status));
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return Conclude(absl::CancelledError("the reader is gone"));
+    if (absl::Status status = delivery_.End(ok); !status.ok()) return Conclude(std::move(status));
     while (!arrays_.empty() && arrays_.front().done()) arrays_.pop_front();
     if (arrays_.empty()) {
       record_[Phase::kSend] = NanosecondsSince(first_write_);
@@ -90,10 +94,19 @@ class SendReactor final : public BytesWriteReactor {
     size_t bytes = 0;
     out_ = arrays_.front().Next(&bytes);
     record_.stream_bytes_out += bytes;
-    StartWrite(&out_);
+    bytes_left_ -= static_cast<int64_t>(bytes);
+    Write();
   }
 
-  void OnDone() override { delete this; }
+  void OnTick(const Patience& patience) override { delivery_.Tick(patience, context_); }
+  void Count(InFlightTable& table) override {
+    const Activity activity = loaded_ ? Activity::kSending : Activity::kWorking;
+    table[{Method::kOp, activity}].Add(delivery_.bytes_left(), begun_);
+  }
+  void OnDone() override {
+    service_.live_streams.Remove(this);
+    delete this;
+  }
 
  private:
   absl::Status Open(const grpc::ByteBuffer& bytes) {
@@ -114,12 +127,18 @@ class SendReactor final : public BytesWriteReactor {
     if (!reply.ok()) return reply.status();
     lease_.reset();
     for (Array& array : reply->arrays) {
+      bytes_left_ += static_cast<int64_t>(array.bytes());
       arrays_.emplace_back(0, static_cast<uint32_t>(arrays_.size()), 0, std::move(array));
     }
     out_ = std::move(reply->header);
     first_write_ = StageRecord::Clock::now();
-    StartWrite(&out_);
+    loaded_ = true;
+    Write();
     return absl::OkStatus();
+  }
+
+  void Write() {
+    delivery_.Begin(bytes_left_, [this] { StartWrite(&out_); });
   }
 
   /// The terminal transition; `this` may be gone afterwards.
@@ -132,11 +151,16 @@ class SendReactor final : public BytesWriteReactor {
   }
 
   const ServiceContext& service_;
+  grpc::CallbackServerContext& context_;
   StageRecord record_;
+  const StageRecord::Clock::time_point begun_ = record_.begun;
   StageRecord::Clock::time_point first_write_;
   typename Method::Lease lease_;
   std::deque<ArrayChunks> arrays_;
+  int64_t bytes_left_ = 0;  ///< of them
   grpc::ByteBuffer out_;
+  Delivery delivery_;
+  std::atomic<bool> loaded_ = false;
 };
 
 }  // namespace

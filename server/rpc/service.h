@@ -31,6 +31,7 @@ struct ServiceContext {
   LiveStreams& live_streams;
   std::string metrics_address;  ///< empty: off
   std::chrono::system_clock::time_point started;
+  std::chrono::steady_clock::time_point started_steady;  ///< clocks may be set
 };
 
 std::unique_ptr<grpc::Service> MakeCatalogService(const ServiceContext& context);

@@ -1,10 +1,13 @@
 // Catalog.Upload: header, chunks, then validation and the disk on a worker.
+#include <fmt/format.h>
+
 #include <atomic>
 #include <mutex>
 #include <optional>
 
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
@@ -16,23 +19,25 @@
 namespace sparsed::server {
 namespace {
 
-class UploadReactor final : public BytesBidiReactor {
+class UploadReactor final : public BytesBidiReactor, public LiveStream {
  public:
   UploadReactor(const ServiceContext& service, grpc::CallbackServerContext* context)
       : service_(service),
         context_(*context),
         record_(service.telemetry.Begin(Op::kUpload, TenantOf(*context), "")) {
-    if (absl::Status status = service_.live_streams.TakesNew(); !status.ok()) {
-      Conclude(std::move(status));
+    if (service_.live_streams.Add(this)) {
+      reception_.Await(0, [this] { StartRead(&in_); });
     } else {
-      StartRead(&in_);
+      Conclude(absl::UnavailableError("the server is shutting down"));
     }
   }
 
   void OnReadDone(bool ok) override {
+    if (!reception_.Take()) return;
     if (!ok) return OnClosed();
+    const uint64_t before = record_.stream_bytes_in;
     if (absl::Status status = Receive(); !status.ok()) return Conclude(std::move(status));
-    StartRead(&in_);
+    reception_.Await(record_.stream_bytes_in - before, [this] { StartRead(&in_); });
   }
 
   void OnWriteDone(bool /*ok*/) override {
@@ -42,7 +47,19 @@ class UploadReactor final : public BytesBidiReactor {
   }
 
   void OnCancel() override { cancelled_ = true; }
-  void OnDone() override { delete this; }
+  void OnTick(const Patience& patience) override {
+    if (!reception_.GivesUp(patience)) return;
+    Conclude(patience.NothingReceived(
+        fmt::format("{} bytes of the upload are here, and nothing more came", reception_.bytes())));
+  }
+  void Count(InFlightTable& table) override {
+    const Activity activity = received_ ? Activity::kWorking : Activity::kReceiving;
+    table[{Op::kUpload, activity}].Add(static_cast<int64_t>(reception_.bytes()), begun_);
+  }
+  void OnDone() override {
+    service_.live_streams.Remove(this);
+    delete this;
+  }
 
  private:
   absl::Status Receive() {
@@ -89,6 +106,7 @@ class UploadReactor final : public BytesBidiReactor {
     if (upload_ == nullptr) {
       return Conclude(absl::InvalidArgumentError("the upload has no header"));
     }
+    received_ = true;
     record_[Phase::kReceive] = NanosecondsSince(record_.begun);
     if (absl::Status status = service_.workers.Run([this] { Store(); }); !status.ok()) {
       Conclude(std::move(status));
@@ -132,8 +150,11 @@ class UploadReactor final : public BytesBidiReactor {
   const ServiceContext& service_;
   grpc::CallbackServerContext& context_;
   StageRecord record_;
+  const StageRecord::Clock::time_point begun_ = record_.begun;
   grpc::ByteBuffer in_, pattern_answer_, reply_;
   std::unique_ptr<engine::Upload> upload_;
+  Reception reception_;
+  std::atomic<bool> received_ = false;
   std::atomic<bool> cancelled_ = false;
 
   std::mutex mutex_;  ///< guards what follows

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "engine/engine.h"
+#include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
@@ -21,6 +22,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
   WatchReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
                const v1::WatchRequest& request)
       : service_(service),
+        context_(*context),
         name_(request.name()),
         follow_(request.follow()),
         record_(service.telemetry.Begin(Op::kWatch, TenantOf(*context), request.name())),
@@ -33,15 +35,17 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
   }
 
   void OnWriteDone(bool ok) override {
+    const absl::Status delivered = delivery_.End(ok);
     std::unique_lock lock(mutex_);
     writing_ = false;
-    if (!ok && !end_.has_value()) end_ = absl::CancelledError("the watcher is gone");
+    if (!ok && !end_.has_value()) end_ = delivered;
     if (!ok) waiting_.clear();
     Continue(lock);
   }
 
   void OnCancel() override { End(absl::CancelledError("the watcher is gone")); }
   void OnDrain() override { End(absl::UnavailableError("the server is shutting down")); }
+  void OnTick(const Patience& patience) override { delivery_.Tick(patience, context_); }
   void OnMatrixChanged(const std::string& tenant, const std::string& name) override {
     if (tenant == tenant_ && name == name_) Observe();
   }
@@ -97,7 +101,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
       waiting_.pop_front();
       writing_ = true;
       lock.unlock();
-      StartWrite(&out_);
+      delivery_.Begin(0, [this] { StartWrite(&out_); });
       return;
     }
     if (!end_.has_value()) return;
@@ -110,6 +114,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
   }
 
   const ServiceContext& service_;
+  grpc::CallbackServerContext& context_;
   const std::string name_;
   const bool follow_;
   StageRecord record_;
@@ -125,6 +130,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
   bool writing_ = false;
   bool finished_ = false;
   v1::WatchReply out_;
+  Delivery delivery_;
 };
 
 }  // namespace

@@ -126,6 +126,57 @@ TEST(Drain, IdleStreamsDoNotHoldItUp) {
   EXPECT_EQ(watcher->Finish().error_code(), grpc::UNAVAILABLE);
 }
 
+TEST(Drain, SilentClientsDoNotHoldItUp) {
+  TestServer server;
+  MakeGood(server);
+  grpc::ClientContext empty_context, begun_context, put_context, spmm_context, unread_context;
+  auto empty = server.catalog().Upload(&empty_context);
+  auto begun = server.catalog().Upload(&begun_context);
+  v1::UploadRequest header;
+  *header.mutable_header() = HeaderOf("silent", Uniform(100, 100, 10, 1));
+  begun->Write(header);
+  WriteArray<v1::UploadRequest>(*begun, 0, 2, std::string(100, 'x'));
+  v1::BufferInfo held;
+  auto put = server.buffers().Put(&put_context, &held);
+  auto spmm = server.compute().Spmm(&spmm_context);
+  spmm->Write(SpmmStartOf(1, "good", 50, 3));
+  auto unread = server.compute().Spmm(&unread_context);
+  constexpr int64_t kWidth = 1 << 17;
+  const std::vector<float> b = FloatValues(50 * kWidth, 2);
+  unread->Write(SpmmStartOf(1, "good", 50, kWidth));
+  WriteArray<v1::SpmmRequest>(*unread, 1, 0, BytesOf(b));
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::Stats stats;
+    EXPECT_TRUE(server.admin().GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+    std::map<std::string, int64_t> counts;
+    for (const auto& some : stats.in_flight()) {
+      counts[some.operation() + " " + some.activity()] = some.count();
+    }
+    return counts["upload receiving"] == 2 && counts["put_buffer receiving"] == 1 &&
+           counts["spmm receiving"] == 1 && counts["spmm sending"] == 1;
+  }));
+
+  const auto begin = std::chrono::steady_clock::now();
+  server.server().Drain(std::chrono::seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  v1::UploadReply reply;
+  EXPECT_FALSE(empty->Read(&reply));
+  EXPECT_EQ(empty->Finish().error_code(), grpc::UNAVAILABLE);
+  EXPECT_FALSE(begun->Read(&reply));
+  EXPECT_EQ(begun->Finish().error_code(), grpc::UNAVAILABLE);
+  EXPECT_EQ(put->Finish().error_code(), grpc::UNAVAILABLE);
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(*spmm, 1, &answers));
+  EXPECT_EQ(answers[1].code(), grpc::UNAVAILABLE) << answers[1].message();
+  v1::ComputeReply part;
+  EXPECT_FALSE(spmm->Read(&part));
+  EXPECT_EQ(spmm->Finish().error_code(), grpc::UNAVAILABLE);
+  while (unread->Read(&part)) {
+  }
+  EXPECT_EQ(unread->Finish().error_code(), grpc::UNAVAILABLE);
+}
+
 TEST(Drain, TakesNothingNew) {
   TestServer server;
   MakeGood(server);

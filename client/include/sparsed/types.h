@@ -372,6 +372,15 @@ struct RequestCount {
   int64_t count = 0;
 };
 
+/// Streamed requests that are not at their end.
+struct RequestsInFlight {
+  std::string operation;
+  std::string activity;  ///< "receiving", "working" or "sending": what they wait for
+  int64_t count = 0;
+  int64_t bytes = 0;  ///< that arrived, or that have yet to leave
+  double oldest_seconds = 0;
+};
+
 struct Stats {
   std::vector<RequestCount> requests;
   int64_t matrices = 0;
@@ -382,6 +391,7 @@ struct Stats {
   int64_t preparations_pending = 0;
   double uptime_seconds = 0;
   double device_busy_seconds = 0;
+  std::vector<RequestsInFlight> in_flight;
 };
 
 }  // namespace client

@@ -1,0 +1,39 @@
+// Requests that are not at their end: how many, what they hold, since when.
+#pragma once
+
+#include <prometheus/metric_family.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/telemetry/stage_record.h"
+
+namespace sparsed::server {
+
+/// What a request waits for: bytes of its client, a lane or a disk, or its client to take the
+/// result.
+enum class Activity : uint8_t { kReceiving, kWorking, kSending };
+/// "receiving", "working", "sending".
+std::string_view Name(Activity activity);
+
+struct InFlight {
+  int64_t count = 0;
+  int64_t bytes = 0;  ///< that arrived, or that have yet to leave
+  StageRecord::Clock::time_point oldest = StageRecord::Clock::time_point::max();  ///< its start
+
+  void Add(int64_t more_bytes, StageRecord::Clock::time_point begun) {
+    ++count;
+    bytes += more_bytes;
+    oldest = std::min(oldest, begun);
+  }
+};
+using InFlightTable = std::map<std::pair<Op, Activity>, InFlight>;
+/// As gauges, labelled by operation and activity; of what is in flight now alone.
+std::vector<prometheus::MetricFamily> Families(const InFlightTable& table);
+
+}  // namespace sparsed::server
