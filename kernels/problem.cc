@@ -44,13 +44,13 @@ std::string_view Name(Semiring semiring) {
 }
 
 ProblemClass ClassOf(const Problem& problem) {
-  static constexpr int32_t kBuckets[] = {8, 16, 32, 64, 128, 256, 512, 1024};
   ProblemClass c{problem.operation, problem.transposed, problem.type, 0, problem.device};
   if (problem.operation != Operation::kSpgemm) {
-    const int32_t* bucket = std::lower_bound(std::begin(kBuckets), std::end(kBuckets), problem.k);
+    const int32_t* width =
+        std::lower_bound(std::begin(kClassWidths), std::end(kClassWidths), problem.k);
     c.allow_tf32 = problem.allow_tf32 && problem.operation == Operation::kSpmm &&
                    problem.type == ElementType::kF32 && problem.device == DeviceKind::kCuda;
-    c.k_bucket = bucket == std::end(kBuckets) ? kBuckets[std::size(kBuckets) - 1] : *bucket;
+    c.k_bucket = width == std::end(kClassWidths) ? *std::rbegin(kClassWidths) : *width;
   }
   return c;
 }

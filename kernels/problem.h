@@ -44,9 +44,12 @@ struct Problem {
   bool masked = false;                        ///< SpGEMM under SpgemmArguments::mask
 };
 
+/// K of a class: a problem's K rounded up, wider ones share the last. A single column is a class of
+/// its own: SpMV.
+inline constexpr int32_t kClassWidths[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024};
+
 /// A class of problems that share a plan: as Problem (of SpGEMM without semiring and mask), K
-/// rounded up to 8, 16, 32, 64, 128, 256, 512 or 1024 (wider ones share 1024). Ordered, hashable by
-/// its text.
+/// rounded up to one of kClassWidths. Ordered, hashable by its text.
 struct ProblemClass {
   Operation operation = Operation::kSpmm;
   bool transposed = false;

@@ -82,7 +82,7 @@ void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* 
           "--expect", expect,
           fmt::format("What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where "
                       "TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K is "
-                      "rounded up to 8, 16, 32, 64, 128, 256, 512 or 1024: widths in "
+                      "rounded up to 1, 8, 16, 32, 64, 128, 256, 512 or 1024: widths in "
                       "between share a plan",
                       standard))
       ->check([](const std::string& text) { return Refusal(ParseClass(text)); });

@@ -88,9 +88,19 @@ bool IsPlain(const ProblemClass& c) { return !c.transposed; }
 bool IsTransposed(const ProblemClass& c) { return c.transposed; }
 bool IsPlainSpmm(const ProblemClass& c) { return IsPlain(c) && c.operation == Operation::kSpmm; }
 bool IsSddmm(const ProblemClass& c) { return c.operation == Operation::kSddmm; }
-bool IsPlainSpmmNotHalf(const ProblemClass& c) { return IsPlainSpmm(c) && !IsHalf(c.type); }
+/// With a single column there is too little of an operand's row to be worth sharing its fetch.
+bool HasRowsToShare(const ProblemClass& c) {
+  return c.k_bucket > 1 || c.operation == Operation::kSddmm;
+}
+bool IsTransposedAndShares(const ProblemClass& c) { return IsTransposed(c) && HasRowsToShare(c); }
+bool IsPlainSpmmAndShares(const ProblemClass& c) { return IsPlainSpmm(c) && HasRowsToShare(c); }
+bool IsPlainSpmmAndSharesNotHalf(const ProblemClass& c) {
+  return IsPlainSpmmAndShares(c) && !IsHalf(c.type);
+}
 /// No CPU kernel computes the 16-bit types from tiles.
-bool IsPlainNotHalf(const ProblemClass& c) { return IsPlain(c) && !IsHalf(c.type); }
+bool IsPlainAndSharesNotHalf(const ProblemClass& c) {
+  return IsPlain(c) && HasRowsToShare(c) && !IsHalf(c.type);
+}
 
 Verdict Transposing(const PatternFacts&) {
   return {true, "rows of the transposed matrix can be read as they lie"};
@@ -441,25 +451,27 @@ constexpr Rule kRules[] = {
     {"transpose", DeviceKind::kCpu, IsPlain, ColumnByColumn},
     {"dcsr", DeviceKind::kCpu, IsPlainSpmm, LeavingOutEmptyRows},
     {"lsh_cluster", DeviceKind::kCpu, IsPlain, Clustering},
-    {"aspt", DeviceKind::kCpu, IsPlainNotHalf, Tiling},
-    {"aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainNotHalf, Tiling},
-    {"lsh_cluster > aspt", DeviceKind::kCpu, IsPlainNotHalf, Clustering,
+    {"aspt", DeviceKind::kCpu, IsPlainAndSharesNotHalf, Tiling},
+    {"aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainAndSharesNotHalf, Tiling},
+    {"lsh_cluster > aspt", DeviceKind::kCpu, IsPlainAndSharesNotHalf, Clustering,
      /*needs_clustered_tiles=*/true},
-    {"lsh_cluster > aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainNotHalf, Clustering,
+    {"lsh_cluster > aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainAndSharesNotHalf,
+     Clustering,
      /*needs_clustered_tiles=*/true},
 
     {"transpose", DeviceKind::kCuda, IsTransposed, Transposing},
-    {"transpose > row_panels", DeviceKind::kCuda, IsTransposed, SharingFetches},
-    {"transpose > group_rows > row_panels", DeviceKind::kCuda, IsTransposed, SharingOnceGrouped},
+    {"transpose > row_panels", DeviceKind::kCuda, IsTransposedAndShares, SharingFetches},
+    {"transpose > group_rows > row_panels", DeviceKind::kCuda, IsTransposedAndShares,
+     SharingOnceGrouped},
     {"dcsr", DeviceKind::kCuda, IsPlainSpmm, LeavingOutEmptyRows},
-    {"row_segments", DeviceKind::kCuda, IsPlainSpmmNotHalf, StreamingSegments},
-    {"aspt(panel=256)", DeviceKind::kCuda, IsPlainSpmm, TilingOnGpu},
-    {"row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingFetches},
-    {"plain_sort", DeviceKind::kCuda, IsPlainSpmm, Balancing},
-    {"hybrid1_sort", DeviceKind::kCuda, IsPlainSpmm, Balancing},
+    {"row_segments", DeviceKind::kCuda, IsPlainSpmmAndSharesNotHalf, StreamingSegments},
+    {"aspt(panel=256)", DeviceKind::kCuda, IsPlainSpmmAndShares, TilingOnGpu},
+    {"row_panels", DeviceKind::kCuda, IsPlainSpmmAndShares, SharingFetches},
+    {"plain_sort", DeviceKind::kCuda, IsPlainSpmmAndShares, Balancing},
+    {"hybrid1_sort", DeviceKind::kCuda, IsPlainSpmmAndShares, Balancing},
     {"group_rows", DeviceKind::kCuda, IsPlainSpmm, SharingOnceGrouped},
-    {"group_rows > row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingOnceGrouped},
-    {"lsh_cluster > row_panels", DeviceKind::kCuda, IsPlainSpmm, SharingOnceGrouped},
+    {"group_rows > row_panels", DeviceKind::kCuda, IsPlainSpmmAndShares, SharingOnceGrouped},
+    {"lsh_cluster > row_panels", DeviceKind::kCuda, IsPlainSpmmAndShares, SharingOnceGrouped},
     {"coo_panels", DeviceKind::kCuda, IsSddmm, SharingFetches},
     {"row_panels", DeviceKind::kCuda, IsSddmm, SharingFetches},
     {"row_panels(rows=16)", DeviceKind::kCuda, IsSddmm, SharingFetches},

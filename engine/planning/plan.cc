@@ -22,7 +22,7 @@ std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
            {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
         for (DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
           for (bool allow_tf32 : {false, true}) {
-            for (int64_t k = 8; k <= 1024; k *= 2) {
+            for (int64_t k : kClassWidths) {
               const ProblemClass c = ClassOf({operation, transposed, type, k, device, allow_tf32});
               if (ToString(c) == text) return c;
             }
@@ -112,7 +112,7 @@ std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
     ProblemClass same_k = c;
     same_k.k_bucket = problem_class.k_bucket;
     if (same_k != problem_class) continue;
-    // Buckets are powers of two; of two equally near the narrower comes first.
+    // By powers of two; of two equally near the narrower comes first.
     const double distance =
         std::abs(std::log2(static_cast<double>(c.k_bucket) / problem_class.k_bucket));
     if (nearest == nullptr || distance < nearest_distance) {

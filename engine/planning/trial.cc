@@ -78,7 +78,8 @@ absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_
                                                     const std::atomic<bool>* stop) {
   std::unique_ptr<Trial> trial(new Trial(ProblemOf(problem_class), memory, executor, stop));
   absl::Status status = trial->AllocateOperands(rows, cols, nnz);
-  while (absl::IsResourceExhausted(status) && trial->problem_.k > 1) {
+  // K = 1 is another class, with kernels of its own.
+  while (absl::IsResourceExhausted(status) && trial->problem_.k > 2) {
     trial->problem_.k /= 2;
     status = trial->AllocateOperands(rows, cols, nnz);
   }

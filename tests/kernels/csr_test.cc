@@ -141,9 +141,9 @@ TEST(PlaceValues, CopiesWithoutASource) {
 }
 
 TEST(ProblemClass, RoundsTheWidthUp) {
-  const std::pair<int64_t, int32_t> expected[] = {{1, 8},      {8, 8},       {9, 16},
-                                                  {33, 64},    {64, 64},     {65, 128},
-                                                  {513, 1024}, {1024, 1024}, {100000, 1024}};
+  const std::pair<int64_t, int32_t> expected[] = {
+      {0, 1},   {1, 1},    {2, 8},      {8, 8},       {9, 16},       {33, 64},
+      {64, 64}, {65, 128}, {513, 1024}, {1024, 1024}, {100000, 1024}};
   for (const auto& [k, bucket] : expected) {
     EXPECT_EQ(ClassOf({.k = k}).k_bucket, bucket) << k;
   }
@@ -154,6 +154,7 @@ TEST(ProblemClass, HasAText) {
   EXPECT_EQ(ToString(ClassOf({.k = 100})), "spmm f32 k<=128 cpu");
   EXPECT_EQ(ToString(ClassOf({.transposed = true, .type = ElementType::kF64, .k = 3})),
             "spmm^T f64 k<=8 cpu");
+  EXPECT_EQ(ToString(ClassOf({.k = 1})), "spmm f32 k<=1 cpu");
   EXPECT_EQ(ToString(ClassOf({.operation = Operation::kSddmm, .k = 512})), "sddmm f32 k<=512 cpu");
   EXPECT_EQ(ToString(ClassOf({.operation = Operation::kSpgemm})), "spgemm f32 cpu");
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <iterator>
 #include <limits>
 
@@ -92,6 +93,92 @@ TEST_P(SpmmTest, ComputesWithEveryInstructionSet) {
         }
       }
     }
+  });
+}
+
+/// One column: rows of every length, a row over many parts, permuted rows, strided vectors.
+TEST_P(SpmmTest, ComputesASingleColumnWithEveryInstructionSet) {
+  std::vector<NamedPattern> patterns = OddPatterns();
+  patterns.push_back({"long rows", Uniform(70, 4000, 900, 3)});
+  patterns.push_back({"long among short ones", [] {
+                        std::vector<std::pair<int32_t, int32_t>> entries;
+                        for (int32_t row = 0; row < 3000; ++row) {
+                          const int32_t length = row % 97 == 5 ? 1500 : row % 4;
+                          for (int32_t i = 0; i < length; ++i) entries.emplace_back(row, 3 * i);
+                        }
+                        return FromCoordinates(3000, 5000, std::move(entries));
+                      }()});
+  for (const auto& [name, pattern] : patterns) {
+    SCOPED_TRACE(name);
+    const Layout layouts[] = {PlainLayout(pattern),
+                              PermutedLayout(pattern, RandomOrder(pattern.rows, 5))};
+    WithEveryInstructionSet([&] {
+      for (const Layout& layout : layouts) {
+        for (const ElementType type : TypesOf(GetParam().plain)) {
+          for (const int64_t padding : {0, 3}) {
+            Expect(layout, pattern,
+                   {.type = type,
+                    .k = 1,
+                    .threads = 2,
+                    .transposed = GetParam().transposed,
+                    .alpha = 0.5,
+                    .beta = padding == 0 ? 0 : -2.0,
+                    .padding = padding,
+                    .offset = padding});
+          }
+        }
+      }
+    });
+  }
+  // Parts, and a row that reaches over some.
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < 60'000; ++row) {
+    entries.insert(entries.end(), {{row, row}, {row, (row * 7) % 200'000}, {row, 199'999}});
+  }
+  for (int32_t column = 0; column < 200'000; ++column) entries.emplace_back(30'000, column);
+  const Pattern pattern = FromCoordinates(60'000, 200'000, std::move(entries));
+  for (const ElementType type : TypesOf(GetParam().plain)) {
+    Expect(PlainLayout(pattern), pattern,
+           {.type = type, .k = 1, .threads = 2, .transposed = GetParam().transposed});
+  }
+}
+
+/// What a row does not name does not reach it, NaN and infinities included.
+template <typename T>
+void ExpectOthersUntouched() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const int32_t length : {1, 3, 9, 17, 31, 40}) {
+    std::vector<std::pair<int32_t, int32_t>> entries;
+    for (int32_t row = 0; row < 50; ++row) {
+      for (int32_t i = 0; i < length; ++i) entries.emplace_back(row, 2 * i + row % 2);
+    }
+    const Layout layout = PlainLayout(FromCoordinates(50, 90, std::move(entries)));
+    const std::vector<T> values(layout.nnz, T(1.0F));
+    std::vector<T> x(90, T(1.0F)), y(50, T(nan));
+    for (int32_t i = 0; i < 90; i += 2) x[i] = T(i % 4 == 0 ? nan : INFINITY);
+    const Problem problem = {.type = ElementTypeOf<T>(), .k = 1};
+    std::vector<std::byte> workspace(cpu::CsrSpmm().workspace(problem, layout, 1));
+    ASSERT_TRUE(cpu::CsrSpmm()
+                    .run({.workspace = workspace}, problem,
+                         {layout, values.data(), {x.data(), 90, 1, 1}, {y.data(), 50, 1, 1}})
+                    .ok());
+    for (int32_t row = 0; row < 50; ++row) {
+      const auto got = static_cast<float>(y[row]);
+      if (row % 2 == 1) {
+        EXPECT_EQ(got, static_cast<float>(length)) << row;
+      } else {
+        EXPECT_TRUE(std::isnan(got)) << row;
+      }
+    }
+  }
+}
+
+TEST(CsrSpmm, ASingleColumnIsSummedFromWhatIsNamedAlone) {
+  WithEveryInstructionSet([] {
+    ExpectOthersUntouched<float>();
+    ExpectOthersUntouched<double>();
+    ExpectOthersUntouched<Float16>();
+    ExpectOthersUntouched<BFloat16>();
   });
 }
 
@@ -195,7 +282,7 @@ TEST_P(SpmmTest, GivesTheSameBitsForAnyTeam) {
   for (const auto& [name, pattern] : patterns) {
     SCOPED_TRACE(name);
     const Layout layout = PlainLayout(pattern);
-    for (const int64_t k : {8, 33, 128}) {
+    for (const int64_t k : {1, 8, 33, 128}) {
       for (const ElementType type : {ElementType::kF32, TypesOf(GetParam().plain).back()}) {
         DenseCase c = {.type = type, .k = k, .transposed = GetParam().transposed};
         const std::string expected = Expect(layout, pattern, c);

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/spmm/csr_vector.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/spmm/csr_rows.cc"
@@ -242,21 +243,25 @@ HWY_EXPORT(MultiplyRowsF16);
 HWY_EXPORT(MultiplyRowsBF16);
 
 void MultiplyRows(const CsrProduct<float>& product, RowRange rows, int64_t first, int64_t last) {
+  if (product.k == 1) return MultiplyVector(product, rows, first, last);
   HWY_DYNAMIC_DISPATCH(MultiplyRowsF32)(product, rows, first, last);
   // Streamed stores are ordered with nothing else.
   if (product.stream) hwy::FlushStream();
 }
 
 void MultiplyRows(const CsrProduct<double>& product, RowRange rows, int64_t first, int64_t last) {
+  if (product.k == 1) return MultiplyVector(product, rows, first, last);
   HWY_DYNAMIC_DISPATCH(MultiplyRowsF64)(product, rows, first, last);
   if (product.stream) hwy::FlushStream();
 }
 
 void MultiplyRows(const CsrProduct<Float16>& product, RowRange rows, int64_t first, int64_t last) {
+  if (product.k == 1) return MultiplyVector(product, rows, first, last);
   HWY_DYNAMIC_DISPATCH(MultiplyRowsF16)(product, rows, first, last);
 }
 
 void MultiplyRows(const CsrProduct<BFloat16>& product, RowRange rows, int64_t first, int64_t last) {
+  if (product.k == 1) return MultiplyVector(product, rows, first, last);
   HWY_DYNAMIC_DISPATCH(MultiplyRowsBF16)(product, rows, first, last);
 }
 

@@ -96,7 +96,12 @@ void ScatterRowsOf(const CsrProduct<T>& product, RowRange rows, const Tile& tile
   int64_t column = 0;
   for (int64_t left; (left = product.k - column) > 0;) {
     const int64_t whole = std::min<int64_t>(left / kLanes, kMaxVectors);
-    if (whole > 0) {
+    if (product.k == 1) {
+      // A vector would be stored and loaded again, masked, for each nonzero.
+      using One = hn::CappedTag<SumOf<T>, 1>;
+      ScatterSlab<One, 1, false>(product, rows, tile, 0, Tail<One>(0));
+      column = 1;
+    } else if (whole > 0) {
       ScatterSlabOf<D, false>(whole, product, rows, tile, column, Tail<D>(0));
       column += whole * kLanes;
     } else if (kNativeMasks) {

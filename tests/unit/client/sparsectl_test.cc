@@ -163,7 +163,7 @@ TEST_F(Sparsectl, WhatIsInterruptedLeavesNoPartsBehind) {
 }
 
 TEST_F(Sparsectl, HelpSaysWhatClassesAndExitCodesAre) {
-  ExpectSays("upload --help", 0, "rounded up to 8, 16, 32, 64, 128, 256, 512 or 1024");
+  ExpectSays("upload --help", 0, "rounded up to 1, 8, 16, 32, 64, 128, 256, 512 or 1024");
   ExpectSays("upload --help", 0, "default: spmm:128");
   ExpectSays("--help", 0, "   7  no room");
 }
