@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <iostream>
 #include <string>
@@ -14,6 +17,12 @@
 
 namespace sparsed::server {
 namespace {
+
+/// The server could not be reached any more.
+constexpr int kExitUnreachable = 3;
+/// What a server that cannot be reached gets to shut down in order, in seconds.
+constexpr double kLastGrace = 5;
+constexpr unsigned kLastSeconds = 20;
 
 /// What gRPC has to say, in our log.
 void LogGrpc(gpr_log_func_args* args) {
@@ -52,7 +61,12 @@ int Run(const Config& config) {
   StartLog(config.log_level, config.log_format);
   gpr_set_log_function(LogGrpc);
 
-  auto server = Server::Start(config);
+  std::atomic<bool> gave_up = false;
+  auto server = Server::Start(config, [&gave_up] {
+    gave_up = true;
+    kill(getpid(), SIGTERM);
+    alarm(kLastSeconds);  // whatever is stuck, this ends the process
+  });
   if (!server.ok()) {
     StopLog();
     std::cerr << "sparsed: " << server.status().message() << "\n";
@@ -65,11 +79,12 @@ int Run(const Config& config) {
       {{"signal", std::string(signal == SIGINT ? "SIGINT" : "SIGTERM")},
        {"grace_seconds", config.shutdown_grace_seconds}});
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends it at once
-  (*server)->Drain(std::chrono::duration<double>(config.shutdown_grace_seconds));
+  const double grace = config.shutdown_grace_seconds;
+  (*server)->Drain(std::chrono::duration<double>(gave_up ? std::min(grace, kLastGrace) : grace));
   server->reset();
   Log(LogLevel::kInfo, "stopped");
   StopLog();
-  return 0;
+  return gave_up ? kExitUnreachable : 0;
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <grpc/grpc.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
@@ -10,17 +9,23 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
+#include <mutex>
 #include <thread>
 
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
-#include "server/listen_address.h"
+#include "server/listener/descriptor.h"
+#include "server/listener/front_door.h"
+#include "server/listener/self_probe.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
 #include "server/rpc/worker_pool.h"
+#include "server/telemetry/connection_metrics.h"
 #include "server/telemetry/engine_gauges.h"
 #include "server/telemetry/http_port.h"
 #include "server/telemetry/in_flight.h"
+#include "server/telemetry/log.h"
 #include "server/telemetry/status_page.h"
 #include "server/telemetry/telemetry.h"
 
@@ -28,7 +33,9 @@ namespace sparsed::server {
 namespace {
 
 constexpr int kWorkers = 4;
-constexpr int kMaxStreamsPerConnection = 1024;
+constexpr int kMaxStreamsPerConnection = 256;
+/// Unless the flag says otherwise.
+constexpr int64_t kMaxConnections = 4096;
 constexpr int kSecond = 1000;  // in gRPC's milliseconds
 /// For calls to see that they were cancelled.
 constexpr auto kCancelTime = std::chrono::milliseconds(100);
@@ -61,7 +68,6 @@ void SetTransport(const Config& config, grpc::ServerBuilder& builder) {
   // A message holds one chunk or one control message; what is larger is refused unread.
   const size_t largest = static_cast<size_t>(config.max_chunk_bytes) + wire::kMaxControlBytes;
   builder.SetMaxReceiveMessageSize(static_cast<int>(largest));
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   // Fewer, larger frames: bulk bytes cost less work on both ends.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
@@ -72,15 +78,45 @@ void SetTransport(const Config& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10 * kSecond);
 }
 
+/// Of the process' descriptors, what clients' connections may take; the rest is for files, for the
+/// HTTP port and for connections that have not said a word.
+int64_t MaxConnections(const Config& config, int64_t descriptors) {
+  const int64_t most = std::max<int64_t>(descriptors / 2, 1);
+  const int64_t wanted = config.max_connections > 0 ? config.max_connections : kMaxConnections;
+  if (config.max_connections > most) {
+    Log(LogLevel::kWarn, "fewer connections than asked for",
+        {{"max_connections", most}, {"descriptors", descriptors}});
+  }
+  return std::min(wanted, most);
+}
+
+FrontDoor::Options FrontDoorOptions(const Config& config, int64_t descriptors) {
+  FrontDoor::Options options;
+  options.addresses = config.listen;
+  options.max_connections = MaxConnections(config, descriptors);
+  options.max_waiting = static_cast<size_t>(std::clamp<int64_t>(descriptors / 8, 1, 1024));
+  options.guard.streams = kMaxStreamsPerConnection;
+  options.max_unfinished_bytes = std::numeric_limits<int64_t>::max();
+  return options;
+}
+
 }  // namespace
 
 class Server::Impl {
  public:
-  explicit Impl(const Config& config)
-      : config_(config), workers_(kWorkers, static_cast<size_t>(config.max_queued)) {}
+  Impl(const Config& config, std::function<void()> give_up)
+      : config_(config),
+        give_up_(std::move(give_up)),
+        workers_(kWorkers, static_cast<size_t>(config.max_queued)) {}
 
   ~Impl() {
+    probe_.reset();
     live_streams_.Drain();
+    if (door_ != nullptr) door_->Close();
+    {
+      const std::lock_guard lock(health_mutex_);
+      health_ = nullptr;
+    }
     // gRPC's own part of shutting down ends when every call is done with its reactor.
     if (grpc_ != nullptr) grpc_->Shutdown(std::chrono::system_clock::now() + kCancelTime);
     grpc_.reset();
@@ -88,19 +124,21 @@ class Server::Impl {
   }
 
   absl::Status Start() {
-    for (const std::string& address : config_.listen) {
-      if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
-    }
+    // Before the engine opens, which may take its time: an address that is taken is told at once.
+    auto door = FrontDoor::Open(FrontDoorOptions(config_, RaiseDescriptorLimit()));
+    if (!door.ok()) return door.status();
+    door_ = *std::move(door);
+    addresses_ = door_->addresses();
     telemetry_.metrics().device_lost = [this] {
       device_lost_ = true;
-      SetReady(false);
+      TellHealth();
     };
     auto engine = engine::Engine::Open(ToEngineOptions(config_), telemetry_.metrics());
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     gauges_ = std::make_unique<EngineGauges>(*engine_);
     if (!config_.metrics_listen.empty()) {
-      auto http = HttpPort::Start(config_.metrics_listen, Pages());
+      auto http = HttpPort::Start(config_.metrics_listen, Pages(), Probes());
       if (!http.ok()) return http.status();
       http_ = *std::move(http);
       metrics_address_ = http_->address();
@@ -109,7 +147,8 @@ class Server::Impl {
   }
 
   void Drain(std::chrono::duration<double> grace) {
-    SetReady(false);
+    serving_ = false;
+    TellHealth();
     live_streams_.Drain();
     const auto deadline = std::chrono::steady_clock::now() + grace;
     while (telemetry_.in_flight() > 0 && std::chrono::steady_clock::now() < deadline) {
@@ -133,46 +172,92 @@ class Server::Impl {
     services_.push_back(MakeComputeService(*context_));
     services_.push_back(MakeBuffersService(*context_));
     services_.push_back(MakeAdminService(*context_));
+    services_.push_back(MakeReflectionService(*context_));
 
     grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     SetTransport(config_, builder);
-    std::vector<int> ports(config_.listen.size(), 0);
-    for (size_t i = 0; i < ports.size(); ++i) {
-      builder.AddListeningPort(config_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
-    }
+    auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        grpc::InsecureServerCredentials());
     for (const auto& service : services_) builder.RegisterService(service.get());
     grpc_ = builder.BuildAndStart();
-    for (size_t i = 0; i < ports.size(); ++i) {
-      const std::string& address = config_.listen[i];
-      if (grpc_ == nullptr && ports[i] <= 0) {
-        return absl::FailedPreconditionError(fmt::format("cannot listen on {}", address));
-      }
-      addresses_.push_back(
-          address.starts_with("unix:")
-              ? address
-              : fmt::format("{}:{}", address.substr(0, address.rfind(':')), ports[i]));
-    }
     if (grpc_ == nullptr) return absl::FailedPreconditionError("cannot start gRPC");
-    listening_ = true;
-    SetReady(true);
-    if (device_lost_) SetReady(false);  // meanwhile
+    if (absl::Status status = door_->Serve(std::move(acceptor)); !status.ok()) return status;
+    {
+      const std::lock_guard lock(health_mutex_);
+      health_ = grpc_->GetHealthCheckService();
+    }
+    serving_ = true;
+    TellHealth();
+    StartProbe();
     return absl::OkStatus();
   }
 
-  /// What probes are told.
-  void SetReady(bool ready) {
-    ready_ = ready;
-    if (!listening_) return;
-    grpc::HealthCheckServiceInterface& health = *grpc_->GetHealthCheckService();
-    health.SetServingStatus(ready);
+  void StartProbe() {
+    SelfProbe::Options options;
+    options.addresses = addresses_;
+    options.patience = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::duration<double>(config_.give_up_seconds));
+    options.about_to_connect = [this](std::string name) { door_->LetIn(std::move(name)); };
+    options.told = [this](const absl::Status& status) { OnProbe(status); };
+    options.give_up = [this] {
+      Log(LogLevel::kError, "giving up: the server cannot be reached, and ends to be restarted",
+          {{"seconds", config_.give_up_seconds}});
+      if (give_up_) give_up_();
+    };
+    probe_ = std::make_unique<SelfProbe>(std::move(options));
+  }
+
+  void OnProbe(const absl::Status& status) {
+    {
+      const std::lock_guard lock(health_mutex_);
+      if (status.ok() == unreachable_.empty()) return;
+      unreachable_ = std::string(status.message());
+    }
+    if (status.ok()) {
+      Log(LogLevel::kInfo, "the server can be reached again");
+    } else {
+      Log(LogLevel::kError, "unreachable", {{"message", std::string(status.message())}});
+    }
+    TellHealth();
+  }
+
+  /// Empty if requests are served, else why not.
+  std::string NotReady() const {
+    const std::lock_guard lock(health_mutex_);
+    return NotReadyLocked();
+  }
+  std::string NotReadyLocked() const {
+    if (!serving_) return "the server starts or shuts down";
+    if (device_lost_) return "the GPU is lost";
+    return unreachable_;
+  }
+
+  /// What probes over gRPC are told.
+  void TellHealth() {
+    const std::lock_guard lock(health_mutex_);
+    if (health_ == nullptr) return;
+    const bool ready = NotReadyLocked().empty();
+    health_->SetServingStatus(ready);
     for (const char* service : {"Catalog", "Compute", "Buffers", "Admin"}) {
-      health.SetServingStatus(fmt::format("sparsed.v1.{}", service), ready);
+      health_->SetServingStatus(fmt::format("sparsed.v1.{}", service), ready);
     }
   }
 
-  std::map<std::string, HttpPort::Page> Pages() {
+  HttpPort::Pages Probes() {
+    return {
+        {"/healthz", [] { return HttpReply{.body = "alive\n"}; }},
+        {"/readyz",
+         [this] {
+           const std::string reason = NotReady();
+           if (reason.empty()) return HttpReply{.body = "ready\n"};
+           return HttpReply{.status = 503, .body = fmt::format("not ready: {}\n", reason)};
+         }},
+    };
+  }
+
+  HttpPort::Pages Pages() {
     return {
         {"/metrics",
          [this] {
@@ -181,33 +266,33 @@ class Server::Impl {
            for (auto& family : Families(live_streams_.InFlight())) {
              families.push_back(std::move(family));
            }
+           for (auto& family : ConnectionMetrics(door_->counts(), door_->max_connections())) {
+             families.push_back(std::move(family));
+           }
            return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
                             prometheus::TextSerializer().Serialize(families)};
-         }},
-        {"/healthz", [] { return HttpReply{.body = "alive\n"}; }},
-        {"/readyz",
-         [this] {
-           return ready_ ? HttpReply{.body = "ready\n"}
-                         : HttpReply{.status = 503, .body = "not ready\n"};
          }},
         {"/",
          [this] {
            const std::chrono::duration<double> uptime =
                std::chrono::steady_clock::now() - started_steady_;
-           return HttpReply{
-               .content_type = "text/html; charset=utf-8",
-               .body = StatusPage(config_, *engine_, telemetry_, uptime.count(), !ready_)};
+           return HttpReply{.content_type = "text/html; charset=utf-8",
+                            .body = StatusPage(config_, *engine_, telemetry_, uptime.count(),
+                                               !NotReady().empty())};
          }},
     };
   }
 
   // In the order of construction; destroyed in reverse: whoever calls goes before whom it calls.
   const Config config_;
+  const std::function<void()> give_up_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   const std::chrono::steady_clock::time_point started_steady_ = std::chrono::steady_clock::now();
-  std::atomic<bool> ready_ = false;
-  std::atomic<bool> listening_ = false;
+  std::atomic<bool> serving_ = false;
   std::atomic<bool> device_lost_ = false;
+  mutable std::mutex health_mutex_;  ///< guards the next two
+  std::string unreachable_;          ///< why the probe failed
+  grpc::HealthCheckServiceInterface* health_ = nullptr;
   std::string metrics_address_;
   std::vector<std::string> addresses_;
   LiveStreams live_streams_{config_};
@@ -217,15 +302,18 @@ class Server::Impl {
   WorkerPool workers_;
   std::unique_ptr<ServiceContext> context_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
+  std::unique_ptr<FrontDoor> door_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<SelfProbe> probe_;
   std::unique_ptr<HttpPort> http_;
 };
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
-  auto impl = std::make_unique<Impl>(config);
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
+                                                      std::function<void()> give_up) {
+  auto impl = std::make_unique<Impl>(config, std::move(give_up));
   if (absl::Status status = impl->Start(); !status.ok()) return status;
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

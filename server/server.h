@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +20,10 @@ class Server {
  public:
   /// Opens the engine, then serves at all of the configuration's addresses. FAILED_PRECONDITION if
   /// one of them is taken.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config);
+  /// `give_up` is called, once and by a thread of the server's, when it could not be reached by
+  /// itself for so long that the process should end (Config::give_up_seconds).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config,
+                                                       std::function<void()> give_up = {});
   /// Cancels what is in flight.
   ~Server();
 

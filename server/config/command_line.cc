@@ -82,6 +82,12 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str()
       ->group("Serving");
+  app.add_option("--give-up-after", config.give_up_seconds,
+                 "Seconds after which a server that cannot be reached by itself ends, to be "
+                 "restarted; 0: never")
+      ->check(CLI::Range(0.0, 366.0 * 86400))
+      ->capture_default_str()
+      ->group("Serving");
   app.add_option("--scrub-interval", config.scrub_interval_seconds,
                  "Seconds between two verifications of everything that is stored; 0: none")
       ->check(CLI::Range(0.0, 366.0 * 86400))
@@ -130,6 +136,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "0: no limit")
       ->check(CLI::Range(0.0, 366.0 * 86400))
       ->capture_default_str()
+      ->group("Limits");
+  app.add_option("--max-connections", config.max_connections,
+                 "Connections of clients at once; further ones are closed (default: 4096, or half "
+                 "of the process' descriptors where these are fewer)")
+      ->check(CLI::Range(1, 1 << 20))
       ->group("Limits");
   app.add_option("--max-chunk", config.max_chunk_bytes,
                  "Largest chunk that a client may send, such as 2MiB")

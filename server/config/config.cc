@@ -81,12 +81,16 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "preparation_workers" << YAML::Value << config.preparation_workers;
   out << YAML::Key << "preparation_threads" << YAML::Value << config.preparation_threads;
   out << YAML::Key << "preparation_seconds" << YAML::Value << config.preparation_seconds;
+  if (config.max_connections > 0) {
+    out << YAML::Key << "max_connections" << YAML::Value << config.max_connections;
+  }
   out << YAML::Key << "max_chunk" << YAML::Value << config.max_chunk_bytes;
   out << YAML::Key << "max_requests_per_stream" << YAML::Value << config.max_requests_per_stream;
   out << YAML::Key << "max_queued" << YAML::Value << config.max_queued;
   out << YAML::Key << "receive_idle" << YAML::Value << config.receive_idle_seconds;
   out << YAML::Key << "send_idle" << YAML::Value << config.send_idle_seconds;
   out << YAML::Key << "shutdown_grace" << YAML::Value << config.shutdown_grace_seconds;
+  out << YAML::Key << "give_up_after" << YAML::Value << config.give_up_seconds;
   out << YAML::Key << "scrub_interval" << YAML::Value << config.scrub_interval_seconds;
   out << YAML::Key << "log_level" << YAML::Value << Name(config.log_level);
   out << YAML::Key << "log_format" << YAML::Value

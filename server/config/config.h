@@ -28,12 +28,14 @@ struct Config {
   int preparation_threads = 1;        ///< of each preparation, at low priority
   double preparation_seconds = 3600;  ///< of each preparation; 0: no limit
 
+  int64_t max_connections = 0;  ///< of clients; 0: as many as there are descriptors for, or 4096
   int64_t max_chunk_bytes = 2 << 20;
   int max_requests_per_stream = 64;
-  int max_queued = 4096;                  ///< requests waiting for a lane
-  double shutdown_grace_seconds = 30;     ///< for requests in flight after SIGTERM
-  double receive_idle_seconds = 30;       ///< for which a client may send nothing that is awaited
-  double send_idle_seconds = 60;          ///< for which it may take nothing of what it asked for
+  int max_queued = 4096;               ///< requests waiting for a lane
+  double shutdown_grace_seconds = 30;  ///< for requests in flight after SIGTERM
+  double receive_idle_seconds = 30;    ///< for which a client may send nothing that is awaited
+  double send_idle_seconds = 60;       ///< for which it may take nothing of what it asked for
+  double give_up_seconds = 60;         ///< of not answering its own clients, then it ends; 0: never
   double scrub_interval_seconds = 86400;  ///< between two verifications of what is stored; 0: none
 
   LogLevel log_level = LogLevel::kInfo;

@@ -38,5 +38,6 @@ std::unique_ptr<grpc::Service> MakeCatalogService(const ServiceContext& context)
 std::unique_ptr<grpc::Service> MakeComputeService(const ServiceContext& context);
 std::unique_ptr<grpc::Service> MakeBuffersService(const ServiceContext& context);
 std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context);
+std::unique_ptr<grpc::Service> MakeReflectionService(const ServiceContext& context);
 
 }  // namespace sparsed::server

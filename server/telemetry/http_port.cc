@@ -1,120 +1,207 @@
 #include "server/telemetry/http_port.h"
 
-#include <civetweb.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <array>
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
+#include <vector>
+
+#include "server/listener/accept_loop.h"
 
 namespace sparsed::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxHead = 8 << 10;
+constexpr size_t kMaxWaiting = 128;
+constexpr auto kPatience = std::chrono::seconds(5);
+/// Threads that make pages, and requests that wait for one.
+constexpr int kMakers = 2;
+constexpr size_t kMaxQueued = 32;
+/// For a reply to be taken by its reader; most fit into the socket's buffer and wait for nobody.
+constexpr auto kSendTime = std::chrono::seconds(5);
+constexpr int kSendBuffer = 512 << 10;
+
+struct Request {
+  std::string method;
+  std::string path;
+};
+
+Opening OpeningOf(std::string_view bytes) {
+  if (bytes.find("\r\n\r\n") != std::string_view::npos) return Opening::kComplete;
+  const bool method = bytes.front() >= 'A' && bytes.front() <= 'Z';
+  return method && bytes.size() < kMaxHead ? Opening::kIncomplete : Opening::kWrong;
+}
+
+/// The first line of a head that has come completely.
+std::optional<Request> ReadRequest(int fd) {
+  std::string head(kMaxHead, '\0');
+  const ssize_t size = recv(fd, head.data(), head.size(), MSG_DONTWAIT);
+  if (size <= 0) return std::nullopt;
+  std::string_view line = std::string_view(head).substr(0, head.find("\r\n"));
+  const size_t method = line.find(' ');
+  if (method == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = line.substr(method + 1);
+  return Request{std::string(line.substr(0, method)),
+                 std::string(rest.substr(0, rest.find_first_of("? ")))};
+}
+
+std::string_view Reason(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    default:
+      return "Service Unavailable";
+  }
+}
+
+std::string Bytes(const HttpReply& reply, bool body) {
+  return fmt::format(
+      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n"
+      "X-Content-Type-Options: nosniff\r\n"
+      "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
+      "Connection: close\r\n\r\n{}",
+      reply.status, Reason(reply.status), reply.content_type, reply.body.size(),
+      body ? std::string_view(reply.body) : std::string_view());
+}
+
+/// Sends what the reader takes in time, then ends the connection.
+void Send(const Descriptor& fd, std::string_view bytes, Clock::duration time) {
+  const auto until = Clock::now() + time;
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+      continue;
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return;
+    pollfd ready = {.fd = fd.fd(), .events = POLLOUT, .revents = 0};
+    if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) == 0) return;
+  }
+  // Bytes that nobody has read would make the system throw the reply away.
+  std::array<char, 4096> rest;
+  while (recv(fd.fd(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+  }
+}
+
+}  // namespace
 
 class HttpPort::Impl {
  public:
-  explicit Impl(std::map<std::string, Page> pages) : pages_(std::move(pages)) {
-    mg_init_library(0);
-  }
+  Impl(Pages pages, Pages probes) : pages_(std::move(pages)), probes_(std::move(probes)) {}
+
   ~Impl() {
-    if (context_ != nullptr) Stop();
-    mg_exit_library();
+    loop_.reset();
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& maker : makers_) maker.join();
   }
 
   absl::Status Listen(const std::string& address) {
-    // Few threads and short waits: a scraper or a person, never a crowd.
-    const char* options[] = {
-        "listening_ports", address.c_str(),     "num_threads", "4",    "request_timeout_ms",
-        "10000",           "enable_keep_alive", "no",          nullptr};
-    mg_callbacks callbacks = {};
-    callbacks.log_message = [](const mg_connection* connection, const char* message) {
-      const auto* data = static_cast<const Impl*>(mg_get_user_data(mg_get_context(connection)));
-      // The first one is the cause, what follows its consequences.
-      if (data != nullptr && data->failure_.empty()) data->failure_ = message;
-      return 1;
-    };
-    host_ = address.substr(0, address.rfind(':'));
-    context_ = mg_start(&callbacks, this, options);
-    if (context_ == nullptr) {
-      return absl::FailedPreconditionError(
-          fmt::format("cannot serve metrics at {}: {}", address,
-                      failure_.empty() ? "no reason given" : failure_));
-    }
-    mg_set_request_handler(
-        context_, "**",
-        [](mg_connection* connection, void* self) {
-          return static_cast<Impl*>(self)->Answer(connection);
-        },
-        this);
+    auto socket = ListenSocket::Open(address);
+    if (!socket.ok()) return socket.status();
+    sockets_.push_back(*std::move(socket));
+    for (int i = 0; i < kMakers; ++i) makers_.emplace_back([this] { MakePages(); });
+    AcceptRules rules;
+    rules.admit = [](int /*fd*/) { return true; };
+    rules.opening = OpeningOf;
+    rules.opening_bytes = kMaxHead;
+    rules.take = [this](Descriptor fd) { Take(std::move(fd)); };
+    rules.refused = [](Refusal /*refusal*/) {};
+    rules.max_waiting = kMaxWaiting;
+    rules.patience = kPatience;
+    auto loop = AcceptLoop::Start(sockets_, std::move(rules));
+    if (!loop.ok()) return loop.status();
+    loop_ = *std::move(loop);
     return absl::OkStatus();
   }
 
-  int port() const {
-    mg_server_port port = {};
-    return mg_get_server_ports(context_, 1, &port) == 1 ? port.port : 0;
-  }
+  const std::string& address() const { return sockets_.front().address(); }
 
  private:
-  /// civetweb's acceptor notices the end at its next connection, or after two seconds: so it gets
-  /// connections until it is gone.
-  void Stop() {
-    const int port = this->port();
-    std::atomic<bool> stopped = false;
-    std::thread stopping([&] {
-      mg_stop(context_);
-      stopped = true;
-    });
-    while (!stopped) {
-      std::array<char, 64> error;
-      mg_connection* knock =
-          mg_connect_client(host_.c_str(), port, /*use_ssl=*/0, error.data(), error.size());
-      if (knock != nullptr) mg_close_connection(knock);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  struct Job {
+    Descriptor fd;
+    const Page* page;
+    bool body;
+  };
+
+  /// On the accepting thread.
+  void Take(Descriptor fd) {
+    const std::optional<Request> request = ReadRequest(fd.fd());
+    if (!request.has_value()) return;
+    const bool body = request->method != "HEAD";
+    const auto reply = [&](const HttpReply& made) {
+      Send(fd, Bytes(made, body), Clock::duration::zero());
+    };
+    if (request->method != "GET" && request->method != "HEAD") {
+      return reply({.status = 405, .body = "only GET and HEAD\n"});
     }
-    stopping.join();
+    if (const auto probe = probes_.find(request->path); probe != probes_.end()) {
+      return reply(probe->second());
+    }
+    const auto page = pages_.find(request->path);
+    if (page == pages_.end()) return reply({.status = 404, .body = "no such page\n"});
+    {
+      const std::lock_guard lock(mutex_);
+      if (jobs_.size() < kMaxQueued) {
+        jobs_.push_back({std::move(fd), &page->second, body});
+        changed_.notify_one();
+        return;
+      }
+    }
+    reply({.status = 503, .body = "too many ask at once\n"});
   }
 
-  int Answer(mg_connection* connection) {
-    const mg_request_info* request = mg_get_request_info(connection);
-    const std::string_view method = request->request_method;
-    HttpReply reply;
-    const auto page = pages_.find(request->local_uri);
-    if (method != "GET" && method != "HEAD") {
-      reply.status = 405;
-      reply.body = "only GET and HEAD\n";
-    } else if (page == pages_.end()) {
-      reply.status = 404;
-      reply.body = "no such page\n";
-    } else {
-      reply = page->second();
+  void MakePages() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return closing_ || !jobs_.empty(); });
+      if (closing_) return;
+      const Job job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      setsockopt(job.fd.fd(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof(kSendBuffer));
+      Send(job.fd, Bytes((*job.page)(), job.body), kSendTime);
+      lock.lock();
     }
-    mg_response_header_start(connection, reply.status);
-    mg_response_header_add(connection, "Content-Type", reply.content_type.c_str(), -1);
-    mg_response_header_add(connection, "Content-Length", std::to_string(reply.body.size()).c_str(),
-                           -1);
-    mg_response_header_add(connection, "Cache-Control", "no-store", -1);
-    mg_response_header_add(connection, "X-Content-Type-Options", "nosniff", -1);
-    mg_response_header_add(connection, "Content-Security-Policy",
-                           "default-src 'none'; style-src 'unsafe-inline'", -1);
-    mg_response_header_send(connection);
-    if (method != "HEAD") mg_write(connection, reply.body.data(), reply.body.size());
-    return reply.status;
   }
 
-  const std::map<std::string, Page> pages_;
-  mutable std::string failure_;  // written only while mg_start runs
-  std::string host_;
-  mg_context* context_ = nullptr;
+  const Pages pages_, probes_;
+  std::vector<ListenSocket> sockets_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  bool closing_ = false;
+  std::vector<std::thread> makers_;
+  std::unique_ptr<AcceptLoop> loop_;
 };
 
 HttpPort::HttpPort(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpPort::~HttpPort() = default;
+const std::string& HttpPort::address() const { return impl_->address(); }
 
-absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const std::string& address,
-                                                          std::map<std::string, Page> pages) {
-  std::unique_ptr<HttpPort> http(new HttpPort(std::make_unique<Impl>(std::move(pages))));
+absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const std::string& address, Pages pages,
+                                                          Pages probes) {
+  std::unique_ptr<HttpPort> http(
+      new HttpPort(std::make_unique<Impl>(std::move(pages), std::move(probes))));
   if (absl::Status status = http->impl_->Listen(address); !status.ok()) return status;
-  http->address_ = fmt::format("{}:{}", address.substr(0, address.rfind(':')), http->impl_->port());
   return http;
 }
 

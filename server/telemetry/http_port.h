@@ -1,4 +1,4 @@
-// The HTTP port: pages that are made when they are asked for.
+// The HTTP port: pages that are made when they are asked for, and probes that always answer.
 #pragma once
 
 #include <functional>
@@ -16,20 +16,25 @@ struct HttpReply {
   std::string body;
 };
 
+/// Serves GET and HEAD, one request a connection. Connections that send no request cost nobody
+/// anything: they wait without a thread, and the oldest go first.
 class HttpPort {
  public:
-  /// Makes one path's page; called from the port's threads.
+  /// Makes one path's reply.
   using Page = std::function<HttpReply()>;
+  using Pages = std::map<std::string, Page>;
 
-  /// Serves GET and HEAD of `pages`' paths at "host:port". FAILED_PRECONDITION with the reason if
-  /// it cannot listen there.
-  static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const std::string& address,
-                                                         std::map<std::string, Page> pages);
+  /// Serves at "host:port". `pages` may take their time: they are made by threads of their own, a
+  /// few at once. `probes` are answered by the thread that accepts, whatever the pages do: they
+  /// must not block, and their bodies are a sentence. FAILED_PRECONDITION with the reason if it
+  /// cannot listen there.
+  static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const std::string& address, Pages pages,
+                                                         Pages probes);
   /// Waits for pages that are being made.
   ~HttpPort();
 
   /// With the port that it got if port 0 was asked for.
-  const std::string& address() const { return address_; }
+  const std::string& address() const;
 
   class Impl;
 
@@ -37,7 +42,6 @@ class HttpPort {
   explicit HttpPort(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;
-  std::string address_;
 };
 
 }  // namespace sparsed::server

@@ -88,7 +88,7 @@ TEST(Drain, FinishesWhatIsInFlightAndRefusesWhatIsNew) {
   std::thread drain([&] { server.server().Drain(std::chrono::seconds(60)); });
   ASSERT_TRUE(health.Read(&status));
   EXPECT_EQ(status, "\x08\x02");  // NOT_SERVING
-  EXPECT_EQ(server.Page("/readyz"), "not ready\n");
+  EXPECT_EQ(server.Page("/readyz"), "not ready: the server starts or shuts down\n");
   request.mutable_start()->set_request_id(2);
   stream->Write(request);
   std::map<uint64_t, Answer> answers;

@@ -22,7 +22,7 @@ TestServer::TestServer(const std::function<void(server::Config&)>& adjust) {
   server::Config config;
   config.listen = {"unix:" + folder_ + "/socket"};
   config.devices = {"cpu"};
-  config.metrics_listen.clear();  // civetweb takes two seconds to stop
+  config.metrics_listen.clear();
   config.host_memory_bytes = int64_t{1} << 30;
   config.preparation_memory_bytes = int64_t{256} << 20;
   config.preparation_workers = 0;

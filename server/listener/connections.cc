@@ -1,0 +1,136 @@
+#include "server/listener/connections.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include "server/listener/socket_calls.h"
+#include "server/telemetry/log.h"
+
+namespace sparsed::server {
+namespace {
+
+/// Attackers write no logs: one line in so long.
+constexpr auto kLogInterval = std::chrono::seconds(10);
+
+}  // namespace
+
+class Connections::Connection final : public SocketWatcher {
+ public:
+  Connection(std::shared_ptr<Connections> all, int fd, std::string name)
+      : all_(std::move(all)), fd_(fd), name_(std::move(name)), guard_(all_->limits_) {
+    ++all_->open_;
+    const std::lock_guard lock(all_->mutex_);
+    all_->connections_.insert(this);
+  }
+
+  ~Connection() override {
+    {
+      const std::lock_guard lock(all_->mutex_);
+      all_->connections_.erase(this);
+    }
+    all_->unfinished_bytes_ -= counted_;
+    --all_->open_;
+  }
+
+  bool OnReceived(std::string_view bytes) override {
+    int64_t change = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (ended_) return false;
+      const Fault fault = guard_.Received(bytes, Http2Guard::Clock::now());
+      if (fault != Fault::kNone) {
+        End(fault);
+        return false;
+      }
+      change = Count(guard_.unfinished_bytes());
+    }
+    if (change > 0 && all_->unfinished_bytes_ > all_->max_unfinished_bytes_) all_->EndOldest();
+    return !ended_;
+  }
+
+  void OnSent(std::string_view bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    guard_.Sent(bytes);
+    Count(guard_.unfinished_bytes());
+  }
+
+  bool ended() const override { return ended_; }
+  const std::string& name() const override { return name_; }
+
+  Http2Guard::Clock::time_point OldestUnfinished() {
+    const std::lock_guard lock(mutex_);
+    return ended_ ? Http2Guard::Clock::time_point::max() : guard_.OldestUnfinished();
+  }
+  void EndForMemory() {
+    const std::lock_guard lock(mutex_);
+    End(Fault::kMemory);
+  }
+
+ private:
+  /// Under the mutex, as what follows.
+  void End(Fault fault) {
+    if (ended_.exchange(true)) return;
+    Count(0);
+    shutdown(fd_, SHUT_RDWR);  // it is open as long as this lives
+    all_->CountEnd(fault, name_);
+  }
+  int64_t Count(int64_t unfinished_bytes) {
+    const int64_t change = unfinished_bytes - counted_;
+    counted_ = unfinished_bytes;
+    all_->unfinished_bytes_ += change;
+    return change;
+  }
+
+  const std::shared_ptr<Connections> all_;
+  const int fd_;
+  const std::string name_;
+  std::atomic<bool> ended_ = false;
+  std::mutex mutex_;
+  Http2Guard guard_;
+  int64_t counted_ = 0;
+};
+
+void Connections::Add(int fd) {
+  Watch(fd, std::make_unique<Connection>(shared_from_this(), fd,
+                                         fmt::format("connection-{}", next_name_++)));
+}
+
+void Connections::EndOldest() {
+  const std::lock_guard lock(mutex_);
+  while (unfinished_bytes_ > max_unfinished_bytes_) {
+    Connection* oldest = nullptr;
+    auto began = Http2Guard::Clock::time_point::max();
+    for (Connection* connection : connections_) {
+      const auto candidate = connection->OldestUnfinished();
+      if (candidate < began) {
+        began = candidate;
+        oldest = connection;
+      }
+    }
+    if (oldest == nullptr) return;
+    oldest->EndForMemory();
+  }
+}
+
+void Connections::CountEnd(Fault fault, const std::string& name) {
+  ++ended_[static_cast<size_t>(fault)];
+  const int64_t now = Http2Guard::Clock::now().time_since_epoch().count();
+  int64_t until = silent_until_;
+  const int64_t next =
+      now + std::chrono::duration_cast<Http2Guard::Clock::duration>(kLogInterval).count();
+  if (now < until || !silent_until_.compare_exchange_strong(until, next)) return;
+  Log(LogLevel::kWarn, "connection ended",
+      {{"reason", std::string(Name(fault))}, {"connection", name}});
+}
+
+ConnectionCounts Connections::counts() const {
+  ConnectionCounts counts;
+  counts.open = open_;
+  counts.unfinished_bytes = unfinished_bytes_;
+  for (size_t i = 0; i < refused_.size(); ++i) counts.refused[i] = refused_[i];
+  for (size_t i = 0; i < ended_.size(); ++i) counts.ended[i] = ended_[i];
+  return counts;
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,59 @@
+// The connections that gRPC serves: how many, what each is called, and what their bytes may cost.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "server/listener/accept_loop.h"
+#include "server/listener/http2_guard.h"
+
+namespace sparsed::server {
+
+struct ConnectionCounts {
+  int64_t open = 0;
+  int64_t unfinished_bytes = 0;  ///< of messages whose end has not come
+  std::array<int64_t, kRefusals> refused{};
+  std::array<int64_t, kFaults> ended{};  ///< by us
+};
+
+/// Thread-safe. Outlives its connections by itself.
+class Connections : public std::enable_shared_from_this<Connections> {
+ public:
+  /// Messages whose end has not come may take `max_unfinished_bytes` together; past it the
+  /// connection whose message began first is ended, then the next. Those that send what they began
+  /// are never the first.
+  Connections(const GuardLimits& limits, int64_t max_unfinished_bytes)
+      : limits_(limits), max_unfinished_bytes_(max_unfinished_bytes) {}
+
+  /// Counts and watches `fd` until it is closed. A Unix socket's other end is called
+  /// "connection-N" from now on, as gRPC has it "unix-abstract:connection-N".
+  void Add(int fd);
+  void CountRefusal(Refusal refusal) { ++refused_[static_cast<size_t>(refusal)]; }
+
+  int64_t open() const { return open_; }
+  ConnectionCounts counts() const;
+
+ private:
+  class Connection;
+  void CountUnfinished(int64_t change);
+  void EndOldest();
+  void CountEnd(Fault fault, const std::string& name);
+
+  const GuardLimits limits_;
+  const int64_t max_unfinished_bytes_;
+  std::atomic<int64_t> open_ = 0;
+  std::atomic<int64_t> unfinished_bytes_ = 0;
+  std::array<std::atomic<int64_t>, kRefusals> refused_{};
+  std::array<std::atomic<int64_t>, kFaults> ended_{};
+  std::atomic<int64_t> next_name_ = 1;
+  std::mutex mutex_;  // before a connection's own
+  std::set<Connection*> connections_;
+  std::atomic<int64_t> silent_until_ = 0;  ///< in the log, by the steady clock
+};
+
+}  // namespace sparsed::server

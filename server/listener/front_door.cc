@@ -1,0 +1,93 @@
+#include "server/listener/front_door.h"
+
+#include <sys/socket.h>
+
+#include "server/listener/socket_calls.h"
+
+namespace sparsed::server {
+namespace {
+
+/// What every HTTP/2 client says first (RFC 9113, section 3.4).
+constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+Opening OpeningOf(std::string_view bytes) {
+  if (!kPreface.starts_with(bytes)) return Opening::kWrong;
+  return bytes.size() == kPreface.size() ? Opening::kComplete : Opening::kIncomplete;
+}
+
+}  // namespace
+
+std::string SocketName(int fd, bool peer) {
+  sockaddr_storage name = {};
+  socklen_t size = sizeof(name);
+  auto* const address = reinterpret_cast<sockaddr*>(&name);
+  if ((peer ? getpeername(fd, address, &size) : getsockname(fd, address, &size)) != 0) return {};
+  return {reinterpret_cast<const char*>(&name), std::min<size_t>(size, sizeof(name))};
+}
+
+FrontDoor::FrontDoor(Options options)
+    : options_(std::move(options)),
+      connections_(std::make_shared<Connections>(options_.guard, options_.max_unfinished_bytes)) {}
+
+FrontDoor::~FrontDoor() { Close(); }
+
+absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Open(Options options) {
+  std::unique_ptr<FrontDoor> door(new FrontDoor(std::move(options)));
+  for (const std::string& address : door->options_.addresses) {
+    auto socket = ListenSocket::Open(address);
+    if (!socket.ok()) return socket.status();
+    door->sockets_.push_back(*std::move(socket));
+  }
+  return door;
+}
+
+absl::Status FrontDoor::Serve(std::unique_ptr<ConnectionAcceptor> acceptor) {
+  acceptor_ = std::move(acceptor);
+  AcceptRules rules;
+  rules.admit = [this](int fd) { return Admit(fd); };
+  rules.opening = OpeningOf;
+  rules.opening_bytes = kPreface.size();
+  rules.take = [this](Descriptor fd) { Take(std::move(fd)); };
+  rules.refused = [this](Refusal refusal) { connections_->CountRefusal(refusal); };
+  rules.max_waiting = options_.max_waiting;
+  auto loop = AcceptLoop::Start(sockets_, std::move(rules));
+  if (!loop.ok()) return loop.status();
+  loop_ = *std::move(loop);
+  return absl::OkStatus();
+}
+
+void FrontDoor::Close() {
+  loop_.reset();
+  sockets_.clear();
+}
+
+std::vector<std::string> FrontDoor::addresses() const {
+  std::vector<std::string> addresses;
+  for (const ListenSocket& socket : sockets_) addresses.push_back(socket.address());
+  return addresses;
+}
+
+void FrontDoor::LetIn(std::string name) {
+  const std::lock_guard lock(mutex_);
+  let_in_ = std::move(name);
+}
+
+bool FrontDoor::Admit(int fd) {
+  if (fd >= kWatchable) return false;
+  if (connections_->open() < options_.max_connections) return true;
+  const std::lock_guard lock(mutex_);
+  return !let_in_.empty() && SocketName(fd, /*peer=*/true) == let_in_;
+}
+
+void FrontDoor::Take(Descriptor fd) {
+  if (!Admit(fd.fd())) {  // others were faster
+    connections_->CountRefusal(Refusal::kLimit);
+    return;
+  }
+  connections_->Add(fd.fd());
+  ConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = fd.Release();
+  acceptor_->HandleNewConnection(&connection);
+}
+
+}  // namespace sparsed::server

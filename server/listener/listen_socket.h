@@ -1,0 +1,41 @@
+// The sockets that listen at an address.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/listener/descriptor.h"
+
+namespace sparsed::server {
+
+/// Listens from Open on; what connects waits until somebody accepts it.
+class ListenSocket {
+ public:
+  /// "host:port", "[v6 address]:port" or "unix:/path". Port 0 takes a free one, 0.0.0.0 and [::]
+  /// are all addresses of both families, a name is all of its addresses. A Unix socket that nobody
+  /// serves any more is replaced. FAILED_PRECONDITION, "cannot listen on ADDRESS: REASON", if
+  /// somebody else listens there, the host is not ours or the path is no socket.
+  static absl::StatusOr<ListenSocket> Open(const std::string& address);
+  ListenSocket(ListenSocket&&) = default;
+  ListenSocket& operator=(ListenSocket&&) = delete;
+  /// Removes a Unix socket's file.
+  ~ListenSocket();
+
+  /// As asked for, with the port that was taken.
+  const std::string& address() const { return address_; }
+  /// One of each family; they do not block.
+  const std::vector<Descriptor>& sockets() const { return sockets_; }
+
+ private:
+  ListenSocket() = default;
+  absl::Status OpenUnix(const std::string& path);
+  absl::Status OpenTcp();
+
+  std::string address_;
+  std::vector<Descriptor> sockets_;
+  std::string path_;  ///< of a Unix socket
+  uint64_t inode_ = 0;
+};
+
+}  // namespace sparsed::server

@@ -1,0 +1,39 @@
+// What gRPC does with the sockets that it was given.
+//
+// gRPC takes sockets, but says nothing about them afterwards, and lets nobody see their bytes
+// before it acts on them. As it is a library of its own, it finds recvmsg, sendmsg, getpeername and
+// close by their names at run time, and a program's own functions come first: socket_calls.cc
+// defines these four. For sockets that are watched they tell the watcher and go on to the system's
+// functions; for all others they only go on.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/listener/descriptor.h"
+
+namespace sparsed::server {
+
+/// Called by whoever reads, writes or closes: reading and writing may go on at once.
+class SocketWatcher {
+ public:
+  /// The socket is about to be closed.
+  virtual ~SocketWatcher() = default;
+  /// Bytes that were read, in order. False: they are not to be seen, and the connection has ended.
+  virtual bool OnReceived(std::string_view bytes) = 0;
+  /// Bytes that were written, in order.
+  virtual void OnSent(std::string_view bytes) = 0;
+  /// True: nothing more is read.
+  virtual bool ended() const = 0;
+  /// What a Unix socket's other end is called, which has no name of its own.
+  virtual const std::string& name() const = 0;
+};
+
+/// Descriptors from this number on cannot be watched.
+constexpr int kWatchable = 1 << 20;
+
+/// Watches `fd` until it is closed, and owns `watcher`. `fd` is below kWatchable and not watched.
+void Watch(int fd, std::unique_ptr<SocketWatcher> watcher);
+
+}  // namespace sparsed::server

@@ -1,0 +1,54 @@
+#include "server/telemetry/connection_metrics.h"
+
+#include <string>
+
+namespace sparsed::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+ClientMetric Sample(int64_t value, std::vector<ClientMetric::Label> labels = {}) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  metric.gauge.value = static_cast<double>(value);  // the serializer reads one of the two
+  metric.counter.value = static_cast<double>(value);
+  return metric;
+}
+
+MetricFamily Gauge(const char* name, const char* help, int64_t value) {
+  return {name, help, MetricType::Gauge, {Sample(value)}};
+}
+
+}  // namespace
+
+std::vector<MetricFamily> ConnectionMetrics(const ConnectionCounts& counts,
+                                            int64_t max_connections) {
+  MetricFamily refused = {"sparsed_connections_refused_total",
+                          "Connections that were closed before anybody served them, by why",
+                          MetricType::Counter,
+                          {}};
+  for (int i = 0; i < kRefusals; ++i) {
+    const auto refusal = static_cast<Refusal>(i);
+    refused.metric.push_back(
+        Sample(counts.refused[static_cast<size_t>(i)], {{"reason", std::string(Name(refusal))}}));
+  }
+  MetricFamily ended = {"sparsed_connections_ended_total",
+                        "Connections that were ended for what they sent, by why",
+                        MetricType::Counter,
+                        {}};
+  for (int i = 1; i < kFaults; ++i) {
+    const auto fault = static_cast<Fault>(i);
+    ended.metric.push_back(
+        Sample(counts.ended[static_cast<size_t>(i)], {{"reason", std::string(Name(fault))}}));
+  }
+  return {Gauge("sparsed_connections", "Open connections of clients", counts.open),
+          Gauge("sparsed_connections_limit", "Connections that may be open", max_connections),
+          Gauge("sparsed_unfinished_message_bytes",
+                "Bytes of messages whose end has not come, over all connections",
+                counts.unfinished_bytes),
+          std::move(refused), std::move(ended)};
+}
+
+}  // namespace sparsed::server
