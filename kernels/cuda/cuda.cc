@@ -10,15 +10,18 @@ namespace sparsed::cuda {
 
 std::span<const SpmmKernel> SpmmKernels() {
   static const std::vector<SpmmKernel> kernels = [] {
+    const std::span<const SpmmKernel> vectors = CsrVectorSpmm();
+    std::vector<SpmmKernel> list(vectors.begin(), vectors.end());
     const std::span<const SpmmKernel> rows = CsrRowsSpmm();
-    std::vector<SpmmKernel> list(rows.begin(), rows.end());
+    list.insert(list.end(), rows.begin(), rows.end());
     list.insert(list.end(),
                 {CsrMergeSpmm(), CsrTransposedSpmm(), RowPanelsSpmm(), RowPanelsMmaSpmm(),
                  AsptSpmm(), RowSegmentsSpmm(), RowSegmentsTransposedSpmm()});
     const std::span<const SpmmKernel> stored_rows = DcsrSpmm();
     list.insert(list.end(), stored_rows.begin(), stored_rows.end());
-    const std::span<const SpmmKernel> vendors = CusparseSpmm();
-    list.insert(list.end(), vendors.begin(), vendors.end());
+    for (const std::span<const SpmmKernel> vendors : {CusparseSpmv(), CusparseSpmm()}) {
+      list.insert(list.end(), vendors.begin(), vendors.end());
+    }
     return list;
   }();
   return kernels;

@@ -50,7 +50,12 @@ const Cusparse* OpenCusparse() {
                           Load(library, "cusparseSpGEMM_compute", c.SpGEMM_compute) &&
                           Load(library, "cusparseSpGEMM_copy", c.SpGEMM_copy) &&
                           Load(library, "cusparseSpMatGetSize", c.SpMatGetSize) &&
-                          Load(library, "cusparseCsrSetPointers", c.CsrSetPointers);
+                          Load(library, "cusparseCsrSetPointers", c.CsrSetPointers) &&
+                          Load(library, "cusparseCreateDnVec", c.CreateDnVec) &&
+                          Load(library, "cusparseDestroyDnVec", c.DestroyDnVec) &&
+                          Load(library, "cusparseSpMV_bufferSize", c.SpMV_bufferSize) &&
+                          Load(library, "cusparseSpMV", c.SpMV);
+    Load(library, "cusparseSpMV_preprocess", c.SpMV_preprocess);
     return complete ? &c : nullptr;
   }();
   return opened;

@@ -14,7 +14,7 @@
 
 namespace sparsed::cuda {
 
-/// The functions that are used. All are there or none.
+/// The functions that are used. All are there or none, but for those that may be null.
 struct Cusparse {
   decltype(&cusparseCreate) Create;
   decltype(&cusparseSetStream) SetStream;
@@ -38,6 +38,11 @@ struct Cusparse {
   decltype(&cusparseSpGEMM_copy) SpGEMM_copy;
   decltype(&cusparseSpMatGetSize) SpMatGetSize;
   decltype(&cusparseCsrSetPointers) CsrSetPointers;
+  decltype(&cusparseCreateDnVec) CreateDnVec;
+  decltype(&cusparseDestroyDnVec) DestroyDnVec;
+  decltype(&cusparseSpMV_bufferSize) SpMV_bufferSize;
+  decltype(&cusparseSpMV) SpMV;
+  decltype(&cusparseSpMV_preprocess) SpMV_preprocess;  ///< null before CUDA 12.4
 };
 /// Null if the library or one of the functions is missing.
 const Cusparse* OpenCusparse();
@@ -50,9 +55,11 @@ absl::StatusOr<cusparseHandle_t> CusparseHandle(void* stream);
 struct DestroyMatrix {
   void operator()(cusparseSpMatDescr_t matrix) const { OpenCusparse()->DestroySpMat(matrix); }
   void operator()(cusparseDnMatDescr_t matrix) const { OpenCusparse()->DestroyDnMat(matrix); }
+  void operator()(cusparseDnVecDescr_t vector) const { OpenCusparse()->DestroyDnVec(vector); }
 };
 using SparseMatrix = std::unique_ptr<std::remove_pointer_t<cusparseSpMatDescr_t>, DestroyMatrix>;
 using DenseMatrix = std::unique_ptr<std::remove_pointer_t<cusparseDnMatDescr_t>, DestroyMatrix>;
+using DenseVector = std::unique_ptr<std::remove_pointer_t<cusparseDnVecDescr_t>, DestroyMatrix>;
 
 inline cudaDataType TypeOf(const Problem& problem) {
   switch (problem.type) {

@@ -403,6 +403,8 @@ TEST_F(GpuKernels, ComputeOddPatterns) {
   for (const NamedPattern& odd : OddPatterns()) {
     SCOPED_TRACE(odd.name);
     Check(odd.pattern, {{.k = 1},
+                        {.k = 1, .alpha = 2, .beta = -1, .padding = 2, .offset = 1},
+                        {.k = 1, .transposed = true, .padding = 1},
                         {.k = 33, .alpha = 2, .beta = -1},
                         {.k = 32, .transposed = true},
                         {.k = 64, .padding = 4},
@@ -419,22 +421,54 @@ TEST_F(GpuKernels, ComputeLongRowsAndColumns) {
     if (i < 3000) entries.insert(entries.end(), {{i, 5}, {i, i}});
   }
   Check(FromCoordinates(3000, 100'000, std::move(entries)),
-        {{.k = 8}, {.k = 32}, {.k = 100, .beta = 1}, {.k = 8, .transposed = true}});
+        {{.k = 1}, {.k = 8}, {.k = 32}, {.k = 100, .beta = 1}, {.k = 8, .transposed = true}});
+}
+
+/// Enough nonzeros for the larger parts of SpMV: rows of all lengths, one over hundreds of parts,
+/// and empty ones.
+TEST_F(GpuKernels, MultiplyAVectorWithManyNonzeros) {
+  constexpr int32_t kRows = 150'000, kCols = 700'000;
+  std::vector<std::pair<int32_t, int32_t>> entries;
+  for (int32_t row = 0; row < kRows; ++row) {
+    const int32_t length = row == 77'777     ? kCols
+                           : row % 3 == 0    ? 0
+                           : row % 1000 == 1 ? 3000
+                                             : row % 20;
+    for (int32_t i = 0; i < length; ++i) {
+      entries.emplace_back(row,
+                           static_cast<int32_t>((int64_t{i} * (kCols / length) + row) % kCols));
+    }
+  }
+  const Pattern pattern = FromCoordinates(kRows, kCols, std::move(entries));
+  const std::vector<double> values = RandomValues(pattern.nnz(), 7);
+  const Layout layouts[] = {PlainLayout(pattern),
+                            PermutedLayout(pattern, RandomOrder(pattern.rows, 5)),
+                            LayoutOf("dcsr", pattern)};
+  for (const Layout& layout : layouts) {
+    const Layout device = Gpu::Get()->Upload(layout);
+    const Subject subject = {pattern, values, layout, device};
+    for (const GpuCase& c : {GpuCase{.k = 1}, {.k = 1, .alpha = -2, .beta = 0.5, .padding = 1}}) {
+      ExpectSpmm<float>(*Gpu::Get(), subject, c);
+      ExpectSpmm<double>(*Gpu::Get(), subject, c);
+      ExpectSpmm<Float16>(*Gpu::Get(), subject, c);
+      ExpectSpmm<BFloat16>(*Gpu::Get(), subject, c);
+    }
+  }
 }
 
 /// One row of B in infinities: what it holds reaches only the rows of C that use it, whatever is
 /// stored for the others; a stored zero times infinity is NaN. Near the largest number, nothing
 /// becomes infinite before its time.
-template <typename T>
+template <typename T, int64_t kK = 72>
 void ExpectInfinities(const Pattern& pattern, bool allow_tf32) {
-  constexpr int64_t kK = 72;
+  constexpr int64_t kFirst = kK == 1 ? 0 : 8, kLast = kK == 1 ? 1 : 32;
   Gpu& gpu = *Gpu::Get();
   std::vector<T> values(pattern.nnz(), Stored<T>(1)), b(pattern.cols * kK, Stored<T>(1));
   const std::set<int32_t> odd = {3, 100, 411};
   for (const int32_t row : odd) {
-    for (int64_t j = 8; j < 32; ++j) b[row * kK + j] = Stored<T>(kInfinite);
+    for (int64_t j = kFirst; j < kLast; ++j) b[row * kK + j] = Stored<T>(kInfinite);
   }
-  if (std::is_same_v<T, float>) b[*odd.begin() * kK + 40] = Stored<T>(kLargest);
+  if (std::is_same_v<T, float> && kK > 40) b[*odd.begin() * kK + 40] = Stored<T>(kLargest);
   std::vector<char> expected;  // 0: finite, 1: infinite, 2: NaN
   for (int64_t row = 0; row < pattern.rows; ++row) {
     char kind = 0;
@@ -479,7 +513,7 @@ void ExpectInfinities(const Pattern& pattern, bool allow_tf32) {
       for (int64_t i = 0; i < static_cast<int64_t>(c.size()); ++i) {
         const double got = Wide(c[i]);
         const int kind = std::isnan(got) ? 2 : std::isinf(got) ? 1 : 0;
-        wrong += kind != (i % kK >= 8 && i % kK < 32 ? expected[i / kK] : 0);
+        wrong += kind != (i % kK >= kFirst && i % kK < kLast ? expected[i / kK] : 0);
       }
       EXPECT_EQ(wrong, 0);
     }
@@ -491,7 +525,10 @@ TEST_F(GpuKernels, KeepInfinitiesWhereTheyBelong) {
     for (const ElementType type :
          {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
       SCOPED_TRACE(std::string(Name(type)));
-      VisitFloat(type, [&]<typename T>(T) { ExpectInfinities<T>(pattern, false); });
+      VisitFloat(type, [&]<typename T>(T) {
+        ExpectInfinities<T>(pattern, false);
+        ExpectInfinities<T, 1>(pattern, false);
+      });
     }
     SCOPED_TRACE("tf32");
     ExpectInfinities<float>(pattern, true);

@@ -25,6 +25,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/spmm/slice.cuh"
 #include "kernels/cuda/spmm/spmm.h"
 
@@ -222,9 +223,7 @@ constexpr int kSummers = 8;
 constexpr int kChunksPerBlock = 32;
 template <typename T>
 __global__ void __launch_bounds__(32 * kSummers) AddChunks(const Product<T> p) {
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
+  AwaitTheKernelBefore();
   using Sum = SumOf<T>;
   __shared__ Sum sums[kSummers][32];
   const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
@@ -280,28 +279,11 @@ struct Policy {
   int in_flight;
 };
 
-// Queues AddChunks so that its start overlaps the end of the kernel before it, where the hardware
-// can do that.
 template <typename T>
 cudaError_t LaunchAddChunks(cudaStream_t stream, const Product<T>& product) {
-  int device = 0, major = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  }
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim =
-      dim3(static_cast<unsigned>((product.chunks + kChunksPerBlock - 1) / kChunksPerBlock),
-           static_cast<unsigned>((product.k + 31) / 32));
-  config.blockDim = dim3(32, kSummers);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = major >= 9 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, AddChunks<T>, product);
+  const dim3 grid(static_cast<unsigned>((product.chunks + kChunksPerBlock - 1) / kChunksPerBlock),
+                  static_cast<unsigned>((product.k + 31) / 32));
+  return LaunchOverlapping(stream, grid, dim3(32, kSummers), AddChunks<T>, product);
 }
 
 template <Policy kPolicy, typename T, bool kAligned, int kGroup, int kPieces>

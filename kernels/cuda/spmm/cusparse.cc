@@ -124,7 +124,9 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
 
 template <cusparseSpMMAlg_t kAlgorithm>
 bool Supports(const Problem& problem, const Layout& layout) {
-  return problem.operation == Operation::kSpmm && CusparseTakes(problem, layout) &&
+  // With one column of a wider matrix it reads and writes where it must not (12.6.3); SpMV is for
+  // them.
+  return problem.operation == Operation::kSpmm && problem.k > 1 && CusparseTakes(problem, layout) &&
          (kAlgorithm == CUSPARSE_SPMM_CSR_ALG3 ? !problem.transposed : !IsHalf(problem.type));
 }
 

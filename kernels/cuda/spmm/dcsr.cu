@@ -2,8 +2,8 @@
 //
 // Idea: the kernels of CSR on the stored rows; a kernel before them scales or clears the rows of C
 // that S has nothing for. Layout in: "dcsr". Threads of the latter: a group of 8 or 32 lanes a row
-// and slab of columns, 16 bytes a lane; else, and needs: as csr_rows.cu, csr_merge.cu and
-// csr_transposed.cu.
+// and slab of columns, 16 bytes a lane; else, and needs: as csr_vector.cu, csr_rows.cu,
+// csr_merge.cu and csr_transposed.cu.
 // Wins where most rows are empty: they cost a plain write of C, not a group that looks for
 // nonzeros, and merging counts only the others.
 #include <cstdint>
@@ -62,6 +62,11 @@ absl::Status ScaleEmptyRows(const Context& context, const Problem& problem,
 }
 
 template <int kIndex>
+SpmmKernel CsrVector() {
+  return CsrVectorSpmm()[kIndex];
+}
+
+template <int kIndex>
 SpmmKernel CsrRows() {
   return CsrRowsSpmm()[kIndex];
 }
@@ -70,6 +75,8 @@ SpmmKernel CsrRows() {
 
 std::span<const SpmmKernel> DcsrSpmm() {
   static const SpmmKernel kernels[] = {
+      SpmmOverStoredRows<CsrVector<0>, ScaleEmptyRows>("cuda.dcsr.vector_parts"),
+      SpmmOverStoredRows<CsrVector<1>, ScaleEmptyRows>("cuda.dcsr.vector_rows"),
       SpmmOverStoredRows<CsrRows<0>, ScaleEmptyRows>("cuda.dcsr.split_rows"),
       SpmmOverStoredRows<CsrRows<1>, ScaleEmptyRows>("cuda.dcsr.split_warp_rows"),
       SpmmOverStoredRows<CsrRows<2>, ScaleEmptyRows>("cuda.dcsr.rows"),

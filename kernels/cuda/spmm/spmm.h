@@ -7,6 +7,8 @@
 
 namespace sparsed::cuda {
 
+/// With one column. The first that serves is the plain kernel then.
+std::span<const SpmmKernel> CsrVectorSpmm();
 /// The first is the plain kernel.
 std::span<const SpmmKernel> CsrRowsSpmm();
 /// The first of these that serves, for other layouts that have a part in CSR; not transposed.
@@ -21,5 +23,7 @@ SpmmKernel RowSegmentsTransposedSpmm();
 std::span<const SpmmKernel> DcsrSpmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SpmmKernel> CusparseSpmm();
+/// Likewise with one column.
+std::span<const SpmmKernel> CusparseSpmv();
 
 }  // namespace sparsed::cuda
