@@ -34,6 +34,15 @@ double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) *
 Metrics::Metrics()
     : requests_(CounterFamily(registry_, "sparsed_requests_total",
                               "Requests that ended, by operation, tenant and google.rpc code")),
+      in_flight_family_(BuildGauge()
+                            .Name("sparsed_requests_in_flight")
+                            .Help("Requests that began and have not ended")
+                            .Register(registry_)),
+      request_seconds_family_(HistogramFamily(registry_, "sparsed_request_seconds",
+                                              "Time from a request's start to its last byte")),
+      phase_seconds_family_(
+          HistogramFamily(registry_, "sparsed_request_phase_seconds",
+                          "Time that requests spent in a phase, of those that had it")),
       kernel_seconds_(HistogramFamily(registry_, "sparsed_kernel_seconds",
                                       "Time that requests spent in a kernel")),
       kernel_flops_(CounterFamily(registry_, "sparsed_kernel_flops_total",
@@ -50,23 +59,6 @@ Metrics::Metrics()
                                         "Preparations that ended, by how")),
       recipes_(CounterFamily(registry_, "sparsed_recipes_total",
                              "Recipes that were considered for a class, by what became of them")) {
-  auto& in_flight = BuildGauge()
-                        .Name("sparsed_requests_in_flight")
-                        .Help("Requests that began and have not ended")
-                        .Register(registry_);
-  auto& seconds = HistogramFamily(registry_, "sparsed_request_seconds",
-                                  "Time from a request's start to its last byte");
-  auto& phases = HistogramFamily(registry_, "sparsed_request_phase_seconds",
-                                 "Time that a request spent in a phase");
-  for (size_t op = 0; op < kOps; ++op) {
-    const std::string name(Name(static_cast<Op>(op)));
-    in_flight_[op] = &in_flight.Add({{"op", name}});
-    request_seconds_[op] = &seconds.Add({{"op", name}}, kRequestBuckets);
-    for (size_t phase = 0; phase < kPhases; ++phase) {
-      phase_seconds_[op][phase] = &phases.Add(
-          {{"op", name}, {"phase", std::string(Name(static_cast<Phase>(phase)))}}, kRequestBuckets);
-    }
-  }
   auto& transfers = CounterFamily(registry_, "sparsed_transfer_bytes_total",
                                   "Array bytes moved for requests, by path");
   stream_in_ = &transfers.Add({{"path", "stream"}, {"direction", "in"}});
@@ -79,26 +71,42 @@ Metrics::Metrics()
   for (const char* state : {"ready", "failed", "cancelled"}) {
     preparations_ended_.Add({{"state", state}});
   }
-  layout_build_seconds_.Add({{"kind", "csr"}, {"device", "cpu"}}, kPreparationBuckets);
   for (const char* outcome : {"tried", "ruled_out", "no_memory", "no_time"}) {
     recipes_.Add({{"outcome", outcome}});
   }
 }
 
+prometheus::Gauge& Metrics::InFlight(Op op) {
+  return in_flight_[static_cast<size_t>(op)].Get([&] {
+    return &in_flight_family_.Add({{"op", std::string(Name(op))}});
+  });
+}
+
+prometheus::Histogram& Metrics::RequestSeconds(Op op) {
+  return request_seconds_[static_cast<size_t>(op)].Get([&] {
+    return &request_seconds_family_.Add({{"op", std::string(Name(op))}}, kRequestBuckets);
+  });
+}
+
+prometheus::Histogram& Metrics::PhaseSeconds(Op op, size_t phase) {
+  return phase_seconds_[static_cast<size_t>(op)][phase].Get([&] {
+    const std::string name(Name(static_cast<Phase>(phase)));
+    return &phase_seconds_family_.Add({{"op", std::string(Name(op))}, {"phase", name}},
+                                      kRequestBuckets);
+  });
+}
+
 void Metrics::End(const StageRecord& record) {
-  const auto op = static_cast<size_t>(record.op);
-  in_flight_[op]->Decrement();
+  InFlight(record.op).Decrement();
   requests_
       .Add({{"op", std::string(Name(record.op))},
             {"tenant", record.tenant},
             {"code", absl::StatusCodeToString(record.status.code())}})
       .Increment();
-  request_seconds_[op]->Observe(Seconds(record.total_ns));
-  // A product goes through all phases, if only for a moment; other calls have few of them.
-  const bool product = record.op <= Op::kSpgemm && record.status.ok();
+  RequestSeconds(record.op).Observe(Seconds(record.total_ns));
   for (size_t phase = 0; phase < kPhases; ++phase) {
-    if (product || record.phase_ns[phase] > 0) {
-      phase_seconds_[op][phase]->Observe(Seconds(record.phase_ns[phase]));
+    if (record.phase_ns[phase] > 0) {
+      PhaseSeconds(record.op, phase).Observe(Seconds(record.phase_ns[phase]));
     }
   }
   stream_in_->Increment(static_cast<double>(record.stream_bytes_in));

@@ -1,4 +1,5 @@
-// What the server counts as it works. Families exist from the start, label values are bounded.
+// What the server counts as it works. A series appears when it is first counted; label values are
+// bounded.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -8,6 +9,7 @@
 #include <prometheus/registry.h>
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -30,7 +32,7 @@ class Metrics : public engine::Observer {
  public:
   Metrics();
 
-  void Begin(Op op) { in_flight_[static_cast<size_t>(op)]->Increment(); }
+  void Begin(Op op) { InFlight(op).Increment(); }
   /// Once for each Begin.
   void End(const StageRecord& record);
 
@@ -55,8 +57,33 @@ class Metrics : public engine::Observer {
   };
   OfKernel& KernelMetrics(const engine::KernelRun& run);
 
+  /// A series that is made when it is first counted, and found without a lock from then on.
+  template <typename Metric>
+  class Series {
+   public:
+    /// `add` may be called by several threads at once, and gives all of them the same.
+    template <typename Add>
+    Metric& Get(Add add) {
+      Metric* metric = metric_.load(std::memory_order_acquire);
+      if (metric == nullptr) {
+        metric = add();
+        metric_.store(metric, std::memory_order_release);
+      }
+      return *metric;
+    }
+
+   private:
+    std::atomic<Metric*> metric_ = nullptr;
+  };
+  prometheus::Gauge& InFlight(Op op);
+  prometheus::Histogram& RequestSeconds(Op op);
+  prometheus::Histogram& PhaseSeconds(Op op, size_t phase);
+
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Family<prometheus::Gauge>& in_flight_family_;
+  prometheus::Family<prometheus::Histogram>& request_seconds_family_;
+  prometheus::Family<prometheus::Histogram>& phase_seconds_family_;
   prometheus::Family<prometheus::Histogram>& kernel_seconds_;
   prometheus::Family<prometheus::Counter>& kernel_flops_;
   prometheus::Family<prometheus::Counter>& kernel_floor_seconds_;
@@ -64,9 +91,9 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Histogram>& layout_build_seconds_;
   prometheus::Family<prometheus::Counter>& preparations_ended_;
   prometheus::Family<prometheus::Counter>& recipes_;
-  std::array<prometheus::Gauge*, kOps> in_flight_;
-  std::array<prometheus::Histogram*, kOps> request_seconds_;
-  std::array<std::array<prometheus::Histogram*, kPhases>, kOps> phase_seconds_;
+  std::array<Series<prometheus::Gauge>, kOps> in_flight_;
+  std::array<Series<prometheus::Histogram>, kOps> request_seconds_;
+  std::array<std::array<Series<prometheus::Histogram>, kPhases>, kOps> phase_seconds_;
   prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_;
   prometheus::Counter* damages_;
 

@@ -96,7 +96,8 @@ class Traffic(threading.Thread):
         rows, width = 2000, 16
         graph, operand, out = (str(self.folder / name) for name in ("s.mtx", "b.npy", "c.npy"))
         with open(graph, "w") as stream:
-            entries = [(r, (r * step + step) % rows) for r in range(rows) for step in (1, 7, 31)]
+            # Rows that are alike lie far apart: the preparation builds layouts.
+            entries = [(r, r % 50 * 40 + i) for r in range(rows) for i in range(40)]
             stream.write("%%MatrixMarket matrix coordinate pattern general\n")
             stream.write(f"{rows} {rows} {len(entries)}\n")
             stream.writelines(f"{r + 1} {c + 1}\n" for r, c in entries)
