@@ -20,6 +20,7 @@
 #include "server/listener/self_probe.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
+#include "server/rpc/unreadable_requests.h"
 #include "server/rpc/worker_pool.h"
 #include "server/telemetry/connection_metrics.h"
 #include "server/telemetry/engine_gauges.h"
@@ -181,6 +182,10 @@ class Server::Impl {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         grpc::InsecureServerCredentials());
     for (const auto& service : services_) builder.RegisterService(service.get());
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+        interceptors;
+    interceptors.push_back(NameUnreadableRequests());
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
     grpc_ = builder.BuildAndStart();
     if (grpc_ == nullptr) return absl::FailedPreconditionError("cannot start gRPC");
     if (absl::Status status = door_->Serve(std::move(acceptor)); !status.ok()) return status;

@@ -17,8 +17,8 @@ int64_t NowUnixNs() {
 }
 
 absl::Status NoMatrix(std::string_view name) {
-  // The sentence goes back to whoever sent the name.
-  if (name.size() > kMaxNameBytes) return ValidateName("matrix", name);
+  // None can have such a name, and no sentence repeats it.
+  if (absl::Status valid = ValidateName("matrix", name); !valid.ok()) return valid;
   return absl::NotFoundError(fmt::format("there is no matrix named '{}'", name));
 }
 

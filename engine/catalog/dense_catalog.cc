@@ -15,8 +15,8 @@ namespace sparsed::engine {
 namespace {
 
 absl::Status NoDense(std::string_view name) {
-  // The sentence goes back to whoever sent the name.
-  if (name.size() > kMaxNameBytes) return ValidateName("dense matrix", name);
+  // None can have such a name, and no sentence repeats it.
+  if (absl::Status valid = ValidateName("dense matrix", name); !valid.ok()) return valid;
   return absl::NotFoundError(fmt::format("there is no held dense matrix named '{}'", name));
 }
 

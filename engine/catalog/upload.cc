@@ -128,6 +128,12 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads, Store::Stop stop) {
   if (known_ != nullptr) {
     return catalog_.Add(header_, known_, *std::move(values), std::nullopt, threads, stop);
   }
+  if (arrays_[kRowOffsets].received() == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("row_offsets never arrived: a matrix of {} rows has {} of them, of which the "
+                    "first is 0",
+                    header_.rows, header_.rows + 1));
+  }
   absl::StatusOr<Array> row_offsets = arrays_[kRowOffsets].Finish();
   if (!row_offsets.ok()) return row_offsets.status();
   absl::StatusOr<Array> column_indices = arrays_[kColumnIndices].Finish();

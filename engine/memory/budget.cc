@@ -44,6 +44,10 @@ void DeleteBlock(std::byte* block, size_t capacity) {
 
 }  // namespace
 
+std::string_view NameInSentence(MemoryUse use) {
+  return use == MemoryUse::kPreparation ? "preparations" : Name(use);
+}
+
 std::string_view Name(MemoryUse use) {
   switch (use) {
     case MemoryUse::kMatrices:
@@ -93,7 +97,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
       return absl::ResourceExhaustedError(fmt::format(
           "{} need {} bytes of host memory, {} of {} are free; retry later, delete matrices or "
           "buffers, or raise {}",
-          Name(use), bytes, std::max<int64_t>(0, limit - used), limit,
+          NameInSentence(use), bytes, std::max<int64_t>(0, limit - used), limit,
           use == MemoryUse::kPreparation ? "--preparation-memory" : "--host-memory"));
     };
     if (bytes > static_cast<size_t>(limit_)) return refused(used(), limit_);

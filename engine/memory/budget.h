@@ -17,6 +17,8 @@ enum class MemoryUse : uint8_t { kMatrices, kLayouts, kBuffers, kRequests, kPrep
 inline constexpr int kMemoryUses = 5;
 /// "matrices", "layouts", "buffers", "requests", "preparation".
 std::string_view Name(MemoryUse use);
+/// The same as who needs memory: "preparations" for the last.
+std::string_view NameInSentence(MemoryUse use);
 
 /// Counts bytes by use and refuses what would exceed the limit. Large blocks that come back are
 /// kept for the next caller (fresh pages cost as much as the multiplication that fills them), and

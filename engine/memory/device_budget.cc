@@ -23,7 +23,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
         return absl::ResourceExhaustedError(fmt::format(
             "{} need {} bytes of device memory, {} of {} are free; retry later, or raise "
             "--device-memory",
-            Name(use), bytes, limit_ - total_, limit_));
+            NameInSentence(use), bytes, limit_ - total_, limit_));
       }
       total_ += size;
       used_[static_cast<int>(use)] += size;
@@ -67,7 +67,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
       return absl::ResourceExhaustedError(
           fmt::format("{} need {} bytes of device memory, but others use the card: {} bytes too "
                       "few are free on it; retry later",
-                      Name(use), bytes, spare_ - *left));
+                      NameInSentence(use), bytes, spare_ - *left));
     }
     return pool_->Allocate(bytes);
   }

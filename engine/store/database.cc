@@ -2,10 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 namespace sparsed::engine {
 namespace {
+
+/// What SQLite's check found, without its heading, in one line.
+std::string InOneLine(std::string findings) {
+  if (findings.starts_with("***")) findings.erase(0, findings.find('\n') + 1);
+  std::ranges::replace(findings, '\n', ' ');
+  return findings;
+}
 
 struct Finalize {
   void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
@@ -87,7 +96,7 @@ absl::Status Database::Configure() {
   // Pages, types and CHECKs; then references between tables.
   std::string damage;
   absl::Status status = Query("PRAGMA quick_check(1)", {}, [&](const Row& row) {
-    if (row.Text(0) != "ok") damage = row.Text(0);
+    if (row.Text(0) != "ok") damage = InOneLine(row.Text(0));
   });
   if (!status.ok()) return status;
   status = Query("PRAGMA foreign_key_check", {}, [&](const Row& row) {

@@ -5,20 +5,13 @@
 #include <set>
 
 #include "engine/memory/device.h"
+#include "server/rpc/sentence.h"
 
 namespace sparsed::server {
 namespace {
 
-constexpr size_t kMaxSentence = 1024;
-
-/// Cut between two characters of UTF-8.
 std::string Sentence(const absl::Status& status) {
-  std::string sentence(status.message().data(), status.message().size());
-  if (sentence.size() <= kMaxSentence) return sentence;
-  size_t end = kMaxSentence;
-  while (end > 0 && (static_cast<unsigned char>(sentence[end]) & 0xc0) == 0x80) --end;
-  sentence.resize(end);
-  return sentence + "...";
+  return ForClients({status.message().data(), status.message().size()});
 }
 
 absl::StatusOr<ProblemClass> ToClass(ElementType type, const v1::ProblemClass& message) {
@@ -125,7 +118,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     ToProto(decided.problem_class, *decision.mutable_problem_class());
     decision.set_recipe(decided.recipe);
     decision.set_tried(decided.tried);
-    decision.set_reason(decided.reason);
+    decision.set_reason(ForClients(decided.reason));
   }
 }
 
@@ -273,7 +266,7 @@ v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix) {
   info.set_pattern_hash(pattern.hash());
   info.set_version(matrix.version());
   info.set_state(ToProto(status.state));
-  info.set_detail(status.detail);
+  info.set_detail(ForClients(status.detail));
   info.set_preparation_seconds(status.seconds);
   info.set_created_unix_ns(matrix.created_unix_ns());
   info.set_durable(matrix.durable());

@@ -18,7 +18,7 @@
 
 namespace sparsed::server {
 
-/// Same codes, same sentence; an overlong one is cut, for it travels in HTTP/2 headers.
+/// Same codes; the sentence as clients may have it (sentence.h).
 grpc::Status ToGrpc(const absl::Status& status);
 void ToProto(const absl::Status& status, v1::Status& message);
 

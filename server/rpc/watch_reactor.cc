@@ -8,6 +8,7 @@
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/sentence.h"
 #include "server/security/tenant.h"
 #include "server/telemetry/telemetry.h"
 
@@ -75,7 +76,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
     reply.set_stage(status.stage);
     reply.set_done(status.done);
     reply.set_total(status.total);
-    reply.set_message(status.message);
+    reply.set_message(ForClients(status.message));
     const bool last = !follow_ && (status.state == engine::PreparationState::kReady ||
                                    status.state == engine::PreparationState::kFailed);
     std::unique_lock lock(mutex_);

@@ -1,5 +1,8 @@
 #include "server/telemetry/telemetry.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "server/telemetry/log.h"
 
 namespace sparsed::server {
@@ -32,9 +35,8 @@ LogLevel LevelOf(absl::StatusCode code) {
   }
 }
 
-void LogRequest(const StageRecord& record) {
-  const LogLevel level = LevelOf(record.status.code());
-  if (!LogEnabled(level)) return;
+/// `suppressed`: requests that ended with this code and were not logged.
+void LogRequest(const StageRecord& record, LogLevel level, int64_t suppressed) {
   std::vector<Field> fields = {
       {"op", std::string(Name(record.op))},
       {"tenant", record.tenant},
@@ -56,6 +58,7 @@ void LogRequest(const StageRecord& record) {
   bytes("held_bytes_in", record.held_bytes_in);
   bytes("held_bytes_out", record.held_bytes_out);
   if (!record.status.ok()) fields.push_back({"message", std::string(record.status.message())});
+  if (suppressed > 0) fields.push_back({"not_logged", suppressed});
   Log(level, "request", fields);
 }
 
@@ -82,10 +85,35 @@ void Telemetry::End(StageRecord record) {
   if (record.total_ns == 0) record.total_ns = NanosecondsSince(record.begun);
   --in_flight_;
   metrics_.End(record);
-  LogRequest(record);
+  LogEnd(record);
   const std::lock_guard lock(mutex_);
   recent_.push_front({std::chrono::system_clock::now(), std::move(record)});
   if (recent_.size() > kRecent) recent_.pop_back();
+}
+
+Telemetry::~Telemetry() {
+  for (int code = 0; code < kCodes; ++code) {
+    const int64_t suppressed = limits_[static_cast<size_t>(code)].suppressed();
+    if (suppressed == 0) continue;
+    Log(LogLevel::kInfo, "requests not logged",
+        {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
+         {"count", suppressed}});
+  }
+}
+
+/// Whoever asked for debugging gets every request; else a client that is refused a thousand times a
+/// second does not fill the disk, nor hide what else went wrong.
+void Telemetry::LogEnd(const StageRecord& record) {
+  const LogLevel level = LevelOf(record.status.code());
+  if (!LogEnabled(level)) return;
+  int64_t suppressed = 0;
+  if (level != LogLevel::kDebug) {
+    const auto code = std::min(static_cast<int>(record.status.code()), kCodes - 1);
+    const std::optional<int64_t> admitted = limits_[static_cast<size_t>(code)].Admit();
+    if (!admitted.has_value()) return;
+    suppressed = *admitted;
+  }
+  LogRequest(record, level, suppressed);
 }
 
 std::vector<RecentRequest> Telemetry::Recent() const {

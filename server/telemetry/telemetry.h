@@ -1,6 +1,7 @@
 // Where records of requests go: metrics, log, the status page's list.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/telemetry/log_limit.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/stage_record.h"
 
@@ -22,6 +24,9 @@ struct RecentRequest {
 /// Thread-safe.
 class Telemetry {
  public:
+  /// Logs how many requests were not logged.
+  ~Telemetry();
+
   Metrics& metrics() { return metrics_; }
 
   /// The record of a request that begins now. Of a subject or a status message that is too long
@@ -37,7 +42,16 @@ class Telemetry {
   std::vector<RecentRequest> Recent() const;
 
  private:
+  static constexpr int kCodes = 17;  ///< of google.rpc
+  /// Of each code, lines in the log: a burst, and a second in the long run.
+  struct CodeLimit : LogLimit {
+    CodeLimit() : LogLimit(/*per_second=*/5, /*burst=*/20) {}
+  };
+
+  void LogEnd(const StageRecord& record);
+
   Metrics metrics_;
+  std::array<CodeLimit, kCodes> limits_;
   std::atomic<int64_t> in_flight_ = 0;
   mutable std::mutex mutex_;
   std::deque<RecentRequest> recent_;

@@ -134,6 +134,15 @@ TEST_F(BadUpload, MessagesOutOfPlace) {
 TEST_F(BadUpload, MissingBytes) {
   Expect(grpc::INVALID_ARGUMENT, "never arrived",
          [&](Stream& stream) { WriteHeader(stream, HeaderOf("bad", pattern_)); });
+  // Also a matrix of nothing has a row offset.
+  Expect(grpc::INVALID_ARGUMENT, "a matrix of 0 rows has 1 of them, of which the first is 0",
+         [&](Stream& stream) {
+           v1::UploadHeader header = HeaderOf("bad", pattern_);
+           header.set_rows(0);
+           header.set_cols(0);
+           header.set_nnz(0);
+           WriteHeader(stream, header);
+         });
   Expect(grpc::INVALID_ARGUMENT, "values", [&](Stream& stream) {
     WriteHeader(stream, HeaderOf("bad", pattern_));
     WriteArray<v1::UploadRequest>(stream, 0, 0, BytesOf(pattern_.row_offsets));
