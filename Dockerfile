@@ -1,20 +1,44 @@
 # docker build -t sparsed .
 # docker run -p 7470:7470 -p 7471:7471 -v sparsed-data:/var/lib/sparsed sparsed
+#
+# With kernels for NVIDIA's GPUs (the host needs the driver and the NVIDIA Container Toolkit):
+# docker build -t sparsed:cuda --build-arg GPU=cuda .
+# docker run --gpus all -p 7470:7470 -p 7471:7471 -v sparsed-data:/var/lib/sparsed sparsed:cuda
 
-FROM debian:12-slim AS build
+# cuda or none.
+ARG GPU=none
+# Where nvcc comes from; only fetched with GPU=cuda. Its glibc must not be newer than Debian 12's.
+ARG CUDA_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu22.04
+
+FROM ${CUDA_IMAGE} AS cuda
+
+FROM debian:12-slim AS build-none
+
+FROM debian:12-slim AS build-cuda
+COPY --from=cuda /usr/local/cuda/ /usr/local/cuda/
+
+FROM build-${GPU} AS build
+# What the kernels are built for, as CMAKE_CUDA_ARCHITECTURES; a card's compute capability without
+# its dot, such as 90-real, builds in a third of the time.
+ARG CUDA_ARCHITECTURES="80-real;90-real;90-virtual"
+ARG GPU
 WORKDIR /src
 COPY deploy/packages.txt deploy/install-packages deploy/
 RUN deploy/install-packages build && rm -rf /var/lib/apt/lists/*
 COPY . .
 RUN cmake --preset release -DSPARSED_BUILD_TESTS=OFF -DSPARSED_BUILD_BENCH=OFF \
-      -DCMAKE_INSTALL_PREFIX=/usr/local \
+      -DCMAKE_INSTALL_PREFIX=/usr/local "-DSPARSED_CUDA_ARCHITECTURES=$CUDA_ARCHITECTURES" \
     && cmake --build --preset release \
-    && DESTDIR=/install cmake --install build/release --strip
+    && DESTDIR=/install cmake --install build/release --strip \
+    # An image for GPUs that has no kernels for them is no image.
+    && { [ "$GPU" = none ] || build/release/server/sparsed --version | grep 'GPU kernels: CUDA'; }
 
 FROM debian:12-slim
 LABEL org.opencontainers.image.title="sparsed" \
       org.opencontainers.image.description="Remote sparse compute: upload a matrix once, multiply many times" \
       org.opencontainers.image.licenses="Apache-2.0"
+# Of the driver, the container toolkit brings what computes. Which cards, whoever starts it says.
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY deploy/packages.txt deploy/install-packages /tmp/deploy/
 RUN /tmp/deploy/install-packages runtime && rm -rf /tmp/deploy /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-log-init --home-dir /var/lib/sparsed --create-home sparsed

@@ -5,7 +5,7 @@ set(SPARSED_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING
 
 set(SPARSED_HAS_CUDA OFF)
 if(SPARSED_CUDA)
-  find_program(SPARSED_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin)
+  find_program(SPARSED_NVCC nvcc HINTS ENV CUDACXX PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
   if(SPARSED_NVCC)
     # Not as CMAKE_CUDA_COMPILER, which would be taken unchecked: an nvcc may be there and not work.
     if(NOT DEFINED ENV{CUDACXX})

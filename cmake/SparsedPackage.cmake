@@ -52,6 +52,8 @@ function(sparsed_package)
   # Where systemd looks under /usr and /usr/local, whatever libraries' folder is.
   install(FILES ${PROJECT_SOURCE_DIR}/deploy/systemd/sparsed.service
     DESTINATION lib/systemd/system COMPONENT server)
+  install(FILES ${PROJECT_SOURCE_DIR}/deploy/systemd/sparsed-gpu.conf
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed/systemd COMPONENT server)
 
   set(CPACK_GENERATOR TGZ)
   find_program(DPKG_SHLIBDEPS dpkg-shlibdeps)

@@ -180,10 +180,10 @@ absl::Status Engine::OpenDevice(Observer& observer) {
   if (!options_.gpu.has_value()) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(*options_.gpu);
   if (!device.ok()) {
-    no_device_ = std::string(device.status().message());
+    no_device_ = device.status();
     if (!options_.gpu_required) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        fmt::format("{} cannot serve: {}", Device::kName, no_device_));
+        fmt::format("{} cannot serve: {}", Device::kName, std::string(no_device_.message())));
   }
   device_ = *std::move(device);
   device_->on_lost = [&observer](const std::string& sentence) { observer.OnDeviceLost(sentence); };
@@ -193,12 +193,13 @@ absl::Status Engine::OpenDevice(Observer& observer) {
 std::vector<DeviceFacts> Engine::devices() const {
   std::vector<DeviceFacts> facts = {{"cpu", CpuDescription(),
                                      options_.execution.lanes * options_.execution.threads_per_lane,
-                                     ""}};
+                                     "", true}};
   if (device_ != nullptr) {
     facts.push_back(
-        {Device::kName, device_->description(), 0, std::string(device_->status().message())});
+        {Device::kName, device_->description(), 0, std::string(device_->status().message()), true});
   } else if (options_.gpu.has_value()) {
-    facts.push_back({Device::kName, "", 0, no_device_});
+    facts.push_back(
+        {Device::kName, "", 0, std::string(no_device_.message()), !absl::IsNotFound(no_device_)});
   }
   return facts;
 }

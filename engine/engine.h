@@ -37,6 +37,7 @@ struct DeviceFacts {
   std::string description;  ///< model, cores, instruction sets
   int threads = 0;
   std::string unavailable;  ///< why not; empty: it serves
+  bool found = true;        ///< false: there is no trace of one, and nobody expects it to serve
 };
 
 class Engine {
@@ -65,7 +66,7 @@ class Engine {
   std::unique_ptr<Store> store_;
   std::unique_ptr<Budget> budget_;
   std::unique_ptr<Device> device_;
-  std::string no_device_;  ///< why there is none
+  absl::Status no_device_;  ///< why there is none; NOT_FOUND: there is no trace of one
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<DenseCatalog> dense_;
   std::unique_ptr<Executor> executor_;

@@ -1,5 +1,6 @@
 // The program `sparsed`.
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <signal.h>
 #include <unistd.h>
@@ -8,12 +9,15 @@
 #include <atomic>
 #include <chrono>
 #include <iostream>
+#include <optional>
 #include <string>
 
 #include "engine/engine.h"
 #include "server/config/command_line.h"
+#include "server/listener/listen_socket.h"
 #include "server/server.h"
 #include "server/telemetry/log.h"
+#include "server/telemetry/log_limit.h"
 
 namespace sparsed::server {
 namespace {
@@ -26,9 +30,47 @@ constexpr unsigned kLastSeconds = 20;
 
 /// What gRPC has to say, in our log.
 void LogGrpc(gpr_log_func_args* args) {
-  const LogLevel level =
-      args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarn : LogLevel::kDebug;
-  Log(level, "grpc", {{"message", std::string(args->message)}});
+  if (args->severity != GPR_LOG_SEVERITY_ERROR) {
+    Log(LogLevel::kDebug, "grpc", {{"message", std::string(args->message)}});
+    return;
+  }
+  static LogLimit limit(/*per_second=*/1, /*burst=*/20);
+  const std::optional<int64_t> not_logged = limit.Admit();
+  if (!not_logged.has_value()) return;
+  Log(LogLevel::kWarn, "grpc",
+      {{"message", std::string(args->message)}, {"not_logged", *not_logged}});
+}
+
+/// What protobuf has to say of messages that it cannot read; who sent them is told.
+void LogProtobuf(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*line*/,
+                 const std::string& message) {
+  Log(LogLevel::kDebug, "protobuf", {{"message", message}});
+}
+
+/// What an operator should know before somebody else finds out.
+void WarnAtStart(Server& server) {
+  for (const std::string& address : server.addresses()) {
+    if (StaysOnThisMachine(address)) continue;
+    Log(LogLevel::kWarn, "open to other machines",
+        {{"listen", address},
+         {"meaning", std::string("whoever reaches this address may read, replace and delete every "
+                                 "matrix: there is neither TLS nor authentication")},
+         {"instead", std::string("127.0.0.1, a Unix socket, or a network that you trust")}});
+  }
+  if (const std::string& address = server.metrics_address();
+      !address.empty() && !StaysOnThisMachine(address)) {
+    Log(LogLevel::kWarn, "open to other machines",
+        {{"metrics_listen", address},
+         {"meaning", std::string("whoever reaches this address sees the names of matrices and what "
+                                 "is computed")}});
+  }
+  for (const engine::DeviceFacts& device : server.engine().devices()) {
+    if (!device.found || device.unavailable.empty()) continue;
+    Log(LogLevel::kWarn, "device not used",
+        {{"device", device.name},
+         {"reason", device.unavailable},
+         {"meanwhile", std::string("the CPU serves; --devices=cpu if that is meant")}});
+  }
 }
 
 void LogStart(const Config& config, Server& server) {
@@ -60,6 +102,7 @@ int Run(const Config& config) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   StartLog(config.log_level, config.log_format);
   gpr_set_log_function(LogGrpc);
+  google::protobuf::SetLogHandler(LogProtobuf);
 
   std::atomic<bool> gave_up = false;
   auto server = Server::Start(config, [&gave_up] {
@@ -73,6 +116,7 @@ int Run(const Config& config) {
     return 1;
   }
   LogStart(config, **server);
+  WarnAtStart(**server);
   int signal = 0;
   sigwait(&signals, &signal);
   Log(LogLevel::kInfo, "shutting down",

@@ -42,7 +42,8 @@ struct DeviceLane {
 /// Thread-safe, but for its lanes.
 class Device {
  public:
-  /// UNAVAILABLE, with the reason, where there is no GPU. Takes some 100 ms.
+  /// NOT_FOUND where there is no trace of a GPU, UNAVAILABLE, with what to do, where there is one
+  /// that cannot be used. Takes some 100 ms.
   static absl::StatusOr<std::unique_ptr<Device>> Open(const DeviceOptions& options);
   ~Device();
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/driver.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/running_sum.h"
 
@@ -57,6 +58,27 @@ absl::Status DefaultPool(cudaMemPool_t* pool) {
   return ToStatus(cudaDeviceGetDefaultMemPool(pool, device), "finding the pool");
 }
 
+/// What an error of the driver's means to whoever installed it.
+std::string Words(cudaError_t error) {
+  int driver = 0;
+  if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+      driver > 0) {
+    return fmt::format("it is for CUDA {}.{} and this build needs {}.{}: install a newer driver",
+                       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                       CUDART_VERSION % 1000 / 10);
+  }
+  return cudaGetErrorString(error);
+}
+
+absl::Status CountDevices(int* count) {
+  const Traces traces = FindTraces();
+  if (absl::Status status = CheckTraces(traces); !status.ok()) return status;
+  const cudaError_t error = cudaGetDeviceCount(count);
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();
+  return DriverRefuses(traces, Words(error));
+}
+
 }  // namespace
 
 absl::Status ToStatus(cudaError_t error, std::string_view doing) {
@@ -92,7 +114,7 @@ int Multiprocessors() {
 
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   int count = 0;
-  absl::Status status = ToStatus(cudaGetDeviceCount(&count), "looking for a GPU");
+  absl::Status status = CountDevices(&count);
   if (!status.ok()) return status;
   if (ordinal < 0 || ordinal >= count) {
     return absl::UnavailableError(
@@ -107,9 +129,10 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   if (CheckKernelImage() != cudaSuccess) {
     cudaGetLastError();
     return absl::UnavailableError(fmt::format(
-        "this build has no kernels for {} (compute capability {}.{}): build with "
+        "this build has no kernels for {} (compute capability {}.{}), but for {}: build with "
         "SPARSED_CUDA_ARCHITECTURES={}{}",
-        properties.name, properties.major, properties.minor, properties.major, properties.minor));
+        properties.name, properties.major, properties.minor, ThisBuild().architectures,
+        properties.major, properties.minor));
   }
   DeviceInfo info;
   status = ToStatus(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "reading its memory");

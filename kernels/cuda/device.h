@@ -1,6 +1,5 @@
 // The GPU without CUDA's types: what the engine needs to place arrays and run kernels on it.
-// Without CUDA in the build, or without a driver, everything here answers UNAVAILABLE with the
-// reason.
+// Without CUDA in the build everything here answers UNAVAILABLE with the reason.
 //
 // Errors: RESOURCE_EXHAUSTED for memory; UNAVAILABLE for a lost device or an error that stays with
 // the process (an illegal access: only a restart helps); INTERNAL for the others.
@@ -32,7 +31,8 @@ struct DeviceInfo {
   int compute_minor = 0;
 };
 
-/// Makes `ordinal` the calling thread's device and describes it.
+/// Makes `ordinal` the calling thread's device and describes it. NOT_FOUND where there is no trace
+/// of a GPU or a driver; UNAVAILABLE, with what to do, where there is one that cannot be used.
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal);
 
 /// This process's pool of device memory, in bytes.

@@ -1,6 +1,7 @@
 // Built in place of this room where there is no CUDA compiler: no kernels, no device.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/driver.h"
 
 namespace sparsed::cuda {
 namespace {
@@ -18,7 +19,10 @@ std::span<const SpmmKernel> SpmmKernels() { return {}; }
 std::span<const SddmmKernel> SddmmKernels() { return {}; }
 std::span<const SpgemmKernel> SpgemmKernels() { return {}; }
 
-absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) { return NotBuilt(); }
+absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) {
+  const absl::Status status = CheckTraces(FindTraces());
+  return status.ok() ? NotBuilt() : status;
+}
 
 absl::StatusOr<PoolState> ReadPool() { return NotBuilt(); }
 absl::StatusOr<size_t> FreeBytes() { return NotBuilt(); }

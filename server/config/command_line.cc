@@ -7,8 +7,10 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "kernels/cuda/driver.h"
 #include "server/config/config_file.h"
 #include "server/config/machine.h"
 
@@ -49,6 +51,19 @@ CLI::Validator Device() {
       "DEVICE");
 }
 
+/// CLI::Range lets through what is no number at all.
+CLI::Validator Seconds(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        double seconds = 0;
+        if (CLI::detail::lexical_cast(text, seconds) && seconds >= least && seconds <= most) {
+          return {};
+        }
+        return fmt::format("'{}' is not a number of seconds from {} to {}", text, least, most);
+      },
+      "SECONDS");
+}
+
 void DefineFlags(CLI::App& app, Flags& flags) {
   Config& config = flags.config;
   const auto count = CLI::Range(1, 65536);
@@ -79,18 +94,18 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->group("Serving");
   app.add_option("--shutdown-grace", config.shutdown_grace_seconds,
                  "Seconds that requests in flight get after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Seconds(0, 86400))
       ->capture_default_str()
       ->group("Serving");
   app.add_option("--give-up-after", config.give_up_seconds,
                  "Seconds after which a server that cannot be reached by itself ends, to be "
                  "restarted; 0: never")
-      ->check(CLI::Range(0.0, 366.0 * 86400))
+      ->check(Seconds(0, 366.0 * 86400))
       ->capture_default_str()
       ->group("Serving");
   app.add_option("--scrub-interval", config.scrub_interval_seconds,
                  "Seconds between two verifications of everything that is stored; 0: none")
-      ->check(CLI::Range(0.0, 366.0 * 86400))
+      ->check(Seconds(0, 366.0 * 86400))
       ->capture_default_str()
       ->group("Serving");
 
@@ -134,7 +149,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--preparation-seconds", config.preparation_seconds,
                  "Seconds of each preparation, after which no further layout is built or tried; "
                  "0: no limit")
-      ->check(CLI::Range(0.0, 366.0 * 86400))
+      ->check(Seconds(0, 366.0 * 86400))
       ->capture_default_str()
       ->group("Limits");
   app.add_option("--max-connections", config.max_connections,
@@ -159,12 +174,12 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--receive-idle", config.receive_idle_seconds,
                  "Seconds for which a client may send nothing of an upload or an operand that it "
                  "announced; then it ends")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->check(Seconds(0.1, 86400))
       ->capture_default_str()
       ->group("Limits");
   app.add_option("--send-idle", config.send_idle_seconds,
                  "Seconds for which a client may take nothing of a result; then its stream ends")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->check(Seconds(0.1, 86400))
       ->capture_default_str()
       ->group("Limits");
 
@@ -188,6 +203,48 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->type_name("FORMAT")
       ->default_str("text")
       ->group("Log");
+}
+
+std::string Version() {
+  const cuda::Build build = cuda::ThisBuild();
+  return "sparsed " SPARSED_VERSION "\n" +
+         (build.architectures.empty()
+              ? "GPU kernels: none, built without CUDA"
+              : fmt::format("GPU kernels: CUDA {}, for {}", build.version, build.architectures));
+}
+
+/// What many a thread is good for, and more than any machine gains by.
+int MostThreads(int cpus) { return std::max(64, 16 * cpus); }
+
+/// Two of `config`'s addresses that are one; empty: none. Port 0 is another each time.
+std::string Doubled(const Config& config) {
+  std::vector<std::string> addresses = config.listen;
+  if (!config.metrics_listen.empty()) addresses.push_back(config.metrics_listen);
+  std::ranges::sort(addresses);
+  for (auto at = addresses.begin();
+       (at = std::ranges::adjacent_find(at, addresses.end())) != addresses.end(); ++at) {
+    if (!at->ends_with(":0")) return *at;
+  }
+  return {};
+}
+
+/// Throws CLI::ValidationError if this machine cannot have what a limit allows: it would be no
+/// limit.
+void CheckAgainstMachine(const Config& config, int64_t usable, int cpus) {
+  const auto check = [](const char* flag, int64_t value, int64_t most, const char* what) {
+    if (value <= most) return;
+    throw CLI::ValidationError(
+        fmt::format("{}: {} is more than the {} {}", flag, value, most, what));
+  };
+  constexpr const char* kMemory = "bytes of memory that this machine or control group has";
+  check("--host-memory", config.host_memory_bytes, usable, kMemory);
+  check("--staging-memory", config.staging_memory_bytes, usable, kMemory);
+  const std::string threads = fmt::format("threads that make sense on {} CPUs", cpus);
+  const int64_t most = MostThreads(cpus);
+  check("--lanes", config.lanes, most, threads.c_str());
+  check("--threads", config.threads, most, threads.c_str());
+  check("--preparation-workers times --preparation-threads",
+        int64_t{config.preparation_workers} * config.preparation_threads, most, threads.c_str());
 }
 
 /// Fills in what the machine decides. Throws CLI::ValidationError.
@@ -235,6 +292,10 @@ Config Complete(Flags flags) {
     throw CLI::ValidationError(fmt::format("--staging-memory: {} bytes are too few, at least {}",
                                            config.staging_memory_bytes, kMinStagingMemory));
   }
+  CheckAgainstMachine(config, usable, cpus);
+  if (const std::string address = Doubled(config); !address.empty()) {
+    throw CLI::ValidationError(fmt::format("{} would be listened on twice", address));
+  }
   return config;
 }
 
@@ -248,7 +309,7 @@ std::variant<Config, int> ParseCommandLine(int argc, const char* const* argv, st
       "  sparsed --in-memory --listen=unix:/run/sparsed.sock");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   app.get_formatter()->column_width(34);
-  app.set_version_flag("--version", "sparsed " SPARSED_VERSION, "Print the version and exit")
+  app.set_version_flag("--version", Version(), "Print the version and what was built, and exit")
       ->configurable(false);
   Flags flags;
   flags.config.threads = flags.config.preparation_threads = 0;

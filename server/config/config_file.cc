@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,16 @@ class YamlConfig : public CLI::Config {
     if (root.IsNull()) return {};
     if (!root.IsMap()) Refuse(root.Mark(), "expected a map of settings, key: value");
     std::vector<CLI::ConfigItem> items;
+    std::map<std::string, int> lines;  // where each key is
     for (const auto& setting : root) {
+      if (setting.first.IsScalar()) {
+        const auto [first, is_new] =
+            lines.emplace(setting.first.Scalar(), setting.first.Mark().line + 1);
+        if (!is_new) {
+          Refuse(setting.first.Mark(), fmt::format("key '{}' again, it is in line {} already",
+                                                   first->first, first->second));
+        }
+      }
       if (auto item = Item(setting.first, setting.second); !item.name.empty()) {
         items.push_back(std::move(item));
       }

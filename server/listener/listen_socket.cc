@@ -122,7 +122,29 @@ absl::StatusOr<AddressList> Resolve(const std::string& address, bool wildcard) {
   return AddressList(v6, &freeaddrinfo);
 }
 
+bool IsWildcard(std::string_view host) { return host == "0.0.0.0" || host == "[::]"; }
+
+bool IsLoopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+  }
+  return address.sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
 }  // namespace
+
+bool StaysOnThisMachine(const std::string& address) {
+  if (address.starts_with(kUnix)) return true;
+  if (IsWildcard(address.substr(0, address.rfind(':')))) return false;
+  const auto list = Resolve(address, /*wildcard=*/false);
+  if (!list.ok()) return false;
+  for (const addrinfo* info = list->get(); info != nullptr; info = info->ai_next) {
+    if (!IsLoopback(*info->ai_addr)) return false;
+  }
+  return true;
+}
 
 absl::StatusOr<ListenSocket> ListenSocket::Open(const std::string& address) {
   ListenSocket made;
@@ -167,7 +189,7 @@ absl::Status ListenSocket::OpenTcp() {
   const size_t colon = address_.rfind(':');
   const std::string host = address_.substr(0, colon);
   const auto port = static_cast<uint16_t>(std::stoi(address_.substr(colon + 1)));
-  const bool wildcard = host == "0.0.0.0" || host == "[::]";
+  const bool wildcard = IsWildcard(host);
   const auto list = Resolve(address_, wildcard);
   if (!list.ok()) return list.status();
   int error = 0;

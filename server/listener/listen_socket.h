@@ -38,4 +38,7 @@ class ListenSocket {
   uint64_t inode_ = 0;
 };
 
+/// Whether only this machine reaches "host:port" (a loopback address) or "unix:/path".
+bool StaysOnThisMachine(const std::string& address);
+
 }  // namespace sparsed::server

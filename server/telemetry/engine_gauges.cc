@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/execution/derived_patterns.h"
+#include "kernels/cuda/driver.h"
 
 namespace sparsed::server {
 namespace {
@@ -59,10 +60,9 @@ void AddDevices(Families& families, engine::Engine& engine) {
     families.Add({{"device", name}}, static_cast<double>(executor.queue_depth(kind)));
   }
   families.Begin(MetricType::Gauge, "sparsed_device_up",
-                 "1 while the device serves, 0 once it is lost");
-  for (const auto& [kind, name] : devices) {
-    const bool up = kind == DeviceKind::kCpu || engine.device()->status().ok();
-    families.Add({{"device", name}}, up ? 1 : 0);
+                 "1 while the device serves, 0 if it is here and cannot, or is lost");
+  for (const engine::DeviceFacts& device : engine.devices()) {
+    if (device.found) families.Add({{"device", device.name}}, device.unavailable.empty() ? 1 : 0);
   }
   families.Begin(MetricType::Counter, "sparsed_evictions_total",
                  "Arrays that left the device to make room; host memory refuses instead");
@@ -166,7 +166,9 @@ double ResidentSetBytes() {
 std::vector<MetricFamily> EngineGauges::Collect() const {
   Families families;
   families.Single(MetricType::Gauge, "sparsed_build_info", "1, labelled with what was built", 1,
-                  {{"version", SPARSED_VERSION}, {"compiler", __VERSION__}});
+                  {{"version", SPARSED_VERSION},
+                   {"compiler", __VERSION__},
+                   {"cuda", std::string(cuda::ThisBuild().version)}});
   AddDevices(families, engine_);
   AddMemory(families, engine_);
   AddMatrices(families, engine_);

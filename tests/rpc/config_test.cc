@@ -5,6 +5,7 @@
 #include <sstream>
 #include <vector>
 
+#include "kernels/cuda/driver.h"
 #include "server/config/command_line.h"
 
 namespace sparsed::server {
@@ -95,6 +96,35 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--config=/no/such/file.yaml"}, "/no/such/file.yaml");
 }
 
+TEST(CommandLine, LimitsThatAreNoneAreRefused) {
+  ExpectWrong({"--in-memory", "--host-memory=1000000GiB"}, "--host-memory");
+  ExpectWrong({"--in-memory", "--staging-memory=1000000GiB"}, "--staging-memory");
+  ExpectWrong({"--in-memory", "--host-memory=-1GiB"}, "host-memory");
+  ExpectWrong({"--in-memory", "--lanes=65536"}, "--lanes: 65536 is more than");
+  ExpectWrong({"--in-memory", "--threads=65536"}, "--threads: 65536 is more than");
+  ExpectWrong({"--in-memory", "--lanes=-1"}, "lanes");
+  ExpectWrong({"--in-memory", "--preparation-workers=1000", "--preparation-threads=1000"},
+              "--preparation-workers");
+  for (const char* seconds : {"nan", "inf", "-inf", "-1", "1e300", "soon", ""}) {
+    const std::string flag = std::string("--shutdown-grace=") + seconds;
+    ExpectWrong({"--in-memory", flag.c_str()}, "shutdown-grace");
+  }
+  ExpectWrong({"--in-memory", "--scrub-interval=nan"}, "scrub-interval");
+  ExpectWrong({"--in-memory", "--preparation-seconds=nan"}, "preparation-seconds");
+  const Parsed fine = Parse({"--in-memory", "--shutdown-grace=0.5", "--scrub-interval=0"});
+  ASSERT_EQ(fine.exit_code(), -1) << fine.err;
+  EXPECT_EQ(fine.config().shutdown_grace_seconds, 0.5);
+}
+
+TEST(CommandLine, WhatIsSaidTwiceIsRefused) {
+  ExpectWrong({"--in-memory", "--lanes=1", "--lanes=2"}, "--lanes");
+  ExpectWrong({"--data-dir=/a", "--data-dir=/b"}, "--data-dir");
+  ExpectWrong({"--in-memory", "--listen=127.0.0.1:7000", "--listen=127.0.0.1:7000"}, "twice");
+  ExpectWrong({"--in-memory", "--listen=unix:/run/s", "--listen=unix:/run/s"}, "twice");
+  ExpectWrong({"--in-memory", "--listen=127.0.0.1:7471"}, "127.0.0.1:7471 would be listened on");
+  EXPECT_EQ(Parse({"--in-memory", "--listen=127.0.0.1:0", "--listen=127.0.0.1:0"}).exit_code(), -1);
+}
+
 TEST(CommandLine, TheFileSetsAndFlagsWin) {
   const std::string path = WriteFile("sparsed.yaml",
                                      "# a comment\n"
@@ -123,6 +153,10 @@ TEST(CommandLine, AWrongFileNamesFileLineAndKey) {
   wrong("in-memory: true\n", "wrong.yaml:1: unknown key 'in-memory'");
   wrong("config: other.yaml\n", "wrong.yaml:1: unknown key 'config'");
   wrong("in_memory: true\nlisten: {a: b}\n", "wrong.yaml:2");
+  wrong("in_memory: true\nlanes: 1\nlanes: 2\n",
+        "wrong.yaml:3: key 'lanes' again, it is in line 2 already");
+  wrong("in_memory: true\nlisten: [unix:/a]\nlisten: [unix:/b]\n", "wrong.yaml:3: key 'listen'");
+  wrong("in_memory: true\nshutdown_grace: .nan\n", "shutdown-grace");
   wrong("in_memory: [\n", "wrong.yaml:");
   wrong("- a\n- b\n", "wrong.yaml:1");
   wrong("in_memory: true\nthreads: many\n", "threads");
@@ -147,7 +181,11 @@ TEST(CommandLine, HelpAndVersion) {
   }
   const Parsed version = Parse({"--version"});
   EXPECT_EQ(version.exit_code(), 0);
-  EXPECT_EQ(version.out, "sparsed " SPARSED_VERSION "\n");
+  EXPECT_TRUE(version.out.starts_with("sparsed " SPARSED_VERSION "\nGPU kernels: ")) << version.out;
+  const cuda::Build build = cuda::ThisBuild();
+  EXPECT_NE(version.out.find(build.architectures.empty() ? "without CUDA" : build.architectures),
+            std::string::npos)
+      << version.out;
 }
 
 }  // namespace

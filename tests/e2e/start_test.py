@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""What the server says when it starts: who can reach it, and a GPU that it cannot use.
+
+  start_test.py SPARSED BROKEN_DRIVER
+
+BROKEN_DRIVER is a folder with a libcuda.so.1 that is no driver.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+
+problems = []
+
+
+class Started:
+    """A server on free ports, its log and its metrics."""
+
+    def __init__(self, sparsed, *flags, environment=None):
+        variables = {name: value for name, value in os.environ.items()
+                     if name != "CUDA_VISIBLE_DEVICES"}
+        process = subprocess.Popen(
+            [sparsed, "--in-memory", "--log-format=json", "--listen=127.0.0.1:0",
+             "--metrics-listen=127.0.0.1:0", "--host-memory=64MiB", *flags],
+            stderr=subprocess.PIPE, text=True, env={**variables, **(environment or {})})
+        try:
+            self.log = []
+            while not self.events("serving"):
+                line = process.stderr.readline()
+                if not line:
+                    raise RuntimeError(f"{flags}: it ended: {self.log}")
+                self.log.append(json.loads(line))
+            url = f"http://{self.events('serving')[0]['metrics']}/metrics"
+            self.metrics = urllib.request.urlopen(url, timeout=60).read().decode()
+        finally:
+            process.terminate()
+            rest = process.stderr.read()
+            process.wait(timeout=120)
+        self.log += [json.loads(line) for line in rest.splitlines()]
+
+    def events(self, name):
+        return [line for line in self.log if line["event"] == name]
+
+    def device_up(self):
+        """The value for the GPU; None: there is none."""
+        for line in self.metrics.splitlines():
+            if line.startswith('sparsed_device_up{device="cuda:0"} '):
+                return float(line.split()[-1])
+        return None
+
+
+def expect(holds, *what):
+    if not holds:
+        problems.append(" ".join(str(word) for word in what))
+
+
+def check_gpu(sparsed, broken_driver):
+    broken = {"LD_LIBRARY_PATH": broken_driver}
+    server = Started(sparsed, environment=broken)
+    warnings = server.events("device not used")
+    expect(len(warnings) == 1, "a driver that does not work:", server.log)
+    for warning in warnings:
+        expect(warning["level"] == "warning", warning)
+        expect(warning["device"] == "cuda:0", warning)
+        expect("driver" in warning["reason"], warning)
+        expect("--devices=cpu" in warning["meanwhile"], warning)
+    expect(server.device_up() == 0, "a driver that does not work is", server.device_up())
+
+    for flags, variables in (["--devices=cpu"], {}), ([], {"CUDA_VISIBLE_DEVICES": ""}):
+        server = Started(sparsed, *flags, environment={**broken, **variables})
+        expect(not server.events("device not used"), flags, variables, server.log)
+        expect(server.device_up() is None, flags, variables, server.device_up())
+
+    result = subprocess.run([sparsed, "--in-memory", "--devices=cuda:0", "--listen=127.0.0.1:0",
+                             "--metrics-listen=off", "--host-memory=64MiB"],
+                            capture_output=True, text=True, timeout=120,
+                            env={**os.environ, **broken})
+    expect(result.returncode == 1, "--devices=cuda:0 without one:", result.returncode)
+    expect("cuda:0 cannot serve: " in result.stderr, result.stderr)
+
+    if not any(name.startswith("nvidia") for name in os.listdir("/dev")):
+        server = Started(sparsed)
+        if not server.events("device not used"):  # or there is a card without a driver
+            devices = server.events("serving")[0]["devices"]
+            expect(devices.endswith("cuda:0: no NVIDIA driver here"), devices)
+            expect(server.device_up() is None, server.device_up())
+
+
+def check_addresses(sparsed):
+    quiet = Started(sparsed, "--devices=cpu", "--listen=[::1]:0", "--listen=localhost:0")
+    expect(not quiet.events("open to other machines"), quiet.log)
+    server = Started(sparsed, "--devices=cpu", "--listen=0.0.0.0:0")
+    [warning] = server.events("open to other machines") or [{}]
+    expect(warning.get("level") == "warning", server.log)
+    expect(warning.get("listen", "").startswith("0.0.0.0:"), warning)
+    expect("neither TLS nor authentication" in warning.get("meaning", ""), warning)
+
+
+def main(sparsed, broken_driver):
+    check_gpu(sparsed, broken_driver)
+    check_addresses(sparsed)
+    for problem in problems:
+        print(problem)
+    if not problems:
+        print("The server says what an operator should know.")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
