@@ -14,6 +14,8 @@ namespace {
 
 /// Bytes a second that a scrub reads at most, so that nobody notices it.
 constexpr double kScrubRate = 50e6;
+/// Memory that nobody took for so long, and at most for twice as long, goes back to the system.
+constexpr std::chrono::seconds kKeepTime{2};
 
 std::string CpuDescription() {
   std::ifstream cpuinfo("/proc/cpuinfo");
@@ -33,6 +35,17 @@ std::string CpuDescription() {
 #endif
   return fmt::format("{}, {} hardware threads, {}", model, std::thread::hardware_concurrency(),
                      instructions);
+}
+
+/// Until it is told to stop.
+void TrimNowAndThen(const std::stop_token& stop, Budget& budget) {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::unique_lock lock(mutex);
+  while (!stop.stop_requested()) {
+    wake.wait_for(lock, stop, kKeepTime, [] { return false; });
+    budget.TrimKept();
+  }
 }
 
 }  // namespace
@@ -128,6 +141,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   }
   engine->budget_ =
       std::make_unique<Budget>(options.host_memory_bytes, options.preparation_memory_bytes);
+  engine->trimmer_ = std::jthread(
+      [&budget = *engine->budget_](const std::stop_token& stop) { TrimNowAndThen(stop, budget); });
   if (absl::Status status = engine->OpenDevice(observer); !status.ok()) return status;
   engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_);
   engine->dense_ = std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -73,6 +74,7 @@ class Engine {
   std::unique_ptr<Preparation> preparation_;
   class Scrubber;
   std::unique_ptr<Scrubber> scrubber_;
+  std::jthread trimmer_;  ///< of the budget's kept blocks
 };
 
 }  // namespace sparsed::engine

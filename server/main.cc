@@ -19,6 +19,13 @@
 #include "server/telemetry/log.h"
 #include "server/telemetry/log_limit.h"
 
+/// For jemalloc, where it is linked: what is free goes back to the operating system within two
+/// seconds, on a thread of its own.
+extern "C" {
+extern const char* malloc_conf;
+const char* malloc_conf = "background_thread:true,dirty_decay_ms:2000,muzzy_decay_ms:0";
+}
+
 namespace sparsed::server {
 namespace {
 

@@ -1,6 +1,11 @@
 #include "client/src/convert.h"
 
+#include <algorithm>
 #include <chrono>
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "sparsed/client.h"
 
 namespace sparsed {
 inline namespace client {
@@ -67,8 +72,22 @@ v1::ProblemClass ToProto(const ProblemClass& problem_class) {
   return proto;
 }
 
-absl::Status FromProto(const v1::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+absl::Status FromProto(const v1::Status& proto) {
+  absl::Status status(static_cast<absl::StatusCode>(proto.code()), proto.message());
+  for (const google::protobuf::Any& detail : proto.details()) {
+    status.SetPayload(detail.type_url(), absl::Cord(detail.value()));
+  }
+  return status;
+}
+
+std::optional<std::chrono::milliseconds> RetryDelay(const absl::Status& status) {
+  const auto payload = status.GetPayload("type.googleapis.com/google.rpc.RetryInfo");
+  v1::RetryInfo retry;
+  if (!payload || !retry.ParseFromString(std::string(*payload))) return std::nullopt;
+  constexpr int64_t kMostSeconds = 366 * 86400;
+  const google::protobuf::Duration& delay = retry.retry_delay();
+  return std::chrono::seconds(std::clamp<int64_t>(delay.seconds(), 0, kMostSeconds)) +
+         std::chrono::milliseconds(std::clamp(delay.nanos(), 0, 999'999'999) / 1'000'000);
 }
 
 Timings FromProto(const v1::Timings& t) {

@@ -33,7 +33,8 @@ v1::ElementType ToProto(ValueType type);
 ValueType FromProto(v1::ElementType type);
 v1::ProblemClass ToProto(const ProblemClass& problem_class);
 
-absl::Status FromProto(const v1::Status& status);
+/// Details become payloads, by their type URL.
+absl::Status FromProto(const v1::Status& proto);
 Timings FromProto(const v1::Timings& timings);
 Measurement FromProto(const v1::Measurement& measurement);
 PatternMeasurements FromProto(const v1::PatternMeasurements& pattern);

@@ -85,7 +85,10 @@ void RemoteCall::AttemptEnded(absl::Status status) {
     if (stopped_ && !status.ok()) status = *stopped_;
     backoff = std::min<system_clock::duration>(
         connection_.options().initial_backoff * (1 << std::min(attempts_ - 1, 10)), kMaxBackoff);
-    waiting_ = absl::IsUnavailable(status) && repeat_ != Repeat::kNever && !stopped_ &&
+    const auto asked = RetryDelay(status);
+    if (asked) backoff = std::max<system_clock::duration>(backoff, *asked);
+    waiting_ = (absl::IsUnavailable(status) || asked) && backoff <= kMaxBackoff &&
+               repeat_ != Repeat::kNever && !stopped_ &&
                attempts_ < connection_.options().max_attempts &&
                system_clock::now() + backoff < deadline_;
     if (!waiting_) {

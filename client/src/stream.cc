@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/src/convert.h"
 #include "proto/wire/chunk_codec.h"
 
 namespace sparsed {
@@ -27,7 +28,11 @@ absl::Status FromGrpc(const grpc::Status& status) {
     return absl::UnavailableError("the server went away before the answer was complete (" +
                                   status.error_message() + ")");
   }
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  v1::Status details;
+  if (!details.ParseFromString(status.error_details())) details.Clear();
+  details.set_code(status.error_code());
+  details.set_message(status.error_message());
+  return FromProto(details);
 }
 
 std::shared_ptr<Stream> Stream::Create(grpc::GenericStub& stub, const std::string& method,

@@ -52,6 +52,12 @@ absl::Status ValidateShape(std::string_view what, const DenseShape& shape) {
         fmt::format("{} has leading dimension {}, expected at least its {} columns", what,
                     shape.leading_dimension, shape.cols));
   }
+  // Also of one without rows, so that sizes made of its width do not overflow.
+  constexpr int64_t kMostColumns = int64_t{1} << 40;
+  if (shape.leading_dimension > kMostColumns) {
+    return absl::InvalidArgumentError(fmt::format("{} has leading dimension {}, at most 2^40 works",
+                                                  what, shape.leading_dimension));
+  }
   if (!Elements(shape)) {
     return absl::InvalidArgumentError(
         fmt::format("{} with {} rows and leading dimension {} is too large", what, shape.rows,

@@ -78,6 +78,19 @@ absl::Status Upload::Reserve() {
   }
   const int64_t lengths[] = {header_.rows + 1, header_.nnz, header_.nnz};
   const ElementType types[] = {ElementType::kI64, ElementType::kI32, header_.type};
+  size_t all = 0;
+  for (uint32_t i : {kRowOffsets, kColumnIndices, kValues}) {
+    if (known_ != nullptr && i != kValues) continue;
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(static_cast<size_t>(lengths[i]), SizeOf(types[i]), &bytes) ||
+        __builtin_add_overflow(all, bytes, &all)) {
+      return absl::InvalidArgumentError(
+          fmt::format("a matrix of {} rows with {} nonzeros has more "
+                      "bytes than can be counted",
+                      header_.rows, header_.nnz));
+    }
+  }
+  if (absl::Status s = catalog_.budget_.MayFit(all, MemoryUse::kMatrices); !s.ok()) return s;
   MemorySource& memory = catalog_.budget_.Source(MemoryUse::kMatrices);
   for (uint32_t i : {kRowOffsets, kColumnIndices, kValues}) {
     if (known_ != nullptr && i != kValues) continue;

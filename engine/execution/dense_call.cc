@@ -234,6 +234,17 @@ absl::Status DenseCall::SetResult(const std::string& tenant, const std::string& 
   return absl::OkStatus();
 }
 
+absl::Status DenseCall::MayFit(bool new_result) const {
+  if (device() != DeviceKind::kCpu) return absl::OkStatus();
+  const auto bytes = [](const DenseShape& shape) {
+    return static_cast<size_t>(shape.elements()) * SizeOf(shape.type);
+  };
+  // Operands have their memory already, and a result is below 2^63: no overflow.
+  size_t all = new_result ? bytes(result_shape_) : 0;
+  for (const Operand& operand : operands_) all += operand.streamed ? bytes(operand.shape) : 0;
+  return impl_->budget.MayFit(all, MemoryUse::kRequests);
+}
+
 absl::StatusOr<Array> DenseCall::OnHost(Operand& operand) {
   if (!operand.streamed) return operand.held->Get();
   if (operand.assembler.array().buffer.size() > 0 || operand.shape.elements() == 0) {

@@ -76,6 +76,10 @@ class DenseCall : public Job {
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
   MemorySource& device_memory() { return gpu_device().budget().Source(MemoryUse::kRequests); }
 
+  /// RESOURCE_EXHAUSTED if its streamed operands and (if it is `new_result`) its result together
+  /// are more than the host ever has; on a GPU, parts may do.
+  absl::Status MayFit(bool new_result) const;
+
   void SendBegin(const std::string& plan, std::string_view name);
   /// Sends or publishes the result.
   absl::Status SendResult(Array result);

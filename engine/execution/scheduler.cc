@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/retry.h"
+
 namespace sparsed::engine {
 namespace {
 
@@ -52,7 +54,7 @@ void Job::Submit() {
     submitted_ = std::chrono::steady_clock::now();
   }
   if (!scheduler_->Enqueue(shared_from_this(), /*resumed=*/false)) {
-    token_->Stop(absl::ResourceExhaustedError("the queue is full; retry later"));
+    token_->Stop(RetryLater(absl::ResourceExhaustedError("the queue is full; retry later")));
   }
 }
 

@@ -26,7 +26,9 @@ class SddmmCall final : public DenseCall {
     const int64_t k = operands_[0].shape.cols;
     if (absl::Status status = AddOperand("B", spec.tenant, spec.b, pattern.cols(), k); !status.ok())
       return status;
-    return SetResult(spec.tenant, spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
+    const absl::Status set =
+        SetResult(spec.tenant, spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
+    return set.ok() ? MayFit(/*new_result=*/true) : set;
   }
 
  private:

@@ -37,12 +37,13 @@ class SpmmCall final : public DenseCall {
         !status.ok()) {
       return status;
     }
-    if (beta_ == 0) return absl::OkStatus();
+    if (beta_ == 0) return MayFit(/*new_result=*/true);
     if (!spec.accumulate.has_value()) {
       return absl::InvalidArgumentError(
           fmt::format("beta is {}, but there is no operand to accumulate to", beta_));
     }
-    return AddOperand("C", spec.tenant, *spec.accumulate, out_rows, k);
+    const absl::Status added = AddOperand("C", spec.tenant, *spec.accumulate, out_rows, k);
+    return added.ok() ? MayFit(/*new_result=*/false) : added;
   }
 
  private:

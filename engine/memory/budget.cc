@@ -1,52 +1,24 @@
 #include "engine/memory/budget.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <map>
+#include <array>
 #include <mutex>
-#include <new>
 #include <utility>
+#include <vector>
+
+#include "engine/memory/blocks.h"
+#include "engine/retry.h"
 
 namespace sparsed::engine {
 namespace {
 
-constexpr size_t kSmallestKept = 64 << 10;  ///< smaller blocks are the heap's business
-constexpr size_t kHugePage = 2 << 20;
-
-/// Four sizes an octave: a block that comes back fits the next request of about its size.
-size_t Capacity(size_t bytes) {
-  if (bytes < kSmallestKept) return bytes;
-  const int shift = std::bit_width(bytes) - 3;
-  const size_t step = size_t{1} << shift;
-  return (bytes + step - 1) >> shift << shift;
-}
-
-size_t Alignment(size_t capacity) {
-  return capacity >= 2 * kHugePage ? kHugePage : Buffer::kAlignment;
-}
-
-std::byte* NewBlock(size_t capacity) {
-  const size_t alignment = Alignment(capacity);
-  void* block = ::operator new (capacity, std::align_val_t{alignment}, std::nothrow);
-  if (block != nullptr && alignment == kHugePage) {
-    madvise(block, capacity, MADV_HUGEPAGE);  // advice only: it works without
-  }
-  return static_cast<std::byte*>(block);
-}
-
-void DeleteBlock(std::byte* block, size_t capacity) {
-  ::operator delete (block, std::align_val_t{Alignment(capacity)});
+void DeleteBlocks(const std::vector<Block>& blocks) {
+  for (const Block& block : blocks) DeleteBlock(block);
 }
 
 }  // namespace
-
-std::string_view NameInSentence(MemoryUse use) {
-  return use == MemoryUse::kPreparation ? "preparations" : Name(use);
-}
 
 std::string_view Name(MemoryUse use) {
   switch (use) {
@@ -62,6 +34,22 @@ std::string_view Name(MemoryUse use) {
       return "preparation";
   }
   return "unknown";
+}
+
+std::string_view Subject(MemoryUse use) {
+  switch (use) {
+    case MemoryUse::kMatrices:
+      return "the matrix";
+    case MemoryUse::kLayouts:
+      return "the layout";
+    case MemoryUse::kBuffers:
+      return "the buffer";
+    case MemoryUse::kRequests:
+      return "the request";
+    case MemoryUse::kPreparation:
+      return "the preparation";
+  }
+  return "it";
 }
 
 /// Shared by the budget and every buffer that came from it.
@@ -88,142 +76,168 @@ class Budget::State : public std::enable_shared_from_this<State> {
       sources_[i].use = static_cast<MemoryUse>(i);
     }
   }
-
-  ~State() { DropKept(0); }
+  ~State() { DeleteBlocks(kept_.TakeDownTo(0)); }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use) {
     if (bytes == 0) return Buffer();
-    const auto refused = [&](int64_t used, int64_t limit) {
-      return absl::ResourceExhaustedError(fmt::format(
-          "{} need {} bytes of host memory, {} of {} are free; retry later, delete matrices or "
-          "buffers, or raise {}",
-          NameInSentence(use), bytes, std::max<int64_t>(0, limit - used), limit,
-          use == MemoryUse::kPreparation ? "--preparation-memory" : "--host-memory"));
-    };
-    if (bytes > static_cast<size_t>(limit_)) return refused(used(), limit_);
-    const size_t capacity = Capacity(bytes);
-    const auto size = static_cast<int64_t>(capacity);
-    std::byte* block = nullptr;
+    if (NeverFits(bytes, use)) return RefusedForEver(bytes, use);
+    const size_t size = BlockBytes(bytes);
+    Block block;
+    std::vector<Block> dropped;
     {
-      std::lock_guard lock(mutex_);
-      if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) {
-        return refused(Used(use), preparation_limit_);
-      }
-      if (total_ + size > limit_) return refused(total_, limit_);
-      block = TakeKeptLocked(capacity);
-      total_ += size;
-      used_[static_cast<int>(use)] += size;
-      peak_ = std::max(peak_, total_);
-      if (total_ + kept_bytes_ > limit_) DropKeptLocked(limit_ - total_);
+      const std::lock_guard lock(mutex_);
+      if (!FitsLocked(size, use)) return RefusedNowLocked(bytes, use);
+      if (size >= Block::kSmallestMapped) block = kept_.Take(size);
+      CountLocked(static_cast<int64_t>(size), use);
+      dropped = kept_.TakeDownTo(limit_ - total_);
     }
-    if (block == nullptr) block = NewBlock(capacity);
-    if (block == nullptr) {
-      Uncount(size, use);
+    // Outside the lock, and before there is more.
+    DeleteBlocks(dropped);
+    if (block.data == nullptr) block = NewBlock(size);
+    if (block.data == nullptr) {
+      Uncount(static_cast<int64_t>(size), use);
       return absl::ResourceExhaustedError(
           fmt::format("the operating system refused {} bytes of memory for {}", bytes, Name(use)));
     }
-    return Buffer(
-        std::shared_ptr<std::byte>(block, [state = shared_from_this(), capacity,
-                                           use](std::byte* p) { state->Return(p, capacity, use); }),
-        bytes);
+    if (block.bytes > size) block = CutBlock(block, size);
+    return Buffer(std::shared_ptr<std::byte>(block.data,
+                                             [state = shared_from_this(), size, use](std::byte* p) {
+                                               state->Return({p, size}, use);
+                                             }),
+                  bytes);
+  }
+
+  absl::Status MayFit(size_t bytes, MemoryUse use) const {
+    return NeverFits(bytes, use) ? RefusedForEver(bytes, use) : absl::OkStatus();
   }
 
   /// There would be room if enough was let go.
   bool Short(size_t bytes, MemoryUse use) const {
-    if (bytes > static_cast<size_t>(limit_)) return false;
-    const auto size = static_cast<int64_t>(Capacity(bytes));
-    std::lock_guard lock(mutex_);
+    if (NeverFits(bytes, use)) return false;
+    const auto size = static_cast<int64_t>(BlockBytes(bytes));
+    const std::lock_guard lock(mutex_);
     if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) return false;
     return total_ + size > limit_;
   }
   bool Reclaim() const {
     std::function<bool()> reclaim;
     {
-      std::lock_guard lock(mutex_);
+      const std::lock_guard lock(mutex_);
       reclaim = reclaim_;
     }
     return reclaim != nullptr && reclaim();
   }
   void SetReclaim(std::function<bool()> reclaim) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     reclaim_ = std::move(reclaim);
+  }
+
+  void TrimKept() {
+    std::vector<Block> idle;
+    {
+      const std::lock_guard lock(mutex_);
+      idle = kept_.TakeIdle();
+    }
+    DeleteBlocks(idle);
   }
 
   MemorySource& source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     return Used(use);
   }
   int64_t used() const {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     return total_;
   }
+  int64_t kept() const {
+    const std::lock_guard lock(mutex_);
+    return kept_.bytes();
+  }
   int64_t peak() const {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     return peak_;
   }
   /// No more blocks are kept: the budget is gone.
   void Close() {
-    std::lock_guard lock(mutex_);
-    keep_limit_ = 0;
-    DropKeptLocked(0);
+    std::vector<Block> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      keep_limit_ = 0;
+      dropped = kept_.TakeDownTo(0);
+    }
+    DeleteBlocks(dropped);
   }
 
  private:
   int64_t Used(MemoryUse use) const { return used_[static_cast<int>(use)]; }
 
-  void Uncount(int64_t size, MemoryUse use) {
-    std::lock_guard lock(mutex_);
-    total_ -= size;
-    used_[static_cast<int>(use)] -= size;
+  int64_t LimitOf(MemoryUse use) const {
+    return use == MemoryUse::kPreparation ? std::min(preparation_limit_, limit_) : limit_;
+  }
+  bool NeverFits(size_t bytes, MemoryUse use) const {
+    const auto limit = static_cast<size_t>(LimitOf(use));
+    return bytes > limit || BlockBytes(bytes) > limit;
+  }
+  bool FitsLocked(size_t size, MemoryUse use) const {
+    const auto more = static_cast<int64_t>(size);
+    if (use == MemoryUse::kPreparation && Used(use) + more > preparation_limit_) return false;
+    return total_ + more <= limit_;
   }
 
-  void Return(std::byte* block, size_t capacity, MemoryUse use) {
-    const auto size = static_cast<int64_t>(capacity);
+  static const char* FlagOf(MemoryUse use) {
+    return use == MemoryUse::kPreparation ? "--preparation-memory" : "--host-memory";
+  }
+  absl::Status RefusedForEver(size_t bytes, MemoryUse use) const {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} needs {} bytes of host memory, more than the {} that {} allows in all",
+                    Subject(use), std::max(bytes, BlockBytes(bytes)), LimitOf(use), FlagOf(use)));
+  }
+  absl::Status RefusedNowLocked(size_t bytes, MemoryUse use) const {
+    const auto size = static_cast<int64_t>(BlockBytes(bytes));
+    const bool preparation_full =
+        use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_;
+    const int64_t limit = preparation_full ? preparation_limit_ : limit_;
+    const int64_t used = preparation_full ? Used(use) : total_;
+    const int64_t lasting =
+        preparation_full
+            ? 0
+            : Used(MemoryUse::kMatrices) + Used(MemoryUse::kLayouts) + Used(MemoryUse::kBuffers);
+    const bool waiting_helps = size <= limit - lasting;
+    absl::Status refused = absl::ResourceExhaustedError(fmt::format(
+        "{} needs {} bytes of host memory, {} of {} are free; {}delete matrices or buffers, or "
+        "raise {}",
+        Subject(use), size, limit - used, limit, waiting_helps ? "retry later, " : "",
+        preparation_full ? FlagOf(use) : FlagOf(MemoryUse::kRequests)));
+    return waiting_helps ? RetryLater(std::move(refused)) : refused;
+  }
+
+  void CountLocked(int64_t size, MemoryUse use) {
+    total_ += size;
+    used_[static_cast<int>(use)] += size;
+    peak_ = std::max(peak_, total_);
+  }
+  void Uncount(int64_t size, MemoryUse use) {
+    const std::lock_guard lock(mutex_);
+    CountLocked(-size, use);
+  }
+
+  void Return(const Block& block, MemoryUse use) {
+    std::vector<Block> dropped;
     {
-      std::lock_guard lock(mutex_);
-      total_ -= size;
-      used_[static_cast<int>(use)] -= size;
+      const std::lock_guard lock(mutex_);
+      const auto size = static_cast<int64_t>(block.bytes);
+      CountLocked(-size, use);
       const int64_t room = std::min(keep_limit_, limit_ - total_);
-      if (capacity >= kSmallestKept && size <= room) {
-        DropKeptLocked(room - size);
-        kept_ages_.emplace(++age_, capacity);
-        kept_.emplace(std::pair(capacity, age_), block);
-        kept_bytes_ += size;
-        return;
+      if (block.mapped() && size <= room) {
+        dropped = kept_.TakeDownTo(room - size);
+        kept_.Keep(block);
+      } else {
+        dropped = {block};
       }
     }
-    DeleteBlock(block, capacity);
-  }
-
-  void DropKept(int64_t down_to) {
-    std::lock_guard lock(mutex_);
-    DropKeptLocked(down_to);
-  }
-
-  /// The kept block of this capacity that came back last; null if there is none.
-  std::byte* TakeKeptLocked(size_t capacity) {
-    auto kept = kept_.upper_bound(std::pair(capacity, age_));
-    if (kept == kept_.begin() || (--kept)->first.first != capacity) return nullptr;
-    std::byte* const block = kept->second;
-    kept_ages_.erase(kept->first.second);
-    kept_.erase(kept);
-    kept_bytes_ -= static_cast<int64_t>(capacity);
-    return block;
-  }
-
-  /// Frees kept blocks, those that came back longest ago first, until at most `down_to` bytes are
-  /// kept: what serves the requests of now stays.
-  void DropKeptLocked(int64_t down_to) {
-    while (kept_bytes_ > down_to && !kept_ages_.empty()) {
-      const auto [age, capacity] = *kept_ages_.begin();
-      const auto kept = kept_.find(std::pair(capacity, age));
-      DeleteBlock(kept->second, capacity);
-      kept_bytes_ -= static_cast<int64_t>(capacity);
-      kept_.erase(kept);
-      kept_ages_.erase(kept_ages_.begin());
-    }
+    DeleteBlocks(dropped);
   }
 
   const int64_t limit_;
@@ -231,15 +245,12 @@ class Budget::State : public std::enable_shared_from_this<State> {
   const int64_t preparation_limit_;
   std::array<UseSource, kMemoryUses> sources_;
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  ///< guards what follows; blocks are deleted without it
   std::function<bool()> reclaim_;
   std::array<int64_t, kMemoryUses> used_ = {};
   int64_t total_ = 0;
   int64_t peak_ = 0;
-  std::map<std::pair<size_t, uint64_t>, std::byte*> kept_;  ///< by capacity and age
-  std::map<uint64_t, size_t> kept_ages_;                    ///< capacities, the oldest first
-  uint64_t age_ = 0;
-  int64_t kept_bytes_ = 0;
+  KeptBlocks kept_;
 };
 
 absl::Status Grow(Buffer& buffer, size_t bytes, MemorySource& memory) {
@@ -256,9 +267,14 @@ Budget::Budget(int64_t limit_bytes, int64_t preparation_bytes)
 Budget::~Budget() { state_->Close(); }
 MemorySource& Budget::Source(MemoryUse use) { return state_->source(use); }
 void Budget::SetReclaim(std::function<bool()> reclaim) { state_->SetReclaim(std::move(reclaim)); }
+absl::Status Budget::MayFit(size_t bytes, MemoryUse use) const {
+  return state_->MayFit(bytes, use);
+}
+void Budget::TrimKept() { state_->TrimKept(); }
 int64_t Budget::limit() const { return state_->limit(); }
 int64_t Budget::used(MemoryUse use) const { return state_->used(use); }
 int64_t Budget::used() const { return state_->used(); }
+int64_t Budget::kept() const { return state_->kept(); }
 int64_t Budget::peak() const { return state_->peak(); }
 
 }  // namespace sparsed::engine

@@ -17,12 +17,13 @@ enum class MemoryUse : uint8_t { kMatrices, kLayouts, kBuffers, kRequests, kPrep
 inline constexpr int kMemoryUses = 5;
 /// "matrices", "layouts", "buffers", "requests", "preparation".
 std::string_view Name(MemoryUse use);
-/// The same as who needs memory: "preparations" for the last.
-std::string_view NameInSentence(MemoryUse use);
+/// Of the sentence that it needs memory: "the matrix", "the request", ...
+std::string_view Subject(MemoryUse use);
 
-/// Counts bytes by use and refuses what would exceed the limit. Large blocks that come back are
-/// kept for the next caller (fresh pages cost as much as the multiplication that fills them), and
-/// given up when the limit needs them. Thread-safe. Buffers may outlive the budget.
+/// Counts bytes by use and refuses what would exceed the limit. A buffer counts with what it takes:
+/// from 128 KiB on whole pages, which go back to the operating system with it. Some are kept for
+/// the next caller instead (see KeptBlocks), within the limit, and given up when somebody needs the
+/// memory or nobody took them for a while. Thread-safe. Buffers may outlive the budget.
 class Budget {
  public:
   /// `limit_bytes` for all uses together; `preparation_bytes` for kPreparation alone.
@@ -30,17 +31,28 @@ class Budget {
   ~Budget();
 
   /// Buffers counted under `use` until their last copy is gone.
-  /// RESOURCE_EXHAUSTED: "request needs 8589934592 bytes of host memory, 1073741824 of 4294967296
-  /// are free; delete ...".
+  /// RESOURCE_EXHAUSTED: "the request needs 8589934592 bytes of host memory, 1073741824 of
+  /// 4294967296 are free; ..."; with a RetryDelay if it would fit once requests and preparations
+  /// have ended.
   MemorySource& Source(MemoryUse use);
+
+  /// RESOURCE_EXHAUSTED, as from Source, if so many bytes at once are more than the limit ever has.
+  /// For those who need several buffers: each alone might be refused as if waiting helped.
+  absl::Status MayFit(size_t bytes, MemoryUse use) const;
 
   /// Called without locks, from any thread, when there is no room: lets something go, or returns
   /// false. For what is kept only as long as nobody needs the memory.
   void SetReclaim(std::function<bool()> reclaim);
 
+  /// Gives up the blocks that were kept, untouched, since before the last call. For a thread that
+  /// calls it every few seconds.
+  void TrimKept();
+
   int64_t limit() const;
   int64_t used(MemoryUse use) const;
   int64_t used() const;
+  /// Bytes kept for the next caller; not in used(), and never more than used() leaves of the limit.
+  int64_t kept() const;
   /// Highest used() since the start.
   int64_t peak() const;
 

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <utility>
 
+#include "engine/retry.h"
+
 namespace sparsed::engine {
 
 /// Shared with every buffer.
@@ -16,14 +18,19 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
       : limit_(limit), spare_(spare), pool_(std::move(pool)) {}
 
   absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use) {
+    if (bytes > static_cast<size_t>(limit_)) {
+      return absl::ResourceExhaustedError(fmt::format(
+          "{} needs {} bytes of device memory, more than the {} that --device-memory allows in all",
+          Subject(use), bytes, limit_));
+    }
     const auto size = static_cast<int64_t>(bytes);
     {
       std::lock_guard lock(mutex_);
-      if (bytes > static_cast<size_t>(limit_) || total_ + size > limit_) {
-        return absl::ResourceExhaustedError(fmt::format(
-            "{} need {} bytes of device memory, {} of {} are free; retry later, or raise "
+      if (total_ + size > limit_) {
+        return RetryLater(absl::ResourceExhaustedError(fmt::format(
+            "{} needs {} bytes of device memory, {} of {} are free; retry later, or raise "
             "--device-memory",
-            NameInSentence(use), bytes, limit_ - total_, limit_));
+            Subject(use), bytes, limit_ - total_, limit_)));
       }
       total_ += size;
       used_[static_cast<int>(use)] += size;
@@ -64,10 +71,10 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
     absl::StatusOr<int64_t> left = pool_->LeftAfter(bytes);
     if (!left.ok()) return left.status();
     if (*left < spare_) {
-      return absl::ResourceExhaustedError(
-          fmt::format("{} need {} bytes of device memory, but others use the card: {} bytes too "
+      return RetryLater(absl::ResourceExhaustedError(
+          fmt::format("{} needs {} bytes of device memory, but others use the card: {} bytes too "
                       "few are free on it; retry later",
-                      NameInSentence(use), bytes, spare_ - *left));
+                      Subject(use), bytes, spare_ - *left)));
     }
     return pool_->Allocate(bytes);
   }

@@ -31,8 +31,8 @@ class DeviceBudget {
  public:
   DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes, int64_t spare_bytes);
 
-  /// RESOURCE_EXHAUSTED: "requests need 8589934592 bytes of device memory, 1073741824 of
-  /// 4294967296 are free ...".
+  /// RESOURCE_EXHAUSTED: "the request needs 8589934592 bytes of device memory, 1073741824 of
+  /// 4294967296 are free ..."; with a RetryDelay unless it is more than the limit.
   MemorySource& Source(MemoryUse use);
   /// Likewise, but nothing is copied to the host to make room: for threads that must not block.
   MemorySource& SourceAtOnce(MemoryUse use);

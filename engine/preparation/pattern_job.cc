@@ -77,7 +77,10 @@ absl::Status PatternJob::FindFeatures() {
   if (absl::IsCancelled(features.status())) return features.status();
   absl::Status status = features.status();
   if (status.ok()) {
-    status = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), features->density_map);
+    absl::StatusOr<DensityMap> map = DensityMap::FromPacked(
+        features->density_map.packed(), rooms_.budget.Source(MemoryUse::kLayouts));
+    status = map.status();
+    if (map.ok()) features->density_map = *std::move(map);
   }
   if (!status.ok()) {
     notes_.push_back(fmt::format("features are not known: {}", Sentence(status)));

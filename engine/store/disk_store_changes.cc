@@ -402,7 +402,7 @@ absl::Status DiskStore::PutFeatures(const std::string& pattern_hash, const Featu
     };
     for (const FeatureField& field : kFeatureFields) put(field.name, features.*field.value);
     put(kDistanceHistogram, std::as_bytes(std::span(features.distance_histogram)));
-    put(kDensityMap, std::as_bytes(features.density_map.As<int32_t>()));
+    put(kPackedDensityMap, features.density_map.packed());
     return status;
   });
 }

@@ -13,6 +13,9 @@
 namespace sparsed::engine {
 namespace {
 
+/// Of catalogs from before it was packed: all counts.
+constexpr std::string_view kUnpackedDensityMap = "density_map";
+
 using Kind = ArrayOwner::Kind;
 using Values = std::initializer_list<Database::Value>;
 /// By the kind and the row of their owner, in order.
@@ -294,13 +297,16 @@ absl::StatusOr<std::optional<MatrixRecord>> LoadMatrix(Database& database, const
 absl::StatusOr<std::optional<Features>> LoadFeatures(Database& database, const std::string& hash,
                                                      MemorySource& memory) {
   Features features;
-  absl::StatusOr<Array> map = AllocateDensityMap(memory);
-  if (!map.ok()) return map.status();
-  features.density_map = *std::move(map);
   const auto copy = [](std::span<const std::byte> from, std::span<std::byte> to) {
     if (from.size() != to.size()) return false;
     std::ranges::copy(from, to.begin());
     return true;
+  };
+  absl::Status no_memory;
+  const auto keep = [&](absl::StatusOr<DensityMap> map) {
+    if (absl::IsResourceExhausted(map.status())) no_memory = map.status();
+    if (map.ok()) features.density_map = *std::move(map);
+    return map.ok();
   };
   std::set<std::string> found;
   absl::Status status = database.Query(
@@ -312,12 +318,17 @@ absl::StatusOr<std::optional<Features>> LoadFeatures(Database& database, const s
         if (known) features.*field->value = row.Real(1);
         if (name == kDistanceHistogram) {
           known = copy(row.Blob(1), std::as_writable_bytes(std::span(features.distance_histogram)));
-        } else if (name == kDensityMap) {
-          known =
-              copy(row.Blob(1), std::as_writable_bytes(features.density_map.MutableAs<int32_t>()));
+        } else if (name == kPackedDensityMap) {
+          known = keep(DensityMap::FromPacked(row.Blob(1), memory));
+        } else if (name == kUnpackedDensityMap) {
+          std::vector<int32_t> tiles(DensityMap::kTiles);
+          known = copy(row.Blob(1), std::as_writable_bytes(std::span(tiles))) &&
+                  std::ranges::none_of(tiles, [](int32_t count) { return count < 0; }) &&
+                  keep(DensityMap::Pack(tiles, memory));
         }
         if (known) found.insert(name);
       });
+  if (status.ok()) status = no_memory;
   if (!status.ok()) return status;
   if (found.size() != kFeatureFields.size() + 2) return std::optional<Features>();
   return std::optional<Features>(std::move(features));

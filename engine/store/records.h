@@ -17,6 +17,9 @@ namespace sparsed::engine {
 /// The blobs that rows refer to, by number.
 using Blobs = std::unordered_map<int64_t, std::shared_ptr<Blob>>;
 
+/// Name of DensityMap::packed in the table of features.
+inline constexpr std::string_view kPackedDensityMap = "packed_density_map";
+
 absl::StatusOr<StoreContents> LoadContents(Database& database, const Blobs& blobs);
 /// None if it is not stored.
 absl::StatusOr<std::optional<PatternRecord>> LoadPattern(Database& database, const Blobs& blobs,

@@ -300,11 +300,6 @@ int64_t Merge(std::vector<Notes>& notes) {
 
 }  // namespace
 
-absl::StatusOr<Array> AllocateDensityMap(MemorySource& memory) {
-  return AllocateArray(memory, kDensityMap, ElementType::kI32,
-                       int64_t{kDensityMapSide} * kDensityMapSide);
-}
-
 absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext& context) {
   constexpr int64_t kLeastBudget = 1 << 22;
   const int64_t lines = Scan::LineCount(csr);
@@ -315,9 +310,9 @@ absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext&
                                                            context.TeamFor(csr.rows + csr.nnz())));
 
   Features features;
-  absl::StatusOr<Array> map = AllocateDensityMap(*context.memory);
-  if (!map.ok()) return map.status();
-  features.density_map = *std::move(map);
+  absl::StatusOr<Array> counts =
+      AllocateArray(*context.memory, "density_tiles", ElementType::kI32, DensityMap::kTiles);
+  if (!counts.ok()) return counts.status();
   std::vector<Notes> notes(threads);
   for (Notes& each : notes) {
     absl::Status status = each.lines.Allocate(*context.memory, lines);
@@ -327,7 +322,7 @@ absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext&
     std::ranges::fill(each.diagonals.span(), 0);
   }
   std::vector<Sums> parts(kDensityMapSide);
-  const std::span<int32_t> tiles = features.density_map.MutableAs<int32_t>();
+  const std::span<int32_t> tiles = counts->MutableAs<int32_t>();
   const Scan scan(csr);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
   for (int64_t tile = 0; tile < kDensityMapSide; ++tile) {
@@ -342,6 +337,9 @@ absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext&
   PutRows(csr, sums, features);
   PutLines(sums, notes.front().lines, features);
   PutFormats(csr, sums, diagonals, features);
+  absl::StatusOr<DensityMap> map = DensityMap::Pack(tiles, *context.memory);
+  if (!map.ok()) return map.status();
+  features.density_map = *std::move(map);
   return features;
 }
 

@@ -21,7 +21,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "kernels/array.h"
+#include "kernels/features/density_map.h"
 #include "kernels/formats/csr.h"
 #include "kernels/recipe.h"
 
@@ -32,13 +32,6 @@ inline constexpr int kDistanceBins = 17;
 /// The least distance of bin `i`, for i in [0, kDistanceBins]; that of bin i + 1 ends bin i.
 constexpr int64_t DistanceBinBegin(int i) {
   return i == 0 ? 1 : i == 1 ? 2 : int64_t{1} << (2 * (i - 1));
-}
-/// Rows and columns of Features::density_map.
-inline constexpr int kDensityMapSide = 128;
-/// The first row (or column) of tile row (or column) `i` in [0, kDensityMapSide], of `size` in all:
-/// row r is in tile row floor(128 * r / M).
-constexpr int64_t DensityTileBegin(int64_t i, int64_t size) {
-  return (i * size + kDensityMapSide - 1) / kDensityMapSide;
 }
 
 /// Least, mean and greatest value over rows, warps or lines are 0 where there are none. Counts are
@@ -81,10 +74,8 @@ struct Features {
   /// "1, 1-3, 4-15, ..., 262,144-1,048,576" are the first eleven, without the overlap of the first
   /// two.
   std::array<int64_t, kDistanceBins> distance_histogram{};
-  /// [MN] "density_map": i32, 128 x 128, row-major: nonzeros in each tile of a 128 x 128 grid over
-  /// the matrix, 2^31 - 1 at most. Counts, not the paper's 0 to 255, which they can be scaled to.
-  /// A matrix with fewer rows (columns) than 128 leaves tile rows (columns) empty.
-  Array density_map;
+  /// [MN] Counts, not the paper's 0 to 255, which they can be scaled to.
+  DensityMap density_map;
 };
 
 /// One of Features' numbers: what it is called wherever it is printed, sent or stored.
@@ -100,9 +91,8 @@ inline constexpr std::string_view kTable2AndTable4 =
 inline constexpr std::string_view kTable2 = "Learned row permutations, Table II";
 inline constexpr std::string_view kTable4 = "MatNet, Table 4";
 
-/// What the two lists of counts are called.
+/// What the list of counts is called.
 inline constexpr std::string_view kDistanceHistogram = "distance_histogram";
-inline constexpr std::string_view kDensityMap = "density_map";
 
 /// All of them, by source.
 inline constexpr std::array kFeatureFields = {
@@ -187,13 +177,10 @@ inline constexpr std::array kFeatureFields = {
                  &Features::bcsr_padding},
 };
 
-/// A map whose counts are not filled in.
-absl::StatusOr<Array> AllocateDensityMap(MemorySource& memory);
-
 /// The features of a valid pattern, its rows in csr.row_order if there is one; the same bits for
 /// any number of threads. One pass over the nonzeros. Scratch: N / 2 + (M + N) / 8 bytes a thread,
-/// fewer threads than allowed if that would outgrow the pattern; the map is of `context.memory`,
-/// too. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+/// fewer threads than allowed if that would outgrow the pattern, and 64 KiB; the map is of
+/// `context.memory`, too. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext& context);
 
 }  // namespace sparsed

@@ -17,7 +17,6 @@
 namespace sparsed::server {
 namespace {
 
-constexpr double kDefaultMemoryShare = 0.8;
 constexpr int64_t kMinHostMemory = 16 << 20;
 constexpr int64_t kMinStagingMemory = int64_t{8} << 20;
 
@@ -109,9 +108,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str()
       ->group("Serving");
 
-  app.add_option("--host-memory", config.host_memory_bytes,
-                 "Host memory for matrices, layouts, operands and results together, such as 4GiB "
-                 "(default: 80 % of the machine's, or of the control group's)")
+  app.add_option(
+         "--host-memory", config.host_memory_bytes,
+         "Host memory for matrices, layouts, operands and results together, such as 4GiB "
+         "(default: the machine's or the control group's less a fifth, at least 1GiB, and at "
+         "most half)")
       ->transform(CLI::AsSizeValue(false))
       ->group("Limits");
   app.add_option("--preparation-memory", config.preparation_memory_bytes,
@@ -256,10 +257,7 @@ Config Complete(Flags flags) {
         "choose one: --data-dir=DIR keeps matrices over a restart, --in-memory keeps nothing");
   }
   const int64_t usable = UsableMemoryBytes();
-  if (config.host_memory_bytes == 0) {
-    config.host_memory_bytes =
-        static_cast<int64_t>(kDefaultMemoryShare * static_cast<double>(usable));
-  }
+  if (config.host_memory_bytes == 0) config.host_memory_bytes = DefaultHostMemory(usable);
   if (config.host_memory_bytes < kMinHostMemory) {
     throw CLI::ValidationError(fmt::format("--host-memory: {} bytes are too few, at least {}",
                                            config.host_memory_bytes, kMinHostMemory));

@@ -49,6 +49,11 @@ int64_t UsableMemoryBytes() {
   return bytes;
 }
 
+int64_t DefaultHostMemory(int64_t usable_bytes) {
+  constexpr int64_t kNotCounted = int64_t{1} << 30;
+  return usable_bytes - std::min(std::max(usable_bytes / 5, kNotCounted), usable_bytes / 2);
+}
+
 int UsableCpus() {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -62,6 +62,7 @@ class AdminService final : public Service {
       (*stats.mutable_memory_bytes())[std::string(engine::Name(memory_use))] =
           engine.budget().used(memory_use);
     }
+    (*stats.mutable_memory_bytes())["kept"] = engine.budget().kept();
     stats.set_requests_in_flight(engine.executor().in_flight());
     stats.set_preparations_pending(engine.preparation().pending());
     const auto now = std::chrono::steady_clock::now();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+#include "engine/retry.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/receive_chunk.h"
@@ -191,9 +192,9 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, Todo& todo) {
   }
   if (!start.spec.ok()) return start.spec.status();
   if (requests_.size() >= max_requests_) {
-    return absl::ResourceExhaustedError(
+    return engine::RetryLater(absl::ResourceExhaustedError(
         fmt::format("{} requests are in flight on this stream, at most {} may be; wait for an end",
-                    requests_.size(), max_requests_));
+                    requests_.size(), max_requests_)));
   }
   return absl::OkStatus();
 }

@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <set>
 
 #include "engine/memory/device.h"
+#include "engine/retry.h"
 #include "server/rpc/sentence.h"
 
 namespace sparsed::server {
 namespace {
+
+constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 
 std::string Sentence(const absl::Status& status) {
   return ForClients({status.message().data(), status.message().size()});
@@ -143,12 +147,25 @@ void ToProto(const Features& features, v1::Features& message) {
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return {static_cast<grpc::StatusCode>(status.code()), Sentence(status)};
+  v1::Status message;
+  ToProto(status, message);
+  return {static_cast<grpc::StatusCode>(status.code()), message.message(),
+          message.details().empty() ? std::string() : message.SerializeAsString()};
 }
 
 void ToProto(const absl::Status& status, v1::Status& message) {
   message.set_code(static_cast<int>(status.code()));
   message.set_message(Sentence(status));
+  const auto delay = engine::RetryDelay(status);
+  if (!delay) return;
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(*delay);
+  v1::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(seconds.count());
+  retry.mutable_retry_delay()->set_nanos(
+      static_cast<int32_t>(std::chrono::nanoseconds(*delay - seconds).count()));
+  google::protobuf::Any& detail = *message.add_details();
+  detail.set_type_url(kRetryInfoUrl);
+  detail.set_value(retry.SerializeAsString());
 }
 
 absl::StatusOr<ElementType> ToElementType(std::string_view what, v1::ElementType type) {
@@ -281,8 +298,8 @@ void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info) {
   if (features == nullptr) return;
   v1::Features& message = *info.mutable_features();
   ToProto(*features, message);
-  const auto map = features->density_map.As<int32_t>();
-  message.mutable_density_map()->Add(map.begin(), map.end());
+  const std::vector<int32_t> tiles = features->density_map.Tiles();
+  message.mutable_density_map()->Add(tiles.begin(), tiles.end());
 }
 
 v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,

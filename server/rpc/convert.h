@@ -18,7 +18,8 @@
 
 namespace sparsed::server {
 
-/// Same codes; the sentence as clients may have it (sentence.h).
+/// Same codes; the sentence as clients may have it (sentence.h). A RetryDelay becomes a
+/// google.rpc.RetryInfo among the details.
 grpc::Status ToGrpc(const absl::Status& status);
 void ToProto(const absl::Status& status, v1::Status& message);
 

@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "engine/planning/explain.h"
+#include "engine/retry.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
@@ -110,8 +111,8 @@ class ExplainReactor final : public grpc::ServerUnaryReactor, public LiveStream 
       return absl::UnavailableError("the server is shutting down");
     }
     if (!counted_) {
-      return absl::ResourceExhaustedError(fmt::format(
-          "{} matrices are being explained already, the most at once; retry later", kMostAtOnce));
+      return engine::RetryLater(absl::ResourceExhaustedError(fmt::format(
+          "{} matrices are being explained already, the most at once; retry later", kMostAtOnce)));
     }
     const absl::StatusOr<engine::ExplainOptions> options = ToOptions(request);
     if (!options.ok()) return options.status();

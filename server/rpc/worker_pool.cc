@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "engine/retry.h"
+
 namespace sparsed::server {
 
 WorkerPool::WorkerPool(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
@@ -21,8 +23,8 @@ absl::Status WorkerPool::Run(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.size() >= max_waiting_) {
-      return absl::ResourceExhaustedError(fmt::format(
-          "{} calls already wait for the disk or for validation; retry later", waiting_.size()));
+      return engine::RetryLater(absl::ResourceExhaustedError(fmt::format(
+          "{} calls already wait for the disk or for validation; retry later", waiting_.size())));
     }
     waiting_.push_back(std::move(work));
   }

@@ -101,8 +101,10 @@ void AddUses(Families& families, const Budget& budget, const char* device) {
 void AddMemory(Families& families, engine::Engine& engine) {
   engine::Device* const device = engine.device();
   if (device != nullptr) device->residency().Sweep();  // what was deleted is gone, not free soon
-  families.Begin(MetricType::Gauge, "sparsed_memory_bytes", "Memory in use, by what for");
+  families.Begin(MetricType::Gauge, "sparsed_memory_bytes",
+                 "Memory in use, by what for; kept: for the next request");
   AddUses(families, engine.budget(), kCpu);
+  families.Add({{"device", kCpu}, {"use", "kept"}}, static_cast<double>(engine.budget().kept()));
   if (device != nullptr) AddUses(families, device->budget(), kGpu);
   families.Begin(MetricType::Gauge, "sparsed_memory_limit_bytes", "Memory that may be used");
   families.Add({{"device", kCpu}}, static_cast<double>(engine.budget().limit()));

@@ -88,6 +88,8 @@ std::string Memory(engine::Engine& engine) {
     html += fmt::format("<tr><td>{}</td><td class=n>{}</td></tr>", engine::Name(memory_use),
                         Size(budget.used(memory_use)));
   }
+  html += fmt::format("<tr><td>kept for the next request</td><td class=n>{}</td></tr>",
+                      Size(budget.kept()));
   return html + "</table>";
 }
 

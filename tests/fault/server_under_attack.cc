@@ -80,6 +80,12 @@ bool Enter(const std::vector<std::string>& groups, int64_t descriptors, int log)
   return dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0;
 }
 
+/// $SPARSED_PROGRAM, to attack another build; or that of this one.
+std::string Program() {
+  const char* const other = std::getenv("SPARSED_PROGRAM");
+  return other != nullptr ? other : SPARSED_PROGRAM;
+}
+
 bool Names(const std::vector<std::string>& flags, const std::string& flag) {
   return std::any_of(flags.begin(), flags.end(),
                      [&](const std::string& word) { return word.starts_with(flag); });
@@ -135,7 +141,7 @@ absl::Status ServerUnderAttack::MakeControlGroups(const AttackLimits& limits) {
 }
 
 absl::Status ServerUnderAttack::Spawn(std::vector<std::string> flags, const AttackLimits& limits) {
-  std::vector<std::string> words = {SPARSED_PROGRAM, "--log-format=json"};
+  std::vector<std::string> words = {Program(), "--log-format=json"};
   if (!Names(flags, "--listen")) words.push_back("--listen=127.0.0.1:0");
   if (!Names(flags, "--metrics-listen")) words.push_back("--metrics-listen=127.0.0.1:0");
   if (!Names(flags, "--devices")) words.push_back("--devices=cpu");
@@ -153,7 +159,7 @@ absl::Status ServerUnderAttack::Spawn(std::vector<std::string> flags, const Atta
   if (pid_ == 0) {
     constexpr int kCannotEnter = 126;
     if (!Enter(groups, limits.descriptors, log)) _exit(kCannotEnter);
-    execv(SPARSED_PROGRAM, arguments.data());
+    execv(arguments[0], arguments.data());
     _exit(kCannotEnter);
   }
   const int error = errno;

@@ -22,11 +22,11 @@ struct AttackLimits {
 /// Ends the program, and removes its control groups and its folder, when it goes. Not thread-safe.
 class ServerUnderAttack {
  public:
-  /// Runs `sparsed` with `flags` added and waits until it serves. Unless they say otherwise it
-  /// listens on free TCP ports of 127.0.0.1, in memory, on the CPU. The program ends with the
-  /// thread that started it. UNIMPLEMENTED if this machine lets us set no such limits (no control
-  /// group that is writable, no right to raise a limit); FAILED_PRECONDITION with its log if the
-  /// program ended.
+  /// Runs `sparsed` ($SPARSED_PROGRAM, if it is set) with `flags` added and waits until it serves.
+  /// Unless they say otherwise it listens on free TCP ports of 127.0.0.1, in memory, on the CPU.
+  /// The program ends with the thread that started it. UNIMPLEMENTED if this machine lets us set no
+  /// such limits (no control group that is writable, no right to raise a limit);
+  /// FAILED_PRECONDITION with its log if the program ended.
   static absl::StatusOr<std::unique_ptr<ServerUnderAttack>> Start(
       std::vector<std::string> flags = {}, const AttackLimits& limits = {});
   ServerUnderAttack(const ServerUnderAttack&) = delete;

@@ -36,7 +36,7 @@ Features Compute(const CsrView& csr, int threads = 1) {
 /// The tiles that have nonzeros, by (row, column).
 std::map<std::pair<int, int>, int32_t> Tiles(const Features& features) {
   std::map<std::pair<int, int>, int32_t> tiles;
-  const auto map = features.density_map.As<int32_t>();
+  const auto map = features.density_map.Tiles();
   for (int i = 0; i < static_cast<int>(map.size()); ++i) {
     if (map[i] != 0) tiles[{i / kDensityMapSide, i % kDensityMapSide}] = map[i];
   }
@@ -65,6 +65,32 @@ std::array<int64_t, kDistanceBins> Bins(const std::map<int, int64_t>& filled) {
   std::array<int64_t, kDistanceBins> bins{};
   for (const auto& [bin, count] : filled) bins[bin] = count;
   return bins;
+}
+
+TEST(DensityMap, IsPackedAndTakesNothingElse) {
+  std::vector<int32_t> tiles(DensityMap::kTiles);
+  EXPECT_EQ(DensityMap().Tiles(), tiles);
+  EXPECT_EQ(DensityMap::Pack(tiles, HeapMemory())->packed().size(), 0u);
+  tiles.front() = 1;
+  tiles[1000] = 127;
+  tiles[1001] = 128;
+  tiles.back() = std::numeric_limits<int32_t>::max();
+  const auto map = DensityMap::Pack(tiles, HeapMemory());
+  ASSERT_TRUE(map.ok());
+  EXPECT_EQ(map->packed().size(), 2u + 3 + 3 + 7);
+  EXPECT_EQ(map->Tiles(), tiles);
+  EXPECT_EQ(DensityMap::FromPacked(map->packed(), HeapMemory())->Tiles(), tiles);
+  const auto refused = [](std::vector<uint8_t> packed) {
+    return !DensityMap::FromPacked(std::as_bytes(std::span(packed)), HeapMemory()).ok();
+  };
+  EXPECT_FALSE(refused({0, 1, 0x80, 0x01, 1}));
+  EXPECT_TRUE(refused({0})) << "no count";
+  EXPECT_TRUE(refused({0, 0})) << "nothing counted";
+  EXPECT_TRUE(refused({0, 0x81})) << "half a number";
+  EXPECT_TRUE(refused({0, 0xff, 0xff, 0xff, 0xff, 0x0f})) << "2^32 - 1";
+  EXPECT_TRUE(refused({0, 0x81, 0x80, 0x80, 0x80, 0x80, 0})) << "six bytes";
+  EXPECT_TRUE(refused({0x80, 0x80, 0x01, 1})) << "tile 16384";
+  EXPECT_TRUE(refused({0xff, 0x7f, 1, 0, 1})) << "one tile too many";
 }
 
 TEST(FeatureFields, HaveTheNumbersOfTheirPapers) {
@@ -335,7 +361,7 @@ class Slow {
 void ExpectSame(const Features& a, const Features& b) {
   EXPECT_EQ(ByName(a), ByName(b));
   EXPECT_EQ(a.distance_histogram, b.distance_histogram);
-  EXPECT_TRUE(std::ranges::equal(a.density_map.As<int32_t>(), b.density_map.As<int32_t>()));
+  EXPECT_EQ(a.density_map.Tiles(), b.density_map.Tiles());
 }
 
 void ExpectPlain(const CsrView& csr) {
@@ -346,7 +372,7 @@ void ExpectPlain(const CsrView& csr) {
     EXPECT_NEAR(values.at(name), value, 1e-11 * std::abs(value)) << name;
   }
   EXPECT_EQ(features.distance_histogram, slow.Histogram());
-  EXPECT_TRUE(std::ranges::equal(features.density_map.As<int32_t>(), slow.Map()));
+  EXPECT_EQ(features.density_map.Tiles(), slow.Map());
   ExpectSame(features, Compute(csr, 4));
   ExpectSame(features, Compute(csr, 3));
 }
@@ -398,8 +424,9 @@ TEST(Features, TakeTheirMemoryFromTheSource) {
     const absl::StatusOr<Features> features = ComputeFeatures(pattern.view(), context);
     ASSERT_TRUE(features.ok());
     // What is left is the density map.
-    EXPECT_EQ(memory.held(), 4 * 128 * 128);
-    EXPECT_LE(memory.peak(), 4 * 128 * 128 + 4 * (200'000 / 2 + 300'000 / 8 + 64));
+    const auto map = static_cast<int64_t>(features->density_map.packed().size());
+    EXPECT_EQ(memory.held(), map);
+    EXPECT_LE(memory.peak(), map + 4 * 128 * 128 + 4 * (200'000 / 2 + 300'000 / 8 + 64));
   }
   EXPECT_EQ(memory.held(), 0);
   for (const int64_t limit : {0, 100'000, 200'000}) {

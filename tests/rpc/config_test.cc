@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/driver.h"
 #include "server/config/command_line.h"
+#include "server/config/machine.h"
 
 namespace sparsed::server {
 namespace {
@@ -49,6 +50,15 @@ TEST(CommandLine, DefaultsAreFilledIn) {
   EXPECT_EQ(config.preparation_memory_bytes, config.host_memory_bytes / 2);
   EXPECT_GE(config.threads, 1);
   EXPECT_EQ(config.max_chunk_bytes, 2 << 20);
+}
+
+TEST(CommandLine, TheDefaultLimitLeavesRoomForWhatIsNotCounted) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  EXPECT_EQ(DefaultHostMemory(100 * kGiB), 80 * kGiB);
+  EXPECT_EQ(DefaultHostMemory(5 * kGiB), 4 * kGiB);
+  EXPECT_EQ(DefaultHostMemory(3 * kGiB), 2 * kGiB);
+  EXPECT_EQ(DefaultHostMemory(2 * kGiB), kGiB);
+  EXPECT_EQ(DefaultHostMemory(kGiB), kGiB / 2);
 }
 
 TEST(CommandLine, FlagsAreRead) {

@@ -1,8 +1,10 @@
 // The budget and the assembler of chunks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -10,11 +12,13 @@
 
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
+#include "engine/retry.h"
 
 namespace sparsed::engine {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Budget, CountsByUseAndGivesBack) {
   Budget budget(1 << 20, 1 << 19);
@@ -77,6 +81,114 @@ TEST(Budget, KeepsWhatCameBackLastForTheNext) {
     const std::byte* const first = requests.Allocate(3 << 20)->data();
     EXPECT_EQ(requests.Allocate(3 << 20)->data(), first);
   }
+}
+
+TEST(Budget, CountsWhatIsTakenAndNoMore) {
+  // A quarter below the next power of two, and a bit: once counted as a quarter more.
+  constexpr int64_t kLimit = 36 << 20;
+  Budget budget(kLimit, kLimit);
+  const auto most = budget.Source(MemoryUse::kRequests).Allocate(33 << 20);
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_EQ(budget.used(), 33 << 20);
+  const auto rest = budget.Source(MemoryUse::kRequests).Allocate((3 << 20) - 100);
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  EXPECT_EQ(budget.used(), kLimit) << "whole pages";
+}
+
+TEST(Budget, GivesAwayKeptBlocksCutToSize) {
+  Budget budget(64 << 20, 64 << 20);
+  MemorySource& requests = budget.Source(MemoryUse::kRequests);
+  const std::byte* const first = requests.Allocate(5 << 20)->data();
+  EXPECT_EQ(budget.kept(), 5 << 20);
+  {
+    const auto smaller = requests.Allocate(4 << 20);
+    EXPECT_EQ(smaller->data(), first);
+    EXPECT_EQ(budget.used(), 4 << 20);
+    EXPECT_EQ(budget.kept(), 0) << "its end is gone";
+    const auto other = requests.Allocate(3 << 20);
+    EXPECT_NE(other->data(), first);
+  }
+  EXPECT_EQ(budget.kept(), 7 << 20);
+  EXPECT_NE(requests.Allocate(1 << 20)->data(), first) << "far too large for it";
+}
+
+TEST(Budget, KeptBlocksGoWhenNobodyTakesThem) {
+  Budget budget(64 << 20, 64 << 20);
+  MemorySource& requests = budget.Source(MemoryUse::kRequests);
+  requests.Allocate(1 << 20).IgnoreError();
+  requests.Allocate(2 << 20).IgnoreError();
+  EXPECT_EQ(budget.kept(), 3 << 20);
+  budget.TrimKept();
+  EXPECT_EQ(budget.kept(), 3 << 20) << "came back since the last time";
+  requests.Allocate(2 << 20).IgnoreError();
+  budget.TrimKept();
+  EXPECT_EQ(budget.kept(), 2 << 20) << "was taken meanwhile";
+  budget.TrimKept();
+  EXPECT_EQ(budget.kept(), 0);
+}
+
+TEST(Budget, KeptAndUsedTogetherStayWithinTheLimit) {
+  constexpr int64_t kLimit = 16 << 20;
+  Budget budget(kLimit, kLimit);
+  MemorySource& requests = budget.Source(MemoryUse::kRequests);
+  requests.Allocate(2 << 20).IgnoreError();
+  EXPECT_EQ(budget.kept(), 2 << 20);
+  const auto most = requests.Allocate(15 << 20);
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_LE(budget.used() + budget.kept(), kLimit);
+}
+
+/// Resident pages of this process.
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Budget, WhatItDoesNotCountIsNotResident) {
+  constexpr int64_t kLimit = 64 << 20;
+  Budget budget(kLimit, kLimit);
+  const int64_t before = ResidentBytes();
+  // Of sizes that an allocator puts next to each other, freed in another order, on other threads.
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 200; ++i) {
+    buffers.push_back(*budget.Source(MemoryUse::kRequests).Allocate(300000));
+    std::memset(buffers.back().mutable_data(), i, buffers.back().size());
+  }
+  for (int i = 0; i < 200; i += 2) {
+    std::thread([&] { buffers[i] = Buffer(); }).join();
+  }
+  budget.TrimKept();
+  budget.TrimKept();
+  EXPECT_EQ(budget.kept(), 0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LE(ResidentBytes() - before, budget.used() + (8 << 20));
+#else
+  (void)before;
+#endif
+}
+
+TEST(Budget, SaysWhenWaitingHelps) {
+  Budget budget(1 << 20, 1 << 19);
+  MemorySource& requests = budget.Source(MemoryUse::kRequests);
+  const auto never = requests.Allocate(2 << 20).status();
+  EXPECT_THAT(std::string(never.message()), HasSubstr("more than the 1048576"));
+  EXPECT_THAT(std::string(never.message()), Not(HasSubstr("retry")));
+  EXPECT_EQ(RetryDelay(never), std::nullopt);
+  auto busy = requests.Allocate(1 << 19);
+  const auto soon = requests.Allocate(3 << 18).status();
+  EXPECT_THAT(std::string(soon.message()), HasSubstr("the request needs 786432 bytes"));
+  EXPECT_THAT(std::string(soon.message()), HasSubstr("retry later"));
+  EXPECT_NE(RetryDelay(soon), std::nullopt);
+  busy = budget.Source(MemoryUse::kMatrices).Allocate(1 << 19);
+  const auto held = requests.Allocate(3 << 18).status();
+  EXPECT_THAT(std::string(held.message()), HasSubstr("delete matrices"));
+  EXPECT_THAT(std::string(held.message()), Not(HasSubstr("retry")));
+  EXPECT_EQ(RetryDelay(held), std::nullopt);
+  const auto preparation = budget.Source(MemoryUse::kPreparation).Allocate(1 << 20).status();
+  EXPECT_THAT(std::string(preparation.message()), HasSubstr("the preparation needs 1048576"));
+  EXPECT_EQ(RetryDelay(preparation), std::nullopt);
 }
 
 TEST(Budget, BuffersMayOutliveIt) {

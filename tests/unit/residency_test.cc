@@ -169,7 +169,7 @@ TEST_F(ResidencyTest, EvictsWhatWasUsedLongestAgoButNothingInUse) {
   const auto refused = residency_.Place(b, MemoryUse::kMatrices);
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
   EXPECT_THAT(std::string(refused.status().message()),
-              HasSubstr("matrices need 1600 bytes of device memory, 800 of 4000 are free"));
+              HasSubstr("the matrix needs 1600 bytes of device memory, 800 of 4000 are free"));
   a_there->reset();
   EXPECT_TRUE(residency_.Place(b, MemoryUse::kMatrices).ok());
 }

@@ -6,11 +6,12 @@
 //
 // An operation exists twice: `X(...)` blocks; `XAsync(...)` returns a Call at once. (Only
 // DenseMatrix::Info and Matrix::SpgemmCollect, which are made of others, just block.) All classes
-// here are cheap handles and may be used from many threads. When the server is UNAVAILABLE, calls
-// are tried again, a few times and within their deadline, if that does no harm: reads and products
-// (not one that overwrites its own operand or is kept as a matrix) always; uploads, puts and new
-// values while the server cannot have everything yet. Nothing else is done twice. Errors have
-// google.rpc codes and a sentence that says what was wrong.
+// here are cheap handles and may be used from many threads. When the server is UNAVAILABLE, or says
+// that its memory or a queue is full for the moment (RetryDelay), calls are tried again, a few
+// times and within their deadline, if that does no harm: reads and products (not one that
+// overwrites its own operand or is kept as a matrix) always; uploads, puts and new values while the
+// server cannot have everything yet. Nothing else is done twice. Errors have google.rpc codes and a
+// sentence that says what was wrong.
 #pragma once
 
 #include <chrono>
@@ -33,10 +34,15 @@ inline namespace client {
 
 class Connection;
 
+/// Of a RESOURCE_EXHAUSTED that waiting mends: how long to wait before the call is made again.
+/// None: it fails again until somebody deletes something, or the server's limits change.
+std::optional<std::chrono::milliseconds> RetryDelay(const absl::Status& status);
+
 struct ClientOptions {
   /// How long Connect waits for an answer.
   std::chrono::milliseconds connect_timeout{10'000};
-  /// How often a call that is safe to repeat is tried when the server is UNAVAILABLE; 1: once only.
+  /// How often a call that is safe to repeat is tried when the server is UNAVAILABLE or full for
+  /// the moment; 1: once only.
   int max_attempts = 6;
   /// Pause before the second attempt; doubles for each one after.
   std::chrono::milliseconds initial_backoff{50};

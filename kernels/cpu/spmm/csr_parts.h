@@ -127,6 +127,7 @@ void FinishCutRows(const CsrProduct<T>& product, std::span<const int64_t> row_of
 
 /// Bytes of the pieces that parts leave.
 inline size_t PieceBytes(const Layout& layout, const Problem& problem) {
+  if (layout.rows == 0) return 0;
   const size_t size = VisitFloat(problem.type, []<typename T>(T) { return sizeof(SumOf<T>); });
   return static_cast<size_t>(2 * PartCount(layout.rows, layout.nnz, problem.k) * problem.k) * size;
 }

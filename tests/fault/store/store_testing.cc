@@ -34,9 +34,9 @@ class Dumper {
     for (const FeatureField& field : kFeatureFields) {
       line += fmt::format(" {}={}", field.name, features.*field.value);
     }
-    Line(
-        fmt::format("{} {} {:016x}", line, fmt::join(features.distance_histogram, " "),
-                    XXH3_64bits(features.density_map.buffer.data(), features.density_map.bytes())));
+    Line(fmt::format(
+        "{} {} {:016x}", line, fmt::join(features.distance_histogram, " "),
+        XXH3_64bits(features.density_map.packed().data(), features.density_map.packed().size())));
   }
   absl::StatusOr<std::string> Result() {
     if (!status_.ok()) return status_;
@@ -104,10 +104,9 @@ Features RandomFeatures(uint32_t seed) {
   for (const FeatureField& field : kFeatureFields)
     features.*field.value = 0.1 * static_cast<double>(random());
   for (int64_t& count : features.distance_histogram) count = static_cast<int64_t>(random()) << 20;
-  features.density_map = *AllocateDensityMap(HeapMemory());
-  for (int32_t& count : features.density_map.MutableAs<int32_t>()) {
-    count = static_cast<int32_t>(random() >> 1);
-  }
+  std::vector<int32_t> tiles(DensityMap::kTiles);
+  for (int32_t& count : tiles) count = static_cast<int32_t>(random() >> 1);
+  features.density_map = *DensityMap::Pack(tiles, HeapMemory());
   return features;
 }
 

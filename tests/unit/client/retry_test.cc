@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sparsed/client.h"
+#include "sparsed/v1/compute.pb.h"
 #include "tests/unit/client/client_testing.h"
 #include "tests/unit/client/scripted_server.h"
 #include "tests/unit/client/server_process.h"
@@ -278,6 +279,70 @@ TEST_P(RetryCount, OfEveryCall) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AtOnceAndAfterAll, RetryCount, testing::Bool());
+
+/// RESOURCE_EXHAUSTED, as a server says it; with a delay in milliseconds, that waiting helps.
+v1::Status Full(std::optional<int> delay) {
+  v1::Status status;
+  status.set_code(grpc::StatusCode::RESOURCE_EXHAUSTED);
+  status.set_message("full");
+  if (!delay) return status;
+  v1::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(*delay / 1000);
+  retry.mutable_retry_delay()->set_nanos(*delay % 1000 * 1'000'000);
+  google::protobuf::Any& detail = *status.add_details();
+  detail.set_type_url("type.googleapis.com/google.rpc.RetryInfo");
+  detail.set_value(retry.SerializeAsString());
+  return status;
+}
+
+TEST(Retry, AFullServerIsAskedAgainWhereItSaysThatWaitingHelps) {
+  struct Case {
+    std::optional<int> delay;
+    int calls;
+  };
+  for (const auto& [delay, calls] :
+       {Case{std::nullopt, 1}, Case{1, kAttempts}, Case{3'600'000, 1}}) {
+    SCOPED_TRACE(delay.value_or(-1));
+    const v1::Status full = Full(delay);
+    ScriptedServer server({{"/sparsed.v1.Catalog/Get",
+                            {.end = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full",
+                                                 full.SerializeAsString())}}});
+    const auto client = Client::Connect(
+        server.address(), {.max_attempts = kAttempts, .initial_backoff = milliseconds(1)});
+    ASSERT_TRUE(client.ok()) << client.status();
+    const absl::Status status = client->MatrixNamed("m").Info().status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_EQ(status.message(), "full");
+    EXPECT_EQ(server.calls("/sparsed.v1.Catalog/Get"), calls);
+    EXPECT_EQ(RetryDelay(status), delay ? std::optional(milliseconds(*delay)) : std::nullopt);
+  }
+}
+
+TEST(Retry, TheEndOfOneRequestOnAStreamSaysSoToo) {
+  v1::ComputeReply reply;
+  reply.mutable_end()->set_request_id(1);
+  *reply.mutable_end()->mutable_status() = Full(30);
+  ScriptedServer server({{"/sparsed.v1.Compute/Spgemm", {.replies = {wire::Encode(reply)}}}});
+  const auto client = Client::Connect(server.address(), {.max_attempts = 1});
+  ASSERT_TRUE(client.ok()) << client.status();
+  const Matrix m = client->MatrixNamed("m");
+  const absl::Status status = m.SpgemmCollect(m).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(RetryDelay(status), milliseconds(30));
+}
+
+TEST(Retry, DetailsThatAreNoneAreIgnored) {
+  for (const char* details : {"", "\xff\xff", "not a status"}) {
+    ScriptedServer server(
+        {{"/sparsed.v1.Catalog/Get",
+          {.end = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full", details)}}});
+    const auto client = Client::Connect(server.address());
+    ASSERT_TRUE(client.ok()) << client.status();
+    const absl::Status status = client->MatrixNamed("m").Info().status();
+    EXPECT_EQ(status.message(), "full");
+    EXPECT_EQ(RetryDelay(status), std::nullopt);
+  }
+}
 
 }  // namespace
 }  // namespace sparsed::test
