@@ -51,6 +51,12 @@ TEST(CommandLine, DefaultsAreFilledIn) {
   EXPECT_EQ(config.max_chunk_bytes, 2 << 20);
 }
 
+TEST(CommandLine, SalvageNeedsADirectory) {
+  EXPECT_FALSE(Parse({"--data-dir=/d"}).config().salvage);
+  EXPECT_TRUE(Parse({"--data-dir=/d", "--salvage"}).config().salvage);
+  ExpectWrong({"--in-memory", "--salvage"}, "--data-dir");
+}
+
 TEST(CommandLine, FlagsAreRead) {
   const Parsed parsed =
       Parse({"--listen=[::1]:0", "--listen=unix:/run/s", "--metrics-listen=off", "--data-dir=/d",
