@@ -173,6 +173,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
     preparation.RequestTrial(product, problem);
   };
   preparation.Restore(*contents);
+  if (engine->store_->durable()) {
+    engine->store_watcher_ = std::make_unique<StoreWatcher>(
+        *engine->store_, [&observer](const absl::Status& status) { observer.OnStore(status); });
+  }
   if (engine->store_->durable() && options.scrub_interval_seconds > 0) {
     engine->scrubber_ =
         std::make_unique<Scrubber>(*engine->store_, *engine->catalog_, observer,
@@ -187,6 +191,7 @@ Engine::~Engine() {
   // Lanes call into the preparation and the preparation waits for lanes: end its trials first, then
   // both.
   scrubber_.reset();
+  store_watcher_.reset();
   if (executor_ != nullptr) executor_->Close();
   preparation_.reset();
 }
@@ -203,6 +208,11 @@ absl::Status Engine::OpenDevice(Observer& observer) {
   device_ = *std::move(device);
   device_->on_lost = [&observer](const std::string& sentence) { observer.OnDeviceLost(sentence); };
   return absl::OkStatus();
+}
+
+std::optional<bool> Engine::store_up() const {
+  if (store_watcher_ == nullptr) return std::nullopt;
+  return !store_watcher_->gone();
 }
 
 std::vector<DeviceFacts> Engine::devices() const {

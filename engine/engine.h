@@ -18,6 +18,7 @@
 #include "engine/observer.h"
 #include "engine/preparation/preparation.h"
 #include "engine/store/store.h"
+#include "engine/store/store_watcher.h"
 
 namespace sparsed::engine {
 
@@ -56,6 +57,8 @@ class Engine {
   Budget& budget() { return *budget_; }
   Device* device() { return device_.get(); }  ///< null: the CPU alone
   std::vector<DeviceFacts> devices() const;
+  /// False while the data directory is gone; none if nothing is kept on disk.
+  std::optional<bool> store_up() const;
   const EngineOptions& options() const { return options_; }
 
  private:
@@ -72,6 +75,7 @@ class Engine {
   std::unique_ptr<DenseCatalog> dense_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Preparation> preparation_;
+  std::unique_ptr<StoreWatcher> store_watcher_;
   class Scrubber;
   std::unique_ptr<Scrubber> scrubber_;
   std::jthread trimmer_;  ///< of the budget's kept blocks

@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "kernels/problem.h"
 
 namespace sparsed::engine {
@@ -31,6 +32,8 @@ class Observer {
   virtual void OnDamage(std::string_view /*sentence*/) {}
   /// The GPU serves no more until a restart; `sentence` says why.
   virtual void OnDeviceLost(std::string_view /*sentence*/) {}
+  /// The data directory is gone (UNAVAILABLE, with a sentence), or is there again (OK).
+  virtual void OnStore(const absl::Status& /*status*/) {}
   /// What became of a recipe for a class: "tried", "ruled_out", "no_memory", "no_time".
   virtual void OnRecipe(std::string_view /*outcome*/) {}
   /// "ready", "failed", "cancelled".

@@ -12,7 +12,9 @@
 #include <optional>
 #include <string>
 
+#include "engine/catalog/canonical.h"
 #include "engine/engine.h"
+#include "engine/store/salvage.h"
 #include "server/config/command_line.h"
 #include "server/listener/listen_socket.h"
 #include "server/server.h"
@@ -100,6 +102,24 @@ void LogStart(const Config& config, Server& server) {
       });
 }
 
+/// Rebuilds the catalog and says on standard output what came of it. Returns the exit code.
+int Salvage(const Config& config) {
+  const auto report =
+      engine::SalvageStore(engine::PosixFileSystem(), config.data_dir,
+                           [](const CsrView& csr) { return engine::HashPattern(csr, 0); });
+  if (!report.ok()) {
+    std::cerr << "sparsed: " << report.status().message() << "\n";
+    return 1;
+  }
+  for (const std::string& what : report->saved) std::cout << "saved: " << what << "\n";
+  for (const std::string& what : report->lost) std::cout << "not saved: " << what << "\n";
+  std::cout << fmt::format(
+      "{} saved, {} not. The old catalog and arrays that nothing needs any more are in {}. Start "
+      "sparsed as usual: it prepares the matrices again.\n",
+      report->saved.size(), report->lost.size(), report->moved_to);
+  return 0;
+}
+
 int Run(const Config& config) {
   // Before any other thread starts, so that all inherit it and only sigwait sees them.
   sigset_t signals;
@@ -144,5 +164,6 @@ int Run(const Config& config) {
 int main(int argc, char** argv) {
   const auto parsed = sparsed::server::ParseCommandLine(argc, argv, std::cout, std::cerr);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
-  return sparsed::server::Run(std::get<sparsed::server::Config>(parsed));
+  const auto& config = std::get<sparsed::server::Config>(parsed);
+  return config.salvage ? sparsed::server::Salvage(config) : sparsed::server::Run(config);
 }

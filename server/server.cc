@@ -134,6 +134,10 @@ class Server::Impl {
       device_lost_ = true;
       TellHealth();
     };
+    telemetry_.metrics().store_changed = [this](bool up) {
+      store_lost_ = !up;
+      TellHealth();
+    };
     auto engine = engine::Engine::Open(ToEngineOptions(config_), telemetry_.metrics());
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
@@ -236,6 +240,7 @@ class Server::Impl {
   std::string NotReadyLocked() const {
     if (!serving_) return "the server starts or shuts down";
     if (device_lost_) return "the GPU is lost";
+    if (store_lost_) return "the data directory is gone";
     return unreachable_;
   }
 
@@ -295,6 +300,7 @@ class Server::Impl {
   const std::chrono::steady_clock::time_point started_steady_ = std::chrono::steady_clock::now();
   std::atomic<bool> serving_ = false;
   std::atomic<bool> device_lost_ = false;
+  std::atomic<bool> store_lost_ = false;
   mutable std::mutex health_mutex_;  ///< guards the next two
   std::string unreachable_;          ///< why the probe failed
   grpc::HealthCheckServiceInterface* health_ = nullptr;

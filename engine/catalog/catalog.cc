@@ -22,11 +22,11 @@ absl::Status NoMatrix(std::string_view name) {
   return absl::NotFoundError(fmt::format("there is no matrix named '{}'", name));
 }
 
-absl::StatusOr<bool> SamePattern(Pattern& pattern, const CsrView& csr) {
+absl::StatusOr<bool> SamePattern(Pattern& pattern, const CsrView& csr, Store::Stop stop) {
   if (pattern.rows() != csr.rows || pattern.cols() != csr.cols || pattern.nnz() != csr.nnz()) {
     return false;
   }
-  absl::StatusOr<std::shared_ptr<const Layout>> layout = pattern.Csr();
+  absl::StatusOr<std::shared_ptr<const Layout>> layout = pattern.Csr(stop);
   if (!layout.ok()) return layout.status();
   const CsrView other = ViewCsr(**layout);
   return std::ranges::equal(csr.row_offsets, other.row_offsets) &&
@@ -77,11 +77,12 @@ Catalog::Catalog(Store& store, Budget& budget) : store_(store), budget_(budget) 
 
 absl::Status Catalog::Restore(const StoreContents& contents) {
   const auto lazy = [&store = store_, &budget = budget_](const StoredArray& stored) {
-    return std::make_shared<LazyArray>([&store, &budget, stored] {
-      return store.Read(stored, budget.Source(MemoryUse::kMatrices));
+    return std::make_shared<LazyArray>([&store, &budget, stored](Store::Stop stop) {
+      return store.Read(stored, budget.Source(MemoryUse::kMatrices), stop);
     });
   };
   std::lock_guard lock(mutex_);
+  deleted_version_ = contents.deleted_version;
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
   for (const PatternRecord& record : contents.patterns) {
     patterns[record.hash] =
@@ -94,10 +95,11 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
       return absl::DataLossError(fmt::format("the store has no pattern {} of matrix '{}'",
                                              record.pattern_hash, record.name));
     }
-    matrices_[{record.tenant, record.name}] = std::make_shared<const Matrix>(
+    ReplaceLocked(std::make_shared<const Matrix>(
         record.tenant, record.name, pattern->second, record.type, record.version,
         record.created_unix_ns, /*durable=*/true, lazy(record.values),
-        record.value_order ? lazy(*record.value_order) : nullptr);
+        record.value_order ? lazy(*record.value_order) : nullptr));
+    versions_[{record.tenant, record.name}] = {record.used_version, record.used_version};
     patterns_[record.pattern_hash] = pattern->second;
   }
   return absl::OkStatus();
@@ -133,9 +135,11 @@ absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
     absl::Status status = store_.DeleteMatrix(std::string(tenant), std::string(name));
     if (!status.ok()) return status;
     std::lock_guard lock(mutex_);
-    const auto found = matrices_.find(NameKey(tenant, name));
-    deleted = std::move(found->second);
-    matrices_.erase(found);
+    const NameKey key(tenant, name);
+    deleted = RemoveLocked(key);
+    const auto versions = versions_.find(key);
+    deleted_version_ = std::max(deleted_version_, versions->second.last);
+    versions_.erase(versions);
     gone = RetireLocked(deleted->pattern());
   }
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
@@ -145,9 +149,9 @@ absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
 std::vector<MatrixLease> Catalog::MatricesOf(const Pattern& pattern) const {
   std::lock_guard lock(mutex_);
   std::vector<MatrixLease> list;
-  for (const auto& [key, matrix] : matrices_) {
-    if (matrix->pattern().get() == &pattern) list.push_back(matrix);
-  }
+  const auto found = of_pattern_.find(&pattern);
+  if (found == of_pattern_.end()) return list;
+  for (const auto& [key, matrix] : found->second) list.push_back(matrix);
   return list;
 }
 
@@ -177,15 +181,17 @@ absl::StatusOr<MatrixLease> Catalog::Insert(const UploadHeader& header, Array ro
 std::shared_ptr<Pattern> Catalog::KnownPattern(std::string_view tenant,
                                                std::string_view hash) const {
   std::lock_guard lock(mutex_);
-  for (auto it = matrices_.lower_bound(NameKey(tenant, "")); it != matrices_.end(); ++it) {
-    const auto& [key, matrix] = *it;
-    if (key.first != tenant) break;
-    if (matrix->pattern()->hash() == hash) return matrix->pattern();
-  }
-  return nullptr;
+  const auto known = patterns_.find(std::string(hash));
+  const std::shared_ptr<Pattern> pattern =
+      known == patterns_.end() ? nullptr : known->second.lock();
+  const auto matrices = of_pattern_.find(pattern.get());
+  if (pattern == nullptr || matrices == of_pattern_.end()) return nullptr;
+  const auto first = matrices->second.lower_bound(NameKey(tenant, ""));
+  return first != matrices->second.end() && first->first.first == tenant ? pattern : nullptr;
 }
 
-absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays) {
+absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays,
+                                                         Store::Stop stop) {
   const CsrView csr = arrays.view();
   for (uint64_t seed = 0;; ++seed) {
     const std::string hash = HashPattern(csr, seed);
@@ -203,7 +209,7 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
       }
     }
     // Compared without the lock: it may read the disk. Equal hashes alone prove nothing.
-    absl::StatusOr<bool> same = SamePattern(*existing, csr);
+    absl::StatusOr<bool> same = SamePattern(*existing, csr, stop);
     if (absl::IsDataLoss(same.status())) {
       // What was known of it is damaged. These arrays take its place, in the store too.
       std::lock_guard lock(mutex_);
@@ -217,7 +223,7 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
 
 absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrArrays arrays,
                                                int threads, Store::Stop stop) {
-  absl::StatusOr<std::shared_ptr<Pattern>> pattern = Intern(arrays);
+  absl::StatusOr<std::shared_ptr<Pattern>> pattern = Intern(arrays, stop);
   if (!pattern.ok()) return pattern.status();
   // From here on there is one copy: the pattern's.
   arrays.row_offsets = Array();
@@ -237,7 +243,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
                                          std::shared_ptr<Pattern> pattern, Array values,
                                          std::optional<Array> caller_order, int threads,
                                          Store::Stop stop) {
-  absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr();
+  absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr(stop);
   if (!csr.ok()) return csr.status();
   MatrixLease matrix;
   std::shared_ptr<Pattern> gone;
@@ -259,7 +265,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     record.column_indices = *(*csr)->Find("column_indices");
     record.values = values;
     record.value_order = caller_order;
-    record.version = replaced.ok() ? (*replaced)->version() + 1 : 1;
+    record.version = NextVersion(NameKey(header.tenant, header.name));
     record.created_unix_ns = NowUnixNs();
     matrix = std::make_shared<const Matrix>(
         header.tenant, header.name, std::move(pattern), values.type, record.version,
@@ -291,20 +297,60 @@ absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::S
   return CheckStop(stop);
 }
 
+uint64_t Catalog::NextVersion(const NameKey& key) const {
+  std::lock_guard lock(mutex_);
+  const auto known = versions_.find(key);
+  return (known != versions_.end() ? known->second.last : deleted_version_) + 1;
+}
+
+absl::Status Catalog::UseVersion(const NameKey& key, uint64_t version) {
+  // A training job replaces values every step: most steps do without the disk.
+  constexpr uint64_t kAtOnce = 1024;
+  {
+    std::lock_guard lock(mutex_);
+    if (version <= versions_[key].reserved) return absl::OkStatus();
+  }
+  const uint64_t reserved = version + kAtOnce - 1;
+  absl::Status status = store_.UseVersions(key.first, key.second, reserved);
+  if (!status.ok()) return status;
+  std::lock_guard lock(mutex_);
+  versions_[key].reserved = reserved;
+  return absl::OkStatus();
+}
+
 std::shared_ptr<Pattern> Catalog::Publish(const MatrixLease& matrix) {
   MatrixLease replaced;  // Freed, if it is the last lease, without the lock.
+  const NameKey key(matrix->tenant(), matrix->name());
   std::lock_guard lock(mutex_);
-  replaced = std::exchange(matrices_[NameKey(matrix->tenant(), matrix->name())], matrix);
+  versions_[key].last = matrix->version();
+  replaced = ReplaceLocked(matrix);
   // The last other matrix of the pattern may have been deleted while this one was being stored.
   std::weak_ptr<Pattern>& known = patterns_[matrix->pattern()->hash()];
   if (known.expired()) known = matrix->pattern();
   return replaced == nullptr ? nullptr : RetireLocked(replaced->pattern());
 }
 
+MatrixLease Catalog::ReplaceLocked(const MatrixLease& matrix) {
+  const NameKey key(matrix->tenant(), matrix->name());
+  MatrixLease replaced = RemoveLocked(key);
+  matrices_[key] = matrix;
+  of_pattern_[matrix->pattern().get()][key] = matrix;
+  return replaced;
+}
+
+MatrixLease Catalog::RemoveLocked(const NameKey& key) {
+  const auto found = matrices_.find(key);
+  if (found == matrices_.end()) return nullptr;
+  MatrixLease removed = std::move(found->second);
+  matrices_.erase(found);
+  const auto siblings = of_pattern_.find(removed->pattern().get());
+  siblings->second.erase(key);
+  if (siblings->second.empty()) of_pattern_.erase(siblings);
+  return removed;
+}
+
 std::shared_ptr<Pattern> Catalog::RetireLocked(const std::shared_ptr<Pattern>& pattern) {
-  const bool used = std::ranges::any_of(
-      matrices_, [&](const auto& entry) { return entry.second->pattern() == pattern; });
-  if (used) return nullptr;
+  if (of_pattern_.contains(pattern.get())) return nullptr;
   const auto known = patterns_.find(pattern->hash());
   if (known != patterns_.end() && known->second.lock() == pattern) patterns_.erase(known);
   return pattern;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -155,7 +156,7 @@ class Catalog {
   /// The pattern of that hash if one of the tenant's matrices has it, else null.
   std::shared_ptr<Pattern> KnownPattern(std::string_view tenant, std::string_view hash) const;
   /// The pattern that canonical arrays are: one that exists, or a new one, which shares them.
-  absl::StatusOr<std::shared_ptr<Pattern>> Intern(const CsrArrays& arrays);
+  absl::StatusOr<std::shared_ptr<Pattern>> Intern(const CsrArrays& arrays, Store::Stop stop);
   /// Interns, stores and publishes a new matrix.
   absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays, int threads,
                                         Store::Stop stop);
@@ -166,6 +167,15 @@ class Catalog {
   /// Places the values of a version that is to be published in every layout of its pattern, but for
   /// those that only a GPU uses: they get theirs there.
   absl::Status PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop);
+  /// The version that comes next for a name, whose lock in `changes_` is held: higher than any that
+  /// it ever had, also before a restart, or before it was deleted.
+  uint64_t NextVersion(const NameKey& key) const;
+  /// To be called before values that are not stored are published as this version.
+  absl::Status UseVersion(const NameKey& key, uint64_t version);
+  /// Puts it in the place of what has its name, in both maps. Returns what was there.
+  MatrixLease ReplaceLocked(const MatrixLease& matrix);
+  /// Takes what has the name out of both maps; null if nothing has it.
+  MatrixLease RemoveLocked(const NameKey& key);
   /// Puts `matrix` in the place of what has its name. Returns a pattern that is no longer used.
   std::shared_ptr<Pattern> Publish(const MatrixLease& matrix);
   /// Returns the pattern if no matrix has it any more; new uploads then do not find it either.
@@ -175,7 +185,15 @@ class Catalog {
   Budget& budget_;
   NameLocks changes_;  ///< taken before mutex_, held while the disk is written
   mutable std::mutex mutex_;
+  struct Versions {
+    uint64_t last = 0;      ///< no higher one was used
+    uint64_t reserved = 0;  ///< no higher one may be used before the store knows
+  };
   std::map<NameKey, MatrixLease> matrices_;
+  /// The same matrices, for whoever asks for those of one pattern.
+  std::unordered_map<const Pattern*, std::map<NameKey, MatrixLease>> of_pattern_;
+  std::map<NameKey, Versions> versions_;                    ///< of matrices_
+  uint64_t deleted_version_ = 0;                            ///< the highest of any that was deleted
   std::map<std::string, std::weak_ptr<Pattern>> patterns_;  ///< by hash
 };
 

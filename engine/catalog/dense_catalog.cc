@@ -156,9 +156,9 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
       return absl::DataLossError(fmt::format("{} has {} elements, its shape {}", what,
                                              record.array.length, held->shape.elements()));
     }
-    held->elements =
-        std::make_shared<LazyArray>([&store = store_, &budget = budget_, stored = record.array] {
-          return store.Read(stored, budget.Source(MemoryUse::kBuffers));
+    held->elements = std::make_shared<LazyArray>(
+        [&store = store_, &budget = budget_, stored = record.array](Store::Stop stop) {
+          return store.Read(stored, budget.Source(MemoryUse::kBuffers), stop);
         });
     const NameKey key(record.tenant, record.name);
     entries_[key] = std::move(held);

@@ -19,7 +19,7 @@ Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pa
       values_(std::move(values)),
       caller_order_(std::move(caller_order)) {}
 
-absl::StatusOr<Array> Matrix::Values() const { return values_->Get(); }
+absl::StatusOr<Array> Matrix::Values(LazyArray::Stop stop) const { return values_->Get(stop); }
 
 absl::StatusOr<Array> Matrix::ValuesIn(const Layout& layout, MemorySource& memory,
                                        int threads) const {

@@ -34,8 +34,9 @@ class Matrix {
   bool durable() const { return durable_; }
   const std::shared_ptr<LazyArray>& caller_order() const { return caller_order_; }
 
-  /// In canonical CSR order; reads the disk the first time.
-  absl::StatusOr<Array> Values() const;
+  /// In canonical CSR order; reads the disk the first time. CANCELLED if `stop` became true
+  /// meanwhile.
+  absl::StatusOr<Array> Values(LazyArray::Stop stop = nullptr) const;
   /// Pattern and values are in memory.
   bool resident() const { return values_->resident() && pattern_->resident(); }
   /// Bytes of them in memory.

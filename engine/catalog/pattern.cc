@@ -31,15 +31,15 @@ Pattern::Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
       row_offsets_(std::move(row_offsets)),
       column_indices_(std::move(column_indices)) {}
 
-absl::StatusOr<std::shared_ptr<const Layout>> Pattern::Csr() {
+absl::StatusOr<std::shared_ptr<const Layout>> Pattern::Csr(LazyArray::Stop stop) {
   {
     std::lock_guard lock(mutex_);
     if (csr_ != nullptr) return csr_;
   }
   // Read without the lock: status and plans stay readable meanwhile.
-  absl::StatusOr<Array> row_offsets = row_offsets_->Get();
+  absl::StatusOr<Array> row_offsets = row_offsets_->Get(stop);
   if (!row_offsets.ok()) return row_offsets.status();
-  absl::StatusOr<Array> column_indices = column_indices_->Get();
+  absl::StatusOr<Array> column_indices = column_indices_->Get(stop);
   if (!column_indices.ok()) return column_indices.status();
   auto csr = std::make_shared<const Layout>(
       MakeCsrLayout(rows_, cols_, *std::move(row_offsets), *std::move(column_indices)));
@@ -103,6 +103,11 @@ void Pattern::AddMeasurement(Measurement measurement) {
     }
   }
   measurements_.push_back(std::move(measurement));
+}
+
+void Pattern::SetMeasurements(std::vector<Measurement> measurements) {
+  std::lock_guard lock(mutex_);
+  measurements_ = std::move(measurements);
 }
 
 void Pattern::ForgetMeasurements(const ProblemClass& problem_class, std::string_view pair_recipe) {

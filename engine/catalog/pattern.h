@@ -44,8 +44,8 @@ class Pattern {
   int64_t cols() const { return cols_; }
   int64_t nnz() const { return nnz_; }
 
-  /// Plain CSR; reads the disk the first time.
-  absl::StatusOr<std::shared_ptr<const Layout>> Csr();
+  /// Plain CSR; reads the disk the first time. CANCELLED if `stop` became true meanwhile.
+  absl::StatusOr<std::shared_ptr<const Layout>> Csr(LazyArray::Stop stop = nullptr);
   bool resident() const { return row_offsets_->resident() && column_indices_->resident(); }
   /// Bytes of plain CSR's arrays that are in memory.
   int64_t resident_bytes() const {
@@ -75,6 +75,8 @@ class Pattern {
   std::vector<Measurement> measurements() const;
   /// Replaces one of the same class, K, recipe, kernel and device.
   void AddMeasurement(Measurement measurement);
+  /// Replaces all; of each class, K, recipe, kernel and device there is one.
+  void SetMeasurements(std::vector<Measurement> measurements);
   /// Forgets those of the class; where `pair_recipe` is given, those of that pair alone.
   void ForgetMeasurements(const ProblemClass& problem_class, std::string_view pair_recipe = "");
   /// What became of recipes, class by class.

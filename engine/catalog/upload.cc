@@ -201,14 +201,15 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
   absl::StatusOr<Array> values = values_.Finish();
   if (!values.ok()) return values.status();
   if (base_->caller_order() != nullptr) {
-    absl::StatusOr<Array> order = base_->caller_order()->Get();
+    absl::StatusOr<Array> order = base_->caller_order()->Get(stop);
     if (!order.ok()) return order.status();
     values =
         ToCanonicalOrder(*values, *order, catalog_.budget_.Source(MemoryUse::kMatrices), threads);
     if (!values.ok()) return values.status();
   }
 
-  NameLocks::Guard change(catalog_.changes_, NameKey(header_.tenant, header_.name));
+  const NameKey key(header_.tenant, header_.name);
+  NameLocks::Guard change(catalog_.changes_, key);
   absl::StatusOr<MatrixLease> present = catalog_.Find(header_.tenant, header_.name);
   if (!present.ok()) return present.status();
   if (absl::Status status = CheckVersion(**present); !status.ok()) return status;
@@ -218,16 +219,16 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
         fmt::format("matrix '{}' was replaced while its new values arrived", header_.name));
   }
   auto matrix = std::make_shared<const Matrix>(
-      header_.tenant, header_.name, base_->pattern(), base_->type(), (*present)->version() + 1,
+      header_.tenant, header_.name, base_->pattern(), base_->type(), catalog_.NextVersion(key),
       (*present)->created_unix_ns(), header_.durable, std::make_shared<LazyArray>(*values),
       base_->caller_order());
   if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
-  if (header_.durable) {
-    absl::Status stored =
-        catalog_.store_.PutValues(header_.tenant, header_.name, matrix->version(), *values, stop)
-            .status();
-    if (!stored.ok()) return stored;
-  }
+  absl::Status stored = header_.durable ? catalog_.store_
+                                              .PutValues(header_.tenant, header_.name,
+                                                         matrix->version(), *values, stop)
+                                              .status()
+                                        : catalog_.UseVersion(key, matrix->version());
+  if (!stored.ok()) return stored;
   catalog_.Publish(matrix);
   return matrix;
 }

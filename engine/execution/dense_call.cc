@@ -91,17 +91,18 @@ void DenseCall::Drop() {
   matrix_.reset();
 }
 
-std::function<void()> DenseCall::ToLoad() const {
-  std::vector<std::function<void()>> loads;
-  if (std::function<void()> load = LoaderOf(matrix_)) loads.push_back(std::move(load));
+Job::Loader DenseCall::ToLoad() const {
+  std::vector<Loader> loads;
+  if (Loader load = LoaderOf(matrix_)) loads.push_back(std::move(load));
   for (const Operand& operand : operands_) {
     if (operand.held != nullptr && operand.held->on_disk()) {
-      loads.emplace_back([held = operand.held] { held->Get().status().IgnoreError(); });
+      loads.emplace_back(
+          [held = operand.held](Store::Stop stop) { held->Get(stop).status().IgnoreError(); });
     }
   }
   if (loads.empty()) return nullptr;
-  return [loads = std::move(loads)] {
-    for (const std::function<void()>& load : loads) load();
+  return [loads = std::move(loads)](Store::Stop stop) {
+    for (const Loader& load : loads) load(stop);
   };
 }
 
@@ -336,7 +337,7 @@ absl::Status DenseCall::SendDeviceResult(Array result, DeviceLane& gpu) {
   if (keep_result_) {
     auto there = std::make_shared<const Array>(std::move(result));
     const auto held = std::make_shared<LazyArray>(
-        [&device, &budget = impl_->budget, there] {
+        [&device, &budget = impl_->budget, there](LazyArray::Stop) {
           return device.ToHost(*there, budget.Source(MemoryUse::kBuffers));
         },
         LazyArray::Where::kDevice);

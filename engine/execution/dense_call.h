@@ -44,7 +44,7 @@ class DenseCall : public Job {
  protected:
   Next Run(Lane& lane, absl::Status* end) final;
   void Drop() override;
-  std::function<void()> ToLoad() const override;
+  Loader ToLoad() const override;
   virtual absl::Status RunOnCpu(Lane& lane) = 0;
   /// RESOURCE_EXHAUSTED before anything was sent: it runs elsewhere instead.
   virtual absl::Status RunOnDevice(DeviceLane& gpu) = 0;

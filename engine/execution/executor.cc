@@ -64,11 +64,11 @@ uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
           .count());
 }
 
-std::function<void()> LoaderOf(const MatrixLease& matrix) {
+Job::Loader LoaderOf(const MatrixLease& matrix) {
   if (matrix->resident()) return nullptr;
   // Whoever runs the call afterwards meets the same errors and reports them.
-  return [matrix] {
-    if (matrix->pattern()->Csr().ok()) matrix->Values().status().IgnoreError();
+  return [matrix](Store::Stop stop) {
+    if (matrix->pattern()->Csr(stop).ok()) matrix->Values(stop).status().IgnoreError();
   };
 }
 

@@ -94,14 +94,14 @@ absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease
     }
   }
   resolved.text = fmt::format("{} / {}", resolved.layout->recipe, resolved.kernel->name);
-  if (!found.exact && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
+  if (found.due() && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
   return resolved;
 }
 
 uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
 
 /// Reads what `matrix` lacks in memory from the disk; null if it lacks nothing.
-std::function<void()> LoaderOf(const MatrixLease& matrix);
+Job::Loader LoaderOf(const MatrixLease& matrix);
 
 absl::StatusOr<std::shared_ptr<Call>> BeginSpmm(std::shared_ptr<Executor::Impl> impl, SpmmSpec spec,
                                                 std::shared_ptr<ResultSink> sink);

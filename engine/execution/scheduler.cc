@@ -260,20 +260,16 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
   }
   if (!job->loaded_ && !job->token_->stopped()) {
     job->loaded_ = true;
-    if (std::function<void()> load = job->ToLoad()) {
+    if (Job::Loader load = job->ToLoad()) {
       {
         std::lock_guard lock(job->mutex_);
         job->state_ = State::kLoading;
       }
       // Who stopped it before it was seen to load left it to us.
       if (job->token_->stopped()) return Reap(job);
-      RunBlocking([load = std::move(load), weak = std::weak_ptr<Job>(job)] {
-        const auto wanted = [&] {
-          const std::shared_ptr<Job> job = weak.lock();
-          return job != nullptr && !job->token_->stopped();
-        };
-        if (!wanted()) return;
-        load();
+      RunBlocking([load = std::move(load), token = job->token_, weak = std::weak_ptr<Job>(job)] {
+        if (weak.expired() || token->stopped()) return;
+        load(token->flag());
         if (const std::shared_ptr<Job> job = weak.lock()) job->Loaded();
       });
       return;

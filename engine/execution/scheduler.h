@@ -38,6 +38,8 @@ struct Lane {
 /// steps others may run.
 class Job : public Call, public std::enable_shared_from_this<Job> {
  public:
+  /// Reads from the disk; ends soon when the flag becomes true.
+  using Loader = std::function<void(const std::atomic<bool>* stop)>;
   enum class Next {
     kEnded,   ///< with `*end`
     kAgain,   ///< another step, after whoever waits
@@ -63,7 +65,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   virtual void Drop() = 0;
   /// What reads from the disk before it can run; null if all is in memory. Run once, elsewhere than
   /// on a lane, holding nothing of the job: it may end meanwhile.
-  virtual std::function<void()> ToLoad() const { return nullptr; }
+  virtual Loader ToLoad() const { return nullptr; }
   /// The device whose lanes take it.
   DeviceKind device() const { return device_; }
   /// In Run, before kAgain: another device's lanes go on with it.

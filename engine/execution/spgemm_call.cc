@@ -124,18 +124,19 @@ class SpgemmCall final : public Job {
     return end->ok() ? Next::kLeft : Next::kEnded;
   }
 
-  std::function<void()> ToLoad() const override {
-    std::vector<std::function<void()>> loaders;
+  Loader ToLoad() const override {
+    std::vector<Loader> loaders;
     for (const MatrixLease& matrix : {left_, right_}) {
-      if (std::function<void()> loader = LoaderOf(matrix)) loaders.push_back(std::move(loader));
+      if (Loader loader = LoaderOf(matrix)) loaders.push_back(std::move(loader));
     }
     // A mask's values are never read.
     if (mask_ != nullptr && !mask_->pattern()->resident()) {
-      loaders.push_back([mask = mask_] { mask->pattern()->Csr().status().IgnoreError(); });
+      loaders.push_back(
+          [mask = mask_](Store::Stop stop) { mask->pattern()->Csr(stop).status().IgnoreError(); });
     }
     if (loaders.empty()) return nullptr;
-    return [loaders = std::move(loaders)] {
-      for (const std::function<void()>& load : loaders) load();
+    return [loaders = std::move(loaders)](Store::Stop stop) {
+      for (const Loader& load : loaders) load(stop);
     };
   }
 

@@ -7,7 +7,10 @@
 namespace sparsed::engine {
 
 absl::StatusOr<Buffer> PreparedRuns::Limited::Allocate(size_t bytes) {
-  if (bytes > kMostBytes - bytes_) return absl::ResourceExhaustedError("more than a lane keeps");
+  if (bytes > kMostBytes - bytes_) {
+    refused_ = true;
+    return absl::ResourceExhaustedError("more than a lane keeps");
+  }
   bytes_ += bytes;
   return memory_.Allocate(bytes);
 }

@@ -1,10 +1,12 @@
 // What kernels prepared once for many runs (kernel_table.h, `prepare`).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -15,16 +17,17 @@
 namespace sparsed::engine {
 
 /// The most recently used ones of one lane, which runs one kernel at a time: at most kMost of them,
-/// and of kMostBytes together. What was made for a layout that is gone goes with the next look. Not
-/// thread-safe.
+/// and of kMostBytes together. What was made for a layout that is gone goes with the next look;
+/// what found no memory is prepared kTryAgainAfter later, if it is asked for. Not thread-safe.
 class PreparedRuns {
  public:
   static constexpr size_t kMost = 16;
   static constexpr size_t kMostBytes = size_t{256} << 20;
+  static constexpr std::chrono::milliseconds kTryAgainAfter{1000};
 
   /// For a run of `kernel` on `arguments`, whose layout is `layout`; prepared now, in the context's
   /// stream and in memory from `memory`, if it was not. Null: the kernel prepares nothing, or could
-  /// not when it was asked first (the run does without).
+  /// not (the run does without).
   template <typename Kernel, typename Arguments>
   void* For(const Kernel& kernel, const std::shared_ptr<const Layout>& layout,
             const Context& context, const Problem& problem, const Arguments& arguments,
@@ -38,14 +41,20 @@ class PreparedRuns {
                 problem.transposed,
                 Strides(arguments),
                 /*bytes=*/0,
-                /*prepared=*/nullptr};
-    if (const Entry* const found = Find(entry); found != nullptr) return found->prepared.get();
+                /*prepared=*/nullptr,
+                /*try_again=*/std::nullopt};
+    if (const Entry* const found = Find(entry); found != nullptr) {
+      if (!found->try_again || Clock::now() < *found->try_again) return found->prepared.get();
+      entries_.pop_front();  // where Find put it
+    }
     Limited limited(memory);
     absl::StatusOr<std::shared_ptr<void>> prepared =
         kernel.prepare(context, problem, arguments, limited);
     if (prepared.ok()) {
       entry.prepared = *std::move(prepared);
       entry.bytes = limited.bytes();
+    } else if (absl::IsResourceExhausted(prepared.status()) && !limited.refused()) {
+      entry.try_again = Clock::now() + kTryAgainAfter;
     }
     return Keep(std::move(entry));
   }
@@ -53,6 +62,7 @@ class PreparedRuns {
   void Clear() { entries_.clear(); }
 
  private:
+  using Clock = std::chrono::steady_clock;
   using LeadingDimensions = std::pair<int64_t, int64_t>;
   struct Entry {
     std::weak_ptr<const Layout> lifetime;
@@ -64,6 +74,8 @@ class PreparedRuns {
     LeadingDimensions strides;
     size_t bytes;
     std::shared_ptr<void> prepared;  ///< null: it could not be
+    /// For want of memory, which may be there by then.
+    std::optional<Clock::time_point> try_again;
   };
   /// Counts what is allocated, and refuses what one lane should not keep.
   class Limited final : public MemorySource {
@@ -71,10 +83,13 @@ class PreparedRuns {
     explicit Limited(MemorySource& memory) : memory_(memory) {}
     absl::StatusOr<Buffer> Allocate(size_t bytes) override;
     size_t bytes() const { return bytes_; }
+    /// It asked for more than a lane keeps, which never changes.
+    bool refused() const { return refused_; }
 
    private:
     MemorySource& memory_;
     size_t bytes_ = 0;
+    bool refused_ = false;
   };
 
   static LeadingDimensions Strides(const SpmmArguments& arguments) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 #include <utility>
 
 namespace sparsed::engine {
@@ -12,10 +13,9 @@ namespace {
 /// Memory that was short may be free again; a trial that fails costs little.
 constexpr std::chrono::minutes kTryAgainAfter{5};
 
-}  // namespace
-
-std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
-  // There are few enough classes to compare with all: the text has one definition.
+/// There are few enough: their text has one definition.
+std::unordered_map<std::string, ProblemClass> AllClassesByText() {
+  std::unordered_map<std::string, ProblemClass> classes;
   for (Operation operation : {Operation::kSpmm, Operation::kSddmm, Operation::kSpgemm}) {
     for (bool transposed : {false, true}) {
       for (ElementType type :
@@ -24,14 +24,23 @@ std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
           for (bool allow_tf32 : {false, true}) {
             for (int64_t k : kClassWidths) {
               const ProblemClass c = ClassOf({operation, transposed, type, k, device, allow_tf32});
-              if (ToString(c) == text) return c;
+              classes.emplace(ToString(c), c);
             }
           }
         }
       }
     }
   }
-  return std::nullopt;
+  return classes;
+}
+
+}  // namespace
+
+std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
+  static const auto* const classes =
+      new std::unordered_map<std::string, ProblemClass>(AllClassesByText());
+  const auto found = classes->find(std::string(text));
+  return found == classes->end() ? std::nullopt : std::optional(found->second);
 }
 
 double CompulsoryBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz) {

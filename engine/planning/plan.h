@@ -31,7 +31,7 @@ struct Plan {
   std::string reason;
   /// Plain CSR serves for want of memory or time only, or of SpGEMM's kernels some were not tried
   /// for want of memory. Requests use such a plan like any other, but nothing of it is stored, and
-  /// the next upload or start of the server tries again; of a pair, the next request after a while.
+  /// the next upload or start of the server tries again, or the next request after a while.
   bool provisional = false;
   /// SpGEMM: what the left operand's pattern is multiplied with (PairKey); empty: with any that has
   /// no plan of its own.
@@ -111,7 +111,7 @@ class PlanTable {
 
     /// There is nothing left to find out.
     bool decided() const { return exact && !plan->plan.provisional; }
-    /// A trial of a pair may be asked for: there was none, or for want of memory not of everything,
+    /// A trial may be asked for: there was none, or for want of memory or time not of everything,
     /// some time ago.
     bool due() const;
   };

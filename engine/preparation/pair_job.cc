@@ -90,21 +90,26 @@ absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c,
                                                           const Matrix& matrix, bool transpose) {
   Factor factor;
   absl::StatusOr<std::shared_ptr<const Layout>> csr =
-      transpose ? rooms_.executor.derived().Transposed(pattern, MakeContext()) : pattern->Csr();
+      transpose ? rooms_.executor.derived().Transposed(pattern, MakeContext())
+                : pattern->Csr(&stop_);
   if (!csr.ok()) return csr.status();
   factor.csr = *std::move(csr);
   absl::StatusOr<Array> values =
       transpose && c.device == DeviceKind::kCpu
           ? matrix.ValuesIn(*factor.csr, rooms_.budget.Source(MemoryUse::kPreparation),
                             rooms_.options.threads_per_worker)
-          : matrix.Values();
+          : matrix.Values(&stop_);
   if (!values.ok()) return values.status();
   factor.values = *std::move(values);
   if (!transpose) factor.features = pattern->features();
   if (factor.features != nullptr) return factor;
   absl::StatusOr<Features> features = ComputeFeatures(ViewCsr(*factor.csr), MakeContext());
   if (absl::IsCancelled(features.status())) return features.status();
-  if (features.ok()) factor.features = std::make_shared<const Features>(*std::move(features));
+  if (features.ok()) {
+    factor.features = std::make_shared<const Features>(*std::move(features));
+  } else {
+    factor.short_of_memory = absl::IsResourceExhausted(features.status());
+  }
   return factor;
 }
 
@@ -155,7 +160,8 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   if (!trial.ok()) {
     return keep_default(Sentence(trial.status()), absl::IsResourceExhausted(trial.status()));
   }
-  bool short_of_memory = false;
+  // Without features rules may leave out what is worth a trial.
+  bool short_of_memory = left->short_of_memory || right->short_of_memory;
   const absl::Status tried =
       TryKernels(plan, operands.arguments(),
                  SpgemmCandidatesFor(problem, left->features.get(), right->features.get()), **trial,

@@ -63,7 +63,7 @@ BuildContext PatternJob::MakeContext() {
 
 absl::Status PatternJob::LoadCsr() {
   if (csr_ != nullptr) return absl::OkStatus();
-  absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern_->Csr();
+  absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern_->Csr(&stop_);
   if (!csr.ok()) return csr.status();
   csr_ = *std::move(csr);
   builder_.emplace(*pattern_, csr_, MakeContext(), progress_, deadline_);
@@ -142,7 +142,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
     Activate(contest.plain);
     return absl::OkStatus();
   }
-  absl::StatusOr<Array> values = contest.matrix->Values();
+  absl::StatusOr<Array> values = contest.matrix->Values(&stop_);
   if (!values.ok()) return values.status();
   if (again_.contains(c)) pattern_->ForgetMeasurements(c);
   absl::StatusOr<std::unique_ptr<Trial>> trial =

@@ -150,6 +150,7 @@ class PatternJob {
     std::shared_ptr<const Layout> csr;
     Array values;                              ///< on the CPU in csr's order, else in the matrix's
     std::shared_ptr<const Features> features;  ///< null: not known
+    bool short_of_memory = false;              ///< that is why
   };
   absl::StatusOr<Factor> LoadFactor(const ProblemClass& problem_class,
                                     const std::shared_ptr<Pattern>& pattern, const Matrix& matrix,

@@ -57,29 +57,27 @@ bool HasKernel(const Plan& plan, const Layout& layout) {
 
 void RestoreMeasurements(const StoreContents& contents,
                          const std::map<std::string, std::shared_ptr<Pattern>>& patterns) {
+  std::map<Pattern*, std::vector<Measurement>> measurements;
   for (const MeasurementRecord& record : contents.measurements) {
     const auto pattern = patterns.find(record.pattern_hash);
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
     if (pattern == patterns.end() || !c) continue;
     // Of a pair's products, whose number is not stored, the rate is not known any more.
-    pattern->second->AddMeasurement(
+    measurements[pattern->second.get()].push_back(
         {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
          Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,
          record.baseline_ms, record.floor_ms, record.preparation_ms});
   }
-  std::map<std::pair<std::string, std::string>, std::vector<Decision>> decisions;
+  for (auto& [pattern, of_pattern] : measurements) pattern->SetMeasurements(std::move(of_pattern));
+  std::map<std::pair<Pattern*, ProblemClass>, std::vector<Decision>> decisions;
   for (const DecisionRecord& record : contents.decisions) {
+    const auto pattern = patterns.find(record.pattern_hash);
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
-    if (!c) continue;
-    decisions[{record.pattern_hash, record.problem_class}].push_back(
+    if (pattern == patterns.end() || !c) continue;
+    decisions[{pattern->second.get(), *c}].push_back(
         {*c, record.recipe, record.tried, record.reason});
   }
-  for (auto& [key, of_class] : decisions) {
-    const auto pattern = patterns.find(key.first);
-    if (pattern == patterns.end()) continue;
-    const ProblemClass c = of_class.front().problem_class;
-    pattern->second->SetDecisions(c, std::move(of_class));
-  }
+  for (auto& [key, of_class] : decisions) key.first->SetDecisions(key.second, std::move(of_class));
 }
 
 absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparation& stored) {

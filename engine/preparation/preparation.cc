@@ -104,7 +104,7 @@ class Preparation::Impl {
 
   void RequestTrial(const MatrixLease& matrix, const Problem& problem) {
     const ProblemClass c = ClassOf(problem);
-    if (!options_.enabled || matrix->pattern()->plans().Find(c).exact) return;
+    if (!options_.enabled || !matrix->pattern()->plans().Find(c).due()) return;
     Enqueue({matrix->pattern(), Priority::kTrial, 0, {c}, std::nullopt, {}, {}}).IgnoreError();
   }
 
@@ -443,8 +443,12 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
   // Of a provisional outcome nothing is stored: a restart begins where it would have begun.
   const bool provisional = std::ranges::any_of(
       pattern.plans().List(), [](const auto& active) { return active->plan.provisional; });
+  // A start that only brings back what is stored writes nothing: there may be thousands.
+  const bool is_stored = job.stored && job.wants_nothing() &&
+                         job.stored->record.state == Name(state) &&
+                         job.stored->record.detail == detail;
   absl::Status stored;
-  if (!provisional) {
+  if (!provisional && !is_stored) {
     stored =
         rooms_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
   }

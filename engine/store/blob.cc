@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/store/description.h"
+
 namespace sparsed::engine {
 namespace {
 
@@ -18,9 +20,14 @@ static_assert(std::endian::native == std::endian::little, "blob files are little
 
 constexpr std::string_view kSuffix = ".blob";
 constexpr std::string_view kTemporarySuffix = ".tmp";
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2;
+/// The oldest that is read.
+constexpr uint32_t kOldestVersion = 1;
 // Left free by blobs, so that the catalog can still delete on a disk that they have filled.
 constexpr int64_t kReservedBytes = int64_t{16} << 20;
+
+// As the catalog's tables have it.
+constexpr int64_t kMostElements = int64_t{1} << 50;
 
 using Checksum = std::array<std::byte, 16>;
 static_assert(sizeof(Checksum) == sizeof(XXH128_canonical_t));
@@ -40,20 +47,35 @@ struct Header {
   int64_t length = 0;
   int64_t number = 0;
   uint64_t block_bytes = BlobReader::kBlockBytes;
-  uint64_t zero = 0;
+  uint64_t description_bytes = 0;
   Checksum checksum = {};
 };
 static_assert(sizeof(Header) == 64);
 constexpr int64_t kHeaderBytes = sizeof(Header);
 
-Header MakeHeader(int64_t number, ElementType type, int64_t length) {
+Checksum ChecksumOf(const Header& header) {
+  return ChecksumOf(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, checksum)));
+}
+
+Header MakeHeader(int64_t number, const Array& array, size_t description_bytes) {
   Header header;
-  header.element_type = static_cast<uint32_t>(type);
-  header.length = length;
+  header.element_type = static_cast<uint32_t>(array.type);
+  header.length = array.length;
   header.number = number;
-  header.checksum =
-      ChecksumOf(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, checksum)));
+  header.description_bytes = description_bytes;
+  header.checksum = ChecksumOf(header);
   return header;
+}
+
+/// Whether it is one that we write, or an older program wrote, for the blob of that number.
+bool IsSound(const Header& header, int64_t number) {
+  const Header ours;
+  return header.magic == ours.magic && header.checksum == ChecksumOf(header) &&
+         header.format_version >= kOldestVersion && header.format_version <= kFormatVersion &&
+         header.number == number && header.block_bytes == ours.block_bytes &&
+         header.element_type >= static_cast<uint32_t>(ElementType::kI32) &&
+         header.element_type <= static_cast<uint32_t>(ElementType::kBF16) && header.length >= 0 &&
+         header.length <= kMostElements && header.description_bytes <= kMaxDescriptionBytes;
 }
 
 int64_t Blocks(int64_t data_bytes) {
@@ -86,14 +108,23 @@ absl::StatusOr<std::vector<int64_t>> BlobFolder::List() {
   std::vector<int64_t> numbers;
   for (const std::string& name : *names) {
     int64_t number = 0;
-    if (ParseName(name, kTemporarySuffix, &number)) {
-      absl::Status status = files_.Remove(fmt::format("{}/{}", path_, name));
-      if (!status.ok()) return status;
-    } else if (ParseName(name, kSuffix, &number) && name == NameOf(number, kSuffix)) {
+    if (ParseName(name, kSuffix, &number) && name == NameOf(number, kSuffix)) {
       numbers.push_back(number);
     }
   }
   return numbers;
+}
+
+absl::Status BlobFolder::RemoveUnfinished() {
+  const absl::StatusOr<std::vector<std::string>> names = files_.List(path_);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    int64_t number = 0;
+    if (!ParseName(name, kTemporarySuffix, &number)) continue;
+    absl::Status status = files_.Remove(fmt::format("{}/{}", path_, name));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 std::string BlobFolder::PathOf(int64_t number) const {
@@ -110,19 +141,20 @@ absl::Status BlobFolder::CheckRoom(int64_t bytes) {
                   bytes, path_, *free, kReservedBytes));
 }
 
-absl::Status BlobFolder::Write(int64_t number, const Array& array, Stop stop) {
+absl::Status BlobFolder::Write(int64_t number, const Array& array, std::string_view description,
+                               Stop stop) {
   const std::string temporary = fmt::format("{}/{}", path_, NameOf(number, kTemporarySuffix));
-  absl::Status status = WriteFile(temporary, number, array, stop);
+  absl::Status status = WriteFile(temporary, number, array, description, stop);
   if (status.ok()) status = files_.Rename(temporary, PathOf(number));
   if (!status.ok()) (void)files_.Remove(temporary);
   return status;
 }
 
 absl::Status BlobFolder::WriteFile(const std::string& path, int64_t number, const Array& array,
-                                   Stop stop) {
+                                   std::string_view description, Stop stop) {
   absl::StatusOr<std::unique_ptr<File>> file = files_.Open(path, OpenMode::kCreateNew);
   if (!file.ok()) return file.status();
-  const Header header = MakeHeader(number, array.type, array.length);
+  const Header header = MakeHeader(number, array, description.size());
   absl::Status status = (*file)->Write(0, std::as_bytes(std::span(&header, 1)));
   std::vector<Checksum> table;
   const std::span<const std::byte> data(array.buffer.data(), array.bytes());
@@ -138,7 +170,9 @@ absl::Status BlobFolder::WriteFile(const std::string& path, int64_t number, cons
   if (!status.ok()) return status;
   const auto table_bytes = std::as_bytes(std::span(table));
   std::vector<std::byte> tail(table_bytes.begin(), table_bytes.end());
-  const Checksum checksum = ChecksumOf(table_bytes);
+  const auto description_bytes = std::as_bytes(std::span(description));
+  tail.insert(tail.end(), description_bytes.begin(), description_bytes.end());
+  const Checksum checksum = ChecksumOf(tail);
   tail.insert(tail.end(), checksum.begin(), checksum.end());
   status = (*file)->Write(kHeaderBytes + static_cast<int64_t>(data.size()), tail);
   if (!status.ok()) return status;
@@ -161,44 +195,61 @@ absl::Status BlobReader::ReadExactly(int64_t offset, std::span<std::byte> out) {
 }
 
 absl::StatusOr<BlobReader> BlobReader::Open(const Blob& blob, ElementType type, int64_t length) {
-  const std::string path = blob.folder().PathOf(blob.number());
-  absl::StatusOr<std::unique_ptr<File>> file = blob.folder().files_.Open(path, OpenMode::kRead);
+  absl::StatusOr<BlobReader> reader = Open(blob.folder(), blob.number());
+  if (!reader.ok() || (reader->type_ == type && reader->length_ == length)) return reader;
+  return reader->Damaged(0, fmt::format("its header says {} elements of {}, the catalog {} of {}",
+                                        reader->length_, Name(reader->type_), length, Name(type)));
+}
+
+absl::StatusOr<BlobReader> BlobReader::Open(BlobFolder& folder, int64_t number) {
+  const std::string path = folder.PathOf(number);
+  absl::StatusOr<std::unique_ptr<File>> file = folder.files_.Open(path, OpenMode::kRead);
   if (absl::IsNotFound(file.status())) {
     return absl::DataLossError(fmt::format("{} is missing", path));
   }
   if (!file.ok()) return file.status();
-  const auto data_bytes = length * static_cast<int64_t>(SizeOf(type));
-  BlobReader reader(path, *std::move(file), data_bytes);
-
-  const int64_t table_bytes = Blocks(data_bytes) * static_cast<int64_t>(kChecksumBytes);
-  const int64_t expected =
-      kHeaderBytes + data_bytes + table_bytes + static_cast<int64_t>(kChecksumBytes);
+  BlobReader reader(path, *std::move(file));
   const absl::StatusOr<int64_t> size = reader.file_->Size();
   if (!size.ok()) return size.status();
-  if (*size != expected) {
-    return reader.Damaged(std::min(*size, expected),
-                          fmt::format("it has {} bytes instead of {}", *size, expected));
-  }
-  Header header;
-  absl::Status status = reader.ReadExactly(0, std::as_writable_bytes(std::span(&header, 1)));
-  if (!status.ok()) return status;
-  const Header intact = MakeHeader(blob.number(), type, length);
-  if (std::memcmp(&header, &intact, sizeof(Header)) != 0) {
-    return reader.Damaged(
-        0, fmt::format("its header is not that of blob {} with {} elements of {}, format {}",
-                       blob.number(), length, Name(type), kFormatVersion));
-  }
-  std::vector<std::byte> tail(static_cast<size_t>(table_bytes) + kChecksumBytes);
-  const int64_t table_offset = kHeaderBytes + data_bytes;
-  status = reader.ReadExactly(table_offset, tail);
-  if (!status.ok()) return status;
-  const auto table = std::span(tail).first(static_cast<size_t>(table_bytes));
-  const Checksum checksum = ChecksumOf(table);
-  if (!std::ranges::equal(checksum, std::span(tail).last(kChecksumBytes))) {
-    return reader.Damaged(table_offset, "the checksum table does not match its own checksum");
-  }
-  reader.table_.assign(table.begin(), table.end());
+  if (absl::Status status = reader.ReadHeader(number); !status.ok()) return status;
+  if (absl::Status status = reader.ReadTail(*size); !status.ok()) return status;
   return reader;
+}
+
+absl::Status BlobReader::ReadHeader(int64_t number) {
+  Header header;
+  absl::Status status = ReadExactly(0, std::as_writable_bytes(std::span(&header, 1)));
+  if (!status.ok()) return status;
+  if (!IsSound(header, number)) {
+    return Damaged(0, fmt::format("its header is not that of blob {} in a format up to {}", number,
+                                  kFormatVersion));
+  }
+  type_ = static_cast<ElementType>(header.element_type);
+  length_ = header.length;
+  data_bytes_ = length_ * static_cast<int64_t>(SizeOf(type_));
+  description_.resize(header.description_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status BlobReader::ReadTail(int64_t size) {
+  const auto table_bytes = static_cast<size_t>(Blocks(data_bytes_)) * kChecksumBytes;
+  const size_t tail_bytes = table_bytes + description_.size() + kChecksumBytes;
+  const int64_t offset = kHeaderBytes + data_bytes_;
+  const int64_t expected = offset + static_cast<int64_t>(tail_bytes);
+  if (size != expected) {
+    return Damaged(std::min(size, expected),
+                   fmt::format("it has {} bytes instead of {}", size, expected));
+  }
+  std::vector<std::byte> tail(tail_bytes);
+  if (absl::Status status = ReadExactly(offset, tail); !status.ok()) return status;
+  const auto said = std::span(tail).first(tail_bytes - kChecksumBytes);
+  if (!std::ranges::equal(ChecksumOf(said), std::span(tail).last(kChecksumBytes))) {
+    return Damaged(offset, "the checksum table does not match its own checksum");
+  }
+  std::memcpy(description_.data(), tail.data() + table_bytes, description_.size());
+  tail.resize(table_bytes);
+  table_ = std::move(tail);
+  return absl::OkStatus();
 }
 
 size_t BlobReader::BlockBytes(int64_t block) const {

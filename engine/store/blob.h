@@ -1,13 +1,14 @@
 // Blob files: one array each, under a number of its own, with a checksum for every block.
 //
 // The file, little-endian, nothing between or after its parts:
-//   header   64 bytes: "SPRSBLOB", u32 format version 1, u32 element type (kernels/array.h),
-//            i64 length in elements, u64 number, u64 block bytes (4 MiB), 8 zero bytes,
-//            XXH3-128 of the 48 bytes before
-//   data     length * element size bytes
-//   table    16 bytes for each block of the data (the last may be shorter): its XXH3-128
-//   checksum 16 bytes: XXH3-128 of the table
-// Checksums are in xxHash's canonical form.
+//   header      64 bytes: "SPRSBLOB", u32 format version, u32 element type (kernels/array.h),
+//               i64 length in elements, u64 number, u64 block bytes (4 MiB), u64 description bytes,
+//               XXH3-128 of the 48 bytes before
+//   data        length * element size bytes
+//   table       16 bytes for each block of the data (the last may be shorter): its XXH3-128
+//   description what the array is (description.h)
+//   checksum    16 bytes: XXH3-128 of table and description
+// Checksums are in xxHash's canonical form. Version 1 is version 2 without descriptions.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,22 +37,26 @@ class BlobFolder {
 
   /// Makes the folder if there is none. Its own name is durable when this returns.
   absl::Status Prepare();
-  /// Numbers of all blobs here; removes what unfinished writes left.
+  /// Numbers of all blobs here.
   absl::StatusOr<std::vector<int64_t>> List();
+  /// Removes what writes left that never ended. Nobody may be writing.
+  absl::Status RemoveUnfinished();
 
   const std::string& path() const { return path_; }
   std::string PathOf(int64_t number) const;
   /// Fails if the disk has no room for arrays of so many bytes in all and for the catalog's growth.
   absl::Status CheckRoom(int64_t bytes);
-  /// Writes, syncs and renames a blob. Its name is durable after the next Sync.
-  absl::Status Write(int64_t number, const Array& array, Stop stop);
+  /// Writes, syncs and renames a blob. Its name is durable after the next Sync. The description is
+  /// at most kMaxDescriptionBytes long.
+  absl::Status Write(int64_t number, const Array& array, std::string_view description, Stop stop);
   absl::Status Sync() { return files_.SyncDirectory(path_); }
   /// What cannot be removed now is removed after the next start.
   void Remove(int64_t number) { (void)files_.Remove(PathOf(number)); }
 
  private:
   friend class BlobReader;
-  absl::Status WriteFile(const std::string& path, int64_t number, const Array& array, Stop stop);
+  absl::Status WriteFile(const std::string& path, int64_t number, const Array& array,
+                         std::string_view description, Stop stop);
 
   FileSystem& files_;
   const std::string path_;
@@ -84,7 +90,12 @@ class BlobReader {
  public:
   /// Checks the file's size, its header and its table against what the catalog says of it.
   static absl::StatusOr<BlobReader> Open(const Blob& blob, ElementType type, int64_t length);
+  /// Likewise where no catalog says anything of it.
+  static absl::StatusOr<BlobReader> Open(BlobFolder& folder, int64_t number);
 
+  ElementType type() const { return type_; }
+  int64_t length() const { return length_; }  ///< in elements
+  const std::string& description() const { return description_; }
   int64_t blocks() const { return static_cast<int64_t>(table_.size() / kChecksumBytes); }
   size_t BlockBytes(int64_t block) const;
   /// Reads one block into `out`, of BlockBytes(block) bytes, and verifies it.
@@ -95,15 +106,20 @@ class BlobReader {
  private:
   static constexpr size_t kChecksumBytes = 16;
 
-  BlobReader(std::string path, std::unique_ptr<File> file, int64_t data_bytes)
-      : path_(std::move(path)), file_(std::move(file)), data_bytes_(data_bytes) {}
+  BlobReader(std::string path, std::unique_ptr<File> file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+  absl::Status ReadHeader(int64_t number);
+  absl::Status ReadTail(int64_t size);
   absl::Status ReadExactly(int64_t offset, std::span<std::byte> out);
   absl::Status Damaged(int64_t offset, std::string_view what) const;
 
   std::string path_;
   std::unique_ptr<File> file_;
-  int64_t data_bytes_;
+  ElementType type_ = ElementType::kI32;
+  int64_t length_ = 0;
+  int64_t data_bytes_ = 0;
   std::vector<std::byte> table_;
+  std::string description_;
 };
 
 }  // namespace sparsed::engine

@@ -55,14 +55,29 @@ std::span<const std::byte> Row::Blob(int column) const {
 
 absl::StatusOr<std::unique_ptr<Database>> Database::Open(FileSystem& files, std::string path) {
   std::unique_ptr<Database> database(new Database(files, std::move(path)));
-  // The caller's lock keeps threads apart.
-  const int code = sqlite3_open_v2(
-      database->path_.c_str(), &database->connection_,
-      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
-      database->vfs_.name());
-  if (code != SQLITE_OK) return database->Error(code);
-  if (absl::Status status = database->Configure(); !status.ok()) return status;
+  absl::Status status = database->Connect(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+  if (status.ok()) status = database->Configure();
+  if (!status.ok()) return status;
   return database;
+}
+
+absl::StatusOr<std::unique_ptr<Database>> Database::OpenDamaged(FileSystem& files,
+                                                                std::string path) {
+  std::unique_ptr<Database> database(new Database(files, std::move(path)));
+  absl::Status status = database->Connect(SQLITE_OPEN_READWRITE);
+  if (status.ok()) status = database->Execute("PRAGMA locking_mode = EXCLUSIVE");
+  if (!status.ok()) return status;
+  // The log stays as it is.
+  sqlite3_db_config(database->connection_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+  return database;
+}
+
+absl::Status Database::Connect(int flags) {
+  // The caller's lock keeps threads apart.
+  const int code =
+      sqlite3_open_v2(path_.c_str(), &connection_,
+                      flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, vfs_.name());
+  return code == SQLITE_OK ? absl::OkStatus() : Error(code);
 }
 
 Database::~Database() { sqlite3_close(connection_); }
@@ -161,11 +176,11 @@ Database::Outcome Database::Transact(const std::function<absl::Status()>& body) 
   return outcome;
 }
 
-absl::Status Database::Damaged(std::string_view how) const {
+absl::Status CatalogDamaged(std::string_view path, std::string_view how) {
   return absl::DataLossError(
       fmt::format("the catalog {} is damaged ({}); restore the data directory from a backup, or "
-                  "move it away to start empty",
-                  path_, how));
+                  "rebuild what its blobs allow with --salvage, or move it away to start empty",
+                  path, how));
 }
 
 absl::Status Database::Error(int code) {

@@ -35,6 +35,9 @@ class Row {
   sqlite3_stmt* statement_;
 };
 
+/// DATA_LOSS, with what to do about it.
+absl::Status CatalogDamaged(std::string_view path, std::string_view how);
+
 /// Used by one thread at a time. Errors: DATA_LOSS (the file is damaged), RESOURCE_EXHAUSTED (disk
 /// full, memory), otherwise as the file system said, or INTERNAL.
 class Database {
@@ -43,14 +46,20 @@ class Database {
   using Value = std::variant<int64_t, double, std::string_view, std::span<const std::byte>>;
 
   /// Opens or makes the database, alone and for itself, and checks that it is whole.
+  /// FAILED_PRECONDITION if somebody else has it open.
   static absl::StatusOr<std::unique_ptr<Database>> Open(FileSystem& files, std::string path);
+  /// Opens one that is not whole, to look what can be read. Nothing is written to it. Errors: as
+  /// Open; queries fail where they meet the damage.
+  static absl::StatusOr<std::unique_ptr<Database>> OpenDamaged(FileSystem& files, std::string path);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
   const std::string& path() const { return path_; }
+  /// False if its path names another file by now, or none: what is written is lost.
+  absl::StatusOr<bool> InPlace() const { return vfs_.InPlace(); }
   /// DATA_LOSS, with what to do about it.
-  absl::Status Damaged(std::string_view how) const;
+  absl::Status Damaged(std::string_view how) const { return CatalogDamaged(path_, how); }
 
   /// Runs statements without parameters and results.
   absl::Status Execute(const std::string& sql);
@@ -66,11 +75,15 @@ class Database {
     /// The commit failed so late that a crash before the next successful commit may bring it back.
     bool undecided = false;
   };
+  /// Carries what is in the log over into the database, so that the next transaction overwrites the
+  /// log from its beginning. Nothing is lost if it cannot.
+  void RestartLog() { (void)Query("PRAGMA wal_checkpoint(RESTART)", {}); }
   /// Runs `body` as a transaction, durable when this returns OK; rolled back otherwise.
   Outcome Transact(const std::function<absl::Status()>& body);
 
  private:
   Database(FileSystem& files, std::string path) : path_(std::move(path)), vfs_(files) {}
+  absl::Status Connect(int flags);
   absl::Status Configure();
   /// What went wrong with result code `code`.
   absl::Status Error(int code);

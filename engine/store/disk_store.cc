@@ -14,22 +14,12 @@ namespace {
 
 using Kind = ArrayOwner::Kind;
 
-/// Makes a directory and those above it, all of them durable.
-absl::Status MakeDirectories(FileSystem& files, const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string parent = slash == std::string::npos ? "."
-                             : slash == 0               ? "/"
-                                                        : path.substr(0, slash);
-  const absl::StatusOr<bool> exists = files.Exists(path);
-  if (!exists.ok()) return exists.status();
-  if (!*exists) {
-    if (absl::Status status = MakeDirectories(files, parent); !status.ok()) return status;
-  }
-  // Says so if it is no directory.
-  if (absl::Status status = files.CreateDirectory(path); !status.ok()) return status;
-  absl::Status status = files.SyncDirectory(parent);
-  // A directory that was there may stand in one that we cannot read; whoever made it saw to it.
-  return *exists && absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
+/// For clients: where it was is no business of theirs.
+absl::Status DirectoryIsGone() {
+  return absl::UnavailableError(
+      "the server's data directory was removed or replaced while the server runs, so nothing can "
+      "be stored in it or read from it; its operator puts it back, or restores a backup and "
+      "restarts the server");
 }
 
 }  // namespace
@@ -38,31 +28,41 @@ absl::StatusOr<std::unique_ptr<Store>> OpenStore(FileSystem& files, const std::s
   return DiskStore::Open(files, directory);
 }
 
-absl::StatusOr<std::unique_ptr<Store>> DiskStore::Open(FileSystem& files, std::string directory) {
-  while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
-  if (directory.empty()) return absl::InvalidArgumentError("the data directory has no name");
-  if (absl::Status status = MakeDirectories(files, directory); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<FileLock>> lock = files.Lock(directory + "/LOCK");
-  if (!lock.ok()) return lock.status();
-  auto folder = std::make_shared<BlobFolder>(files, directory + "/blobs");
+absl::StatusOr<std::unique_ptr<Store>> DiskStore::Open(FileSystem& files, std::string path) {
+  absl::StatusOr<std::unique_ptr<DataDirectory>> directory =
+      DataDirectory::Open(files, std::move(path));
+  if (!directory.ok()) return directory.status();
+  auto folder = std::make_shared<BlobFolder>(files, (*directory)->blobs());
   if (absl::Status status = folder->Prepare(); !status.ok()) return status;
   const absl::StatusOr<std::vector<int64_t>> blob_files = folder->List();
   if (!blob_files.ok()) return blob_files.status();
+  absl::Status status = (*directory)->CheckCatalog(!blob_files->empty());
+  if (!status.ok()) return status;
+  // From here on the catalog is locked, too: nobody else is writing.
   absl::StatusOr<std::unique_ptr<Database>> database =
-      Database::Open(files, directory + "/catalog.sqlite");
+      Database::Open(files, (*directory)->catalog());
   if (!database.ok()) return database.status();
-  if (absl::Status status = PrepareSchema(**database, !blob_files->empty()); !status.ok()) {
-    return status;
-  }
+  const absl::StatusOr<bool> had_catalog = (*directory)->HadCatalog();
+  if (!had_catalog.ok()) return had_catalog.status();
+  status = PrepareSchema(**database, *had_catalog || !blob_files->empty());
+  if (status.ok()) status = folder->RemoveUnfinished();
+  if (!status.ok()) return status;
   std::unique_ptr<DiskStore> store(
-      new DiskStore(*std::move(lock), *std::move(database), std::move(folder)));
-  if (absl::Status status = store->CollectBlobs(*blob_files); !status.ok()) return status;
+      new DiskStore(files, *std::move(directory), *std::move(database), std::move(folder)));
+  status = store->CollectBlobs(*blob_files);
+  if (!status.ok()) return status;
+  store->directory_->RememberCatalog();
+  store->directory_->MakeReserve();
   return store;
 }
 
 DiskStore::~DiskStore() {
   // Whether their rows are there shows at the next start.
   for (const BlobPtr& blob : undecided_) blob->set_forsaken(false);
+  // Where the directory went meanwhile, a restart is not to take that for a first start.
+  if (directory_ != nullptr && absl::IsUnavailable(AvailableLocked())) {
+    directory_->RememberCatalog();
+  }
 }
 
 absl::Status DiskStore::CollectBlobs(std::span<const int64_t> files) {
@@ -82,16 +82,36 @@ absl::Status DiskStore::CollectBlobs(std::span<const int64_t> files) {
   return absl::OkStatus();
 }
 
+absl::Status DiskStore::Available() {
+  const std::lock_guard lock(mutex_);
+  return AvailableLocked();
+}
+
+absl::Status DiskStore::AvailableLocked() {
+  absl::StatusOr<bool> there = database_->InPlace();
+  if (there.ok() && *there) there = files_.Exists(folder_->path());
+  if (!there.ok()) return there.status();
+  return *there ? absl::OkStatus() : DirectoryIsGone();
+}
+
 absl::StatusOr<std::vector<DiskStore::BlobPtr>> DiskStore::WriteBlobs(
-    std::span<const Array* const> arrays, Stop stop) {
+    std::span<const NewBlob> arrays, Stop stop) {
+  absl::StatusOr<std::vector<BlobPtr>> blobs = TryWriteBlobs(arrays, stop);
+  if (blobs.ok() || absl::IsCancelled(blobs.status())) return blobs;
+  if (absl::Status status = Available(); !status.ok()) return status;
+  return blobs;
+}
+
+absl::StatusOr<std::vector<DiskStore::BlobPtr>> DiskStore::TryWriteBlobs(
+    std::span<const NewBlob> arrays, Stop stop) {
   int64_t bytes = 0;
-  for (const Array* array : arrays) bytes += static_cast<int64_t>(array->bytes());
+  for (const NewBlob& blob : arrays) bytes += static_cast<int64_t>(blob.array->bytes());
   if (absl::Status status = folder_->CheckRoom(bytes); !status.ok()) return status;
   std::vector<BlobPtr> blobs;
   absl::Status status;
-  for (const Array* array : arrays) {
+  for (const NewBlob& blob : arrays) {
     const int64_t number = next_blob_.fetch_add(1);
-    status = folder_->Write(number, *array, stop);
+    status = folder_->Write(number, *blob.array, Encode(blob.description), stop);
     if (!status.ok()) break;
     blobs.push_back(std::make_shared<Blob>(folder_, number, /*forsaken=*/true));
   }
@@ -106,11 +126,33 @@ absl::StatusOr<std::vector<DiskStore::BlobPtr>> DiskStore::WriteBlobs(
   return blobs;
 }
 
-absl::Status DiskStore::Apply(const std::function<absl::Status(BlobChanges&)>& body) {
+Database::Outcome DiskStore::Transact(const std::function<absl::Status(BlobChanges&)>& body,
+                                      BlobChanges& changes) {
+  changes = {};
+  return database_->Transact([&] { return body(changes); });
+}
+
+Database::Outcome DiskStore::TransactWhenFull(const std::function<absl::Status(BlobChanges&)>& body,
+                                              BlobChanges& changes) {
+  // What the log holds is carried over, if that takes no room, and the log begins anew in its own.
+  database_->RestartLog();
+  Database::Outcome outcome = Transact(body, changes);
+  if (!absl::IsResourceExhausted(outcome.status)) return outcome;
+  directory_->GiveReserveToLog();
+  database_->RestartLog();
+  return Transact(body, changes);
+}
+
+absl::Status DiskStore::Apply(const std::function<absl::Status(BlobChanges&)>& body,
+                              WhenFull when_full) {
   std::vector<BlobPtr> unused;  // files are removed after the lock is released
   const std::lock_guard lock(mutex_);
+  if (absl::Status status = AvailableLocked(); !status.ok()) return status;
   BlobChanges changes;
-  const Database::Outcome outcome = database_->Transact([&] { return body(changes); });
+  Database::Outcome outcome = Transact(body, changes);
+  if (absl::IsResourceExhausted(outcome.status) && when_full == WhenFull::kUseReserve) {
+    outcome = TransactWhenFull(body, changes);
+  }
   if (!outcome.status.ok()) {
     if (outcome.undecided) {
       undecided_.insert(undecided_.end(), changes.added.begin(), changes.added.end());
@@ -132,6 +174,13 @@ absl::Status DiskStore::Apply(const std::function<absl::Status(BlobChanges&)>& b
   std::move(undecided_.begin(), undecided_.end(), std::back_inserter(unused));
   undecided_.clear();
   return absl::OkStatus();
+}
+
+absl::Status DiskStore::ApplyRemoval(const std::function<absl::Status(BlobChanges&)>& body) {
+  absl::Status status = Apply(body, WhenFull::kUseReserve);
+  const std::lock_guard lock(mutex_);
+  directory_->MakeReserve();
+  return status;
 }
 
 absl::StatusOr<StoreContents> DiskStore::Load() {
@@ -162,8 +211,11 @@ absl::StatusOr<Array> DiskStore::Read(const StoredArray& array, MemorySource& me
     return absl::FailedPreconditionError(Describe(array) + " is not on disk");
   }
   absl::StatusOr<Array> result = ReadBlob(array, memory, stop);
-  if (!result.ok()) return ReadError(array, result.status());
-  return result;
+  if (result.ok()) return result;
+  if (absl::IsDataLoss(result.status())) {
+    if (absl::Status status = Available(); absl::IsUnavailable(status)) return status;
+  }
+  return ReadError(array, result.status());
 }
 
 absl::Status DiskStore::ReadError(const StoredArray& array, const absl::Status& status) {
@@ -210,6 +262,9 @@ absl::Status DiskStore::Scrub(
       const size_t bytes = reader->BlockBytes(block);
       status = reader->ReadBlock(block, std::span(buffer).first(bytes));
       if (!pace(static_cast<int64_t>(bytes))) return absl::OkStatus();
+    }
+    if (absl::IsDataLoss(status)) {
+      if (absl::Status available = Available(); absl::IsUnavailable(available)) return available;
     }
     if (!status.ok()) damaged(array, ReadError(array, status));
   }

@@ -1,8 +1,10 @@
 // The store in a data directory:
 //
-//   LOCK             held while the store is open
+//   LOCK             held while the store is open, and so is a lock of catalog.sqlite itself
 //   catalog.sqlite   and its log: rows (schema.cc)
 //   blobs/           arrays (blob.h)
+//   HAS_CATALOG      there must be a catalog
+//   RESERVE          room for a deletion on a full disk
 //
 // A row refers to its blobs by number. A blob is written, synced, renamed and its folder synced
 // before the transaction that refers to it; it is removed after the transaction that forgets it. So
@@ -22,7 +24,9 @@
 #include <vector>
 
 #include "engine/store/blob.h"
+#include "engine/store/data_directory.h"
 #include "engine/store/database.h"
+#include "engine/store/description.h"
 #include "engine/store/records.h"
 #include "engine/store/store.h"
 
@@ -31,13 +35,25 @@ namespace sparsed::engine {
 class DiskStore final : public Store {
  public:
   static absl::StatusOr<std::unique_ptr<Store>> Open(FileSystem& files, std::string directory);
+  /// A store over a catalog of the present schema and the blobs that it is going to know, for a
+  /// salvage. It removes no blobs.
+  static std::unique_ptr<DiskStore> Over(FileSystem& files, std::unique_ptr<Database> database,
+                                         std::shared_ptr<BlobFolder> folder);
   ~DiskStore() override;
 
+  /// Rows for blobs that are there: of row offsets, column indices, values and, if the matrix has
+  /// one, the order. Of the arrays only types and lengths are looked at.
+  absl::Status AdoptMatrix(const NewMatrix& matrix, std::span<const int64_t> blobs);
+  absl::Status AdoptBuffer(const NewBuffer& buffer, int64_t blob);
+
   bool durable() const override { return true; }
+  absl::Status Available() override;
   absl::StatusOr<StoreContents> Load() override;
   absl::StatusOr<StoredMatrix> PutMatrix(const NewMatrix& matrix, Stop stop) override;
   absl::StatusOr<MatrixRecord> PutValues(const std::string& tenant, const std::string& name,
                                          uint64_t version, const Array& values, Stop stop) override;
+  absl::Status UseVersions(const std::string& tenant, const std::string& name,
+                           uint64_t version) override;
   absl::Status DeleteMatrix(const std::string& tenant, const std::string& name) override;
   absl::StatusOr<LayoutRecord> PutLayout(const std::string& pattern_hash, const Layout& layout,
                                          double build_seconds, Stop stop) override;
@@ -66,30 +82,59 @@ class DiskStore final : public Store {
     std::vector<BlobPtr> added;
     std::vector<int64_t> removed;
   };
+  struct NewBlob {
+    const Array* array;
+    ArrayDescription description;
+  };
+  /// What a change does when the disk is full.
+  enum class WhenFull : uint8_t {
+    kRefuse,
+    kUseReserve,  ///< it frees more than it takes
+  };
   /// Which row an array belongs to: a column of table arrays and the row's id.
   struct OwnerRow {
     const char* column;
     int64_t id;
   };
 
-  DiskStore(std::unique_ptr<FileLock> lock, std::unique_ptr<Database> database,
-            std::shared_ptr<BlobFolder> folder)
-      : lock_(std::move(lock)), database_(std::move(database)), folder_(std::move(folder)) {}
+  DiskStore(FileSystem& files, std::unique_ptr<DataDirectory> directory,
+            std::unique_ptr<Database> database, std::shared_ptr<BlobFolder> folder)
+      : files_(files),
+        directory_(std::move(directory)),
+        database_(std::move(database)),
+        folder_(std::move(folder)) {}
   /// Compares rows with files, given by number: fills blobs_, removes files without a row.
   absl::Status CollectBlobs(std::span<const int64_t> files);
 
   /// Writes arrays to blobs that are gone again unless a committed change adds them. Without the
   /// lock.
-  absl::StatusOr<std::vector<BlobPtr>> WriteBlobs(std::span<const Array* const> arrays, Stop stop);
+  absl::StatusOr<std::vector<BlobPtr>> WriteBlobs(std::span<const NewBlob> arrays, Stop stop);
+  absl::StatusOr<std::vector<BlobPtr>> TryWriteBlobs(std::span<const NewBlob> arrays, Stop stop);
   /// Runs `body` as a transaction, with the lock held, and does the changes to blobs if it commits.
-  absl::Status Apply(const std::function<absl::Status(BlobChanges&)>& body);
+  /// `body` may run more than once, each time with no changes yet.
+  absl::Status Apply(const std::function<absl::Status(BlobChanges&)>& body,
+                     WhenFull when_full = WhenFull::kRefuse);
+  /// Likewise, for one that frees more than it takes.
+  absl::Status ApplyRemoval(const std::function<absl::Status(BlobChanges&)>& body);
+  /// What Available() says, with the lock held.
+  absl::Status AvailableLocked();
+  Database::Outcome Transact(const std::function<absl::Status(BlobChanges&)>& body,
+                             BlobChanges& changes);
+  Database::Outcome TransactWhenFull(const std::function<absl::Status(BlobChanges&)>& body,
+                                     BlobChanges& changes);
 
+  static StoredArray Describing(ArrayOwner owner, std::string name, const Array& array,
+                                BlobPtr blob);
   // For bodies of transactions, with the lock held.
   absl::StatusOr<int64_t> PatternRow(const std::string& hash);
   absl::Status AddArray(OwnerRow row, int64_t position, const StoredArray& array,
                         const BlobPtr& blob, BlobChanges& changes);
   absl::Status RemoveArrays(OwnerRow row, BlobChanges& changes);
   absl::Status RemovePatternIfUnused(int64_t pattern, BlobChanges& changes);
+  /// But for the version. NOT_FOUND if the matrix is not stored. Takes the lock.
+  absl::StatusOr<ArrayDescription> DescribeValues(const std::string& tenant,
+                                                  const std::string& name);
+
   absl::StatusOr<PatternRecord> StorePattern(const NewMatrix& matrix,
                                              std::span<const BlobPtr> blobs, BlobChanges& changes);
   absl::StatusOr<MatrixRecord> StoreMatrix(const NewMatrix& matrix, std::span<const BlobPtr> blobs,
@@ -98,6 +143,8 @@ class DiskStore final : public Store {
   absl::Status StoreLayout(int64_t pattern, const LayoutRecord& record,
                            std::span<const BlobPtr> blobs, BlobChanges& changes);
   absl::Status RemoveLayout(int64_t pattern, const std::string& recipe, BlobChanges& changes);
+  absl::StatusOr<BufferRecord> StoreBuffer(const NewBuffer& buffer, const BlobPtr& blob,
+                                           BlobChanges& changes);
 
   /// ABORTED if the pattern is needed and `with_pattern` is false.
   absl::StatusOr<StoredMatrix> TryPutMatrix(const NewMatrix& matrix, bool with_pattern, Stop stop);
@@ -106,7 +153,8 @@ class DiskStore final : public Store {
   /// Names the array in what reading it failed with, and remembers a damaged pattern.
   absl::Status ReadError(const StoredArray& array, const absl::Status& status);
 
-  const std::unique_ptr<FileLock> lock_;
+  FileSystem& files_;
+  const std::unique_ptr<DataDirectory> directory_;  ///< null: of a salvage
   std::mutex mutex_;  // guards everything below but folder_ and next_blob_
   const std::unique_ptr<Database> database_;
   const std::shared_ptr<BlobFolder> folder_;

@@ -1,9 +1,10 @@
-// The changes that DiskStore makes: blobs first, then a transaction, then what it left unused goes.
+// The changes that DiskStore makes to patterns, matrices and buffers: blobs first, then a
+// transaction, then what it left unused goes.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "engine/store/disk_store.h"
@@ -17,21 +18,29 @@ absl::Status PatternNotStored(const std::string& hash) {
   return absl::NotFoundError(fmt::format("pattern {} is not stored (any more)", hash));
 }
 
-StoredArray Describing(ArrayOwner owner, std::string name, const Array& array,
-                       std::shared_ptr<Blob> blob) {
-  return {std::move(owner), std::move(name), array.type, array.length, std::move(blob)};
-}
-
-/// Deletes what a table has of a pattern and class, the first time that they are named.
-absl::Status ClearOnce(Database& database, const char* table, int64_t pattern,
-                       const std::string& problem_class,
-                       std::set<std::pair<int64_t, std::string>>& cleared) {
-  if (!cleared.emplace(pattern, problem_class).second) return absl::OkStatus();
-  return database.Query(fmt::format("DELETE FROM {} WHERE pattern = ? AND class = ?", table),
-                        {pattern, problem_class});
+/// What the blob of one of a matrix's arrays says of it.
+ArrayDescription DescriptionOf(const NewMatrix& m, Kind kind, std::string array) {
+  ArrayDescription description;
+  description.owner = {kind, m.pattern_hash, "", "", ""};
+  description.array = std::move(array);
+  description.rows = m.rows;
+  description.cols = m.cols;
+  description.nnz = m.nnz;
+  if (kind == Kind::kPattern) return description;
+  description.owner.tenant = m.tenant;
+  description.owner.name = m.name;
+  description.version = m.version;
+  description.created_unix_ns = m.created_unix_ns;
+  description.has_value_order = m.value_order.has_value();
+  return description;
 }
 
 }  // namespace
+
+StoredArray DiskStore::Describing(ArrayOwner owner, std::string name, const Array& array,
+                                  BlobPtr blob) {
+  return {std::move(owner), std::move(name), array.type, array.length, std::move(blob)};
+}
 
 absl::StatusOr<int64_t> DiskStore::PatternRow(const std::string& hash) {
   const absl::StatusOr<std::optional<int64_t>> id =
@@ -85,13 +94,16 @@ absl::StatusOr<StoredMatrix> DiskStore::PutMatrix(const NewMatrix& matrix, Stop 
 
 absl::StatusOr<StoredMatrix> DiskStore::TryPutMatrix(const NewMatrix& m, bool with_pattern,
                                                      Stop stop) {
-  std::vector<const Array*> arrays;
+  std::vector<NewBlob> arrays;
   if (with_pattern) {
     if (!m.row_offsets || !m.column_indices) return PatternNotStored(m.pattern_hash);
-    arrays = {&*m.row_offsets, &*m.column_indices};
+    arrays = {{&*m.row_offsets, DescriptionOf(m, Kind::kPattern, "row_offsets")},
+              {&*m.column_indices, DescriptionOf(m, Kind::kPattern, "column_indices")}};
   }
-  arrays.push_back(&m.values);
-  if (m.value_order) arrays.push_back(&*m.value_order);
+  arrays.push_back({&m.values, DescriptionOf(m, Kind::kMatrix, "values")});
+  if (m.value_order) {
+    arrays.push_back({&*m.value_order, DescriptionOf(m, Kind::kMatrix, "value_order")});
+  }
   const absl::StatusOr<std::vector<BlobPtr>> blobs = WriteBlobs(arrays, stop);
   if (!blobs.ok()) return blobs.status();
   const size_t pattern_blobs = with_pattern ? 2 : 0;
@@ -155,28 +167,32 @@ absl::StatusOr<MatrixRecord> DiskStore::StoreMatrix(const NewMatrix& m,
   const absl::StatusOr<std::optional<int64_t>> old_pattern = database_->QueryInteger(
       "SELECT pattern FROM matrices WHERE tenant = ? AND name = ?", {m.tenant, m.name});
   if (!old_pattern.ok()) return old_pattern.status();
-  const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-      "INSERT INTO matrices(tenant, name, pattern, version, created_unix_ns)"
-      " VALUES(?, ?, ?, ?, ?)"
+  uint64_t used_version = 0;
+  int64_t id = 0;
+  absl::Status status = database_->Query(
+      "INSERT INTO matrices(tenant, name, pattern, version, used_version, created_unix_ns)"
+      " VALUES(?, ?, ?, ?, ?, ?)"
       " ON CONFLICT(tenant, name) DO UPDATE SET pattern = excluded.pattern,"
-      "   version = excluded.version, created_unix_ns = excluded.created_unix_ns"
-      " RETURNING id",
-      {m.tenant, m.name, *pattern, static_cast<int64_t>(m.version), m.created_unix_ns});
-  if (!id.ok()) return id.status();
-  const OwnerRow row{"matrix", id->value_or(0)};
-  absl::Status status = RemoveArrays(row, changes);
+      "   version = excluded.version, used_version = max(used_version, excluded.used_version),"
+      "   created_unix_ns = excluded.created_unix_ns"
+      " RETURNING id, used_version",
+      {m.tenant, m.name, *pattern, static_cast<int64_t>(m.version), static_cast<int64_t>(m.version),
+       m.created_unix_ns},
+      [&](const Row& row) {
+        id = row.Integer(0);
+        used_version = static_cast<uint64_t>(row.Integer(1));
+      });
+  if (!status.ok()) return status;
+  const OwnerRow row{"matrix", id};
+  status = RemoveArrays(row, changes);
   if (status.ok() && *old_pattern && **old_pattern != *pattern) {
     status = RemovePatternIfUnused(**old_pattern, changes);
   }
   const ArrayOwner owner{Kind::kMatrix, m.pattern_hash, m.tenant, m.name, ""};
-  MatrixRecord record{m.tenant,
-                      m.name,
-                      m.pattern_hash,
-                      m.values.type,
-                      m.version,
-                      m.created_unix_ns,
-                      Describing(owner, "values", m.values, blobs[0]),
-                      {}};
+  MatrixRecord record{
+      m.tenant,  m.name,       m.pattern_hash,    m.values.type,
+      m.version, used_version, m.created_unix_ns, Describing(owner, "values", m.values, blobs[0]),
+      {}};
   if (status.ok()) status = AddArray(row, 0, record.values, blobs[0], changes);
   if (m.value_order && status.ok()) {
     record.value_order = Describing(owner, "value_order", *m.value_order, blobs[1]);
@@ -186,10 +202,39 @@ absl::StatusOr<MatrixRecord> DiskStore::StoreMatrix(const NewMatrix& m,
   return record;
 }
 
+absl::StatusOr<ArrayDescription> DiskStore::DescribeValues(const std::string& tenant,
+                                                           const std::string& name) {
+  ArrayDescription description;
+  description.owner = {Kind::kMatrix, "", tenant, name, ""};
+  description.array = "values";
+  bool found = false;
+  const std::lock_guard lock(mutex_);
+  absl::Status status = database_->Query(
+      "SELECT p.hash, p.rows, p.cols, p.nnz, m.created_unix_ns,"
+      "       EXISTS(SELECT 1 FROM arrays WHERE matrix = m.id AND name = 'value_order')"
+      "  FROM matrices m JOIN patterns p ON p.id = m.pattern WHERE m.tenant = ? AND m.name = ?",
+      {tenant, name}, [&](const Row& row) {
+        found = true;
+        description.owner.pattern_hash = row.Text(0);
+        description.rows = row.Integer(1);
+        description.cols = row.Integer(2);
+        description.nnz = row.Integer(3);
+        description.created_unix_ns = row.Integer(4);
+        description.has_value_order = row.Integer(5) != 0;
+      });
+  if (!status.ok()) return status;
+  if (!found) return absl::NotFoundError(fmt::format("matrix '{}' is not stored", name));
+  return description;
+}
+
 absl::StatusOr<MatrixRecord> DiskStore::PutValues(const std::string& tenant,
                                                   const std::string& name, uint64_t version,
                                                   const Array& values, Stop stop) {
-  const absl::StatusOr<std::vector<BlobPtr>> blobs = WriteBlobs(std::array{&values}, stop);
+  absl::StatusOr<ArrayDescription> description = DescribeValues(tenant, name);
+  if (!description.ok()) return description.status();
+  description->version = version;
+  const absl::StatusOr<std::vector<BlobPtr>> blobs =
+      WriteBlobs(std::array{NewBlob{&values, *std::move(description)}}, stop);
   if (!blobs.ok()) return blobs.status();
   MatrixRecord record;
   absl::Status status = Apply([&](BlobChanges& changes) -> absl::Status {
@@ -199,10 +244,12 @@ absl::StatusOr<MatrixRecord> DiskStore::PutValues(const std::string& tenant,
     record = **std::move(old);
     const int64_t old_blob = record.values.blob->number();
     record.version = version;
+    record.used_version = std::max(record.used_version, version);
     record.values = Describing(record.values.owner, "values", values, blobs->front());
     const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-        "UPDATE matrices SET version = ? WHERE tenant = ? AND name = ? RETURNING id",
-        {static_cast<int64_t>(version), tenant, name});
+        "UPDATE matrices SET version = ?, used_version = ? WHERE tenant = ? AND name = ?"
+        " RETURNING id",
+        {static_cast<int64_t>(version), static_cast<int64_t>(record.used_version), tenant, name});
     if (!id.ok()) return id.status();
     absl::Status removed = database_->Query("DELETE FROM arrays WHERE blob = ?", {old_blob});
     if (!removed.ok()) return removed;
@@ -213,12 +260,28 @@ absl::StatusOr<MatrixRecord> DiskStore::PutValues(const std::string& tenant,
   return record;
 }
 
+absl::Status DiskStore::UseVersions(const std::string& tenant, const std::string& name,
+                                    uint64_t version) {
+  // It takes no room to speak of: a full disk is no reason to refuse values that are not stored.
+  return ApplyRemoval([&](BlobChanges&) {
+    return database_->Query(
+        "UPDATE matrices SET used_version = max(used_version, ?) WHERE tenant = ? AND name = ?",
+        {static_cast<int64_t>(version), tenant, name});
+  });
+}
+
 absl::Status DiskStore::DeleteMatrix(const std::string& tenant, const std::string& name) {
-  return Apply([&](BlobChanges& changes) -> absl::Status {
+  return ApplyRemoval([&](BlobChanges& changes) -> absl::Status {
     const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
         "SELECT id FROM matrices WHERE tenant = ? AND name = ?", {tenant, name});
     if (!id.ok() || !*id) return id.status();
     absl::Status status = RemoveArrays({"matrix", **id}, changes);
+    if (status.ok()) {
+      status = database_->Query(
+          "UPDATE deleted_versions SET highest ="
+          " max(highest, (SELECT max(version, used_version) FROM matrices WHERE id = ?))",
+          {**id});
+    }
     if (!status.ok()) return status;
     const absl::StatusOr<std::optional<int64_t>> pattern =
         database_->QueryInteger("DELETE FROM matrices WHERE id = ? RETURNING pattern", {**id});
@@ -227,223 +290,53 @@ absl::Status DiskStore::DeleteMatrix(const std::string& tenant, const std::strin
   });
 }
 
-absl::StatusOr<LayoutRecord> DiskStore::PutLayout(const std::string& pattern_hash,
-                                                  const Layout& layout, double build_seconds,
-                                                  Stop stop) {
-  std::vector<const Array*> arrays;
-  for (const Array& array : layout.arrays) arrays.push_back(&array);
-  const absl::StatusOr<std::vector<BlobPtr>> blobs = WriteBlobs(arrays, stop);
+absl::StatusOr<BufferRecord> DiskStore::PutBuffer(const NewBuffer& b, Stop stop) {
+  ArrayDescription description;
+  description.owner = {Kind::kBuffer, "", b.tenant, b.name, ""};
+  description.array = "dense";
+  description.rows = b.rows;
+  description.cols = b.cols;
+  description.leading_dimension = b.leading_dimension;
+  description.version = b.version;
+  const absl::StatusOr<std::vector<BlobPtr>> blobs =
+      WriteBlobs(std::array{NewBlob{&b.array, std::move(description)}}, stop);
   if (!blobs.ok()) return blobs.status();
-
-  LayoutRecord record{pattern_hash, layout, build_seconds, {}};
-  record.layout.arrays.clear();
-  const ArrayOwner owner{Kind::kLayout, pattern_hash, "", "", layout.recipe};
-  for (size_t i = 0; i < arrays.size(); ++i) {
-    record.arrays.push_back(Describing(owner, arrays[i]->name, *arrays[i], (*blobs)[i]));
-  }
-  absl::Status status = Apply([&](BlobChanges& changes) -> absl::Status {
-    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
-    if (!pattern.ok()) return pattern.status();
-    absl::Status removed = RemoveLayout(*pattern, layout.recipe, changes);
-    if (!removed.ok()) return removed;
-    return StoreLayout(*pattern, record, *blobs, changes);
+  absl::StatusOr<BufferRecord> record;
+  absl::Status status = Apply([&](BlobChanges& changes) {
+    record = StoreBuffer(b, blobs->front(), changes);
+    return record.status();
   });
   if (!status.ok()) return status;
   return record;
 }
 
-absl::Status DiskStore::StoreLayout(int64_t pattern, const LayoutRecord& record,
-                                    std::span<const BlobPtr> blobs, BlobChanges& changes) {
-  const Layout& l = record.layout;
-  const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-      "INSERT INTO layouts(pattern, recipe, kind, rows, cols, nnz, transposed, value_slots,"
-      "                    build_seconds)"
-      " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
-      {pattern, l.recipe, l.kind, l.rows, l.cols, l.nnz, int64_t{l.transposed}, l.value_slots,
-       record.build_seconds});
-  if (!id.ok()) return id.status();
-  const OwnerRow row{"layout", id->value_or(0)};
-  absl::Status status;
-  for (size_t i = 0; status.ok() && i < l.parameters.size(); ++i) {
-    status = database_->Query(
-        "INSERT INTO layout_parameters(layout, position, name, value) VALUES(?, ?, ?, ?)",
-        {row.id, static_cast<int64_t>(i), l.parameters[i].first, l.parameters[i].second});
-  }
-  for (size_t i = 0; status.ok() && i < record.arrays.size(); ++i) {
-    status = AddArray(row, static_cast<int64_t>(i), record.arrays[i], blobs[i], changes);
-  }
-  return status;
-}
-
-absl::Status DiskStore::RemoveLayout(int64_t pattern, const std::string& recipe,
-                                     BlobChanges& changes) {
-  const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-      "SELECT id FROM layouts WHERE pattern = ? AND recipe = ?", {pattern, recipe});
-  if (!id.ok() || !*id) return id.status();
-  absl::Status status = RemoveArrays({"layout", **id}, changes);
-  if (!status.ok()) return status;
-  return database_->Query("DELETE FROM layouts WHERE id = ?", {**id});
-}
-
-absl::Status DiskStore::DropLayout(const std::string& pattern_hash, const std::string& recipe) {
-  return Apply([&](BlobChanges& changes) -> absl::Status {
-    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
-    if (absl::IsNotFound(pattern.status())) return absl::OkStatus();
-    if (!pattern.ok()) return pattern.status();
-    absl::Status status = RemoveLayout(*pattern, recipe, changes);
-    if (status.ok()) {
-      status = database_->Query(
-          "INSERT OR IGNORE INTO wanted(pattern, class)"
-          " SELECT pattern, class FROM plans WHERE pattern = ? AND recipe = ?",
-          {*pattern, recipe});
-    }
-    if (!status.ok()) return status;
-    return database_->Query("DELETE FROM plans WHERE pattern = ? AND recipe = ?",
-                            {*pattern, recipe});
-  });
-}
-
-absl::Status DiskStore::PutPlans(std::span<const PlanRecord> plans) {
-  return Apply([&](BlobChanges&) -> absl::Status {
-    for (const PlanRecord& plan : plans) {
-      const absl::StatusOr<int64_t> pattern = PatternRow(plan.pattern_hash);
-      if (!pattern.ok()) return pattern.status();
-      absl::Status status = database_->Query(
-          "INSERT OR REPLACE INTO"
-          " plans(pattern, class, recipe, kernel, baseline_ms, plan_ms, reason)"
-          " VALUES(?, ?, ?, ?, ?, ?, ?)",
-          {*pattern, plan.problem_class, plan.recipe, plan.kernel, plan.baseline_ms, plan.plan_ms,
-           plan.reason});
-      if (status.ok()) {
-        status = database_->Query("DELETE FROM wanted WHERE pattern = ? AND class = ?",
-                                  {*pattern, plan.problem_class});
-      }
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  });
-}
-
-absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measurements) {
-  return Apply([&](BlobChanges&) -> absl::Status {
-    std::set<std::pair<int64_t, std::string>> cleared;
-    for (const MeasurementRecord& m : measurements) {
-      const absl::StatusOr<int64_t> pattern = PatternRow(m.pattern_hash);
-      if (!pattern.ok()) return pattern.status();
-      absl::Status status =
-          ClearOnce(*database_, "measurements", *pattern, m.problem_class, cleared);
-      if (status.ok()) {
-        status = database_->Query(
-            "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
-            "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms)"
-            " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
-             int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms});
-      }
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  });
-}
-
-absl::Status DiskStore::PutDecisions(std::span<const DecisionRecord> decisions) {
-  return Apply([&](BlobChanges&) -> absl::Status {
-    std::set<std::pair<int64_t, std::string>> cleared;
-    for (const DecisionRecord& d : decisions) {
-      const absl::StatusOr<int64_t> pattern = PatternRow(d.pattern_hash);
-      if (!pattern.ok()) return pattern.status();
-      absl::Status status = ClearOnce(*database_, "decisions", *pattern, d.problem_class, cleared);
-      if (status.ok()) {
-        status = database_->Query(
-            "INSERT OR REPLACE INTO decisions(pattern, class, recipe, tried, reason)"
-            " VALUES(?, ?, ?, ?, ?)",
-            {*pattern, d.problem_class, d.recipe, int64_t{d.tried}, d.reason});
-      }
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  });
-}
-
-absl::Status DiskStore::PutWanted(std::span<const WantedRecord> wanted) {
-  return Apply([&](BlobChanges&) -> absl::Status {
-    for (const WantedRecord& w : wanted) {
-      const absl::StatusOr<int64_t> pattern = PatternRow(w.pattern_hash);
-      if (!pattern.ok()) return pattern.status();
-      absl::Status status = database_->Query(
-          "INSERT OR IGNORE INTO wanted(pattern, class) VALUES(?, ?)", {*pattern, w.problem_class});
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  });
-}
-
-absl::Status DiskStore::PutPreparation(const std::string& pattern_hash,
-                                       const PreparationRecord& preparation) {
-  return Apply([&](BlobChanges&) -> absl::Status {
-    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
-    if (!pattern.ok()) return pattern.status();
-    return database_->Query(
-        "UPDATE patterns SET preparation_state = ?, preparation_detail = ?,"
-        " preparation_seconds = ? WHERE id = ?",
-        {preparation.state, preparation.detail, preparation.seconds, *pattern});
-  });
-}
-
-absl::Status DiskStore::PutFeatures(const std::string& pattern_hash, const Features& features) {
-  return Apply([&](BlobChanges&) -> absl::Status {
-    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
-    if (!pattern.ok()) return pattern.status();
-    absl::Status status = database_->Query("DELETE FROM features WHERE pattern = ?", {*pattern});
-    const auto put = [&](std::string_view name, Database::Value value) {
-      if (!status.ok()) return;
-      status = database_->Query("INSERT INTO features(pattern, name, value) VALUES(?, ?, ?)",
-                                {*pattern, name, value});
-    };
-    for (const FeatureField& field : kFeatureFields) put(field.name, features.*field.value);
-    put(kDistanceHistogram, std::as_bytes(std::span(features.distance_histogram)));
-    put(kPackedDensityMap, features.density_map.packed());
-    return status;
-  });
-}
-
-absl::StatusOr<std::optional<Features>> DiskStore::ReadFeatures(const std::string& pattern_hash,
-                                                                MemorySource& memory) {
-  const std::lock_guard lock(mutex_);
-  return LoadFeatures(*database_, pattern_hash, memory);
-}
-
-absl::StatusOr<BufferRecord> DiskStore::PutBuffer(const NewBuffer& b, Stop stop) {
-  const absl::StatusOr<std::vector<BlobPtr>> blobs = WriteBlobs(std::array{&b.array}, stop);
-  if (!blobs.ok()) return blobs.status();
-  const BufferRecord record{
+absl::StatusOr<BufferRecord> DiskStore::StoreBuffer(const NewBuffer& b, const BlobPtr& blob,
+                                                    BlobChanges& changes) {
+  BufferRecord record{
       b.tenant,
       b.name,
       b.rows,
       b.cols,
       b.leading_dimension,
       b.version,
-      Describing({Kind::kBuffer, "", b.tenant, b.name, ""}, "dense", b.array, blobs->front())};
-  absl::Status status = Apply([&](BlobChanges& changes) -> absl::Status {
-    const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-        "INSERT INTO buffers(tenant, name, rows, cols, leading_dimension, version)"
-        " VALUES(?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT(tenant, name) DO UPDATE SET rows = excluded.rows, cols = excluded.cols,"
-        "   leading_dimension = excluded.leading_dimension, version = excluded.version"
-        " RETURNING id",
-        {b.tenant, b.name, b.rows, b.cols, b.leading_dimension, static_cast<int64_t>(b.version)});
-    if (!id.ok()) return id.status();
-    const OwnerRow row{"buffer", id->value_or(0)};
-    absl::Status removed = RemoveArrays(row, changes);
-    if (!removed.ok()) return removed;
-    return AddArray(row, 0, record.array, blobs->front(), changes);
-  });
+      Describing({Kind::kBuffer, "", b.tenant, b.name, ""}, "dense", b.array, blob)};
+  const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
+      "INSERT INTO buffers(tenant, name, rows, cols, leading_dimension, version)"
+      " VALUES(?, ?, ?, ?, ?, ?)"
+      " ON CONFLICT(tenant, name) DO UPDATE SET rows = excluded.rows, cols = excluded.cols,"
+      "   leading_dimension = excluded.leading_dimension, version = excluded.version"
+      " RETURNING id",
+      {b.tenant, b.name, b.rows, b.cols, b.leading_dimension, static_cast<int64_t>(b.version)});
+  if (!id.ok()) return id.status();
+  const OwnerRow row{"buffer", id->value_or(0)};
+  absl::Status status = RemoveArrays(row, changes);
+  if (status.ok()) status = AddArray(row, 0, record.array, blob, changes);
   if (!status.ok()) return status;
   return record;
 }
 
 absl::Status DiskStore::DeleteBuffer(const std::string& tenant, const std::string& name) {
-  return Apply([&](BlobChanges& changes) -> absl::Status {
+  return ApplyRemoval([&](BlobChanges& changes) -> absl::Status {
     const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
         "SELECT id FROM buffers WHERE tenant = ? AND name = ?", {tenant, name});
     if (!id.ok() || !*id) return id.status();
@@ -451,6 +344,30 @@ absl::Status DiskStore::DeleteBuffer(const std::string& tenant, const std::strin
     if (!status.ok()) return status;
     return database_->Query("DELETE FROM buffers WHERE id = ?", {**id});
   });
+}
+
+std::unique_ptr<DiskStore> DiskStore::Over(FileSystem& files, std::unique_ptr<Database> database,
+                                           std::shared_ptr<BlobFolder> folder) {
+  return std::unique_ptr<DiskStore>(
+      new DiskStore(files, nullptr, std::move(database), std::move(folder)));
+}
+
+absl::Status DiskStore::AdoptMatrix(const NewMatrix& matrix, std::span<const int64_t> blobs) {
+  std::vector<BlobPtr> adopted;
+  for (const int64_t number : blobs) {
+    adopted.push_back(std::make_shared<Blob>(folder_, number, /*forsaken=*/false));
+  }
+  return Apply([&](BlobChanges& changes) {
+    absl::Status status = StorePattern(matrix, std::span(adopted).first(2), changes).status();
+    if (!status.ok()) return status;
+    return StoreMatrix(matrix, std::span(adopted).subspan(2), changes).status();
+  });
+}
+
+absl::Status DiskStore::AdoptBuffer(const NewBuffer& buffer, int64_t blob) {
+  const auto adopted = std::make_shared<Blob>(folder_, blob, /*forsaken=*/false);
+  return Apply(
+      [&](BlobChanges& changes) { return StoreBuffer(buffer, adopted, changes).status(); });
 }
 
 }  // namespace sparsed::engine

@@ -32,6 +32,11 @@ class File {
   virtual absl::Status Sync() = 0;
   /// In bytes.
   virtual absl::StatusOr<int64_t> Size() = 0;
+  /// Locks the file against every other holder, in this process or another, until it is closed;
+  /// FAILED_PRECONDITION, at once, if somebody has it.
+  virtual absl::Status Lock() = 0;
+  /// False if `path` names another file by now, or none.
+  virtual absl::StatusOr<bool> IsAt(const std::string& path) = 0;
 };
 
 /// Held until it is destroyed, or the process ends.

@@ -11,6 +11,7 @@ StoredArray Unstored(ArrayOwner owner, std::string name, const Array& array) {
 class InMemoryStore final : public Store {
  public:
   bool durable() const override { return false; }
+  absl::Status Available() override { return absl::OkStatus(); }
   absl::StatusOr<StoreContents> Load() override { return StoreContents(); }
 
   absl::StatusOr<StoredMatrix> PutMatrix(const NewMatrix& m, Stop) override {
@@ -24,14 +25,10 @@ class InMemoryStore final : public Store {
     if (m.column_indices) {
       stored.pattern.column_indices = Unstored(of_pattern, "column_indices", *m.column_indices);
     }
-    stored.matrix = {m.tenant,
-                     m.name,
-                     m.pattern_hash,
-                     m.values.type,
-                     m.version,
-                     m.created_unix_ns,
-                     Unstored(of_matrix, "values", m.values),
-                     {}};
+    stored.matrix = {
+        m.tenant,  m.name,    m.pattern_hash,    m.values.type,
+        m.version, m.version, m.created_unix_ns, Unstored(of_matrix, "values", m.values),
+        {}};
     if (m.value_order) {
       stored.matrix.value_order = Unstored(of_matrix, "value_order", *m.value_order);
     }
@@ -44,11 +41,14 @@ class InMemoryStore final : public Store {
     record.tenant = tenant;
     record.name = name;
     record.type = values.type;
-    record.version = version;
+    record.version = record.used_version = version;
     record.values = Unstored({ArrayOwner::Kind::kMatrix, "", tenant, name, ""}, "values", values);
     return record;
   }
 
+  absl::Status UseVersions(const std::string&, const std::string&, uint64_t) override {
+    return absl::OkStatus();
+  }
   absl::Status DeleteMatrix(const std::string&, const std::string&) override {
     return absl::OkStatus();
   }

@@ -60,6 +60,17 @@ auto Uninterrupted(Call call) {
   return result;
 }
 
+/// Locks an open file until it is closed. `holder` is for the sentence, if somebody else has it:
+/// " (process 17)", or empty.
+absl::Status LockFile(int fd, const std::string& path, const std::string& holder) {
+  if (Uninterrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return absl::OkStatus();
+  if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "lock", path);
+  return absl::FailedPreconditionError(
+      fmt::format("{} is locked: another server{} uses this directory; stop it, or choose another "
+                  "directory",
+                  path, holder));
+}
+
 /// Owns a file descriptor.
 class Descriptor {
  public:
@@ -130,6 +141,18 @@ class PosixFile final : public File {
     struct stat status;
     if (::fstat(fd_.get(), &status) != 0) return ErrnoStatus(errno, "find the size of", path_);
     return static_cast<int64_t>(status.st_size);
+  }
+
+  absl::Status Lock() override { return LockFile(fd_.get(), path_, /*holder=*/""); }
+
+  absl::StatusOr<bool> IsAt(const std::string& path) override {
+    struct stat ours, theirs;
+    if (::fstat(fd_.get(), &ours) != 0) return ErrnoStatus(errno, "look at", path_);
+    if (::stat(path.c_str(), &theirs) != 0) {
+      if (errno == ENOENT || errno == ENOTDIR) return false;
+      return ErrnoStatus(errno, "look up", path);
+    }
+    return ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
   }
 
  private:
@@ -235,16 +258,12 @@ class Posix final : public FileSystem {
     Descriptor fd(Uninterrupted(
         [&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kFileMode); }));
     if (!fd.valid()) return ErrnoStatus(errno, "open", path);
-    if (Uninterrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
-      if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "lock", path);
-      // The holder left its process id, for people.
-      std::array<char, 32> holder{};
-      const ssize_t n = ::pread(fd.get(), holder.data(), holder.size() - 1, 0);
-      return absl::FailedPreconditionError(
-          fmt::format("{} is locked: another server{} uses this directory; stop it, or choose "
-                      "another directory",
-                      path, n > 0 ? fmt::format(" (process {})", holder.data()) : ""));
-    }
+    // The holder left its process id, for people.
+    std::array<char, 32> holder{};
+    const ssize_t n = ::pread(fd.get(), holder.data(), holder.size() - 1, 0);
+    absl::Status status =
+        LockFile(fd.get(), path, n > 0 ? fmt::format(" (process {})", holder.data()) : "");
+    if (!status.ok()) return status;
     const std::string self = std::to_string(::getpid());
     // A full disk has no room for it: no reason to stay away.
     if (::ftruncate(fd.get(), 0) == 0) (void)!::pwrite(fd.get(), self.data(), self.size(), 0);

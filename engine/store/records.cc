@@ -117,7 +117,8 @@ absl::StatusOr<std::vector<MatrixRecord>> LoadMatrices(Database& database, const
   std::vector<MatrixRecord> matrices;
   ArrayFinder finder(database, arrays);
   absl::Status status = database.Query(
-      fmt::format("SELECT m.id, m.tenant, m.name, p.hash, m.version, m.created_unix_ns"
+      fmt::format("SELECT m.id, m.tenant, m.name, p.hash, m.version, m.created_unix_ns,"
+                  "       max(m.version, m.used_version)"
                   "  FROM matrices m JOIN patterns p ON p.id = m.pattern {}"
                   " ORDER BY m.tenant, m.name",
                   filter),
@@ -126,7 +127,8 @@ absl::StatusOr<std::vector<MatrixRecord>> LoadMatrices(Database& database, const
         StoredArray array = finder.Get(Kind::kMatrix, id, "values");
         const ElementType type = array.type;
         matrices.push_back({row.Text(1), row.Text(2), row.Text(3), type,
-                            static_cast<uint64_t>(row.Integer(4)), row.Integer(5), std::move(array),
+                            static_cast<uint64_t>(row.Integer(4)),
+                            static_cast<uint64_t>(row.Integer(6)), row.Integer(5), std::move(array),
                             finder.Find(Kind::kMatrix, id, "value_order")});
       });
   status.Update(finder.status());
@@ -273,7 +275,11 @@ absl::StatusOr<StoreContents> LoadContents(Database& database, const Blobs& blob
   const absl::StatusOr<std::optional<int64_t>> scrubbed =
       database.QueryInteger("SELECT ended_unix_ns FROM scrubs", {});
   status.Update(scrubbed.status());
+  const absl::StatusOr<std::optional<int64_t>> deleted =
+      database.QueryInteger("SELECT highest FROM deleted_versions", {});
+  status.Update(deleted.status());
   if (!status.ok()) return status;
+  contents.deleted_version = static_cast<uint64_t>(deleted->value_or(0));
   contents.scrubbed_unix_ns = scrubbed->value_or(0);
   return contents;
 }

@@ -214,11 +214,23 @@ CREATE TABLE decisions(
 UPDATE patterns SET preparation_detail = '' WHERE preparation_state = 'READY';
 )sql";
 
+// Versions of a matrix that were used, or may have been, by values that were not stored; and the
+// highest that a deleted matrix had. Blobs have descriptions from here on, which older programs
+// take for damage.
+constexpr const char* kVersion8 = R"sql(
+ALTER TABLE matrices ADD COLUMN used_version INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE deleted_versions(
+  id INTEGER PRIMARY KEY CHECK(id = 1),
+  highest INTEGER NOT NULL
+) STRICT;
+INSERT INTO deleted_versions(id, highest) VALUES(1, 0);
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 7> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4,
-                                                    kVersion5, kVersion6, kVersion7};
+constexpr std::array<const char*, 8> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4,
+                                                    kVersion5, kVersion6, kVersion7, kVersion8};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =
@@ -229,7 +241,7 @@ absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
 
 }  // namespace
 
-absl::Status PrepareSchema(Database& database, bool has_blobs) {
+absl::Status PrepareSchema(Database& database, bool had_data) {
   const absl::StatusOr<int64_t> version = Pragma(database, "user_version");
   if (!version.ok()) return version.status();
   const absl::StatusOr<int64_t> application = Pragma(database, "application_id");
@@ -239,7 +251,7 @@ absl::Status PrepareSchema(Database& database, bool has_blobs) {
   if (!tables.ok()) return tables.status();
 
   const bool empty = *version == 0 && *application == 0 && tables->value_or(0) == 0;
-  if (empty && has_blobs) return database.Damaged("it is empty, but there are blobs");
+  if (empty && had_data) return database.Damaged("it is empty, and was not");
   if (!empty && *application != kApplicationId) {
     return absl::FailedPreconditionError(
         fmt::format("{} is a database of another program; give sparsed a data directory of its own",

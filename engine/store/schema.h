@@ -8,7 +8,7 @@ namespace sparsed::engine {
 
 /// Makes the tables in an empty database, or brings older ones up to date. FAILED_PRECONDITION if a
 /// newer program wrote them, or another program altogether; DATA_LOSS if the database is empty and
-/// must not be: `has_blobs`.
-absl::Status PrepareSchema(Database& database, bool has_blobs);
+/// must not be: `had_data`.
+absl::Status PrepareSchema(Database& database, bool had_data);
 
 }  // namespace sparsed::engine

@@ -67,7 +67,9 @@ struct SqliteVfsCalls {
   static sqlite3_vfs* Default() { return sqlite3_vfs_find(nullptr); }
 
   static int Close(sqlite3_file* base) {
-    Of(base).~OpenFile();
+    OpenFile& f = Of(base);
+    if (f.vfs->database_ == &f) f.vfs->database_ = nullptr;
+    f.~OpenFile();
     return SQLITE_OK;
   }
 
@@ -167,8 +169,15 @@ struct SqliteVfsCalls {
     }
     absl::StatusOr<std::unique_ptr<File>> opened = vfs.files_.Open(path, mode);
     if (!opened.ok()) return vfs.Remember(opened.status(), SQLITE_CANTOPEN);
-    new (file) OpenFile{
-        {&methods}, &vfs, *std::move(opened), path, (flags & SQLITE_OPEN_MAIN_DB) != 0, false};
+    const bool is_database = (flags & SQLITE_OPEN_MAIN_DB) != 0;
+    if (is_database) {
+      const absl::Status locked = (*opened)->Lock();
+      if (!locked.ok()) return vfs.Remember(locked, SQLITE_CANTOPEN);
+    }
+    auto* const open =
+        new (file) OpenFile{{&methods},           &vfs, *std::move(opened), path, is_database,
+                            /*name_synced=*/false};
+    if (is_database) vfs.database_ = open;
     if (out_flags != nullptr) *out_flags = flags;
     return SQLITE_OK;
   }
@@ -233,6 +242,8 @@ int SqliteVfs::Remember(const absl::Status& status, int code) {
   last_error_ = status;
   return absl::IsResourceExhausted(status) && code == SQLITE_IOERR_WRITE ? SQLITE_FULL : code;
 }
+
+absl::StatusOr<bool> SqliteVfs::InPlace() const { return database_->file->IsAt(database_->path); }
 
 void SqliteVfs::ForgetError() {
   last_error_ = absl::OkStatus();

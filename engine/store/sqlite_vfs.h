@@ -7,14 +7,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/store/file_system.h"
 
 namespace sparsed::engine {
 
 /// A SQLite VFS, registered under a name of its own while it lives; every connection that uses it
-/// must be closed before. Calls come from one thread at a time. It has no shared memory and its
-/// locks do nothing: use it with `PRAGMA locking_mode = EXCLUSIVE` by one connection a database
-/// (the store's LOCK file keeps others away).
+/// must be closed before. Calls come from one thread at a time. A database is locked against all
+/// others from its opening to its closing, with a lock that its file itself has; there is no shared
+/// memory: use it with `PRAGMA locking_mode = EXCLUSIVE`, by one connection a database.
 ///
 /// Databases have pages of kPageBytes, and SQLite leaves us the last kChecksumBytes of each
 /// (SQLITE_FCNTL_RESERVE_BYTES): they hold the XXH3-128 of the rest, seeded with the page's offset.
@@ -39,6 +40,8 @@ class SqliteVfs {
   /// True if a sync has failed since ForgetError.
   bool sync_failed() const { return sync_failed_; }
   void ForgetError();
+  /// False if the open database's path names another file by now, or none.
+  absl::StatusOr<bool> InPlace() const;
 
  private:
   struct OpenFile;
@@ -52,6 +55,7 @@ class SqliteVfs {
   sqlite3_vfs vfs_;
   absl::Status last_error_;
   bool sync_failed_ = false;
+  OpenFile* database_ = nullptr;  ///< while one is open
 };
 
 }  // namespace sparsed::engine

@@ -74,7 +74,8 @@ struct MatrixRecord {
   std::string name;
   std::string pattern_hash;
   ElementType type = ElementType::kF32;
-  uint64_t version = 0;  ///< of the values
+  uint64_t version = 0;       ///< of the values
+  uint64_t used_version = 0;  ///< no higher one was ever used for the name
   int64_t created_unix_ns = 0;
   StoredArray values;
   std::optional<StoredArray> value_order;  ///< none: the caller's order is the canonical one
@@ -150,6 +151,7 @@ struct StoreContents {
   std::vector<DecisionRecord> decisions;
   std::vector<WantedRecord> wanted;
   std::vector<BufferRecord> buffers;
+  uint64_t deleted_version = 0;  ///< the highest of any matrix that was deleted
   int64_t scrubbed_unix_ns = 0;  ///< when the last scrub came to its end; 0: none did
 };
 
@@ -189,9 +191,10 @@ struct NewBuffer {
 /// Thread-safe: calls about different names run at the same time, big writes and reads without a
 /// lock held. Calls that write one name must be put in order by the caller.
 ///
-/// Errors of calls that write: RESOURCE_EXHAUSTED (disk full: with the path and the bytes needed),
-/// CANCELLED (`stop` became true), INTERNAL (the disk failed). After any of them the store is as
-/// before the call and goes on working.
+/// Errors of calls that write: RESOURCE_EXHAUSTED (disk full: with the path and the bytes needed;
+/// there is always room for deletions, unless others take that, too), CANCELLED (`stop` became
+/// true), UNAVAILABLE (the directory is gone), INTERNAL (the disk failed). After any of them the
+/// store is as before the call and goes on working.
 class Store {
  public:
   using Stop = const std::atomic<bool>*;
@@ -200,6 +203,9 @@ class Store {
 
   /// False if nothing is kept on disk.
   virtual bool durable() const = 0;
+  /// OK while everything is where it was when the store was opened. UNAVAILABLE when it was removed
+  /// or replaced meanwhile: so say then all calls that need the disk.
+  virtual absl::Status Available() = 0;
   /// What is stored now; called once after a start.
   virtual absl::StatusOr<StoreContents> Load() = 0;
 
@@ -210,8 +216,12 @@ class Store {
   virtual absl::StatusOr<MatrixRecord> PutValues(const std::string& tenant, const std::string& name,
                                                  uint64_t version, const Array& values,
                                                  Stop stop = nullptr) = 0;
-  /// Forgets a matrix, and with a pattern's last matrix the pattern and everything known of it. OK
-  /// if it is not stored.
+  /// Remembers that versions of the matrix up to this one may be used, by values that are not
+  /// stored. OK if the matrix is not stored.
+  virtual absl::Status UseVersions(const std::string& tenant, const std::string& name,
+                                   uint64_t version) = 0;
+  /// Forgets a matrix, but for the highest version that it may have had, and with a pattern's last
+  /// matrix the pattern and everything known of it. OK if it is not stored.
   virtual absl::Status DeleteMatrix(const std::string& tenant, const std::string& name) = 0;
 
   /// Stores a finished layout; replaces one of the same recipe. NOT_FOUND if the pattern is not
@@ -266,7 +276,8 @@ class Store {
 /// Opens the store in `directory`, making it if there is none, and removes what unfinished writes
 /// left behind. `files` must outlive the store.
 /// Errors: FAILED_PRECONDITION (another server uses the directory, it was written by a newer
-/// program, permissions), DATA_LOSS (the catalog is damaged), RESOURCE_EXHAUSTED, INTERNAL.
+/// program, permissions), DATA_LOSS (the catalog is damaged, or missing where there was one),
+/// RESOURCE_EXHAUSTED, INTERNAL.
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(FileSystem& files, const std::string& directory);
 
 /// Keeps nothing: writes succeed, what they return is not readable(), and Load is always empty.

@@ -312,6 +312,12 @@ std::variant<Config, int> ParseCommandLine(int argc, const char* const* argv, st
   Flags flags;
   flags.config.threads = flags.config.preparation_threads = 0;
   DefineFlags(app, flags);
+  app.add_flag(
+         "--salvage", flags.config.salvage,
+         "Rebuild a damaged or lost catalog from the blobs of --data-dir, say what came back, "
+         "and exit")
+      ->needs(app.get_option("--data-dir"))
+      ->configurable(false);
   app.add_flag("--print-config", flags.print_config,
                "Print the settings in use as a --config file and exit")
       ->configurable(false);

@@ -15,7 +15,8 @@ struct Config {
   std::vector<std::string> listen = {"127.0.0.1:7470"};  ///< "host:port" or "unix:/path"
   std::string metrics_listen = "127.0.0.1:7471";         ///< "host:port"; empty: off
   std::string data_dir;                                  ///< empty: in memory
-  std::vector<std::string> devices = {"auto"};           ///< "auto", "cpu", "cuda:0"
+  bool salvage = false;  ///< rebuild the catalog in data_dir and do not serve
+  std::vector<std::string> devices = {"auto"};  ///< "auto", "cpu", "cuda:0"
 
   int64_t host_memory_bytes = 0;  ///< matrices, layouts, operands and results together
   int64_t preparation_memory_bytes =

@@ -32,8 +32,8 @@ struct GetBuffer {
     return service.engine.dense().Find(tenant, name);
   }
 
-  static absl::StatusOr<Reply> Load(const Lease& held) {
-    absl::StatusOr<Array> elements = held->elements->Get();
+  static absl::StatusOr<Reply> Load(const Lease& held, engine::Store::Stop stop) {
+    absl::StatusOr<Array> elements = held->elements->Get(stop);
     if (!elements.ok()) return elements.status();
     v1::GetBufferReply reply;
     *reply.mutable_info() = ToBufferInfo(*held);
@@ -51,10 +51,10 @@ struct Download {
     return service.engine.catalog().Find(tenant, name);
   }
 
-  static absl::StatusOr<Reply> Load(const Lease& matrix) {
-    const auto csr = matrix->pattern()->Csr();
+  static absl::StatusOr<Reply> Load(const Lease& matrix, engine::Store::Stop stop) {
+    const auto csr = matrix->pattern()->Csr(stop);
     if (!csr.ok()) return csr.status();
-    const absl::StatusOr<Array> values = matrix->Values();
+    const absl::StatusOr<Array> values = matrix->Values(stop);
     if (!values.ok()) return values.status();
     v1::DownloadReply reply;
     v1::DownloadHeader& header = *reply.mutable_header();
@@ -98,6 +98,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
     Write();
   }
 
+  void OnCancel() override { stop_ = true; }
   void OnTick(const Patience& patience) override { delivery_.Tick(patience, context_); }
   void Count(InFlightTable& table) override {
     const Activity activity = loaded_ ? Activity::kSending : Activity::kWorking;
@@ -123,7 +124,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
 
   /// On a worker; starts the writing.
   absl::Status Load() {
-    absl::StatusOr<Reply> reply = Method::Load(lease_);
+    absl::StatusOr<Reply> reply = Method::Load(lease_, &stop_);
     if (!reply.ok()) return reply.status();
     lease_.reset();
     for (Array& array : reply->arrays) {
@@ -161,6 +162,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
   grpc::ByteBuffer out_;
   Delivery delivery_;
   std::atomic<bool> loaded_ = false;
+  std::atomic<bool> stop_ = false;  ///< nobody waits for what is read from the disk
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -178,6 +179,10 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
                   static_cast<double>(engine_.catalog().patterns()));
   families.Single(MetricType::Gauge, "sparsed_buffers", "Dense matrices held",
                   static_cast<double>(engine_.dense().size()));
+  if (const std::optional<bool> up = engine_.store_up()) {
+    families.Single(MetricType::Gauge, "sparsed_store_up",
+                    "1 while the data directory is where it was, 0 once it is gone", *up ? 1 : 0);
+  }
   families.Single(MetricType::Gauge, "sparsed_preparations_pending",
                   "Preparations waiting or under way",
                   static_cast<double>(engine_.preparation().pending()));

@@ -163,6 +163,15 @@ void Metrics::OnDeviceLost(std::string_view sentence) {
   if (device_lost) device_lost();
 }
 
+void Metrics::OnStore(const absl::Status& status) {
+  if (status.ok()) {
+    Log(LogLevel::kInfo, "data directory is back");
+  } else {
+    Log(LogLevel::kError, "data directory lost", {{"message", std::string(status.message())}});
+  }
+  if (store_changed) store_changed(status.ok());
+}
+
 std::vector<RequestCount> Metrics::RequestCounts() const {
   std::map<std::pair<std::string, std::string>, int64_t> counts;  // over all tenants
   for (const prometheus::MetricFamily& family : requests_.Collect()) {

@@ -43,8 +43,10 @@ class Metrics : public engine::Observer {
   void OnPreparationEnd(std::string_view state) override;
   void OnDamage(std::string_view sentence) override;
   void OnDeviceLost(std::string_view sentence) override;
+  void OnStore(const absl::Status& status) override;
   /// Called after the log has it. Set before the engine opens.
   std::function<void()> device_lost;
+  std::function<void(bool up)> store_changed;
 
   std::vector<RequestCount> RequestCounts() const;
   std::vector<prometheus::MetricFamily> Collect() const { return registry_.Collect(); }

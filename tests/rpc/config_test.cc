@@ -61,6 +61,12 @@ TEST(CommandLine, TheDefaultLimitLeavesRoomForWhatIsNotCounted) {
   EXPECT_EQ(DefaultHostMemory(kGiB), kGiB / 2);
 }
 
+TEST(CommandLine, SalvageNeedsADirectory) {
+  EXPECT_FALSE(Parse({"--data-dir=/d"}).config().salvage);
+  EXPECT_TRUE(Parse({"--data-dir=/d", "--salvage"}).config().salvage);
+  ExpectWrong({"--in-memory", "--salvage"}, "--data-dir");
+}
+
 TEST(CommandLine, FlagsAreRead) {
   const Parsed parsed =
       Parse({"--listen=[::1]:0", "--listen=unix:/run/s", "--metrics-listen=off", "--data-dir=/d",

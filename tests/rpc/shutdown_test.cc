@@ -225,8 +225,38 @@ TEST(Restart, KeepsWhatWasAcknowledged) {
     MakeGood(server);
     ExpectGood(server);
   }
-  TestServer server(durable);
-  ExpectGood(server);
+  {
+    TestServer server(durable);
+    ExpectGood(server);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(DataDirectory, DeletedUnderAServerIsSaid) {
+  const std::string folder = testing::TempDir() + "sparsed_rpc_deleted";
+  std::filesystem::remove_all(folder);
+  {
+    TestServer server([&](server::Config& config) {
+      WithPages(config);
+      config.data_dir = folder;
+    });
+    MakeGood(server);
+    EXPECT_EQ(server.Page("/readyz"), "ready\n");
+    EXPECT_NE(server.Page("/metrics").find("sparsed_store_up 1"), std::string::npos);
+    std::filesystem::remove_all(folder);
+    const Pattern late = Uniform(20, 20, 3, 1);
+    const grpc::Status status =
+        Upload(server.catalog(), HeaderOf("late", late), late, FloatValues(late.nnz(), 1));
+    EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE) << status.error_message();
+    EXPECT_NE(status.error_message().find("data directory"), std::string::npos)
+        << status.error_message();
+    EXPECT_EQ(status.error_message().find(folder), std::string::npos) << status.error_message();
+    EXPECT_TRUE(Eventually([&] {
+      return server.Page("/readyz") == "not ready: the data directory is gone\n";
+    }));
+    EXPECT_NE(server.Page("/metrics").find("sparsed_store_up 0"), std::string::npos);
+    ExpectGood(server);  // from memory
+  }
   std::filesystem::remove_all(folder);
 }
 

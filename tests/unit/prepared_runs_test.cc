@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 namespace sparsed::engine {
 namespace {
@@ -25,7 +27,9 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context&, const Problem& pro
 /// Promises much, has nothing.
 class Address final : public MemorySource {
  public:
+  bool is_short = false;
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    if (is_short) return absl::ResourceExhaustedError("no memory");
     return Buffer(std::make_shared<std::byte>(), bytes);
   }
 };
@@ -72,6 +76,23 @@ TEST_F(PreparedRunsTest, DoWithoutWhatCannotBePrepared) {
   EXPECT_EQ(For(kernel_, layout_, 1000), nullptr);  // 1 GB, more than all may have
   EXPECT_EQ(For(kernel_, layout_, 1000), nullptr);
   EXPECT_EQ(asked, 1);
+}
+
+TEST_F(PreparedRunsTest, TryAgainWhatFoundNoMemory) {
+  memory_.is_short = true;
+  EXPECT_EQ(For(kernel_, layout_, 8), nullptr);
+  EXPECT_EQ(asked, 1);
+  memory_.is_short = false;
+  void* prepared = nullptr;
+  // After kTryAgainAfter; whoever runs it meanwhile does without, and asks nobody.
+  for (int i = 0; i < 6000 && prepared == nullptr; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    prepared = For(kernel_, layout_, 8);
+  }
+  EXPECT_NE(prepared, nullptr);
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(For(kernel_, layout_, 8), prepared);
+  EXPECT_EQ(asked, 2);
 }
 
 TEST_F(PreparedRunsTest, KeepNoMoreBytesThanTheyMay) {

@@ -23,6 +23,7 @@ struct ForgetfulFileSystem::Node {
   std::string durable;
   /// Pages whose sync failed: they count as clean, so that a later sync does not write them.
   std::set<size_t> dropped_pages;
+  const File* lock_holder = nullptr;
   // A directory.
   std::map<std::string, NodePtr> entries;
   std::map<std::string, NodePtr> durable_entries;
@@ -35,6 +36,10 @@ class ForgetfulFileSystem::OpenFile final : public File {
         node_(std::move(node)),
         path_(std::move(path)),
         generation_(files.generation_) {}
+  ~OpenFile() override {
+    const std::lock_guard lock(files_.mutex_);
+    if (node_->lock_holder == this) node_->lock_holder = nullptr;
+  }
 
   absl::StatusOr<size_t> Read(int64_t offset, std::span<std::byte> out) override {
     const std::lock_guard lock(files_.mutex_);
@@ -105,6 +110,22 @@ class ForgetfulFileSystem::OpenFile final : public File {
     const std::lock_guard lock(files_.mutex_);
     if (absl::Status status = Count("size"); !status.ok()) return status;
     return static_cast<int64_t>(node_->current.size());
+  }
+
+  absl::Status Lock() override {
+    const std::lock_guard lock(files_.mutex_);
+    if (absl::Status status = Count("lock"); !status.ok()) return status;
+    if (node_->lock_holder != nullptr && node_->lock_holder != this) {
+      return absl::FailedPreconditionError(path_ + " is locked");
+    }
+    node_->lock_holder = this;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> IsAt(const std::string& path) override {
+    const std::lock_guard lock(files_.mutex_);
+    if (absl::Status status = Count("look up"); !status.ok()) return status;
+    return files_.Find(path) == node_;
   }
 
  private:
@@ -184,7 +205,11 @@ void ForgetfulFileSystem::Restart(Survivors survivors, uint32_t seed) {
 }
 
 void ForgetfulFileSystem::Forget(Node& node, Survivors survivors, std::mt19937& random) {
-  if (survivors == Survivors::kEverything) return;
+  node.lock_holder = nullptr;
+  if (survivors == Survivors::kEverything) {
+    for (const auto& [name, entry] : node.entries) Forget(*entry, survivors, random);
+    return;
+  }
   const auto survives = [&] { return survivors == Survivors::kRandom && random() % 2 == 0; };
   if (node.is_directory) {
     std::map<std::string, NodePtr> left = node.durable_entries;

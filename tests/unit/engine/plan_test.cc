@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 #include "engine/planning/candidates.h"
 #include "tests/unit/engine/rooms.h"
@@ -112,7 +113,7 @@ TEST(PlanTable, FindsPlansOfPairs) {
 
 TEST(LazyArray, IsReadOnceItSucceeds) {
   int reads = 0;
-  LazyArray array([&]() -> absl::StatusOr<Array> {
+  LazyArray array([&](LazyArray::Stop) -> absl::StatusOr<Array> {
     if (++reads == 1) return absl::DataLossError("damaged");
     return test::MakeArray<float>("values", {1, 2});
   });
@@ -123,6 +124,59 @@ TEST(LazyArray, IsReadOnceItSucceeds) {
   EXPECT_EQ(array.Get()->length, 2);
   EXPECT_TRUE(array.resident());
   EXPECT_EQ(reads, 2);
+}
+
+/// An array that is read slowly, until the flag that the reader looks at becomes true.
+class SlowArray {
+ public:
+  LazyArray& array() { return array_; }
+  std::atomic<int> reads = 0;
+  std::atomic<bool> finish = false;
+
+ private:
+  LazyArray array_{[this](LazyArray::Stop stop) -> absl::StatusOr<Array> {
+    ++reads;
+    while (!finish) {
+      if (stop != nullptr && *stop) return absl::CancelledError("stopped");
+      std::this_thread::yield();
+    }
+    return test::MakeArray<float>("values", {1, 2});
+  }};
+};
+
+TEST(LazyArray, AReaderThatStopsHarmsNobodyWhoWaits) {
+  SlowArray slow;
+  std::atomic<bool> stop = false;
+  absl::Status stopped;
+  absl::StatusOr<Array> read;
+  std::thread first([&] { stopped = slow.array().Get(&stop).status(); });
+  while (slow.reads == 0) std::this_thread::yield();
+  std::atomic<bool> never = false;
+  std::thread second([&] { read = slow.array().Get(&never); });
+  stop = true;
+  first.join();
+  EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
+  while (slow.reads == 1) std::this_thread::yield();
+  slow.finish = true;
+  second.join();
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->length, 2);
+  EXPECT_TRUE(slow.array().resident());
+}
+
+TEST(LazyArray, WhoWaitsForAnotherReaderStopsToo) {
+  SlowArray slow;
+  std::thread first([&] { EXPECT_TRUE(slow.array().Get().ok()); });
+  while (slow.reads == 0) std::this_thread::yield();
+  std::atomic<bool> stop = false;
+  absl::Status stopped;
+  std::thread second([&] { stopped = slow.array().Get(&stop).status(); });
+  stop = true;
+  second.join();
+  EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
+  EXPECT_EQ(slow.reads, 1);
+  slow.finish = true;
+  first.join();
 }
 
 TEST(Watch, SeesEveryChangeInOrder) {

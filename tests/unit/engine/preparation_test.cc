@@ -821,6 +821,29 @@ TEST(Preparation, AnUploadTriesAgainWhatMemoryDidNotAllow) {
   CheckConsistent(site, *(*matrix)->pattern());
 }
 
+TEST(Preparation, ARequestTriesAgainLaterWhatMemoryDidNotAllow) {
+  constexpr int64_t kPreparation = int64_t{64} << 20;
+  Site site("", Quick(), kPlenty, kPreparation);
+  Buffer hog = site.budget.Source(MemoryUse::kPreparation).Allocate(kPreparation - 4096).value();
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  hog = Buffer();
+  PlanTable& plans = (*matrix)->pattern()->plans();
+  const auto find = [&] { return plans.Find(Class(Operation::kSpmm)); };
+  ASSERT_TRUE(find().exact);
+  ASSERT_FALSE(find().decided());
+  const Problem problem{Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu};
+  site.preparation.RequestTrial(*matrix, problem);
+  EXPECT_EQ(site.preparation.pending(), 0) << "or every request would try";
+  ActivePlan old = *find().plan;
+  old.since -= std::chrono::hours(1);
+  plans.Replace(std::make_shared<const ActivePlan>(old));
+  site.preparation.RequestTrial(*matrix, problem);
+  ASSERT_TRUE(site.Idle());
+  EXPECT_TRUE(find().decided()) << find().plan->plan.reason;
+  CheckConsistent(site, *(*matrix)->pattern());
+}
+
 TEST(Preparation, ANarrowerTrialWhenMemoryIsShort) {
   // Operands of K = 32 take 770 kB; layouts and scratch find no room beside those of K = 16.
   Site site("", Quick(), kPlenty, /*preparation_memory=*/500'000);
@@ -1265,6 +1288,21 @@ TEST(Restart, KeepsALayoutThatFindsNoMemory) {
   EXPECT_THAT(pattern.status().message, Not(HasSubstr("memory")));
   EXPECT_EQ(site.listener.stages("trial"), 0);
   CheckConsistent(site, pattern);
+}
+
+TEST(Restart, WritesNothingWhereThereIsNothingToDo) {
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    ASSERT_TRUE(SendMatrix(site.catalog, "m", Clusters()).ok() && site.Idle());
+  }
+  Site site(directory.path());
+  ASSERT_TRUE(site.Idle());
+  const auto log = std::filesystem::file_size(directory.path() + "/catalog.sqlite-wal");
+  EXPECT_EQ(log, 0U) << "thousands of patterns would wait for the disk, each";
+  auto matrix = site.catalog.Find("t", "m");
+  ASSERT_TRUE(matrix.ok());
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
 }
 
 TEST(Restart, TriesAgainWhatMemoryDidNotAllow) {

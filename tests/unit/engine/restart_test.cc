@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <memory>
 
 #include "tests/unit/engine/rooms.h"
 
@@ -93,6 +96,78 @@ TEST(Restart, BringsBackTheLastDurableValues) {
   ASSERT_TRUE(matrix.ok());
   EXPECT_EQ((*matrix)->version(), 2u);
   EXPECT_EQ(Elements<float>((*matrix)->Values()), FloatsOf(s, 2));
+}
+
+/// New values for "m"; returns their version.
+uint64_t Update(Catalog& catalog, const test::Pattern& s, bool durable) {
+  auto update = catalog.BeginUpdate({"t", "m", ElementType::kF32, durable, 0});
+  EXPECT_TRUE(update.ok() && Feed(**update, 0, FloatsOf(s, 2)).ok());
+  const auto matrix = (*update)->Finish(1);
+  EXPECT_TRUE(matrix.ok()) << matrix.status();
+  return matrix.ok() ? (*matrix)->version() : 0;
+}
+
+TEST(Restart, UsesNoVersionOfAMatrixTwice) {
+  TemporaryDirectory directory;
+  const test::Pattern s = test::Band(9, 2);
+  uint64_t highest = 0;
+  for (int run = 0; run < 3; ++run) {
+    Rooms rooms(directory.path());
+    if (run == 0) {
+      ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s).ok());
+    }
+    for (int step = 0; step < 5; ++step) {
+      const uint64_t version = Update(rooms.catalog, s, /*durable=*/step == 2);
+      EXPECT_GT(version, highest) << "run " << run << ", step " << step;
+      highest = version;
+    }
+  }
+  // Nor if it is deleted in between, and whether there is a restart or not.
+  for (const bool restart : {false, true}) {
+    auto rooms = std::make_unique<Rooms>(directory.path());
+    highest = std::max(highest, Update(rooms->catalog, s, /*durable=*/false));
+    ASSERT_TRUE(rooms->catalog.Delete("t", "m").ok());
+    if (restart) {
+      rooms.reset();
+      rooms = std::make_unique<Rooms>(directory.path());
+    }
+    const auto again = SendMatrix(rooms->catalog, "m", s);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_GT((*again)->version(), highest);
+    highest = (*again)->version();
+  }
+}
+
+TEST(Restart, UsesNoVersionTwiceAfterManyThatWereNotStored) {
+  TemporaryDirectory directory;
+  const test::Pattern s = test::Band(3, 1);
+  uint64_t highest = 0;
+  {
+    Rooms rooms(directory.path());
+    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s).ok());
+    for (int step = 0; step < 2500; ++step) highest = Update(rooms.catalog, s, /*durable=*/false);
+    EXPECT_EQ(highest, 2501U) << "one after the other while the server runs";
+  }
+  Rooms rooms(directory.path());
+  EXPECT_EQ((*rooms.catalog.Find("t", "m"))->version(), 1U) << "what was stored";
+  EXPECT_GT(Update(rooms.catalog, s, /*durable=*/false), highest);
+}
+
+TEST(Restart, ReadsFromTheDiskStopWithWhoeverAsked) {
+  TemporaryDirectory directory;
+  const test::Pattern s = test::Band(9, 2);
+  {
+    Rooms rooms(directory.path());
+    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s).ok());
+  }
+  Rooms rooms(directory.path());
+  const MatrixLease matrix = rooms.catalog.Find("t", "m").value();
+  const std::atomic<bool> stop = true;
+  EXPECT_TRUE(absl::IsCancelled(matrix->Values(&stop).status()));
+  EXPECT_TRUE(absl::IsCancelled(matrix->pattern()->Csr(&stop).status()));
+  EXPECT_FALSE(matrix->resident());
+  EXPECT_TRUE(matrix->Values().ok());
+  EXPECT_TRUE(matrix->pattern()->Csr().ok());
 }
 
 /// Changes a byte in the middle of every file that is at least `size` bytes long.

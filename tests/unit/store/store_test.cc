@@ -73,6 +73,8 @@ class StoreTest : public testing::Test {
 
 /// Makes a catalog of the present version one of version 6.
 constexpr const char* kToVersion6 = R"sql(
+  ALTER TABLE matrices DROP COLUMN used_version;
+  DROP TABLE deleted_versions;
   DROP TABLE decisions;
   ALTER TABLE measurements DROP COLUMN baseline_ms;
   ALTER TABLE measurements DROP COLUMN floor_ms;
@@ -523,6 +525,38 @@ TEST_F(StoreTest, ManyThreadsWriteReadAndScrub) {
   EXPECT_EQ(BlobFiles(), 0U);
 }
 
+TEST_F(StoreTest, RemembersTheHighestVersionsThatWereUsed) {
+  NewMatrix m = RandomMatrix("a", "P", 1);
+  m.version = 3;
+  ASSERT_TRUE(store_->PutMatrix(m).ok());
+  ASSERT_TRUE(store_->UseVersions("tenant", "a", 1000).ok());
+  ASSERT_TRUE(store_->UseVersions("tenant", "a", 500).ok());
+  ASSERT_TRUE(store_->UseVersions("tenant", "none", 5000).ok());
+  m.version = 4;
+  ASSERT_TRUE(store_->PutMatrix(m).ok());
+  ASSERT_TRUE(store_->PutValues("tenant", "a", 5, m.values).ok());
+  Reopen();
+  EXPECT_EQ(store_->Load()->matrices[0].version, 5U);
+  EXPECT_EQ(store_->Load()->matrices[0].used_version, 1000U);
+  EXPECT_EQ(store_->Load()->deleted_version, 0U);
+  ASSERT_TRUE(store_->PutValues("tenant", "a", 2000, m.values).ok());
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("b", "P", 1)).ok());
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "b").ok());
+  Reopen();
+  EXPECT_EQ(store_->Load()->deleted_version, 2000U);
+}
+
+TEST_F(StoreTest, CatalogsFromBeforeUsedVersionsAreTaken) {
+  NewMatrix m = RandomMatrix("a", "P", 1);
+  m.version = 3;
+  ASSERT_TRUE(store_->PutMatrix(m).ok());
+  store_.reset();
+  Execute(kToVersion6);
+  Reopen();
+  EXPECT_EQ(store_->Load()->matrices[0].used_version, 3U);
+}
+
 TEST_F(StoreTest, NewerSchemaIsRefused) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
@@ -541,6 +575,8 @@ TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
   Execute(R"sql(
+    ALTER TABLE matrices DROP COLUMN used_version;
+    DROP TABLE deleted_versions;
     DROP TABLE decisions;
     DROP TABLE features;
     DROP TABLE scrubs;

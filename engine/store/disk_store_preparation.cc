@@ -1,0 +1,216 @@
+// What DiskStore keeps of preparations: layouts, plans, measurements, features.
+#include <fmt/format.h>
+
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "engine/store/disk_store.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Kind = ArrayOwner::Kind;
+
+/// Deletes what a table has of a pattern and class, the first time that they are named.
+absl::Status ClearOnce(Database& database, const char* table, int64_t pattern,
+                       const std::string& problem_class,
+                       std::set<std::pair<int64_t, std::string>>& cleared) {
+  if (!cleared.emplace(pattern, problem_class).second) return absl::OkStatus();
+  return database.Query(fmt::format("DELETE FROM {} WHERE pattern = ? AND class = ?", table),
+                        {pattern, problem_class});
+}
+
+}  // namespace
+
+absl::StatusOr<LayoutRecord> DiskStore::PutLayout(const std::string& pattern_hash,
+                                                  const Layout& layout, double build_seconds,
+                                                  Stop stop) {
+  const ArrayOwner owner{Kind::kLayout, pattern_hash, "", "", layout.recipe};
+  std::vector<NewBlob> arrays;
+  for (const Array& array : layout.arrays) {
+    arrays.push_back({&array, {.owner = owner, .array = array.name}});
+  }
+  const absl::StatusOr<std::vector<BlobPtr>> blobs = WriteBlobs(arrays, stop);
+  if (!blobs.ok()) return blobs.status();
+
+  LayoutRecord record{pattern_hash, layout, build_seconds, {}};
+  record.layout.arrays.clear();
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const Array& array = *arrays[i].array;
+    record.arrays.push_back(Describing(owner, array.name, array, (*blobs)[i]));
+  }
+  absl::Status status = Apply([&](BlobChanges& changes) -> absl::Status {
+    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
+    if (!pattern.ok()) return pattern.status();
+    absl::Status removed = RemoveLayout(*pattern, layout.recipe, changes);
+    if (!removed.ok()) return removed;
+    return StoreLayout(*pattern, record, *blobs, changes);
+  });
+  if (!status.ok()) return status;
+  return record;
+}
+
+absl::Status DiskStore::StoreLayout(int64_t pattern, const LayoutRecord& record,
+                                    std::span<const BlobPtr> blobs, BlobChanges& changes) {
+  const Layout& l = record.layout;
+  const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
+      "INSERT INTO layouts(pattern, recipe, kind, rows, cols, nnz, transposed, value_slots,"
+      "                    build_seconds)"
+      " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+      {pattern, l.recipe, l.kind, l.rows, l.cols, l.nnz, int64_t{l.transposed}, l.value_slots,
+       record.build_seconds});
+  if (!id.ok()) return id.status();
+  const OwnerRow row{"layout", id->value_or(0)};
+  absl::Status status;
+  for (size_t i = 0; status.ok() && i < l.parameters.size(); ++i) {
+    status = database_->Query(
+        "INSERT INTO layout_parameters(layout, position, name, value) VALUES(?, ?, ?, ?)",
+        {row.id, static_cast<int64_t>(i), l.parameters[i].first, l.parameters[i].second});
+  }
+  for (size_t i = 0; status.ok() && i < record.arrays.size(); ++i) {
+    status = AddArray(row, static_cast<int64_t>(i), record.arrays[i], blobs[i], changes);
+  }
+  return status;
+}
+
+absl::Status DiskStore::RemoveLayout(int64_t pattern, const std::string& recipe,
+                                     BlobChanges& changes) {
+  const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
+      "SELECT id FROM layouts WHERE pattern = ? AND recipe = ?", {pattern, recipe});
+  if (!id.ok() || !*id) return id.status();
+  absl::Status status = RemoveArrays({"layout", **id}, changes);
+  if (!status.ok()) return status;
+  return database_->Query("DELETE FROM layouts WHERE id = ?", {**id});
+}
+
+absl::Status DiskStore::DropLayout(const std::string& pattern_hash, const std::string& recipe) {
+  return ApplyRemoval([&](BlobChanges& changes) -> absl::Status {
+    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
+    if (absl::IsNotFound(pattern.status())) return absl::OkStatus();
+    if (!pattern.ok()) return pattern.status();
+    absl::Status status = RemoveLayout(*pattern, recipe, changes);
+    if (status.ok()) {
+      status = database_->Query(
+          "INSERT OR IGNORE INTO wanted(pattern, class)"
+          " SELECT pattern, class FROM plans WHERE pattern = ? AND recipe = ?",
+          {*pattern, recipe});
+    }
+    if (!status.ok()) return status;
+    return database_->Query("DELETE FROM plans WHERE pattern = ? AND recipe = ?",
+                            {*pattern, recipe});
+  });
+}
+
+absl::Status DiskStore::PutPlans(std::span<const PlanRecord> plans) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    for (const PlanRecord& plan : plans) {
+      const absl::StatusOr<int64_t> pattern = PatternRow(plan.pattern_hash);
+      if (!pattern.ok()) return pattern.status();
+      absl::Status status = database_->Query(
+          "INSERT OR REPLACE INTO"
+          " plans(pattern, class, recipe, kernel, baseline_ms, plan_ms, reason)"
+          " VALUES(?, ?, ?, ?, ?, ?, ?)",
+          {*pattern, plan.problem_class, plan.recipe, plan.kernel, plan.baseline_ms, plan.plan_ms,
+           plan.reason});
+      if (status.ok()) {
+        status = database_->Query("DELETE FROM wanted WHERE pattern = ? AND class = ?",
+                                  {*pattern, plan.problem_class});
+      }
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measurements) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    std::set<std::pair<int64_t, std::string>> cleared;
+    for (const MeasurementRecord& m : measurements) {
+      const absl::StatusOr<int64_t> pattern = PatternRow(m.pattern_hash);
+      if (!pattern.ok()) return pattern.status();
+      absl::Status status =
+          ClearOnce(*database_, "measurements", *pattern, m.problem_class, cleared);
+      if (status.ok()) {
+        status = database_->Query(
+            "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
+            "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
+             int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms});
+      }
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DiskStore::PutDecisions(std::span<const DecisionRecord> decisions) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    std::set<std::pair<int64_t, std::string>> cleared;
+    for (const DecisionRecord& d : decisions) {
+      const absl::StatusOr<int64_t> pattern = PatternRow(d.pattern_hash);
+      if (!pattern.ok()) return pattern.status();
+      absl::Status status = ClearOnce(*database_, "decisions", *pattern, d.problem_class, cleared);
+      if (status.ok()) {
+        status = database_->Query(
+            "INSERT OR REPLACE INTO decisions(pattern, class, recipe, tried, reason)"
+            " VALUES(?, ?, ?, ?, ?)",
+            {*pattern, d.problem_class, d.recipe, int64_t{d.tried}, d.reason});
+      }
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DiskStore::PutWanted(std::span<const WantedRecord> wanted) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    for (const WantedRecord& w : wanted) {
+      const absl::StatusOr<int64_t> pattern = PatternRow(w.pattern_hash);
+      if (!pattern.ok()) return pattern.status();
+      absl::Status status = database_->Query(
+          "INSERT OR IGNORE INTO wanted(pattern, class) VALUES(?, ?)", {*pattern, w.problem_class});
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status DiskStore::PutPreparation(const std::string& pattern_hash,
+                                       const PreparationRecord& preparation) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
+    if (!pattern.ok()) return pattern.status();
+    return database_->Query(
+        "UPDATE patterns SET preparation_state = ?, preparation_detail = ?,"
+        " preparation_seconds = ? WHERE id = ?",
+        {preparation.state, preparation.detail, preparation.seconds, *pattern});
+  });
+}
+
+absl::Status DiskStore::PutFeatures(const std::string& pattern_hash, const Features& features) {
+  return Apply([&](BlobChanges&) -> absl::Status {
+    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
+    if (!pattern.ok()) return pattern.status();
+    absl::Status status = database_->Query("DELETE FROM features WHERE pattern = ?", {*pattern});
+    const auto put = [&](std::string_view name, Database::Value value) {
+      if (!status.ok()) return;
+      status = database_->Query("INSERT INTO features(pattern, name, value) VALUES(?, ?, ?)",
+                                {*pattern, name, value});
+    };
+    for (const FeatureField& field : kFeatureFields) put(field.name, features.*field.value);
+    put(kDistanceHistogram, std::as_bytes(std::span(features.distance_histogram)));
+    put(kPackedDensityMap, features.density_map.packed());
+    return status;
+  });
+}
+
+absl::StatusOr<std::optional<Features>> DiskStore::ReadFeatures(const std::string& pattern_hash,
+                                                                MemorySource& memory) {
+  const std::lock_guard lock(mutex_);
+  return LoadFeatures(*database_, pattern_hash, memory);
+}
+
+}  // namespace sparsed::engine
