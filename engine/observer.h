@@ -25,6 +25,8 @@ class Observer {
   virtual void OnKernelRun(const KernelRun&) {}
   /// A stage of a preparation ended: "features", "lsh_cluster", "aspt", "trial", "restore", ...
   virtual void OnPreparationStage(std::string_view /*stage*/, double /*seconds*/) {}
+  /// A trial waited so long for a lane of "cpu" or a GPU, for one run.
+  virtual void OnTrialWait(std::string_view /*device*/, double /*seconds*/) {}
   /// A preparation built a layout of this kind on the "cpu" or, a step of it at least, on a GPU.
   virtual void OnLayoutBuilt(std::string_view /*kind*/, std::string_view /*device*/,
                              double /*seconds*/) {}

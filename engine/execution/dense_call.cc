@@ -19,6 +19,15 @@ void ClearGaps(Array& array, const DenseShape& shape) {
   }
 }
 
+/// A shape that a request or a held matrix promises, before anything is read or written by it.
+absl::Status CheckHolds(const Array& array, const DenseShape& shape) {
+  if (array.length >= shape.elements() && array.type == shape.type) return absl::OkStatus();
+  return absl::InternalError(
+      fmt::format("an array of {} {} elements was to be {} x {} {} with a leading dimension of {}",
+                  array.length, Name(array.type), shape.rows, shape.cols, Name(shape.type),
+                  shape.leading_dimension));
+}
+
 }  // namespace
 
 ConstDense View(const Array& array, const DenseShape& shape) {
@@ -44,8 +53,16 @@ DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
 }
 
 DenseCall::~DenseCall() {
-  // Copies into memory that is about to be somebody else's.
-  if (pieces_under_way_) gpu_device().DrainPieces();
+  if (!pieces_under_way_) return;
+  // Copies into memory that is about to be somebody else's. This may be a thread that must not
+  // wait for them.
+  std::vector<Buffer> destinations;
+  for (Operand& operand : operands_) {
+    if (!operand.on_device) continue;
+    destinations.push_back(operand.assembler.array().buffer);
+    destinations.push_back(std::move(operand.array.buffer));
+  }
+  gpu_device().KeepUntilSent(std::move(destinations));
 }
 
 absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uint64_t size) {
@@ -53,23 +70,26 @@ absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uin
     if (!operand.streamed || operand.stream_array != array) continue;
     absl::StatusOr<std::byte*> to = operand.assembler.Claim(offset, size);
     if (!to.ok() || !operand.on_device || size == 0) return to;
-    absl::StatusOr<Device::Piece> piece =
-        gpu_device().NewPiece(size, impl_->budget.Source(MemoryUse::kRequests));
-    if (!piece.ok()) return piece.status();
-    piece_ = *std::move(piece);
-    piece_to_ = *to;
-    piece_bytes_ = size;
-    return piece_.data();
+    piece_ = gpu_device().TakePieceBlock(size);
+    if (piece_) {
+      piece_to_ = *to;
+      piece_bytes_ = size;
+      return piece_.data();
+    }
+    // To copy it from here would make this thread wait for the device.
+    absl::StatusOr<Buffer> late = impl_->budget.Source(MemoryUse::kRequests).Allocate(size);
+    if (!late.ok()) return late.status();
+    operand.late.push_back({offset, size, *std::move(late)});
+    return operand.late.back().bytes.mutable_data();
   }
   return absl::InvalidArgumentError(
       fmt::format("no operand of the request is announced as array {}", array));
 }
 
 absl::Status DenseCall::Commit() {
-  if (piece_to_ == nullptr) return absl::OkStatus();
+  if (!piece_) return absl::OkStatus();
   pieces_under_way_ = true;
-  return gpu_device().Send(std::exchange(piece_to_, nullptr), std::exchange(piece_, {}),
-                           piece_bytes_);
+  return gpu_device().SendPiece(piece_to_, std::exchange(piece_, {}), piece_bytes_);
 }
 
 bool DenseCall::complete() const {
@@ -141,10 +161,14 @@ absl::Status DenseCall::BringHome() {
       if (!array.ok()) return array.status();
       operand.array = *std::move(array);
     }
-    gpu_device().DrainPieces();
+    if (absl::Status s = gpu_device().DrainPieces(); !s.ok()) return s;
     absl::StatusOr<Array> home =
         gpu_device().ToHost(operand.array, impl_->budget.Source(MemoryUse::kRequests));
     if (!home.ok()) return home.status();
+    for (const Operand::Late& late : operand.late) {
+      std::memcpy(home->buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
+    }
+    operand.late.clear();
     operand.array = *std::move(home);
     operand.on_device = false;
   }
@@ -247,7 +271,12 @@ absl::Status DenseCall::MayFit(bool new_result) const {
 }
 
 absl::StatusOr<Array> DenseCall::OnHost(Operand& operand) {
-  if (!operand.streamed) return operand.held->Get();
+  if (!operand.streamed) {
+    absl::StatusOr<Array> held = operand.held->Get();
+    if (!held.ok()) return held;
+    if (absl::Status s = CheckHolds(*held, operand.shape); !s.ok()) return s;
+    return held;
+  }
   if (operand.assembler.array().buffer.size() > 0 || operand.shape.elements() == 0) {
     absl::StatusOr<Array> array = operand.assembler.Finish();
     if (!array.ok()) return array.status();
@@ -259,11 +288,23 @@ absl::StatusOr<Array> DenseCall::OnHost(Operand& operand) {
 absl::StatusOr<std::shared_ptr<const Array>> DenseCall::OnDevice(Operand& operand,
                                                                  DeviceLane& gpu) {
   Device& device = gpu_device();
-  if (!operand.streamed) return device.residency().Place(operand.held);
+  if (!operand.streamed) {
+    absl::StatusOr<std::shared_ptr<const Array>> held = device.residency().Place(operand.held);
+    if (!held.ok()) return held;
+    if (absl::Status s = CheckHolds(**held, operand.shape); !s.ok()) return s;
+    return held;
+  }
   if (operand.on_device) {
     absl::StatusOr<Array> array = operand.assembler.Finish();
     if (!array.ok()) return array.status();
     operand.array = *std::move(array);
+    for (const Operand::Late& late : operand.late) {
+      absl::Status copied =
+          device.CopyIn(gpu.stream, operand.array.buffer.mutable_data() + late.offset,
+                        late.bytes.data(), late.size);
+      if (!copied.ok()) return copied;
+    }
+    operand.late.clear();
     if (absl::Status s = device.AwaitPieces(gpu.stream); !s.ok()) return s;
     return std::make_shared<const Array>(operand.array);
   }
@@ -296,12 +337,11 @@ absl::StatusOr<DenseCall::OnDeviceSparse> DenseCall::PlaceSparse(
   return sparse;
 }
 
-absl::StatusOr<Array> DenseCall::NewResult(std::string_view name) {
+absl::StatusOr<Array> DenseCall::NewResult(std::string_view name, const DenseShape& shape) {
   absl::StatusOr<Array> result =
       AllocateArray(impl_->budget.Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests),
-                    name, result_shape_.type, result_shape_.elements());
-  if (result.ok() && result_shape_.leading_dimension > result_shape_.cols)
-    ClearGaps(*result, result_shape_);
+                    name, shape.type, shape.elements());
+  if (result.ok() && shape.leading_dimension > shape.cols) ClearGaps(*result, shape);
   return result;
 }
 
@@ -310,10 +350,10 @@ absl::StatusOr<Array> DenseCall::NewDeviceResult(std::string_view name, DeviceLa
       gpu_device().budget().Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests), name,
       result_shape_.type, result_shape_.elements());
   if (result.ok() && result_shape_.leading_dimension > result_shape_.cols) {
-    if (absl::Status s = gpu.stream.Fill(result->buffer.mutable_data(), 0, result->bytes());
-        !s.ok()) {
-      return s;
-    }
+    absl::Status filled = gpu.stream.Fill(result->buffer.mutable_data(), 0, result->bytes());
+    // Who fails before the kernel lets the memory go.
+    if (filled.ok()) filled = gpu_device().Settle(gpu.stream);
+    if (!filled.ok()) return filled;
   }
   return result;
 }
@@ -327,12 +367,14 @@ void DenseCall::SendBegin(const std::string& plan, std::string_view name) {
 }
 
 absl::Status DenseCall::SendResult(Array result) {
+  if (absl::Status s = CheckHolds(result, result_shape_); !s.ok()) return s;
   if (keep_result_) return destination_.Publish(std::make_shared<LazyArray>(std::move(result)));
   sink().OnArray(0, 0, std::move(result));
   return absl::OkStatus();
 }
 
 absl::Status DenseCall::SendDeviceResult(Array result, DeviceLane& gpu) {
+  if (absl::Status s = CheckHolds(result, result_shape_); !s.ok()) return s;
   Device& device = gpu_device();
   if (keep_result_) {
     auto there = std::make_shared<const Array>(std::move(result));

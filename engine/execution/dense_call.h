@@ -18,12 +18,19 @@ namespace sparsed::engine {
 /// A dense operand: in the stream (then it is put together here, in the memory of the device that
 /// will use it), or held.
 struct Operand {
+  /// Bytes that came when all blocks to the device were taken: a lane takes them there.
+  struct Late {
+    size_t offset, size;
+    Buffer bytes;
+  };
+
   DenseShape shape;
   bool streamed = false;
   uint32_t stream_array = 0;
   bool on_device = false;    ///< where a streamed one is put together
   ArrayAssembler assembler;  ///< of a streamed one
-  Array array;               ///< a streamed one, once it was taken from the assembler
+  std::vector<Late> late;
+  Array array;  ///< a streamed one, once it was taken from the assembler
   std::shared_ptr<LazyArray> held;
 };
 
@@ -69,8 +76,9 @@ class DenseCall : public Job {
   };
   absl::StatusOr<OnDeviceSparse> PlaceSparse(const std::shared_ptr<const Layout>& layout,
                                              bool with_values);
-  /// Memory for the result on the host, or on the device; gaps between rows are zeros.
-  absl::StatusOr<Array> NewResult(std::string_view name);
+  /// Memory for a result of `shape` on the host, or of the result's own on the device; gaps between
+  /// rows are zeros.
+  absl::StatusOr<Array> NewResult(std::string_view name, const DenseShape& shape);
   absl::StatusOr<Array> NewDeviceResult(std::string_view name, DeviceLane& gpu);
   /// Where workspaces and operands of this call come from.
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
@@ -115,7 +123,7 @@ class DenseCall : public Job {
   const std::shared_ptr<Executor::Impl> impl_;
   MatrixLease matrix_;
   std::vector<Operand> operands_;
-  DenseShape result_shape_;
+  DenseShape result_shape_;  ///< where the result goes; SetResult alone sets it
   DenseWrite destination_;
   bool keep_result_ = false;
   bool sent_ = false;  ///< something of the result
@@ -124,7 +132,7 @@ class DenseCall : public Job {
   /// Streamed operands that were put together on the device, in host memory.
   absl::Status BringHome();
 
-  Device::Piece piece_;  ///< claimed last, not committed yet
+  StagingBlock piece_;  ///< claimed last, not committed yet; none: there is nothing to send
   std::byte* piece_to_ = nullptr;
   size_t piece_bytes_ = 0;
   bool pieces_under_way_ = false;

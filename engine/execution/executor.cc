@@ -103,8 +103,23 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
 }
 
 absl::Status Executor::RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
-                               const std::atomic<bool>* stop) {
-  return impl_->scheduler->RunIdle(device, work, stop);
+                               const std::atomic<bool>* stop,
+                               std::chrono::steady_clock::time_point until) {
+  const auto asked = std::chrono::steady_clock::now();
+  uint64_t waited = 0;
+  bool began = false;
+  const absl::Status ran = impl_->scheduler->RunIdle(
+      device,
+      [&](Lane& lane) {
+        waited = NanosecondsSince(asked);
+        began = true;
+        work(lane);
+      },
+      stop, until);
+  if (!began) waited = NanosecondsSince(asked);
+  impl_->observer.OnTrialWait(device == DeviceKind::kCuda ? Device::kName : "cpu",
+                              static_cast<double>(waited) * 1e-9);
+  return ran;
 }
 
 int64_t Executor::in_flight() const { return impl_->scheduler->in_flight(); }

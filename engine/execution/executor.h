@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +22,8 @@ class DerivedPatterns;
 class Device;
 struct Lane;
 struct PatternProduct;
+
+inline constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 
 struct ExecutorOptions {
   int lanes = 1;             ///< calls that run at once
@@ -48,9 +51,12 @@ class Executor {
 
   /// Runs `work` on a lane of the device once no call waits (and, on the GPU, none runs), and
   /// blocks until it has run. For trials: one kernel run a time, so that a query waits for one
-  /// kernel at most. CANCELLED if `stop` becomes true first, or the executor is closing.
+  /// kernel at most. Where calls never end it takes a turn from them, after a moment and so that
+  /// such turns are a twentieth of the lanes' time at most (Turns). CANCELLED if `stop` becomes
+  /// true first, or the executor is closing; DEADLINE_EXCEEDED if it has not begun by `until`.
   absl::Status RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
-                       const std::atomic<bool>* stop);
+                       const std::atomic<bool>* stop,
+                       std::chrono::steady_clock::time_point until = kNever);
 
   /// Called, outside any lock, when a request's class had no plan of its own. Set before the first
   /// call.

@@ -15,6 +15,8 @@ constexpr size_t kKeptDeviceWorkspace = size_t{64} << 20;
 constexpr auto kRest = std::chrono::seconds(2);
 /// For which a GPU's lane looks for the next job before it sleeps: a small query there and back.
 constexpr auto kLook = std::chrono::microseconds(200);
+/// After which who waits for a lane looks whether it is to stop.
+constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -214,11 +216,11 @@ void Scheduler::RunLane(Lane lane) {
   std::unique_lock lock(mutex_);
   while (true) {
     lanes.work.wait(lock,
-                    [&] { return closing_ || lanes.queued > 0 || MayIdleLocked(lane, lanes); });
+                    [&] { return closing_ || MayRunLocked(lanes) || MayIdleLocked(lane, lanes); });
     if (closing_) return;
     lanes.used = true;
     ++lanes.running;
-    const bool had_job = lanes.queued > 0;
+    const bool had_job = MayRunLocked(lanes);
     if (had_job) {
       std::shared_ptr<Job> job = PopLocked(lanes);
       lock.unlock();
@@ -231,16 +233,7 @@ void Scheduler::RunLane(Lane lane) {
       }
       lock.lock();
     } else {
-      IdleWork* idle = lanes.idle.front();
-      lanes.idle.pop_front();
-      idle->started = true;
-      lock.unlock();
-      const auto begin = std::chrono::steady_clock::now();
-      (*idle->work)(lane);
-      AddBusy(lane.device, (std::chrono::steady_clock::now() - begin).count());
-      lock.lock();
-      idle->done = true;
-      idle_done_.notify_all();
+      RunIdleWork(lane, lanes, lock);
     }
     --lanes.running;
     if (!lanes.idle.empty()) {
@@ -249,6 +242,26 @@ void Scheduler::RunLane(Lane lane) {
       AwaitNext(lanes, lock);
     }
   }
+}
+
+void Scheduler::RunIdleWork(Lane& lane, Lanes& lanes, std::unique_lock<std::mutex>& lock) {
+  IdleWork* const idle = lanes.idle.front();
+  lanes.idle.pop_front();
+  idle->started = true;
+  lanes.alone = idle->due && lane.device == DeviceKind::kCuda;
+  lock.unlock();
+  const auto begin = std::chrono::steady_clock::now();
+  (*idle->work)(lane);
+  const auto end = std::chrono::steady_clock::now();
+  AddBusy(lane.device, (end - begin).count());
+  lock.lock();
+  lanes.alone = false;
+  if (idle->due) {
+    lanes.turns.Took(idle->due_since, end);
+    lanes.work.notify_all();
+  }
+  idle->done = true;
+  idle_done_.notify_all();
 }
 
 void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
@@ -335,20 +348,33 @@ void Scheduler::RunReaper() {
 }
 
 absl::Status Scheduler::RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
-                                const std::atomic<bool>* stop) {
+                                const std::atomic<bool>* stop, Turns::Time until) {
+  using Clock = std::chrono::steady_clock;
   Lanes& lanes = lanes_of(device);
   IdleWork idle{&work};
+  const Clock::time_point asked = Clock::now();
   std::unique_lock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
   if (lanes.threads.empty()) return absl::UnavailableError("the device has no lanes");
   lanes.idle.push_back(&idle);
   lanes.work.notify_one();
   while (!idle.done) {
-    idle_done_.wait_for(lock, std::chrono::milliseconds(50));
-    const bool give_up = closing_ || (stop != nullptr && stop->load());
-    if (give_up && !idle.started) {
+    Clock::time_point now = Clock::now();
+    const Clock::time_point look = now + kBetweenLooks, due_at = lanes.turns.DueAt(asked);
+    idle_done_.wait_until(lock, due_at > now ? std::min(look, due_at) : look);
+    if (idle.started) continue;
+    now = Clock::now();
+    const bool stopped = closing_ || (stop != nullptr && stop->load());
+    if (stopped || now >= until) {
       std::erase(lanes.idle, &idle);
-      return absl::CancelledError("stopped before a lane was idle");
+      lanes.work.notify_all();  // calls that stood back
+      return stopped ? absl::CancelledError("stopped before a lane was idle")
+                     : absl::DeadlineExceededError("no lane had time for a trial");
+    }
+    if (!idle.due && lanes.idle.front() == &idle && now >= lanes.turns.DueAt(asked)) {
+      idle.due = true;
+      idle.due_since = now;
+      lanes.work.notify_all();
     }
   }
   return absl::OkStatus();
@@ -364,14 +390,14 @@ void Scheduler::RunBlocking(std::function<void()> work) {
 
 void Scheduler::RestDevice(std::unique_lock<std::mutex>& lock) {
   Lanes& lanes = lanes_of(DeviceKind::kCuda);
-  if (std::exchange(lanes.used, false)) {
-    lanes.rested = false;
-  } else if (!lanes.rested && lanes.running == 0) {
-    lanes.rested = true;
-    lock.unlock();
-    device_->Rest();
-    lock.lock();
-  }
+  const bool used = std::exchange(lanes.used, false);
+  const bool rests = !used && !lanes.rested && lanes.running == 0;
+  lanes.rested = !used && (lanes.rested || rests);
+  lock.unlock();
+  // What requests that ended early had sent; an error is the next request's to tell.
+  device_->DrainPieces().IgnoreError();
+  if (rests) device_->Rest();
+  lock.lock();
 }
 
 void Scheduler::RunBlockingThread() {

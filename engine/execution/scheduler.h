@@ -19,6 +19,7 @@
 #include "engine/execution/call.h"
 #include "engine/execution/executor.h"
 #include "engine/execution/token.h"
+#include "engine/execution/turns.h"
 #include "engine/memory/device.h"
 
 namespace sparsed::engine {
@@ -113,7 +114,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   void Close();
 
   absl::Status RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
-                       const std::atomic<bool>* stop);
+                       const std::atomic<bool>* stop,
+                       std::chrono::steady_clock::time_point until = kNever);
   /// Runs `work` on the thread for what blocks on the disk.
   void RunBlocking(std::function<void()> work);
   void AddBusy(DeviceKind device, uint64_t nanoseconds) { lanes_of(device).busy_ns += nanoseconds; }
@@ -130,6 +132,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   friend class Job;
   struct IdleWork {
     const std::function<void(Lane&)>* work;
+    Turns::Time due_since = {};
+    bool due = false;  ///< it goes before calls: no lane takes one as long as it is the first
     bool started = false;
     bool done = false;
   };
@@ -143,6 +147,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     bool used = false;   ///< since RestDevice looked last
     bool rested = true;  ///< since it was used last
     std::deque<IdleWork*> idle;
+    Turns turns;         ///< of idle work
+    bool alone = false;  ///< such a turn is under way that has the device to itself
     std::condition_variable work;
     std::atomic<uint64_t> busy_ns{0};
     std::vector<std::thread> threads;
@@ -159,18 +165,23 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   /// Called when a token stopped: ends the job if no lane has it.
   void Reap(std::weak_ptr<Job> job);
   static std::shared_ptr<Job> PopLocked(Lanes& lanes);
+  static bool MayRunLocked(const Lanes& lanes) {
+    const bool stands_back = lanes.alone || (!lanes.idle.empty() && lanes.idle.front()->due);
+    return lanes.queued > 0 && !stands_back;
+  }
   /// Trials on the GPU run alone: what else runs there would be in their times.
   static bool MayIdleLocked(const Lane& lane, const Lanes& lanes) {
     return !lanes.idle.empty() && (lane.device == DeviceKind::kCpu || lanes.running == 0);
   }
   void RunLane(Lane lane);
+  void RunIdleWork(Lane& lane, Lanes& lanes, std::unique_lock<std::mutex>& lock);
   /// After a job on a GPU: the next one often follows at once, and to be woken for it takes as long
   /// as a small kernel. The lock is released meanwhile.
   void AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();
-  /// Called now and then: lets the GPU's memory rest when nobody used it since the last time. The
-  /// lock is released meanwhile.
+  /// Called now and then: lets the GPU's memory rest when nobody used it since the last time, and
+  /// go what was on its way there. The lock is released meanwhile.
   void RestDevice(std::unique_lock<std::mutex>& lock);
   void RunBlockingThread();
 

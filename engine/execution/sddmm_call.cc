@@ -32,12 +32,15 @@ class SddmmCall final : public DenseCall {
   }
 
  private:
+  /// The values one after the other, as kernels write them: a held destination may have gaps.
+  DenseShape WithoutGaps() const { return {result_shape_.rows, 1, 1, result_shape_.type}; }
+
   /// Kernels write canonical CSR order; a caller who uploaded in another order gets that one back.
   absl::StatusOr<Array> InCallersOrder(Array canonical) {
     if (matrix_->caller_order() == nullptr) return canonical;
     absl::StatusOr<Array> order = matrix_->caller_order()->Get();
     if (!order.ok()) return order.status();
-    absl::StatusOr<Array> result = NewResult("values");
+    absl::StatusOr<Array> result = NewResult("values", WithoutGaps());
     if (!result.ok()) return result.status();
     VisitBits(canonical.type, [&]<typename Bits>(Bits) {
       const auto positions = order->As<int64_t>();
@@ -64,11 +67,7 @@ class SddmmCall final : public DenseCall {
     if (!a.ok()) return a.status();
     absl::StatusOr<Array> b = OnHost(operands_[1]);
     if (!b.ok()) return b.status();
-    // In the held destination's own leading dimension the nnz x 1 result may have gaps; the kernel
-    // writes without.
-    const DenseShape destination_shape =
-        std::exchange(result_shape_, {result_shape_.rows, 1, 1, result_shape_.type});
-    absl::StatusOr<Array> result = NewResult("values");
+    absl::StatusOr<Array> result = NewResult("values", WithoutGaps());
     if (!result.ok()) return result.status();
     const size_t workspace = plan->kernel->workspace(plan->problem, *plan->layout, lane.threads);
     if (absl::Status status = Grow(lane.workspace, workspace, host_memory()); !status.ok())
@@ -84,21 +83,17 @@ class SddmmCall final : public DenseCall {
     end_.timings.kernel_ns = NanosecondsSince(begin);
     Ran(asked, *plan->kernel);
     if (!status.ok()) return status;
-    result_shape_ = destination_shape;
     return SendInOrder(*std::move(result), plan->text);
   }
 
   /// From canonical order in host memory to where it is wanted.
   absl::Status SendInOrder(Array canonical, const std::string& plan) {
-    const DenseShape destination_shape =
-        std::exchange(result_shape_, {result_shape_.rows, 1, 1, result_shape_.type});
     absl::StatusOr<Array> ordered = InCallersOrder(std::move(canonical));
     if (!ordered.ok()) return ordered.status();
-    result_shape_ = destination_shape;
     if (result_shape_.leading_dimension > 1) {
-      absl::StatusOr<Array> spread = NewResult("values");
+      absl::StatusOr<Array> spread = NewResult("values", result_shape_);
       if (!spread.ok()) return spread.status();
-      CopyRows(*ordered, {result_shape_.rows, 1, 1, result_shape_.type}, *spread, result_shape_);
+      CopyRows(*ordered, WithoutGaps(), *spread, result_shape_);
       ordered = *std::move(spread);
     }
     SendBegin(plan, "values");

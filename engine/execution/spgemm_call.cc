@@ -527,7 +527,7 @@ class SpgemmCall final : public Job {
       if (block.ok()) bytes = HandOn(*std::move(block));
     }
     // Also after an error: what is queued uses memory that is about to go.
-    const absl::Status done = gpu.stream.Synchronize();
+    const absl::Status done = impl_->device->Settle(gpu.stream);
     status.Update(done);
     if (status.ok() && range.begin < range.end) {
       const absl::StatusOr<float> milliseconds = gpu.end.MillisecondsSince(gpu.begin);

@@ -47,18 +47,19 @@ class SpmmCall final : public DenseCall {
   }
 
  private:
-  /// The result's memory, with C's old value in it if beta asks for it.
+  /// The result's memory on the host, with C's old value in it if beta asks for it.
   absl::StatusOr<Array> PrepareResult() {
-    if (beta_ == 0) return NewResult("dense");
+    if (beta_ == 0) return NewResult("dense", result_shape_);
     Operand& accumulate = operands_[1];
     absl::StatusOr<Array> old = OnHost(accumulate);
     if (!old.ok()) return old.status();
-    // A streamed C of the right shape is ours alone: it becomes the result.
+    // A streamed C of the right shape is ours alone: it becomes the result. No other attempt
+    // follows that of the CPU and would add to it again.
     if (accumulate.streamed && !keep_result_ &&
         accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
       return old;
     }
-    absl::StatusOr<Array> result = NewResult("dense");
+    absl::StatusOr<Array> result = NewResult("dense", result_shape_);
     if (result.ok()) CopyRows(*old, accumulate.shape, *result, result_shape_);
     return result;
   }
@@ -143,7 +144,13 @@ class SpmmCall final : public DenseCall {
     if (!s.ok()) return s.status();
     absl::StatusOr<Array> b = OnHost(operands_[0]);
     if (!b.ok()) return b.status();
-    absl::StatusOr<Array> result = PrepareResult();
+    // C's old value stays as it is, for the CPU if a slab fails.
+    absl::StatusOr<Array> old;
+    if (beta_ != 0) {
+      old = OnHost(operands_[1]);
+      if (!old.ok()) return old.status();
+    }
+    absl::StatusOr<Array> result = NewResult("dense", result_shape_);
     if (!result.ok()) return result.status();
 
     struct Slab {
@@ -205,8 +212,8 @@ class SpmmCall final : public DenseCall {
       }
       if (status.ok() && beta_ != 0) {
         status = device.CopyRowsIn(
-            stream, slab.c.buffer.mutable_data(), result->buffer.data() + first * size,
-            result_shape_.leading_dimension * size, columns * size, result_shape_.rows);
+            stream, slab.c.buffer.mutable_data(), old->buffer.data() + first * size,
+            operands_[1].shape.leading_dimension * size, columns * size, result_shape_.rows);
       }
       if (status.ok()) {
         // One kernel at a time: they share the workspace.
@@ -230,7 +237,7 @@ class SpmmCall final : public DenseCall {
     }
     if (status.ok()) status = bring_down(turn ^ 1);
     for (size_t i = 0; i < 2; ++i) {
-      const absl::Status done = gpu.streams(i).Synchronize();
+      const absl::Status done = device.Settle(gpu.streams(i));
       if (status.ok()) status = done;
     }
     if (!status.ok()) return status;
@@ -277,16 +284,13 @@ class SpmmCall final : public DenseCall {
                2.0 * static_cast<double>(matrix_->pattern()->nnz()) * k, MustMove(asked) + old);
   }
 
-  /// As PrepareResult, on the device.
+  /// As PrepareResult, on the device. C's old value stays as it is: a kernel that fails may have
+  /// written, and then the product is computed elsewhere.
   absl::StatusOr<Array> PrepareDeviceResult(DeviceLane& gpu) {
     if (beta_ == 0) return NewDeviceResult("dense", gpu);
     Operand& accumulate = operands_[1];
     absl::StatusOr<std::shared_ptr<const Array>> old = OnDevice(accumulate, gpu);
     if (!old.ok()) return old.status();
-    if (accumulate.streamed && !keep_result_ &&
-        accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
-      return **old;
-    }
     absl::StatusOr<Array> result = NewDeviceResult("dense", gpu);
     if (!result.ok()) return result;
     const size_t size = SizeOf(result_shape_.type);
@@ -298,7 +302,7 @@ class SpmmCall final : public DenseCall {
       return s;
     }
     // The lane's stream has read it before whoever owns it lets it go.
-    if (absl::Status s = gpu.stream.Synchronize(); !s.ok()) return s;
+    if (absl::Status s = gpu_device().Settle(gpu.stream); !s.ok()) return s;
     return result;
   }
 

@@ -42,10 +42,15 @@ class CardPool final : public DevicePool {
     return static_cast<int64_t>(*free) - static_cast<int64_t>(pool->used + bytes - pool->reserved);
   }
 
-  void Trim() override {
+  void Settle() override {
     std::lock_guard lock(mutex_);
-    // What was freed in the stream counts as unused once that was waited for.
+    // What was freed in the stream counts as unused once that was waited for; nothing else is
+    // ever in it.
     stream_.Synchronize().IgnoreError();
+  }
+
+  void Trim() override {
+    Settle();
     cuda::TrimPool(0).IgnoreError();
   }
 
@@ -90,11 +95,12 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& option
       [&opened](const Layout& layout, ElementType type, const void* csr_values, void* slots) {
         return opened.PlaceValues(layout, type, csr_values, slots);
       });
-  for (std::optional<cuda::Stream>* stream : {&device->copies_, &device->pieces_}) {
-    absl::StatusOr<cuda::Stream> created = cuda::Stream::Create();
-    if (!created.ok()) return created.status();
-    stream->emplace(*std::move(created));
-  }
+  absl::StatusOr<cuda::Stream> copies = cuda::Stream::Create();
+  if (!copies.ok()) return copies.status();
+  device->copies_.emplace(*std::move(copies));
+  absl::StatusOr<std::unique_ptr<Pieces>> pieces = Pieces::Create(*device->staging_);
+  if (!pieces.ok()) return pieces.status();
+  device->pieces_ = *std::move(pieces);
   for (int i = 0; i < std::max(1, options.lanes); ++i) {
     absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create(), second = cuda::Stream::Create();
     if (!stream.ok()) return stream.status();
@@ -107,10 +113,6 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& option
   }
   if (absl::Status s = device->MeasureBandwidth(); !s.ok()) return s;
   return device;
-}
-
-Device::~Device() {
-  if (pieces_.has_value()) pieces_->Synchronize().IgnoreError();
 }
 
 absl::Status Device::MeasureBandwidth() {
@@ -137,24 +139,38 @@ absl::Status Device::status() const {
 }
 
 absl::Status Device::Checked(absl::Status status) {
-  if (!absl::IsUnavailable(status)) return status;
+  return absl::IsUnavailable(status) ? Lose(status) : status;
+}
+
+absl::Status Device::Lose(const absl::Status& why) {
   {
     std::lock_guard lock(status_mutex_);
-    if (lost_) return status;
+    if (lost_) return status_;
     status_ = absl::UnavailableError(
         fmt::format("the GPU is lost ({}); a restart of the server recovers what was acknowledged",
-                    std::string(status.message())));
+                    std::string(why.message())));
     lost_.store(true, std::memory_order_release);
   }
+  // What was queued may still run.
+  staging_->Close();
+  budget_->Close(status_);
   if (on_lost) on_lost(std::string(status_.message()));
   return status_;
+}
+
+absl::Status Device::Settle(cuda::Stream& stream) {
+  const absl::Status done = stream.Synchronize();
+  if (done.ok()) return done;
+  // An error of what was queued is told once; the stream may be done all the same.
+  const absl::Status again = stream.Synchronize();
+  return again.ok() ? Checked(done) : Lose(again);
 }
 
 absl::StatusOr<double> Device::Timed(DeviceLane& lane, const std::function<absl::Status()>& queue) {
   absl::Status status = lane.begin.Record(lane.stream);
   if (status.ok()) status = queue();
   if (status.ok()) status = lane.end.Record(lane.stream);
-  const absl::Status done = lane.stream.Synchronize();
+  const absl::Status done = Settle(lane.stream);
   if (status.ok()) status = done;
   if (!status.ok()) return Checked(std::move(status));
   const absl::StatusOr<float> milliseconds = lane.end.MillisecondsSince(lane.begin);
@@ -170,10 +186,10 @@ void Device::Rest() {
 absl::Status Device::PartsIn(cuda::Stream& stream, size_t units, size_t unit_bytes,
                              const Part& fill, const Part& queue) {
   const size_t units_a_part = staging_->block_bytes() / unit_bytes;
-  if (units_a_part == 0) return absl::InternalError("a row is larger than a staging block");
-  std::array<StagingBlock, 2> blocks;
+  absl::StatusOr<StagingBlock> block_taken = TakeBlock();
+  if (!block_taken.ok()) return block_taken.status();
+  std::array<StagingBlock, 2> blocks = {*std::move(block_taken), StagingBlock()};
   std::array<std::optional<cuda::Event>, 2> sent;
-  blocks[0] = TakeBlock();
   const int turns = units > units_a_part && (blocks[1] = staging_->TryTake()) ? 2 : 1;
   absl::Status status;
   int turn = 0;
@@ -186,27 +202,27 @@ absl::Status Device::PartsIn(cuda::Stream& stream, size_t units, size_t unit_byt
     if (status.ok() && first + count < units) {
       if (!sent[turn].has_value()) {
         absl::StatusOr<cuda::Event> event = cuda::Event::Create();
-        if (!event.ok()) return event.status();
-        sent[turn].emplace(*std::move(event));
+        status = event.status();
+        if (event.ok()) sent[turn].emplace(*std::move(event));
       }
-      status = sent[turn]->Record(stream);
+      if (status.ok()) status = sent[turn]->Record(stream);
     }
     turn = (turn + 1) % turns;
   }
   // Also after an error: the blocks go back to others.
-  const absl::Status done = stream.Synchronize();
+  const absl::Status done = Settle(stream);
   return status.ok() ? done : status;
 }
 
 absl::Status Device::PartsOut(cuda::Stream& stream, size_t units, size_t unit_bytes,
                               const Part& queue, const Part& drain) {
   const size_t units_a_part = staging_->block_bytes() / unit_bytes;
-  if (units_a_part == 0) return absl::InternalError("a row is larger than a staging block");
-  std::array<StagingBlock, 2> blocks;
-  blocks[0] = TakeBlock();
+  absl::StatusOr<StagingBlock> block_taken = TakeBlock();
+  if (!block_taken.ok()) return block_taken.status();
+  std::array<StagingBlock, 2> blocks = {*std::move(block_taken), StagingBlock()};
   if (units <= units_a_part) {
     absl::Status status = queue(blocks[0].data(), 0, units);
-    const absl::Status done = stream.Synchronize();
+    const absl::Status done = Settle(stream);
     if (status.ok()) status = done;
     return status.ok() ? drain(blocks[0].data(), 0, units) : status;
   }
@@ -235,7 +251,7 @@ absl::Status Device::PartsOut(cuda::Stream& stream, size_t units, size_t unit_by
       }
     }
   }
-  if (!status.ok()) stream.Synchronize().IgnoreError();
+  if (!status.ok()) Settle(stream).IgnoreError();
   return status;
 }
 
@@ -272,6 +288,14 @@ absl::Status Device::CopyOut(cuda::Stream& stream, void* to, const void* from, s
 absl::Status Device::CopyRowsIn(cuda::Stream& stream, void* to, const void* from, size_t host_pitch,
                                 size_t row_bytes, size_t rows) {
   if (row_bytes == 0 || rows == 0) return absl::OkStatus();
+  if (row_bytes > staging_->block_bytes()) {
+    absl::Status status;
+    for (size_t row = 0; row < rows && status.ok(); ++row) {
+      status = CopyIn(stream, static_cast<std::byte*>(to) + row * row_bytes,
+                      static_cast<const std::byte*>(from) + row * host_pitch, row_bytes);
+    }
+    return status;
+  }
   bytes_in_ += static_cast<int64_t>(rows * row_bytes);
   return Checked(PartsIn(
       stream, rows, row_bytes,
@@ -291,6 +315,14 @@ absl::Status Device::CopyRowsIn(cuda::Stream& stream, void* to, const void* from
 absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, size_t host_pitch,
                                  const void* from, size_t row_bytes, size_t rows) {
   if (row_bytes == 0 || rows == 0) return absl::OkStatus();
+  if (row_bytes > staging_->block_bytes()) {
+    absl::Status status;
+    for (size_t row = 0; row < rows && status.ok(); ++row) {
+      status = CopyOut(stream, static_cast<std::byte*>(to) + row * host_pitch,
+                       static_cast<const std::byte*>(from) + row * row_bytes, row_bytes);
+    }
+    return status;
+  }
   bytes_out_ += static_cast<int64_t>(rows * row_bytes);
   return Checked(PartsOut(
       stream, rows, row_bytes,
@@ -311,7 +343,7 @@ absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const v
                                  void* slots) {
   std::lock_guard lock(copies_mutex_);
   absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, slots);
-  const absl::Status done = copies_->Synchronize();
+  const absl::Status done = Settle(*copies_);
   return Checked(status.ok() ? done : status);
 }
 
@@ -327,75 +359,16 @@ absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {
   return host;
 }
 
-StagingBlock Device::TakeBlock() {
-  // Not waited for, as whoever has it may wait for the card: pieces never hold the last block.
-  if (const std::unique_lock lock(pieces_mutex_, std::try_to_lock); lock.owns_lock()) {
-    RecyclePiecesLocked();
-  }
-  return staging_->Take();
+absl::StatusOr<StagingBlock> Device::TakeBlock() {
+  pieces_->Recycle();
+  StagingBlock block = staging_->Take();
+  if (!block) return status();
+  return block;
 }
 
-void Device::RecyclePiecesLocked() {
-  while (!sent_.empty()) {
-    const absl::StatusOr<bool> passed = sent_.front().first.Passed();
-    if (passed.ok() && !*passed) break;
-    events_.push_back(std::move(sent_.front().first));
-    sent_.pop_front();
-  }
-}
-
-absl::StatusOr<Device::Piece> Device::NewPiece(size_t bytes, MemorySource& memory) {
-  Piece piece;
-  if (bytes <= staging_->block_bytes()) {
-    piece.block = staging_->TryTake();
-    if (!piece.block) {
-      std::lock_guard lock(pieces_mutex_);
-      RecyclePiecesLocked();
-      piece.block = staging_->TryTake();
-    }
-  }
-  if (piece.block) return piece;
-  absl::StatusOr<Buffer> plain = memory.Allocate(bytes);
-  if (!plain.ok()) return plain.status();
-  piece.plain = *std::move(plain);
-  return piece;
-}
-
-absl::Status Device::Send(void* to, Piece piece, size_t bytes) {
+absl::Status Device::SendPiece(void* to, StagingBlock block, size_t bytes) {
   bytes_in_ += static_cast<int64_t>(bytes);
-  std::lock_guard lock(pieces_mutex_);
-  RecyclePiecesLocked();
-  // From plain memory the driver returns when it has taken the bytes.
-  if (absl::Status s = pieces_->Copy(to, piece.data(), bytes); !s.ok()) return Checked(s);
-  if (!piece.block) return absl::OkStatus();
-  if (events_.empty()) {
-    absl::StatusOr<cuda::Event> event = cuda::Event::Create();
-    if (!event.ok()) return Checked(event.status());
-    events_.push_back(*std::move(event));
-  }
-  cuda::Event event = std::move(events_.back());
-  events_.pop_back();
-  if (absl::Status s = event.Record(*pieces_); !s.ok()) return Checked(s);
-  sent_.emplace_back(std::move(event), std::move(piece.block));
-  return absl::OkStatus();
-}
-
-absl::Status Device::AwaitPieces(const cuda::Stream& stream) {
-  std::lock_guard lock(pieces_mutex_);
-  if (events_.empty()) RecyclePiecesLocked();
-  if (events_.empty()) {
-    absl::StatusOr<cuda::Event> event = cuda::Event::Create();
-    if (!event.ok()) return Checked(event.status());
-    events_.push_back(*std::move(event));
-  }
-  absl::Status status = events_.back().Record(*pieces_);
-  if (status.ok()) status = events_.back().Hold(stream);
-  return Checked(std::move(status));
-}
-
-void Device::DrainPieces() {
-  std::lock_guard lock(pieces_mutex_);
-  Checked(pieces_->Synchronize()).IgnoreError();
+  return Checked(pieces_->Send(to, std::move(block), bytes));
 }
 
 }  // namespace sparsed::engine

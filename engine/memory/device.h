@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/device_budget.h"
+#include "engine/memory/pieces.h"
 #include "engine/memory/prepared_runs.h"
 #include "engine/memory/residency.h"
 #include "engine/memory/staging.h"
@@ -45,7 +45,6 @@ class Device {
   /// NOT_FOUND where there is no trace of a GPU, UNAVAILABLE, with what to do, where there is one
   /// that cannot be used. Takes some 100 ms.
   static absl::StatusOr<std::unique_ptr<Device>> Open(const DeviceOptions& options);
-  ~Device();
 
   static constexpr const char* kName = "cuda:0";
   const std::string& description() const { return description_; }
@@ -63,6 +62,9 @@ class Device {
   absl::Status Checked(absl::Status status);
   std::function<void(const std::string& sentence)> on_lost;
 
+  /// Waits until all that was queued in `stream` is done: it uses memory that the caller lets go.
+  /// Where not even that can be found out the device is lost, and nothing of it is used again.
+  absl::Status Settle(cuda::Stream& stream);
   /// Queues work in the lane's stream between its two events and waits, after an error too: what
   /// was queued uses memory that its caller may free. The milliseconds between the events.
   absl::StatusOr<double> Timed(DeviceLane& lane, const std::function<absl::Status()>& queue);
@@ -89,20 +91,13 @@ class Device {
   /// A copy on the host, on a stream of the device's own.
   absl::StatusOr<Array> ToHost(const Array& array, MemorySource& memory);
 
-  /// Pieces of an operand that go to the device as they arrive: where to write the next one, and
-  /// what to do when it is written.
-  struct Piece {
-    StagingBlock block;
-    Buffer plain;  ///< in its stead, if no block is free or it is too small
-    std::byte* data() { return block ? block.data() : plain.mutable_data(); }
-  };
-  absl::StatusOr<Piece> NewPiece(size_t bytes, MemorySource& memory);
-  absl::Status Send(void* to, Piece piece, size_t bytes);
-  /// What is queued in `stream` from now on waits for all pieces sent so far.
-  absl::Status AwaitPieces(const cuda::Stream& stream);
-
+  /// Pieces of operands, as they arrive: none of these waits for the device. As those of Pieces.
+  StagingBlock TakePieceBlock(size_t bytes) { return pieces_->TakeBlock(bytes); }
+  absl::Status SendPiece(void* to, StagingBlock block, size_t bytes);
+  absl::Status AwaitPieces(const cuda::Stream& stream) { return Checked(pieces_->Await(stream)); }
+  void KeepUntilSent(std::vector<Buffer> buffers) { pieces_->KeepUntilSent(std::move(buffers)); }
   /// Waits for all pieces sent so far.
-  void DrainPieces();
+  absl::Status DrainPieces() { return Checked(pieces_->Drain()); }
 
   int64_t bytes_in() const { return bytes_in_; }
   int64_t bytes_out() const { return bytes_out_; }
@@ -118,10 +113,11 @@ class Device {
   /// Likewise: `drain` one while the other fills.
   absl::Status PartsOut(cuda::Stream& stream, size_t units, size_t unit_bytes, const Part& queue,
                         const Part& drain);
-  /// Waits for a block, but not for those of pieces that have arrived.
-  StagingBlock TakeBlock();
-  /// Takes back the blocks whose copies are done.
-  void RecyclePiecesLocked();
+  /// Waits for a block, but not for those of pieces that have arrived. UNAVAILABLE once the device
+  /// is lost.
+  absl::StatusOr<StagingBlock> TakeBlock();
+  /// From now on it serves no more.
+  absl::Status Lose(const absl::Status& why);
 
   cuda::DeviceInfo info_;  ///< as it was at the start
   std::string description_;
@@ -132,10 +128,7 @@ class Device {
   std::vector<DeviceLane> lanes_;
   std::mutex copies_mutex_;  ///< guards copies_
   std::optional<cuda::Stream> copies_;
-  std::mutex pieces_mutex_;  ///< guards what follows
-  std::optional<cuda::Stream> pieces_;
-  std::deque<std::pair<cuda::Event, StagingBlock>> sent_;
-  std::vector<cuda::Event> events_;
+  std::unique_ptr<Pieces> pieces_;
 
   mutable std::mutex status_mutex_;
   absl::Status status_;

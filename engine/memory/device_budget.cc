@@ -26,6 +26,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
     const auto size = static_cast<int64_t>(bytes);
     {
       std::lock_guard lock(mutex_);
+      if (!closed_.ok()) return closed_;
       if (total_ + size > limit_) {
         return RetryLater(absl::ResourceExhaustedError(fmt::format(
             "{} needs {} bytes of device memory, {} of {} are free; retry later, or raise "
@@ -51,7 +52,12 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
                   bytes);
   }
 
+  void Settle() { pool_->Settle(); }
   void Trim() { pool_->Trim(); }
+  void Close(absl::Status why) {
+    std::lock_guard lock(mutex_);
+    closed_ = std::move(why);
+  }
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const {
     std::lock_guard lock(mutex_);
@@ -91,6 +97,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   std::array<int64_t, kMemoryUses> used_ = {};
   int64_t total_ = 0;
   int64_t peak_ = 0;
+  absl::Status closed_;  ///< OK, or why nothing is allocated any more
 };
 
 DeviceBudget::DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes,
@@ -113,7 +120,11 @@ absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
   while (evicts && absl::IsResourceExhausted(buffer.status()) &&
          static_cast<int64_t>(bytes) <= state.limit() && budget->evict &&
          budget->evict(static_cast<int64_t>(bytes), at_once)) {
-    state.Trim();
+    if (at_once) {
+      state.Settle();
+    } else {
+      state.Trim();
+    }
     buffer = state.Allocate(bytes, use);
   }
   return buffer;
@@ -123,6 +134,7 @@ MemorySource& DeviceBudget::Source(MemoryUse use) { return sources_[static_cast<
 MemorySource& DeviceBudget::SourceAtOnce(MemoryUse use) { return at_once_[static_cast<int>(use)]; }
 MemorySource& DeviceBudget::SpareSource(MemoryUse use) { return spare_[static_cast<int>(use)]; }
 void DeviceBudget::Trim() { state_->Trim(); }
+void DeviceBudget::Close(absl::Status why) { state_->Close(std::move(why)); }
 int64_t DeviceBudget::limit() const { return state_->limit(); }
 int64_t DeviceBudget::used(MemoryUse use) const { return state_->used(use); }
 int64_t DeviceBudget::used() const { return state_->used(); }

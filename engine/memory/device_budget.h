@@ -21,7 +21,9 @@ class DevicePool {
   /// Bytes that the card could still give to anybody, beyond what `bytes` more would take from it;
   /// negative if it has less.
   virtual absl::StatusOr<int64_t> LeftAfter(size_t bytes) = 0;
-  /// Gives unused memory back to the card.
+  /// What was freed counts as free again. Does not wait for the card.
+  virtual void Settle() = 0;
+  /// Gives unused memory back to the card, which may take a while.
   virtual void Trim() = 0;
 };
 
@@ -34,7 +36,8 @@ class DeviceBudget {
   /// RESOURCE_EXHAUSTED: "the request needs 8589934592 bytes of device memory, 1073741824 of
   /// 4294967296 are free ..."; with a RetryDelay unless it is more than the limit.
   MemorySource& Source(MemoryUse use);
-  /// Likewise, but nothing is copied to the host to make room: for threads that must not block.
+  /// Likewise, but nothing is copied to the host to make room, nor given back to the card: for
+  /// threads that must not block.
   MemorySource& SourceAtOnce(MemoryUse use);
   /// Likewise, but nothing is evicted: for what others can do without.
   MemorySource& SpareSource(MemoryUse use);
@@ -44,6 +47,8 @@ class DeviceBudget {
 
   /// Gives what is kept for the next buffers, and used by none, back to the card.
   void Trim();
+  /// From now on nothing is allocated, with `why` as the error.
+  void Close(absl::Status why);
 
   int64_t limit() const;
   int64_t used(MemoryUse use) const;

@@ -183,13 +183,14 @@ void Residency::Sweep() {
   dead = TakeDeadLocked();
 }
 
-Residency::Entries::iterator Residency::VictimLocked(bool moved) {
+Residency::Entries::iterator Residency::VictimLocked(bool moved, Homes& homes) {
   auto victim = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
     const Entry& entry = it->second;
     const std::shared_ptr<LazyArray> home = entry.moved.lock();
     // Its loader holds the copy until it has run.
     const bool only_here = home != nullptr && !home->resident();
+    if (home != nullptr) homes.push_back(home);
     if (only_here != moved || entry.copy.use_count() != (only_here ? 2 : 1)) continue;
     if (victim == entries_.end() || entry.used < victim->second.used) victim = it;
   }
@@ -200,11 +201,12 @@ bool Residency::Evict(int64_t bytes, bool at_once) {
   int64_t freed = 0;
   {
     std::vector<Entry> gone;
+    Homes homes;
     std::lock_guard lock(mutex_);
     gone = TakeDeadLocked();
     for (const Entry& entry : gone) freed += entry.bytes;
     while (freed < bytes) {
-      const auto victim = VictimLocked(/*moved=*/false);
+      const auto victim = VictimLocked(/*moved=*/false, homes);
       if (victim == entries_.end()) break;
       freed += victim->second.bytes;
       gone.push_back(std::move(victim->second));
@@ -213,8 +215,9 @@ bool Residency::Evict(int64_t bytes, bool at_once) {
     }
   }
   while (!at_once && freed < bytes) {
+    Homes homes;
     std::unique_lock lock(mutex_);
-    const auto victim = VictimLocked(/*moved=*/true);
+    const auto victim = VictimLocked(/*moved=*/true, homes);
     if (victim == entries_.end()) break;
     const Key key = victim->first;
     Entry entry = std::move(victim->second);

@@ -83,8 +83,11 @@ class Residency {
   /// PlaceValues without looking what is there.
   absl::StatusOr<Array> NewSlots(const Array& csr_values,
                                  const std::shared_ptr<const Layout>& layout, MemorySource& host);
-  /// Least recently used of those that nobody holds; `moved`: of those without a host copy.
-  Entries::iterator VictimLocked(bool moved);
+  using Homes = std::vector<std::shared_ptr<LazyArray>>;
+  /// Least recently used of those that nobody holds; `moved`: of those without a host copy. What it
+  /// looked at is in `homes`: it may have become the last to hold it, and frees nothing under the
+  /// lock.
+  Entries::iterator VictimLocked(bool moved, Homes& homes);
   /// Takes entries whose original is gone out; they are freed without the lock.
   std::vector<Entry> TakeDeadLocked();
 

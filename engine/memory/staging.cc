@@ -22,7 +22,8 @@ absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(MemorySource& pinned, s
 
 StagingBlock Staging::Take() {
   std::unique_lock lock(mutex_);
-  returned_.wait(lock, [this] { return !free_.empty(); });
+  returned_.wait(lock, [this] { return closed_ || !free_.empty(); });
+  if (closed_) return StagingBlock();
   StagingBlock block(this, std::move(free_.back()));
   free_.pop_back();
   return block;
@@ -30,10 +31,18 @@ StagingBlock Staging::Take() {
 
 StagingBlock Staging::TryTake() {
   std::lock_guard lock(mutex_);
-  if (free_.size() <= 1) return StagingBlock();
+  if (closed_ || free_.size() <= 1) return StagingBlock();
   StagingBlock block(this, std::move(free_.back()));
   free_.pop_back();
   return block;
+}
+
+void Staging::Close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  returned_.notify_all();
 }
 
 void Staging::Return(Buffer buffer) {

@@ -45,11 +45,14 @@ class Staging {
   static absl::StatusOr<std::unique_ptr<Staging>> Create(MemorySource& pinned, size_t block_bytes,
                                                          int blocks);
   size_t block_bytes() const { return block_bytes_; }
-  /// Waits for a block. Whoever has one and wants a second must use TryTake.
+  /// Waits for a block; an empty one once it is closed. Whoever has one and wants a second must use
+  /// TryTake.
   StagingBlock Take();
   /// An empty one if at most one is free: the last is for those who wait. So blocks that are on
   /// their way to a busy card keep nobody waiting for longer than another's copy.
   StagingBlock TryTake();
+  /// From now on nobody gets a block: copies that use them may run, and nobody can say until when.
+  void Close();
 
  private:
   friend class StagingBlock;
@@ -60,6 +63,7 @@ class Staging {
   std::mutex mutex_;
   std::condition_variable returned_;
   std::vector<Buffer> free_;
+  bool closed_ = false;
 };
 
 }  // namespace sparsed::engine

@@ -45,7 +45,7 @@ SpgemmArguments SpgemmOperands::arguments() const {
 
 SpgemmTrial::SpgemmTrial(const Problem& problem, SpgemmOperands operands,
                          const SpgemmKernel& baseline, MemorySource& memory, Executor& executor,
-                         const std::atomic<bool>* stop)
+                         const std::atomic<bool>* stop, Clock::time_point until)
     : problem_(problem),
       operands_(std::move(operands)),
       baseline_(baseline),
@@ -54,13 +54,15 @@ SpgemmTrial::SpgemmTrial(const Problem& problem, SpgemmOperands operands,
       memory_(problem.device == DeviceKind::kCuda
                   ? executor.device()->budget().Source(MemoryUse::kPreparation)
                   : memory),
-      stop_(stop) {}
+      stop_(stop),
+      until_(until) {}
 
 absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
     const Problem& problem, SpgemmOperands operands, const SpgemmKernel& baseline,
-    MemorySource& memory, Executor& executor, const std::atomic<bool>* stop) {
+    MemorySource& memory, Executor& executor, const std::atomic<bool>* stop,
+    Clock::time_point until) {
   std::unique_ptr<SpgemmTrial> trial(
-      new SpgemmTrial(problem, std::move(operands), baseline, memory, executor, stop));
+      new SpgemmTrial(problem, std::move(operands), baseline, memory, executor, stop, until));
   absl::Status status = trial->bounds_.Allocate(memory, trial->operands_.left->rows);
   if (status.ok()) {
     status = trial->OnLane([&](const SpgemmArguments& arguments, Lane& lane) {
@@ -108,7 +110,7 @@ absl::Status SpgemmTrial::OnLane(
   if (!placed.ok()) return placed.status();
   absl::Status status;
   const absl::Status ran = executor_.RunIdle(
-      problem_.device, [&](Lane& lane) { status = use(placed->arguments(), lane); }, stop_);
+      problem_.device, [&](Lane& lane) { status = use(placed->arguments(), lane); }, stop_, until_);
   return ran.ok() ? status : ran;
 }
 

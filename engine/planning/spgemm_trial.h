@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,14 +36,16 @@ struct SpgemmOperands {
 class SpgemmTrial {
  public:
   /// Analyses the product and takes the sample: ranges of rows here and there. `memory` is the
-  /// host's; it, `stop` and `executor` outlive the trial. Errors: CANCELLED, RESOURCE_EXHAUSTED,
-  /// UNAVAILABLE (the device is lost).
+  /// host's; it, `stop` and `executor` outlive the trial. After `until` it waits for lanes no
+  /// longer. Errors: CANCELLED, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, UNAVAILABLE (the device is
+  /// lost).
   static absl::StatusOr<std::unique_ptr<SpgemmTrial>> Begin(
       const Problem& problem, SpgemmOperands operands, const SpgemmKernel& baseline,
-      MemorySource& memory, Executor& executor, const std::atomic<bool>* stop);
+      MemorySource& memory, Executor& executor, const std::atomic<bool>* stop,
+      std::chrono::steady_clock::time_point until = kNever);
 
   /// Runs kernel and baseline turn by turn, as Trial::Against. Errors: FAILED_PRECONDITION (the
-  /// matrices don't suit the kernel's format), CANCELLED, RESOURCE_EXHAUSTED, UNAVAILABLE.
+  /// matrices don't suit the kernel's format), and as Begin.
   absl::StatusOr<TrialTimes> Against(const SpgemmKernel& kernel, double budget_ms);
   /// The baseline alone, where nothing else may be tried.
   absl::StatusOr<TrialTimes> BaselineAlone(double budget_ms);
@@ -56,7 +59,8 @@ class SpgemmTrial {
 
  private:
   SpgemmTrial(const Problem& problem, SpgemmOperands operands, const SpgemmKernel& baseline,
-              MemorySource& memory, Executor& executor, const std::atomic<bool>* stop);
+              MemorySource& memory, Executor& executor, const std::atomic<bool>* stop,
+              std::chrono::steady_clock::time_point until);
 
   /// Bounds of all rows, or on the GPU their exact sizes.
   absl::Status FindBounds(const SpgemmArguments& arguments, Lane& lane);
@@ -86,6 +90,7 @@ class SpgemmTrial {
   Executor& executor_;
   MemorySource& memory_;  ///< where the kernels run
   const std::atomic<bool>* const stop_;
+  const std::chrono::steady_clock::time_point until_;
   std::vector<RowRange> sample_;
   double scale_ = 1;  ///< of the whole product to the sample, by the bounds of the rows
   int64_t products_ = 0;

@@ -75,8 +75,9 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
 absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_class, int64_t rows,
                                                     int64_t cols, int64_t nnz, MemorySource& memory,
                                                     Executor& executor,
-                                                    const std::atomic<bool>* stop) {
-  std::unique_ptr<Trial> trial(new Trial(ProblemOf(problem_class), memory, executor, stop));
+                                                    const std::atomic<bool>* stop,
+                                                    Clock::time_point until) {
+  std::unique_ptr<Trial> trial(new Trial(ProblemOf(problem_class), memory, executor, stop, until));
   absl::Status status = trial->AllocateOperands(rows, cols, nnz);
   // K = 1 is another class, with kernels of its own.
   while (absl::IsResourceExhausted(status) && trial->problem_.k > 2) {
@@ -135,9 +136,10 @@ absl::Status Trial::Fill(Array& array, uint64_t seed) {
               at == 0 ? executor_.device()->CopyIn(lane.gpu->stream, to, some->buffer.data(), bytes)
                       : lane.gpu->stream.Copy(to, array.buffer.data(), bytes);
         }
-        if (status.ok()) status = lane.gpu->stream.Synchronize();
+        const absl::Status done = executor_.device()->Settle(lane.gpu->stream);
+        if (status.ok()) status = done;
       },
-      stop_);
+      stop_, until_);
   return lane.ok() ? status : lane;
 }
 
@@ -217,7 +219,7 @@ absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
   }
   absl::StatusOr<double> milliseconds = 0.0;
   const absl::Status ran = executor_.RunIdle(
-      problem_.device, [&](Lane& lane) { milliseconds = RunOnLane(placed, lane); }, stop_);
+      problem_.device, [&](Lane& lane) { milliseconds = RunOnLane(placed, lane); }, stop_, until_);
   if (!ran.ok()) return ran;
   return milliseconds;
 }

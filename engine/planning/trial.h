@@ -1,5 +1,5 @@
 // Trials: a layout and a kernel against plain CSR, on the lanes that will run it, while they are
-// idle. On the GPU, times are those between two events.
+// idle or in a turn that they get. On the GPU, times are those between two events.
 #pragma once
 
 #include <atomic>
@@ -52,11 +52,12 @@ class Trial {
  public:
   /// Allocates operands for `rows` x `cols` with `nnz` nonzeros; if `memory` has no room for them
   /// the width is halved until they fit. `memory` is the host's or the device's, as the class says.
-  /// `stop` and `executor` outlive it.
-  static absl::StatusOr<std::unique_ptr<Trial>> Begin(const ProblemClass& problem_class,
-                                                      int64_t rows, int64_t cols, int64_t nnz,
-                                                      MemorySource& memory, Executor& executor,
-                                                      const std::atomic<bool>* stop);
+  /// `stop` and `executor` outlive it. After `until` it waits for lanes no longer
+  /// (DEADLINE_EXCEEDED).
+  static absl::StatusOr<std::unique_ptr<Trial>> Begin(
+      const ProblemClass& problem_class, int64_t rows, int64_t cols, int64_t nnz,
+      MemorySource& memory, Executor& executor, const std::atomic<bool>* stop,
+      std::chrono::steady_clock::time_point until = kNever);
 
   /// Width that is timed: the class's, or less for want of memory.
   const Problem& problem() const { return problem_; }
@@ -64,7 +65,7 @@ class Trial {
 
   /// Runs contender and baseline turn by turn, so that noise hits both: a warm-up each, then until
   /// `budget_ms` is spent, three turns at the least (one, if it is hopeless). Errors: CANCELLED,
-  /// RESOURCE_EXHAUSTED, or what the kernel said.
+  /// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, or what the kernel said.
   absl::StatusOr<TrialTimes> Against(const Contender& contender, double budget_ms);
   /// The baseline alone. For a pattern that has no other candidate.
   absl::StatusOr<TrialTimes> BaselineAlone(double budget_ms);
@@ -75,8 +76,8 @@ class Trial {
 
  private:
   Trial(const Problem& problem, MemorySource& memory, Executor& executor,
-        const std::atomic<bool>* stop)
-      : problem_(problem), memory_(memory), executor_(executor), stop_(stop) {}
+        const std::atomic<bool>* stop, std::chrono::steady_clock::time_point until)
+      : problem_(problem), memory_(memory), executor_(executor), stop_(stop), until_(until) {}
 
   absl::Status AllocateOperands(int64_t rows, int64_t cols, int64_t nnz);
   absl::Status Fill(Array& array, uint64_t seed);
@@ -94,6 +95,7 @@ class Trial {
   MemorySource& memory_;
   Executor& executor_;
   const std::atomic<bool>* const stop_;
+  const std::chrono::steady_clock::time_point until_;
   Contender baseline_;
   bool baseline_warm_ = false;
   std::vector<double> baseline_ms_;

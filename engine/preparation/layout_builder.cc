@@ -54,6 +54,11 @@ class StopAtDeadline {
 
 }  // namespace
 
+Deadline::Clock::time_point Deadline::ForTrials() const {
+  constexpr std::chrono::seconds kAtLeast{2};
+  return limited() ? std::max(end_, Clock::now() + kAtLeast) : Clock::time_point::max();
+}
+
 double Deadline::LeftOf(double most) const {
   if (!limited()) return most;
   const double left = std::chrono::duration<double, std::milli>(end_ - Clock::now()).count();

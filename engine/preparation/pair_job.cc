@@ -27,6 +27,11 @@ bool EndsJob(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsUnavailable(status);
 }
 
+/// What it was may be had another time.
+bool IsForNow(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
+}
+
 /// Without a kernel.
 Plan PairPlan(const ProblemClass& problem_class, const PatternProduct& pair) {
   Plan plan;
@@ -126,9 +131,9 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   Plan plan = PairPlan(c, pair);
   plan.kernel = baseline.name;
   const std::string& recipe = plan.recipe;
-  const auto keep_default = [&](const std::string& why, bool for_want_of_memory = false) {
+  const auto keep_default = [&](const std::string& why, bool for_now = false) {
     plan.reason = fmt::format("the default is kept: {}", why);
-    plan.provisional = for_want_of_memory;
+    plan.provisional = for_now;
     Activate(plan);
     return absl::OkStatus();
   };
@@ -155,26 +160,25 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
   absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
       SpgemmTrial::Begin(problem, operands, baseline, rooms_.budget.Source(MemoryUse::kPreparation),
-                         rooms_.executor, &stop_);
+                         rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok()) {
-    return keep_default(Sentence(trial.status()), absl::IsResourceExhausted(trial.status()));
+    return keep_default(Sentence(trial.status()), IsForNow(trial.status()));
   }
   // Without features rules may leave out what is worth a trial.
-  bool short_of_memory = left->short_of_memory || right->short_of_memory;
-  const absl::Status tried =
-      TryKernels(plan, operands.arguments(),
-                 SpgemmCandidatesFor(problem, left->features.get(), right->features.get()), **trial,
-                 short_of_memory);
+  bool for_now = left->short_of_memory || right->short_of_memory;
+  const absl::Status tried = TryKernels(
+      plan, operands.arguments(),
+      SpgemmCandidatesFor(problem, left->features.get(), right->features.get()), **trial, for_now);
   if (EndsJob(tried)) return tried;
-  if (!tried.ok()) return keep_default(Sentence(tried), absl::IsResourceExhausted(tried));
-  ActivateFastest(c, pair, short_of_memory);
+  if (!tried.ok()) return keep_default(Sentence(tried), IsForNow(tried));
+  ActivateFastest(c, pair, for_now);
   return absl::OkStatus();
 }
 
 absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arguments,
                                     const std::vector<Candidate>& candidates, SpgemmTrial& trial,
-                                    bool& short_of_memory) {
+                                    bool& for_now) {
   const ProblemClass& c = plan.problem_class;
   const auto measured = [&](std::string_view kernel, double median, double baseline_ms, int runs) {
     Measurement measurement;
@@ -211,7 +215,10 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arg
         if (absl::IsResourceExhausted(times.status())) {
           outcome = "no_memory";
           // What a library takes for the whole product may never be there, and it rarely wins.
-          short_of_memory |= !FindSpgemmKernel(candidate.recipe)->from_library;
+          for_now |= !FindSpgemmKernel(candidate.recipe)->from_library;
+        } else if (absl::IsDeadlineExceeded(times.status())) {
+          outcome = "no_time";
+          for_now = true;
         }
       }
     }
@@ -283,7 +290,7 @@ bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pa
                               next->kernel, std::max(speedup, 1 / speedup),
                               speedup >= 1 ? "faster, which is next to nothing" : "slower");
   }
-  if (provisional) plan.reason += "; not all could be tried for want of memory";
+  if (provisional) plan.reason += "; not all could be tried for want of memory or time";
   Activate(plan);
   return true;
 }

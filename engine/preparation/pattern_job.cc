@@ -147,11 +147,12 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   if (again_.contains(c)) pattern_->ForgetMeasurements(c);
   absl::StatusOr<std::unique_ptr<Trial>> trial =
       Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), TrialMemory(c.device),
-                   rooms_.executor, &stop_);
+                   rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok()) {
     contest.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
-    contest.plain.provisional = absl::IsResourceExhausted(trial.status());
+    contest.plain.provisional =
+        absl::IsResourceExhausted(trial.status()) || absl::IsDeadlineExceeded(trial.status());
     Activate(contest.plain);
     return absl::OkStatus();
   }
@@ -261,6 +262,9 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
       if (absl::IsResourceExhausted(times.status())) {
         contest.short_of_memory = true;
         if (outcome != kTried) outcome = "no_memory";
+      } else if (absl::IsDeadlineExceeded(times.status())) {
+        contest.short_of_time = true;
+        if (outcome != kTried) outcome = "no_time";
       }
       continue;
     }
@@ -287,6 +291,7 @@ absl::Status PatternJob::TryBaseline(Contest& contest) {
   if (EndsJob(alone)) return alone;
   if (!alone.ok()) {
     Noted(contest, fmt::format("plain CSR was not timed: {}", Sentence(alone)));
+    contest.short_of_time |= absl::IsDeadlineExceeded(alone);
     return absl::OkStatus();
   }
   MeasuredBaseline(contest);

@@ -156,14 +156,15 @@ class PatternJob {
                                     const std::shared_ptr<Pattern>& pattern, const Matrix& matrix,
                                     bool transpose);
   /// Runs the candidates turn by turn with the plan's kernel, the default, and notes what becomes
-  /// of each. Errors: what ends the job, or the default's own.
+  /// of each; `for_now`: not all could be, for want of memory or time. Errors: what ends the job,
+  /// or the default's own.
   absl::Status TryKernels(const Plan& plan, const SpgemmArguments& arguments,
                           const std::vector<Candidate>& candidates, SpgemmTrial& trial,
-                          bool& short_of_memory);
+                          bool& for_now);
   /// Each kernel for the plan's pair was measured or decided on: by an older program, maybe not.
   bool KnowsAllKernels(const Plan& plan) const;
   /// Makes the fastest that is measured of a pair its plan. False if nothing is. `provisional`: not
-  /// all could be tried, for want of memory.
+  /// all could be tried, for want of memory or time.
   bool ActivateFastest(const ProblemClass& problem_class, const PatternProduct& pair,
                        bool provisional = false);
   /// Plain CSR, in all turns so far.

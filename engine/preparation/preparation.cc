@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/preparation/job.h"
 #include "engine/preparation/pattern_job.h"
 
 namespace sparsed::engine {
@@ -26,20 +28,8 @@ constexpr int kNiceness = 10;
 /// Right operands of a pattern that kernels of SpGEMM are tried with.
 constexpr int64_t kMostPairs = 64;
 
-/// Least important first.
-enum class Priority : uint8_t { kRestore, kTrial, kClient };
-
-struct Job {
-  std::shared_ptr<Pattern> pattern;
-  Priority priority = Priority::kTrial;
-  uint64_t number = 0;  ///< older jobs have lower ones
-  std::set<ProblemClass> classes;
-  std::optional<StoredPreparation> stored;  ///< to be restored before anything else
-  Pairs pairs;
-  std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
-
-  bool wants_nothing() const { return classes.empty() && pairs.empty(); }
-};
+using Job = PreparationJob;
+using Priority = Job::Priority;
 
 /// What is known of a pattern's job under way.
 struct Running {
@@ -55,11 +45,17 @@ class Preparation::Impl {
  public:
   Impl(const PreparationOptions& options, Catalog& catalog, Store& store, Budget& budget,
        Executor& executor, Observer& observer)
-      : options_(options), rooms_{catalog, store, budget, executor, observer, options_} {
+      : options_(options),
+        light_options_(options),
+        rooms_{catalog, store, budget, executor, observer, options_},
+        light_rooms_{catalog, store, budget, executor, observer, light_options_} {
     if (!options_.enabled) return;
     for (int i = 0; i < std::max(options_.workers, 1); ++i) {
-      workers_.emplace_back([this] { Work(); });
+      workers_.emplace_back([this] { Work(rooms_, /*light=*/false); });
     }
+    light_options_.threads_per_worker = 1;
+    if (options_.light_nonzeros <= 0) return;
+    workers_.emplace_back([this] { Work(light_rooms_, /*light=*/true); });
   }
 
   ~Impl() {
@@ -105,7 +101,7 @@ class Preparation::Impl {
   void RequestTrial(const MatrixLease& matrix, const Problem& problem) {
     const ProblemClass c = ClassOf(problem);
     if (!options_.enabled || !matrix->pattern()->plans().Find(c).due()) return;
-    Enqueue({matrix->pattern(), Priority::kTrial, 0, {c}, std::nullopt, {}, {}}).IgnoreError();
+    Enqueue({matrix->pattern(), Priority::kTrial, {}, {c}, std::nullopt, {}, {}}).IgnoreError();
   }
 
   void RequestTrial(const PatternProduct& product, const Problem& problem) {
@@ -119,7 +115,7 @@ class Preparation::Impl {
     const auto is_pair = [](const auto& active) { return !active->plan.right.empty(); };
     if (std::ranges::count_if(plans.List(), is_pair) >= kMostPairs) return;
     Pairs pairs = {{{c, key}, {product.right, product.transpose_left, product.transpose_right}}};
-    Enqueue({product.left, Priority::kTrial, 0, {}, std::nullopt, std::move(pairs), {}})
+    Enqueue({product.left, Priority::kTrial, {}, {}, std::nullopt, std::move(pairs), {}})
         .IgnoreError();
   }
 
@@ -183,7 +179,7 @@ class Preparation::Impl {
   /// A client's job for those of the classes that are not decided or that are in `all_again`.
   Job JobFor(const std::shared_ptr<Pattern>& pattern, const std::set<ProblemClass>& classes,
              std::set<ProblemClass> all_again) const {
-    Job job{pattern, Priority::kClient, 0, {}, std::nullopt, {}, std::move(all_again)};
+    Job job{pattern, Priority::kClient, {}, {}, std::nullopt, {}, std::move(all_again)};
     for (const ProblemClass& c : classes) {
       const bool again = job.again.contains(c);
       if (again || !pattern->plans().Find(c).decided()) job.classes.insert(c);
@@ -224,20 +220,22 @@ class Preparation::Impl {
   absl::Status Enqueue(Job job);
   /// Takes the least important job out of a queue that is too long.
   std::optional<Job> TakeExcessLocked();
-  /// The most important job whose pattern has none under way.
-  std::map<const Pattern*, Job>::iterator NextLocked();
-  void Work();
-  void Run(const Job& job, const std::atomic<bool>& stop);
+  /// Of the most important jobs whose pattern has none under way the one that would have ended
+  /// first; of the light ones.
+  std::map<const Pattern*, Job>::iterator NextLocked(bool light);
+  /// A worker's thread. `light`: it takes light jobs alone, and so is soon there for the next.
+  void Work(const JobRooms& rooms, bool light);
+  void Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop);
   /// Publishes how a job ended. The pattern stays QUEUED if an upload asks for more of it.
   void End(const Job& job, const PatternJob& work, PreparationState state,
            const std::string& detail);
 
   const PreparationOptions options_;
-  const JobRooms rooms_;
+  PreparationOptions light_options_;
+  const JobRooms rooms_, light_rooms_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool closing_ = false;
-  uint64_t next_number_ = 0;
   std::map<const Pattern*, Job> queued_;
   std::map<const Pattern*, std::shared_ptr<Running>> running_;
   std::vector<std::thread> workers_;
@@ -283,7 +281,7 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
     job.priority = Priority::kRestore;
     job.stored = std::move(stored);
     std::lock_guard lock(mutex_);
-    job.number = next_number_++;
+    job.queued = Job::Clock::now();
     queued_[pattern.get()] = std::move(job);
   }
   changed_.notify_all();
@@ -323,11 +321,11 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
       if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);
       return absl::OkStatus();
     }
-    job.number = next_number_++;
+    job.queued = Job::Clock::now();
     queued_.emplace(pattern.get(), std::move(job));
     excess = TakeExcessLocked();
   }
-  changed_.notify_one();
+  changed_.notify_all();  // one of them may be light, or not
   if (!excess) return absl::OkStatus();
   rooms_.observer.OnPreparationEnd("cancelled");
   const std::string why = fmt::format(
@@ -350,8 +348,8 @@ std::optional<Job> Preparation::Impl::TakeExcessLocked() {
     const Job& job = it->second;
     if (job.stored) continue;
     ++waiting;
-    if (least == queued_.end() || std::pair(job.priority, least->second.number) <
-                                      std::pair(least->second.priority, job.number)) {
+    if (least == queued_.end() || std::pair(job.priority, least->second.queued) <
+                                      std::pair(least->second.priority, job.queued)) {
       least = it;
     }
   }
@@ -359,24 +357,29 @@ std::optional<Job> Preparation::Impl::TakeExcessLocked() {
   return std::move(queued_.extract(least).mapped());
 }
 
-std::map<const Pattern*, Job>::iterator Preparation::Impl::NextLocked() {
+std::map<const Pattern*, Job>::iterator Preparation::Impl::NextLocked(bool light) {
   auto next = queued_.end();
+  Job::Clock::time_point next_would_end;
   for (auto it = queued_.begin(); it != queued_.end(); ++it) {
-    if (running_.contains(it->first)) continue;
-    if (next == queued_.end() || std::pair(next->second.priority, it->second.number) <
-                                     std::pair(it->second.priority, next->second.number)) {
+    const Job& job = it->second;
+    if (running_.contains(it->first) || (light && job.nonzeros() >= options_.light_nonzeros))
+      continue;
+    const Job::Clock::time_point would_end = job.would_end();
+    if (next == queued_.end() ||
+        std::pair(next->second.priority, would_end) < std::pair(job.priority, next_would_end)) {
       next = it;
+      next_would_end = would_end;
     }
   }
   return next;
 }
 
-void Preparation::Impl::Work() {
+void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
   // On Linux a thread has a niceness of its own, and the threads that it starts inherit it.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
   std::unique_lock lock(mutex_);
   while (!closing_) {
-    const auto next = NextLocked();
+    const auto next = NextLocked(light);
     if (next == queued_.end()) {
       changed_.wait(lock);
       continue;
@@ -388,7 +391,7 @@ void Preparation::Impl::Work() {
     running->pairs = job.pairs;
     running_[job.pattern.get()] = running;
     lock.unlock();
-    Run(job, running->stop);
+    Run(rooms, job, running->stop);
     lock.lock();
     // Only now another job of the pattern may begin.
     running_.erase(job.pattern.get());
@@ -396,9 +399,9 @@ void Preparation::Impl::Work() {
   }
 }
 
-void Preparation::Impl::Run(const Job& job, const std::atomic<bool>& stop) {
+void Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop) {
   Pattern& pattern = *job.pattern;
-  PatternJob work(rooms_, job.pattern, job.again, stop);
+  PatternJob work(rooms, job.pattern, job.again, stop);
   std::set<ProblemClass> classes = job.classes;
   absl::Status status;
   if (job.priority != Priority::kTrial || job.stored) {

@@ -17,7 +17,9 @@ namespace sparsed::engine {
 
 struct PreparationOptions {
   bool enabled = true;
-  int workers = 1;             ///< jobs at once
+  int workers = 1;  ///< jobs at once
+  int64_t light_nonzeros =
+      400'000;                 ///< jobs of fewer, over all classes, have a worker besides; 0: none
   int threads_per_worker = 1;  ///< OpenMP team of each; they run at low priority (nice)
   int max_queued =
       4096;  ///< jobs waiting; the least important is dropped, with a word in its status
@@ -28,8 +30,9 @@ struct PreparationOptions {
   double seconds = 0;
 };
 
-/// Jobs by priority (a client's before a trial's before a restore's), one a pattern at a time; a
-/// job that is asked for while another waits is merged with it. Thread-safe.
+/// Jobs by priority (a client's before a trial's before a restore's), of equal ones the shortest
+/// first, but that none waits for ever; one a pattern at a time. A job that is asked for while
+/// another waits is merged with it. Small jobs have a worker of their own besides. Thread-safe.
 class Preparation {
  public:
   Preparation(const PreparationOptions& options, Catalog& catalog, Store& store, Budget& budget,

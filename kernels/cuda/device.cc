@@ -12,6 +12,9 @@
 namespace sparsed::cuda {
 namespace {
 
+/// Bytes between the beginnings of a copy's rows, on every device of CUDA's (cudaDevAttrMaxPitch).
+constexpr size_t kMostPitch = (size_t{1} << 31) - 1;
+
 cudaStream_t AsStream(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t AsEvent(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
@@ -83,19 +86,14 @@ absl::Status CountDevices(int* count) {
 
 absl::Status ToStatus(cudaError_t error, std::string_view doing) {
   if (error == cudaSuccess) return absl::OkStatus();
-  // An error of one call is forgotten by this; one that stays comes back at the next call.
-  cudaGetLastError();
+  cudaGetLastError();  // or the next launch would seem to have failed
   const std::string message = fmt::format("{}: {}", doing, cudaGetErrorString(error));
-  switch (error) {
-    case cudaErrorMemoryAllocation:
-      return absl::ResourceExhaustedError(message);
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorLaunchOutOfResources:
-      return absl::InternalError(message);
-    default:
-      return absl::UnavailableError(message);
-  }
+  // An error that stays with the process is every later call's, too.
+  const cudaError_t after = cudaStreamQuery(cudaStreamLegacy);
+  cudaGetLastError();
+  if (after != cudaSuccess && after != cudaErrorNotReady) return absl::UnavailableError(message);
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
+  return absl::InternalError(message);
 }
 
 absl::Status Settled(void* stream, absl::Status status) {
@@ -218,6 +216,15 @@ absl::Status Stream::Fill(void* to, unsigned char byte, size_t bytes) {
 absl::Status Stream::CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t row_bytes, size_t rows) {
   if (row_bytes == 0 || rows == 0) return absl::OkStatus();
+  // Rows that lie further apart than a copy takes are few: memory has no room for many.
+  if (std::max(to_pitch, from_pitch) > kMostPitch) {
+    absl::Status status;
+    for (size_t row = 0; row < rows && status.ok(); ++row) {
+      status = Copy(static_cast<std::byte*>(to) + row * to_pitch,
+                    static_cast<const std::byte*>(from) + row * from_pitch, row_bytes);
+    }
+    return status;
+  }
   return ToStatus(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, row_bytes, rows,
                                     cudaMemcpyDefault, AsStream(handle_)),
                   "copying rows");

@@ -1,8 +1,9 @@
 // The GPU without CUDA's types: what the engine needs to place arrays and run kernels on it.
 // Without CUDA in the build everything here answers UNAVAILABLE with the reason.
 //
-// Errors: RESOURCE_EXHAUSTED for memory; UNAVAILABLE for a lost device or an error that stays with
-// the process (an illegal access: only a restart helps); INTERNAL for the others.
+// Errors: UNAVAILABLE for those that stay with the process (no device, a lost one, an illegal
+// access: every later call says the same, and only a restart helps); RESOURCE_EXHAUSTED for memory;
+// INTERNAL for the others.
 #pragma once
 
 #include <cstddef>
@@ -62,7 +63,7 @@ class Stream {
   /// Queues a copy in any direction; host memory should be pinned to overlap.
   absl::Status Copy(void* to, const void* from, size_t bytes);
   absl::Status Fill(void* to, unsigned char byte, size_t bytes);
-  /// Queues a copy of `rows` rows of `row_bytes`, that begin so many bytes apart.
+  /// Queues a copy of `rows` rows of `row_bytes`, that begin so many bytes apart (any number).
   absl::Status CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                         size_t row_bytes, size_t rows);
   /// Waits until all that was queued is done, and reports what went wrong in it.

@@ -52,6 +52,9 @@ Metrics::Metrics()
           "Time that kernels would have taken at the device's measured memory and compute rates")),
       preparation_seconds_(HistogramFamily(registry_, "sparsed_preparation_seconds",
                                            "Time that a preparation spent in a stage")),
+      trial_wait_seconds_(HistogramFamily(
+          registry_, "sparsed_trial_wait_seconds",
+          "Time that one run of a trial waited for a lane of the device, by device")),
       layout_build_seconds_(
           HistogramFamily(registry_, "sparsed_layout_build_seconds",
                           "Time to build a layout, by its kind and the device that built it")),
@@ -137,6 +140,10 @@ void Metrics::OnKernelRun(const engine::KernelRun& run) {
 
 void Metrics::OnPreparationStage(std::string_view stage, double seconds) {
   preparation_seconds_.Add({{"stage", std::string(stage)}}, kPreparationBuckets).Observe(seconds);
+}
+
+void Metrics::OnTrialWait(std::string_view device, double seconds) {
+  trial_wait_seconds_.Add({{"device", std::string(device)}}, kPreparationBuckets).Observe(seconds);
 }
 
 void Metrics::OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) {

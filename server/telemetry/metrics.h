@@ -38,6 +38,7 @@ class Metrics : public engine::Observer {
 
   void OnKernelRun(const engine::KernelRun& run) override;
   void OnPreparationStage(std::string_view stage, double seconds) override;
+  void OnTrialWait(std::string_view device, double seconds) override;
   void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override;
   void OnRecipe(std::string_view outcome) override;
   void OnPreparationEnd(std::string_view state) override;
@@ -90,6 +91,7 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Counter>& kernel_flops_;
   prometheus::Family<prometheus::Counter>& kernel_floor_seconds_;
   prometheus::Family<prometheus::Histogram>& preparation_seconds_;
+  prometheus::Family<prometheus::Histogram>& trial_wait_seconds_;
   prometheus::Family<prometheus::Histogram>& layout_build_seconds_;
   prometheus::Family<prometheus::Counter>& preparations_ended_;
   prometheus::Family<prometheus::Counter>& recipes_;

@@ -807,6 +807,39 @@ TEST(GpuServer, ManyClientsAtOnce) {
   EXPECT_EQ(done, 200);
 }
 
+TEST(GpuServer, PreparesWhileRequestsNeverEnd) {
+  SKIP_WITHOUT_GPU();
+  TestServer server([](server::Config& config) {
+    OnGpu(config);
+    config.preparation_workers = 1;
+    config.preparation_threads = 1;
+    config.metrics_listen = "127.0.0.1:0";
+  });
+  const Pattern busy = Uniform(2000, 1500, 7, 21);
+  MustUpload(server, "busy", busy);
+  WhenReady(server, "busy");
+  std::atomic<bool> stop = false;
+  std::atomic<int> failed = 0;
+  std::vector<std::thread> clients;
+  const int64_t k = 128;
+  const std::vector<float> b = FloatValues(busy.cols * k, 5);
+  for (int c = 0; c < 4; ++c) {
+    clients.emplace_back([&] {
+      const auto stub = v1::Compute::NewStub(server.Connect());
+      while (!stop) {
+        if (Spmm(*stub, "busy", busy.cols, k, b).code() != 0) ++failed;
+      }
+    });
+  }
+  MustUpload(server, "s", Uniform(1000, 1000, 5, 22));
+  EXPECT_EQ(WhenReady(server, "s").state(), v1::MATRIX_STATE_READY);
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(failed, 0);
+  EXPECT_NE(server.Page("/metrics").find("sparsed_trial_wait_seconds_count{device=\"cuda:0\"}"),
+            std::string::npos);
+}
+
 TEST(GpuServer, CancelledUploadsOfOperandsLeaveNothing) {
   SKIP_WITHOUT_GPU();
   TestServer server(OnGpu);

@@ -1,10 +1,14 @@
 // A GPU made of the CPU, linked in place of kernels/cuda: its memory is the heap, its streams do
 // everything at once, its kernels are the CPU's by other names. With it the engine's way over a
 // device (placing, staging, slabs, lanes, trials) is tested where there is none, and under
-// sanitizers that know nothing of CUDA.
+// sanitizers that know nothing of CUDA. It fails where a test says so (stand_in.h).
+#include "tests/gpu/stand_in.h"
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -16,7 +20,96 @@
 #include "kernels/cuda/device.h"
 
 namespace sparsed::cuda {
+
+namespace stand_in {
 namespace {
+
+/// Of one step.
+struct Failures {
+  int first = 0, count = 0, seen = 0, failed = 0;
+  absl::Status status;
+};
+std::mutex failures_mutex;
+std::map<Step, Failures> failures;
+std::atomic<bool> failing = false;
+thread_local Waits waits;
+
+}  // namespace
+
+void Fail(Step step, int first, int count, absl::Status status) {
+  std::lock_guard lock(failures_mutex);
+  failures[step] = {first, count, 0, 0, std::move(status)};
+  failing = true;
+}
+
+int Failed(Step step) {
+  std::lock_guard lock(failures_mutex);
+  return failures[step].failed;
+}
+
+void Heal() {
+  std::lock_guard lock(failures_mutex);
+  failures.clear();
+  failing = false;
+}
+
+Waits WaitsOfThisThread() { return waits; }
+
+namespace {
+
+/// What a call of `step` answers instead, if it is to fail.
+absl::Status Try(Step step) {
+  if (!failing) return absl::OkStatus();
+  std::lock_guard lock(failures_mutex);
+  const auto found = failures.find(step);
+  if (found == failures.end()) return absl::OkStatus();
+  Failures& told = found->second;
+  const int number = told.seen++;
+  if (number < told.first || number - told.first >= told.count) return absl::OkStatus();
+  ++told.failed;
+  return told.status;
+}
+
+/// Host memory that a card could read by itself.
+class Pinned final : public MemorySource {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    absl::StatusOr<Buffer> buffer = HeapMemory().Allocate(bytes);
+    if (!buffer.ok()) return buffer;
+    std::byte* const data = buffer->mutable_data();
+    std::lock_guard lock(mutex_);
+    ranges_[data] = bytes;
+    return Buffer(std::shared_ptr<std::byte>(data,
+                                             [this, kept = *buffer](std::byte* gone) {
+                                               std::lock_guard lock(mutex_);
+                                               ranges_.erase(gone);
+                                             }),
+                  bytes);
+  }
+  bool Has(const void* at) {
+    const auto* const byte = static_cast<const std::byte*>(at);
+    std::lock_guard lock(mutex_);
+    auto range = ranges_.upper_bound(byte);
+    return range != ranges_.begin() && byte < std::prev(range)->first + std::prev(range)->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const std::byte*, size_t> ranges_;
+};
+
+Pinned& ThePinned() {
+  static auto* const pinned = new Pinned;
+  return *pinned;
+}
+
+}  // namespace
+}  // namespace stand_in
+
+namespace {
+
+using stand_in::Step;
+using stand_in::Try;
 
 constexpr size_t kBytes = size_t{4} << 30;
 /// How often an event must be asked before it has passed: like a card that others keep busy.
@@ -47,7 +140,9 @@ Kernel Posing(std::string_view name) {
     return kCpu().workspace(OnCpu(problem), layout, threads);
   };
   kernel.run = [](const Context& context, const Problem& problem, const Arguments& arguments) {
-    return kCpu().run(context, OnCpu(problem), arguments);
+    absl::Status status = Try(Step::kKernel);
+    if (status.ok()) status = kCpu().run(context, OnCpu(problem), arguments);
+    return status.ok() ? Try(Step::kKernelEnd) : status;
   };
   return kernel;
 }
@@ -55,9 +150,9 @@ Kernel Posing(std::string_view name) {
 /// What a step of the CPU's kernel `kCpu` has, with a workspace of its own: the engine gives a
 /// GPU's kernel one for all of them.
 template <SpgemmKernel (*kCpu)()>
-class Step {
+class OneStep {
  public:
-  Step(const Context& context, const SpgemmArguments& arguments)
+  OneStep(const Context& context, const SpgemmArguments& arguments)
       : prepared_(context.prepared),
         room_(kCpu().workspace({Operation::kSpgemm, false, ElementType::kF64}, arguments, 1) + 64) {
   }
@@ -88,19 +183,19 @@ SpgemmKernel PosingSpgemm(std::string_view name) {
   kernel.workspace = [](const Problem&, const SpgemmArguments&, int) { return size_t{256}; };
   kernel.analyse = [](const Context& context, const SpgemmArguments& arguments,
                       std::span<int64_t> row_bounds, int64_t* products) {
-    Step<kCpu> step(context, arguments);
+    OneStep<kCpu> step(context, arguments);
     return kCpu().analyse(step.context(), arguments, row_bounds, products);
   };
   kernel.symbolic = [](const Context& context, const SpgemmArguments& arguments, RowRange range,
                        std::span<int64_t> row_nnz) {
-    Step<kCpu> step(context, arguments);
+    OneStep<kCpu> step(context, arguments);
     return kCpu().symbolic(step.context(), arguments, range, row_nnz);
   };
   kernel.numeric = [](const Context& context, const Problem& problem,
                       const SpgemmArguments& arguments, RowRange range,
                       std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                       std::span<int64_t> row_nnz) {
-    Step<kCpu> step(context, arguments);
+    OneStep<kCpu> step(context, arguments);
     return kCpu().numeric(step.context(), OnCpu(problem), arguments, range, row_begin,
                           column_indices, values, row_nnz);
   };
@@ -149,7 +244,10 @@ Heap& TheHeap() {
 
 class DeviceHeap final : public MemorySource {
  public:
-  absl::StatusOr<Buffer> Allocate(size_t bytes) override { return TheHeap().Allocate(bytes); }
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    if (absl::Status s = Try(Step::kAllocate); !s.ok()) return s;
+    return TheHeap().Allocate(bytes);
+  }
 };
 
 double Milliseconds() {
@@ -193,6 +291,7 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) {
 absl::StatusOr<PoolState> ReadPool() { return TheHeap().pool(); }
 absl::StatusOr<size_t> FreeBytes() { return kBytes - TheHeap().pool().reserved; }
 absl::Status TrimPool(size_t keep) {
+  ++stand_in::waits.trims;
   TheHeap().Trim(keep);
   return absl::OkStatus();
 }
@@ -200,21 +299,32 @@ absl::Status TrimPool(size_t keep) {
 absl::StatusOr<Stream> Stream::Create() { return Stream(nullptr); }
 Stream::~Stream() = default;
 absl::Status Stream::Copy(void* to, const void* from, size_t bytes) {
-  return CopyRows(to, bytes, from, bytes, bytes, 1);
+  if (absl::Status s = Try(Step::kCopy); !s.ok()) return s;
+  // A driver takes the bytes out of memory that is not pinned before it returns.
+  if (!stand_in::ThePinned().Has(from) && !stand_in::ThePinned().Has(to)) {
+    ++stand_in::waits.unpinned;
+  }
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return absl::OkStatus();
 }
 absl::Status Stream::Fill(void* to, unsigned char byte, size_t bytes) {
+  if (absl::Status s = Try(Step::kFill); !s.ok()) return s;
   if (bytes > 0) std::memset(to, byte, bytes);
   return absl::OkStatus();
 }
 absl::Status Stream::CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t row_bytes, size_t rows) {
+  if (absl::Status s = Try(Step::kCopy); !s.ok()) return s;
   for (size_t i = 0; i < rows && row_bytes > 0; ++i) {
     std::memcpy(static_cast<std::byte*>(to) + i * to_pitch,
                 static_cast<const std::byte*>(from) + i * from_pitch, row_bytes);
   }
   return absl::OkStatus();
 }
-absl::Status Stream::Synchronize() { return absl::OkStatus(); }
+absl::Status Stream::Synchronize() {
+  ++stand_in::waits.streams;
+  return Try(Step::kSynchronize);
+}
 
 absl::Status PlaceValues(Stream& /*stream*/, const Layout& layout, ElementType type,
                          const void* csr_values, void* slots) {
@@ -234,18 +344,26 @@ absl::Status RunningSum(const Context& /*context*/, const int64_t* from, int64_t
   return absl::OkStatus();
 }
 
-absl::StatusOr<Event> Event::Create() { return Event(new PointInTime); }
+absl::StatusOr<Event> Event::Create() {
+  if (absl::Status s = Try(Step::kCreateEvent); !s.ok()) return s;
+  return Event(new PointInTime);
+}
 Event::~Event() { delete static_cast<PointInTime*>(handle_); }
 absl::Status Event::Record(const Stream& /*stream*/) {
   *static_cast<PointInTime*>(handle_) = {Milliseconds(), 0};
-  return absl::OkStatus();
+  return Try(Step::kRecord);
 }
-absl::Status Event::Hold(const Stream& /*stream*/) const { return absl::OkStatus(); }
-absl::Status Event::Synchronize() const { return absl::OkStatus(); }
+absl::Status Event::Hold(const Stream& /*stream*/) const { return Try(Step::kHold); }
+absl::Status Event::Synchronize() const {
+  ++stand_in::waits.events;
+  return Try(Step::kAwaitEvent);
+}
 absl::StatusOr<bool> Event::Passed() const {
+  if (absl::Status s = Try(Step::kAskEvent); !s.ok()) return s;
   return ++static_cast<PointInTime*>(handle_)->asked > kAsked;
 }
 absl::StatusOr<float> Event::MillisecondsSince(const Event& begin) const {
+  if (absl::Status s = Try(Step::kElapsed); !s.ok()) return s;
   return static_cast<float>(static_cast<const PointInTime*>(handle_)->milliseconds -
                             static_cast<const PointInTime*>(begin.handle_)->milliseconds);
 }
@@ -253,6 +371,6 @@ absl::StatusOr<float> Event::MillisecondsSince(const Event& begin) const {
 std::unique_ptr<MemorySource> DeviceMemory(const Stream& /*stream*/) {
   return std::make_unique<DeviceHeap>();
 }
-MemorySource& PinnedMemory() { return HeapMemory(); }
+MemorySource& PinnedMemory() { return stand_in::ThePinned(); }
 
 }  // namespace sparsed::cuda

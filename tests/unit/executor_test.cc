@@ -233,6 +233,31 @@ TEST_F(ExecutorTest, SpmmBetweenHeldMatricesMovesNothing) {
   }
 }
 
+TEST_F(ExecutorTest, AHeldMatrixThatIsSmallerThanItsShapeIsNotRead) {
+  const GeneratedMatrix s = UniformMatrix(50, 50, 4, 2);
+  Upload("S", s);
+  Hold("x", {50, 3, 5, ElementType::kF32}, {});
+  {
+    auto write = dense_.BeginWrite("t", "x");
+    ASSERT_TRUE(write.ok()) << write.status();
+    // As a failure inside the server might leave it: without the gaps between the rows.
+    const Array wrong = AllocateArray(HeapMemory(), "dense", ElementType::kF32, 50 * 3).value();
+    ASSERT_TRUE(write->Publish(std::make_shared<LazyArray>(wrong)).ok());
+  }
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.b.held = "x";
+  auto sink = std::make_shared<Collector>();
+  auto call = executor_->Begin(spec, sink);
+  ASSERT_TRUE(call.ok()) << call.status();
+  (*call)->Submit();
+  ASSERT_TRUE(sink->Wait());
+  EXPECT_EQ(sink->end.status.code(), absl::StatusCode::kInternal) << sink->end.status;
+  EXPECT_THAT(std::string(sink->end.status.message()),
+              HasSubstr("150 f32 elements was to be 50 x 3 f32 with a leading dimension of 5"));
+}
+
 TEST_F(ExecutorTest, SddmmScaledAndNot) {
   const GeneratedMatrix s = UniformMatrix(30, 40, 6, 3);
   Upload("S", s);

@@ -35,6 +35,7 @@ class FakeCard final : public DevicePool {
   absl::StatusOr<int64_t> LeftAfter(size_t bytes) override {
     return free_ - static_cast<int64_t>(bytes);
   }
+  void Settle() override {}
   void Trim() override { ++trims; }
   void TakenByOthers(int64_t bytes) { free_ -= bytes; }
   int64_t free() const { return free_; }

@@ -310,6 +310,71 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
   EXPECT_TRUE(busy->Wait().ok());  // the gate is ours until then
 }
 
+TEST_F(SchedulerTest, IdleWorkGetsATurnBesideACallThatDoesNotEnd) {
+  Open({.lanes = 1});
+  std::atomic<bool> ran = false;
+  const auto give_up = std::chrono::steady_clock::now() + 30s;
+  auto busy = std::make_shared<Recorder>();
+  Make(busy, [&](TestJob&, absl::Status* end) {
+    if (ran) return Job::Next::kEnded;
+    if (std::chrono::steady_clock::now() < give_up) return Job::Next::kAgain;
+    *end = absl::InternalError("it never got a turn");
+    return Job::Next::kEnded;
+  })->Submit();
+  EXPECT_TRUE(scheduler_
+                  ->RunIdle(
+                      DeviceKind::kCpu, [&](Lane&) { ran = true; }, nullptr)
+                  .ok());
+  EXPECT_TRUE(busy->Wait().ok());
+}
+
+TEST_F(SchedulerTest, IdleWorkWaitsUntilItsTimeIsUp) {
+  Open({.lanes = 1});
+  Gate gate;
+  auto busy = std::make_shared<Recorder>();
+  Make(busy, [&](TestJob&, absl::Status*) {
+    gate.Pass();
+    return Job::Next::kEnded;
+  })->Submit();
+  gate.AwaitWaiting();
+  bool idle_ran = false;
+  const auto now = std::chrono::steady_clock::now();
+  for (const auto until : {now, now + 300ms}) {  // before and after its turn was due
+    EXPECT_EQ(scheduler_
+                  ->RunIdle(
+                      DeviceKind::kCpu, [&](Lane&) { idle_ran = true; }, nullptr, until)
+                  .code(),
+              absl::StatusCode::kDeadlineExceeded);
+  }
+  EXPECT_FALSE(idle_ran);
+  // Nobody stands back for what has given up.
+  auto next = std::make_shared<Recorder>();
+  Make(next, End)->Submit();
+  gate.Open();
+  EXPECT_TRUE(busy->Wait().ok());
+  EXPECT_TRUE(next->Wait().ok());
+}
+
+TEST(Turns, TakeATwentiethOfTheTime) {
+  Turns turns;
+  const Turns::Time start(1h);
+  EXPECT_EQ(turns.DueAt(start), start + Turns::kPatience);
+  turns.Took(start, start + 10ms);
+  EXPECT_EQ(turns.DueAt(start), start + 200ms);
+  // One that was asked for later waits for an idle lane first.
+  EXPECT_EQ(turns.DueAt(start + 1s), start + 1s + Turns::kPatience);
+  // Whoever is always waiting gets one part of twenty.
+  Turns::Time now = start;
+  std::chrono::nanoseconds taken{0};
+  for (int i = 0; i < 100; ++i) {
+    const Turns::Time begin = turns.DueAt(start);
+    now = begin + std::chrono::milliseconds(1 + i % 7);
+    taken += now - begin;
+    turns.Took(begin, now);
+  }
+  EXPECT_LE(taken * Turns::kParts, turns.DueAt(start) - start);
+}
+
 TEST_F(SchedulerTest, ClosingEndsEverythingWithUnavailable) {
   Open({.lanes = 1});
   std::vector<std::shared_ptr<Recorder>> recorders;

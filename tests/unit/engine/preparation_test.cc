@@ -13,6 +13,7 @@
 
 #include "engine/execution/executor.h"
 #include "engine/planning/candidates.h"
+#include "engine/preparation/job.h"
 #include "kernels/recipe.h"
 #include "tests/unit/engine/rooms.h"
 
@@ -70,6 +71,12 @@ class Listener final : public Observer {
     return built_;
   }
   std::atomic<int> damaged = 0;
+  void OnTrialWait(std::string_view device, double seconds) override {
+    EXPECT_EQ(device, "cpu");
+    EXPECT_GE(seconds, 0);
+    ++trial_waits;
+  }
+  std::atomic<int> trial_waits = 0;
 
  private:
   std::mutex mutex_;
@@ -81,6 +88,7 @@ PreparationOptions Quick() {
   PreparationOptions options;
   options.default_classes = {Class(Operation::kSpmm)};
   options.trial_budget_ms = 20;
+  options.light_nonzeros = 0;  // what the only worker does others wait for
   return options;
 }
 
@@ -1038,6 +1046,215 @@ TEST(Preparation, UploadsComeBeforeTrials) {
   }
   ASSERT_TRUE(site.Idle());
   EXPECT_THAT(order, ElementsAre("third", "second"));
+}
+
+/// Multiplies again and again: as soon as a call ends another one is submitted, before the lane
+/// looks for the next.
+class EndlessCalls {
+ public:
+  EndlessCalls(Site& site, std::string matrix, int64_t rows)
+      : site_(site), matrix_(std::move(matrix)) {
+    PutHeader header{"t", "endless", {rows, 4, 4, ElementType::kF32}, /*zeros=*/true, false};
+    auto put = site_.dense.BeginPut(header);
+    EXPECT_TRUE(put.ok() && (*put)->Finish().ok());
+    for (int i = 0; i < 2; ++i) Submit();
+  }
+  /// Waits for the last.
+  ~EndlessCalls() {
+    stop_ = true;
+    EXPECT_TRUE(Eventually([this] { return under_way_ == 0; }));
+  }
+
+ private:
+  class Sink final : public ResultSink {
+   public:
+    explicit Sink(EndlessCalls& calls) : calls_(calls) {}
+    void OnBegin(CallBegin) override {}
+    void OnArray(uint32_t, uint64_t, Array) override {}
+    void OnBlock(ResultBlock) override {}
+    void OnEnd(CallEnd end) override {
+      EXPECT_TRUE(end.status.ok()) << end.status;
+      if (!calls_.stop_) calls_.Submit();
+      --calls_.under_way_;
+    }
+
+   private:
+    EndlessCalls& calls_;
+  };
+
+  void Submit() {
+    SpmmSpec spec;
+    spec.tenant = "t";
+    spec.matrix = matrix_;
+    spec.b.held = "endless";
+    auto call = site_.executor.Begin(spec, std::make_shared<Sink>(*this));
+    ASSERT_TRUE(call.ok()) << call.status();
+    ++under_way_;
+    (*call)->Submit();
+  }
+
+  Site& site_;
+  const std::string matrix_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> under_way_ = 0;
+};
+
+TEST(Preparation, GetsItsTurnsBesideEndlessRequests) {
+  Site site;
+  auto busy = SendMatrix(site.catalog, "busy", test::Uniform(200, 100, 5, 1));
+  ASSERT_TRUE(busy.ok() && site.Idle());
+  const EndlessCalls calls(site, "busy", 100);
+  auto matrix = SendMatrix(site.catalog, "m", test::Uniform(400, 400, 5, 2));
+  ASSERT_TRUE(matrix.ok());
+  ASSERT_TRUE(site.Idle());
+  const Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_THAT(Tried(pattern), Contains("csr"));
+  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).decided());
+  EXPECT_GT(site.listener.trial_waits, 0);
+}
+
+TEST(Preparation, WithoutATurnInTimePlainCsrIsKeptForNow) {
+  PreparationOptions options = Quick();
+  options.seconds = 0.001;
+  Site site("", options);
+  BusyLane lane(site.executor);
+  auto matrix = SendMatrix(site.catalog, "m", test::Uniform(400, 400, 5, 2));
+  ASSERT_TRUE(matrix.ok());
+  ASSERT_TRUE(site.Idle()) << "it waits for a lane that is never idle";
+  const Pattern& pattern = *(*matrix)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  const PlanTable::Found found = pattern.plans().Find(Class(Operation::kSpmm));
+  ASSERT_TRUE(found.exact);
+  EXPECT_FALSE(found.decided()) << "it is to be tried again";
+  EXPECT_THAT(
+      pattern.decisions(),
+      Contains(::testing::Field(&Decision::reason, HasSubstr("no lane had time for a trial"))));
+}
+
+/// Stops the first worker that has found a pattern's features until it is opened.
+class StopAfterFeatures final : public Observer {
+ public:
+  void OnPreparationStage(std::string_view stage, double) override {
+    std::unique_lock lock(mutex_);
+    if (stage != "features" || std::exchange(stopped_, true)) return;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+  }
+  void AwaitStopped() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stopped_; });
+  }
+  void Open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopped_ = false, open_ = false;
+};
+
+TEST(Preparation, ASmallOneDoesNotWaitForALongOne) {
+  StopAfterFeatures observer;
+  PreparationOptions options = Quick();
+  options.light_nonzeros = 20'000;
+  Rooms rooms("", kPlenty, kPlenty);
+  Executor executor(ExecutorOptions(), rooms.catalog, rooms.dense, rooms.budget, observer);
+  Preparation preparation(options, rooms.catalog, *rooms.store, rooms.budget, executor, observer);
+  rooms.catalog.on_published = [&](MatrixLease matrix, const std::vector<ProblemClass>& classes) {
+    preparation.Prepare(std::move(matrix), classes);
+  };
+  rooms.catalog.on_pattern_gone = [&](const std::shared_ptr<Pattern>& pattern) {
+    preparation.Forget(pattern);
+  };
+  std::vector<MatrixLease> large;
+  for (int i = 0; i < 4; ++i) {
+    auto matrix = SendMatrix(rooms.catalog, std::to_string(i), test::Uniform(1000, 1000, 30, i));
+    ASSERT_TRUE(matrix.ok());
+    large.push_back(*matrix);
+    if (i == 0) observer.AwaitStopped();
+  }
+  auto small = SendMatrix(rooms.catalog, "small", test::Uniform(1000, 1000, 5, 9));
+  ASSERT_TRUE(small.ok());
+  EXPECT_TRUE(
+      Eventually([&] { return (*small)->pattern()->status().state == PreparationState::kReady; }));
+  for (const MatrixLease& matrix : large) {
+    EXPECT_NE(matrix->pattern()->status().state, PreparationState::kReady);
+  }
+  observer.Open();
+  EXPECT_TRUE(Eventually([&] { return preparation.pending() == 0; }));
+  for (const MatrixLease& matrix : large) {
+    EXPECT_EQ(matrix->pattern()->status().state, PreparationState::kReady);
+  }
+  executor.Close();
+}
+
+TEST(PreparationJob, GivesWayToShorterOnesForAsLongAsItTakesItself) {
+  using Clock = PreparationJob::Clock;
+  Rooms rooms;
+  rooms.catalog.on_published = [](MatrixLease, const std::vector<ProblemClass>&) {};
+  rooms.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
+  const auto job_of = [&](const std::string& name, int64_t row_nnz, double seconds) {
+    PreparationJob job;
+    job.pattern =
+        (*SendMatrix(rooms.catalog, name, test::Uniform(1000, 1000, row_nnz, row_nnz)))->pattern();
+    job.queued = Clock::time_point(
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(1000 + seconds)));
+    job.classes = {Class(Operation::kSpmm)};
+    return job;
+  };
+  const PreparationJob longer = job_of("longer", 100, 0);  // 100,000 nonzeros: 0.2 s
+  EXPECT_LT(job_of("at-once", 10, 0).would_end(), longer.would_end());
+  EXPECT_LT(job_of("soon", 11, 0.17).would_end(), longer.would_end());
+  EXPECT_GT(job_of("too-late", 12, 0.19).would_end(), longer.would_end());
+  PreparationJob more = longer;
+  more.classes.insert(Class(Operation::kSddmm));
+  EXPECT_EQ(more.nonzeros(), 2 * longer.nonzeros());
+  more.pairs[{Class(Operation::kSpgemm), ""}] = {longer.pattern};
+  EXPECT_EQ(more.nonzeros(), 4 * longer.nonzeros());
+}
+
+TEST(Preparation, OfTwoThatWaitTheShorterOneIsFirst) {
+  Site site;
+  auto first = SendMatrix(site.catalog, "first", test::Uniform(400, 400, 30, 1));
+  ASSERT_TRUE(first.ok() && site.Idle());
+  std::vector<std::string> order;
+  std::mutex mutex;
+  {
+    BusyLane busy(site.executor);
+    // Occupies the worker.
+    site.preparation.RequestTrial(*first, {Operation::kSddmm, false, ElementType::kF32, 8});
+    ASSERT_TRUE(Eventually([&] { return (*first)->pattern()->status().stage == "trial"; }));
+    // 10 s and some milliseconds of work, as the queue sees it.
+    for (const bool is_long : {true, false}) {
+      const test::Pattern s = test::Uniform(1000, 1000, is_long ? 200 : 10, 2);
+      UploadHeader header = HeaderOf(is_long ? "long" : "short", s);
+      for (const int64_t k : {8, 16, 32, 64, 128, 256, 512, 1024}) {
+        if (!is_long) continue;
+        header.expected.push_back(Class(Operation::kSpmm, false, k));
+        header.expected.push_back(Class(Operation::kSpmm, true, k));
+        header.expected.push_back(Class(Operation::kSddmm, false, k));
+      }
+      auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+      ASSERT_TRUE(matrix.ok());
+      (*matrix)->pattern()->Watch([&, name = header.name](const PreparationStatus& status) {
+        std::lock_guard lock(mutex);
+        if (status.state == PreparationState::kPreparing &&
+            !::testing::Value(order, Contains(name)))
+          order.push_back(name);
+      });
+    }
+  }
+  ASSERT_TRUE(Eventually([&] {
+    std::lock_guard lock(mutex);
+    return order.size() == 2;
+  }));
+  EXPECT_THAT(order, ElementsAre("short", "long"));
+  site.catalog.Delete("t", "long").IgnoreError();  // nobody waits for it
+  ASSERT_TRUE(site.Idle());
 }
 
 std::map<std::string, std::string> PlansOf(const Pattern& pattern) {

@@ -1,0 +1,27 @@
+// When work that can wait takes a turn from calls that do not end.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace sparsed::engine {
+
+/// Of the lanes of one device. Not thread-safe.
+class Turns {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  /// Which lanes may find idle by themselves.
+  static constexpr std::chrono::milliseconds kPatience{100};
+  /// Turns take one part of so many of the lanes' time.
+  static constexpr int kParts = 20;
+
+  /// When work that was asked for at `asked` takes a turn, if no lane was idle before.
+  Time DueAt(Time asked) const { return std::max(asked + kPatience, next_); }
+  /// A turn was taken: calls stood back, or might have, from `begin` to `end`.
+  void Took(Time begin, Time end) { next_ = end + (kParts - 1) * (end - begin); }
+
+ private:
+  Time next_;
+};
+
+}  // namespace sparsed::engine

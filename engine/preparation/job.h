@@ -1,0 +1,51 @@
+// What waits in the queue of preparations, and in which order.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "engine/catalog/pattern.h"
+#include "engine/preparation/pattern_job.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+struct PreparationJob {
+  /// Least important first.
+  enum class Priority : uint8_t { kRestore, kTrial, kClient };
+  using Clock = std::chrono::steady_clock;
+
+  std::shared_ptr<Pattern> pattern;
+  Priority priority = Priority::kTrial;
+  Clock::time_point queued = {};
+  std::set<ProblemClass> classes;
+  std::optional<StoredPreparation> stored;  ///< to be restored before anything else
+  Pairs pairs;
+  std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
+
+  bool wants_nothing() const { return classes.empty() && pairs.empty(); }
+  /// Nonzeros that it works on, over all classes.
+  int64_t nonzeros() const {
+    // What is stored alone is read, which counts as one.
+    int64_t sum = pattern->nnz() * static_cast<int64_t>(std::max<size_t>(classes.size(), 1));
+    for (const auto& [key, pair] : pairs) {
+      const std::shared_ptr<Pattern> right = pair.right.lock();
+      if (right != nullptr) sum += pattern->nnz() + right->nnz();
+    }
+    return sum;
+  }
+  /// When it would end if it had begun at once: the next job is the one that would have ended
+  /// first. So shorter ones go before it, but not those that came too late.
+  Clock::time_point would_end() const {
+    // Roughly what preparations on a few threads come to.
+    constexpr double kNonzerosASecond = 500e3;
+    const std::chrono::duration<double> seconds(static_cast<double>(nonzeros()) / kNonzerosASecond);
+    return queued + std::chrono::duration_cast<Clock::duration>(seconds);
+  }
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,498 @@
+// What becomes of requests when the device fails somewhere: on the stand-in, which fails where it
+// is told to. A right result or an error, and the server goes on.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/execution/scheduler.h"
+#include "kernels/reference/reference.h"
+#include "tests/gpu/stand_in.h"
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+namespace {
+
+using cuda::stand_in::Fail;
+using cuda::stand_in::Failed;
+using cuda::stand_in::Heal;
+using cuda::stand_in::Step;
+
+/// A call's end and its result.
+class Result final : public ResultSink {
+ public:
+  void OnBegin(CallBegin begin) override { plan = begin.plan; }
+  void OnArray(uint32_t, uint64_t offset, Array part) override {
+    bytes.resize(offset + part.bytes());
+    if (part.bytes() > 0) std::memcpy(bytes.data() + offset, part.buffer.data(), part.bytes());
+  }
+  void OnBlock(ResultBlock) override {}
+  void OnEnd(CallEnd end) override {
+    std::lock_guard lock(mutex_);
+    status_ = end.status;
+    ended_ = true;
+    changed_.notify_all();
+  }
+  absl::Status Wait() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(1), [this] { return ended_; }));
+    return status_;
+  }
+  std::vector<float> floats() const {
+    std::vector<float> values(bytes.size() / sizeof(float));
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+  std::string plan;
+  std::vector<std::byte> bytes;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  absl::Status status_;
+};
+
+/// An engine with the stand-in and one matrix, 500 x 400.
+class FailuresTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kRows = 500, kCols = 400, kK = 40;
+
+  void SetUp() override { Open(EngineOptions()); }
+  void TearDown() override {
+    Heal();
+    engine_.reset();
+  }
+
+  void Open(EngineOptions options) {
+    options.host_memory_bytes = options.preparation_memory_bytes = int64_t{256} << 20;
+    // The least that the start's measurement is content with.
+    options.gpu = DeviceOptions{.memory_bytes = int64_t{520} << 20};
+    options.preparation.enabled = false;
+    engine_.reset();
+    engine_ = Engine::Open(options, observer_).value();
+    UploadHeader header = HeaderOf("s", pattern_);
+    header.sort = true;  // columns are sent in descending order: the caller's
+    ASSERT_TRUE(Send(engine_->catalog(), header, pattern_.row_offsets,
+                     Mirrored(pattern_.column_indices), values_)
+                    .ok());
+  }
+
+  Device& device() { return *engine_->device(); }
+
+  /// Leaves the device so many bytes, besides what is resident.
+  Buffer LeaveOnDevice(int64_t bytes) {
+    DeviceBudget& budget = device().budget();
+    // The last request's memory goes after its end was told.
+    EXPECT_TRUE(Eventually([&] { return budget.used(MemoryUse::kRequests) < 10'000; }))
+        << budget.used(MemoryUse::kRequests);
+    return budget.SpareSource(MemoryUse::kPreparation)
+        .Allocate(budget.limit() - budget.used() - bytes)
+        .value();
+  }
+
+  SpmmSpec Accumulate() const {
+    SpmmSpec spec;
+    spec.tenant = std::string("t");
+    spec.matrix = std::string("s");
+    spec.alpha = 0.5;
+    spec.beta = -2;
+    spec.b.shape = DenseShape{kCols, kK, kK, ElementType::kF32};
+    spec.accumulate.emplace();
+    spec.accumulate->shape = DenseShape{kRows, kK, kK, ElementType::kF32};
+    spec.accumulate->stream_array = 1;
+    return spec;
+  }
+
+  /// Sends both operands and waits for the end.
+  absl::Status Run(const SpmmSpec& spec, const std::shared_ptr<Result>& result) {
+    absl::StatusOr<std::shared_ptr<Call>> call = engine_->executor().Begin(spec, result);
+    if (!call.ok()) return call.status();
+    absl::Status fed = FeedAndCommit(**call, 0, b_);
+    if (fed.ok() && spec.accumulate) fed = FeedAndCommit(**call, 1, c_);
+    if (fed.ok()) {
+      (*call)->Submit();
+    } else {
+      (*call)->Fail(fed);
+    }
+    return result->Wait();
+  }
+
+  static absl::Status FeedAndCommit(Call& call, uint32_t array, const std::vector<float>& data) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(data.data());
+    constexpr size_t kChunk = 30'001;
+    for (size_t at = 0; at < data.size() * sizeof(float); at += kChunk) {
+      const size_t size = std::min(kChunk, data.size() * sizeof(float) - at);
+      absl::StatusOr<std::byte*> to = call.Claim(array, at, size);
+      if (!to.ok()) return to.status();
+      std::memcpy(*to, bytes + at, size);
+      if (absl::Status s = call.Commit(); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<double> Expected() const {
+    std::vector<double> expected(c_.begin(), c_.end());
+    const std::vector<double> values = CanonicalValues();
+    const std::vector<double> b(b_.begin(), b_.end());
+    reference::Spmm(pattern_.view(), values.data(), false, b.data(), kK, kK, 0.5, -2,
+                    expected.data());
+    return expected;
+  }
+
+  std::vector<double> CanonicalValues() const {
+    const std::vector<float> values = Mirrored(values_);
+    return {values.begin(), values.end()};
+  }
+
+  static void ExpectNear(const std::vector<float>& got, const std::vector<double>& expected) {
+    ASSERT_EQ(got.size(), expected.size());
+    double worst = 0;
+    for (size_t i = 0; i < got.size(); ++i) worst = std::max(worst, std::abs(got[i] - expected[i]));
+    EXPECT_LE(worst, 1e-4);
+  }
+
+  /// Of one element a nonzero: each row the other way round.
+  template <typename T>
+  std::vector<T> Mirrored(std::vector<T> elements) const {
+    for (int64_t row = 0; row < kRows; ++row) {
+      std::reverse(elements.begin() + pattern_.row_offsets[row],
+                   elements.begin() + pattern_.row_offsets[row + 1]);
+    }
+    return elements;
+  }
+
+  /// Told of every kernel that ran.
+  class Listener final : public Observer {
+   public:
+    void OnKernelRun(const KernelRun& run) override {
+      if (on_kernel) on_kernel(run);
+    }
+    std::function<void(const KernelRun&)> on_kernel;
+  };
+
+  Listener observer_;
+  const test::Pattern pattern_ = test::Uniform(kRows, kCols, 6, 12);
+  const std::vector<float> values_ = FloatsOf(pattern_);  ///< in the caller's order
+  const std::vector<float> b_ = Floats(kCols * kK, 5), c_ = Floats(kRows * kK, 6);
+  std::unique_ptr<Engine> engine_;
+
+ private:
+  static std::vector<float> Floats(int64_t count, uint64_t seed) {
+    const std::vector<double> values = test::RandomValues(count, seed);
+    return {values.begin(), values.end()};
+  }
+};
+
+TEST_F(FailuresTest, WhereverTheDeviceFailsACIsScaledOnce) {
+  const std::vector<double> expected = Expected();
+  for (const bool tight : {false, true}) {
+    // S, operands and result need some 250 KB, slabs less.
+    const Buffer hog = tight ? LeaveOnDevice(200'000) : Buffer();
+    const auto healthy = std::make_shared<Result>();
+    ASSERT_TRUE(Run(Accumulate(), healthy).ok());
+    EXPECT_EQ(healthy->plan.find("slabs of") != std::string::npos, tight) << healthy->plan;
+    ExpectNear(healthy->floats(), expected);
+    for (const absl::Status& failure :
+         {absl::ResourceExhaustedError("told to"), absl::UnimplementedError("told to"),
+          absl::InternalError("told to")}) {
+      for (const Step step : cuda::stand_in::kSteps) {
+        // Until a request no longer comes as far; events are asked often.
+        for (int first = 0; first < 40; ++first) {
+          SCOPED_TRACE(testing::Message() << failure << ", step " << static_cast<int>(step)
+                                          << ", call " << first << (tight ? ", in slabs" : ""));
+          Fail(step, first, 1, failure);
+          const auto result = std::make_shared<Result>();
+          const absl::Status status = Run(Accumulate(), result);
+          const bool failed = Failed(step) > 0;
+          Heal();
+          if (status.ok()) {
+            ExpectNear(result->floats(), expected);
+          } else {
+            EXPECT_EQ(status.code(), failure.code()) << status;
+          }
+          if (!failed) break;
+        }
+      }
+    }
+    EXPECT_TRUE(device().status().ok()) << device().status();
+    const auto after = std::make_shared<Result>();
+    EXPECT_TRUE(Run(Accumulate(), after).ok());
+    ExpectNear(after->floats(), expected);
+  }
+}
+
+TEST_F(FailuresTest, WithoutRoomOnTheGpuAProductThatAccumulatesStillRuns) {
+  for (const Step step : {Step::kAllocate, Step::kKernel, Step::kKernelEnd}) {
+    Fail(step, 0, 1'000'000, absl::ResourceExhaustedError("told to"));
+    const auto result = std::make_shared<Result>();
+    EXPECT_TRUE(Run(Accumulate(), result).ok());
+    EXPECT_NE(result->plan.find("cpu."), std::string::npos) << result->plan;
+    ExpectNear(result->floats(), Expected());
+    Heal();
+  }
+}
+
+/// Takes what the budget has left, but for `room` bytes and some KiB.
+std::vector<Buffer> FillUp(Budget& budget, size_t room) {
+  MemorySource& memory = budget.Source(MemoryUse::kRequests);
+  std::vector<Buffer> taken;
+  Buffer free = memory.Allocate(room).value();
+  for (size_t bytes = size_t{128} << 20; bytes >= size_t{1} << 10;) {
+    absl::StatusOr<Buffer> buffer = memory.Allocate(bytes);
+    if (buffer.ok()) {
+      taken.push_back(*std::move(buffer));
+    } else {
+      bytes /= 2;
+    }
+  }
+  return taken;
+}
+
+TEST_F(FailuresTest, AHeldResultHasItsShapeAfterAFailedAttemptToOrderIt) {
+  const int64_t nnz = pattern_.nnz(), ld = 3;
+  const auto hold = [&](const std::string& name, DenseShape shape, const std::vector<float>& data) {
+    auto put = engine_->dense().BeginPut({"t", name, shape, /*zeros=*/data.empty(), false});
+    ASSERT_TRUE(put.ok() && Feed(**put, 0, data).ok() && (*put)->Finish().ok());
+  };
+  hold("a", {kRows, kK, kK, ElementType::kF32}, c_);
+  hold("b", {kCols, kK, kK, ElementType::kF32}, b_);
+  hold("o", {nnz, 1, ld, ElementType::kF32}, {});
+  // The GPU's values come to the host; there is no room to bring them into the caller's order.
+  std::vector<Buffer> taken;
+  observer_.on_kernel = [&](const KernelRun& run) {
+    if (run.device == "cuda:0") taken = FillUp(engine_->budget(), nnz * sizeof(float) * 3 / 2);
+  };
+  // The CPU's lane is kept until there is room again.
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool waits = false, open = false;
+  std::thread gate([&] {
+    const absl::Status ran = engine_->executor().RunIdle(
+        DeviceKind::kCpu,
+        [&](Lane&) {
+          std::unique_lock lock(mutex);
+          waits = true;
+          changed.notify_all();
+          changed.wait(lock, [&] { return open; });
+        },
+        nullptr);
+    EXPECT_TRUE(ran.ok());
+  });
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return waits; });
+  }
+  SddmmSpec spec;
+  spec.tenant = std::string("t");
+  spec.matrix = std::string("s");
+  spec.a.held = std::string("a");
+  spec.b.held = std::string("b");
+  spec.result_held = std::string("o");
+  const auto result = std::make_shared<Result>();
+  auto call = engine_->executor().Begin(spec, result);
+  ASSERT_TRUE(call.ok()) << call.status();
+  (*call)->Submit();
+  EXPECT_TRUE(Eventually([&] { return engine_->executor().queue_depth(DeviceKind::kCpu) == 1; }));
+  EXPECT_FALSE(taken.empty());
+  taken.clear();
+  {
+    std::lock_guard lock(mutex);
+    open = true;
+  }
+  changed.notify_all();
+  gate.join();
+  const absl::Status end = result->Wait();
+  ASSERT_TRUE(end.ok()) << end;
+  EXPECT_NE(result->plan.find("cpu."), std::string::npos) << result->plan;
+  const HeldDenseLease held = engine_->dense().Find("t", "o").value();
+  const Array elements = held->elements->Get().value();
+  ASSERT_EQ(elements.length, held->shape.elements());
+  std::vector<double> expected(nnz);
+  const std::vector<double> values = CanonicalValues();
+  const std::vector<double> a(c_.begin(), c_.end()), b(b_.begin(), b_.end());
+  reference::Sddmm(pattern_.view(), values.data(), a.data(), kK, b.data(), kK, kK, expected.data());
+  expected = Mirrored(expected);
+  for (int64_t i = 0; i < nnz; ++i) {
+    ASSERT_NEAR(elements.As<float>()[i * ld], expected[i], 1e-4) << i;
+  }
+}
+
+TEST_F(FailuresTest, ABlockIsNobodyElsesWhileItsCopyMayRun) {
+  const Buffer to = device().budget().Source(MemoryUse::kRequests).Allocate(64).value();
+  std::byte* const destination = Buffer(to).mutable_data();
+  // What cannot be marked, or asked for, may still be on its way.
+  for (const Step step : {Step::kCreateEvent, Step::kRecord, Step::kAskEvent}) {
+    SCOPED_TRACE(static_cast<int>(step));
+    Heal();
+    ASSERT_TRUE(device().DrainPieces().ok());
+    Fail(step, 0, 1'000'000, absl::InternalError("told to"));
+    std::set<const std::byte*> seen;
+    for (StagingBlock block = device().TakePieceBlock(64); block;
+         block = device().TakePieceBlock(64)) {
+      EXPECT_TRUE(seen.insert(block.data()).second) << "handed out again";
+      device().SendPiece(destination, std::move(block), 64).IgnoreError();
+      ASSERT_LT(seen.size(), 1000u);
+    }
+    EXPECT_GE(seen.size(), 15u);
+    EXPECT_TRUE(device().status().ok()) << device().status();
+    // A later event tells, or who waits.
+    Heal();
+    ASSERT_TRUE(device().DrainPieces().ok());
+    EXPECT_TRUE(device().TakePieceBlock(64));
+  }
+}
+
+TEST_F(FailuresTest, MemoryIsNobodyElsesWhileAPieceMayBeOnItsWay) {
+  DeviceBudget& budget = device().budget();
+  const auto used = [&] { return budget.used(MemoryUse::kRequests); };
+  ASSERT_EQ(used(), 0);
+  {
+    const auto result = std::make_shared<Result>();
+    auto call = engine_->executor().Begin(Accumulate(), result);
+    ASSERT_TRUE(call.ok()) << call.status();
+    Fail(Step::kRecord, 0, 1'000'000, absl::InternalError("told to"));
+    Fail(Step::kSynchronize, 0, 1'000'000, absl::InternalError("told to"));
+    EXPECT_FALSE(FeedAndCommit(**call, 0, b_).ok());
+    (*call)->Fail(absl::InternalError("told to"));
+    EXPECT_FALSE(result->Wait().ok());
+  }
+  EXPECT_GT(used(), 0) << "its operand's memory is free while a copy into it may run";
+  Heal();
+  // Somebody looks now and then.
+  EXPECT_TRUE(Eventually([&] { return used() == 0; }));
+  EXPECT_TRUE(device().status().ok()) << device().status();
+}
+
+TEST_F(FailuresTest, ADeviceThatCannotBeWaitedForIsLost) {
+  const Buffer to = device().budget().Source(MemoryUse::kRequests).Allocate(64).value();
+  const Array some = AllocateArray(HeapMemory(), "some", ElementType::kF32, 16).value();
+  Fail(Step::kSynchronize, 0, 1'000'000, absl::InternalError("told to"));
+  const absl::Status copied = device().CopyIn(device().lanes().front().stream,
+                                              Buffer(to).mutable_data(), some.buffer.data(), 64);
+  EXPECT_TRUE(absl::IsInternal(copied) || absl::IsUnavailable(copied)) << copied;
+  Heal();
+  EXPECT_TRUE(absl::IsUnavailable(device().status())) << device().status();
+  // Nothing of it is used again, and nobody waits for it.
+  EXPECT_FALSE(device().TakePieceBlock(64));
+  EXPECT_TRUE(
+      absl::IsUnavailable(device().budget().Source(MemoryUse::kRequests).Allocate(64).status()));
+  EXPECT_TRUE(absl::IsUnavailable(device().ToHost(some, HeapMemory()).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Run(Accumulate(), std::make_shared<Result>())));
+}
+
+TEST_F(FailuresTest, AnErrorThatIsToldOnceDoesNotLoseTheDevice) {
+  for (const Step step : {Step::kSynchronize, Step::kKernel, Step::kCopy}) {
+    Fail(step, 0, 1, absl::InternalError("told to"));
+    Run(Accumulate(), std::make_shared<Result>()).IgnoreError();
+    EXPECT_EQ(Failed(step), 1);
+    Heal();
+    EXPECT_TRUE(device().status().ok()) << device().status();
+    const auto result = std::make_shared<Result>();
+    EXPECT_TRUE(Run(Accumulate(), result).ok());
+    ExpectNear(result->floats(), Expected());
+  }
+}
+
+TEST_F(FailuresTest, WhoFeedsACallNeverWaitsForTheDevice) {
+  // Memory that must be evicted, more pieces than there are blocks, an end before all have come.
+  ASSERT_TRUE(Run(Accumulate(), std::make_shared<Result>()).ok());
+  DeviceBudget& budget = device().budget();
+  const Buffer hog = budget.SpareSource(MemoryUse::kPreparation)
+                         .Allocate(budget.limit() - budget.used() - kCols * kK * 4)
+                         .value();
+  const int64_t evictions = device().residency().evictions();
+  for (const bool whole : {false, true}) {
+    const auto result = std::make_shared<Result>();
+    const cuda::stand_in::Waits before = cuda::stand_in::WaitsOfThisThread();
+    auto call = engine_->executor().Begin(Accumulate(), result);
+    ASSERT_TRUE(call.ok()) << call.status();
+    cuda::stand_in::Waits waits = cuda::stand_in::WaitsOfThisThread();
+    EXPECT_EQ(waits.trims, before.trims);
+    const auto* bytes = reinterpret_cast<const std::byte*>(b_.data());
+    for (size_t at = 0; at < b_.size() * sizeof(float); at += 512) {
+      const size_t size = std::min<size_t>(512, b_.size() * sizeof(float) - at);
+      auto to = (*call)->Claim(0, at, size);
+      ASSERT_TRUE(to.ok()) << to.status();
+      std::memcpy(*to, bytes + at, size);
+      ASSERT_TRUE((*call)->Commit().ok());
+    }
+    if (whole) {
+      ASSERT_TRUE(FeedAndCommit(**call, 1, c_).ok());
+      (*call)->Submit();
+    } else {
+      (*call)->Cancel();
+    }
+    const absl::Status end = result->Wait();
+    call->reset();
+    EXPECT_TRUE(cuda::stand_in::WaitsOfThisThread() == waits);
+    EXPECT_EQ(end.ok(), whole) << end;
+    if (whole) ExpectNear(result->floats(), Expected());
+  }
+  EXPECT_GT(device().residency().evictions(), evictions);
+}
+
+class DeviceJob final : public Job {
+ public:
+  using Step = std::function<Next()>;
+  DeviceJob(std::shared_ptr<Scheduler> scheduler, std::shared_ptr<ResultSink> sink, Step step)
+      : Job(std::move(scheduler), "t", std::move(sink), DeviceKind::kCuda),
+        step_(std::move(step)) {}
+  absl::StatusOr<std::byte*> Claim(uint32_t, uint64_t, uint64_t) override { return nullptr; }
+  bool complete() const override { return true; }
+
+ private:
+  Next Run(Lane&, absl::Status*) override { return step_(); }
+  void Drop() override {}
+  const Step step_;
+};
+
+TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
+  const auto scheduler = std::make_shared<Scheduler>(ExecutorOptions(), &device());
+  scheduler->Open();
+  std::atomic<int> running = 0, turns = 0;
+  constexpr int kTurns = 3;
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  std::vector<std::shared_ptr<Result>> results;
+  for (int i = 0; i < 5; ++i) {
+    results.push_back(std::make_shared<Result>());
+    const auto job = std::make_shared<DeviceJob>(scheduler, results.back(), [&] {
+      ++running;
+      std::this_thread::yield();
+      --running;
+      const bool over = turns == kTurns || std::chrono::steady_clock::now() > give_up;
+      return over ? Job::Next::kEnded : Job::Next::kAgain;
+    });
+    ASSERT_TRUE(job->Start(0).ok());
+    job->Submit();
+  }
+  for (int i = 0; i < kTurns; ++i) {
+    const absl::Status ran = scheduler->RunIdle(
+        DeviceKind::kCuda,
+        [&](Lane& lane) {
+          EXPECT_NE(lane.gpu, nullptr);
+          EXPECT_EQ(running, 0);
+          ++turns;
+        },
+        nullptr, give_up);
+    EXPECT_TRUE(ran.ok()) << ran;
+  }
+  turns = kTurns;
+  for (const auto& result : results) EXPECT_TRUE(result->Wait().ok());
+  scheduler->Close();
+}
+
+}  // namespace
+}  // namespace sparsed::engine

@@ -1,0 +1,47 @@
+// What the GPU made of the CPU (stand_in.cc) is told by a test, and what it remembers.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace sparsed::cuda::stand_in {
+
+/// A call that may fail.
+enum class Step : uint8_t {
+  kAllocate,  ///< of device memory
+  kCopy,      ///< also of rows
+  kFill,
+  kSynchronize,  ///< of a stream
+  kCreateEvent,
+  kRecord,  ///< of an event
+  kHold,    ///< of a stream, for an event
+  kAwaitEvent,
+  kAskEvent,
+  kElapsed,    ///< between two events
+  kKernel,     ///< a dense one, before it writes
+  kKernelEnd,  ///< a dense one, after it wrote
+};
+inline constexpr Step kSteps[] = {Step::kAllocate,    Step::kCopy,        Step::kFill,
+                                  Step::kSynchronize, Step::kCreateEvent, Step::kRecord,
+                                  Step::kHold,        Step::kAwaitEvent,  Step::kAskEvent,
+                                  Step::kElapsed,     Step::kKernel,      Step::kKernelEnd};
+
+/// Of the calls of `step` from now on, number `first` (the next is 0) and the `count - 1` after it
+/// fail with `status`.
+void Fail(Step step, int first, int count, absl::Status status);
+/// How many of `step` did, since Fail was called.
+int Failed(Step step);
+/// From now on none fails.
+void Heal();
+
+/// Calls that wait for a card.
+struct Waits {
+  int streams = 0, events = 0;
+  int unpinned = 0;  ///< copies from memory that is not pinned: the driver takes the bytes first
+  int trims = 0;     ///< memory that is given back to the card
+  bool operator==(const Waits&) const = default;
+};
+Waits WaitsOfThisThread();
+
+}  // namespace sparsed::cuda::stand_in
