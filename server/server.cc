@@ -72,10 +72,10 @@ void SetTransport(const Config& config, grpc::ServerBuilder& builder) {
   const size_t largest = static_cast<size_t>(config.max_chunk_bytes) + wire::kMaxControlBytes;
   builder.SetMaxReceiveMessageSize(static_cast<int>(largest));
   if (config.wire_memory_bytes > 0) {
-    // A second bound, for what the front door does not count. Past it gRPC ends connections that
-    // have done no harm, so it is not to be reached.
+    // A second bound, for what the front door does not count. gRPC counts what it has reserved to
+    // read into, too, and past the bound it ends connections that have done no harm: so it is wide.
     grpc::ResourceQuota quota("clients");
-    quota.Resize(2 * static_cast<size_t>(config.wire_memory_bytes));
+    quota.Resize(static_cast<size_t>(config.host_memory_bytes));
     builder.SetResourceQuota(quota);
   }
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20 * kSecond);
