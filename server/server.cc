@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
+#include <grpcpp/resource_quota.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
@@ -44,8 +45,9 @@ constexpr auto kCancelTime = std::chrono::milliseconds(100);
 engine::EngineOptions ToEngineOptions(const Config& config) {
   engine::EngineOptions options;
   options.data_dir = config.data_dir;
-  options.host_memory_bytes = config.host_memory_bytes;
-  options.preparation_memory_bytes = config.preparation_memory_bytes;
+  options.host_memory_bytes = config.engine_memory_bytes();
+  options.preparation_memory_bytes =
+      std::min(config.preparation_memory_bytes, config.engine_memory_bytes());
   const auto asked = [&](const char* device) {
     return std::ranges::find(config.devices, device) != config.devices.end();
   };
@@ -69,6 +71,14 @@ void SetTransport(const Config& config, grpc::ServerBuilder& builder) {
   // A message holds one chunk or one control message; what is larger is refused unread.
   const size_t largest = static_cast<size_t>(config.max_chunk_bytes) + wire::kMaxControlBytes;
   builder.SetMaxReceiveMessageSize(static_cast<int>(largest));
+  if (config.wire_memory_bytes > 0) {
+    // A second bound, for what the front door does not count. gRPC counts what it has reserved to
+    // read into, too, and past the bound it ends connections that have done no harm: so it is wide.
+    grpc::ResourceQuota quota("clients");
+    quota.Resize(static_cast<size_t>(config.host_memory_bytes));
+    builder.SetResourceQuota(quota);
+  }
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20 * kSecond);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   // Fewer, larger frames: bulk bytes cost less work on both ends.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
@@ -97,7 +107,9 @@ FrontDoor::Options FrontDoorOptions(const Config& config, int64_t descriptors) {
   options.max_connections = MaxConnections(config, descriptors);
   options.max_waiting = static_cast<size_t>(std::clamp<int64_t>(descriptors / 8, 1, 1024));
   options.guard.streams = kMaxStreamsPerConnection;
-  options.max_unfinished_bytes = std::numeric_limits<int64_t>::max();
+  // What gRPC keeps for a message may be twice its bytes.
+  options.max_unfinished_bytes = config.wire_memory_bytes > 0 ? config.wire_memory_bytes / 2
+                                                              : std::numeric_limits<int64_t>::max();
   return options;
 }
 
@@ -244,6 +256,11 @@ class Server::Impl {
     return unreachable_;
   }
 
+  bool Reachable() const {
+    const std::lock_guard lock(health_mutex_);
+    return unreachable_.empty();
+  }
+
   /// What probes over gRPC are told.
   void TellHealth() {
     const std::lock_guard lock(health_mutex_);
@@ -276,7 +293,8 @@ class Server::Impl {
            for (auto& family : Families(live_streams_.InFlight())) {
              families.push_back(std::move(family));
            }
-           for (auto& family : ConnectionMetrics(door_->counts(), door_->max_connections())) {
+           for (auto& family :
+                ConnectionMetrics(door_->counts(), door_->max_connections(), Reachable())) {
              families.push_back(std::move(family));
            }
            return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",

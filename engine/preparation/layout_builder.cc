@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -30,24 +31,30 @@ double Slowdown(const Measurement& tried) {
   return tried.baseline_ms > 0 ? tried.median_ms / tried.baseline_ms : 0;
 }
 
-/// A stop flag that becomes true when `stop` does and when a deadline passes.
+/// A stop flag that becomes true when `stop` does and when a deadline passes. Where the system has
+/// no thread left, it is `stop`: the deadline is then looked at between layouts only.
 class StopAtDeadline {
  public:
-  StopAtDeadline(const std::atomic<bool>* stop, const Deadline& deadline)
-      : thread_([this, stop, deadline](const std::stop_token& done) {
-          std::mutex mutex;
-          std::condition_variable_any changed;
-          std::unique_lock lock(mutex);
-          while (!done.stop_requested() && !flag_) {
-            flag_ = deadline.passed() || (stop != nullptr && *stop);
-            changed.wait_for(lock, done, kBetweenLooks, [] { return false; });
-          }
-        }) {}
+  StopAtDeadline(const std::atomic<bool>* stop, const Deadline& deadline) : stop_(stop) {
+    try {
+      thread_ = std::jthread([this, deadline](const std::stop_token& done) {
+        std::mutex mutex;
+        std::condition_variable_any changed;
+        std::unique_lock lock(mutex);
+        while (!done.stop_requested() && !flag_) {
+          flag_ = deadline.passed() || (stop_ != nullptr && *stop_);
+          changed.wait_for(lock, done, kBetweenLooks, [] { return false; });
+        }
+      });
+    } catch (const std::system_error&) {
+    }
+  }
 
-  const std::atomic<bool>* flag() const { return &flag_; }
+  const std::atomic<bool>* flag() const { return thread_.joinable() ? &flag_ : stop_; }
 
  private:
   static constexpr std::chrono::milliseconds kBetweenLooks{10};
+  const std::atomic<bool>* const stop_;
   std::atomic<bool> flag_{false};
   std::jthread thread_;  ///< ends before the flag
 };

@@ -18,6 +18,8 @@ namespace sparsed::server {
 namespace {
 
 constexpr int64_t kMinHostMemory = 16 << 20;
+constexpr int64_t kMinWireMemory = 8 << 20;
+constexpr int64_t kWireMemory = int64_t{1} << 30;
 constexpr int64_t kMinStagingMemory = int64_t{8} << 20;
 
 /// Flags as they were written; zeros are filled in by Complete.
@@ -113,6 +115,12 @@ void DefineFlags(CLI::App& app, Flags& flags) {
          "Host memory for matrices, layouts, operands and results together, such as 4GiB "
          "(default: the machine's or the control group's less a fifth, at least 1GiB, and at "
          "most half)")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("Limits");
+  app.add_option(
+         "--wire-memory", config.wire_memory_bytes,
+         "Part of --host-memory for messages that are on their way in (default: a quarter, at "
+         "most 1GiB)")
       ->transform(CLI::AsSizeValue(false))
       ->group("Limits");
   app.add_option("--preparation-memory", config.preparation_memory_bytes,
@@ -248,6 +256,21 @@ void CheckAgainstMachine(const Config& config, int64_t usable, int cpus) {
         int64_t{config.preparation_workers} * config.preparation_threads, most, threads.c_str());
 }
 
+/// Throws CLI::ValidationError. The smallest limit of all leaves room for two of the largest
+/// messages of the default's.
+void CompleteWireMemory(Config& config) {
+  if (config.wire_memory_bytes == 0) {
+    config.wire_memory_bytes =
+        std::clamp(config.host_memory_bytes / 4, kMinWireMemory, kWireMemory);
+  }
+  if (config.wire_memory_bytes < kMinWireMemory ||
+      config.wire_memory_bytes > config.host_memory_bytes / 2) {
+    throw CLI::ValidationError(fmt::format(
+        "--wire-memory: {} bytes are not between {} and half of the {} of --host-memory",
+        config.wire_memory_bytes, kMinWireMemory, config.host_memory_bytes));
+  }
+}
+
 /// Fills in what the machine decides. Throws CLI::ValidationError.
 Config Complete(Flags flags) {
   Config& config = flags.config;
@@ -262,6 +285,7 @@ Config Complete(Flags flags) {
     throw CLI::ValidationError(fmt::format("--host-memory: {} bytes are too few, at least {}",
                                            config.host_memory_bytes, kMinHostMemory));
   }
+  CompleteWireMemory(config);
   if (config.preparation_memory_bytes == 0) {
     config.preparation_memory_bytes = config.host_memory_bytes / 2;
   }

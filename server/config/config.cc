@@ -71,6 +71,7 @@ std::string ToYaml(const Config& config) {
   }
   out << YAML::Key << "devices" << YAML::Value << YAML::Flow << config.devices;
   out << YAML::Key << "host_memory" << YAML::Value << config.host_memory_bytes;
+  out << YAML::Key << "wire_memory" << YAML::Value << config.wire_memory_bytes;
   out << YAML::Key << "preparation_memory" << YAML::Value << config.preparation_memory_bytes;
   if (config.device_memory_bytes > 0) {
     out << YAML::Key << "device_memory" << YAML::Value << config.device_memory_bytes;

@@ -19,6 +19,7 @@ struct Config {
   std::vector<std::string> devices = {"auto"};  ///< "auto", "cpu", "cuda:0"
 
   int64_t host_memory_bytes = 0;  ///< matrices, layouts, operands and results together
+  int64_t wire_memory_bytes = 0;  ///< gRPC's buffers, part of the above; 0: not bounded, no part
   int64_t preparation_memory_bytes =
       0;                            ///< scratch of all preparations together, part of the above
   int64_t device_memory_bytes = 0;  ///< 0: nine tenths of what is free
@@ -42,6 +43,8 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
 
+  /// What the engine may use.
+  int64_t engine_memory_bytes() const { return host_memory_bytes - wire_memory_bytes; }
   bool in_memory() const { return data_dir.empty(); }
 };
 

@@ -149,7 +149,10 @@ void Http2Guard::Sent(std::string_view bytes) {
       sent_.TakePayload(&bytes);
     } else if (sent_.TakeHeader(&bytes)) {
       const uint8_t type = sent_.type();
-      const bool ends = (type == kData || type == kHeaders) && (sent_.flags() & kEndStream) != 0;
+      const bool answers = type == kData || type == kHeaders;
+      // Some clients send a PING for every few frames that they get.
+      if (answers) left_ = std::min(limits_.idle_frames, left_ + 1);
+      const bool ends = answers && (sent_.flags() & kEndStream) != 0;
       if (ends || type == kResetStream) Close(sent_.stream());
     }
   }

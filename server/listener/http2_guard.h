@@ -29,7 +29,7 @@ struct GuardLimits {
   uint32_t header_bytes = 64 << 10;  ///< of a block of header fields, and of a GOAWAY
   size_t streams = 256;              ///< open at once, and told to the client so
   /// RST_STREAM, SETTINGS, PING and other frames without data: so many at once, and then so many a
-  /// second.
+  /// second and as many as the server sent frames with data or header fields.
   double idle_frames = 1000;
   double idle_frames_per_second = 100;
 };

@@ -26,7 +26,7 @@ class AdminService final : public Service {
         info.set_unavailable(device.unavailable);
       }
       reply->set_max_chunk_bytes(service_.config.max_chunk_bytes);
-      reply->set_host_memory_limit_bytes(service_.config.host_memory_bytes);
+      reply->set_host_memory_limit_bytes(service_.config.engine_memory_bytes());
       reply->set_durable(!service_.config.in_memory());
       reply->set_started_unix_ns(
           std::chrono::nanoseconds(service_.started.time_since_epoch()).count());

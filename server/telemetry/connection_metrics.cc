@@ -23,8 +23,8 @@ MetricFamily Gauge(const char* name, const char* help, int64_t value) {
 
 }  // namespace
 
-std::vector<MetricFamily> ConnectionMetrics(const ConnectionCounts& counts,
-                                            int64_t max_connections) {
+std::vector<MetricFamily> ConnectionMetrics(const ConnectionCounts& counts, int64_t max_connections,
+                                            bool reachable) {
   MetricFamily refused = {"sparsed_connections_refused_total",
                           "Connections that were closed before anybody served them, by why",
                           MetricType::Counter,
@@ -48,7 +48,11 @@ std::vector<MetricFamily> ConnectionMetrics(const ConnectionCounts& counts,
           Gauge("sparsed_unfinished_message_bytes",
                 "Bytes of messages whose end has not come, over all connections",
                 counts.unfinished_bytes),
-          std::move(refused), std::move(ended)};
+          Gauge("sparsed_reachable",
+                "1 if the server answered itself at all of its addresses the last time, else 0",
+                reachable ? 1 : 0),
+          std::move(refused),
+          std::move(ended)};
 }
 
 }  // namespace sparsed::server

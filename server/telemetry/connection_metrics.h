@@ -10,6 +10,6 @@
 namespace sparsed::server {
 
 std::vector<prometheus::MetricFamily> ConnectionMetrics(const ConnectionCounts& counts,
-                                                        int64_t max_connections);
+                                                        int64_t max_connections, bool reachable);
 
 }  // namespace sparsed::server

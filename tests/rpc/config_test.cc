@@ -48,6 +48,8 @@ TEST(CommandLine, DefaultsAreFilledIn) {
   EXPECT_TRUE(config.in_memory());
   EXPECT_GT(config.host_memory_bytes, 0);
   EXPECT_EQ(config.preparation_memory_bytes, config.host_memory_bytes / 2);
+  EXPECT_GT(config.wire_memory_bytes, 0);
+  EXPECT_LE(config.wire_memory_bytes, config.host_memory_bytes / 4);
   EXPECT_GE(config.threads, 1);
   EXPECT_EQ(config.max_chunk_bytes, 2 << 20);
 }
@@ -102,6 +104,10 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--host-memory=lots"}, "host-memory");
   ExpectWrong({"--in-memory", "--host-memory=1KiB"}, "too few");
   ExpectWrong({"--in-memory", "--host-memory=1GiB", "--preparation-memory=2GiB"}, "preparation");
+  ExpectWrong({"--in-memory", "--host-memory=1GiB", "--wire-memory=900MiB"}, "wire-memory");
+  ExpectWrong({"--in-memory", "--wire-memory=1MiB"}, "wire-memory");
+  ExpectWrong({"--in-memory", "--max-connections=0"}, "max-connections");
+  ExpectWrong({"--in-memory", "--give-up-after=-1"}, "give-up-after");
   ExpectWrong({"--in-memory", "--max-chunk=4GiB"}, "max-chunk");
   ExpectWrong({"--in-memory", "--threads=0"}, "threads");
   ExpectWrong({"--in-memory", "--threads=1", "--lanes=2"}, "lanes");

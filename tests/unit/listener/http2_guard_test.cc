@@ -144,6 +144,14 @@ TEST_F(Http2GuardTest, FloodsEndAndARightPaceDoesNot) {
   }
 }
 
+TEST_F(Http2GuardTest, WhoGetsDataMayAskForItsPace) {
+  ASSERT_EQ(Receive(test::Http2Opening() + Headers(1)), Fault::kNone);
+  for (int i = 0; i < 20000; ++i) {
+    guard_.Sent(Data(1, "a part of a result"));
+    ASSERT_EQ(Receive(Http2Frame(test::kPingFrame, 0, 0, "12345678")), Fault::kNone) << i;
+  }
+}
+
 TEST_F(Http2GuardTest, StreamsAreBoundedBeforeTheSettingsAreKnown) {
   const std::string opening =
       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Http2Frame(test::kSettingsFrame, 0, 0, "");
