@@ -251,9 +251,8 @@ TEST(DataDirectory, DeletedUnderAServerIsSaid) {
     EXPECT_NE(status.error_message().find("data directory"), std::string::npos)
         << status.error_message();
     EXPECT_EQ(status.error_message().find(folder), std::string::npos) << status.error_message();
-    EXPECT_TRUE(Eventually([&] {
-      return server.Page("/readyz") == "not ready: the data directory is gone\n";
-    }));
+    EXPECT_TRUE(Eventually(
+        [&] { return server.Page("/readyz") == "not ready: the data directory is gone\n"; }));
     EXPECT_NE(server.Page("/metrics").find("sparsed_store_up 0"), std::string::npos);
     ExpectGood(server);  // from memory
   }
