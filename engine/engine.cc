@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <fstream>
 #include <mutex>
 #include <thread>
+
+#include "engine/memory/processor.h"
 
 namespace sparsed::engine {
 namespace {
@@ -18,14 +19,6 @@ constexpr double kScrubRate = 50e6;
 constexpr std::chrono::seconds kKeepTime{2};
 
 std::string CpuDescription() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  std::string line, model = "CPU";
-  while (std::getline(cpuinfo, line)) {
-    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) {
-      model = line.substr(line.find(": ") + 2);
-      break;
-    }
-  }
 #if defined(__x86_64__)
   const char* instructions = __builtin_cpu_supports("avx512f") ? "AVX-512"
                              : __builtin_cpu_supports("avx2")  ? "AVX2"
@@ -33,8 +26,8 @@ std::string CpuDescription() {
 #else
   const char* instructions = "portable SIMD";
 #endif
-  return fmt::format("{}, {} hardware threads, {}", model, std::thread::hardware_concurrency(),
-                     instructions);
+  return fmt::format("{}, {} hardware threads, {}", ProcessorName(),
+                     std::thread::hardware_concurrency(), instructions);
 }
 
 /// Until it is told to stop.

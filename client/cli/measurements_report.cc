@@ -31,10 +31,10 @@ std::string Known(double value) { return value > 0 ? fmt::format("{}", value) : 
 
 std::string CsvOf(const Measurement& m) {
   const ProblemClass& c = m.problem_class;
-  return fmt::format("{},{:d},{},{:d},{},{},{},{},{},{},{},{},{},{}\n", Name(c.operation),
+  return fmt::format("{},{:d},{},{:d},{},{},{},{},{},{},{},{},{},{},{}\n", Name(c.operation),
                      c.transposed, Name(m.type), c.allow_tf32, c.k, m.k, Quoted(m.recipe),
                      Quoted(m.kernel), Quoted(m.device), m.median_ms, m.preparation_ms,
-                     Known(m.floor_ms), Known(m.baseline_ms), m.runs);
+                     Known(m.floor_ms), Known(m.baseline_ms), m.runs, Quoted(m.model));
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns) {
   for (const std::string& name : names) csv += Quoted(name) + ',';
   csv +=
       "operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,median_ms,"
-      "preparation_ms,floor_ms,csr_ms,runs\n";
+      "preparation_ms,floor_ms,csr_ms,runs,model\n";
   for (const PatternMeasurements& pattern : patterns) {
     std::string begin = pattern.pattern_hash + ',';
     for (const std::string& name : names) {
@@ -76,6 +76,11 @@ std::string KnownMilliseconds(double milliseconds) {
   return milliseconds > 0 ? fmt::format("{:.3f}", milliseconds) : "";
 }
 
+std::string FloorShare(double share) {
+  if (share <= 0) return "";
+  return fmt::format("{:.0f} %{}", 100 * share, share > 1 ? " (caches)" : "");
+}
+
 Table MeasurementsTable(const std::vector<Measurement>& measurements) {
   Table table({"CLASS", "TYPE", "K", "MEDIAN ms", "CSR ms", "BUILD ms", "GFLOP/s", "FLOOR", "RUNS",
                "DEVICE", "KERNEL", "RECIPE"});
@@ -83,8 +88,7 @@ Table MeasurementsTable(const std::vector<Measurement>& measurements) {
     table.Add({Text(m.problem_class), Name(m.type), std::to_string(m.k),
                fmt::format("{:.3f}", m.median_ms), KnownMilliseconds(m.baseline_ms),
                KnownMilliseconds(m.preparation_ms),
-               m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "",
-               m.floor_share > 0 ? fmt::format("{:.0f} %", 100 * m.floor_share) : "",
+               m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "", FloorShare(m.floor_share),
                std::to_string(m.runs), m.device, m.kernel, m.recipe});
   }
   return table;

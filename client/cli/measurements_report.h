@@ -12,13 +12,16 @@ namespace sparsed::cli {
 /// A header and a line for each measurement, as RFC 4180 has it but for line ends: pattern_hash;
 /// the pattern's features by name (empty if they are not computed); operation, transposed (0 or 1),
 /// type, allow_tf32 (0 or 1), class (the widest K of the class), k (that was timed), recipe,
-/// kernel, device, median_ms, preparation_ms, floor_ms, csr_ms (empty if not known), runs. Columns
-/// are only added, at the end.
+/// kernel, device, median_ms, preparation_ms, floor_ms, csr_ms (empty if not known), runs, model
+/// (of the processor or the card; empty if not known). Columns are only added, at the end.
 std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns);
 Json ToJson(const std::vector<PatternMeasurements>& patterns);
 /// For people: a table for each pattern, fastest first within a class.
 std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns);
 
+/// "45 %" of the floor's speed; "130 % (caches)" where caches hold the operands, so that memory is
+/// no floor; empty if it is 0: not known.
+std::string FloorShare(double share);
 /// "0.123" milliseconds; empty if it is 0: not known.
 std::string KnownMilliseconds(double milliseconds);
 /// Of a pattern's measurements, in the order given.

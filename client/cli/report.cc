@@ -135,7 +135,8 @@ Json ToJson(const Measurement& m) {
           {"floor_ms", m.floor_ms},
           {"gflops", m.gflops},
           {"floor_share", m.floor_share},
-          {"runs", m.runs}};
+          {"runs", m.runs},
+          {"model", m.model}};
 }
 
 Json ToJson(const MatrixInfo& info) {

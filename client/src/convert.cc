@@ -114,7 +114,8 @@ Measurement FromProto(const v1::Measurement& m) {
           .floor_ms = m.floor_ms(),
           .baseline_ms = m.baseline_ms(),
           .preparation_ms = m.preparation_ms(),
-          .type = FromProto(m.type())};
+          .type = FromProto(m.type()),
+          .model = m.model()};
 }
 
 PatternMeasurements FromProto(const v1::PatternMeasurements& proto) {

@@ -1,9 +1,6 @@
 #include "engine/execution/executor.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <vector>
 
 #include "engine/execution/executor_impl.h"
 
@@ -12,25 +9,6 @@ namespace {
 
 /// Derived patterns take up to this part of host memory; they go when it is needed.
 constexpr int64_t kDerivedShare = 8;
-
-/// Bytes a second that all threads together copy (read and written both count), the best of a few
-/// tries over arrays larger than most caches. Takes some 30 ms.
-double MeasureBandwidth(int threads) {
-  constexpr size_t kBytes = 64 << 20;
-  std::vector<char> from(kBytes, 1), to(kBytes, 2);
-  double best = 0;
-  for (int run = 0; run < 3; ++run) {
-    const auto begin = std::chrono::steady_clock::now();
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (size_t block = 0; block < 64; ++block) {
-      std::memcpy(to.data() + block * (kBytes / 64), from.data() + block * (kBytes / 64),
-                  kBytes / 64);
-    }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, 2.0 * kBytes / seconds.count());
-  }
-  return best;
-}
 
 }  // namespace
 
@@ -48,14 +26,15 @@ Executor::Impl::Impl(
       on_unknown_class(on_unknown_class),
       on_unknown_pair(on_unknown_pair),
       scheduler(std::make_shared<Scheduler>(options, device)),
-      bytes_per_second(MeasureBandwidth(options.threads_per_lane)) {}
+      memory_rate(options.threads_per_lane) {}
 
 void Executor::Impl::Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds,
                          double flops, double bytes) {
   const bool gpu = problem.device == DeviceKind::kCuda;
-  observer.OnKernelRun({problem.operation, kernel, gpu ? Device::kName : "cpu",
-                        static_cast<double>(nanoseconds) * 1e-9, flops,
-                        bytes / (gpu ? device->bytes_per_second() : bytes_per_second)});
+  observer.OnKernelRun(
+      {problem.operation, kernel, gpu ? Device::kName : "cpu",
+       static_cast<double>(nanoseconds) * 1e-9, flops,
+       bytes / (gpu ? device->bytes_per_second() : memory_rate.bytes_per_second())});
 }
 
 uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
@@ -131,7 +110,29 @@ double Executor::busy_seconds(DeviceKind device) const {
 }
 DerivedPatterns& Executor::derived() const { return *impl_->derived; }
 double Executor::bytes_per_second(DeviceKind device) const {
-  return device == DeviceKind::kCuda ? impl_->device->bytes_per_second() : impl_->bytes_per_second;
+  return device == DeviceKind::kCuda ? impl_->device->bytes_per_second()
+                                     : impl_->memory_rate.bytes_per_second();
+}
+const std::string& Executor::model(DeviceKind device) const {
+  return device == DeviceKind::kCuda ? impl_->device->info().name : ProcessorName();
+}
+
+absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop) {
+  MemoryRate& rate = impl_->memory_rate;
+  if (!rate.due()) return absl::OkStatus();
+  MemorySource& memory = impl_->budget.Source(MemoryUse::kPreparation);
+  absl::StatusOr<Buffer> from = memory.Allocate(MemoryRate::kBytes);
+  absl::StatusOr<Buffer> to = memory.Allocate(MemoryRate::kBytes);
+  // Another time, then.
+  if (!from.ok() || !to.ok()) return absl::OkStatus();
+  std::memset(from->mutable_data(), 1, from->size());
+  std::memset(to->mutable_data(), 2, to->size());
+  return RunIdle(
+      DeviceKind::kCpu,
+      [&](Lane& /*lane*/) {
+        rate.Measure({from->mutable_data(), from->size()}, {to->mutable_data(), to->size()});
+      },
+      stop);
 }
 Device* Executor::device() const { return impl_->device; }
 DeviceKind Executor::first_choice() const { return impl_->first_choice(); }

@@ -69,6 +69,12 @@ class Executor {
   double busy_seconds(DeviceKind device) const;  ///< lanes in kernels, trials included
   /// Bytes a second that it copies, read and written both counted: the floor's denominator.
   double bytes_per_second(DeviceKind device) const;
+  /// The processor's or the card's name: what measurements hold for.
+  const std::string& model(DeviceKind device) const;
+  /// Measures the CPU's rate again, on an idle lane, if others computed when it was measured, a
+  /// minute ago or more.
+  /// Errors as RunIdle's; without memory for it, another time.
+  absl::Status SettleMemoryRate(const std::atomic<bool>* stop);
   DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
   Device* device() const;            ///< null: the CPU alone
   DeviceKind first_choice() const;   ///< where calls run that find room there

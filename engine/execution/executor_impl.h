@@ -11,6 +11,7 @@
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
 #include "engine/execution/scheduler.h"
+#include "engine/memory/processor.h"
 #include "kernels/kernel_table.h"
 
 namespace sparsed::engine {
@@ -35,7 +36,7 @@ class Executor::Impl {
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
-  const double bytes_per_second;  ///< the CPU's, measured at the start: the floor's denominator
+  MemoryRate memory_rate;  ///< the CPU's
 
   /// Tells the observer. `bytes` is the least that the kernel had to move.
   void Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds, double flops,

@@ -68,6 +68,7 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.cache_bytes = CpuCacheBytes();
     e.line_bytes = kCpuLine;
     e.workers = executor.options().threads_per_lane;
+    if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
     e.roofline.bytes_per_second = executor.bytes_per_second(DeviceKind::kCpu);
     // On a lane, where nothing else computes meanwhile.
     const absl::Status measured = executor.RunIdle(

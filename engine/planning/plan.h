@@ -69,6 +69,7 @@ struct Measurement {
   /// Compulsory bytes at the device's rate, as that was measured then; 0: not known.
   double floor_ms = 0;
   double preparation_ms = 0;  ///< to build the layout
+  std::string model = {};     ///< the processor's or the card's name; empty: not known
 
   /// Above 1 if the caches hold the operands; 0: not known.
   double floor_share() const { return median_ms > 0 ? floor_ms / median_ms : 0; }

@@ -193,6 +193,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arg
     measurement.floor_ms =
         1e3 * CompulsoryBytes(c.type, arguments.left, arguments.right, trial.result_nnz()) /
         rooms_.executor.bytes_per_second(c.device);
+    measurement.model = rooms_.executor.model(c.device);
     pattern_->AddMeasurement(std::move(measurement));
   };
   const auto worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);

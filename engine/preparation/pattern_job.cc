@@ -145,6 +145,9 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   absl::StatusOr<Array> values = contest.matrix->Values(&stop_);
   if (!values.ok()) return values.status();
   if (again_.contains(c)) pattern_->ForgetMeasurements(c);
+  if (c.device == DeviceKind::kCpu) {
+    if (absl::Status s = rooms_.executor.SettleMemoryRate(&stop_); !s.ok()) return s;
+  }
   absl::StatusOr<std::unique_ptr<Trial>> trial =
       Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), TrialMemory(c.device),
                    rooms_.executor, &stop_, deadline_.ForTrials());
@@ -323,6 +326,7 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
                                          pattern_->cols(), pattern_->nnz()) /
                          rooms_.executor.bytes_per_second(c.device);
   measurement.preparation_ms = 1e3 * build_seconds;
+  measurement.model = rooms_.executor.model(c.device);
   pattern_->AddMeasurement(std::move(measurement));
 }
 

@@ -66,7 +66,7 @@ void RestoreMeasurements(const StoreContents& contents,
     measurements[pattern->second.get()].push_back(
         {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
          Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,
-         record.baseline_ms, record.floor_ms, record.preparation_ms});
+         record.baseline_ms, record.floor_ms, record.preparation_ms, record.model});
   }
   for (auto& [pattern, of_pattern] : measurements) pattern->SetMeasurements(std::move(of_pattern));
   std::map<std::pair<Pattern*, ProblemClass>, std::vector<Decision>> decisions;
@@ -224,7 +224,7 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
     if (unfinished.contains({m.problem_class, m.recipe})) continue;
     measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
                             m.device, m.k, m.median_ms, m.runs, now, m.baseline_ms, m.floor_ms,
-                            m.preparation_ms});
+                            m.preparation_ms, m.model});
   }
   std::vector<DecisionRecord> decisions;
   for (const Decision& d : pattern_->decisions()) {

@@ -226,11 +226,17 @@ CREATE TABLE deleted_versions(
 INSERT INTO deleted_versions(id, highest) VALUES(1, 0);
 )sql";
 
+// The name of the processor or the card that a measurement was taken on.
+constexpr const char* kVersion9 = R"sql(
+ALTER TABLE measurements ADD COLUMN model TEXT NOT NULL DEFAULT '';
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 8> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4,
-                                                    kVersion5, kVersion6, kVersion7, kVersion8};
+constexpr std::array<const char*, 9> kMigrations = {kVersion1, kVersion2, kVersion3,
+                                                    kVersion4, kVersion5, kVersion6,
+                                                    kVersion7, kVersion8, kVersion9};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

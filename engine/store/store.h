@@ -111,6 +111,7 @@ struct MeasurementRecord {
   double baseline_ms = 0;     ///< of plain CSR at that time; 0: not known
   double floor_ms = 0;        ///< at that time; 0: not known
   double preparation_ms = 0;  ///< to build the layout
+  std::string model = {};     ///< the processor's or the card's name; empty: not known
 };
 
 /// What became of a recipe for a class.

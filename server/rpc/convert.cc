@@ -88,6 +88,7 @@ void ToProto(const engine::Measurement& measured, v1::Measurement& measurement) 
   measurement.set_preparation_ms(measured.preparation_ms);
   measurement.set_runs(measured.runs);
   measurement.set_k(measured.k);
+  measurement.set_model(measured.model);
 }
 
 void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {

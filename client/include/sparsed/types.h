@@ -192,6 +192,7 @@ struct Measurement {
   double baseline_ms = 0;     ///< what plain CSR took, turn by turn with this; 0 if not known
   double preparation_ms = 0;  ///< what building the layout took
   ValueType type = ValueType::kF32;
+  std::string model;  ///< of the processor or the card that it was timed on; empty if not known
 };
 
 /// What became of a recipe for a class.

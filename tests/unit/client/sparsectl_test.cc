@@ -104,7 +104,7 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   EXPECT_THAT(features.text, HasSubstr("above 1: rows are uneven"));
   const Said csv = Run("measurements s --csv");
   EXPECT_THAT(csv.text, testing::StartsWith("pattern_hash,rows,cols,density,"));
-  EXPECT_THAT(csv.text, HasSubstr(",csr_ms,runs\n"));
+  EXPECT_THAT(csv.text, HasSubstr(",csr_ms,runs,model\n"));
   EXPECT_THAT(csv.text, HasSubstr(",spmm,0,f32,0,128,128,csr,"));
   EXPECT_THAT(csv.text, HasSubstr(",spmm,0,f64,0,128,128,csr,")) << "of the pattern";
   ExpectSays("measurements nobody", 4, "no matrix named 'nobody'");

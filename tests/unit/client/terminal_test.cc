@@ -161,24 +161,30 @@ TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
   m.floor_ms = 0.25;
   m.baseline_ms = 3;
   m.preparation_ms = 1200;
+  m.floor_share = 0.25 / 1.5;
+  m.model = "A Processor, \"fast\"";
   Measurement old = m;
+  old.model = "";
+  old.floor_share = 1.3;
   old.floor_ms = old.baseline_ms = 0;
   old.type = ValueType::kF16;
   const PatternMeasurements known{"aa", DiagonalFeatures(), {m, old}};
   const PatternMeasurements unknown{"bb", {}, {m}};
   EXPECT_EQ(MeasurementsCsv({known, unknown}),
             "pattern_hash,rows,density,nnz,operation,transposed,type,allow_tf32,class,k,recipe,"
-            "kernel,device,median_ms,preparation_ms,floor_ms,csr_ms,runs\n"
+            "kernel,device,median_ms,preparation_ms,floor_ms,csr_ms,runs,model\n"
             "aa,1280,7.8125e-05,1280,spmm,1,f32,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,"
-            "cpu,1.5,1200,0.25,3,9\n"
+            "cpu,1.5,1200,0.25,3,9,\"A Processor, \"\"fast\"\"\"\n"
             "aa,1280,7.8125e-05,1280,spmm,1,f16,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,"
-            "cpu,1.5,1200,,,9\n"
+            "cpu,1.5,1200,,,9,\n"
             "bb,,,,spmm,1,f32,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,cpu,1.5,1200,0.25,3,"
-            "9\n");
+            "9,\"A Processor, \"\"fast\"\"\"\n");
   EXPECT_EQ(MeasurementsCsv({}),
             "pattern_hash,operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,"
-            "median_ms,preparation_ms,floor_ms,csr_ms,runs\n");
+            "median_ms,preparation_ms,floor_ms,csr_ms,runs,model\n");
   EXPECT_THAT(MeasurementsText({known}), HasSubstr("pattern aa\nCLASS"));
+  EXPECT_THAT(MeasurementsText({known}), HasSubstr(" 17 % "));
+  EXPECT_THAT(MeasurementsText({known}), HasSubstr(" 130 % (caches) "));
   EXPECT_THAT(MeasurementsText({}), HasSubstr("nothing was measured yet"));
 }
 

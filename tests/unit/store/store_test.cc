@@ -79,6 +79,7 @@ constexpr const char* kToVersion6 = R"sql(
   ALTER TABLE measurements DROP COLUMN baseline_ms;
   ALTER TABLE measurements DROP COLUMN floor_ms;
   ALTER TABLE measurements DROP COLUMN preparation_ms;
+  ALTER TABLE measurements DROP COLUMN model;
   PRAGMA user_version = 6;
 )sql";
 
@@ -377,6 +378,7 @@ TEST_F(StoreTest, CatalogsFromBeforeDecisionsAreTaken) {
   ASSERT_EQ(contents.measurements.size(), 1U);
   EXPECT_EQ(contents.measurements[0].median_ms, 1.5);
   EXPECT_EQ(contents.measurements[0].floor_ms, 0) << "not known";
+  EXPECT_EQ(contents.measurements[0].model, "") << "not known";
   EXPECT_EQ(contents.patterns[0].preparation.detail, "");
   EXPECT_EQ(contents.patterns[1].preparation.detail, "damaged");
 }

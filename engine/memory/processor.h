@@ -1,0 +1,52 @@
+// The processor: its name, and the rate of its memory.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace sparsed::engine {
+
+/// As /proc/cpuinfo has it; "CPU" where that says nothing. Read once.
+const std::string& ProcessorName();
+
+/// One try at copying.
+struct CopyTry {
+  double bytes_per_second = 0;
+  /// Processor time over the time of all threads: below 1, others ran on their processors.
+  double processor_share = 1;
+};
+
+/// Bytes a second that all threads of a lane together copy (read and written both count): the best
+/// of several short tries, over arrays larger than most caches. On a busy machine that may be less
+/// than there is; so it says whether it was quiet, and may be measured again. Thread-safe.
+class MemoryRate {
+ public:
+  static constexpr size_t kBytes = size_t{64} << 20;  ///< of each of the two arrays
+
+  /// Measures for the first time, in arrays of its own. Takes some 50 ms.
+  explicit MemoryRate(int threads);
+
+  double bytes_per_second() const { return bytes_per_second_.load(std::memory_order_relaxed); }
+  /// The last tries agreed, and nobody else ran: another measurement would say the same.
+  bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
+  /// It was not quiet, and that was a minute ago or more.
+  bool due() const;
+  /// Once more, in two arrays of kBytes.
+  void Measure(std::span<std::byte> from, std::span<std::byte> to);
+  /// Takes tries for a measurement: quiet ones replace what was known, others only raise it.
+  void Take(std::vector<CopyTry> tries);
+
+ private:
+  const int threads_;
+  std::mutex mutex_;  ///< one measurement at a time
+  std::atomic<double> bytes_per_second_{0};
+  std::atomic<bool> quiet_{false};
+  std::atomic<std::chrono::steady_clock::time_point> taken_{};
+};
+
+}  // namespace sparsed::engine
