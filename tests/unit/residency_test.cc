@@ -191,7 +191,7 @@ TEST_F(ResidencyTest, WhatIsOnlyThereIsSavedBeforeItGoes) {
       AllocateArray(budget_.Source(MemoryUse::kBuffers), "c", ElementType::kF32, 600).value());
   there->MutableAs<float>()[599] = 42;
   const auto held = std::make_shared<LazyArray>(
-      [there]() -> absl::StatusOr<Array> {
+      [there](LazyArray::Stop) -> absl::StatusOr<Array> {
         Array host = HostArray(600, 0);
         std::memcpy(host.buffer.mutable_data(), there->buffer.data(), there->bytes());
         return host;
@@ -217,7 +217,9 @@ TEST_F(ResidencyTest, WhatCannotBeSavedStays) {
   auto there = std::make_shared<const Array>(
       AllocateArray(budget_.Source(MemoryUse::kBuffers), "c", ElementType::kF32, 600).value());
   const auto held = std::make_shared<LazyArray>(
-      [there]() -> absl::StatusOr<Array> { return absl::ResourceExhaustedError("host is full"); },
+      [there](LazyArray::Stop) -> absl::StatusOr<Array> {
+        return absl::ResourceExhaustedError("host is full");
+      },
       LazyArray::Where::kDevice);
   residency_.Adopt(held, std::move(there));
   EXPECT_TRUE(
