@@ -78,8 +78,6 @@ absl::Status Fill(const std::string& directory, int64_t matrices, int64_t measur
       MakeCsrLayout(kRows, kRows, *Diagonal(0).row_offsets, *Diagonal(0).column_indices);
   const std::string kernel(KernelsFor(ProblemOf(Class(128)), csr).front());
   Features features;
-  features.density_map = *AllocateDensityMap(HeapMemory());
-  std::memset(features.density_map.buffer.mutable_data(), 0, features.density_map.bytes());
   std::vector<PlanRecord> plans;
   std::vector<MeasurementRecord> measured;
   for (int64_t i = 0; i < matrices; ++i) {

@@ -95,7 +95,7 @@ TEST_F(BadUpload, Headers) {
                         h.set_cols(2147483646);
                         h.set_nnz(int64_t{1} << 61);
                       }),
-                      "", grpc::RESOURCE_EXHAUSTED);
+                      "more bytes than can be counted");
   ExpectHeaderRefused(with([](auto& h) {
                         h.set_rows(2147483646);
                         h.set_cols(2147483646);
