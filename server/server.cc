@@ -19,6 +19,7 @@
 #include "server/listener/descriptor.h"
 #include "server/listener/front_door.h"
 #include "server/listener/self_probe.h"
+#include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
 #include "server/rpc/unreadable_requests.h"
@@ -184,7 +185,7 @@ class Server::Impl {
     grpc_init();
     context_ = std::make_unique<ServiceContext>(ServiceContext{
         config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
-        live_streams_, metrics_address_, started_, started_steady_});
+        live_streams_, shares_, metrics_address_, started_, started_steady_});
     services_.push_back(MakeCatalogService(*context_));
     services_.push_back(MakeComputeService(*context_));
     services_.push_back(MakeBuffersService(*context_));
@@ -325,6 +326,8 @@ class Server::Impl {
   std::string metrics_address_;
   std::vector<std::string> addresses_;
   LiveStreams live_streams_{config_};
+  ConnectionShares shares_{config_.connection_memory_bytes > 0 ? config_.connection_memory_bytes
+                                                               : config_.host_memory_bytes / 2};
   Telemetry telemetry_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineGauges> gauges_;

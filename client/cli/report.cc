@@ -105,6 +105,7 @@ std::string Text(const Timings& t) {
   };
   add("receive", t.receive);
   add("queue", t.queue);
+  add("setup", t.setup);
   add("to device", t.to_device);
   add("kernel", t.kernel);
   add("from device", t.from_device);
@@ -113,13 +114,10 @@ std::string Text(const Timings& t) {
 }
 
 Json ToJson(const Timings& t) {
-  return {{"queue", t.queue.count()},
-          {"receive", t.receive.count()},
-          {"to_device", t.to_device.count()},
-          {"kernel", t.kernel.count()},
-          {"from_device", t.from_device.count()},
-          {"send", t.send.count()},
-          {"total", t.total.count()}};
+  return {{"queue", t.queue.count()},   {"receive", t.receive.count()},
+          {"setup", t.setup.count()},   {"to_device", t.to_device.count()},
+          {"kernel", t.kernel.count()}, {"from_device", t.from_device.count()},
+          {"send", t.send.count()},     {"total", t.total.count()}};
 }
 
 Json ToJson(const Measurement& m) {

@@ -98,7 +98,8 @@ Timings FromProto(const v1::Timings& t) {
           .kernel = ns(t.kernel_ns()),
           .from_device = ns(t.from_device_ns()),
           .send = ns(t.send_ns()),
-          .total = ns(t.total_ns())};
+          .total = ns(t.total_ns()),
+          .setup = ns(t.setup_ns())};
 }
 
 Measurement FromProto(const v1::Measurement& m) {

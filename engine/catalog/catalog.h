@@ -72,6 +72,9 @@ class Upload {
   /// reactor's thread. ALREADY_EXISTS if another upload of the name was faster; NOT_FOUND if the
   /// pattern was to be known and is not (any more); CANCELLED if `stop` became true in time.
   absl::StatusOr<MatrixLease> Finish(int threads, Store::Stop stop = nullptr);
+  /// Bytes that are to come, and those of memory that what came takes.
+  size_t announced() const;
+  size_t counted() const;
 
  private:
   friend class Catalog;
@@ -102,6 +105,9 @@ class ValuesUpdate {
   /// thread. ABORTED if the matrix has another version than `if_version` or was replaced meanwhile;
   /// CANCELLED if `stop` became true in time.
   absl::StatusOr<MatrixLease> Finish(int threads, Store::Stop stop = nullptr);
+  /// Bytes that are to come, and those of memory that what came takes.
+  size_t announced() const { return values_.array().bytes(); }
+  size_t counted() const { return values_.counted(); }
 
  private:
   friend class Catalog;

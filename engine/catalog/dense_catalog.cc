@@ -20,6 +20,9 @@ absl::Status NoDense(std::string_view name) {
   return absl::NotFoundError(fmt::format("there is no held dense matrix named '{}'", name));
 }
 
+/// The array's name.
+constexpr const char* kElements = "dense";
+
 /// Of the array that holds it; none if its bytes do not fit 63 bits.
 std::optional<int64_t> Elements(const DenseShape& shape) {
   if (shape.rows == 0) return 0;
@@ -81,8 +84,11 @@ absl::StatusOr<std::byte*> DensePut::Claim(uint32_t array, uint64_t offset, uint
 absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   Array elements;
   if (header_.zeros) {
-    elements = elements_.array();
-    elements_ = ArrayAssembler();
+    absl::StatusOr<Array> zeros =
+        AllocateArray(catalog_.budget_.Source(MemoryUse::kBuffers), kElements, header_.shape.type,
+                      header_.shape.elements());
+    if (!zeros.ok()) return zeros.status();
+    elements = *std::move(zeros);
     if (elements.bytes() > 0) std::memset(elements.buffer.mutable_data(), 0, elements.bytes());
   } else {
     absl::StatusOr<Array> received = elements_.Finish();
@@ -172,11 +178,13 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   const std::string what = fmt::format("dense matrix '{}'", header.name);
   if (absl::Status s = ValidateShape(what, header.shape); !s.ok()) return s;
   if (absl::Status s = CheckDurable(header.durable, store_); !s.ok()) return s;
-  absl::StatusOr<Array> elements = AllocateArray(budget_.Source(MemoryUse::kBuffers), "dense",
-                                                 header.shape.type, header.shape.elements());
-  if (!elements.ok()) return elements.status();
+  const int64_t elements = header.shape.elements();
+  const size_t bytes = static_cast<size_t>(elements) * SizeOf(header.shape.type);
+  if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, bytes); !s.ok()) return s;
   std::unique_ptr<DensePut> put(new DensePut(*this, std::move(header)));
-  put->elements_ = ArrayAssembler(*std::move(elements));
+  if (put->header_.zeros) return put;
+  put->elements_ = ArrayAssembler({kElements, put->header_.shape.type, elements, {}},
+                                  ArriveWhole(budget_.Source(MemoryUse::kBuffers), bytes));
   return put;
 }
 

@@ -60,6 +60,9 @@ class DensePut {
   /// Blocks on the disk if it is durable, or what it replaces was. CANCELLED if `stop` became true
   /// in time.
   absl::StatusOr<HeldDenseLease> Finish(Store::Stop stop = nullptr);
+  /// Bytes that are to come, and those of memory that what came takes.
+  size_t announced() const { return elements_.array().bytes(); }
+  size_t counted() const { return elements_.counted(); }
 
  private:
   friend class DenseCatalog;

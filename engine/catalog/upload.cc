@@ -89,17 +89,25 @@ absl::Status Upload::Reserve() {
                       "bytes than can be counted",
                       header_.rows, header_.nnz));
     }
+    if (!wanted(i)) continue;
+    const ElementType sent = i == kRowOffsets ? header_.row_offsets_type : types[i];
+    arrays_[i] = ArrayAssembler({std::string(kArrayNames[i]), sent, lengths[i], {}},
+                                ArriveWhole(catalog_.budget_.Source(MemoryUse::kMatrices), bytes));
   }
-  if (absl::Status s = catalog_.budget_.MayFit(all, MemoryUse::kMatrices); !s.ok()) return s;
-  MemorySource& memory = catalog_.budget_.Source(MemoryUse::kMatrices);
-  for (uint32_t i : {kRowOffsets, kColumnIndices, kValues}) {
-    if (known_ != nullptr && i != kValues) continue;
-    absl::StatusOr<Array> array = AllocateArray(memory, kArrayNames[i], types[i], lengths[i]);
-    if (!array.ok()) return array.status();
-    if (i == kRowOffsets) array->type = header_.row_offsets_type;
-    arrays_[i] = ArrayAssembler(*std::move(array));
-  }
-  return absl::OkStatus();
+  // What cannot fit is refused before it is sent; memory is taken as it comes.
+  return CheckRoom(catalog_.budget_, MemoryUse::kMatrices, all);
+}
+
+size_t Upload::announced() const {
+  size_t bytes = 0;
+  for (const ArrayAssembler& array : arrays_) bytes += array.array().bytes();
+  return bytes;
+}
+
+size_t Upload::counted() const {
+  size_t bytes = 0;
+  for (const ArrayAssembler& array : arrays_) bytes += array.counted();
+  return bytes;
 }
 
 bool Upload::wanted(uint32_t array) const {
@@ -123,10 +131,11 @@ absl::StatusOr<std::byte*> Upload::Claim(uint32_t array, uint64_t offset, uint64
 
 absl::StatusOr<Array> Upload::TakeValues(int threads) {
   if (!header_.values_are_ones) return arrays_[kValues].Finish();
-  Array values = arrays_[kValues].array();
-  arrays_[kValues] = ArrayAssembler();
+  absl::StatusOr<Array> values = AllocateArray(catalog_.budget_.Source(MemoryUse::kMatrices),
+                                               kArrayNames[kValues], header_.type, header_.nnz);
+  if (!values.ok()) return values;
   VisitFloat(header_.type,
-             [&]<typename T>(T) { Fill(values.MutableAs<T>(), static_cast<T>(1.0F), threads); });
+             [&]<typename T>(T) { Fill(values->MutableAs<T>(), static_cast<T>(1.0F), threads); });
   return values;
 }
 
@@ -172,13 +181,14 @@ absl::StatusOr<std::unique_ptr<ValuesUpdate>> Catalog::BeginUpdate(UpdateHeader 
                                                   Name(header.type), header.name,
                                                   Name((*base)->type())));
   }
-  absl::StatusOr<Array> values = AllocateArray(budget_.Source(MemoryUse::kMatrices), "values",
-                                               header.type, (*base)->pattern()->nnz());
-  if (!values.ok()) return values.status();
+  const int64_t nnz = (*base)->pattern()->nnz();
+  const size_t bytes = static_cast<size_t>(nnz) * SizeOf(header.type);
+  if (absl::Status s = CheckRoom(budget_, MemoryUse::kMatrices, bytes); !s.ok()) return s;
   std::unique_ptr<ValuesUpdate> update(
       new ValuesUpdate(*this, std::move(header), *std::move(base)));
   if (absl::Status status = update->CheckVersion(*update->base_); !status.ok()) return status;
-  update->values_ = ArrayAssembler(*std::move(values));
+  update->values_ = ArrayAssembler({"values", update->header_.type, nnz, {}},
+                                   ArriveWhole(budget_.Source(MemoryUse::kMatrices), bytes));
   return update;
 }
 

@@ -80,9 +80,11 @@ struct ResultBlock {
   Array values;
 };
 
-/// Nanoseconds. The server adds receive_ns and send_ns.
+/// Nanoseconds from Submit on. The server adds receive_ns and send_ns. They add up to the call's
+/// time without the pauses for its reader, but where copies and kernels overlap: then to more.
 struct CallTimings {
-  uint64_t queue_ns = 0;
+  uint64_t queue_ns = 0;  ///< waiting for a lane, each time anew
+  uint64_t setup_ns = 0;  ///< what is left: the disk, memory, libraries, attempts that failed
   uint64_t to_device_ns = 0;
   uint64_t kernel_ns = 0;
   uint64_t from_device_ns = 0;
@@ -97,8 +99,8 @@ struct CallEnd {
 
 /// Where a call's results go. Called from one thread at a time, in the order OnBegin, then OnArray
 /// or OnBlocks, then OnEnd exactly once (alone, if the call ends early). Implementations do not
-/// block and do not call back into the call from here, but for Release. Kept alive by the call
-/// until OnEnd returned.
+/// block and do not call back into the call from here, but for Release and Fail. Kept alive by the
+/// call until OnEnd returned.
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
@@ -111,11 +113,12 @@ class ResultSink {
   virtual void OnEnd(CallEnd end) = 0;
 };
 
-/// Made by Executor::Begin, which looked everything up, checked every shape and reserved the memory
-/// for streamed operands. From then on OnEnd comes exactly once: after Submit, or when it is
-/// cancelled or its deadline passes, also while operands are still arriving. Whoever began it
-/// submits or cancels it. Claim, Missing and Submit belong to the thread that feeds it; Cancel and
-/// Release may come from anywhere, and neither calls the sink before it returns.
+/// Made by Executor::Begin, which looked everything up and checked every shape; memory for streamed
+/// operands is taken as they come. From then on OnEnd comes exactly once: after Submit, or when it
+/// is cancelled or its deadline passes, also while operands are still arriving. Whoever began it
+/// submits or cancels it. Claim, Missing, announced, counted and Submit belong to the thread that
+/// feeds it; Cancel and Release may come from anywhere, and neither calls the sink before it
+/// returns.
 class Call {
  public:
   virtual ~Call() = default;
@@ -128,6 +131,9 @@ class Call {
   virtual bool complete() const = 0;
   /// What has not arrived, for a sentence: "operand B has 12 of 4096 bytes".
   virtual std::string Missing() const { return "all operands are here"; }
+  /// Bytes of operands that are to come, and those of host memory that what came takes.
+  virtual size_t announced() const { return 0; }
+  virtual size_t counted() const { return 0; }
   /// Queues it; once, when complete. If the queue is full it ends with RESOURCE_EXHAUSTED.
   virtual void Submit() = 0;
   /// Ends it soon with CANCELLED, in whatever state it is.

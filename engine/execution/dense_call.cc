@@ -69,6 +69,8 @@ absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uin
   for (Operand& operand : operands_) {
     if (!operand.streamed || operand.stream_array != array) continue;
     absl::StatusOr<std::byte*> to = operand.assembler.Claim(offset, size);
+    if (absl::IsUnavailable(to.status())) return gpu_device().Checked(to.status());
+    operand.on_device = operand.memory->on_device();
     if (!to.ok() || !operand.on_device || size == 0) return to;
     piece_ = gpu_device().TakePieceBlock(size);
     if (piece_) {
@@ -106,6 +108,18 @@ std::string DenseCall::Missing() const {
   return Job::Missing();
 }
 
+size_t DenseCall::announced() const {
+  size_t bytes = 0;
+  for (const Operand& operand : operands_) bytes += operand.assembler.array().bytes();
+  return bytes;
+}
+
+size_t DenseCall::counted() const {
+  size_t bytes = 0;
+  for (const Operand& operand : operands_) bytes += operand.assembler.counted();
+  return bytes;
+}
+
 void DenseCall::Drop() {
   destination_ = DenseWrite();
   matrix_.reset();
@@ -127,7 +141,6 @@ Job::Loader DenseCall::ToLoad() const {
 }
 
 Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
-  end_.timings.queue_ns = NanosecondsSince(submitted_);
   if (lane.gpu == nullptr) {
     *end = RunOnCpu(lane);
     return Next::kEnded;
@@ -222,19 +235,18 @@ absl::Status DenseCall::AddOperand(std::string_view what, const std::string& ten
                                                   cols >= 0 ? fmt::to_string(cols) : "K"));
   }
   if (operand.streamed) {
-    absl::StatusOr<Array> array = absl::ResourceExhaustedError("no device");
-    if (device() == DeviceKind::kCuda) {
-      array = AllocateArray(gpu_device().budget().SourceAtOnce(MemoryUse::kRequests), what,
-                            operand.shape.type, operand.shape.elements());
-      operand.on_device = array.ok();
-      if (absl::IsUnavailable(array.status())) return gpu_device().Checked(array.status());
+    const int64_t elements = operand.shape.elements();
+    const size_t bytes = static_cast<size_t>(elements) * SizeOf(operand.shape.type);
+    Device* const there = device() == DeviceKind::kCuda ? impl_->device : nullptr;
+    // What cannot fit is refused before it is sent; memory is taken as it comes.
+    if (there == nullptr || static_cast<int64_t>(bytes) > there->budget().limit()) {
+      if (absl::Status s = CheckRoom(impl_->budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
     }
-    if (absl::IsResourceExhausted(array.status())) {
-      array = AllocateArray(impl_->budget.Source(MemoryUse::kRequests), what, operand.shape.type,
-                            operand.shape.elements());
-    }
-    if (!array.ok()) return array.status();
-    operand.assembler = ArrayAssembler(*std::move(array));
+    auto memory =
+        std::make_unique<OperandMemory>(there, impl_->arriving_on_device, impl_->budget, bytes);
+    operand.memory = memory.get();
+    operand.assembler =
+        ArrayAssembler({std::string(what), operand.shape.type, elements, {}}, std::move(memory));
   }
   operands_.push_back(std::move(operand));
   return absl::OkStatus();
@@ -264,7 +276,7 @@ absl::Status DenseCall::MayFit(bool new_result) const {
   const auto bytes = [](const DenseShape& shape) {
     return static_cast<size_t>(shape.elements()) * SizeOf(shape.type);
   };
-  // Operands have their memory already, and a result is below 2^63: no overflow.
+  // Operands may fit each, and a result is below 2^63: no overflow.
   size_t all = new_result ? bytes(result_shape_) : 0;
   for (const Operand& operand : operands_) all += operand.streamed ? bytes(operand.shape) : 0;
   return impl_->budget.MayFit(all, MemoryUse::kRequests);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/execution/executor_impl.h"
+#include "engine/execution/operand_memory.h"
 #include "engine/memory/device.h"
 
 namespace sparsed::engine {
@@ -27,8 +28,9 @@ struct Operand {
   DenseShape shape;
   bool streamed = false;
   uint32_t stream_array = 0;
-  bool on_device = false;    ///< where a streamed one is put together
+  bool on_device = false;    ///< where a streamed one is put together, known with its first bytes
   ArrayAssembler assembler;  ///< of a streamed one
+  const OperandMemory* memory = nullptr;  ///< the assembler's
   std::vector<Late> late;
   Array array;  ///< a streamed one, once it was taken from the assembler
   std::shared_ptr<LazyArray> held;
@@ -47,6 +49,8 @@ class DenseCall : public Job {
   absl::Status Commit() override;
   bool complete() const override;
   std::string Missing() const override;
+  size_t announced() const override;
+  size_t counted() const override;
 
  protected:
   Next Run(Lane& lane, absl::Status* end) final;
@@ -58,7 +62,7 @@ class DenseCall : public Job {
   /// Likewise, in parts that fit, its operands being on the host.
   virtual absl::Status RunInSlabs(DeviceLane& gpu) = 0;
 
-  /// Resolves one operand and reserves its memory. `cols` is -1 where the operand itself defines
+  /// Resolves one operand and prepares for its bytes. `cols` is -1 where the operand itself defines
   /// it.
   absl::Status AddOperand(std::string_view what, const std::string& tenant, const OperandSpec& spec,
                           int64_t rows, int64_t cols);

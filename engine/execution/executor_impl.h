@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -35,6 +36,7 @@ class Executor::Impl {
   }
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
+  std::atomic<int64_t> arriving_on_device = 0;  ///< see OperandMemory
   const std::shared_ptr<Scheduler> scheduler;
   MemoryRate memory_rate;  ///< the CPU's
 

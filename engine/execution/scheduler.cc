@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "engine/retry.h"
 
 namespace sparsed::engine {
 namespace {
+
+uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
+  return static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+}
 
 constexpr size_t kKeptWorkspace = size_t{16} << 20;
 constexpr size_t kKeptDeviceWorkspace = size_t{64} << 20;
@@ -53,7 +59,7 @@ void Job::Submit() {
     std::lock_guard lock(mutex_);
     if (state_ != State::kReceiving) return;  // it was stopped meanwhile
     state_ = State::kQueued;
-    submitted_ = std::chrono::steady_clock::now();
+    submitted_ = queued_ = std::chrono::steady_clock::now();
   }
   if (!scheduler_->Enqueue(shared_from_this(), /*resumed=*/false)) {
     token_->Stop(RetryLater(absl::ResourceExhaustedError("the queue is full; retry later")));
@@ -75,6 +81,8 @@ void Job::Release(int64_t bytes) {
     std::lock_guard lock(mutex_);
     if (state_ != State::kPaused) return;
     state_ = State::kQueued;
+    queued_ = std::chrono::steady_clock::now();
+    pauses_ += queued_ - std::exchange(paused_, Time());
   }
   scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
 }
@@ -84,6 +92,7 @@ void Job::Loaded() {
     std::lock_guard lock(mutex_);
     if (state_ != State::kLoading) return;  // it ended meanwhile
     state_ = State::kQueued;
+    queued_ = std::chrono::steady_clock::now();
   }
   scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
 }
@@ -97,9 +106,22 @@ void Job::Finish(absl::Status status) {
   }
   Drop();
   scheduler_->Unregister(this);
+  AddSetup();
   end_.status = std::move(status);
   sink_->OnEnd(std::move(end_));
   sink_.reset();
+}
+
+void Job::AddSetup() {
+  if (submitted_ == Time()) return;
+  const Time now = std::chrono::steady_clock::now();
+  if (paused_ != Time()) pauses_ += now - paused_;
+  const CallTimings& timings = end_.timings;
+  const auto known = static_cast<int64_t>(timings.queue_ns + timings.to_device_ns +
+                                          timings.kernel_ns + timings.from_device_ns);
+  const std::chrono::nanoseconds rest =
+      now - submitted_ - pauses_ - std::chrono::nanoseconds(known);
+  end_.timings.setup_ns = static_cast<uint64_t>(std::max<int64_t>(0, rest.count()));
 }
 
 Scheduler::~Scheduler() = default;
@@ -270,6 +292,7 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
     std::lock_guard lock(job->mutex_);
     if (job->state_ != State::kQueued) return;  // reaped while it waited
     job->state_ = State::kRunning;
+    job->end_.timings.queue_ns += NanosecondsSince(job->queued_);
   }
   if (!job->loaded_ && !job->token_->stopped()) {
     job->loaded_ = true;
@@ -304,6 +327,7 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
         next == Job::Next::kPaused && job->unreleased_.load() > options_.block_credit_bytes / 2;
     if (!job->token_->stopped()) {
       job->state_ = paused ? State::kPaused : State::kQueued;
+      (paused ? job->paused_ : job->queued_) = std::chrono::steady_clock::now();
       lock.unlock();
       if (!paused) Enqueue(job, /*resumed=*/true);
       return;

@@ -80,8 +80,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   /// Ends it. For kLeft; jobs on lanes return kEnded instead.
   void Finish(absl::Status status);
 
-  CallEnd end_;  ///< timings, nnz, version; status is set by Finish
-  std::chrono::steady_clock::time_point submitted_;
+  CallEnd end_;  ///< timings, nnz, version; status, queue_ns and setup_ns are set here
 
  private:
   friend class Scheduler;
@@ -89,6 +88,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
 
   /// What ToLoad asked for is in memory, or failed to get there.
   void Loaded();
+  void AddSetup();
 
   const std::shared_ptr<Scheduler> scheduler_;
   const std::string tenant_;
@@ -96,6 +96,10 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   std::shared_ptr<Token> token_;
   std::optional<DeadlineTimer::Ticket> deadline_;
   std::atomic<int64_t> unreleased_{0};
+  using Time = std::chrono::steady_clock::time_point;
+  Time submitted_, queued_;  ///< queued_: last
+  Time paused_;              ///< set while it is
+  std::chrono::nanoseconds pauses_{};
   DeviceKind device_;
   bool loaded_ = false;  ///< only who runs it looks at it
   std::mutex mutex_;     ///< guards state_

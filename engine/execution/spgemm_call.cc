@@ -114,8 +114,7 @@ class SpgemmCall final : public Job {
     end_.nnz = nnz_;
     if (!found_sizes_ && !kernel_->from_library)
       impl_->derived->KeepSizes(Patterns(), {bounds_, products_});
-    impl_->Ran(problem_, kernel_->name, end_.timings.kernel_ns,
-               2.0 * static_cast<double>(products_), FloorBytes());
+    Ran(/*share=*/1);
     if (spec_.keep_as.empty()) {
       *end = absl::OkStatus();
       return Next::kEnded;
@@ -141,6 +140,8 @@ class SpgemmCall final : public Job {
   }
 
   void Drop() override {
+    // Of one that was stopped, the rows that it computed count.
+    if (!ran_ && next_row_ > 0) Ran(ShareOfProducts());
     there_ = OnDevice();
     prepared_.reset();
     bounds_ = block_row_begin_ = block_row_nnz_ = scratch_columns_ = scratch_values_ = Array();
@@ -177,7 +178,6 @@ class SpgemmCall final : public Job {
 
   /// Loads both matrices, chooses the kernel, finds how large the rows may be, tells the sink.
   absl::Status Begin(Lane& lane) {
-    end_.timings.queue_ns = NanosecondsSince(submitted_);
     if (absl::Status status = Load(lane); !status.ok()) return status;
     FindSizes();
     if (absl::Status status = ChooseKernel(); !status.ok()) return status;
@@ -762,6 +762,27 @@ class SpgemmCall final : public Job {
     return absl::OkStatus();
   }
 
+  /// Tells the observer of a `share` of the whole product.
+  void Ran(double share) {
+    ran_ = true;
+    impl_->Ran(problem_, kernel_->name, end_.timings.kernel_ns,
+               2.0 * static_cast<double>(products_) * share, FloorBytes() * share);
+  }
+
+  /// Of the products, those in the rows that are computed.
+  double ShareOfProducts() const {
+    const CsrView s = ViewCsr(*left_csr_), t = ViewCsr(*right_csr_);
+    int64_t done = 0, all = 0;
+    for (int64_t row = 0; row < s.rows; ++row) {
+      for (int64_t p = s.row_offsets[row]; p < s.row_offsets[row + 1]; ++p) {
+        const int64_t middle = s.column_indices[p];
+        all += t.row_offsets[middle + 1] - t.row_offsets[middle];
+      }
+      if (row + 1 == next_row_) done = all;
+    }
+    return all == 0 ? 0 : static_cast<double>(done) / static_cast<double>(all);
+  }
+
   /// Both matrices and the mask read once, C written once.
   double FloorBytes() const {
     const double mask =
@@ -778,6 +799,7 @@ class SpgemmCall final : public Job {
   OnDevice there_;
 
   bool begun_ = false;
+  bool ran_ = false;  ///< the observer was told
   const SpgemmKernel* kernel_ = nullptr;
   std::shared_ptr<void> prepared_;  ///< by the kernel, where it runs
   std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;

@@ -92,8 +92,12 @@ class SpmmCall final : public DenseCall {
     const auto begin = Clock::now();
     absl::Status status = plan->kernel->run(context, plan->problem, arguments);
     end_.timings.kernel_ns = NanosecondsSince(begin);
+    if (!status.ok()) {
+      // Stopped: what it did of the operations, nobody knows.
+      scheduler().AddBusy(asked.device, end_.timings.kernel_ns);
+      return status;
+    }
     Ran(asked, *plan->kernel);
-    if (!status.ok()) return status;
     SendBegin(plan->text, "dense");
     return SendResult(*std::move(result));
   }

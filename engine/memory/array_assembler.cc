@@ -14,8 +14,15 @@ absl::StatusOr<std::byte*> ArrayAssembler::Claim(uint64_t offset, uint64_t size)
         fmt::format("chunk of {} bytes at offset {} goes beyond the end of array '{}' ({} bytes)",
                     size, offset, array_.name, bytes));
   }
-  if (size == 0) return array_.buffer.mutable_data() + offset;
+  static std::byte nothing;
+  if (size == 0) return &nothing;
+  if (absl::Status s = AddRange(offset, size); !s.ok()) return s;
+  if (absl::Status s = memory_->Reach(offset, size); !s.ok()) return s;
+  if (array_.buffer.size() == 0) array_.buffer = memory_->buffer();
+  return array_.buffer.mutable_data() + offset;
+}
 
+absl::Status ArrayAssembler::AddRange(uint64_t offset, uint64_t size) {
   auto next = ranges_.lower_bound(offset);
   const bool overlaps_next = next != ranges_.end() && next->first < offset + size;
   auto previous = next == ranges_.begin() ? ranges_.end() : std::prev(next);
@@ -46,7 +53,7 @@ absl::StatusOr<std::byte*> ArrayAssembler::Claim(uint64_t offset, uint64_t size)
   }
   ranges_.emplace(begin, end);
   received_ += size;
-  return array_.buffer.mutable_data() + offset;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Array> ArrayAssembler::Finish() {
@@ -59,6 +66,10 @@ absl::StatusOr<Array> ArrayAssembler::Finish() {
         fmt::format("array '{}' is incomplete: bytes [{}, {}) of {} never arrived", array_.name,
                     gap_begin, gap_end, array_.bytes()));
   }
+  if (memory_ != nullptr && array_.bytes() > 0) {
+    if (absl::Status s = memory_->Reach(0, array_.buffer.size()); !s.ok()) return s;
+  }
+  memory_.reset();
   ranges_.clear();
   received_ = 0;
   return std::exchange(array_, Array());

@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <map>
-#include <span>
-#include <string>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/memory/arriving.h"
 #include "kernels/array.h"
 
 namespace sparsed::engine {
@@ -19,20 +20,29 @@ class ArrayAssembler {
   static constexpr size_t kMaxRanges = 65536;
 
   ArrayAssembler() = default;
-  /// `array` is allocated and uninitialised; its name appears in errors.
-  explicit ArrayAssembler(Array array) : array_(std::move(array)) {}
+  /// `array` has no buffer yet, its name appears in errors; `memory` is for at least its bytes.
+  ArrayAssembler(Array array, std::unique_ptr<ArrivingMemory> memory)
+      : array_(std::move(array)), memory_(std::move(memory)) {}
 
   /// Where `size` bytes at `offset` may be written; INVALID_ARGUMENT on overlap or overrun, or if
-  /// that makes more than kMaxRanges of what arrived. The range counts as received.
+  /// that makes more than kMaxRanges of what arrived, RESOURCE_EXHAUSTED if there is no memory for
+  /// it. The range counts as received.
   absl::StatusOr<std::byte*> Claim(uint64_t offset, uint64_t size);
   bool complete() const { return received_ == array_.bytes(); }
   uint64_t received() const { return received_; }
-  /// The whole array; INVALID_ARGUMENT names the first gap. The assembler is empty afterwards.
+  /// The whole array, with all the memory that was asked for; INVALID_ARGUMENT names the first gap.
+  /// The assembler is empty afterwards.
   absl::StatusOr<Array> Finish();
+  /// With its buffer once bytes came.
   const Array& array() const { return array_; }
+  /// Bytes of memory that count.
+  size_t counted() const { return memory_ == nullptr ? 0 : memory_->counted(); }
 
  private:
+  absl::Status AddRange(uint64_t offset, uint64_t size);
+
   Array array_;
+  std::unique_ptr<ArrivingMemory> memory_;
   uint64_t received_ = 0;
   std::map<uint64_t, uint64_t> ranges_;  ///< begin -> end of what arrived; neighbours are merged
 };

@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kMinHostMemory = 16 << 20;
 constexpr int64_t kMinWireMemory = 8 << 20;
 constexpr int64_t kWireMemory = int64_t{1} << 30;
+constexpr int64_t kMinConnectionMemory = 1 << 20;
 constexpr int64_t kMinStagingMemory = int64_t{8} << 20;
 
 /// Flags as they were written; zeros are filled in by Complete.
@@ -138,6 +139,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "Pinned host memory that copies to and from the GPU pass through")
       ->transform(CLI::AsSizeValue(false))
       ->default_str("64MiB")
+      ->group("Limits");
+  app.add_option("--connection-memory", config.connection_memory_bytes,
+                 "Host memory that the requests, uploads and unread results of one client "
+                 "connection may hold together (default: half of --host-memory)")
+      ->transform(CLI::AsSizeValue(false))
       ->group("Limits");
   app.add_option("--threads", config.threads, "Threads that multiply (default: one a CPU)")
       ->check(count)
@@ -295,6 +301,15 @@ Config Complete(Flags flags) {
         fmt::format("--preparation-memory: {} bytes are not a part of the "
                     "{} of --host-memory",
                     config.preparation_memory_bytes, config.host_memory_bytes));
+  }
+  if (config.connection_memory_bytes == 0) {
+    config.connection_memory_bytes = config.host_memory_bytes / 2;
+  }
+  if (config.connection_memory_bytes < kMinConnectionMemory ||
+      config.connection_memory_bytes > config.host_memory_bytes) {
+    throw CLI::ValidationError(fmt::format(
+        "--connection-memory: {} bytes are not between {} and the {} of --host-memory",
+        config.connection_memory_bytes, kMinConnectionMemory, config.host_memory_bytes));
   }
   if (config.max_chunk_bytes < 4096 || config.max_chunk_bytes > 1 << 30) {
     throw CLI::ValidationError(

@@ -77,6 +77,9 @@ std::string ToYaml(const Config& config) {
     out << YAML::Key << "device_memory" << YAML::Value << config.device_memory_bytes;
   }
   out << YAML::Key << "staging_memory" << YAML::Value << config.staging_memory_bytes;
+  if (config.connection_memory_bytes > 0) {
+    out << YAML::Key << "connection_memory" << YAML::Value << config.connection_memory_bytes;
+  }
   out << YAML::Key << "threads" << YAML::Value << config.threads;
   out << YAML::Key << "lanes" << YAML::Value << config.lanes;
   out << YAML::Key << "preparation_workers" << YAML::Value << config.preparation_workers;

@@ -24,6 +24,7 @@ struct Config {
       0;                            ///< scratch of all preparations together, part of the above
   int64_t device_memory_bytes = 0;  ///< 0: nine tenths of what is free
   int64_t staging_memory_bytes = 64 << 20;
+  int64_t connection_memory_bytes = 0;  ///< what one connection may hold; 0: half of host_memory
   int threads = 1;                    ///< of all lanes together
   int lanes = 1;                      ///< requests that run at once
   int preparation_workers = 1;        ///< preparations at once; 0: none, plain CSR only

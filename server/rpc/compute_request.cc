@@ -9,8 +9,12 @@
 namespace sparsed::server {
 
 ComputeRequest::ComputeRequest(ComputeStream& stream, uint64_t id, StageRecord record,
-                               uint64_t timeout_ns)
-    : last_byte(record.begun), stream_(stream), id_(id), record_(std::move(record)) {
+                               uint64_t timeout_ns, std::shared_ptr<ConnectionShare> share)
+    : last_byte(record.begun),
+      operands(std::move(share)),
+      stream_(stream),
+      id_(id),
+      record_(std::move(record)) {
   // As for calls, a century is none.
   constexpr uint64_t kLongest = 100ull * 365 * 24 * 3600 * 1000000000;
   if (timeout_ns > 0 && timeout_ns < kLongest) {
@@ -52,7 +56,16 @@ void ComputeRequest::QueueBegin(engine::CallBegin begin) {
 }
 
 void ComputeRequest::QueueChunks(uint32_t index, uint64_t offset, Array array) {
-  if (array.bytes() == 0) return;
+  if (array.bytes() == 0 || !refused.ok()) return;
+  // The result may be an operand's memory.
+  operands.Clear();
+  absl::StatusOr<Buffer> held = operands.share().Hold(std::move(array.buffer));
+  if (!held.ok()) {
+    refused = held.status();
+    return;
+  }
+  array.buffer = *std::move(held);
+  if (!first_data_.has_value()) first_data_ = StageRecord::Clock::now();
   queued_bytes_ += static_cast<int64_t>(array.bytes());
   queue_.emplace_back(ArrayChunks(id_, index, offset, std::move(array)));
 }
@@ -81,7 +94,10 @@ void ComputeRequest::QueueBlock(engine::ResultBlock block) {
 void ComputeRequest::QueueEnd(engine::CallEnd end) {
   ended = true;
   call_.reset();
+  operands.Clear();
+  if (end.status.ok()) end.status = refused;
   record_[Phase::kQueue] = end.timings.queue_ns;
+  record_[Phase::kSetup] = end.timings.setup_ns;
   record_[Phase::kToDevice] = end.timings.to_device_ns;
   record_[Phase::kKernel] = end.timings.kernel_ns;
   record_[Phase::kFromDevice] = end.timings.from_device_ns;
@@ -127,10 +143,6 @@ ComputeWrite ComputeRequest::TakeNext() {
   ComputeWrite write;
   Queued& next = queue_.front();
   if (auto* chunks = std::get_if<ArrayChunks>(&next)) {
-    if (!sent_data_) {
-      sent_data_ = true;
-      first_data_ = StageRecord::Clock::now();
-    }
     write.bytes = chunks->Next(&write.data_bytes);
     record_.stream_bytes_out += write.data_bytes;
     queued_bytes_ -= static_cast<int64_t>(write.data_bytes);
@@ -147,7 +159,7 @@ ComputeWrite ComputeRequest::TakeNext() {
 
 grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
   // All that came before has been written: a stream has one write outstanding.
-  if (sent_data_) record_[Phase::kSend] = NanosecondsSince(first_data_);
+  if (first_data_.has_value()) record_[Phase::kSend] = NanosecondsSince(*first_data_);
   record_.total_ns = NanosecondsSince(record_.begun);
 
   v1::ComputeReply reply;
@@ -157,6 +169,7 @@ grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
   v1::Timings& timings = *message.mutable_timings();
   timings.set_queue_ns(record_[Phase::kQueue]);
   timings.set_receive_ns(record_[Phase::kReceive]);
+  timings.set_setup_ns(record_[Phase::kSetup]);
   timings.set_to_device_ns(record_[Phase::kToDevice]);
   timings.set_kernel_ns(record_[Phase::kKernel]);
   timings.set_from_device_ns(record_[Phase::kFromDevice]);

@@ -12,6 +12,7 @@
 
 #include "engine/execution/call.h"
 #include "server/rpc/array_chunks.h"
+#include "server/rpc/connection_share.h"
 #include "server/telemetry/in_flight.h"
 #include "server/telemetry/stage_record.h"
 #include "sparsed/v1/compute.pb.h"
@@ -32,7 +33,8 @@ struct ComputeWrite {
 class ComputeRequest final : public engine::ResultSink {
  public:
   /// `stream` outlives the request's end. `timeout_ns` is from the record's begin; 0: none.
-  ComputeRequest(ComputeStream& stream, uint64_t id, StageRecord record, uint64_t timeout_ns);
+  ComputeRequest(ComputeStream& stream, uint64_t id, StageRecord record, uint64_t timeout_ns,
+                 std::shared_ptr<ConnectionShare> share);
 
   void OnBegin(engine::CallBegin begin) override;
   void OnArray(uint32_t index, uint64_t offset, Array part) override;
@@ -55,6 +57,10 @@ class ComputeRequest final : public engine::ResultSink {
   bool failed = false;
   /// The call has ended, or there never was one; the end message may still wait.
   bool ended = false;
+  /// For operands, until the call ended.
+  ShareHold operands;
+  /// Why a result of it could not be queued: its connection holds too much.
+  absl::Status refused;
   /// Blocks' bytes count against the call's credit until they are written.
   bool holds_credit = false;
 
@@ -86,9 +92,8 @@ class ComputeRequest final : public engine::ResultSink {
   std::deque<Queued> queue_;
   int64_t queued_bytes_ = 0;  ///< of its chunks
   std::optional<StageRecord::Clock::time_point> deadline_;
-  std::optional<v1::Begin> begin_;             ///< goes with the end
-  StageRecord::Clock::time_point first_data_;  ///< when the first result bytes were taken
-  bool sent_data_ = false;
+  std::optional<v1::Begin> begin_;                            ///< goes with the end
+  std::optional<StageRecord::Clock::time_point> first_data_;  ///< when result bytes came
 };
 
 }  // namespace sparsed::server

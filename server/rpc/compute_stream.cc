@@ -47,7 +47,8 @@ ComputeStream::ComputeStream(Op op, const ServiceContext& service,
       service_(service),
       context_(*context),
       tenant_(TenantOf(*context)),
-      max_requests_(static_cast<size_t>(service.config.max_requests_per_stream)) {
+      max_requests_(static_cast<size_t>(service.config.max_requests_per_stream)),
+      share_(service.shares.Of(*context)) {
   Todo todo;
   todo.read = service_.live_streams.Add(this);
   std::unique_lock lock(mutex_);
@@ -202,7 +203,7 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, Todo& todo) {
 void ComputeStream::Start(ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
       *this, start.request_id, service_.telemetry.Begin(op_, tenant_, start.subject),
-      start.spec.ok() ? TimeoutOf(*start.spec) : 0);
+      start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
   {
     Todo todo;
     std::unique_lock lock(mutex_);
@@ -232,6 +233,9 @@ void ComputeStream::Start(ComputeStart start) {
     Todo todo;
     std::unique_lock lock(mutex_);
     if (!request->ended) request->set_call(*call);
+    const absl::Status fits =
+        share_->Check("the request", static_cast<int64_t>((*call)->announced()));
+    if (!fits.ok()) Stop(*request, fits, todo);
     if (abandoned_) Stop(*request, status_, todo);
     if (!todo.stop.empty()) return Proceed(lock, std::move(todo));
   }
@@ -261,10 +265,14 @@ absl::Status ComputeStream::Receive(const wire::ChunkView& chunk) {
     call = request->call();
   }
   if (submitted && chunk.size == 0) return absl::OkStatus();
-  const absl::Status status =
+  absl::Status status =
       submitted ? absl::InvalidArgumentError(fmt::format(
                       "a chunk of array {} came after all operand bytes had come", chunk.array))
                 : ReceiveChunk(chunk, service_.config.max_chunk_bytes, *call);
+  if (status.ok()) {
+    const std::lock_guard lock(mutex_);
+    if (!request->ended) status = request->operands.GrowTo(static_cast<int64_t>(call->counted()));
+  }
   if (!status.ok()) {
     {
       const std::lock_guard lock(mutex_);

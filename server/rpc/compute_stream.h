@@ -41,7 +41,9 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
     const bool waits = request.has_queued();
     add();
     if (!waits && request.has_queued()) sending_.push_back(requests_.at(request.id()));
-    Proceed(lock, Todo());
+    Todo todo;
+    if (!request.refused.ok() && !request.failed) Stop(request, request.refused, todo);
+    Proceed(lock, std::move(todo));
   }
   /// For requests: their call has ended.
   void QueueEnd(ComputeRequest& request, engine::CallEnd end);
@@ -85,6 +87,7 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   grpc::CallbackServerContext& context_;
   const std::string tenant_;
   const size_t max_requests_;
+  const std::shared_ptr<ConnectionShare> share_;
   grpc::ByteBuffer in_;
 
   std::mutex mutex_;  ///< guards what follows, and the requests

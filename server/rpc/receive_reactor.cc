@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/client_wait.h"
+#include "server/rpc/connection_share.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
@@ -75,6 +76,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
       : service_(service),
         context_(*context),
         response_(*response),
+        hold_(service.shares.Of(*context)),
         record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
     if (service_.live_streams.Add(this)) {
       reception_.Await(0, [this] { StartRead(&in_); });
@@ -115,7 +117,8 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     if (const auto* chunk = std::get_if<wire::ChunkView>(&*frame)) {
       if (target_ == nullptr) return Refuse("a chunk came before the {}'s header");
       record_.stream_bytes_in += chunk->size;
-      return ReceiveChunk(*chunk, service_.config.max_chunk_bytes, *target_);
+      absl::Status taken = ReceiveChunk(*chunk, service_.config.max_chunk_bytes, *target_);
+      return taken.ok() ? hold_.GrowTo(static_cast<int64_t>(target_->counted())) : taken;
     }
     const auto& message = std::get<Request>(*frame);
     if (!message.has_header()) return Refuse("a message of the {} is neither header nor chunk");
@@ -124,7 +127,8 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     auto target = Method::Begin(service_, record_.tenant, message.header());
     if (!target.ok()) return target.status();
     target_ = *std::move(target);
-    return absl::OkStatus();
+    return hold_.share().Check(fmt::format("the {}", Method::kName),
+                               static_cast<int64_t>(target_->announced()));
   }
 
   /// The sending side was closed, or the client is gone.
@@ -156,6 +160,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
   /// The terminal transition; `this` may be gone afterwards.
   void Conclude(absl::Status status) {
     target_.reset();
+    hold_.Clear();
     record_.status = status;
     service_.telemetry.End(std::move(record_));
     Finish(ToGrpc(status));
@@ -164,6 +169,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
   const ServiceContext& service_;
   grpc::CallbackServerContext& context_;
   grpc::ByteBuffer& response_;
+  ShareHold hold_;  ///< for the target
   StageRecord record_;
   const StageRecord::Clock::time_point begun_ = record_.begun;
   grpc::ByteBuffer in_;

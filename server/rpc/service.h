@@ -17,6 +17,7 @@ class Engine;
 
 namespace sparsed::server {
 
+class ConnectionShares;
 class LiveStreams;
 class Telemetry;
 class WorkerPool;
@@ -29,6 +30,7 @@ struct ServiceContext {
   WorkerPool& workers;
   int threads_per_worker;  ///< for OpenMP: each worker keeps a team of its own
   LiveStreams& live_streams;
+  ConnectionShares& shares;
   std::string metrics_address;  ///< empty: off
   std::chrono::system_clock::time_point started;
   std::chrono::steady_clock::time_point started_steady;  ///< clocks may be set

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/client_wait.h"
+#include "server/rpc/connection_share.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
@@ -24,6 +25,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   UploadReactor(const ServiceContext& service, grpc::CallbackServerContext* context)
       : service_(service),
         context_(*context),
+        hold_(service.shares.Of(*context)),
         record_(service.telemetry.Begin(Op::kUpload, TenantOf(*context), "")) {
     if (service_.live_streams.Add(this)) {
       reception_.Await(0, [this] { StartRead(&in_); });
@@ -71,7 +73,8 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
         return absl::InvalidArgumentError("a chunk came before the upload's header");
       }
       record_.stream_bytes_in += chunk->size;
-      return ReceiveChunk(*chunk, service_.config.max_chunk_bytes, *upload_);
+      absl::Status taken = ReceiveChunk(*chunk, service_.config.max_chunk_bytes, *upload_);
+      return taken.ok() ? hold_.GrowTo(static_cast<int64_t>(upload_->counted())) : taken;
     }
     const auto& message = std::get<v1::UploadRequest>(*frame);
     if (!message.has_header()) {
@@ -88,7 +91,9 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     auto upload = service_.engine.catalog().BeginUpload(*std::move(header));
     if (!upload.ok()) return upload.status();
     upload_ = *std::move(upload);
-    if (message.pattern_hash().empty()) return absl::OkStatus();
+    absl::Status fits =
+        hold_.share().Check("the upload", static_cast<int64_t>(upload_->announced()));
+    if (!fits.ok() || message.pattern_hash().empty()) return fits;
     v1::UploadReply reply;
     reply.mutable_pattern()->set_known(upload_->pattern_known());
     pattern_answer_ = wire::Encode(reply);
@@ -129,6 +134,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   /// The terminal transition; waits for a write under way.
   void Conclude(absl::Status status) {
     upload_.reset();
+    hold_.Clear();
     record_.status = status;
     service_.telemetry.End(std::move(record_));
     std::unique_lock lock(mutex_);
@@ -149,6 +155,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
 
   const ServiceContext& service_;
   grpc::CallbackServerContext& context_;
+  ShareHold hold_;  ///< for the upload
   StageRecord record_;
   const StageRecord::Clock::time_point begun_ = record_.begun;
   grpc::ByteBuffer in_, pattern_answer_, reply_;

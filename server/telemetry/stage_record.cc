@@ -19,8 +19,8 @@ std::string_view Name(Op op) {
 }
 
 std::string_view Name(Phase phase) {
-  constexpr std::array<std::string_view, kPhases> kNames = {"queue",  "receive",     "to_device",
-                                                            "kernel", "from_device", "send"};
+  constexpr std::array<std::string_view, kPhases> kNames = {
+      "queue", "receive", "setup", "to_device", "kernel", "from_device", "send"};
   return kNames[static_cast<size_t>(phase)];
 }
 

@@ -37,8 +37,8 @@ inline constexpr int kOps = 19;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 
-enum class Phase : uint8_t { kQueue, kReceive, kToDevice, kKernel, kFromDevice, kSend };
-inline constexpr int kPhases = 6;
+enum class Phase : uint8_t { kQueue, kReceive, kSetup, kToDevice, kKernel, kFromDevice, kSend };
+inline constexpr int kPhases = 7;
 /// "queue", "receive", "to_device", ...: the metrics' label `phase`.
 std::string_view Name(Phase phase);
 

@@ -47,7 +47,8 @@ void LogRequest(const StageRecord& record, LogLevel level, int64_t suppressed) {
   for (size_t phase = 0; phase < kPhases; ++phase) {
     if (record.phase_ns[phase] == 0) continue;
     static constexpr std::array<std::string_view, kPhases> kKeys = {
-        "queue_ms", "receive_ms", "to_device_ms", "kernel_ms", "from_device_ms", "send_ms"};
+        "queue_ms",  "receive_ms",     "setup_ms", "to_device_ms",
+        "kernel_ms", "from_device_ms", "send_ms"};
     fields.push_back({kKeys[phase], static_cast<double>(record.phase_ns[phase]) * 1e-6});
   }
   const auto bytes = [&fields](std::string_view key, uint64_t count) {

@@ -2,15 +2,47 @@
 #include <google/protobuf/descriptor.pb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <map>
 
 #include "proto/wire/chunk_codec.h"
 #include "tests/rpc/raw_stream.h"
 #include "tests/rpc/test_server.h"
 
+namespace {
+/// By which the clock of the day is wrong.
+std::atomic<time_t> set_forward = 0;
+}  // namespace
+
+/// In libc's place, for all of this process.
+extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
+  const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
+  if (clock == CLOCK_REALTIME) time->tv_sec += set_forward;
+  return result;
+}
+
 namespace sparsed::test {
 namespace {
+
+TEST(Admin, UptimeSurvivesAClockThatIsSet) {
+  TestServer server;
+  grpc::ClientContext context;
+  v1::Stats stats;
+  constexpr time_t kDay = 24 * 60 * 60;
+  const auto before = std::chrono::system_clock::now();
+  set_forward = kDay;
+  const auto after = std::chrono::system_clock::now();
+  const grpc::Status status = server.admin().GetStats(&context, v1::GetStatsRequest(), &stats);
+  set_forward = 0;
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_GE(after - before, std::chrono::seconds(kDay)) << "the clock cannot be set here";
+  EXPECT_GT(stats.uptime_seconds(), 0);
+  EXPECT_LT(stats.uptime_seconds(), kDay);
+}
 
 TEST(Admin, ServerInfoSaysWhatItFound) {
   TestServer server([](server::Config& config) {

@@ -50,6 +50,9 @@ TEST(CommandLine, DefaultsAreFilledIn) {
   EXPECT_EQ(config.preparation_memory_bytes, config.host_memory_bytes / 2);
   EXPECT_GT(config.wire_memory_bytes, 0);
   EXPECT_LE(config.wire_memory_bytes, config.host_memory_bytes / 4);
+  EXPECT_EQ(config.connection_memory_bytes, config.host_memory_bytes / 2);
+  EXPECT_EQ(config.receive_idle_seconds, 30);
+  EXPECT_EQ(config.send_idle_seconds, 60);
   EXPECT_GE(config.threads, 1);
   EXPECT_EQ(config.max_chunk_bytes, 2 << 20);
 }
@@ -74,7 +77,8 @@ TEST(CommandLine, FlagsAreRead) {
       Parse({"--listen=[::1]:0", "--listen=unix:/run/s", "--metrics-listen=off", "--data-dir=/d",
              "--devices=auto", "--host-memory=4GiB", "--preparation-memory=512MiB", "--threads=6",
              "--lanes=2", "--max-chunk=1MiB", "--preparation-seconds=90", "--scrub-interval=3600",
-             "--log-level=debug", "--log-format=json"});
+             "--log-level=debug", "--log-format=json", "--connection-memory=1GiB",
+             "--receive-idle=5", "--send-idle=0.5"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
   const Config& config = parsed.config();
   EXPECT_EQ(config.listen, (std::vector<std::string>{"[::1]:0", "unix:/run/s"}));
@@ -85,6 +89,9 @@ TEST(CommandLine, FlagsAreRead) {
   EXPECT_EQ(config.threads, 6);
   EXPECT_EQ(config.lanes, 2);
   EXPECT_EQ(config.preparation_seconds, 90);
+  EXPECT_EQ(config.connection_memory_bytes, 1 << 30);
+  EXPECT_EQ(config.receive_idle_seconds, 5);
+  EXPECT_EQ(config.send_idle_seconds, 0.5);
   EXPECT_EQ(config.scrub_interval_seconds, 3600);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.log_format, LogFormat::kJson);
@@ -108,6 +115,11 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--wire-memory=1MiB"}, "wire-memory");
   ExpectWrong({"--in-memory", "--max-connections=0"}, "max-connections");
   ExpectWrong({"--in-memory", "--give-up-after=-1"}, "give-up-after");
+  ExpectWrong({"--in-memory", "--host-memory=1GiB", "--connection-memory=2GiB"},
+              "connection-memory");
+  ExpectWrong({"--in-memory", "--connection-memory=1KiB"}, "connection-memory");
+  ExpectWrong({"--in-memory", "--receive-idle=0"}, "receive-idle");
+  ExpectWrong({"--in-memory", "--send-idle=-1"}, "send-idle");
   ExpectWrong({"--in-memory", "--max-chunk=4GiB"}, "max-chunk");
   ExpectWrong({"--in-memory", "--threads=0"}, "threads");
   ExpectWrong({"--in-memory", "--threads=1", "--lanes=2"}, "lanes");

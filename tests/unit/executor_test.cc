@@ -145,12 +145,29 @@ class ExecutorTest : public ::testing::Test {
                                            catalog_, dense_, budget_, observer_);
   }
 
+  /// What kernels did.
+  class Runs final : public Observer {
+   public:
+    void OnKernelRun(const KernelRun& run) override {
+      std::lock_guard lock(mutex_);
+      flops_ += run.flops;
+    }
+    double flops() {
+      std::lock_guard lock(mutex_);
+      return flops_;
+    }
+
+   private:
+    std::mutex mutex_;
+    double flops_ = 0;
+  };
+
   std::mt19937 random_{42};
   std::unique_ptr<Store> store_ = MakeInMemoryStore();
   Budget budget_{kMemory, kMemory};
   Catalog catalog_{*store_, budget_};
   DenseCatalog dense_{*store_, budget_};
-  Observer observer_;
+  Runs observer_;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -567,10 +584,64 @@ TEST_F(ExecutorTest, CancelInTheMiddleOfALongProduct) {
   ASSERT_TRUE(sink->Wait());
   EXPECT_EQ(sink->end.status.code(), absl::StatusCode::kCancelled);
   EXPECT_GT(executor_->busy_seconds(DeviceKind::kCpu), busy) << "work that was in vain counts";
+  EXPECT_GT(observer_.flops(), 0) << "the rows that were computed count";
+  EXPECT_LT(observer_.flops(), 2.0 * 40000 * 64 * 64) << "and no others";
   call->reset();
   sink.reset();
   EXPECT_EQ(executor_->in_flight(), 0);
   EXPECT_LE(budget_.used(), before + (64 << 20)) << "only the lane's workspace may stay";
+}
+
+TEST_F(ExecutorTest, PhasesAddUp) {
+  executor_ = std::make_unique<Executor>(
+      ExecutorOptions{.lanes = 1, .threads_per_lane = 2, .block_credit_bytes = 1 << 20}, catalog_,
+      dense_, budget_, observer_);
+  const GeneratedMatrix s = UniformMatrix(20000, 20000, 16, 6);
+  Upload("S", s);
+  auto sink = std::make_shared<Collector>();
+  auto call = executor_->Begin(SpgemmSpec{"t", "S", "S"}, sink);
+  ASSERT_TRUE(call.ok());
+  const auto begin = std::chrono::steady_clock::now();
+  (*call)->Submit();
+  while (sink->bytes() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // Its reader takes nothing for a while: that is nobody's work.
+  constexpr auto kPause = std::chrono::milliseconds(300);
+  std::this_thread::sleep_for(kPause);
+  for (int64_t released = 0; !sink->Wait(std::chrono::seconds(0));) {
+    const int64_t bytes = sink->bytes();
+    (*call)->Release(bytes - released);
+    released = bytes;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const auto total = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+  const CallTimings& t = sink->end.timings;
+  EXPECT_GT(t.setup_ns, 0u);
+  EXPECT_LE(t.queue_ns + t.setup_ns + t.kernel_ns, static_cast<uint64_t>(total));
+}
+
+TEST_F(ExecutorTest, AnnouncedOperandsTakeNoMemory) {
+  const GeneratedMatrix s = UniformMatrix(10, 1000, 3, 8);
+  Upload("S", s);
+  const int64_t before = budget_.used();
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  constexpr int64_t kWidth = 200000;  // 800 MB
+  spec.b.shape = DenseShape{1000, kWidth, kWidth, ElementType::kF32};
+  std::vector<std::shared_ptr<Call>> calls;
+  for (int i = 0; i < 10; ++i) {
+    auto call = executor_->Begin(spec, std::make_shared<Collector>());
+    ASSERT_TRUE(call.ok()) << call.status();
+    calls.push_back(*std::move(call));
+  }
+  EXPECT_EQ(budget_.used(), before);
+  EXPECT_EQ(calls[0]->announced(), 1000u * kWidth * 4);
+  ASSERT_TRUE(calls[0]->Claim(0, 1 << 29, 1).ok());
+  EXPECT_EQ(calls[0]->counted(), 1000u * kWidth * 4);
+  EXPECT_GE(budget_.used(), before + 1000 * kWidth * 4);
+  EXPECT_FALSE(calls[1]->Claim(0, 0, 1).ok()) << "there is room for one of them";
+  EXPECT_THAT(calls[0]->Missing(), HasSubstr("operand B has 1 of 800000000 bytes"));
+  for (const auto& call : calls) call->Cancel();
 }
 
 TEST_F(ExecutorTest, BadRequestsAreRefusedAtTheDoor) {

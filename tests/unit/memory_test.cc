@@ -246,15 +246,41 @@ TEST(Budget, ManyThreads) {
   EXPECT_EQ(budget.used(), 0);
 }
 
-Array Bytes(int64_t elements) {
-  return *AllocateArray(HeapMemory(), "values", ElementType::kF32, elements);
+TEST(ArrivingMemory, IsTakenWithTheFirstByte) {
+  constexpr size_t kBytes = 1 << 20;
+  Budget budget(8 * kBytes, 8 * kBytes);
+  std::unique_ptr<ArrivingMemory> memory =
+      ArriveWhole(budget.Source(MemoryUse::kRequests), 6 * kBytes);
+  EXPECT_EQ(budget.used(), 0);
+  EXPECT_EQ(memory->counted(), 0u);
+  EXPECT_TRUE(CheckRoom(budget, MemoryUse::kRequests, 8 * kBytes).ok());
+  ASSERT_TRUE(memory->Reach(100, 1).ok());
+  EXPECT_EQ(memory->counted(), 6 * kBytes);
+  EXPECT_GE(budget.used(), static_cast<int64_t>(6 * kBytes));
+  EXPECT_TRUE(CheckRoom(budget, MemoryUse::kRequests, kBytes).ok());
+  const absl::Status refused = CheckRoom(budget, MemoryUse::kRequests, 4 * kBytes);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("bytes of host memory"));
+  std::unique_ptr<ArrivingMemory> other =
+      ArriveWhole(budget.Source(MemoryUse::kBuffers), 4 * kBytes);
+  EXPECT_FALSE(other->Reach(0, 1).ok());
+  EXPECT_EQ(other->buffer().size(), 0u);
+  const Buffer whole = memory->buffer();
+  memory.reset();
+  EXPECT_GE(budget.used(), static_cast<int64_t>(6 * kBytes)) << "the buffer lives";
+}
+
+ArrayAssembler AssemblerOf(int64_t elements) {
+  Array array{"values", ElementType::kF32, elements, {}};
+  const size_t bytes = array.bytes();
+  return {std::move(array), ArriveWhole(HeapMemory(), bytes)};
 }
 
 TEST(ArrayAssembler, TakesChunksInAnyOrder) {
   std::mt19937 random(1);
   for (int round = 0; round < 50; ++round) {
     const int64_t elements = random() % 200;
-    ArrayAssembler assembler(Bytes(elements));
+    ArrayAssembler assembler = AssemblerOf(elements);
     std::vector<std::pair<uint64_t, uint64_t>> chunks;
     for (uint64_t at = 0; at < static_cast<uint64_t>(elements) * 4;) {
       const uint64_t size = std::min<uint64_t>(1 + random() % 97, elements * 4 - at);
@@ -277,7 +303,7 @@ TEST(ArrayAssembler, TakesChunksInAnyOrder) {
 }
 
 TEST(ArrayAssembler, RefusesOverlapsOverrunsAndGaps) {
-  ArrayAssembler assembler(Bytes(100));
+  ArrayAssembler assembler = AssemblerOf(100);
   ASSERT_TRUE(assembler.Claim(100, 100).ok());
   for (const auto& [offset, size] : std::vector<std::pair<uint64_t, uint64_t>>{
            {100, 100}, {99, 2}, {199, 1}, {0, 400}, {50, 100}, {120, 10}}) {
@@ -304,7 +330,7 @@ TEST(ArrayAssembler, RefusesOverlapsOverrunsAndGaps) {
 
 TEST(ArrayAssembler, RefusesMoreScatteredPiecesThanItRemembers) {
   constexpr uint64_t kPieces = ArrayAssembler::kMaxRanges;
-  ArrayAssembler assembler(Bytes(kPieces + 1));
+  ArrayAssembler assembler = AssemblerOf(kPieces + 1);
   for (uint64_t i = 0; i < kPieces; ++i) ASSERT_TRUE(assembler.Claim(i * 4, 1).ok());
   EXPECT_THAT(std::string(assembler.Claim(kPieces * 4, 1).status().message()),
               HasSubstr("send larger ones"));
@@ -316,7 +342,7 @@ TEST(ArrayAssembler, RefusesMoreScatteredPiecesThanItRemembers) {
 }
 
 TEST(ArrayAssembler, AnEmptyArrayIsCompleteAtOnce) {
-  ArrayAssembler assembler(Bytes(0));
+  ArrayAssembler assembler = AssemblerOf(0);
   EXPECT_TRUE(assembler.complete());
   EXPECT_TRUE(assembler.Finish().ok());
 }

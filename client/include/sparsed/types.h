@@ -330,6 +330,7 @@ struct Timings {
   std::chrono::nanoseconds from_device{};
   std::chrono::nanoseconds send{};
   std::chrono::nanoseconds total{};
+  std::chrono::nanoseconds setup{};  ///< disk, memory, libraries, attempts that failed
 };
 
 /// How an SpMM or SDDMM was done.

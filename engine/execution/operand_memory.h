@@ -1,0 +1,48 @@
+// Where a streamed operand is put together.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "engine/memory/arriving.h"
+#include "engine/memory/budget.h"
+#include "engine/memory/device.h"
+
+namespace sparsed::engine {
+
+/// On the device if its first bytes find room there, else on the host. Operands that are not
+/// complete have half of the device's memory at most.
+class OperandMemory final : public ArrivingMemory {
+ public:
+  /// `device` may be null; `arriving`: bytes on it of operands that are not complete. All outlive
+  /// this.
+  OperandMemory(Device* device, std::atomic<int64_t>& arriving, Budget& host, size_t bytes)
+      : device_(device), arriving_(arriving), host_(host), bytes_(bytes) {}
+  ~OperandMemory() override { Arrived(); }
+
+  absl::Status Reach(size_t offset, size_t size) override;
+  Buffer buffer() const override { return place_ == nullptr ? Buffer() : place_->buffer(); }
+  /// On the host.
+  size_t counted() const override {
+    return place_ == nullptr || on_device_ ? 0 : place_->counted();
+  }
+  /// Once something was reached.
+  bool on_device() const { return on_device_; }
+
+ private:
+  /// False: no room.
+  absl::StatusOr<bool> FindsRoomOnDevice();
+  void Arrived();
+
+  Device* const device_;
+  std::atomic<int64_t>& arriving_;
+  Budget& host_;
+  const size_t bytes_;
+  size_t reached_ = 0;
+  int64_t announced_ = 0;  ///< its part of arriving_
+  bool on_device_ = false;
+  std::unique_ptr<ArrivingMemory> place_;
+};
+
+}  // namespace sparsed::engine

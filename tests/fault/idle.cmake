@@ -1,0 +1,1 @@
+sparsed_attack(idle DEPS sparsed_proto gRPC::grpc++)
