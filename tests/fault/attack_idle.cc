@@ -156,7 +156,7 @@ absl::Status Announce(const ServerUnderAttack& server, Bounds& bounds) {
   other.Send(kLimit / 2);
   absl::Status status = other.End();
   bounds.True(fmt::format("a client holds half beside {} who announce as much ({})", kAnnounced,
-                          status.ok() ? "OK" : status.message()),
+                          status.ok() ? "OK" : std::string(status.message())),
               status.ok());
   grpc::ClientContext context;
   v1::DeleteBufferRequest request;
