@@ -79,11 +79,13 @@ TEST(Memory, RefusalsSayWhetherWaitingHelps) {
   EXPECT_THAT(both.message(), HasSubstr("in all"));
   EXPECT_EQ(RetryDelayOf(both.ends.front().status()), std::nullopt);
 
-  // A request holds half, as long as its operand does not come.
+  // A request holds half from the first byte of its operand on, as long as the rest does not come.
   grpc::ClientContext context;
   auto stream = server.compute().Spmm(&context);
   ASSERT_TRUE(stream->Write(SpmmStartOf(1, "s", kRows, kMost / 2)));
-  ASSERT_TRUE(Eventually([&] { return server.engine().executor().in_flight() == 1; }));
+  ASSERT_TRUE(stream->Write(ChunkOf<v1::SpmmRequest>(1, 0, 0, "x")));
+  const int64_t operand = kRows * (kMost / 2) * static_cast<int64_t>(sizeof(float));
+  ASSERT_TRUE(Eventually([&] { return server.engine().budget().used() >= operand; }));
   put = PutZeros(server, "b", kRows, kMost * 3 / 4);
   EXPECT_EQ(put.error_code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_THAT(put.error_message(), HasSubstr("retry later"));
