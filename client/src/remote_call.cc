@@ -83,6 +83,11 @@ void RemoteCall::AttemptEnded(absl::Status status) {
   {
     const std::lock_guard lock(mutex_);
     if (stopped_ && !status.ok()) status = *stopped_;
+    if (absl::IsCancelled(status) && !stopped_) {
+      // A server that shuts down resets calls that it has not accepted yet, or that outlived its
+      // grace, and gRPC tells that as CANCELLED.
+      status = absl::UnavailableError("the server ended the call, as it does when it shuts down");
+    }
     backoff = std::min<system_clock::duration>(
         connection_.options().initial_backoff * (1 << std::min(attempts_ - 1, 10)), kMaxBackoff);
     const auto asked = RetryDelay(status);

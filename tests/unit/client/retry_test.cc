@@ -280,6 +280,25 @@ TEST_P(RetryCount, OfEveryCall) {
 
 INSTANTIATE_TEST_SUITE_P(AtOnceAndAfterAll, RetryCount, testing::Bool());
 
+TEST(Retry, WhatTheServerCancelsIsUnavailable) {
+  // As gRPC ends the calls that a server has not accepted when it shuts down.
+  const std::string get = "/sparsed.v1.Catalog/Get";
+  const std::string update = "/sparsed.v1.Catalog/UpdateValues";
+  ScriptedServer server({{get, {.end = grpc::Status::CANCELLED}},
+                         {update, {.end = grpc::Status::CANCELLED, .after_all = true}}});
+  const auto client = Client::Connect(
+      server.address(), {.max_attempts = kAttempts, .initial_backoff = milliseconds(1)});
+  ASSERT_TRUE(client.ok()) << client.status();
+  const Matrix m = client->MatrixNamed("m");
+  const absl::Status status = m.Info().status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), testing::HasSubstr("shuts down"));
+  EXPECT_EQ(server.calls(get), kAttempts);
+  const std::vector<float> values(8, 1);
+  EXPECT_TRUE(absl::IsUnavailable(m.UpdateValues(std::span(values)).status()));
+  EXPECT_EQ(server.calls(update), 1) << "done twice";
+}
+
 /// RESOURCE_EXHAUSTED, as a server says it; with a delay in milliseconds, that waiting helps.
 v1::Status Full(std::optional<int> delay) {
   v1::Status status;
