@@ -1,6 +1,7 @@
 #include "server/listener/connections.h"
 
 #include <fmt/format.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "server/listener/socket_calls.h"
@@ -11,6 +12,9 @@ namespace {
 
 /// Attackers write no logs: one line in so long.
 constexpr auto kLogInterval = std::chrono::seconds(10);
+/// Read at once of a connection that begins a message while others' bytes are in the way: enough
+/// for requests that carry no arrays.
+constexpr size_t kFirstBytes = 16 << 10;
 
 }  // namespace
 
@@ -27,9 +31,33 @@ class Connections::Connection final : public SocketWatcher {
     {
       const std::lock_guard lock(all_->mutex_);
       all_->connections_.erase(this);
+      all_->held_count_ -= all_->held_.erase(this);
     }
+    if (ended_) all_->ending_bytes_ -= counted_;
     all_->unfinished_bytes_ -= counted_;
     --all_->open_;
+    all_->WakeHeld();
+  }
+
+  void OnPolled(int epoll, const epoll_event& events) override {
+    epoll_ = epoll;
+    events_ = events;
+  }
+
+  size_t MayRead() override {
+    if (!all_->Full()) return std::string_view::npos;
+    bool unfinished = false;
+    {
+      const std::lock_guard lock(mutex_);
+      unfinished = counted_ > 0;
+    }
+    if (!unfinished) return kFirstBytes;
+    return all_->Hold(this) ? 0 : std::string_view::npos;
+  }
+
+  /// As if bytes had just come. Under the mutex of all.
+  void Wake() {
+    if (epoll_ >= 0) epoll_ctl(epoll_, EPOLL_CTL_MOD, fd_, &events_);
   }
 
   bool OnReceived(std::string_view bytes) override {
@@ -44,15 +72,20 @@ class Connections::Connection final : public SocketWatcher {
       }
       change = Count(guard_.unfinished_bytes());
     }
-    if (change > 0 && all_->unfinished_bytes_ > all_->max_unfinished_bytes_) all_->EndOldest();
+    if (change > 0) all_->EndOldest();
+    if (change < 0) all_->WakeHeld();
     return !ended_;
   }
 
   void OnSent(std::string_view bytes) override {
-    const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    guard_.Sent(bytes);
-    Count(guard_.unfinished_bytes());
+    int64_t change = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (ended_) return;
+      guard_.Sent(bytes);
+      change = Count(guard_.unfinished_bytes());
+    }
+    if (change < 0) all_->WakeHeld();
   }
 
   bool ended() const override { return ended_; }
@@ -71,7 +104,7 @@ class Connections::Connection final : public SocketWatcher {
   /// Under the mutex, as what follows.
   void End(Fault fault) {
     if (ended_.exchange(true)) return;
-    Count(0);
+    all_->ending_bytes_ += counted_;
     shutdown(fd_, SHUT_RDWR);  // it is open as long as this lives
     all_->CountEnd(fault, name_);
   }
@@ -85,6 +118,8 @@ class Connections::Connection final : public SocketWatcher {
   const std::shared_ptr<Connections> all_;
   const int fd_;
   const std::string name_;
+  int epoll_ = -1;  ///< that tells gRPC of the descriptor
+  epoll_event events_ = {};
   std::atomic<bool> ended_ = false;
   std::mutex mutex_;
   Http2Guard guard_;
@@ -96,9 +131,30 @@ void Connections::Add(int fd) {
                                          fmt::format("connection-{}", next_name_++)));
 }
 
-void Connections::EndOldest() {
+bool Connections::Hold(Connection* connection) {
   const std::lock_guard lock(mutex_);
-  while (unfinished_bytes_ > max_unfinished_bytes_) {
+  // Said before it looks again, so that whoever makes room after that wakes it.
+  held_count_ += held_.insert(connection).second ? 1 : 0;
+  if (Full()) return true;
+  held_count_ -= held_.erase(connection);
+  return false;
+}
+
+void Connections::WakeHeld() {
+  if (held_count_ == 0 || Full()) return;
+  const std::lock_guard lock(mutex_);
+  for (Connection* connection : held_) connection->Wake();
+  held_.clear();
+  held_count_ = 0;
+}
+
+void Connections::EndOldest() {
+  const auto too_many = [this] {
+    return unfinished_bytes_ - ending_bytes_ > max_unfinished_bytes_;
+  };
+  if (!too_many()) return;
+  const std::lock_guard lock(mutex_);
+  while (too_many()) {
     Connection* oldest = nullptr;
     auto began = Http2Guard::Clock::time_point::max();
     for (Connection* connection : connections_) {
@@ -128,6 +184,7 @@ ConnectionCounts Connections::counts() const {
   ConnectionCounts counts;
   counts.open = open_;
   counts.unfinished_bytes = unfinished_bytes_;
+  counts.held = static_cast<int64_t>(held_count_);
   for (size_t i = 0; i < refused_.size(); ++i) counts.refused[i] = refused_[i];
   for (size_t i = 0; i < ended_.size(); ++i) counts.ended[i] = ended_[i];
   return counts;

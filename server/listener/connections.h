@@ -17,6 +17,7 @@ namespace sparsed::server {
 struct ConnectionCounts {
   int64_t open = 0;
   int64_t unfinished_bytes = 0;  ///< of messages whose end has not come
+  int64_t held = 0;              ///< that are not read from until others' bytes are freed
   std::array<int64_t, kRefusals> refused{};
   std::array<int64_t, kFaults> ended{};  ///< by us
 };
@@ -26,7 +27,9 @@ class Connections : public std::enable_shared_from_this<Connections> {
  public:
   /// Messages whose end has not come may take `max_unfinished_bytes` together; past it the
   /// connection whose message began first is ended, then the next. Those that send what they began
-  /// are never the first.
+  /// are never the first. What an ended one sent is counted until gRPC has freed it, and closed its
+  /// descriptor: until then nothing more is read of others' unfinished messages, and only the
+  /// first bytes of new ones.
   Connections(const GuardLimits& limits, int64_t max_unfinished_bytes)
       : limits_(limits), max_unfinished_bytes_(max_unfinished_bytes) {}
 
@@ -40,7 +43,11 @@ class Connections : public std::enable_shared_from_this<Connections> {
 
  private:
   class Connection;
-  void CountUnfinished(int64_t change);
+  /// The bytes of connections that have ended are in the way of others.
+  bool Full() const { return ending_bytes_ > 0 && unfinished_bytes_ > max_unfinished_bytes_; }
+  /// Wakes the connection when there is room again; false if there is now.
+  bool Hold(Connection* connection);
+  void WakeHeld();
   void EndOldest();
   void CountEnd(Fault fault, const std::string& name);
 
@@ -48,11 +55,14 @@ class Connections : public std::enable_shared_from_this<Connections> {
   const int64_t max_unfinished_bytes_;
   std::atomic<int64_t> open_ = 0;
   std::atomic<int64_t> unfinished_bytes_ = 0;
+  std::atomic<int64_t> ending_bytes_ = 0;  ///< of these, those of connections that have ended
   std::array<std::atomic<int64_t>, kRefusals> refused_{};
   std::array<std::atomic<int64_t>, kFaults> ended_{};
   std::atomic<int64_t> next_name_ = 1;
   std::mutex mutex_;  // before a connection's own
   std::set<Connection*> connections_;
+  std::set<Connection*> held_;
+  std::atomic<size_t> held_count_ = 0;
   std::atomic<int64_t> silent_until_ = 0;  ///< in the log, by the steady clock
 };
 

@@ -1,6 +1,7 @@
 #include "server/listener/socket_calls.h"
 
 #include <dlfcn.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -42,6 +43,27 @@ bool ForEachPart(const msghdr& message, size_t bytes, const Part& part) {
   return true;
 }
 
+/// Lets a message have room for no more than so many bytes as long as this lives.
+class ShortMessage {
+ public:
+  ShortMessage(msghdr* message, size_t bytes) : message_(message), parts_(message->msg_iovlen) {
+    if (parts_ == 0) return;
+    size_ = message->msg_iov[0].iov_len;
+    if (bytes == std::string_view::npos) return;
+    message->msg_iovlen = 1;
+    message->msg_iov[0].iov_len = std::min(size_, bytes);
+  }
+  ~ShortMessage() {
+    message_->msg_iovlen = parts_;
+    if (parts_ > 0) message_->msg_iov[0].iov_len = size_;
+  }
+
+ private:
+  msghdr* const message_;
+  const size_t parts_;
+  size_t size_ = 0;
+};
+
 ssize_t Reset() {
   errno = ECONNRESET;
   return -1;
@@ -67,6 +89,12 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
     return hidden(fd, message, flags);
   }
   if (watcher->ended()) return sparsed::server::Reset();
+  const size_t most = watcher->MayRead();
+  if (most == 0) {
+    errno = EAGAIN;
+    return -1;
+  }
+  const sparsed::server::ShortMessage part(message, most);
   const ssize_t size = hidden(fd, message, flags);
   if (size <= 0) return size;
   const bool seen =
@@ -105,6 +133,14 @@ int getpeername(int fd, sockaddr* address, socklen_t* size) noexcept {
   std::memcpy(address, &name, std::min(whole, room));
   *size = whole;
   return result;
+}
+
+int epoll_ctl(int epoll, int operation, int fd, epoll_event* events) noexcept {
+  static auto* const hidden = Hidden<decltype(epoll_ctl)>("epoll_ctl");
+  SocketWatcher* const watcher =
+      operation == EPOLL_CTL_ADD ? sparsed::server::WatcherOf(fd) : nullptr;
+  if (watcher != nullptr) watcher->OnPolled(epoll, *events);
+  return hidden(epoll, operation, fd, events);
 }
 
 int close(int fd) {

@@ -1,12 +1,15 @@
 // What gRPC does with the sockets that it was given.
 //
 // gRPC takes sockets, but says nothing about them afterwards, and lets nobody see their bytes
-// before it acts on them. As it is a library of its own, it finds recvmsg, sendmsg, getpeername and
-// close by their names at run time, and a program's own functions come first: socket_calls.cc
-// defines these four. For sockets that are watched they tell the watcher and go on to the system's
-// functions; for all others they only go on.
+// before it acts on them. As it is a library of its own, it finds recvmsg, sendmsg, getpeername,
+// epoll_ctl and close by their names at run time, and a program's own functions come first:
+// socket_calls.cc defines these five. For sockets that are watched they tell the watcher and go on
+// to the system's functions; for all others they only go on.
 #pragma once
 
+#include <sys/epoll.h>
+
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,6 +23,11 @@ class SocketWatcher {
  public:
   /// The socket is about to be closed.
   virtual ~SocketWatcher() = default;
+  /// The socket was added to `epoll` with `events`.
+  virtual void OnPolled(int epoll, const epoll_event& events) = 0;
+  /// How many bytes may be read at once now. 0: nothing seems to be there (EAGAIN), and the watcher
+  /// has the reader told by its epoll when there is.
+  virtual size_t MayRead() = 0;
   /// Bytes that were read, in order. False: they are not to be seen, and the connection has ended.
   virtual bool OnReceived(std::string_view bytes) = 0;
   /// Bytes that were written, in order.

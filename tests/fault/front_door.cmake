@@ -6,5 +6,3 @@ foreach(name connections reflection headers messages resets http)
   sparsed_attack(${name} DEPS sparsed_attackers)
 endforeach()
 sparsed_test(fault_unreachable_test unreachable_test.cc DEPS sparsed_attack LABELS fault)
-# Its bound on the peak does not hold on every machine yet (SECURITY.md): run it by hand.
-set_tests_properties(attack_messages PROPERTIES DISABLED TRUE)

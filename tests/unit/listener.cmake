@@ -1,3 +1,4 @@
 # Where clients come in.
-sparsed_test(http2_guard_test listener/http2_guard_test.cc DEPS sparsed_server sparsed_raw_http2
-  LABELS unit)
+foreach(name http2_guard_test connections_test)
+  sparsed_test(${name} listener/${name}.cc DEPS sparsed_server sparsed_raw_http2 LABELS unit)
+endforeach()
