@@ -10,6 +10,34 @@
 namespace sparsed::engine {
 namespace {
 
+/// What GPU kernels read at once.
+constexpr size_t kWideBytes = 16;
+/// Elements of a row: longer ones gain nothing.
+constexpr int64_t kMostPadded = 1 << 16;
+
+/// Rows of a matrix that the device has in another shape.
+PitchedRows RowsOf(const DenseShape& host, const DenseShape& device) {
+  const size_t size = SizeOf(host.type);
+  return {.rows = static_cast<size_t>(host.rows),
+          .row_bytes = static_cast<size_t>(host.cols) * size,
+          .host_pitch = static_cast<size_t>(host.leading_dimension) * size,
+          .device_pitch = static_cast<size_t>(device.leading_dimension) * size};
+}
+
+/// `array` in a shape of ShapeOnDevice.
+DenseOnDevice Padded(std::shared_ptr<const Array> array, const DenseShape& there) {
+  return {std::move(array), there, /*repacked=*/true};
+}
+DenseOnDevice AsItIs(std::shared_ptr<const Array> array, const DenseShape& shape) {
+  return {std::move(array), shape, /*repacked=*/false};
+}
+
+/// Memory for a matrix in a shape of ShapeOnDevice.
+absl::StatusOr<Array> NewPadded(MemorySource& memory, std::string_view name,
+                                const DenseShape& there) {
+  return AllocateArray(memory, name, there.type, there.rows * there.leading_dimension);
+}
+
 /// Zeros the gaps between the rows: what was in that memory before is nobody's business.
 void ClearGaps(Array& array, const DenseShape& shape) {
   const size_t size = SizeOf(shape.type);
@@ -32,6 +60,25 @@ absl::Status CheckHolds(const Array& array, const DenseShape& shape) {
 
 ConstDense View(const Array& array, const DenseShape& shape) {
   return {array.buffer.data(), shape.rows, shape.cols, shape.leading_dimension};
+}
+
+std::optional<DenseShape> ShapeOnDevice(const DenseShape& shape) {
+  const auto wide = static_cast<int64_t>(kWideBytes / SizeOf(shape.type));
+  DenseShape there = shape;
+  if (shape.cols <= 1) {
+    there.leading_dimension = shape.cols;
+    if (shape.leading_dimension == shape.cols) return std::nullopt;
+    return there;
+  }
+  if (shape.cols % wide == 0 && shape.leading_dimension % wide == 0) return std::nullopt;
+  there.leading_dimension = (shape.cols + wide - 1) / wide * wide;
+  const bool small = there.leading_dimension <= 2 * shape.cols;
+  if (!small || there.leading_dimension > kMostPadded) return std::nullopt;
+  return there;
+}
+
+int64_t WidthOnDevice(const DenseOnDevice& one, const DenseOnDevice& other) {
+  return one.width() == other.width() ? one.width() : one.shape.cols;
 }
 
 void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
@@ -297,14 +344,18 @@ absl::StatusOr<Array> DenseCall::OnHost(Operand& operand) {
   return operand.array;
 }
 
-absl::StatusOr<std::shared_ptr<const Array>> DenseCall::OnDevice(Operand& operand,
-                                                                 DeviceLane& gpu) {
+absl::StatusOr<DenseOnDevice> DenseCall::OnDevice(Operand& operand, DeviceLane& gpu) {
   Device& device = gpu_device();
+  const std::optional<DenseShape> there = ShapeOnDevice(operand.shape);
+  const auto placed = [&](std::shared_ptr<const Array> array) {
+    return there ? Padded(std::move(array), *there) : AsItIs(std::move(array), operand.shape);
+  };
   if (!operand.streamed) {
-    absl::StatusOr<std::shared_ptr<const Array>> held = device.residency().Place(operand.held);
-    if (!held.ok()) return held;
-    if (absl::Status s = CheckHolds(**held, operand.shape); !s.ok()) return s;
-    return held;
+    absl::StatusOr<std::shared_ptr<const Array>> held = device.residency().Place(
+        operand.held, there ? std::optional(RowsOf(operand.shape, *there)) : std::nullopt);
+    if (!held.ok()) return held.status();
+    if (absl::Status s = CheckHolds(**held, there.value_or(operand.shape)); !s.ok()) return s;
+    return placed(*std::move(held));
   }
   if (operand.on_device) {
     absl::StatusOr<Array> array = operand.assembler.Finish();
@@ -318,19 +369,44 @@ absl::StatusOr<std::shared_ptr<const Array>> DenseCall::OnDevice(Operand& operan
     }
     operand.late.clear();
     if (absl::Status s = device.AwaitPieces(gpu.stream); !s.ok()) return s;
-    return std::make_shared<const Array>(operand.array);
+    if (there) return PaddedThere(operand, *there, gpu);
+    return AsItIs(std::make_shared<const Array>(operand.array), operand.shape);
   }
   absl::StatusOr<Array> host = OnHost(operand);
   if (!host.ok()) return host.status();
-  absl::StatusOr<Array> there = AllocateArray(device.budget().Source(MemoryUse::kRequests),
-                                              host->name, host->type, host->length);
-  if (!there.ok()) return there.status();
-  if (absl::Status s = device.CopyIn(gpu.stream, there->buffer.mutable_data(), host->buffer.data(),
-                                     host->bytes());
-      !s.ok()) {
-    return s;
+  MemorySource& memory = device.budget().Source(MemoryUse::kRequests);
+  absl::StatusOr<Array> array = there ? NewPadded(memory, host->name, *there)
+                                      : AllocateArray(memory, host->name, host->type, host->length);
+  if (!array.ok()) return array.status();
+  std::byte* const to = array->buffer.mutable_data();
+  const absl::Status copied =
+      there ? device.CopyRowsIn(gpu.stream, to, host->buffer.data(), RowsOf(operand.shape, *there))
+            : device.CopyIn(gpu.stream, to, host->buffer.data(), host->bytes());
+  if (!copied.ok()) return copied;
+  return placed(std::make_shared<const Array>(*std::move(array)));
+}
+
+absl::StatusOr<DenseOnDevice> DenseCall::PaddedThere(const Operand& operand,
+                                                     const DenseShape& there, DeviceLane& gpu) {
+  absl::StatusOr<Array> padded =
+      NewPadded(gpu_device().budget().SpareSource(MemoryUse::kRequests), operand.array.name, there);
+  if (absl::IsResourceExhausted(padded.status())) {
+    return AsItIs(std::make_shared<const Array>(operand.array), operand.shape);
   }
-  return std::make_shared<const Array>(*std::move(there));
+  if (!padded.ok()) return padded.status();
+  const PitchedRows rows = RowsOf(operand.shape, there);
+  std::byte* const to = padded->buffer.mutable_data();
+  absl::Status status = gpu.stream.FillRows(to + rows.row_bytes, rows.device_pitch, 0,
+                                            rows.device_pitch - rows.row_bytes, rows.rows);
+  if (status.ok()) {
+    status = gpu.stream.CopyRows(to, rows.device_pitch, operand.array.buffer.data(),
+                                 rows.host_pitch, rows.row_bytes, rows.rows);
+  }
+  // Who fails before the kernel lets the memory go.
+  const absl::Status done = gpu_device().Settle(gpu.stream);
+  if (status.ok()) status = done;
+  if (!status.ok()) return status;
+  return Padded(std::make_shared<const Array>(*std::move(padded)), there);
 }
 
 absl::StatusOr<DenseCall::OnDeviceSparse> DenseCall::PlaceSparse(
@@ -357,17 +433,22 @@ absl::StatusOr<Array> DenseCall::NewResult(std::string_view name, const DenseSha
   return result;
 }
 
-absl::StatusOr<Array> DenseCall::NewDeviceResult(std::string_view name, DeviceLane& gpu) {
-  absl::StatusOr<Array> result = AllocateArray(
-      gpu_device().budget().Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests), name,
-      result_shape_.type, result_shape_.elements());
-  if (result.ok() && result_shape_.leading_dimension > result_shape_.cols) {
+absl::StatusOr<DenseOnDevice> DenseCall::NewDeviceResult(std::string_view name, DeviceLane& gpu) {
+  MemorySource& memory =
+      gpu_device().budget().Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests);
+  const std::optional<DenseShape> there = ShapeOnDevice(result_shape_);
+  absl::StatusOr<Array> result =
+      there ? NewPadded(memory, name, *there)
+            : AllocateArray(memory, name, result_shape_.type, result_shape_.elements());
+  if (!result.ok()) return result.status();
+  if (there) return Padded(std::make_shared<const Array>(*std::move(result)), *there);
+  if (result_shape_.leading_dimension > result_shape_.cols) {
     absl::Status filled = gpu.stream.Fill(result->buffer.mutable_data(), 0, result->bytes());
     // Who fails before the kernel lets the memory go.
     if (filled.ok()) filled = gpu_device().Settle(gpu.stream);
     if (!filled.ok()) return filled;
   }
-  return result;
+  return AsItIs(std::make_shared<const Array>(*std::move(result)), result_shape_);
 }
 
 void DenseCall::SendBegin(const std::string& plan, std::string_view name) {
@@ -385,31 +466,53 @@ absl::Status DenseCall::SendResult(Array result) {
   return absl::OkStatus();
 }
 
-absl::Status DenseCall::SendDeviceResult(Array result, DeviceLane& gpu) {
-  if (absl::Status s = CheckHolds(result, result_shape_); !s.ok()) return s;
+absl::Status DenseCall::SendDeviceResult(DenseOnDevice result, DeviceLane& gpu) {
+  if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
   Device& device = gpu_device();
+  const PitchedRows rows = RowsOf(result_shape_, result.shape);
   if (keep_result_) {
-    auto there = std::make_shared<const Array>(std::move(result));
+    // What kernels left behind the rows, of infinities say, is in no later product.
+    if (result.width() > result_shape_.cols) {
+      Array there = *result.array;
+      absl::Status cleared =
+          gpu.stream.FillRows(there.buffer.mutable_data() + rows.row_bytes, rows.device_pitch, 0,
+                              rows.device_pitch - rows.row_bytes, rows.rows);
+      if (cleared.ok()) cleared = device.Settle(gpu.stream);
+      if (!cleared.ok()) return cleared;
+    }
     const auto held = std::make_shared<LazyArray>(
-        [&device, &budget = impl_->budget, there](LazyArray::Stop) {
-          return device.ToHost(*there, budget.Source(MemoryUse::kBuffers));
+        [&device, &budget = impl_->budget, there = result.array, repacked = result.repacked, rows,
+         length = result_shape_.elements()](LazyArray::Stop) {
+          MemorySource& memory = budget.Source(MemoryUse::kBuffers);
+          return repacked ? device.ToHost(*there, rows, length, memory)
+                          : device.ToHost(*there, memory);
         },
         LazyArray::Where::kDevice);
-    device.residency().Adopt(held, std::move(there));
+    device.residency().Adopt(held, std::move(result.array));
     return destination_.Publish(held);
   }
-  absl::StatusOr<Array> host = AllocateArray(impl_->budget.Source(MemoryUse::kRequests),
-                                             result.name, result.type, result.length);
+  const Array& array = *result.array;
+  absl::StatusOr<Array> host = result.repacked
+                                   ? NewResult(array.name, result_shape_)
+                                   : AllocateArray(impl_->budget.Source(MemoryUse::kRequests),
+                                                   array.name, array.type, array.length);
   if (!host.ok()) return host.status();
   size_t sent = 0;
-  return device.CopyOut(
-      gpu.stream, host->buffer.mutable_data(), result.buffer.data(), result.bytes(),
-      [&](size_t arrived) {
-        const auto length = static_cast<int64_t>((arrived - sent) / SizeOf(result.type));
-        sink().OnArray(0, sent,
-                       {host->name, result.type, length, host->buffer.Part(sent, arrived - sent)});
-        sent = arrived;
-      });
+  const auto arrived = [&](size_t bytes) {
+    const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(array.type));
+    sink().OnArray(0, sent,
+                   {host->name, array.type, length, host->buffer.Part(sent, bytes - sent)});
+    sent = bytes;
+  };
+  if (!result.repacked) {
+    return device.CopyOut(gpu.stream, host->buffer.mutable_data(), array.buffer.data(),
+                          array.bytes(), arrived);
+  }
+  return device.CopyRowsOut(gpu.stream, host->buffer.mutable_data(), array.buffer.data(), rows,
+                            [&](size_t count) {
+                              // Behind the last row there is no gap.
+                              arrived(std::min(count * rows.host_pitch, host->bytes()));
+                            });
 }
 
 absl::Status DenseCall::TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue) {

@@ -38,6 +38,24 @@ struct Operand {
 
 ConstDense View(const Array& array, const DenseShape& shape);
 
+/// How the device has a matrix of this shape, if not as it is: rows begin at multiples of 16 bytes,
+/// to be read by so many at once, and zeros follow them; a single column has no gaps. None: as it
+/// is, rows are very long, or padding would more than double them. It is the same for the same
+/// shape every time.
+std::optional<DenseShape> ShapeOnDevice(const DenseShape& shape);
+
+/// A dense matrix on the device.
+struct DenseOnDevice {
+  std::shared_ptr<const Array> array;
+  DenseShape shape;       ///< as it is there
+  bool repacked = false;  ///< by ShapeOnDevice: the array has all of its last row's gap, too
+
+  /// Columns, and the zeros behind them that may be computed with.
+  int64_t width() const { return repacked ? shape.leading_dimension : shape.cols; }
+};
+/// What a kernel computes: K, or, where all have as many zeros behind, up to those.
+int64_t WidthOnDevice(const DenseOnDevice& one, const DenseOnDevice& other);
+
 /// Runs on the device that the engine has; what finds no room there moves to the CPU.
 class DenseCall : public Job {
  public:
@@ -72,7 +90,7 @@ class DenseCall : public Job {
   /// The operand in host memory.
   absl::StatusOr<Array> OnHost(Operand& operand);
   /// The operand in device memory; work queued in the lane's stream may use it.
-  absl::StatusOr<std::shared_ptr<const Array>> OnDevice(Operand& operand, DeviceLane& gpu);
+  absl::StatusOr<DenseOnDevice> OnDevice(Operand& operand, DeviceLane& gpu);
   /// S on the device.
   struct OnDeviceSparse {
     std::shared_ptr<const Layout> layout;
@@ -83,7 +101,7 @@ class DenseCall : public Job {
   /// Memory for a result of `shape` on the host, or of the result's own on the device; gaps between
   /// rows are zeros.
   absl::StatusOr<Array> NewResult(std::string_view name, const DenseShape& shape);
-  absl::StatusOr<Array> NewDeviceResult(std::string_view name, DeviceLane& gpu);
+  absl::StatusOr<DenseOnDevice> NewDeviceResult(std::string_view name, DeviceLane& gpu);
   /// Where workspaces and operands of this call come from.
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
   MemorySource& device_memory() { return gpu_device().budget().Source(MemoryUse::kRequests); }
@@ -96,7 +114,7 @@ class DenseCall : public Job {
   /// Sends or publishes the result.
   absl::Status SendResult(Array result);
   /// Likewise, from the device: parts leave as they arrive on the host; what is held stays there.
-  absl::Status SendDeviceResult(Array result, DeviceLane& gpu);
+  absl::Status SendDeviceResult(DenseOnDevice result, DeviceLane& gpu);
 
   /// Runs `queue` between two events and waits: its milliseconds are the kernel time.
   absl::Status TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue);
@@ -133,6 +151,9 @@ class DenseCall : public Job {
   bool sent_ = false;  ///< something of the result
 
  private:
+  /// A streamed operand's rows in another shape, if the device has room for both.
+  absl::StatusOr<DenseOnDevice> PaddedThere(const Operand& operand, const DenseShape& there,
+                                            DeviceLane& gpu);
   /// Streamed operands that were put together on the device, in host memory.
   absl::Status BringHome();
 

@@ -110,23 +110,27 @@ class SpmmCall final : public DenseCall {
     const auto begin = Clock::now();
     absl::StatusOr<OnDeviceSparse> s = PlaceSparse(plan->layout, /*with_values=*/true);
     if (!s.ok()) return s.status();
-    absl::StatusOr<std::shared_ptr<const Array>> b = OnDevice(operands_[0], gpu);
+    absl::StatusOr<DenseOnDevice> b = OnDevice(operands_[0], gpu);
     if (!b.ok()) return b.status();
-    absl::StatusOr<Array> result = PrepareDeviceResult(gpu);
+    absl::StatusOr<DenseOnDevice> result = PrepareDeviceResult(gpu);
     if (!result.ok()) return result.status();
+    // A width that vectors divide is faster, of which the last columns are zeros.
+    Problem problem = WithWidth(plan->problem, WidthOnDevice(*b, *result));
+    if (!plan->kernel->supports(problem, *plan->layout)) problem = plan->problem;
+    Array c = *result->array;
     const SpmmArguments arguments{
         *s->layout,
         s->values->buffer.data(),
-        View(**b, operands_[0].shape),
-        {result->buffer.mutable_data(), result_shape_.rows, k, result_shape_.leading_dimension},
+        {b->array->buffer.data(), b->shape.rows, problem.k, b->shape.leading_dimension},
+        {c.buffer.mutable_data(), result->shape.rows, problem.k, result->shape.leading_dimension},
         alpha_,
         beta_};
     const absl::StatusOr<Context> context =
-        DeviceContext(gpu, *plan->kernel, s->layout, plan->problem, arguments);
+        DeviceContext(gpu, *plan->kernel, s->layout, problem, arguments);
     if (!context.ok()) return context.status();
     end_.timings.to_device_ns = NanosecondsSince(begin);
     absl::Status status =
-        TimedOnDevice(gpu, [&] { return plan->kernel->run(*context, plan->problem, arguments); });
+        TimedOnDevice(gpu, [&] { return plan->kernel->run(*context, problem, arguments); });
     if (!status.ok()) return status;
     Ran(asked, *plan->kernel);
     const auto computed = Clock::now();
@@ -192,14 +196,20 @@ class SpmmCall final : public DenseCall {
 
     Device& device = gpu_device();
     const size_t size = SizeOf(matrix_->type());
+    const auto slab_rows = [size](const DenseShape& host, int64_t columns) {
+      const size_t row_bytes = static_cast<size_t>(columns) * size;
+      return PitchedRows{.rows = static_cast<size_t>(host.rows),
+                         .row_bytes = row_bytes,
+                         .host_pitch = static_cast<size_t>(host.leading_dimension) * size,
+                         .device_pitch = row_bytes};
+    };
     const auto bring_down = [&](size_t turn) {
       Slab& slab = slabs[turn];
       if (slab.width == 0) return absl::OkStatus();
       const int64_t columns = std::exchange(slab.width, 0);
       return device.CopyRowsOut(gpu.streams(turn),
                                 result->buffer.mutable_data() + slab.first * size,
-                                result_shape_.leading_dimension * size, slab.c.buffer.data(),
-                                columns * size, result_shape_.rows);
+                                slab.c.buffer.data(), slab_rows(result_shape_, columns));
     };
     absl::Status status;
     size_t turn = 0;
@@ -210,14 +220,14 @@ class SpmmCall final : public DenseCall {
       const int64_t columns = std::min(width, k - first);
       cuda::Stream& stream = gpu.streams(turn);
       if (status.ok()) {
-        status = device.CopyRowsIn(
-            stream, slab.b.buffer.mutable_data(), b->buffer.data() + first * size,
-            operands_[0].shape.leading_dimension * size, columns * size, operands_[0].shape.rows);
+        status =
+            device.CopyRowsIn(stream, slab.b.buffer.mutable_data(), b->buffer.data() + first * size,
+                              slab_rows(operands_[0].shape, columns));
       }
       if (status.ok() && beta_ != 0) {
-        status = device.CopyRowsIn(
-            stream, slab.c.buffer.mutable_data(), old->buffer.data() + first * size,
-            operands_[1].shape.leading_dimension * size, columns * size, result_shape_.rows);
+        status = device.CopyRowsIn(stream, slab.c.buffer.mutable_data(),
+                                   old->buffer.data() + first * size,
+                                   slab_rows(operands_[1].shape, columns));
       }
       if (status.ok()) {
         // One kernel at a time: they share the workspace.
@@ -290,18 +300,19 @@ class SpmmCall final : public DenseCall {
 
   /// As PrepareResult, on the device. C's old value stays as it is: a kernel that fails may have
   /// written, and then the product is computed elsewhere.
-  absl::StatusOr<Array> PrepareDeviceResult(DeviceLane& gpu) {
+  absl::StatusOr<DenseOnDevice> PrepareDeviceResult(DeviceLane& gpu) {
     if (beta_ == 0) return NewDeviceResult("dense", gpu);
     Operand& accumulate = operands_[1];
-    absl::StatusOr<std::shared_ptr<const Array>> old = OnDevice(accumulate, gpu);
+    absl::StatusOr<DenseOnDevice> old = OnDevice(accumulate, gpu);
     if (!old.ok()) return old.status();
-    absl::StatusOr<Array> result = NewDeviceResult("dense", gpu);
+    absl::StatusOr<DenseOnDevice> result = NewDeviceResult("dense", gpu);
     if (!result.ok()) return result;
     const size_t size = SizeOf(result_shape_.type);
-    if (absl::Status s = gpu.stream.CopyRows(
-            result->buffer.mutable_data(), result_shape_.leading_dimension * size,
-            (*old)->buffer.data(), accumulate.shape.leading_dimension * size,
-            result_shape_.cols * size, result_shape_.rows);
+    Array to = *result->array;
+    if (absl::Status s =
+            gpu.stream.CopyRows(to.buffer.mutable_data(), result->shape.leading_dimension * size,
+                                old->array->buffer.data(), old->shape.leading_dimension * size,
+                                result_shape_.cols * size, result_shape_.rows);
         !s.ok()) {
       return s;
     }

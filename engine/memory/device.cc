@@ -92,6 +92,10 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& option
         std::lock_guard lock(opened.copies_mutex_);
         return opened.CopyIn(*opened.copies_, to, from, n);
       },
+      [&opened](void* to, const void* from, const PitchedRows& rows) {
+        std::lock_guard lock(opened.copies_mutex_);
+        return opened.CopyRowsIn(*opened.copies_, to, from, rows);
+      },
       [&opened](const Layout& layout, ElementType type, const void* csr_values, void* slots) {
         return opened.PlaceValues(layout, type, csr_values, slots);
       });
@@ -285,56 +289,62 @@ absl::Status Device::CopyOut(cuda::Stream& stream, void* to, const void* from, s
       }));
 }
 
-absl::Status Device::CopyRowsIn(cuda::Stream& stream, void* to, const void* from, size_t host_pitch,
-                                size_t row_bytes, size_t rows) {
-  if (row_bytes == 0 || rows == 0) return absl::OkStatus();
-  if (row_bytes > staging_->block_bytes()) {
+absl::Status Device::CopyRowsIn(cuda::Stream& stream, void* to, const void* from,
+                                const PitchedRows& rows) {
+  if (rows.row_bytes == 0 || rows.rows == 0) return absl::OkStatus();
+  const size_t pitch = rows.device_pitch;
+  // Such rows have no gaps on the device (ShapeOnDevice).
+  if (pitch > staging_->block_bytes()) {
     absl::Status status;
-    for (size_t row = 0; row < rows && status.ok(); ++row) {
-      status = CopyIn(stream, static_cast<std::byte*>(to) + row * row_bytes,
-                      static_cast<const std::byte*>(from) + row * host_pitch, row_bytes);
+    for (size_t row = 0; row < rows.rows && status.ok(); ++row) {
+      status = CopyIn(stream, static_cast<std::byte*>(to) + row * pitch,
+                      static_cast<const std::byte*>(from) + row * rows.host_pitch, rows.row_bytes);
     }
     return status;
   }
-  bytes_in_ += static_cast<int64_t>(rows * row_bytes);
+  bytes_in_ += static_cast<int64_t>(rows.rows * pitch);
   return Checked(PartsIn(
-      stream, rows, row_bytes,
+      stream, rows.rows, pitch,
       [&](std::byte* block, size_t first, size_t count) {
-        const auto* row = static_cast<const std::byte*>(from) + first * host_pitch;
-        for (size_t i = 0; i < count; ++i, row += host_pitch) {
-          std::memcpy(block + i * row_bytes, row, row_bytes);
+        const auto* row = static_cast<const std::byte*>(from) + first * rows.host_pitch;
+        for (size_t i = 0; i < count; ++i, row += rows.host_pitch, block += pitch) {
+          std::memcpy(block, row, rows.row_bytes);
+          std::memset(block + rows.row_bytes, 0, pitch - rows.row_bytes);
         }
         return absl::OkStatus();
       },
       [&](std::byte* block, size_t first, size_t count) {
-        return stream.Copy(static_cast<std::byte*>(to) + first * row_bytes, block,
-                           count * row_bytes);
+        return stream.Copy(static_cast<std::byte*>(to) + first * pitch, block, count * pitch);
       }));
 }
 
-absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, size_t host_pitch,
-                                 const void* from, size_t row_bytes, size_t rows) {
-  if (row_bytes == 0 || rows == 0) return absl::OkStatus();
-  if (row_bytes > staging_->block_bytes()) {
+absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, const void* from,
+                                 const PitchedRows& rows,
+                                 const std::function<void(size_t)>& arrived) {
+  if (rows.row_bytes == 0 || rows.rows == 0) return absl::OkStatus();
+  const size_t pitch = rows.device_pitch;
+  if (pitch > staging_->block_bytes()) {
     absl::Status status;
-    for (size_t row = 0; row < rows && status.ok(); ++row) {
-      status = CopyOut(stream, static_cast<std::byte*>(to) + row * host_pitch,
-                       static_cast<const std::byte*>(from) + row * row_bytes, row_bytes);
+    for (size_t row = 0; row < rows.rows && status.ok(); ++row) {
+      status = CopyOut(stream, static_cast<std::byte*>(to) + row * rows.host_pitch,
+                       static_cast<const std::byte*>(from) + row * pitch, rows.row_bytes);
+      if (status.ok() && arrived) arrived(row + 1);
     }
     return status;
   }
-  bytes_out_ += static_cast<int64_t>(rows * row_bytes);
+  bytes_out_ += static_cast<int64_t>(rows.rows * pitch);
   return Checked(PartsOut(
-      stream, rows, row_bytes,
+      stream, rows.rows, pitch,
       [&](std::byte* block, size_t first, size_t count) {
-        return stream.Copy(block, static_cast<const std::byte*>(from) + first * row_bytes,
-                           count * row_bytes);
+        return stream.Copy(block, static_cast<const std::byte*>(from) + first * pitch,
+                           count * pitch);
       },
       [&](std::byte* block, size_t first, size_t count) {
-        auto* row = static_cast<std::byte*>(to) + first * host_pitch;
-        for (size_t i = 0; i < count; ++i, row += host_pitch) {
-          std::memcpy(row, block + i * row_bytes, row_bytes);
+        auto* row = static_cast<std::byte*>(to) + first * rows.host_pitch;
+        for (size_t i = 0; i < count; ++i, row += rows.host_pitch) {
+          std::memcpy(row, block + i * pitch, rows.row_bytes);
         }
+        if (arrived) arrived(first + count);
         return absl::OkStatus();
       }));
 }
@@ -353,6 +363,22 @@ absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {
   std::lock_guard lock(copies_mutex_);
   if (absl::Status s =
           CopyOut(*copies_, host->buffer.mutable_data(), array.buffer.data(), array.bytes());
+      !s.ok()) {
+    return s;
+  }
+  return host;
+}
+
+absl::StatusOr<Array> Device::ToHost(const Array& array, const PitchedRows& rows, int64_t length,
+                                     MemorySource& memory) {
+  absl::StatusOr<Array> host = AllocateArray(memory, array.name, array.type, length);
+  if (!host.ok()) return host;
+  if (rows.host_pitch > rows.row_bytes) {
+    std::memset(host->buffer.mutable_data(), 0, host->bytes());
+  }
+  std::lock_guard lock(copies_mutex_);
+  if (absl::Status s =
+          CopyRowsOut(*copies_, host->buffer.mutable_data(), array.buffer.data(), rows);
       !s.ok()) {
     return s;
   }

@@ -78,18 +78,22 @@ class Device {
   /// `arrived` is told after each part how many bytes are there.
   absl::Status CopyOut(cuda::Stream& stream, void* to, const void* from, size_t bytes,
                        const std::function<void(size_t)>& arrived = nullptr);
-  /// `rows` rows of `row_bytes`; the host's begin `host_pitch` bytes apart, the device's follow
-  /// each other.
-  absl::Status CopyRowsIn(cuda::Stream& stream, void* to, const void* from, size_t host_pitch,
-                          size_t row_bytes, size_t rows);
-  absl::Status CopyRowsOut(cuda::Stream& stream, void* to, size_t host_pitch, const void* from,
-                           size_t row_bytes, size_t rows);
+  /// Row by row. The device has a whole pitch of each row, the host what is between its rows
+  /// already. `arrived` is told after each part how many rows are there.
+  absl::Status CopyRowsIn(cuda::Stream& stream, void* to, const void* from,
+                          const PitchedRows& rows);
+  absl::Status CopyRowsOut(cuda::Stream& stream, void* to, const void* from,
+                           const PitchedRows& rows,
+                           const std::function<void(size_t)>& arrived = nullptr);
   /// Values in CSR's order to a layout's, all of them on the device, on a stream of its own;
   /// returns when it is done.
   absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
                            void* slots);
   /// A copy on the host, on a stream of the device's own.
   absl::StatusOr<Array> ToHost(const Array& array, MemorySource& memory);
+  /// Of an array whose rows are on the device, as one of `length` elements, zeros between its rows.
+  absl::StatusOr<Array> ToHost(const Array& array, const PitchedRows& rows, int64_t length,
+                               MemorySource& memory);
 
   /// Pieces of operands, as they arrive: none of these waits for the device. As those of Pieces.
   StagingBlock TakePieceBlock(size_t bytes) { return pieces_->TakeBlock(bytes); }

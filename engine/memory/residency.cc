@@ -5,8 +5,12 @@
 
 namespace sparsed::engine {
 
-Residency::Residency(DeviceBudget& budget, CopyIn copy_in, PlaceSlots place_slots)
-    : budget_(budget), copy_in_(std::move(copy_in)), place_slots_(std::move(place_slots)) {
+Residency::Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in,
+                     PlaceSlots place_slots)
+    : budget_(budget),
+      copy_in_(std::move(copy_in)),
+      copy_rows_in_(std::move(copy_rows_in)),
+      place_slots_(std::move(place_slots)) {
   budget_.evict = [this](int64_t bytes, bool at_once) { return Evict(bytes, at_once); };
 }
 
@@ -59,14 +63,17 @@ absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
   return made;
 }
 
-absl::StatusOr<Array> Residency::CopyOf(const Array& array, MemoryUse use) {
-  absl::StatusOr<Array> copy =
-      AllocateArray(budget_.Source(use), array.name, array.type, array.length);
+absl::StatusOr<Array> Residency::CopyOf(const Array& array, MemoryUse use,
+                                        const std::optional<PitchedRows>& rows) {
+  const int64_t length =
+      rows ? static_cast<int64_t>(rows->rows * rows->device_pitch / SizeOf(array.type))
+           : array.length;
+  absl::StatusOr<Array> copy = AllocateArray(budget_.Source(use), array.name, array.type, length);
   if (!copy.ok()) return copy;
-  if (absl::Status s = copy_in_(copy->buffer.mutable_data(), array.buffer.data(), array.bytes());
-      !s.ok()) {
-    return s;
-  }
+  std::byte* const to = copy->buffer.mutable_data();
+  const absl::Status copied = rows ? copy_rows_in_(to, array.buffer.data(), *rows)
+                                   : copy_in_(to, array.buffer.data(), array.bytes());
+  if (!copied.ok()) return copied;
   return copy;
 }
 
@@ -139,13 +146,13 @@ absl::StatusOr<Array> Residency::NewSlots(const Array& csr_values,
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(
-    const std::shared_ptr<LazyArray>& held) {
+    const std::shared_ptr<LazyArray>& held, const std::optional<PitchedRows>& rows) {
   return PlaceAs<Array>({held.get(), nullptr}, Of(held),
                         [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
                           absl::StatusOr<Array> host = held->Get();
                           if (!host.ok()) return host.status();
                           if (host->bytes() == 0) return std::make_shared<const Array>(*host);
-                          absl::StatusOr<Array> there = CopyOf(*host, MemoryUse::kBuffers);
+                          absl::StatusOr<Array> there = CopyOf(*host, MemoryUse::kBuffers, rows);
                           if (!there.ok()) return there.status();
                           return std::make_shared<const Array>(*std::move(there));
                         });

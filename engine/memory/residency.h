@@ -20,6 +20,15 @@
 
 namespace sparsed::engine {
 
+/// Rows that begin `host_pitch` bytes apart in host memory and `device_pitch` on the device, where
+/// what is between them is zeros.
+struct PitchedRows {
+  size_t rows = 0;
+  size_t row_bytes = 0;
+  size_t host_pitch = 0;
+  size_t device_pitch = 0;
+};
+
 /// Device copies of host arrays and layouts, and arrays whose only copy is on the device. What it
 /// hands out stays on the device while it is held; what nobody holds may be evicted. A copy goes
 /// with its original. Thread-safe.
@@ -27,11 +36,14 @@ class Residency {
  public:
   /// Copies host bytes to the device; returns when they are there.
   using CopyIn = std::function<absl::Status(void* to, const void* from, size_t bytes)>;
+  /// The same row by row.
+  using CopyRowsIn =
+      std::function<absl::Status(void* to, const void* from, const PitchedRows& rows)>;
   /// PlaceValues (kernels/layout.h) on the device; returns when it is done.
   using PlaceSlots = std::function<absl::Status(const Layout& layout, ElementType type,
                                                 const void* csr_values, void* slots)>;
   /// Becomes the budget's way to make room. The budget outlives it.
-  Residency(DeviceBudget& budget, CopyIn copy_in, PlaceSlots place_slots);
+  Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in, PlaceSlots place_slots);
   ~Residency();
 
   /// The original, with its arrays on the device. RESOURCE_EXHAUSTED without room.
@@ -41,8 +53,10 @@ class Residency {
   /// device, or, where it has no room for both, in memory from `host`.
   absl::StatusOr<std::shared_ptr<const Array>> PlaceValues(
       const Array& csr_values, const std::shared_ptr<const Layout>& layout, MemorySource& host);
-  /// Of an operand that is held by name: brought here from wherever it is.
-  absl::StatusOr<std::shared_ptr<const Array>> Place(const std::shared_ptr<LazyArray>& held);
+  /// Of an operand that is held by name: brought here from wherever it is; with `rows`, which are
+  /// the same every time, `rows.rows * rows.device_pitch` bytes.
+  absl::StatusOr<std::shared_ptr<const Array>> Place(const std::shared_ptr<LazyArray>& held,
+                                                     const std::optional<PitchedRows>& rows = {});
   /// `held` is `array` on the device, and its loader copies it to the host: which is done before it
   /// is evicted.
   void Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array);
@@ -79,7 +93,8 @@ class Residency {
   template <typename T>
   absl::StatusOr<std::shared_ptr<const T>> PlaceAs(
       Key key, Entry entry, const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make);
-  absl::StatusOr<Array> CopyOf(const Array& array, MemoryUse use);
+  absl::StatusOr<Array> CopyOf(const Array& array, MemoryUse use,
+                               const std::optional<PitchedRows>& rows = {});
   /// PlaceValues without looking what is there.
   absl::StatusOr<Array> NewSlots(const Array& csr_values,
                                  const std::shared_ptr<const Layout>& layout, MemorySource& host);
@@ -93,6 +108,7 @@ class Residency {
 
   DeviceBudget& budget_;
   const CopyIn copy_in_;
+  const CopyRowsIn copy_rows_in_;
   const PlaceSlots place_slots_;
   mutable std::mutex mutex_;
   std::condition_variable placed_;

@@ -213,6 +213,13 @@ absl::Status Stream::Fill(void* to, unsigned char byte, size_t bytes) {
   return ToStatus(cudaMemsetAsync(to, byte, bytes, AsStream(handle_)), "filling");
 }
 
+absl::Status Stream::FillRows(void* to, size_t pitch, unsigned char byte, size_t row_bytes,
+                              size_t rows) {
+  if (row_bytes == 0 || rows == 0) return absl::OkStatus();
+  return ToStatus(cudaMemset2DAsync(to, pitch, byte, row_bytes, rows, AsStream(handle_)),
+                  "filling rows");
+}
+
 absl::Status Stream::CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t row_bytes, size_t rows) {
   if (row_bytes == 0 || rows == 0) return absl::OkStatus();

@@ -63,6 +63,8 @@ class Stream {
   /// Queues a copy in any direction; host memory should be pinned to overlap.
   absl::Status Copy(void* to, const void* from, size_t bytes);
   absl::Status Fill(void* to, unsigned char byte, size_t bytes);
+  /// Queues that of `rows` rows of `row_bytes`, that begin so many bytes apart.
+  absl::Status FillRows(void* to, size_t pitch, unsigned char byte, size_t row_bytes, size_t rows);
   /// Queues a copy of `rows` rows of `row_bytes`, that begin so many bytes apart (any number).
   absl::Status CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                         size_t row_bytes, size_t rows);

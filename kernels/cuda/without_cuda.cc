@@ -32,6 +32,7 @@ absl::StatusOr<Stream> Stream::Create() { return NotBuilt(); }
 Stream::~Stream() = default;
 absl::Status Stream::Copy(void*, const void*, size_t) { return NotBuilt(); }
 absl::Status Stream::Fill(void*, unsigned char, size_t) { return NotBuilt(); }
+absl::Status Stream::FillRows(void*, size_t, unsigned char, size_t, size_t) { return NotBuilt(); }
 absl::Status Stream::CopyRows(void*, size_t, const void*, size_t, size_t, size_t) {
   return NotBuilt();
 }

@@ -312,6 +312,13 @@ absl::Status Stream::Fill(void* to, unsigned char byte, size_t bytes) {
   if (bytes > 0) std::memset(to, byte, bytes);
   return absl::OkStatus();
 }
+absl::Status Stream::FillRows(void* to, size_t pitch, unsigned char byte, size_t row_bytes,
+                              size_t rows) {
+  for (size_t i = 0; i < rows && row_bytes > 0; ++i) {
+    std::memset(static_cast<std::byte*>(to) + i * pitch, byte, row_bytes);
+  }
+  return absl::OkStatus();
+}
 absl::Status Stream::CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t row_bytes, size_t rows) {
   if (absl::Status s = Try(Step::kCopy); !s.ok()) return s;

@@ -72,6 +72,15 @@ class ResidencyTest : public ::testing::Test {
         std::memcpy(to, from, bytes);
         return copy_error_;
       },
+      [this](void* to, const void* from, const PitchedRows& rows) {
+        ++copies_;
+        std::memset(to, 0, rows.rows * rows.device_pitch);
+        for (size_t i = 0; i < rows.rows; ++i) {
+          std::memcpy(static_cast<std::byte*>(to) + i * rows.device_pitch,
+                      static_cast<const std::byte*>(from) + i * rows.host_pitch, rows.row_bytes);
+        }
+        return copy_error_;
+      },
       [this](const Layout& layout, ElementType type, const void* csr_values, void* slots) {
         ++placements_;
         PlaceValues(layout, type, csr_values, slots, /*threads=*/1);
