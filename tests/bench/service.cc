@@ -155,16 +155,15 @@ int Latency(const std::string& server, int runs) {
 
 /// Queries whose operand and result stay on the server, one after the other on an open stream:
 /// what a query costs besides its kernel, and a bare message there and back meanwhile.
-int Held(const std::string& server, const std::string& bare, int runs) {
+int Held(const std::string& server, const std::string& bare, int64_t k, int runs) {
   const Client client = Connect(server);
-  constexpr int64_t kRows = 50000, kWidth = 64;
-  const Matrix matrix = Upload(client, "bench-held", Random(kRows, 16, 4), kWidth);
-  const std::vector<float> b(kRows * kWidth, 0.5f);
+  constexpr int64_t kRows = 50000;
+  const Matrix matrix = Upload(client, "bench-held", Random(kRows, 16, 4), k);
+  const std::vector<float> b(kRows * k, 0.5f);
   absl::StatusOr<DenseMatrix> operand =
-      client.PutDense("bench-held-b", DenseView(b.data(), kRows, kWidth));
+      client.PutDense("bench-held-b", DenseView(b.data(), kRows, k));
   Require(operand.status());
-  absl::StatusOr<DenseMatrix> result =
-      client.PutZeros("bench-held-c", ValueType::kF32, kRows, kWidth);
+  absl::StatusOr<DenseMatrix> result = client.PutZeros("bench-held-c", ValueType::kF32, kRows, k);
   Require(result.status());
   std::vector<double> total, kernel, besides, echoes;
   std::string plan;
@@ -190,6 +189,7 @@ int Held(const std::string& server, const std::string& bare, int runs) {
   Require(matrix.Delete());
   std::cout << json{{"bench", "held"},
                     {"server", server},
+                    {"k", k},
                     {"plan", plan},
                     {"p50_ms", Quantile(total, 0.5)},
                     {"kernel_p50_ms", Quantile(kernel, 0.5)},
@@ -378,9 +378,11 @@ int Main(int argc, char** argv) {
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
+  int64_t held_width = 64;
   CLI::App* held = app.add_subcommand("held", "Queries whose operand and result stay there");
   held->add_option("--server", server);
   held->add_option("--bare", bare);
+  held->add_option("--k", held_width, "Columns of the operand");
   held->add_option("--runs", runs);
   CLI::App* soak = app.add_subcommand("soak", "Many clients at once for a while");
   soak->add_option("--server", server);
@@ -402,7 +404,7 @@ int Main(int argc, char** argv) {
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs);
   if (*latency) return Latency(server, std::max(runs, 1000));
-  if (*held) return Held(server, bare, std::max(runs, 1000));
+  if (*held) return Held(server, bare, held_width, std::max(runs, 1000));
   plans_options.server = server;
   if (*plans) return Plans(plans_options);
   return Soak(server, clients, seconds);
