@@ -471,15 +471,6 @@ absl::Status DenseCall::SendDeviceResult(DenseOnDevice result, DeviceLane& gpu) 
   Device& device = gpu_device();
   const PitchedRows rows = RowsOf(result_shape_, result.shape);
   if (keep_result_) {
-    // What kernels left behind the rows, of infinities say, is in no later product.
-    if (result.width() > result_shape_.cols) {
-      Array there = *result.array;
-      absl::Status cleared =
-          gpu.stream.FillRows(there.buffer.mutable_data() + rows.row_bytes, rows.device_pitch, 0,
-                              rows.device_pitch - rows.row_bytes, rows.rows);
-      if (cleared.ok()) cleared = device.Settle(gpu.stream);
-      if (!cleared.ok()) return cleared;
-    }
     const auto held = std::make_shared<LazyArray>(
         [&device, &budget = impl_->budget, there = result.array, repacked = result.repacked, rows,
          length = result_shape_.elements()](LazyArray::Stop) {
@@ -515,8 +506,17 @@ absl::Status DenseCall::SendDeviceResult(DenseOnDevice result, DeviceLane& gpu) 
                             });
 }
 
-absl::Status DenseCall::TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue) {
-  const absl::StatusOr<double> milliseconds = gpu_device().Timed(gpu, queue);
+absl::Status DenseCall::ClearGap(const DenseOnDevice& result, DeviceLane& gpu) {
+  if (!keep_result_ || result.width() == result_shape_.cols) return absl::OkStatus();
+  const PitchedRows rows = RowsOf(result_shape_, result.shape);
+  Array there = *result.array;
+  return gpu.stream.FillRows(there.buffer.mutable_data() + rows.row_bytes, rows.device_pitch, 0,
+                             rows.device_pitch - rows.row_bytes, rows.rows);
+}
+
+absl::Status DenseCall::TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue,
+                                      const std::function<absl::Status()>& queue_behind) {
+  const absl::StatusOr<double> milliseconds = gpu_device().Timed(gpu, queue, queue_behind);
   if (!milliseconds.ok()) return milliseconds.status();
   pieces_under_way_ = false;
   end_.timings.kernel_ns += static_cast<uint64_t>(*milliseconds * 1e6);

@@ -116,8 +116,13 @@ class DenseCall : public Job {
   /// Likewise, from the device: parts leave as they arrive on the host; what is held stays there.
   absl::Status SendDeviceResult(DenseOnDevice result, DeviceLane& gpu);
 
-  /// Runs `queue` between two events and waits: its milliseconds are the kernel time.
-  absl::Status TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue);
+  /// Runs `queue` between two events, then `queue_behind`, and waits: the milliseconds between the
+  /// events are the kernel time.
+  absl::Status TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue,
+                             const std::function<absl::Status()>& queue_behind = nullptr);
+  /// Queues zeros behind the rows of a result that is kept: what kernels left there, of infinities
+  /// say, is in no later product.
+  absl::Status ClearGap(const DenseOnDevice& result, DeviceLane& gpu);
   Context DeviceContext(DeviceLane& gpu) const;
   /// The same with what `kernel` needs: prepared for many runs on `layout`, or else workspace.
   template <typename Kernel, typename Arguments>

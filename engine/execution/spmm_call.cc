@@ -129,8 +129,9 @@ class SpmmCall final : public DenseCall {
         DeviceContext(gpu, *plan->kernel, s->layout, problem, arguments);
     if (!context.ok()) return context.status();
     end_.timings.to_device_ns = NanosecondsSince(begin);
-    absl::Status status =
-        TimedOnDevice(gpu, [&] { return plan->kernel->run(*context, problem, arguments); });
+    absl::Status status = TimedOnDevice(
+        gpu, [&] { return plan->kernel->run(*context, problem, arguments); },
+        [&] { return ClearGap(*result, gpu); });
     if (!status.ok()) return status;
     Ran(asked, *plan->kernel);
     const auto computed = Clock::now();

@@ -170,10 +170,12 @@ absl::Status Device::Settle(cuda::Stream& stream) {
   return again.ok() ? Checked(done) : Lose(again);
 }
 
-absl::StatusOr<double> Device::Timed(DeviceLane& lane, const std::function<absl::Status()>& queue) {
+absl::StatusOr<double> Device::Timed(DeviceLane& lane, const std::function<absl::Status()>& queue,
+                                     const std::function<absl::Status()>& queue_behind) {
   absl::Status status = lane.begin.Record(lane.stream);
   if (status.ok()) status = queue();
   if (status.ok()) status = lane.end.Record(lane.stream);
+  if (status.ok() && queue_behind) status = queue_behind();
   const absl::Status done = Settle(lane.stream);
   if (status.ok()) status = done;
   if (!status.ok()) return Checked(std::move(status));

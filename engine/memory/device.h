@@ -65,9 +65,11 @@ class Device {
   /// Waits until all that was queued in `stream` is done: it uses memory that the caller lets go.
   /// Where not even that can be found out the device is lost, and nothing of it is used again.
   absl::Status Settle(cuda::Stream& stream);
-  /// Queues work in the lane's stream between its two events and waits, after an error too: what
-  /// was queued uses memory that its caller may free. The milliseconds between the events.
-  absl::StatusOr<double> Timed(DeviceLane& lane, const std::function<absl::Status()>& queue);
+  /// Queues work in the lane's stream between its two events, and more behind them, and waits,
+  /// after an error too: what was queued uses memory that its caller may free. The milliseconds
+  /// between the events.
+  absl::StatusOr<double> Timed(DeviceLane& lane, const std::function<absl::Status()>& queue,
+                               const std::function<absl::Status()>& queue_behind = nullptr);
 
   /// No lane has anything to do: memory that only busy ones need goes back to the card, which is
   /// shared.

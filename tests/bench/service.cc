@@ -94,7 +94,7 @@ int Streaming(const std::string& server, const std::string& bare, int64_t megaby
   std::vector<float> b(n * kWidth, 1.0F), c(n * kWidth);
   const auto bytes = static_cast<int64_t>(b.size() * sizeof(float));
   std::vector<double> ours, theirs;
-  ComputeResult last;
+  std::vector<Timings> timings;
   for (int run = 0; run < runs + 1; ++run) {
     const auto begin = Clock::now();
     absl::StatusOr<ComputeResult> result =
@@ -103,7 +103,7 @@ int Streaming(const std::string& server, const std::string& bare, int64_t megaby
     Require(result.status());
     const double other = BareStreamMilliseconds(bare, bytes, bytes);
     if (run == 0) continue;  // both warm up
-    last = *result;
+    timings.push_back(result->timings);
     ours.push_back(milliseconds);
     theirs.push_back(other);
   }
@@ -112,18 +112,25 @@ int Streaming(const std::string& server, const std::string& bare, int64_t megaby
     return 1;
   }
   Require(diagonal.Delete());
-  const auto ms = [](std::chrono::nanoseconds t) {
-    return std::chrono::duration<double, std::milli>(t).count();
+  const auto phase = [&](std::chrono::nanoseconds Timings::*of) {
+    std::vector<double> all;
+    for (const Timings& run : timings) {
+      all.push_back(std::chrono::duration<double, std::milli>(run.*of).count());
+    }
+    return Quantile(std::move(all), 0.5);
   };
   std::cout << json{{"bench", "streaming"},
                     {"megabytes_each_way", bytes >> 20},
                     {"ours_ms", Quantile(ours, 0.5)},
                     {"bare_ms", Quantile(theirs, 0.5)},
                     {"ratio", Quantile(ours, 0.5) / Quantile(theirs, 0.5)},
-                    {"receive_ms", ms(last.timings.receive)},
-                    {"queue_ms", ms(last.timings.queue)},
-                    {"kernel_ms", ms(last.timings.kernel)},
-                    {"send_ms", ms(last.timings.send)},
+                    {"receive_ms", phase(&Timings::receive)},
+                    {"queue_ms", phase(&Timings::queue)},
+                    {"to_device_ms", phase(&Timings::to_device)},
+                    {"kernel_ms", phase(&Timings::kernel)},
+                    {"from_device_ms", phase(&Timings::from_device)},
+                    {"send_ms", phase(&Timings::send)},
+                    {"total_ms", phase(&Timings::total)},
                     {"runs", runs}}
             << std::endl;
   return 0;
