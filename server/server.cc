@@ -22,7 +22,6 @@
 #include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
-#include "server/rpc/unreadable_requests.h"
 #include "server/rpc/worker_pool.h"
 #include "server/telemetry/connection_metrics.h"
 #include "server/telemetry/engine_gauges.h"
@@ -69,9 +68,13 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
 }
 
 void SetTransport(const Config& config, grpc::ServerBuilder& builder) {
-  // A message holds one chunk or one control message; what is larger is refused unread.
+  // A message holds one chunk or one control message; what is larger is refused.
   const size_t largest = static_cast<size_t>(config.max_chunk_bytes) + wire::kMaxControlBytes;
   builder.SetMaxReceiveMessageSize(static_cast<int>(largest));
+  // gRPC would inflate messages without a bound: a thousand times what came.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   if (config.wire_memory_bytes > 0) {
     // A second bound, for what the front door does not count. gRPC counts what it has reserved to
     // read into, too, and past the bound it ends connections that have done no harm: so it is wide.
@@ -199,10 +202,6 @@ class Server::Impl {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         grpc::InsecureServerCredentials());
     for (const auto& service : services_) builder.RegisterService(service.get());
-    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
-        interceptors;
-    interceptors.push_back(NameUnreadableRequests());
-    builder.experimental().SetInterceptorCreators(std::move(interceptors));
     grpc_ = builder.BuildAndStart();
     if (grpc_ == nullptr) return absl::FailedPreconditionError("cannot start gRPC");
     if (absl::Status status = door_->Serve(std::move(acceptor)); !status.ok()) return status;
@@ -218,7 +217,7 @@ class Server::Impl {
 
   void StartProbe() {
     SelfProbe::Options options;
-    options.addresses = addresses_;
+    options.addresses = door_->own_addresses();
     options.patience = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::duration<double>(config_.give_up_seconds));
     options.about_to_connect = [this](std::string name) { door_->LetIn(std::move(name)); };

@@ -146,6 +146,15 @@ absl::Status Parse(const grpc::ByteBuffer& bytes, MessageLite& message) {
   return message.ParseFromZeroCopyStream(&reader) ? absl::OkStatus() : Malformed(message);
 }
 
+absl::Status ParseRequest(const grpc::ByteBuffer& bytes, MessageLite& message) {
+  if (bytes.Valid() && bytes.Length() > kMaxRequestBytes) {
+    return absl::InvalidArgumentError(fmt::format("a {} of {} bytes is larger than {}",
+                                                  message.GetTypeName(), bytes.Length(),
+                                                  kMaxRequestBytes));
+  }
+  return Parse(bytes, message);
+}
+
 namespace internal {
 
 std::optional<ChunkView> ReadUsualChunk(const grpc::ByteBuffer& bytes) {

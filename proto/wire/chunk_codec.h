@@ -26,6 +26,8 @@ namespace sparsed::wire {
 
 /// Largest control message, in bytes; more than that outside a chunk is INVALID_ARGUMENT.
 inline constexpr size_t kMaxControlBytes = size_t{1} << 20;
+/// Largest request that is a message of its own. Parsed, it may take twenty times as much.
+inline constexpr size_t kMaxRequestBytes = size_t{64} << 10;
 
 /// A `Chunk` whose data are still the slices that the transport brought.
 struct ChunkView {
@@ -61,6 +63,8 @@ grpc::ByteBuffer Encode(const google::protobuf::MessageLite& message);
 
 /// Parses a message that stands alone (a unary request or reply). INVALID_ARGUMENT if malformed.
 absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message);
+/// Likewise the one request of a call; INVALID_ARGUMENT also if it is larger than kMaxRequestBytes.
+absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& message);
 
 namespace internal {
 

@@ -275,6 +275,11 @@ void CompleteWireMemory(Config& config) {
         "--wire-memory: {} bytes are not between {} and half of the {} of --host-memory",
         config.wire_memory_bytes, kMinWireMemory, config.host_memory_bytes));
   }
+  if (config.max_chunk_bytes > config.wire_memory_bytes / 4) {
+    throw CLI::ValidationError(
+        fmt::format("--max-chunk: of {} bytes no four fit into the {} of --wire-memory",
+                    config.max_chunk_bytes, config.wire_memory_bytes));
+  }
 }
 
 /// Fills in what the machine decides. Throws CLI::ValidationError.

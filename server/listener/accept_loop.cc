@@ -68,6 +68,7 @@ class AcceptLoop::Thread {
         }
       }
       while (!waiting_.empty() && Clock::now() >= waiting_.begin()->second.until) DropOldest();
+      if (rules_.every_second) rules_.every_second();
     }
   }
 
@@ -92,12 +93,14 @@ class AcceptLoop::Thread {
     epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, fd, &event);
   }
 
-  /// Milliseconds until the oldest has waited too long.
+  /// Milliseconds until the oldest has waited too long, or a second is over.
   int TimeLeft() const {
-    if (waiting_.empty()) return -1;
+    const int longest = rules_.every_second ? 1000 : -1;
+    if (waiting_.empty()) return longest;
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(waiting_.begin()->second.until - Clock::now());
-    return static_cast<int>(std::max<int64_t>(left.count(), 0));
+    const int until_then = static_cast<int>(std::max<int64_t>(left.count(), 0));
+    return rules_.every_second ? std::min(longest, until_then) : until_then;
   }
 
   void Reserve() { reserve_ = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -130,7 +133,8 @@ class AcceptLoop::Thread {
     }
     Reserve();
     if (accepted) rules_.refused(Refusal::kDescriptors);
-    if (!reserve_.open()) poll(nullptr, 0, kPauseMs);  // somebody else took it
+    // Somebody else took it, or the system has none, nor memory.
+    if (!reserve_.open() || !accepted) poll(nullptr, 0, kPauseMs);
     return accepted;
   }
 

@@ -37,6 +37,7 @@ struct AcceptRules {
   /// Owns `fd`, which does not block, from now on.
   std::function<void(Descriptor fd)> take;
   std::function<void(Refusal)> refused;
+  std::function<void()> every_second{};  ///< or oftener; may be empty
   /// Connections whose first bytes have not come; past it the oldest is closed.
   size_t max_waiting = 256;
   std::chrono::milliseconds patience = std::chrono::seconds(10);

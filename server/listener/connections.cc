@@ -15,6 +15,8 @@ constexpr auto kLogInterval = std::chrono::seconds(10);
 /// Read at once of a connection that begins a message while others' bytes are in the way: enough
 /// for requests that carry no arrays.
 constexpr size_t kFirstBytes = 16 << 10;
+/// A connection closes when the last of its calls is done, which may take long in a kernel.
+constexpr auto kLongestHold = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -32,9 +34,10 @@ class Connections::Connection final : public SocketWatcher {
       const std::lock_guard lock(all_->mutex_);
       all_->connections_.erase(this);
       all_->held_count_ -= all_->held_.erase(this);
+      // In this order, for who counts those that have not ended.
+      all_->unfinished_bytes_ -= counted_;
+      if (ended_) all_->ending_bytes_ -= counted_;
     }
-    if (ended_) all_->ending_bytes_ -= counted_;
-    all_->unfinished_bytes_ -= counted_;
     --all_->open_;
     all_->WakeHeld();
   }
@@ -51,14 +54,12 @@ class Connections::Connection final : public SocketWatcher {
       const std::lock_guard lock(mutex_);
       unfinished = counted_ > 0;
     }
-    if (!unfinished) return kFirstBytes;
+    if (!unfinished || epoll_ < 0) return kFirstBytes;  // without an epoll nobody could wake it
     return all_->Hold(this) ? 0 : std::string_view::npos;
   }
 
   /// As if bytes had just come. Under the mutex of all.
-  void Wake() {
-    if (epoll_ >= 0) epoll_ctl(epoll_, EPOLL_CTL_MOD, fd_, &events_);
-  }
+  void Wake() { epoll_ctl(epoll_, EPOLL_CTL_MOD, fd_, &events_); }
 
   bool OnReceived(std::string_view bytes) override {
     int64_t change = 0;
@@ -79,13 +80,17 @@ class Connections::Connection final : public SocketWatcher {
 
   void OnSent(std::string_view bytes) override {
     int64_t change = 0;
+    bool done = false;
     {
       const std::lock_guard lock(mutex_);
       if (ended_) return;
       guard_.Sent(bytes);
       change = Count(guard_.unfinished_bytes());
+      done = counted_ == 0;
     }
-    if (change < 0) all_->WakeHeld();
+    if (change >= 0) return;
+    if (done) all_->Wake(this);
+    all_->WakeHeld();
   }
 
   bool ended() const override { return ended_; }
@@ -105,6 +110,7 @@ class Connections::Connection final : public SocketWatcher {
   void End(Fault fault) {
     if (ended_.exchange(true)) return;
     all_->ending_bytes_ += counted_;
+    all_->full_until_ = Http2Guard::Clock::now() + kLongestHold;
     shutdown(fd_, SHUT_RDWR);  // it is open as long as this lives
     all_->CountEnd(fault, name_);
   }
@@ -131,6 +137,11 @@ void Connections::Add(int fd) {
                                          fmt::format("connection-{}", next_name_++)));
 }
 
+bool Connections::Full() const {
+  return ending_bytes_ > 0 && unfinished_bytes_ > max_unfinished_bytes_ &&
+         Http2Guard::Clock::now() < full_until_.load();
+}
+
 bool Connections::Hold(Connection* connection) {
   const std::lock_guard lock(mutex_);
   // Said before it looks again, so that whoever makes room after that wakes it.
@@ -138,6 +149,14 @@ bool Connections::Hold(Connection* connection) {
   if (Full()) return true;
   held_count_ -= held_.erase(connection);
   return false;
+}
+
+void Connections::Wake(Connection* connection) {
+  if (held_count_ == 0) return;
+  const std::lock_guard lock(mutex_);
+  if (held_.erase(connection) == 0) return;
+  --held_count_;
+  connection->Wake();
 }
 
 void Connections::WakeHeld() {

@@ -28,8 +28,8 @@ class Connections : public std::enable_shared_from_this<Connections> {
   /// Messages whose end has not come may take `max_unfinished_bytes` together; past it the
   /// connection whose message began first is ended, then the next. Those that send what they began
   /// are never the first. What an ended one sent is counted until gRPC has freed it, and closed its
-  /// descriptor: until then nothing more is read of others' unfinished messages, and only the
-  /// first bytes of new ones.
+  /// descriptor: until then, but for two seconds at most, nothing more is read of others'
+  /// unfinished messages, and only the first bytes of new ones.
   Connections(const GuardLimits& limits, int64_t max_unfinished_bytes)
       : limits_(limits), max_unfinished_bytes_(max_unfinished_bytes) {}
 
@@ -38,16 +38,20 @@ class Connections : public std::enable_shared_from_this<Connections> {
   void Add(int fd);
   void CountRefusal(Refusal refusal) { ++refused_[static_cast<size_t>(refusal)]; }
 
+  /// Where there is room again, or who waits has waited for long enough. For who calls it now and
+  /// then: nothing may happen otherwise.
+  void WakeHeld();
+
   int64_t open() const { return open_; }
   ConnectionCounts counts() const;
 
  private:
   class Connection;
-  /// The bytes of connections that have ended are in the way of others.
-  bool Full() const { return ending_bytes_ > 0 && unfinished_bytes_ > max_unfinished_bytes_; }
+  /// The bytes of connections that ended lately are in the way of others.
+  bool Full() const;
   /// Wakes the connection when there is room again; false if there is now.
   bool Hold(Connection* connection);
-  void WakeHeld();
+  void Wake(Connection* connection);
   void EndOldest();
   void CountEnd(Fault fault, const std::string& name);
 
@@ -56,6 +60,7 @@ class Connections : public std::enable_shared_from_this<Connections> {
   std::atomic<int64_t> open_ = 0;
   std::atomic<int64_t> unfinished_bytes_ = 0;
   std::atomic<int64_t> ending_bytes_ = 0;  ///< of these, those of connections that have ended
+  std::atomic<Http2Guard::Clock::time_point> full_until_ = Http2Guard::Clock::time_point::min();
   std::array<std::atomic<int64_t>, kRefusals> refused_{};
   std::array<std::atomic<int64_t>, kFaults> ended_{};
   std::atomic<int64_t> next_name_ = 1;

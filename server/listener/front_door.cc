@@ -1,6 +1,9 @@
 #include "server/listener/front_door.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
+
+#include <cstring>
 
 #include "server/listener/socket_calls.h"
 
@@ -22,6 +25,15 @@ std::string SocketName(int fd, bool peer) {
   socklen_t size = sizeof(name);
   auto* const address = reinterpret_cast<sockaddr*>(&name);
   if ((peer ? getpeername(fd, address, &size) : getsockname(fd, address, &size)) != 0) return {};
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
+  if (name.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    // What a socket of both families calls an end that calls itself by its IPv4 address.
+    sockaddr_in v4 = {};
+    v4.sin_family = AF_INET;
+    v4.sin_port = v6.sin6_port;
+    std::memcpy(&v4.sin_addr, &v6.sin6_addr.s6_addr[12], sizeof(v4.sin_addr));
+    return {reinterpret_cast<const char*>(&v4), sizeof(v4)};
+  }
   return {reinterpret_cast<const char*>(&name), std::min<size_t>(size, sizeof(name))};
 }
 
@@ -50,6 +62,7 @@ absl::Status FrontDoor::Serve(std::unique_ptr<ConnectionAcceptor> acceptor) {
   rules.take = [this](Descriptor fd) { Take(std::move(fd)); };
   rules.refused = [this](Refusal refusal) { connections_->CountRefusal(refusal); };
   rules.max_waiting = options_.max_waiting;
+  rules.every_second = [this] { connections_->WakeHeld(); };
   auto loop = AcceptLoop::Start(sockets_, std::move(rules));
   if (!loop.ok()) return loop.status();
   loop_ = *std::move(loop);
@@ -64,6 +77,12 @@ void FrontDoor::Close() {
 std::vector<std::string> FrontDoor::addresses() const {
   std::vector<std::string> addresses;
   for (const ListenSocket& socket : sockets_) addresses.push_back(socket.address());
+  return addresses;
+}
+
+std::vector<std::string> FrontDoor::own_addresses() const {
+  std::vector<std::string> addresses;
+  for (const ListenSocket& socket : sockets_) addresses.push_back(socket.own_address());
   return addresses;
 }
 

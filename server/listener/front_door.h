@@ -43,6 +43,8 @@ class FrontDoor {
 
   /// As asked for, with the ports that were taken for port 0.
   std::vector<std::string> addresses() const;
+  /// Where this machine reaches them (ListenSocket::own_address).
+  std::vector<std::string> own_addresses() const;
   int64_t max_connections() const { return options_.max_connections; }
   ConnectionCounts counts() const { return connections_->counts(); }
   /// A connection from this end is let in even if there are as many as may be. `name` as

@@ -21,8 +21,6 @@ constexpr uint8_t kEndStream = 1, kAck = 1, kPadded = 8;
 constexpr size_t kFrameHeader = 9;
 /// A compressed flag and four bytes of length come before each message.
 constexpr int kMessagePrefix = 5;
-/// gRPC ends a connection that opens too many; the guard only keeps no more than that.
-constexpr size_t kStreamsKept = 4096;
 
 }  // namespace
 
@@ -105,7 +103,8 @@ Fault Http2Guard::OnHeaders() {
   // Others open nothing: they end a stream, or gRPC ignores them.
   if (stream % 2 == 0 || stream <= last_stream_) return Fault::kNone;
   last_stream_ = stream;
-  if (streams_.size() >= (acknowledged_ ? kStreamsKept : limits_.streams)) return Fault::kStreams;
+  // Once the client knows the limit gRPC sees to it, and to those that it opened before.
+  if (streams_.size() >= limits_.streams * (acknowledged_ ? 2 : 1)) return Fault::kStreams;
   streams_.emplace(stream, Stream{});
   return Fault::kNone;
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -159,6 +160,29 @@ ListenSocket::~ListenSocket() {
   struct stat facts = {};
   if (path_.empty() || sockets_.empty() || stat(path_.c_str(), &facts) != 0) return;
   if (facts.st_ino == inode_) unlink(path_.c_str());  // not one that replaced it
+}
+
+std::string ListenSocket::own_address() const {
+  if (!path_.empty()) return address_;
+  sockaddr_storage name = {};
+  socklen_t size = sizeof(name);
+  auto* const address = reinterpret_cast<sockaddr*>(&name);
+  getsockname(sockets_.front().fd(), address, &size);
+  const uint16_t port = PortOf(sockets_.front());
+  if (IsWildcard(address_.substr(0, address_.rfind(':')))) {
+    int v6_only = 0;
+    socklen_t option = sizeof(v6_only);
+    if (name.ss_family == AF_INET6) {
+      getsockopt(sockets_.front().fd(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, &option);
+    }
+    return fmt::format("{}:{}", v6_only != 0 ? "[::1]" : "127.0.0.1", port);
+  }
+  std::array<char, NI_MAXHOST> host = {};
+  if (getnameinfo(address, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return address_;
+  }
+  const bool v6 = name.ss_family == AF_INET6;
+  return fmt::format("{}{}{}:{}", v6 ? "[" : "", host.data(), v6 ? "]" : "", port);
 }
 
 absl::Status ListenSocket::OpenUnix(const std::string& path) {

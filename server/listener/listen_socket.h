@@ -24,6 +24,9 @@ class ListenSocket {
 
   /// As asked for, with the port that was taken.
   const std::string& address() const { return address_; }
+  /// Where this machine reaches it: by number instead of by name, at the loopback's address instead
+  /// of at all.
+  std::string own_address() const;
   /// One of each family; they do not block.
   const std::vector<Descriptor>& sockets() const { return sockets_; }
 

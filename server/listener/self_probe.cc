@@ -27,6 +27,8 @@ constexpr std::string_view kUnix = "unix:";
 /// still makes one.
 constexpr int kMinFailures = 3;
 
+constexpr std::chrono::milliseconds kNextTry(20);
+
 struct Name {
   sockaddr_storage bytes = {};
   socklen_t size = 0;
@@ -42,13 +44,10 @@ Name UnixName(std::string_view path) {
   return name;
 }
 
-/// Where to reach what listens at "host:port": all addresses are reached at the loopback's.
 absl::StatusOr<Name> TcpName(const std::string& address) {
   const size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
   if (host.front() == '[') host = host.substr(1, host.size() - 2);
-  if (host == "0.0.0.0") host = "127.0.0.1";
-  if (host == "::") host = "::1";
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
@@ -76,7 +75,13 @@ void BindOwnEnd(int fd, const Name& other) {
 }
 
 absl::Status Connect(int fd, const Name& name, std::chrono::milliseconds time) {
+  const auto until = std::chrono::steady_clock::now() + time;
   int error = connect(fd, name.get(), name.size) == 0 ? 0 : errno;
+  // A Unix socket's queue may be full for a moment.
+  while (error == EAGAIN && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(kNextTry);
+    error = connect(fd, name.get(), name.size) == 0 ? 0 : errno;
+  }
   if (error == EINPROGRESS) {
     pollfd ready = {.fd = fd, .events = POLLOUT, .revents = 0};
     if (poll(&ready, 1, static_cast<int>(time.count())) == 0) {

@@ -6,46 +6,54 @@
 namespace sparsed::server {
 namespace {
 
-using Service = v1::Admin::WithCallbackMethod_GetServerInfo<
-    v1::Admin::WithCallbackMethod_GetStats<v1::Admin::Service>>;
+using Service = v1::Admin::WithRawCallbackMethod_GetServerInfo<
+    v1::Admin::WithRawCallbackMethod_GetStats<v1::Admin::Service>>;
 
 class AdminService final : public Service {
  public:
   explicit AdminService(const ServiceContext& service) : service_(service) {}
 
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const v1::GetServerInfoRequest* /*request*/,
-                                          v1::ServerInfo* reply) override {
-    return Answer(Op::kGetServerInfo, service_, context, "", [&](const std::string&) {
-      reply->set_version(SPARSED_VERSION);
-      for (const engine::DeviceFacts& device : service_.engine.devices()) {
-        v1::DeviceInfo& info = *reply->add_devices();
-        info.set_name(device.name);
-        info.set_description(device.description);
-        info.set_threads(device.threads);
-        info.set_unavailable(device.unavailable);
-      }
-      reply->set_max_chunk_bytes(service_.config.max_chunk_bytes);
-      reply->set_host_memory_limit_bytes(service_.config.engine_memory_bytes());
-      reply->set_durable(!service_.config.in_memory());
-      reply->set_started_unix_ns(
-          std::chrono::nanoseconds(service_.started.time_since_epoch()).count());
-      reply->set_max_requests_per_stream(service_.config.max_requests_per_stream);
-      reply->set_metrics_address(service_.metrics_address);
-      return absl::OkStatus();
-    });
+                                          const grpc::ByteBuffer* bytes,
+                                          grpc::ByteBuffer* response) override {
+    return Answer<v1::GetServerInfoRequest, v1::ServerInfo>(
+        Op::kGetServerInfo, service_, context, bytes, response,
+        [this](const auto&, const std::string&, v1::ServerInfo& reply) {
+          Fill(reply);
+          return absl::OkStatus();
+        });
   }
 
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
-                                     const v1::GetStatsRequest* /*request*/,
-                                     v1::Stats* reply) override {
-    return Answer(Op::kGetStats, service_, context, "", [&](const std::string&) {
-      Fill(*reply);
-      return absl::OkStatus();
-    });
+                                     const grpc::ByteBuffer* bytes,
+                                     grpc::ByteBuffer* response) override {
+    return Answer<v1::GetStatsRequest, v1::Stats>(
+        Op::kGetStats, service_, context, bytes, response,
+        [this](const auto&, const std::string&, v1::Stats& reply) {
+          Fill(reply);
+          return absl::OkStatus();
+        });
   }
 
  private:
+  void Fill(v1::ServerInfo& reply) {
+    reply.set_version(SPARSED_VERSION);
+    for (const engine::DeviceFacts& device : service_.engine.devices()) {
+      v1::DeviceInfo& info = *reply.add_devices();
+      info.set_name(device.name);
+      info.set_description(device.description);
+      info.set_threads(device.threads);
+      info.set_unavailable(device.unavailable);
+    }
+    reply.set_max_chunk_bytes(service_.config.max_chunk_bytes);
+    reply.set_host_memory_limit_bytes(service_.config.engine_memory_bytes());
+    reply.set_durable(!service_.config.in_memory());
+    reply.set_started_unix_ns(
+        std::chrono::nanoseconds(service_.started.time_since_epoch()).count());
+    reply.set_max_requests_per_stream(service_.config.max_requests_per_stream);
+    reply.set_metrics_address(service_.metrics_address);
+  }
+
   void Fill(v1::Stats& stats) {
     for (const RequestCount& requests : service_.telemetry.metrics().RequestCounts()) {
       v1::RequestCount& count = *stats.add_requests();

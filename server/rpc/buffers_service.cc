@@ -1,4 +1,5 @@
 #include "engine/engine.h"
+#include "server/rpc/convert.h"
 #include "server/rpc/page.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/unary.h"
@@ -10,7 +11,7 @@ namespace {
 using Streams = v1::Buffers::WithRawCallbackMethod_Put<
     v1::Buffers::WithRawCallbackMethod_Get<v1::Buffers::Service>>;
 using Service =
-    v1::Buffers::WithCallbackMethod_Delete<v1::Buffers::WithCallbackMethod_List<Streams>>;
+    v1::Buffers::WithRawCallbackMethod_Delete<v1::Buffers::WithRawCallbackMethod_List<Streams>>;
 
 class BuffersService final : public Service {
  public:
@@ -25,31 +26,33 @@ class BuffersService final : public Service {
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
-                                 const v1::ListBuffersRequest* request,
-                                 v1::ListBuffersReply* reply) override {
-    return Answer(
-        Op::kListBuffers, service_, context, request->prefix(), [&](const std::string& tenant) {
-          Page page(request->page_size());
+                                 const grpc::ByteBuffer* bytes,
+                                 grpc::ByteBuffer* response) override {
+    return Answer<v1::ListBuffersRequest, v1::ListBuffersReply>(
+        Op::kListBuffers, service_, context, bytes, response,
+        [this](const auto& request, const std::string& tenant, v1::ListBuffersReply& reply) {
+          Page page(request.page_size());
           for (const auto& held :
-               service_.engine.dense().List(tenant, request->prefix(), request->page_token())) {
+               service_.engine.dense().List(tenant, request.prefix(), request.page_token())) {
             v1::BufferInfo info = ToBufferInfo(*held);
             if (!page.Take(info)) {
-              reply->set_next_page_token(reply->buffers().rbegin()->name());
+              reply.set_next_page_token(reply.buffers().rbegin()->name());
               break;
             }
-            *reply->add_buffers() = std::move(info);
+            *reply.add_buffers() = std::move(info);
           }
           return absl::OkStatus();
         });
   }
 
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
-                                   const v1::DeleteBufferRequest* request,
-                                   v1::DeleteBufferReply* /*reply*/) override {
-    return AnswerOnWorker(Op::kDeleteBuffer, service_, context, request->name(),
-                          [this, name = request->name()](const std::string& tenant) {
-                            return service_.engine.dense().Delete(tenant, name);
-                          });
+                                   const grpc::ByteBuffer* bytes,
+                                   grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::DeleteBufferRequest, v1::DeleteBufferReply>(
+        Op::kDeleteBuffer, service_, context, bytes, response,
+        [this](const auto& request, const std::string& tenant, v1::DeleteBufferReply&) {
+          return service_.engine.dense().Delete(tenant, request.name());
+        });
   }
 
  private:

@@ -56,7 +56,8 @@ class Delivery {
     bytes_left_ = bytes_left;
     start_write();
   }
-  /// The write is done. CANCELLED, or why it was given up, unless it was `ok`.
+  /// The write is done, or the call, if it was its last: then whoever began it has let go of this.
+  /// CANCELLED, or why it was given up, unless it was `ok`.
   absl::Status End(bool ok);
   /// Cancels the call if its client took nothing for too long.
   void Tick(const Patience& patience, grpc::CallbackServerContext& context);

@@ -8,11 +8,8 @@
 #include "engine/planning/explain.h"
 #include "engine/retry.h"
 #include "server/rpc/convert.h"
-#include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
-#include "server/rpc/worker_pool.h"
-#include "server/security/tenant.h"
-#include "server/telemetry/telemetry.h"
+#include "server/rpc/unary.h"
 
 namespace sparsed::server {
 namespace {
@@ -81,17 +78,17 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
   }
 }
 
-class ExplainReactor final : public grpc::ServerUnaryReactor, public LiveStream {
+class ExplainReactor final : public UnaryReactor {
  public:
-  ExplainReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
-                 const v1::ExplainRequest& request, v1::ExplainReply& reply,
+  ExplainReactor(const ServiceContext& service, grpc::CallbackServerContext& context,
+                 const v1::ExplainRequest& request, grpc::ByteBuffer& response,
                  std::atomic<int>& under_way)
-      : service_(service),
-        record_(service.telemetry.Begin(Op::kExplain, TenantOf(*context), request.name())),
-        reply_(reply),
-        under_way_(under_way) {
-    counted_ = ++under_way_ <= kMostAtOnce;
-    absl::Status status = Queue(request);
+      : UnaryReactor(Op::kExplain, service, context, request.name(), response),
+        under_way_(under_way),
+        counted_(++under_way_ <= kMostAtOnce) {}
+
+  void Start(absl::Status status, const v1::ExplainRequest& request) {
+    if (status.ok()) status = Queue(request);
     if (!status.ok()) Conclude(std::move(status));
   }
 
@@ -100,54 +97,44 @@ class ExplainReactor final : public grpc::ServerUnaryReactor, public LiveStream 
     draining_ = true;
     stop_ = true;
   }
-  void OnDone() override {
-    service_.live_streams.Remove(this);
-    delete this;
-  }
 
  private:
   absl::Status Queue(const v1::ExplainRequest& request) {
-    if (!service_.live_streams.Add(this)) {
-      return absl::UnavailableError("the server is shutting down");
-    }
+    if (absl::Status status = Join(); !status.ok()) return status;
     if (!counted_) {
       return engine::RetryLater(absl::ResourceExhaustedError(fmt::format(
           "{} matrices are being explained already, the most at once; retry later", kMostAtOnce)));
     }
     const absl::StatusOr<engine::ExplainOptions> options = ToOptions(request);
     if (!options.ok()) return options.status();
-    const auto matrix = service_.engine.catalog().Find(record_.tenant, request.name());
+    const auto matrix = service().engine.catalog().Find(tenant(), request.name());
     if (!matrix.ok()) return matrix.status();
-    return service_.workers.Run(
+    return service().workers.Run(
         [this, options = *options, matrix = *matrix] { Conclude(Explain(*matrix, options)); });
   }
 
   absl::Status Explain(const engine::Matrix& matrix, const engine::ExplainOptions& options) {
     BuildContext context;
-    context.threads = service_.threads_per_worker;
-    context.memory = &service_.engine.budget().Source(engine::MemoryUse::kPreparation);
+    context.threads = service().threads_per_worker;
+    context.memory = &service().engine.budget().Source(engine::MemoryUse::kPreparation);
     context.stop = &stop_;
     const absl::StatusOr<engine::Explanation> explanation =
-        engine::Explain(matrix, options, service_.engine.executor(), context);
+        engine::Explain(matrix, options, service().engine.executor(), context);
     if (draining_) return absl::UnavailableError("the server is shutting down");
     if (!explanation.ok()) return explanation.status();
     Fill(*explanation, reply_);
     return absl::OkStatus();
   }
 
-  /// The terminal transition; `this` may be gone afterwards.
+  /// `this` may be gone afterwards.
   void Conclude(absl::Status status) {
     --under_way_;  // before the caller hears of it and asks again
-    record_.status = status;
-    service_.telemetry.End(std::move(record_));
-    Finish(ToGrpc(status));
+    End(std::move(status), reply_);
   }
 
-  const ServiceContext& service_;
-  StageRecord record_;
-  v1::ExplainReply& reply_;
+  v1::ExplainReply reply_;
   std::atomic<int>& under_way_;  ///< explanations
-  bool counted_ = false;         ///< one of those that may run
+  const bool counted_;           ///< one of those that may run
   std::atomic<bool> stop_{false};
   std::atomic<bool> draining_{false};
 };
@@ -156,9 +143,13 @@ class ExplainReactor final : public grpc::ServerUnaryReactor, public LiveStream 
 
 grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
                                        grpc::CallbackServerContext* context,
-                                       const v1::ExplainRequest& request, v1::ExplainReply& reply,
+                                       const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response,
                                        std::atomic<int>& under_way) {
-  return new ExplainReactor(service, context, request, reply, under_way);
+  v1::ExplainRequest request;
+  absl::Status status = wire::ParseRequest(bytes, request);
+  auto* const call = new ExplainReactor(service, *context, request, response, under_way);
+  call->Start(std::move(status), request);
+  return call;
 }
 
 }  // namespace sparsed::server

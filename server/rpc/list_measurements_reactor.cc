@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "proto/wire/chunk_codec.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
@@ -20,17 +21,18 @@ namespace {
 /// Measurements of a message.
 constexpr size_t kMost = 1000;
 
-class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::PatternMeasurements>,
-                                      public LiveStream {
+class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStream {
  public:
   ListMeasurementsReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
-                          const v1::ListMeasurementsRequest& request)
+                          absl::Status status, const v1::ListMeasurementsRequest& request)
       : service_(service),
         context_(*context),
         record_(
             service.telemetry.Begin(Op::kListMeasurements, TenantOf(*context), request.name())) {
-    absl::Status status = absl::UnavailableError("the server is shutting down");
-    if (service_.live_streams.Add(this)) status = FindPatterns(request.name());
+    if (!service_.live_streams.Add(this)) {
+      status = absl::UnavailableError("the server is shutting down");
+    }
+    if (status.ok()) status = FindPatterns(request.name());
     if (status.ok()) {
       WriteNext();
     } else {
@@ -72,7 +74,8 @@ class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::Patter
       sent_ = 0;
     }
     const size_t count = std::min(kMost, measurements_.size() - sent_);
-    out_ = ToPatternMeasurements(*pattern_, std::span(measurements_).subspan(sent_, count));
+    out_ = wire::Encode(
+        ToPatternMeasurements(*pattern_, std::span(measurements_).subspan(sent_, count)));
     sent_ += count;
     delivery_.Begin(0, [this] { StartWrite(&out_); });
   }
@@ -91,16 +94,18 @@ class ListMeasurementsReactor final : public grpc::ServerWriteReactor<v1::Patter
   std::shared_ptr<engine::Pattern> pattern_;                          ///< under way
   std::vector<engine::Measurement> measurements_;                     ///< its own
   size_t sent_ = 0;                                                   ///< of them
-  v1::PatternMeasurements out_;
+  grpc::ByteBuffer out_;
   Delivery delivery_;
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::PatternMeasurements>* StartListMeasurements(
-    const ServiceContext& service, grpc::CallbackServerContext* context,
-    const v1::ListMeasurementsRequest& request) {
-  return new ListMeasurementsReactor(service, context, request);
+BytesWriteReactor* StartListMeasurements(const ServiceContext& service,
+                                         grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer& bytes) {
+  v1::ListMeasurementsRequest request;
+  absl::Status status = wire::ParseRequest(bytes, request);
+  return new ListMeasurementsReactor(service, context, std::move(status), request);
 }
 
 }  // namespace sparsed::server

@@ -78,11 +78,6 @@ InFlightTable LiveStreams::InFlight() const {
   return table;
 }
 
-absl::Status LiveStreams::TakesNew() const {
-  const std::lock_guard lock(mutex_);
-  return draining_ ? absl::UnavailableError("the server is shutting down") : absl::OkStatus();
-}
-
 void LiveStreams::TickLocked() {
   const Patience patience = {.now = Patience::Clock::now(),
                              .receive = draining_ ? std::min(receive_, kDrainPatience) : receive_,

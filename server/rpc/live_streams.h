@@ -62,9 +62,6 @@ class LiveStreams {
   void Drain();
   void MatrixChanged(const std::string& tenant, const std::string& name);
   InFlightTable InFlight() const;
-  /// UNAVAILABLE once the server shuts down. Asked where a call begins that may take its time; what
-  /// is answered from memory at once goes on.
-  absl::Status TakesNew() const;
 
  private:
   void Run();

@@ -1,4 +1,5 @@
-// The reactors of streamed calls; each is made here and deletes itself when its call is done.
+// The reactors of calls that take their time; each is made here and deletes itself when its call is
+// done.
 //
 // None of them blocks: what does is handed to the worker pool. Each has one terminal transition,
 // after which only OnDone comes.
@@ -12,7 +13,6 @@
 
 #include "server/rpc/service.h"
 #include "server/telemetry/stage_record.h"
-#include "sparsed/v1/catalog.pb.h"
 
 namespace sparsed::server {
 
@@ -27,12 +27,11 @@ BytesReadReactor* StartUpdateValues(const ServiceContext& service,
 BytesWriteReactor* StartDownload(const ServiceContext& service,
                                  grpc::CallbackServerContext* context,
                                  const grpc::ByteBuffer& request);
-grpc::ServerWriteReactor<v1::WatchReply>* StartWatch(const ServiceContext& service,
-                                                     grpc::CallbackServerContext* context,
-                                                     const v1::WatchRequest& request);
-grpc::ServerWriteReactor<v1::PatternMeasurements>* StartListMeasurements(
-    const ServiceContext& service, grpc::CallbackServerContext* context,
-    const v1::ListMeasurementsRequest& request);
+BytesWriteReactor* StartWatch(const ServiceContext& service, grpc::CallbackServerContext* context,
+                              const grpc::ByteBuffer& request);
+BytesWriteReactor* StartListMeasurements(const ServiceContext& service,
+                                         grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer& request);
 BytesReadReactor* StartPutBuffer(const ServiceContext& service,
                                  grpc::CallbackServerContext* context, grpc::ByteBuffer* response);
 BytesWriteReactor* StartGetBuffer(const ServiceContext& service,
@@ -41,7 +40,7 @@ BytesWriteReactor* StartGetBuffer(const ServiceContext& service,
 /// `under_way`: of all callers, for the limit.
 grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
                                        grpc::CallbackServerContext* context,
-                                       const v1::ExplainRequest& request, v1::ExplainReply& reply,
+                                       const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                        std::atomic<int>& under_way);
 /// `op`: kSpmm, kSddmm or kSpgemm.
 BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,

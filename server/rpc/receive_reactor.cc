@@ -95,6 +95,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
 
   void OnCancel() override { cancelled_ = true; }
   void OnTick(const Patience& patience) override {
+    delivery_.Tick(patience, context_);
     if (!reception_.GivesUp(patience)) return;
     Conclude(patience.NothingReceived(fmt::format(
         "{} bytes of the {} are here, and nothing more came", reception_.bytes(), Method::kName)));
@@ -104,6 +105,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     table[{Method::kOp, activity}].Add(static_cast<int64_t>(reception_.bytes()), begun_);
   }
   void OnDone() override {
+    delivery_.End(/*ok=*/true).IgnoreError();
     service_.live_streams.Remove(this);
     delete this;
   }
@@ -163,7 +165,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     hold_.Clear();
     record_.status = status;
     service_.telemetry.End(std::move(record_));
-    Finish(ToGrpc(status));
+    delivery_.Begin(0, [this, end = ToGrpc(status)] { Finish(end); });
   }
 
   const ServiceContext& service_;
@@ -175,6 +177,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
   grpc::ByteBuffer in_;
   std::unique_ptr<typename Method::Target> target_;
   Reception reception_;
+  Delivery delivery_;  ///< of the end
   std::atomic<bool> received_ = false;
   std::atomic<bool> cancelled_ = false;
 };

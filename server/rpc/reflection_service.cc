@@ -11,7 +11,11 @@
 #include <optional>
 #include <set>
 
+#include "proto/wire/chunk_codec.h"
+#include "server/rpc/client_wait.h"
+#include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
+#include "server/rpc/reactors.h"
 #include "server/rpc/service.h"
 
 namespace sparsed::server {
@@ -22,7 +26,7 @@ using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 using Request = reflection::ServerReflectionRequest;
 using Response = reflection::ServerReflectionResponse;
-using Service = reflection::ServerReflection::WithCallbackMethod_ServerReflectionInfo<
+using Service = reflection::ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
     reflection::ServerReflection::Service>;
 
 /// Open at once; past it the one that was silent for longest ends.
@@ -108,40 +112,47 @@ class OpenReactors {
   std::list<Reactor*> reactors_;
 };
 
-class Reactor final : public grpc::ServerBidiReactor<Request, Response>, public LiveStream {
+class Reactor final : public BytesBidiReactor, public LiveStream {
  public:
-  Reactor(const ServiceContext& service, OpenReactors& open) : service_(service), open_(open) {
+  Reactor(const ServiceContext& service, grpc::CallbackServerContext& context, OpenReactors& open)
+      : service_(service), context_(context), open_(open) {
     open_.Add(this);
     if (!service_.live_streams.Add(this)) {
       OnDrain();
       return;
     }
-    StartRead(&request_);
+    StartRead(&in_);
   }
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(grpc::Status::OK);
     open_.Touch(this);
-    response_ = AnswerTo(request_);
+    Request request;
+    if (const absl::Status status = wire::ParseRequest(in_, request); !status.ok()) {
+      return End(ToGrpc(status));
+    }
+    out_ = wire::Encode(AnswerTo(request));
     {
       const std::lock_guard lock(mutex_);
       if (end_.has_value()) return;
       writing_ = true;
     }
-    StartWrite(&response_);
+    delivery_.Begin(0, [this] { StartWrite(&out_); });
   }
 
   void OnWriteDone(bool ok) override {
+    delivery_.End(ok).IgnoreError();
     {
       const std::lock_guard lock(mutex_);
       writing_ = false;
     }
     if (!ok) End({grpc::StatusCode::CANCELLED, "the caller is gone"});
-    if (!FinishIfEnded()) StartRead(&request_);
+    if (!FinishIfEnded()) StartRead(&in_);
   }
 
   void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the caller is gone"}); }
   void OnDrain() override { End({grpc::StatusCode::UNAVAILABLE, "the server is shutting down"}); }
+  void OnTick(const Patience& patience) override { delivery_.Tick(patience, context_); }
   void OnDone() override {
     service_.live_streams.Remove(this);
     open_.Remove(this);
@@ -171,9 +182,10 @@ class Reactor final : public grpc::ServerBidiReactor<Request, Response>, public 
   }
 
   const ServiceContext& service_;
+  grpc::CallbackServerContext& context_;
   OpenReactors& open_;
-  Request request_;
-  Response response_;
+  grpc::ByteBuffer in_, out_;
+  Delivery delivery_;
   std::mutex mutex_;
   bool writing_ = false;
   bool finished_ = false;
@@ -204,9 +216,8 @@ class ReflectionService final : public Service {
  public:
   explicit ReflectionService(const ServiceContext& service) : service_(service) {}
 
-  grpc::ServerBidiReactor<Request, Response>* ServerReflectionInfo(
-      grpc::CallbackServerContext* /*context*/) override {
-    return new Reactor(service_, open_);
+  BytesBidiReactor* ServerReflectionInfo(grpc::CallbackServerContext* context) override {
+    return new Reactor(service_, *context, open_);
   }
 
  private:

@@ -112,7 +112,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
  private:
   absl::Status Open(const grpc::ByteBuffer& bytes) {
     typename Method::Request request;
-    if (absl::Status status = wire::Parse(bytes, request); !status.ok()) return status;
+    if (absl::Status status = wire::ParseRequest(bytes, request); !status.ok()) return status;
     record_.subject = request.name();
     auto lease = Method::Find(service_, record_.tenant, request.name());
     if (!lease.ok()) return lease.status();

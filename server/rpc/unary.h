@@ -1,53 +1,106 @@
-// How unary calls end.
+// Unary calls: one request, one reply, and a client that may not take it.
 #pragma once
 
+#include <google/protobuf/message_lite.h>
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
+#include <string>
 #include <utility>
 
-#include "server/rpc/convert.h"
+#include "proto/wire/chunk_codec.h"
+#include "server/rpc/client_wait.h"
+#include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
 #include "server/rpc/worker_pool.h"
-#include "server/security/tenant.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
 
-/// Answers a call with what `work(tenant)` returns, at once.
-template <typename Work>
+/// Ends once, with End, after which only OnDone comes; a reply that nobody takes ends after
+/// --send-idle. Deletes itself.
+class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
+ public:
+  UnaryReactor(Op op, const ServiceContext& service, grpc::CallbackServerContext& context,
+               std::string subject, grpc::ByteBuffer& response);
+
+  const std::string& tenant() const { return tenant_; }
+  /// From now on its client's patience is looked after. UNAVAILABLE if the server is shutting down;
+  /// what is answered from memory at once goes on even so.
+  absl::Status Join();
+  /// Ends the call; `this` may be gone afterwards.
+  void End(absl::Status status, const google::protobuf::MessageLite& reply);
+
+  void OnTick(const Patience& patience) override;
+  void Count(InFlightTable& table) override;
+  void OnDone() override;
+
+ protected:
+  const ServiceContext& service() const { return service_; }
+
+ private:
+  const ServiceContext& service_;
+  grpc::CallbackServerContext& context_;
+  grpc::ByteBuffer& response_;
+  ShareHold hold_;  ///< for the reply
+  const Op op_;
+  StageRecord record_;
+  const StageRecord::Clock::time_point begun_ = record_.begun;
+  const std::string tenant_ = record_.tenant;
+  Delivery delivery_;
+  std::atomic<int64_t> sending_ = 0;
+};
+
+/// What a request is about, for logs and statistics.
+template <typename Request>
+std::string SubjectOf(const Request& request) {
+  if constexpr (requires { request.name(); }) {
+    return request.name();
+  } else if constexpr (requires { request.prefix(); }) {
+    return request.prefix();
+  } else {
+    return {};
+  }
+}
+
+/// Answers a call with what `work(request, tenant, reply)` makes, at once.
+template <typename Request, typename Reply, typename Work>
 grpc::ServerUnaryReactor* Answer(Op op, const ServiceContext& service,
-                                 grpc::CallbackServerContext* context, std::string subject,
+                                 grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                  const Work& work) {
-  StageRecord record = service.telemetry.Begin(op, TenantOf(*context), std::move(subject));
-  record.status = work(record.tenant);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const grpc::Status status = ToGrpc(record.status);
-  service.telemetry.End(std::move(record));
-  reactor->Finish(status);
-  return reactor;
+  Request request;
+  Reply reply;
+  absl::Status status = wire::ParseRequest(*bytes, request);
+  auto* const call = new UnaryReactor(op, service, *context, SubjectOf(request), *response);
+  call->Join().IgnoreError();
+  if (status.ok()) status = work(request, call->tenant(), reply);
+  call->End(std::move(status), reply);
+  return call;
 }
 
 /// Likewise, for work that blocks: on a worker.
-template <typename Work>
+template <typename Request, typename Reply, typename Work>
 grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
-                                         grpc::CallbackServerContext* context, std::string subject,
+                                         grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          Work work) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const StageRecord record = service.telemetry.Begin(op, TenantOf(*context), std::move(subject));
-  const auto end = [&service, reactor](StageRecord ended, absl::Status status) {
-    ended.status = status;
-    service.telemetry.End(std::move(ended));
-    reactor->Finish(ToGrpc(status));
-  };
-  absl::Status queued = service.live_streams.TakesNew();
-  if (queued.ok()) {
-    queued = service.workers.Run(
-        [record, end, work = std::move(work)] { end(record, work(record.tenant)); });
+  Request request;
+  absl::Status status = wire::ParseRequest(*bytes, request);
+  auto* const call = new UnaryReactor(op, service, *context, SubjectOf(request), *response);
+  if (status.ok()) status = call->Join();
+  if (status.ok()) {
+    status = service.workers.Run([call, request = std::move(request), work = std::move(work)] {
+      Reply reply;
+      absl::Status done = work(request, call->tenant(), reply);
+      call->End(std::move(done), reply);
+    });
   }
-  if (!queued.ok()) end(record, std::move(queued));
-  return reactor;
+  if (!status.ok()) call->End(std::move(status), Reply());
+  return call;
 }
 
 }  // namespace sparsed::server

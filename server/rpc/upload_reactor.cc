@@ -42,7 +42,8 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     reception_.Await(record_.stream_bytes_in - before, [this] { StartRead(&in_); });
   }
 
-  void OnWriteDone(bool /*ok*/) override {
+  void OnWriteDone(bool ok) override {
+    delivery_.End(ok).IgnoreError();  // a cancelled call's reads fail, too
     std::unique_lock lock(mutex_);
     writing_ = false;
     if (concluded_.has_value()) Send(lock);
@@ -50,6 +51,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
 
   void OnCancel() override { cancelled_ = true; }
   void OnTick(const Patience& patience) override {
+    delivery_.Tick(patience, context_);
     if (!reception_.GivesUp(patience)) return;
     Conclude(patience.NothingReceived(
         fmt::format("{} bytes of the upload are here, and nothing more came", reception_.bytes())));
@@ -59,6 +61,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     table[{Op::kUpload, activity}].Add(static_cast<int64_t>(reception_.bytes()), begun_);
   }
   void OnDone() override {
+    delivery_.End(/*ok=*/true).IgnoreError();
     service_.live_streams.Remove(this);
     delete this;
   }
@@ -101,7 +104,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
       const std::lock_guard lock(mutex_);
       writing_ = true;
     }
-    StartWrite(&pattern_answer_);
+    delivery_.Begin(0, [this] { StartWrite(&pattern_answer_); });
     return absl::OkStatus();
   }
 
@@ -146,11 +149,13 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   void Send(std::unique_lock<std::mutex>& lock) {
     const absl::Status status = *concluded_;
     lock.unlock();
-    if (status.ok()) {
-      StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
-    } else {
-      Finish(ToGrpc(status));
-    }
+    delivery_.Begin(0, [this, &status] {
+      if (status.ok()) {
+        StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
+      } else {
+        Finish(ToGrpc(status));
+      }
+    });
   }
 
   const ServiceContext& service_;
@@ -161,6 +166,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   grpc::ByteBuffer in_, pattern_answer_, reply_;
   std::unique_ptr<engine::Upload> upload_;
   Reception reception_;
+  Delivery delivery_;
   std::atomic<bool> received_ = false;
   std::atomic<bool> cancelled_ = false;
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "engine/engine.h"
+#include "proto/wire/chunk_codec.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
@@ -18,10 +19,10 @@ namespace {
 /// What a slow reader may be behind; beyond it the newest replaces the one before.
 constexpr size_t kMaxBehind = 256;
 
-class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, public LiveStream {
+class WatchReactor final : public BytesWriteReactor, public LiveStream {
  public:
   WatchReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
-               const v1::WatchRequest& request)
+               const absl::Status& readable, const v1::WatchRequest& request)
       : service_(service),
         context_(*context),
         name_(request.name()),
@@ -30,9 +31,11 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
         tenant_(record_.tenant) {
     if (!service_.live_streams.Add(this)) {
       End(absl::UnavailableError("the server is shutting down"));
-      return;
+    } else if (!readable.ok()) {
+      End(readable);
+    } else {
+      Observe();
     }
-    Observe();
   }
 
   void OnWriteDone(bool ok) override {
@@ -98,7 +101,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
   void Continue(std::unique_lock<std::mutex>& lock) {
     if (writing_ || finished_) return;
     if (!waiting_.empty()) {
-      out_ = std::move(waiting_.front());
+      out_ = wire::Encode(waiting_.front());
       waiting_.pop_front();
       writing_ = true;
       lock.unlock();
@@ -130,16 +133,17 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchReply>, publ
   std::optional<absl::Status> end_;
   bool writing_ = false;
   bool finished_ = false;
-  v1::WatchReply out_;
+  grpc::ByteBuffer out_;
   Delivery delivery_;
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::WatchReply>* StartWatch(const ServiceContext& service,
-                                                     grpc::CallbackServerContext* context,
-                                                     const v1::WatchRequest& request) {
-  return new WatchReactor(service, context, request);
+BytesWriteReactor* StartWatch(const ServiceContext& service, grpc::CallbackServerContext* context,
+                              const grpc::ByteBuffer& bytes) {
+  v1::WatchRequest request;
+  const absl::Status readable = wire::ParseRequest(bytes, request);
+  return new WatchReactor(service, context, readable, request);
 }
 
 }  // namespace sparsed::server

@@ -30,6 +30,8 @@ constexpr size_t kMaxQueued = 32;
 /// For a reply to be taken by its reader; most fit into the socket's buffer and wait for nobody.
 constexpr auto kSendTime = std::chrono::seconds(5);
 constexpr int kSendBuffer = 512 << 10;
+/// Times 4 KiB.
+constexpr int kMostDrained = 16;
 
 struct Request {
   std::string method;
@@ -92,9 +94,11 @@ void Send(const Descriptor& fd, std::string_view bytes, Clock::duration time) {
     pollfd ready = {.fd = fd.fd(), .events = POLLOUT, .revents = 0};
     if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) == 0) return;
   }
-  // Bytes that nobody has read would make the system throw the reply away.
+  // Bytes that nobody has read would make the system throw the reply away; who sends without an
+  // end is not worth it.
   std::array<char, 4096> rest;
-  while (recv(fd.fd(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+  for (int i = 0; i < kMostDrained; ++i) {
+    if (recv(fd.fd(), rest.data(), rest.size(), MSG_DONTWAIT) <= 0) break;
   }
 }
 

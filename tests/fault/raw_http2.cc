@@ -122,6 +122,10 @@ void RawHttp2::Read() {
 void RawHttp2::OnFrame(std::string_view frame) {
   const auto type = static_cast<uint8_t>(frame[3]);
   const bool ack = (static_cast<uint8_t>(frame[4]) & kAckFlag) != 0;
+  const bool carries = type == kDataFrame || type == kHeadersFrame;
+  if (type == kResetFrame || (carries && (static_cast<uint8_t>(frame[4]) & kEndStreamFlag) != 0)) {
+    ++ended_;
+  }
   const uint32_t stream = Number(frame.substr(5, 4));
   std::string_view payload = frame.substr(kFrameHeader);
   if (type == kWindowFrame) (stream == 0 ? connection_window_ : stream_window_) += Number(payload);

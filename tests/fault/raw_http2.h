@@ -46,6 +46,8 @@ class RawHttp2 {
   void Read();
   /// Sends as much of `bytes` as the windows of stream 1 and the socket allow, and removes it.
   void SendData(std::string_view* bytes);
+  /// Streams that the server has ended or reset.
+  int ended() const { return ended_; }
 
  private:
   void OnFrame(std::string_view payload);
@@ -55,6 +57,7 @@ class RawHttp2 {
   int64_t connection_window_ = 65535;
   int64_t stream_window_ = 65535;
   int64_t initial_window_ = 65535;
+  int ended_ = 0;
 };
 
 }  // namespace sparsed::test

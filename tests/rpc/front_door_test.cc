@@ -63,16 +63,41 @@ TEST(FrontDoor, BoundsConnectionsAndTakesOthersAfterThem) {
   EXPECT_TRUE(Health(server.Connect()));
 }
 
-TEST(FrontDoor, LetsItsOwnProbeInWhenItIsFull) {
+/// By where it listens.
+class Probed : public testing::TestWithParam<const char*> {};
+
+TEST_P(Probed, LetsItsOwnProbeInWhenItIsFull) {
   TestServer server([](server::Config& config) {
     OverTcp(config);
+    config.listen = {GetParam()};
     config.max_connections = 1;
   });
-  ASSERT_TRUE(Health(server.channel()));
-  EXPECT_FALSE(AskHealth(server.address(), std::chrono::seconds(5)).ok());
+  const std::string address = "127.0.0.1" + server.address().substr(server.address().rfind(':'));
+  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  ASSERT_TRUE(Health(channel));
+  EXPECT_FALSE(AskHealth(address, std::chrono::seconds(5)).ok());
   // The server's own probe does better: it goes on being ready.
   std::this_thread::sleep_for(std::chrono::seconds(6));
   EXPECT_EQ(server.Page("/readyz"), "ready\n");
+}
+
+INSTANTIATE_TEST_SUITE_P(Addresses, Probed, testing::Values("127.0.0.1:0", "0.0.0.0:0"));
+
+TEST(FrontDoor, InflatesNothing) {
+  TestServer server(OverTcp);
+  const std::string zeros(1 << 20, '\0');
+  for (const char* method : {"/sparsed.v1.Catalog/List", "/sparsed.v1.Catalog/Upload"}) {
+    for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+      grpc::ChannelArguments arguments;
+      arguments.SetCompressionAlgorithm(algorithm);
+      RawStream call(grpc::CreateCustomChannel(server.address(), grpc::InsecureChannelCredentials(),
+                                               arguments),
+                     method);
+      call.Write(zeros);
+      EXPECT_EQ(call.Finish().error_code(), grpc::UNIMPLEMENTED);
+    }
+  }
+  EXPECT_TRUE(Health(server.channel()));
 }
 
 TEST(FrontDoor, WaitsForAPrefaceAndRefusesOtherWords) {

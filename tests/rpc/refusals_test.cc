@@ -132,6 +132,23 @@ TEST(Memory, SizesOfEmptyOperandsDoNotOverflow) {
   EXPECT_EQ(multiply(int64_t{1} << 40).code(), 0) << "nothing to do";
 }
 
+/// What is parsed may take twenty times its bytes.
+TEST(Requests, OfOneMessageAreSmall) {
+  TestServer server;
+  v1::ListMatricesRequest list;
+  list.set_prefix(std::string(100'000, 'x'));
+  grpc::ClientContext context;
+  v1::ListMatricesReply reply;
+  const grpc::Status status = server.catalog().List(&context, list, &reply);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("larger than 65536"));
+  v1::WatchRequest watch;
+  watch.set_name(std::string(100'000, 'x'));
+  grpc::ClientContext watching;
+  const auto reader = server.catalog().Watch(&watching, watch);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::INVALID_ARGUMENT);
+}
+
 TEST(Memory, WhatIsKeptIsShown) {
   TestServer server(WithPages);
   ASSERT_TRUE(PutZeros(server, "b", 1 << 10, 1 << 10).ok());

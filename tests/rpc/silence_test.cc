@@ -5,6 +5,7 @@
 #include <map>
 #include <thread>
 
+#include "tests/fault/raw_http2.h"
 #include "tests/rpc/raw_stream.h"
 #include "tests/rpc/test_server.h"
 
@@ -181,6 +182,32 @@ TEST(Unread, ResultsAreGivenUp) {
   WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b));
   ExpectGivenUp(server, "spmm", *stream, before);
   ExpectGood(server);
+}
+
+TEST(Unread, RepliesOfOneMessageAreGivenUp) {
+  TestServer server([](server::Config& config) {
+    Impatient(config);
+    config.listen = {"127.0.0.1:0"};
+  });
+  RawHttp2 client(server.address());
+  // Streams begin without a window: not a byte of a message may be sent.
+  client.Send(Http2Frame(kSettingsFrame, 0, 0, std::string("\0\4\0\0\0\0", 6)));
+  uint32_t stream = 1;
+  int calls = 0;
+  for (const char* method :
+       {"/sparsed.v1.Catalog/List", "/sparsed.v1.Buffers/List", "/sparsed.v1.Admin/GetStats",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
+    client.Send(Http2Frame(kHeadersFrame, kEndHeadersFlag, stream, CallHeaders(method)));
+    // An empty message; the reflection's stream stays open.
+    const bool last = ++calls < 4;
+    client.Send(Http2Frame(kDataFrame, last ? kEndStreamFlag : 0, stream, std::string(5, '\0')));
+    stream += 2;
+  }
+  EXPECT_TRUE(Eventually([&] {
+    client.Read();
+    return client.ended() >= calls;
+  })) << client.ended();
+  EXPECT_TRUE(client.open());
 }
 
 TEST(Unread, APausedProductIsGivenUp) {

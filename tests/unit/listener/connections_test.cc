@@ -136,6 +136,52 @@ TEST_F(ConnectionsTest, NothingMoreIsReadUntilWhatWasEndedIsFreed) {
   EXPECT_EQ(Read(held), static_cast<ssize_t>(more.size()));
 }
 
+TEST_F(ConnectionsTest, WhatIsNotFreedHoldsOthersForTwoSecondsOnly) {
+  Pair oldest = Connect(), held = Connect(), done = Connect();
+  Send(done, Message(200'000, 10));
+  Read(done);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  Send(oldest, Message(200'000, 60'000));
+  Read(oldest);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  Send(held, Message(200'000, 60'000));
+  Read(held);
+  // The one with ten bytes began first and was ended, which was not enough.
+  EXPECT_EQ(connections_->counts().ended[static_cast<size_t>(Fault::kMemory)], 2);
+  EXPECT_EQ(Read(held), -EAGAIN);
+  connections_->WakeHeld();
+  EXPECT_EQ(connections_->counts().held, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  Send(held, More(10'000));
+  Ready();
+  connections_->WakeHeld();
+  EXPECT_EQ(connections_->counts().held, 0);
+  EXPECT_EQ(Ready(), std::vector<int>{held.server});
+  EXPECT_GT(Read(held), 10'000);
+}
+
+TEST_F(ConnectionsTest, AConnectionWhoseMessageIsGivenUpIsRead) {
+  Pair oldest = Connect(), held = Connect();
+  Send(oldest, Message(200'000, 60'000));
+  Read(oldest);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  Send(held, Message(200'000, 60'000));
+  Read(held);
+  EXPECT_EQ(Read(held), -EAGAIN);
+  Send(held, More(10'000));
+  Ready();
+  // The server ends the stream.
+  const std::string reset = test::Http2Frame(test::kResetFrame, 0, 1, std::string(4, '\0'));
+  iovec part = {const_cast<char*>(reset.data()), reset.size()};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ASSERT_EQ(sendmsg(held.server, &message, 0), static_cast<ssize_t>(reset.size()));
+  EXPECT_EQ(connections_->counts().held, 0);
+  EXPECT_EQ(Ready(), std::vector<int>{held.server});
+  EXPECT_GT(Read(held), 10'000);
+}
+
 TEST_F(ConnectionsTest, TheEndOfAHeldConnectionWakesNobody) {
   Pair oldest = Connect(), held = Connect();
   Send(oldest, Message(200'000, 90'000));
