@@ -129,6 +129,7 @@ absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uin
     absl::StatusOr<Buffer> late = impl_->budget.Source(MemoryUse::kRequests).Allocate(size);
     if (!late.ok()) return late.status();
     operand.late.push_back({offset, size, *std::move(late)});
+    operand.late_bytes += size + Operand::kLateBytes;
     return operand.late.back().bytes.mutable_data();
   }
   return absl::InvalidArgumentError(
@@ -163,7 +164,9 @@ size_t DenseCall::announced() const {
 
 size_t DenseCall::counted() const {
   size_t bytes = 0;
-  for (const Operand& operand : operands_) bytes += operand.assembler.counted();
+  for (const Operand& operand : operands_) {
+    bytes += operand.assembler.counted() + operand.late_bytes;
+  }
   return bytes;
 }
 
@@ -226,6 +229,7 @@ absl::Status DenseCall::BringHome() {
         gpu_device().ToHost(operand.array, impl_->budget.Source(MemoryUse::kRequests));
     if (!home.ok()) return home.status();
     for (const Operand::Late& late : operand.late) {
+      if (token().stopped()) return token().status();
       std::memcpy(home->buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
     }
     operand.late.clear();
@@ -362,6 +366,8 @@ absl::StatusOr<DenseOnDevice> DenseCall::OnDevice(Operand& operand, DeviceLane& 
     if (!array.ok()) return array.status();
     operand.array = *std::move(array);
     for (const Operand::Late& late : operand.late) {
+      // There may be very many.
+      if (token().stopped()) return token().status();
       absl::Status copied =
           device.CopyIn(gpu.stream, operand.array.buffer.mutable_data() + late.offset,
                         late.bytes.data(), late.size);

@@ -24,6 +24,8 @@ struct Operand {
     size_t offset, size;
     Buffer bytes;
   };
+  /// What one takes besides its bytes, roughly: they may be few.
+  static constexpr size_t kLateBytes = 256;
 
   DenseShape shape;
   bool streamed = false;
@@ -32,7 +34,8 @@ struct Operand {
   ArrayAssembler assembler;  ///< of a streamed one
   const OperandMemory* memory = nullptr;  ///< the assembler's
   std::vector<Late> late;
-  Array array;  ///< a streamed one, once it was taken from the assembler
+  size_t late_bytes = 0;  ///< of all that came late, with kLateBytes each
+  Array array;            ///< a streamed one, once it was taken from the assembler
   std::shared_ptr<LazyArray> held;
 };
 

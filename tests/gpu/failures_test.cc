@@ -451,6 +451,34 @@ TEST_F(FailuresTest, WhoFeedsACallNeverWaitsForTheDevice) {
   EXPECT_GT(device().residency().evictions(), evictions);
 }
 
+TEST_F(FailuresTest, PiecesThatWaitOnTheHostAreCounted) {
+  std::vector<StagingBlock> taken;
+  for (StagingBlock block = device().TakePieceBlock(1); block; block = device().TakePieceBlock(1)) {
+    taken.push_back(std::move(block));
+  }
+  const auto result = std::make_shared<Result>();
+  auto call = engine_->executor().Begin(Accumulate(), result);
+  ASSERT_TRUE(call.ok()) << call.status();
+  const auto* bytes = reinterpret_cast<const std::byte*>(b_.data());
+  constexpr size_t kTiny = 1000;
+  for (size_t at = 0; at < kTiny; ++at) {
+    auto to = (*call)->Claim(0, at, 1);
+    ASSERT_TRUE(to.ok()) << to.status();
+    **to = bytes[at];
+    ASSERT_TRUE((*call)->Commit().ok());
+    EXPECT_EQ((*call)->counted(), (at + 1) * 257);
+  }
+  const size_t rest = b_.size() * sizeof(float) - kTiny;
+  auto to = (*call)->Claim(0, kTiny, rest);
+  ASSERT_TRUE(to.ok()) << to.status();
+  std::memcpy(*to, bytes + kTiny, rest);
+  EXPECT_EQ((*call)->counted(), kTiny * 257 + rest + 256);
+  ASSERT_TRUE(FeedAndCommit(**call, 1, c_).ok());
+  (*call)->Submit();
+  EXPECT_TRUE(result->Wait().ok());
+  ExpectNear(result->floats(), Expected());
+}
+
 class DeviceJob final : public Job {
  public:
   using Step = std::function<Next()>;
