@@ -16,8 +16,8 @@ namespace sparsed::engine {
 /// at the end. Not thread-safe: one stream feeds it.
 class ArrayAssembler {
  public:
-  /// Separate ranges that are remembered; each costs memory that no budget counts.
-  static constexpr size_t kMaxRanges = 65536;
+  /// Separate ranges that are remembered, and what each takes but the first.
+  static constexpr size_t kMaxRanges = 4096, kRangeBytes = 64;
 
   ArrayAssembler() = default;
   /// `array` has no buffer yet, its name appears in errors; `memory` is for at least its bytes.
@@ -35,8 +35,11 @@ class ArrayAssembler {
   absl::StatusOr<Array> Finish();
   /// With its buffer once bytes came.
   const Array& array() const { return array_; }
-  /// Bytes of memory that count.
-  size_t counted() const { return memory_ == nullptr ? 0 : memory_->counted(); }
+  /// Bytes of memory that count, those of separate ranges among them.
+  size_t counted() const {
+    const size_t separate = ranges_.empty() ? 0 : ranges_.size() - 1;
+    return (memory_ == nullptr ? 0 : memory_->counted()) + separate * kRangeBytes;
+  }
 
  private:
   absl::Status AddRange(uint64_t offset, uint64_t size);

@@ -331,12 +331,18 @@ TEST(ArrayAssembler, RefusesOverlapsOverrunsAndGaps) {
 TEST(ArrayAssembler, RefusesMoreScatteredPiecesThanItRemembers) {
   constexpr uint64_t kPieces = ArrayAssembler::kMaxRanges;
   ArrayAssembler assembler = AssemblerOf(kPieces + 1);
-  for (uint64_t i = 0; i < kPieces; ++i) ASSERT_TRUE(assembler.Claim(i * 4, 1).ok());
+  EXPECT_EQ(assembler.counted(), 0u);
+  const size_t whole = (kPieces + 1) * 4;
+  for (uint64_t i = 0; i < kPieces; ++i) {
+    ASSERT_TRUE(assembler.Claim(i * 4, 1).ok());
+    EXPECT_EQ(assembler.counted(), whole + i * 64);
+  }
   EXPECT_THAT(std::string(assembler.Claim(kPieces * 4, 1).status().message()),
               HasSubstr("send larger ones"));
   EXPECT_EQ(assembler.received(), kPieces);
   // What closes gaps is welcome still, and makes room.
   for (uint64_t i = 0; i < kPieces; ++i) ASSERT_TRUE(assembler.Claim(i * 4 + 1, 3).ok());
+  EXPECT_EQ(assembler.counted(), whole);
   EXPECT_TRUE(assembler.Claim(kPieces * 4, 4).ok());
   EXPECT_TRUE(assembler.Finish().ok());
 }
