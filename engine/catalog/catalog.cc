@@ -95,10 +95,12 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
       return absl::DataLossError(fmt::format("the store has no pattern {} of matrix '{}'",
                                              record.pattern_hash, record.name));
     }
+    absl::StatusOr<Budget::Charge> charge = budget_.Count(kMatrixBytes, MemoryUse::kMatrices);
+    if (!charge.ok()) return charge.status();
     ReplaceLocked(std::make_shared<const Matrix>(
         record.tenant, record.name, pattern->second, record.type, record.version,
         record.created_unix_ns, /*durable=*/true, lazy(record.values),
-        record.value_order ? lazy(*record.value_order) : nullptr));
+        record.value_order ? lazy(*record.value_order) : nullptr, *std::move(charge)));
     versions_[{record.tenant, record.name}] = {record.used_version, record.used_version};
     patterns_[record.pattern_hash] = pattern->second;
   }
@@ -245,6 +247,8 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
                                          Store::Stop stop) {
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr(stop);
   if (!csr.ok()) return csr.status();
+  absl::StatusOr<Budget::Charge> charge = budget_.Count(kMatrixBytes, MemoryUse::kMatrices);
+  if (!charge.ok()) return charge.status();
   MatrixLease matrix;
   std::shared_ptr<Pattern> gone;
   {
@@ -270,7 +274,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     matrix = std::make_shared<const Matrix>(
         header.tenant, header.name, std::move(pattern), values.type, record.version,
         record.created_unix_ns, store_.durable(), std::make_shared<LazyArray>(values),
-        caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr);
+        caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr, *std::move(charge));
     if (absl::Status s = PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
     if (absl::Status s = store_.PutMatrix(record, stop).status(); !s.ok()) return s;
     gone = Publish(matrix);

@@ -127,7 +127,7 @@ class Catalog {
   Catalog(Store& store, Budget& budget);
 
   /// Enters what the store holds; arrays are read when they are first needed. Called once, before
-  /// anything else.
+  /// anything else. DATA_LOSS if a record makes no sense, RESOURCE_EXHAUSTED if there are too many.
   absl::Status Restore(const StoreContents& contents);
 
   /// Reserves memory for the arrays at once: RESOURCE_EXHAUSTED now rather than in the middle.

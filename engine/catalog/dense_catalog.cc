@@ -95,7 +95,11 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
     if (!received.ok()) return received.status();
     elements = *std::move(received);
   }
+  absl::StatusOr<Budget::Charge> charge =
+      catalog_.budget_.Count(kHeldDenseBytes, MemoryUse::kBuffers);
+  if (!charge.ok()) return charge.status();
   auto held = std::make_shared<HeldDense>();
+  held->charge = *std::move(charge);
   held->tenant = header_.tenant;
   held->name = header_.name;
   held->shape = header_.shape;
@@ -148,7 +152,10 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
 absl::Status DenseCatalog::Restore(const StoreContents& contents) {
   std::lock_guard lock(mutex_);
   for (const BufferRecord& record : contents.buffers) {
+    absl::StatusOr<Budget::Charge> charge = budget_.Count(kHeldDenseBytes, MemoryUse::kBuffers);
+    if (!charge.ok()) return charge.status();
     auto held = std::make_shared<HeldDense>();
+    held->charge = *std::move(charge);
     held->tenant = record.tenant;
     held->name = record.name;
     held->shape = {record.rows, record.cols, record.leading_dimension, record.array.type};

@@ -41,7 +41,10 @@ struct HeldDense {
   uint64_t version = 1;
   bool durable = false;
   std::shared_ptr<LazyArray> elements;
+  Budget::Charge charge;  ///< all versions that results were written into share it
 };
+/// What one counts with besides its elements: names, nodes of maps, shared objects.
+inline constexpr size_t kHeldDenseBytes = size_t{2} << 10;
 using HeldDenseLease = std::shared_ptr<const HeldDense>;
 
 struct PutHeader {
@@ -100,7 +103,7 @@ class DenseCatalog {
  public:
   DenseCatalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
   /// Enters what the store holds; elements are read when they are first needed. Called once, before
-  /// anything else. DATA_LOSS if a record makes no sense.
+  /// anything else. DATA_LOSS if a record makes no sense, RESOURCE_EXHAUSTED if there are too many.
   absl::Status Restore(const StoreContents& contents);
 
   absl::StatusOr<std::unique_ptr<DensePut>> BeginPut(PutHeader header);

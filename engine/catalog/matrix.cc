@@ -8,7 +8,8 @@ namespace sparsed::engine {
 
 Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pattern,
                ElementType type, uint64_t version, int64_t created_unix_ns, bool durable,
-               std::shared_ptr<LazyArray> values, std::shared_ptr<LazyArray> caller_order)
+               std::shared_ptr<LazyArray> values, std::shared_ptr<LazyArray> caller_order,
+               Budget::Charge charge)
     : tenant_(std::move(tenant)),
       name_(std::move(name)),
       pattern_(std::move(pattern)),
@@ -17,7 +18,8 @@ Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pa
       created_unix_ns_(created_unix_ns),
       durable_(durable),
       values_(std::move(values)),
-      caller_order_(std::move(caller_order)) {}
+      caller_order_(std::move(caller_order)),
+      charge_(std::move(charge)) {}
 
 absl::StatusOr<Array> Matrix::Values(LazyArray::Stop stop) const { return values_->Get(stop); }
 

@@ -15,15 +15,20 @@
 
 namespace sparsed::engine {
 
+/// What a matrix counts with besides its arrays: it, its pattern, their names, plans and
+/// measurements.
+inline constexpr size_t kMatrixBytes = size_t{8} << 10;
+
 /// One version of a matrix. Immutable but for what is computed on demand; a request that holds it
 /// uses it throughout. Thread-safe.
 class Matrix {
  public:
   /// `caller_order`, if not null (i64, nnz): position in the caller's arrays of each canonical CSR
-  /// nonzero. SDDMM results and UpdateValues speak the caller's order.
+  /// nonzero. SDDMM results and UpdateValues speak the caller's order. `charge`: of kMatrixBytes,
+  /// which all versions of its values share.
   Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pattern, ElementType type,
          uint64_t version, int64_t created_unix_ns, bool durable, std::shared_ptr<LazyArray> values,
-         std::shared_ptr<LazyArray> caller_order);
+         std::shared_ptr<LazyArray> caller_order, Budget::Charge charge);
 
   const std::string& tenant() const { return tenant_; }
   const std::string& name() const { return name_; }
@@ -33,6 +38,7 @@ class Matrix {
   int64_t created_unix_ns() const { return created_unix_ns_; }
   bool durable() const { return durable_; }
   const std::shared_ptr<LazyArray>& caller_order() const { return caller_order_; }
+  const Budget::Charge& charge() const { return charge_; }
 
   /// In canonical CSR order; reads the disk the first time. CANCELLED if `stop` became true
   /// meanwhile.
@@ -60,6 +66,7 @@ class Matrix {
   const bool durable_;
   const std::shared_ptr<LazyArray> values_;
   const std::shared_ptr<LazyArray> caller_order_;
+  const Budget::Charge charge_;
   mutable std::mutex mutex_;
   struct Placed {
     /// A rebuilt layout of the same recipe may order values differently, and be where this was.

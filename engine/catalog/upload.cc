@@ -231,7 +231,7 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
   auto matrix = std::make_shared<const Matrix>(
       header_.tenant, header_.name, base_->pattern(), base_->type(), catalog_.NextVersion(key),
       (*present)->created_unix_ns(), header_.durable, std::make_shared<LazyArray>(*values),
-      base_->caller_order());
+      base_->caller_order(), (*present)->charge());
   if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
   absl::Status stored = header_.durable ? catalog_.store_
                                               .PutValues(header_.tenant, header_.name,

@@ -58,12 +58,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
   class UseSource final : public MemorySource {
    public:
     absl::StatusOr<Buffer> Allocate(size_t bytes) override {
-      absl::StatusOr<Buffer> buffer = state->Allocate(bytes, use);
-      while (absl::IsResourceExhausted(buffer.status()) && state->Short(bytes, use) &&
-             state->Reclaim()) {
-        buffer = state->Allocate(bytes, use);
-      }
-      return buffer;
+      return state->Reclaiming<Buffer>(bytes, use, [&] { return state->Allocate(bytes, use); });
     }
     State* state = nullptr;
     MemoryUse use = MemoryUse::kRequests;
@@ -78,21 +73,28 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
   ~State() { DeleteBlocks(kept_.TakeDownTo(0)); }
 
+  /// Calls `take` again as long as it is refused and something can be let go for it.
+  template <typename T, typename Take>
+  absl::StatusOr<T> Reclaiming(size_t bytes, MemoryUse use, const Take& take) {
+    absl::StatusOr<T> taken = take();
+    while (absl::IsResourceExhausted(taken.status()) && Short(bytes, use) && Reclaim()) {
+      taken = take();
+    }
+    return taken;
+  }
+
+  absl::StatusOr<Charge> Count(size_t bytes, MemoryUse use) {
+    if (absl::Status s = CountIfItFits(bytes, use, /*block=*/nullptr); !s.ok()) return s;
+    return Charge(this, [state = shared_from_this(), size = BlockBytes(bytes), use](const void*) {
+      state->Uncount(static_cast<int64_t>(size), use);
+    });
+  }
+
   absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use) {
     if (bytes == 0) return Buffer();
-    if (NeverFits(bytes, use)) return RefusedForEver(bytes, use);
     const size_t size = BlockBytes(bytes);
     Block block;
-    std::vector<Block> dropped;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!FitsLocked(size, use)) return RefusedNowLocked(bytes, use);
-      if (size >= Block::kSmallestMapped) block = kept_.Take(size);
-      CountLocked(static_cast<int64_t>(size), use);
-      dropped = kept_.TakeDownTo(limit_ - total_);
-    }
-    // Outside the lock, and before there is more.
-    DeleteBlocks(dropped);
+    if (absl::Status s = CountIfItFits(bytes, use, &block); !s.ok()) return s;
     if (block.data == nullptr) block = NewBlock(size);
     if (block.data == nullptr) {
       Uncount(static_cast<int64_t>(size), use);
@@ -213,6 +215,22 @@ class Budget::State : public std::enable_shared_from_this<State> {
     return waiting_helps ? RetryLater(std::move(refused)) : refused;
   }
 
+  /// A block for `bytes`: one that was kept, if there is one, is in `block` (may be null).
+  absl::Status CountIfItFits(size_t bytes, MemoryUse use, Block* block) {
+    if (NeverFits(bytes, use)) return RefusedForEver(bytes, use);
+    const size_t size = BlockBytes(bytes);
+    std::vector<Block> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!FitsLocked(size, use)) return RefusedNowLocked(bytes, use);
+      if (block != nullptr && size >= Block::kSmallestMapped) *block = kept_.Take(size);
+      CountLocked(static_cast<int64_t>(size), use);
+      dropped = kept_.TakeDownTo(limit_ - total_);
+    }
+    // Outside the lock, and before there is more.
+    DeleteBlocks(dropped);
+    return absl::OkStatus();
+  }
   void CountLocked(int64_t size, MemoryUse use) {
     total_ += size;
     used_[static_cast<int>(use)] += size;
@@ -266,6 +284,9 @@ Budget::Budget(int64_t limit_bytes, int64_t preparation_bytes)
     : state_(std::make_shared<State>(limit_bytes, preparation_bytes)) {}
 Budget::~Budget() { state_->Close(); }
 MemorySource& Budget::Source(MemoryUse use) { return state_->source(use); }
+absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use) {
+  return state_->Reclaiming<Charge>(bytes, use, [&] { return state_->Count(bytes, use); });
+}
 void Budget::SetReclaim(std::function<bool()> reclaim) { state_->SetReclaim(std::move(reclaim)); }
 absl::Status Budget::MayFit(size_t bytes, MemoryUse use) const {
   return state_->MayFit(bytes, use);

@@ -36,6 +36,12 @@ class Budget {
   /// have ended.
   MemorySource& Source(MemoryUse use);
 
+  /// Counts until its last copy is gone.
+  using Charge = std::shared_ptr<const void>;
+  /// Counts `bytes` that are allocated elsewhere, for small objects of which there may be millions.
+  /// RESOURCE_EXHAUSTED as from Source.
+  absl::StatusOr<Charge> Count(size_t bytes, MemoryUse use);
+
   /// RESOURCE_EXHAUSTED, as from Source, if so many bytes at once are more than the limit ever has.
   /// For those who need several buffers: each alone might be refused as if waiting helped.
   absl::Status MayFit(size_t bytes, MemoryUse use) const;

@@ -53,6 +53,35 @@ TEST(Budget, RefusesBeyondTheLimitWithASentence) {
   EXPECT_TRUE(budget.Source(MemoryUse::kRequests).Allocate(1 << 19).ok());
 }
 
+TEST(Budget, CountsWhatIsAllocatedElsewhere) {
+  Budget::Charge kept;
+  {
+    Budget budget(1 << 20, 1 << 19);
+    absl::StatusOr<Budget::Charge> charge = budget.Count(3 << 18, MemoryUse::kMatrices);
+    ASSERT_TRUE(charge.ok()) << charge.status();
+    EXPECT_EQ(budget.used(MemoryUse::kMatrices), 3 << 18);
+    const absl::Status refused = budget.Count(1 << 19, MemoryUse::kMatrices).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("the matrix needs 524288 bytes of host memory, 262144 of 1048576 are"));
+    kept = *charge;
+    charge = Budget::Charge();
+    EXPECT_EQ(budget.used(), 3 << 18) << "a copy still holds it";
+    kept.reset();
+    EXPECT_EQ(budget.used(), 0);
+    kept = budget.Count(100, MemoryUse::kBuffers).value();
+  }
+  kept.reset();  // after the budget
+}
+
+TEST(Budget, WhatIsAllocatedElsewhereTakesTheRoomOfWhatIsKept) {
+  Budget budget(8 << 20, 1 << 20);
+  ASSERT_TRUE(budget.Source(MemoryUse::kRequests).Allocate(1 << 20).ok());
+  EXPECT_EQ(budget.kept(), 1 << 20);
+  const Budget::Charge charge = budget.Count(8 << 20, MemoryUse::kMatrices).value();
+  EXPECT_EQ(budget.kept(), 0);
+}
+
 TEST(Budget, PreparationHasALimitOfItsOwn) {
   Budget budget(1 << 30, 1 << 20);
   auto first = budget.Source(MemoryUse::kPreparation).Allocate(1 << 20);

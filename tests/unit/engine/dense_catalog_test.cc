@@ -40,6 +40,27 @@ TEST(DenseCatalog, HoldsWhatWasPut) {
   EXPECT_EQ(rooms.budget.used(MemoryUse::kBuffers), rooms.budget.used());
 }
 
+TEST(DenseCatalog, TinyOnesAreBounded) {
+  Rooms rooms("", /*memory=*/100'000);
+  int held = 0;
+  absl::Status status;
+  for (; held < 1000; ++held) {
+    status = Put(rooms.dense, Header(std::to_string(held), 1, 1), {1}).status();
+    if (!status.ok()) break;
+  }
+  EXPECT_EQ(held, 48) << "with 2 KiB each";
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the buffer needs 2048 bytes"));
+  ASSERT_TRUE(rooms.dense.Delete("t", "0").ok());
+  EXPECT_TRUE(Put(rooms.dense, Header("again", 1, 1), {1}).ok());
+  // A version that a result was written into shares what the one before counts with.
+  const int64_t before = rooms.budget.used();
+  auto write = rooms.dense.BeginWrite("t", "again");
+  ASSERT_TRUE(write.ok());
+  ASSERT_TRUE(write->Publish(write->base()->elements).ok());
+  EXPECT_EQ(rooms.budget.used(), before);
+}
+
 TEST(DenseCatalog, ZerosAreNotSent) {
   Rooms rooms;
   PutHeader header = Header("z", 100, 7);

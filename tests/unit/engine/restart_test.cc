@@ -32,7 +32,7 @@ TEST(Restart, BringsBackMatricesOnFirstUse) {
     ASSERT_TRUE(upload.ok() && Feed(**upload, 0, s.row_offsets).ok());
   }
   Rooms rooms(directory.path());
-  EXPECT_EQ(rooms.budget.used(), 0) << "arrays are read when they are needed";
+  EXPECT_EQ(rooms.budget.used(), 2 * kMatrixBytes) << "arrays are read when they are needed";
   EXPECT_EQ(rooms.catalog.All().size(), 2u);
   auto a = rooms.catalog.Find("t", "a");
   auto b = rooms.catalog.Find("t", "b");
@@ -51,6 +51,22 @@ TEST(Restart, BringsBackMatricesOnFirstUse) {
   auto c = Send(same->catalog, header, s.row_offsets, s.column_indices, FloatsOf(s, 3));
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ((*c)->pattern(), (*a)->pattern());
+}
+
+TEST(Restart, MoreThanTheLimitIsRefusedWithASentence) {
+  TemporaryDirectory directory;
+  {
+    Rooms rooms(directory.path());
+    for (const char* name : {"a", "b", "c"}) {
+      ASSERT_TRUE(SendMatrix(rooms.catalog, name, test::Band(9, 2)).ok());
+    }
+  }
+  const auto store = OpenStore(PosixFileSystem(), directory.path()).value();
+  Budget budget(2 * kMatrixBytes, 0);
+  Catalog catalog(*store, budget);
+  const absl::Status refused = catalog.Restore(store->Load().value());
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("raise --host-memory"));
 }
 
 TEST(Restart, KeepsTheCallersOrder) {

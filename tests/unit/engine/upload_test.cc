@@ -502,6 +502,21 @@ TEST(Catalog, ListsByTenantAndPrefix) {
   EXPECT_EQ(rooms.catalog.List("nobody", "").size(), 0u);
 }
 
+TEST(Catalog, TinyMatricesAreBounded) {
+  Rooms rooms("", /*memory=*/100'000);
+  int held = 0;
+  absl::Status status;
+  for (; held < 1000; ++held) {
+    status = SendSmall(rooms.catalog, Small(std::to_string(held))).status();
+    if (!status.ok()) break;
+  }
+  EXPECT_EQ(held, 12) << "with 8 KiB each";
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the matrix needs 8192 bytes"));
+  ASSERT_TRUE(rooms.catalog.Delete("t", "0").ok());
+  EXPECT_TRUE(SendSmall(rooms.catalog, Small("again")).ok());
+}
+
 TEST(Catalog, DeleteForgetsTheNameNotTheLease) {
   Rooms rooms;
   int gone = 0;
