@@ -1,5 +1,6 @@
 #include "engine/memory/residency.h"
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -190,43 +191,53 @@ void Residency::Sweep() {
   dead = TakeDeadLocked();
 }
 
-Residency::Entries::iterator Residency::VictimLocked(bool moved, Homes& homes) {
-  auto victim = entries_.end();
-  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    const Entry& entry = it->second;
-    const std::shared_ptr<LazyArray> home = entry.moved.lock();
-    // Its loader holds the copy until it has run.
-    const bool only_here = home != nullptr && !home->resident();
-    if (home != nullptr) homes.push_back(home);
-    if (only_here != moved || entry.copy.use_count() != (only_here ? 2 : 1)) continue;
-    if (victim == entries_.end() || entry.used < victim->second.used) victim = it;
+bool Residency::MayGoLocked(const Entry& entry, bool moved, Homes& homes) {
+  std::shared_ptr<LazyArray> home = entry.moved.lock();
+  // Its loader holds the copy until it has run.
+  const bool only_here = home != nullptr && !home->resident();
+  if (home != nullptr) homes.push_back(std::move(home));
+  return only_here == moved && entry.copy.use_count() == (only_here ? 2 : 1);
+}
+
+std::vector<Residency::Key> Residency::VictimsLocked(bool moved, Homes& homes) const {
+  std::vector<std::pair<uint64_t, Key>> by_use;
+  for (const auto& [key, entry] : entries_) {
+    if (MayGoLocked(entry, moved, homes)) by_use.emplace_back(entry.used, key);
   }
-  return victim;
+  std::ranges::sort(by_use);
+  std::vector<Key> victims;
+  victims.reserve(by_use.size());
+  for (const auto& [used, key] : by_use) victims.push_back(key);
+  return victims;
 }
 
 bool Residency::Evict(int64_t bytes, bool at_once) {
   int64_t freed = 0;
+  std::vector<Key> to_save;
   {
     std::vector<Entry> gone;
     Homes homes;
     std::lock_guard lock(mutex_);
     gone = TakeDeadLocked();
     for (const Entry& entry : gone) freed += entry.bytes;
-    while (freed < bytes) {
-      const auto victim = VictimLocked(/*moved=*/false, homes);
-      if (victim == entries_.end()) break;
+    if (freed >= bytes) return true;
+    for (const Key& key : VictimsLocked(/*moved=*/false, homes)) {
+      if (freed >= bytes) break;
+      const auto victim = entries_.find(key);
       freed += victim->second.bytes;
       gone.push_back(std::move(victim->second));
       entries_.erase(victim);
       ++evictions_;
     }
+    if (!at_once && freed < bytes) to_save = VictimsLocked(/*moved=*/true, homes);
   }
-  while (!at_once && freed < bytes) {
+  for (const Key& key : to_save) {
+    if (freed >= bytes) break;
     Homes homes;
     std::unique_lock lock(mutex_);
-    const auto victim = VictimLocked(/*moved=*/true, homes);
-    if (victim == entries_.end()) break;
-    const Key key = victim->first;
+    const auto victim = entries_.find(key);
+    // Somebody may have taken it since.
+    if (victim == entries_.end() || !MayGoLocked(victim->second, /*moved=*/true, homes)) continue;
     Entry entry = std::move(victim->second);
     // Whoever asks for it meanwhile waits, and then finds its copy on the host.
     victim->second = Of(entry.original);

@@ -99,10 +99,11 @@ class Residency {
   absl::StatusOr<Array> NewSlots(const Array& csr_values,
                                  const std::shared_ptr<const Layout>& layout, MemorySource& host);
   using Homes = std::vector<std::shared_ptr<LazyArray>>;
-  /// Least recently used of those that nobody holds; `moved`: of those without a host copy. What it
-  /// looked at is in `homes`: it may have become the last to hold it, and frees nothing under the
-  /// lock.
-  Entries::iterator VictimLocked(bool moved, Homes& homes);
+  /// Whether nobody holds it, and it has a host copy; `moved`: and has none. What it looked at is
+  /// in `homes`: it may have become the last to hold it, and frees nothing under the lock.
+  static bool MayGoLocked(const Entry& entry, bool moved, Homes& homes);
+  /// All of those, least recently used first.
+  std::vector<Key> VictimsLocked(bool moved, Homes& homes) const;
   /// Takes entries whose original is gone out; they are freed without the lock.
   std::vector<Entry> TakeDeadLocked();
 

@@ -184,6 +184,26 @@ TEST_F(ResidencyTest, EvictsWhatWasUsedLongestAgoButNothingInUse) {
   EXPECT_TRUE(residency_.Place(b, MemoryUse::kMatrices).ok());
 }
 
+TEST_F(ResidencyTest, EvictsAsManyAsItTakesTheOldestFirst) {
+  std::vector<Array> hosts;
+  for (int i = 0; i < 10; ++i) hosts.push_back(HostArray(100, static_cast<float>(i)));
+  const auto place = [&](int i) { return residency_.Place(hosts[i], MemoryUse::kMatrices); };
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(place(i).ok());
+  for (const int i : {3, 0, 7}) ASSERT_TRUE(place(i).ok());
+  const auto held = place(2);
+  ASSERT_TRUE(held.ok());
+  {
+    const auto room = budget_.Source(MemoryUse::kRequests).Allocate(1600);
+    ASSERT_TRUE(room.ok()) << room.status();
+    EXPECT_EQ(residency_.evictions(), 4);
+  }
+  copies_ = 0;
+  for (const int i : {8, 9, 3, 0, 7, 2}) ASSERT_TRUE(place(i).ok());
+  EXPECT_EQ(copies_, 0) << "they had stayed";
+  for (const int i : {1, 4, 5, 6}) ASSERT_TRUE(place(i).ok());
+  EXPECT_EQ(copies_, 4);
+}
+
 TEST_F(ResidencyTest, CopiesGoWithTheirOriginals) {
   {
     const Array host = HostArray(900, 1);
@@ -220,6 +240,24 @@ TEST_F(ResidencyTest, WhatIsOnlyThereIsSavedBeforeItGoes) {
   auto again = residency_.Place(held);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ((*again)->As<float>()[599], 42);
+}
+
+TEST_F(ResidencyTest, SavesAsManyAsItTakesTheOldestFirst) {
+  std::vector<std::shared_ptr<LazyArray>> held;
+  for (int i = 0; i < 5; ++i) {
+    const auto there = std::make_shared<const Array>(
+        AllocateArray(budget_.Source(MemoryUse::kBuffers), "c", ElementType::kF32, 200).value());
+    held.push_back(std::make_shared<LazyArray>(
+        [there](LazyArray::Stop) -> absl::StatusOr<Array> { return HostArray(200, 1); },
+        LazyArray::Where::kDevice));
+    residency_.Adopt(held.back(), there);
+  }
+  ASSERT_TRUE(residency_.Place(held[1]).ok());
+  const auto in_use = residency_.Place(held[0]);
+  ASSERT_TRUE(budget_.Source(MemoryUse::kRequests).Allocate(1600).ok());
+  EXPECT_EQ(residency_.evictions(), 2);
+  for (const size_t i : {2, 3}) EXPECT_TRUE(held[i]->resident());
+  for (const size_t i : {0, 1, 4}) EXPECT_FALSE(held[i]->resident());
 }
 
 TEST_F(ResidencyTest, WhatCannotBeSavedStays) {
