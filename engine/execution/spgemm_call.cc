@@ -140,8 +140,8 @@ class SpgemmCall final : public Job {
   }
 
   void Drop() override {
-    // Of one that was stopped, the rows that it computed count.
-    if (!ran_ && next_row_ > 0) Ran(ShareOfProducts());
+    // Of one that was stopped, the rows that it computed count, roughly.
+    if (!ran_ && next_row_ > 0) Ran(ShareOfNonzeros());
     there_ = OnDevice();
     prepared_.reset();
     bounds_ = block_row_begin_ = block_row_nnz_ = scratch_columns_ = scratch_values_ = Array();
@@ -769,18 +769,12 @@ class SpgemmCall final : public Job {
                2.0 * static_cast<double>(products_) * share, FloorBytes() * share);
   }
 
-  /// Of the products, those in the rows that are computed.
-  double ShareOfProducts() const {
-    const CsrView s = ViewCsr(*left_csr_), t = ViewCsr(*right_csr_);
-    int64_t done = 0, all = 0;
-    for (int64_t row = 0; row < s.rows; ++row) {
-      for (int64_t p = s.row_offsets[row]; p < s.row_offsets[row + 1]; ++p) {
-        const int64_t middle = s.column_indices[p];
-        all += t.row_offsets[middle + 1] - t.row_offsets[middle];
-      }
-      if (row + 1 == next_row_) done = all;
-    }
-    return all == 0 ? 0 : static_cast<double>(done) / static_cast<double>(all);
+  /// Of S's nonzeros, those in the rows that are computed: about the share of the products, which
+  /// whoever cancels has at once.
+  double ShareOfNonzeros() const {
+    const auto row_offsets = ViewCsr(*left_csr_).row_offsets;
+    const int64_t all = row_offsets[left_rows_];
+    return all == 0 ? 0 : static_cast<double>(row_offsets[next_row_]) / static_cast<double>(all);
   }
 
   /// Both matrices and the mask read once, C written once.
