@@ -17,8 +17,11 @@ const std::string& ProcessorName();
 /// One try at copying.
 struct CopyTry {
   double bytes_per_second = 0;
-  /// Processor time over the time of all threads: below 1, others ran on their processors.
+  /// Processor time of the threads that copy over the time of all of them: below 1, others ran on
+  /// their processors.
   double processor_share = 1;
+  /// The same with the time of the whole process: above 1, it had other work, too.
+  double process_share = 1;
 };
 
 /// Bytes a second that all threads of a lane together copy (read and written both count): the best

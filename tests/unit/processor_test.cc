@@ -5,9 +5,10 @@
 namespace sparsed::engine {
 namespace {
 
-std::vector<CopyTry> Tries(std::initializer_list<double> rates, double processor_share = 1) {
+std::vector<CopyTry> Tries(std::initializer_list<double> rates, double processor_share = 1,
+                           double process_share = 1) {
   std::vector<CopyTry> tries;
-  for (const double rate : rates) tries.push_back({rate, processor_share});
+  for (const double rate : rates) tries.push_back({rate, processor_share, process_share});
   return tries;
 }
 
@@ -27,6 +28,9 @@ TEST(MemoryRate, IsOnlyRaisedWhileOthersRun) {
   EXPECT_EQ(rate.bytes_per_second(), 20e15) << "of others' making";
   rate.Take(Tries({9e15, 9e15, 9e15}, 0.5));
   EXPECT_FALSE(rate.quiet()) << "others had half of the processors";
+  rate.Take(Tries({9e15, 9e15, 9e15}, 1, 1.5));
+  EXPECT_FALSE(rate.quiet()) << "other threads of ours ran";
+  EXPECT_EQ(rate.bytes_per_second(), 20e15);
   rate.Take(Tries({30e15, 10e15, 10e15}));
   EXPECT_EQ(rate.bytes_per_second(), 30e15) << "there is so much";
 }
