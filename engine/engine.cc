@@ -15,6 +15,8 @@ namespace {
 
 /// Bytes a second that a scrub reads at most, so that nobody notices it.
 constexpr double kScrubRate = 50e6;
+/// After which a pass begins again that found no memory or descriptors, at the latest.
+constexpr std::chrono::duration<double> kScrubAgain = std::chrono::hours(1);
 /// Memory that nobody took for so long, and at most for twice as long, goes back to the system.
 constexpr std::chrono::seconds kKeepTime{2};
 
@@ -96,7 +98,8 @@ class Engine::Scrubber {
   }
 
   void Run() {
-    for (auto wait = first_; Sleep(wait); wait = interval_) {
+    for (auto wait = first_; Sleep(wait);) {
+      wait = interval_;
       const absl::Status status = store_.Scrub(
           [this](int64_t bytes) {
             return Sleep(std::chrono::duration<double>(static_cast<double>(bytes) / kScrubRate));
@@ -108,7 +111,11 @@ class Engine::Scrubber {
               if (!repaired.ok()) observer_.OnDamage(std::string(repaired.message()));
             }
           });
-      if (!status.ok()) observer_.OnDamage(std::string(status.message()));
+      if (absl::IsResourceExhausted(status)) {
+        wait = std::min(interval_, kScrubAgain);  // nothing is damaged
+      } else if (!status.ok()) {
+        observer_.OnDamage(std::string(status.message()));
+      }
     }
   }
 

@@ -266,7 +266,11 @@ absl::Status DiskStore::Scrub(
     if (absl::IsDataLoss(status)) {
       if (absl::Status available = Available(); absl::IsUnavailable(available)) return available;
     }
-    if (!status.ok()) damaged(array, ReadError(array, status));
+    if (status.ok()) continue;
+    const absl::Status error = ReadError(array, status);
+    // Without descriptors or memory, say, nothing was found out.
+    if (!absl::IsDataLoss(status)) return error;
+    damaged(array, error);
   }
   const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
                           std::chrono::system_clock::now().time_since_epoch())

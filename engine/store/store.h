@@ -266,9 +266,9 @@ class Store {
                                     Stop stop = nullptr);
 
   /// Verifies every array once, block by block. After each block `pace` gets its bytes and may
-  /// wait; false ends the pass. `damaged` gets each array that is damaged or unreadable, with the
-  /// error that Read would give. Both are called on the calling thread without a lock held. The
-  /// time of a pass that came to its end is stored.
+  /// wait; false ends the pass. `damaged` gets each array that is damaged, with the DATA_LOSS that
+  /// Read would give. Both are called on the calling thread without a lock held. Any other error
+  /// ends the pass. The time of a pass that came to its end is stored.
   virtual absl::Status Scrub(
       const std::function<bool(int64_t bytes)>& pace,
       const std::function<void(const StoredArray&, const absl::Status&)>& damaged) = 0;

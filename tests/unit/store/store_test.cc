@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sqlite3.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -462,6 +463,24 @@ TEST_F(StoreTest, ScrubReadsEveryByteOnce) {
       [](const StoredArray&, const absl::Status& damage) { ADD_FAILURE() << damage; });
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(read, expected);
+}
+
+TEST_F(StoreTest, WithoutDescriptorsAScrubEndsAndNothingIsDamaged) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  const auto scrub = [&] {
+    return store_->Scrub(
+        [](int64_t) { return true; },
+        [](const StoredArray&, const absl::Status& damage) { ADD_FAILURE() << damage; });
+  };
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {.rlim_cur = 3, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status status = scrub();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(store_->Load()->scrubbed_unix_ns, 0) << "it did not come to its end";
+  EXPECT_TRUE(scrub().ok());
 }
 
 TEST_F(StoreTest, ScrubsThatEndedAreRemembered) {
