@@ -310,15 +310,13 @@ class SpmmCall final : public DenseCall {
     if (!result.ok()) return result;
     const size_t size = SizeOf(result_shape_.type);
     Array to = *result->array;
-    if (absl::Status s =
-            gpu.stream.CopyRows(to.buffer.mutable_data(), result->shape.leading_dimension * size,
-                                old->array->buffer.data(), old->shape.leading_dimension * size,
-                                result_shape_.cols * size, result_shape_.rows);
-        !s.ok()) {
-      return s;
-    }
-    // The lane's stream has read it before whoever owns it lets it go.
-    if (absl::Status s = gpu_device().Settle(gpu.stream); !s.ok()) return s;
+    absl::Status status = gpu.stream.CopyRows(
+        to.buffer.mutable_data(), result->shape.leading_dimension * size, old->array->buffer.data(),
+        old->shape.leading_dimension * size, result_shape_.cols * size, result_shape_.rows);
+    // The lane's stream has read it before whoever owns it lets it go, also where it failed midway.
+    const absl::Status done = gpu_device().Settle(gpu.stream);
+    if (status.ok()) status = done;
+    if (!status.ok()) return status;
     return result;
   }
 

@@ -116,6 +116,12 @@ class FailuresTest : public ::testing::Test {
     return spec;
   }
 
+  /// Without `data`, of zeros.
+  void Hold(const std::string& name, DenseShape shape, const std::vector<float>& data) {
+    auto put = engine_->dense().BeginPut({"t", name, shape, /*zeros=*/data.empty(), false});
+    ASSERT_TRUE(put.ok() && Feed(**put, 0, data).ok() && (*put)->Finish().ok());
+  }
+
   /// Sends both operands and waits for the end.
   absl::Status Run(const SpmmSpec& spec, const std::shared_ptr<Result>& result) {
     absl::StatusOr<std::shared_ptr<Call>> call = engine_->executor().Begin(spec, result);
@@ -263,13 +269,9 @@ std::vector<Buffer> FillUp(Budget& budget, size_t room) {
 
 TEST_F(FailuresTest, AHeldResultHasItsShapeAfterAFailedAttemptToOrderIt) {
   const int64_t nnz = pattern_.nnz(), ld = 3;
-  const auto hold = [&](const std::string& name, DenseShape shape, const std::vector<float>& data) {
-    auto put = engine_->dense().BeginPut({"t", name, shape, /*zeros=*/data.empty(), false});
-    ASSERT_TRUE(put.ok() && Feed(**put, 0, data).ok() && (*put)->Finish().ok());
-  };
-  hold("a", {kRows, kK, kK, ElementType::kF32}, c_);
-  hold("b", {kCols, kK, kK, ElementType::kF32}, b_);
-  hold("o", {nnz, 1, ld, ElementType::kF32}, {});
+  Hold("a", {kRows, kK, kK, ElementType::kF32}, c_);
+  Hold("b", {kCols, kK, kK, ElementType::kF32}, b_);
+  Hold("o", {nnz, 1, ld, ElementType::kF32}, {});
   // The GPU's values come to the host; there is no room to bring them into the caller's order.
   std::vector<Buffer> taken;
   observer_.on_kernel = [&](const KernelRun& run) {
@@ -378,6 +380,27 @@ TEST_F(FailuresTest, MemoryIsNobodyElsesWhileAPieceMayBeOnItsWay) {
   // Somebody looks now and then.
   EXPECT_TRUE(Eventually([&] { return used() == 0; }));
   EXPECT_TRUE(device().status().ok()) << device().status();
+}
+
+TEST_F(FailuresTest, ACopyThatFailsMidwayIsWaitedFor) {
+  Hold("b", {kCols, kK, kK, ElementType::kF32}, b_);
+  Hold("c", {kRows, kK, kK, ElementType::kF32}, c_);
+  SpmmSpec spec = Accumulate();
+  spec.b = OperandSpec{{}, "b", 0};
+  spec.accumulate = OperandSpec{{}, "c", 0};
+  const auto run = [&] {
+    const auto result = std::make_shared<Result>();
+    auto call = engine_->executor().Begin(spec, result);
+    if (!call.ok()) return call.status();
+    (*call)->Submit();
+    return result->Wait();
+  };
+  ASSERT_TRUE(run().ok());
+  // All is on the device: C's old value is copied first. Waits go well and are counted.
+  Fail(Step::kSynchronize, 0, 1'000'000, absl::OkStatus());
+  Fail(Step::kCopy, 0, 1, absl::InternalError("told to"));
+  EXPECT_TRUE(absl::IsInternal(run()));
+  EXPECT_EQ(Failed(Step::kSynchronize), 2) << "for the result's memory, and for the copy";
 }
 
 TEST_F(FailuresTest, ADeviceThatCannotBeWaitedForIsLost) {
