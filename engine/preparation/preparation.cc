@@ -377,14 +377,16 @@ std::map<const Pattern*, Job>::iterator Preparation::Impl::NextLocked(bool light
 void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
   // On Linux a thread has a niceness of its own, and the threads that it starts inherit it.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
-  std::unique_lock lock(mutex_);
-  while (!closing_) {
-    const auto next = NextLocked(light);
-    if (next == queued_.end()) {
+  while (true) {
+    Job job;  // destroyed without the lock: it may be the last to hold a large pattern
+    std::unique_lock lock(mutex_);
+    auto next = NextLocked(light);
+    while (!closing_ && next == queued_.end()) {
       changed_.wait(lock);
-      continue;
+      next = NextLocked(light);
     }
-    const Job job = std::move(queued_.extract(next).mapped());
+    if (closing_) return;
+    job = std::move(queued_.extract(next).mapped());
     const auto running = std::make_shared<Running>();
     running->priority = job.priority;
     running->classes = job.classes;
