@@ -37,12 +37,6 @@ void Executor::Impl::Ran(const Problem& problem, std::string_view kernel, uint64
        bytes / (gpu ? device->bytes_per_second() : memory_rate.bytes_per_second())});
 }
 
-uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
-          .count());
-}
-
 Job::Loader LoaderOf(const MatrixLease& matrix) {
   if (matrix->resident()) return nullptr;
   // Whoever runs the call afterwards meets the same errors and reports them.

@@ -101,8 +101,6 @@ absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease
   return resolved;
 }
 
-uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
-
 /// Reads what `matrix` lacks in memory from the disk; null if it lacks nothing.
 Job::Loader LoaderOf(const MatrixLease& matrix);
 

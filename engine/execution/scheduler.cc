@@ -9,11 +9,6 @@
 namespace sparsed::engine {
 namespace {
 
-uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
-  return static_cast<uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
-}
-
 constexpr size_t kKeptWorkspace = size_t{16} << 20;
 constexpr size_t kKeptDeviceWorkspace = size_t{64} << 20;
 /// After as long without a call, or twice as long, memory of the GPU that was kept for the next one
@@ -25,6 +20,11 @@ constexpr auto kLook = std::chrono::microseconds(200);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
 
 }  // namespace
+
+uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
+  return static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+}
 
 Job::Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink,
          DeviceKind device)

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -25,6 +26,8 @@
 namespace sparsed::engine {
 
 class Scheduler;
+
+uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
 
 /// A lane's own thread and what belongs to it. OpenMP keeps one team for each thread that opens
 /// parallel regions, so request threads never grow teams.

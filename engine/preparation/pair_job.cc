@@ -17,16 +17,6 @@
 namespace sparsed::engine {
 namespace {
 
-/// A gain below this is not told from noise.
-constexpr double kLeastSpeedup = 1.03;
-
-std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
-
-/// Nothing was found out: it is cancelled, or the device is lost.
-bool EndsJob(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsUnavailable(status);
-}
-
 /// What it was may be had another time.
 bool IsForNow(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);

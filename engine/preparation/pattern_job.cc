@@ -14,23 +14,13 @@
 namespace sparsed::engine {
 namespace {
 
-/// A gain below this is not worth the memory of a layout.
-constexpr double kLeastSpeedup = 1.03;
-
 /// The outcome of a recipe that was timed (Observer::OnRecipe).
 constexpr std::string_view kTried = "tried";
-
-std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
 
 /// "1.62x faster", "1.04x slower".
 std::string Compared(double speedup) {
   return speedup >= 1 ? fmt::format("{:.2f}x faster", speedup)
                       : fmt::format("{:.2f}x slower", 1 / speedup);
-}
-
-/// Nothing was found out: it is cancelled, or the device is lost.
-bool EndsJob(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsUnavailable(status);
 }
 
 }  // namespace

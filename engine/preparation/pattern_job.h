@@ -66,6 +66,16 @@ void RestoreMeasurements(const StoreContents& contents,
 /// would pay.
 inline constexpr int64_t kLeastPairNonzeros = 10'000;
 
+/// A gain below this is not told from noise, nor worth the memory of a layout.
+inline constexpr double kLeastSpeedup = 1.03;
+
+inline std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
+
+/// Nothing was found out: it is cancelled, or the device is lost.
+inline bool EndsJob(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsUnavailable(status);
+}
+
 /// Used by one thread. What it publishes is usable at once: a layout of the CPU has the values
 /// of every matrix of the pattern before a plan names it.
 class PatternJob {

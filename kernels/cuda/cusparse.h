@@ -78,6 +78,31 @@ inline cudaDataType SumTypeOf(const Problem& problem) {
   return problem.type == ElementType::kF64 ? CUDA_R_64F : CUDA_R_32F;
 }
 
+inline cusparseOperation_t OperationOf(const Problem& problem) {
+  return problem.transposed ? CUSPARSE_OPERATION_TRANSPOSE : CUSPARSE_OPERATION_NON_TRANSPOSE;
+}
+
+/// What products are scaled with, as cuSPARSE reads it.
+struct Scalars {
+  Scalars(const Problem& problem, double a, double b)
+      : type(SumTypeOf(problem)),
+        alpha_f32(static_cast<float>(a)),
+        beta_f32(static_cast<float>(b)),
+        alpha_f64(a),
+        beta_f64(b) {}
+
+  const void* alpha() const {
+    return type == CUDA_R_32F ? static_cast<const void*>(&alpha_f32) : &alpha_f64;
+  }
+  const void* beta() const {
+    return type == CUDA_R_32F ? static_cast<const void*>(&beta_f32) : &beta_f64;
+  }
+
+  cudaDataType type;  ///< SumTypeOf
+  float alpha_f32, beta_f32;
+  double alpha_f64, beta_f64;
+};
+
 /// Bytes for 32-bit row offsets, rounded up to 256.
 inline size_t OffsetBytes(const Layout& layout) {
   return (static_cast<size_t>(layout.rows + 1) * sizeof(int32_t) + 255) / 256 * 256;

@@ -19,16 +19,7 @@ namespace {
 struct Call {
   cusparseHandle_t handle = nullptr;
   DenseMatrix a, b;
-  cudaDataType type = CUDA_R_32F;
-  float one_f32 = 1, zero_f32 = 0;
-  double one_f64 = 1, zero_f64 = 0;
-
-  const void* one() const {
-    return type == CUDA_R_32F ? static_cast<const void*>(&one_f32) : &one_f64;
-  }
-  const void* zero() const {
-    return type == CUDA_R_32F ? static_cast<const void*>(&zero_f32) : &zero_f64;
-  }
+  Scalars scalars;  ///< 1 and 0
 };
 
 absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem, const ConstDense& a,
@@ -42,7 +33,7 @@ absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem, const Co
   return Call{.handle = *handle,
               .a = *std::move(a_matrix),
               .b = *std::move(b_matrix),
-              .type = SumTypeOf(problem)};
+              .scalars = Scalars(problem, 1, 0)};
 }
 
 // The sizes alone decide; no address is followed.
@@ -56,9 +47,9 @@ size_t OwnWorkspace(const Problem& problem, const Layout& layout) {
   size_t bytes = 0;
   if (!call.ok() || !out.ok() ||
       OpenCusparse()->SDDMM_bufferSize(
-          call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE, call->one(),
-          call->a.get(), call->b.get(), call->zero(), out->get(), call->type,
-          CUSPARSE_SDDMM_ALG_DEFAULT, &bytes) != CUSPARSE_STATUS_SUCCESS) {
+          call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE,
+          call->scalars.alpha(), call->a.get(), call->b.get(), call->scalars.beta(), out->get(),
+          call->scalars.type, CUSPARSE_SDDMM_ALG_DEFAULT, &bytes) != CUSPARSE_STATUS_SUCCESS) {
     return size_t{1} << 62;  // more than there is: the run is refused
   }
   return bytes;
@@ -77,12 +68,13 @@ absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const 
   if (!prepared.ok()) return prepared.status();
   const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments.a, arguments.b);
   if (!call.ok()) return Settled(context.stream, call.status());
-  const absl::Status status = ToStatus(
-      OpenCusparse()->SDDMM_preprocess(
-          call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE, call->one(),
-          call->a.get(), call->b.get(), call->zero(), (*prepared)->matrix.get(), call->type,
-          CUSPARSE_SDDMM_ALG_DEFAULT, (*prepared)->workspace),
-      "preprocessing for SDDMM");
+  const absl::Status status =
+      ToStatus(OpenCusparse()->SDDMM_preprocess(call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE,
+                                                CUSPARSE_OPERATION_TRANSPOSE, call->scalars.alpha(),
+                                                call->a.get(), call->b.get(), call->scalars.beta(),
+                                                (*prepared)->matrix.get(), call->scalars.type,
+                                                CUSPARSE_SDDMM_ALG_DEFAULT, (*prepared)->workspace),
+               "preprocessing for SDDMM");
   if (!status.ok()) return Settled(context.stream, status);
   return *std::move(prepared);
 }
@@ -99,11 +91,12 @@ absl::Status Run(const Context& context, const Problem& problem, const SddmmArgu
   if (!out.ok()) return out.status();
   const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments.a, arguments.b);
   if (!call.ok()) return call.status();
-  status = ToStatus(OpenCusparse()->SDDMM(call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE,
-                                          CUSPARSE_OPERATION_TRANSPOSE, call->one(), call->a.get(),
-                                          call->b.get(), call->zero(), out->matrix, call->type,
-                                          CUSPARSE_SDDMM_ALG_DEFAULT, out->workspace),
-                    "SDDMM");
+  status =
+      ToStatus(OpenCusparse()->SDDMM(
+                   call->handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_TRANSPOSE,
+                   call->scalars.alpha(), call->a.get(), call->b.get(), call->scalars.beta(),
+                   out->matrix, call->scalars.type, CUSPARSE_SDDMM_ALG_DEFAULT, out->workspace),
+               "SDDMM");
   if (!status.ok() || arguments.values == nullptr) return status;
   return ToStatus(
       MultiplyElements(stream, problem.type, arguments.values, arguments.out, layout.nnz),

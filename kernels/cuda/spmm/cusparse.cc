@@ -16,25 +16,12 @@
 namespace sparsed::cuda {
 namespace {
 
-cusparseOperation_t OperationOf(const Problem& problem) {
-  return problem.transposed ? CUSPARSE_OPERATION_TRANSPOSE : CUSPARSE_OPERATION_NON_TRANSPOSE;
-}
-
 /// Everything that cuSPARSE wants to know besides S.
 struct Call {
   cusparseHandle_t handle = nullptr;
   DenseMatrix b, c;
-  cusparseOperation_t operation = CUSPARSE_OPERATION_NON_TRANSPOSE;
-  cudaDataType type = CUDA_R_32F;
-  float alpha_f32, beta_f32;
-  double alpha_f64, beta_f64;
-
-  const void* alpha() const {
-    return type == CUDA_R_32F ? static_cast<const void*>(&alpha_f32) : &alpha_f64;
-  }
-  const void* beta() const {
-    return type == CUDA_R_32F ? static_cast<const void*>(&beta_f32) : &beta_f64;
-  }
+  cusparseOperation_t operation;
+  Scalars scalars;
 };
 
 absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem,
@@ -51,11 +38,7 @@ absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem,
               .b = *std::move(b),
               .c = *std::move(c_matrix),
               .operation = OperationOf(problem),
-              .type = SumTypeOf(problem),
-              .alpha_f32 = static_cast<float>(arguments.alpha),
-              .beta_f32 = static_cast<float>(arguments.beta),
-              .alpha_f64 = arguments.alpha,
-              .beta_f64 = arguments.beta};
+              .scalars = Scalars(problem, arguments.alpha, arguments.beta)};
 }
 
 // The sizes alone decide; no address is followed.
@@ -73,10 +56,10 @@ size_t OwnWorkspace(const Problem& problem, const Layout& layout) {
       DescribeCsr(layout, problem, reinterpret_cast<int32_t*>(nowhere), nowhere);
   size_t bytes = 0;
   if (!call.ok() || !s.ok() ||
-      OpenCusparse()->SpMM_bufferSize(call->handle, call->operation,
-                                      CUSPARSE_OPERATION_NON_TRANSPOSE, call->alpha(), s->get(),
-                                      call->b.get(), call->beta(), call->c.get(), call->type,
-                                      kAlgorithm, &bytes) != CUSPARSE_STATUS_SUCCESS) {
+      OpenCusparse()->SpMM_bufferSize(
+          call->handle, call->operation, CUSPARSE_OPERATION_NON_TRANSPOSE, call->scalars.alpha(),
+          s->get(), call->b.get(), call->scalars.beta(), call->c.get(), call->scalars.type,
+          kAlgorithm, &bytes) != CUSPARSE_STATUS_SUCCESS) {
     return size_t{1} << 62;  // more than there is: the run is refused
   }
   return bytes;
@@ -98,12 +81,12 @@ absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const 
   if (!prepared.ok()) return prepared.status();
   const absl::StatusOr<Call> call = DescribeCall(context.stream, problem, arguments);
   if (!call.ok()) return Settled(context.stream, call.status());
-  const absl::Status status =
-      ToStatus(OpenCusparse()->SpMM_preprocess(
-                   call->handle, call->operation, CUSPARSE_OPERATION_NON_TRANSPOSE, call->alpha(),
-                   (*prepared)->matrix.get(), call->b.get(), call->beta(), call->c.get(),
-                   call->type, kAlgorithm, (*prepared)->workspace),
-               "preprocessing for SpMM");
+  const absl::Status status = ToStatus(
+      OpenCusparse()->SpMM_preprocess(
+          call->handle, call->operation, CUSPARSE_OPERATION_NON_TRANSPOSE, call->scalars.alpha(),
+          (*prepared)->matrix.get(), call->b.get(), call->scalars.beta(), call->c.get(),
+          call->scalars.type, kAlgorithm, (*prepared)->workspace),
+      "preprocessing for SpMM");
   if (!status.ok()) return Settled(context.stream, status);
   return *std::move(prepared);
 }
@@ -117,8 +100,8 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
   if (!call.ok()) return call.status();
   return ToStatus(
       OpenCusparse()->SpMM(call->handle, call->operation, CUSPARSE_OPERATION_NON_TRANSPOSE,
-                           call->alpha(), s->matrix, call->b.get(), call->beta(), call->c.get(),
-                           call->type, kAlgorithm, s->workspace),
+                           call->scalars.alpha(), s->matrix, call->b.get(), call->scalars.beta(),
+                           call->c.get(), call->scalars.type, kAlgorithm, s->workspace),
       "SpMM");
 }
 

@@ -60,17 +60,8 @@ absl::StatusOr<Column> Describe(const Dense& column, const Problem& problem, std
 struct Call {
   cusparseHandle_t handle = nullptr;
   Column x, y;
-  cusparseOperation_t operation = CUSPARSE_OPERATION_NON_TRANSPOSE;
-  cudaDataType type = CUDA_R_32F;
-  float alpha_f32, beta_f32;
-  double alpha_f64, beta_f64;
-
-  const void* alpha() const {
-    return type == CUDA_R_32F ? static_cast<const void*>(&alpha_f32) : &alpha_f64;
-  }
-  const void* beta() const {
-    return type == CUDA_R_32F ? static_cast<const void*>(&beta_f32) : &beta_f64;
-  }
+  cusparseOperation_t operation;
+  Scalars scalars;
 };
 
 absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem,
@@ -87,13 +78,8 @@ absl::StatusOr<Call> DescribeCall(void* stream, const Problem& problem,
   return Call{.handle = *handle,
               .x = *std::move(x),
               .y = *std::move(y),
-              .operation = problem.transposed ? CUSPARSE_OPERATION_TRANSPOSE
-                                              : CUSPARSE_OPERATION_NON_TRANSPOSE,
-              .type = SumTypeOf(problem),
-              .alpha_f32 = static_cast<float>(arguments.alpha),
-              .beta_f32 = static_cast<float>(arguments.beta),
-              .alpha_f64 = arguments.alpha,
-              .beta_f64 = arguments.beta};
+              .operation = OperationOf(problem),
+              .scalars = Scalars(problem, arguments.alpha, arguments.beta)};
 }
 
 // The sizes alone decide; no address is followed.
@@ -108,9 +94,10 @@ size_t OwnWorkspace(const Problem& problem, const Layout& layout) {
       DescribeCsr(layout, problem, reinterpret_cast<int32_t*>(nowhere), nowhere);
   size_t bytes = 0;
   if (!call.ok() || !s.ok() ||
-      OpenCusparse()->SpMV_bufferSize(call->handle, call->operation, call->alpha(), s->get(),
-                                      call->x.vector.get(), call->beta(), call->y.vector.get(),
-                                      call->type, kAlgorithm, &bytes) != CUSPARSE_STATUS_SUCCESS) {
+      OpenCusparse()->SpMV_bufferSize(call->handle, call->operation, call->scalars.alpha(),
+                                      s->get(), call->x.vector.get(), call->scalars.beta(),
+                                      call->y.vector.get(), call->scalars.type, kAlgorithm,
+                                      &bytes) != CUSPARSE_STATUS_SUCCESS) {
     return size_t{1} << 62;  // more than there is: the run is refused
   }
   return Copies(problem, layout).bytes() + bytes;
@@ -136,9 +123,9 @@ absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const 
   if (!call.ok()) return Settled(context.stream, call.status());
   const absl::Status status =
       ToStatus(OpenCusparse()->SpMV_preprocess(
-                   call->handle, call->operation, call->alpha(), (*prepared)->matrix.get(),
-                   call->x.vector.get(), call->beta(), call->y.vector.get(), call->type, kAlgorithm,
-                   copies + Copies(problem, layout).bytes()),
+                   call->handle, call->operation, call->scalars.alpha(), (*prepared)->matrix.get(),
+                   call->x.vector.get(), call->scalars.beta(), call->y.vector.get(),
+                   call->scalars.type, kAlgorithm, copies + Copies(problem, layout).bytes()),
                "preprocessing for SpMV");
   if (!status.ok()) return Settled(context.stream, status);
   return *std::move(prepared);
@@ -157,11 +144,12 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
   if (arguments.beta != 0) {
     if (absl::Status in = call->y.Copy(context.stream, size, true); !in.ok()) return in;
   }
-  const absl::Status status = ToStatus(
-      OpenCusparse()->SpMV(call->handle, call->operation, call->alpha(), s->matrix,
-                           call->x.vector.get(), call->beta(), call->y.vector.get(), call->type,
-                           kAlgorithm, s->workspace + Copies(problem, layout).bytes()),
-      "SpMV");
+  const absl::Status status =
+      ToStatus(OpenCusparse()->SpMV(call->handle, call->operation, call->scalars.alpha(), s->matrix,
+                                    call->x.vector.get(), call->scalars.beta(),
+                                    call->y.vector.get(), call->scalars.type, kAlgorithm,
+                                    s->workspace + Copies(problem, layout).bytes()),
+               "SpMV");
   return status.ok() ? call->y.Copy(context.stream, size, false) : status;
 }
 
