@@ -16,6 +16,17 @@ if(SPARSED_SANITIZER)
   target_link_options(sparsed_options INTERFACE -fsanitize=${SPARSED_SANITIZER})
 endif()
 
+# Headers of other libraries take most of the time of most files. A build that happens once, from
+# nothing, parses them once for each target (deploy/quickstart); for all others ccache is better.
+option(SPARSED_PRECOMPILE "Precompile the headers of other libraries" OFF)
+
+# sparsed_precompile(NAME HEADERS...): what many files of the target include.
+function(sparsed_precompile name)
+  if(SPARSED_PRECOMPILE)
+    target_precompile_headers(${name} PRIVATE ${ARGN})
+  endif()
+endfunction()
+
 # sparsed_library(NAME SOURCES... [DEPS libs...]): a static library of one room.
 function(sparsed_library name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})

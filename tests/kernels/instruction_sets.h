@@ -12,7 +12,7 @@ namespace sparsed::test {
 template <typename Check>
 void WithEveryInstructionSet(const Check& check) {
   const int64_t best = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SCALAR}) {
     if ((best & target) == 0 && target != HWY_SCALAR) continue;
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
