@@ -25,11 +25,11 @@ struct Config {
   int64_t device_memory_bytes = 0;  ///< 0: nine tenths of what is free
   int64_t staging_memory_bytes = 64 << 20;
   int64_t connection_memory_bytes = 0;  ///< what one connection may hold; 0: half of host_memory
-  int threads = 1;                    ///< of all lanes together
-  int lanes = 1;                      ///< requests that run at once
-  int preparation_workers = 1;        ///< preparations at once; 0: none, plain CSR only
-  int preparation_threads = 1;        ///< of each preparation, at low priority
-  double preparation_seconds = 3600;  ///< of each preparation; 0: no limit
+  int threads = 1;                      ///< of all lanes together
+  int lanes = 1;                        ///< requests that run at once
+  int preparation_workers = 1;          ///< preparations at once; 0: none, plain CSR only
+  int preparation_threads = 1;          ///< of each preparation, at low priority
+  double preparation_seconds = 3600;    ///< of each preparation; 0: no limit
 
   int64_t max_connections = 0;  ///< of clients; 0: as many as there are descriptors for, or 4096
   int64_t max_chunk_bytes = 2 << 20;

@@ -43,19 +43,19 @@ std::vector<MetricFamily> ConnectionMetrics(const ConnectionCounts& counts, int6
     ended.metric.push_back(
         Sample(counts.ended[static_cast<size_t>(i)], {{"reason", std::string(Name(fault))}}));
   }
-  return {Gauge("sparsed_connections", "Open connections of clients", counts.open),
-          Gauge("sparsed_connections_limit", "Connections that may be open", max_connections),
-          Gauge("sparsed_unfinished_message_bytes",
-                "Bytes of messages whose end has not come, over all connections",
-                counts.unfinished_bytes),
-          Gauge("sparsed_connections_held",
-                "Connections that are not read from until the bytes of others are freed",
-                counts.held),
-          Gauge("sparsed_reachable",
-                "1 if the server answered itself at all of its addresses the last time, else 0",
-                reachable ? 1 : 0),
-          std::move(refused),
-          std::move(ended)};
+  return {
+      Gauge("sparsed_connections", "Open connections of clients", counts.open),
+      Gauge("sparsed_connections_limit", "Connections that may be open", max_connections),
+      Gauge("sparsed_unfinished_message_bytes",
+            "Bytes of messages whose end has not come, over all connections",
+            counts.unfinished_bytes),
+      Gauge("sparsed_connections_held",
+            "Connections that are not read from until the bytes of others are freed", counts.held),
+      Gauge("sparsed_reachable",
+            "1 if the server answered itself at all of its addresses the last time, else 0",
+            reachable ? 1 : 0),
+      std::move(refused),
+      std::move(ended)};
 }
 
 }  // namespace sparsed::server
