@@ -304,9 +304,9 @@ class Server::Impl {
          [this] {
            const std::chrono::duration<double> uptime =
                std::chrono::steady_clock::now() - started_steady_;
-           return HttpReply{.content_type = "text/html; charset=utf-8",
-                            .body = StatusPage(config_, *engine_, telemetry_, uptime.count(),
-                                               !NotReady().empty())};
+           return HttpReply{
+               .content_type = "text/html; charset=utf-8",
+               .body = StatusPage(config_, *engine_, telemetry_, uptime.count(), NotReady())};
          }},
     };
   }

@@ -260,7 +260,8 @@ absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& argum
       matrix.UpdateValues(span, {.durable = arguments.durable});
   if (!version.ok()) return version.status();
   return Report{{{"name", arguments.name}, {"version", *version}},
-                fmt::format("{} has new values, version {}\n", arguments.name, *version)};
+                fmt::format("{} has new values, version {}{}\n", arguments.name, *version,
+                            arguments.durable ? "" : ", in memory only (--durable keeps them)")};
 }
 
 absl::StatusOr<Report> List(const Client& client, const std::string& prefix) {

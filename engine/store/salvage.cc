@@ -396,6 +396,13 @@ class Salvage {
 
 /// FAILED_PRECONDITION if there is nothing to salvage.
 absl::Status CheckDamaged(FileSystem& files, const std::string& directory) {
+  // Opening would make one.
+  const absl::StatusOr<bool> exists = files.Exists(directory);
+  if (!exists.ok()) return exists.status();
+  if (!*exists) {
+    return absl::FailedPreconditionError(
+        fmt::format("there is no data directory at {}", directory));
+  }
   const absl::StatusOr<std::unique_ptr<Store>> store = OpenStore(files, directory);
   absl::Status status = store.status();
   if (store.ok()) status = (*store)->Load().status();

@@ -17,6 +17,22 @@
 namespace sparsed::server {
 namespace {
 
+/// Turns a word into the value that it stands for.
+template <typename Value>
+CLI::Validator OneOf(const std::map<std::string, Value>& values) {
+  const auto turn = [values](std::string& word) -> std::string {
+    const auto found = values.find(word);
+    if (found == values.end()) {
+      std::string words;
+      for (const auto& [known, value] : values) words += (words.empty() ? "" : ", ") + known;
+      return fmt::format("{} is none of {}", word, words);
+    }
+    word = std::to_string(static_cast<int>(found->second));
+    return {};
+  };
+  return {turn, ""};
+}
+
 constexpr int64_t kMinHostMemory = 16 << 20;
 constexpr int64_t kMinWireMemory = 8 << 20;
 constexpr int64_t kWireMemory = int64_t{1} << 30;
@@ -199,22 +215,15 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->group("Limits");
 
   app.add_option("--log-level", config.log_level, "debug, info, warn or error")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, LogLevel>{
-                                              {"debug", LogLevel::kDebug},
-                                              {"info", LogLevel::kInfo},
-                                              {"warn", LogLevel::kWarn},
-                                              {"error", LogLevel::kError},
-                                          })
-                      .description(""))
+      ->transform(OneOf<LogLevel>({{"debug", LogLevel::kDebug},
+                                   {"info", LogLevel::kInfo},
+                                   {"warn", LogLevel::kWarn},
+                                   {"error", LogLevel::kError}}))
       ->type_name("LEVEL")
       ->default_str("info")
       ->group("Log");
   app.add_option("--log-format", config.log_format, "text or json, one line an event")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, LogFormat>{
-                                              {"text", LogFormat::kText},
-                                              {"json", LogFormat::kJson},
-                                          })
-                      .description(""))
+      ->transform(OneOf<LogFormat>({{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
       ->type_name("FORMAT")
       ->default_str("text")
       ->group("Log");

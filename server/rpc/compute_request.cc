@@ -1,6 +1,7 @@
 #include "server/rpc/compute_request.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/compute_stream.h"
@@ -161,6 +162,12 @@ grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
   // All that came before has been written: a stream has one write outstanding.
   if (first_data_.has_value()) record_[Phase::kSend] = NanosecondsSince(*first_data_);
   record_.total_ns = NanosecondsSince(record_.begun);
+  // What no phase has: before the call was handed to the engine, or a thread was there for it.
+  const uint64_t known =
+      std::accumulate(record_.phase_ns.begin(), record_.phase_ns.end(), uint64_t{0});
+  if (record_.status.ok() && record_.total_ns > known) {
+    record_[Phase::kSetup] += record_.total_ns - known;
+  }
 
   v1::ComputeReply reply;
   v1::End& message = *reply.mutable_end();

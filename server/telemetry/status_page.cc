@@ -142,12 +142,13 @@ std::string Requests(const Telemetry& telemetry) {
 }  // namespace
 
 std::string StatusPage(const Config& config, engine::Engine& engine, const Telemetry& telemetry,
-                       double uptime_seconds, bool draining) {
+                       double uptime_seconds, const std::string& not_ready) {
   std::string html(kHead);
   html += fmt::format(
       "<h1>sparsed {}{}</h1><p>up {}; {}; serving at {}; "
       "<a href=\"/metrics\">metrics</a></p>",
-      SPARSED_VERSION, draining ? ", shutting down" : "", Duration(uptime_seconds),
+      SPARSED_VERSION, not_ready.empty() ? "" : ", not ready: " + Escaped(not_ready),
+      Duration(uptime_seconds),
       config.in_memory() ? "in memory only" : fmt::format("data in {}", Escaped(config.data_dir)),
       Escaped(fmt::format("{}", fmt::join(config.listen, ", "))));
   html += Devices(engine) + Memory(engine) + Matrices(engine) + Requests(telemetry);

@@ -14,6 +14,6 @@ namespace sparsed::server {
 
 /// HTML. Names that clients chose are escaped.
 std::string StatusPage(const Config& config, engine::Engine& engine, const Telemetry& telemetry,
-                       double uptime_seconds, bool draining);
+                       double uptime_seconds, const std::string& not_ready);
 
 }  // namespace sparsed::server

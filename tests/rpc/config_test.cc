@@ -125,7 +125,8 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--threads=1", "--lanes=2"}, "lanes");
   ExpectWrong({"--in-memory", "--preparation-seconds=-1"}, "preparation-seconds");
   ExpectWrong({"--in-memory", "--scrub-interval=-1"}, "scrub-interval");
-  ExpectWrong({"--in-memory", "--log-level=loud"}, "log-level");
+  ExpectWrong({"--in-memory", "--log-level=loud"}, "loud is none of debug, error, info, warn");
+  ExpectWrong({"--in-memory", "--log-format=xml"}, "xml is none of json, text");
   ExpectWrong({"--in-memory", "--no-such-flag"}, "no-such-flag");
   ExpectWrong({"--config=/no/such/file.yaml"}, "/no/such/file.yaml");
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -116,6 +117,14 @@ TEST_F(SalvageTest, LeavesAWholeCatalogAlone) {
   EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(report.status().message()), HasSubstr("nothing to salvage"));
   ExpectEverythingBack();
+}
+
+TEST_F(SalvageTest, MakesNothingWhereNothingIs) {
+  const std::string nowhere = testing::TempDir() + "sparsed_nowhere";
+  const auto report = SalvageStore(PosixFileSystem(), nowhere, HashOf);
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(report.status().message()), HasSubstr("no data directory at"));
+  EXPECT_FALSE(std::filesystem::exists(nowhere));
 }
 
 TEST_F(SalvageTest, LeavesARunningServerAlone) {
