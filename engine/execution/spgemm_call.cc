@@ -578,6 +578,12 @@ class SpgemmCall final : public Job {
   /// What is kept of each row, and of each row of a block.
   absl::Status AllocateRows() {
     const int64_t block_rows = std::min(rows(), kMaxBlockRows);
+    // One that has room for some of them alone is not to wait for what is its own.
+    const int64_t together = (exact_ ? 0 : rows()) + 2 * block_rows + 1;
+    const absl::Status room =
+        impl_->budget.Count(static_cast<size_t>(together) * sizeof(int64_t), MemoryUse::kRequests)
+            .status();
+    if (!room.ok()) return room;
     const auto allocate = [&](std::string_view name, int64_t length, Array& array) {
       absl::StatusOr<Array> allocated =
           AllocateArray(host_memory(), name, ElementType::kI64, length);

@@ -132,6 +132,31 @@ TEST(Memory, SizesOfEmptyOperandsDoNotOverflow) {
   EXPECT_EQ(multiply(int64_t{1} << 40).code(), 0) << "nothing to do";
 }
 
+/// A product's first arrays fit, all of them do not, and nobody else has anything.
+TEST(Memory, AProductDoesNotWaitForItself) {
+  TestServer server(Small);
+  constexpr int64_t kMany = 50'000;
+  MustUpload(server, "s", Uniform(kMany, kMany, 1, 1));
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  const engine::Budget& budget = server.engine().budget();
+  const int64_t left = kMany * 8 + 100'000;
+  const int64_t rows = (budget.limit() - budget.used() - left) / 4;
+  ASSERT_TRUE(PutZeros(server, "rest", rows, 1).ok());
+  grpc::ClientContext context;
+  auto stream = server.compute().Spgemm(&context);
+  v1::SpgemmRequest request;
+  request.mutable_start()->set_request_id(1);
+  request.mutable_start()->set_left("s");
+  request.mutable_start()->set_right("s");
+  stream->Write(request);
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(answers[1].message(), Not(HasSubstr("retry")));
+  EXPECT_EQ(RetryDelayOf(answers[1].ends.front().status()), std::nullopt);
+}
+
 /// What is parsed may take twenty times its bytes.
 TEST(Requests, OfOneMessageAreSmall) {
   TestServer server;
