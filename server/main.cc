@@ -20,6 +20,7 @@
 #include "server/server.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/log_limit.h"
+#include "server/thread_starts.h"
 
 /// For jemalloc, where it is linked: what is free goes back to the operating system within two
 /// seconds, on a thread of its own.
@@ -144,6 +145,7 @@ int Run(const Config& config) {
   }
   LogStart(config, **server);
   WarnAtStart(**server);
+  SetThreadPatience(kEndlessPatience);  // to end would serve nobody
   int signal = 0;
   sigwait(&signals, &signal);
   Log(LogLevel::kInfo, "shutting down",
@@ -152,6 +154,7 @@ int Run(const Config& config) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends it at once
   const double grace = config.shutdown_grace_seconds;
   (*server)->Drain(std::chrono::duration<double>(gave_up ? std::min(grace, kLastGrace) : grace));
+  SetThreadPatience(kThreadPatience);
   server->reset();
   Log(LogLevel::kInfo, "stopped");
   StopLog();

@@ -30,6 +30,7 @@
 #include "server/telemetry/log.h"
 #include "server/telemetry/status_page.h"
 #include "server/telemetry/telemetry.h"
+#include "server/thread_starts.h"
 
 namespace sparsed::server {
 namespace {
@@ -169,8 +170,8 @@ class Server::Impl {
 
   void Drain(std::chrono::duration<double> grace) {
     serving_ = false;
-    TellHealth();
     live_streams_.Drain();
+    TellHealth();  // who has seen it is refused already
     const auto deadline = std::chrono::steady_clock::now() + grace;
     while (telemetry_.in_flight() > 0 && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -231,14 +232,15 @@ class Server::Impl {
   }
 
   void OnProbe(const absl::Status& status) {
+    bool changed = false;
     {
       const std::lock_guard lock(health_mutex_);
-      if (status.ok() == unreachable_.empty()) return;
-      unreachable_ = std::string(status.message());
+      changed = status.ok() != unreachable_.empty();
+      if (changed) unreachable_ = std::string(status.message());
     }
-    if (status.ok()) {
+    if (changed && status.ok()) {
       Log(LogLevel::kInfo, "the server can be reached again");
-    } else {
+    } else if (changed) {
       Log(LogLevel::kError, "unreachable", {{"message", std::string(status.message())}});
     }
     TellHealth();
@@ -253,6 +255,7 @@ class Server::Impl {
     if (!serving_) return "the server starts or shuts down";
     if (device_lost_) return "the GPU is lost";
     if (store_lost_) return "the data directory is gone";
+    if (CountThreadStarts().waiting > 0) return "the operating system starts no more threads";
     return unreachable_;
   }
 

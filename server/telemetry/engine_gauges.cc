@@ -11,6 +11,7 @@
 
 #include "engine/execution/derived_patterns.h"
 #include "kernels/cuda/driver.h"
+#include "server/thread_starts.h"
 
 namespace sparsed::server {
 namespace {
@@ -186,6 +187,13 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
   families.Single(MetricType::Gauge, "sparsed_preparations_pending",
                   "Preparations waiting or under way",
                   static_cast<double>(engine_.preparation().pending()));
+  const ThreadStarts starts = CountThreadStarts();
+  families.Single(MetricType::Gauge, "sparsed_thread_starts_waiting",
+                  "Threads that the operating system does not start now",
+                  static_cast<double>(starts.waiting));
+  families.Single(MetricType::Counter, "sparsed_thread_starts_delayed_total",
+                  "Threads that the operating system did not start at once",
+                  static_cast<double>(starts.delayed));
   const auto started = std::chrono::duration<double>(started_.time_since_epoch());
   families.Single(MetricType::Gauge, "process_start_time_seconds", "Unix time of the start",
                   started.count());

@@ -135,9 +135,17 @@ absl::Status ServerUnderAttack::MakeControlGroups(const AttackLimits& limits) {
   if (limits.tasks > 0) {
     auto group = NewControlGroup("pids", "pids.max", "pids.max", limits.tasks);
     if (!group.ok()) return group.status();
+    tasks_group_ = *group;
     control_groups_.push_back(*std::move(group));
   }
   return absl::OkStatus();
+}
+
+absl::Status ServerUnderAttack::SetTasks(int64_t tasks) const {
+  if (!tasks_group_.empty() && Write(tasks_group_ + "/pids.max", std::to_string(tasks))) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError("the limit of tasks cannot be changed here");
 }
 
 absl::Status ServerUnderAttack::Spawn(std::vector<std::string> flags, const AttackLimits& limits) {

@@ -50,6 +50,8 @@ class ServerUnderAttack {
   int64_t resident_bytes() const { return StatusBytes("VmRSS:"); }
   int64_t peak_resident_bytes() const { return StatusBytes("VmHWM:"); }
   int64_t threads() const { return StatusNumber("Threads:"); }
+  /// Another limit of tasks, which may be below what there are; UNIMPLEMENTED without one so far.
+  absl::Status SetTasks(int64_t tasks) const;
   /// The peak counts anew from what is resident now.
   void ForgetPeak() const;
   /// One sample of /metrics, as `sparsed_memory_bytes{device="cpu",use="requests"}`; UNAVAILABLE if
@@ -70,6 +72,7 @@ class ServerUnderAttack {
   std::string folder_;
   std::string log_path_;
   std::vector<std::string> control_groups_;  ///< their folders
+  std::string tasks_group_;                  ///< one of them; empty: none
   std::string address_;
   std::string metrics_address_;
   pid_t pid_ = 0;
