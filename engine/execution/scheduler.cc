@@ -377,6 +377,7 @@ absl::Status Scheduler::RunIdle(DeviceKind device, const std::function<void(Lane
   Lanes& lanes = lanes_of(device);
   IdleWork idle{&work};
   const Clock::time_point asked = Clock::now();
+  std::chrono::nanoseconds stand_back = Turns::kStandBack;
   std::unique_lock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
   if (lanes.threads.empty()) return absl::UnavailableError("the device has no lanes");
@@ -384,8 +385,10 @@ absl::Status Scheduler::RunIdle(DeviceKind device, const std::function<void(Lane
   lanes.work.notify_one();
   while (!idle.done) {
     Clock::time_point now = Clock::now();
-    const Clock::time_point look = now + kBetweenLooks, due_at = lanes.turns.DueAt(asked);
-    idle_done_.wait_until(lock, due_at > now ? std::min(look, due_at) : look);
+    const Clock::time_point next =
+        idle.due ? idle.due_since + stand_back : lanes.turns.DueAt(asked);
+    const Clock::time_point look = now + kBetweenLooks;
+    idle_done_.wait_until(lock, next > now ? std::min(look, next) : look);
     if (idle.started) continue;
     now = Clock::now();
     const bool stopped = closing_ || (stop != nullptr && stop->load());
@@ -398,6 +401,12 @@ absl::Status Scheduler::RunIdle(DeviceKind device, const std::function<void(Lane
     if (!idle.due && lanes.idle.front() == &idle && now >= lanes.turns.DueAt(asked)) {
       idle.due = true;
       idle.due_since = now;
+      lanes.work.notify_all();
+    } else if (idle.due && now >= idle.due_since + stand_back) {
+      // A long call holds a lane: the others are not to wait for its end.
+      idle.due = false;
+      lanes.turns.Took(idle.due_since, now);
+      stand_back *= 2;
       lanes.work.notify_all();
     }
   }

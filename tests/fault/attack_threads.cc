@@ -26,8 +26,8 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
     if (!server.ok()) return server.status();
     if (absl::Status status = (*server)->SetTasks(1); !status.ok()) return status;
     // A lane's first product makes the lane's team.
-    std::future<absl::Status> works = std::async(
-        std::launch::async, [&] { return OneClientWorks((*server)->address(), 120); });
+    std::future<absl::Status> works =
+        std::async(std::launch::async, [&] { return OneClientWorks((*server)->address(), 120); });
     const auto patience = Clock::now() + std::chrono::seconds(30);
     while (!Waits(**server) && Clock::now() < patience && (*server)->Lives()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));

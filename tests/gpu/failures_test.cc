@@ -552,5 +552,38 @@ TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
   scheduler->Close();
 }
 
+TEST_F(FailuresTest, ATrialLetsGoOfADeviceThatALongCallHolds) {
+  const auto scheduler = std::make_shared<Scheduler>(ExecutorOptions(), &device());
+  scheduler->Open();
+  std::atomic<int> steps = 0;
+  std::atomic<bool> tried = false;
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto late = [&] { return std::chrono::steady_clock::now() > give_up; };
+  const auto step = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  const auto run = [&](const std::shared_ptr<Result>& result, DeviceJob::Step of) {
+    const auto job = std::make_shared<DeviceJob>(scheduler, result, std::move(of));
+    ASSERT_TRUE(job->Start(0).ok());
+    job->Submit();
+  };
+  const auto few = std::make_shared<Result>(), many = std::make_shared<Result>();
+  run(few, [&] {
+    while (steps < 1000 && !late()) step();  // far more than fit before the trial's turn
+    return Job::Next::kEnded;
+  });
+  run(many, [&] {
+    step();
+    ++steps;
+    return tried || late() ? Job::Next::kEnded : Job::Next::kAgain;
+  });
+  const absl::Status ran = scheduler->RunIdle(
+      DeviceKind::kCuda, [&](Lane&) { tried = true; }, nullptr, give_up);
+  EXPECT_TRUE(ran.ok()) << ran;
+  EXPECT_TRUE(few->Wait().ok());
+  EXPECT_TRUE(many->Wait().ok());
+  EXPECT_FALSE(late());
+  EXPECT_GE(steps, 1000);
+  scheduler->Close();
+}
+
 }  // namespace
 }  // namespace sparsed::engine
