@@ -5,6 +5,7 @@
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
 //   bench_service latency   --server=unix:/run/sparsed.sock
 //   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
+//   bench_service spgemm    --server=unix:/run/sparsed.sock
 //   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
 //   bench_service plans     --server=127.0.0.1:7470 --pack=matrices.xz --generated=all
 #include <sparsed/client.h>
@@ -162,7 +163,7 @@ int Latency(const std::string& server, int runs) {
 
 /// Queries whose operand and result stay on the server, one after the other on an open stream:
 /// what a query costs besides its kernel, and a bare message there and back meanwhile.
-int Held(const std::string& server, const std::string& bare, int64_t k, int runs) {
+int Held(const std::string& server, const std::string& bare, int64_t k, double beta, int runs) {
   const Client client = Connect(server);
   constexpr int64_t kRows = 50000;
   const Matrix matrix = Upload(client, "bench-held", Random(kRows, 16, 4), k);
@@ -177,7 +178,7 @@ int Held(const std::string& server, const std::string& bare, int64_t k, int runs
   BareEcho echo(bare);
   for (int i = 0; i < runs + 20; ++i) {
     const auto begin = Clock::now();
-    absl::StatusOr<ComputeResult> done = matrix.Spmm(*operand, *result);
+    absl::StatusOr<ComputeResult> done = matrix.Spmm(*operand, *result, {.beta = beta});
     const double took = MillisecondsSince(begin);
     Require(done.status());
     const double echoed = echo.Milliseconds();
@@ -197,12 +198,47 @@ int Held(const std::string& server, const std::string& bare, int64_t k, int runs
   std::cout << json{{"bench", "held"},
                     {"server", server},
                     {"k", k},
+                    {"beta", beta},
                     {"plan", plan},
                     {"p50_ms", Quantile(total, 0.5)},
                     {"kernel_p50_ms", Quantile(kernel, 0.5)},
                     {"besides_p50_ms", Quantile(besides, 0.5)},
                     {"besides_p99_ms", Quantile(besides, 0.99)},
                     {"bare_p50_ms", Quantile(echoes, 0.5)},
+                    {"runs", runs}}
+            << std::endl;
+  return 0;
+}
+
+/// S * S, its row blocks streamed to the client.
+int Spgemm(const std::string& server, int runs) {
+  const Client client = Connect(server);
+  UploadOptions options;
+  options.replace = true;
+  options.expected = {{Operation::kSpgemm, false, 0}};
+  const absl::StatusOr<Matrix> matrix =
+      client.Upload("bench-spgemm", Random(100000, 8, 5).View(), options);
+  Require(matrix.status());
+  Require(matrix->WaitReady());
+  std::vector<double> total, kernel;
+  std::string plan;
+  for (int i = 0; i < runs + 2; ++i) {
+    const auto begin = Clock::now();
+    const absl::StatusOr<SpgemmResult> done =
+        matrix->Spgemm(*matrix, [](const RowBlock&) { return absl::OkStatus(); });
+    const double took = MillisecondsSince(begin);
+    Require(done.status());
+    if (i < 2) continue;
+    total.push_back(took);
+    kernel.push_back(std::chrono::duration<double, std::milli>(done->timings.kernel).count());
+    plan = done->plan;
+  }
+  Require(matrix->Delete());
+  std::cout << json{{"bench", "spgemm"},
+                    {"server", server},
+                    {"plan", plan},
+                    {"p50_ms", Quantile(total, 0.5)},
+                    {"kernel_p50_ms", Quantile(kernel, 0.5)},
                     {"runs", runs}}
             << std::endl;
   return 0;
@@ -390,7 +426,12 @@ int Main(int argc, char** argv) {
   held->add_option("--server", server);
   held->add_option("--bare", bare);
   held->add_option("--k", held_width, "Columns of the operand");
+  double beta = 0;
+  held->add_option("--beta", beta, "Of what the result holds already");
   held->add_option("--runs", runs);
+  CLI::App* spgemm = app.add_subcommand("spgemm", "A sparse product, streamed");
+  spgemm->add_option("--server", server);
+  spgemm->add_option("--runs", runs);
   CLI::App* soak = app.add_subcommand("soak", "Many clients at once for a while");
   soak->add_option("--server", server);
   soak->add_option("--clients", clients);
@@ -411,7 +452,8 @@ int Main(int argc, char** argv) {
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs);
   if (*latency) return Latency(server, std::max(runs, 1000));
-  if (*held) return Held(server, bare, held_width, std::max(runs, 1000));
+  if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));
+  if (*spgemm) return Spgemm(server, runs);
   plans_options.server = server;
   if (*plans) return Plans(plans_options);
   return Soak(server, clients, seconds);
