@@ -143,16 +143,17 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
       std::make_unique<Budget>(options.host_memory_bytes, options.preparation_memory_bytes);
   engine->trimmer_ = std::jthread(
       [&budget = *engine->budget_](const std::stop_token& stop) { TrimNowAndThen(stop, budget); });
-  if (absl::Status status = engine->OpenDevice(observer); !status.ok()) return status;
+  if (absl::Status status = engine->OpenGpus(observer); !status.ok()) return status;
   engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_);
   engine->dense_ = std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_);
   absl::StatusOr<StoreContents> contents = engine->store_->Load();
   if (!contents.ok()) return contents.status();
   if (absl::Status status = engine->catalog_->Restore(*contents); !status.ok()) return status;
   if (absl::Status status = engine->dense_->Restore(*contents); !status.ok()) return status;
-  engine->executor_ =
-      std::make_unique<Executor>(options.execution, *engine->catalog_, *engine->dense_,
-                                 *engine->budget_, observer, engine->device_.get());
+  std::vector<Device*> gpus;
+  for (const std::unique_ptr<Device>& gpu : engine->gpus_) gpus.push_back(gpu.get());
+  engine->executor_ = std::make_unique<Executor>(options.execution, *engine->catalog_,
+                                                 *engine->dense_, *engine->budget_, observer, gpus);
   engine->preparation_ =
       std::make_unique<Preparation>(options.preparation, *engine->catalog_, *engine->store_,
                                     *engine->budget_, *engine->executor_, observer);
@@ -196,17 +197,28 @@ Engine::~Engine() {
   preparation_.reset();
 }
 
-absl::Status Engine::OpenDevice(Observer& observer) {
+absl::Status Engine::OpenGpus(Observer& observer) {
   if (!options_.gpu.has_value()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(*options_.gpu);
-  if (!device.ok()) {
-    no_device_ = device.status();
-    if (!options_.gpu_required) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        fmt::format("{} cannot serve: {}", Device::kName, std::string(no_device_.message())));
+  for (const int ordinal : options_.gpu_ordinals) {
+    absl::StatusOr<std::unique_ptr<Device>> gpu = Device::Open(ordinal, *options_.gpu);
+    // Plans, and what kernels find out about the card once, hold for all of them.
+    if (gpu.ok() && !gpus_.empty() && (*gpu)->info().name != gpus_.front()->info().name) {
+      gpu = absl::UnavailableError(
+          fmt::format("it is {}, and {} is {}: one server uses cards of one model",
+                      (*gpu)->info().name, gpus_.front()->name(), gpus_.front()->info().name));
+    }
+    if (gpu.ok()) {
+      (*gpu)->on_lost = [&observer](const std::string& why) { observer.OnDeviceLost(why); };
+      gpus_.push_back(*std::move(gpu));
+      continue;
+    }
+    const DeviceId id{DeviceKind::kCuda, ordinal};
+    if (options_.gpu_required) {
+      return absl::FailedPreconditionError(
+          fmt::format("{} cannot serve: {}", Name(id), std::string(gpu.status().message())));
+    }
+    not_opened_.emplace_back(id, gpu.status());
   }
-  device_ = *std::move(device);
-  device_->on_lost = [&observer](const std::string& sentence) { observer.OnDeviceLost(sentence); };
   return absl::OkStatus();
 }
 
@@ -219,12 +231,12 @@ std::vector<DeviceFacts> Engine::devices() const {
   std::vector<DeviceFacts> facts = {{"cpu", CpuDescription(),
                                      options_.execution.lanes * options_.execution.threads_per_lane,
                                      "", true}};
-  if (device_ != nullptr) {
+  for (const std::unique_ptr<Device>& gpu : gpus_) {
     facts.push_back(
-        {Device::kName, device_->description(), 0, std::string(device_->status().message()), true});
-  } else if (options_.gpu.has_value()) {
-    facts.push_back(
-        {Device::kName, "", 0, std::string(no_device_.message()), !absl::IsNotFound(no_device_)});
+        {gpu->name(), gpu->description(), 0, std::string(gpu->status().message()), true});
+  }
+  for (const auto& [id, why] : not_opened_) {
+    facts.push_back({Name(id), "", 0, std::string(why.message()), !absl::IsNotFound(why)});
   }
   return facts;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,8 +27,9 @@ struct EngineOptions {
   std::string data_dir;  ///< empty: in memory
   int64_t host_memory_bytes = 0;
   int64_t preparation_memory_bytes = 0;
-  std::optional<DeviceOptions> gpu;       ///< none: the CPU alone
-  bool gpu_required = false;              ///< it does not open without the GPU
+  std::optional<DeviceOptions> gpu;       ///< of each; none: the CPU alone
+  std::vector<int> gpu_ordinals = {0};    ///< which
+  bool gpu_required = false;              ///< it does not open without all of them
   double scrub_interval_seconds = 86400;  ///< between two verifications of all blobs; 0: never
   ExecutorOptions execution;
   PreparationOptions preparation;
@@ -55,7 +57,7 @@ class Engine {
   Executor& executor() { return *executor_; }
   Preparation& preparation() { return *preparation_; }
   Budget& budget() { return *budget_; }
-  Device* device() { return device_.get(); }  ///< null: the CPU alone
+  const std::vector<std::unique_ptr<Device>>& gpus() const { return gpus_; }  ///< that were opened
   std::vector<DeviceFacts> devices() const;
   /// False while the data directory is gone; none if nothing is kept on disk.
   std::optional<bool> store_up() const;
@@ -63,14 +65,15 @@ class Engine {
 
  private:
   explicit Engine(EngineOptions options);
-  absl::Status OpenDevice(Observer& observer);
+  absl::Status OpenGpus(Observer& observer);
 
   const EngineOptions options_;
   // In the order of construction; destroyed in reverse.
   std::unique_ptr<Store> store_;
   std::unique_ptr<Budget> budget_;
-  std::unique_ptr<Device> device_;
-  absl::Status no_device_;  ///< why there is none; NOT_FOUND: there is no trace of one
+  std::vector<std::unique_ptr<Device>> gpus_;
+  /// Those that were asked for and are not used, and why; NOT_FOUND: there is no trace of one.
+  std::vector<std::pair<DeviceId, absl::Status>> not_opened_;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<DenseCatalog> dense_;
   std::unique_ptr<Executor> executor_;

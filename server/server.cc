@@ -12,9 +12,11 @@
 #include <atomic>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "engine/engine.h"
+#include "kernels/device_id.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/listener/descriptor.h"
 #include "server/listener/front_door.h"
@@ -49,11 +51,16 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.host_memory_bytes = config.engine_memory_bytes();
   options.preparation_memory_bytes =
       std::min(config.preparation_memory_bytes, config.engine_memory_bytes());
-  const auto asked = [&](const char* device) {
-    return std::ranges::find(config.devices, device) != config.devices.end();
-  };
-  options.gpu_required = asked(engine::Device::kName);
-  if (options.gpu_required || asked("auto")) {
+  std::vector<int> gpus;
+  for (const std::string& name : config.devices) {
+    const std::optional<DeviceId> device = ParseDeviceId(name);
+    if (!device || device->kind != DeviceKind::kCuda) continue;
+    if (std::ranges::find(gpus, device->ordinal) == gpus.end()) gpus.push_back(device->ordinal);
+  }
+  options.gpu_required = !gpus.empty();
+  if (options.gpu_required) options.gpu_ordinals = gpus;
+  const bool automatic = std::ranges::find(config.devices, "auto") != config.devices.end();
+  if (options.gpu_required || automatic) {
     options.gpu = engine::DeviceOptions{.memory_bytes = config.device_memory_bytes,
                                         .staging_bytes = config.staging_memory_bytes};
   }
@@ -148,7 +155,7 @@ class Server::Impl {
     door_ = *std::move(door);
     addresses_ = door_->addresses();
     telemetry_.metrics().device_lost = [this] {
-      device_lost_ = true;
+      ++gpus_lost_;
       TellHealth();
     };
     telemetry_.metrics().store_changed = [this](bool up) {
@@ -253,7 +260,8 @@ class Server::Impl {
   }
   std::string NotReadyLocked() const {
     if (!serving_) return "the server starts or shuts down";
-    if (device_lost_) return "the GPU is lost";
+    // Others take its place, but for what was on it alone.
+    if (gpus_lost_ > 0 && gpus_lost_ == engine_->gpus().size()) return "the GPU is lost";
     if (store_lost_) return "the data directory is gone";
     if (CountThreadStarts().waiting > 0) return "the operating system starts no more threads";
     return unreachable_;
@@ -320,7 +328,7 @@ class Server::Impl {
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   const std::chrono::steady_clock::time_point started_steady_ = std::chrono::steady_clock::now();
   std::atomic<bool> serving_ = false;
-  std::atomic<bool> device_lost_ = false;
+  std::atomic<size_t> gpus_lost_ = 0;
   std::atomic<bool> store_lost_ = false;
   mutable std::mutex health_mutex_;  ///< guards the next two
   std::string unreachable_;          ///< why the probe failed

@@ -31,6 +31,11 @@ Pattern::Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
       row_offsets_(std::move(row_offsets)),
       column_indices_(std::move(column_indices)) {}
 
+std::shared_ptr<const Layout> Pattern::resident_csr() const {
+  std::lock_guard lock(mutex_);
+  return csr_;
+}
+
 absl::StatusOr<std::shared_ptr<const Layout>> Pattern::Csr(LazyArray::Stop stop) {
   {
     std::lock_guard lock(mutex_);

@@ -46,6 +46,8 @@ class Pattern {
 
   /// Plain CSR; reads the disk the first time. CANCELLED if `stop` became true meanwhile.
   absl::StatusOr<std::shared_ptr<const Layout>> Csr(LazyArray::Stop stop = nullptr);
+  /// Null if nobody asked for it yet.
+  std::shared_ptr<const Layout> resident_csr() const;
   bool resident() const { return row_offsets_->resident() && column_indices_->resident(); }
   /// Bytes of plain CSR's arrays that are in memory.
   int64_t resident_bytes() const {

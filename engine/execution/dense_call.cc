@@ -91,10 +91,25 @@ void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
   }
 }
 
-DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
+std::vector<std::shared_ptr<LazyArray>> HeldOperands(const Executor::Impl& impl,
+                                                     const std::string& tenant,
+                                                     const std::vector<std::string>& names) {
+  std::vector<std::shared_ptr<LazyArray>> operands;
+  for (const std::string& name : names) {
+    if (name.empty()) continue;
+    // Those that there are not are told of when they are looked up to be used.
+    absl::StatusOr<HeldDenseLease> held = impl.dense.Find(tenant, name);
+    if (held.ok()) operands.push_back((*held)->elements);
+  }
+  return operands;
+}
+
+DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, Device* gpu, std::string tenant,
                      std::shared_ptr<ResultSink> sink, MatrixLease matrix)
-    : Job(impl->scheduler, std::move(tenant), std::move(sink), impl->first_choice()),
+    : Job(impl->scheduler, std::move(tenant), std::move(sink),
+          gpu == nullptr ? DeviceId{} : gpu->id()),
       impl_(std::move(impl)),
+      gpu_(gpu),
       matrix_(std::move(matrix)) {
   end_.version = matrix_->version();
 }
@@ -212,7 +227,7 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   lane.gpu->prepared.Clear();  // it may be what there is no room for
   *end = checked(RunInSlabs(*lane.gpu));
   if (!elsewhere(*end)) return Next::kEnded;
-  MoveTo(DeviceKind::kCpu);
+  MoveTo(DeviceId{});
   return Next::kAgain;
 }
 
@@ -288,13 +303,11 @@ absl::Status DenseCall::AddOperand(std::string_view what, const std::string& ten
   if (operand.streamed) {
     const int64_t elements = operand.shape.elements();
     const size_t bytes = static_cast<size_t>(elements) * SizeOf(operand.shape.type);
-    Device* const there = device() == DeviceKind::kCuda ? impl_->device : nullptr;
     // What cannot fit is refused before it is sent; memory is taken as it comes.
-    if (there == nullptr || static_cast<int64_t>(bytes) > there->budget().limit()) {
+    if (gpu_ == nullptr || static_cast<int64_t>(bytes) > gpu_->budget().limit()) {
       if (absl::Status s = CheckRoom(impl_->budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
     }
-    auto memory =
-        std::make_unique<OperandMemory>(there, impl_->arriving_on_device, impl_->budget, bytes);
+    auto memory = std::make_unique<OperandMemory>(gpu_, impl_->budget, bytes);
     operand.memory = memory.get();
     operand.assembler =
         ArrayAssembler({std::string(what), operand.shape.type, elements, {}}, std::move(memory));
@@ -323,7 +336,7 @@ absl::Status DenseCall::SetResult(const std::string& tenant, const std::string& 
 }
 
 absl::Status DenseCall::MayFit(bool new_result) const {
-  if (device() != DeviceKind::kCpu) return absl::OkStatus();
+  if (gpu_ != nullptr) return absl::OkStatus();
   const auto bytes = [](const DenseShape& shape) {
     return static_cast<size_t>(shape.elements()) * SizeOf(shape.type);
   };
@@ -481,8 +494,12 @@ absl::Status DenseCall::SendDeviceResult(DenseOnDevice result, DeviceLane& gpu) 
         [&device, &budget = impl_->budget, there = result.array, repacked = result.repacked, rows,
          length = result_shape_.elements()](LazyArray::Stop) {
           MemorySource& memory = budget.Source(MemoryUse::kBuffers);
-          return repacked ? device.ToHost(*there, rows, length, memory)
-                          : device.ToHost(*there, memory);
+          absl::StatusOr<Array> host = repacked ? device.ToHost(*there, rows, length, memory)
+                                                : device.ToHost(*there, memory);
+          if (!absl::IsUnavailable(host.status())) return host;
+          // Lest another device that needs it seem lost, too.
+          return absl::StatusOr<Array>(absl::DataLossError(fmt::format(
+              "it was only on {}: {}", device.name(), std::string(host.status().message()))));
         },
         LazyArray::Where::kDevice);
     device.residency().Adopt(held, std::move(result.array));

@@ -59,10 +59,11 @@ struct DenseOnDevice {
 /// What a kernel computes: K, or, where all have as many zeros behind, up to those.
 int64_t WidthOnDevice(const DenseOnDevice& one, const DenseOnDevice& other);
 
-/// Runs on the device that the engine has; what finds no room there moves to the CPU.
+/// Runs on the GPU that it was given; what finds no room there, or has none, moves to the CPU.
 class DenseCall : public Job {
  public:
-  DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
+  /// `gpu` may be null.
+  DenseCall(std::shared_ptr<Executor::Impl> impl, Device* gpu, std::string tenant,
             std::shared_ptr<ResultSink> sink, MatrixLease matrix);
   ~DenseCall() override;
 
@@ -142,7 +143,7 @@ class DenseCall : public Job {
     context.workspace = {gpu.workspace.mutable_data(), gpu.workspace.size()};
     return context;
   }
-  Device& gpu_device() { return *impl_->device; }
+  Device& gpu_device() { return *gpu_; }
 
   /// Bytes that any kernel must move for it.
   double MustMove(const Problem& problem) const {
@@ -151,6 +152,7 @@ class DenseCall : public Job {
   }
 
   const std::shared_ptr<Executor::Impl> impl_;
+  Device* const gpu_;  ///< null: the CPU's
   MatrixLease matrix_;
   std::vector<Operand> operands_;
   DenseShape result_shape_;  ///< where the result goes; SetResult alone sets it
@@ -175,17 +177,24 @@ class DenseCall : public Job {
 void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
               const DenseShape& to_shape);
 
+/// Those of these names that there are; empty names are nobody's.
+std::vector<std::shared_ptr<LazyArray>> HeldOperands(const Executor::Impl& impl,
+                                                     const std::string& tenant,
+                                                     const std::vector<std::string>& names);
+
 template <typename CallType, typename Spec>
 absl::StatusOr<std::shared_ptr<Call>> BeginDense(std::shared_ptr<Executor::Impl> impl,
                                                  const Spec& spec,
                                                  std::shared_ptr<ResultSink> sink) {
-  if (impl->device != nullptr) {
-    if (absl::Status status = impl->device->status(); !status.ok()) return status;
-  }
   absl::StatusOr<MatrixLease> matrix = impl->catalog.Find(spec.tenant, spec.matrix);
   if (!matrix.ok()) return matrix.status();
-  auto call =
-      std::make_shared<CallType>(std::move(impl), spec.tenant, std::move(sink), *std::move(matrix));
+  const std::vector<std::shared_ptr<LazyArray>> held =
+      impl->gpus.size() < 2 ? std::vector<std::shared_ptr<LazyArray>>()
+                            : HeldOperands(*impl, spec.tenant, CallType::HeldNames(spec));
+  absl::StatusOr<Device*> gpu = impl->Place(*(*matrix)->pattern(), held);
+  if (!gpu.ok()) return gpu.status();
+  auto call = std::make_shared<CallType>(std::move(impl), *gpu, spec.tenant, std::move(sink),
+                                         *std::move(matrix));
   if (absl::Status status = call->Set(spec); !status.ok()) return status;
   if (absl::Status status = call->Start(spec.timeout_ns); !status.ok()) return status;
   return call;

@@ -1,8 +1,11 @@
 #include "engine/execution/executor.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/execution/executor_impl.h"
+#include "engine/memory/device.h"
+#include "kernels/kernels_version.h"
 
 namespace sparsed::engine {
 namespace {
@@ -14,7 +17,7 @@ constexpr int64_t kDerivedShare = 8;
 
 Executor::Impl::Impl(
     const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
-    Observer& observer, Device* device,
+    Observer& observer, const std::vector<Device*>& gpus,
     const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
     const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair)
     : catalog(catalog),
@@ -22,19 +25,66 @@ Executor::Impl::Impl(
       budget(budget),
       observer(observer),
       derived(std::make_shared<DerivedPatterns>(budget, budget.limit() / kDerivedShare)),
-      device(device),
+      gpus(gpus),
+      cpu_model(fmt::format("{}, kernels {}", ProcessorName(), kKernelsVersion)),
+      gpu_model(gpus.empty() ? ""
+                             : fmt::format("{}, driver {}, kernels {}", gpus.front()->info().name,
+                                           gpus.front()->info().driver, kKernelsVersion)),
       on_unknown_class(on_unknown_class),
       on_unknown_pair(on_unknown_pair),
-      scheduler(std::make_shared<Scheduler>(options, device)),
+      scheduler(std::make_shared<Scheduler>(options, gpus)),
       memory_rate(options.threads_per_lane) {}
 
-void Executor::Impl::Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds,
-                         double flops, double bytes) {
-  const bool gpu = problem.device == DeviceKind::kCuda;
-  observer.OnKernelRun(
-      {problem.operation, kernel, gpu ? Device::kName : "cpu",
-       static_cast<double>(nanoseconds) * 1e-9, flops,
-       bytes / (gpu ? device->bytes_per_second() : memory_rate.bytes_per_second())});
+absl::StatusOr<Device*> Executor::Impl::Place(
+    const Pattern& pattern, std::span<const std::shared_ptr<LazyArray>> held) const {
+  if (gpus.empty()) return nullptr;
+  if (gpus.size() == 1) {
+    if (absl::Status status = gpus.front()->status(); !status.ok()) return status;
+    return gpus.front();
+  }
+  // In calls that others may be ahead by: a copy of held operands takes longer than most calls, one
+  // of a layout is made once.
+  constexpr double kOperandsWorth = 4, kLayoutWorth = 1;
+  struct Found {
+    Device* gpu = nullptr;
+    int only = 0;  ///< held operands that are nowhere else
+    double cost = 0;
+  };
+  Found best;
+  const std::vector<Pattern::BuiltEntry> layouts = pattern.Layouts();
+  const size_t first = next_gpu_++;
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    Device* const gpu = gpus[(first + i) % gpus.size()];
+    if (!gpu->status().ok()) continue;
+    Found found{gpu, 0, static_cast<double>(scheduler->in_flight(gpu->id()))};
+    const Residency& residency = gpu->residency();
+    for (const std::shared_ptr<LazyArray>& operand : held) {
+      const Residency::Presence presence = residency.PresenceOf(operand);
+      found.only += presence == Residency::Presence::kOnly ? 1 : 0;
+      if (presence == Residency::Presence::kNothing) continue;
+      found.cost -= kOperandsWorth / static_cast<double>(held.size());
+    }
+    const bool has_layout = residency.Has(pattern.resident_csr()) ||
+                            std::ranges::any_of(layouts, [&](const Pattern::BuiltEntry& entry) {
+                              return residency.Has(entry.layout);
+                            });
+    if (has_layout) found.cost -= kLayoutWorth;
+    const bool better = found.only != best.only ? found.only > best.only : found.cost < best.cost;
+    if (best.gpu == nullptr || better) best = found;
+  }
+  if (best.gpu == nullptr) return gpus.front()->status();
+  return best.gpu;
+}
+
+void Executor::Impl::Ran(DeviceId device, Operation operation, std::string_view kernel,
+                         uint64_t nanoseconds, double flops, double bytes) {
+  observer.OnKernelRun({operation, kernel, Name(device), static_cast<double>(nanoseconds) * 1e-9,
+                        flops, bytes / bytes_per_second(device)});
+}
+
+double Executor::Impl::bytes_per_second(DeviceId device) const {
+  const auto gpu = std::ranges::find(gpus, device, &Device::id);
+  return gpu == gpus.end() ? memory_rate.bytes_per_second() : (*gpu)->bytes_per_second();
 }
 
 Job::Loader LoaderOf(const MatrixLease& matrix) {
@@ -46,8 +96,8 @@ Job::Loader LoaderOf(const MatrixLease& matrix) {
 }
 
 Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense,
-                   Budget& budget, Observer& observer, Device* device)
-    : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, device,
+                   Budget& budget, Observer& observer, const std::vector<Device*>& gpus)
+    : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, gpus,
                                    on_unknown_class, on_unknown_pair)) {
   budget.SetReclaim([weak = std::weak_ptr(impl_->derived)] {
     const std::shared_ptr<DerivedPatterns> derived = weak.lock();
@@ -75,7 +125,7 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
   return BeginSpgemm(impl_, std::move(spec), std::move(sink));
 }
 
-absl::Status Executor::RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
+absl::Status Executor::RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
                                const std::atomic<bool>* stop,
                                std::chrono::steady_clock::time_point until) {
   const auto asked = std::chrono::steady_clock::now();
@@ -90,25 +140,21 @@ absl::Status Executor::RunIdle(DeviceKind device, const std::function<void(Lane&
       },
       stop, until);
   if (!began) waited = NanosecondsSince(asked);
-  impl_->observer.OnTrialWait(device == DeviceKind::kCuda ? Device::kName : "cpu",
-                              static_cast<double>(waited) * 1e-9);
+  impl_->observer.OnTrialWait(Name(device), static_cast<double>(waited) * 1e-9);
   return ran;
 }
 
 int64_t Executor::in_flight() const { return impl_->scheduler->in_flight(); }
-int64_t Executor::queue_depth(DeviceKind device) const {
+int64_t Executor::queue_depth(DeviceId device) const {
   return impl_->scheduler->queue_depth(device);
 }
-double Executor::busy_seconds(DeviceKind device) const {
+double Executor::busy_seconds(DeviceId device) const {
   return impl_->scheduler->busy_seconds(device);
 }
 DerivedPatterns& Executor::derived() const { return *impl_->derived; }
-double Executor::bytes_per_second(DeviceKind device) const {
-  return device == DeviceKind::kCuda ? impl_->device->bytes_per_second()
-                                     : impl_->memory_rate.bytes_per_second();
-}
-const std::string& Executor::model(DeviceKind device) const {
-  return device == DeviceKind::kCuda ? impl_->device->info().name : ProcessorName();
+double Executor::bytes_per_second(DeviceId device) const { return impl_->bytes_per_second(device); }
+const std::string& Executor::model(DeviceKind kind) const {
+  return kind == DeviceKind::kCuda ? impl_->gpu_model : impl_->cpu_model;
 }
 
 absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop) {
@@ -122,13 +168,22 @@ absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop) {
   std::memset(from->mutable_data(), 1, from->size());
   std::memset(to->mutable_data(), 2, to->size());
   return RunIdle(
-      DeviceKind::kCpu,
+      DeviceId{},
       [&](Lane& /*lane*/) {
         rate.Measure({from->mutable_data(), from->size()}, {to->mutable_data(), to->size()});
       },
       stop);
 }
-Device* Executor::device() const { return impl_->device; }
+const std::vector<Device*>& Executor::gpus() const { return impl_->gpus; }
+
+Device* Executor::IdlestGpu() const {
+  Device* idlest = nullptr;
+  for (Device* const gpu : impl_->gpus) {
+    const auto calls = [this](const Device& of) { return impl_->scheduler->in_flight(of.id()); };
+    if (gpu->status().ok() && (idlest == nullptr || calls(*gpu) < calls(*idlest))) idlest = gpu;
+  }
+  return idlest;
+}
 DeviceKind Executor::first_choice() const { return impl_->first_choice(); }
 const ExecutorOptions& Executor::options() const { return impl_->scheduler->options(); }
 

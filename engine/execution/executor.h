@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,7 @@
 #include "engine/execution/call.h"
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
+#include "kernels/device_id.h"
 
 namespace sparsed::engine {
 
@@ -37,9 +39,9 @@ struct ExecutorOptions {
 /// come first served; a long SpGEMM gives way after each row block. Thread-safe.
 class Executor {
  public:
-  /// `device`, which may be null, takes every product that it has a kernel and room for.
+  /// The GPUs, if there are any, take every product that they have a kernel and room for.
   Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
-           Observer& observer, Device* device = nullptr);
+           Observer& observer, const std::vector<Device*>& gpus = {});
   ~Executor();
   /// Ends what waits with UNAVAILABLE, waits for what runs, refuses what comes. Idempotent.
   void Close();
@@ -54,7 +56,7 @@ class Executor {
   /// kernel at most. Where calls never end it takes a turn from them, after a moment and so that
   /// such turns are a twentieth of the lanes' time at most (Turns). CANCELLED if `stop` becomes
   /// true first, or the executor is closing; DEADLINE_EXCEEDED if it has not begun by `until`.
-  absl::Status RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
+  absl::Status RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
                        const std::atomic<bool>* stop,
                        std::chrono::steady_clock::time_point until = kNever);
 
@@ -64,20 +66,23 @@ class Executor {
   /// Likewise when a pair of patterns that were to be multiplied, without a mask, had none.
   std::function<void(const PatternProduct&, const Problem&)> on_unknown_pair;
 
-  int64_t in_flight() const;                     ///< begun and not ended
-  int64_t queue_depth(DeviceKind device) const;  ///< waiting for a lane
-  double busy_seconds(DeviceKind device) const;  ///< lanes in kernels, trials included
+  int64_t in_flight() const;                   ///< begun and not ended
+  int64_t queue_depth(DeviceId device) const;  ///< waiting for a lane
+  double busy_seconds(DeviceId device) const;  ///< lanes in kernels, trials included
   /// Bytes a second that it copies, read and written both counted: the floor's denominator.
-  double bytes_per_second(DeviceKind device) const;
-  /// The processor's or the card's name: what measurements hold for.
-  const std::string& model(DeviceKind device) const;
+  double bytes_per_second(DeviceId device) const;
+  /// What plans and measurements hold for: the processor or the cards, which are alike, by name and
+  /// driver, and the kernels of this build. Empty: there is no such device here.
+  const std::string& model(DeviceKind kind) const;
   /// Measures the CPU's rate again, on an idle lane, if others computed when it was measured, a
   /// minute ago or more.
   /// Errors as RunIdle's; without memory for it, another time.
   absl::Status SettleMemoryRate(const std::atomic<bool>* stop);
   DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
-  Device* device() const;            ///< null: the CPU alone
-  DeviceKind first_choice() const;   ///< where calls run that find room there
+  const std::vector<Device*>& gpus() const;
+  /// The GPU that serves and has the fewest calls; null: none does.
+  Device* IdlestGpu() const;
+  DeviceKind first_choice() const;  ///< where calls run that find room there
   const ExecutorOptions& options() const;
 
   class Impl;

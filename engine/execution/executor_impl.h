@@ -20,7 +20,7 @@ namespace sparsed::engine {
 class Executor::Impl {
  public:
   Impl(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
-       Observer& observer, Device* device,
+       Observer& observer, const std::vector<Device*>& gpus,
        const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
        const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair);
 
@@ -29,20 +29,27 @@ class Executor::Impl {
   Budget& budget;
   Observer& observer;
   const std::shared_ptr<DerivedPatterns> derived;
-  Device* const device;  ///< null: the CPU alone
+  const std::vector<Device*> gpus;
+  const std::string cpu_model, gpu_model;
   /// Where calls run if there is room.
-  DeviceKind first_choice() const {
-    return device == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
-  }
+  DeviceKind first_choice() const { return gpus.empty() ? DeviceKind::kCpu : DeviceKind::kCuda; }
+  /// The GPU for a call on `pattern` with these held operands: the one that alone has most of their
+  /// bytes, else one that has copies of what is needed unless others have fewer calls. Null: there
+  /// are no GPUs. UNAVAILABLE if all are lost.
+  absl::StatusOr<Device*> Place(const Pattern& pattern,
+                                std::span<const std::shared_ptr<LazyArray>> held) const;
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
-  std::atomic<int64_t> arriving_on_device = 0;  ///< see OperandMemory
   const std::shared_ptr<Scheduler> scheduler;
   MemoryRate memory_rate;  ///< the CPU's
 
   /// Tells the observer. `bytes` is the least that the kernel had to move.
-  void Ran(const Problem& problem, std::string_view kernel, uint64_t nanoseconds, double flops,
-           double bytes);
+  void Ran(DeviceId device, Operation operation, std::string_view kernel, uint64_t nanoseconds,
+           double flops, double bytes);
+  double bytes_per_second(DeviceId device) const;
+
+ private:
+  mutable std::atomic<size_t> next_gpu_ = 0;  ///< where the next call goes if nothing else counts
 };
 
 /// The plan of a problem on a matrix, looked up once: what runs and on what.

@@ -21,7 +21,7 @@ absl::StatusOr<bool> OperandMemory::FindsRoomOnDevice() {
   if (device_ == nullptr) return false;
   const auto bytes = static_cast<int64_t>(bytes_);
   announced_ = bytes;
-  if (arriving_.fetch_add(bytes) + bytes > device_->budget().limit() / 2) {
+  if (device_->arriving().fetch_add(bytes) + bytes > device_->budget().limit() / 2) {
     Arrived();
     return false;
   }
@@ -34,6 +34,8 @@ absl::StatusOr<bool> OperandMemory::FindsRoomOnDevice() {
   return status;
 }
 
-void OperandMemory::Arrived() { arriving_ -= std::exchange(announced_, 0); }
+void OperandMemory::Arrived() {
+  if (announced_ > 0) device_->arriving() -= std::exchange(announced_, 0);
+}
 
 }  // namespace sparsed::engine

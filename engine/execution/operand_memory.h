@@ -1,7 +1,6 @@
 // Where a streamed operand is put together.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -15,10 +14,9 @@ namespace sparsed::engine {
 /// complete have half of the device's memory at most.
 class OperandMemory final : public ArrivingMemory {
  public:
-  /// `device` may be null; `arriving`: bytes on it of operands that are not complete. All outlive
-  /// this.
-  OperandMemory(Device* device, std::atomic<int64_t>& arriving, Budget& host, size_t bytes)
-      : device_(device), arriving_(arriving), host_(host), bytes_(bytes) {}
+  /// `device` may be null. Both outlive this.
+  OperandMemory(Device* device, Budget& host, size_t bytes)
+      : device_(device), host_(host), bytes_(bytes) {}
   ~OperandMemory() override { Arrived(); }
 
   absl::Status Reach(size_t offset, size_t size) override;
@@ -36,11 +34,10 @@ class OperandMemory final : public ArrivingMemory {
   void Arrived();
 
   Device* const device_;
-  std::atomic<int64_t>& arriving_;
   Budget& host_;
   const size_t bytes_;
   size_t reached_ = 0;
-  int64_t announced_ = 0;  ///< its part of arriving_
+  int64_t announced_ = 0;  ///< its part of the device's arriving()
   bool on_device_ = false;
   std::unique_ptr<ArrivingMemory> place_;
 };

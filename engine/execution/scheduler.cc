@@ -27,10 +27,11 @@ uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
 }
 
 Job::Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink,
-         DeviceKind device)
+         DeviceId device)
     : scheduler_(std::move(scheduler)),
       tenant_(std::move(tenant)),
       sink_(std::move(sink)),
+      begun_on_(device),
       device_(device) {}
 
 absl::Status Job::Start(uint64_t timeout_ns) {
@@ -124,17 +125,31 @@ void Job::AddSetup() {
   end_.timings.setup_ns = static_cast<uint64_t>(std::max<int64_t>(0, rest.count()));
 }
 
+Scheduler::Scheduler(const ExecutorOptions& options, const std::vector<Device*>& gpus)
+    : options_(options) {
+  lanes_.emplace_back();
+  for (Device* const gpu : gpus) {
+    Lanes& lanes = lanes_.emplace_back();
+    lanes.device = gpu->id();
+    lanes.card = gpu;
+  }
+}
+
 Scheduler::~Scheduler() = default;
 
 void Scheduler::Open() {
-  for (int i = 0; i < std::max(1, options_.lanes); ++i) {
-    const Lane lane{DeviceKind::kCpu, options_.threads_per_lane, {}, nullptr};
-    lanes_of(DeviceKind::kCpu).threads.emplace_back([this, lane] { RunLane(lane); });
-  }
-  if (device_ != nullptr) {
-    for (DeviceLane& gpu : device_->lanes()) {
-      const Lane lane{DeviceKind::kCuda, 1, {}, &gpu};
-      lanes_of(DeviceKind::kCuda).threads.emplace_back([this, lane] { RunLane(lane); });
+  const auto open = [this](Lanes& lanes, const Lane& lane) {
+    lanes.threads.emplace_back([this, lane] { RunLane(lane); });
+  };
+  for (Lanes& lanes : lanes_) {
+    if (lanes.card == nullptr) {
+      for (int i = 0; i < std::max(1, options_.lanes); ++i) {
+        open(lanes, {lanes.device, options_.threads_per_lane, {}, nullptr, nullptr});
+      }
+    } else {
+      for (DeviceLane& gpu : lanes.card->lanes()) {
+        open(lanes, {lanes.device, 1, {}, lanes.card, &gpu});
+      }
     }
   }
   reaper_ = std::thread([this] { RunReaper(); });
@@ -175,7 +190,7 @@ int64_t Scheduler::in_flight() const {
   return static_cast<int64_t>(jobs_.size());
 }
 
-int64_t Scheduler::queue_depth(DeviceKind device) const {
+int64_t Scheduler::queue_depth(DeviceId device) const {
   std::lock_guard lock(mutex_);
   return lanes_of(device).queued;
 }
@@ -184,12 +199,13 @@ bool Scheduler::Register(const std::shared_ptr<Job>& job) {
   std::lock_guard lock(mutex_);
   if (closing_) return false;
   jobs_.emplace(job.get(), job);
+  ++lanes_of(job->begun_on_).begun;
   return true;
 }
 
 void Scheduler::Unregister(Job* job) {
   std::lock_guard lock(mutex_);
-  jobs_.erase(job);
+  if (jobs_.erase(job) > 0) --lanes_of(job->begun_on_).begun;
 }
 
 bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
@@ -235,6 +251,8 @@ void Scheduler::AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
 
 void Scheduler::RunLane(Lane lane) {
   Lanes& lanes = lanes_of(lane.device);
+  std::optional<cuda::DeviceScope> scope;
+  if (lane.card != nullptr) scope.emplace(lane.card->ordinal());
   std::unique_lock lock(mutex_);
   while (true) {
     lanes.work.wait(lock,
@@ -270,7 +288,7 @@ void Scheduler::RunIdleWork(Lane& lane, Lanes& lanes, std::unique_lock<std::mute
   IdleWork* const idle = lanes.idle.front();
   lanes.idle.pop_front();
   idle->started = true;
-  lanes.alone = idle->due && lane.device == DeviceKind::kCuda;
+  lanes.alone = idle->due && lane.card != nullptr;
   lock.unlock();
   const auto begin = std::chrono::steady_clock::now();
   (*idle->work)(lane);
@@ -371,7 +389,7 @@ void Scheduler::RunReaper() {
   }
 }
 
-absl::Status Scheduler::RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
+absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
                                 const std::atomic<bool>* stop, Turns::Time until) {
   using Clock = std::chrono::steady_clock;
   Lanes& lanes = lanes_of(device);
@@ -421,15 +439,14 @@ void Scheduler::RunBlocking(std::function<void()> work) {
   blocking_work_.notify_one();
 }
 
-void Scheduler::RestDevice(std::unique_lock<std::mutex>& lock) {
-  Lanes& lanes = lanes_of(DeviceKind::kCuda);
+void Scheduler::Rest(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
   const bool used = std::exchange(lanes.used, false);
   const bool rests = !used && !lanes.rested && lanes.running == 0;
   lanes.rested = !used && (lanes.rested || rests);
   lock.unlock();
   // What requests that ended early had sent; an error is the next request's to tell.
-  device_->DrainPieces().IgnoreError();
-  if (rests) device_->Rest();
+  lanes.card->DrainPieces().IgnoreError();
+  if (rests) lanes.card->Rest();
   lock.lock();
 }
 
@@ -437,10 +454,12 @@ void Scheduler::RunBlockingThread() {
   std::unique_lock lock(mutex_);
   const auto wanted = [this] { return closing_ || !blocking_.empty(); };
   while (true) {
-    if (device_ == nullptr) {
+    if (lanes_.size() == 1) {
       blocking_work_.wait(lock, wanted);
     } else if (!blocking_work_.wait_for(lock, kRest, wanted)) {
-      RestDevice(lock);
+      for (Lanes& lanes : lanes_) {
+        if (lanes.card != nullptr) Rest(lanes, lock);
+      }
       continue;
     }
     if (blocking_.empty()) return;

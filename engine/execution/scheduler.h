@@ -1,7 +1,7 @@
 // Lanes and their queue: which job runs where and when. Knows nothing of matrices.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -22,6 +22,7 @@
 #include "engine/execution/token.h"
 #include "engine/execution/turns.h"
 #include "engine/memory/device.h"
+#include "kernels/device_id.h"
 
 namespace sparsed::engine {
 
@@ -32,10 +33,11 @@ uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
 /// A lane's own thread and what belongs to it. OpenMP keeps one team for each thread that opens
 /// parallel regions, so request threads never grow teams.
 struct Lane {
-  DeviceKind device = DeviceKind::kCpu;
+  DeviceId device;
   int threads = 1;
   Buffer workspace;           ///< in host memory; grows to what a kernel asks for
-  DeviceLane* gpu = nullptr;  ///< of the GPU's lanes
+  Device* card = nullptr;     ///< of a GPU's lanes
+  DeviceLane* gpu = nullptr;  ///< likewise
 };
 
 /// What every call has in common: its state, its token, its end. A job is run in steps; between two
@@ -52,7 +54,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   };
 
   Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink,
-      DeviceKind device);
+      DeviceId device);
   /// Second half of the construction: enters the register, starts the deadline. UNAVAILABLE, and no
   /// OnEnd, if the scheduler is closing.
   absl::Status Start(uint64_t timeout_ns);
@@ -71,9 +73,9 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   /// on a lane, holding nothing of the job: it may end meanwhile.
   virtual Loader ToLoad() const { return nullptr; }
   /// The device whose lanes take it.
-  DeviceKind device() const { return device_; }
+  DeviceId device() const { return device_; }
   /// In Run, before kAgain: another device's lanes go on with it.
-  void MoveTo(DeviceKind device) { device_ = device; }
+  void MoveTo(DeviceId device) { device_ = device; }
 
   ResultSink& sink() { return *sink_; }
   const Token& token() const { return *token_; }
@@ -103,7 +105,8 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   Time submitted_, queued_;  ///< queued_: last
   Time paused_;              ///< set while it is
   std::chrono::nanoseconds pauses_{};
-  DeviceKind device_;
+  const DeviceId begun_on_;
+  DeviceId device_;
   bool loaded_ = false;  ///< only who runs it looks at it
   std::mutex mutex_;     ///< guards state_
   State state_ = State::kReceiving;
@@ -112,26 +115,27 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
 /// Thread-safe. Tenants take turns; within a tenant, first come first served.
 class Scheduler : public std::enable_shared_from_this<Scheduler> {
  public:
-  /// `device` may be null: then there are lanes of the CPU only. It outlives the scheduler.
-  explicit Scheduler(const ExecutorOptions& options, Device* device = nullptr)
-      : options_(options), device_(device) {}
+  /// Lanes of the CPU, and of each of the GPUs, which outlive the scheduler.
+  explicit Scheduler(const ExecutorOptions& options, const std::vector<Device*>& gpus = {});
   ~Scheduler();
   void Open();
   /// Ends every job with UNAVAILABLE and joins the threads.
   void Close();
 
-  absl::Status RunIdle(DeviceKind device, const std::function<void(Lane&)>& work,
+  absl::Status RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
                        const std::atomic<bool>* stop,
                        std::chrono::steady_clock::time_point until = kNever);
   /// Runs `work` on the thread for what blocks on the disk.
   void RunBlocking(std::function<void()> work);
-  void AddBusy(DeviceKind device, uint64_t nanoseconds) { lanes_of(device).busy_ns += nanoseconds; }
+  void AddBusy(DeviceId device, uint64_t nanoseconds) { lanes_of(device).busy_ns += nanoseconds; }
 
   size_t deadlines() const { return timer_.watched(); }
   const ExecutorOptions& options() const { return options_; }
   int64_t in_flight() const;
-  int64_t queue_depth(DeviceKind device) const;
-  double busy_seconds(DeviceKind device) const {
+  /// Begun to run on that device, and not ended.
+  int64_t in_flight(DeviceId device) const { return lanes_of(device).begun; }
+  int64_t queue_depth(DeviceId device) const;
+  double busy_seconds(DeviceId device) const {
     return static_cast<double>(lanes_of(device).busy_ns.load()) * 1e-9;
   }
 
@@ -146,13 +150,16 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   };
   /// The lanes of one device and what waits for them.
   struct Lanes {
+    DeviceId device;
+    Device* card = nullptr;                                          ///< null: the CPU's
     std::map<std::string, std::deque<std::shared_ptr<Job>>> queues;  ///< by tenant; none is empty
     std::string last_tenant;                                         ///< whose turn was last
     std::atomic<int64_t> queued = 0;
-    int running = 0;     ///< jobs and idle work
-    int looking = 0;     ///< lanes that look for the next job without sleeping
-    bool used = false;   ///< since RestDevice looked last
-    bool rested = true;  ///< since it was used last
+    std::atomic<int64_t> begun = 0;  ///< jobs that began with this device and have not ended
+    int running = 0;                 ///< jobs and idle work
+    int looking = 0;                 ///< lanes that look for the next job without sleeping
+    bool used = false;               ///< since Rest looked last
+    bool rested = true;              ///< since it was used last
     std::deque<IdleWork*> idle;
     Turns turns;         ///< of idle work
     bool alone = false;  ///< such a turn is under way that has the device to itself
@@ -160,9 +167,10 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::atomic<uint64_t> busy_ns{0};
     std::vector<std::thread> threads;
   };
-  Lanes& lanes_of(DeviceKind device) { return lanes_[device == DeviceKind::kCuda ? 1 : 0]; }
-  const Lanes& lanes_of(DeviceKind device) const {
-    return lanes_[device == DeviceKind::kCuda ? 1 : 0];
+  /// Of a device that there are lanes of.
+  Lanes& lanes_of(DeviceId device) { return *std::ranges::find(lanes_, device, &Lanes::device); }
+  const Lanes& lanes_of(DeviceId device) const {
+    return *std::ranges::find(lanes_, device, &Lanes::device);
   }
 
   bool Register(const std::shared_ptr<Job>& job);  ///< false: closing
@@ -178,7 +186,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   }
   /// Trials on the GPU run alone: what else runs there would be in their times.
   static bool MayIdleLocked(const Lane& lane, const Lanes& lanes) {
-    return !lanes.idle.empty() && (lane.device == DeviceKind::kCpu || lanes.running == 0);
+    return !lanes.idle.empty() && (lane.card == nullptr || lanes.running == 0);
   }
   void RunLane(Lane lane);
   void RunIdleWork(Lane& lane, Lanes& lanes, std::unique_lock<std::mutex>& lock);
@@ -187,20 +195,19 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   void AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();
-  /// Called now and then: lets the GPU's memory rest when nobody used it since the last time, and
-  /// go what was on its way there. The lock is released meanwhile.
-  void RestDevice(std::unique_lock<std::mutex>& lock);
+  /// Called now and then: lets a GPU's memory rest when nobody used it since the last time, and go
+  /// what was on its way there. The lock is released meanwhile.
+  void Rest(Lanes& lanes, std::unique_lock<std::mutex>& lock);
   void RunBlockingThread();
 
   const ExecutorOptions options_;
-  Device* const device_;
 
   mutable std::mutex mutex_;
   std::condition_variable idle_done_, reaper_work_, blocking_work_;
   bool closing_ = false;
   bool reaper_closing_ = false;                        ///< lanes are gone: nothing stops any more
   std::unordered_map<Job*, std::weak_ptr<Job>> jobs_;  ///< begun and not ended
-  std::array<Lanes, 2> lanes_;                         ///< the CPU's, the GPU's
+  std::deque<Lanes> lanes_;                            ///< the CPU's, then each GPU's
   std::deque<std::weak_ptr<Job>> stopped_;
   std::deque<std::function<void()>> blocking_;
   std::thread reaper_, blocking_thread_;

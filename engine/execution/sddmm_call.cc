@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "engine/execution/dense_call.h"
 
@@ -16,6 +17,10 @@ using Clock = std::chrono::steady_clock;
 class SddmmCall final : public DenseCall {
  public:
   using DenseCall::DenseCall;
+
+  static std::vector<std::string> HeldNames(const SddmmSpec& spec) {
+    return {spec.a.held, spec.b.held, spec.result_held};
+  }
 
   absl::Status Set(const SddmmSpec& spec) {
     const Pattern& pattern = *matrix_->pattern();
@@ -83,7 +88,7 @@ class SddmmCall final : public DenseCall {
     end_.timings.kernel_ns = NanosecondsSince(begin);
     if (!status.ok()) {
       // Stopped: what it did of the operations, nobody knows.
-      scheduler().AddBusy(asked.device, end_.timings.kernel_ns);
+      scheduler().AddBusy(device(), end_.timings.kernel_ns);
       return status;
     }
     Ran(asked, *plan->kernel);
@@ -164,8 +169,8 @@ class SddmmCall final : public DenseCall {
 
   void Ran(const Problem& asked, const SddmmKernel& kernel) {
     const auto nnz = static_cast<double>(matrix_->pattern()->nnz());
-    scheduler().AddBusy(asked.device, end_.timings.kernel_ns);
-    impl_->Ran(asked, kernel.name, end_.timings.kernel_ns,
+    scheduler().AddBusy(device(), end_.timings.kernel_ns);
+    impl_->Ran(device(), asked.operation, kernel.name, end_.timings.kernel_ns,
                nnz * (2.0 * static_cast<double>(asked.k) + 1), MustMove(asked));
   }
 

@@ -38,29 +38,30 @@ Problem ProblemOf(const SpgemmSpec& spec, ElementType type) {
           .masked = !spec.mask.empty()};
 }
 
-/// Where a product begins: the GPU, if there is one with a kernel for it.
-DeviceKind FirstChoice(const Executor::Impl& impl, Problem problem) {
-  problem.device = impl.first_choice();
+/// Whether GPUs have a kernel for it.
+bool GpusServe(Problem problem) {
+  problem.device = DeviceKind::kCuda;
   const auto serves = [&problem](const SpgemmKernel& kernel) {
     return kernel.device == problem.device && kernel.supports(problem);
   };
-  return std::ranges::any_of(SpgemmKernels(), serves) ? problem.device : DeviceKind::kCpu;
+  return std::ranges::any_of(SpgemmKernels(), serves);
 }
 
 class SpgemmCall final : public Job {
  public:
-  SpgemmCall(std::shared_ptr<Executor::Impl> impl, SpgemmSpec spec,
+  /// `gpu`: where it begins; null: on the CPU.
+  SpgemmCall(std::shared_ptr<Executor::Impl> impl, Device* gpu, SpgemmSpec spec,
              std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right,
              MatrixLease mask)
-      : Job(impl->scheduler, spec.tenant, std::move(sink),
-            FirstChoice(*impl, ProblemOf(spec, left->type()))),
+      : Job(impl->scheduler, spec.tenant, std::move(sink), gpu == nullptr ? DeviceId{} : gpu->id()),
         impl_(std::move(impl)),
+        gpu_(gpu),
         spec_(std::move(spec)),
         left_(std::move(left)),
         right_(std::move(right)),
         mask_(std::move(mask)),
         problem_(ProblemOf(spec_, left_->type())) {
-    problem_.device = device();
+    problem_.device = device().kind;
     end_.version = left_->version();
   }
 
@@ -95,7 +96,7 @@ class SpgemmCall final : public Job {
         there_ = OnDevice();
         prepared_.reset();
         problem_.device = DeviceKind::kCpu;
-        MoveTo(problem_.device);
+        MoveTo(DeviceId{});
         return Next::kAgain;
       }
       if (begun_ && exact_ && !spec_.keep_as.empty()) *end = CanBeKept(ExactNonzeros(), "");
@@ -185,7 +186,7 @@ class SpgemmCall final : public Job {
     if (lane.gpu == nullptr) return BeginOnCpu(lane);
     const absl::Status status = BeginOnDevice(*lane.gpu);
     // What stopped it says nothing of the device.
-    return token().stopped() ? status : impl_->device->Checked(status);
+    return token().stopped() ? status : gpu_->Checked(status);
   }
 
   absl::Status Load(Lane& lane) {
@@ -347,7 +348,7 @@ class SpgemmCall final : public Job {
   }
 
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
-  MemorySource& device_memory() { return impl_->device->budget().Source(MemoryUse::kRequests); }
+  MemorySource& device_memory() { return gpu_->budget().Source(MemoryUse::kRequests); }
 
   /// Both matrices to the GPU, what the kernel makes of them, the exact counts of the rows and
   /// memory for the largest block: whatever may not fit.
@@ -367,7 +368,7 @@ class SpgemmCall final : public Job {
 
   absl::Status PlaceOperands() {
     const auto begin = Clock::now();
-    Residency& residency = impl_->device->residency();
+    Residency& residency = gpu_->residency();
     const auto place = [&](const std::shared_ptr<const Layout>& csr, const Array& values,
                            std::shared_ptr<const Layout>& layout_there,
                            std::shared_ptr<const Array>& values_there) {
@@ -394,7 +395,7 @@ class SpgemmCall final : public Job {
   absl::Status PrepareOnDevice(DeviceLane& gpu) {
     if (kernel_->prepare == nullptr) return absl::OkStatus();
     std::shared_ptr<void> prepared;
-    const absl::StatusOr<double> milliseconds = impl_->device->Timed(gpu, [&] {
+    const absl::StatusOr<double> milliseconds = gpu_->Timed(gpu, [&] {
       absl::StatusOr<std::shared_ptr<void>> made =
           kernel_->prepare(DeviceContext(gpu), problem_, ArgumentsThere(), device_memory());
       if (made.ok()) prepared = *std::move(made);
@@ -439,7 +440,7 @@ class SpgemmCall final : public Job {
     Array& products = *product_count;
     const Context context = DeviceContext(gpu);
     const auto row_nnz = counts.MutableAs<int64_t>();
-    const absl::StatusOr<double> milliseconds = impl_->device->Timed(gpu, [&] {
+    const absl::StatusOr<double> milliseconds = gpu_->Timed(gpu, [&] {
       absl::Status queued = kernel_->analyse(context, ArgumentsThere(), row_nnz,
                                              products.MutableAs<int64_t>().data());
       if (!queued.ok()) return queued;
@@ -448,7 +449,7 @@ class SpgemmCall final : public Job {
     if (!milliseconds.ok()) return milliseconds.status();
     AddKernelTime(*milliseconds);
     const auto copy = [&](const Array& from, void* to) {
-      return impl_->device->CopyOut(gpu.stream, to, from.buffer.data(), from.bytes());
+      return gpu_->CopyOut(gpu.stream, to, from.buffer.data(), from.bytes());
     };
     absl::Status status = copy(counts, bounds_.buffer.mutable_data());
     if (status.ok()) status = copy(products, &products_);
@@ -505,7 +506,7 @@ class SpgemmCall final : public Job {
   void AddKernelTime(double milliseconds) {
     const auto nanoseconds = static_cast<uint64_t>(milliseconds * 1e6);
     end_.timings.kernel_ns += nanoseconds;
-    scheduler().AddBusy(problem_.device, nanoseconds);
+    scheduler().AddBusy(device(), nanoseconds);
   }
 
   /// Queues the next rows, hands the ones before on meanwhile, and waits for both. Bytes that the
@@ -527,14 +528,14 @@ class SpgemmCall final : public Job {
       if (block.ok()) bytes = HandOn(*std::move(block));
     }
     // Also after an error: what is queued uses memory that is about to go.
-    const absl::Status done = impl_->device->Settle(gpu.stream);
+    const absl::Status done = gpu_->Settle(gpu.stream);
     status.Update(done);
     if (status.ok() && range.begin < range.end) {
       const absl::StatusOr<float> milliseconds = gpu.end.MillisecondsSince(gpu.begin);
       status = milliseconds.status();
       if (milliseconds.ok()) AddKernelTime(*milliseconds);
     }
-    if (!status.ok()) return token().stopped() ? status : impl_->device->Checked(status);
+    if (!status.ok()) return token().stopped() ? status : gpu_->Checked(status);
     there_.computed = range;
     return bytes;
   }
@@ -544,8 +545,8 @@ class SpgemmCall final : public Job {
     const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(count + 1);
     PlaceRowBlock(std::as_const(bounds_).As<int64_t>(), range, row_begin);
     Array& begins = there_.row_begin;
-    absl::Status status = impl_->device->CopyIn(gpu.stream, begins.buffer.mutable_data(),
-                                                row_begin.data(), row_begin.size_bytes());
+    absl::Status status = gpu_->CopyIn(gpu.stream, begins.buffer.mutable_data(), row_begin.data(),
+                                       row_begin.size_bytes());
     if (status.ok()) status = gpu.begin.Record(gpu.stream);
     if (!status.ok()) return status;
     Entries& to = there_.blocks[there_.turn];
@@ -563,12 +564,11 @@ class SpgemmCall final : public Job {
     absl::StatusOr<ResultBlock> block = NewBlock(
         range, std::as_const(bounds_).As<int64_t>().subspan(range.begin, range.end - range.begin));
     if (!block.ok()) return block;
-    absl::Status status =
-        impl_->device->CopyOut(gpu.second, block->column_indices.buffer.mutable_data(),
-                               from.columns.buffer.data(), block->column_indices.bytes());
+    absl::Status status = gpu_->CopyOut(gpu.second, block->column_indices.buffer.mutable_data(),
+                                        from.columns.buffer.data(), block->column_indices.bytes());
     if (status.ok()) {
-      status = impl_->device->CopyOut(gpu.second, block->values.buffer.mutable_data(),
-                                      from.values.buffer.data(), block->values.bytes());
+      status = gpu_->CopyOut(gpu.second, block->values.buffer.mutable_data(),
+                             from.values.buffer.data(), block->values.bytes());
     }
     end_.timings.from_device_ns += NanosecondsSince(begin);
     if (!status.ok()) return status;
@@ -612,7 +612,7 @@ class SpgemmCall final : public Job {
     std::invoke_result_t<Work> result = work();
     const uint64_t nanoseconds = NanosecondsSince(begin);
     end_.timings.kernel_ns += nanoseconds;
-    scheduler().AddBusy(problem_.device, nanoseconds);
+    scheduler().AddBusy(device(), nanoseconds);
     return result;
   }
 
@@ -771,7 +771,7 @@ class SpgemmCall final : public Job {
   /// Tells the observer of a `share` of the whole product.
   void Ran(double share) {
     ran_ = true;
-    impl_->Ran(problem_, kernel_->name, end_.timings.kernel_ns,
+    impl_->Ran(device(), problem_.operation, kernel_->name, end_.timings.kernel_ns,
                2.0 * static_cast<double>(products_) * share, FloorBytes() * share);
   }
 
@@ -791,6 +791,7 @@ class SpgemmCall final : public Job {
   }
 
   const std::shared_ptr<Executor::Impl> impl_;
+  Device* const gpu_;
   const SpgemmSpec spec_;
   MatrixLease left_, right_;
   MatrixLease mask_;  ///< null: none
@@ -836,9 +837,6 @@ Shape ShapeOf(const Matrix& matrix, bool transpose) {
 absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl> impl,
                                                   SpgemmSpec spec,
                                                   std::shared_ptr<ResultSink> sink) {
-  if (impl->device != nullptr) {
-    if (absl::Status status = impl->device->status(); !status.ok()) return status;
-  }
   absl::StatusOr<MatrixLease> left = impl->catalog.Find(spec.tenant, spec.left);
   if (!left.ok()) return left.status();
   absl::StatusOr<MatrixLease> right = impl->catalog.Find(spec.tenant, spec.right);
@@ -878,7 +876,10 @@ absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl
     }
   }
   const uint64_t timeout_ns = spec.timeout_ns;
-  auto call = std::make_shared<SpgemmCall>(std::move(impl), std::move(spec), std::move(sink),
+  absl::StatusOr<Device*> gpu = impl->Place(*(*left)->pattern(), /*held=*/{});
+  if (!gpu.ok()) return gpu.status();
+  if (!GpusServe(ProblemOf(spec, (*left)->type()))) gpu = nullptr;
+  auto call = std::make_shared<SpgemmCall>(std::move(impl), *gpu, std::move(spec), std::move(sink),
                                            *std::move(left), *std::move(right), std::move(mask));
   if (absl::Status status = call->Start(timeout_ns); !status.ok()) return status;
   return call;

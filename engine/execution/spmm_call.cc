@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "engine/execution/dense_call.h"
 
@@ -19,6 +20,10 @@ constexpr int64_t kLeastSlab = 8;
 class SpmmCall final : public DenseCall {
  public:
   using DenseCall::DenseCall;
+
+  static std::vector<std::string> HeldNames(const SpmmSpec& spec) {
+    return {spec.b.held, spec.accumulate ? spec.accumulate->held : "", spec.result_held};
+  }
 
   absl::Status Set(const SpmmSpec& spec) {
     const Pattern& pattern = *matrix_->pattern();
@@ -94,7 +99,7 @@ class SpmmCall final : public DenseCall {
     end_.timings.kernel_ns = NanosecondsSince(begin);
     if (!status.ok()) {
       // Stopped: what it did of the operations, nobody knows.
-      scheduler().AddBusy(asked.device, end_.timings.kernel_ns);
+      scheduler().AddBusy(device(), end_.timings.kernel_ns);
       return status;
     }
     Ran(asked, *plan->kernel);
@@ -290,12 +295,12 @@ class SpmmCall final : public DenseCall {
 
   void Ran(const Problem& asked, const SpmmKernel& kernel) {
     const auto k = static_cast<double>(asked.k);
-    scheduler().AddBusy(asked.device, end_.timings.kernel_ns);
+    scheduler().AddBusy(device(), end_.timings.kernel_ns);
     // With beta, C's old value is read besides.
     const double old = beta_ == 0 ? 0
                                   : static_cast<double>(result_shape_.rows) * k *
                                         static_cast<double>(SizeOf(asked.type));
-    impl_->Ran(asked, kernel.name, end_.timings.kernel_ns,
+    impl_->Ran(device(), asked.operation, kernel.name, end_.timings.kernel_ns,
                2.0 * static_cast<double>(matrix_->pattern()->nnz()) * k, MustMove(asked) + old);
   }
 

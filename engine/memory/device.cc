@@ -17,13 +17,15 @@ constexpr int64_t kSpareBytes = int64_t{256} << 20;
 /// The process's pool, which takes from the card what it needs and keeps it until it is trimmed.
 class CardPool final : public DevicePool {
  public:
-  static absl::StatusOr<std::shared_ptr<DevicePool>> Create() {
+  static absl::StatusOr<std::shared_ptr<DevicePool>> Create(int ordinal) {
+    const cuda::DeviceScope scope(ordinal);
     absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
     if (!stream.ok()) return stream.status();
-    return std::shared_ptr<DevicePool>(new CardPool(*std::move(stream)));
+    return std::shared_ptr<DevicePool>(new CardPool(ordinal, *std::move(stream)));
   }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    const cuda::DeviceScope scope(ordinal_);
     std::lock_guard lock(mutex_);
     absl::StatusOr<Buffer> buffer = memory_->Allocate(bytes);
     if (!buffer.ok()) return buffer;
@@ -34,6 +36,7 @@ class CardPool final : public DevicePool {
   }
 
   absl::StatusOr<int64_t> LeftAfter(size_t bytes) override {
+    const cuda::DeviceScope scope(ordinal_);
     const absl::StatusOr<cuda::PoolState> pool = cuda::ReadPool();
     if (!pool.ok()) return pool.status();
     if (pool->used + bytes <= pool->reserved) return std::numeric_limits<int64_t>::max();
@@ -43,6 +46,7 @@ class CardPool final : public DevicePool {
   }
 
   void Settle() override {
+    const cuda::DeviceScope scope(ordinal_);
     std::lock_guard lock(mutex_);
     // What was freed in the stream counts as unused once that was waited for; nothing else is
     // ever in it.
@@ -51,13 +55,15 @@ class CardPool final : public DevicePool {
 
   void Trim() override {
     Settle();
+    const cuda::DeviceScope scope(ordinal_);
     cuda::TrimPool(0).IgnoreError();
   }
 
  private:
-  explicit CardPool(cuda::Stream stream)
-      : stream_(std::move(stream)), memory_(cuda::DeviceMemory(stream_)) {}
+  CardPool(int ordinal, cuda::Stream stream)
+      : ordinal_(ordinal), stream_(std::move(stream)), memory_(cuda::DeviceMemory(stream_)) {}
 
+  const int ordinal_;
   std::mutex mutex_;
   cuda::Stream stream_;
   const std::unique_ptr<MemorySource> memory_;
@@ -65,10 +71,11 @@ class CardPool final : public DevicePool {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& options) {
-  const absl::StatusOr<cuda::DeviceInfo> info = cuda::ProbeDevice(0);
+absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOptions& options) {
+  const absl::StatusOr<cuda::DeviceInfo> info = cuda::ProbeDevice(ordinal);
   if (!info.ok()) return info.status();
-  std::unique_ptr<Device> device(new Device());
+  const cuda::DeviceScope scope(ordinal);
+  std::unique_ptr<Device> device(new Device(ordinal));
   device->info_ = *info;
   device->description_ = fmt::format(
       "{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB of memory, {:.1f} free",
@@ -80,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& option
                       static_cast<int>(options.staging_bytes / static_cast<int64_t>(kBlockBytes)));
   if (!staging.ok()) return staging.status();
   device->staging_ = *std::move(staging);
-  absl::StatusOr<std::shared_ptr<DevicePool>> pool = CardPool::Create();
+  absl::StatusOr<std::shared_ptr<DevicePool>> pool = CardPool::Create(ordinal);
   if (!pool.ok()) return pool.status();
   const int64_t limit = options.memory_bytes > 0 ? options.memory_bytes
                                                  : static_cast<int64_t>(info->free_bytes / 10 * 9);
@@ -150,9 +157,9 @@ absl::Status Device::Lose(const absl::Status& why) {
   {
     std::lock_guard lock(status_mutex_);
     if (lost_) return status_;
-    status_ = absl::UnavailableError(
-        fmt::format("the GPU is lost ({}); a restart of the server recovers what was acknowledged",
-                    std::string(why.message())));
+    status_ = absl::UnavailableError(fmt::format(
+        "the GPU {} is lost ({}); a restart of the server recovers what was acknowledged", name_,
+        std::string(why.message())));
     lost_.store(true, std::memory_order_release);
   }
   // What was queued may still run.
@@ -163,6 +170,7 @@ absl::Status Device::Lose(const absl::Status& why) {
 }
 
 absl::Status Device::Settle(cuda::Stream& stream) {
+  const cuda::DeviceScope scope(ordinal_);
   const absl::Status done = stream.Synchronize();
   if (done.ok()) return done;
   // An error of what was queued is told once; the stream may be done all the same.
@@ -172,6 +180,7 @@ absl::Status Device::Settle(cuda::Stream& stream) {
 
 absl::StatusOr<double> Device::Timed(DeviceLane& lane, const std::function<absl::Status()>& queue,
                                      const std::function<absl::Status()>& queue_behind) {
+  const cuda::DeviceScope scope(ordinal_);
   absl::Status status = lane.begin.Record(lane.stream);
   if (status.ok()) status = queue();
   if (status.ok()) status = lane.end.Record(lane.stream);
@@ -191,6 +200,7 @@ void Device::Rest() {
 
 absl::Status Device::PartsIn(cuda::Stream& stream, size_t units, size_t unit_bytes,
                              const Part& fill, const Part& queue) {
+  const cuda::DeviceScope scope(ordinal_);
   const size_t units_a_part = staging_->block_bytes() / unit_bytes;
   absl::StatusOr<StagingBlock> block_taken = TakeBlock();
   if (!block_taken.ok()) return block_taken.status();
@@ -222,6 +232,7 @@ absl::Status Device::PartsIn(cuda::Stream& stream, size_t units, size_t unit_byt
 
 absl::Status Device::PartsOut(cuda::Stream& stream, size_t units, size_t unit_bytes,
                               const Part& queue, const Part& drain) {
+  const cuda::DeviceScope scope(ordinal_);
   const size_t units_a_part = staging_->block_bytes() / unit_bytes;
   absl::StatusOr<StagingBlock> block_taken = TakeBlock();
   if (!block_taken.ok()) return block_taken.status();
@@ -353,6 +364,7 @@ absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, const void* fro
 
 absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
                                  void* slots) {
+  const cuda::DeviceScope scope(ordinal_);
   std::lock_guard lock(copies_mutex_);
   absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, slots);
   const absl::Status done = Settle(*copies_);
@@ -387,6 +399,26 @@ absl::StatusOr<Array> Device::ToHost(const Array& array, const PitchedRows& rows
   return host;
 }
 
+StagingBlock Device::TakePieceBlock(size_t bytes) {
+  const cuda::DeviceScope scope(ordinal_);
+  return pieces_->TakeBlock(bytes);
+}
+
+absl::Status Device::AwaitPieces(const cuda::Stream& stream) {
+  const cuda::DeviceScope scope(ordinal_);
+  return Checked(pieces_->Await(stream));
+}
+
+void Device::KeepUntilSent(std::vector<Buffer> buffers) {
+  const cuda::DeviceScope scope(ordinal_);
+  pieces_->KeepUntilSent(std::move(buffers));
+}
+
+absl::Status Device::DrainPieces() {
+  const cuda::DeviceScope scope(ordinal_);
+  return Checked(pieces_->Drain());
+}
+
 absl::StatusOr<StagingBlock> Device::TakeBlock() {
   pieces_->Recycle();
   StagingBlock block = staging_->Take();
@@ -395,6 +427,7 @@ absl::StatusOr<StagingBlock> Device::TakeBlock() {
 }
 
 absl::Status Device::SendPiece(void* to, StagingBlock block, size_t bytes) {
+  const cuda::DeviceScope scope(ordinal_);
   bytes_in_ += static_cast<int64_t>(bytes);
   return Checked(pieces_->Send(to, std::move(block), bytes));
 }

@@ -1,4 +1,4 @@
-// The GPU as the engine uses it: memory under a budget, what lives there, copies, lanes.
+// A GPU as the engine uses it: memory under a budget, what lives there, copies, lanes.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,7 @@
 #include "engine/memory/residency.h"
 #include "engine/memory/staging.h"
 #include "kernels/cuda/device.h"
+#include "kernels/device_id.h"
 
 namespace sparsed::engine {
 
@@ -39,14 +40,17 @@ struct DeviceLane {
   cuda::Stream& streams(size_t turn) { return turn == 0 ? stream : second; }
 };
 
-/// Thread-safe, but for its lanes.
+/// Thread-safe, but for its lanes. Whoever uses a lane's streams, or memory beside them, is in a
+/// cuda::DeviceScope of its ordinal; what is called here sees to that itself.
 class Device {
  public:
   /// NOT_FOUND where there is no trace of a GPU, UNAVAILABLE, with what to do, where there is one
   /// that cannot be used. Takes some 100 ms.
-  static absl::StatusOr<std::unique_ptr<Device>> Open(const DeviceOptions& options);
+  static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal, const DeviceOptions& options);
 
-  static constexpr const char* kName = "cuda:0";
+  DeviceId id() const { return {DeviceKind::kCuda, ordinal_}; }
+  int ordinal() const { return ordinal_; }
+  const std::string& name() const { return name_; }  ///< "cuda:0"
   const std::string& description() const { return description_; }
   const cuda::DeviceInfo& info() const { return info_; }
   /// Of copies within the device, read and written both counted: the floor's denominator.
@@ -98,18 +102,21 @@ class Device {
                                MemorySource& memory);
 
   /// Pieces of operands, as they arrive: none of these waits for the device. As those of Pieces.
-  StagingBlock TakePieceBlock(size_t bytes) { return pieces_->TakeBlock(bytes); }
+  StagingBlock TakePieceBlock(size_t bytes);
   absl::Status SendPiece(void* to, StagingBlock block, size_t bytes);
-  absl::Status AwaitPieces(const cuda::Stream& stream) { return Checked(pieces_->Await(stream)); }
-  void KeepUntilSent(std::vector<Buffer> buffers) { pieces_->KeepUntilSent(std::move(buffers)); }
+  absl::Status AwaitPieces(const cuda::Stream& stream);
+  void KeepUntilSent(std::vector<Buffer> buffers);
   /// Waits for all pieces sent so far.
-  absl::Status DrainPieces() { return Checked(pieces_->Drain()); }
+  absl::Status DrainPieces();
 
   int64_t bytes_in() const { return bytes_in_; }
   int64_t bytes_out() const { return bytes_out_; }
 
+  /// Bytes of operands on their way to it that are not complete (OperandMemory).
+  std::atomic<int64_t>& arriving() { return arriving_; }
+
  private:
-  Device() = default;
+  explicit Device(int ordinal) : ordinal_(ordinal), name_(Name(id())) {}
   absl::Status MeasureBandwidth();
   /// One part of a copy that passes through a block: units [first, first + count) of it.
   using Part = std::function<absl::Status(std::byte* block, size_t first, size_t count)>;
@@ -125,6 +132,8 @@ class Device {
   /// From now on it serves no more.
   absl::Status Lose(const absl::Status& why);
 
+  const int ordinal_;
+  const std::string name_;
   cuda::DeviceInfo info_;  ///< as it was at the start
   std::string description_;
   double bytes_per_second_ = 1;
@@ -139,7 +148,7 @@ class Device {
   mutable std::mutex status_mutex_;
   absl::Status status_;
   std::atomic<bool> lost_ = false;
-  std::atomic<int64_t> bytes_in_ = 0, bytes_out_ = 0;
+  std::atomic<int64_t> bytes_in_ = 0, bytes_out_ = 0, arriving_ = 0;
 };
 
 }  // namespace sparsed::engine

@@ -172,6 +172,20 @@ void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<co
   entries_[{held.get(), nullptr}] = std::move(entry);
 }
 
+Residency::Presence Residency::PresenceOf(const std::shared_ptr<LazyArray>& held) const {
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find({held.get(), nullptr});
+  if (found == entries_.end() || found->second.expired()) return Presence::kNothing;
+  const bool only_here = !found->second.moved.expired() && !held->resident();
+  return only_here ? Presence::kOnly : Presence::kCopy;
+}
+
+bool Residency::Has(const std::shared_ptr<const Layout>& layout) const {
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find({layout.get(), nullptr});
+  return found != entries_.end() && !found->second.expired();
+}
+
 std::vector<Residency::Entry> Residency::TakeDeadLocked() {
   std::vector<Entry> dead;
   for (auto it = entries_.begin(); it != entries_.end();) {

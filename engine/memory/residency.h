@@ -61,6 +61,16 @@ class Residency {
   /// is evicted.
   void Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array);
 
+  /// What is there of an operand that is held by name.
+  enum class Presence : uint8_t {
+    kNothing,
+    kCopy,  ///< as on the host
+    kOnly,  ///< and nowhere else
+  };
+  Presence PresenceOf(const std::shared_ptr<LazyArray>& held) const;
+  /// Whether a layout is there, or on its way.
+  bool Has(const std::shared_ptr<const Layout>& layout) const;
+
   /// Lets go of copies that nobody uses until `bytes` are free: first those whose original is
   /// gone, then copies, then (not `at_once`) what must be copied to the host. False if there was
   /// nothing.

@@ -54,11 +54,17 @@ double GpuFlops(const cuda::DeviceInfo& info, ElementType type) {
 absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Executor& executor,
                                            ElementType type, const std::atomic<bool>* stop) {
   Explanation e;
-  const Device* gpu = executor.device();
-  const DeviceKind kind = options.device.value_or(executor.first_choice());
-  if (kind == DeviceKind::kCuda) {
-    if (gpu == nullptr) return absl::FailedPreconditionError("the server uses no GPU; ask for cpu");
-    e.device = Device::kName;
+  const std::vector<Device*>& gpus = executor.gpus();
+  const DeviceId device = options.device.value_or(gpus.empty() ? DeviceId{} : gpus.front()->id());
+  if (device.kind == DeviceKind::kCuda) {
+    const auto found = std::ranges::find(gpus, device, &Device::id);
+    if (found == gpus.end()) {
+      return absl::FailedPreconditionError(
+          gpus.empty() ? std::string("the server uses no GPU; ask for cpu")
+                       : fmt::format("the server does not use {}", Name(device)));
+    }
+    const Device* const gpu = *found;
+    e.device = gpu->name();
     e.cache_bytes = static_cast<int64_t>(gpu->info().l2_bytes);
     e.line_bytes = kGpuSector;
     e.workers = gpu->info().multiprocessors * kSchedulers;
@@ -69,10 +75,10 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.line_bytes = kCpuLine;
     e.workers = executor.options().threads_per_lane;
     if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
-    e.roofline.bytes_per_second = executor.bytes_per_second(DeviceKind::kCpu);
+    e.roofline.bytes_per_second = executor.bytes_per_second(DeviceId{});
     // On a lane, where nothing else computes meanwhile.
     const absl::Status measured = executor.RunIdle(
-        DeviceKind::kCpu,
+        DeviceId{},
         [&](Lane& /*lane*/) { e.roofline.flops_per_second = MeasureCpuFlops(type, e.workers); },
         stop);
     if (!measured.ok()) return measured;

@@ -16,9 +16,9 @@
 namespace sparsed::engine {
 
 struct ExplainOptions {
-  int64_t k = 128;                   ///< width of SpMM's operand
-  std::optional<DeviceKind> device;  ///< none: the GPU if there is one
-  int64_t cache_bytes = 0;           ///< of the last level cache; 0: the device's
+  int64_t k = 128;                 ///< width of SpMM's operand
+  std::optional<DeviceId> device;  ///< none: a GPU if there is one
+  int64_t cache_bytes = 0;         ///< of the last level cache; 0: the device's
 };
 
 /// What holds a product back.

@@ -44,25 +44,24 @@ SpgemmArguments SpgemmOperands::arguments() const {
 }
 
 SpgemmTrial::SpgemmTrial(const Problem& problem, SpgemmOperands operands,
-                         const SpgemmKernel& baseline, MemorySource& memory, Executor& executor,
-                         const std::atomic<bool>* stop, Clock::time_point until)
+                         const SpgemmKernel& baseline, MemorySource& memory, Device* gpu,
+                         Executor& executor, const std::atomic<bool>* stop, Clock::time_point until)
     : problem_(problem),
       operands_(std::move(operands)),
       baseline_(baseline),
       host_memory_(memory),
+      gpu_(problem.device == DeviceKind::kCuda ? gpu : nullptr),
       executor_(executor),
-      memory_(problem.device == DeviceKind::kCuda
-                  ? executor.device()->budget().Source(MemoryUse::kPreparation)
-                  : memory),
+      memory_(gpu_ == nullptr ? memory : gpu_->budget().Source(MemoryUse::kPreparation)),
       stop_(stop),
       until_(until) {}
 
 absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
     const Problem& problem, SpgemmOperands operands, const SpgemmKernel& baseline,
-    MemorySource& memory, Executor& executor, const std::atomic<bool>* stop,
+    MemorySource& memory, Device* gpu, Executor& executor, const std::atomic<bool>* stop,
     Clock::time_point until) {
   std::unique_ptr<SpgemmTrial> trial(
-      new SpgemmTrial(problem, std::move(operands), baseline, memory, executor, stop, until));
+      new SpgemmTrial(problem, std::move(operands), baseline, memory, gpu, executor, stop, until));
   absl::Status status = trial->bounds_.Allocate(memory, trial->operands_.left->rows);
   if (status.ok()) {
     status = trial->OnLane([&](const SpgemmArguments& arguments, Lane& lane) {
@@ -82,7 +81,7 @@ absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
 }
 
 absl::StatusOr<SpgemmOperands> SpgemmTrial::OnDevice() const {
-  Residency& residency = executor_.device()->residency();
+  Residency& residency = gpu_->residency();
   SpgemmOperands there;
   const auto place = [&](const std::shared_ptr<const Layout>& csr, const Array& values,
                          std::shared_ptr<const Layout>& layout_there, Array& values_there) {
@@ -106,11 +105,12 @@ absl::StatusOr<SpgemmOperands> SpgemmTrial::OnDevice() const {
 absl::Status SpgemmTrial::OnLane(
     const std::function<absl::Status(const SpgemmArguments&, Lane&)>& use) {
   absl::StatusOr<SpgemmOperands> placed = operands_;
-  if (problem_.device == DeviceKind::kCuda) placed = OnDevice();
+  if (gpu_ != nullptr) placed = OnDevice();
   if (!placed.ok()) return placed.status();
   absl::Status status;
   const absl::Status ran = executor_.RunIdle(
-      problem_.device, [&](Lane& lane) { status = use(placed->arguments(), lane); }, stop_, until_);
+      gpu_ == nullptr ? DeviceId{} : gpu_->id(),
+      [&](Lane& lane) { status = use(placed->arguments(), lane); }, stop_, until_);
   return ran.ok() ? status : ran;
 }
 
@@ -129,7 +129,7 @@ absl::Status SpgemmTrial::FindBounds(const SpgemmArguments& arguments, Lane& lan
   if (!status.ok()) return status;
   context = OfLane(*lane.gpu);
   std::shared_ptr<void> prepared;
-  Device& device = *executor_.device();
+  Device& device = *gpu_;
   status =
       device.Timed(*lane.gpu, [&] { return QueueCounts(baseline_, arguments, context, prepared); })
           .status();
@@ -170,7 +170,7 @@ absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
   allocate("row counts", ElementType::kI64, most_rows, row_nnz_);
   allocate("column_indices", ElementType::kI32, most_entries, columns_);
   allocate("values", problem_.type, most_entries, values_);
-  if (problem_.device == DeviceKind::kCuda) {
+  if (gpu_ != nullptr) {
     allocate("row begins", ElementType::kI64, most_rows + 1, row_begin_there_);
   }
   return status;
@@ -233,7 +233,7 @@ absl::StatusOr<double> SpgemmTrial::RunOnDevice(const SpgemmKernel& kernel,
                                                 const SpgemmArguments& arguments, DeviceLane& gpu) {
   absl::Status status = Grow(workspace_, kernel.workspace(problem_, arguments, 1), memory_);
   if (!status.ok()) return status;
-  Device& device = *executor_.device();
+  Device& device = *gpu_;
   Context context = OfLane(gpu);
   std::shared_ptr<void> prepared;  // Nothing that is queued uses it when a timed part has ended.
   absl::StatusOr<double> part_ms =

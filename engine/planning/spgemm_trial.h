@@ -36,12 +36,12 @@ struct SpgemmOperands {
 class SpgemmTrial {
  public:
   /// Analyses the product and takes the sample: ranges of rows here and there. `memory` is the
-  /// host's; it, `stop` and `executor` outlive the trial. After `until` it waits for lanes no
-  /// longer. Errors: CANCELLED, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, UNAVAILABLE (the device is
-  /// lost).
+  /// host's; a problem for GPUs is tried on `gpu`. They, `stop` and `executor` outlive the trial.
+  /// After `until` it waits for lanes no longer. Errors: CANCELLED, RESOURCE_EXHAUSTED,
+  /// DEADLINE_EXCEEDED, UNAVAILABLE (the device is lost).
   static absl::StatusOr<std::unique_ptr<SpgemmTrial>> Begin(
       const Problem& problem, SpgemmOperands operands, const SpgemmKernel& baseline,
-      MemorySource& memory, Executor& executor, const std::atomic<bool>* stop,
+      MemorySource& memory, Device* gpu, Executor& executor, const std::atomic<bool>* stop,
       std::chrono::steady_clock::time_point until = kNever);
 
   /// Runs kernel and baseline turn by turn, as Trial::Against. Errors: FAILED_PRECONDITION (the
@@ -59,7 +59,7 @@ class SpgemmTrial {
 
  private:
   SpgemmTrial(const Problem& problem, SpgemmOperands operands, const SpgemmKernel& baseline,
-              MemorySource& memory, Executor& executor, const std::atomic<bool>* stop,
+              MemorySource& memory, Device* gpu, Executor& executor, const std::atomic<bool>* stop,
               std::chrono::steady_clock::time_point until);
 
   /// Bounds of all rows, or on the GPU their exact sizes.
@@ -87,6 +87,7 @@ class SpgemmTrial {
   const SpgemmOperands operands_;
   const SpgemmKernel& baseline_;
   MemorySource& host_memory_;
+  Device* const gpu_;  ///< null: on the CPU
   Executor& executor_;
   MemorySource& memory_;  ///< where the kernels run
   const std::atomic<bool>* const stop_;

@@ -74,10 +74,11 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
 
 absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_class, int64_t rows,
                                                     int64_t cols, int64_t nnz, MemorySource& memory,
-                                                    Executor& executor,
+                                                    Device* gpu, Executor& executor,
                                                     const std::atomic<bool>* stop,
                                                     Clock::time_point until) {
-  std::unique_ptr<Trial> trial(new Trial(ProblemOf(problem_class), memory, executor, stop, until));
+  std::unique_ptr<Trial> trial(
+      new Trial(ProblemOf(problem_class), memory, gpu, executor, stop, until));
   absl::Status status = trial->AllocateOperands(rows, cols, nnz);
   // K = 1 is another class, with kernels of its own.
   while (absl::IsResourceExhausted(status) && trial->problem_.k > 2) {
@@ -114,7 +115,7 @@ absl::Status Trial::AllocateOperands(int64_t rows, int64_t cols, int64_t nnz) {
 }
 
 absl::Status Trial::Fill(Array& array, uint64_t seed) {
-  if (problem_.device == DeviceKind::kCpu) {
+  if (gpu_ == nullptr) {
     FillRandom(array, seed);
     return absl::OkStatus();
   }
@@ -126,17 +127,16 @@ absl::Status Trial::Fill(Array& array, uint64_t seed) {
   FillRandom(*some, seed);
   absl::Status status;
   absl::Status lane = executor_.RunIdle(
-      problem_.device,
+      device(),
       [&](Lane& lane) {
         for (size_t at = 0; at < array.bytes() && status.ok(); at += some->bytes()) {
           const size_t bytes = std::min(some->bytes(), array.bytes() - at);
           std::byte* const to = array.buffer.mutable_data() + at;
           // After the first, from where it is already.
-          status =
-              at == 0 ? executor_.device()->CopyIn(lane.gpu->stream, to, some->buffer.data(), bytes)
-                      : lane.gpu->stream.Copy(to, array.buffer.data(), bytes);
+          status = at == 0 ? gpu_->CopyIn(lane.gpu->stream, to, some->buffer.data(), bytes)
+                           : lane.gpu->stream.Copy(to, array.buffer.data(), bytes);
         }
-        const absl::Status done = executor_.device()->Settle(lane.gpu->stream);
+        const absl::Status done = gpu_->Settle(lane.gpu->stream);
         if (status.ok()) status = done;
       },
       stop_, until_);
@@ -168,7 +168,7 @@ absl::Status Trial::WithArguments(const Contender& contender, const Use& use) {
 }
 
 absl::StatusOr<Contender> Trial::OnDevice(const Contender& contender) {
-  Residency& residency = executor_.device()->residency();
+  Residency& residency = gpu_->residency();
   absl::StatusOr<std::shared_ptr<const Layout>> layout = residency.Place(contender.layout);
   if (!layout.ok()) return layout.status();
   absl::StatusOr<std::shared_ptr<const Array>> values =
@@ -176,6 +176,8 @@ absl::StatusOr<Contender> Trial::OnDevice(const Contender& contender) {
   if (!values.ok()) return values.status();
   return Contender{*std::move(layout), **values, contender.kernel};
 }
+
+DeviceId Trial::device() const { return gpu_ == nullptr ? DeviceId{} : gpu_->id(); }
 
 absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) {
   Context context{.threads = lane.threads, .workspace = {}, .stop = stop_};
@@ -198,28 +200,27 @@ absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) 
     return milliseconds;
   }
   context.stream = lane.gpu->stream.handle();
-  Device& device = *executor_.device();
   absl::Status status = WithArguments(contender, [&](const auto& kernel, const Problem& problem,
                                                      const auto& arguments) {
     context.prepared = lane.gpu->prepared.For(kernel, contender.layout, context, problem, arguments,
-                                              device.budget().SpareSource(MemoryUse::kLayouts));
+                                              gpu_->budget().SpareSource(MemoryUse::kLayouts));
     // What is prepared needs none.
     return context.prepared != nullptr ? absl::OkStatus() : reserve(kernel, problem, arguments);
   });
   if (!status.ok()) return status;
-  return device.Timed(*lane.gpu, [&] { return WithArguments(contender, run); });
+  return gpu_->Timed(*lane.gpu, [&] { return WithArguments(contender, run); });
 }
 
 absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
   Contender placed = contender;
-  if (problem_.device == DeviceKind::kCuda) {
+  if (gpu_ != nullptr) {
     absl::StatusOr<Contender> there = OnDevice(contender);
     if (!there.ok()) return there.status();
     placed = *std::move(there);
   }
   absl::StatusOr<double> milliseconds = 0.0;
   const absl::Status ran = executor_.RunIdle(
-      problem_.device, [&](Lane& lane) { milliseconds = RunOnLane(placed, lane); }, stop_, until_);
+      device(), [&](Lane& lane) { milliseconds = RunOnLane(placed, lane); }, stop_, until_);
   if (!ran.ok()) return ran;
   return milliseconds;
 }

@@ -51,12 +51,12 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
 class Trial {
  public:
   /// Allocates operands for `rows` x `cols` with `nnz` nonzeros; if `memory` has no room for them
-  /// the width is halved until they fit. `memory` is the host's or the device's, as the class says.
+  /// the width is halved until they fit. A class of GPUs is tried on `gpu`, with `memory` of its.
   /// `stop` and `executor` outlive it. After `until` it waits for lanes no longer
   /// (DEADLINE_EXCEEDED).
   static absl::StatusOr<std::unique_ptr<Trial>> Begin(
       const ProblemClass& problem_class, int64_t rows, int64_t cols, int64_t nnz,
-      MemorySource& memory, Executor& executor, const std::atomic<bool>* stop,
+      MemorySource& memory, Device* gpu, Executor& executor, const std::atomic<bool>* stop,
       std::chrono::steady_clock::time_point until = kNever);
 
   /// Width that is timed: the class's, or less for want of memory.
@@ -75,9 +75,14 @@ class Trial {
   int baseline_runs() const { return static_cast<int>(baseline_ms_.size()); }
 
  private:
-  Trial(const Problem& problem, MemorySource& memory, Executor& executor,
+  Trial(const Problem& problem, MemorySource& memory, Device* gpu, Executor& executor,
         const std::atomic<bool>* stop, std::chrono::steady_clock::time_point until)
-      : problem_(problem), memory_(memory), executor_(executor), stop_(stop), until_(until) {}
+      : problem_(problem),
+        memory_(memory),
+        gpu_(problem.device == DeviceKind::kCuda ? gpu : nullptr),
+        executor_(executor),
+        stop_(stop),
+        until_(until) {}
 
   absl::Status AllocateOperands(int64_t rows, int64_t cols, int64_t nnz);
   absl::Status Fill(Array& array, uint64_t seed);
@@ -85,6 +90,8 @@ class Trial {
   absl::StatusOr<double> RunOnce(const Contender& contender);
   /// The contender with its arrays on the device.
   absl::StatusOr<Contender> OnDevice(const Contender& contender);
+  /// Where it runs.
+  DeviceId device() const;
   absl::StatusOr<double> RunOnLane(const Contender& contender, Lane& lane);
   /// `use` gets the contender's kernel, the problem as that sees it, and the arguments. Layout and
   /// values are where the kernel runs.
@@ -93,6 +100,7 @@ class Trial {
 
   Problem problem_;
   MemorySource& memory_;
+  Device* const gpu_;  ///< null: on the CPU
   Executor& executor_;
   const std::atomic<bool>* const stop_;
   const std::chrono::steady_clock::time_point until_;

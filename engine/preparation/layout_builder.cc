@@ -94,7 +94,8 @@ absl::Status MoveTo(MemorySource& memory, Layout& layout) {
 }
 
 LayoutBuilder::LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr,
-                             BuildContext context, Progress& progress, Deadline deadline)
+                             BuildContext context, DeviceId gpu, Progress& progress,
+                             Deadline deadline)
     : pattern_(pattern),
       csr_(std::move(csr)),
       context_([&] {
@@ -103,6 +104,7 @@ LayoutBuilder::LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layou
         };
         return std::move(context);
       }()),
+      gpu_(gpu),
       progress_(progress),
       deadline_(deadline) {}
 
@@ -185,7 +187,7 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& tex
   } else {
     built.layout = std::make_shared<Layout>(std::move(result->layout));
     const bool on_gpu = context.gpu != nullptr && context.gpu->steps > steps_before;
-    progress_.Built(built.layout->kind, on_gpu ? Device::kName : "cpu", built.seconds);
+    progress_.Built(built.layout->kind, Name(on_gpu ? gpu_ : DeviceId{}), built.seconds);
   }
   return built;
 }

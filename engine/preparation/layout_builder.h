@@ -12,6 +12,7 @@
 #include "engine/catalog/pattern.h"
 #include "engine/planning/candidates.h"
 #include "engine/preparation/progress.h"
+#include "kernels/device_id.h"
 #include "kernels/layout.h"
 #include "kernels/recipe.h"
 
@@ -58,10 +59,11 @@ class LayoutBuilder {
     bool out_of_time = false;      ///< with more time
   };
 
-  /// `context` has threads, memory and the flag to stop; `pattern`, `progress` outlive the builder.
+  /// `context` has threads, memory and the flag to stop, and may have a workbench on `gpu`;
+  /// `pattern`, `progress` outlive the builder.
   /// A build for trials is given up at `deadline`.
   LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr, BuildContext context,
-                Progress& progress, Deadline deadline);
+                DeviceId gpu, Progress& progress, Deadline deadline);
 
   /// Facts for the rules, measured the first time; without the pattern's features,
   /// RESOURCE_EXHAUSTED.
@@ -92,6 +94,7 @@ class LayoutBuilder {
   const Pattern& pattern_;
   const std::shared_ptr<const Layout> csr_;
   const BuildContext context_;
+  const DeviceId gpu_;
   Progress& progress_;
   const Deadline deadline_;
   std::optional<PatternFacts> facts_;

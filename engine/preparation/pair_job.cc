@@ -114,7 +114,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   const MatrixLease right_matrix = MatrixOf(*pair.right, c.type);
   // One was deleted meanwhile.
   if (left_matrix == nullptr || right_matrix == nullptr) return absl::OkStatus();
-  if (c.device == DeviceKind::kCuda && rooms_.executor.device() == nullptr) return absl::OkStatus();
+  if (c.device == DeviceKind::kCuda && card_ == nullptr) return absl::OkStatus();
   const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
   if (kernels.empty()) return absl::OkStatus();
   const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());
@@ -150,7 +150,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
   absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
       SpgemmTrial::Begin(problem, operands, baseline, rooms_.budget.Source(MemoryUse::kPreparation),
-                         rooms_.executor, &stop_, deadline_.ForTrials());
+                         card_, rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok()) {
     return keep_default(Sentence(trial.status()), IsForNow(trial.status()));
@@ -175,14 +175,14 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arg
     measurement.problem_class = c;
     measurement.recipe = plan.recipe;
     measurement.kernel = kernel;
-    if (c.device == DeviceKind::kCuda) measurement.device = Device::kName;
+    measurement.device = Name(DeviceOf(c));
     measurement.median_ms = median;
     measurement.gflops = Gflops(trial.products(), 1, median);
     measurement.runs = runs;
     measurement.baseline_ms = baseline_ms;
     measurement.floor_ms =
         1e3 * CompulsoryBytes(c.type, arguments.left, arguments.right, trial.result_nnz()) /
-        rooms_.executor.bytes_per_second(c.device);
+        rooms_.executor.bytes_per_second(DeviceOf(c));
     measurement.model = rooms_.executor.model(c.device);
     pattern_->AddMeasurement(std::move(measurement));
   };

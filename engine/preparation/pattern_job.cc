@@ -32,14 +32,15 @@ PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
       again_(std::move(again)),
       stop_(stop),
       progress_(*pattern_, rooms.observer),
-      deadline_(rooms.options.seconds) {
-  Device* const device = rooms.executor.device();
-  if (device == nullptr || !device->status().ok()) return;
+      deadline_(rooms.options.seconds),
+      card_(rooms.executor.IdlestGpu()) {
+  if (card_ == nullptr) return;
+  scope_.emplace(card_->ordinal());
   absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
   if (!stream.ok()) return;
   stream_ = *std::move(stream);
   // Nothing is evicted for what the CPU can do, too.
-  gpu_.emplace(*stream_, device->budget().SpareSource(MemoryUse::kPreparation));
+  gpu_.emplace(*stream_, card_->budget().SpareSource(MemoryUse::kPreparation));
 }
 
 BuildContext PatternJob::MakeContext() {
@@ -56,7 +57,8 @@ absl::Status PatternJob::LoadCsr() {
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern_->Csr(&stop_);
   if (!csr.ok()) return csr.status();
   csr_ = *std::move(csr);
-  builder_.emplace(*pattern_, csr_, MakeContext(), progress_, deadline_);
+  builder_.emplace(*pattern_, csr_, MakeContext(), card_ == nullptr ? DeviceId{} : card_->id(),
+                   progress_, deadline_);
   return absl::OkStatus();
 }
 
@@ -92,10 +94,9 @@ MatrixLease PatternJob::MatrixOf(const Pattern& pattern, ElementType type) const
   return nullptr;
 }
 
-MemorySource& PatternJob::TrialMemory(DeviceKind device) const {
-  return device == DeviceKind::kCuda
-             ? rooms_.executor.device()->budget().Source(MemoryUse::kPreparation)
-             : rooms_.budget.Source(MemoryUse::kPreparation);
+MemorySource& PatternJob::TrialMemory(DeviceKind kind) const {
+  return kind == DeviceKind::kCuda ? card_->budget().Source(MemoryUse::kPreparation)
+                                   : rooms_.budget.Source(MemoryUse::kPreparation);
 }
 
 absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
@@ -116,8 +117,8 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   contest.matrix = MatrixOf(c.type);
   // None of this type is left: it was deleted, or replaced, meanwhile.
   if (contest.matrix == nullptr) return absl::OkStatus();
-  // Wanted by an earlier run of the server, with another device.
-  if (c.device == DeviceKind::kCuda && rooms_.executor.device() == nullptr) return absl::OkStatus();
+  // Wanted by an earlier run of the server, with another device, or before it was lost.
+  if (c.device == DeviceKind::kCuda && card_ == nullptr) return absl::OkStatus();
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   if (kernels.empty()) {
     notes_.push_back(fmt::format("{}: there is no kernel for it", ToString(c)));
@@ -140,7 +141,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   }
   absl::StatusOr<std::unique_ptr<Trial>> trial =
       Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), TrialMemory(c.device),
-                   rooms_.executor, &stop_, deadline_.ForTrials());
+                   card_, rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok()) {
     contest.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
@@ -306,7 +307,7 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
   measurement.k = contest.k;
   measurement.recipe = recipe;
   measurement.kernel = kernel;
-  if (c.device == DeviceKind::kCuda) measurement.device = Device::kName;
+  measurement.device = Name(DeviceOf(c));
   measurement.median_ms = times.median;
   measurement.gflops = Gflops(pattern_->nnz(), contest.k, times.median);
   measurement.runs = times.runs;
@@ -314,7 +315,7 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
   measurement.floor_ms = 1e3 *
                          CompulsoryBytes(contest.trial->problem(), pattern_->rows(),
                                          pattern_->cols(), pattern_->nnz()) /
-                         rooms_.executor.bytes_per_second(c.device);
+                         rooms_.executor.bytes_per_second(DeviceOf(c));
   measurement.preparation_ms = 1e3 * build_seconds;
   measurement.model = rooms_.executor.model(c.device);
   pattern_->AddMeasurement(std::move(measurement));

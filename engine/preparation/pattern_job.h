@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
 #include "engine/memory/budget.h"
+#include "engine/memory/device.h"
 #include "engine/observer.h"
 #include "engine/planning/candidates.h"
 #include "engine/planning/spgemm_trial.h"
@@ -44,6 +46,7 @@ struct StoredPreparation {
   std::vector<LayoutRecord> layouts;
   std::vector<PlanRecord> plans;
   PreparationRecord record;
+  std::set<ProblemClass> foreign;  ///< whose plans were chosen by what another model measured
 };
 
 /// A right operand that SpGEMM's kernels are to be tried with, unless it is deleted meanwhile.
@@ -58,9 +61,15 @@ using Pairs = std::map<std::pair<ProblemClass, std::string>, WantedPair>;
 Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
                     const ProblemClass& problem_class);
 
-/// Gives patterns (by hash) back what was measured of them and decided.
-void RestoreMeasurements(const StoreContents& contents,
-                         const std::map<std::string, std::shared_ptr<Pattern>>& patterns);
+/// The model of a kind's devices (Executor::model).
+using ModelOf = std::function<const std::string&(DeviceKind)>;
+
+/// Gives patterns (by hash) back what was measured of them here and decided. What another model of
+/// processor, card, driver or kernels measured is left out: the classes, by the pattern's hash,
+/// that nothing else is known of.
+std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
+    const StoreContents& contents, const std::map<std::string, std::shared_ptr<Pattern>>& patterns,
+    const ModelOf& model);
 
 /// Below this many nonzeros of both operands together all of SpGEMM's kernels end before a trial
 /// would pay.
@@ -137,7 +146,11 @@ class PatternJob {
   MatrixLease MatrixOf(ElementType type) const { return MatrixOf(*pattern_, type); }
   MatrixLease MatrixOf(const Pattern& pattern, ElementType type) const;
   /// Where the operands of a trial live.
-  MemorySource& TrialMemory(DeviceKind device) const;
+  MemorySource& TrialMemory(DeviceKind kind) const;
+  /// Where a class is tried.
+  DeviceId DeviceOf(const ProblemClass& problem_class) const {
+    return problem_class.device == DeviceKind::kCuda ? card_->id() : DeviceId{};
+  }
   /// What builders of this job may use.
   BuildContext MakeContext();
   absl::Status LoadCsr();
@@ -215,6 +228,8 @@ class PatternJob {
   const std::atomic<bool>& stop_;
   Progress progress_;
   const Deadline deadline_;
+  Device* const card_;  ///< that it tries classes of GPUs on; null: none serves
+  std::optional<cuda::DeviceScope> scope_;
   std::optional<cuda::Stream> stream_;  ///< of gpu_
   std::optional<cuda::Workbench> gpu_;  ///< where a GPU serves
   std::shared_ptr<const Layout> csr_;

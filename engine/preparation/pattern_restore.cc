@@ -55,13 +55,20 @@ bool HasKernel(const Plan& plan, const Layout& layout) {
 
 }  // namespace
 
-void RestoreMeasurements(const StoreContents& contents,
-                         const std::map<std::string, std::shared_ptr<Pattern>>& patterns) {
+std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
+    const StoreContents& contents, const std::map<std::string, std::shared_ptr<Pattern>>& patterns,
+    const ModelOf& model) {
+  std::map<std::string, std::set<ProblemClass>> foreign, ours;
   std::map<Pattern*, std::vector<Measurement>> measurements;
   for (const MeasurementRecord& record : contents.measurements) {
     const auto pattern = patterns.find(record.pattern_hash);
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
     if (pattern == patterns.end() || !c) continue;
+    // An older program stored none; and a kind that is not here is nobody's to try.
+    const std::string& here = model(c->device);
+    const bool is_ours = record.model.empty() || here.empty() || record.model == here;
+    (is_ours ? ours : foreign)[record.pattern_hash].insert(*c);
+    if (!is_ours) continue;
     // Of a pair's products, whose number is not stored, the rate is not known any more.
     measurements[pattern->second.get()].push_back(
         {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
@@ -69,15 +76,19 @@ void RestoreMeasurements(const StoreContents& contents,
          record.baseline_ms, record.floor_ms, record.preparation_ms, record.model});
   }
   for (auto& [pattern, of_pattern] : measurements) pattern->SetMeasurements(std::move(of_pattern));
+  for (auto& [hash, classes] : foreign) {
+    std::erase_if(classes, [&](const ProblemClass& c) { return ours[hash].contains(c); });
+  }
   std::map<std::pair<Pattern*, ProblemClass>, std::vector<Decision>> decisions;
   for (const DecisionRecord& record : contents.decisions) {
     const auto pattern = patterns.find(record.pattern_hash);
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
-    if (pattern == patterns.end() || !c) continue;
+    if (pattern == patterns.end() || !c || foreign[record.pattern_hash].contains(*c)) continue;
     decisions[{pattern->second.get(), *c}].push_back(
         {*c, record.recipe, record.tried, record.reason});
   }
   for (auto& [key, of_class] : decisions) key.first->SetDecisions(key.second, std::move(of_class));
+  return foreign;
 }
 
 absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparation& stored) {
@@ -108,7 +119,13 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
       notes_.push_back(
           fmt::format("{} could not be restored: {}", recipe, std::string(status.message())));
     }
-    for (const Plan& plan : plans) {
+    for (Plan plan : plans) {
+      const bool foreign = stored.foreign.contains(plan.problem_class);
+      if (foreign) {
+        plan.reason += ", on another device, until it is tried on this one";
+        plan.provisional = true;
+        lost.insert(plan.problem_class);
+      }
       // Another build of the program may have other kernels.
       if (status.ok() && HasKernel(plan, *layout)) {
         Activate(plan);

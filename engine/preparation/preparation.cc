@@ -261,13 +261,16 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
   for (const MatrixLease& matrix : rooms_.catalog.All()) {
     patterns[matrix->pattern()->hash()] = matrix->pattern();
   }
-  RestoreMeasurements(contents, patterns);
+  std::map<std::string, std::set<ProblemClass>> foreign = RestoreMeasurements(
+      contents, patterns,
+      [this](DeviceKind kind) -> const std::string& { return rooms_.executor.model(kind); });
   for (const auto& [hash, pattern] : patterns) {
     if (!options_.enabled) {
       Skip(*pattern);
       continue;
     }
     StoredPreparation& stored = by_hash[hash];
+    stored.foreign = std::move(foreign[hash]);
     pattern->UpdateStatus([&](PreparationStatus& status) {
       status.detail = stored.record.detail;
       status.seconds = stored.record.seconds;

@@ -20,7 +20,7 @@ cudaEvent_t AsEvent(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
 class StreamMemory : public MemorySource {
  public:
-  explicit StreamMemory(cudaStream_t stream) : stream_(stream) {}
+  explicit StreamMemory(cudaStream_t stream) : stream_(stream) { cudaGetDevice(&ordinal_); }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
     if (bytes == 0) return Buffer();
@@ -31,12 +31,16 @@ class StreamMemory : public MemorySource {
     }
     return Buffer(std::shared_ptr<std::byte>(
                       static_cast<std::byte*>(data),
-                      [stream = stream_](std::byte* memory) { cudaFreeAsync(memory, stream); }),
+                      [stream = stream_, ordinal = ordinal_](std::byte* memory) {
+                        const DeviceScope scope(ordinal);  // whoever drops it, wherever
+                        cudaFreeAsync(memory, stream);
+                      }),
                   bytes);
   }
 
  private:
   cudaStream_t stream_;
+  int ordinal_ = 0;
 };
 
 class PinnedSource : public MemorySource {
@@ -110,6 +114,17 @@ int Multiprocessors() {
   return count;
 }
 
+DeviceScope::DeviceScope(int ordinal) {
+  int present = 0;
+  if (cudaGetDevice(&present) != cudaSuccess || present == ordinal) return;
+  // What fails here fails again in the first call on it, which tells.
+  if (cudaSetDevice(ordinal) == cudaSuccess) before_ = present;
+}
+
+DeviceScope::~DeviceScope() {
+  if (before_ >= 0) cudaSetDevice(before_);
+}
+
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   int count = 0;
   absl::Status status = CountDevices(&count);
@@ -118,11 +133,9 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
     return absl::UnavailableError(
         fmt::format("there is no GPU cuda:{}: this machine has {}", ordinal, count));
   }
+  const DeviceScope scope(ordinal);
   cudaDeviceProp properties;
-  status = ToStatus(cudaSetDevice(ordinal), "opening the GPU");
-  if (status.ok()) {
-    status = ToStatus(cudaGetDeviceProperties(&properties, ordinal), "describing the GPU");
-  }
+  status = ToStatus(cudaGetDeviceProperties(&properties, ordinal), "describing the GPU");
   if (!status.ok()) return status;
   if (CheckKernelImage() != cudaSuccess) {
     cudaGetLastError();
@@ -140,6 +153,10 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
                     "reading its clock");
   if (!status.ok()) return status;
   info.clock_hz = 1e3 * kilohertz;
+  int driver = 0;
+  status = ToStatus(cudaDriverGetVersion(&driver), "reading the driver's version");
+  if (!status.ok()) return status;
+  info.driver = fmt::format("{}.{}", driver / 1000, driver % 1000 / 10);
   info.name = properties.name;
   info.multiprocessors = properties.multiProcessorCount;
   info.l2_bytes = static_cast<size_t>(properties.l2CacheSize);

@@ -20,8 +20,22 @@
 
 namespace sparsed::cuda {
 
+/// Makes a GPU the calling thread's, as long as this lives: streams, events and memory are made on
+/// the thread's GPU, and kernels started there must be in a stream of it. Used by one thread.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int ordinal);
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+  ~DeviceScope();
+
+ private:
+  int before_ = -1;  ///< the thread's until now; -1: it was the same
+};
+
 struct DeviceInfo {
   std::string name;
+  std::string driver;  ///< the CUDA version that the driver is for, "13.0"
   int multiprocessors = 0;
   size_t total_bytes = 0;
   size_t free_bytes = 0;  ///< now; others may use the card too
@@ -32,17 +46,17 @@ struct DeviceInfo {
   int compute_minor = 0;
 };
 
-/// Makes `ordinal` the calling thread's device and describes it. NOT_FOUND where there is no trace
-/// of a GPU or a driver; UNAVAILABLE, with what to do, where there is one that cannot be used.
+/// Opens and describes a GPU. NOT_FOUND where there is no trace of a GPU or a driver; UNAVAILABLE,
+/// with what to do, where there is one that cannot be used.
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal);
 
-/// This process's pool of device memory, in bytes.
+/// This process's pool of memory of the thread's GPU, in bytes.
 struct PoolState {
   size_t reserved = 0;  ///< taken from the card
   size_t used = 0;      ///< of it, in buffers
 };
 absl::StatusOr<PoolState> ReadPool();
-/// Bytes of the card that nobody has taken.
+/// Bytes of the thread's GPU that nobody has taken.
 absl::StatusOr<size_t> FreeBytes();
 /// Gives what the pool holds beyond `keep` bytes and no buffer uses back to the card.
 absl::Status TrimPool(size_t keep);

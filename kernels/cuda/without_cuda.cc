@@ -19,6 +19,9 @@ std::span<const SpmmKernel> SpmmKernels() { return {}; }
 std::span<const SddmmKernel> SddmmKernels() { return {}; }
 std::span<const SpgemmKernel> SpgemmKernels() { return {}; }
 
+DeviceScope::DeviceScope(int /*ordinal*/) {}
+DeviceScope::~DeviceScope() = default;
+
 absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) {
   const absl::Status status = CheckTraces(FindTraces());
   return status.ok() ? NotBuilt() : status;

@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "kernels/cuda/driver.h"
+#include "kernels/device_id.h"
 #include "server/config/config_file.h"
 #include "server/config/machine.h"
 
@@ -57,14 +58,8 @@ CLI::Validator Address(bool unix_too) {
 CLI::Validator Device() {
   return CLI::Validator(
       [](std::string& device) -> std::string {
-        if (device == "cpu" || device == "auto" || device == "cuda:0") return {};
-        if (device.starts_with("cuda")) {
-          return fmt::format(
-              "'{}' cannot serve: a server has one GPU, cuda:0; start another server for another "
-              "GPU, and choose the GPU by CUDA_VISIBLE_DEVICES",
-              device);
-        }
-        return fmt::format("'{}' is not a device (auto, cpu, cuda:0)", device);
+        if (device == "auto" || ParseDeviceId(device).has_value()) return {};
+        return fmt::format("'{}' is not a device (auto, cpu, cuda:0, cuda:1, ...)", device);
       },
       "DEVICE");
 }
@@ -103,9 +98,9 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--in-memory", flags.in_memory, "Keep nothing: a restart forgets all matrices")
       ->excludes(data_dir)
       ->group("Serving");
-  app.add_option(
-         "--devices", config.devices,
-         "What computes: auto (the GPU if there is one), cpu, or cuda:0 (no start without it)")
+  app.add_option("--devices", config.devices,
+                 "What computes: auto (the first GPU if there is one), cpu, or GPUs by number, as "
+                 "cuda:0,cuda:1 (no start without them)")
       ->check(Device())
       ->delimiter(',')
       ->capture_default_str()

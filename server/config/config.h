@@ -16,7 +16,7 @@ struct Config {
   std::string metrics_listen = "127.0.0.1:7471";         ///< "host:port"; empty: off
   std::string data_dir;                                  ///< empty: in memory
   bool salvage = false;  ///< rebuild the catalog in data_dir and do not serve
-  std::vector<std::string> devices = {"auto"};  ///< "auto", "cpu", "cuda:0"
+  std::vector<std::string> devices = {"auto"};  ///< "auto", "cpu", "cuda:0", "cuda:1" ...
 
   int64_t host_memory_bytes = 0;  ///< matrices, layouts, operands and results together
   int64_t wire_memory_bytes = 0;  ///< gRPC's buffers, part of the above; 0: not bounded, no part

@@ -83,8 +83,11 @@ class AdminService final : public Service {
       message.set_oldest_seconds(std::chrono::duration<double>(now - in_flight.oldest).count());
     }
     stats.set_uptime_seconds(std::chrono::duration<double>(now - service_.started_steady).count());
-    stats.set_device_busy_seconds(engine.executor().busy_seconds(DeviceKind::kCpu) +
-                                  engine.executor().busy_seconds(DeviceKind::kCuda));
+    double busy_seconds = engine.executor().busy_seconds(DeviceId{});
+    for (const auto& gpu : engine.gpus()) {
+      busy_seconds += engine.executor().busy_seconds(gpu->id());
+    }
+    stats.set_device_busy_seconds(busy_seconds);
   }
 
   const ServiceContext& service_;

@@ -107,9 +107,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
     plan.set_recipe(active->plan.recipe);
     plan.set_kernel(active->plan.kernel);
-    plan.set_device(active->plan.problem_class.device == DeviceKind::kCuda
-                        ? engine::Device::kName
-                        : std::string(Name(active->plan.problem_class.device)));
+    plan.set_device(std::string(Name(active->plan.problem_class.device)));
     plan.set_baseline_ms(active->plan.baseline_ms);
     plan.set_plan_ms(active->plan.plan_ms);
     plan.set_reason(active->plan.reason);

@@ -29,13 +29,12 @@ absl::StatusOr<engine::ExplainOptions> ToOptions(const v1::ExplainRequest& reque
     return absl::InvalidArgumentError(fmt::format("cache_bytes = {} is out of range [0, {}]",
                                                   request.cache_bytes(), kMostCacheBytes));
   }
-  if (request.device() == "cpu") {
-    options.device = DeviceKind::kCpu;
-  } else if (request.device() == engine::Device::kName) {
-    options.device = DeviceKind::kCuda;
-  } else if (!request.device().empty()) {
-    return absl::InvalidArgumentError(fmt::format("device \"{}\" is neither cpu nor {}",
-                                                  request.device(), engine::Device::kName));
+  if (!request.device().empty()) {
+    options.device = ParseDeviceId(request.device());
+    if (!options.device.has_value()) {
+      return absl::InvalidArgumentError(
+          fmt::format("device \"{}\" is neither cpu nor a GPU such as cuda:0", request.device()));
+    }
   }
   if (request.k() > 0) options.k = request.k();
   options.cache_bytes = request.cache_bytes();

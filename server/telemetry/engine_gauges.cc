@@ -21,7 +21,6 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 constexpr const char* kCpu = "cpu";
-constexpr const char* kGpu = engine::Device::kName;
 
 class Families {
  public:
@@ -47,19 +46,19 @@ class Families {
   std::vector<MetricFamily> families_;
 };
 
-/// The CPU, and the GPU if there is one.
+/// The CPU, and the GPUs if there are any.
 void AddDevices(Families& families, engine::Engine& engine) {
   const engine::Executor& executor = engine.executor();
-  std::vector<std::pair<DeviceKind, const char*>> devices = {{DeviceKind::kCpu, kCpu}};
-  if (engine.device() != nullptr) devices.emplace_back(DeviceKind::kCuda, kGpu);
+  std::vector<DeviceId> devices = {DeviceId{}};
+  for (const auto& gpu : engine.gpus()) devices.push_back(gpu->id());
   families.Begin(MetricType::Counter, "sparsed_device_busy_seconds_total",
                  "Time that lanes spent in kernels, trials included");
-  for (const auto& [kind, name] : devices) {
-    families.Add({{"device", name}}, executor.busy_seconds(kind));
+  for (const DeviceId device : devices) {
+    families.Add({{"device", Name(device)}}, executor.busy_seconds(device));
   }
   families.Begin(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a lane");
-  for (const auto& [kind, name] : devices) {
-    families.Add({{"device", name}}, static_cast<double>(executor.queue_depth(kind)));
+  for (const DeviceId device : devices) {
+    families.Add({{"device", Name(device)}}, static_cast<double>(executor.queue_depth(device)));
   }
   families.Begin(MetricType::Gauge, "sparsed_device_up",
                  "1 while the device serves, 0 if it is here and cannot, or is lost");
@@ -68,11 +67,9 @@ void AddDevices(Families& families, engine::Engine& engine) {
   }
   families.Begin(MetricType::Counter, "sparsed_evictions_total",
                  "Arrays that left the device to make room; host memory refuses instead");
-  for (const auto& [kind, name] : devices) {
-    families.Add({{"device", name}},
-                 kind == DeviceKind::kCpu
-                     ? 0
-                     : static_cast<double>(engine.device()->residency().evictions()));
+  families.Add({{"device", kCpu}}, 0);
+  for (const auto& gpu : engine.gpus()) {
+    families.Add({{"device", gpu->name()}}, static_cast<double>(gpu->residency().evictions()));
   }
   families.Begin(
       MetricType::Counter, "sparsed_spgemm_row_sizes_total",
@@ -82,17 +79,17 @@ void AddDevices(Families& families, engine::Engine& engine) {
   families.Add({{"from", "kept"}}, static_cast<double>(executor.derived().sizes_found()));
   families.Begin(MetricType::Counter, "sparsed_device_copied_bytes_total",
                  "Bytes copied between the host and the device");
-  if (engine.device() != nullptr) {
-    families.Add({{"device", kGpu}, {"direction", "in"}},
-                 static_cast<double>(engine.device()->bytes_in()));
-    families.Add({{"device", kGpu}, {"direction", "out"}},
-                 static_cast<double>(engine.device()->bytes_out()));
+  for (const auto& gpu : engine.gpus()) {
+    families.Add({{"device", gpu->name()}, {"direction", "in"}},
+                 static_cast<double>(gpu->bytes_in()));
+    families.Add({{"device", gpu->name()}, {"direction", "out"}},
+                 static_cast<double>(gpu->bytes_out()));
   }
 }
 
 /// `budget` is the host's or a device's.
 template <typename Budget>
-void AddUses(Families& families, const Budget& budget, const char* device) {
+void AddUses(Families& families, const Budget& budget, const std::string& device) {
   for (int use = 0; use < engine::kMemoryUses; ++use) {
     const auto memory_use = static_cast<engine::MemoryUse>(use);
     families.Add({{"device", device}, {"use", std::string(engine::Name(memory_use))}},
@@ -101,23 +98,23 @@ void AddUses(Families& families, const Budget& budget, const char* device) {
 }
 
 void AddMemory(Families& families, engine::Engine& engine) {
-  engine::Device* const device = engine.device();
-  if (device != nullptr) device->residency().Sweep();  // what was deleted is gone, not free soon
+  // What was deleted is gone, not free soon.
+  for (const auto& gpu : engine.gpus()) gpu->residency().Sweep();
   families.Begin(MetricType::Gauge, "sparsed_memory_bytes",
                  "Memory in use, by what for; kept: for the next request");
   AddUses(families, engine.budget(), kCpu);
   families.Add({{"device", kCpu}, {"use", "kept"}}, static_cast<double>(engine.budget().kept()));
-  if (device != nullptr) AddUses(families, device->budget(), kGpu);
+  for (const auto& gpu : engine.gpus()) AddUses(families, gpu->budget(), gpu->name());
   families.Begin(MetricType::Gauge, "sparsed_memory_limit_bytes", "Memory that may be used");
   families.Add({{"device", kCpu}}, static_cast<double>(engine.budget().limit()));
-  if (device != nullptr) {
-    families.Add({{"device", kGpu}}, static_cast<double>(device->budget().limit()));
+  for (const auto& gpu : engine.gpus()) {
+    families.Add({{"device", gpu->name()}}, static_cast<double>(gpu->budget().limit()));
   }
   families.Begin(MetricType::Gauge, "sparsed_memory_peak_bytes",
                  "Most memory in use since the start");
   families.Add({{"device", kCpu}}, static_cast<double>(engine.budget().peak()));
-  if (device != nullptr) {
-    families.Add({{"device", kGpu}}, static_cast<double>(device->budget().peak()));
+  for (const auto& gpu : engine.gpus()) {
+    families.Add({{"device", gpu->name()}}, static_cast<double>(gpu->budget().peak()));
   }
 }
 
@@ -149,10 +146,12 @@ void AddMatrices(Families& families, engine::Engine& engine) {
   for (const auto& [kind, bytes] : layout_bytes) {
     families.Add({{"kind", kind}, {"tier", "host"}}, static_cast<double>(bytes));
   }
-  if (engine.device() != nullptr) {
-    for (const auto& [kind, bytes] : engine.device()->residency().layout_bytes()) {
-      families.Add({{"kind", kind}, {"tier", "device"}}, static_cast<double>(bytes));
-    }
+  std::map<std::string, int64_t> bytes_on_gpus;
+  for (const auto& gpu : engine.gpus()) {
+    for (const auto& [kind, bytes] : gpu->residency().layout_bytes()) bytes_on_gpus[kind] += bytes;
+  }
+  for (const auto& [kind, bytes] : bytes_on_gpus) {
+    families.Add({{"kind", kind}, {"tier", "device"}}, static_cast<double>(bytes));
   }
   families.Single(MetricType::Gauge, "sparsed_matrices", "Matrices held",
                   static_cast<double>(matrices.size()));

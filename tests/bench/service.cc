@@ -6,6 +6,7 @@
 //   bench_service latency   --server=unix:/run/sparsed.sock
 //   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
+//   bench_service crowd     --server=127.0.0.1:7470 --clients=16 --k=128
 //   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
 //   bench_service plans     --server=127.0.0.1:7470 --pack=matrices.xz --generated=all
 #include <sparsed/client.h>
@@ -244,6 +245,53 @@ int Spgemm(const std::string& server, int runs) {
   return 0;
 }
 
+/// Many clients, each with a connection and held operands of its own, one query after the other:
+/// how many queries all of them get answered.
+int Crowd(const std::string& server, int clients, int64_t k, double seconds) {
+  const Client admin = Connect(server);
+  constexpr int64_t kRows = 200000;
+  const Matrix matrix = Upload(admin, "bench-crowd", Random(kRows, 32, 6), k);
+  std::atomic<int64_t> done = 0;
+  std::atomic<bool> counts = false, over = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i) {
+    threads.emplace_back([&, i] {
+      const Client client = Connect(server);
+      const Matrix mine = client.MatrixNamed(matrix.name());
+      const std::string name = "bench-crowd-" + std::to_string(i);
+      const std::vector<float> b(kRows * k, 0.5F);
+      absl::StatusOr<DenseMatrix> operand =
+          client.PutDense(name + "-b", DenseView(b.data(), kRows, k));
+      Require(operand.status());
+      absl::StatusOr<DenseMatrix> result = client.PutZeros(name + "-c", ValueType::kF32, kRows, k);
+      Require(result.status());
+      while (!over) {
+        Require(mine.Spmm(*operand, *result).status());
+        if (counts) ++done;
+      }
+      Require(operand->Delete());
+      Require(result->Delete());
+    });
+  }
+  // First everything finds its place.
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds / 2));
+  counts = true;
+  const auto begin = Clock::now();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  over = true;
+  const double took = MillisecondsSince(begin);
+  const auto answered = static_cast<double>(done);
+  for (std::thread& thread : threads) thread.join();
+  Require(matrix.Delete());
+  std::cout << json{{"bench", "crowd"},
+                    {"server", server},
+                    {"clients", clients},
+                    {"k", k},
+                    {"queries_per_second", answered / took * 1e3}}
+            << std::endl;
+  return 0;
+}
+
 /// Many clients, each with a connection of its own, all on one matrix.
 int Soak(const std::string& server, int clients, double seconds) {
   const Client admin = Connect(server);
@@ -432,6 +480,14 @@ int Main(int argc, char** argv) {
   CLI::App* spgemm = app.add_subcommand("spgemm", "A sparse product, streamed");
   spgemm->add_option("--server", server);
   spgemm->add_option("--runs", runs);
+  int64_t crowd_width = 128;
+  int crowd_clients = 16;
+  double crowd_seconds = 10;
+  CLI::App* crowd = app.add_subcommand("crowd", "Many clients with held operands of their own");
+  crowd->add_option("--server", server);
+  crowd->add_option("--clients", crowd_clients);
+  crowd->add_option("--k", crowd_width, "Columns of the operands");
+  crowd->add_option("--seconds", crowd_seconds, "That are counted");
   CLI::App* soak = app.add_subcommand("soak", "Many clients at once for a while");
   soak->add_option("--server", server);
   soak->add_option("--clients", clients);
@@ -454,6 +510,7 @@ int Main(int argc, char** argv) {
   if (*latency) return Latency(server, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));
   if (*spgemm) return Spgemm(server, runs);
+  if (*crowd) return Crowd(server, crowd_clients, crowd_width, crowd_seconds);
   plans_options.server = server;
   if (*plans) return Plans(plans_options);
   return Soak(server, clients, seconds);

@@ -90,7 +90,7 @@ class FailuresTest : public ::testing::Test {
                     .ok());
   }
 
-  Device& device() { return *engine_->device(); }
+  Device& device() { return *engine_->gpus().front(); }
 
   /// Leaves the device so many bytes, besides what is resident.
   Buffer LeaveOnDevice(int64_t bytes) {
@@ -126,8 +126,10 @@ class FailuresTest : public ::testing::Test {
   absl::Status Run(const SpmmSpec& spec, const std::shared_ptr<Result>& result) {
     absl::StatusOr<std::shared_ptr<Call>> call = engine_->executor().Begin(spec, result);
     if (!call.ok()) return call.status();
-    absl::Status fed = FeedAndCommit(**call, 0, b_);
-    if (fed.ok() && spec.accumulate) fed = FeedAndCommit(**call, 1, c_);
+    absl::Status fed = spec.b.held.empty() ? FeedAndCommit(**call, 0, b_) : absl::OkStatus();
+    if (fed.ok() && spec.accumulate && spec.accumulate->held.empty()) {
+      fed = FeedAndCommit(**call, 1, c_);
+    }
     if (fed.ok()) {
       (*call)->Submit();
     } else {
@@ -283,7 +285,7 @@ TEST_F(FailuresTest, AHeldResultHasItsShapeAfterAFailedAttemptToOrderIt) {
   bool waits = false, open = false;
   std::thread gate([&] {
     const absl::Status ran = engine_->executor().RunIdle(
-        DeviceKind::kCpu,
+        DeviceId{},
         [&](Lane&) {
           std::unique_lock lock(mutex);
           waits = true;
@@ -307,7 +309,7 @@ TEST_F(FailuresTest, AHeldResultHasItsShapeAfterAFailedAttemptToOrderIt) {
   auto call = engine_->executor().Begin(spec, result);
   ASSERT_TRUE(call.ok()) << call.status();
   (*call)->Submit();
-  EXPECT_TRUE(Eventually([&] { return engine_->executor().queue_depth(DeviceKind::kCpu) == 1; }));
+  EXPECT_TRUE(Eventually([&] { return engine_->executor().queue_depth(DeviceId{}) == 1; }));
   EXPECT_FALSE(taken.empty());
   taken.clear();
   {
@@ -502,11 +504,100 @@ TEST_F(FailuresTest, PiecesThatWaitOnTheHostAreCounted) {
   ExpectNear(result->floats(), Expected());
 }
 
+TEST_F(FailuresTest, ALostCardTakesOnlyItsOwnRequests) {
+  EngineOptions options;
+  options.gpu_ordinals = {0, 1};
+  Open(options);
+  ASSERT_EQ(engine_->gpus().size(), 2U);
+  const DenseShape shape{kCols, kK, kK, ElementType::kF32};
+  Hold("b", shape, b_);
+  Hold("c", {kRows, kK, kK, ElementType::kF32}, {});
+  SpmmSpec to_held;
+  to_held.tenant = std::string("t");
+  to_held.matrix = std::string("s");
+  to_held.b.held = std::string("b");
+  to_held.result_held = std::string("c");
+  ASSERT_TRUE(Run(to_held, std::make_shared<Result>()).ok());
+  const HeldDenseLease c = engine_->dense().Find("t", "c").value();
+  const auto only_there = [&](const std::unique_ptr<Device>& gpu) {
+    return gpu->residency().PresenceOf(c->elements) == Residency::Presence::kOnly;
+  };
+  const auto lost = std::ranges::find_if(engine_->gpus(), only_there);
+  ASSERT_NE(lost, engine_->gpus().end());
+
+  // It goes where c is, which fails for ever.
+  Fail(Step::kKernel, 0, 1, absl::UnavailableError("an illegal memory access"));
+  const absl::Status ended = Run(to_held, std::make_shared<Result>());
+  EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
+  Heal();
+  EXPECT_FALSE((*lost)->status().ok());
+  int unavailable = 0;
+  for (const DeviceFacts& facts : engine_->devices()) unavailable += !facts.unavailable.empty();
+  EXPECT_EQ(unavailable, 1);
+
+  for (int i = 0; i < 5; ++i) {
+    const auto result = std::make_shared<Result>();
+    SpmmSpec streamed = Accumulate();
+    const absl::Status served = Run(streamed, result);
+    ASSERT_TRUE(served.ok()) << served;
+    ExpectNear(result->floats(), Expected());
+  }
+  // What was on it alone is gone, and nobody else with it.
+  SpmmSpec of_lost = Accumulate();
+  of_lost.accumulate->held = std::string("c");
+  of_lost.accumulate->shape.reset();
+  const absl::Status gone = Run(of_lost, std::make_shared<Result>());
+  EXPECT_TRUE(absl::IsDataLoss(gone)) << gone;
+  EXPECT_TRUE(Run(to_held, std::make_shared<Result>()).ok()) << "it is written again";
+  for (const auto& gpu : engine_->gpus()) EXPECT_EQ(gpu->status().ok(), gpu != *lost);
+}
+
+TEST_F(FailuresTest, PlansOfAnotherModelAreTriedAgain) {
+  const TemporaryDirectory directory;
+  EngineOptions options;
+  options.data_dir = directory.path();
+  options.host_memory_bytes = options.preparation_memory_bytes = int64_t{256} << 20;
+  options.gpu = DeviceOptions{.memory_bytes = int64_t{520} << 20};
+  const auto ready = [&] {
+    const MatrixLease matrix = engine_->catalog().Find("t", "m").value();
+    return matrix->pattern()->status().state == PreparationState::kReady &&
+           engine_->preparation().pending() == 0;
+  };
+  engine_.reset();
+  engine_ = Engine::Open(options, observer_).value();
+  const test::Pattern m = test::Uniform(3000, 3000, 8, 3);
+  ASSERT_TRUE(SendMatrix(engine_->catalog(), "m", m).ok());
+  ASSERT_TRUE(Eventually(ready));
+  engine_.reset();
+  {
+    const auto store = OpenStore(PosixFileSystem(), directory.path()).value();
+    std::vector<MeasurementRecord> measurements = store->Load().value().measurements;
+    ASSERT_FALSE(measurements.empty());
+    for (MeasurementRecord& record : measurements) {
+      record.model = "another card";
+      record.median_ms = 1e6;
+    }
+    ASSERT_TRUE(store->PutMeasurements(measurements).ok());
+  }
+  engine_ = Engine::Open(options, observer_).value();
+  ASSERT_TRUE(Eventually(ready));
+  const MatrixLease matrix = engine_->catalog().Find("t", "m").value();
+  const std::vector<Measurement> known = matrix->pattern()->measurements();
+  ASSERT_FALSE(known.empty());
+  for (const Measurement& measurement : known) {
+    EXPECT_EQ(measurement.model, engine_->executor().model(DeviceKind::kCuda));
+    EXPECT_LT(measurement.median_ms, 1e6) << "measured here";
+  }
+  for (const auto& active : matrix->pattern()->plans().List()) {
+    EXPECT_FALSE(active->plan.provisional) << active->plan.reason;
+  }
+}
+
 class DeviceJob final : public Job {
  public:
   using Step = std::function<Next()>;
   DeviceJob(std::shared_ptr<Scheduler> scheduler, std::shared_ptr<ResultSink> sink, Step step)
-      : Job(std::move(scheduler), "t", std::move(sink), DeviceKind::kCuda),
+      : Job(std::move(scheduler), "t", std::move(sink), DeviceId{DeviceKind::kCuda, 0}),
         step_(std::move(step)) {}
   absl::StatusOr<std::byte*> Claim(uint32_t, uint64_t, uint64_t) override { return nullptr; }
   bool complete() const override { return true; }
@@ -518,7 +609,8 @@ class DeviceJob final : public Job {
 };
 
 TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
-  const auto scheduler = std::make_shared<Scheduler>(ExecutorOptions(), &device());
+  const auto scheduler =
+      std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Device*>{&device()});
   scheduler->Open();
   std::atomic<int> running = 0, turns = 0;
   constexpr int kTurns = 3;
@@ -538,7 +630,7 @@ TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
   }
   for (int i = 0; i < kTurns; ++i) {
     const absl::Status ran = scheduler->RunIdle(
-        DeviceKind::kCuda,
+        device().id(),
         [&](Lane& lane) {
           EXPECT_NE(lane.gpu, nullptr);
           EXPECT_EQ(running, 0);
@@ -553,7 +645,8 @@ TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
 }
 
 TEST_F(FailuresTest, ATrialLetsGoOfADeviceThatALongCallHolds) {
-  const auto scheduler = std::make_shared<Scheduler>(ExecutorOptions(), &device());
+  const auto scheduler =
+      std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Device*>{&device()});
   scheduler->Open();
   std::atomic<int> steps = 0;
   std::atomic<bool> tried = false;
@@ -576,7 +669,7 @@ TEST_F(FailuresTest, ATrialLetsGoOfADeviceThatALongCallHolds) {
     return tried || late() ? Job::Next::kEnded : Job::Next::kAgain;
   });
   const absl::Status ran = scheduler->RunIdle(
-      DeviceKind::kCuda, [&](Lane&) { tried = true; }, nullptr, give_up);
+      device().id(), [&](Lane&) { tried = true; }, nullptr, give_up);
   EXPECT_TRUE(ran.ok()) << ran;
   EXPECT_TRUE(few->Wait().ok());
   EXPECT_TRUE(many->Wait().ok());

@@ -37,7 +37,7 @@ void LoseTheDevice() {
       const Answer answer = Spmm(server.compute(), "s", 200, 8, b);
       EXPECT_EQ(answer.code(), grpc::StatusCode::UNAVAILABLE) << answer.message();
     }
-    EXPECT_NE(Spmm(server.compute(), "s", 200, 8, b).message().find("the GPU is lost"),
+    EXPECT_NE(Spmm(server.compute(), "s", 200, 8, b).message().find("cuda:0 is lost"),
               std::string::npos);
     server.Page("/readyz", &head);
     EXPECT_NE(head.find("503"), std::string::npos);
@@ -59,6 +59,62 @@ void LoseTheDevice() {
   ASSERT_EQ(after.size(), before.size());
   for (size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(after[i], before[i], 1e-4);
   std::filesystem::remove_all(folder);
+}
+
+/// The second breaks under a server that uses both.
+void LoseOneOfTwo() {
+  TestServer server([&](server::Config& config) {
+    config.devices = {"cuda:0", "cuda:1"};
+    config.metrics_listen = "127.0.0.1:0";
+  });
+  const Pattern pattern = Uniform(300, 200, 7, 11);
+  const std::vector<float> b = FloatValues(200 * 8, 5);
+  MustUpload(server, "s", pattern);
+  const Answer good = Spmm(server.compute(), "s", 200, 8, b);
+  ASSERT_EQ(good.code(), 0) << good.message();
+  const std::vector<float> before = good.Values<float>(0);
+  {
+    const cuda::DeviceScope scope(1);
+    BreakTheDevice();
+  }
+  // One at the most meets the card before it is known to be lost.
+  int failed = 0;
+  constexpr int kRequests = 20;
+  for (int i = 0; i < kRequests; ++i) {
+    const Answer answer = Spmm(server.compute(), "s", 200, 8, b);
+    if (answer.code() != 0) {
+      ++failed;
+      EXPECT_EQ(answer.code(), grpc::StatusCode::UNAVAILABLE) << answer.message();
+      EXPECT_NE(answer.message().find("cuda:1 is lost"), std::string::npos) << answer.message();
+      continue;
+    }
+    const std::vector<float> after = answer.Values<float>(0);
+    ASSERT_EQ(after.size(), before.size());
+    for (size_t k = 0; k < after.size(); ++k) EXPECT_NEAR(after[k], before[k], 1e-4);
+  }
+  EXPECT_LE(failed, 1);
+  // Requests may have kept to the other, which has the layout.
+  EXPECT_FALSE(
+      server.engine().gpus()[1]->PlaceValues(Layout(), ElementType::kF32, nullptr, nullptr).ok());
+  EXPECT_TRUE(server.engine().gpus()[0]->status().ok());
+  std::string head;
+  server.Page("/readyz", &head);
+  EXPECT_NE(head.find("200"), std::string::npos);
+  const std::string metrics = server.Page("/metrics");
+  EXPECT_NE(metrics.find("sparsed_device_up{device=\"cuda:0\"} 1"), std::string::npos);
+  EXPECT_NE(metrics.find("sparsed_device_up{device=\"cuda:1\"} 0"), std::string::npos);
+}
+
+/// In a process of its own: it has lost a card afterwards.
+TEST(GpuFaultDeathTest, ALostCardOfTwoTakesOnlyItsOwnRequests) {
+  if (const auto second = cuda::ProbeDevice(1); !second.ok()) GTEST_SKIP() << second.status();
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        LoseOneOfTwo();
+        std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 /// In a process of its own: it has no GPU afterwards.

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/sddmm/sddmm.h"
@@ -112,6 +113,8 @@ using stand_in::Step;
 using stand_in::Try;
 
 constexpr size_t kBytes = size_t{4} << 30;
+/// The thread's card.
+thread_local int present = 0;
 /// How often an event must be asked before it has passed: like a card that others keep busy.
 constexpr int kAsked = 1000;
 
@@ -278,9 +281,14 @@ std::span<const SpgemmKernel> SpgemmKernels() {
   return kernels;
 }
 
-absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) {
+DeviceScope::DeviceScope(int ordinal) : before_(std::exchange(present, ordinal)) {}
+DeviceScope::~DeviceScope() { present = before_; }
+
+absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
+  if (ordinal >= stand_in::kCards) return absl::UnavailableError("there is no such stand-in");
   DeviceInfo info;
   info.name = "stand-in";
+  info.driver = "1.0";
   info.multiprocessors = 1;
   info.total_bytes = info.free_bytes = kBytes;
   info.l2_bytes = size_t{1} << 20;

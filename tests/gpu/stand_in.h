@@ -35,6 +35,9 @@ int Failed(Step step);
 /// From now on none fails.
 void Heal();
 
+/// There are so many of them, cuda:0 and on, alike.
+inline constexpr int kCards = 2;
+
 /// Calls that wait for a card.
 struct Waits {
   int streams = 0, events = 0;

@@ -271,7 +271,7 @@ TEST(Catalog, EverythingThatWasMeasuredIsListed) {
     EXPECT_EQ(m.type(), v1::ELEMENT_TYPE_F32);
     EXPECT_GT(m.floor_ms(), 0);
     EXPECT_GT(m.baseline_ms(), 0);
-    EXPECT_EQ(m.model(), engine::ProcessorName());
+    EXPECT_EQ(m.model(), server.engine().executor().model(DeviceKind::kCpu));
     EXPECT_NEAR(m.floor_share(), m.floor_ms() / m.median_ms(), 1e-12);
   }
 }

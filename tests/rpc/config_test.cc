@@ -100,7 +100,9 @@ TEST(CommandLine, FlagsAreRead) {
 TEST(CommandLine, WrongUse) {
   ExpectWrong({}, "--data-dir=DIR");
   ExpectWrong({"--in-memory", "--data-dir=/d"}, "data-dir");
-  ExpectWrong({"--in-memory", "--devices=cuda:1"}, "a server has one GPU");
+  ExpectWrong({"--in-memory", "--devices=cuda:01"}, "is not a device");
+  ExpectWrong({"--in-memory", "--devices=cuda:-1"}, "is not a device");
+  ExpectWrong({"--in-memory", "--devices=cuda"}, "is not a device");
   ExpectWrong({"--in-memory", "--device-memory=-1"}, "--device-memory");
   ExpectWrong({"--in-memory", "--staging-memory=1KiB"}, "--staging-memory");
   ExpectWrong({"--in-memory", "--devices=tpu"}, "'tpu' is not a device");

@@ -136,7 +136,7 @@ TEST(Explain, RefusesWithASentence) {
          request.set_device("tpu");
          return request;
        }(),
-       grpc::INVALID_ARGUMENT, "device \"tpu\" is neither cpu nor cuda:0"},
+       grpc::INVALID_ARGUMENT, "device \"tpu\" is neither cpu nor a GPU such as cuda:0"},
       {[] {
          v1::ExplainRequest request = RequestOf("good", 8, 0);
          request.set_device("cuda:0");

@@ -574,7 +574,7 @@ TEST_F(ExecutorTest, CancelInTheMiddleOfALongProduct) {
   const GeneratedMatrix s = UniformMatrix(40000, 40000, 64, 7);
   Upload("S", s);
   const int64_t before = budget_.used();
-  const double busy = executor_->busy_seconds(DeviceKind::kCpu);
+  const double busy = executor_->busy_seconds(DeviceId{});
   auto sink = std::make_shared<Collector>();
   auto call = executor_->Begin(SpgemmSpec{"t", "S", "S"}, sink);
   ASSERT_TRUE(call.ok());
@@ -583,7 +583,7 @@ TEST_F(ExecutorTest, CancelInTheMiddleOfALongProduct) {
   (*call)->Cancel();
   ASSERT_TRUE(sink->Wait());
   EXPECT_EQ(sink->end.status.code(), absl::StatusCode::kCancelled);
-  EXPECT_GT(executor_->busy_seconds(DeviceKind::kCpu), busy) << "work that was in vain counts";
+  EXPECT_GT(executor_->busy_seconds(DeviceId{}), busy) << "work that was in vain counts";
   EXPECT_GT(observer_.flops(), 0) << "the rows that were computed count";
   EXPECT_LT(observer_.flops(), 2.0 * 40000 * 64 * 64) << "and no others";
   call->reset();

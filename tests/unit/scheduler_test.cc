@@ -51,7 +51,7 @@ class TestJob final : public Job {
   using Step = std::function<Next(TestJob&, absl::Status*)>;
   TestJob(std::shared_ptr<Scheduler> scheduler, std::string tenant,
           std::shared_ptr<ResultSink> sink, Step step)
-      : Job(std::move(scheduler), std::move(tenant), std::move(sink), DeviceKind::kCpu),
+      : Job(std::move(scheduler), std::move(tenant), std::move(sink), DeviceId{}),
         step_(std::move(step)) {}
   absl::StatusOr<std::byte*> Claim(uint32_t, uint64_t, uint64_t) override { return nullptr; }
   bool complete() const override { return true; }
@@ -123,7 +123,7 @@ TEST_F(SchedulerTest, RunsJobsAndEndsEachOnce) {
   }
   for (auto& recorder : recorders) EXPECT_TRUE(recorder->Wait().ok());
   EXPECT_EQ(scheduler_->in_flight(), 0);
-  EXPECT_EQ(scheduler_->queue_depth(DeviceKind::kCpu), 0);
+  EXPECT_EQ(scheduler_->queue_depth(DeviceId{}), 0);
   for (auto& recorder : recorders) EXPECT_EQ(recorder->ends(), 1);
 }
 
@@ -163,7 +163,7 @@ TEST_F(SchedulerTest, ReceivingQueuedAndPausedJobsEndOnCancelAndDeadline) {
   EXPECT_EQ(paused_recorder->Wait().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(late_receiving->Wait().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(late_queued->Wait().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(scheduler_->queue_depth(DeviceKind::kCpu), 0);
+  EXPECT_EQ(scheduler_->queue_depth(DeviceId{}), 0);
   a->Submit();  // too late: nothing happens
   gate.Open();
   EXPECT_TRUE(busy_recorder->Wait().ok());
@@ -288,7 +288,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
   int threads = 0;
   EXPECT_TRUE(scheduler_
                   ->RunIdle(
-                      DeviceKind::kCpu, [&](Lane& lane) { threads = lane.threads; }, nullptr)
+                      DeviceId{}, [&](Lane& lane) { threads = lane.threads; }, nullptr)
                   .ok());
   EXPECT_EQ(threads, 2);
   Gate gate;
@@ -302,7 +302,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
   bool ran = false;
   EXPECT_EQ(scheduler_
                 ->RunIdle(
-                    DeviceKind::kCpu, [&](Lane&) { ran = true; }, &stop)
+                    DeviceId{}, [&](Lane&) { ran = true; }, &stop)
                 .code(),
             absl::StatusCode::kCancelled);
   EXPECT_FALSE(ran);
@@ -323,7 +323,7 @@ TEST_F(SchedulerTest, IdleWorkGetsATurnBesideACallThatDoesNotEnd) {
   })->Submit();
   EXPECT_TRUE(scheduler_
                   ->RunIdle(
-                      DeviceKind::kCpu, [&](Lane&) { ran = true; }, nullptr)
+                      DeviceId{}, [&](Lane&) { ran = true; }, nullptr)
                   .ok());
   EXPECT_TRUE(busy->Wait().ok());
 }
@@ -342,7 +342,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsUntilItsTimeIsUp) {
   for (const auto until : {now, now + 300ms}) {  // before and after its turn was due
     EXPECT_EQ(scheduler_
                   ->RunIdle(
-                      DeviceKind::kCpu, [&](Lane&) { idle_ran = true; }, nullptr, until)
+                      DeviceId{}, [&](Lane&) { idle_ran = true; }, nullptr, until)
                   .code(),
               absl::StatusCode::kDeadlineExceeded);
   }

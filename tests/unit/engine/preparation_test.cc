@@ -125,7 +125,7 @@ class BusyLane {
     thread_ = std::thread([this, &executor] {
       EXPECT_TRUE(executor
                       .RunIdle(
-                          DeviceKind::kCpu,
+                          DeviceId{},
                           [this](Lane&) {
                             std::unique_lock lock(mutex_);
                             running_ = true;
