@@ -8,6 +8,10 @@ __global__ void WriteNowhere(int* nowhere) { *nowhere = 1; }
 
 }  // namespace
 
-void BreakTheDevice() { WriteNowhere<<<1, 1>>>(reinterpret_cast<int*>(16)); }
+const char* BreakTheDevice() {
+  WriteNowhere<<<1, 1>>>(reinterpret_cast<int*>(16));
+  const cudaError_t started = cudaGetLastError();
+  return cudaGetErrorString(started == cudaSuccess ? cudaDeviceSynchronize() : started);
+}
 
 }  // namespace sparsed::test
