@@ -64,6 +64,8 @@ struct Begun {
   uint64_t put = 0;                         ///< which Put that came from
   std::string keeps;                        ///< the matrix that the result becomes
   bool replaces = false;                    ///< whatever has that name
+  bool cancelled = false;
+  bool cancelled_late = false;  ///< it may have ended before
 };
 
 constexpr int64_t kSizes[] = {1, 6, 33, 70};
@@ -106,6 +108,7 @@ class Machine {
   void Sddmm();
   void Spgemm();
   void FinishOne();
+  void FinishMany();
   void Prepare();
   void Restart();
   void Compare();
@@ -119,8 +122,10 @@ class Machine {
   /// Begins it, where the model has nothing against it.
   template <typename Spec>
   void Begin(const Spec& spec, Begun begun, const absl::Status& expected);
-  /// Sends its operands and waits, or ends it early.
-  void End(Begun begun);
+  /// Sends its operands and submits it, or cancels it some time.
+  void Submit(Begun& begun);
+  /// Waits for its end and looks at it.
+  void Await(const Begun& begun);
   /// That `status` is what was expected; where memory was short it may be a refusal.
   bool Went(const absl::Status& status, const absl::Status& expected);
   uint64_t Newer(const std::string& name, uint64_t version);
@@ -211,7 +216,7 @@ void Machine::Open() {
   options.host_memory_bytes = options.preparation_memory_bytes = int64_t{256} << 20;
   options.gpu = DeviceOptions{.memory_bytes = int64_t{520} << 20};  // where there is one
   options.scrub_interval_seconds = 0;
-  options.execution.threads_per_lane = 2;
+  options.execution.lanes = 2;
   options.preparation.trial_budget_ms = 5;
   options.preparation.default_classes = {{Operation::kSpmm, false, ElementType::kF32, 8}};
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(options, observer_);
@@ -244,8 +249,10 @@ void Machine::Step() {
     Sddmm();
   } else if (turn < 62) {
     Spgemm();
-  } else if (turn < 92 || begun_.size() > 20) {
+  } else if (turn < 89) {
     FinishOne();
+  } else if (turn < 92 || begun_.size() > 20) {
+    FinishMany();
   } else if (turn < 95) {
     Prepare();
   }
@@ -608,7 +615,8 @@ void Machine::Begin(const Spec& spec, Begun begun, const absl::Status& expected)
   if (Chance(0.5)) {
     begun_.push_back(std::move(begun));
   } else {
-    End(std::move(begun));
+    Submit(begun);
+    Await(begun);
   }
 }
 
@@ -624,26 +632,34 @@ absl::Status Machine::Expected(const Begun& begun) const {
   return absl::OkStatus();
 }
 
-void Machine::End(Begun begun) {
-  SCOPED_TRACE("end " + begun.text);
-  const bool cancelled = Chance(0.1);
+void Machine::Submit(Begun& begun) {
+  begun.cancelled = Chance(0.1);
   absl::Status fed;
   for (const auto& [array, elements] : begun.arrays) {
-    if (!fed.ok() || (cancelled && Chance(0.5))) break;
+    if (!fed.ok() || (begun.cancelled && Chance(0.5))) break;
     fed = VisitWide(begun.type, [&]<typename T>(T) {
       return FeedAndCommit(*begun.call, array, Narrow<T>(elements));
     });
   }
-  if (cancelled) {
-    begun.call->Cancel();
-  } else if (fed.ok()) {
-    begun.call->Submit();
-  } else {
+  if (!begun.cancelled && !fed.ok()) {
     begun.call->Fail(fed);
+    return;
   }
+  const bool runs = begun.call->complete();
+  if (runs) begun.call->Submit();
+  if (begun.cancelled) begun.call->Cancel();
+  begun.cancelled_late = runs && begun.cancelled;
+}
+
+void Machine::Await(const Begun& begun) {
+  SCOPED_TRACE("end " + begun.text);
   const absl::Status ended = begun.result->Wait();
   engine_->budget().SetRefuse(nullptr);  // the result is looked at
-  if (Went(ended, cancelled ? absl::CancelledError("") : Expected(begun))) begun.check(begun);
+  absl::Status expected = Expected(begun);
+  if (begun.cancelled && !(begun.cancelled_late && ended.code() == expected.code())) {
+    expected = absl::CancelledError("");
+  }
+  if (Went(ended, expected)) begun.check(begun);
 }
 
 void Machine::FinishOne() {
@@ -651,7 +667,17 @@ void Machine::FinishOne() {
   const auto one = begun_.begin() + Below(static_cast<int64_t>(begun_.size()));
   Begun begun = std::move(*one);
   begun_.erase(one);
-  End(std::move(begun));
+  Submit(begun);
+  Await(begun);
+}
+
+void Machine::FinishMany() {
+  // Matrices that several of them become are whichever's ended last.
+  const auto many = std::partition(begun_.begin(), begun_.end(),
+                                   [](const Begun& begun) { return !begun.keeps.empty(); });
+  for (auto begun = many; begun != begun_.end(); ++begun) Submit(*begun);
+  for (auto begun = many; begun != begun_.end(); ++begun) Await(*begun);
+  begun_.erase(many, begun_.end());
 }
 
 void Machine::Prepare() {
