@@ -133,6 +133,10 @@ class Budget::State : public std::enable_shared_from_this<State> {
     const std::lock_guard lock(mutex_);
     reclaim_ = std::move(reclaim);
   }
+  void SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
+    const std::lock_guard lock(mutex_);
+    refuse_ = std::move(refuse);
+  }
 
   void TrimKept() {
     std::vector<Block> idle;
@@ -222,6 +226,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
     std::vector<Block> dropped;
     {
       const std::lock_guard lock(mutex_);
+      if (refuse_ != nullptr && refuse_(bytes, use)) return RefusedNowLocked(bytes, use);
       if (!FitsLocked(size, use)) return RefusedNowLocked(bytes, use);
       if (block != nullptr && size >= Block::kSmallestMapped) *block = kept_.Take(size);
       CountLocked(static_cast<int64_t>(size), use);
@@ -265,6 +270,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
 
   mutable std::mutex mutex_;  ///< guards what follows; blocks are deleted without it
   std::function<bool()> reclaim_;
+  std::function<bool(size_t, MemoryUse)> refuse_;
   std::array<int64_t, kMemoryUses> used_ = {};
   int64_t total_ = 0;
   int64_t peak_ = 0;
@@ -288,6 +294,9 @@ absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use) {
   return state_->Reclaiming<Charge>(bytes, use, [&] { return state_->Count(bytes, use); });
 }
 void Budget::SetReclaim(std::function<bool()> reclaim) { state_->SetReclaim(std::move(reclaim)); }
+void Budget::SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
+  state_->SetRefuse(std::move(refuse));
+}
 absl::Status Budget::MayFit(size_t bytes, MemoryUse use) const {
   return state_->MayFit(bytes, use);
 }

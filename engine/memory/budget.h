@@ -50,6 +50,10 @@ class Budget {
   /// false. For what is kept only as long as nobody needs the memory.
   void SetReclaim(std::function<bool()> reclaim);
 
+  /// For tests: what `refuse` says true to is refused as if there were no room for it. Asked for
+  /// every buffer and every Count, under the budget's lock.
+  void SetRefuse(std::function<bool(size_t bytes, MemoryUse use)> refuse);
+
   /// Gives up the blocks that were kept, untouched, since before the last call. For a thread that
   /// calls it every few seconds.
   void TrimKept();

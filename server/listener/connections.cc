@@ -32,6 +32,7 @@ class Connections::Connection final : public SocketWatcher {
   ~Connection() override {
     {
       const std::lock_guard lock(all_->mutex_);
+      const std::lock_guard own(mutex_);  // other threads counted
       all_->connections_.erase(this);
       all_->held_count_ -= all_->held_.erase(this);
       // In this order, for who counts those that have not ended.

@@ -19,6 +19,7 @@
 #include "engine/execution/scheduler.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/stand_in.h"
+#include "tests/unit/engine/calls.h"
 #include "tests/unit/engine/rooms.h"
 
 namespace sparsed::engine {
@@ -28,42 +29,6 @@ using cuda::stand_in::Fail;
 using cuda::stand_in::Failed;
 using cuda::stand_in::Heal;
 using cuda::stand_in::Step;
-
-/// A call's end and its result.
-class Result final : public ResultSink {
- public:
-  void OnBegin(CallBegin begin) override { plan = begin.plan; }
-  void OnArray(uint32_t, uint64_t offset, Array part) override {
-    bytes.resize(offset + part.bytes());
-    if (part.bytes() > 0) std::memcpy(bytes.data() + offset, part.buffer.data(), part.bytes());
-  }
-  void OnBlock(ResultBlock) override {}
-  void OnEnd(CallEnd end) override {
-    std::lock_guard lock(mutex_);
-    status_ = end.status;
-    ended_ = true;
-    changed_.notify_all();
-  }
-  absl::Status Wait() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(1), [this] { return ended_; }));
-    return status_;
-  }
-  std::vector<float> floats() const {
-    std::vector<float> values(bytes.size() / sizeof(float));
-    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-
-  std::string plan;
-  std::vector<std::byte> bytes;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  absl::Status status_;
-};
 
 /// An engine with the stand-in and one matrix, 500 x 400.
 class FailuresTest : public ::testing::Test {
@@ -138,19 +103,6 @@ class FailuresTest : public ::testing::Test {
     return result->Wait();
   }
 
-  static absl::Status FeedAndCommit(Call& call, uint32_t array, const std::vector<float>& data) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(data.data());
-    constexpr size_t kChunk = 30'001;
-    for (size_t at = 0; at < data.size() * sizeof(float); at += kChunk) {
-      const size_t size = std::min(kChunk, data.size() * sizeof(float) - at);
-      absl::StatusOr<std::byte*> to = call.Claim(array, at, size);
-      if (!to.ok()) return to.status();
-      std::memcpy(*to, bytes + at, size);
-      if (absl::Status s = call.Commit(); !s.ok()) return s;
-    }
-    return absl::OkStatus();
-  }
-
   std::vector<double> Expected() const {
     std::vector<double> expected(c_.begin(), c_.end());
     const std::vector<double> values = CanonicalValues();
@@ -212,7 +164,7 @@ TEST_F(FailuresTest, WhereverTheDeviceFailsACIsScaledOnce) {
     const auto healthy = std::make_shared<Result>();
     ASSERT_TRUE(Run(Accumulate(), healthy).ok());
     EXPECT_EQ(healthy->plan.find("slabs of") != std::string::npos, tight) << healthy->plan;
-    ExpectNear(healthy->floats(), expected);
+    ExpectNear(healthy->Elements<float>(), expected);
     for (const absl::Status& failure :
          {absl::ResourceExhaustedError("told to"), absl::UnimplementedError("told to"),
           absl::InternalError("told to")}) {
@@ -227,7 +179,7 @@ TEST_F(FailuresTest, WhereverTheDeviceFailsACIsScaledOnce) {
           const bool failed = Failed(step) > 0;
           Heal();
           if (status.ok()) {
-            ExpectNear(result->floats(), expected);
+            ExpectNear(result->Elements<float>(), expected);
           } else {
             EXPECT_EQ(status.code(), failure.code()) << status;
           }
@@ -238,7 +190,7 @@ TEST_F(FailuresTest, WhereverTheDeviceFailsACIsScaledOnce) {
     EXPECT_TRUE(device().status().ok()) << device().status();
     const auto after = std::make_shared<Result>();
     EXPECT_TRUE(Run(Accumulate(), after).ok());
-    ExpectNear(after->floats(), expected);
+    ExpectNear(after->Elements<float>(), expected);
   }
 }
 
@@ -248,7 +200,7 @@ TEST_F(FailuresTest, WithoutRoomOnTheGpuAProductThatAccumulatesStillRuns) {
     const auto result = std::make_shared<Result>();
     EXPECT_TRUE(Run(Accumulate(), result).ok());
     EXPECT_NE(result->plan.find("cpu."), std::string::npos) << result->plan;
-    ExpectNear(result->floats(), Expected());
+    ExpectNear(result->Elements<float>(), Expected());
     Heal();
   }
 }
@@ -431,17 +383,14 @@ TEST_F(FailuresTest, AnErrorThatIsToldOnceDoesNotLoseTheDevice) {
     EXPECT_TRUE(device().status().ok()) << device().status();
     const auto result = std::make_shared<Result>();
     EXPECT_TRUE(Run(Accumulate(), result).ok());
-    ExpectNear(result->floats(), Expected());
+    ExpectNear(result->Elements<float>(), Expected());
   }
 }
 
 TEST_F(FailuresTest, WhoFeedsACallNeverWaitsForTheDevice) {
   // Memory that must be evicted, more pieces than there are blocks, an end before all have come.
   ASSERT_TRUE(Run(Accumulate(), std::make_shared<Result>()).ok());
-  DeviceBudget& budget = device().budget();
-  const Buffer hog = budget.SpareSource(MemoryUse::kPreparation)
-                         .Allocate(budget.limit() - budget.used() - kCols * kK * 4)
-                         .value();
+  const Buffer hog = LeaveOnDevice(kCols * kK * 4);
   const int64_t evictions = device().residency().evictions();
   for (const bool whole : {false, true}) {
     const auto result = std::make_shared<Result>();
@@ -471,7 +420,7 @@ TEST_F(FailuresTest, WhoFeedsACallNeverWaitsForTheDevice) {
     call->reset();
     EXPECT_TRUE(cuda::stand_in::WaitsOfThisThread() == waits);
     EXPECT_EQ(end.ok(), whole) << end;
-    if (whole) ExpectNear(result->floats(), Expected());
+    if (whole) ExpectNear(result->Elements<float>(), Expected());
   }
   EXPECT_GT(device().residency().evictions(), evictions);
 }
@@ -501,7 +450,7 @@ TEST_F(FailuresTest, PiecesThatWaitOnTheHostAreCounted) {
   ASSERT_TRUE(FeedAndCommit(**call, 1, c_).ok());
   (*call)->Submit();
   EXPECT_TRUE(result->Wait().ok());
-  ExpectNear(result->floats(), Expected());
+  ExpectNear(result->Elements<float>(), Expected());
 }
 
 TEST_F(FailuresTest, ALostCardTakesOnlyItsOwnRequests) {

@@ -1,6 +1,8 @@
 // Requests that are wrong, late, cancelled or abandoned: each gets its end, the stream goes on.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <thread>
@@ -236,18 +238,31 @@ TEST_F(BadCompute, OneRequestTooManyIsRefusedAlone) {
 }
 
 TEST_F(BadCompute, RefusalsThatNobodyReadsDoNotPileUp) {
+  // Many times more than fits the windows of both directions.
+  constexpr int kRequests = 100'000;
+  const std::string nothing(200, 'n');
+  std::atomic<int> written = 0;
   std::thread writer([&] {
-    for (int i = 0; i < 5000; ++i) {
-      v1::SpmmRequest request = StartOf(static_cast<uint64_t>(i));
-      request.mutable_start()->set_matrix("nothing");
-      stream_->Write(request);
+    for (; written < kRequests; ++written) {
+      v1::SpmmRequest request = StartOf(static_cast<uint64_t>(written));
+      request.mutable_start()->set_matrix(nothing);
+      if (!stream_->Write(request)) return;
     }
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  // The server takes no more until it is rid of what it has to say.
+  int before = -1;
+  for (auto since = std::chrono::steady_clock::now();
+       written < kRequests && std::chrono::steady_clock::now() - since < std::chrono::seconds(1);) {
+    if (written != before) since = std::chrono::steady_clock::now();
+    before = written;
+    std::this_thread::yield();
+  }
+  EXPECT_LT(written, kRequests / 2);
   std::map<uint64_t, Answer> answers;
-  EXPECT_TRUE(ReadUntilEnds(*stream_, 5000, &answers));
+  EXPECT_TRUE(ReadUntilEnds(*stream_, kRequests, &answers));
   writer.join();
-  EXPECT_EQ(answers.size(), 5000u);
+  EXPECT_EQ(answers.size(), static_cast<size_t>(kRequests));
+  for (const auto& [id, answer] : answers) ASSERT_EQ(answer.code(), grpc::NOT_FOUND) << id;
   ExpectStreamGoesOn();
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <thread>
 
@@ -77,10 +78,22 @@ TEST(Streams, ASlowReaderStallsItsOwnStreamAlone) {
   })) << server.engine().budget().used() - before;
 }
 
+/// Requests of SpMM whose results the client has yet to take.
+int64_t Sending(TestServer& server) {
+  grpc::ClientContext context;
+  v1::Stats stats;
+  EXPECT_TRUE(server.admin().GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+  for (const v1::RequestsInFlight& requests : stats.in_flight()) {
+    if (requests.operation() == "spmm" && requests.activity() == "sending") return requests.count();
+  }
+  return 0;
+}
+
 TEST(Streams, ACancelledResultIsNotSentToItsEnd) {
   TestServer server;
   constexpr int64_t kRows = 8192, kCols = 4, kWidth = 1024;  // 32 MiB, more than is on the way
   MustUpload(server, "tall", Uniform(kRows, kCols, 2, 1));
+  const int64_t before = server.engine().budget().used();
   grpc::ClientContext context;
   auto stream = server.compute().Spmm(&context);
   stream->Write(SpmmStartOf(1, "tall", kCols, kWidth));
@@ -91,14 +104,16 @@ TEST(Streams, ACancelledResultIsNotSentToItsEnd) {
     ASSERT_TRUE(stream->Read(&reply));
     answers[1].Add(reply);
   } while (!reply.has_chunk());
+  // Its call has ended, what it computed waits for the reader.
   ASSERT_TRUE(Eventually([&] { return server.engine().executor().in_flight() == 0; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its end is queued
+  ASSERT_TRUE(Eventually([&] { return Sending(server) == 1; }));
   v1::SpmmRequest cancel;
   cancel.mutable_cancel()->set_request_id(1);
   stream->Write(cancel);
   stream->WritesDone();
-  // The cancel has to come through while nothing is read.
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  // The cancel comes through while nothing is read.
+  ASSERT_TRUE(Eventually([&] { return server.engine().budget().used() < before + kRows * kWidth; }))
+      << server.engine().budget().used() - before;
   ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
   EXPECT_EQ(answers[1].code(), grpc::CANCELLED) << answers[1].message();
   EXPECT_LT(static_cast<int64_t>(answers[1].arrays.at(0).size()), kRows * kWidth * 4);
@@ -130,18 +145,41 @@ TEST(Streams, SmallRequestsPassALongOneOnTheSameStream) {
 
 TEST(Streams, OpenedAndClosedByTheHundred) {
   TestServer server;
+  MakeGood(server);
+  ExpectGood(server);  // the lane keeps its workspace
+  const int64_t before = server.engine().budget().used();
+  // On one connection, which has room for fewer: what is not over on the server is in the way.
   for (int i = 0; i < 300; ++i) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
     auto stream = server.compute().Spmm(&context);
+    // Every other one with a request whose operand never comes.
+    if (i % 2 == 0) {
+      ASSERT_TRUE(stream->Write(SpmmStartOf(1, "good", 50, 3)));
+      ASSERT_TRUE(stream->Write(ChunkOf<v1::SpmmRequest>(1, 0, 0, std::string(12, 'x'))));
+    }
     if (i % 3 == 0) {
+      // Some while the request is under way, some perhaps before it came.
+      if (i % 4 == 0) {
+        ASSERT_TRUE(Eventually([&] { return server.engine().executor().in_flight() == 1; }));
+      }
       context.TryCancel();
     } else {
       stream->WritesDone();
     }
     v1::ComputeReply reply;
-    EXPECT_FALSE(stream->Read(&reply));
+    std::map<uint64_t, Answer> answers;
+    while (stream->Read(&reply)) answers[RequestOf(reply)].Add(reply);
     EXPECT_EQ(stream->Finish().error_code(), i % 3 == 0 ? grpc::CANCELLED : grpc::OK);
+    if (i % 3 != 0) {
+      EXPECT_EQ(answers.size(), i % 2 == 0 ? 1u : 0u);
+      if (i % 2 == 0) {
+        EXPECT_EQ(answers[1].code(), grpc::INVALID_ARGUMENT);
+      }
+    }
+    ASSERT_TRUE(server.ComesBackTo(before)) << "stream " << i;
   }
+  ExpectGood(server);
 }
 
 }  // namespace

@@ -47,6 +47,13 @@ class Collector final : public ResultSink {
     end = std::move(e);
     changed_.notify_all();
   }
+  /// For the first block.
+  bool WaitForBytes() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [this] {
+      return block_bytes > 0 || ends > 0;
+    }) && block_bytes > 0;
+  }
   bool Wait(std::chrono::seconds most = std::chrono::seconds(30)) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, most, [this] { return ends > 0; });
@@ -545,7 +552,7 @@ TEST_F(ExecutorTest, AStreamedSpgemmWaitsForItsReaderAndLetsOthersPass) {
   auto call = executor_->Begin(SpgemmSpec{"t", "S", "S"}, slow);
   ASSERT_TRUE(call.ok());
   (*call)->Submit();
-  while (slow->bytes() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(slow->WaitForBytes());
   // The reader takes nothing: another request still gets its turn.
   auto sink = std::make_shared<Collector>();
   SpmmSpec spec;
@@ -579,7 +586,7 @@ TEST_F(ExecutorTest, CancelInTheMiddleOfALongProduct) {
   auto call = executor_->Begin(SpgemmSpec{"t", "S", "S"}, sink);
   ASSERT_TRUE(call.ok());
   (*call)->Submit();
-  while (sink->bytes() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(sink->WaitForBytes());
   (*call)->Cancel();
   ASSERT_TRUE(sink->Wait());
   EXPECT_EQ(sink->end.status.code(), absl::StatusCode::kCancelled);
@@ -603,7 +610,7 @@ TEST_F(ExecutorTest, PhasesAddUp) {
   ASSERT_TRUE(call.ok());
   const auto begin = std::chrono::steady_clock::now();
   (*call)->Submit();
-  while (sink->bytes() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(sink->WaitForBytes());
   // Its reader takes nothing for a while: that is nobody's work.
   constexpr auto kPause = std::chrono::milliseconds(300);
   std::this_thread::sleep_for(kPause);
