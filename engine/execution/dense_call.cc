@@ -142,7 +142,10 @@ absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uin
     }
     // To copy it from here would make this thread wait for the device.
     absl::StatusOr<Buffer> late = impl_->budget.Source(MemoryUse::kRequests).Allocate(size);
-    if (!late.ok()) return late.status();
+    if (!late.ok()) {
+      lost_ = true;
+      return late.status();
+    }
     operand.late.push_back({offset, size, *std::move(late)});
     operand.late_bytes += size + Operand::kLateBytes;
     return operand.late.back().bytes.mutable_data();
@@ -158,8 +161,9 @@ absl::Status DenseCall::Commit() {
 }
 
 bool DenseCall::complete() const {
-  return std::all_of(operands_.begin(), operands_.end(),
-                     [](const Operand& o) { return !o.streamed || o.assembler.complete(); });
+  return !lost_ && std::all_of(operands_.begin(), operands_.end(), [](const Operand& o) {
+    return !o.streamed || o.assembler.complete();
+  });
 }
 
 std::string DenseCall::Missing() const {

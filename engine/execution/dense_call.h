@@ -170,6 +170,7 @@ class DenseCall : public Job {
   StagingBlock piece_;  ///< claimed last, not committed yet; none: there is nothing to send
   std::byte* piece_to_ = nullptr;
   size_t piece_bytes_ = 0;
+  bool lost_ = false;  ///< a claimed part of an operand found no memory after all
   bool pieces_under_way_ = false;
 };
 

@@ -17,7 +17,6 @@ absl::StatusOr<std::byte*> ArrayAssembler::Claim(uint64_t offset, uint64_t size)
   static std::byte nothing;
   if (size == 0) return &nothing;
   if (absl::Status s = AddRange(offset, size); !s.ok()) return s;
-  if (absl::Status s = memory_->Reach(offset, size); !s.ok()) return s;
   if (array_.buffer.size() == 0) array_.buffer = memory_->buffer();
   return array_.buffer.mutable_data() + offset;
 }
@@ -43,6 +42,8 @@ absl::Status ArrayAssembler::AddRange(uint64_t offset, uint64_t size) {
                     "them in order",
                     array_.name, kMaxRanges));
   }
+  // What finds no memory has not arrived, or the array would be complete without it.
+  if (absl::Status s = memory_->Reach(offset, size); !s.ok()) return s;
   if (extends_previous) {
     begin = previous->first;
     ranges_.erase(previous);

@@ -376,6 +376,20 @@ TEST(ArrayAssembler, RefusesMoreScatteredPiecesThanItRemembers) {
   EXPECT_TRUE(assembler.Finish().ok());
 }
 
+TEST(ArrayAssembler, WhatFoundNoMemoryHasNotArrived) {
+  Budget budget(1000, 0);
+  ArrayAssembler assembler(Array{"values", ElementType::kF32, 200, {}},
+                           ArriveWhole(budget.Source(MemoryUse::kRequests), 800));
+  {
+    const Buffer taken = budget.Source(MemoryUse::kRequests).Allocate(500).value();
+    EXPECT_TRUE(absl::IsResourceExhausted(assembler.Claim(0, 800).status()));
+    EXPECT_FALSE(assembler.complete());
+    EXPECT_EQ(assembler.received(), 0u);
+  }
+  ASSERT_TRUE(assembler.Claim(0, 800).ok());
+  EXPECT_TRUE(assembler.complete());
+}
+
 TEST(ArrayAssembler, AnEmptyArrayIsCompleteAtOnce) {
   ArrayAssembler assembler = AssemblerOf(0);
   EXPECT_TRUE(assembler.complete());
