@@ -27,11 +27,10 @@ const Kernel* Find(std::span<const Kernel> kernels, std::string_view name) {
 }  // namespace
 
 std::span<const SpmmKernel> SpmmKernels() {
-  static const std::vector<SpmmKernel> kernels =
-      Joined<SpmmKernel>({cpu::CsrSpmm(), cpu::CsrSlabSpmm(), cpu::CsrTransposedSpmm(),
-                          cpu::AsptSpmm(), cpu::DcsrSpmm(), cpu::DcsrTransposedSpmm(),
-                          cpu::RowSegmentsSpmm(), cpu::RowSegmentsTransposedSpmm()},
-                         cuda::SpmmKernels());
+  static const std::vector<SpmmKernel> kernels = Joined<SpmmKernel>(
+      {cpu::CsrSpmm(), cpu::CsrSlabSpmm(), cpu::CsrTransposedSpmm(), cpu::AsptSpmm(),
+       cpu::DcsrSpmm(), cpu::RowSegmentsSpmm(), cpu::RowSegmentsTransposedSpmm()},
+      cuda::SpmmKernels());
   return kernels;
 }
 

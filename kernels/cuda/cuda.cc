@@ -16,9 +16,7 @@ std::span<const SpmmKernel> SpmmKernels() {
     list.insert(list.end(), rows.begin(), rows.end());
     list.insert(list.end(),
                 {CsrMergeSpmm(), CsrTransposedSpmm(), RowPanelsSpmm(), RowPanelsMmaSpmm(),
-                 AsptSpmm(), RowSegmentsSpmm(), RowSegmentsTransposedSpmm()});
-    const std::span<const SpmmKernel> stored_rows = DcsrSpmm();
-    list.insert(list.end(), stored_rows.begin(), stored_rows.end());
+                 AsptSpmm(), RowSegmentsSpmm(), RowSegmentsTransposedSpmm(), DcsrSpmm()});
     for (const std::span<const SpmmKernel> vendors : {CusparseSpmv(), CusparseSpmm()}) {
       list.insert(list.end(), vendors.begin(), vendors.end());
     }

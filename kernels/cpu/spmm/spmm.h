@@ -10,7 +10,6 @@ SpmmKernel CsrSlabSpmm();
 SpmmKernel CsrTransposedSpmm();
 SpmmKernel AsptSpmm();
 SpmmKernel DcsrSpmm();
-SpmmKernel DcsrTransposedSpmm();
 SpmmKernel RowSegmentsSpmm();
 SpmmKernel RowSegmentsTransposedSpmm();
 

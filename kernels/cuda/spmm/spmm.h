@@ -20,7 +20,7 @@ SpmmKernel AsptSpmm();
 SpmmKernel RowPanelsMmaSpmm();
 SpmmKernel RowSegmentsSpmm();
 SpmmKernel RowSegmentsTransposedSpmm();
-std::span<const SpmmKernel> DcsrSpmm();
+SpmmKernel DcsrSpmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SpmmKernel> CusparseSpmm();
 /// Likewise with one column.

@@ -1310,6 +1310,47 @@ TEST(Restart, BringsBackPlansWithoutBuilding) {
   CheckConsistent(site, pattern);
 }
 
+TEST(Restart, PreparesAgainWhereThePlansKernelIsGone) {
+  const auto with_kernel = [](const std::string& recipe, const std::string& kernel) {
+    SCOPED_TRACE(recipe + " / " + kernel);
+    TemporaryDirectory directory;
+    StoreLayoutPlan(directory.path(), recipe);
+    const std::string c = ToString(Class(Operation::kSpmm));
+    {
+      Rooms rooms(directory.path());
+      ASSERT_EQ(rooms.contents.plans.size(), 1u);
+      PlanRecord plan = rooms.contents.plans.front();
+      plan.kernel = kernel;
+      ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
+      const MeasurementRecord measured = {.pattern_hash = plan.pattern_hash,
+                                          .problem_class = c,
+                                          .recipe = plan.recipe,
+                                          .kernel = kernel,
+                                          .device = "cpu",
+                                          .k = kK,
+                                          .median_ms = 0.001,
+                                          .runs = 5};
+      ASSERT_TRUE(rooms.store->PutMeasurements({&measured, 1}).ok());
+    }
+    Site site(directory.path());
+    auto matrix = site.catalog.Find("t", "m");
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    Pattern& pattern = *(*matrix)->pattern();
+    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().message;
+    const auto found = pattern.plans().Find(Class(Operation::kSpmm));
+    ASSERT_TRUE(found.exact);
+    EXPECT_NE(found.plan->plan.kernel, kernel);
+    EXPECT_NE(FindSpmmKernel(found.plan->plan.kernel), nullptr);
+    EXPECT_TRUE(std::ranges::any_of(pattern.measurements(), [&](const Measurement& m) {
+      return m.kernel == kernel;
+    })) << "what an older program measured stays";
+    EXPECT_GT(site.listener.stages("trial"), 0);
+    CheckConsistent(site, pattern);
+  };
+  with_kernel("dcsr", "cpu.dcsr.scatter");
+  with_kernel("lsh_cluster", "cuda.cusparse.alg1");
+}
+
 TEST(Restart, BringsBackWhateverATrialChose) {
   TemporaryDirectory directory;
   std::map<std::string, std::string> before;
