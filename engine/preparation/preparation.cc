@@ -28,6 +28,9 @@ constexpr int kNiceness = 10;
 /// Right operands of a pattern that kernels of SpGEMM are tried with.
 constexpr int64_t kMostPairs = 64;
 
+/// Recipes and kernels that wait to be tried for a class because they were asked for.
+constexpr size_t kMostAsked = 64;
+
 using Job = PreparationJob;
 using Priority = Job::Priority;
 
@@ -350,10 +353,18 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
           [](PreparationStatus& status) { status.state = PreparationState::kQueued; });
     }
     if (const auto waiting = queued_.find(pattern.get()); waiting != queued_.end()) {
+      AskedOf& waits = waiting->second.asked;
+      for (const auto& [c, asked] : job.asked) {
+        if (waits[c].size() + asked.size() <= kMostAsked) continue;
+        return absl::ResourceExhaustedError(
+            fmt::format("{} recipes and kernels wait to be tried for {}; wait until the "
+                        "preparation has ended",
+                        waits[c].size(), ToString(c)));
+      }
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
       waiting->second.classes.merge(job.classes);
       waiting->second.again.merge(job.again);
-      for (auto& [c, asked] : job.asked) waiting->second.asked[c].merge(asked);
+      for (auto& [c, asked] : job.asked) waits[c].merge(asked);
       Pairs& pairs = waiting->second.pairs;
       std::erase_if(pairs, [](const auto& pair) { return pair.second.right.expired(); });
       if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);

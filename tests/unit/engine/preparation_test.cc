@@ -756,6 +756,24 @@ TEST(Preparation, TriesAKernelOfSpgemmThatIsAskedFor) {
   EXPECT_TRUE(pattern.plans().Find(c, pattern.hash()).decided());
 }
 
+TEST(Preparation, BoundsWhatWaitsToBeTried) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", test::Uniform(100, 100, 4, 1));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  absl::Status status;
+  {
+    BusyLane busy(site.executor);
+    for (int panel = 1; panel <= 70 && status.ok(); ++panel) {
+      status = site.preparation.Request(*matrix, {Class(Operation::kSpmm)}, false,
+                                        AskedFor("aspt(panel=" + std::to_string(panel) + ")"));
+    }
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("64 recipes and kernels wait"));
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+}
+
 TEST(Preparation, RefusesWhatCannotBeTried) {
   Site site;
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
