@@ -43,6 +43,7 @@ COPY deploy/packages.txt deploy/install-packages /tmp/deploy/
 RUN /tmp/deploy/install-packages runtime && rm -rf /tmp/deploy /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-log-init --home-dir /var/lib/sparsed --create-home sparsed
 COPY --from=build /install/usr/local/bin/ /usr/local/bin/
+COPY --from=build /install/usr/local/lib/sparsed/ /usr/local/lib/sparsed/
 USER sparsed
 VOLUME /var/lib/sparsed
 EXPOSE 7470 7471

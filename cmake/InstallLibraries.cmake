@@ -1,5 +1,6 @@
-# At install time: copies the shared libraries that `programs` load into `libraries_dir`, and the
-# notices of everything that travels in the package into `notices_dir`. What every Linux with glibc has,
+# At install time: copies the shared libraries that `programs` load into `libraries_dir`, but for our
+# `own_libraries`, which are installed with the programs, and the notices of everything that travels
+# in the package into `notices_dir`. What every Linux with glibc has,
 # C's and C++'s own libraries, stays behind; so does whatever is opened at run time: the GPU's driver,
 # CUDA's libraries.
 file(GET_RUNTIME_DEPENDENCIES
@@ -7,6 +8,9 @@ file(GET_RUNTIME_DEPENDENCIES
   RESOLVED_DEPENDENCIES_VAR libraries
   PRE_EXCLUDE_REGEXES
     "^ld-linux" "^lib(c|m|dl|rt|pthread|resolv|stdc\\+\\+|gcc_s)\\.so")
+foreach(name ${own_libraries})
+  list(FILTER libraries EXCLUDE REGEX "/${name}$")
+endforeach()
 file(INSTALL ${libraries} DESTINATION "${CMAKE_INSTALL_PREFIX}/${libraries_dir}"
   TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN)
 

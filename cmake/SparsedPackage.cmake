@@ -1,5 +1,7 @@
 # What is installed and what travels. Components:
-#   server, client      the programs; with `development` (in client/) what `cmake --install` installs
+#   server              the server, and the kernels that others use as well
+#   client              the client; with `server` and `development` (in client/) what `cmake --install`
+#                       installs
 #   measurement         the GPU tests and the bench
 #   libraries           copies of the shared libraries that a stock Debian or Ubuntu lacks
 # The tarball has all but `development`; of the .deb packages each component but `libraries` is one,
@@ -15,8 +17,7 @@ add_custom_target(programs)
 # sparsed_install_program(TARGET COMPONENT): installs a program and has it find the copied libraries,
 # wherever it is unpacked.
 function(sparsed_install_program target component)
-  set_target_properties(${target} PROPERTIES
-    INSTALL_RPATH "$ORIGIN/${libraries_from_bin}" BUILD_WITH_INSTALL_RPATH ON)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_bin}")
   # As RPATH, not RUNPATH, which would not reach the libraries' own dependencies.
   target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
   set(optional "")
@@ -30,15 +31,33 @@ function(sparsed_install_program target component)
   set_property(GLOBAL APPEND PROPERTY SPARSED_PROGRAMS ${target})
 endfunction()
 
+# sparsed_install_library(TARGET COMPONENT): installs a shared library of ours where programs find the
+# copied ones: it has no version of its own, and nobody else's programs are to link with it.
+function(sparsed_install_library target component)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
+  target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+  install(TARGETS ${target}
+    LIBRARY DESTINATION ${SPARSED_LIBRARIES_DIR} COMPONENT ${component})
+  set_property(GLOBAL APPEND PROPERTY SPARSED_LIBRARIES ${target})
+endfunction()
+
 # The libraries of every program that was installed so far, and CPack.
 function(sparsed_package)
   get_property(installed GLOBAL PROPERTY SPARSED_PROGRAMS)
   list(TRANSFORM installed REPLACE "(.+)" "$<TARGET_FILE:\\1>")
-  # The CUDA runtime is in the programs; NVIDIA's archives and its wheels keep its licence apart.
+  get_property(own_libraries GLOBAL PROPERTY SPARSED_LIBRARIES)
+  list(TRANSFORM own_libraries REPLACE "(.+)" "$<TARGET_FILE_NAME:\\1>" OUTPUT_VARIABLE own_names)
+  set(own_folders "")
+  foreach(library ${own_libraries})
+    get_target_property(folder ${library} BINARY_DIR)
+    list(APPEND own_folders ${folder})
+  endforeach()
+  # The CUDA runtime is in the kernels' library; NVIDIA's archives and its wheels keep its licence apart.
   file(GLOB cuda_licence ${CUDAToolkit_LIBRARY_ROOT}/EULA.txt
     ${CUDAToolkit_LIBRARY_ROOT}/dist-info/nvidia_cuda_runtime-*/licenses/License.txt)
   install(CODE "
     set(programs \"${installed}\")
+    set(own_libraries \"${own_names}\")
     set(libraries_dir \"${SPARSED_LIBRARIES_DIR}\")
     set(notices_dir \"${CMAKE_INSTALL_DOCDIR}/notices\")
     set(cuda_licence \"${cuda_licence}\")"
@@ -71,12 +90,15 @@ function(sparsed_package)
   set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/PackageOptions.cmake)
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${own_folders})
   set(CPACK_DEBIAN_SERVER_PACKAGE_NAME sparsed)
   set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION net)
   set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME sparsectl)
   set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION net)
   set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_NAME sparsed-bench)
   set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_SECTION science)
+  # The kernels' library is in there.
+  set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_DEPENDS "sparsed (= ${PROJECT_VERSION})")
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libsparsed-dev)
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
   # What sparsedConfig.cmake finds.

@@ -27,10 +27,16 @@ function(sparsed_precompile name)
   endif()
 endfunction()
 
-# sparsed_library(NAME SOURCES... [DEPS libs...]): a static library of one room.
+# sparsed_library(NAME SOURCES... [SHARED] [DEPS libs...]): a library of one room; static, unless many
+# programs that travel together share it.
 function(sparsed_library name)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
-  add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
+  cmake_parse_arguments(ARG "SHARED" "" "DEPS" ${ARGN})
+  if(ARG_SHARED)
+    add_library(${name} SHARED ${ARG_UNPARSED_ARGUMENTS})
+    sparsed_install_library(${name} server)
+  else()
+    add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
+  endif()
   target_link_libraries(${name} PUBLIC sparsed_options ${ARG_DEPS})
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()

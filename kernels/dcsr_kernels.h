@@ -8,55 +8,52 @@
 
 namespace sparsed {
 
-/// `kCsr` makes the kernel over "csr"; it takes a function, since table entries have no state.
-template <typename Kernel, Kernel (*kCsr)()>
-Kernel OverStoredRows(std::string_view name) {
-  Kernel kernel = kCsr();
-  kernel.name = name;
-  kernel.layout_kind = kDcsr;
-  kernel.supports = [](const Problem& problem, const Layout& layout) {
-    return layout.kind == kDcsr && kCsr().supports(problem, StoredRows(layout));
-  };
-  kernel.workspace = [](const Problem& problem, const Layout& layout, int threads) {
-    return kCsr().workspace(problem, StoredRows(layout), threads);
-  };
-  return kernel;
+/// `kOf` names the kernel over "csr" for a problem on the stored rows: a function, since table
+/// entries have no state. The caller adds `run`.
+template <typename Kernel, const Kernel& (*kOf)(const Problem&, const Layout& stored)>
+Kernel OverStoredRows(std::string_view name, DeviceKind device) {
+  return {.name = name,
+          .layout_kind = kDcsr,
+          .device = device,
+          .deterministic = true,
+          .supports =
+              [](const Problem& problem, const Layout& layout) {
+                if (layout.kind != kDcsr) return false;
+                const Layout stored = StoredRows(layout);
+                return kOf(problem, stored).supports(problem, stored);
+              },
+          .workspace =
+              [](const Problem& problem, const Layout& layout, int threads) {
+                const Layout stored = StoredRows(layout);
+                return kOf(problem, stored).workspace(problem, stored, threads);
+              },
+          .run = nullptr};
 }
 
-/// `kScaleEmptyRows` scales the EmptyRows of C (C = beta * C) before the kernel runs.
-template <SpmmKernel (*kCsr)(),
+/// `kScaleEmptyRows` scales the EmptyRows of C (C = beta * C) before the kernel runs. Not
+/// transposed: C has a row for each of S.
+template <const SpmmKernel& (*kOf)(const Problem&, const Layout& stored),
           absl::Status (*kScaleEmptyRows)(const Context&, const Problem&, const SpmmArguments&)>
-SpmmKernel SpmmOverStoredRows(std::string_view name) {
-  SpmmKernel kernel = OverStoredRows<SpmmKernel, kCsr>(name);
+SpmmKernel SpmmOverStoredRows(std::string_view name, DeviceKind device) {
+  SpmmKernel kernel = OverStoredRows<SpmmKernel, kOf>(name, device);
   kernel.run = [](const Context& context, const Problem& problem, const SpmmArguments& arguments) {
-    // Transposed, the rows of C are columns of S: the kernel writes them all.
-    if (!problem.transposed) {
-      const absl::Status status = kScaleEmptyRows(context, problem, arguments);
-      if (!status.ok()) return status;
-    }
-    return kCsr().run(context, problem,
-                      {StoredRows(arguments.layout), arguments.values, arguments.b, arguments.c,
-                       arguments.alpha, arguments.beta});
+    const absl::Status status = kScaleEmptyRows(context, problem, arguments);
+    if (!status.ok()) return status;
+    const Layout stored = StoredRows(arguments.layout);
+    return kOf(problem, stored)
+        .run(context, problem,
+             {stored, arguments.values, arguments.b, arguments.c, arguments.alpha, arguments.beta});
   };
-  if (kernel.prepare != nullptr) {
-    kernel.prepare = [](const Context& context, const Problem& problem,
-                        const SpmmArguments& arguments, MemorySource& memory) {
-      return kCsr().prepare(context, problem,
-                            {StoredRows(arguments.layout), arguments.values, arguments.b,
-                             arguments.c, arguments.alpha, arguments.beta},
-                            memory);
-    };
-  }
   return kernel;
 }
 
-template <SddmmKernel (*kCsr)()>
-SddmmKernel SddmmOverStoredRows(std::string_view name) {
-  SddmmKernel kernel = OverStoredRows<SddmmKernel, kCsr>(name);
+template <const SddmmKernel& (*kOf)(const Problem&, const Layout& stored)>
+SddmmKernel SddmmOverStoredRows(std::string_view name, DeviceKind device) {
+  SddmmKernel kernel = OverStoredRows<SddmmKernel, kOf>(name, device);
   kernel.run = [](const Context& context, const Problem& problem, const SddmmArguments& arguments) {
-    return kCsr().run(
-        context, problem,
-        {StoredRows(arguments.layout), arguments.values, arguments.a, arguments.b, arguments.out});
+    const Layout stored = StoredRows(arguments.layout);
+    return kOf(problem, stored)
+        .run(context, problem, {stored, arguments.values, arguments.a, arguments.b, arguments.out});
   };
   return kernel;
 }

@@ -1,20 +1,13 @@
 #include "kernels/kernel_table.h"
 
-#include <vector>
-
 #include "kernels/cpu/sddmm/sddmm.h"
 #include "kernels/cpu/spgemm/spgemm.h"
 #include "kernels/cpu/spmm/spmm.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/kernel_list.h"
 
 namespace sparsed {
 namespace {
-
-template <typename Kernel>
-std::vector<Kernel> Joined(std::vector<Kernel> kernels, std::span<const Kernel> others) {
-  kernels.insert(kernels.end(), others.begin(), others.end());
-  return kernels;
-}
 
 template <typename Kernel>
 const Kernel* Find(std::span<const Kernel> kernels, std::string_view name) {
@@ -27,28 +20,17 @@ const Kernel* Find(std::span<const Kernel> kernels, std::string_view name) {
 }  // namespace
 
 std::span<const SpmmKernel> SpmmKernels() {
-  static const std::vector<SpmmKernel> kernels =
-      Joined<SpmmKernel>({cpu::CsrSpmm(), cpu::CsrSlabSpmm(), cpu::CsrTransposedSpmm(),
-                          cpu::AsptSpmm(), cpu::DcsrSpmm(), cpu::DcsrTransposedSpmm(),
-                          cpu::RowSegmentsSpmm(), cpu::RowSegmentsTransposedSpmm()},
-                         cuda::SpmmKernels());
+  static const auto kernels = KernelList<SpmmKernel>(cpu::ListSpmm(), cuda::SpmmKernels());
   return kernels;
 }
 
 std::span<const SddmmKernel> SddmmKernels() {
-  static const std::vector<SddmmKernel> kernels = Joined<SddmmKernel>(
-      {cpu::CsrSddmm(), cpu::CsrSlabSddmm(), cpu::AsptSddmm(), cpu::DcsrSddmm()},
-      cuda::SddmmKernels());
+  static const auto kernels = KernelList<SddmmKernel>(cpu::ListSddmm(), cuda::SddmmKernels());
   return kernels;
 }
 
 std::span<const SpgemmKernel> SpgemmKernels() {
-  static const std::vector<SpgemmKernel> kernels = Joined<SpgemmKernel>(
-      {cpu::RowGroupsSpgemm(), cpu::HashSpgemm(), cpu::DenseSpgemm(), cpu::HeapSpgemm(),
-       cpu::DiagonalsSpgemm(), cpu::ColumnPartsSpgemm(), cpu::EvenRowsSpgemm(),
-       cpu::SectionsSpgemm(), cpu::MaskedSpgemm()},
-      Joined<SpgemmKernel>({cpu::GraphblasSpgemm().begin(), cpu::GraphblasSpgemm().end()},
-                           cuda::SpgemmKernels()));
+  static const auto kernels = KernelList<SpgemmKernel>(cpu::ListSpgemm(), cuda::SpgemmKernels());
   return kernels;
 }
 

@@ -1,5 +1,5 @@
-// Every kernel by name. Adding one is a file and a line in kernel_table.cc; what is not built is
-// not in the table.
+// Every kernel by name. Adding one is a file and its line in the table beside it (spmm.h, sddmm.h
+// or spgemm.h of kernels/cpu and kernels/cuda); what is not built is not in the table.
 #pragma once
 
 #include <cstddef>

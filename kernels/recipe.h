@@ -3,25 +3,8 @@
 //   recipe := step { " > " step } ;  step := name [ "(" [ option { "," option } ] ")" ]
 //   option := key "=" integer | flag
 //
-// Steps, in the order in which they may follow each other:
-//   csr                                            plain CSR; stands alone
-//   transpose                                      S^T
-//   lsh_cluster(siglen=,bsize=,max_cluster=)       reorders rows; CSR if no layout follows
-//   breadth_first                                  orders rows so that those that share columns
-//                                                  come soon after each other
-//   group_rows(size=)                              orders rows in groups that share columns
-//   plain_sort(warps=,run=,lanes=)                 orders rows by load; so do flipped_sort and
-//                                                  lpt_sort, which balance the warps' loads
-//   warp_sort(warps=,run=,lanes=,mask_columns=)    orders rows so that neighbours in a warp are
-//                                                  alike; cta_sort: neighbours in a block of warps;
-//                                                  hybrid1_sort, hybrid21_sort, hybrid22_sort and
-//                                                  hybrid23_sort: and by load. See sort_rows.h
-//   aspt(panel=,min_dense=)                        adaptive sparse tiling
-//   row_panels(rows=)                              panels of rows, dense over their columns
-//   coo_panels(rows=)                              panels of rows, nonzeros listed by column
-//   dcsr                                           CSR without its empty rows
-//   row_segments(panel=,min_heavy=,coarsen=)       heavy row segments by column panel, light rows
-//   lsh_cluster(remainder,siglen=,...)             reorders the rows of what tiling left
+// The steps, in the order in which they may follow each other, stand above their table
+// (recipe_steps.cc).
 // The flag "force" of lsh_cluster, row_panels and row_segments goes ahead even where a skip rule
 // says no.
 // Canonical text has every parameter spelt out, so that equal recipes have equal text.

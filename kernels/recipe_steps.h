@@ -1,5 +1,5 @@
-// The steps that recipes are made of. A new layout is a folder or file in kernels/formats (or
-// kernels/reorder) and a line in the table of recipe_steps.cc.
+// The steps that recipes are made of. A new layout is a file in kernels/formats (a new order of
+// rows one in kernels/reorder) and its step in recipe_steps.cc.
 #pragma once
 
 #include <cstdint>

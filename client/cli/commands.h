@@ -33,6 +33,7 @@ struct PrepareArguments {
   std::string name;
   std::vector<std::string> expect;  ///< as UploadArguments::expect
   bool again = false;
+  std::string recipe, kernel;  ///< empty: none in particular
   bool wait = false;
 };
 absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments);

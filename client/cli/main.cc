@@ -160,13 +160,21 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
 
   CLI::App* prepare =
       AddCommand(app, "prepare", "Prepare a matrix for further classes, or once more",
-                 {"prepare cora --expect=sddmm:64 --wait", "prepare cora --again"});
+                 {"prepare cora --expect=sddmm:64 --wait", "prepare cora --again",
+                  "prepare cora --expect=spmm:128 --recipe=\"aspt(panel=256)\" --wait"});
   auto prepared = std::make_shared<PrepareArguments>();
   AddName(prepare, prepared->name);
   AddExpect(prepare, prepared->expect, "what there are plans for, or spmm:128");
   prepare->add_flag("--again", prepared->again,
                     "Forget what was measured for that and time every candidate anew; meanwhile "
                     "the present plans serve");
+  prepare->add_option("--recipe", prepared->recipe,
+                      "Build this and time it beside plain CSR for that, whatever the rules say; "
+                      "the fastest serves, as usual. As `show` writes recipes, parameters may be "
+                      "left out (default: what the rules propose)");
+  prepare->add_option("--kernel", prepared->kernel,
+                      "Time this kernel alone on the recipe's layout, or on plain CSR; also a "
+                      "kernel of SpGEMM (default: all)");
   prepare->add_flag("--wait", prepared->wait, "Wait until it is prepared");
   prepare->callback([&invocation, prepared] {
     invocation.run = [prepared](const Client& client) { return Prepare(client, *prepared); };

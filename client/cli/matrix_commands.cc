@@ -303,7 +303,10 @@ absl::StatusOr<Report> Measurements(const Client& client, const std::string& nam
 absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments) {
   absl::StatusOr<std::vector<ProblemClass>> expected = ParseClasses(arguments.expect);
   if (!expected.ok()) return expected.status();
-  const PrepareOptions options = {.expected = *std::move(expected), .again = arguments.again};
+  const PrepareOptions options = {.expected = *std::move(expected),
+                                  .again = arguments.again,
+                                  .recipe = arguments.recipe,
+                                  .kernel = arguments.kernel};
   const Matrix matrix = client.MatrixNamed(arguments.name);
   if (absl::Status status = matrix.Prepare(options); !status.ok()) return status;
   if (arguments.wait) {

@@ -111,6 +111,8 @@ Call<void> Prepare(const std::shared_ptr<Connection>& connection, const std::str
     *request.add_expected() = ToProto(problem_class);
   }
   request.set_again(prepare.again);
+  request.set_recipe(prepare.recipe);
+  request.set_kernel(prepare.kernel);
   return LaunchUnary<v1::PrepareReply, void>(connection, "/sparsed.v1.Catalog/Prepare", options,
                                              true, request, nullptr);
 }

@@ -41,6 +41,8 @@ struct Candidate {
   std::string reason;  ///< why, or why not, without a full stop
   /// Only worth building if clustering the rows fills dense tiles (kWorthTiling).
   bool needs_clustered_tiles = false;
+  bool asked = false;  ///< a client wants it: what was measured for others does not rule it out
+  std::string kernel = {};  ///< the only one that is tried; empty: all
 };
 
 /// Every recipe that there is a rule for, besides plain CSR, cheapest to build first; none for

@@ -26,6 +26,7 @@ struct PreparationJob {
   std::optional<StoredPreparation> stored;  ///< to be restored before anything else
   Pairs pairs;
   std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
+  AskedOf asked = {};            ///< what is to be tried for some, whatever the rules say
 
   bool wants_nothing() const { return classes.empty() && pairs.empty(); }
   /// Nonzeros that it works on, over all classes.

@@ -130,9 +130,11 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
   }
   const Built too_late{nullptr, 0, deadline_.Sentence(), false, /*out_of_time=*/true};
   if (deadline_.passed()) return too_late;
-  absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class, again);
-  if (!futile.ok()) return futile.status();
-  if (futile->has_value()) return Built{nullptr, 0, **futile};
+  if (!candidate.asked) {
+    absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class, again);
+    if (!futile.ok()) return futile.status();
+    if (futile->has_value()) return Built{nullptr, 0, **futile};
+  }
   absl::StatusOr<Built> built = [&] {
     if (!deadline_.limited()) return Build(candidate.recipe);
     const StopAtDeadline stop(context_.stop, deadline_);

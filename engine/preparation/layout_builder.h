@@ -70,7 +70,7 @@ class LayoutBuilder {
   absl::StatusOr<PatternFacts> Facts();
   /// The candidate's layout for trials of the class: the one that was built before, or a new one.
   /// Want of memory or time is a note. `again`: what was measured for another K does not rule it
-  /// out. Errors: CANCELLED.
+  /// out; nothing but a skip rule of its own does if it is asked for. Errors: CANCELLED.
   absl::StatusOr<Built> Get(const Candidate& candidate, const ProblemClass& problem_class,
                             bool again);
   /// The layout of a recipe, whatever the rules say. Errors: RESOURCE_EXHAUSTED, CANCELLED.

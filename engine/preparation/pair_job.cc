@@ -69,7 +69,7 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
                                  wanted.transpose_right, /*mask=*/nullptr};
     if (pair.right == nullptr) continue;
     const PlanTable::Found found = pattern_->plans().Find(c, key.second);
-    if (!again_.contains(c)) {
+    if (!again_.contains(c) && AskedFor(c).empty()) {
       if (found.decided()) continue;
       if (!found.exact && KnowsAllKernels(PairPlan(c, pair)) && ActivateFastest(c, pair)) continue;
     }
@@ -121,14 +121,21 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   Plan plan = PairPlan(c, pair);
   plan.kernel = baseline.name;
   const std::string& recipe = plan.recipe;
+  const std::set<Asked>& asked = AskedFor(c);
+  const bool only_asked = OnlyAsked(c, pattern_->plans().Find(c, plan.right));
   const auto keep_default = [&](const std::string& why, bool for_now = false) {
+    if (only_asked) {
+      notes_.push_back(
+          fmt::format("{}, {}: what was asked for was not tried: {}", ToString(c), recipe, why));
+      return absl::OkStatus();
+    }
     plan.reason = fmt::format("the default is kept: {}", why);
     plan.provisional = for_now;
     Activate(plan);
     return absl::OkStatus();
   };
   const int64_t nnz = pattern_->nnz() + pair.right->nnz();
-  if (nnz < kLeastPairNonzeros) {
+  if (nnz < kLeastPairNonzeros && asked.empty()) {
     return keep_default(fmt::format("{} nonzeros, fewer than {}", nnz, kLeastPairNonzeros));
   }
   if (again_.contains(c)) pattern_->ForgetMeasurements(c, recipe);
@@ -157,9 +164,10 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   }
   // Without features rules may leave out what is worth a trial.
   bool for_now = left->short_of_memory || right->short_of_memory;
-  const absl::Status tried = TryKernels(
-      plan, operands.arguments(),
-      SpgemmCandidatesFor(problem, left->features.get(), right->features.get()), **trial, for_now);
+  std::vector<Candidate> candidates =
+      SpgemmCandidatesFor(problem, left->features.get(), right->features.get());
+  if (!asked.empty()) AddAskedKernels(asked, only_asked, candidates);
+  const absl::Status tried = TryKernels(plan, operands.arguments(), candidates, **trial, for_now);
   if (EndsJob(tried)) return tried;
   if (!tried.ok()) return keep_default(Sentence(tried), IsForNow(tried));
   ActivateFastest(c, pair, for_now);
@@ -221,6 +229,13 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arg
     if (!alone.ok()) return alone;
   }
   measured(plan.kernel, trial.baseline_median(), trial.baseline_median(), trial.baseline_runs());
+  // Of those that were no candidates this time, because others were asked for alone.
+  for (Decision& earlier : pattern_->decisions()) {
+    if (earlier.problem_class == c && earlier.recipe.starts_with(PairDecision(plan.recipe, "")) &&
+        std::ranges::find(decisions, earlier.recipe, &Decision::recipe) == decisions.end()) {
+      decisions.push_back(std::move(earlier));
+    }
+  }
   pattern_->SetDecisions(c, std::move(decisions), plan.recipe);
   return absl::OkStatus();
 }

@@ -26,10 +26,11 @@ std::string Compared(double speedup) {
 }  // namespace
 
 PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
-                       std::set<ProblemClass> again, const std::atomic<bool>& stop)
+                       std::set<ProblemClass> again, AskedOf asked, const std::atomic<bool>& stop)
     : rooms_(rooms),
       pattern_(std::move(pattern)),
       again_(std::move(again)),
+      asked_(std::move(asked)),
       stop_(stop),
       progress_(*pattern_, rooms.observer),
       deadline_(rooms.options.seconds),
@@ -126,6 +127,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   }
   contest.plain.problem_class = c;
   contest.plain.kernel = kernels.front();
+  contest.only_asked = OnlyAsked(c, pattern_->plans().Find(c));
   if (c.operation == Operation::kSpgemm || pattern_->nnz() == 0) {
     contest.plain.reason = c.operation == Operation::kSpgemm
                                ? "plain CSR; kernels are tried for each pair of matrices"
@@ -143,6 +145,11 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
       Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), TrialMemory(c.device),
                    card_, rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
+  if (!trial.ok() && contest.only_asked) {
+    notes_.push_back(fmt::format("{}: what was asked for was not tried: {}", ToString(c),
+                                 Sentence(trial.status())));
+    return absl::OkStatus();
+  }
   if (!trial.ok()) {
     contest.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
     contest.plain.provisional =
@@ -158,6 +165,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
     Noted(contest, fmt::format("timed at K = {} for want of memory", contest.k));
   }
   if (absl::Status s = TryCandidates(contest, last); !s.ok()) return s;
+  if (contest.only_asked) KeepEarlierDecisions(contest);
   pattern_->SetDecisions(c, contest.decisions);
   contest.trial.reset();  // Its operands make room for what follows.
   Decide(contest);
@@ -174,6 +182,7 @@ absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
     Noted(contest, fmt::format("only plain CSR: {}", Sentence(facts.status())));
     contest.short_of_memory |= absl::IsResourceExhausted(facts.status());
   }
+  AddAsked(AskedFor(contest.plain.problem_class), contest.only_asked, candidates);
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
   contest.share_ms =
       rooms_.options.trial_budget_ms /
@@ -211,16 +220,20 @@ absl::Status PatternJob::TryCandidate(Contest& contest, const Candidate& candida
     contest.short_of_time |= built->out_of_time;
     return absl::OkStatus();
   }
-  absl::Status tried = TryLayout(contest, built->layout, built->seconds, candidate.reason);
+  absl::Status tried =
+      TryLayout(contest, built->layout, built->seconds, candidate.reason, candidate.kernel);
   // Losers make room for the next candidate.
   if (last) builder_->DropAllBut(contest.best ? contest.best->layout.get() : nullptr);
   return tried;
 }
 
 absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout,
-                                   double build_seconds, const std::string& reason) {
+                                   double build_seconds, const std::string& reason,
+                                   std::string_view only) {
   const ProblemClass& c = contest.plain.problem_class;
   std::vector<std::string_view> kernels = KernelsFor(contest.trial->problem(), *layout);
+  if (!only.empty())
+    std::erase_if(kernels, [&](std::string_view kernel) { return kernel != only; });
   const bool plain = layout == csr_;
   if (plain) kernels.erase(kernels.begin());
   std::string why_not = kernels.empty() ? "there is no kernel for it" : "";
@@ -343,6 +356,29 @@ void PatternJob::Noted(Contest& contest, std::string what) {
   }
 }
 
+const std::set<Asked>& PatternJob::AskedFor(const ProblemClass& c) const {
+  static const std::set<Asked> kNothing;
+  const auto asked = asked_.find(c);
+  return asked == asked_.end() ? kNothing : asked->second;
+}
+
+bool PatternJob::OnlyAsked(const ProblemClass& c, const PlanTable::Found& found) const {
+  return found.decided() && !again_.contains(c) && !AskedFor(c).empty();
+}
+
+void PatternJob::KeepEarlierDecisions(Contest& contest) const {
+  for (Decision& earlier : pattern_->decisions()) {
+    if (earlier.problem_class != contest.plain.problem_class || earlier.recipe.empty()) continue;
+    const bool is_new =
+        std::ranges::any_of(AskedFor(earlier.problem_class),
+                            [&](const Asked& asked) { return asked.recipe == earlier.recipe; });
+    if (is_new) continue;
+    std::erase_if(contest.decisions,
+                  [&](const Decision& decision) { return decision.recipe == earlier.recipe; });
+    contest.decisions.push_back(std::move(earlier));
+  }
+}
+
 void PatternJob::Decide(Contest& contest) {
   Plan plan = contest.plain;
   plan.baseline_ms = plan.plan_ms = contest.baseline_ms;
@@ -371,6 +407,11 @@ void PatternJob::Decide(Contest& contest) {
     plan.reason = fmt::format("{:.2f}x over plain CSR", contest.best->times.speedup());
   }
   plan.provisional = plan.recipe == kCsr && (contest.short_of_memory || contest.short_of_time);
+  if (contest.only_asked && plan.provisional) {
+    notes_.push_back(fmt::format("{}: the plan stays, not all could be tried beside it",
+                                 ToString(plan.problem_class)));
+    return;
+  }
   Activate(plan);
 }
 

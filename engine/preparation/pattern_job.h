@@ -20,6 +20,7 @@
 #include "engine/memory/budget.h"
 #include "engine/memory/device.h"
 #include "engine/observer.h"
+#include "engine/planning/asked.h"
 #include "engine/planning/candidates.h"
 #include "engine/planning/spgemm_trial.h"
 #include "engine/planning/trial.h"
@@ -57,6 +58,9 @@ struct WantedPair {
 /// By class and PairKey.
 using Pairs = std::map<std::pair<ProblemClass, std::string>, WantedPair>;
 
+/// What clients want tried, by class.
+using AskedOf = std::map<ProblemClass, std::set<Asked>>;
+
 /// Those of the pattern that were measured for the class and whose right pattern is still there.
 Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
                     const ProblemClass& problem_class);
@@ -89,9 +93,10 @@ inline bool EndsJob(const absl::Status& status) {
 /// of every matrix of the pattern before a plan names it.
 class PatternJob {
  public:
-  /// Classes in `again` are tried whatever is known of them; that is forgotten.
+  /// Classes in `again` are tried whatever is known of them; that is forgotten. What is `asked` for
+  /// is tried for its class, beside all else or, where the class has its plan, beside what serves.
   PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern, std::set<ProblemClass> again,
-             const std::atomic<bool>& stop);
+             AskedOf asked, const std::atomic<bool>& stop);
 
   /// Reads back the layouts that stored plans use and activates the plans. A layout that is damaged
   /// is built again; one that finds no memory stays stored, and plain CSR serves meanwhile. Layouts
@@ -137,6 +142,7 @@ class PatternJob {
     double share_ms = 0;           ///< of the class's budget, for each contender
     bool short_of_memory = false;  ///< something could not be tried, not as asked, or not be kept
     bool short_of_time = false;    ///< something was not tried
+    bool only_asked = false;       ///< the class has its plan: no other candidate is tried
     double baseline_ms = 0;        ///< 0: not run yet
     std::optional<Tried> best;     ///< none: plain CSR
     std::vector<Result> tried;
@@ -163,9 +169,10 @@ class PatternJob {
   /// Builds and runs one that the rules do not rule out.
   absl::Status TryCandidate(Contest& contest, const Candidate& candidate, bool last);
   /// Runs the layout's kernels; those of plain CSR except the baseline's own. `reason` is why, for
-  /// the decision.
+  /// the decision, `only` the one kernel that is run; empty: all.
   absl::Status TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout,
-                         double build_seconds, const std::string& reason);
+                         double build_seconds, const std::string& reason,
+                         std::string_view only = "");
   absl::Status TryBaseline(Contest& contest);
   absl::Status TryPair(const ProblemClass& problem_class, const PatternProduct& pair);
   /// A factor of a pair as its kernels take it.
@@ -199,6 +206,12 @@ class PatternJob {
                std::string reason);
   /// Notes what is to be said of the class as a whole, and says so.
   void Noted(Contest& contest, std::string what);
+  /// What is asked for the class.
+  const std::set<Asked>& AskedFor(const ProblemClass& problem_class) const;
+  /// Nothing but that is to be tried: for the rest `found` is the plan.
+  bool OnlyAsked(const ProblemClass& problem_class, const PlanTable::Found& found) const;
+  /// Those that stand besides what was tried now, for a contest of what was asked for alone.
+  void KeepEarlierDecisions(Contest& contest) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(Contest& contest);
   /// How near the others came.
@@ -225,6 +238,7 @@ class PatternJob {
   const JobRooms& rooms_;
   const std::shared_ptr<Pattern> pattern_;
   const std::set<ProblemClass> again_;
+  const AskedOf asked_;
   const std::atomic<bool>& stop_;
   Progress progress_;
   const Deadline deadline_;

@@ -28,6 +28,9 @@ constexpr int kNiceness = 10;
 /// Right operands of a pattern that kernels of SpGEMM are tried with.
 constexpr int64_t kMostPairs = 64;
 
+/// Recipes and kernels that wait to be tried for a class because they were asked for.
+constexpr size_t kMostAsked = 64;
+
 using Job = PreparationJob;
 using Priority = Job::Priority;
 
@@ -71,16 +74,16 @@ class Preparation::Impl {
 
   void Prepare(const MatrixLease& matrix, const std::vector<ProblemClass>& classes) {
     const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-    Job job = JobFor(pattern, ClassesOf(*matrix, classes), /*all_again=*/{});
+    Job job = JobFor(pattern, ClassesOf(*matrix, classes), /*all_again=*/{}, std::nullopt);
     if (job.wants_nothing() && pattern->features() != nullptr) return;
-    Want(*pattern, job.classes);
+    Want(*pattern, job);
     if (!options_.enabled) return Skip(*pattern);
     // The pattern's status says so if it finds no place.
     Enqueue(std::move(job)).IgnoreError();
   }
 
   absl::Status Request(const MatrixLease& matrix, const std::vector<ProblemClass>& named,
-                       bool again) {
+                       bool again, const std::optional<Asked>& asked) {
     if (!options_.enabled) {
       return absl::FailedPreconditionError("the server prepares nothing (--preparation-workers=0)");
     }
@@ -88,11 +91,20 @@ class Preparation::Impl {
     std::set<ProblemClass> classes;
     if (named.empty()) classes = KnownClasses(*pattern, matrix->type());
     if (classes.empty()) classes = ClassesOf(*matrix, named);
-    Job job = JobFor(pattern, classes, again ? classes : std::set<ProblemClass>());
+    if (asked) {
+      if (absl::Status s = KeepServed(*pattern, *asked, !named.empty(), classes); !s.ok()) return s;
+    }
+    Job job = JobFor(pattern, classes, again ? classes : std::set<ProblemClass>(), asked);
+    if (asked && job.pairs.empty() && std::ranges::all_of(classes, [](const ProblemClass& c) {
+          return c.operation == Operation::kSpgemm;
+        })) {
+      return absl::FailedPreconditionError(
+          "there is no product to try it on: multiply with the matrix first");
+    }
     // After a failure it becomes ready, though there may be nothing left to do.
     const bool failed = pattern->status().state == PreparationState::kFailed;
     if (job.wants_nothing() && !failed) return absl::OkStatus();
-    Want(*pattern, job.classes);
+    Want(*pattern, job);
     return Enqueue(std::move(job));
   }
 
@@ -176,12 +188,33 @@ class Preparation::Impl {
     return classes;
   }
 
-  /// A client's job for those of the classes that are not decided or that are in `all_again`.
+  /// Drops classes that what is asked for does not serve; `all`: that is an error, as it is if none
+  /// is left.
+  static absl::Status KeepServed(const Pattern& pattern, const Asked& asked, bool all,
+                                 std::set<ProblemClass>& classes) {
+    absl::Status refused;
+    for (auto c = classes.begin(); c != classes.end();) {
+      absl::Status status = CheckAsked(asked, *c, pattern.rows(), pattern.cols(), pattern.nnz());
+      if (absl::IsInvalidArgument(status)) {
+        refused = std::move(status);
+        c = classes.erase(c);
+      } else if (!status.ok()) {
+        return status;
+      } else {
+        ++c;
+      }
+    }
+    return all || classes.empty() ? refused : absl::OkStatus();
+  }
+
+  /// A client's job for those of the classes that are not decided or that are in `all_again`; for
+  /// all of them, if something is `asked` for.
   Job JobFor(const std::shared_ptr<Pattern>& pattern, const std::set<ProblemClass>& classes,
-             std::set<ProblemClass> all_again) const {
+             std::set<ProblemClass> all_again, const std::optional<Asked>& asked) const {
     Job job{pattern, Priority::kClient, {}, {}, std::nullopt, {}, std::move(all_again)};
     for (const ProblemClass& c : classes) {
-      const bool again = job.again.contains(c);
+      if (asked) job.asked[c].insert(*asked);
+      const bool again = asked || job.again.contains(c);
       if (again || !pattern->plans().Find(c).decided()) job.classes.insert(c);
       if (c.operation != Operation::kSpgemm || IsHalf(c.type)) continue;
       // What it will be multiplied with is not known; its own square is the likeliest.
@@ -194,11 +227,15 @@ class Preparation::Impl {
     return job;
   }
 
-  /// Remembers the classes over a restart, until they were tried.
-  void Want(Pattern& pattern, const std::set<ProblemClass>& classes) {
+  /// Remembers the job's classes over a restart, until they were tried.
+  void Want(Pattern& pattern, const Job& job) {
     std::vector<WantedRecord> wanted;
-    wanted.reserve(classes.size());
-    for (const ProblemClass& c : classes) wanted.push_back({pattern.hash(), ToString(c)});
+    wanted.reserve(job.classes.size());
+    for (const ProblemClass& c : job.classes) {
+      // What is asked for besides is not remembered.
+      if (!job.again.contains(c) && pattern.plans().Find(c).decided()) continue;
+      wanted.push_back({pattern.hash(), ToString(c)});
+    }
     const absl::Status stored = rooms_.store.PutWanted(wanted);
     // NOT_FOUND: the pattern has been deleted meanwhile.
     if (stored.ok() || absl::IsNotFound(stored)) return;
@@ -280,7 +317,7 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
       const auto plan = std::ranges::find(stored.plans, ToString(c), &PlanRecord::problem_class);
       if (plan != stored.plans.end()) again.insert(c);
     }
-    Job job = JobFor(pattern, wanted[hash], std::move(again));
+    Job job = JobFor(pattern, wanted[hash], std::move(again), std::nullopt);
     job.priority = Priority::kRestore;
     job.stored = std::move(stored);
     std::lock_guard lock(mutex_);
@@ -301,11 +338,14 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
     if (running != running_.end() && !running->second->stop &&
         (running->second->priority != Priority::kTrial || job.priority == Priority::kTrial)) {
       const Running& under_way = *running->second;
+      const auto is_anew = [&](const ProblemClass& c) {
+        return job.again.contains(c) || job.asked.contains(c);
+      };
       std::erase_if(job.classes, [&](const ProblemClass& c) {
-        return under_way.classes.contains(c) && !job.again.contains(c);
+        return under_way.classes.contains(c) && !is_anew(c);
       });
       std::erase_if(job.pairs, [&](const auto& pair) {
-        return under_way.pairs.contains(pair.first) && !job.again.contains(pair.first.first);
+        return under_way.pairs.contains(pair.first) && !is_anew(pair.first.first);
       });
       if (job.wants_nothing()) return absl::OkStatus();
     }
@@ -316,9 +356,18 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
           [](PreparationStatus& status) { status.state = PreparationState::kQueued; });
     }
     if (const auto waiting = queued_.find(pattern.get()); waiting != queued_.end()) {
+      AskedOf& waits = waiting->second.asked;
+      for (const auto& [c, asked] : job.asked) {
+        if (waits[c].size() + asked.size() <= kMostAsked) continue;
+        return absl::ResourceExhaustedError(
+            fmt::format("{} recipes and kernels wait to be tried for {}; wait until the "
+                        "preparation has ended",
+                        waits[c].size(), ToString(c)));
+      }
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
       waiting->second.classes.merge(job.classes);
       waiting->second.again.merge(job.again);
+      for (auto& [c, asked] : job.asked) waits[c].merge(asked);
       Pairs& pairs = waiting->second.pairs;
       std::erase_if(pairs, [](const auto& pair) { return pair.second.right.expired(); });
       if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);
@@ -406,7 +455,7 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
 
 void Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop) {
   Pattern& pattern = *job.pattern;
-  PatternJob work(rooms, job.pattern, job.again, stop);
+  PatternJob work(rooms, job.pattern, job.again, job.asked, stop);
   std::set<ProblemClass> classes = job.classes;
   absl::Status status;
   if (job.priority != Priority::kTrial || job.stored) {
@@ -426,7 +475,7 @@ void Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::at
     }
   }
   std::erase_if(classes, [&](const ProblemClass& c) {
-    return !job.again.contains(c) && pattern.plans().Find(c).decided();
+    return !job.again.contains(c) && !job.asked.contains(c) && pattern.plans().Find(c).decided();
   });
   // An older program computed no features.
   const bool lacks_features = job.priority == Priority::kClient && pattern.features() == nullptr;
@@ -486,9 +535,9 @@ void Preparation::Prepare(MatrixLease matrix, std::vector<ProblemClass> classes)
   impl_->Prepare(matrix, classes);
 }
 
-absl::Status Preparation::Request(MatrixLease matrix, std::vector<ProblemClass> classes,
-                                  bool again) {
-  return impl_->Request(matrix, classes, again);
+absl::Status Preparation::Request(MatrixLease matrix, std::vector<ProblemClass> classes, bool again,
+                                  const std::optional<Asked>& asked) {
+  return impl_->Request(matrix, classes, again, asked);
 }
 
 void Preparation::Restore(const StoreContents& contents) { impl_->Restore(contents); }

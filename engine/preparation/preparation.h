@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/catalog/catalog.h"
@@ -10,6 +11,7 @@
 #include "engine/execution/executor.h"
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
+#include "engine/planning/asked.h"
 #include "engine/store/store.h"
 #include "kernels/problem.h"
 
@@ -46,9 +48,14 @@ class Preparation {
   /// A client asks for further classes; if it names none, for those that there are plans for or
   /// that are on their way, else for the default ones. `again`: what was measured for them is
   /// forgotten and every candidate is timed anew, while the present plans serve; one that finds no
-  /// memory or time for that stays. Returns at once but for the disk. Errors:
-  /// FAILED_PRECONDITION (preparation is switched off), RESOURCE_EXHAUSTED (too many jobs wait).
-  absl::Status Request(MatrixLease matrix, std::vector<ProblemClass> classes, bool again);
+  /// memory or time for that stays. `asked`: it is built and timed beside plain CSR, whatever the
+  /// rules say, and is the plan if it is the fastest; where no class is named, for those that it
+  /// serves. It is forgotten by a restart. Returns at once but for the disk. Errors:
+  /// FAILED_PRECONDITION (preparation is switched off; a kernel of SpGEMM, and no product to try it
+  /// on is known), INVALID_ARGUMENT (it does not serve a class), RESOURCE_EXHAUSTED (too many jobs
+  /// wait).
+  absl::Status Request(MatrixLease matrix, std::vector<ProblemClass> classes, bool again,
+                       const std::optional<Asked>& asked = std::nullopt);
   /// After a restart, once: reads back the layouts that plans use, then activates the plans, for
   /// every pattern in the catalog. What had not been finished is prepared again.
   void Restore(const StoreContents& contents);

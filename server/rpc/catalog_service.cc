@@ -1,4 +1,6 @@
 #include <atomic>
+#include <optional>
+#include <utility>
 
 #include "engine/engine.h"
 #include "server/rpc/convert.h"
@@ -88,8 +90,14 @@ class CatalogService final : public Service {
           if (!matrix.ok()) return matrix.status();
           auto classes = ToClasses((*matrix)->type(), request.expected());
           if (!classes.ok()) return classes.status();
+          std::optional<engine::Asked> asked;
+          if (!request.recipe().empty() || !request.kernel().empty()) {
+            auto parsed = engine::ParseAsked(request.recipe(), request.kernel());
+            if (!parsed.ok()) return parsed.status();
+            asked = *std::move(parsed);
+          }
           return service_.engine.preparation().Request(*matrix, *std::move(classes),
-                                                       request.again());
+                                                       request.again(), asked);
         });
   }
 

@@ -489,7 +489,7 @@ TEST_F(FailuresTest, ALostCardTakesOnlyItsOwnRequests) {
     SpmmSpec streamed = Accumulate();
     const absl::Status served = Run(streamed, result);
     ASSERT_TRUE(served.ok()) << served;
-    ExpectNear(result->floats(), Expected());
+    ExpectNear(result->Elements<float>(), Expected());
   }
   // What was on it alone is gone, and nobody else with it.
   SpmmSpec of_lost = Accumulate();

@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -16,41 +14,13 @@
 
 #include "engine/engine.h"
 #include "kernels/reference/reference.h"
+#include "tests/unit/engine/calls.h"
 #include "tests/unit/engine/rooms.h"
 
 namespace sparsed::engine {
 namespace {
 
 constexpr int64_t kRows = 500, kK = 24;
-
-class Sink final : public ResultSink {
- public:
-  void OnBegin(CallBegin) override {}
-  void OnArray(uint32_t, uint64_t offset, Array part) override {
-    bytes.resize(offset + part.bytes());
-    if (part.bytes() > 0) std::memcpy(bytes.data() + offset, part.buffer.data(), part.bytes());
-  }
-  void OnBlock(ResultBlock) override {}
-  void OnEnd(CallEnd end) override {
-    std::lock_guard lock(mutex_);
-    status_ = end.status;
-    ended_ = true;
-    changed_.notify_all();
-  }
-  absl::Status Wait() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(1), [this] { return ended_; }));
-    return status_;
-  }
-
-  std::vector<std::byte> bytes;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  absl::Status status_;
-};
 
 class SeveralDevices : public ::testing::Test {
  protected:
@@ -73,7 +43,7 @@ class SeveralDevices : public ::testing::Test {
     ASSERT_TRUE((*put)->Finish().ok());
   }
   absl::StatusOr<std::shared_ptr<Call>> Begin(const std::string& b, const std::string& c,
-                                              const std::shared_ptr<Sink>& sink) {
+                                              const std::shared_ptr<Result>& sink) {
     SpmmSpec spec;
     spec.tenant = std::string("t");
     spec.matrix = std::string("s");
@@ -85,7 +55,7 @@ class SeveralDevices : public ::testing::Test {
     spec.result_held = c;
     return engine_->executor().Begin(spec, sink);
   }
-  static absl::Status Finish(Call& call, const std::vector<float>& b, Sink& sink) {
+  static absl::Status Finish(Call& call, const std::vector<float>& b, Result& sink) {
     if (!b.empty()) {
       const size_t size = b.size() * sizeof(float);
       absl::StatusOr<std::byte*> to = call.Claim(0, 0, size);
@@ -98,7 +68,7 @@ class SeveralDevices : public ::testing::Test {
   }
   /// The device that a product of held matrices ran on.
   std::string Multiply(const std::string& b, const std::string& c) {
-    const auto sink = std::make_shared<Sink>();
+    const auto sink = std::make_shared<Result>();
     auto call = Begin(b, c, sink);
     EXPECT_TRUE(call.ok()) << call.status();
     if (!call.ok()) return "";
@@ -198,10 +168,10 @@ TEST_F(SeveralDevices, WhatIsOnlyOnOneCardReachesTheOther) {
 
 TEST_F(SeveralDevices, OthersGoToTheShorterQueue) {
   const std::vector<float> b = Random(3);
-  std::vector<std::shared_ptr<Sink>> sinks;
+  std::vector<std::shared_ptr<Result>> sinks;
   std::vector<std::shared_ptr<Call>> calls;
   for (int i = 0; i < 8; ++i) {
-    sinks.push_back(std::make_shared<Sink>());
+    sinks.push_back(std::make_shared<Result>());
     auto call = Begin("", "", sinks.back());
     ASSERT_TRUE(call.ok()) << call.status();
     calls.push_back(*std::move(call));
@@ -209,10 +179,7 @@ TEST_F(SeveralDevices, OthersGoToTheShorterQueue) {
   for (size_t i = 0; i < calls.size(); ++i) {
     const absl::Status ended = Finish(*calls[i], b, *sinks[i]);
     ASSERT_TRUE(ended.ok()) << ended;
-    std::vector<float> result(kRows * kK);
-    ASSERT_EQ(sinks[i]->bytes.size(), result.size() * sizeof(float));
-    std::memcpy(result.data(), sinks[i]->bytes.data(), sinks[i]->bytes.size());
-    ExpectNear(result, Product({b.begin(), b.end()}));
+    ExpectNear(sinks[i]->Elements<float>(), Product({b.begin(), b.end()}));
   }
   const std::map<std::string, int> runs = observer_.runs();
   ASSERT_EQ(runs.size(), 2U);
@@ -230,7 +197,7 @@ TEST_F(SeveralDevices, ManyThreadsGetRightResultsFromBoth) {
     Hold(c, {});
     threads.emplace_back([&, c] {
       for (int i = 0; i < 30; ++i) {
-        const auto sink = std::make_shared<Sink>();
+        const auto sink = std::make_shared<Result>();
         auto call = Begin(i % 3 == 0 ? "" : "b", i % 2 == 0 ? c : "", sink);
         ASSERT_TRUE(call.ok()) << call.status();
         const absl::Status ended = Finish(**call, i % 3 == 0 ? b : std::vector<float>(), *sink);

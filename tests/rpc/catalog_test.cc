@@ -423,6 +423,35 @@ TEST(Catalog, PrepareRefusesWhatItCannotDo) {
   EXPECT_NE(status.error_message().find("--preparation-workers=0"), std::string::npos);
 }
 
+TEST(Catalog, PrepareTriesARecipeAndAKernelThatAreAskedFor) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  MustUpload(server, "a", Uniform(200, 200, 4, 1));
+  v1::PrepareRequest request;
+  request.set_name("a");
+  request.set_recipe("aspt");
+  request.set_kernel("cpu.aspt.panel");
+  ASSERT_TRUE(Prepare(server, request).ok());
+  EXPECT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get(server, "a", &info).ok());
+  EXPECT_TRUE(std::any_of(info.measurements().begin(), info.measurements().end(),
+                          [](const v1::Measurement& m) { return m.kernel() == "cpu.aspt.panel"; }));
+  EXPECT_TRUE(std::any_of(info.decisions().begin(), info.decisions().end(), [](const auto& d) {
+    return d.recipe() == "aspt(panel=64,min_dense=2)" && d.tried();
+  }));
+  const auto refused = [&](const char* recipe, const char* kernel, const std::string& sentence) {
+    request.set_recipe(recipe);
+    request.set_kernel(kernel);
+    const grpc::Status status = Prepare(server, request);
+    EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+    EXPECT_NE(status.error_message().find(sentence), std::string::npos) << status.error_message();
+  };
+  refused("apst", "", "unknown step 'apst'; known: csr, ");
+  refused("", "cpu.fast", "'cpu.fast' is none; spmm f32 k<=128 cpu from csr is computed by: cpu.");
+  refused("aspt", "cpu.csr.slab", "is computed by: cpu.aspt.panel");
+  refused("coo_panels", "", "there are kernels for: csr, transpose, ");
+}
+
 TEST(Catalog, FeaturesAreSentToWhomAsksOnceTheyAreKnown) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   const Pattern pattern = Band(300, 2);

@@ -80,6 +80,12 @@ struct PrepareOptions {
   /// Forget what was measured for these classes and time every candidate anew. Otherwise classes
   /// that have a plan are left alone.
   bool again = false;
+  /// Build this recipe and time it beside plain CSR for these classes, whatever the rules say;
+  /// without any class, for those that it serves. The fastest is the plan, as usual.
+  std::string recipe{};
+  /// Time this kernel alone on what the recipe makes; without a recipe on plain CSR. Also one of
+  /// SpGEMM, without a recipe.
+  std::string kernel{};
 };
 
 struct UpdateOptions {

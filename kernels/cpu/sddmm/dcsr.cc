@@ -3,7 +3,15 @@
 #include "kernels/dcsr_kernels.h"
 
 namespace sparsed::cpu {
+namespace {
 
-SddmmKernel DcsrSddmm() { return SddmmOverStoredRows<CsrSddmm>("cpu.dcsr.dot"); }
+const SddmmKernel& OfCsr(const Problem&, const Layout&) {
+  static const SddmmKernel kernel = CsrSddmm();
+  return kernel;
+}
+
+}  // namespace
+
+SddmmKernel DcsrSddmm() { return SddmmOverStoredRows<OfCsr>("cpu.dcsr.dot", DeviceKind::kCpu); }
 
 }  // namespace sparsed::cpu

@@ -1,7 +1,7 @@
-// SpMM and transposed SpMM from doubly compressed sparse rows: C = alpha * op(S) * B + beta * C.
+// SpMM from doubly compressed sparse rows: C = alpha * S * B + beta * C.
 //
-// Idea: the kernels of CSR on the stored rows; the rows of C that S has nothing for are scaled or
-// cleared. Layout in: "dcsr". Threads, needs: as csr.cc and csr_transposed.cc.
+// Idea: the kernel of CSR on the stored rows; the rows of C that S has nothing for are scaled or
+// cleared. Layout in: "dcsr". Threads, needs: as csr.cc.
 // Wins where most rows are empty: CSR's row offsets are not read, and its parts balance nonzeros.
 #include <algorithm>
 #include <array>
@@ -43,13 +43,15 @@ absl::Status ScaleEmptyRows(const Context& context, const Problem& problem,
   return absl::OkStatus();
 }
 
+const SpmmKernel& OfCsr(const Problem&, const Layout&) {
+  static const SpmmKernel kernel = CsrSpmm();
+  return kernel;
+}
+
 }  // namespace
 
 SpmmKernel DcsrSpmm() {
-  return SpmmOverStoredRows<CsrSpmm, ScaleEmptyRows>("cpu.dcsr.row_balanced");
-}
-SpmmKernel DcsrTransposedSpmm() {
-  return SpmmOverStoredRows<CsrTransposedSpmm, ScaleEmptyRows>("cpu.dcsr.scatter");
+  return SpmmOverStoredRows<OfCsr, ScaleEmptyRows>("cpu.dcsr.row_balanced", DeviceKind::kCpu);
 }
 
 }  // namespace sparsed::cpu

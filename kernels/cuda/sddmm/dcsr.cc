@@ -1,9 +1,19 @@
-// SDDMM over doubly compressed sparse rows: the kernels of CSR on the stored rows (csr.cu).
+// SDDMM over doubly compressed sparse rows: the kernel of CSR on the stored rows (csr.cu).
 #include "kernels/cuda/sddmm/sddmm.h"
 #include "kernels/dcsr_kernels.h"
 
 namespace sparsed::cuda {
+namespace {
 
-SddmmKernel DcsrSddmm() { return SddmmOverStoredRows<CsrSddmm>("cuda.dcsr.row_dots"); }
+const SddmmKernel& OfCsr(const Problem&, const Layout&) {
+  static const SddmmKernel kernel = CsrSddmm();
+  return kernel;
+}
+
+}  // namespace
+
+SddmmKernel DcsrSddmm() {
+  return SddmmOverStoredRows<OfCsr>("cuda.dcsr.row_dots", DeviceKind::kCuda);
+}
 
 }  // namespace sparsed::cuda

@@ -1,8 +1,11 @@
-// SDDMM on the GPU; what each kernel is for stands at the head of its file.
+// SDDMM on the GPU; what each kernel is for stands at the head of its file. A new one is declared
+// and listed here, and nowhere else.
 #pragma once
 
 #include <span>
+#include <vector>
 
+#include "kernels/kernel_list.h"
 #include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
@@ -21,5 +24,12 @@ SddmmKernel RowPanelsStagedSddmm();
 SddmmKernel DcsrSddmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SddmmKernel> CusparseSddmm();
+
+/// All of them, the plain kernel first.
+inline std::vector<SddmmKernel> ListSddmm() {
+  return KernelList<SddmmKernel>(CsrSddmm(), CsrNearSddmm(), CsrSlabSddmm(), CooPanelsSddmm(),
+                                 RowPanelsSddmm(), RowPanelsStagedSddmm(), AsptSddmm(), DcsrSddmm(),
+                                 CusparseSddmm());
+}
 
 }  // namespace sparsed::cuda

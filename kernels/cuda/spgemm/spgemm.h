@@ -1,8 +1,11 @@
-// SpGEMM on the GPU; what each kernel is for stands at the head of its file.
+// SpGEMM on the GPU; what each kernel is for stands at the head of its file. A new one is declared
+// and listed here, and nowhere else.
 #pragma once
 
 #include <span>
+#include <vector>
 
+#include "kernels/kernel_list.h"
 #include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
@@ -26,5 +29,12 @@ SpgemmKernel MergeSpgemm();
 SpgemmKernel MaskedSpgemm();
 /// Empty if the library is not there.
 std::span<const SpgemmKernel> CusparseSpgemm();
+
+/// All of them, the default first.
+inline std::vector<SpgemmKernel> ListSpgemm() {
+  return KernelList<SpgemmKernel>(
+      RowBinsSpgemm(), DiagonalsSpgemm(), EvenRowsSpgemm(), BlocksSpgemm(), ExpandSortSpgemm(),
+      MergeSpgemm(), RowBitmapsSpgemm(), RowWordsSpgemm(), MaskedSpgemm(), CusparseSpgemm());
+}
 
 }  // namespace sparsed::cuda

@@ -1,11 +1,10 @@
-// SpMM and transposed SpMM from doubly compressed sparse rows: C = alpha * op(S) * B + beta * C.
+// SpMM from doubly compressed sparse rows: C = alpha * S * B + beta * C.
 //
-// Idea: the kernels of CSR on the stored rows; a kernel before them scales or clears the rows of C
-// that S has nothing for. Layout in: "dcsr". Threads of the latter: a group of 8 or 32 lanes a row
-// and slab of columns, 16 bytes a lane; else, and needs: as csr_vector.cu, csr_rows.cu,
-// csr_merge.cu and csr_transposed.cu.
-// Wins where most rows are empty: they cost a plain write of C, not a group that looks for
-// nonzeros, and merging counts only the others.
+// Idea: a kernel of CSR on the stored rows, the first of csr_rows.cu that serves; a kernel before
+// it scales or clears the rows of C that S has nothing for. Layout in: "dcsr". Threads of the
+// latter: a group of 8 or 32 lanes a row and slab of columns, 16 bytes a lane; else, and needs: as
+// csr_rows.cu. Wins where most rows are empty: they cost a plain write of C, not a group that looks
+// for nonzeros.
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
@@ -61,30 +60,10 @@ absl::Status ScaleEmptyRows(const Context& context, const Problem& problem,
   return ToStatus(cudaGetLastError(), "scaling the rows without nonzeros");
 }
 
-template <int kIndex>
-SpmmKernel CsrVector() {
-  return CsrVectorSpmm()[kIndex];
-}
-
-template <int kIndex>
-SpmmKernel CsrRows() {
-  return CsrRowsSpmm()[kIndex];
-}
-
 }  // namespace
 
-std::span<const SpmmKernel> DcsrSpmm() {
-  static const SpmmKernel kernels[] = {
-      SpmmOverStoredRows<CsrVector<0>, ScaleEmptyRows>("cuda.dcsr.vector_parts"),
-      SpmmOverStoredRows<CsrVector<1>, ScaleEmptyRows>("cuda.dcsr.vector_rows"),
-      SpmmOverStoredRows<CsrRows<0>, ScaleEmptyRows>("cuda.dcsr.split_rows"),
-      SpmmOverStoredRows<CsrRows<1>, ScaleEmptyRows>("cuda.dcsr.split_warp_rows"),
-      SpmmOverStoredRows<CsrRows<2>, ScaleEmptyRows>("cuda.dcsr.rows"),
-      SpmmOverStoredRows<CsrRows<3>, ScaleEmptyRows>("cuda.dcsr.warp_rows"),
-      SpmmOverStoredRows<CsrMergeSpmm, ScaleEmptyRows>("cuda.dcsr.merge"),
-      SpmmOverStoredRows<CsrTransposedSpmm, ScaleEmptyRows>("cuda.dcsr.scatter"),
-  };
-  return kernels;
+SpmmKernel DcsrSpmm() {
+  return SpmmOverStoredRows<CsrRowsFor, ScaleEmptyRows>("cuda.dcsr.rows", DeviceKind::kCuda);
 }
 
 }  // namespace sparsed::cuda

@@ -1,8 +1,11 @@
-// SpMM on the GPU; what each kernel is for stands at the head of its file.
+// SpMM on the GPU; what each kernel is for stands at the head of its file. A new one is declared
+// and listed here, and nowhere else.
 #pragma once
 
 #include <span>
+#include <vector>
 
+#include "kernels/kernel_list.h"
 #include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
@@ -20,10 +23,18 @@ SpmmKernel AsptSpmm();
 SpmmKernel RowPanelsMmaSpmm();
 SpmmKernel RowSegmentsSpmm();
 SpmmKernel RowSegmentsTransposedSpmm();
-std::span<const SpmmKernel> DcsrSpmm();
+SpmmKernel DcsrSpmm();
 /// The vendor's library; empty if it cannot be opened.
 std::span<const SpmmKernel> CusparseSpmm();
 /// Likewise with one column.
 std::span<const SpmmKernel> CusparseSpmv();
+
+/// All of them, the plain kernel first.
+inline std::vector<SpmmKernel> ListSpmm() {
+  return KernelList<SpmmKernel>(CsrVectorSpmm(), CsrRowsSpmm(), CsrMergeSpmm(), CsrTransposedSpmm(),
+                                RowPanelsSpmm(), RowPanelsMmaSpmm(), AsptSpmm(), RowSegmentsSpmm(),
+                                RowSegmentsTransposedSpmm(), DcsrSpmm(), CusparseSpmv(),
+                                CusparseSpmm());
+}
 
 }  // namespace sparsed::cuda

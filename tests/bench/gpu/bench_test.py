@@ -136,9 +136,13 @@ class BenchTest(unittest.TestCase):
             line("one", 32, "cuda.csr.merge", 1), line("one", 32, "cuda.csr.fast", 0.1, wrong=True),
             line("two", 32, "cuda.cusparse.alg1", 1), line("two", 32, "cuda.panels", 2, layout="row_panels(rows=8)"),
             line("two", 32, "cuda.cusparse.alg1", 0.5, layout="transpose"),
+            line("two", 32, "cuda.cusparse.alg3", 4, layout="transpose", transposed=True),
+            line("two", 32, "cuda.csr.merge", 2, layout="transpose", transposed=True),
             line("one", 64, "cuda.cusparse.alg1", 2), line("one", 64, "cuda.csr.merge", 0.5)])
         # Own: 2 / 1 and 1 / 2. With cuSPARSE, also on a layout of ours: 2 / 1 and 1 / 0.5.
         self.assertIn("| spmm | f32 | 32 | 2 | 2.00 | 2.00 (one) | 0 | 1.00 | 0.50 (two) | 1 | 25 % |", page)
+        # Transposed, without cuSPARSE on plain CSR: over that on the transpose's.
+        self.assertIn("| spmm^T | f32 | 32 | 1 | 2.00 | 2.00 (two) | 0 | 2.00 | 2.00 (two) | 0 | 25 % |", page)
         self.assertIn("| one | 2.00 | 1.00 `csr.merge` | 2.00 | 25 % |", page)
         self.assertIn("`panels` on `row_panels`", page)
         self.assertIn("| one | spmm | f32 | 32 | 1.00 | 64 | 0.500 |", page)

@@ -406,14 +406,15 @@ Json MatrixBench::Line(const Class& c, const Placed& placed, std::string_view ke
           {"device", device_.name()}};
 }
 
-/// Ratios are to the vendor's best kernel on plain CSR, whatever the layout.
+/// Ratios are to the vendor's best kernel on plain CSR, of the transpose for transposed products,
+/// whatever the layout.
 void MatrixBench::Print(const Class& c, std::vector<Json>& lines) {
   double vendor = 0;
   const Json* best = nullptr;
   for (const Json& line : lines) {
     if (line.contains("wrong")) continue;
     const double ms = line["ms"];
-    if (line["layout"] == "csr" &&
+    if (line["layout"] == (c.transposed() ? "transpose" : "csr") &&
         line["kernel"].get<std::string_view>().substr(0, kVendor.size()) == kVendor) {
       vendor = vendor == 0 ? ms : std::min(vendor, ms);
     }

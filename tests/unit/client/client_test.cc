@@ -619,6 +619,13 @@ TEST(Client, PreparesFurtherClassesAndOnceMore) {
   EXPECT_GT(again->preparation_seconds, before->preparation_seconds);
   EXPECT_EQ(matrix.Prepare({.expected = {{Operation::kSpmm, false, 0}}}).code(),
             absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(matrix.Prepare({.expected = {{Operation::kSpmm, false, 16}}, .recipe = "dcsr"}).ok());
+  ASSERT_TRUE(matrix.WaitReady().ok());
+  const auto asked = matrix.Info();
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_TRUE(std::any_of(asked->measurements.begin(), asked->measurements.end(),
+                          [](const Measurement& m) { return m.recipe == "dcsr"; }));
+  EXPECT_EQ(matrix.Prepare({.kernel = "cpu.fast"}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(client.MatrixNamed("x").Prepare().code(), absl::StatusCode::kNotFound);
 }
 

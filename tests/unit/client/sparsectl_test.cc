@@ -120,6 +120,10 @@ TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
   EXPECT_THAT(added.text, HasSubstr("TF32 makes no difference"));
   ExpectSays("prepare s", 0, "s is ready\n");
   ExpectSays("--json prepare s --again", 0, R"("name":"s")");
+  ExpectSays("prepare s --expect=spmm:8 --recipe=dcsr --kernel=cpu.dcsr.row_balanced --wait", 0,
+             "s is ready after ");
+  EXPECT_THAT(Run("show s").text, HasSubstr("cpu.dcsr.row_balanced"));
+  ExpectSays("prepare s --recipe=dsr", 3, "unknown step 'dsr'; known: csr, ");
   ExpectSays("wait s", 0, "s is ready after ");
   ExpectSays("prepare s --expect=spgemm:8", 2, "spgemm:8 is none of spmm:K");
   ExpectSays("prepare", 2, "NAME is missing");

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "engine/planning/asked.h"
 #include "engine/planning/candidates.h"
 #include "tests/unit/engine/rooms.h"
 
@@ -282,6 +283,60 @@ TEST(Candidates, OnTheGpuUnevenRowsAreSorted) {
   EXPECT_EQ(uneven.size(), even.size() + 2) << "at most two more";
   EXPECT_THAT(Reason(spmm, facts, "plain_sort"), HasSubstr("2.5 times the mean"));
   EXPECT_THAT(Reason(Spmm(128), facts, "plain_sort"), "no rule") << "CPU kernels cut equal parts";
+}
+
+TEST(Asked, EveryRecipeThatThereIsARuleForCanBeAskedFor) {
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    if (device == DeviceKind::kCuda && FindSpmmKernel("cuda.csr.rows") == nullptr) continue;
+    for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
+      for (const bool transposed : {false, true}) {
+        if (transposed && operation == Operation::kSddmm) continue;
+        const ProblemClass c = ClassOf({operation, transposed, ElementType::kF32, 32, device});
+        for (const Candidate& candidate : CandidatesFor(c, {})) {
+          const absl::StatusOr<Asked> asked = ParseAsked(candidate.recipe, "");
+          ASSERT_TRUE(asked.ok()) << asked.status();
+          EXPECT_EQ(asked->recipe, candidate.recipe);
+          const absl::Status status = CheckAsked(*asked, c, 3000, 2000, 100'000);
+          EXPECT_TRUE(status.ok()) << status;
+        }
+      }
+    }
+  }
+}
+
+TEST(Asked, SaysWhatThereIs) {
+  const auto refusal = [](std::string_view recipe, std::string_view kernel, const ProblemClass& c) {
+    const absl::StatusOr<Asked> asked = ParseAsked(recipe, kernel);
+    const absl::Status status =
+        asked.ok() ? CheckAsked(*asked, c, 3000, 2000, 100'000) : asked.status();
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  const ProblemClass sddmm =
+      ClassOf({Operation::kSddmm, false, ElementType::kF32, 512, DeviceKind::kCpu});
+  const ProblemClass spgemm =
+      ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu});
+  EXPECT_EQ(refusal("aspt(panel=256)", "cpu.aspt.panel", Spmm(32)), "");
+  EXPECT_EQ(refusal("", "cpu.csr.slab_dot", sddmm), "") << "plain CSR";
+  EXPECT_EQ(refusal("transpose > aspt", "cpu.aspt.panel", Spmm(32, true)), "");
+  EXPECT_EQ(refusal("row_segments", "cpu.row_segments.scatter", Spmm(32, true)), "");
+  EXPECT_EQ(refusal("", "cpu.csr.heap", spgemm), "");
+  EXPECT_THAT(refusal("apst", "", Spmm(32)), HasSubstr("unknown step 'apst'; known: csr,"));
+  EXPECT_THAT(refusal("aspt(tiles=3)", "", Spmm(32)), HasSubstr("known: min_dense, panel"));
+  EXPECT_EQ(refusal("", "cpu.csr.fast", Spmm(32, true)),
+            "kernel: 'cpu.csr.fast' is none; spmm^T f32 k<=32 cpu from csr is computed by: "
+            "cpu.csr.scatter");
+  EXPECT_EQ(refusal("aspt", "cpu.csr.slab", Spmm(32)),
+            "kernel: 'cpu.csr.slab' takes layouts of kind csr, not aspt; spmm f32 k<=32 cpu from "
+            "aspt(panel=64,min_dense=2) is computed by: cpu.aspt.panel");
+  EXPECT_THAT(refusal("aspt", "cpu.aspt.panel_dot", Spmm(32)),
+              HasSubstr("'cpu.aspt.panel_dot' does not do that; "));
+  EXPECT_THAT(refusal("aspt", "cpu.aspt.panel", Spmm(32, false, ElementType::kF16)),
+              HasSubstr("no kernel computes spmm f16 k<=32 cpu from aspt(panel=64,min_dense=2); "
+                        "there are kernels for: csr, transpose, dcsr, lsh_cluster("));
+  EXPECT_THAT(refusal("aspt", "", Spmm(32, true)), HasSubstr("no kernel computes spmm^T"));
+  EXPECT_THAT(refusal("aspt", "", spgemm), HasSubstr("ask for a kernel alone: cpu.csr.row_groups"));
+  EXPECT_THAT(refusal("", "cpu.csr.slab", spgemm), HasSubstr("cpu.csr.hash, "));
 }
 
 TEST(Candidates, OnTheGpuSddmmTriesPanelsOfTwoHeights) {

@@ -664,6 +664,132 @@ TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
   CheckConsistent(site, pattern);
 }
 
+Asked AskedFor(const std::string& recipe, const std::string& kernel = "") {
+  return ParseAsked(recipe, kernel).value();
+}
+
+TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
+  Site site;
+  // Too few nonzeros for any rule.
+  auto matrix = SendMatrix(site.catalog, "m", test::Uniform(300, 200, 20, 1));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = Class(Operation::kSpmm);
+  EXPECT_THAT(Tried(pattern), ElementsAre("csr"));
+  const size_t decisions = pattern.decisions().size();
+  const Asked asked = AskedFor("aspt(panel=32)", "cpu.aspt.panel");
+  ASSERT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/false, asked).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+  EXPECT_THAT(Tried(pattern), ElementsAre("csr", asked.recipe));
+  EXPECT_EQ(MediansOf(pattern, c).count(asked.recipe + " / cpu.aspt.panel"), 1u);
+  EXPECT_EQ(pattern.decisions().size(), decisions + 1) << "those on others stand";
+  EXPECT_TRUE(std::ranges::any_of(pattern.decisions(), [&](const Decision& d) {
+    return d.recipe == asked.recipe && d.tried && d.reason == "it was asked for";
+  }));
+  EXPECT_TRUE(site.store->Load()->wanted.empty());
+  CheckConsistent(site, pattern);
+  CheckDecisions(pattern, c);
+
+  // A class that there is no plan for is tried as ever, and with that.
+  const ProblemClass other = Class(Operation::kSpmm, false, 64);
+  ASSERT_TRUE(site.preparation.Request(*matrix, {other}, false, AskedFor("dcsr")).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_TRUE(pattern.plans().Find(other).decided());
+  EXPECT_EQ(MediansOf(pattern, other).count("dcsr / cpu.dcsr.row_balanced"), 1u);
+  EXPECT_EQ(MediansOf(pattern, c).count("dcsr / cpu.dcsr.row_balanced"), 0u);
+  CheckDecisions(pattern, other);
+
+  // A skip rule of the recipe's own is a decision.
+  ASSERT_TRUE(site.preparation.Request(*matrix, {c}, false, AskedFor("row_segments")).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_TRUE(std::ranges::any_of(pattern.decisions(), [&](const Decision& d) {
+    return d.recipe.starts_with("row_segments") && !d.tried &&
+           d.reason.find("segments skipped") != std::string::npos;
+  }));
+}
+
+TEST(Preparation, WhatWinsWhenItIsAskedForIsThePlan) {
+  Site site;
+  UploadHeader header = HeaderOf("m", Clusters());
+  header.expected = {Class(Operation::kSpmm, true, 128)};
+  const test::Pattern s = Clusters();
+  auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = header.expected[0];
+  // As if the transposed layout, several times as fast as scattering, had not been tried.
+  Plan plain;
+  plain.problem_class = c;
+  plain.kernel = "cpu.csr.scatter";
+  plain.baseline_ms = plain.plan_ms = 1;
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(ActivePlan{plain, nullptr}));
+  ASSERT_TRUE(site.preparation.Request(*matrix, {c}, false, AskedFor("transpose")).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(pattern.plans().Find(c).plan->plan.recipe, "transpose");
+  CheckConsistent(site, pattern);
+}
+
+TEST(Preparation, TriesAKernelOfSpgemmThatIsAskedFor) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", test::Uniform(1000, 1000, 20, 1));
+  auto wide = SendMatrix(site.catalog, "wide", test::Uniform(100, 1000, 20, 1));
+  ASSERT_TRUE(matrix.ok() && wide.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = Class(Operation::kSpgemm, false, 0);
+  const Asked heap = AskedFor("", "cpu.csr.heap");
+  EXPECT_TRUE(absl::IsFailedPrecondition(site.preparation.Request(*wide, {c}, false, heap)));
+  site.preparation.RequestTrial({(*matrix)->pattern(), (*matrix)->pattern()}, ProblemOf(c));
+  ASSERT_TRUE(site.Idle());
+  const auto before = MediansOf(pattern, c);
+  const auto decided = [&] {
+    return std::ranges::count(pattern.decisions(), c, &Decision::problem_class);
+  };
+  const auto decisions = decided();
+  ASSERT_EQ(before.count("csr * csr / cpu.csr.heap"), 0u) << "a rule spoke against it";
+  ASSERT_TRUE(site.preparation.Request(*matrix, {c}, false, heap).ok());
+  ASSERT_TRUE(site.Idle());
+  auto after = MediansOf(pattern, c);
+  EXPECT_EQ(after.count("csr * csr / cpu.csr.heap"), 1u);
+  EXPECT_EQ(after.size(), before.size() + 1);
+  EXPECT_EQ(decided(), decisions);
+  EXPECT_TRUE(pattern.plans().Find(c, pattern.hash()).decided());
+}
+
+TEST(Preparation, BoundsWhatWaitsToBeTried) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", test::Uniform(100, 100, 4, 1));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  absl::Status status;
+  {
+    BusyLane busy(site.executor);
+    for (int panel = 1; panel <= 70 && status.ok(); ++panel) {
+      status = site.preparation.Request(*matrix, {Class(Operation::kSpmm)}, false,
+                                        AskedFor("aspt(panel=" + std::to_string(panel) + ")"));
+    }
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("64 recipes and kernels wait"));
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+}
+
+TEST(Preparation, RefusesWhatCannotBeTried) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  const Asked asked = AskedFor("aspt", "cpu.aspt.panel");
+  const ProblemClass spmm = Class(Operation::kSpmm), sddmm = Class(Operation::kSddmm);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(site.preparation.Request(*matrix, {spmm, sddmm}, false, asked)));
+  EXPECT_EQ(site.preparation.pending(), 0);
+  ASSERT_TRUE(site.preparation.Request(*matrix, {sddmm}, false).ok() && site.Idle());
+  EXPECT_TRUE(site.preparation.Request(*matrix, {}, false, asked).ok()) << "for SpMM alone";
+  ASSERT_TRUE(site.Idle());
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      site.preparation.Request(*matrix, {}, false, AskedFor("row_panels"))));
+}
+
 TEST(Preparation, AgainTimesEveryPairThatIsThere) {
   Site site;
   auto s = SendMatrix(site.catalog, "S", test::Band(4000, 9));
@@ -1308,6 +1434,47 @@ TEST(Restart, BringsBackPlansWithoutBuilding) {
   EXPECT_EQ(site.listener.stages("trial"), 0);
   EXPECT_EQ(site.listener.stages("restore"), 1);
   CheckConsistent(site, pattern);
+}
+
+TEST(Restart, PreparesAgainWhereThePlansKernelIsGone) {
+  const auto with_kernel = [](const std::string& recipe, const std::string& kernel) {
+    SCOPED_TRACE(recipe + " / " + kernel);
+    TemporaryDirectory directory;
+    StoreLayoutPlan(directory.path(), recipe);
+    const std::string c = ToString(Class(Operation::kSpmm));
+    {
+      Rooms rooms(directory.path());
+      ASSERT_EQ(rooms.contents.plans.size(), 1u);
+      PlanRecord plan = rooms.contents.plans.front();
+      plan.kernel = kernel;
+      ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
+      const MeasurementRecord measured = {.pattern_hash = plan.pattern_hash,
+                                          .problem_class = c,
+                                          .recipe = plan.recipe,
+                                          .kernel = kernel,
+                                          .device = "cpu",
+                                          .k = kK,
+                                          .median_ms = 0.001,
+                                          .runs = 5};
+      ASSERT_TRUE(rooms.store->PutMeasurements({&measured, 1}).ok());
+    }
+    Site site(directory.path());
+    auto matrix = site.catalog.Find("t", "m");
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    Pattern& pattern = *(*matrix)->pattern();
+    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().message;
+    const auto found = pattern.plans().Find(Class(Operation::kSpmm));
+    ASSERT_TRUE(found.exact);
+    EXPECT_NE(found.plan->plan.kernel, kernel);
+    EXPECT_NE(FindSpmmKernel(found.plan->plan.kernel), nullptr);
+    EXPECT_TRUE(std::ranges::any_of(pattern.measurements(), [&](const Measurement& m) {
+      return m.kernel == kernel;
+    })) << "what an older program measured stays";
+    EXPECT_GT(site.listener.stages("trial"), 0);
+    CheckConsistent(site, pattern);
+  };
+  with_kernel("dcsr", "cpu.dcsr.scatter");
+  with_kernel("lsh_cluster", "cuda.cusparse.alg1");
 }
 
 TEST(Restart, BringsBackWhateverATrialChose) {

@@ -1,0 +1,161 @@
+#include "engine/planning/asked.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/kernel_table.h"
+#include "kernels/recipe.h"
+#include "kernels/recipe_steps.h"
+
+namespace sparsed::engine {
+namespace {
+
+constexpr std::string_view kReason = "it was asked for";
+
+/// Of any operation.
+bool IsKernel(std::string_view name) {
+  return FindSpmmKernel(name) != nullptr || FindSddmmKernel(name) != nullptr ||
+         FindSpgemmKernel(name) != nullptr;
+}
+
+/// What the recipe makes of a small pattern on which every step has something to do: kernels tell
+/// by it whether they take the recipe's layouts. A skip rule that cannot be overruled leaves none.
+absl::StatusOr<BuiltLayout> Sample(Recipe recipe) {
+  for (RecipeStep& step : recipe.steps) {
+    const StepDefinition* const definition = FindStep(step);
+    if (definition != nullptr && std::ranges::count(definition->flags, "force") > 0 &&
+        ValueOf(step, "force", 0) == 0) {
+      step.parameters.emplace_back("force", 1);
+    }
+  }
+  // Two kinds of rows, in turn.
+  constexpr int64_t kRows = 64, kLength = 32;
+  std::vector<int64_t> row_offsets = {0};
+  std::vector<int32_t> column_indices;
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t i = 0; i < kLength; ++i) {
+      column_indices.push_back(static_cast<int32_t>(row % 2 * kLength + i));
+    }
+    row_offsets.push_back(static_cast<int64_t>(column_indices.size()));
+  }
+  BuildContext context;
+  context.memory = &HeapMemory();
+  return BuildLayout(recipe,
+                     {.rows = kRows,
+                      .cols = 2 * kLength,
+                      .row_offsets = row_offsets,
+                      .column_indices = column_indices,
+                      .row_order = {}},
+                     context);
+}
+
+std::string Listed(const std::vector<std::string_view>& kernels) {
+  return kernels.empty() ? "none" : fmt::format("{}", fmt::join(kernels, ", "));
+}
+
+/// `kind`: of the layout that the recipe makes; empty: of SpGEMM. `kernels` are those that serve.
+absl::Status NoSuchKernel(std::string_view name, const ProblemClass& c, std::string_view recipe,
+                          std::string_view kind, const std::vector<std::string_view>& kernels) {
+  std::string_view takes;
+  if (const SpmmKernel* spmm = FindSpmmKernel(name)) takes = spmm->layout_kind;
+  if (const SddmmKernel* sddmm = FindSddmmKernel(name)) takes = sddmm->layout_kind;
+  const std::string why = !IsKernel(name) ? "is none"
+                          : takes.empty() || kind.empty() || takes == kind
+                              ? "does not do that"
+                              : fmt::format("takes layouts of kind {}, not {}", takes, kind);
+  return absl::InvalidArgumentError(fmt::format("kernel: '{}' {}; {} from {} is computed by: {}",
+                                                name, why, ToString(c), recipe, Listed(kernels)));
+}
+
+absl::Status CheckSpgemm(const Asked& asked, const ProblemClass& c) {
+  const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), Layout());
+  if (asked.recipe != kCsr) {
+    return absl::InvalidArgumentError(fmt::format(
+        "recipe: SpGEMM multiplies plain CSR, ask for a kernel alone: {}", Listed(kernels)));
+  }
+  if (asked.kernel.empty() || std::ranges::count(kernels, asked.kernel) > 0) {
+    return absl::OkStatus();
+  }
+  return NoSuchKernel(asked.kernel, c, "csr * csr", "", kernels);
+}
+
+}  // namespace
+
+absl::StatusOr<Asked> ParseAsked(std::string_view recipe, std::string_view kernel) {
+  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe.empty() ? kCsr : recipe);
+  if (!parsed.ok()) return parsed.status();
+  return Asked{ToString(*parsed), std::string(kernel)};
+}
+
+absl::Status CheckAsked(const Asked& asked, const ProblemClass& c, int64_t rows, int64_t cols,
+                        int64_t nnz) {
+  if (c.operation == Operation::kSpgemm) return CheckSpgemm(asked, c);
+  const absl::StatusOr<Recipe> recipe = ParseRecipe(asked.recipe);
+  if (!recipe.ok()) return recipe.status();
+  absl::StatusOr<BuiltLayout> sample = Sample(*recipe);
+  if (!sample.ok()) return sample.status();
+  if (sample->skipped) return absl::OkStatus();
+  Layout& layout = sample->layout;
+  // Some kernels over CSR are for large matrices alone.
+  if (layout.kind == kCsr) {
+    layout.rows = layout.transposed ? cols : rows;
+    layout.cols = layout.transposed ? rows : cols;
+    layout.nnz = layout.value_slots = nnz;
+  }
+  const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), layout);
+  if (kernels.empty()) {
+    std::vector<std::string> recipes = {std::string(kCsr)};
+    for (const Candidate& candidate : CandidatesFor(c, {})) recipes.push_back(candidate.recipe);
+    return absl::InvalidArgumentError(
+        fmt::format("recipe: no kernel computes {} from {}; there are kernels for: {}", ToString(c),
+                    asked.recipe, fmt::join(recipes, ", ")));
+  }
+  if (asked.kernel.empty() || std::ranges::count(kernels, asked.kernel) > 0) {
+    return absl::OkStatus();
+  }
+  return NoSuchKernel(asked.kernel, c, asked.recipe, layout.kind, kernels);
+}
+
+void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candidate>& candidates) {
+  if (nothing_else) candidates.clear();
+  for (const Asked& one : asked) {
+    if (one.recipe == kCsr) continue;  // all of its kernels are tried anyway
+    const auto known = std::ranges::find(candidates, one.recipe, &Candidate::recipe);
+    if (known == candidates.end()) {
+      Candidate candidate;
+      candidate.recipe = one.recipe;
+      candidate.worth_trying = candidate.asked = true;
+      candidate.reason = kReason;
+      candidate.kernel = one.kernel;
+      candidates.push_back(std::move(candidate));
+      continue;
+    }
+    if (!known->worth_trying) {
+      known->worth_trying = true;
+      known->reason = fmt::format("{} ({})", kReason, known->reason);
+      known->kernel = one.kernel;
+    } else if (known->kernel != one.kernel) {
+      known->kernel.clear();
+    }
+    known->asked = true;
+  }
+}
+
+void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
+                     std::vector<Candidate>& candidates) {
+  std::erase_if(candidates, [&](Candidate& candidate) {
+    const bool is_asked = std::ranges::any_of(asked, [&](const Asked& one) {
+      return one.kernel.empty() || one.kernel == candidate.recipe;
+    });
+    if (is_asked && !candidate.worth_trying) {
+      candidate.worth_trying = true;
+      candidate.reason = fmt::format("{} ({})", kReason, candidate.reason);
+    }
+    return nothing_else && !is_asked;
+  });
+}
+
+}  // namespace sparsed::engine

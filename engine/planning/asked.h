@@ -1,0 +1,40 @@
+// What a client wants tried whatever the rules say, and whether there is such a thing.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/planning/candidates.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// A recipe, with one of the kernels for its layout or with all of them. Of SpGEMM a kernel alone.
+struct Asked {
+  std::string recipe;  ///< canonical
+  std::string kernel;  ///< empty: all
+
+  friend auto operator<=>(const Asked&, const Asked&) = default;
+};
+
+/// From what a client wrote; of both, one may be empty. INVALID_ARGUMENT: no such recipe.
+absl::StatusOr<Asked> ParseAsked(std::string_view recipe, std::string_view kernel);
+
+/// Whether there is such a kernel, and it can be tried for the class on a pattern of `rows` x
+/// `cols`; INVALID_ARGUMENT says what can.
+absl::Status CheckAsked(const Asked& asked, const ProblemClass& problem_class, int64_t rows,
+                        int64_t cols, int64_t nnz);
+
+/// Has the candidates tried that are asked for. `nothing_else`: and no others.
+void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candidate>& candidates);
+/// Likewise of SpGEMM's kernels.
+void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
+                     std::vector<Candidate>& candidates);
+
+}  // namespace sparsed::engine
