@@ -52,7 +52,7 @@ absl::StatusOr<Device*> Executor::Impl::Place(
   };
   Found best;
   const std::vector<Pattern::BuiltEntry> layouts = pattern.Layouts();
-  const size_t first = next_gpu_++;
+  const size_t first = next_gpu++;
   for (size_t i = 0; i < gpus.size(); ++i) {
     Device* const gpu = gpus[(first + i) % gpus.size()];
     if (!gpu->status().ok()) continue;
@@ -178,7 +178,10 @@ const std::vector<Device*>& Executor::gpus() const { return impl_->gpus; }
 
 Device* Executor::IdlestGpu() const {
   Device* idlest = nullptr;
-  for (Device* const gpu : impl_->gpus) {
+  const std::vector<Device*>& gpus = impl_->gpus;
+  const size_t first = impl_->next_gpu++;
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    Device* const gpu = gpus[(first + i) % gpus.size()];
     const auto calls = [this](const Device& of) { return impl_->scheduler->in_flight(of.id()); };
     if (gpu->status().ok() && (idlest == nullptr || calls(*gpu) < calls(*idlest))) idlest = gpu;
   }

@@ -33,8 +33,8 @@ class Executor::Impl {
   const std::string cpu_model, gpu_model;
   /// Where calls run if there is room.
   DeviceKind first_choice() const { return gpus.empty() ? DeviceKind::kCpu : DeviceKind::kCuda; }
-  /// The GPU for a call on `pattern` with these held operands: the one that alone has most of their
-  /// bytes, else one that has copies of what is needed unless others have fewer calls. Null: there
+  /// The GPU for a call on `pattern` with these held operands: the one that alone has most of
+  /// them, else one that has copies of what is needed unless others have fewer calls. Null: there
   /// are no GPUs. UNAVAILABLE if all are lost.
   absl::StatusOr<Device*> Place(const Pattern& pattern,
                                 std::span<const std::shared_ptr<LazyArray>> held) const;
@@ -48,8 +48,8 @@ class Executor::Impl {
            double flops, double bytes);
   double bytes_per_second(DeviceId device) const;
 
- private:
-  mutable std::atomic<size_t> next_gpu_ = 0;  ///< where the next call goes if nothing else counts
+  /// Where the next call or preparation goes if nothing else counts.
+  mutable std::atomic<size_t> next_gpu = 0;
 };
 
 /// The plan of a problem on a matrix, looked up once: what runs and on what.

@@ -19,7 +19,7 @@ class SddmmCall final : public DenseCall {
   using DenseCall::DenseCall;
 
   static std::vector<std::string> HeldNames(const SddmmSpec& spec) {
-    return {spec.a.held, spec.b.held, spec.result_held};
+    return {spec.a.held, spec.b.held};
   }
 
   absl::Status Set(const SddmmSpec& spec) {

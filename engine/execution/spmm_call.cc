@@ -22,7 +22,7 @@ class SpmmCall final : public DenseCall {
   using DenseCall::DenseCall;
 
   static std::vector<std::string> HeldNames(const SpmmSpec& spec) {
-    return {spec.b.held, spec.accumulate ? spec.accumulate->held : "", spec.result_held};
+    return {spec.b.held, spec.accumulate ? spec.accumulate->held : ""};
   }
 
   absl::Status Set(const SpmmSpec& spec) {

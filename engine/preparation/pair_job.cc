@@ -114,7 +114,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   const MatrixLease right_matrix = MatrixOf(*pair.right, c.type);
   // One was deleted meanwhile.
   if (left_matrix == nullptr || right_matrix == nullptr) return absl::OkStatus();
-  if (c.device == DeviceKind::kCuda && card_ == nullptr) return absl::OkStatus();
+  if (c.device == DeviceKind::kCuda && card_ == nullptr) return WithoutCard();
   const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
   if (kernels.empty()) return absl::OkStatus();
   const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());

@@ -88,6 +88,12 @@ absl::Status PatternJob::FindFeatures() {
   return absl::OkStatus();
 }
 
+absl::Status PatternJob::WithoutCard() const {
+  // Wanted by an earlier run of the server, with another device; or all are lost.
+  const std::vector<Device*>& gpus = rooms_.executor.gpus();
+  return gpus.empty() ? absl::OkStatus() : gpus.front()->status();
+}
+
 MatrixLease PatternJob::MatrixOf(const Pattern& pattern, ElementType type) const {
   for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
     if (matrix->type() == type) return matrix;
@@ -118,8 +124,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   contest.matrix = MatrixOf(c.type);
   // None of this type is left: it was deleted, or replaced, meanwhile.
   if (contest.matrix == nullptr) return absl::OkStatus();
-  // Wanted by an earlier run of the server, with another device, or before it was lost.
-  if (c.device == DeviceKind::kCuda && card_ == nullptr) return absl::OkStatus();
+  if (c.device == DeviceKind::kCuda && card_ == nullptr) return WithoutCard();
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   if (kernels.empty()) {
     notes_.push_back(fmt::format("{}: there is no kernel for it", ToString(c)));

@@ -153,6 +153,8 @@ class PatternJob {
   MatrixLease MatrixOf(const Pattern& pattern, ElementType type) const;
   /// Where the operands of a trial live.
   MemorySource& TrialMemory(DeviceKind kind) const;
+  /// What becomes of a class of GPUs while none serves: nothing, or UNAVAILABLE if all are lost.
+  absl::Status WithoutCard() const;
   /// Where a class is tried.
   DeviceId DeviceOf(const ProblemClass& problem_class) const {
     return problem_class.device == DeviceKind::kCuda ? card_->id() : DeviceId{};

@@ -67,7 +67,11 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
     // An older program stored none; and a kind that is not here is nobody's to try.
     const std::string& here = model(c->device);
     const bool is_ours = record.model.empty() || here.empty() || record.model == here;
-    (is_ours ? ours : foreign)[record.pattern_hash].insert(*c);
+    // Of SpGEMM a class's own plan is plain CSR anyway; pairs are tried when they are next asked
+    // for.
+    if (is_ours || c->operation != Operation::kSpgemm) {
+      (is_ours ? ours : foreign)[record.pattern_hash].insert(*c);
+    }
     if (!is_ours) continue;
     // Of a pair's products, whose number is not stored, the rate is not known any more.
     measurements[pattern->second.get()].push_back(

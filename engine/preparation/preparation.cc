@@ -262,7 +262,8 @@ class Preparation::Impl {
   std::map<const Pattern*, Job>::iterator NextLocked(bool light);
   /// A worker's thread. `light`: it takes light jobs alone, and so is soon there for the next.
   void Work(const JobRooms& rooms, bool light);
-  void Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop);
+  /// False: a card was lost meanwhile, and another one may take its place.
+  bool Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop);
   /// Publishes how a job ended. The pattern stays QUEUED if an upload asks for more of it.
   void End(const Job& job, const PatternJob& work, PreparationState state,
            const std::string& detail);
@@ -445,7 +446,8 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
     running->pairs = job.pairs;
     running_[job.pattern.get()] = running;
     lock.unlock();
-    Run(rooms, job, running->stop);
+    while (!Run(rooms, job, running->stop)) {
+    }
     lock.lock();
     // Only now another job of the pattern may begin.
     running_.erase(job.pattern.get());
@@ -453,7 +455,12 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
   }
 }
 
-void Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop) {
+bool Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop) {
+  const auto serving = [this] {
+    return std::ranges::count_if(rooms_.executor.gpus(),
+                                 [](const Device* gpu) { return gpu->status().ok(); });
+  };
+  const auto served = serving();
   Pattern& pattern = *job.pattern;
   PatternJob work(rooms, job.pattern, job.again, job.asked, stop);
   std::set<ProblemClass> classes = job.classes;
@@ -485,12 +492,16 @@ void Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::at
   }
   if (status.ok() && !job.pairs.empty()) status = work.TryPairs(job.pairs);
   if (detail.empty() || work.has_notes()) detail = work.Detail();
-  if (status.ok()) return End(job, work, PreparationState::kReady, detail);
+  if (absl::IsUnavailable(status) && serving() < served && serving() > 0) return false;
   if (!absl::IsCancelled(status)) {
-    return End(job, work, PreparationState::kFailed, std::string(status.message()));
+    const bool ready = status.ok();
+    End(job, work, ready ? PreparationState::kReady : PreparationState::kFailed,
+        ready ? detail : std::string(status.message()));
+    return true;
   }
   rooms_.observer.OnPreparationEnd("cancelled");
   pattern.UpdateStatus([](PreparationStatus& s) { s.message = "the preparation was cancelled"; });
+  return true;
 }
 
 void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationState state,

@@ -257,7 +257,10 @@ void CheckAgainstMachine(const Config& config, int64_t usable, int cpus) {
   };
   constexpr const char* kMemory = "bytes of memory that this machine or control group has";
   check("--host-memory", config.host_memory_bytes, usable, kMemory);
-  check("--staging-memory", config.staging_memory_bytes, usable, kMemory);
+  const auto gpus = std::ranges::count_if(
+      config.devices, [](const std::string& device) { return device.starts_with("cuda:"); });
+  check("--staging-memory", config.staging_memory_bytes, usable / std::max<int64_t>(gpus, 1),
+        gpus > 1 ? "bytes of memory that there are for each GPU" : kMemory);
   const std::string threads = fmt::format("threads that make sense on {} CPUs", cpus);
   const int64_t most = MostThreads(cpus);
   check("--lanes", config.lanes, most, threads.c_str());

@@ -17,6 +17,7 @@
 
 #include "engine/engine.h"
 #include "engine/execution/scheduler.h"
+#include "engine/preparation/pattern_job.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/stand_in.h"
 #include "tests/unit/engine/calls.h"
@@ -540,6 +541,30 @@ TEST_F(FailuresTest, PlansOfAnotherModelAreTriedAgain) {
   for (const auto& active : matrix->pattern()->plans().List()) {
     EXPECT_FALSE(active->plan.provisional) << active->plan.reason;
   }
+}
+
+TEST(RestoredMeasurements, OfAnotherModelAreLeftOut) {
+  const auto pattern = std::make_shared<Pattern>("p", 1, 1, 1, nullptr, nullptr);
+  StoreContents contents;
+  const auto add = [&](const char* problem_class, const char* kernel, const char* model) {
+    MeasurementRecord record = {"p", problem_class, "csr", kernel, "cuda:0", 32, 1.5, 3, 1};
+    record.model = model;
+    contents.measurements.push_back(record);
+  };
+  add("spmm f32 k<=32 cuda", "a", "other");
+  add("spmm f32 k<=64 cuda", "b", "here");
+  add("spmm f32 k<=64 cuda", "c", "other");
+  add("spmm f32 k<=128 cuda", "d", "");  // an older program's
+  add("spgemm f32 cuda", "e", "other");
+  const std::string here = "here";
+  auto foreign = RestoreMeasurements(contents, {{"p", pattern}},
+                                     [&](DeviceKind) -> const std::string& { return here; });
+  std::set<std::string> classes, kernels;
+  for (const ProblemClass& c : foreign["p"]) classes.insert(ToString(c));
+  for (const Measurement& m : pattern->measurements()) kernels.insert(m.kernel);
+  EXPECT_EQ(classes, std::set<std::string>({"spmm f32 k<=32 cuda"}))
+      << "nothing else is known of it; of a product nothing is asked before it is wanted";
+  EXPECT_EQ(kernels, std::set<std::string>({"b", "d"}));
 }
 
 class DeviceJob final : public Job {

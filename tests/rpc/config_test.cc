@@ -136,6 +136,8 @@ TEST(CommandLine, WrongUse) {
 TEST(CommandLine, LimitsThatAreNoneAreRefused) {
   ExpectWrong({"--in-memory", "--host-memory=1000000GiB"}, "--host-memory");
   ExpectWrong({"--in-memory", "--staging-memory=1000000GiB"}, "--staging-memory");
+  ExpectWrong({"--in-memory", "--devices=cuda:0,cuda:1", "--staging-memory=1000000GiB"},
+              "for each GPU");
   ExpectWrong({"--in-memory", "--host-memory=-1GiB"}, "host-memory");
   ExpectWrong({"--in-memory", "--lanes=65536"}, "--lanes: 65536 is more than");
   ExpectWrong({"--in-memory", "--threads=65536"}, "--threads: 65536 is more than");
