@@ -1,6 +1,5 @@
 #include "server/thread_starts.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <iostream>
 #include <thread>
 
+#include "server/hidden_function.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/log_limit.h"
 
@@ -64,8 +64,7 @@ void SetThreadPatience(std::chrono::seconds seconds) { patience = seconds; }
 
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*function)(void*), void* argument) noexcept {
-  static auto* const hidden =
-      reinterpret_cast<decltype(pthread_create)*>(dlsym(RTLD_NEXT, "pthread_create"));
+  static auto* const hidden = sparsed::server::Hidden<decltype(pthread_create)>("pthread_create");
   const auto start = [&] { return hidden(thread, attributes, function, argument); };
   const int error = start();
   return error == EAGAIN ? sparsed::server::TryAgain(start) : error;

@@ -1,6 +1,5 @@
 #include "server/listener/socket_calls.h"
 
-#include <dlfcn.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -12,6 +11,8 @@
 #include <cstring>
 #include <memory>
 
+#include "server/hidden_function.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -22,12 +23,6 @@ SocketWatcher* WatcherOf(int fd) {
   if (fd < 0 || fd >= kWatchable) return nullptr;
   // gRPC learns of a descriptor after it is watched, and does not use it once it closes it.
   return watchers[static_cast<size_t>(fd)].load(std::memory_order_acquire);
-}
-
-/// The function that this program's own one hides.
-template <typename Function>
-Function* Hidden(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
 /// Calls `part` with pieces of what the message holds until `bytes` are told; false if it says so.
