@@ -106,8 +106,7 @@ std::vector<std::shared_ptr<LazyArray>> HeldOperands(const Executor::Impl& impl,
 
 DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, Device* gpu, std::string tenant,
                      std::shared_ptr<ResultSink> sink, MatrixLease matrix)
-    : Job(impl->scheduler, std::move(tenant), std::move(sink),
-          gpu == nullptr ? DeviceId{} : gpu->id()),
+    : Job(impl->scheduler, std::move(tenant), std::move(sink), IdOf(gpu)),
       impl_(std::move(impl)),
       gpu_(gpu),
       matrix_(std::move(matrix)) {

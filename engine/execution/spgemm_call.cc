@@ -53,7 +53,7 @@ class SpgemmCall final : public Job {
   SpgemmCall(std::shared_ptr<Executor::Impl> impl, Device* gpu, SpgemmSpec spec,
              std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right,
              MatrixLease mask)
-      : Job(impl->scheduler, spec.tenant, std::move(sink), gpu == nullptr ? DeviceId{} : gpu->id()),
+      : Job(impl->scheduler, spec.tenant, std::move(sink), IdOf(gpu)),
         impl_(std::move(impl)),
         gpu_(gpu),
         spec_(std::move(spec)),

@@ -151,4 +151,7 @@ class Device {
   std::atomic<int64_t> bytes_in_ = 0, bytes_out_ = 0, arriving_ = 0;
 };
 
+/// The CPU's, if there is no GPU.
+inline DeviceId IdOf(const Device* gpu) { return gpu == nullptr ? DeviceId{} : gpu->id(); }
+
 }  // namespace sparsed::engine

@@ -109,8 +109,7 @@ absl::Status SpgemmTrial::OnLane(
   if (!placed.ok()) return placed.status();
   absl::Status status;
   const absl::Status ran = executor_.RunIdle(
-      gpu_ == nullptr ? DeviceId{} : gpu_->id(),
-      [&](Lane& lane) { status = use(placed->arguments(), lane); }, stop_, until_);
+      IdOf(gpu_), [&](Lane& lane) { status = use(placed->arguments(), lane); }, stop_, until_);
   return ran.ok() ? status : ran;
 }
 

@@ -127,7 +127,7 @@ absl::Status Trial::Fill(Array& array, uint64_t seed) {
   FillRandom(*some, seed);
   absl::Status status;
   absl::Status lane = executor_.RunIdle(
-      device(),
+      IdOf(gpu_),
       [&](Lane& lane) {
         for (size_t at = 0; at < array.bytes() && status.ok(); at += some->bytes()) {
           const size_t bytes = std::min(some->bytes(), array.bytes() - at);
@@ -177,8 +177,6 @@ absl::StatusOr<Contender> Trial::OnDevice(const Contender& contender) {
   return Contender{*std::move(layout), **values, contender.kernel};
 }
 
-DeviceId Trial::device() const { return gpu_ == nullptr ? DeviceId{} : gpu_->id(); }
-
 absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) {
   Context context{.threads = lane.threads, .workspace = {}, .stop = stop_};
   const auto reserve = [&](const auto& kernel, const Problem& problem, const auto& arguments) {
@@ -220,7 +218,7 @@ absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
   }
   absl::StatusOr<double> milliseconds = 0.0;
   const absl::Status ran = executor_.RunIdle(
-      device(), [&](Lane& lane) { milliseconds = RunOnLane(placed, lane); }, stop_, until_);
+      IdOf(gpu_), [&](Lane& lane) { milliseconds = RunOnLane(placed, lane); }, stop_, until_);
   if (!ran.ok()) return ran;
   return milliseconds;
 }

@@ -90,8 +90,6 @@ class Trial {
   absl::StatusOr<double> RunOnce(const Contender& contender);
   /// The contender with its arrays on the device.
   absl::StatusOr<Contender> OnDevice(const Contender& contender);
-  /// Where it runs.
-  DeviceId device() const;
   absl::StatusOr<double> RunOnLane(const Contender& contender, Lane& lane);
   /// `use` gets the contender's kernel, the problem as that sees it, and the arguments. Layout and
   /// values are where the kernel runs.

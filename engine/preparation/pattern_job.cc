@@ -58,8 +58,7 @@ absl::Status PatternJob::LoadCsr() {
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern_->Csr(&stop_);
   if (!csr.ok()) return csr.status();
   csr_ = *std::move(csr);
-  builder_.emplace(*pattern_, csr_, MakeContext(), card_ == nullptr ? DeviceId{} : card_->id(),
-                   progress_, deadline_);
+  builder_.emplace(*pattern_, csr_, MakeContext(), IdOf(card_), progress_, deadline_);
   return absl::OkStatus();
 }
 

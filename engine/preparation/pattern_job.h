@@ -157,7 +157,7 @@ class PatternJob {
   absl::Status WithoutCard() const;
   /// Where a class is tried.
   DeviceId DeviceOf(const ProblemClass& problem_class) const {
-    return problem_class.device == DeviceKind::kCuda ? card_->id() : DeviceId{};
+    return IdOf(problem_class.device == DeviceKind::kCuda ? card_ : nullptr);
   }
   /// What builders of this job may use.
   BuildContext MakeContext();
