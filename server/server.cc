@@ -45,6 +45,11 @@ constexpr int kSecond = 1000;  // in gRPC's milliseconds
 /// For calls to see that they were cancelled.
 constexpr auto kCancelTime = std::chrono::milliseconds(100);
 
+int64_t ConnectionMemory(const Config& config) {
+  return config.connection_memory_bytes > 0 ? config.connection_memory_bytes
+                                            : config.host_memory_bytes / 2;
+}
+
 engine::EngineOptions ToEngineOptions(const Config& config) {
   engine::EngineOptions options;
   options.data_dir = config.data_dir;
@@ -68,6 +73,9 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.execution.lanes = config.lanes;
   options.execution.threads_per_lane = std::max(1, config.threads / config.lanes);
   options.execution.max_queued = config.max_queued;
+  // A client that reads slowly makes its SpGEMM pause before its connection's share is used up.
+  options.execution.block_credit_bytes =
+      std::min(options.execution.block_credit_bytes, ConnectionMemory(config) / 4);
   options.preparation.enabled = config.preparation_workers > 0;
   options.preparation.workers = std::max(1, config.preparation_workers);
   options.preparation.threads_per_worker = config.preparation_threads;
@@ -336,8 +344,7 @@ class Server::Impl {
   std::string metrics_address_;
   std::vector<std::string> addresses_;
   LiveStreams live_streams_{config_};
-  ConnectionShares shares_{config_.connection_memory_bytes > 0 ? config_.connection_memory_bytes
-                                                               : config_.host_memory_bytes / 2};
+  ConnectionShares shares_{ConnectionMemory(config_)};
   Telemetry telemetry_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineGauges> gauges_;

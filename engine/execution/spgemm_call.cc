@@ -347,6 +347,12 @@ class SpgemmCall final : public Job {
     sink().OnBegin(std::move(message));
   }
 
+  /// Entries of a block that leaves: what has left counts against the call's credit as a whole.
+  int64_t MostEntries() {
+    const auto entry = static_cast<int64_t>(sizeof(int32_t) + SizeOf(problem_.type));
+    return std::max<int64_t>(scheduler().options().block_credit_bytes / entry, 1);
+  }
+
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests); }
   MemorySource& device_memory() { return gpu_->budget().Source(MemoryUse::kRequests); }
 
@@ -461,8 +467,7 @@ class SpgemmCall final : public Job {
   /// much.
   absl::Status AllocateBlocks() {
     const auto exact = std::as_const(bounds_).As<int64_t>();
-    absl::Status status;
-    for (int64_t entries = kDeviceBlockEntries; entries >= kLeastDeviceBlockEntries; entries /= 4) {
+    for (int64_t entries = std::min(kDeviceBlockEntries, MostEntries());; entries /= 4) {
       int64_t largest = 0;
       RowRange block;
       for (int64_t row = 0; row < rows(); row = block.end) {
@@ -470,7 +475,7 @@ class SpgemmCall final : public Job {
         largest = std::max(largest, std::accumulate(exact.begin() + block.begin,
                                                     exact.begin() + block.end, int64_t{0}));
       }
-      status = absl::OkStatus();
+      absl::Status status;
       for (Entries& scratch : there_.blocks) {
         scratch = Entries();
         absl::StatusOr<Array> columns =
@@ -484,8 +489,8 @@ class SpgemmCall final : public Job {
       }
       there_.block_entries = entries;
       if (!absl::IsResourceExhausted(status)) return status;
+      if (entries / 4 < kLeastDeviceBlockEntries) return status;
     }
-    return status;
   }
 
   SpgemmArguments ArgumentsThere() const {
@@ -634,7 +639,8 @@ class SpgemmCall final : public Job {
   /// Computes the next rows and hands them on. Bytes that the sink received.
   absl::StatusOr<int64_t> ComputeBlock(Lane& lane) {
     const auto bounds = std::as_const(bounds_).As<int64_t>();
-    const RowRange range = NextRowBlock(bounds, next_row_, RowBlockEntries(lane.threads));
+    const RowRange range =
+        NextRowBlock(bounds, next_row_, std::min(RowBlockEntries(lane.threads), MostEntries()));
     const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(range.end - range.begin + 1);
     const auto row_nnz = block_row_nnz_.MutableAs<int64_t>().first(range.end - range.begin);
     const int64_t room = PlaceRowBlock(bounds, range, row_begin);

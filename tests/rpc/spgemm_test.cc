@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "engine/execution/derived_patterns.h"
@@ -301,6 +303,33 @@ TEST(SpgemmMemory, AResultThatCanNeverBeKeptIsRefusedInASentence) {
   EXPECT_EQ(answer.code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_THAT(answer.message(), testing::Not(HasSubstr("at least"))) << "its size is known by now";
   EXPECT_TRUE(Eventually([&] { return used() <= workspaces; })) << used();
+}
+
+/// A client that is slower than the kernel: its share of memory is never passed.
+TEST(SpgemmMemory, AProductThatIsReadLateWaits) {
+  TestServer server([](server::Config& config) {
+    config.host_memory_bytes = int64_t{64} << 20;
+    config.preparation_memory_bytes = int64_t{1} << 20;
+  });
+  MustUpload(server, "s", Uniform(3000, 3000, 60, 27));
+  grpc::ClientContext context;
+  auto stream = server.compute().Spgemm(&context);
+  v1::SpgemmRequest request;
+  *request.mutable_start() = Start("s", "s");
+  stream->Write(request);
+  stream->WritesDone();
+  const engine::Executor& executor = server.engine().executor();
+  double busy = -1;
+  EXPECT_TRUE(Eventually([&] {  // it computes no more
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const double before = std::exchange(busy, executor.busy_seconds({}));
+    return busy > 0 && busy == before;
+  }));
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
+  EXPECT_GT(answers[1].ends.at(0).nnz(), 5'000'000);
 }
 
 /// What is kept for later shows in the metrics, and gives way to what is needed now.
