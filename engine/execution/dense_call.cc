@@ -4,93 +4,36 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <utility>
+
+#include "engine/execution/slabs.h"
 
 namespace sparsed::engine {
 namespace {
 
-/// What GPU kernels read at once.
-constexpr size_t kWideBytes = 16;
-/// Elements of a row: longer ones gain nothing.
-constexpr int64_t kMostPadded = 1 << 16;
+using Clock = std::chrono::steady_clock;
 
-/// Rows of a matrix that the device has in another shape.
-PitchedRows RowsOf(const DenseShape& host, const DenseShape& device) {
-  const size_t size = SizeOf(host.type);
-  return {.rows = static_cast<size_t>(host.rows),
-          .row_bytes = static_cast<size_t>(host.cols) * size,
-          .host_pitch = static_cast<size_t>(host.leading_dimension) * size,
-          .device_pitch = static_cast<size_t>(device.leading_dimension) * size};
+Problem ProblemOf(const SpmmSpec& spec, ElementType type) {
+  return {.operation = Operation::kSpmm,
+          .transposed = spec.transpose,
+          .type = type,
+          .allow_tf32 = spec.allow_tf32 && type == ElementType::kF32};
+}
+Problem ProblemOf(const SddmmSpec& /*spec*/, ElementType type) {
+  return {.operation = Operation::kSddmm, .type = type};
 }
 
-/// `array` in a shape of ShapeOnDevice.
-DenseOnDevice Padded(std::shared_ptr<const Array> array, const DenseShape& there) {
-  return {std::move(array), there, /*repacked=*/true};
+std::vector<std::string> HeldNames(const SpmmSpec& spec) {
+  return {spec.b.held, spec.accumulate ? spec.accumulate->held : ""};
 }
-DenseOnDevice AsItIs(std::shared_ptr<const Array> array, const DenseShape& shape) {
-  return {std::move(array), shape, /*repacked=*/false};
-}
+std::vector<std::string> HeldNames(const SddmmSpec& spec) { return {spec.a.held, spec.b.held}; }
 
-/// Memory for a matrix in a shape of ShapeOnDevice.
-absl::StatusOr<Array> NewPadded(MemorySource& memory, std::string_view name,
-                                const DenseShape& there) {
-  return AllocateArray(memory, name, there.type, there.rows * there.leading_dimension);
+/// Of what the result consists, for the client.
+std::string_view ResultName(Operation operation) {
+  return operation == Operation::kSddmm ? "values" : "dense";
 }
 
-/// Zeros the gaps between the rows: what was in that memory before is nobody's business.
-void ClearGaps(Array& array, const DenseShape& shape) {
-  const size_t size = SizeOf(shape.type);
-  for (int64_t row = 0; row + 1 < shape.rows; ++row) {
-    std::memset(array.buffer.mutable_data() + (row * shape.leading_dimension + shape.cols) * size,
-                0, (shape.leading_dimension - shape.cols) * size);
-  }
-}
-
-/// A shape that a request or a held matrix promises, before anything is read or written by it.
-absl::Status CheckHolds(const Array& array, const DenseShape& shape) {
-  if (array.length >= shape.elements() && array.type == shape.type) return absl::OkStatus();
-  return absl::InternalError(
-      fmt::format("an array of {} {} elements was to be {} x {} {} with a leading dimension of {}",
-                  array.length, Name(array.type), shape.rows, shape.cols, Name(shape.type),
-                  shape.leading_dimension));
-}
-
-}  // namespace
-
-ConstDense View(const Array& array, const DenseShape& shape) {
-  return {array.buffer.data(), shape.rows, shape.cols, shape.leading_dimension};
-}
-
-std::optional<DenseShape> ShapeOnDevice(const DenseShape& shape) {
-  const auto wide = static_cast<int64_t>(kWideBytes / SizeOf(shape.type));
-  DenseShape there = shape;
-  if (shape.cols <= 1) {
-    there.leading_dimension = shape.cols;
-    if (shape.leading_dimension == shape.cols) return std::nullopt;
-    return there;
-  }
-  if (shape.cols % wide == 0 && shape.leading_dimension % wide == 0) return std::nullopt;
-  there.leading_dimension = (shape.cols + wide - 1) / wide * wide;
-  const bool small = there.leading_dimension <= 2 * shape.cols;
-  if (!small || there.leading_dimension > kMostPadded) return std::nullopt;
-  return there;
-}
-
-int64_t WidthOnDevice(const DenseOnDevice& one, const DenseOnDevice& other) {
-  return one.width() == other.width() ? one.width() : one.shape.cols;
-}
-
-void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
-              const DenseShape& to_shape) {
-  const size_t size = SizeOf(to_shape.type);
-  for (int64_t row = 0; row < to_shape.rows; ++row) {
-    std::memcpy(to.buffer.mutable_data() + row * to_shape.leading_dimension * size,
-                from.buffer.data() + row * from_shape.leading_dimension * size,
-                to_shape.cols * size);
-  }
-}
-
+/// Those of these names that there are; empty names are nobody's.
 std::vector<std::shared_ptr<LazyArray>> HeldOperands(const Executor::Impl& impl,
                                                      const std::string& tenant,
                                                      const std::vector<std::string>& names) {
@@ -104,86 +47,63 @@ std::vector<std::shared_ptr<LazyArray>> HeldOperands(const Executor::Impl& impl,
   return operands;
 }
 
-DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, Device* gpu, std::string tenant,
-                     std::shared_ptr<ResultSink> sink, MatrixLease matrix)
-    : Job(impl->scheduler, std::move(tenant), std::move(sink), IdOf(gpu)),
+size_t BytesOf(const DenseShape& shape) {
+  return static_cast<size_t>(shape.elements()) * SizeOf(shape.type);
+}
+
+}  // namespace
+
+DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, Backend& backend, std::string tenant,
+                     std::shared_ptr<ResultSink> sink, MatrixLease matrix, const Problem& problem)
+    : Job(impl->scheduler, std::move(tenant), std::move(sink), backend.id()),
       impl_(std::move(impl)),
-      gpu_(gpu),
-      matrix_(std::move(matrix)) {
+      backend_(backend),
+      matrix_(std::move(matrix)),
+      problem_(problem) {
   end_.version = matrix_->version();
 }
 
-DenseCall::~DenseCall() {
-  if (!pieces_under_way_) return;
-  // Copies into memory that is about to be somebody else's. This may be a thread that must not
-  // wait for them.
-  std::vector<Buffer> destinations;
-  for (Operand& operand : operands_) {
-    if (!operand.on_device) continue;
-    destinations.push_back(operand.assembler.array().buffer);
-    destinations.push_back(std::move(operand.array.buffer));
-  }
-  gpu_device().KeepUntilSent(std::move(destinations));
-}
-
 absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uint64_t size) {
-  for (Operand& operand : operands_) {
-    if (!operand.streamed || operand.stream_array != array) continue;
-    absl::StatusOr<std::byte*> to = operand.assembler.Claim(offset, size);
-    if (absl::IsUnavailable(to.status())) return gpu_device().Checked(to.status());
-    operand.on_device = operand.memory->on_device();
-    if (!to.ok() || !operand.on_device || size == 0) return to;
-    piece_ = gpu_device().TakePieceBlock(size);
-    if (piece_) {
-      piece_to_ = *to;
-      piece_bytes_ = size;
-      return piece_.data();
-    }
-    // To copy it from here would make this thread wait for the device.
-    absl::StatusOr<Buffer> late = impl_->budget.Source(MemoryUse::kRequests).Allocate(size);
-    if (!late.ok()) {
-      lost_ = true;
-      return late.status();
-    }
-    operand.late.push_back({offset, size, *std::move(late)});
-    operand.late_bytes += size + Operand::kLateBytes;
-    return operand.late.back().bytes.mutable_data();
+  for (const Operand& operand : operands_) {
+    StreamedOperand* const streamed = operand.streamed();
+    if (streamed == nullptr || streamed->stream_array() != array) continue;
+    claimed_ = streamed;
+    return streamed->Claim(offset, size);
   }
   return absl::InvalidArgumentError(
       fmt::format("no operand of the request is announced as array {}", array));
 }
 
 absl::Status DenseCall::Commit() {
-  if (!piece_) return absl::OkStatus();
-  pieces_under_way_ = true;
-  return gpu_device().SendPiece(piece_to_, std::exchange(piece_, {}), piece_bytes_);
+  return claimed_ == nullptr ? absl::OkStatus() : claimed_->Commit();
 }
 
 bool DenseCall::complete() const {
-  return !lost_ && std::all_of(operands_.begin(), operands_.end(), [](const Operand& o) {
-    return !o.streamed || o.assembler.complete();
+  return std::ranges::all_of(operands_, [](const Operand& operand) {
+    return operand.streamed() == nullptr || operand.streamed()->complete();
   });
 }
 
 std::string DenseCall::Missing() const {
   for (const Operand& operand : operands_) {
-    if (!operand.streamed || operand.assembler.complete()) continue;
-    return fmt::format("operand {} has {} of {} bytes", operand.assembler.array().name,
-                       operand.assembler.received(), operand.assembler.array().bytes());
+    const StreamedOperand* const streamed = operand.streamed();
+    if (streamed != nullptr && !streamed->complete()) return streamed->Missing();
   }
   return Job::Missing();
 }
 
 size_t DenseCall::announced() const {
   size_t bytes = 0;
-  for (const Operand& operand : operands_) bytes += operand.assembler.array().bytes();
+  for (const Operand& operand : operands_) {
+    if (const StreamedOperand* const streamed = operand.streamed()) bytes += streamed->announced();
+  }
   return bytes;
 }
 
 size_t DenseCall::counted() const {
   size_t bytes = 0;
   for (const Operand& operand : operands_) {
-    bytes += operand.assembler.counted() + operand.late_bytes;
+    if (const StreamedOperand* const streamed = operand.streamed()) bytes += streamed->counted();
   }
   return bytes;
 }
@@ -197,9 +117,10 @@ Job::Loader DenseCall::ToLoad() const {
   std::vector<Loader> loads;
   if (Loader load = LoaderOf(matrix_)) loads.push_back(std::move(load));
   for (const Operand& operand : operands_) {
-    if (operand.held != nullptr && operand.held->on_disk()) {
-      loads.emplace_back(
-          [held = operand.held](Store::Stop stop) { held->Get(stop).status().IgnoreError(); });
+    if (operand.held() != nullptr && operand.held()->on_disk()) {
+      loads.emplace_back([held = std::get<Operand::Held>(operand.source)](Store::Stop stop) {
+        held->Get(stop).status().IgnoreError();
+      });
     }
   }
   if (loads.empty()) return nullptr;
@@ -208,58 +129,42 @@ Job::Loader DenseCall::ToLoad() const {
   };
 }
 
-Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
-  if (lane.gpu == nullptr) {
-    *end = RunOnCpu(lane);
-    return Next::kEnded;
+absl::Status DenseCall::Set(const SpmmSpec& spec) {
+  const Pattern& pattern = *matrix_->pattern();
+  alpha_ = spec.alpha;
+  beta_ = spec.beta;
+  const int64_t in_rows = problem_.transposed ? pattern.rows() : pattern.cols();
+  const int64_t out_rows = problem_.transposed ? pattern.cols() : pattern.rows();
+  if (absl::Status status = AddOperand("B", spec.b, in_rows, -1); !status.ok()) return status;
+  k_ = operands_[0].shape.cols;
+  if (absl::Status status = SetResult(
+          spec.result_held, {out_rows, k_, spec.result_leading_dimension, matrix_->type()});
+      !status.ok()) {
+    return status;
   }
-  const auto elsewhere = [&](const absl::Status& status) {
-    return !sent_ && (absl::IsResourceExhausted(status) || absl::IsUnimplemented(status));
-  };
-  // What stopped it says nothing of the device.
-  const auto checked = [&](absl::Status status) {
-    return token().stopped() ? status : gpu_device().Checked(std::move(status));
-  };
-  *end = checked(RunOnDevice(*lane.gpu));
-  if (!elsewhere(*end)) return Next::kEnded;
-  // Without room on the host either, what the device said stands.
-  if (absl::Status home = BringHome(); !home.ok()) {
-    if (!absl::IsResourceExhausted(home)) *end = std::move(home);
-    return Next::kEnded;
+  if (beta_ == 0) return MayFit(/*new_result=*/true);
+  if (!spec.accumulate.has_value()) {
+    return absl::InvalidArgumentError(
+        fmt::format("beta is {}, but there is no operand to accumulate to", beta_));
   }
-  lane.gpu->prepared.Clear();  // it may be what there is no room for
-  *end = checked(RunInSlabs(*lane.gpu));
-  if (!elsewhere(*end)) return Next::kEnded;
-  MoveTo(DeviceId{});
-  return Next::kAgain;
+  const absl::Status added = AddOperand("C", *spec.accumulate, out_rows, k_);
+  return added.ok() ? MayFit(/*new_result=*/false) : added;
 }
 
-absl::Status DenseCall::BringHome() {
-  for (Operand& operand : operands_) {
-    if (!operand.streamed || !operand.on_device) continue;
-    if (operand.assembler.array().buffer.size() > 0) {
-      absl::StatusOr<Array> array = operand.assembler.Finish();
-      if (!array.ok()) return array.status();
-      operand.array = *std::move(array);
-    }
-    if (absl::Status s = gpu_device().DrainPieces(); !s.ok()) return s;
-    absl::StatusOr<Array> home =
-        gpu_device().ToHost(operand.array, impl_->budget.Source(MemoryUse::kRequests));
-    if (!home.ok()) return home.status();
-    for (const Operand::Late& late : operand.late) {
-      if (token().stopped()) return token().status();
-      std::memcpy(home->buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
-    }
-    operand.late.clear();
-    operand.array = *std::move(home);
-    operand.on_device = false;
-  }
-  pieces_under_way_ = false;
-  return absl::OkStatus();
+absl::Status DenseCall::Set(const SddmmSpec& spec) {
+  const Pattern& pattern = *matrix_->pattern();
+  unscaled_ = spec.unscaled;
+  if (absl::Status status = AddOperand("A", spec.a, pattern.rows(), -1); !status.ok())
+    return status;
+  k_ = operands_[0].shape.cols;
+  if (absl::Status status = AddOperand("B", spec.b, pattern.cols(), k_); !status.ok())
+    return status;
+  const absl::Status set = SetResult(spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
+  return set.ok() ? MayFit(/*new_result=*/true) : set;
 }
 
-absl::Status DenseCall::AddOperand(std::string_view what, const std::string& tenant,
-                                   const OperandSpec& spec, int64_t rows, int64_t cols) {
+absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spec, int64_t rows,
+                                   int64_t cols) {
   Operand operand;
   if (spec.held.empty()) {
     if (!spec.shape.has_value()) {
@@ -267,19 +172,17 @@ absl::Status DenseCall::AddOperand(std::string_view what, const std::string& ten
           fmt::format("operand {} needs a shape or the name of a held matrix", what));
     }
     operand.shape = *spec.shape;
-    operand.streamed = true;
-    operand.stream_array = spec.stream_array;
     for (const Operand& other : operands_) {
-      if (other.streamed && other.stream_array == spec.stream_array) {
+      if (other.streamed() != nullptr && other.streamed()->stream_array() == spec.stream_array) {
         return absl::InvalidArgumentError(
             fmt::format("two operands are announced as array {} of the stream", spec.stream_array));
       }
     }
   } else {
-    absl::StatusOr<HeldDenseLease> held = impl_->dense.Find(tenant, spec.held);
+    absl::StatusOr<HeldDenseLease> held = impl_->dense.Find(tenant(), spec.held);
     if (!held.ok()) return held.status();
     operand.shape = (*held)->shape;
-    operand.held = (*held)->elements;
+    operand.source = (*held)->elements;
     if (spec.shape.has_value() &&
         (spec.shape->rows != operand.shape.rows || spec.shape->cols != operand.shape.cols ||
          spec.shape->type != operand.shape.type)) {
@@ -303,28 +206,25 @@ absl::Status DenseCall::AddOperand(std::string_view what, const std::string& ten
                                                   operand.shape.rows, operand.shape.cols, rows,
                                                   cols >= 0 ? fmt::to_string(cols) : "K"));
   }
-  if (operand.streamed) {
-    const int64_t elements = operand.shape.elements();
-    const size_t bytes = static_cast<size_t>(elements) * SizeOf(operand.shape.type);
+  if (spec.held.empty()) {
+    const size_t bytes = BytesOf(operand.shape);
+    GpuBackend* const gpu = impl_->gpu(backend_.id());
     // What cannot fit is refused before it is sent; memory is taken as it comes.
-    if (gpu_ == nullptr || static_cast<int64_t>(bytes) > gpu_->budget().limit()) {
+    if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
       if (absl::Status s = CheckRoom(impl_->budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
     }
-    auto memory = std::make_unique<OperandMemory>(gpu_, impl_->budget, bytes);
-    operand.memory = memory.get();
-    operand.assembler =
-        ArrayAssembler({std::string(what), operand.shape.type, elements, {}}, std::move(memory));
+    operand.source = std::make_unique<StreamedOperand>(std::string(what), operand.shape,
+                                                       spec.stream_array, gpu, impl_->budget);
   }
   operands_.push_back(std::move(operand));
   return absl::OkStatus();
 }
 
-absl::Status DenseCall::SetResult(const std::string& tenant, const std::string& held,
-                                  DenseShape shape) {
+absl::Status DenseCall::SetResult(const std::string& held, DenseShape shape) {
   if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
   result_shape_ = shape;
   if (held.empty()) return ValidateShape("the result", shape);
-  absl::StatusOr<DenseWrite> write = impl_->dense.BeginWrite(tenant, held);
+  absl::StatusOr<DenseWrite> write = impl_->dense.BeginWrite(tenant(), held);
   if (!write.ok()) return write.status();
   const DenseShape& there = write->base()->shape;
   if (there.rows != shape.rows || there.cols != shape.cols || there.type != shape.type) {
@@ -339,221 +239,256 @@ absl::Status DenseCall::SetResult(const std::string& tenant, const std::string& 
 }
 
 absl::Status DenseCall::MayFit(bool new_result) const {
-  if (gpu_ != nullptr) return absl::OkStatus();
-  const auto bytes = [](const DenseShape& shape) {
-    return static_cast<size_t>(shape.elements()) * SizeOf(shape.type);
-  };
+  if (backend_.id().kind != DeviceKind::kCpu) return absl::OkStatus();
   // Operands may fit each, and a result is below 2^63: no overflow.
-  size_t all = new_result ? bytes(result_shape_) : 0;
-  for (const Operand& operand : operands_) all += operand.streamed ? bytes(operand.shape) : 0;
+  size_t all = new_result ? BytesOf(result_shape_) : 0;
+  for (const Operand& operand : operands_) {
+    all += operand.streamed() != nullptr ? BytesOf(operand.shape) : 0;
+  }
   return impl_->budget.MayFit(all, MemoryUse::kRequests);
 }
 
-absl::StatusOr<Array> DenseCall::OnHost(Operand& operand) {
-  if (!operand.streamed) {
-    absl::StatusOr<Array> held = operand.held->Get();
-    if (!held.ok()) return held;
-    if (absl::Status s = CheckHolds(*held, operand.shape); !s.ok()) return s;
-    return held;
-  }
-  if (operand.assembler.array().buffer.size() > 0 || operand.shape.elements() == 0) {
-    absl::StatusOr<Array> array = operand.assembler.Finish();
-    if (!array.ok()) return array.status();
-    operand.array = *std::move(array);
-  }
-  return operand.array;
-}
-
-absl::StatusOr<DenseOnDevice> DenseCall::OnDevice(Operand& operand, DeviceLane& gpu) {
-  Device& device = gpu_device();
-  const std::optional<DenseShape> there = ShapeOnDevice(operand.shape);
-  const auto placed = [&](std::shared_ptr<const Array> array) {
-    return there ? Padded(std::move(array), *there) : AsItIs(std::move(array), operand.shape);
+Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
+  // What stopped it says nothing of the device.
+  const auto checked = [&](absl::Status status) {
+    return token().stopped() ? status : lane.backend->Checked(std::move(status));
   };
-  if (!operand.streamed) {
-    absl::StatusOr<std::shared_ptr<const Array>> held = device.residency().Place(
-        operand.held, there ? std::optional(RowsOf(operand.shape, *there)) : std::nullopt);
-    if (!held.ok()) return held.status();
-    if (absl::Status s = CheckHolds(**held, there.value_or(operand.shape)); !s.ok()) return s;
-    return placed(*std::move(held));
+  *end = checked(RunWhole(lane));
+  if (lane.backend->id().kind == DeviceKind::kCpu) return Next::kEnded;
+  const auto elsewhere = [&](const absl::Status& status) {
+    return !sent_ && (absl::IsResourceExhausted(status) || absl::IsUnimplemented(status));
+  };
+  if (!elsewhere(*end)) return Next::kEnded;
+  // Without room on the host either, what the device said stands.
+  if (absl::Status home = BringHome(); !home.ok()) {
+    if (!absl::IsResourceExhausted(home)) *end = std::move(home);
+    return Next::kEnded;
   }
-  if (operand.on_device) {
-    absl::StatusOr<Array> array = operand.assembler.Finish();
-    if (!array.ok()) return array.status();
-    operand.array = *std::move(array);
-    for (const Operand::Late& late : operand.late) {
-      // There may be very many.
-      if (token().stopped()) return token().status();
-      absl::Status copied =
-          device.CopyIn(gpu.stream, operand.array.buffer.mutable_data() + late.offset,
-                        late.bytes.data(), late.size);
-      if (!copied.ok()) return copied;
-    }
-    operand.late.clear();
-    if (absl::Status s = device.AwaitPieces(gpu.stream); !s.ok()) return s;
-    if (there) return PaddedThere(operand, *there, gpu);
-    return AsItIs(std::make_shared<const Array>(operand.array), operand.shape);
-  }
-  absl::StatusOr<Array> host = OnHost(operand);
-  if (!host.ok()) return host.status();
-  MemorySource& memory = device.budget().Source(MemoryUse::kRequests);
-  absl::StatusOr<Array> array = there ? NewPadded(memory, host->name, *there)
-                                      : AllocateArray(memory, host->name, host->type, host->length);
-  if (!array.ok()) return array.status();
-  std::byte* const to = array->buffer.mutable_data();
-  const absl::Status copied =
-      there ? device.CopyRowsIn(gpu.stream, to, host->buffer.data(), RowsOf(operand.shape, *there))
-            : device.CopyIn(gpu.stream, to, host->buffer.data(), host->bytes());
-  if (!copied.ok()) return copied;
-  return placed(std::make_shared<const Array>(*std::move(array)));
+  *end = checked(RunInSlabs(lane));
+  if (!elsewhere(*end)) return Next::kEnded;
+  MoveTo(DeviceId{});
+  return Next::kAgain;
 }
 
-absl::StatusOr<DenseOnDevice> DenseCall::PaddedThere(const Operand& operand,
-                                                     const DenseShape& there, DeviceLane& gpu) {
-  absl::StatusOr<Array> padded =
-      NewPadded(gpu_device().budget().SpareSource(MemoryUse::kRequests), operand.array.name, there);
-  if (absl::IsResourceExhausted(padded.status())) {
-    return AsItIs(std::make_shared<const Array>(operand.array), operand.shape);
+absl::Status DenseCall::BringHome() {
+  for (const Operand& operand : operands_) {
+    StreamedOperand* const streamed = operand.streamed();
+    if (streamed == nullptr) continue;
+    if (absl::Status s = streamed->BringHome(token()); !s.ok()) return s;
   }
-  if (!padded.ok()) return padded.status();
-  const PitchedRows rows = RowsOf(operand.shape, there);
-  std::byte* const to = padded->buffer.mutable_data();
-  absl::Status status = gpu.stream.FillRows(to + rows.row_bytes, rows.device_pitch, 0,
-                                            rows.device_pitch - rows.row_bytes, rows.rows);
-  if (status.ok()) {
-    status = gpu.stream.CopyRows(to, rows.device_pitch, operand.array.buffer.data(),
-                                 rows.host_pitch, rows.row_bytes, rows.rows);
-  }
-  // Who fails before the kernel lets the memory go.
-  const absl::Status done = gpu_device().Settle(gpu.stream);
-  if (status.ok()) status = done;
-  if (!status.ok()) return status;
-  return Padded(std::make_shared<const Array>(*std::move(padded)), there);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<DenseCall::OnDeviceSparse> DenseCall::PlaceSparse(
-    const std::shared_ptr<const Layout>& layout, bool with_values) {
-  OnDeviceSparse sparse;
-  absl::StatusOr<std::shared_ptr<const Layout>> there = gpu_device().residency().Place(layout);
-  if (!there.ok()) return there.status();
-  sparse.layout = *std::move(there);
-  if (!with_values) return sparse;
-  absl::StatusOr<Array> host = matrix_->Values();
-  if (!host.ok()) return host.status();
-  absl::StatusOr<std::shared_ptr<const Array>> values =
-      gpu_device().residency().PlaceValues(*host, layout, host_memory());
+absl::StatusOr<Resolved> DenseCall::FindPlan(const Lane& lane) const {
+  Problem problem = problem_;
+  problem.k = k_;
+  problem.device = lane.backend->id().kind;
+  return Resolve(*impl_, matrix_, problem);
+}
+
+absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(const Resolved& plan, Lane& lane) {
+  MemorySource& host = impl_->budget.Source(MemoryUse::kRequests);
+  if (unscaled_) return lane.backend->Place(plan.layout, nullptr, host);
+  absl::StatusOr<Array> values = lane.backend->ValuesFor(
+      *matrix_, *plan.layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
   if (!values.ok()) return values.status();
-  sparse.values = *std::move(values);
-  return sparse;
+  return lane.backend->Place(plan.layout, &*values, host);
 }
 
-absl::StatusOr<Array> DenseCall::NewResult(std::string_view name, const DenseShape& shape) {
-  absl::StatusOr<Array> result =
-      AllocateArray(impl_->budget.Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests),
-                    name, shape.type, shape.elements());
-  if (result.ok() && shape.leading_dimension > shape.cols) ClearGaps(*result, shape);
+absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
+  const std::string_view name = ResultName(problem_.operation);
+  if (beta_ == 0) return lane.backend->NewDense(name, result_shape_, result_use(), lane);
+  const Operand& accumulate = operands_[1];
+  absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
+  if (!old.ok()) return old;
+  // On the CPU a streamed C of the right shape is ours alone: it becomes the result. A kernel that
+  // fails on a GPU may have written, and then the product is computed elsewhere.
+  if (lane.backend->id().kind == DeviceKind::kCpu && accumulate.streamed() != nullptr &&
+      !keep_result_ && accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
+    return old;
+  }
+  absl::StatusOr<PlacedDense> result =
+      lane.backend->NewDense(name, result_shape_, result_use(), lane);
+  if (!result.ok()) return result;
+  if (absl::Status s = lane.backend->CopyDense(*old, *result, lane); !s.ok()) return s;
   return result;
 }
 
-absl::StatusOr<DenseOnDevice> DenseCall::NewDeviceResult(std::string_view name, DeviceLane& gpu) {
-  MemorySource& memory =
-      gpu_device().budget().Source(keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests);
-  const std::optional<DenseShape> there = ShapeOnDevice(result_shape_);
-  absl::StatusOr<Array> result =
-      there ? NewPadded(memory, name, *there)
-            : AllocateArray(memory, name, result_shape_.type, result_shape_.elements());
-  if (!result.ok()) return result.status();
-  if (there) return Padded(std::make_shared<const Array>(*std::move(result)), *there);
-  if (result_shape_.leading_dimension > result_shape_.cols) {
-    absl::Status filled = gpu.stream.Fill(result->buffer.mutable_data(), 0, result->bytes());
-    // Who fails before the kernel lets the memory go.
-    if (filled.ok()) filled = gpu_device().Settle(gpu.stream);
-    if (!filled.ok()) return filled;
+absl::Status DenseCall::RunWhole(Lane& lane) {
+  Backend& backend = *lane.backend;
+  absl::StatusOr<Resolved> plan = FindPlan(lane);
+  if (!plan.ok()) return plan.status();
+  const bool sddmm = problem_.operation == Operation::kSddmm;
+  const auto begin = Clock::now();
+  absl::StatusOr<PlacedSparse> s = PlaceMatrix(*plan, lane);
+  if (!s.ok()) return s.status();
+  absl::StatusOr<PlacedDense> first = operands_[0].On(backend, lane, token());
+  if (!first.ok()) return first.status();
+  absl::StatusOr<PlacedDense> second;
+  if (sddmm) {
+    second = operands_[1].On(backend, lane, token());
+    if (!second.ok()) return second.status();
   }
-  return AsItIs(std::make_shared<const Array>(*std::move(result)), result_shape_);
+  absl::StatusOr<PlacedDense> result = NewResult(lane);
+  if (!result.ok()) return result.status();
+  PlacedDense written = *result;
+  if (!writes_in_order(*result)) {
+    const DenseShape packed = {result_shape_.rows, 1, 1, result_shape_.type};
+    absl::StatusOr<PlacedDense> canonical =
+        backend.NewDense("values", packed, MemoryUse::kRequests, lane);
+    if (!canonical.ok()) return canonical.status();
+    written = *std::move(canonical);
+  }
+
+  // A width that vectors divide is faster; what is behind the K columns are zeros.
+  Problem problem = plan->problem;
+  problem.k = CommonWidth(*first, sddmm ? *second : written);
+  if (!plan->kernel->Serves(problem, *s->layout)) problem.k = k_;
+  RunArguments arguments;
+  arguments.values = s->values == nullptr ? nullptr : s->values->buffer.data();
+  arguments.dense[0] = first->View(problem.k);
+  if (sddmm) arguments.dense[1] = second->View(problem.k);
+  arguments.result = written.MutableView(sddmm ? 1 : problem.k);
+  arguments.alpha = alpha_;
+  arguments.beta = beta_;
+  const BoundRun run(*plan->kernel, problem, s->layout, arguments);
+  if (backend.id().kind != DeviceKind::kCpu) end_.timings.to_device_ns = NanosecondsSince(begin);
+
+  RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
+  if (keep_result_) options.behind = [&] { return backend.ClearPadding(written, lane); };
+  double milliseconds = 0;
+  absl::Status status = backend.Run(lane, run, options, &milliseconds);
+  AddKernelTime(milliseconds);
+  if (!status.ok()) return status;
+  for (const Operand& operand : operands_) {
+    if (operand.streamed() != nullptr) operand.streamed()->Settled();
+  }
+  Observe(run.kernel());
+
+  const auto computed = Clock::now();
+  if (written.array != result->array) {
+    status = backend.Scatter(written, matrix_->caller_order(), *result, lane);
+    if (!status.ok()) return status;
+  }
+  SendBegin(plan->text);
+  status = Send(*std::move(result), backend, lane);
+  if (backend.id().kind != DeviceKind::kCpu) {
+    end_.timings.from_device_ns = NanosecondsSince(computed);
+  }
+  return status;
 }
 
-void DenseCall::SendBegin(const std::string& plan, std::string_view name) {
+absl::Status DenseCall::RunInSlabs(Lane& lane) {
+  if (problem_.operation != Operation::kSpmm) {
+    return absl::UnimplementedError("what does not fit runs on the CPU");
+  }
+  absl::StatusOr<Resolved> plan = FindPlan(lane);
+  if (!plan.ok()) return plan.status();
+  const auto began = Clock::now();
+  lane.gpu->prepared.Clear();  // it may be what there is no room for
+  absl::StatusOr<PlacedSparse> s = PlaceMatrix(*plan, lane);
+  if (!s.ok()) return s.status();
+  absl::StatusOr<Array> b = operands_[0].OnHost();
+  if (!b.ok()) return b.status();
+  // C's old value stays as it is, for the CPU if a slab fails.
+  Array old;
+  if (beta_ != 0) {
+    absl::StatusOr<Array> accumulate = operands_[1].OnHost();
+    if (!accumulate.ok()) return accumulate.status();
+    old = *std::move(accumulate);
+  }
+  // On the host, whatever the lane's device.
+  absl::StatusOr<PlacedDense> result =
+      impl_->cpu.NewDense(ResultName(problem_.operation), result_shape_, result_use(), lane);
+  if (!result.ok()) return result.status();
+  Array written = *result->array;
+  const SlabProduct product = {.plan = *plan,
+                               .sparse = *s,
+                               .b = {*b, operands_[0].shape},
+                               .old = {old, beta_ == 0 ? DenseShape() : operands_[1].shape},
+                               .result = {written, result_shape_},
+                               .alpha = alpha_,
+                               .beta = beta_};
+  SlabMultiplication slabs(product, *impl_->gpu(lane.backend->id()), lane, token());
+  const absl::Status status = slabs.Run();
+  if (!status.ok()) return status;
+  // Copies and kernels overlap: the time is of all together.
+  AddKernelTime(1e-6 * static_cast<double>(NanosecondsSince(began)));
+  Observe(slabs.kernel());
+  SendBegin(fmt::format("{}, in slabs of {} columns", plan->text, slabs.width()));
+  return Send(*std::move(result), impl_->cpu, lane);
+}
+
+void DenseCall::AddKernelTime(double milliseconds) {
+  const auto nanoseconds = static_cast<uint64_t>(milliseconds * 1e6);
+  end_.timings.kernel_ns += nanoseconds;
+  scheduler().AddBusy(device(), nanoseconds);
+}
+
+void DenseCall::Observe(std::string_view kernel) {
+  const Pattern& pattern = *matrix_->pattern();
+  const auto nnz = static_cast<double>(pattern.nnz());
+  const auto k = static_cast<double>(k_);
+  Problem problem = problem_;
+  problem.k = k_;
+  double bytes = CompulsoryBytes(problem, pattern.rows(), pattern.cols(), pattern.nnz());
+  // With beta, C's old value is read besides.
+  if (beta_ != 0) {
+    bytes +=
+        static_cast<double>(result_shape_.rows) * k * static_cast<double>(SizeOf(problem.type));
+  }
+  const double flops = problem.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
+  impl_->Ran(device(), problem.operation, kernel, end_.timings.kernel_ns, flops, bytes);
+}
+
+void DenseCall::SendBegin(const std::string& plan) {
   CallBegin begin{plan, 0, result_shape_.rows, result_shape_.cols, {}};
-  if (!keep_result_)
-    begin.arrays.push_back({std::string(name), result_shape_.type, result_shape_.elements()});
+  if (!keep_result_) {
+    begin.arrays.push_back({std::string(ResultName(problem_.operation)), result_shape_.type,
+                            result_shape_.elements()});
+  }
   sent_ = true;
   sink().OnBegin(std::move(begin));
 }
 
-absl::Status DenseCall::SendResult(Array result) {
-  if (absl::Status s = CheckHolds(result, result_shape_); !s.ok()) return s;
-  if (keep_result_) return destination_.Publish(std::make_shared<LazyArray>(std::move(result)));
-  sink().OnArray(0, 0, std::move(result));
-  return absl::OkStatus();
-}
-
-absl::Status DenseCall::SendDeviceResult(DenseOnDevice result, DeviceLane& gpu) {
+absl::Status DenseCall::Send(PlacedDense result, Backend& from, Lane& lane) {
   if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
-  Device& device = gpu_device();
-  const PitchedRows rows = RowsOf(result_shape_, result.shape);
-  if (keep_result_) {
-    const auto held = std::make_shared<LazyArray>(
-        [&device, &budget = impl_->budget, there = result.array, repacked = result.repacked, rows,
-         length = result_shape_.elements()](LazyArray::Stop) {
-          MemorySource& memory = budget.Source(MemoryUse::kBuffers);
-          absl::StatusOr<Array> host = repacked ? device.ToHost(*there, rows, length, memory)
-                                                : device.ToHost(*there, memory);
-          if (!absl::IsUnavailable(host.status())) return host;
-          // Lest another device that needs it seem lost, too.
-          return absl::StatusOr<Array>(absl::DataLossError(fmt::format(
-              "it was only on {}: {}", device.name(), std::string(host.status().message()))));
-        },
-        LazyArray::Where::kDevice);
-    device.residency().Adopt(held, std::move(result.array));
-    return destination_.Publish(held);
-  }
-  const Array& array = *result.array;
-  absl::StatusOr<Array> host = result.repacked
-                                   ? NewResult(array.name, result_shape_)
-                                   : AllocateArray(impl_->budget.Source(MemoryUse::kRequests),
-                                                   array.name, array.type, array.length);
-  if (!host.ok()) return host.status();
+  if (keep_result_) return destination_.Publish(from.Hold(std::move(result), result_shape_));
   size_t sent = 0;
-  const auto arrived = [&](size_t bytes) {
-    const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(array.type));
-    sink().OnArray(0, sent,
-                   {host->name, array.type, length, host->buffer.Part(sent, bytes - sent)});
+  return from.Fetch(result, result_shape_, lane, [&](const Array& host, size_t bytes) {
+    const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(host.type));
+    sink().OnArray(0, sent, {host.name, host.type, length, host.buffer.Part(sent, bytes - sent)});
     sent = bytes;
-  };
-  if (!result.repacked) {
-    return device.CopyOut(gpu.stream, host->buffer.mutable_data(), array.buffer.data(),
-                          array.bytes(), arrived);
-  }
-  return device.CopyRowsOut(gpu.stream, host->buffer.mutable_data(), array.buffer.data(), rows,
-                            [&](size_t count) {
-                              // Behind the last row there is no gap.
-                              arrived(std::min(count * rows.host_pitch, host->bytes()));
-                            });
+  });
 }
 
-absl::Status DenseCall::ClearGap(const DenseOnDevice& result, DeviceLane& gpu) {
-  if (!keep_result_ || result.width() == result_shape_.cols) return absl::OkStatus();
-  const PitchedRows rows = RowsOf(result_shape_, result.shape);
-  Array there = *result.array;
-  return gpu.stream.FillRows(there.buffer.mutable_data() + rows.row_bytes, rows.device_pitch, 0,
-                             rows.device_pitch - rows.row_bytes, rows.rows);
+template <typename Spec>
+absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executor::Impl> impl,
+                                                         const Spec& spec,
+                                                         std::shared_ptr<ResultSink> sink) {
+  absl::StatusOr<MatrixLease> matrix = impl->catalog.Find(spec.tenant, spec.matrix);
+  if (!matrix.ok()) return matrix.status();
+  const Problem problem = ProblemOf(spec, (*matrix)->type());
+  absl::StatusOr<Backend*> backend =
+      impl->Place(problem, **matrix, HeldOperands(*impl, spec.tenant, HeldNames(spec)));
+  if (!backend.ok()) return backend.status();
+  auto call = std::make_shared<DenseCall>(std::move(impl), **backend, spec.tenant, std::move(sink),
+                                          *std::move(matrix), problem);
+  if (absl::Status status = call->Set(spec); !status.ok()) return status;
+  if (absl::Status status = call->Start(spec.timeout_ns); !status.ok()) return status;
+  return call;
 }
 
-absl::Status DenseCall::TimedOnDevice(DeviceLane& gpu, const std::function<absl::Status()>& queue,
-                                      const std::function<absl::Status()>& queue_behind) {
-  const absl::StatusOr<double> milliseconds = gpu_device().Timed(gpu, queue, queue_behind);
-  if (!milliseconds.ok()) return milliseconds.status();
-  pieces_under_way_ = false;
-  end_.timings.kernel_ns += static_cast<uint64_t>(*milliseconds * 1e6);
-  return absl::OkStatus();
+absl::StatusOr<std::shared_ptr<Call>> DenseCall::Begin(std::shared_ptr<Executor::Impl> impl,
+                                                       const SpmmSpec& spec,
+                                                       std::shared_ptr<ResultSink> sink) {
+  return BeginOf(std::move(impl), spec, std::move(sink));
 }
 
-Context DenseCall::DeviceContext(DeviceLane& gpu) const {
-  return {.threads = 1,
-          .workspace = {gpu.workspace.mutable_data(), gpu.workspace.size()},
-          .stop = token().flag(),
-          .stream = gpu.stream.handle()};
+absl::StatusOr<std::shared_ptr<Call>> DenseCall::Begin(std::shared_ptr<Executor::Impl> impl,
+                                                       const SddmmSpec& spec,
+                                                       std::shared_ptr<ResultSink> sink) {
+  return BeginOf(std::move(impl), spec, std::move(sink));
 }
 
 }  // namespace sparsed::engine

@@ -18,16 +18,20 @@ constexpr size_t kMostEntries = 1024;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
-    const std::shared_ptr<Pattern>& pattern, BuildContext context) {
+std::shared_ptr<const Layout> DerivedPatterns::FindTransposed(
+    const std::shared_ptr<Pattern>& pattern) {
   if (std::shared_ptr<const Layout> prepared = pattern->FindLayout(kTransposeRecipe)) {
     return prepared;
   }
+  std::lock_guard lock(mutex_);
+  const Entry* const entry = FindLocked({.patterns = {pattern.get()}});
+  return entry == nullptr ? nullptr : entry->transposed;
+}
+
+absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
+    const std::shared_ptr<Pattern>& pattern, BuildContext context) {
+  if (std::shared_ptr<const Layout> found = FindTransposed(pattern)) return found;
   const Key key = {.patterns = {pattern.get()}};
-  {
-    std::lock_guard lock(mutex_);
-    if (const Entry* const entry = FindLocked(key)) return entry->transposed;
-  }
   const absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr();
   if (!csr.ok()) return csr.status();
   context.memory = &memory_;

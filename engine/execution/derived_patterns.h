@@ -40,6 +40,8 @@ class DerivedPatterns {
   DerivedPatterns(Budget& budget, int64_t limit_bytes)
       : memory_(budget.Source(MemoryUse::kLayouts)), limit_bytes_(limit_bytes) {}
 
+  /// Plain CSR of S^T, if it was made before; else null.
+  std::shared_ptr<const Layout> FindTransposed(const std::shared_ptr<Pattern>& pattern);
   /// Plain CSR of S^T: the one that the preparation made, the one that was built last, or a new
   /// one. `context` has threads and the flag to stop. Errors: RESOURCE_EXHAUSTED, CANCELLED, and
   /// those of Pattern::Csr.

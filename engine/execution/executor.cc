@@ -1,11 +1,13 @@
 #include "engine/execution/executor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include "engine/execution/dense_call.h"
 #include "engine/execution/executor_impl.h"
-#include "engine/memory/device.h"
-#include "kernels/kernels_version.h"
+#include "engine/execution/spgemm_call.h"
 
 namespace sparsed::engine {
 namespace {
@@ -13,11 +15,19 @@ namespace {
 /// Derived patterns take up to this part of host memory; they go when it is needed.
 constexpr int64_t kDerivedShare = 8;
 
+/// What a GPU would serve the problem from; null if nothing of it is in memory.
+std::shared_ptr<const Layout> PlannedLayout(Problem problem, const Pattern& pattern) {
+  problem.device = DeviceKind::kCuda;
+  const PlanTable::Found found = pattern.plans().Find(ClassOf(problem));
+  const bool planned = found.plan != nullptr && found.plan->layout != nullptr;
+  return planned ? found.plan->layout : pattern.resident_csr();
+}
+
 }  // namespace
 
 Executor::Impl::Impl(
     const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
-    Observer& observer, const std::vector<Device*>& gpus,
+    Observer& observer, const std::vector<Device*>& devices,
     const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
     const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair)
     : catalog(catalog),
@@ -25,66 +35,123 @@ Executor::Impl::Impl(
       budget(budget),
       observer(observer),
       derived(std::make_shared<DerivedPatterns>(budget, budget.limit() / kDerivedShare)),
-      gpus(gpus),
-      cpu_model(fmt::format("{}, kernels {}", ProcessorName(), kKernelsVersion)),
-      gpu_model(gpus.empty() ? ""
-                             : fmt::format("{}, driver {}, kernels {}", gpus.front()->info().name,
-                                           gpus.front()->info().driver, kKernelsVersion)),
+      cpu(budget, options.lanes, options.threads_per_lane),
+      gpus([&] {
+        std::deque<GpuBackend> backends;
+        for (Device* const device : devices) backends.emplace_back(*device, budget);
+        return backends;
+      }()),
       on_unknown_class(on_unknown_class),
       on_unknown_pair(on_unknown_pair),
-      scheduler(std::make_shared<Scheduler>(options, gpus)),
-      memory_rate(options.threads_per_lane) {}
+      scheduler(std::make_shared<Scheduler>(options, backends())) {}
 
-absl::StatusOr<Device*> Executor::Impl::Place(
-    const Pattern& pattern, std::span<const std::shared_ptr<LazyArray>> held) const {
-  if (gpus.empty()) return nullptr;
+std::vector<Backend*> Executor::Impl::backends() {
+  std::vector<Backend*> all = {&cpu};
+  for (GpuBackend& gpu : gpus) all.push_back(&gpu);
+  return all;
+}
+
+GpuBackend* Executor::Impl::gpu(DeviceId device) {
+  const auto found = std::ranges::find(gpus, device, &GpuBackend::id);
+  return found == gpus.end() ? nullptr : &*found;
+}
+
+Backend& Executor::Impl::backend(DeviceId device) {
+  GpuBackend* const found = gpu(device);
+  if (found == nullptr) return cpu;
+  return *found;
+}
+
+absl::StatusOr<Backend*> Executor::Impl::Place(const Problem& problem, const Matrix& matrix,
+                                               std::span<const std::shared_ptr<LazyArray>> held) {
+  if (gpus.empty()) return &cpu;
   if (gpus.size() == 1) {
-    if (absl::Status status = gpus.front()->status(); !status.ok()) return status;
-    return gpus.front();
+    if (absl::Status status = gpus.front().status(); !status.ok()) return status;
+    return &gpus.front();
   }
   // In calls that others may be ahead by: a copy of held operands takes longer than most calls, one
   // of a layout is made once.
   constexpr double kOperandsWorth = 4, kLayoutWorth = 1;
   struct Found {
-    Device* gpu = nullptr;
+    GpuBackend* gpu = nullptr;
     int only = 0;  ///< held operands that are nowhere else
     double cost = 0;
   };
   Found best;
-  const std::vector<Pattern::BuiltEntry> layouts = pattern.Layouts();
-  const size_t first = next_gpu++;
+  const std::shared_ptr<const Layout> layout = PlannedLayout(problem, *matrix.pattern());
+  const size_t first = next_gpu_++;
   for (size_t i = 0; i < gpus.size(); ++i) {
-    Device* const gpu = gpus[(first + i) % gpus.size()];
-    if (!gpu->status().ok()) continue;
-    Found found{gpu, 0, static_cast<double>(scheduler->in_flight(gpu->id()))};
-    const Residency& residency = gpu->residency();
+    GpuBackend& gpu = gpus[(first + i) % gpus.size()];
+    if (!gpu.status().ok()) continue;
+    Found found{&gpu, 0, static_cast<double>(scheduler->in_flight(gpu.id()))};
+    const Residency& residency = gpu.device().residency();
     for (const std::shared_ptr<LazyArray>& operand : held) {
       const Residency::Presence presence = residency.PresenceOf(operand);
       found.only += presence == Residency::Presence::kOnly ? 1 : 0;
       if (presence == Residency::Presence::kNothing) continue;
       found.cost -= kOperandsWorth / static_cast<double>(held.size());
     }
-    const bool has_layout = residency.Has(pattern.resident_csr()) ||
-                            std::ranges::any_of(layouts, [&](const Pattern::BuiltEntry& entry) {
-                              return residency.Has(entry.layout);
-                            });
-    if (has_layout) found.cost -= kLayoutWorth;
+    if (residency.Has(layout)) found.cost -= kLayoutWorth;
     const bool better = found.only != best.only ? found.only > best.only : found.cost < best.cost;
     if (best.gpu == nullptr || better) best = found;
   }
-  if (best.gpu == nullptr) return gpus.front()->status();
+  if (best.gpu == nullptr) return gpus.front().status();
   return best.gpu;
+}
+
+GpuBackend* Executor::Impl::IdlestGpu() {
+  GpuBackend* idlest = nullptr;
+  const auto calls = [this](const GpuBackend& of) { return scheduler->in_flight(of.id()); };
+  const size_t first = next_gpu_++;
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    GpuBackend& gpu = gpus[(first + i) % gpus.size()];
+    if (gpu.status().ok() && (idlest == nullptr || calls(gpu) < calls(*idlest))) idlest = &gpu;
+  }
+  return idlest;
 }
 
 void Executor::Impl::Ran(DeviceId device, Operation operation, std::string_view kernel,
                          uint64_t nanoseconds, double flops, double bytes) {
   observer.OnKernelRun({operation, kernel, Name(device), static_cast<double>(nanoseconds) * 1e-9,
-                        flops, bytes / bytes_per_second(device)});
+                        flops, bytes / backend(device).bytes_per_second()});
 }
 
-double Executor::Impl::bytes_per_second(DeviceId device) const {
-  const auto gpu = std::ranges::find(gpus, device, &Device::id);
-  return gpu == gpus.end() ? memory_rate.bytes_per_second() : (*gpu)->bytes_per_second();
+absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
+                                 const Problem& problem) {
+  Resolved resolved;
+  resolved.problem = problem;
+  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
+  if (found.plan != nullptr && found.plan->layout != nullptr) {
+    resolved.keep = found.plan;
+    resolved.layout = found.plan->layout;
+  } else {
+    absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
+    if (!csr.ok()) return csr.status();
+    resolved.layout = *std::move(csr);
+  }
+  const auto serves = [&](const LayoutKernel& kernel) {
+    return kernel.Serves(problem, *resolved.layout);
+  };
+  if (found.plan != nullptr) {
+    resolved.kernel = FindLayoutKernel(problem.operation, found.plan->plan.kernel);
+  }
+  if (!resolved.kernel || !serves(*resolved.kernel)) {
+    if (resolved.layout->recipe != kCsr) {
+      absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
+      if (!csr.ok()) return csr.status();
+      resolved.layout = *std::move(csr);
+    }
+    const std::span<const LayoutKernel> kernels = LayoutKernels(problem.operation);
+    const auto first = std::ranges::find_if(kernels, serves);
+    if (first == kernels.end()) {
+      return absl::UnimplementedError(
+          fmt::format("no kernel serves {}", ToString(ClassOf(problem))));
+    }
+    resolved.kernel = *first;
+  }
+  resolved.text = fmt::format("{} / {}", resolved.layout->recipe, resolved.kernel->name());
+  if (found.due() && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
+  return resolved;
 }
 
 Job::Loader LoaderOf(const MatrixLease& matrix) {
@@ -112,17 +179,17 @@ void Executor::Close() { impl_->scheduler->Close(); }
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
-  return BeginSpmm(impl_, std::move(spec), std::move(sink));
+  return DenseCall::Begin(impl_, spec, std::move(sink));
 }
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SddmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
-  return BeginSddmm(impl_, std::move(spec), std::move(sink));
+  return DenseCall::Begin(impl_, spec, std::move(sink));
 }
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
-  return BeginSpgemm(impl_, std::move(spec), std::move(sink));
+  return SpgemmCall::Begin(impl_, std::move(spec), std::move(sink));
 }
 
 absl::Status Executor::RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
@@ -152,13 +219,15 @@ double Executor::busy_seconds(DeviceId device) const {
   return impl_->scheduler->busy_seconds(device);
 }
 DerivedPatterns& Executor::derived() const { return *impl_->derived; }
-double Executor::bytes_per_second(DeviceId device) const { return impl_->bytes_per_second(device); }
+Backend& Executor::backend(DeviceId device) const { return impl_->backend(device); }
 const std::string& Executor::model(DeviceKind kind) const {
-  return kind == DeviceKind::kCuda ? impl_->gpu_model : impl_->cpu_model;
+  static const std::string kNone;
+  if (kind == DeviceKind::kCpu) return impl_->cpu.model();
+  return impl_->gpus.empty() ? kNone : impl_->gpus.front().model();
 }
 
 absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop) {
-  MemoryRate& rate = impl_->memory_rate;
+  MemoryRate& rate = impl_->cpu.memory_rate();
   if (!rate.due()) return absl::OkStatus();
   MemorySource& memory = impl_->budget.Source(MemoryUse::kPreparation);
   absl::StatusOr<Buffer> from = memory.Allocate(MemoryRate::kBytes);
@@ -174,19 +243,8 @@ absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop) {
       },
       stop);
 }
-const std::vector<Device*>& Executor::gpus() const { return impl_->gpus; }
-
-Device* Executor::IdlestGpu() const {
-  Device* idlest = nullptr;
-  const std::vector<Device*>& gpus = impl_->gpus;
-  const size_t first = impl_->next_gpu++;
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    Device* const gpu = gpus[(first + i) % gpus.size()];
-    const auto calls = [this](const Device& of) { return impl_->scheduler->in_flight(of.id()); };
-    if (gpu->status().ok() && (idlest == nullptr || calls(*gpu) < calls(*idlest))) idlest = gpu;
-  }
-  return idlest;
-}
+const std::deque<GpuBackend>& Executor::gpus() const { return impl_->gpus; }
+GpuBackend* Executor::IdlestGpu() const { return impl_->IdlestGpu(); }
 DeviceKind Executor::first_choice() const { return impl_->first_choice(); }
 const ExecutorOptions& Executor::options() const { return impl_->scheduler->options(); }
 

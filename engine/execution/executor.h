@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,8 +21,10 @@
 
 namespace sparsed::engine {
 
+class Backend;
 class DerivedPatterns;
 class Device;
+class GpuBackend;
 struct Lane;
 struct PatternProduct;
 
@@ -69,8 +72,8 @@ class Executor {
   int64_t in_flight() const;                   ///< begun and not ended
   int64_t queue_depth(DeviceId device) const;  ///< waiting for a lane
   double busy_seconds(DeviceId device) const;  ///< lanes in kernels, trials included
-  /// Bytes a second that it copies, read and written both counted: the floor's denominator.
-  double bytes_per_second(DeviceId device) const;
+  /// Of a device that there is.
+  Backend& backend(DeviceId device) const;
   /// What plans and measurements hold for: the processor or the cards, which are alike, by name and
   /// driver, and the kernels of this build. Empty: there is no such device here.
   const std::string& model(DeviceKind kind) const;
@@ -79,9 +82,9 @@ class Executor {
   /// Errors as RunIdle's; without memory for it, another time.
   absl::Status SettleMemoryRate(const std::atomic<bool>* stop);
   DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
-  const std::vector<Device*>& gpus() const;
+  const std::deque<GpuBackend>& gpus() const;
   /// The GPU that serves and has the fewest calls; null: none does.
-  Device* IdlestGpu() const;
+  GpuBackend* IdlestGpu() const;
   DeviceKind first_choice() const;  ///< where calls run that find room there
   const ExecutorOptions& options() const;
 

@@ -1,26 +1,28 @@
 // What calls share: the rooms around them, and the way from a problem to a kernel.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "engine/execution/cpu_backend.h"
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
+#include "engine/execution/gpu_backend.h"
 #include "engine/execution/scheduler.h"
-#include "engine/memory/processor.h"
-#include "kernels/kernel_table.h"
+#include "kernels/bound_run.h"
 
 namespace sparsed::engine {
 
 class Executor::Impl {
  public:
   Impl(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
-       Observer& observer, const std::vector<Device*>& gpus,
+       Observer& observer, const std::vector<Device*>& devices,
        const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
        const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair);
 
@@ -29,94 +31,52 @@ class Executor::Impl {
   Budget& budget;
   Observer& observer;
   const std::shared_ptr<DerivedPatterns> derived;
-  const std::vector<Device*> gpus;
-  const std::string cpu_model, gpu_model;
+  CpuBackend cpu;
+  /// One for each GPU.
+  std::deque<GpuBackend> gpus;
   /// Where calls run if there is room.
   DeviceKind first_choice() const { return gpus.empty() ? DeviceKind::kCpu : DeviceKind::kCuda; }
-  /// The GPU for a call on `pattern` with these held operands: the one that alone has most of
-  /// them, else one that has copies of what is needed unless others have fewer calls. Null: there
-  /// are no GPUs. UNAVAILABLE if all are lost.
-  absl::StatusOr<Device*> Place(const Pattern& pattern,
-                                std::span<const std::shared_ptr<LazyArray>> held) const;
+  /// Of a device that there is.
+  Backend& backend(DeviceId device);
+  /// Null if it is the CPU.
+  GpuBackend* gpu(DeviceId device);
+  /// Where a call on `matrix` with these held operands begins: the GPU that alone has most of them,
+  /// else one that has copies of what is needed unless others have fewer calls; the CPU, if there
+  /// are no GPUs. UNAVAILABLE if all of them are lost.
+  absl::StatusOr<Backend*> Place(const Problem& problem, const Matrix& matrix,
+                                 std::span<const std::shared_ptr<LazyArray>> held);
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
-  MemoryRate memory_rate;  ///< the CPU's
 
   /// Tells the observer. `bytes` is the least that the kernel had to move.
   void Ran(DeviceId device, Operation operation, std::string_view kernel, uint64_t nanoseconds,
            double flops, double bytes);
-  double bytes_per_second(DeviceId device) const;
+  /// The GPU that serves and has the fewest calls; null: none does.
+  GpuBackend* IdlestGpu();
+
+ private:
+  std::vector<Backend*> backends();
 
   /// Where the next call or preparation goes if nothing else counts.
-  mutable std::atomic<size_t> next_gpu = 0;
+  std::atomic<size_t> next_gpu_ = 0;
 };
 
 /// The plan of a problem on a matrix, looked up once: what runs and on what.
-template <typename Kernel>
 struct Resolved {
-  const Kernel* kernel = nullptr;
+  std::optional<LayoutKernel> kernel;
   std::shared_ptr<const ActivePlan> keep;  ///< keeps a planned layout alive
   std::shared_ptr<const Layout> layout;
-  Problem problem;   ///< as the kernel sees it: a transposed layout turns the transposition around
+  Problem problem;   ///< of the matrix
   std::string text;  ///< "<recipe> / <kernel>"
 };
 
 /// Takes the plan if there is one whose layout and kernel serve this very problem, else plain CSR
 /// with the first kernel that does. Reads the disk if the pattern is not in memory yet.
-template <typename Kernel>
-absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
-                                         const Problem& problem, std::span<const Kernel> kernels) {
-  Resolved<Kernel> resolved;
-  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
-  if (found.plan != nullptr) {
-    resolved.keep = found.plan;
-    resolved.layout = found.plan->layout;
-  }
-  if (resolved.layout == nullptr) {
-    absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
-    if (!csr.ok()) return csr.status();
-    resolved.layout = *std::move(csr);
-  }
-  const auto serves = [&](const Kernel& kernel, const Layout& layout) {
-    resolved.problem = SeenThrough(layout, problem);
-    return kernel.layout_kind == layout.kind && kernel.device == problem.device &&
-           kernel.supports(resolved.problem, layout);
-  };
-  const auto choose = [&](std::string_view name) {
-    for (const Kernel& kernel : kernels) {
-      if ((name.empty() || kernel.name == name) && serves(kernel, *resolved.layout)) {
-        resolved.kernel = &kernel;
-        return true;
-      }
-    }
-    return false;
-  };
-  if (found.plan == nullptr || !choose(found.plan->plan.kernel)) {
-    if (resolved.layout->recipe != kCsr) {
-      absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
-      if (!csr.ok()) return csr.status();
-      resolved.layout = *std::move(csr);
-    }
-    if (!choose("")) {
-      return absl::UnimplementedError(
-          fmt::format("no kernel serves {}", ToString(ClassOf(problem))));
-    }
-  }
-  resolved.text = fmt::format("{} / {}", resolved.layout->recipe, resolved.kernel->name);
-  if (found.due() && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
-  return resolved;
-}
+absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
+                                 const Problem& problem);
 
 /// Reads what `matrix` lacks in memory from the disk; null if it lacks nothing.
 Job::Loader LoaderOf(const MatrixLease& matrix);
-
-absl::StatusOr<std::shared_ptr<Call>> BeginSpmm(std::shared_ptr<Executor::Impl> impl, SpmmSpec spec,
-                                                std::shared_ptr<ResultSink> sink);
-absl::StatusOr<std::shared_ptr<Call>> BeginSddmm(std::shared_ptr<Executor::Impl> impl,
-                                                 SddmmSpec spec, std::shared_ptr<ResultSink> sink);
-absl::StatusOr<std::shared_ptr<Call>> BeginSpgemm(std::shared_ptr<Executor::Impl> impl,
-                                                  SpgemmSpec spec,
-                                                  std::shared_ptr<ResultSink> sink);
 
 }  // namespace sparsed::engine

@@ -9,8 +9,6 @@
 namespace sparsed::engine {
 namespace {
 
-constexpr size_t kKeptWorkspace = size_t{16} << 20;
-constexpr size_t kKeptDeviceWorkspace = size_t{64} << 20;
 /// After as long without a call, or twice as long, memory of the GPU that was kept for the next one
 /// is given back.
 constexpr auto kRest = std::chrono::seconds(2);
@@ -125,31 +123,19 @@ void Job::AddSetup() {
   end_.timings.setup_ns = static_cast<uint64_t>(std::max<int64_t>(0, rest.count()));
 }
 
-Scheduler::Scheduler(const ExecutorOptions& options, const std::vector<Device*>& gpus)
+Scheduler::Scheduler(const ExecutorOptions& options, const std::vector<Backend*>& backends)
     : options_(options) {
-  lanes_.emplace_back();
-  for (Device* const gpu : gpus) {
-    Lanes& lanes = lanes_.emplace_back();
-    lanes.device = gpu->id();
-    lanes.card = gpu;
-  }
+  for (Backend* const backend : backends) lanes_.emplace_back().backend = backend;
 }
 
 Scheduler::~Scheduler() = default;
 
 void Scheduler::Open() {
-  const auto open = [this](Lanes& lanes, const Lane& lane) {
-    lanes.threads.emplace_back([this, lane] { RunLane(lane); });
-  };
   for (Lanes& lanes : lanes_) {
-    if (lanes.card == nullptr) {
-      for (int i = 0; i < std::max(1, options_.lanes); ++i) {
-        open(lanes, {lanes.device, options_.threads_per_lane, {}, nullptr, nullptr});
-      }
-    } else {
-      for (DeviceLane& gpu : lanes.card->lanes()) {
-        open(lanes, {lanes.device, 1, {}, lanes.card, &gpu});
-      }
+    for (Lane& lane : lanes.backend->NewLanes()) {
+      lanes.threads.emplace_back([this, &lanes, lane = std::move(lane)]() mutable {
+        lanes.backend->OnThread([&] { RunLane(lane, lanes); });
+      });
     }
   }
   reaper_ = std::thread([this] { RunReaper(); });
@@ -249,14 +235,10 @@ void Scheduler::AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
   --lanes.looking;
 }
 
-void Scheduler::RunLane(Lane lane) {
-  Lanes& lanes = lanes_of(lane.device);
-  std::optional<cuda::DeviceScope> scope;
-  if (lane.card != nullptr) scope.emplace(lane.card->ordinal());
+void Scheduler::RunLane(Lane& lane, Lanes& lanes) {
   std::unique_lock lock(mutex_);
   while (true) {
-    lanes.work.wait(lock,
-                    [&] { return closing_ || MayRunLocked(lanes) || MayIdleLocked(lane, lanes); });
+    lanes.work.wait(lock, [&] { return closing_ || MayRunLocked(lanes) || MayIdleLocked(lanes); });
     if (closing_) return;
     lanes.used = true;
     ++lanes.running;
@@ -267,10 +249,7 @@ void Scheduler::RunLane(Lane lane) {
       RunJob(job, lane);
       job.reset();
       // Large ones are given to whoever needs memory next; taking one again is cheap.
-      if (lane.workspace.size() > kKeptWorkspace) lane.workspace = Buffer();
-      if (lane.gpu != nullptr && lane.gpu->workspace.size() > kKeptDeviceWorkspace) {
-        lane.gpu->workspace = Buffer();
-      }
+      if (lane.workspace.size() > lanes.backend->kept_workspace()) lane.workspace = Buffer();
       lock.lock();
     } else {
       RunIdleWork(lane, lanes, lock);
@@ -278,7 +257,7 @@ void Scheduler::RunLane(Lane lane) {
     --lanes.running;
     if (!lanes.idle.empty()) {
       lanes.work.notify_one();
-    } else if (had_job && lane.gpu != nullptr && lanes.looking == 0) {
+    } else if (had_job && lanes.is_gpu() && lanes.looking == 0) {
       AwaitNext(lanes, lock);
     }
   }
@@ -288,12 +267,12 @@ void Scheduler::RunIdleWork(Lane& lane, Lanes& lanes, std::unique_lock<std::mute
   IdleWork* const idle = lanes.idle.front();
   lanes.idle.pop_front();
   idle->started = true;
-  lanes.alone = idle->due && lane.card != nullptr;
+  lanes.alone = idle->due && lanes.is_gpu();
   lock.unlock();
   const auto begin = std::chrono::steady_clock::now();
   (*idle->work)(lane);
   const auto end = std::chrono::steady_clock::now();
-  AddBusy(lane.device, (end - begin).count());
+  lanes.busy_ns += (end - begin).count();
   lock.lock();
   lanes.alone = false;
   if (idle->due) {
@@ -439,14 +418,13 @@ void Scheduler::RunBlocking(std::function<void()> work) {
   blocking_work_.notify_one();
 }
 
-void Scheduler::Rest(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
+void Scheduler::Tidy(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
   const bool used = std::exchange(lanes.used, false);
   const bool rests = !used && !lanes.rested && lanes.running == 0;
   lanes.rested = !used && (lanes.rested || rests);
   lock.unlock();
   // What requests that ended early had sent; an error is the next request's to tell.
-  lanes.card->DrainPieces().IgnoreError();
-  if (rests) lanes.card->Rest();
+  lanes.backend->Tidy(rests);
   lock.lock();
 }
 
@@ -454,12 +432,8 @@ void Scheduler::RunBlockingThread() {
   std::unique_lock lock(mutex_);
   const auto wanted = [this] { return closing_ || !blocking_.empty(); };
   while (true) {
-    if (lanes_.size() == 1) {
-      blocking_work_.wait(lock, wanted);
-    } else if (!blocking_work_.wait_for(lock, kRest, wanted)) {
-      for (Lanes& lanes : lanes_) {
-        if (lanes.card != nullptr) Rest(lanes, lock);
-      }
+    if (!blocking_work_.wait_for(lock, kRest, wanted)) {
+      for (Lanes& lanes : lanes_) Tidy(lanes, lock);
       continue;
     }
     if (blocking_.empty()) return;

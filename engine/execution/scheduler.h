@@ -17,11 +17,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/execution/backend.h"
 #include "engine/execution/call.h"
 #include "engine/execution/executor.h"
 #include "engine/execution/token.h"
 #include "engine/execution/turns.h"
-#include "engine/memory/device.h"
 #include "kernels/device_id.h"
 
 namespace sparsed::engine {
@@ -29,16 +29,6 @@ namespace sparsed::engine {
 class Scheduler;
 
 uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
-
-/// A lane's own thread and what belongs to it. OpenMP keeps one team for each thread that opens
-/// parallel regions, so request threads never grow teams.
-struct Lane {
-  DeviceId device;
-  int threads = 1;
-  Buffer workspace;           ///< in host memory; grows to what a kernel asks for
-  Device* card = nullptr;     ///< of a GPU's lanes
-  DeviceLane* gpu = nullptr;  ///< likewise
-};
 
 /// What every call has in common: its state, its token, its end. A job is run in steps; between two
 /// steps others may run.
@@ -78,6 +68,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   void MoveTo(DeviceId device) { device_ = device; }
 
   ResultSink& sink() { return *sink_; }
+  const std::string& tenant() const { return tenant_; }
   const Token& token() const { return *token_; }
   Scheduler& scheduler() { return *scheduler_; }
   /// Counts block bytes handed to the sink; true if the credit is used up.
@@ -115,8 +106,8 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
 /// Thread-safe. Tenants take turns; within a tenant, first come first served.
 class Scheduler : public std::enable_shared_from_this<Scheduler> {
  public:
-  /// Lanes of the CPU, and of each of the GPUs, which outlive the scheduler.
-  explicit Scheduler(const ExecutorOptions& options, const std::vector<Device*>& gpus = {});
+  /// The lanes of all these, which outlive the scheduler.
+  Scheduler(const ExecutorOptions& options, const std::vector<Backend*>& backends);
   ~Scheduler();
   void Open();
   /// Ends every job with UNAVAILABLE and joins the threads.
@@ -150,8 +141,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   };
   /// The lanes of one device and what waits for them.
   struct Lanes {
-    DeviceId device;
-    Device* card = nullptr;                                          ///< null: the CPU's
+    Backend* backend = nullptr;
     std::map<std::string, std::deque<std::shared_ptr<Job>>> queues;  ///< by tenant; none is empty
     std::string last_tenant;                                         ///< whose turn was last
     std::atomic<int64_t> queued = 0;
@@ -166,11 +156,15 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::condition_variable work;
     std::atomic<uint64_t> busy_ns{0};
     std::vector<std::thread> threads;
+
+    bool is_gpu() const { return backend->id().kind == DeviceKind::kCuda; }
   };
   /// Of a device that there are lanes of.
-  Lanes& lanes_of(DeviceId device) { return *std::ranges::find(lanes_, device, &Lanes::device); }
+  Lanes& lanes_of(DeviceId device) {
+    return *std::ranges::find(lanes_, device, [](const Lanes& of) { return of.backend->id(); });
+  }
   const Lanes& lanes_of(DeviceId device) const {
-    return *std::ranges::find(lanes_, device, &Lanes::device);
+    return const_cast<Scheduler*>(this)->lanes_of(device);
   }
 
   bool Register(const std::shared_ptr<Job>& job);  ///< false: closing
@@ -185,19 +179,18 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     return lanes.queued > 0 && !stands_back;
   }
   /// Trials on the GPU run alone: what else runs there would be in their times.
-  static bool MayIdleLocked(const Lane& lane, const Lanes& lanes) {
-    return !lanes.idle.empty() && (lane.card == nullptr || lanes.running == 0);
+  static bool MayIdleLocked(const Lanes& lanes) {
+    return !lanes.idle.empty() && (!lanes.is_gpu() || lanes.running == 0);
   }
-  void RunLane(Lane lane);
+  void RunLane(Lane& lane, Lanes& lanes);
   void RunIdleWork(Lane& lane, Lanes& lanes, std::unique_lock<std::mutex>& lock);
   /// After a job on a GPU: the next one often follows at once, and to be woken for it takes as long
   /// as a small kernel. The lock is released meanwhile.
   void AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();
-  /// Called now and then: lets a GPU's memory rest when nobody used it since the last time, and go
-  /// what was on its way there. The lock is released meanwhile.
-  void Rest(Lanes& lanes, std::unique_lock<std::mutex>& lock);
+  /// Called now and then: Backend::Tidy. The lock is released meanwhile.
+  void Tidy(Lanes& lanes, std::unique_lock<std::mutex>& lock);
   void RunBlockingThread();
 
   const ExecutorOptions options_;
@@ -207,7 +200,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   bool closing_ = false;
   bool reaper_closing_ = false;                        ///< lanes are gone: nothing stops any more
   std::unordered_map<Job*, std::weak_ptr<Job>> jobs_;  ///< begun and not ended
-  std::deque<Lanes> lanes_;                            ///< the CPU's, then each GPU's
+  std::deque<Lanes> lanes_;                            ///< of each backend
   std::deque<std::weak_ptr<Job>> stopped_;
   std::deque<std::function<void()>> blocking_;
   std::thread reaper_, blocking_thread_;

@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
     if (!begin.ok()) return begin.status();
     if (!end.ok()) return end.status();
     device->lanes_.push_back(
-        {*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}, {}});
+        {*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}});
   }
   if (absl::Status s = device->MeasureBandwidth(); !s.ok()) return s;
   return device;
@@ -367,6 +367,21 @@ absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const v
   const cuda::DeviceScope scope(ordinal_);
   std::lock_guard lock(copies_mutex_);
   absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, slots);
+  const absl::Status done = Settle(*copies_);
+  return Checked(status.ok() ? done : status);
+}
+
+absl::Status Device::Repeat(const Array& period, Array& to) {
+  const cuda::DeviceScope scope(ordinal_);
+  std::lock_guard lock(copies_mutex_);
+  absl::Status status;
+  for (size_t at = 0; at < to.bytes() && status.ok(); at += period.bytes()) {
+    const size_t bytes = std::min(period.bytes(), to.bytes() - at);
+    std::byte* const begin = to.buffer.mutable_data();
+    // After the first, from where it is already.
+    status = at == 0 ? CopyIn(*copies_, begin, period.buffer.data(), bytes)
+                     : copies_->Copy(begin + at, begin, bytes);
+  }
   const absl::Status done = Settle(*copies_);
   return Checked(status.ok() ? done : status);
 }

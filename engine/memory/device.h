@@ -34,7 +34,6 @@ struct DeviceLane {
   cuda::Stream stream;
   cuda::Stream second;     ///< for work that overlaps with the first's
   cuda::Event begin, end;  ///< around a kernel
-  Buffer workspace;        ///< grows to the largest that a kernel asked for
   PreparedRuns prepared;
 
   cuda::Stream& streams(size_t turn) { return turn == 0 ? stream : second; }
@@ -95,6 +94,9 @@ class Device {
   /// returns when it is done.
   absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
                            void* slots);
+  /// Fills `to`, on the device, with `period`, on the host, over and over; on a stream of its own,
+  /// returns when it is done.
+  absl::Status Repeat(const Array& period, Array& to);
   /// A copy on the host, on a stream of the device's own.
   absl::StatusOr<Array> ToHost(const Array& array, MemorySource& memory);
   /// Of an array whose rows are on the device, as one of `length` elements, zeros between its rows.

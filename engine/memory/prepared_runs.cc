@@ -6,6 +6,30 @@
 
 namespace sparsed::engine {
 
+void* PreparedRuns::For(const BoundRun& run, const Context& context, MemorySource& memory) {
+  if (!run.prepares()) return nullptr;
+  Entry entry{.lifetime = run.layout(),
+              .layout = run.layout().get(),
+              .kernel = run.kernel(),
+              .type = run.problem().type,
+              .k = run.problem().k,
+              .transposed = run.problem().transposed,
+              .leading_dimensions = run.leading_dimensions()};
+  if (const Entry* const found = Find(entry); found != nullptr) {
+    if (!found->try_again || Clock::now() < *found->try_again) return found->prepared.get();
+    entries_.pop_front();  // where Find put it
+  }
+  Limited limited(memory);
+  absl::StatusOr<std::shared_ptr<void>> prepared = run.Prepare(context, limited);
+  if (prepared.ok()) {
+    entry.prepared = *std::move(prepared);
+    entry.bytes = limited.bytes();
+  } else if (absl::IsResourceExhausted(prepared.status()) && !limited.refused()) {
+    entry.try_again = Clock::now() + kTryAgainAfter;
+  }
+  return Keep(std::move(entry));
+}
+
 absl::StatusOr<Buffer> PreparedRuns::Limited::Allocate(size_t bytes) {
   if (bytes > kMostBytes - bytes_) {
     refused_ = true;
@@ -20,7 +44,8 @@ const PreparedRuns::Entry* PreparedRuns::Find(const Entry& wanted) {
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.layout == wanted.layout && entry.kernel == wanted.kernel &&
            entry.type == wanted.type && entry.k == wanted.k &&
-           entry.transposed == wanted.transposed && entry.strides == wanted.strides;
+           entry.transposed == wanted.transposed &&
+           entry.leading_dimensions == wanted.leading_dimensions;
   });
   if (found == entries_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, found);

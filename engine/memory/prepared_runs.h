@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/kernel_table.h"
+#include "kernels/bound_run.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
 
@@ -25,45 +25,14 @@ class PreparedRuns {
   static constexpr size_t kMostBytes = size_t{256} << 20;
   static constexpr std::chrono::milliseconds kTryAgainAfter{1000};
 
-  /// For a run of `kernel` on `arguments`, whose layout is `layout`; prepared now, in the context's
-  /// stream and in memory from `memory`, if it was not. Null: the kernel prepares nothing, or could
-  /// not (the run does without).
-  template <typename Kernel, typename Arguments>
-  void* For(const Kernel& kernel, const std::shared_ptr<const Layout>& layout,
-            const Context& context, const Problem& problem, const Arguments& arguments,
-            MemorySource& memory) {
-    if (kernel.prepare == nullptr) return nullptr;
-    Entry entry{layout,
-                layout.get(),
-                kernel.name,
-                problem.type,
-                problem.k,
-                problem.transposed,
-                Strides(arguments),
-                /*bytes=*/0,
-                /*prepared=*/nullptr,
-                /*try_again=*/std::nullopt};
-    if (const Entry* const found = Find(entry); found != nullptr) {
-      if (!found->try_again || Clock::now() < *found->try_again) return found->prepared.get();
-      entries_.pop_front();  // where Find put it
-    }
-    Limited limited(memory);
-    absl::StatusOr<std::shared_ptr<void>> prepared =
-        kernel.prepare(context, problem, arguments, limited);
-    if (prepared.ok()) {
-      entry.prepared = *std::move(prepared);
-      entry.bytes = limited.bytes();
-    } else if (absl::IsResourceExhausted(prepared.status()) && !limited.refused()) {
-      entry.try_again = Clock::now() + kTryAgainAfter;
-    }
-    return Keep(std::move(entry));
-  }
+  /// For `run`; prepared now, in the context's stream and in memory from `memory`, if it was not.
+  /// Null: the kernel prepares nothing, or could not (the run does without).
+  void* For(const BoundRun& run, const Context& context, MemorySource& memory);
 
   void Clear() { entries_.clear(); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  using LeadingDimensions = std::pair<int64_t, int64_t>;
   struct Entry {
     std::weak_ptr<const Layout> lifetime;
     const Layout* layout;
@@ -71,11 +40,11 @@ class PreparedRuns {
     ElementType type;
     int64_t k;
     bool transposed;
-    LeadingDimensions strides;
-    size_t bytes;
-    std::shared_ptr<void> prepared;  ///< null: it could not be
+    std::pair<int64_t, int64_t> leading_dimensions;
+    size_t bytes = 0;
+    std::shared_ptr<void> prepared = nullptr;  ///< null: it could not be
     /// For want of memory, which may be there by then.
-    std::optional<Clock::time_point> try_again;
+    std::optional<Clock::time_point> try_again = std::nullopt;
   };
   /// Counts what is allocated, and refuses what one lane should not keep.
   class Limited final : public MemorySource {
@@ -92,12 +61,6 @@ class PreparedRuns {
     bool refused_ = false;
   };
 
-  static LeadingDimensions Strides(const SpmmArguments& arguments) {
-    return {arguments.b.leading_dimension, arguments.c.leading_dimension};
-  }
-  static LeadingDimensions Strides(const SddmmArguments& arguments) {
-    return {arguments.a.leading_dimension, arguments.b.leading_dimension};
-  }
   const Entry* Find(const Entry& wanted);
   void* Keep(Entry entry);
 

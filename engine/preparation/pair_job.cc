@@ -7,10 +7,9 @@
 #include <string>
 #include <utility>
 
-#include "engine/memory/device.h"
 #include "engine/planning/candidates.h"
-#include "engine/planning/spgemm_trial.h"
 #include "engine/preparation/pattern_job.h"
+#include "engine/preparation/spgemm_trial.h"
 #include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
 
@@ -89,11 +88,11 @@ absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c,
                 : pattern->Csr(&stop_);
   if (!csr.ok()) return csr.status();
   factor.csr = *std::move(csr);
+  // From the disk, if they are there alone.
+  if (absl::Status s = matrix.Values(&stop_).status(); !s.ok()) return s;
   absl::StatusOr<Array> values =
-      transpose && c.device == DeviceKind::kCpu
-          ? matrix.ValuesIn(*factor.csr, rooms_.budget.Source(MemoryUse::kPreparation),
-                            rooms_.options.threads_per_worker)
-          : matrix.Values(&stop_);
+      BackendOf(c).ValuesFor(matrix, *factor.csr, rooms_.budget.Source(MemoryUse::kPreparation),
+                             rooms_.options.threads_per_worker);
   if (!values.ok()) return values.status();
   factor.values = *std::move(values);
   if (!transpose) factor.features = pattern->features();
@@ -114,7 +113,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   const MatrixLease right_matrix = MatrixOf(*pair.right, c.type);
   // One was deleted meanwhile.
   if (left_matrix == nullptr || right_matrix == nullptr) return absl::OkStatus();
-  if (c.device == DeviceKind::kCuda && card_ == nullptr) return WithoutCard();
+  if (c.device == DeviceKind::kCuda && gpu_ == nullptr) return WithoutCard();
   const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
   if (kernels.empty()) return absl::OkStatus();
   const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());
@@ -151,13 +150,14 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
     notes_.push_back(fmt::format("{}, {}: {}", ToString(c), recipe, Sentence(right.status())));
     return absl::OkStatus();
   }
-  const SpgemmOperands operands = {left->csr, right->csr, left->values, right->values};
+  const SpgemmFactor left_factor = {left->csr, left->values},
+                     right_factor = {right->csr, right->values};
 
   progress_.At("trial", 0, 0);
   progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
-  absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
-      SpgemmTrial::Begin(problem, operands, baseline, rooms_.budget.Source(MemoryUse::kPreparation),
-                         card_, rooms_.executor, &stop_, deadline_.ForTrials());
+  absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial = SpgemmTrial::Begin(
+      problem, left_factor, right_factor, baseline, rooms_.budget.Source(MemoryUse::kPreparation),
+      BackendOf(c), rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok()) {
     return keep_default(Sentence(trial.status()), IsForNow(trial.status()));
@@ -167,14 +167,15 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   std::vector<Candidate> candidates =
       SpgemmCandidatesFor(problem, left->features.get(), right->features.get());
   if (!asked.empty()) AddAskedKernels(asked, only_asked, candidates);
-  const absl::Status tried = TryKernels(plan, operands.arguments(), candidates, **trial, for_now);
+  const absl::Status tried =
+      TryKernels(plan, ViewCsr(*left->csr), ViewCsr(*right->csr), candidates, **trial, for_now);
   if (EndsJob(tried)) return tried;
   if (!tried.ok()) return keep_default(Sentence(tried), IsForNow(tried));
   ActivateFastest(c, pair, for_now);
   return absl::OkStatus();
 }
 
-absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arguments,
+absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const CsrView& right,
                                     const std::vector<Candidate>& candidates, SpgemmTrial& trial,
                                     bool& for_now) {
   const ProblemClass& c = plan.problem_class;
@@ -183,15 +184,14 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const SpgemmArguments& arg
     measurement.problem_class = c;
     measurement.recipe = plan.recipe;
     measurement.kernel = kernel;
-    measurement.device = Name(DeviceOf(c));
+    measurement.device = Name(BackendOf(c).id());
     measurement.median_ms = median;
     measurement.gflops = Gflops(trial.products(), 1, median);
     measurement.runs = runs;
     measurement.baseline_ms = baseline_ms;
-    measurement.floor_ms =
-        1e3 * CompulsoryBytes(c.type, arguments.left, arguments.right, trial.result_nnz()) /
-        rooms_.executor.bytes_per_second(DeviceOf(c));
-    measurement.model = rooms_.executor.model(c.device);
+    measurement.floor_ms = 1e3 * CompulsoryBytes(c.type, left, right, trial.result_nnz()) /
+                           BackendOf(c).bytes_per_second();
+    measurement.model = BackendOf(c).model();
     pattern_->AddMeasurement(std::move(measurement));
   };
   const auto worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/memory/device.h"
 #include "engine/planning/candidates.h"
 #include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
@@ -34,14 +33,14 @@ PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
       stop_(stop),
       progress_(*pattern_, rooms.observer),
       deadline_(rooms.options.seconds),
-      card_(rooms.executor.IdlestGpu()) {
-  if (card_ == nullptr) return;
-  scope_.emplace(card_->ordinal());
+      gpu_(rooms.executor.IdlestGpu()) {
+  if (gpu_ == nullptr) return;
+  scope_.emplace(gpu_->id().ordinal);
   absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
   if (!stream.ok()) return;
   stream_ = *std::move(stream);
   // Nothing is evicted for what the CPU can do, too.
-  gpu_.emplace(*stream_, card_->budget().SpareSource(MemoryUse::kPreparation));
+  workbench_.emplace(*stream_, gpu_->device().budget().SpareSource(MemoryUse::kPreparation));
 }
 
 BuildContext PatternJob::MakeContext() {
@@ -49,7 +48,7 @@ BuildContext PatternJob::MakeContext() {
   context.threads = rooms_.options.threads_per_worker;
   context.memory = &rooms_.budget.Source(MemoryUse::kPreparation);
   context.stop = &stop_;
-  if (gpu_) context.gpu = &*gpu_;
+  if (workbench_) context.gpu = &*workbench_;
   return context;
 }
 
@@ -58,7 +57,8 @@ absl::Status PatternJob::LoadCsr() {
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern_->Csr(&stop_);
   if (!csr.ok()) return csr.status();
   csr_ = *std::move(csr);
-  builder_.emplace(*pattern_, csr_, MakeContext(), IdOf(card_), progress_, deadline_);
+  builder_.emplace(*pattern_, csr_, MakeContext(), gpu_ == nullptr ? DeviceId{} : gpu_->id(),
+                   progress_, deadline_);
   return absl::OkStatus();
 }
 
@@ -89,8 +89,8 @@ absl::Status PatternJob::FindFeatures() {
 
 absl::Status PatternJob::WithoutCard() const {
   // Wanted by an earlier run of the server, with another device; or all are lost.
-  const std::vector<Device*>& gpus = rooms_.executor.gpus();
-  return gpus.empty() ? absl::OkStatus() : gpus.front()->status();
+  const std::deque<GpuBackend>& gpus = rooms_.executor.gpus();
+  return gpus.empty() ? absl::OkStatus() : gpus.front().status();
 }
 
 MatrixLease PatternJob::MatrixOf(const Pattern& pattern, ElementType type) const {
@@ -98,11 +98,6 @@ MatrixLease PatternJob::MatrixOf(const Pattern& pattern, ElementType type) const
     if (matrix->type() == type) return matrix;
   }
   return nullptr;
-}
-
-MemorySource& PatternJob::TrialMemory(DeviceKind kind) const {
-  return kind == DeviceKind::kCuda ? card_->budget().Source(MemoryUse::kPreparation)
-                                   : rooms_.budget.Source(MemoryUse::kPreparation);
 }
 
 absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
@@ -123,7 +118,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   contest.matrix = MatrixOf(c.type);
   // None of this type is left: it was deleted, or replaced, meanwhile.
   if (contest.matrix == nullptr) return absl::OkStatus();
-  if (c.device == DeviceKind::kCuda && card_ == nullptr) return WithoutCard();
+  if (c.device == DeviceKind::kCuda && gpu_ == nullptr) return WithoutCard();
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   if (kernels.empty()) {
     notes_.push_back(fmt::format("{}: there is no kernel for it", ToString(c)));
@@ -146,8 +141,8 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
     if (absl::Status s = rooms_.executor.SettleMemoryRate(&stop_); !s.ok()) return s;
   }
   absl::StatusOr<std::unique_ptr<Trial>> trial =
-      Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), TrialMemory(c.device),
-                   card_, rooms_.executor, &stop_, deadline_.ForTrials());
+      Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), BackendOf(c),
+                   rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok() && contest.only_asked) {
     notes_.push_back(fmt::format("{}: what was asked for was not tried: {}", ToString(c),
@@ -255,11 +250,9 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
   }
   progress_.At("trial", 0, 0);
   progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
-  absl::StatusOr<Array> values =
-      c.device == DeviceKind::kCuda
-          ? contest.matrix->Values()
-          : contest.matrix->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kPreparation),
-                                     rooms_.options.threads_per_worker);
+  absl::StatusOr<Array> values = BackendOf(c).ValuesFor(
+      *contest.matrix, *layout, rooms_.budget.Source(MemoryUse::kPreparation),
+      rooms_.options.threads_per_worker);
   if (absl::IsDataLoss(values.status())) return values.status();
   for (std::string_view name : kernels) {
     const std::string kernel(name);
@@ -324,7 +317,7 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
   measurement.k = contest.k;
   measurement.recipe = recipe;
   measurement.kernel = kernel;
-  measurement.device = Name(DeviceOf(c));
+  measurement.device = Name(BackendOf(c).id());
   measurement.median_ms = times.median;
   measurement.gflops = Gflops(pattern_->nnz(), contest.k, times.median);
   measurement.runs = times.runs;
@@ -332,9 +325,9 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
   measurement.floor_ms = 1e3 *
                          CompulsoryBytes(contest.trial->problem(), pattern_->rows(),
                                          pattern_->cols(), pattern_->nnz()) /
-                         rooms_.executor.bytes_per_second(DeviceOf(c));
+                         BackendOf(c).bytes_per_second();
   measurement.preparation_ms = 1e3 * build_seconds;
-  measurement.model = rooms_.executor.model(c.device);
+  measurement.model = BackendOf(c).model();
   pattern_->AddMeasurement(std::move(measurement));
 }
 

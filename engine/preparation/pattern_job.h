@@ -17,16 +17,16 @@
 #include "engine/catalog/catalog.h"
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
+#include "engine/execution/gpu_backend.h"
 #include "engine/memory/budget.h"
-#include "engine/memory/device.h"
 #include "engine/observer.h"
 #include "engine/planning/asked.h"
 #include "engine/planning/candidates.h"
-#include "engine/planning/spgemm_trial.h"
-#include "engine/planning/trial.h"
 #include "engine/preparation/layout_builder.h"
 #include "engine/preparation/preparation.h"
 #include "engine/preparation/progress.h"
+#include "engine/preparation/spgemm_trial.h"
+#include "engine/preparation/trial.h"
 #include "engine/store/store.h"
 #include "kernels/cuda/build/build.h"
 
@@ -151,13 +151,11 @@ class PatternJob {
 
   MatrixLease MatrixOf(ElementType type) const { return MatrixOf(*pattern_, type); }
   MatrixLease MatrixOf(const Pattern& pattern, ElementType type) const;
-  /// Where the operands of a trial live.
-  MemorySource& TrialMemory(DeviceKind kind) const;
   /// What becomes of a class of GPUs while none serves: nothing, or UNAVAILABLE if all are lost.
   absl::Status WithoutCard() const;
-  /// Where a class is tried.
-  DeviceId DeviceOf(const ProblemClass& problem_class) const {
-    return IdOf(problem_class.device == DeviceKind::kCuda ? card_ : nullptr);
+  /// Where a class is tried; of a GPU's, if one serves.
+  Backend& BackendOf(const ProblemClass& problem_class) const {
+    return problem_class.device == DeviceKind::kCuda ? *gpu_ : rooms_.executor.backend({});
   }
   /// What builders of this job may use.
   BuildContext MakeContext();
@@ -190,7 +188,7 @@ class PatternJob {
   /// Runs the candidates turn by turn with the plan's kernel, the default, and notes what becomes
   /// of each; `for_now`: not all could be, for want of memory or time. Errors: what ends the job,
   /// or the default's own.
-  absl::Status TryKernels(const Plan& plan, const SpgemmArguments& arguments,
+  absl::Status TryKernels(const Plan& plan, const CsrView& left, const CsrView& right,
                           const std::vector<Candidate>& candidates, SpgemmTrial& trial,
                           bool& for_now);
   /// Each kernel for the plan's pair was measured or decided on: by an older program, maybe not.
@@ -244,10 +242,10 @@ class PatternJob {
   const std::atomic<bool>& stop_;
   Progress progress_;
   const Deadline deadline_;
-  Device* const card_;  ///< that it tries classes of GPUs on; null: none serves
+  GpuBackend* const gpu_;  ///< that it tries classes of GPUs on; null: none serves
   std::optional<cuda::DeviceScope> scope_;
-  std::optional<cuda::Stream> stream_;  ///< of gpu_
-  std::optional<cuda::Workbench> gpu_;  ///< where a GPU serves
+  std::optional<cuda::Stream> stream_;        ///< of workbench_
+  std::optional<cuda::Workbench> workbench_;  ///< where a GPU serves
   std::shared_ptr<const Layout> csr_;
   std::optional<LayoutBuilder> builder_;
   std::set<std::string> unstored_;  ///< recipes of layouts that this job built and added

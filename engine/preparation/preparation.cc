@@ -458,7 +458,7 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
 bool Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop) {
   const auto serving = [this] {
     return std::ranges::count_if(rooms_.executor.gpus(),
-                                 [](const Device* gpu) { return gpu->status().ok(); });
+                                 [](const GpuBackend& gpu) { return gpu.status().ok(); });
   };
   const auto served = serving();
   Pattern& pattern = *job.pattern;

@@ -270,6 +270,14 @@ absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
                   "placing values in a layout");
 }
 
+absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, ElementType type,
+                             const void* from, void* to) {
+  if (order.empty()) return absl::OkStatus();
+  return ToStatus(ScatterElements(AsStream(stream.handle()), type, order.data(), from, to,
+                                  static_cast<int64_t>(order.size())),
+                  "putting values in order");
+}
+
 absl::Status RunningSum(const Context& context, const int64_t* from, int64_t count, int64_t* to) {
   size_t bytes = context.workspace.size();
   return ToStatus(

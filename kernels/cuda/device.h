@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -93,6 +94,10 @@ class Stream {
 /// PlaceValues (layout.h) on the device, where the layout and both arrays are; queued.
 absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
                          const void* csr_values, void* slots);
+
+/// to[order[i]] = from[i], all on the device; elements of a type that IsFloat() is true of. Queued.
+absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, ElementType type,
+                             const void* from, void* to);
 
 /// to[i] = from[0] + ... + from[i - 1] for i <= count, both on the device; queued in the context's
 /// stream, with a workspace of as many bytes as RunningSumWorkspace says.

@@ -28,7 +28,22 @@ __global__ void Gather(const Index* source, const T* from, T* to, int64_t count)
   to[i] = at < 0 ? T{} : from[at];
 }
 
+template <typename T>
+__global__ void Scatter(const int64_t* order, const T* from, T* to, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) to[__ldcs(order + i)] = from[i];
+}
+
 }  // namespace
+
+cudaError_t ScatterElements(cudaStream_t stream, ElementType type, const int64_t* order,
+                            const void* from, void* to, int64_t count) {
+  VisitFloat(type, [&]<typename T>(T) {
+    Scatter<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(
+        order, static_cast<const T*>(from), static_cast<T*>(to), count);
+  });
+  return cudaGetLastError();
+}
 
 cudaError_t GatherElements(cudaStream_t stream, ElementType type, const Array& source,
                            const void* from, void* to, int64_t count) {

@@ -21,6 +21,10 @@ cudaError_t MultiplyElements(cudaStream_t stream, ElementType type, const void* 
 cudaError_t GatherElements(cudaStream_t stream, ElementType type, const Array& source,
                            const void* from, void* to, int64_t count);
 
+/// to[order[i]] = from[i], i < count, on the device; elements as above.
+cudaError_t ScatterElements(cudaStream_t stream, ElementType type, const int64_t* order,
+                            const void* from, void* to, int64_t count);
+
 /// to[i] = outer[inner[i]], i < count, on the device.
 cudaError_t ComposeOrders(cudaStream_t stream, const int32_t* outer, const int32_t* inner,
                           int32_t* to, int64_t count);

@@ -45,6 +45,10 @@ absl::Status PlaceValues(Stream&, const Layout&, ElementType, const void*, void*
   return NotBuilt();
 }
 
+absl::Status ScatterElements(Stream&, std::span<const int64_t>, ElementType, const void*, void*) {
+  return NotBuilt();
+}
+
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
 absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }
 

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "engine/engine.h"
-#include "engine/planning/explain.h"
+#include "engine/preparation/explain.h"
 #include "engine/retry.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/reactors.h"

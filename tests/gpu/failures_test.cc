@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/execution/gpu_backend.h"
 #include "engine/execution/scheduler.h"
 #include "engine/preparation/pattern_job.h"
 #include "kernels/reference/reference.h"
@@ -207,7 +208,7 @@ TEST_F(FailuresTest, WithoutRoomOnTheGpuAProductThatAccumulatesStillRuns) {
 }
 
 /// Takes what the budget has left, but for `room` bytes and some KiB.
-std::vector<Buffer> FillUp(Budget& budget, size_t room) {
+std::vector<Buffer> FillUp(DeviceBudget& budget, size_t room) {
   MemorySource& memory = budget.Source(MemoryUse::kRequests);
   std::vector<Buffer> taken;
   Buffer free = memory.Allocate(room).value();
@@ -227,10 +228,10 @@ TEST_F(FailuresTest, AHeldResultHasItsShapeAfterAFailedAttemptToOrderIt) {
   Hold("a", {kRows, kK, kK, ElementType::kF32}, c_);
   Hold("b", {kCols, kK, kK, ElementType::kF32}, b_);
   Hold("o", {nnz, 1, ld, ElementType::kF32}, {});
-  // The GPU's values come to the host; there is no room to bring them into the caller's order.
+  // There is no room on the GPU for the caller's order of what it computed.
   std::vector<Buffer> taken;
   observer_.on_kernel = [&](const KernelRun& run) {
-    if (run.device == "cuda:0") taken = FillUp(engine_->budget(), nnz * sizeof(float) * 3 / 2);
+    if (run.device == "cuda:0") taken = FillUp(device().budget(), nnz * sizeof(float) * 3 / 2);
   };
   // The CPU's lane is kept until there is room again.
   std::mutex mutex;
@@ -583,8 +584,9 @@ class DeviceJob final : public Job {
 };
 
 TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
+  GpuBackend backend(device(), engine_->budget());
   const auto scheduler =
-      std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Device*>{&device()});
+      std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Backend*>{&backend});
   scheduler->Open();
   std::atomic<int> running = 0, turns = 0;
   constexpr int kTurns = 3;
@@ -619,8 +621,9 @@ TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
 }
 
 TEST_F(FailuresTest, ATrialLetsGoOfADeviceThatALongCallHolds) {
+  GpuBackend backend(device(), engine_->budget());
   const auto scheduler =
-      std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Device*>{&device()});
+      std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Backend*>{&backend});
   scheduler->Open();
   std::atomic<int> steps = 0;
   std::atomic<bool> tried = false;

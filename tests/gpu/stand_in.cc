@@ -347,6 +347,16 @@ absl::Status PlaceValues(Stream& /*stream*/, const Layout& layout, ElementType t
   return absl::OkStatus();
 }
 
+absl::Status ScatterElements(Stream& /*stream*/, std::span<const int64_t> order, ElementType type,
+                             const void* from, void* to) {
+  VisitFloat(type, [&]<typename T>(T) {
+    for (size_t i = 0; i < order.size(); ++i) {
+      static_cast<T*>(to)[order[i]] = static_cast<const T*>(from)[i];
+    }
+  });
+  return absl::OkStatus();
+}
+
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t /*count*/) { return 1; }
 absl::Status RunningSum(const Context& /*context*/, const int64_t* from, int64_t count,
                         int64_t* to) {

@@ -1,5 +1,5 @@
 sparsed_test(processor_test processor_test.cc DEPS sparsed_engine)
-sparsed_test(dense_on_device_test dense_on_device_test.cc DEPS sparsed_engine)
+sparsed_test(placed_dense_test placed_dense_test.cc DEPS sparsed_engine)
 sparsed_test(memory_test memory_test.cc DEPS sparsed_engine)
 sparsed_test(residency_test residency_test.cc DEPS sparsed_engine)
 sparsed_test(scheduler_test scheduler_test.cc DEPS sparsed_engine)

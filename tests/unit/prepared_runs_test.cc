@@ -43,9 +43,10 @@ class PreparedRunsTest : public testing::Test {
   PreparedRunsTest() { asked = 0; }
   void* For(const SpmmKernel& kernel, const std::shared_ptr<const Layout>& layout, int64_t k,
             int64_t leading_dimension = 0) {
-    const SpmmArguments arguments{
-        *layout, nullptr, {nullptr, 5, k, leading_dimension}, {nullptr, 5, k, k}};
-    return runs_.For(kernel, layout, {}, {.k = k}, arguments, memory_);
+    RunArguments arguments;
+    arguments.dense[0] = {nullptr, 5, k, leading_dimension};
+    arguments.result = {nullptr, 5, k, k};
+    return runs_.For(BoundRun(LayoutKernel(kernel), {.k = k}, layout, arguments), {}, memory_);
   }
 
   Address memory_;

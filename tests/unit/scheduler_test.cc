@@ -9,8 +9,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
+
+#include "engine/execution/cpu_backend.h"
 
 namespace sparsed::engine {
 namespace {
@@ -68,7 +71,8 @@ class TestJob final : public Job {
 class SchedulerTest : public ::testing::Test {
  protected:
   void Open(ExecutorOptions options) {
-    scheduler_ = std::make_shared<Scheduler>(options);
+    cpu_.emplace(budget_, options.lanes, options.threads_per_lane);
+    scheduler_ = std::make_shared<Scheduler>(options, std::vector<Backend*>{&*cpu_});
     scheduler_->Open();
   }
   ~SchedulerTest() override {
@@ -83,6 +87,8 @@ class SchedulerTest : public ::testing::Test {
   }
   static Job::Next End(TestJob&, absl::Status*) { return Job::Next::kEnded; }
 
+  Budget budget_{1 << 30, 1 << 30};
+  std::optional<CpuBackend> cpu_;
   std::shared_ptr<Scheduler> scheduler_;
 };
 

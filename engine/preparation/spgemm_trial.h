@@ -12,8 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/execution/bound_spgemm.h"
 #include "engine/execution/executor.h"
-#include "engine/planning/trial.h"
+#include "engine/preparation/trial.h"
 #include "kernels/array.h"
 #include "kernels/kernel_table.h"
 #include "kernels/layout.h"
@@ -21,27 +22,17 @@
 
 namespace sparsed::engine {
 
-struct DeviceLane;
-
-/// Both matrices of a product, in plain CSR.
-struct SpgemmOperands {
-  std::shared_ptr<const Layout> left, right;
-  Array left_values, right_values;  ///< in CSR's order; of what is on the device, in its layout's
-
-  SpgemmArguments arguments() const;
-};
-
 /// Used by one thread. A run is what comes before the rows, all of it, and the rows of a sample;
 /// its time is that of the whole product, were all rows as those.
 class SpgemmTrial {
  public:
   /// Analyses the product and takes the sample: ranges of rows here and there. `memory` is the
-  /// host's; a problem for GPUs is tried on `gpu`. They, `stop` and `executor` outlive the trial.
+  /// host's, for what is looked at there. All that are given outlive the trial.
   /// After `until` it waits for lanes no longer. Errors: CANCELLED, RESOURCE_EXHAUSTED,
   /// DEADLINE_EXCEEDED, UNAVAILABLE (the device is lost).
   static absl::StatusOr<std::unique_ptr<SpgemmTrial>> Begin(
-      const Problem& problem, SpgemmOperands operands, const SpgemmKernel& baseline,
-      MemorySource& memory, Device* gpu, Executor& executor, const std::atomic<bool>* stop,
+      const Problem& problem, SpgemmFactor left, SpgemmFactor right, const SpgemmKernel& baseline,
+      MemorySource& memory, Backend& backend, Executor& executor, const std::atomic<bool>* stop,
       std::chrono::steady_clock::time_point until = kNever);
 
   /// Runs kernel and baseline turn by turn, as Trial::Against. Errors: FAILED_PRECONDITION (the
@@ -58,36 +49,28 @@ class SpgemmTrial {
   int64_t result_nnz() const { return static_cast<int64_t>(static_cast<double>(nnz_) * scale_); }
 
  private:
-  SpgemmTrial(const Problem& problem, SpgemmOperands operands, const SpgemmKernel& baseline,
-              MemorySource& memory, Device* gpu, Executor& executor, const std::atomic<bool>* stop,
+  SpgemmTrial(const Problem& problem, SpgemmFactor left, SpgemmFactor right,
+              const SpgemmKernel& baseline, MemorySource& memory, Backend& backend,
+              Executor& executor, const std::atomic<bool>* stop,
               std::chrono::steady_clock::time_point until);
 
-  /// Bounds of all rows, or on the GPU their exact sizes.
-  absl::Status FindBounds(const SpgemmArguments& arguments, Lane& lane);
   /// Of at most `ranges` ranges with up to `range_entries` each (more, if a single row has them).
   absl::Status TakeSample(int64_t ranges, int64_t range_entries);
-  /// `use` on an idle lane, with the operands where it runs.
-  absl::Status OnLane(const std::function<absl::Status(const SpgemmArguments&, Lane&)>& use);
-  absl::StatusOr<SpgemmOperands> OnDevice() const;
+  /// `use` on an idle lane, with `kernel` on the factors where it runs.
+  absl::Status OnLane(const SpgemmKernel& kernel,
+                      const std::function<absl::Status(BoundSpgemm&, Lane&)>& use);
+  RunOptions Options() { return {workspace_, memory_, stop_}; }
+  /// Bounds of all rows, or on a GPU their exact sizes, with what comes before that.
+  absl::Status FindBounds(BoundSpgemm& product, Lane& lane, double* milliseconds);
   absl::StatusOr<double> RunOnce(const SpgemmKernel& kernel);
-  absl::StatusOr<double> RunOnCpu(const SpgemmKernel& kernel, const SpgemmArguments& arguments,
-                                  Lane& lane);
-  absl::StatusOr<double> RunOnDevice(const SpgemmKernel& kernel, const SpgemmArguments& arguments,
-                                     DeviceLane& gpu);
-  Context OfLane(DeviceLane& gpu);
-  /// What the kernel makes beforehand, if anything, goes to `prepared` and the context.
-  absl::Status Prepare(const SpgemmKernel& kernel, const SpgemmArguments& arguments,
-                       Context& context, std::shared_ptr<void>& prepared);
-  /// What comes before the rows on the GPU: what is prepared goes to `prepared` and the context,
-  /// the rows' sizes to counts_.
-  absl::Status QueueCounts(const SpgemmKernel& kernel, const SpgemmArguments& arguments,
-                           Context& context, std::shared_ptr<void>& prepared);
+  /// Milliseconds.
+  absl::StatusOr<double> RunSample(BoundSpgemm& product, Lane& lane);
 
   const Problem problem_;
-  const SpgemmOperands operands_;
+  const SpgemmFactor left_, right_;
   const SpgemmKernel& baseline_;
   MemorySource& host_memory_;
-  Device* const gpu_;  ///< null: on the CPU
+  Backend& backend_;
   Executor& executor_;
   MemorySource& memory_;  ///< where the kernels run
   const std::atomic<bool>* const stop_;
@@ -101,10 +84,8 @@ class SpgemmTrial {
   Scratch<int64_t> row_begin_;  ///< of the largest range
   // Where the kernels run, for the largest range.
   Buffer workspace_;
+  Array row_begin_there_;  ///< unless that is the host
   Array row_nnz_, columns_, values_;
-  // On the GPU.
-  Array counts_, product_count_;  ///< of all rows
-  Array row_begin_there_;
 };
 
 }  // namespace sparsed::engine

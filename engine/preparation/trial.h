@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/execution/backend.h"
 #include "engine/execution/executor.h"
 #include "engine/planning/plan.h"
 #include "kernels/array.h"
@@ -23,7 +24,7 @@ namespace sparsed::engine {
 /// What takes part: a kernel on a layout, with the matrix's values.
 struct Contender {
   std::shared_ptr<const Layout> layout;
-  Array values;  ///< in the layout's order; for the GPU in CSR's: they are placed there
+  Array values;  ///< as Backend::ValuesFor gives them
   std::string kernel;
 };
 
@@ -50,13 +51,12 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
 /// after the other. Used by one thread.
 class Trial {
  public:
-  /// Allocates operands for `rows` x `cols` with `nnz` nonzeros; if `memory` has no room for them
-  /// the width is halved until they fit. A class of GPUs is tried on `gpu`, with `memory` of its.
-  /// `stop` and `executor` outlive it. After `until` it waits for lanes no longer
-  /// (DEADLINE_EXCEEDED).
+  /// Allocates operands for `rows` x `cols` with `nnz` nonzeros in `backend`'s memory for
+  /// preparations; if that has no room for them the width is halved until they fit. All that are
+  /// given outlive it. After `until` it waits for lanes no longer (DEADLINE_EXCEEDED).
   static absl::StatusOr<std::unique_ptr<Trial>> Begin(
-      const ProblemClass& problem_class, int64_t rows, int64_t cols, int64_t nnz,
-      MemorySource& memory, Device* gpu, Executor& executor, const std::atomic<bool>* stop,
+      const ProblemClass& problem_class, int64_t rows, int64_t cols, int64_t nnz, Backend& backend,
+      Executor& executor, const std::atomic<bool>* stop,
       std::chrono::steady_clock::time_point until = kNever);
 
   /// Width that is timed: the class's, or less for want of memory.
@@ -75,11 +75,11 @@ class Trial {
   int baseline_runs() const { return static_cast<int>(baseline_ms_.size()); }
 
  private:
-  Trial(const Problem& problem, MemorySource& memory, Device* gpu, Executor& executor,
-        const std::atomic<bool>* stop, std::chrono::steady_clock::time_point until)
+  Trial(const Problem& problem, Backend& backend, Executor& executor, const std::atomic<bool>* stop,
+        std::chrono::steady_clock::time_point until)
       : problem_(problem),
-        memory_(memory),
-        gpu_(problem.device == DeviceKind::kCuda ? gpu : nullptr),
+        backend_(backend),
+        memory_(backend.memory(MemoryUse::kPreparation)),
         executor_(executor),
         stop_(stop),
         until_(until) {}
@@ -88,17 +88,12 @@ class Trial {
   absl::Status Fill(Array& array, uint64_t seed);
   /// One kernel run on an idle lane; milliseconds.
   absl::StatusOr<double> RunOnce(const Contender& contender);
-  /// The contender with its arrays on the device.
-  absl::StatusOr<Contender> OnDevice(const Contender& contender);
-  absl::StatusOr<double> RunOnLane(const Contender& contender, Lane& lane);
-  /// `use` gets the contender's kernel, the problem as that sees it, and the arguments. Layout and
-  /// values are where the kernel runs.
-  template <typename Use>
-  absl::Status WithArguments(const Contender& contender, const Use& use);
+  /// Its kernel on what is placed of it.
+  BoundRun Bind(const Contender& contender, const PlacedSparse& placed);
 
   Problem problem_;
+  Backend& backend_;
   MemorySource& memory_;
-  Device* const gpu_;  ///< null: on the CPU
   Executor& executor_;
   const std::atomic<bool>* const stop_;
   const std::chrono::steady_clock::time_point until_;

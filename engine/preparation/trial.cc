@@ -1,4 +1,4 @@
-#include "engine/planning/trial.h"
+#include "engine/preparation/trial.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "engine/execution/scheduler.h"
-#include "engine/memory/device.h"
-#include "kernels/kernel_table.h"
+#include "kernels/bound_run.h"
 
 namespace sparsed::engine {
 namespace {
@@ -73,12 +71,11 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
 }
 
 absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_class, int64_t rows,
-                                                    int64_t cols, int64_t nnz, MemorySource& memory,
-                                                    Device* gpu, Executor& executor,
+                                                    int64_t cols, int64_t nnz, Backend& backend,
+                                                    Executor& executor,
                                                     const std::atomic<bool>* stop,
                                                     Clock::time_point until) {
-  std::unique_ptr<Trial> trial(
-      new Trial(ProblemOf(problem_class), memory, gpu, executor, stop, until));
+  std::unique_ptr<Trial> trial(new Trial(ProblemOf(problem_class), backend, executor, stop, until));
   absl::Status status = trial->AllocateOperands(rows, cols, nnz);
   // K = 1 is another class, with kernels of its own.
   while (absl::IsResourceExhausted(status) && trial->problem_.k > 2) {
@@ -115,111 +112,48 @@ absl::Status Trial::AllocateOperands(int64_t rows, int64_t cols, int64_t nnz) {
 }
 
 absl::Status Trial::Fill(Array& array, uint64_t seed) {
-  if (gpu_ == nullptr) {
-    FillRandom(array, seed);
-    return absl::OkStatus();
-  }
   // The same elements over and over: enough for a kernel's time.
   constexpr int64_t kPeriod = 1'000'003;
-  absl::StatusOr<Array> some =
+  absl::StatusOr<Array> period =
       AllocateArray(HeapMemory(), "operand", array.type, std::min(array.length, kPeriod));
-  if (!some.ok()) return some.status();
-  FillRandom(*some, seed);
-  absl::Status status;
-  absl::Status lane = executor_.RunIdle(
-      IdOf(gpu_),
-      [&](Lane& lane) {
-        for (size_t at = 0; at < array.bytes() && status.ok(); at += some->bytes()) {
-          const size_t bytes = std::min(some->bytes(), array.bytes() - at);
-          std::byte* const to = array.buffer.mutable_data() + at;
-          // After the first, from where it is already.
-          status = at == 0 ? gpu_->CopyIn(lane.gpu->stream, to, some->buffer.data(), bytes)
-                           : lane.gpu->stream.Copy(to, array.buffer.data(), bytes);
-        }
-        const absl::Status done = gpu_->Settle(lane.gpu->stream);
-        if (status.ok()) status = done;
-      },
-      stop_, until_);
-  return lane.ok() ? status : lane;
+  if (!period.ok()) return period.status();
+  FillRandom(*period, seed);
+  return backend_.Repeat(*period, array);
 }
 
-template <typename Use>
-absl::Status Trial::WithArguments(const Contender& contender, const Use& use) {
+BoundRun Trial::Bind(const Contender& contender, const PlacedSparse& placed) {
   const int64_t k = problem_.k;
-  const Problem problem = SeenThrough(*contender.layout, problem_);
-  const void* values = contender.values.buffer.data();
+  RunArguments arguments;
+  arguments.values = placed.values->buffer.data();
   if (problem_.operation == Operation::kSddmm) {
-    return use(*FindSddmmKernel(contender.kernel), problem,
-               SddmmArguments{*contender.layout,
-                              values,
-                              {tall_.buffer.data(), rows_, k, k},
-                              {wide_.buffer.data(), cols_, k, k},
-                              result_.buffer.mutable_data()});
+    arguments.dense = {ConstDense{tall_.buffer.data(), rows_, k, k},
+                       ConstDense{wide_.buffer.data(), cols_, k, k}};
+    arguments.result = {result_.buffer.mutable_data(), result_.length, 1, 1};
+  } else {
+    const Array& b = problem_.transposed ? tall_ : wide_;
+    Array& c = problem_.transposed ? wide_ : tall_;
+    arguments.dense[0] = {b.buffer.data(), problem_.transposed ? rows_ : cols_, k, k};
+    arguments.result = {c.buffer.mutable_data(), problem_.transposed ? cols_ : rows_, k, k};
   }
-  Array& b = problem_.transposed ? tall_ : wide_;
-  Array& c = problem_.transposed ? wide_ : tall_;
-  const int64_t b_rows = problem_.transposed ? rows_ : cols_;
-  const int64_t c_rows = problem_.transposed ? cols_ : rows_;
-  return use(*FindSpmmKernel(contender.kernel), problem,
-             SpmmArguments{*contender.layout,
-                           values,
-                           {b.buffer.data(), b_rows, k, k},
-                           {c.buffer.mutable_data(), c_rows, k, k}});
-}
-
-absl::StatusOr<Contender> Trial::OnDevice(const Contender& contender) {
-  Residency& residency = gpu_->residency();
-  absl::StatusOr<std::shared_ptr<const Layout>> layout = residency.Place(contender.layout);
-  if (!layout.ok()) return layout.status();
-  absl::StatusOr<std::shared_ptr<const Array>> values =
-      residency.PlaceValues(contender.values, contender.layout, HeapMemory());
-  if (!values.ok()) return values.status();
-  return Contender{*std::move(layout), **values, contender.kernel};
-}
-
-absl::StatusOr<double> Trial::RunOnLane(const Contender& contender, Lane& lane) {
-  Context context{.threads = lane.threads, .workspace = {}, .stop = stop_};
-  const auto reserve = [&](const auto& kernel, const Problem& problem, const auto& arguments) {
-    const absl::Status grown =
-        Grow(workspace_, kernel.workspace(problem, arguments.layout, context.threads), memory_);
-    context.workspace = {workspace_.mutable_data(), workspace_.size()};
-    return grown;
-  };
-  const auto run = [&](const auto& kernel, const Problem& problem, const auto& arguments) {
-    return kernel.run(context, problem, arguments);
-  };
-  if (lane.gpu == nullptr) {
-    absl::Status status = WithArguments(contender, reserve);
-    if (!status.ok()) return status;
-    const Clock::time_point begin = Clock::now();
-    status = WithArguments(contender, run);
-    const double milliseconds = MillisecondsSince(begin);
-    if (!status.ok()) return status;
-    return milliseconds;
-  }
-  context.stream = lane.gpu->stream.handle();
-  absl::Status status = WithArguments(contender, [&](const auto& kernel, const Problem& problem,
-                                                     const auto& arguments) {
-    context.prepared = lane.gpu->prepared.For(kernel, contender.layout, context, problem, arguments,
-                                              gpu_->budget().SpareSource(MemoryUse::kLayouts));
-    // What is prepared needs none.
-    return context.prepared != nullptr ? absl::OkStatus() : reserve(kernel, problem, arguments);
-  });
-  if (!status.ok()) return status;
-  return gpu_->Timed(*lane.gpu, [&] { return WithArguments(contender, run); });
+  return BoundRun(*FindLayoutKernel(problem_.operation, contender.kernel), problem_, placed.layout,
+                  arguments);
 }
 
 absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
-  Contender placed = contender;
-  if (gpu_ != nullptr) {
-    absl::StatusOr<Contender> there = OnDevice(contender);
-    if (!there.ok()) return there.status();
-    placed = *std::move(there);
-  }
-  absl::StatusOr<double> milliseconds = 0.0;
+  absl::StatusOr<PlacedSparse> placed =
+      backend_.Place(contender.layout, &contender.values, HeapMemory());
+  if (!placed.ok()) return placed.status();
+  const BoundRun run = Bind(contender, *placed);
+  double milliseconds = 0;
+  absl::Status status;
   const absl::Status ran = executor_.RunIdle(
-      IdOf(gpu_), [&](Lane& lane) { milliseconds = RunOnLane(placed, lane); }, stop_, until_);
+      backend_.id(),
+      [&](Lane& lane) {
+        status = backend_.Run(lane, run, {workspace_, memory_, stop_}, &milliseconds);
+      },
+      stop_, until_);
   if (!ran.ok()) return ran;
+  if (!status.ok()) return status;
   return milliseconds;
 }
 

@@ -1,4 +1,4 @@
-#include "engine/planning/explain.h"
+#include "engine/preparation/explain.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "engine/memory/device.h"
+#include "engine/execution/gpu_backend.h"
 #include "kernels/cpu/multiply_add.h"
 #include "kernels/reorder/breadth_first.h"
 
@@ -54,28 +54,28 @@ double GpuFlops(const cuda::DeviceInfo& info, ElementType type) {
 absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Executor& executor,
                                            ElementType type, const std::atomic<bool>* stop) {
   Explanation e;
-  const std::vector<Device*>& gpus = executor.gpus();
-  const DeviceId device = options.device.value_or(gpus.empty() ? DeviceId{} : gpus.front()->id());
+  const std::deque<GpuBackend>& gpus = executor.gpus();
+  const DeviceId device = options.device.value_or(gpus.empty() ? DeviceId{} : gpus.front().id());
   if (device.kind == DeviceKind::kCuda) {
-    const auto found = std::ranges::find(gpus, device, &Device::id);
+    const auto found = std::ranges::find(gpus, device, &GpuBackend::id);
     if (found == gpus.end()) {
       return absl::FailedPreconditionError(
           gpus.empty() ? std::string("the server uses no GPU; ask for cpu")
                        : fmt::format("the server does not use {}", Name(device)));
     }
-    const Device* const gpu = *found;
-    e.device = gpu->name();
-    e.cache_bytes = static_cast<int64_t>(gpu->info().l2_bytes);
+    const Device& gpu = found->device();
+    e.device = gpu.name();
+    e.cache_bytes = static_cast<int64_t>(gpu.info().l2_bytes);
     e.line_bytes = kGpuSector;
-    e.workers = gpu->info().multiprocessors * kSchedulers;
-    e.roofline = {gpu->bytes_per_second(), GpuFlops(gpu->info(), type)};
+    e.workers = gpu.info().multiprocessors * kSchedulers;
+    e.roofline = {gpu.bytes_per_second(), GpuFlops(gpu.info(), type)};
   } else {
     e.device = "cpu";
     e.cache_bytes = CpuCacheBytes();
     e.line_bytes = kCpuLine;
     e.workers = executor.options().threads_per_lane;
     if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
-    e.roofline.bytes_per_second = executor.bytes_per_second(DeviceId{});
+    e.roofline.bytes_per_second = executor.backend({}).bytes_per_second();
     // On a lane, where nothing else computes meanwhile.
     const absl::Status measured = executor.RunIdle(
         DeviceId{},

@@ -1,0 +1,144 @@
+// A device as calls and trials use it: where operands, results and workspaces of its kernels are,
+// its lanes, and how a kernel is run and timed there. The CPU is one of them, a GPU another.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/catalog/matrix.h"
+#include "engine/execution/placed_dense.h"
+#include "engine/memory/budget.h"
+#include "engine/memory/lazy_array.h"
+#include "kernels/array.h"
+#include "kernels/bound_run.h"
+#include "kernels/device_id.h"
+#include "kernels/layout.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+class Backend;
+struct DeviceLane;
+
+/// A thread's own part of a device, and what belongs to it. OpenMP keeps one team for each thread
+/// that opens parallel regions, so request threads never grow teams.
+struct Lane {
+  Backend* backend = nullptr;
+  int threads = 1;            ///< OpenMP team; 1 on a GPU
+  DeviceLane* gpu = nullptr;  ///< a GPU's streams
+  Buffer workspace = {};      ///< the backend's memory; grows to what a kernel asks for
+};
+
+/// A sparse matrix on a device.
+struct PlacedSparse {
+  std::shared_ptr<const Layout> layout;
+  std::shared_ptr<const Array> values;  ///< in the layout's order; null: not asked for
+};
+
+/// What a run takes besides its lane.
+struct RunOptions {
+  Buffer& workspace;     ///< grown as needed
+  MemorySource& memory;  ///< the workspace's
+  const std::atomic<bool>* stop = nullptr;
+  /// On a GPU, queued behind the kernel and not in its time.
+  std::function<absl::Status()> behind = nullptr;
+};
+
+/// Thread-safe, but for lanes: a lane is used by one thread at a time. Errors of all:
+/// RESOURCE_EXHAUSTED without room there, UNAVAILABLE once the device is lost, CANCELLED.
+class Backend {
+ public:
+  Backend(DeviceId id, std::string model) : id_(id), model_(std::move(model)) {}
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  DeviceId id() const { return id_; }
+  /// What plans and measurements hold for: the device by name and driver, and the kernels of this
+  /// build.
+  const std::string& model() const { return model_; }
+  /// OK, or why it serves no more until a restart.
+  virtual absl::Status status() const { return absl::OkStatus(); }
+  /// Returns `status`; if it says that the device is lost, so it is from now on.
+  virtual absl::Status Checked(absl::Status status) { return status; }
+  /// Bytes that it copies, read and written both counted: the floor's denominator.
+  virtual double bytes_per_second() const = 0;
+  /// Where its kernels read and write.
+  virtual MemorySource& memory(MemoryUse use) = 0;
+
+  /// What a scheduler runs jobs on; those of a GPU exist once.
+  virtual std::vector<Lane> NewLanes() = 0;
+  /// What a lane keeps of its workspace when a job has ended.
+  virtual size_t kept_workspace() const = 0;
+  /// Runs the loop of a lane's thread with the device as the thread's own.
+  virtual void OnThread(const std::function<void()>& loop) { loop(); }
+  /// Called now and then: what was on its way here may go. `rests`: nobody used the device since
+  /// the last time.
+  virtual void Tidy(bool /*rests*/) {}
+
+  /// S's values as Place takes them, in host memory: in the layout's order on the CPU, in CSR's for
+  /// a GPU, which orders them there. `memory` for those that the matrix does not keep.
+  virtual absl::StatusOr<Array> ValuesFor(const Matrix& matrix, const Layout& layout,
+                                          MemorySource& memory, int threads) = 0;
+  /// `values` may be null: the pattern alone. `host`: memory to order values in where the device
+  /// has no room for that.
+  virtual absl::StatusOr<PlacedSparse> Place(const std::shared_ptr<const Layout>& layout,
+                                             const Array* values, MemorySource& host) = 0;
+
+  /// A dense matrix that is held by name: stays there for the next call, if there is room.
+  virtual absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
+                                                const DenseShape& shape) = 0;
+  /// One that is in host memory.
+  virtual absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) = 0;
+  /// Memory for one; gaps between its rows, which nobody asked for, are zeros.
+  virtual absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
+                                               MemoryUse use, Lane& lane) = 0;
+  /// Elements of one into another that is of as many rows and columns.
+  virtual absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) = 0;
+  /// to[order[i]] = from[i], one column each; `order` (i64) may be null: to[i] = from[i].
+  virtual absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
+                               const PlacedDense& to, Lane& lane) = 0;
+  /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
+  virtual absl::Status Repeat(const Array& period, Array& to) = 0;
+  /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is
+  /// in no later product.
+  virtual absl::Status ClearPadding(const PlacedDense& /*dense*/, Lane& /*lane*/) {
+    return absl::OkStatus();
+  }
+  /// A result as a held matrix of `shape`, which stays here until somebody needs it elsewhere.
+  virtual std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) = 0;
+  /// A result to the host, in `shape`: `arrived` is told, in order, how many bytes of `host` there
+  /// are.
+  using Arrived = std::function<void(const Array& host, size_t bytes)>;
+  virtual absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
+                             const Arrived& arrived) = 0;
+
+  /// Runs it on the lane and waits. `*milliseconds`: the kernel's, also of one that failed where
+  /// that is known.
+  virtual absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+                           double* milliseconds) = 0;
+  /// The same of any work. A context has the lane's threads or stream, and no workspace.
+  virtual Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const = 0;
+  virtual absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,
+                             double* milliseconds) = 0;
+  /// Kernels read and write what is in host memory.
+  virtual bool shares_host_memory() const = 0;
+  /// Copies that are there when it returns; nothing needs them if memory is shared.
+  virtual absl::Status CopyIn(Lane& lane, void* to, const void* from, size_t bytes) = 0;
+  virtual absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) = 0;
+
+ private:
+  const DeviceId id_;
+  const std::string model_;
+};
+
+}  // namespace sparsed::engine

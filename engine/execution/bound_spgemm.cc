@@ -1,0 +1,109 @@
+#include "engine/execution/bound_spgemm.h"
+
+#include <utility>
+
+#include "kernels/formats/csr.h"
+
+namespace sparsed::engine {
+
+SpgemmArguments SpgemmFactors::arguments() const {
+  SpgemmArguments arguments = {ViewCsr(*left.layout), left.values->buffer.data(),
+                               ViewCsr(*right.layout), right.values->buffer.data()};
+  if (mask != nullptr) arguments.mask = ViewCsr(*mask);
+  return arguments;
+}
+
+absl::StatusOr<SpgemmFactors> PlaceFactors(Backend& backend, const SpgemmFactor& left,
+                                           const SpgemmFactor& right,
+                                           const std::shared_ptr<const Layout>& mask,
+                                           MemorySource& host) {
+  SpgemmFactors factors;
+  absl::StatusOr<PlacedSparse> placed = backend.Place(left.csr, &left.values, host);
+  if (!placed.ok()) return placed.status();
+  factors.left = *std::move(placed);
+  placed = backend.Place(right.csr, &right.values, host);
+  if (!placed.ok()) return placed.status();
+  factors.right = *std::move(placed);
+  if (mask == nullptr) return factors;
+  placed = backend.Place(mask, nullptr, host);
+  if (!placed.ok()) return placed.status();
+  factors.mask = placed->layout;
+  return factors;
+}
+
+BoundSpgemm::BoundSpgemm(Backend& backend, const SpgemmKernel& kernel, const Problem& problem,
+                         SpgemmFactors factors)
+    : backend_(backend),
+      kernel_(kernel),
+      problem_(problem),
+      factors_(std::move(factors)),
+      arguments_(factors_.arguments()) {}
+
+absl::Status BoundSpgemm::Prepare(Lane& lane, const std::atomic<bool>* stop, MemorySource& memory,
+                                  double* milliseconds) {
+  if (kernel_.prepare == nullptr) return absl::OkStatus();
+  std::shared_ptr<void> prepared;
+  double taken = 0;
+  const absl::Status status = backend_.Timed(
+      lane,
+      [&] {
+        absl::StatusOr<std::shared_ptr<void>> made =
+            kernel_.prepare(backend_.ContextOf(lane, stop), problem_, arguments_, memory);
+        if (made.ok()) prepared = *std::move(made);
+        return made.status();
+      },
+      &taken);
+  *milliseconds += taken;
+  if (status.ok()) prepared_ = std::move(prepared);
+  return status;
+}
+
+absl::StatusOr<Context> BoundSpgemm::ContextOf(Lane& lane, const RunOptions& options) {
+  // To find it out a kernel may look at every row, and lanes are alike.
+  if (!workspace_bytes_) workspace_bytes_ = kernel_.workspace(problem_, arguments_, lane.threads);
+  absl::Status grown = Grow(options.workspace, *workspace_bytes_, options.memory);
+  if (!grown.ok()) return grown;
+  Context context = backend_.ContextOf(lane, options.stop);
+  context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
+  context.prepared = prepared_.get();
+  return context;
+}
+
+absl::Status BoundSpgemm::Count(Lane& lane, const RunOptions& options, bool exact,
+                                std::span<int64_t> row_sizes, int64_t* products,
+                                double* milliseconds) {
+  const absl::StatusOr<Context> context = ContextOf(lane, options);
+  if (!context.ok()) return context.status();
+  double taken = 0;
+  const auto count = [&](std::span<int64_t> sizes, int64_t* multiplications) {
+    const absl::Status status = backend_.Timed(
+        lane,
+        [&] {
+          absl::Status queued = kernel_.analyse(*context, arguments_, sizes, multiplications);
+          if (!queued.ok() || !exact) return queued;
+          return kernel_.symbolic(*context, arguments_, {0, rows()}, sizes);
+        },
+        &taken);
+    *milliseconds += taken;
+    return status;
+  };
+  if (backend_.shares_host_memory()) return count(row_sizes, products);
+  absl::StatusOr<Array> sizes_there =
+      AllocateArray(options.memory, "row counts", ElementType::kI64, rows());
+  if (!sizes_there.ok()) return sizes_there.status();
+  absl::StatusOr<Array> products_there =
+      AllocateArray(options.memory, "products", ElementType::kI64, 1);
+  if (!products_there.ok()) return products_there.status();
+  absl::Status status =
+      count(sizes_there->MutableAs<int64_t>(), products_there->MutableAs<int64_t>().data());
+  if (status.ok()) {
+    status = backend_.CopyOut(lane, row_sizes.data(), sizes_there->buffer.data(),
+                              row_sizes.size_bytes());
+  }
+  if (status.ok()) {
+    status = backend_.CopyOut(lane, products, products_there->buffer.data(), sizeof *products);
+  }
+  return status;
+}
+
+}  // namespace sparsed::engine

@@ -1,0 +1,78 @@
+// SpGEMM as it is run: a kernel bound to both factors, where its backend has them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/execution/backend.h"
+#include "kernels/array.h"
+#include "kernels/kernel_table.h"
+#include "kernels/layout.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// What is multiplied, in plain CSR, transposed if it is to be.
+struct SpgemmFactors {
+  PlacedSparse left, right;
+  std::shared_ptr<const Layout> mask = nullptr;  ///< null: none
+
+  SpgemmArguments arguments() const;
+};
+
+/// A factor in host memory.
+struct SpgemmFactor {
+  std::shared_ptr<const Layout> csr;
+  Array values;  ///< as Backend::ValuesFor gives them
+};
+
+/// Both to where the backend's kernels read them. `host`: as for Backend::Place.
+absl::StatusOr<SpgemmFactors> PlaceFactors(Backend& backend, const SpgemmFactor& left,
+                                           const SpgemmFactor& right,
+                                           const std::shared_ptr<const Layout>& mask,
+                                           MemorySource& host);
+
+/// Used by one thread at a time, on any lane of its backend. Milliseconds are added up.
+class BoundSpgemm {
+ public:
+  /// `backend` and `kernel` outlive it.
+  BoundSpgemm(Backend& backend, const SpgemmKernel& kernel, const Problem& problem,
+              SpgemmFactors factors);
+
+  const SpgemmKernel& kernel() const { return kernel_; }
+  Backend& backend() const { return backend_; }
+  ElementType type() const { return problem_.type; }
+  int64_t rows() const { return arguments_.left.rows; }
+
+  /// What the kernel makes of its factors before anything else; once. FAILED_PRECONDITION, in a
+  /// sentence: they don't suit it.
+  absl::Status Prepare(Lane& lane, const std::atomic<bool>* stop, MemorySource& memory,
+                       double* milliseconds);
+  /// How many entries each row has (`exact`), or at most has, and how many multiplications there
+  /// are; to host memory. A GPU's kernels count exactly.
+  absl::Status Count(Lane& lane, const RunOptions& options, bool exact,
+                     std::span<int64_t> row_sizes, int64_t* products, double* milliseconds);
+  /// For Queue: its workspace is `options`'.
+  absl::StatusOr<Context> ContextOf(Lane& lane, const RunOptions& options);
+  /// Computes rows, as SpgemmKernel::numeric; everything is where the kernel runs.
+  absl::Status Queue(const Context& context, RowRange rows, std::span<const int64_t> row_begin,
+                     int32_t* column_indices, void* values, std::span<int64_t> row_nnz) const {
+    return kernel_.numeric(context, problem_, arguments_, rows, row_begin, column_indices, values,
+                           row_nnz);
+  }
+
+ private:
+  Backend& backend_;
+  const SpgemmKernel& kernel_;
+  const Problem problem_;
+  const SpgemmFactors factors_;
+  const SpgemmArguments arguments_;
+  std::shared_ptr<void> prepared_;
+  std::optional<size_t> workspace_bytes_;
+};
+
+}  // namespace sparsed::engine

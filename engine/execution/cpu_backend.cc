@@ -1,0 +1,147 @@
+#include "engine/execution/cpu_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "kernels/kernels_version.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kKeptWorkspace = size_t{16} << 20;
+
+}  // namespace
+
+CpuBackend::CpuBackend(Budget& budget, int lanes, int threads_per_lane)
+    : Backend({}, fmt::format("{}, kernels {}", ProcessorName(), kKernelsVersion)),
+      budget_(budget),
+      lanes_(std::max(1, lanes)),
+      threads_per_lane_(threads_per_lane),
+      memory_rate_(threads_per_lane) {}
+
+std::vector<Lane> CpuBackend::NewLanes() {
+  std::vector<Lane> lanes(lanes_);
+  for (Lane& lane : lanes) {
+    lane.backend = this;
+    lane.threads = threads_per_lane_;
+  }
+  return lanes;
+}
+
+size_t CpuBackend::kept_workspace() const { return kKeptWorkspace; }
+
+absl::StatusOr<Array> CpuBackend::ValuesFor(const Matrix& matrix, const Layout& layout,
+                                            MemorySource& memory, int threads) {
+  return matrix.ValuesIn(layout, memory, threads);
+}
+
+absl::StatusOr<PlacedSparse> CpuBackend::Place(const std::shared_ptr<const Layout>& layout,
+                                               const Array* values, MemorySource& /*host*/) {
+  return PlacedSparse{layout, values == nullptr ? nullptr : std::make_shared<const Array>(*values)};
+}
+
+absl::StatusOr<PlacedDense> CpuBackend::PlaceHeld(const std::shared_ptr<LazyArray>& held,
+                                                  const DenseShape& shape) {
+  absl::StatusOr<Array> array = held->Get();
+  if (!array.ok()) return array.status();
+  if (absl::Status s = CheckHolds(*array, shape); !s.ok()) return s;
+  return PlacedDense{std::make_shared<const Array>(*std::move(array)), shape};
+}
+
+absl::StatusOr<PlacedDense> CpuBackend::Bring(Array host, const DenseShape& shape, Lane& /*lane*/) {
+  return PlacedDense{std::make_shared<const Array>(std::move(host)), shape};
+}
+
+absl::StatusOr<PlacedDense> CpuBackend::NewDense(std::string_view name, const DenseShape& shape,
+                                                 MemoryUse use, Lane& /*lane*/) {
+  absl::StatusOr<Array> array = AllocateArray(memory(use), name, shape.type, shape.elements());
+  if (!array.ok()) return array.status();
+  // What was in that memory before is nobody's business.
+  const size_t size = SizeOf(shape.type);
+  const size_t gap = (shape.leading_dimension - shape.cols) * size;
+  for (int64_t row = 0; gap > 0 && row + 1 < shape.rows; ++row) {
+    std::memset(array->buffer.mutable_data() + (row * shape.leading_dimension + shape.cols) * size,
+                0, gap);
+  }
+  return PlacedDense{std::make_shared<const Array>(*std::move(array)), shape};
+}
+
+absl::Status CpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& /*lane*/) {
+  Array written = *to.array;
+  CopyRows(*from.array, from.shape, written, to.shape);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
+                                 const PlacedDense& to, Lane& lane) {
+  if (order == nullptr) return CopyDense(from, to, lane);
+  absl::StatusOr<Array> positions = order->Get();
+  if (!positions.ok()) return positions.status();
+  Array written = *to.array;
+  VisitBits(written.type, [&]<typename Bits>(Bits) {
+    const auto at = positions->As<int64_t>();
+    const auto elements = from.array->As<Bits>();
+    const auto result = written.MutableAs<Bits>();
+    for (size_t i = 0; i < at.size(); ++i) {
+      result[at[i] * to.shape.leading_dimension] = elements[i];
+    }
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Repeat(const Array& period, Array& to) {
+  for (size_t at = 0; at < to.bytes(); at += period.bytes()) {
+    std::memcpy(to.buffer.mutable_data() + at, period.buffer.data(),
+                std::min(period.bytes(), to.bytes() - at));
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<LazyArray> CpuBackend::Hold(PlacedDense result, const DenseShape& /*shape*/) {
+  return std::make_shared<LazyArray>(*result.array);
+}
+
+absl::Status CpuBackend::Fetch(const PlacedDense& result, const DenseShape& /*shape*/,
+                               Lane& /*lane*/, const Arrived& arrived) {
+  arrived(*result.array, result.array->bytes());
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+                             double* milliseconds) {
+  absl::Status status = Grow(options.workspace, run.Workspace(lane.threads), options.memory);
+  if (!status.ok()) return status;
+  Context context = ContextOf(lane, options.stop);
+  context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
+  return Timed(
+      lane, [&] { return run.Run(context); }, milliseconds);
+}
+
+Context CpuBackend::ContextOf(Lane& lane, const std::atomic<bool>* stop) const {
+  return {.threads = lane.threads, .workspace = {}, .stop = stop};
+}
+
+absl::Status CpuBackend::Timed(Lane& /*lane*/, const std::function<absl::Status()>& work,
+                               double* milliseconds) {
+  const Clock::time_point begin = Clock::now();
+  absl::Status status = work();
+  *milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  return status;
+}
+
+absl::Status CpuBackend::CopyIn(Lane& /*lane*/, void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::CopyOut(Lane& lane, void* to, const void* from, size_t bytes) {
+  return CopyIn(lane, to, from, bytes);
+}
+
+}  // namespace sparsed::engine

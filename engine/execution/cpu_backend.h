@@ -1,0 +1,56 @@
+// The CPU: everything is in host memory already.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "engine/execution/backend.h"
+#include "engine/memory/processor.h"
+
+namespace sparsed::engine {
+
+class CpuBackend final : public Backend {
+ public:
+  /// `budget` outlives it. Measures the memory's rate, some 50 ms.
+  CpuBackend(Budget& budget, int lanes, int threads_per_lane);
+
+  MemoryRate& memory_rate() { return memory_rate_; }
+
+  double bytes_per_second() const override { return memory_rate_.bytes_per_second(); }
+  MemorySource& memory(MemoryUse use) override { return budget_.Source(use); }
+  std::vector<Lane> NewLanes() override;
+  size_t kept_workspace() const override;
+
+  absl::StatusOr<Array> ValuesFor(const Matrix& matrix, const Layout& layout, MemorySource& memory,
+                                  int threads) override;
+  absl::StatusOr<PlacedSparse> Place(const std::shared_ptr<const Layout>& layout,
+                                     const Array* values, MemorySource& host) override;
+  absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
+                                        const DenseShape& shape) override;
+  absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) override;
+  absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
+                                       MemoryUse use, Lane& lane) override;
+  absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) override;
+  absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
+                       const PlacedDense& to, Lane& lane) override;
+  absl::Status Repeat(const Array& period, Array& to) override;
+  std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) override;
+  absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
+                     const Arrived& arrived) override;
+  absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+                   double* milliseconds) override;
+  Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;
+  absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,
+                     double* milliseconds) override;
+  bool shares_host_memory() const override { return true; }
+  absl::Status CopyIn(Lane& lane, void* to, const void* from, size_t bytes) override;
+  absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) override;
+
+ private:
+  Budget& budget_;
+  const int lanes_, threads_per_lane_;
+  MemoryRate memory_rate_;
+};
+
+}  // namespace sparsed::engine

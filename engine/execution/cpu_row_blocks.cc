@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <utility>
+
+#include "engine/execution/row_blocks.h"
+#include "kernels/spgemm_blocks.h"
+
+namespace sparsed::engine {
+namespace {
+
+class OnCpu final : public RowBlocks {
+ public:
+  OnCpu(BoundSpgemm product, std::optional<ProductSizes> found, const RowBlockOptions& options)
+      : RowBlocks(std::move(product), std::move(found), options) {}
+
+  absl::Status Begin(Lane& lane) override {
+    if (absl::Status s = AllocateRows(); !s.ok()) return s;
+    absl::Status status = product_.Prepare(lane, options_.token.flag(), host_memory(), &kernel_ms_);
+    if (!status.ok() || sizes_.exact) return status;
+    status = product_.Count(lane, OfLane(lane), options_.count_first,
+                            sizes_.rows.MutableAs<int64_t>(), &sizes_.products, &kernel_ms_);
+    sizes_.exact = status.ok() && options_.count_first;
+    return status;
+  }
+
+  absl::StatusOr<std::optional<ResultBlock>> Next(Lane& lane) override {
+    const RowRange range = NextRowBlock(
+        row_sizes(), next_row(), std::min(RowBlockEntries(lane.threads), options_.most_entries));
+    const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(range.end - range.begin + 1);
+    const auto row_nnz = block_row_nnz_.MutableAs<int64_t>().first(range.end - range.begin);
+    const int64_t room = PlaceRowBlock(row_sizes(), range, row_begin);
+    // Another call may have taken the lane's workspace in between.
+    const absl::StatusOr<Context> context = product_.ContextOf(lane, OfLane(lane));
+    if (!context.ok()) return context.status();
+    const auto compute = [&](Array& columns, Array& values) {
+      return Timed(lane, [&] {
+        return product_.Queue(*context, range, row_begin, columns.MutableAs<int32_t>().data(),
+                              values.buffer.mutable_data(), row_nnz);
+      });
+    };
+    if (sizes_.exact) {
+      absl::StatusOr<ResultBlock> block = NewBlock(range, sizes_of(range));
+      if (!block.ok()) return block.status();
+      if (absl::Status s = compute(block->column_indices, block->values); !s.ok()) return s;
+      return HandOut(*std::move(block));
+    }
+    if (absl::Status s = EnsureScratch(room); !s.ok()) return s;
+    if (absl::Status s = compute(scratch_columns_, scratch_values_); !s.ok()) return s;
+    std::ranges::copy(row_nnz, sizes_.rows.MutableAs<int64_t>().begin() + range.begin);
+    absl::StatusOr<ResultBlock> block = NewBlock(range, row_nnz);
+    if (!block.ok()) return block.status();
+    const RowBlock scratch{row_begin, row_nnz, std::as_const(scratch_columns_).As<int32_t>().data(),
+                           scratch_values_.buffer.data(), product_.type()};
+    const absl::Status moved = Timed(lane, [&] {
+      CompactRowBlock(scratch, lane.threads, block->column_indices.MutableAs<int32_t>().data(),
+                      block->values.buffer.mutable_data());
+      return absl::OkStatus();
+    });
+    if (!moved.ok()) return moved;
+    return HandOut(*std::move(block));
+  }
+
+ private:
+  RunOptions OfLane(Lane& lane) { return {lane.workspace, host_memory(), options_.token.flag()}; }
+
+  absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work) {
+    double taken = 0;
+    absl::Status status = product_.backend().Timed(lane, work, &taken);
+    kernel_ms_ += taken;
+    return status;
+  }
+
+  /// Memory for a block of `entries`, kept from block to block.
+  absl::Status EnsureScratch(int64_t entries) {
+    if (scratch_columns_.length >= entries) return absl::OkStatus();
+    MemorySource& memory = host_memory();
+    scratch_columns_ = scratch_values_ = Array();
+    absl::StatusOr<Array> columns =
+        AllocateArray(memory, "column_indices", ElementType::kI32, entries);
+    if (!columns.ok()) return columns.status();
+    absl::StatusOr<Array> values = AllocateArray(memory, "values", product_.type(), entries);
+    if (!values.ok()) return values.status();
+    scratch_columns_ = *std::move(columns);
+    scratch_values_ = *std::move(values);
+    return absl::OkStatus();
+  }
+
+  Array scratch_columns_, scratch_values_;  ///< rows with room for their bounds
+};
+
+}  // namespace
+
+std::unique_ptr<RowBlocks> CpuRowBlocks(BoundSpgemm product, std::optional<ProductSizes> found,
+                                        const RowBlockOptions& options) {
+  return std::make_unique<OnCpu>(std::move(product), std::move(found), options);
+}
+
+}  // namespace sparsed::engine

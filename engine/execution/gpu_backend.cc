@@ -1,0 +1,249 @@
+#include "engine/execution/gpu_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/kernels_version.h"
+
+namespace sparsed::engine {
+namespace {
+
+constexpr size_t kKeptWorkspace = size_t{64} << 20;
+
+std::string ModelOf(const Device& device) {
+  return fmt::format("{}, driver {}, kernels {}", device.info().name, device.info().driver,
+                     kKernelsVersion);
+}
+
+}  // namespace
+
+GpuBackend::GpuBackend(Device& device, Budget& host)
+    : Backend(device.id(), ModelOf(device)), device_(device), host_(host) {}
+
+std::vector<Lane> GpuBackend::NewLanes() {
+  std::vector<Lane> lanes;
+  for (DeviceLane& lane : device_.lanes()) {
+    lanes.push_back({.backend = this, .threads = 1, .gpu = &lane});
+  }
+  return lanes;
+}
+
+size_t GpuBackend::kept_workspace() const { return kKeptWorkspace; }
+
+void GpuBackend::OnThread(const std::function<void()>& loop) {
+  const cuda::DeviceScope scope(device_.ordinal());
+  loop();
+}
+
+void GpuBackend::Tidy(bool rests) {
+  device_.DrainPieces().IgnoreError();
+  if (rests) device_.Rest();
+}
+
+Context GpuBackend::ContextOf(Lane& lane, const std::atomic<bool>* stop) const {
+  return {.threads = 1, .workspace = {}, .stop = stop, .stream = lane.gpu->stream.handle()};
+}
+
+absl::Status GpuBackend::Timed(Lane& lane, const std::function<absl::Status()>& work,
+                               double* milliseconds) {
+  const absl::StatusOr<double> timed = device_.Timed(*lane.gpu, work);
+  if (timed.ok()) *milliseconds = *timed;
+  return timed.status();
+}
+
+absl::Status GpuBackend::CopyIn(Lane& lane, void* to, const void* from, size_t bytes) {
+  return device_.CopyIn(lane.gpu->stream, to, from, bytes);
+}
+
+absl::Status GpuBackend::CopyOut(Lane& lane, void* to, const void* from, size_t bytes) {
+  return device_.CopyOut(lane.gpu->stream, to, from, bytes);
+}
+
+absl::StatusOr<Array> GpuBackend::ValuesFor(const Matrix& matrix, const Layout& /*layout*/,
+                                            MemorySource& /*memory*/, int /*threads*/) {
+  return matrix.Values();
+}
+
+absl::StatusOr<PlacedSparse> GpuBackend::Place(const std::shared_ptr<const Layout>& layout,
+                                               const Array* values, MemorySource& host) {
+  PlacedSparse placed;
+  absl::StatusOr<std::shared_ptr<const Layout>> there = device_.residency().Place(layout);
+  if (!there.ok()) return there.status();
+  placed.layout = *std::move(there);
+  if (values == nullptr) return placed;
+  absl::StatusOr<std::shared_ptr<const Array>> slots =
+      device_.residency().PlaceValues(*values, layout, host);
+  if (!slots.ok()) return slots.status();
+  placed.values = *std::move(slots);
+  return placed;
+}
+
+absl::StatusOr<PlacedDense> GpuBackend::PlaceHeld(const std::shared_ptr<LazyArray>& held,
+                                                  const DenseShape& shape) {
+  const std::optional<DenseShape> padded = PaddedShape(shape);
+  absl::StatusOr<std::shared_ptr<const Array>> array = device_.residency().Place(
+      held, padded ? std::optional(RowsOf(shape, *padded)) : std::nullopt);
+  if (!array.ok()) return array.status();
+  const DenseShape there = padded.value_or(shape);
+  if (absl::Status s = CheckHolds(**array, there); !s.ok()) return s;
+  return PlacedDense{*std::move(array), there, padded.has_value()};
+}
+
+absl::StatusOr<Array> GpuBackend::NewArray(MemorySource& memory, std::string_view name,
+                                           const DenseShape& shape,
+                                           const std::optional<DenseShape>& padded) {
+  const int64_t elements = padded ? padded->rows * padded->leading_dimension : shape.elements();
+  return AllocateArray(memory, name, shape.type, elements);
+}
+
+absl::StatusOr<PlacedDense> GpuBackend::Bring(Array host, const DenseShape& shape, Lane& lane) {
+  const std::optional<DenseShape> padded = PaddedShape(shape);
+  absl::StatusOr<Array> array = NewArray(memory(MemoryUse::kRequests), host.name, shape, padded);
+  if (!array.ok()) return array.status();
+  std::byte* const to = array->buffer.mutable_data();
+  const absl::Status copied =
+      padded ? device_.CopyRowsIn(lane.gpu->stream, to, host.buffer.data(), RowsOf(shape, *padded))
+             : device_.CopyIn(lane.gpu->stream, to, host.buffer.data(), array->bytes());
+  if (!copied.ok()) return copied;
+  return PlacedDense{std::make_shared<const Array>(*std::move(array)), padded.value_or(shape),
+                     padded.has_value()};
+}
+
+absl::StatusOr<PlacedDense> GpuBackend::Repacked(const Array& array, const DenseShape& shape,
+                                                 Lane& lane) {
+  const PlacedDense as_it_is = {std::make_shared<const Array>(array), shape};
+  const std::optional<DenseShape> there = PaddedShape(shape);
+  if (!there) return as_it_is;
+  absl::StatusOr<Array> padded =
+      NewArray(device_.budget().SpareSource(MemoryUse::kRequests), array.name, shape, there);
+  if (absl::IsResourceExhausted(padded.status())) return as_it_is;
+  if (!padded.ok()) return padded.status();
+  const PitchedRows rows = RowsOf(shape, *there);
+  std::byte* const to = padded->buffer.mutable_data();
+  cuda::Stream& stream = lane.gpu->stream;
+  absl::Status status = stream.FillRows(to + rows.row_bytes, rows.device_pitch, 0,
+                                        rows.device_pitch - rows.row_bytes, rows.rows);
+  if (status.ok()) {
+    status = stream.CopyRows(to, rows.device_pitch, array.buffer.data(), rows.host_pitch,
+                             rows.row_bytes, rows.rows);
+  }
+  // Who fails before the kernel lets the memory go.
+  const absl::Status done = device_.Settle(stream);
+  if (status.ok()) status = done;
+  if (!status.ok()) return status;
+  return PlacedDense{std::make_shared<const Array>(*std::move(padded)), *there, /*padded=*/true};
+}
+
+absl::StatusOr<PlacedDense> GpuBackend::NewDense(std::string_view name, const DenseShape& shape,
+                                                 MemoryUse use, Lane& lane) {
+  const std::optional<DenseShape> padded = PaddedShape(shape);
+  absl::StatusOr<Array> array = NewArray(memory(use), name, shape, padded);
+  if (!array.ok()) return array.status();
+  if (!padded && shape.leading_dimension > shape.cols) {
+    absl::Status filled = lane.gpu->stream.Fill(array->buffer.mutable_data(), 0, array->bytes());
+    // Who fails before the kernel lets the memory go.
+    if (filled.ok()) filled = device_.Settle(lane.gpu->stream);
+    if (!filled.ok()) return filled;
+  }
+  return PlacedDense{std::make_shared<const Array>(*std::move(array)), padded.value_or(shape),
+                     padded.has_value()};
+}
+
+absl::Status GpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) {
+  const size_t size = SizeOf(to.shape.type);
+  Array written = *to.array;
+  absl::Status status = lane.gpu->stream.CopyRows(
+      written.buffer.mutable_data(), to.shape.leading_dimension * size, from.array->buffer.data(),
+      from.shape.leading_dimension * size, to.shape.cols * size, to.shape.rows);
+  // The lane's stream has read it before whoever owns it lets it go, also where it failed midway.
+  const absl::Status done = device_.Settle(lane.gpu->stream);
+  return status.ok() ? done : status;
+}
+
+absl::Status GpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
+                                 const PlacedDense& to, Lane& lane) {
+  if (order == nullptr) return CopyDense(from, to, lane);
+  absl::StatusOr<std::shared_ptr<const Array>> positions = device_.residency().Place(order);
+  if (!positions.ok()) return positions.status();
+  Array written = *to.array;
+  absl::Status status =
+      cuda::ScatterElements(lane.gpu->stream, (*positions)->As<int64_t>(), to.shape.type,
+                            from.array->buffer.data(), written.buffer.mutable_data());
+  const absl::Status done = device_.Settle(lane.gpu->stream);
+  return status.ok() ? done : status;
+}
+
+absl::Status GpuBackend::Repeat(const Array& period, Array& to) {
+  return device_.Repeat(period, to);
+}
+
+absl::Status GpuBackend::ClearPadding(const PlacedDense& dense, Lane& lane) {
+  if (dense.width() == dense.shape.cols) return absl::OkStatus();
+  const PitchedRows rows = RowsOf(dense.shape, dense.shape);
+  Array written = *dense.array;
+  return lane.gpu->stream.FillRows(written.buffer.mutable_data() + rows.row_bytes,
+                                   rows.device_pitch, 0, rows.device_pitch - rows.row_bytes,
+                                   rows.rows);
+}
+
+std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape& shape) {
+  const auto held = std::make_shared<LazyArray>(
+      [&device = device_, &budget = host_, there = result.array, padded = result.padded,
+       rows = RowsOf(shape, result.shape), length = shape.elements()](LazyArray::Stop) {
+        MemorySource& memory = budget.Source(MemoryUse::kBuffers);
+        absl::StatusOr<Array> host =
+            padded ? device.ToHost(*there, rows, length, memory) : device.ToHost(*there, memory);
+        if (!absl::IsUnavailable(host.status())) return host;
+        // Lest another device that needs it seem lost, too.
+        return absl::StatusOr<Array>(absl::DataLossError(fmt::format(
+            "it was only on {}: {}", device.name(), std::string(host.status().message()))));
+      },
+      LazyArray::Where::kDevice);
+  device_.residency().Adopt(held, std::move(result.array));
+  return held;
+}
+
+absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
+                               const Arrived& arrived) {
+  const Array& array = *result.array;
+  absl::StatusOr<Array> host =
+      AllocateArray(host_.Source(MemoryUse::kRequests), array.name, array.type, shape.elements());
+  if (!host.ok()) return host.status();
+  std::byte* const to = host->buffer.mutable_data();
+  if (!result.padded) {
+    return device_.CopyOut(lane.gpu->stream, to, array.buffer.data(), host->bytes(),
+                           [&](size_t bytes) { arrived(*host, bytes); });
+  }
+  const PitchedRows rows = RowsOf(shape, result.shape);
+  const size_t gap = rows.host_pitch - rows.row_bytes;
+  for (size_t row = 0; gap > 0 && row + 1 < rows.rows; ++row) {
+    std::memset(to + row * rows.host_pitch + rows.row_bytes, 0, gap);
+  }
+  return device_.CopyRowsOut(lane.gpu->stream, to, array.buffer.data(), rows, [&](size_t count) {
+    // Behind the last row there is no gap.
+    arrived(*host, std::min(count * rows.host_pitch, host->bytes()));
+  });
+}
+
+absl::Status GpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+                             double* milliseconds) {
+  Context context = ContextOf(lane, options.stop);
+  context.prepared =
+      lane.gpu->prepared.For(run, context, device_.budget().SpareSource(MemoryUse::kLayouts));
+  // What is prepared needs none.
+  if (context.prepared == nullptr) {
+    const absl::Status grown =
+        Grow(options.workspace, run.Workspace(context.threads), options.memory);
+    if (!grown.ok()) return grown;
+    context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
+  }
+  const absl::StatusOr<double> timed = device_.Timed(
+      *lane.gpu, [&] { return run.Run(context); }, options.behind);
+  if (timed.ok()) *milliseconds = *timed;
+  return timed.status();
+}
+
+}  // namespace sparsed::engine

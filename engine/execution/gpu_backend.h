@@ -1,0 +1,69 @@
+// A GPU: operands are placed there and stay while there is room, kernels run in a lane's stream and
+// are timed by its events.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "engine/execution/backend.h"
+#include "engine/memory/device.h"
+
+namespace sparsed::engine {
+
+class GpuBackend final : public Backend {
+ public:
+  /// Both outlive it; `host` for what comes back.
+  GpuBackend(Device& device, Budget& host);
+
+  Device& device() const { return device_; }
+  /// A streamed operand that was put together in the device's memory, in the shape that kernels
+  /// read it in if there is room for both.
+  absl::StatusOr<PlacedDense> Repacked(const Array& array, const DenseShape& shape, Lane& lane);
+
+  absl::Status status() const override { return device_.status(); }
+  absl::Status Checked(absl::Status status) override { return device_.Checked(std::move(status)); }
+  double bytes_per_second() const override { return device_.bytes_per_second(); }
+  MemorySource& memory(MemoryUse use) override { return device_.budget().Source(use); }
+  std::vector<Lane> NewLanes() override;
+  size_t kept_workspace() const override;
+  void OnThread(const std::function<void()>& loop) override;
+  void Tidy(bool rests) override;
+
+  absl::StatusOr<Array> ValuesFor(const Matrix& matrix, const Layout& layout, MemorySource& memory,
+                                  int threads) override;
+  absl::StatusOr<PlacedSparse> Place(const std::shared_ptr<const Layout>& layout,
+                                     const Array* values, MemorySource& host) override;
+  absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
+                                        const DenseShape& shape) override;
+  absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) override;
+  absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
+                                       MemoryUse use, Lane& lane) override;
+  absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) override;
+  absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
+                       const PlacedDense& to, Lane& lane) override;
+  absl::Status ClearPadding(const PlacedDense& dense, Lane& lane) override;
+  absl::Status Repeat(const Array& period, Array& to) override;
+  std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) override;
+  absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
+                     const Arrived& arrived) override;
+  absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+                   double* milliseconds) override;
+  Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;
+  absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,
+                     double* milliseconds) override;
+  bool shares_host_memory() const override { return false; }
+  absl::Status CopyIn(Lane& lane, void* to, const void* from, size_t bytes) override;
+  absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) override;
+
+ private:
+  absl::StatusOr<Array> NewArray(MemorySource& memory, std::string_view name,
+                                 const DenseShape& shape, const std::optional<DenseShape>& padded);
+
+  Device& device_;
+  Budget& host_;
+};
+
+}  // namespace sparsed::engine

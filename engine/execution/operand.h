@@ -1,0 +1,105 @@
+// Dense operands of requests: where their bytes are, and how they get to where a kernel reads them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/execution/gpu_backend.h"
+#include "engine/execution/operand_memory.h"
+#include "engine/execution/placed_dense.h"
+#include "engine/execution/token.h"
+#include "engine/memory/array_assembler.h"
+#include "engine/memory/lazy_array.h"
+
+namespace sparsed::engine {
+
+/// An operand whose bytes come in the request's stream: put together in the memory of the GPU that
+/// will use it, if its first bytes find room there, else on the host. Until it is complete one
+/// thread feeds it, then a lane has it.
+class StreamedOperand {
+ public:
+  /// `gpu` may be null; it and `host` outlive this. Takes memory as bytes come.
+  StreamedOperand(std::string name, const DenseShape& shape, uint32_t stream_array, GpuBackend* gpu,
+                  Budget& host);
+  ~StreamedOperand();
+  StreamedOperand(const StreamedOperand&) = delete;
+  StreamedOperand& operator=(const StreamedOperand&) = delete;
+
+  uint32_t stream_array() const { return stream_array_; }
+  /// As Call::Claim and Call::Commit.
+  absl::StatusOr<std::byte*> Claim(uint64_t offset, uint64_t size);
+  absl::Status Commit();
+  bool complete() const { return !lost_ && assembler_.complete(); }
+  /// "operand B has 12 of 4096 bytes".
+  std::string Missing() const;
+  size_t announced() const { return assembler_.array().bytes(); }
+  size_t counted() const { return assembler_.counted() + late_bytes_; }
+
+  /// In host memory; it was put together there, or brought there.
+  absl::StatusOr<Array> OnHost();
+  /// Where the backend's kernels read it. A GPU is the one that it was made for; work queued in the
+  /// lane's stream may use it.
+  absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token);
+  /// All that was sent to the GPU is there: the stream of a lane that it was placed for has passed.
+  void Settled() { pieces_under_way_ = false; }
+  /// From the GPU to the host, if it is there. CANCELLED, or why `token` stopped.
+  absl::Status BringHome(const Token& token);
+
+ private:
+  /// Bytes that came when all blocks to the device were taken: a lane takes them there.
+  struct Late {
+    size_t offset, size;
+    Buffer bytes;
+  };
+  /// What one takes besides its bytes, roughly: they may be few.
+  static constexpr size_t kLateBytes = 256;
+
+  absl::Status TakeArray();
+
+  const DenseShape shape_;
+  const uint32_t stream_array_;
+  GpuBackend* const gpu_;
+  Budget& host_;
+  OperandMemory* memory_;  ///< the assembler's
+  ArrayAssembler assembler_;
+  Array array_;  ///< once it was taken from the assembler
+  bool taken_ = false;
+  bool on_gpu_ = false;  ///< known with its first bytes
+  bool lost_ = false;    ///< a claimed part found no memory after all
+  StagingBlock piece_;   ///< claimed last, not committed yet; none: nothing is to be sent
+  std::byte* piece_to_ = nullptr;
+  size_t piece_bytes_ = 0;
+  bool pieces_under_way_ = false;
+  std::vector<Late> late_;
+  size_t late_bytes_ = 0;  ///< of all that came late, with kLateBytes each
+};
+
+/// A dense operand of a request, wherever it comes from.
+struct Operand {
+  using Streamed = std::unique_ptr<StreamedOperand>;
+  using Held = std::shared_ptr<LazyArray>;
+
+  DenseShape shape;
+  std::variant<Streamed, Held> source;
+
+  /// Null if it comes from elsewhere.
+  StreamedOperand* streamed() const {
+    const auto* const streamed = std::get_if<Streamed>(&source);
+    return streamed == nullptr ? nullptr : streamed->get();
+  }
+  LazyArray* held() const {
+    const auto* const held = std::get_if<Held>(&source);
+    return held == nullptr ? nullptr : held->get();
+  }
+
+  absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token) const;
+  absl::StatusOr<Array> OnHost() const;
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,62 @@
+#include "engine/execution/placed_dense.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace sparsed::engine {
+namespace {
+
+/// What GPU kernels read at once.
+constexpr size_t kWideBytes = 16;
+/// Elements of a row: longer ones gain nothing.
+constexpr int64_t kMostPadded = 1 << 16;
+
+}  // namespace
+
+std::optional<DenseShape> PaddedShape(const DenseShape& shape) {
+  const auto wide = static_cast<int64_t>(kWideBytes / SizeOf(shape.type));
+  DenseShape there = shape;
+  if (shape.cols <= 1) {
+    there.leading_dimension = shape.cols;
+    if (shape.leading_dimension == shape.cols) return std::nullopt;
+    return there;
+  }
+  if (shape.cols % wide == 0 && shape.leading_dimension % wide == 0) return std::nullopt;
+  there.leading_dimension = (shape.cols + wide - 1) / wide * wide;
+  const bool small = there.leading_dimension <= 2 * shape.cols;
+  if (!small || there.leading_dimension > kMostPadded) return std::nullopt;
+  return there;
+}
+
+PitchedRows RowsOf(const DenseShape& host, const DenseShape& there) {
+  const size_t size = SizeOf(host.type);
+  return {.rows = static_cast<size_t>(host.rows),
+          .row_bytes = static_cast<size_t>(host.cols) * size,
+          .host_pitch = static_cast<size_t>(host.leading_dimension) * size,
+          .device_pitch = static_cast<size_t>(there.leading_dimension) * size};
+}
+
+int64_t CommonWidth(const PlacedDense& one, const PlacedDense& other) {
+  return one.width() == other.width() ? one.width() : one.shape.cols;
+}
+
+absl::Status CheckHolds(const Array& array, const DenseShape& shape) {
+  if (array.length >= shape.elements() && array.type == shape.type) return absl::OkStatus();
+  return absl::InternalError(
+      fmt::format("an array of {} {} elements was to be {} x {} {} with a leading dimension of {}",
+                  array.length, Name(array.type), shape.rows, shape.cols, Name(shape.type),
+                  shape.leading_dimension));
+}
+
+void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
+              const DenseShape& to_shape) {
+  const size_t size = SizeOf(to_shape.type);
+  for (int64_t row = 0; row < to_shape.rows; ++row) {
+    std::memcpy(to.buffer.mutable_data() + row * to_shape.leading_dimension * size,
+                from.buffer.data() + row * from_shape.leading_dimension * size,
+                to_shape.cols * size);
+  }
+}
+
+}  // namespace sparsed::engine

@@ -1,0 +1,73 @@
+// SpGEMM calls: row blocks of the result, streamed as they are computed or kept as a new matrix.
+// What finds no room on a GPU before the first block runs on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/execution/bound_spgemm.h"
+#include "engine/execution/executor_impl.h"
+#include "engine/execution/kept_product.h"
+#include "engine/execution/row_blocks.h"
+
+namespace sparsed::engine {
+
+class SpgemmCall final : public Job {
+ public:
+  /// Looks everything up and checks it: as Executor::Begin.
+  static absl::StatusOr<std::shared_ptr<Call>> Begin(std::shared_ptr<Executor::Impl> impl,
+                                                     SpgemmSpec spec,
+                                                     std::shared_ptr<ResultSink> sink);
+  /// `backend`: where it is to run; `mask` may be null.
+  SpgemmCall(std::shared_ptr<Executor::Impl> impl, Backend& backend, SpgemmSpec spec,
+             std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right,
+             MatrixLease mask);
+
+  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
+  bool complete() const override { return true; }
+
+ private:
+  Next Run(Lane& lane, absl::Status* end) override;
+  Loader ToLoad() const override;
+  void Drop() override;
+
+  PatternProduct Patterns() const;
+  /// With the first of the kernels that can; OK: `blocks_` is ready for its first block.
+  absl::Status Begin(Lane& lane);
+  /// Of the result, once the sizes of its rows are exact.
+  int64_t ExactNonzeros() const;
+  /// Both factors in plain CSR, those that are to be transposed if this is a lane of the CPU: a
+  /// team does that, and no GPU waits for it. False: it must go on there.
+  absl::StatusOr<bool> FindFactors(Lane& lane);
+  /// What may compute it, the first choice first: the plan's kernel of the pair; without a plan,
+  /// what the features of both promise, and trials are asked for; then the default. UNIMPLEMENTED.
+  absl::StatusOr<std::vector<const SpgemmKernel*>> ChooseKernels() const;
+  void SendBegin();
+  Next TakeBlock(ResultBlock block, absl::Status* end);
+  Next End(absl::Status* end);
+  /// Leaves the storing to the thread that may block.
+  absl::Status Keep();
+  void AddTimes();
+  /// Tells the observer of a `share` of the whole product.
+  void Observe(double share);
+  double ShareOfNonzeros() const;
+  double FloorBytes() const;
+
+  const std::shared_ptr<Executor::Impl> impl_;
+  Backend* backend_;  ///< where it is to run
+  const SpgemmSpec spec_;
+  MatrixLease left_, right_;
+  MatrixLease mask_;       ///< null: none
+  const Problem problem_;  ///< on no device in particular
+
+  std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;
+  std::unique_ptr<RowBlocks> blocks_;  ///< once it has begun
+  const SpgemmKernel* kernel_ = nullptr;
+  bool found_sizes_ = false;  ///< of an earlier request
+  bool observed_ = false;
+  std::optional<KeptProduct> kept_;  ///< none: it is streamed
+};
+
+}  // namespace sparsed::engine

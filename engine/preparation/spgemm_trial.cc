@@ -1,0 +1,194 @@
+#include "engine/preparation/spgemm_trial.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "kernels/formats/csr.h"
+#include "kernels/spgemm_blocks.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Ranges of rows, and entries (by their bounds) of each, that a sample has at most.
+struct SampleSize {
+  int64_t ranges, entries;
+};
+/// On the CPU so much work that a moment without the processor does not make another kernel of it.
+/// On the GPU each range must fill it, however long its rows are.
+SampleSize SizeOn(DeviceKind device) {
+  return device == DeviceKind::kCuda ? SampleSize{4, int64_t{1} << 24}
+                                     : SampleSize{8, int64_t{1} << 21};
+}
+/// A range of fewer is not worth timing, where memory is short.
+constexpr int64_t kLeastRangeEntries = int64_t{1} << 16;
+
+int64_t Sum(std::span<const int64_t> bounds, RowRange range) {
+  return std::accumulate(bounds.begin() + range.begin, bounds.begin() + range.end, int64_t{0});
+}
+
+}  // namespace
+
+SpgemmTrial::SpgemmTrial(const Problem& problem, SpgemmFactor left, SpgemmFactor right,
+                         const SpgemmKernel& baseline, MemorySource& memory, Backend& backend,
+                         Executor& executor, const std::atomic<bool>* stop, Clock::time_point until)
+    : problem_(problem),
+      left_(std::move(left)),
+      right_(std::move(right)),
+      baseline_(baseline),
+      host_memory_(memory),
+      backend_(backend),
+      executor_(executor),
+      memory_(backend.memory(MemoryUse::kPreparation)),
+      stop_(stop),
+      until_(until) {}
+
+absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
+    const Problem& problem, SpgemmFactor left, SpgemmFactor right, const SpgemmKernel& baseline,
+    MemorySource& memory, Backend& backend, Executor& executor, const std::atomic<bool>* stop,
+    Clock::time_point until) {
+  std::unique_ptr<SpgemmTrial> trial(new SpgemmTrial(problem, std::move(left), std::move(right),
+                                                     baseline, memory, backend, executor, stop,
+                                                     until));
+  absl::Status status = trial->bounds_.Allocate(memory, trial->left_.csr->rows);
+  if (status.ok()) {
+    status = trial->OnLane(baseline, [&](BoundSpgemm& product, Lane& lane) {
+      double unused = 0;
+      return trial->FindBounds(product, lane, &unused);
+    });
+  }
+  if (!status.ok()) return status;
+  const SampleSize size = SizeOn(problem.device);
+  int64_t entries = size.entries;
+  status = trial->TakeSample(size.ranges, entries);
+  while (absl::IsResourceExhausted(status) && entries > kLeastRangeEntries) {
+    entries /= 4;
+    status = trial->TakeSample(size.ranges, entries);
+  }
+  if (!status.ok()) return status;
+  return trial;
+}
+
+absl::Status SpgemmTrial::OnLane(const SpgemmKernel& kernel,
+                                 const std::function<absl::Status(BoundSpgemm&, Lane&)>& use) {
+  absl::StatusOr<SpgemmFactors> placed =
+      PlaceFactors(backend_, left_, right_, /*mask=*/nullptr, host_memory_);
+  if (!placed.ok()) return placed.status();
+  BoundSpgemm product(backend_, kernel, problem_, *std::move(placed));
+  absl::Status status;
+  const absl::Status ran = executor_.RunIdle(
+      backend_.id(), [&](Lane& lane) { status = use(product, lane); }, stop_, until_);
+  return ran.ok() ? status : ran;
+}
+
+absl::Status SpgemmTrial::FindBounds(BoundSpgemm& product, Lane& lane, double* milliseconds) {
+  absl::Status status = product.Prepare(lane, stop_, memory_, milliseconds);
+  if (!status.ok()) return status;
+  return product.Count(lane, Options(), /*exact=*/!backend_.shares_host_memory(), bounds_.span(),
+                       &products_, milliseconds);
+}
+
+absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
+  sample_.clear();
+  row_nnz_ = columns_ = values_ = row_begin_there_ = Array();
+  const std::span<int64_t> bounds = bounds_.span();
+  const auto rows = static_cast<int64_t>(bounds.size());
+  const int64_t all = Sum(bounds, {0, rows});
+  int64_t sampled = 0, most_rows = 0, most_entries = 0;
+  RowRange range;
+  for (int64_t i = 0; i < ranges && range.end < rows; ++i) {
+    const bool is_all = all <= ranges * range_entries;
+    const int64_t begin = is_all ? range.end : std::max(range.end, rows * i / ranges);
+    range = NextRowBlock(bounds, begin, range_entries);
+    const int64_t entries = Sum(bounds, range);
+    if (entries == 0) continue;
+    sample_.push_back(range);
+    sampled += entries;
+    most_rows = std::max(most_rows, range.end - range.begin);
+    most_entries = std::max(most_entries, entries);
+  }
+  scale_ = sampled == 0 ? 1 : static_cast<double>(all) / static_cast<double>(sampled);
+  absl::Status status = row_begin_.Allocate(host_memory_, most_rows + 1);
+  const auto allocate = [&](std::string_view name, ElementType type, int64_t length, Array& array) {
+    if (!status.ok()) return;
+    absl::StatusOr<Array> allocated = AllocateArray(memory_, name, type, length);
+    status = allocated.status();
+    if (allocated.ok()) array = *std::move(allocated);
+  };
+  allocate("row counts", ElementType::kI64, most_rows, row_nnz_);
+  allocate("column_indices", ElementType::kI32, most_entries, columns_);
+  allocate("values", problem_.type, most_entries, values_);
+  if (!backend_.shares_host_memory()) {
+    allocate("row begins", ElementType::kI64, most_rows + 1, row_begin_there_);
+  }
+  return status;
+}
+
+absl::StatusOr<double> SpgemmTrial::RunSample(BoundSpgemm& product, Lane& lane) {
+  double before_ms = 0;
+  absl::Status status = FindBounds(product, lane, &before_ms);
+  if (!status.ok()) return status;
+  const absl::StatusOr<Context> context = product.ContextOf(lane, Options());
+  if (!context.ok()) return context.status();
+  double rows_ms = 0;
+  nnz_ = 0;
+  const bool shared = backend_.shares_host_memory();
+  for (const RowRange& range : sample_) {
+    const auto count = static_cast<size_t>(range.end - range.begin);
+    const std::span<int64_t> row_begin = row_begin_.span().first(count + 1);
+    const std::span<int64_t> row_nnz = row_nnz_.MutableAs<int64_t>().first(count);
+    const int64_t room = PlaceRowBlock(bounds_.span(), range, row_begin);
+    std::span<const int64_t> row_begin_there = row_begin;
+    if (!shared) {
+      status = backend_.CopyIn(lane, row_begin_there_.buffer.mutable_data(), row_begin.data(),
+                               row_begin.size_bytes());
+      if (!status.ok()) return status;
+      row_begin_there = std::as_const(row_begin_there_).As<int64_t>().first(count + 1);
+    }
+    double range_ms = 0;
+    status = backend_.Timed(
+        lane,
+        [&] {
+          return product.Queue(*context, range, row_begin_there,
+                               columns_.MutableAs<int32_t>().data(), values_.buffer.mutable_data(),
+                               row_nnz);
+        },
+        &range_ms);
+    if (!status.ok()) return status;
+    rows_ms += range_ms;
+    // Where the sizes are exact the room is what was filled.
+    nnz_ += shared ? std::accumulate(row_nnz.begin(), row_nnz.end(), int64_t{0}) : room;
+  }
+  return before_ms + rows_ms * scale_;
+}
+
+absl::StatusOr<double> SpgemmTrial::RunOnce(const SpgemmKernel& kernel) {
+  absl::StatusOr<double> milliseconds = 0.0;
+  const absl::Status ran = OnLane(kernel, [&](BoundSpgemm& product, Lane& lane) {
+    milliseconds = RunSample(product, lane);
+    return milliseconds.status();
+  });
+  if (!ran.ok()) return ran;
+  return milliseconds;
+}
+
+absl::StatusOr<TrialTimes> SpgemmTrial::Against(const SpgemmKernel& kernel, double budget_ms) {
+  // What the format refuses costs the baseline no run.
+  if (absl::Status s = RunOnce(kernel).status(); !s.ok()) return s;
+  return TakeTurns([&] { return RunOnce(baseline_); }, [&] { return RunOnce(kernel); }, budget_ms,
+                   baseline_ms_);
+}
+
+absl::StatusOr<TrialTimes> SpgemmTrial::BaselineAlone(double budget_ms) {
+  return TakeTurns([&] { return RunOnce(baseline_); }, nullptr, budget_ms, baseline_ms_);
+}
+
+double SpgemmTrial::baseline_median() const {
+  return baseline_ms_.empty() ? 0 : Median(baseline_ms_);
+}
+
+}  // namespace sparsed::engine
