@@ -102,7 +102,7 @@ void Pattern::AddMeasurement(Measurement measurement) {
   for (Measurement& known : measurements_) {
     if (known.problem_class == measurement.problem_class && known.recipe == measurement.recipe &&
         known.kernel == measurement.kernel && known.device == measurement.device &&
-        known.k == measurement.k) {
+        known.k == measurement.k && known.pair == measurement.pair) {
       known = std::move(measurement);
       return;
     }
@@ -115,10 +115,11 @@ void Pattern::SetMeasurements(std::vector<Measurement> measurements) {
   measurements_ = std::move(measurements);
 }
 
-void Pattern::ForgetMeasurements(const ProblemClass& problem_class, std::string_view pair_recipe) {
+void Pattern::ForgetMeasurements(const ProblemClass& problem_class,
+                                 const std::optional<PatternPair>& pair) {
   std::lock_guard lock(mutex_);
   std::erase_if(measurements_, [&](const Measurement& m) {
-    return m.problem_class == problem_class && (pair_recipe.empty() || m.recipe == pair_recipe);
+    return m.problem_class == problem_class && (!pair || m.pair == pair);
   });
 }
 
@@ -128,14 +129,10 @@ std::vector<Decision> Pattern::decisions() const {
 }
 
 void Pattern::SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
-                           std::string_view pair_recipe) {
-  const std::string of_pair = PairDecision(pair_recipe, "");
+                           const std::optional<PatternPair>& pair) {
   std::lock_guard lock(mutex_);
   std::erase_if(decisions_, [&](const Decision& d) {
-    if (d.problem_class != problem_class) return false;
-    // An older program's name the kernel alone.
-    return pair_recipe.empty() || d.recipe.starts_with(of_pair) ||
-           d.recipe.find(" / ") == std::string::npos;
+    return d.problem_class == problem_class && (!pair || d.pair == pair);
   });
   std::ranges::move(decisions, std::back_inserter(decisions_));
 }

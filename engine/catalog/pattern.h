@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/catalog/plan.h"
 #include "engine/memory/lazy_array.h"
-#include "engine/planning/plan.h"
 #include "kernels/features/features.h"
 #include "kernels/layout.h"
 
@@ -75,18 +75,19 @@ class Pattern {
 
   PreparationStatus status() const;
   std::vector<Measurement> measurements() const;
-  /// Replaces one of the same class, K, recipe, kernel and device.
+  /// Replaces one of the same class, K, recipe, kernel, device and pair.
   void AddMeasurement(Measurement measurement);
-  /// Replaces all; of each class, K, recipe, kernel and device there is one.
+  /// Replaces all; of each class, K, recipe, kernel, device and pair there is one.
   void SetMeasurements(std::vector<Measurement> measurements);
-  /// Forgets those of the class; where `pair_recipe` is given, those of that pair alone.
-  void ForgetMeasurements(const ProblemClass& problem_class, std::string_view pair_recipe = "");
+  /// Forgets those of the class; where `pair` is given, those of that pair alone.
+  void ForgetMeasurements(const ProblemClass& problem_class,
+                          const std::optional<PatternPair>& pair = std::nullopt);
   /// What became of recipes, class by class.
   std::vector<Decision> decisions() const;
-  /// Replaces those about the class, which all of `decisions` are about; where `pair_recipe` is
-  /// given, those about that pair alone.
+  /// Replaces those about the class, which all of `decisions` are about; where `pair` is given,
+  /// those about that pair alone.
   void SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
-                    std::string_view pair_recipe = "");
+                    const std::optional<PatternPair>& pair = std::nullopt);
   /// Changes the status and tells every watcher, in order. The lock is held while `change` runs,
   /// not while watchers are told.
   void UpdateStatus(const std::function<void(PreparationStatus&)>& change);

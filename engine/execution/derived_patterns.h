@@ -23,6 +23,9 @@ struct PatternProduct {
   std::shared_ptr<Pattern> left, right;
   bool transpose_left = false, transpose_right = false;
   std::shared_ptr<Pattern> mask = nullptr;  ///< null: none
+
+  /// What plans of the left pattern know it by.
+  PatternPair pair() const { return {right->hash(), transpose_left, transpose_right}; }
 };
 
 /// The sizes of a product's rows, which stay as they are while its patterns do, whatever the

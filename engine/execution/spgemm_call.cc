@@ -208,8 +208,7 @@ absl::StatusOr<std::vector<const SpgemmKernel*>> SpgemmCall::ChooseKernels() con
   if (mask_ != nullptr || problem.semiring != Semiring::kSumProduct) return {{&*first}};
   Pattern& left = *left_->pattern();
   const Pattern& right = *right_->pattern();
-  const PlanTable::Found found = left.plans().Find(
-      ClassOf(problem), PairKey(right.hash(), spec_.transpose_left, spec_.transpose_right));
+  const PlanTable::Found found = left.plans().Find(ClassOf(problem), Patterns().pair());
   if (found.due() && impl_->on_unknown_pair) impl_->on_unknown_pair(Patterns(), problem);
   const auto consider = [&](std::string_view name) {
     const SpgemmKernel* const kernel = FindSpgemmKernel(name);

@@ -148,7 +148,7 @@ void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
                      std::vector<Candidate>& candidates) {
   std::erase_if(candidates, [&](Candidate& candidate) {
     const bool is_asked = std::ranges::any_of(asked, [&](const Asked& one) {
-      return one.kernel.empty() || one.kernel == candidate.recipe;
+      return one.kernel.empty() || one.kernel == candidate.kernel;
     });
     if (is_asked && !candidate.worth_trying) {
       candidate.worth_trying = true;

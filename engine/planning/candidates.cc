@@ -529,7 +529,12 @@ std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Feature
   std::vector<Candidate> candidates;
   for (const std::string_view kernel : SpgemmKernelsFor(problem)) {
     Verdict verdict = JudgeSpgemm(problem, kernel, left, right);
-    candidates.push_back({std::string(kernel), verdict.worth_trying, std::move(verdict.reason)});
+    Candidate candidate;
+    candidate.recipe = kCsr;
+    candidate.kernel = kernel;
+    candidate.worth_trying = verdict.worth_trying;
+    candidate.reason = std::move(verdict.reason);
+    candidates.push_back(std::move(candidate));
   }
   if (!candidates.empty()) candidates.erase(candidates.begin());
   return candidates;

@@ -42,7 +42,7 @@ struct Candidate {
   /// Only worth building if clustering the rows fills dense tiles (kWorthTiling).
   bool needs_clustered_tiles = false;
   bool asked = false;  ///< a client wants it: what was measured for others does not rule it out
-  std::string kernel = {};  ///< the only one that is tried; empty: all
+  std::string kernel = {};  ///< the only one that is tried; empty: all of the recipe's
 };
 
 /// Every recipe that there is a rule for, besides plain CSR, cheapest to build first; none for
@@ -56,7 +56,7 @@ absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clu
 inline constexpr double kWorthTiling = 0.05;
 
 /// SpGEMM: every kernel of the problem's device but the default one, with what the features of both
-/// operands (null: not known) promise of it. `recipe` is the kernel's name.
+/// operands (null: not known) promise of it.
 std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Features* left,
                                            const Features* right);
 /// The kernel to multiply with until it is tried: the default, unless the features of both are

@@ -114,17 +114,22 @@ void Judge(const Explanation& e, ExplainedOperation& o) {
 void FindMeasured(const Matrix& matrix, DeviceKind device, ExplainedOperation& o) {
   const ProblemClass wanted =
       ClassOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
-  const std::string with_itself =
-      o.operation == Operation::kSpgemm ? matrix.pattern()->hash() : std::string();
+  std::optional<PatternPair> with_itself;
+  if (o.operation == Operation::kSpgemm) with_itself = {matrix.pattern()->hash()};
   const PlanTable::Found found = matrix.pattern()->plans().Find(wanted, with_itself);
   if (!found.exact) return;
   const Plan& plan = found.plan->plan;
   // Trials of a class may have been of a narrower product.
   for (const Measurement& m : matrix.pattern()->measurements()) {
-    if (m.problem_class != wanted || m.recipe != plan.recipe || m.kernel != plan.kernel) continue;
+    if (m.problem_class != wanted || m.recipe != plan.recipe || m.kernel != plan.kernel ||
+        m.pair != plan.pair) {
+      continue;
+    }
     if (m.k != o.k) return;
     o.measured_ms = plan.plan_ms;
-    o.measured = fmt::format("{} on {}", plan.kernel, plan.recipe);
+    o.measured =
+        fmt::format("{} on {}", plan.kernel,
+                    plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.recipe);
     return;
   }
 }

@@ -33,8 +33,8 @@ struct PreparationJob {
   int64_t nonzeros() const {
     // What is stored alone is read, which counts as one.
     int64_t sum = pattern->nnz() * static_cast<int64_t>(std::max<size_t>(classes.size(), 1));
-    for (const auto& [key, pair] : pairs) {
-      const std::shared_ptr<Pattern> right = pair.right.lock();
+    for (const auto& [key, pattern_of_right] : pairs) {
+      const std::shared_ptr<Pattern> right = pattern_of_right.lock();
       if (right != nullptr) sum += pattern->nnz() + right->nnz();
     }
     return sum;

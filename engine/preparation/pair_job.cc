@@ -22,12 +22,10 @@ bool IsForNow(const absl::Status& status) {
 }
 
 /// Without a kernel.
-Plan PairPlan(const ProblemClass& problem_class, const PatternProduct& pair) {
+Plan PairPlan(const ProblemClass& problem_class, const PatternPair& pair) {
   Plan plan;
   plan.problem_class = problem_class;
-  plan.recipe =
-      PairRecipe(pair.left->hash(), pair.right->hash(), pair.transpose_left, pair.transpose_right);
-  plan.right = PairKey(pair.right->hash(), pair.transpose_left, pair.transpose_right);
+  plan.pair = pair;
   return plan;
 }
 
@@ -35,22 +33,15 @@ Plan PairPlan(const ProblemClass& problem_class, const PatternProduct& pair) {
 
 Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
                     const ProblemClass& problem_class) {
-  std::set<std::string> recipes;
-  for (const Measurement& m : pattern.measurements()) {
-    if (m.problem_class == problem_class) recipes.insert(m.recipe);
+  std::map<std::string, std::shared_ptr<Pattern>> patterns;
+  for (const MatrixLease& matrix : catalog.All()) {
+    patterns.emplace(matrix->pattern()->hash(), matrix->pattern());
   }
   Pairs pairs;
-  for (const MatrixLease& matrix : catalog.All()) {
-    const std::shared_ptr<Pattern>& right = matrix->pattern();
-    for (const bool transpose_left : {false, true}) {
-      for (const bool transpose_right : {false, true}) {
-        if (recipes.contains(
-                PairRecipe(pattern.hash(), right->hash(), transpose_left, transpose_right))) {
-          pairs[{problem_class, PairKey(right->hash(), transpose_left, transpose_right)}] = {
-              right, transpose_left, transpose_right};
-        }
-      }
-    }
+  for (const Measurement& m : pattern.measurements()) {
+    if (m.problem_class != problem_class || !m.pair) continue;
+    const auto right = patterns.find(m.pair->right);
+    if (right != patterns.end()) pairs[{problem_class, *m.pair}] = right->second;
   }
   return pairs;
 }
@@ -60,17 +51,19 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
   if (absl::Status s = FindFeatures(); !s.ok()) return s;
   std::set<ProblemClass> classes;
   absl::Status status;
-  for (const auto& [key, wanted] : pairs) {
+  for (const auto& [key, right] : pairs) {
     if (stop_) status = absl::CancelledError("the preparation was cancelled");
     if (!status.ok()) break;
     const ProblemClass& c = key.first;
-    const PatternProduct pair = {pattern_, wanted.right.lock(), wanted.transpose_left,
-                                 wanted.transpose_right, /*mask=*/nullptr};
+    const PatternProduct pair = {pattern_, right.lock(), key.second.transpose_left,
+                                 key.second.transpose_right, /*mask=*/nullptr};
     if (pair.right == nullptr) continue;
     const PlanTable::Found found = pattern_->plans().Find(c, key.second);
     if (!again_.contains(c) && AskedFor(c).empty()) {
       if (found.decided()) continue;
-      if (!found.exact && KnowsAllKernels(PairPlan(c, pair)) && ActivateFastest(c, pair)) continue;
+      if (!found.exact && KnowsAllKernels(PairPlan(c, key.second)) &&
+          ActivateFastest(c, key.second))
+        continue;
     }
     status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
@@ -117,11 +110,11 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   const std::vector<std::string_view> kernels = KernelsFor(problem, *csr_);
   if (kernels.empty()) return absl::OkStatus();
   const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());
-  Plan plan = PairPlan(c, pair);
+  Plan plan = PairPlan(c, pair.pair());
   plan.kernel = baseline.name;
-  const std::string& recipe = plan.recipe;
+  const std::string recipe = ToString(*plan.pair, pattern_->hash());
   const std::set<Asked>& asked = AskedFor(c);
-  const bool only_asked = OnlyAsked(c, pattern_->plans().Find(c, plan.right));
+  const bool only_asked = OnlyAsked(c, pattern_->plans().Find(c, plan.pair));
   const auto keep_default = [&](const std::string& why, bool for_now = false) {
     if (only_asked) {
       notes_.push_back(
@@ -137,7 +130,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   if (nnz < kLeastPairNonzeros && asked.empty()) {
     return keep_default(fmt::format("{} nonzeros, fewer than {}", nnz, kLeastPairNonzeros));
   }
-  if (again_.contains(c)) pattern_->ForgetMeasurements(c, recipe);
+  if (again_.contains(c)) pattern_->ForgetMeasurements(c, plan.pair);
   const absl::StatusOr<Factor> left = LoadFactor(c, pattern_, *left_matrix, pair.transpose_left);
   const absl::StatusOr<Factor> right =
       LoadFactor(c, pair.right, *right_matrix, pair.transpose_right);
@@ -171,7 +164,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
       TryKernels(plan, ViewCsr(*left->csr), ViewCsr(*right->csr), candidates, **trial, for_now);
   if (EndsJob(tried)) return tried;
   if (!tried.ok()) return keep_default(Sentence(tried), IsForNow(tried));
-  ActivateFastest(c, pair, for_now);
+  ActivateFastest(c, *plan.pair, for_now);
   return absl::OkStatus();
 }
 
@@ -183,6 +176,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const
     Measurement measurement;
     measurement.problem_class = c;
     measurement.recipe = plan.recipe;
+    measurement.pair = plan.pair;
     measurement.kernel = kernel;
     measurement.device = Name(BackendOf(c).id());
     measurement.median_ms = median;
@@ -199,14 +193,14 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const
       rooms_.options.trial_budget_ms / static_cast<double>(std::max<int64_t>(worth_trying, 1));
   std::vector<Decision> decisions;
   for (const Candidate& candidate : candidates) {
-    Decision decision = {c, PairDecision(plan.recipe, candidate.recipe), false, candidate.reason};
+    Decision decision = {c, candidate.recipe, false, candidate.reason, candidate.kernel, plan.pair};
     std::string_view outcome = "ruled_out";
     if (candidate.worth_trying) {
       const absl::StatusOr<TrialTimes> times =
-          trial.Against(*FindSpgemmKernel(candidate.recipe), share_ms);
+          trial.Against(*FindSpgemmKernel(candidate.kernel), share_ms);
       if (EndsJob(times.status())) return times.status();
       if (times.ok()) {
-        measured(candidate.recipe, times->median, times->baseline_median, times->runs);
+        measured(candidate.kernel, times->median, times->baseline_median, times->runs);
         decision.tried = true;
         outcome = "tried";
       } else {
@@ -214,7 +208,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const
         if (absl::IsResourceExhausted(times.status())) {
           outcome = "no_memory";
           // What a library takes for the whole product may never be there, and it rarely wins.
-          for_now |= !FindSpgemmKernel(candidate.recipe)->from_library;
+          for_now |= !FindSpgemmKernel(candidate.kernel)->from_library;
         } else if (absl::IsDeadlineExceeded(times.status())) {
           outcome = "no_time";
           for_now = true;
@@ -231,12 +225,12 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const
   measured(plan.kernel, trial.baseline_median(), trial.baseline_median(), trial.baseline_runs());
   // Of those that were no candidates this time, because others were asked for alone.
   for (Decision& earlier : pattern_->decisions()) {
-    if (earlier.problem_class == c && earlier.recipe.starts_with(PairDecision(plan.recipe, "")) &&
-        std::ranges::find(decisions, earlier.recipe, &Decision::recipe) == decisions.end()) {
+    if (earlier.problem_class == c && earlier.pair == plan.pair &&
+        std::ranges::find(decisions, earlier.kernel, &Decision::kernel) == decisions.end()) {
       decisions.push_back(std::move(earlier));
     }
   }
-  pattern_->SetDecisions(c, std::move(decisions), plan.recipe);
+  pattern_->SetDecisions(c, std::move(decisions), plan.pair);
   return absl::OkStatus();
 }
 
@@ -245,20 +239,14 @@ bool PatternJob::KnowsAllKernels(const Plan& plan) const {
   const std::vector<Measurement> measurements = pattern_->measurements();
   const std::vector<Decision> decisions = pattern_->decisions();
   return std::ranges::all_of(KernelsFor(ProblemOf(c), *csr_), [&](std::string_view kernel) {
-    const std::string decided = PairDecision(plan.recipe, kernel);
-    return std::ranges::any_of(measurements,
-                               [&](const Measurement& m) {
-                                 return m.problem_class == c && m.recipe == plan.recipe &&
-                                        m.kernel == kernel;
-                               }) ||
-           std::ranges::any_of(decisions, [&](const Decision& d) {
-             return d.problem_class == c && d.recipe == decided;
-           });
+    const auto is_of_it = [&](const auto& known) {
+      return known.problem_class == c && known.pair == plan.pair && known.kernel == kernel;
+    };
+    return std::ranges::any_of(measurements, is_of_it) || std::ranges::any_of(decisions, is_of_it);
   });
 }
 
-bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pair,
-                                 bool provisional) {
+bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternPair& pair, bool provisional) {
   Plan plan = PairPlan(c, pair);
   plan.provisional = provisional;
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
@@ -271,7 +259,7 @@ bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pa
   const std::vector<Measurement> measurements = pattern_->measurements();
   for (const Measurement& m : measurements) {
     // Another build of the program may have other kernels.
-    if (m.problem_class != c || m.recipe != plan.recipe || m.median_ms <= 0 ||
+    if (m.problem_class != c || m.pair != plan.pair || m.median_ms <= 0 ||
         std::ranges::find(kernels, m.kernel) == kernels.end()) {
       continue;
     }

@@ -459,12 +459,12 @@ void PatternJob::DropLayout(const std::string& recipe) {
 bool PatternJob::IsMeasured(const Plan& plan) const {
   return std::ranges::any_of(pattern_->measurements(), [&](const Measurement& m) {
     return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
-           m.kernel == plan.kernel;
+           m.kernel == plan.kernel && m.pair == plan.pair;
   });
 }
 
 void PatternJob::Activate(const Plan& plan) {
-  const PlanTable::Found present = pattern_->plans().Find(plan.problem_class, plan.right);
+  const PlanTable::Found present = pattern_->plans().Find(plan.problem_class, plan.pair);
   if (plan.provisional && present.decided() && !IsMeasured(present.plan->plan)) {
     notes_.push_back(fmt::format("{}: {} stays, it could not be tried again ({})",
                                  ToString(plan.problem_class), present.plan->plan.ToString(),
@@ -493,10 +493,10 @@ std::string PatternJob::Outcome() const {
   std::vector<std::string> sentences;
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;
-    sentences.push_back(
-        plan.recipe == kCsr
-            ? fmt::format("{}: {}", ToString(plan.problem_class), plan.reason)
-            : fmt::format("{}: {} {}", ToString(plan.problem_class), plan.recipe, plan.reason));
+    const std::string what = plan.pair             ? ToString(*plan.pair, pattern_->hash()) + " "
+                             : plan.recipe == kCsr ? ""
+                                                   : plan.recipe + " ";
+    sentences.push_back(fmt::format("{}: {}{}", ToString(plan.problem_class), what, plan.reason));
   }
   sentences.insert(sentences.end(), notes_.begin(), notes_.end());
   return fmt::format("{}", fmt::join(sentences, ". "));

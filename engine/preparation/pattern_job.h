@@ -50,13 +50,9 @@ struct StoredPreparation {
   std::set<ProblemClass> foreign;  ///< whose plans were chosen by what another model measured
 };
 
-/// A right operand that SpGEMM's kernels are to be tried with, unless it is deleted meanwhile.
-struct WantedPair {
-  std::weak_ptr<Pattern> right;
-  bool transpose_left = false, transpose_right = false;
-};
-/// By class and PairKey.
-using Pairs = std::map<std::pair<ProblemClass, std::string>, WantedPair>;
+/// Pairs that SpGEMM's kernels are to be tried on, with the right pattern, unless that is deleted
+/// meanwhile.
+using Pairs = std::map<std::pair<ProblemClass, PatternPair>, std::weak_ptr<Pattern>>;
 
 /// What clients want tried, by class.
 using AskedOf = std::map<ProblemClass, std::set<Asked>>;
@@ -195,7 +191,7 @@ class PatternJob {
   bool KnowsAllKernels(const Plan& plan) const;
   /// Makes the fastest that is measured of a pair its plan. False if nothing is. `provisional`: not
   /// all could be tried, for want of memory or time.
-  bool ActivateFastest(const ProblemClass& problem_class, const PatternProduct& pair,
+  bool ActivateFastest(const ProblemClass& problem_class, const PatternPair& pair,
                        bool provisional = false);
   /// Plain CSR, in all turns so far.
   void MeasuredBaseline(Contest& contest);

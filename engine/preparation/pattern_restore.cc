@@ -77,7 +77,7 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
     measurements[pattern->second.get()].push_back(
         {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
          Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,
-         record.baseline_ms, record.floor_ms, record.preparation_ms, record.model});
+         record.baseline_ms, record.floor_ms, record.preparation_ms, record.model, record.pair});
   }
   for (auto& [pattern, of_pattern] : measurements) pattern->SetMeasurements(std::move(of_pattern));
   for (auto& [hash, classes] : foreign) {
@@ -89,7 +89,7 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
     const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
     if (pattern == patterns.end() || !c || foreign[record.pattern_hash].contains(*c)) continue;
     decisions[{pattern->second.get(), *c}].push_back(
-        {*c, record.recipe, record.tried, record.reason});
+        {*c, record.recipe, record.tried, record.reason, record.kernel, record.pair});
   }
   for (auto& [key, of_class] : decisions) key.first->SetDecisions(key.second, std::move(of_class));
   return foreign;
@@ -225,13 +225,15 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   }
   std::vector<PlanRecord> plans;
   // Pairs of which not all was tried: their measurements would pass for all.
-  std::set<std::pair<ProblemClass, std::string>> unfinished;
+  std::set<std::pair<ProblemClass, PatternPair>> unfinished;
+  const auto is_unfinished = [&](const auto& known) {
+    return known.pair && unfinished.contains({known.problem_class, *known.pair});
+  };
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;
-    if (plan.provisional && !plan.right.empty())
-      unfinished.emplace(plan.problem_class, plan.recipe);
+    if (plan.provisional && plan.pair) unfinished.emplace(plan.problem_class, *plan.pair);
     // That of a pair is found again by its measurements.
-    if (!classes.contains(plan.problem_class) || plan.provisional || !plan.right.empty()) continue;
+    if (!classes.contains(plan.problem_class) || plan.provisional || plan.pair) continue;
     if (!unstored_.contains(plan.recipe)) {
       plans.push_back(ToRecord(pattern_->hash(), plan));
     }
@@ -241,20 +243,16 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
                           .count();
   std::vector<MeasurementRecord> measurements;
   for (const Measurement& m : pattern_->measurements()) {
-    if (!classes.contains(m.problem_class)) continue;
-    if (unfinished.contains({m.problem_class, m.recipe})) continue;
+    if (!classes.contains(m.problem_class) || is_unfinished(m)) continue;
     measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
                             m.device, m.k, m.median_ms, m.runs, now, m.baseline_ms, m.floor_ms,
-                            m.preparation_ms, m.model});
+                            m.preparation_ms, m.model, m.pair});
   }
   std::vector<DecisionRecord> decisions;
   for (const Decision& d : pattern_->decisions()) {
-    if (!classes.contains(d.problem_class)) continue;
-    const bool is_unfinished = std::ranges::any_of(unfinished, [&](const auto& pair) {
-      return pair.first == d.problem_class && d.recipe.starts_with(PairDecision(pair.second, ""));
-    });
-    if (is_unfinished) continue;
-    decisions.push_back({pattern_->hash(), ToString(d.problem_class), d.recipe, d.tried, d.reason});
+    if (!classes.contains(d.problem_class) || is_unfinished(d)) continue;
+    decisions.push_back({pattern_->hash(), ToString(d.problem_class), d.recipe, d.tried, d.reason,
+                         d.kernel, d.pair});
   }
   absl::Status stored = rooms_.store.PutPlans(plans);
   if (stored.ok()) stored = rooms_.store.PutMeasurements(measurements);

@@ -119,14 +119,12 @@ class Preparation::Impl {
   void RequestTrial(const PatternProduct& product, const Problem& problem) {
     const PlanTable& plans = product.left->plans();
     const ProblemClass c = ClassOf(problem);
-    const std::string key =
-        PairKey(product.right->hash(), product.transpose_left, product.transpose_right);
-    if (!options_.enabled || !plans.Find(c, key).due()) return;
+    if (!options_.enabled || !plans.Find(c, product.pair()).due()) return;
     if (product.left->nnz() + product.right->nnz() < kLeastPairNonzeros) return;
     // A matrix that meets a new one each time is better off without trials.
-    const auto is_pair = [](const auto& active) { return !active->plan.right.empty(); };
+    const auto is_pair = [](const auto& active) { return active->plan.pair.has_value(); };
     if (std::ranges::count_if(plans.List(), is_pair) >= kMostPairs) return;
-    Pairs pairs = {{{c, key}, {product.right, product.transpose_left, product.transpose_right}}};
+    Pairs pairs = {{{c, product.pair()}, product.right}};
     Enqueue({product.left, Priority::kTrial, {}, {}, std::nullopt, std::move(pairs), {}})
         .IgnoreError();
   }
@@ -218,9 +216,10 @@ class Preparation::Impl {
       if (again || !pattern->plans().Find(c).decided()) job.classes.insert(c);
       if (c.operation != Operation::kSpgemm || IsHalf(c.type)) continue;
       // What it will be multiplied with is not known; its own square is the likeliest.
+      const PatternPair square = {pattern->hash()};
       if (pattern->rows() == pattern->cols() &&
-          (again || !pattern->plans().Find(c, pattern->hash()).decided())) {
-        job.pairs.insert({{c, pattern->hash()}, {pattern}});
+          (again || !pattern->plans().Find(c, square).decided())) {
+        job.pairs.insert({{c, square}, pattern});
       }
       if (again) job.pairs.merge(MeasuredPairs(rooms_.catalog, *pattern, c));
     }
@@ -370,7 +369,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
       waiting->second.again.merge(job.again);
       for (auto& [c, asked] : job.asked) waits[c].merge(asked);
       Pairs& pairs = waiting->second.pairs;
-      std::erase_if(pairs, [](const auto& pair) { return pair.second.right.expired(); });
+      std::erase_if(pairs, [](const auto& pair) { return pair.second.expired(); });
       if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);
       return absl::OkStatus();
     }

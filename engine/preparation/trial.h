@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/catalog/plan.h"
 #include "engine/execution/backend.h"
 #include "engine/execution/executor.h"
-#include "engine/planning/plan.h"
 #include "kernels/array.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"

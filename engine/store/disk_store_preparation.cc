@@ -22,6 +22,13 @@ absl::Status ClearOnce(Database& database, const char* table, int64_t pattern,
                         {pattern, problem_class});
 }
 
+std::string RightOf(const std::optional<PatternPair>& pair) { return pair ? pair->right : ""; }
+
+/// As the column has it: 1 is the left one, 2 the right one.
+int64_t TransposedOf(const std::optional<PatternPair>& pair) {
+  return pair ? (pair->transpose_left ? 1 : 0) + (pair->transpose_right ? 2 : 0) : 0;
+}
+
 }  // namespace
 
 absl::StatusOr<LayoutRecord> DiskStore::PutLayout(const std::string& pattern_hash,
@@ -136,10 +143,11 @@ absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measu
         status = database_->Query(
             "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
             "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms, "
-            "model) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "model, right_pattern, transposed) "
+            "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
              int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms,
-             m.model});
+             m.model, RightOf(m.pair), TransposedOf(m.pair)});
       }
       if (!status.ok()) return status;
     }
@@ -156,9 +164,10 @@ absl::Status DiskStore::PutDecisions(std::span<const DecisionRecord> decisions) 
       absl::Status status = ClearOnce(*database_, "decisions", *pattern, d.problem_class, cleared);
       if (status.ok()) {
         status = database_->Query(
-            "INSERT OR REPLACE INTO decisions(pattern, class, recipe, tried, reason)"
-            " VALUES(?, ?, ?, ?, ?)",
-            {*pattern, d.problem_class, d.recipe, int64_t{d.tried}, d.reason});
+            "INSERT OR REPLACE INTO decisions(pattern, class, recipe, kernel, right_pattern, "
+            "transposed, tried, reason) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+            {*pattern, d.problem_class, d.recipe, d.kernel, RightOf(d.pair), TransposedOf(d.pair),
+             int64_t{d.tried}, d.reason});
       }
       if (!status.ok()) return status;
     }

@@ -169,6 +169,13 @@ absl::StatusOr<std::vector<LayoutRecord>> LoadLayouts(Database& database, const 
   return layouts;
 }
 
+/// Of two columns, right_pattern and transposed: 1 is the left one, 2 the right one.
+std::optional<PatternPair> PairOf(const Row& row, int column) {
+  PatternPair pair = {row.Text(column), (row.Integer(column + 1) & 1) != 0,
+                      (row.Integer(column + 1) & 2) != 0};
+  return pair.right.empty() ? std::nullopt : std::optional(std::move(pair));
+}
+
 absl::StatusOr<std::vector<PlanRecord>> LoadPlans(Database& database) {
   std::vector<PlanRecord> plans;
   absl::Status status = database.Query(
@@ -186,13 +193,14 @@ absl::StatusOr<std::vector<MeasurementRecord>> LoadMeasurements(Database& databa
   std::vector<MeasurementRecord> measurements;
   absl::Status status = database.Query(
       "SELECT p.hash, q.class, q.recipe, q.kernel, q.device, q.k, q.median_ms, q.runs,"
-      "       q.measured_unix_ns, q.baseline_ms, q.floor_ms, q.preparation_ms, q.model"
+      "       q.measured_unix_ns, q.baseline_ms, q.floor_ms, q.preparation_ms, q.model,"
+      "       q.right_pattern, q.transposed"
       "  FROM measurements q JOIN patterns p ON p.id = q.pattern ORDER BY q.id",
       {}, [&](const Row& row) {
         measurements.push_back({row.Text(0), row.Text(1), row.Text(2), row.Text(3), row.Text(4),
                                 row.Integer(5), row.Real(6), static_cast<int32_t>(row.Integer(7)),
                                 row.Integer(8), row.Real(9), row.Real(10), row.Real(11),
-                                row.Text(12)});
+                                row.Text(12), PairOf(row, 13)});
       });
   if (!status.ok()) return status;
   return measurements;
@@ -201,11 +209,12 @@ absl::StatusOr<std::vector<MeasurementRecord>> LoadMeasurements(Database& databa
 absl::StatusOr<std::vector<DecisionRecord>> LoadDecisions(Database& database) {
   std::vector<DecisionRecord> decisions;
   absl::Status status = database.Query(
-      "SELECT p.hash, d.class, d.recipe, d.tried, d.reason"
+      "SELECT p.hash, d.class, d.recipe, d.tried, d.reason, d.kernel, d.right_pattern,"
+      "       d.transposed"
       "  FROM decisions d JOIN patterns p ON p.id = d.pattern ORDER BY d.id",
       {}, [&](const Row& row) {
-        decisions.push_back(
-            {row.Text(0), row.Text(1), row.Text(2), row.Integer(3) != 0, row.Text(4)});
+        decisions.push_back({row.Text(0), row.Text(1), row.Text(2), row.Integer(3) != 0,
+                             row.Text(4), row.Text(5), PairOf(row, 6)});
       });
   if (!status.ok()) return status;
   return decisions;

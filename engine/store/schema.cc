@@ -231,12 +231,62 @@ constexpr const char* kVersion9 = R"sql(
 ALTER TABLE measurements ADD COLUMN model TEXT NOT NULL DEFAULT '';
 )sql";
 
+// The pair of patterns that SpGEMM's kernels were tried on, in columns; it was in the recipe's
+// text. What is known of pairs is found anew.
+constexpr const char* kVersion10 = R"sql(
+CREATE TEMP TABLE measurements_without_pair AS
+  SELECT * FROM main.measurements WHERE class NOT LIKE 'spgemm%';
+DROP TABLE main.measurements;
+CREATE TABLE measurements(
+  id INTEGER PRIMARY KEY,
+  pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+  class TEXT NOT NULL,
+  recipe TEXT NOT NULL,
+  kernel TEXT NOT NULL,
+  device TEXT NOT NULL,
+  k INTEGER NOT NULL CHECK(k >= 0),
+  median_ms REAL NOT NULL,
+  runs INTEGER NOT NULL CHECK(runs BETWEEN 0 AND 2147483647),
+  measured_unix_ns INTEGER NOT NULL,
+  baseline_ms REAL NOT NULL,
+  floor_ms REAL NOT NULL,
+  preparation_ms REAL NOT NULL,
+  model TEXT NOT NULL,
+  right_pattern TEXT NOT NULL,
+  transposed INTEGER NOT NULL CHECK(transposed BETWEEN 0 AND 3),
+  UNIQUE(pattern, class, recipe, kernel, device, k, right_pattern, transposed)
+) STRICT;
+INSERT INTO measurements
+  SELECT id, pattern, class, recipe, kernel, device, k, median_ms, runs, measured_unix_ns,
+         baseline_ms, floor_ms, preparation_ms, model, '', 0
+    FROM temp.measurements_without_pair;
+DROP TABLE temp.measurements_without_pair;
+CREATE TEMP TABLE decisions_without_pair AS
+  SELECT * FROM main.decisions WHERE class NOT LIKE 'spgemm%';
+DROP TABLE main.decisions;
+CREATE TABLE decisions(
+  id INTEGER PRIMARY KEY,
+  pattern INTEGER NOT NULL REFERENCES patterns(id) ON DELETE CASCADE,
+  class TEXT NOT NULL,
+  recipe TEXT NOT NULL,
+  kernel TEXT NOT NULL,
+  right_pattern TEXT NOT NULL,
+  transposed INTEGER NOT NULL CHECK(transposed BETWEEN 0 AND 3),
+  tried INTEGER NOT NULL CHECK(tried IN (0, 1)),
+  reason TEXT NOT NULL,
+  UNIQUE(pattern, class, recipe, kernel, right_pattern, transposed)
+) STRICT;
+INSERT INTO decisions
+  SELECT id, pattern, class, recipe, '', '', 0, tried, reason FROM temp.decisions_without_pair;
+DROP TABLE temp.decisions_without_pair;
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 9> kMigrations = {kVersion1, kVersion2, kVersion3,
-                                                    kVersion4, kVersion5, kVersion6,
-                                                    kVersion7, kVersion8, kVersion9};
+constexpr std::array<const char*, 10> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4,
+                                                     kVersion5, kVersion6, kVersion7, kVersion8,
+                                                     kVersion9, kVersion10};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

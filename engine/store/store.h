@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/store/file_system.h"
+#include "engine/store/pattern_pair.h"
 #include "kernels/array.h"
 #include "kernels/features/features.h"
 #include "kernels/layout.h"
@@ -112,15 +113,18 @@ struct MeasurementRecord {
   double floor_ms = 0;        ///< at that time; 0: not known
   double preparation_ms = 0;  ///< to build the layout
   std::string model = {};     ///< the processor's or the card's name; empty: not known
+  std::optional<PatternPair> pair = std::nullopt;  ///< SpGEMM, which is tried pair by pair
 };
 
-/// What became of a recipe for a class.
+/// What became of a recipe for a class, or of a kernel of SpGEMM for a pair.
 struct DecisionRecord {
   std::string pattern_hash;
   std::string problem_class;  ///< ToString(ProblemClass)
   std::string recipe;         ///< empty: it is about the class
   bool tried = false;
   std::string reason;
+  std::string kernel = {};                         ///< of SpGEMM
+  std::optional<PatternPair> pair = std::nullopt;  ///< likewise
 };
 
 /// A class of problems that a pattern is to be prepared for: it has no plan yet, or is to be timed

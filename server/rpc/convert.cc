@@ -74,10 +74,17 @@ void ToProto(const ProblemClass& c, v1::ProblemClass& message) {
   message.set_allow_tf32(c.allow_tf32);
 }
 
-void ToProto(const engine::Measurement& measured, v1::Measurement& measurement) {
+/// What was tried, for clients: a recipe or, of SpGEMM, both factors.
+std::string RecipeText(const std::string& recipe, const std::optional<engine::PatternPair>& pair,
+                       const engine::Pattern& left) {
+  return pair ? ToString(*pair, left.hash()) : recipe;
+}
+
+void ToProto(const engine::Measurement& measured, const engine::Pattern& pattern,
+             v1::Measurement& measurement) {
   ToProto(measured.problem_class, *measurement.mutable_problem_class());
   measurement.set_type(server::ToProto(measured.problem_class.type));
-  measurement.set_recipe(measured.recipe);
+  measurement.set_recipe(RecipeText(measured.recipe, measured.pair, pattern));
   measurement.set_kernel(measured.kernel);
   measurement.set_device(measured.device);
   measurement.set_median_ms(measured.median_ms);
@@ -105,7 +112,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     if (active->plan.problem_class.type != matrix.type()) continue;
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
-    plan.set_recipe(active->plan.recipe);
+    plan.set_recipe(RecipeText(active->plan.recipe, active->plan.pair, pattern));
     plan.set_kernel(active->plan.kernel);
     plan.set_device(std::string(Name(active->plan.problem_class.device)));
     plan.set_baseline_ms(active->plan.baseline_ms);
@@ -113,13 +120,17 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     plan.set_reason(active->plan.reason);
   }
   for (const engine::Measurement& measured : pattern.measurements()) {
-    if (measured.problem_class.type == matrix.type()) ToProto(measured, *info.add_measurements());
+    if (measured.problem_class.type == matrix.type()) {
+      ToProto(measured, pattern, *info.add_measurements());
+    }
   }
   for (const engine::Decision& decided : pattern.decisions()) {
     if (decided.problem_class.type != matrix.type()) continue;
     v1::Decision& decision = *info.add_decisions();
     ToProto(decided.problem_class, *decision.mutable_problem_class());
-    decision.set_recipe(decided.recipe);
+    const std::string recipe = RecipeText(decided.recipe, decided.pair, pattern);
+    decision.set_recipe(decided.kernel.empty() ? recipe
+                                               : fmt::format("{} / {}", recipe, decided.kernel));
     decision.set_tried(decided.tried);
     decision.set_reason(ForClients(decided.reason));
   }
@@ -307,7 +318,7 @@ v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
   message.set_pattern_hash(pattern.hash());
   if (const auto features = pattern.features()) ToProto(*features, *message.mutable_features());
   for (const engine::Measurement& measured : measurements) {
-    ToProto(measured, *message.add_measurements());
+    ToProto(measured, pattern, *message.add_measurements());
   }
   return message;
 }

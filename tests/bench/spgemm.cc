@@ -242,7 +242,8 @@ Choice Choose(const Operands& operands, int threads) {
   const Problem& problem = kProblem;
   preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
   while (preparation.pending() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  const auto found = (*s)->pattern()->plans().Find(ClassOf(problem), (*t)->pattern()->hash());
+  const auto found =
+      (*s)->pattern()->plans().Find(ClassOf(problem), engine::PatternPair{(*t)->pattern()->hash()});
   executor.Close();
   Choice choice;
   if (found.exact) choice.kernel = found.plan->plan.kernel;

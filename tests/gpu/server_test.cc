@@ -442,7 +442,7 @@ void PlanFor(TestServer& server, const std::string& left, const std::string& rig
   ASSERT_TRUE(s.ok() && t.ok());
   engine::Plan plan;
   plan.problem_class = ClassOf({.operation = Operation::kSpgemm, .device = DeviceKind::kCuda});
-  plan.right = (*t)->pattern()->hash();
+  plan.pair = {(*t)->pattern()->hash()};
   plan.kernel = kernel;
   (*s)->pattern()->plans().Replace(
       std::make_shared<const engine::ActivePlan>(engine::ActivePlan{plan, nullptr}));
@@ -812,7 +812,8 @@ TEST(GpuServer, PairsThatFindNoMemoryOnTheDeviceAreTriedAgainLater) {
   const Problem problem = {.operation = Operation::kSpgemm, .device = DeviceKind::kCuda};
   server.engine().executor().on_unknown_pair({matrix->pattern(), matrix->pattern()}, problem);
   const auto find = [&] {
-    return matrix->pattern()->plans().Find(ClassOf(problem), matrix->pattern()->hash());
+    return matrix->pattern()->plans().Find(ClassOf(problem),
+                                           engine::PatternPair{matrix->pattern()->hash()});
   };
   ASSERT_TRUE(Eventually([&] { return find().exact; }));
   EXPECT_FALSE(find().decided());

@@ -522,8 +522,7 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
     ActivePlan active;
     active.plan.problem_class = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
     active.plan.kernel = "cpu.dia.diagonals";
-    active.plan.right =
-        PairKey(catalog_.Find("t", right).value()->pattern()->hash(), false, transposed);
+    active.plan.pair = {catalog_.Find("t", right).value()->pattern()->hash(), false, transposed};
     pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   };
   plan_for("band");

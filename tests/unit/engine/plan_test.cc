@@ -1,5 +1,5 @@
 // Plans, watchers and arrays that are read when they are needed.
-#include "engine/planning/plan.h"
+#include "engine/catalog/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -86,30 +86,30 @@ TEST(PlanTable, FindsPlansOfF32WhereTf32IsAllowed) {
 TEST(PlanTable, FindsPlansOfPairs) {
   PlanTable table;
   const ProblemClass spgemm = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
-  const auto plan_for = [&](const std::string& right, const std::string& kernel) {
+  const auto plan_for = [&](std::optional<PatternPair> pair, const std::string& kernel) {
     ActivePlan active = *PlanFor(spgemm, kernel);
-    active.plan.right = right;
+    active.plan.pair = std::move(pair);
     return std::make_shared<const ActivePlan>(active);
   };
-  EXPECT_EQ(table.Find(spgemm, "T").plan, nullptr);
-  table.Replace(plan_for("T", "for T"));
-  EXPECT_EQ(table.Find(spgemm, "T").plan->plan.kernel, "for T");
-  EXPECT_TRUE(table.Find(spgemm, "T").exact);
-  EXPECT_EQ(table.Find(spgemm, "U").plan, nullptr) << "another pair's is none";
+  const PatternPair with_t = {"T"}, with_u = {"U"};
+  EXPECT_EQ(table.Find(spgemm, with_t).plan, nullptr);
+  table.Replace(plan_for(with_t, "for T"));
+  EXPECT_EQ(table.Find(spgemm, with_t).plan->plan.kernel, "for T");
+  EXPECT_TRUE(table.Find(spgemm, with_t).exact);
+  EXPECT_EQ(table.Find(spgemm, with_u).plan, nullptr) << "another pair's is none";
   EXPECT_EQ(table.Find(spgemm).plan, nullptr);
-  table.Replace(plan_for("", "for any"));
-  EXPECT_EQ(table.Find(spgemm, "U").plan->plan.kernel, "for any");
-  EXPECT_FALSE(table.Find(spgemm, "U").exact);
+  table.Replace(plan_for(std::nullopt, "for any"));
+  EXPECT_EQ(table.Find(spgemm, with_u).plan->plan.kernel, "for any");
+  EXPECT_FALSE(table.Find(spgemm, with_u).exact);
   EXPECT_TRUE(table.Find(spgemm).exact);
-  EXPECT_EQ(table.Find(spgemm, "T").plan->plan.kernel, "for T");
+  EXPECT_EQ(table.Find(spgemm, with_t).plan->plan.kernel, "for T");
   EXPECT_EQ(table.List().size(), 2u);
-  EXPECT_EQ(PairRecipe("S", "S"), "csr * csr");
-  EXPECT_EQ(PairRecipe("S", "T"), "csr * T");
-  EXPECT_EQ(PairRecipe("S", "S", false, true), "csr * transpose");
-  EXPECT_EQ(PairRecipe("S", "S", true, false), "transpose * csr");
-  EXPECT_EQ(PairRecipe("S", "T", true, true), "transpose * transpose T");
-  EXPECT_EQ(PairKey("T", false, false), "T");
-  EXPECT_NE(PairKey("T", true, false), PairKey("T", false, true));
+  EXPECT_EQ(table.Find(spgemm, PatternPair{"T", false, true}).plan->plan.kernel, "for any");
+  EXPECT_EQ(ToString({"S"}, "S"), "csr * csr");
+  EXPECT_EQ(ToString({"T"}, "S"), "csr * T");
+  EXPECT_EQ(ToString({"S", false, true}, "S"), "csr * transpose");
+  EXPECT_EQ(ToString({"S", true, false}, "S"), "transpose * csr");
+  EXPECT_EQ(ToString({"T", true, true}, "S"), "transpose * transpose T");
 }
 
 TEST(LazyArray, IsReadOnceItSucceeds) {
@@ -408,7 +408,10 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
     std::vector<std::string> kernels;
     for (const Candidate& candidate : SpgemmCandidatesFor(problem, left, right)) {
       EXPECT_NE(candidate.reason, "");
-      if (candidate.worth_trying) kernels.push_back(candidate.recipe);
+      if (left != nullptr && right != nullptr) {
+        EXPECT_NE(candidate.reason, "there is no rule for it") << candidate.kernel;
+      }
+      if (candidate.worth_trying) kernels.push_back(candidate.kernel);
     }
     return kernels;
   };
@@ -445,14 +448,15 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
   EXPECT_EQ(PromisingSpgemm(on_gpu, &band, &random), "cuda.csr.row_bins");
   std::vector<std::string> promising;
   for (const Candidate& candidate : SpgemmCandidatesFor(on_gpu, &random, &random)) {
-    if (candidate.worth_trying) promising.push_back(candidate.recipe);
+    EXPECT_NE(candidate.reason, "there is no rule for it") << candidate.kernel;
+    if (candidate.worth_trying) promising.push_back(candidate.kernel);
   }
   EXPECT_THAT(promising, testing::IsSupersetOf({"cuda.csr.expand_sort", "cuda.csr.merged_rows"}));
   EXPECT_THAT(promising, Not(Contains("cuda.dia.diagonals")));
 
   const auto judged = [&](std::string_view kernel, const Features& left, const Features& right) {
     for (const Candidate& candidate : SpgemmCandidatesFor(on_gpu, &left, &right)) {
-      if (candidate.recipe == kernel) return candidate;
+      if (candidate.kernel == kernel) return candidate;
     }
     return Candidate();
   };

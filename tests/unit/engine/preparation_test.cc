@@ -170,7 +170,7 @@ void CheckConsistent(Site& site, Pattern& pattern) {
     const Plan& plan = active->plan;
     EXPECT_NE(plan.kernel, "");
     EXPECT_NE(plan.reason, "");
-    if (plan.recipe == "csr" || !plan.right.empty()) {
+    if (plan.recipe == "csr") {
       EXPECT_EQ(active->layout, nullptr);
       continue;
     }
@@ -328,7 +328,7 @@ Timed TimedOf(const Pattern& pattern, const std::string& pair_recipe) {
   Timed timed;
   double best = 0;
   for (const Measurement& m : pattern.measurements()) {
-    if (m.recipe != pair_recipe) continue;
+    if (!m.pair || ToString(*m.pair, pattern.hash()) != pair_recipe) continue;
     EXPECT_GT(m.median_ms, 0);
     EXPECT_GT(m.baseline_ms, 0);
     EXPECT_GT(m.floor_ms, 0);
@@ -365,22 +365,23 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
   const Timed square = TimedOf(pattern, "csr * csr");
   EXPECT_THAT(square.kernels, Contains("cpu.csr.row_groups"));
   EXPECT_THAT(square.kernels, Contains("cpu.dia.diagonals"));
-  const PlanTable::Found found = pattern.plans().Find(ClassOf(problem), pattern.hash());
+  const PlanTable::Found found =
+      pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
   ASSERT_TRUE(found.exact);
   EXPECT_EQ(found.plan->plan.kernel, square.fastest);
-  EXPECT_EQ(found.plan->plan.recipe, "csr * csr");
+  EXPECT_EQ(found.plan->plan.recipe, "csr");
   const Timed with_t = TimedOf(pattern, "csr * " + t_hash);
   EXPECT_THAT(with_t.kernels, Not(Contains("cpu.dia.diagonals")));
-  const PlanTable::Found found_t = pattern.plans().Find(ClassOf(problem), t_hash);
+  const PlanTable::Found found_t = pattern.plans().Find(ClassOf(problem), PatternPair{t_hash});
   ASSERT_TRUE(found_t.exact);
   EXPECT_EQ(found_t.plan->plan.kernel, with_t.fastest);
-  std::set<std::string> ruled_out;
+  std::set<std::pair<std::string, std::string>> ruled_out;
   for (const Decision& decision : pattern.decisions()) {
     EXPECT_NE(decision.reason, "");
-    ruled_out.insert(decision.tried ? "" : decision.recipe);
+    if (decision.pair && !decision.tried) ruled_out.emplace(decision.pair->right, decision.kernel);
   }
-  EXPECT_THAT(ruled_out, Contains("csr * csr / cpu.csr.hash"));
-  EXPECT_THAT(ruled_out, Contains("csr * " + t_hash + " / cpu.csr.hash")) << "of each pair";
+  EXPECT_THAT(ruled_out, Contains(std::pair(pattern.hash(), "cpu.csr.hash")));
+  EXPECT_THAT(ruled_out, Contains(std::pair(t_hash, "cpu.csr.hash"))) << "of each pair";
   const int ends = site.listener.ends("ready");
   site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
   ASSERT_TRUE(site.Idle());
@@ -398,7 +399,9 @@ TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
       auto s = SendMatrix(site.catalog, "S", test::Band(4000, 9));
       ASSERT_TRUE(s.ok() && site.Idle());
       Pattern& pattern = *(*s)->pattern();
-      const auto find = [&] { return pattern.plans().Find(ClassOf(problem), pattern.hash()); };
+      const auto find = [&] {
+        return pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
+      };
       site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
       ASSERT_TRUE(site.Idle());
       ASSERT_TRUE(find().exact) << memory;
@@ -408,7 +411,7 @@ TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
       const auto stored = site.store->Load();
       ASSERT_TRUE(stored.ok());
       for (const MeasurementRecord& m : stored->measurements) {
-        EXPECT_NE(m.recipe, "csr * csr") << "it would pass for all that there is to know";
+        EXPECT_FALSE(m.pair) << "it would pass for all that there is to know";
       }
       EXPECT_FALSE(find().due()) << "or every request would try";
       site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
@@ -430,7 +433,7 @@ TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
     site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
     ASSERT_TRUE(site.Idle());
     Pattern& pattern = *(*s)->pattern();
-    EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), pattern.hash()).decided());
+    EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).decided());
     EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.dia.diagonals"));
   }
 }
@@ -445,7 +448,7 @@ TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
   ASSERT_TRUE(site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.dia.diagonals"));
-  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpgemm), pattern.hash()).exact);
+  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpgemm), PatternPair{pattern.hash()}).exact);
   EXPECT_THAT(pattern.status().message, HasSubstr("csr * csr"));
   CheckConsistent(site, pattern);
 }
@@ -468,13 +471,12 @@ TEST(Preparation, PairsOfTransposedMatrices) {
     const Timed timed = TimedOf(pattern, recipe);
     EXPECT_THAT(timed.kernels, Contains("cpu.csr.row_groups")) << recipe;
     EXPECT_THAT(timed.kernels, Contains("cpu.csr.dense")) << recipe;
-    const auto found = pattern.plans().Find(
-        ClassOf(problem), PairKey(pair.right->hash(), pair.transpose_left, pair.transpose_right));
+    const auto found = pattern.plans().Find(ClassOf(problem), pair.pair());
     ASSERT_TRUE(found.decided()) << recipe;
     EXPECT_EQ(found.plan->plan.kernel, timed.fastest);
-    EXPECT_EQ(found.plan->plan.recipe, recipe);
   }
-  EXPECT_FALSE(pattern.plans().Find(ClassOf(problem), pattern.hash()).exact) << "nobody asked";
+  EXPECT_FALSE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).exact)
+      << "nobody asked";
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
 }
 
@@ -494,7 +496,8 @@ TEST(Preparation, PairsOfOddMatrices) {
     ASSERT_TRUE(site.Idle());
     const Pattern& pattern = *(*left)->pattern();
     EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
-    const auto found = pattern.plans().Find(ClassOf(problem), (*right)->pattern()->hash());
+    const auto found =
+        pattern.plans().Find(ClassOf(problem), PatternPair{(*right)->pattern()->hash()});
     if (i == 0) {
       EXPECT_FALSE(found.exact) << "too few nonzeros for a trial";
       continue;
@@ -528,11 +531,13 @@ TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
   CheckConsistent(site, pattern);
 }
 
-/// Medians that were taken for the class, by recipe and kernel.
+/// Medians that were taken for the class, by recipe (of SpGEMM by pair) and kernel.
 std::map<std::string, double> MediansOf(const Pattern& pattern, const ProblemClass& c) {
   std::map<std::string, double> medians;
   for (const Measurement& m : pattern.measurements()) {
-    if (m.problem_class == c) medians[m.recipe + " / " + m.kernel] = m.median_ms;
+    if (m.problem_class != c) continue;
+    const std::string recipe = m.pair ? ToString(*m.pair, pattern.hash()) : m.recipe;
+    medians[recipe + " / " + m.kernel] = m.median_ms;
   }
   return medians;
 }
@@ -753,7 +758,7 @@ TEST(Preparation, TriesAKernelOfSpgemmThatIsAskedFor) {
   EXPECT_EQ(after.count("csr * csr / cpu.csr.heap"), 1u);
   EXPECT_EQ(after.size(), before.size() + 1);
   EXPECT_EQ(decided(), decisions);
-  EXPECT_TRUE(pattern.plans().Find(c, pattern.hash()).decided());
+  EXPECT_TRUE(pattern.plans().Find(c, PatternPair{pattern.hash()}).decided());
 }
 
 TEST(Preparation, BoundsWhatWaitsToBeTried) {
@@ -799,25 +804,29 @@ TEST(Preparation, AgainTimesEveryPairThatIsThere) {
   ASSERT_TRUE(s.ok() && t.ok() && gone.ok() && site.Idle());
   Pattern& pattern = *(*s)->pattern();
   const ProblemClass c = Class(Operation::kSpgemm, false, 0);
-  const std::string with_t = "csr * transpose " + (*t)->pattern()->hash();
-  const std::string with_gone = "csr * " + (*gone)->pattern()->hash();
+  const PatternPair pair_with_t = {(*t)->pattern()->hash(), false, true};
+  const PatternPair pair_with_gone = {(*gone)->pattern()->hash()};
+  const std::string with_t = ToString(pair_with_t, pattern.hash());
+  const std::string with_gone = ToString(pair_with_gone, pattern.hash());
   site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern(), false, true}, ProblemOf(c));
   site.preparation.RequestTrial({(*s)->pattern(), (*gone)->pattern()}, ProblemOf(c));
   ASSERT_TRUE(site.Idle());
   gone = MatrixLease();
   ASSERT_TRUE(site.catalog.Delete("t", "gone").ok());
-  for (const std::string& recipe : {with_t, with_gone}) {
-    ASSERT_FALSE(TimedOf(pattern, recipe).kernels.empty());
-    pattern.AddMeasurement(Imaginary(c, recipe));
+  for (const PatternPair& pair : {pair_with_t, pair_with_gone}) {
+    ASSERT_FALSE(TimedOf(pattern, ToString(pair, pattern.hash())).kernels.empty());
+    Measurement imaginary = Imaginary(c, "csr");
+    imaginary.pair = pair;
+    pattern.AddMeasurement(std::move(imaginary));
   }
   ASSERT_TRUE(site.preparation.Request(*s, {c}, /*again=*/true).ok());
   ASSERT_TRUE(site.Idle());
   EXPECT_FALSE(MediansOf(pattern, c).contains(with_t + " / cpu.imaginary"));
   EXPECT_TRUE(MediansOf(pattern, c).contains(with_gone + " / cpu.imaginary")) << "nothing to try";
-  const auto found = pattern.plans().Find(c, PairKey((*t)->pattern()->hash(), false, true));
+  const auto found = pattern.plans().Find(c, pair_with_t);
   ASSERT_TRUE(found.decided());
   EXPECT_EQ(found.plan->plan.kernel, TimedOf(pattern, with_t).fastest);
-  EXPECT_TRUE(pattern.plans().Find(c, pattern.hash()).decided())
+  EXPECT_TRUE(pattern.plans().Find(c, PatternPair{pattern.hash()}).decided())
       << "its square, as after an upload";
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
 }
@@ -1340,7 +1349,7 @@ TEST(PreparationJob, GivesWayToShorterOnesForAsLongAsItTakesItself) {
   PreparationJob more = longer;
   more.classes.insert(Class(Operation::kSddmm));
   EXPECT_EQ(more.nonzeros(), 2 * longer.nonzeros());
-  more.pairs[{Class(Operation::kSpgemm), ""}] = {longer.pattern};
+  more.pairs[{Class(Operation::kSpgemm), {longer.pattern->hash()}}] = longer.pattern;
   EXPECT_EQ(more.nonzeros(), 4 * longer.nonzeros());
 }
 
@@ -1560,7 +1569,7 @@ TEST(Restart, AnswersForPairsFromWhatWasMeasured) {
     site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
     ASSERT_TRUE(site.Idle());
     Pattern& pattern = *(*s)->pattern();
-    const auto found = pattern.plans().Find(ClassOf(problem), pattern.hash());
+    const auto found = pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
     ASSERT_TRUE(found.exact);
     kernel = found.plan->plan.kernel;
   }
@@ -1573,7 +1582,7 @@ TEST(Restart, AnswersForPairsFromWhatWasMeasured) {
   const int trials = site.listener.stages("trial");
   site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
   ASSERT_TRUE(site.Idle());
-  const auto found = pattern.plans().Find(ClassOf(problem), pattern.hash());
+  const auto found = pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
   ASSERT_TRUE(found.exact);
   EXPECT_EQ(found.plan->plan.kernel, kernel);
   EXPECT_EQ(site.listener.stages("trial"), trials) << "nothing is timed again";
@@ -1589,8 +1598,10 @@ TEST(Restart, TriesPairsAgainWhereAnOlderProgramHadFewerKernels) {
     site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
     ASSERT_TRUE(site.Idle());
     // What it says of one that it did not try is all that is left of what it did not try.
-    const DecisionRecord only = {(*s)->pattern()->hash(), ToString(ClassOf(problem)),
-                                 "csr * csr / cpu.csr.heap", false, "long rows"};
+    const std::string& hash = (*s)->pattern()->hash();
+    const DecisionRecord only = {
+        hash,           ToString(ClassOf(problem)), "csr", false, "long rows",
+        "cpu.csr.heap", PatternPair{hash}};
     ASSERT_TRUE(site.store->PutDecisions({&only, 1}).ok());
   }
   Site site(directory.path());
@@ -1601,7 +1612,10 @@ TEST(Restart, TriesPairsAgainWhereAnOlderProgramHadFewerKernels) {
   site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
   ASSERT_TRUE(site.Idle());
   EXPECT_GT(site.listener.stages("trial"), trials);
-  EXPECT_TRUE((*s)->pattern()->plans().Find(ClassOf(problem), (*s)->pattern()->hash()).decided());
+  EXPECT_TRUE((*s)->pattern()
+                  ->plans()
+                  .Find(ClassOf(problem), PatternPair{(*s)->pattern()->hash()})
+                  .decided());
 }
 
 TEST(Restart, BringsBackFeatures) {

@@ -1,4 +1,4 @@
-#include "engine/planning/plan.h"
+#include "engine/catalog/plan.h"
 
 #include <fmt/format.h>
 
@@ -73,22 +73,12 @@ double Gflops(int64_t nnz, int64_t k, double milliseconds) {
 
 std::string Plan::ToString() const { return fmt::format("{} / {}", recipe, kernel); }
 
-std::string PairKey(std::string_view right_hash, bool transpose_left, bool transpose_right) {
-  return fmt::format("{}{}{}", transpose_left ? "transpose * " : "",
-                     transpose_right ? "transpose " : "", right_hash);
-}
-
-std::string PairRecipe(std::string_view left_hash, std::string_view right_hash, bool transpose_left,
-                       bool transpose_right) {
-  const std::string_view left = transpose_left ? "transpose" : kCsr;
-  if (left_hash == right_hash) {
-    return fmt::format("{} * {}", left, transpose_right ? "transpose" : kCsr);
+std::string ToString(const PatternPair& pair, std::string_view left_hash) {
+  const std::string_view left = pair.transpose_left ? "transpose" : kCsr;
+  if (pair.right == left_hash) {
+    return fmt::format("{} * {}", left, pair.transpose_right ? "transpose" : kCsr);
   }
-  return fmt::format("{} * {}", left, PairKey(right_hash, false, transpose_right));
-}
-
-std::string PairDecision(std::string_view pair_recipe, std::string_view kernel) {
-  return fmt::format("{} / {}", pair_recipe, kernel);
+  return fmt::format("{} * {}{}", left, pair.transpose_right ? "transpose " : "", pair.right);
 }
 
 bool PlanTable::Found::due() const {
@@ -97,9 +87,9 @@ bool PlanTable::Found::due() const {
 }
 
 PlanTable::Found PlanTable::Find(const ProblemClass& problem_class,
-                                 const std::string& right) const {
+                                 const std::optional<PatternPair>& pair) const {
   std::lock_guard lock(mutex_);
-  if (const auto exact = plans_.find({problem_class, right}); exact != plans_.end()) {
+  if (const auto exact = plans_.find({problem_class, pair}); exact != plans_.end()) {
     return {exact->second, true};
   }
   Found found{NearestLocked(problem_class)};
@@ -116,8 +106,8 @@ std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
   std::shared_ptr<const ActivePlan> nearest;
   double nearest_distance = 0;
   for (const auto& [key, plan] : plans_) {
-    const auto& [c, right] = key;
-    if (!right.empty()) continue;
+    const auto& [c, pair] = key;
+    if (pair) continue;
     ProblemClass same_k = c;
     same_k.k_bucket = problem_class.k_bucket;
     if (same_k != problem_class) continue;
@@ -133,7 +123,7 @@ std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
 }
 
 void PlanTable::Replace(std::shared_ptr<const ActivePlan> plan) {
-  const std::pair key(plan->plan.problem_class, plan->plan.right);
+  const std::pair key(plan->plan.problem_class, plan->plan.pair);
   std::lock_guard lock(mutex_);
   plans_[key] = std::move(plan);
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/store/pattern_pair.h"
 #include "kernels/formats/csr.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
@@ -33,26 +34,17 @@ struct Plan {
   /// for want of memory. Requests use such a plan like any other, but nothing of it is stored, and
   /// the next upload or start of the server tries again, or the next request after a while.
   bool provisional = false;
-  /// SpGEMM: what the left operand's pattern is multiplied with (PairKey); empty: with any that has
-  /// no plan of its own.
-  std::string right;
+  /// SpGEMM, whose recipe is plain CSR: of that product; none: of any that has no plan of its own.
+  std::optional<PatternPair> pair;
 
   /// "<recipe> / <kernel>".
   std::string ToString() const;
 };
 
-/// Names the other pattern of a product, and which of both are transposed: its hash, "transpose
-/// <hash>", "transpose * <hash>" (the left one is), "transpose * transpose <hash>".
-std::string PairKey(std::string_view right_hash, bool transpose_left, bool transpose_right);
-
-/// What stands for the recipe where SpGEMM was tried on a pair of patterns: "csr * csr" of one with
-/// itself, else "csr * <hash of the right one>"; "csr * transpose", "transpose * transpose <hash>"
-/// and so on of transposed ones.
-std::string PairRecipe(std::string_view left_hash, std::string_view right_hash,
-                       bool transpose_left = false, bool transpose_right = false);
-
-/// What Decision::recipe has for SpGEMM: "<what PairRecipe gave> / <kernel>".
-std::string PairDecision(std::string_view pair_recipe, std::string_view kernel);
+/// For people, in the place of the recipe: "csr * csr" of a pattern with itself, else "csr * <hash
+/// of the right one>"; "csr * transpose", "transpose * transpose <hash>" and so on of transposed
+/// ones.
+std::string ToString(const PatternPair& pair, std::string_view left_hash);
 
 /// One trial: everything that a later, learned selector would want to know of it.
 struct Measurement {
@@ -70,18 +62,20 @@ struct Measurement {
   double floor_ms = 0;
   double preparation_ms = 0;  ///< to build the layout
   std::string model = {};     ///< the processor's or the card's name; empty: not known
+  std::optional<PatternPair> pair = std::nullopt;  ///< SpGEMM
 
   /// Above 1 if the caches hold the operands; 0: not known.
   double floor_share() const { return median_ms > 0 ? floor_ms / median_ms : 0; }
 };
 
-/// What became of a recipe for a class.
+/// What became of a recipe for a class, or of a kernel of SpGEMM for a pair.
 struct Decision {
   ProblemClass problem_class;
-  /// Empty: it is about the class. Of SpGEMM, pair and kernel (PairDecision).
-  std::string recipe;
+  std::string recipe;  ///< empty: it is about the class, or the pair
   bool tried = false;
-  std::string reason;  ///< why, or why not
+  std::string reason;       ///< why, or why not
+  std::string kernel = {};  ///< of SpGEMM
+  std::optional<PatternPair> pair = std::nullopt;
 };
 
 /// Bytes that any kernel must move: S and the result once, and the rows of dense operands that S
@@ -117,9 +111,10 @@ class PlanTable {
     bool due() const;
   };
   /// The plan of the class, else of the nearest K with the same operation, transposition and type;
-  /// where TF32 is allowed and nothing was tried with it, that of f32. `right` is as Plan::right;
-  /// without a plan of the pair, that of any.
-  Found Find(const ProblemClass& problem_class, const std::string& right = "") const;
+  /// where TF32 is allowed and nothing was tried with it, that of f32. Without a plan of the pair,
+  /// that of any.
+  Found Find(const ProblemClass& problem_class,
+             const std::optional<PatternPair>& pair = std::nullopt) const;
   void Replace(std::shared_ptr<const ActivePlan> plan);
   std::vector<std::shared_ptr<const ActivePlan>> List() const;
 
@@ -128,8 +123,8 @@ class PlanTable {
   std::shared_ptr<const ActivePlan> NearestLocked(const ProblemClass& problem_class) const;
 
   mutable std::mutex mutex_;
-  /// By class and Plan::right.
-  std::map<std::pair<ProblemClass, std::string>, std::shared_ptr<const ActivePlan>> plans_;
+  std::map<std::pair<ProblemClass, std::optional<PatternPair>>, std::shared_ptr<const ActivePlan>>
+      plans_;
 };
 
 }  // namespace sparsed::engine
