@@ -67,7 +67,7 @@ MemoryRate::MemoryRate(int threads) : threads_(threads) {
 }
 
 void MemoryRate::Measure(std::span<std::byte> from, std::span<std::byte> to) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<CopyTry> tries;
   for (int i = 0; i < kTries; ++i) tries.push_back(Copy(from, to, threads_));
   Take(std::move(tries));
