@@ -1,7 +1,7 @@
 // Mutexes whose use the compiler checks: a member names the one that guards it (ABSL_GUARDED_BY), a
 // function the one that its caller holds (ABSL_EXCLUSIVE_LOCKS_REQUIRED) or must not hold
 // (ABSL_LOCKS_EXCLUDED), and clang's -Wthread-safety, which tests/check_tidy runs, finds whoever
-// does otherwise.
+// does otherwise. It looks into neither constructors nor destructors.
 //
 // They stand on the standard library's, which ThreadSanitizer understands. Of absl::Mutex it sees
 // nothing, as Debian's Abseil is not built for it, and reports races where there are none.
@@ -11,7 +11,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "absl/base/thread_annotations.h"  // for all who include this
+#include "absl/base/thread_annotations.h"  // IWYU pragma: export
 
 namespace sparsed {
 
