@@ -27,10 +27,11 @@ absl::Status Pieces::Send(void* to, StagingBlock block, size_t bytes) {
   done = TakeDoneLocked();
   if (absl::Status s = stream_.Copy(to, block.data(), bytes); !s.ok()) return s;
   absl::StatusOr<cuda::Event> mark = MarkLocked();
+  absl::Status marked = mark.status();
   Sent sent{std::nullopt, std::move(block), {}};
   if (mark.ok()) sent.done = *std::move(mark);
   sent_.push_back(std::move(sent));
-  return mark.status();
+  return marked;
 }
 
 absl::Status Pieces::Await(const cuda::Stream& stream) {

@@ -412,7 +412,7 @@ bool ComputeStream::TakeWrite(Todo& todo) {
   write_began_ = Patience::Clock::now();
   request->EndIfLate(write_began_);
   ComputeWrite write = request->TakeNext();
-  out_ = std::move(write.bytes);
+  out_.Swap(&write.bytes);
   credit_ = static_cast<int64_t>(write.data_bytes);
   credit_of_ = request->holds_credit && credit_ > 0 ? request->call() : nullptr;
   if (write.is_end) {

@@ -192,6 +192,7 @@ std::vector<RequestCount> Metrics::RequestCounts() const {
     }
   }
   std::vector<RequestCount> result;
+  result.reserve(counts.size());
   for (const auto& [key, count] : counts) result.push_back({key.first, key.second, count});
   return result;
 }
