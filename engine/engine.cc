@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "base/sleep.h"
 #include "engine/memory/processor.h"
 
 namespace sparsed::engine {
@@ -34,13 +33,7 @@ std::string CpuDescription() {
 
 /// Until it is told to stop.
 void TrimNowAndThen(const std::stop_token& stop, Budget& budget) {
-  std::mutex mutex;
-  std::condition_variable_any wake;
-  std::unique_lock lock(mutex);
-  while (!stop.stop_requested()) {
-    wake.wait_for(lock, stop, kKeepTime, [] { return false; });
-    budget.TrimKept();
-  }
+  while (SleepFor(kKeepTime, stop)) budget.TrimKept();
 }
 
 }  // namespace
@@ -56,24 +49,9 @@ class Engine::Scrubber {
         observer_(observer),
         interval_(interval_seconds),
         first_(interval_ - Age(last_unix_ns)),
-        thread_([this] { Run(); }) {}
-
-  ~Scrubber() {
-    {
-      std::lock_guard lock(mutex_);
-      closing_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
-  }
+        thread_([this](const std::stop_token& stop) { Run(stop); }) {}
 
  private:
-  /// False if it was woken to close.
-  bool Sleep(std::chrono::duration<double> duration) {
-    std::unique_lock lock(mutex_);
-    return !wake_.wait_for(lock, duration, [this] { return closing_; });
-  }
-
   static std::chrono::duration<double> Age(int64_t unix_ns) {
     const std::chrono::nanoseconds now = std::chrono::system_clock::now().time_since_epoch();
     return std::max(std::chrono::nanoseconds(0), now - std::chrono::nanoseconds(unix_ns));
@@ -97,12 +75,13 @@ class Engine::Scrubber {
     return store_.DropLayout(layout.pattern_hash, layout.recipe);
   }
 
-  void Run() {
-    for (auto wait = first_; Sleep(wait);) {
+  void Run(const std::stop_token& stop) {
+    for (auto wait = first_; SleepFor(wait, stop);) {
       wait = interval_;
       const absl::Status status = store_.Scrub(
-          [this](int64_t bytes) {
-            return Sleep(std::chrono::duration<double>(static_cast<double>(bytes) / kScrubRate));
+          [&stop](int64_t bytes) {
+            const double seconds = static_cast<double>(bytes) / kScrubRate;
+            return SleepFor(std::chrono::duration<double>(seconds), stop);
           },
           [this](const StoredArray& array, const absl::Status& damage) {
             observer_.OnDamage(std::string(damage.message()));
@@ -123,10 +102,7 @@ class Engine::Scrubber {
   Catalog& catalog_;
   Observer& observer_;
   const std::chrono::duration<double> interval_, first_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool closing_ = false;
-  std::thread thread_;
+  std::jthread thread_;  ///< last
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,

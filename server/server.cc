@@ -11,10 +11,10 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <thread>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "kernels/device_id.h"
 #include "proto/wire/chunk_codec.h"
@@ -147,7 +147,7 @@ class Server::Impl {
     live_streams_.Drain();
     if (door_ != nullptr) door_->Close();
     {
-      const std::lock_guard lock(health_mutex_);
+      const MutexLock lock(health_mutex_);
       health_ = nullptr;
     }
     // gRPC's own part of shutting down ends when every call is done with its reactor.
@@ -222,7 +222,7 @@ class Server::Impl {
     if (grpc_ == nullptr) return absl::FailedPreconditionError("cannot start gRPC");
     if (absl::Status status = door_->Serve(std::move(acceptor)); !status.ok()) return status;
     {
-      const std::lock_guard lock(health_mutex_);
+      const MutexLock lock(health_mutex_);
       health_ = grpc_->GetHealthCheckService();
     }
     serving_ = true;
@@ -249,7 +249,7 @@ class Server::Impl {
   void OnProbe(const absl::Status& status) {
     bool changed = false;
     {
-      const std::lock_guard lock(health_mutex_);
+      const MutexLock lock(health_mutex_);
       changed = status.ok() != unreachable_.empty();
       if (changed) unreachable_ = std::string(status.message());
     }
@@ -263,10 +263,10 @@ class Server::Impl {
 
   /// Empty if requests are served, else why not.
   std::string NotReady() const {
-    const std::lock_guard lock(health_mutex_);
+    const MutexLock lock(health_mutex_);
     return NotReadyLocked();
   }
-  std::string NotReadyLocked() const {
+  std::string NotReadyLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_mutex_) {
     if (!serving_) return "the server starts or shuts down";
     // Others take its place, but for what was on it alone.
     if (gpus_lost_ > 0 && gpus_lost_ == engine_->gpus().size()) return "the GPU is lost";
@@ -276,13 +276,13 @@ class Server::Impl {
   }
 
   bool Reachable() const {
-    const std::lock_guard lock(health_mutex_);
+    const MutexLock lock(health_mutex_);
     return unreachable_.empty();
   }
 
   /// What probes over gRPC are told.
   void TellHealth() {
-    const std::lock_guard lock(health_mutex_);
+    const MutexLock lock(health_mutex_);
     if (health_ == nullptr) return;
     const bool ready = NotReadyLocked().empty();
     health_->SetServingStatus(ready);
@@ -338,9 +338,9 @@ class Server::Impl {
   std::atomic<bool> serving_ = false;
   std::atomic<size_t> gpus_lost_ = 0;
   std::atomic<bool> store_lost_ = false;
-  mutable std::mutex health_mutex_;  ///< guards the next two
-  std::string unreachable_;          ///< why the probe failed
-  grpc::HealthCheckServiceInterface* health_ = nullptr;
+  mutable Mutex health_mutex_;
+  std::string unreachable_ ABSL_GUARDED_BY(health_mutex_);  ///< why the probe failed
+  grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(health_mutex_) = nullptr;
   std::string metrics_address_;
   std::vector<std::string> addresses_;
   LiveStreams live_streams_{config_};

@@ -15,7 +15,7 @@ namespace sparsed {
 inline namespace client {
 
 bool ComputeSession::Add(const std::shared_ptr<DenseCall>& call) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_ || !violation_.ok()) return false;
   call->Joined(shared_from_this(), next_id_++);
   waiting_.push_back(call);
@@ -26,7 +26,7 @@ bool ComputeSession::Add(const std::shared_ptr<DenseCall>& call) {
 void ComputeSession::Remove(const DenseCall& call, absl::Status status) {
   std::shared_ptr<DenseCall> unsent;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                     [&call](const auto& other) { return other.get() == &call; });
     if (found != waiting_.end()) {
@@ -46,13 +46,13 @@ void ComputeSession::Break() {
 }
 
 std::shared_ptr<Stream> ComputeSession::stream() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return stream_;
 }
 
 void ComputeSession::WaitUntilClosed() {
-  std::unique_lock lock(mutex_);
-  closed_changed_.wait(lock, [this] { return closed_; });
+  const MutexLock lock(mutex_);
+  while (!closed_) closed_changed_.Wait(mutex_);
 }
 
 Stream::Handler::Next ComputeSession::OnMessage(const grpc::ByteBuffer& bytes) {
@@ -92,7 +92,7 @@ void ComputeSession::OnReply(uint64_t id, const wire::Frame<v1::ComputeReply>& f
 
 void ComputeSession::EndForViolation(absl::Status status) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (violation_.ok()) violation_ = std::move(status);
   }
   Break();
@@ -103,7 +103,7 @@ void ComputeSession::OnClosed(const absl::Status& status) {
   std::vector<std::shared_ptr<DenseCall>> calls;
   absl::Status reason;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
     ended.swap(stream_);
     if (!violation_.ok()) {
@@ -119,7 +119,7 @@ void ComputeSession::OnClosed(const absl::Status& status) {
     in_flight_.clear();
     aborted_.clear();
     waiting_.clear();
-    closed_changed_.notify_all();
+    closed_changed_.NotifyAll();
   }
   for (const auto& call : calls) call->AttemptOver(reason);
 }
@@ -138,18 +138,18 @@ void ComputeSession::SendWaitingLocked() {
 }
 
 bool ComputeSession::WasSent(uint64_t id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return id != 0 && id < next_id_;
 }
 
 std::shared_ptr<DenseCall> ComputeSession::Find(uint64_t id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = in_flight_.find(id);
   return found == in_flight_.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<DenseCall> ComputeSession::TakeEnded(uint64_t id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::shared_ptr<DenseCall> ended;
   if (auto node = in_flight_.extract(id)) {
     ended = std::move(node.mapped());
@@ -163,7 +163,7 @@ std::shared_ptr<DenseCall> ComputeSession::TakeEnded(uint64_t id) {
 void ComputeSession::Abort(uint64_t id, absl::Status status) {
   std::shared_ptr<DenseCall> call;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     auto node = in_flight_.extract(id);
     if (!node) return;
     call = std::move(node.mapped());

@@ -1,15 +1,14 @@
 // One opening of a compute stream: which requests are on it.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "client/src/stream.h"
 #include "proto/wire/chunk_codec.h"
 #include "sparsed/v1/compute.pb.h"
@@ -27,7 +26,7 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   /// Starts the stream whose handler this is; before anything else.
   void Start(const std::shared_ptr<Stream>& stream) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stream_ = stream;
     }
     stream->Start();
@@ -49,8 +48,8 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   /// Ends the stream, as nothing that follows can be trusted, and with `status` all its requests.
   void EndForViolation(absl::Status status);
   /// With the lock, so that a request that was ended lends no memory any more.
-  void SendLocked(const std::shared_ptr<DenseCall>& call);
-  void SendWaitingLocked();
+  void SendLocked(const std::shared_ptr<DenseCall>& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendWaitingLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WasSent(uint64_t id) const;
   /// Null if it is not in flight.
   std::shared_ptr<DenseCall> Find(uint64_t id) const;
@@ -64,16 +63,17 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
 
   const size_t max_in_flight_;
 
-  mutable std::mutex mutex_;  // guards what follows; taken before calls' and the stream's locks
-  std::condition_variable closed_changed_;
-  bool closed_ = false;
+  mutable Mutex mutex_;  // taken before calls' and the stream's locks
+  CondVar closed_changed_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   // Until the end: gRPC holds what was lent and not yet sent as long as the stream exists.
-  std::shared_ptr<Stream> stream_;
-  absl::Status violation_;  // of the protocol, by the server
-  uint64_t next_id_ = 1;
-  std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_;
-  std::unordered_set<uint64_t> aborted_;  // whose end the server has yet to send
-  std::deque<std::shared_ptr<DenseCall>> waiting_;
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  absl::Status violation_ ABSL_GUARDED_BY(mutex_);  // of the protocol, by the server
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_ ABSL_GUARDED_BY(mutex_);
+  // Whose end the server has yet to send.
+  std::unordered_set<uint64_t> aborted_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<DenseCall>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace client

@@ -18,11 +18,11 @@ ComputeStream::~ComputeStream() {
 void ComputeStream::Submit(const std::shared_ptr<DenseCall>& call) {
   std::shared_ptr<ComputeSession> session;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     session = session_;
   }
   while (!session || !session->Add(call)) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (session_ == session) {
       session_ = std::make_shared<ComputeSession>(connection_.max_requests_per_stream());
       session_->Start(Stream::Create(connection_.stub(), method_,

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 
 namespace sparsed {
 inline namespace client {
@@ -33,8 +33,8 @@ class ComputeStream {
  private:
   Connection& connection_;
   const std::string method_;
-  std::mutex mutex_;
-  std::shared_ptr<ComputeSession> session_;
+  Mutex mutex_;
+  std::shared_ptr<ComputeSession> session_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace client

@@ -14,7 +14,7 @@ inline namespace client {
 
 void DenseCall::StartAttempt() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     receiving_ = true;
     begun_ = false;
     received_.emplace(request_.result ? request_.result->size() : 0);
@@ -34,18 +34,18 @@ void DenseCall::BreakTransport() {
 }
 
 void DenseCall::Joined(std::shared_ptr<ComputeSession> session, uint64_t id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   session_ = std::move(session);
   id_ = id;
 }
 
 uint64_t DenseCall::id() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return id_;
 }
 
 std::shared_ptr<ComputeSession> DenseCall::session() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return session_;
 }
 
@@ -67,7 +67,7 @@ std::vector<OutgoingArray> DenseCall::LendOperands() {
 }
 
 absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (begun_ || begin.arrays_size() != (request_.result ? 1 : 0)) {
     return absl::InternalError("the server announced a result that makes no sense");
   }
@@ -93,7 +93,7 @@ absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
 }
 
 absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!receiving_) return absl::OkStatus();  // cancelled: the memory is the caller's again
   if (!begun_ || !request_.result || chunk.array != 0 ||
       !received_->Add(chunk.offset, chunk.size)) {
@@ -113,7 +113,7 @@ void DenseCall::OnEnd(const v1::End& end) {
   absl::Status status = FromProto(end.status());
   if (status.ok() && end.has_begin()) status = OnBegin(end.begin());
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     result_.timings = FromProto(end.timings());
     result_.version = end.version();
     if (status.ok() && !begun_) {
@@ -128,18 +128,20 @@ void DenseCall::OnEnd(const v1::End& end) {
 
 void DenseCall::AttemptOver(absl::Status status) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     receiving_ = false;
   }
   AttemptEnded(std::move(status));
 }
 
 void DenseCall::Deliver(absl::Status status) {
-  if (status.ok()) {
-    state_->Complete(std::move(result_));
-  } else {
-    state_->Complete(std::move(status));
+  if (!status.ok()) return state_->Complete(std::move(status));
+  ComputeResult result;
+  {
+    const MutexLock lock(mutex_);
+    result = std::move(result_);
   }
+  state_->Complete(std::move(result));
 }
 
 }  // namespace client

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/src/remote_call.h"
 #include "client/src/stream.h"
 #include "client/src/strided_bytes.h"
@@ -70,13 +70,13 @@ class DenseCall final : public RemoteCall {
   const DenseRequest request_;
   const std::shared_ptr<CallState<ComputeResult>> state_;
 
-  mutable std::mutex mutex_;  // guards what follows; held while a chunk is copied
-  std::shared_ptr<ComputeSession> session_;
-  uint64_t id_ = 0;
-  bool receiving_ = false;
-  bool begun_ = false;
-  std::optional<wire::Coverage> received_;
-  ComputeResult result_;
+  mutable Mutex mutex_;  // held while a chunk is copied
+  std::shared_ptr<ComputeSession> session_ ABSL_GUARDED_BY(mutex_);
+  uint64_t id_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<wire::Coverage> received_ ABSL_GUARDED_BY(mutex_);
+  ComputeResult result_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace client

@@ -6,7 +6,7 @@ namespace sparsed {
 inline namespace client {
 
 std::shared_ptr<Stream> Exchange::stream() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return stream_;
 }
 
@@ -16,7 +16,7 @@ void Exchange::StartAttempt() {
   const std::shared_ptr<Stream> stream =
       Stream::Create(connection().stub(), method_, deadline(), connection().chunk_bytes(), self);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stream_ = stream;
   }
   Open(*stream);
@@ -40,7 +40,7 @@ Stream::Handler::Next Exchange::OnMessage(const grpc::ByteBuffer& bytes) {
 void Exchange::OnClosed(const absl::Status& status) {
   std::shared_ptr<Stream> stream;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stream.swap(stream_);
   }
   if (stream->sending_closed()) SendingClosed();

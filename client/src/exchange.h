@@ -5,12 +5,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/src/remote_call.h"
 #include "client/src/stream.h"
 #include "proto/wire/chunk_codec.h"
@@ -44,8 +44,8 @@ class Exchange : public RemoteCall, public Stream::Handler {
   void OnClosed(const absl::Status& status) final;
 
   const std::string method_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<Stream> stream_;
+  mutable Mutex mutex_;
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   absl::Status error_;  // found in a reply of this attempt; only touched by the reading side
 };
 

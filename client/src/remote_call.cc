@@ -28,7 +28,7 @@ RemoteCall::RemoteCall(Connection& connection, const CallOptions& options, Repea
 
 void RemoteCall::Start() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     self_ = shared_from_this();
     ++attempts_;
   }
@@ -43,7 +43,7 @@ void RemoteCall::Cancel(absl::Status reason) {
   const auto keep = shared_from_this();
   bool deliver = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (ended_ || stopped_) return;
     stopped_ = std::move(reason);
     if (waiting_) {
@@ -61,17 +61,17 @@ void RemoteCall::Cancel(absl::Status reason) {
 }
 
 void RemoteCall::MustNotRepeat() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   repeat_ = Repeat::kNever;
 }
 
 void RemoteCall::SendingClosed() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (repeat_ == Repeat::kUntilSent) repeat_ = Repeat::kNever;
 }
 
 void RemoteCall::MadeProgress() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   attempts_ = 1;
 }
 
@@ -81,7 +81,7 @@ void RemoteCall::AttemptEnded(absl::Status status) {
   bool overdue = false;
   system_clock::duration backoff{};
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stopped_ && !status.ok()) status = *stopped_;
     if (absl::IsCancelled(status) && !stopped_) {
       // A server that shuts down resets calls that it has not accepted yet, or that outlived its
@@ -106,15 +106,15 @@ void RemoteCall::AttemptEnded(absl::Status status) {
   if (deliver) {
     DeliverOnce();
   } else if (overdue) {
-    RunAt(system_clock::now() + kLeaseGrace, alarm_, &RemoteCall::LeasesOverdue);
+    RunAt(system_clock::now() + kLeaseGrace, &RemoteCall::alarm_, &RemoteCall::LeasesOverdue);
   } else {
-    RunAt(system_clock::now() + backoff, alarm_, &RemoteCall::NextAttempt);
+    RunAt(system_clock::now() + backoff, &RemoteCall::alarm_, &RemoteCall::NextAttempt);
   }
 }
 
 void RemoteCall::NextAttempt() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!waiting_) return;
     waiting_ = false;
     ++attempts_;
@@ -126,7 +126,7 @@ void RemoteCall::RunAttempt() {
   StartAttempt();
   bool stop = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop = stopped_.has_value();  // while the attempt was not yet there to be stopped
   }
   if (stop) StopAttempt();
@@ -134,7 +134,7 @@ void RemoteCall::RunAttempt() {
 
 std::shared_ptr<void> RemoteCall::Lease() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++leases_;
   }
   return std::shared_ptr<void>(nullptr, [call = shared_from_this()](void*) { call->LeaseEnded(); });
@@ -143,7 +143,7 @@ std::shared_ptr<void> RemoteCall::Lease() {
 void RemoteCall::LeaseEnded() {
   bool deliver = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     --leases_;
     deliver = ReadyToDeliverLocked();
   }
@@ -152,26 +152,26 @@ void RemoteCall::LeaseEnded() {
 
 void RemoteCall::LeasesOverdue() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (leases_ == 0) return;
   }
   BreakTransport();
 }
 
 void RemoteCall::EnforceDeadline() {
-  if (has_deadline()) RunAt(deadline_, deadline_alarm_, &RemoteCall::DeadlinePassed);
+  if (has_deadline()) RunAt(deadline_, &RemoteCall::deadline_alarm_, &RemoteCall::DeadlinePassed);
 }
 
 void RemoteCall::DeadlinePassed() {
   Cancel(absl::DeadlineExceededError("the call's deadline passed before its result was complete"));
 }
 
-void RemoteCall::RunAt(system_clock::time_point time, std::unique_ptr<grpc::Alarm>& alarm,
+void RemoteCall::RunAt(system_clock::time_point time, Alarm RemoteCall::*alarm,
                        void (RemoteCall::*action)()) {
   auto next = std::make_unique<grpc::Alarm>();
-  const std::lock_guard lock(mutex_);
-  alarm.swap(next);
-  alarm->Set(time, [weak = weak_from_this(), action](bool fired) {
+  const MutexLock lock(mutex_);
+  (this->*alarm).swap(next);
+  (this->*alarm)->Set(time, [weak = weak_from_this(), action](bool fired) {
     if (!fired) return;
     if (const auto call = weak.lock()) ((*call).*action)();
   });
@@ -179,11 +179,13 @@ void RemoteCall::RunAt(system_clock::time_point time, std::unique_ptr<grpc::Alar
 
 void RemoteCall::DeliverOnce() {
   std::shared_ptr<RemoteCall> self;  // the state it completes may be the last that refers to it
+  absl::Status status;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     self.swap(self_);
+    status = final_;
   }
-  if (self) Deliver(final_);
+  if (self) Deliver(std::move(status));
 }
 
 }  // namespace client

@@ -6,10 +6,10 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "client/src/connection.h"
 #include "sparsed/call.h"
 #include "sparsed/client.h"
@@ -65,31 +65,33 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   Connection& connection() const { return connection_; }
 
  private:
+  using Alarm = std::unique_ptr<grpc::Alarm>;
   /// Sets `alarm` to run `action` unless the call is gone before.
-  void RunAt(std::chrono::system_clock::time_point time, std::unique_ptr<grpc::Alarm>& alarm,
+  void RunAt(std::chrono::system_clock::time_point time, Alarm RemoteCall::*alarm,
              void (RemoteCall::*action)());
   void NextAttempt();
   void DeadlinePassed();
   void LeaseEnded();
   void LeasesOverdue();
-  /// With the lock; whether to Deliver.
-  bool ReadyToDeliverLocked() const { return ended_ && leases_ == 0; }
+  bool ReadyToDeliverLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ended_ && leases_ == 0;
+  }
   void DeliverOnce();
 
   Connection& connection_;
   const std::chrono::system_clock::time_point deadline_;
 
-  std::mutex mutex_;  // guards what follows
-  Repeat repeat_;
-  std::shared_ptr<RemoteCall> self_;
-  std::unique_ptr<grpc::Alarm> alarm_;  // the next attempt, or overdue leases
-  std::unique_ptr<grpc::Alarm> deadline_alarm_;
-  int attempts_ = 0;
-  bool waiting_ = false;  // between two attempts
-  bool ended_ = false;
-  int leases_ = 0;
-  std::optional<absl::Status> stopped_;
-  absl::Status final_;
+  Mutex mutex_;
+  Repeat repeat_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<RemoteCall> self_ ABSL_GUARDED_BY(mutex_);
+  Alarm alarm_ ABSL_GUARDED_BY(mutex_);  // the next attempt, or overdue leases
+  Alarm deadline_alarm_ ABSL_GUARDED_BY(mutex_);
+  int attempts_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // between two attempts
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  int leases_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<absl::Status> stopped_ ABSL_GUARDED_BY(mutex_);
+  absl::Status final_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// Starts `call`, which completes `state`.

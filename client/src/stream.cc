@@ -53,7 +53,7 @@ void Stream::Start() {
 
 bool Stream::Send(grpc::ByteBuffer message, uint64_t request_id,
                   std::vector<OutgoingArray> arrays) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!open_ || close_sending_) return false;
   messages_.push_back(std::move(message));
   QueueLocked(request_id, std::move(arrays));
@@ -62,7 +62,7 @@ bool Stream::Send(grpc::ByteBuffer message, uint64_t request_id,
 }
 
 bool Stream::SendArrays(uint64_t request_id, std::vector<OutgoingArray> arrays) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!open_ || close_sending_) return false;
   QueueLocked(request_id, std::move(arrays));
   WriteNextLocked();
@@ -79,7 +79,7 @@ void Stream::QueueLocked(uint64_t request_id, std::vector<OutgoingArray> arrays)
 
 void Stream::DropArrays(uint64_t request_id) {
   std::vector<Outgoing> dropped;  // leases end without the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = arrays_.begin(); it != arrays_.end();) {
     if (it->request_id == request_id) {
       dropped.push_back(std::move(*it));
@@ -91,18 +91,18 @@ void Stream::DropArrays(uint64_t request_id) {
 }
 
 void Stream::CloseSending() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   close_sending_ = true;
   WriteNextLocked();
 }
 
 bool Stream::sending_closed() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return sending_closed_;
 }
 
 void Stream::Resume() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (paused_) {
     paused_ = false;
     StartRead(&incoming_);
@@ -112,7 +112,7 @@ void Stream::Resume() {
 }
 
 void Stream::Cancel() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!open_) return;
   cancelled_ = true;
   context_.TryCancel();
@@ -126,7 +126,7 @@ void Stream::OnReadDone(bool ok) {
   if (!ok) {
     std::deque<Outgoing> dropped;  // leases end without the lock
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       open_ = false;
       messages_.clear();
       dropped.swap(arrays_);
@@ -137,11 +137,11 @@ void Stream::OnReadDone(bool ok) {
   grpc::ByteBuffer message;
   message.Swap(&incoming_);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     resume_asked_ = false;
   }
   const Handler::Next next = handler_->OnMessage(message);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (next == Handler::Next::kRead || resume_asked_ || cancelled_) {
     StartRead(&incoming_);
   } else {
@@ -153,7 +153,7 @@ void Stream::OnWriteDone(bool ok) {
   grpc::ByteBuffer written;  // its lease ends without the lock
   size_t data = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     written.Swap(&outgoing_);
     data = std::exchange(outgoing_data_, 0);
     writing_ = false;

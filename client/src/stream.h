@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "client/src/strided_bytes.h"
 
 namespace sparsed {
@@ -81,9 +81,10 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
-  void QueueLocked(uint64_t request_id, std::vector<OutgoingArray> arrays);
-  void WriteNextLocked();
-  grpc::ByteBuffer NextChunkLocked();
+  void QueueLocked(uint64_t request_id, std::vector<OutgoingArray> arrays)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteNextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  grpc::ByteBuffer NextChunkLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t chunk_bytes_;
   std::shared_ptr<Handler> handler_;
@@ -91,18 +92,18 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  bool open_ = true;
-  bool paused_ = false;
-  bool resume_asked_ = false;  // while a message was being handled
-  bool cancelled_ = false;
-  bool writing_ = false;
-  bool close_sending_ = false;
-  bool sending_closed_ = false;
-  std::deque<grpc::ByteBuffer> messages_;
-  std::deque<Outgoing> arrays_;
-  grpc::ByteBuffer outgoing_;
-  size_t outgoing_data_ = 0;
+  mutable Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = true;
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  bool resume_asked_ ABSL_GUARDED_BY(mutex_) = false;  // while a message was being handled
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool close_sending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool sending_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<grpc::ByteBuffer> messages_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Outgoing> arrays_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer outgoing_ ABSL_GUARDED_BY(mutex_);
+  size_t outgoing_data_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 /// The same code, the same sentence.

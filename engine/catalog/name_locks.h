@@ -2,11 +2,11 @@
 // of other names go on.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace sparsed::engine {
 
@@ -20,16 +20,9 @@ class NameLocks {
    public:
     /// Waits until nobody else holds `key`.
     Guard(NameLocks& locks, NameKey key) : locks_(locks), key_(std::move(key)) {
-      std::unique_lock lock(locks_.mutex_);
-      locks_.released_.wait(lock, [&] { return locks_.held_.insert(key_).second; });
+      locks_.Lock(key_);
     }
-    ~Guard() {
-      {
-        std::lock_guard lock(locks_.mutex_);
-        locks_.held_.erase(key_);
-      }
-      locks_.released_.notify_all();
-    }
+    ~Guard() { locks_.Unlock(key_); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
@@ -39,9 +32,21 @@ class NameLocks {
   };
 
  private:
-  std::mutex mutex_;
-  std::condition_variable released_;
-  std::set<NameKey> held_;
+  void Lock(const NameKey& key) {
+    const MutexLock lock(mutex_);
+    while (!held_.insert(key).second) released_.Wait(mutex_);
+  }
+  void Unlock(const NameKey& key) {
+    {
+      const MutexLock lock(mutex_);
+      held_.erase(key);
+    }
+    released_.NotifyAll();
+  }
+
+  Mutex mutex_;
+  CondVar released_;
+  std::set<NameKey> held_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "engine/retry.h"
 
 namespace sparsed::engine {
@@ -25,7 +25,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
     }
     const auto size = static_cast<int64_t>(bytes);
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!closed_.ok()) return closed_;
       if (total_ + size > limit_) {
         return RetryLater(absl::ResourceExhaustedError(fmt::format(
@@ -55,20 +55,20 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   void Settle() { pool_->Settle(); }
   void Trim() { pool_->Trim(); }
   void Close(absl::Status why) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = std::move(why);
   }
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return used_[static_cast<int>(use)];
   }
   int64_t used() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return total_;
   }
   int64_t peak() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return peak_;
   }
 
@@ -86,18 +86,18 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   }
 
   void Uncount(int64_t size, MemoryUse use) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     total_ -= size;
     used_[static_cast<int>(use)] -= size;
   }
 
   const int64_t limit_, spare_;
   const std::shared_ptr<DevicePool> pool_;
-  mutable std::mutex mutex_;
-  std::array<int64_t, kMemoryUses> used_ = {};
-  int64_t total_ = 0;
-  int64_t peak_ = 0;
-  absl::Status closed_;  ///< OK, or why nothing is allocated any more
+  mutable Mutex mutex_;
+  std::array<int64_t, kMemoryUses> used_ ABSL_GUARDED_BY(mutex_) = {};
+  int64_t total_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t peak_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status closed_ ABSL_GUARDED_BY(mutex_);  ///< OK, or why nothing is allocated any more
 };
 
 DeviceBudget::DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes,

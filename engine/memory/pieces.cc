@@ -23,18 +23,19 @@ StagingBlock Pieces::TakeBlock(size_t bytes) {
 
 absl::Status Pieces::Send(void* to, StagingBlock block, size_t bytes) {
   std::vector<Sent> done;  // freed after the lock
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   done = TakeDoneLocked();
   if (absl::Status s = stream_.Copy(to, block.data(), bytes); !s.ok()) return s;
   absl::StatusOr<cuda::Event> mark = MarkLocked();
+  absl::Status marked = mark.status();
   Sent sent{std::nullopt, std::move(block), {}};
   if (mark.ok()) sent.done = *std::move(mark);
   sent_.push_back(std::move(sent));
-  return mark.status();
+  return marked;
 }
 
 absl::Status Pieces::Await(const cuda::Stream& stream) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   absl::StatusOr<cuda::Event> mark = MarkLocked();
   if (!mark.ok()) return mark.status();
   const absl::Status held = mark->Hold(stream);
@@ -43,7 +44,7 @@ absl::Status Pieces::Await(const cuda::Stream& stream) {
 }
 
 void Pieces::KeepUntilSent(std::vector<Buffer> buffers) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   absl::StatusOr<cuda::Event> mark = MarkLocked();
   Sent sent{std::nullopt, {}, std::move(buffers)};
   if (mark.ok()) sent.done = *std::move(mark);
@@ -52,20 +53,20 @@ void Pieces::KeepUntilSent(std::vector<Buffer> buffers) {
 
 void Pieces::Recycle() {
   std::vector<Sent> done;  // freed after the lock
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   done = TakeDoneLocked();
 }
 
 absl::Status Pieces::Drain() {
   size_t end = 0;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (sent_.empty()) return absl::OkStatus();
     end = taken_ + sent_.size();
   }
   if (absl::Status s = stream_.Synchronize(); !s.ok()) return s;
   std::vector<Sent> done;  // freed after the lock
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (end > taken_) done = TakeFirstLocked(end - taken_);
   return absl::OkStatus();
 }

@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/memory/staging.h"
 #include "kernels/array.h"
 #include "kernels/cuda/device.h"
@@ -48,17 +48,17 @@ class Pieces {
 
   Pieces(Staging& staging, cuda::Stream stream) : staging_(staging), stream_(std::move(stream)) {}
   /// Marks the end of what is queued so far.
-  absl::StatusOr<cuda::Event> MarkLocked();
+  absl::StatusOr<cuda::Event> MarkLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Those whose copies are done, to be freed without the lock.
-  std::vector<Sent> TakeDoneLocked();
-  std::vector<Sent> TakeFirstLocked(size_t count);
+  std::vector<Sent> TakeDoneLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Sent> TakeFirstLocked(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Staging& staging_;
-  std::mutex mutex_;  ///< guards what follows
+  Mutex mutex_;  ///< held while something is queued in stream_
   cuda::Stream stream_;
-  std::deque<Sent> sent_;  ///< in the stream's order
-  size_t taken_ = 0;       ///< that were in sent_ before
-  std::vector<cuda::Event> events_;
+  std::deque<Sent> sent_ ABSL_GUARDED_BY(mutex_);  ///< in the stream's order
+  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;       ///< that were in sent_ before
+  std::vector<cuda::Event> events_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -67,8 +67,9 @@ MemoryRate::MemoryRate(int threads) : threads_(threads) {
 }
 
 void MemoryRate::Measure(std::span<std::byte> from, std::span<std::byte> to) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<CopyTry> tries;
+  tries.reserve(kTries);
   for (int i = 0; i < kTries; ++i) tries.push_back(Copy(from, to, threads_));
   Take(std::move(tries));
 }

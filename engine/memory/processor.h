@@ -4,10 +4,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace sparsed::engine {
 
@@ -46,7 +47,7 @@ class MemoryRate {
 
  private:
   const int threads_;
-  std::mutex mutex_;  ///< one measurement at a time
+  Mutex mutex_;  ///< one measurement at a time
   std::atomic<double> bytes_per_second_{0};
   std::atomic<bool> quiet_{false};
   std::atomic<std::chrono::steady_clock::time_point> taken_{};

@@ -11,18 +11,18 @@ StagingBlock::~StagingBlock() {
 
 absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(MemorySource& pinned, size_t block_bytes,
                                                          int blocks) {
-  std::unique_ptr<Staging> staging(new Staging(block_bytes));
+  std::vector<Buffer> buffers;
   for (int i = 0; i < std::max(2, blocks); ++i) {
     absl::StatusOr<Buffer> buffer = pinned.Allocate(block_bytes);
     if (!buffer.ok()) return buffer.status();
-    staging->free_.push_back(*std::move(buffer));
+    buffers.push_back(*std::move(buffer));
   }
-  return staging;
+  return std::unique_ptr<Staging>(new Staging(block_bytes, std::move(buffers)));
 }
 
 StagingBlock Staging::Take() {
-  std::unique_lock lock(mutex_);
-  returned_.wait(lock, [this] { return closed_ || !free_.empty(); });
+  const MutexLock lock(mutex_);
+  while (!closed_ && free_.empty()) returned_.Wait(mutex_);
   if (closed_) return StagingBlock();
   StagingBlock block(this, std::move(free_.back()));
   free_.pop_back();
@@ -30,7 +30,7 @@ StagingBlock Staging::Take() {
 }
 
 StagingBlock Staging::TryTake() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_ || free_.size() <= 1) return StagingBlock();
   StagingBlock block(this, std::move(free_.back()));
   free_.pop_back();
@@ -39,18 +39,18 @@ StagingBlock Staging::TryTake() {
 
 void Staging::Close() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
   }
-  returned_.notify_all();
+  returned_.NotifyAll();
 }
 
 void Staging::Return(Buffer buffer) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_.push_back(std::move(buffer));
   }
-  returned_.notify_one();
+  returned_.NotifyOne();
 }
 
 }  // namespace sparsed::engine

@@ -2,14 +2,13 @@
 // blocks.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "kernels/array.h"
 
 namespace sparsed::engine {
@@ -56,14 +55,15 @@ class Staging {
 
  private:
   friend class StagingBlock;
-  explicit Staging(size_t block_bytes) : block_bytes_(block_bytes) {}
+  Staging(size_t block_bytes, std::vector<Buffer> blocks)
+      : block_bytes_(block_bytes), free_(std::move(blocks)) {}
   void Return(Buffer buffer);
 
   const size_t block_bytes_;
-  std::mutex mutex_;
-  std::condition_variable returned_;
-  std::vector<Buffer> free_;
-  bool closed_ = false;
+  Mutex mutex_;
+  CondVar returned_;
+  std::vector<Buffer> free_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sparsed::engine

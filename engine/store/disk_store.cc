@@ -49,10 +49,13 @@ absl::StatusOr<std::unique_ptr<Store>> DiskStore::Open(FileSystem& files, std::s
   if (!status.ok()) return status;
   std::unique_ptr<DiskStore> store(
       new DiskStore(files, *std::move(directory), *std::move(database), std::move(folder)));
-  status = store->CollectBlobs(*blob_files);
-  if (!status.ok()) return status;
-  store->directory_->RememberCatalog();
-  store->directory_->MakeReserve();
+  {
+    const MutexLock lock(store->mutex_);
+    status = store->CollectBlobs(*blob_files);
+    if (!status.ok()) return status;
+    store->directory_->RememberCatalog();
+    store->directory_->MakeReserve();
+  }
   return store;
 }
 
@@ -66,10 +69,11 @@ DiskStore::~DiskStore() {
 }
 
 absl::Status DiskStore::CollectBlobs(std::span<const int64_t> files) {
-  absl::Status status = database_->Query("SELECT blob FROM arrays", {}, [&](const Row& row) {
-    const int64_t number = row.Integer(0);
-    blobs_[number] = std::make_shared<Blob>(folder_, number, /*forsaken=*/false);
-  });
+  absl::Status status = database_->Query(
+      "SELECT blob FROM arrays", {}, [&](const Row& row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        const int64_t number = row.Integer(0);
+        blobs_[number] = std::make_shared<Blob>(folder_, number, /*forsaken=*/false);
+      });
   if (!status.ok()) return status;
   const absl::StatusOr<std::optional<int64_t>> highest =
       database_->QueryInteger("SELECT seq FROM sqlite_sequence WHERE name = 'arrays'", {});
@@ -83,7 +87,7 @@ absl::Status DiskStore::CollectBlobs(std::span<const int64_t> files) {
 }
 
 absl::Status DiskStore::Available() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return AvailableLocked();
 }
 
@@ -146,7 +150,7 @@ Database::Outcome DiskStore::TransactWhenFull(const std::function<absl::Status(B
 absl::Status DiskStore::Apply(const std::function<absl::Status(BlobChanges&)>& body,
                               WhenFull when_full) {
   std::vector<BlobPtr> unused;  // files are removed after the lock is released
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (absl::Status status = AvailableLocked(); !status.ok()) return status;
   BlobChanges changes;
   Database::Outcome outcome = Transact(body, changes);
@@ -178,13 +182,13 @@ absl::Status DiskStore::Apply(const std::function<absl::Status(BlobChanges&)>& b
 
 absl::Status DiskStore::ApplyRemoval(const std::function<absl::Status(BlobChanges&)>& body) {
   absl::Status status = Apply(body, WhenFull::kUseReserve);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   directory_->MakeReserve();
   return status;
 }
 
 absl::StatusOr<StoreContents> DiskStore::Load() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return LoadContents(*database_, blobs_);
 }
 
@@ -221,7 +225,7 @@ absl::StatusOr<Array> DiskStore::Read(const StoredArray& array, MemorySource& me
 absl::Status DiskStore::ReadError(const StoredArray& array, const absl::Status& status) {
   std::string users;
   if (absl::IsDataLoss(status) && array.owner.kind == Kind::kPattern) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto current = blobs_.find(array.blob->number());
     if (current != blobs_.end() && current->second == array.blob) {
       damaged_patterns_.insert(array.owner.pattern_hash);
@@ -249,7 +253,7 @@ absl::Status DiskStore::Scrub(
   for (int64_t number = 0;;) {
     absl::StatusOr<std::optional<StoredArray>> next;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       next = NextArray(*database_, blobs_, number);
     }
     if (!next.ok()) return next.status();
@@ -275,7 +279,7 @@ absl::Status DiskStore::Scrub(
   const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
                           std::chrono::system_clock::now().time_since_epoch())
                           .count();
-  return Apply([&](BlobChanges&) {
+  return Apply([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return database_->Query("INSERT OR REPLACE INTO scrubs(id, ended_unix_ns) VALUES(1, ?)", {now});
   });
 }

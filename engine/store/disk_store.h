@@ -16,13 +16,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/store/blob.h"
 #include "engine/store/data_directory.h"
 #include "engine/store/database.h"
@@ -104,47 +104,56 @@ class DiskStore final : public Store {
         database_(std::move(database)),
         folder_(std::move(folder)) {}
   /// Compares rows with files, given by number: fills blobs_, removes files without a row.
-  absl::Status CollectBlobs(std::span<const int64_t> files);
+  absl::Status CollectBlobs(std::span<const int64_t> files) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  /// Writes arrays to blobs that are gone again unless a committed change adds them. Without the
-  /// lock.
-  absl::StatusOr<std::vector<BlobPtr>> WriteBlobs(std::span<const NewBlob> arrays, Stop stop);
+  /// Writes arrays to blobs that are gone again unless a committed change adds them.
+  absl::StatusOr<std::vector<BlobPtr>> WriteBlobs(std::span<const NewBlob> arrays, Stop stop)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<BlobPtr>> TryWriteBlobs(std::span<const NewBlob> arrays, Stop stop);
   /// Runs `body` as a transaction, with the lock held, and does the changes to blobs if it commits.
   /// `body` may run more than once, each time with no changes yet.
   absl::Status Apply(const std::function<absl::Status(BlobChanges&)>& body,
-                     WhenFull when_full = WhenFull::kRefuse);
+                     WhenFull when_full = WhenFull::kRefuse) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Likewise, for one that frees more than it takes.
-  absl::Status ApplyRemoval(const std::function<absl::Status(BlobChanges&)>& body);
-  /// What Available() says, with the lock held.
-  absl::Status AvailableLocked();
+  absl::Status ApplyRemoval(const std::function<absl::Status(BlobChanges&)>& body)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What Available() says.
+  absl::Status AvailableLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Database::Outcome Transact(const std::function<absl::Status(BlobChanges&)>& body,
-                             BlobChanges& changes);
+                             BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Database::Outcome TransactWhenFull(const std::function<absl::Status(BlobChanges&)>& body,
-                                     BlobChanges& changes);
+                                     BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   static StoredArray Describing(ArrayOwner owner, std::string name, const Array& array,
                                 BlobPtr blob);
-  // For bodies of transactions, with the lock held.
-  absl::StatusOr<int64_t> PatternRow(const std::string& hash);
-  absl::Status AddArray(OwnerRow row, int64_t position, const StoredArray& array,
-                        const BlobPtr& blob, BlobChanges& changes);
-  absl::Status RemoveArrays(OwnerRow row, BlobChanges& changes);
-  absl::Status RemovePatternIfUnused(int64_t pattern, BlobChanges& changes);
-  /// But for the version. NOT_FOUND if the matrix is not stored. Takes the lock.
+  /// But for the version. NOT_FOUND if the matrix is not stored.
   absl::StatusOr<ArrayDescription> DescribeValues(const std::string& tenant,
-                                                  const std::string& name);
+                                                  const std::string& name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // For bodies of transactions.
+  absl::StatusOr<int64_t> PatternRow(const std::string& hash) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddArray(OwnerRow row, int64_t position, const StoredArray& array,
+                        const BlobPtr& blob, BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RemoveArrays(OwnerRow row, BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RemovePatternIfUnused(int64_t pattern, BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PatternRecord> StorePattern(const NewMatrix& matrix,
-                                             std::span<const BlobPtr> blobs, BlobChanges& changes);
+                                             std::span<const BlobPtr> blobs, BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<MatrixRecord> StoreMatrix(const NewMatrix& matrix, std::span<const BlobPtr> blobs,
-                                           BlobChanges& changes);
-
+                                           BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StoreLayout(int64_t pattern, const LayoutRecord& record,
-                           std::span<const BlobPtr> blobs, BlobChanges& changes);
-  absl::Status RemoveLayout(int64_t pattern, const std::string& recipe, BlobChanges& changes);
+                           std::span<const BlobPtr> blobs, BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RemoveLayout(int64_t pattern, const std::string& recipe, BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<BufferRecord> StoreBuffer(const NewBuffer& buffer, const BlobPtr& blob,
-                                           BlobChanges& changes);
+                                           BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   /// ABORTED if the pattern is needed and `with_pattern` is false.
   absl::StatusOr<StoredMatrix> TryPutMatrix(const NewMatrix& matrix, bool with_pattern, Stop stop);
@@ -154,16 +163,17 @@ class DiskStore final : public Store {
   absl::Status ReadError(const StoredArray& array, const absl::Status& status);
 
   FileSystem& files_;
-  const std::unique_ptr<DataDirectory> directory_;  ///< null: of a salvage
-  std::mutex mutex_;  // guards everything below but folder_ and next_blob_
-  const std::unique_ptr<Database> database_;
+  Mutex mutex_;
+  /// Null: of a salvage.
+  const std::unique_ptr<DataDirectory> directory_ ABSL_PT_GUARDED_BY(mutex_);
+  const std::unique_ptr<Database> database_ ABSL_PT_GUARDED_BY(mutex_);
   const std::shared_ptr<BlobFolder> folder_;
   std::atomic<int64_t> next_blob_{1};
-  Blobs blobs_;
+  Blobs blobs_ ABSL_GUARDED_BY(mutex_);
   /// Blobs of commits that failed but may come back after a crash, until the next commit.
-  std::vector<BlobPtr> undecided_;
+  std::vector<BlobPtr> undecided_ ABSL_GUARDED_BY(mutex_);
   /// Patterns whose arrays were found damaged.
-  std::set<std::string> damaged_patterns_;
+  std::set<std::string> damaged_patterns_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -80,7 +80,7 @@ absl::Status DiskStore::RemovePatternIfUnused(int64_t pattern, BlobChanges& chan
 }
 
 bool DiskStore::PatternIsUsable(const std::string& hash) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return PatternRow(hash).ok() && !damaged_patterns_.contains(hash);
 }
 
@@ -109,7 +109,7 @@ absl::StatusOr<StoredMatrix> DiskStore::TryPutMatrix(const NewMatrix& m, bool wi
   const size_t pattern_blobs = with_pattern ? 2 : 0;
 
   StoredMatrix stored;
-  absl::Status status = Apply([&](BlobChanges& changes) {
+  absl::Status status = Apply([&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     absl::StatusOr<PatternRecord> pattern =
         StorePattern(m, std::span(*blobs).first(pattern_blobs), changes);
     if (!pattern.ok()) return pattern.status();
@@ -121,7 +121,7 @@ absl::StatusOr<StoredMatrix> DiskStore::TryPutMatrix(const NewMatrix& m, bool wi
   });
   if (!status.ok()) return status;
   if (with_pattern) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     damaged_patterns_.erase(m.pattern_hash);
   }
   return stored;
@@ -208,7 +208,7 @@ absl::StatusOr<ArrayDescription> DiskStore::DescribeValues(const std::string& te
   description.owner = {Kind::kMatrix, "", tenant, name, ""};
   description.array = "values";
   bool found = false;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   absl::Status status = database_->Query(
       "SELECT p.hash, p.rows, p.cols, p.nnz, m.created_unix_ns,"
       "       EXISTS(SELECT 1 FROM arrays WHERE matrix = m.id AND name = 'value_order')"
@@ -237,7 +237,8 @@ absl::StatusOr<MatrixRecord> DiskStore::PutValues(const std::string& tenant,
       WriteBlobs(std::array{NewBlob{&values, *std::move(description)}}, stop);
   if (!blobs.ok()) return blobs.status();
   MatrixRecord record;
-  absl::Status status = Apply([&](BlobChanges& changes) -> absl::Status {
+  absl::Status status = Apply([&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                  mutex_) -> absl::Status {
     absl::StatusOr<std::optional<MatrixRecord>> old = LoadMatrix(*database_, blobs_, tenant, name);
     if (!old.ok()) return old.status();
     if (!*old) return absl::NotFoundError(fmt::format("matrix '{}' is not stored", name));
@@ -263,7 +264,7 @@ absl::StatusOr<MatrixRecord> DiskStore::PutValues(const std::string& tenant,
 absl::Status DiskStore::UseVersions(const std::string& tenant, const std::string& name,
                                     uint64_t version) {
   // It takes no room to speak of: a full disk is no reason to refuse values that are not stored.
-  return ApplyRemoval([&](BlobChanges&) {
+  return ApplyRemoval([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return database_->Query(
         "UPDATE matrices SET used_version = max(used_version, ?) WHERE tenant = ? AND name = ?",
         {static_cast<int64_t>(version), tenant, name});
@@ -271,23 +272,24 @@ absl::Status DiskStore::UseVersions(const std::string& tenant, const std::string
 }
 
 absl::Status DiskStore::DeleteMatrix(const std::string& tenant, const std::string& name) {
-  return ApplyRemoval([&](BlobChanges& changes) -> absl::Status {
-    const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-        "SELECT id FROM matrices WHERE tenant = ? AND name = ?", {tenant, name});
-    if (!id.ok() || !*id) return id.status();
-    absl::Status status = RemoveArrays({"matrix", **id}, changes);
-    if (status.ok()) {
-      status = database_->Query(
-          "UPDATE deleted_versions SET highest ="
-          " max(highest, (SELECT max(version, used_version) FROM matrices WHERE id = ?))",
-          {**id});
-    }
-    if (!status.ok()) return status;
-    const absl::StatusOr<std::optional<int64_t>> pattern =
-        database_->QueryInteger("DELETE FROM matrices WHERE id = ? RETURNING pattern", {**id});
-    if (!pattern.ok()) return pattern.status();
-    return RemovePatternIfUnused(pattern->value_or(0), changes);
-  });
+  return ApplyRemoval(
+      [&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+        const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
+            "SELECT id FROM matrices WHERE tenant = ? AND name = ?", {tenant, name});
+        if (!id.ok() || !*id) return id.status();
+        absl::Status status = RemoveArrays({"matrix", **id}, changes);
+        if (status.ok()) {
+          status = database_->Query(
+              "UPDATE deleted_versions SET highest ="
+              " max(highest, (SELECT max(version, used_version) FROM matrices WHERE id = ?))",
+              {**id});
+        }
+        if (!status.ok()) return status;
+        const absl::StatusOr<std::optional<int64_t>> pattern =
+            database_->QueryInteger("DELETE FROM matrices WHERE id = ? RETURNING pattern", {**id});
+        if (!pattern.ok()) return pattern.status();
+        return RemovePatternIfUnused(pattern->value_or(0), changes);
+      });
 }
 
 absl::StatusOr<BufferRecord> DiskStore::PutBuffer(const NewBuffer& b, Stop stop) {
@@ -302,7 +304,7 @@ absl::StatusOr<BufferRecord> DiskStore::PutBuffer(const NewBuffer& b, Stop stop)
       WriteBlobs(std::array{NewBlob{&b.array, std::move(description)}}, stop);
   if (!blobs.ok()) return blobs.status();
   absl::StatusOr<BufferRecord> record;
-  absl::Status status = Apply([&](BlobChanges& changes) {
+  absl::Status status = Apply([&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     record = StoreBuffer(b, blobs->front(), changes);
     return record.status();
   });
@@ -336,14 +338,15 @@ absl::StatusOr<BufferRecord> DiskStore::StoreBuffer(const NewBuffer& b, const Bl
 }
 
 absl::Status DiskStore::DeleteBuffer(const std::string& tenant, const std::string& name) {
-  return ApplyRemoval([&](BlobChanges& changes) -> absl::Status {
-    const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-        "SELECT id FROM buffers WHERE tenant = ? AND name = ?", {tenant, name});
-    if (!id.ok() || !*id) return id.status();
-    absl::Status status = RemoveArrays({"buffer", **id}, changes);
-    if (!status.ok()) return status;
-    return database_->Query("DELETE FROM buffers WHERE id = ?", {**id});
-  });
+  return ApplyRemoval(
+      [&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+        const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
+            "SELECT id FROM buffers WHERE tenant = ? AND name = ?", {tenant, name});
+        if (!id.ok() || !*id) return id.status();
+        absl::Status status = RemoveArrays({"buffer", **id}, changes);
+        if (!status.ok()) return status;
+        return database_->Query("DELETE FROM buffers WHERE id = ?", {**id});
+      });
 }
 
 std::unique_ptr<DiskStore> DiskStore::Over(FileSystem& files, std::unique_ptr<Database> database,
@@ -357,7 +360,7 @@ absl::Status DiskStore::AdoptMatrix(const NewMatrix& matrix, std::span<const int
   for (const int64_t number : blobs) {
     adopted.push_back(std::make_shared<Blob>(folder_, number, /*forsaken=*/false));
   }
-  return Apply([&](BlobChanges& changes) {
+  return Apply([&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     absl::Status status = StorePattern(matrix, std::span(adopted).first(2), changes).status();
     if (!status.ok()) return status;
     return StoreMatrix(matrix, std::span(adopted).subspan(2), changes).status();
@@ -366,8 +369,9 @@ absl::Status DiskStore::AdoptMatrix(const NewMatrix& matrix, std::span<const int
 
 absl::Status DiskStore::AdoptBuffer(const NewBuffer& buffer, int64_t blob) {
   const auto adopted = std::make_shared<Blob>(folder_, blob, /*forsaken=*/false);
-  return Apply(
-      [&](BlobChanges& changes) { return StoreBuffer(buffer, adopted, changes).status(); });
+  return Apply([&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return StoreBuffer(buffer, adopted, changes).status();
+  });
 }
 
 }  // namespace sparsed::engine

@@ -48,13 +48,14 @@ absl::StatusOr<LayoutRecord> DiskStore::PutLayout(const std::string& pattern_has
     const Array& array = *arrays[i].array;
     record.arrays.push_back(Describing(owner, array.name, array, (*blobs)[i]));
   }
-  absl::Status status = Apply([&](BlobChanges& changes) -> absl::Status {
-    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
-    if (!pattern.ok()) return pattern.status();
-    absl::Status removed = RemoveLayout(*pattern, layout.recipe, changes);
-    if (!removed.ok()) return removed;
-    return StoreLayout(*pattern, record, *blobs, changes);
-  });
+  absl::Status status =
+      Apply([&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+        const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
+        if (!pattern.ok()) return pattern.status();
+        absl::Status removed = RemoveLayout(*pattern, layout.recipe, changes);
+        if (!removed.ok()) return removed;
+        return StoreLayout(*pattern, record, *blobs, changes);
+      });
   if (!status.ok()) return status;
   return record;
 }
@@ -93,25 +94,26 @@ absl::Status DiskStore::RemoveLayout(int64_t pattern, const std::string& recipe,
 }
 
 absl::Status DiskStore::DropLayout(const std::string& pattern_hash, const std::string& recipe) {
-  return ApplyRemoval([&](BlobChanges& changes) -> absl::Status {
-    const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
-    if (absl::IsNotFound(pattern.status())) return absl::OkStatus();
-    if (!pattern.ok()) return pattern.status();
-    absl::Status status = RemoveLayout(*pattern, recipe, changes);
-    if (status.ok()) {
-      status = database_->Query(
-          "INSERT OR IGNORE INTO wanted(pattern, class)"
-          " SELECT pattern, class FROM plans WHERE pattern = ? AND recipe = ?",
-          {*pattern, recipe});
-    }
-    if (!status.ok()) return status;
-    return database_->Query("DELETE FROM plans WHERE pattern = ? AND recipe = ?",
-                            {*pattern, recipe});
-  });
+  return ApplyRemoval(
+      [&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+        const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
+        if (absl::IsNotFound(pattern.status())) return absl::OkStatus();
+        if (!pattern.ok()) return pattern.status();
+        absl::Status status = RemoveLayout(*pattern, recipe, changes);
+        if (status.ok()) {
+          status = database_->Query(
+              "INSERT OR IGNORE INTO wanted(pattern, class)"
+              " SELECT pattern, class FROM plans WHERE pattern = ? AND recipe = ?",
+              {*pattern, recipe});
+        }
+        if (!status.ok()) return status;
+        return database_->Query("DELETE FROM plans WHERE pattern = ? AND recipe = ?",
+                                {*pattern, recipe});
+      });
 }
 
 absl::Status DiskStore::PutPlans(std::span<const PlanRecord> plans) {
-  return Apply([&](BlobChanges&) -> absl::Status {
+  return Apply([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     for (const PlanRecord& plan : plans) {
       const absl::StatusOr<int64_t> pattern = PatternRow(plan.pattern_hash);
       if (!pattern.ok()) return pattern.status();
@@ -132,7 +134,7 @@ absl::Status DiskStore::PutPlans(std::span<const PlanRecord> plans) {
 }
 
 absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measurements) {
-  return Apply([&](BlobChanges&) -> absl::Status {
+  return Apply([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     std::set<std::pair<int64_t, std::string>> cleared;
     for (const MeasurementRecord& m : measurements) {
       const absl::StatusOr<int64_t> pattern = PatternRow(m.pattern_hash);
@@ -156,7 +158,7 @@ absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measu
 }
 
 absl::Status DiskStore::PutDecisions(std::span<const DecisionRecord> decisions) {
-  return Apply([&](BlobChanges&) -> absl::Status {
+  return Apply([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     std::set<std::pair<int64_t, std::string>> cleared;
     for (const DecisionRecord& d : decisions) {
       const absl::StatusOr<int64_t> pattern = PatternRow(d.pattern_hash);
@@ -176,7 +178,7 @@ absl::Status DiskStore::PutDecisions(std::span<const DecisionRecord> decisions) 
 }
 
 absl::Status DiskStore::PutWanted(std::span<const WantedRecord> wanted) {
-  return Apply([&](BlobChanges&) -> absl::Status {
+  return Apply([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     for (const WantedRecord& w : wanted) {
       const absl::StatusOr<int64_t> pattern = PatternRow(w.pattern_hash);
       if (!pattern.ok()) return pattern.status();
@@ -190,7 +192,7 @@ absl::Status DiskStore::PutWanted(std::span<const WantedRecord> wanted) {
 
 absl::Status DiskStore::PutPreparation(const std::string& pattern_hash,
                                        const PreparationRecord& preparation) {
-  return Apply([&](BlobChanges&) -> absl::Status {
+  return Apply([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
     if (!pattern.ok()) return pattern.status();
     return database_->Query(
@@ -201,11 +203,12 @@ absl::Status DiskStore::PutPreparation(const std::string& pattern_hash,
 }
 
 absl::Status DiskStore::PutFeatures(const std::string& pattern_hash, const Features& features) {
-  return Apply([&](BlobChanges&) -> absl::Status {
+  return Apply([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
     if (!pattern.ok()) return pattern.status();
     absl::Status status = database_->Query("DELETE FROM features WHERE pattern = ?", {*pattern});
-    const auto put = [&](std::string_view name, Database::Value value) {
+    const auto put = [&](std::string_view name,
+                         Database::Value value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (!status.ok()) return;
       status = database_->Query("INSERT INTO features(pattern, name, value) VALUES(?, ?, ?)",
                                 {*pattern, name, value});
@@ -219,7 +222,7 @@ absl::Status DiskStore::PutFeatures(const std::string& pattern_hash, const Featu
 
 absl::StatusOr<std::optional<Features>> DiskStore::ReadFeatures(const std::string& pattern_hash,
                                                                 MemorySource& memory) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return LoadFeatures(*database_, pattern_hash, memory);
 }
 

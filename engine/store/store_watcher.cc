@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/sleep.h"
+
 namespace sparsed::engine {
 
 StoreWatcher::StoreWatcher(Store& store, std::function<void(const absl::Status&)> changed)
@@ -12,16 +14,14 @@ StoreWatcher::StoreWatcher(Store& store, std::function<void(const absl::Status&)
 
 void StoreWatcher::Watch(const std::stop_token& end) {
   constexpr std::chrono::seconds kBetweenLooks{1};
-  while (!end.stop_requested()) {
+  do {
     const absl::Status status = store_.Available();
     // What else went wrong says nothing either way.
     if (status.ok() || absl::IsUnavailable(status)) {
       const bool was_gone = gone_.exchange(!status.ok());
       if (was_gone == status.ok()) changed_(status);
     }
-    std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, end, kBetweenLooks, [] { return false; });
-  }
+  } while (SleepFor(kBetweenLooks, end));
 }
 
 }  // namespace sparsed::engine

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <stop_token>
 #include <thread>
 
@@ -28,8 +26,6 @@ class StoreWatcher {
   Store& store_;
   const std::function<void(const absl::Status&)> changed_;
   std::atomic<bool> gone_ = false;
-  std::mutex mutex_;
-  std::condition_variable_any wake_;
   std::jthread thread_;  ///< ends first
 };
 

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "base/mutex.h"
 #include "kernels/cuda/check.h"
 
 namespace sparsed::cuda {
 namespace {
 
 struct Kept {
-  absl::Mutex mutex;
+  Mutex mutex;
   // Never destroyed: the driver may have gone before.
   std::vector<SideStreams*> streams ABSL_GUARDED_BY(mutex);
 };
@@ -29,7 +28,7 @@ absl::StatusOr<SideStreams::Lease> SideStreams::Borrow() {
   if (error != cudaSuccess) return ToStatus(error, "making streams");
   {
     Kept& kept = KeptStreams();
-    const absl::MutexLock lock(&kept.mutex);
+    const MutexLock lock(kept.mutex);
     const auto found = std::ranges::find_if(kept.streams, [&](const SideStreams* streams) {
       return streams->device_ == device && streams->Idle();
     });
@@ -48,7 +47,7 @@ absl::StatusOr<SideStreams::Lease> SideStreams::Borrow() {
 
 void SideStreams::GiveBack::operator()(SideStreams* streams) const {
   Kept& kept = KeptStreams();
-  const absl::MutexLock lock(&kept.mutex);
+  const MutexLock lock(kept.mutex);
   kept.streams.push_back(streams);
 }
 

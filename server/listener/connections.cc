@@ -25,14 +25,14 @@ class Connections::Connection final : public SocketWatcher {
   Connection(std::shared_ptr<Connections> all, int fd, std::string name)
       : all_(std::move(all)), fd_(fd), name_(std::move(name)), guard_(all_->limits_) {
     ++all_->open_;
-    const std::lock_guard lock(all_->mutex_);
+    const MutexLock lock(all_->mutex_);
     all_->connections_.insert(this);
   }
 
   ~Connection() override {
     {
-      const std::lock_guard lock(all_->mutex_);
-      const std::lock_guard own(mutex_);  // other threads counted
+      const MutexLock lock(all_->mutex_);
+      const MutexLock own(mutex_);  // other threads counted
       all_->connections_.erase(this);
       all_->held_count_ -= all_->held_.erase(this);
       // In this order, for who counts those that have not ended.
@@ -52,7 +52,7 @@ class Connections::Connection final : public SocketWatcher {
     if (!all_->Full()) return std::string_view::npos;
     bool unfinished = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       unfinished = counted_ > 0;
     }
     if (!unfinished || epoll_ < 0) return kFirstBytes;  // without an epoll nobody could wake it
@@ -65,7 +65,7 @@ class Connections::Connection final : public SocketWatcher {
   bool OnReceived(std::string_view bytes) override {
     int64_t change = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (ended_) return false;
       const Fault fault = guard_.Received(bytes, Http2Guard::Clock::now());
       if (fault != Fault::kNone) {
@@ -83,7 +83,7 @@ class Connections::Connection final : public SocketWatcher {
     int64_t change = 0;
     bool done = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (ended_) return;
       guard_.Sent(bytes);
       change = Count(guard_.unfinished_bytes());
@@ -98,24 +98,23 @@ class Connections::Connection final : public SocketWatcher {
   const std::string& name() const override { return name_; }
 
   Http2Guard::Clock::time_point OldestUnfinished() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return ended_ ? Http2Guard::Clock::time_point::max() : guard_.OldestUnfinished();
   }
   void EndForMemory() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     End(Fault::kMemory);
   }
 
  private:
-  /// Under the mutex, as what follows.
-  void End(Fault fault) {
+  void End(Fault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (ended_.exchange(true)) return;
     all_->ending_bytes_ += counted_;
     all_->full_until_ = Http2Guard::Clock::now() + kLongestHold;
     shutdown(fd_, SHUT_RDWR);  // it is open as long as this lives
     all_->CountEnd(fault, name_);
   }
-  int64_t Count(int64_t unfinished_bytes) {
+  int64_t Count(int64_t unfinished_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t change = unfinished_bytes - counted_;
     counted_ = unfinished_bytes;
     all_->unfinished_bytes_ += change;
@@ -128,9 +127,9 @@ class Connections::Connection final : public SocketWatcher {
   int epoll_ = -1;  ///< that tells gRPC of the descriptor
   epoll_event events_ = {};
   std::atomic<bool> ended_ = false;
-  std::mutex mutex_;
-  Http2Guard guard_;
-  int64_t counted_ = 0;
+  Mutex mutex_;
+  Http2Guard guard_ ABSL_GUARDED_BY(mutex_);
+  int64_t counted_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 void Connections::Add(int fd) {
@@ -144,7 +143,7 @@ bool Connections::Full() const {
 }
 
 bool Connections::Hold(Connection* connection) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // Said before it looks again, so that whoever makes room after that wakes it.
   held_count_ += held_.insert(connection).second ? 1 : 0;
   if (Full()) return true;
@@ -154,7 +153,7 @@ bool Connections::Hold(Connection* connection) {
 
 void Connections::Wake(Connection* connection) {
   if (held_count_ == 0) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (held_.erase(connection) == 0) return;
   --held_count_;
   connection->Wake();
@@ -162,7 +161,7 @@ void Connections::Wake(Connection* connection) {
 
 void Connections::WakeHeld() {
   if (held_count_ == 0 || Full()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Connection* connection : held_) connection->Wake();
   held_.clear();
   held_count_ = 0;
@@ -173,7 +172,7 @@ void Connections::EndOldest() {
     return unfinished_bytes_ - ending_bytes_ > max_unfinished_bytes_;
   };
   if (!too_many()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   while (too_many()) {
     Connection* oldest = nullptr;
     auto began = Http2Guard::Clock::time_point::max();

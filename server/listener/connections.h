@@ -5,10 +5,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "base/mutex.h"
 #include "server/listener/accept_loop.h"
 #include "server/listener/http2_guard.h"
 
@@ -64,9 +64,9 @@ class Connections : public std::enable_shared_from_this<Connections> {
   std::array<std::atomic<int64_t>, kRefusals> refused_{};
   std::array<std::atomic<int64_t>, kFaults> ended_{};
   std::atomic<int64_t> next_name_ = 1;
-  std::mutex mutex_;  // before a connection's own
-  std::set<Connection*> connections_;
-  std::set<Connection*> held_;
+  Mutex mutex_;  // before a connection's own
+  std::set<Connection*> connections_ ABSL_GUARDED_BY(mutex_);
+  std::set<Connection*> held_ ABSL_GUARDED_BY(mutex_);
   std::atomic<size_t> held_count_ = 0;
   std::atomic<int64_t> silent_until_ = 0;  ///< in the log, by the steady clock
 };

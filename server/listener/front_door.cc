@@ -87,14 +87,14 @@ std::vector<std::string> FrontDoor::own_addresses() const {
 }
 
 void FrontDoor::LetIn(std::string name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   let_in_ = std::move(name);
 }
 
 bool FrontDoor::Admit(int fd) {
   if (fd >= kWatchable) return false;
   if (connections_->open() < options_.max_connections) return true;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !let_in_.empty() && SocketName(fd, /*peer=*/true) == let_in_;
 }
 

@@ -9,11 +9,11 @@
 #include <grpcpp/server_builder.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "server/listener/accept_loop.h"
 #include "server/listener/connections.h"
 #include "server/listener/listen_socket.h"
@@ -60,8 +60,8 @@ class FrontDoor {
   const std::shared_ptr<Connections> connections_;
   std::vector<ListenSocket> sockets_;
   std::unique_ptr<ConnectionAcceptor> acceptor_;
-  std::mutex mutex_;
-  std::string let_in_;
+  Mutex mutex_;
+  std::string let_in_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<AcceptLoop> loop_;
 };
 

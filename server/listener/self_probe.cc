@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "absl/status/statusor.h"
+#include "base/sleep.h"
 #include "server/listener/descriptor.h"
 #include "server/listener/front_door.h"
 
@@ -138,16 +139,8 @@ absl::Status AskHealth(const std::string& address, std::chrono::milliseconds tim
       fmt::format("the server does not answer at {}: {}", address, std::string(status.message())));
 }
 
-SelfProbe::SelfProbe(Options options) : options_(std::move(options)), thread_([this] { Run(); }) {}
-
-SelfProbe::~SelfProbe() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  stopped_.notify_all();
-  thread_.join();
-}
+SelfProbe::SelfProbe(Options options)
+    : options_(std::move(options)), thread_([this](const std::stop_token& stop) { Run(stop); }) {}
 
 absl::Status SelfProbe::AskAll() {
   for (const std::string& address : options_.addresses) {
@@ -157,14 +150,12 @@ absl::Status SelfProbe::AskAll() {
   return absl::OkStatus();
 }
 
-void SelfProbe::Run() {
+void SelfProbe::Run(const std::stop_token& stop) {
   using Clock = std::chrono::steady_clock;
   int failures = 0;
   bool gave_up = false;
   Clock::time_point first_failure;
-  std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, options_.interval, [this] { return stopping_; })) {
-    lock.unlock();
+  while (SleepFor(options_.interval, stop)) {
     const auto began = Clock::now();
     const absl::Status status = AskAll();
     options_.told(status);
@@ -178,7 +169,6 @@ void SelfProbe::Run() {
       gave_up = true;
       options_.give_up();
     }
-    lock.lock();
   }
 }
 

@@ -6,9 +6,8 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,17 +39,14 @@ class SelfProbe {
   /// Calls come from a thread of its own, the first one after an interval.
   explicit SelfProbe(Options options);
   /// Waits for a try that is under way.
-  ~SelfProbe();
+  ~SelfProbe() = default;
 
  private:
-  void Run();
+  void Run(const std::stop_token& stop);
   absl::Status AskAll();
 
   const Options options_;
-  std::mutex mutex_;
-  std::condition_variable stopped_;
-  bool stopping_ = false;
-  std::thread thread_;
+  std::jthread thread_;  ///< last
 };
 
 }  // namespace sparsed::server

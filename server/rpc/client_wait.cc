@@ -13,13 +13,13 @@ void CancelCall(grpc::CallbackServerContext& context, const absl::Status& status
 }
 
 bool Reception::Take() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   awaiting_ = false;
   return !given_up_;
 }
 
 bool Reception::GivesUp(const Patience& patience) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!awaiting_ || given_up_) return false;
   // What has brought nothing loses nothing by coming again, to the next server.
   given_up_ = (patience.draining && bytes_ == 0) || patience.IsOver(last_byte_, patience.receive);
@@ -27,26 +27,26 @@ bool Reception::GivesUp(const Patience& patience) {
 }
 
 uint64_t Reception::bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return bytes_;
 }
 
 absl::Status Delivery::End(bool ok) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   writing_ = false;
   if (ok) return absl::OkStatus();
   return given_up_.ok() ? absl::CancelledError("the reader is gone") : given_up_;
 }
 
 void Delivery::Tick(const Patience& patience, grpc::CallbackServerContext& context) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!writing_ || !given_up_.ok() || !patience.IsOver(since_, patience.send)) return;
   given_up_ = patience.NothingTaken("the reader took nothing");
   CancelCall(context, given_up_);
 }
 
 int64_t Delivery::bytes_left() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return bytes_left_;
 }
 

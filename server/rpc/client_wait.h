@@ -4,9 +4,9 @@
 #include <grpcpp/server_context.h>
 
 #include <cstdint>
-#include <mutex>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "server/rpc/live_streams.h"
 
 namespace sparsed::server {
@@ -23,7 +23,7 @@ class Reception {
   /// The message before brought `bytes`; `start_read` asks for the next one.
   template <typename StartRead>
   void Await(uint64_t bytes, const StartRead& start_read) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     bytes_ += bytes;
     // Messages without a byte are silence, too.
     if (bytes > 0) last_byte_ = Patience::Clock::now();
@@ -37,11 +37,11 @@ class Reception {
   uint64_t bytes() const;
 
  private:
-  mutable std::mutex mutex_;
-  bool awaiting_ = false;
-  bool given_up_ = false;
-  uint64_t bytes_ = 0;
-  Patience::Clock::time_point last_byte_ = Patience::Clock::now();
+  mutable Mutex mutex_;
+  bool awaiting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  Patience::Clock::time_point last_byte_ ABSL_GUARDED_BY(mutex_) = Patience::Clock::now();
 };
 
 /// The sending half: a write is outstanding, or none. Thread-safe.
@@ -50,7 +50,7 @@ class Delivery {
   /// `start_write` begins a write, after which `bytes_left` remain.
   template <typename StartWrite>
   void Begin(int64_t bytes_left, const StartWrite& start_write) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     writing_ = true;
     since_ = Patience::Clock::now();
     bytes_left_ = bytes_left;
@@ -64,11 +64,11 @@ class Delivery {
   int64_t bytes_left() const;
 
  private:
-  mutable std::mutex mutex_;
-  bool writing_ = false;
-  Patience::Clock::time_point since_;
-  int64_t bytes_left_ = 0;
-  absl::Status given_up_;
+  mutable Mutex mutex_;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  Patience::Clock::time_point since_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_left_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status given_up_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::server

@@ -51,15 +51,18 @@ ComputeStream::ComputeStream(Op op, const ServiceContext& service,
       share_(service.shares.Of(*context)) {
   Todo todo;
   todo.read = service_.live_streams.Add(this);
-  std::unique_lock lock(mutex_);
-  if (!todo.read) draining_ = true;
-  handling_ = false;
-  Proceed(lock, std::move(todo));
+  {
+    const MutexLock lock(mutex_);
+    if (!todo.read) draining_ = true;
+    handling_ = false;
+    Proceed(todo);
+  }
+  Do(std::move(todo));
 }
 
 void ComputeStream::OnReadDone(bool ok) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     handling_ = true;
   }
   if (!ok) return OnReadsDone();
@@ -68,78 +71,97 @@ void ComputeStream::OnReadDone(bool ok) {
   const absl::Status status =
       message.ok() ? Handle(*std::move(message)) : absl::Status(message.status());
   Todo todo;
-  std::unique_lock lock(mutex_);
-  handling_ = false;
-  if (finished_) return;
-  if (!status.ok()) {
-    reads_done_ = true;
-    Abandon(status, todo);
-  } else if (refused_ > max_requests_) {
-    read_paused_ = true;
-  } else {
-    todo.read = true;
+  {
+    const MutexLock lock(mutex_);
+    handling_ = false;
+    if (finished_) return;
+    if (!status.ok()) {
+      reads_done_ = true;
+      Abandon(status, todo);
+    } else if (refused_ > max_requests_) {
+      read_paused_ = true;
+    } else {
+      todo.read = true;
+    }
+    Proceed(todo);
   }
-  Proceed(lock, std::move(todo));
+  Do(std::move(todo));
 }
 
 void ComputeStream::OnReadsDone() {
   Todo todo;
-  std::unique_lock lock(mutex_);
-  handling_ = false;
-  if (finished_) return;
-  reads_done_ = true;
-  if (context_.IsCancelled()) Abandon(absl::CancelledError("the client is gone"), todo);
-  for (const auto& [id, request] : requests_) {
-    if (request->submitted || abandoned_) continue;
-    Stop(*request,
-         absl::InvalidArgumentError(
-             "the stream was closed before all bytes of the operands had come"),
-         todo);
+  {
+    const MutexLock lock(mutex_);
+    handling_ = false;
+    if (finished_) return;
+    reads_done_ = true;
+    if (context_.IsCancelled()) Abandon(absl::CancelledError("the client is gone"), todo);
+    for (const auto& [id, request] : requests_) {
+      if (request->submitted || abandoned_) continue;
+      Stop(*request,
+           absl::InvalidArgumentError(
+               "the stream was closed before all bytes of the operands had come"),
+           todo);
+    }
+    Proceed(todo);
   }
-  Proceed(lock, std::move(todo));
+  Do(std::move(todo));
 }
 
 void ComputeStream::OnWriteDone(bool ok) {
   Todo todo;
-  std::unique_lock lock(mutex_);
-  writing_ = false;
-  todo.credit_of = std::move(credit_of_);
-  todo.credit = credit_;
-  if (!ok) Abandon(absl::CancelledError("the client is gone"), todo);
-  if (read_paused_ && refused_ <= max_requests_ && !finished_) {
-    read_paused_ = false;
-    todo.read = true;
+  {
+    const MutexLock lock(mutex_);
+    writing_ = false;
+    todo.credit_of = std::move(credit_of_);
+    todo.credit = credit_;
+    if (!ok) Abandon(absl::CancelledError("the client is gone"), todo);
+    if (read_paused_ && refused_ <= max_requests_ && !finished_) {
+      read_paused_ = false;
+      todo.read = true;
+    }
+    Proceed(todo);
   }
-  Proceed(lock, std::move(todo));
+  Do(std::move(todo));
 }
 
 void ComputeStream::OnCancel() {
   Todo todo;
-  std::unique_lock lock(mutex_);
-  Abandon(absl::CancelledError("the client is gone"), todo);
-  Proceed(lock, std::move(todo));
+  {
+    const MutexLock lock(mutex_);
+    Abandon(absl::CancelledError("the client is gone"), todo);
+    Proceed(todo);
+  }
+  Do(std::move(todo));
 }
 
 void ComputeStream::OnDrain() {
-  std::unique_lock lock(mutex_);
-  draining_ = true;
-  Proceed(lock, Todo());
+  Todo todo;
+  {
+    const MutexLock lock(mutex_);
+    draining_ = true;
+    Proceed(todo);
+  }
+  Do(std::move(todo));
 }
 
 void ComputeStream::OnTick(const Patience& patience) {
   Todo todo;
-  std::unique_lock lock(mutex_);
-  if (finished_) return;
-  if (writing_ && !cancelled_ && patience.IsOver(write_began_, patience.send)) {
-    const absl::Status status = patience.NothingTaken(
-        fmt::format("the reader took nothing of the results of {} requests", requests_.size()));
-    Abandon(status, todo);
-    cancelled_ = true;
-    CancelCall(context_, status);
+  {
+    const MutexLock lock(mutex_);
+    if (finished_) return;
+    if (writing_ && !cancelled_ && patience.IsOver(write_began_, patience.send)) {
+      const absl::Status status = patience.NothingTaken(
+          fmt::format("the reader took nothing of the results of {} requests", requests_.size()));
+      Abandon(status, todo);
+      cancelled_ = true;
+      CancelCall(context_, status);
+    }
+    EndLate(patience.now);
+    StopSilent(patience, todo);
+    Proceed(todo);
   }
-  EndLate(patience.now);
-  StopSilent(patience, todo);
-  Proceed(lock, std::move(todo));
+  Do(std::move(todo));
 }
 
 void ComputeStream::StopSilent(const Patience& patience, Todo& todo) {
@@ -160,7 +182,7 @@ void ComputeStream::EndLate(Patience::Clock::time_point now) {
 }
 
 void ComputeStream::Count(InFlightTable& table) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [id, request] : requests_) request->Count(table);
 }
 
@@ -204,16 +226,20 @@ void ComputeStream::Start(ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
       *this, start.request_id, service_.telemetry.Begin(op_, tenant_, start.subject),
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
+  Todo todo;
+  absl::Status admitted;
   {
-    Todo todo;
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase(recently_failed_, start.request_id);
-    if (absl::Status status = Admit(start, todo); !status.ok()) {
-      Refuse(request, std::move(status), todo);
-      return Proceed(lock, std::move(todo));
+    admitted = Admit(start, todo);
+    if (admitted.ok()) {
+      requests_.emplace(start.request_id, request);
+    } else {
+      Refuse(request, admitted, todo);
+      Proceed(todo);
     }
-    requests_.emplace(start.request_id, request);
   }
+  if (!admitted.ok()) return Do(std::move(todo));
   CountHeld(service_.engine, *start.spec, request->record());
   if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&*start.spec)) {
     request->publishes = spgemm->keep_as;
@@ -222,23 +248,25 @@ void ComputeStream::Start(ComputeStart start) {
       [&](auto& spec) { return service_.engine.executor().Begin(std::move(spec), request); },
       *start.spec);
   if (!call.ok()) {
-    Todo todo;
-    std::unique_lock lock(mutex_);
-    Forget(*request);
-    Refuse(request, call.status(), todo);
-    return Proceed(lock, std::move(todo));
+    {
+      const MutexLock lock(mutex_);
+      Forget(*request);
+      Refuse(request, call.status(), todo);
+      Proceed(todo);
+    }
+    return Do(std::move(todo));
   }
   const bool complete = (*call)->complete();
   {
-    Todo todo;
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!request->ended) request->set_call(*call);
     const absl::Status fits =
         share_->Check("the request", static_cast<int64_t>((*call)->announced()));
     if (!fits.ok()) Stop(*request, fits, todo);
     if (abandoned_) Stop(*request, status_, todo);
-    if (!todo.stop.empty()) return Proceed(lock, std::move(todo));
+    if (!todo.stop.empty()) Proceed(todo);
   }
+  if (!todo.stop.empty()) return Do(std::move(todo));
   if (complete) Submit(*request, **call);
 }
 
@@ -247,7 +275,7 @@ absl::Status ComputeStream::Receive(const wire::ChunkView& chunk) {
   std::shared_ptr<engine::Call> call;
   bool submitted = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = requests_.find(chunk.request_id);
     if (found == requests_.end()) {
       if (std::count(recently_failed_.begin(), recently_failed_.end(), chunk.request_id) > 0) {
@@ -270,12 +298,12 @@ absl::Status ComputeStream::Receive(const wire::ChunkView& chunk) {
                       "a chunk of array {} came after all operand bytes had come", chunk.array))
                 : ReceiveChunk(chunk, service_.config.max_chunk_bytes, *call);
   if (status.ok()) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!request->ended) status = request->operands.GrowTo(static_cast<int64_t>(call->counted()));
   }
   if (!status.ok()) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       request->failed = true;
     }
     call->Fail(status);
@@ -287,7 +315,7 @@ absl::Status ComputeStream::Receive(const wire::ChunkView& chunk) {
 
 void ComputeStream::Submit(ComputeRequest& request, engine::Call& call) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     request.submitted = true;
     StageRecord& record = request.record();
     if (record.stream_bytes_in > 0) record[Phase::kReceive] = NanosecondsSince(record.begun);
@@ -298,7 +326,7 @@ void ComputeStream::Submit(ComputeRequest& request, engine::Call& call) {
 void ComputeStream::Cancel(const ComputeCancel& cancel) {
   std::shared_ptr<engine::Call> call;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = requests_.find(cancel.request_id);
     if (found == requests_.end()) return;
     found->second->EndSending(
@@ -313,17 +341,20 @@ void ComputeStream::QueueEnd(ComputeRequest& request, engine::CallEnd end) {
     service_.live_streams.MatrixChanged(tenant_, request.publishes);
   }
   Todo todo;
-  std::unique_lock lock(mutex_);
-  if (!end.status.ok()) RememberFailed(request.id());
-  const bool waits = request.has_queued();
-  request.QueueEnd(std::move(end));
-  if (abandoned_) {
-    todo.ended.push_back(request.record());
-    Forget(request);
-  } else if (!waits) {
-    sending_.push_back(requests_.at(request.id()));
+  {
+    const MutexLock lock(mutex_);
+    if (!end.status.ok()) RememberFailed(request.id());
+    const bool waits = request.has_queued();
+    request.QueueEnd(std::move(end));
+    if (abandoned_) {
+      todo.ended.push_back(request.record());
+      Forget(request);
+    } else if (!waits) {
+      sending_.push_back(requests_.at(request.id()));
+    }
+    Proceed(todo);
   }
-  Proceed(lock, std::move(todo));
+  Do(std::move(todo));
 }
 
 void ComputeStream::RememberFailed(uint64_t id) {
@@ -381,7 +412,7 @@ bool ComputeStream::TakeWrite(Todo& todo) {
   write_began_ = Patience::Clock::now();
   request->EndIfLate(write_began_);
   ComputeWrite write = request->TakeNext();
-  out_ = std::move(write.bytes);
+  out_.Swap(&write.bytes);
   credit_ = static_cast<int64_t>(write.data_bytes);
   credit_of_ = request->holds_credit && credit_ > 0 ? request->call() : nullptr;
   if (write.is_end) {
@@ -406,22 +437,24 @@ std::optional<absl::Status> ComputeStream::TakeFinish() {
   return status_;
 }
 
-void ComputeStream::Proceed(std::unique_lock<std::mutex>& lock, Todo todo) {
-  const bool write = TakeWrite(todo);
-  const std::optional<absl::Status> finish = TakeFinish();
-  Telemetry& telemetry = service_.telemetry;
-  if (todo.read && !finish.has_value()) {
+void ComputeStream::Proceed(Todo& todo) {
+  todo.write = TakeWrite(todo);
+  todo.finish = TakeFinish();
+  todo.telemetry = &service_.telemetry;
+  if (todo.read && !todo.finish.has_value()) {
     // Under the lock: who finishes the stream comes before it or after it. gRPC calls back later.
     read_began_ = Patience::Clock::now();
     StartRead(&in_);
   }
-  lock.unlock();
-  // From here on `this` is used only by who writes, finishes, or is one of gRPC's callbacks.
+}
+
+void ComputeStream::Do(Todo todo) {
+  // `this` is used only by who writes, finishes, or is one of gRPC's callbacks.
   for (auto& [call, status] : todo.stop) call->Fail(std::move(status));
   if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
-  for (StageRecord& record : todo.ended) telemetry.End(std::move(record));
-  if (write) StartWrite(&out_, out_options_);
-  if (finish.has_value()) Finish(ToGrpc(*finish));
+  for (StageRecord& record : todo.ended) todo.telemetry->End(std::move(record));
+  if (todo.write) StartWrite(&out_, out_options_);
+  if (todo.finish.has_value()) Finish(ToGrpc(*todo.finish));
 }
 
 BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,

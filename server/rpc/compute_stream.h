@@ -5,12 +5,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "server/rpc/compute_message.h"
 #include "server/rpc/compute_request.h"
 #include "server/rpc/live_streams.h"
@@ -36,14 +36,17 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   /// For requests: `add` queues a reply, under the lock.
   template <typename Add>
   void Queue(ComputeRequest& request, const Add& add) {
-    std::unique_lock lock(mutex_);
-    if (abandoned_) return;
-    const bool waits = request.has_queued();
-    add();
-    if (!waits && request.has_queued()) sending_.push_back(requests_.at(request.id()));
     Todo todo;
-    if (!request.refused.ok() && !request.failed) Stop(request, request.refused, todo);
-    Proceed(lock, std::move(todo));
+    {
+      const MutexLock lock(mutex_);
+      if (abandoned_) return;
+      const bool waits = request.has_queued();
+      add();
+      if (!waits && request.has_queued()) sending_.push_back(requests_.at(request.id()));
+      if (!request.refused.ok() && !request.failed) Stop(request, request.refused, todo);
+      Proceed(todo);
+    }
+    Do(std::move(todo));
   }
   /// For requests: their call has ended.
   void QueueEnd(ComputeRequest& request, engine::CallEnd end);
@@ -56,6 +59,9 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
     std::shared_ptr<engine::Call> credit_of;
     int64_t credit = 0;
     bool read = false;
+    bool write = false;
+    std::optional<absl::Status> finish;
+    Telemetry* telemetry = nullptr;  ///< of `ended`
   };
 
   void OnReadsDone();
@@ -65,22 +71,25 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   void Cancel(const ComputeCancel& cancel);
   void Submit(ComputeRequest& request, engine::Call& call);
 
-  // With the lock held.
-  void StopSilent(const Patience& patience, Todo& todo);
-  void EndLate(Patience::Clock::time_point now);
-  absl::Status Admit(const ComputeStart& start, Todo& todo);
-  void Refuse(const std::shared_ptr<ComputeRequest>& request, absl::Status status, Todo& todo);
-  void RememberFailed(uint64_t id);
+  void StopSilent(const Patience& patience, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndLate(Patience::Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admit(const ComputeStart& start, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Refuse(const std::shared_ptr<ComputeRequest>& request, absl::Status status, Todo& todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RememberFailed(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// False if it was refused, and so was never among the requests in flight.
-  bool Forget(const ComputeRequest& request);
-  void Stop(ComputeRequest& request, absl::Status status, Todo& todo);
-  void Abandon(absl::Status status, Todo& todo);
-  bool TakeWrite(Todo& todo);
-  std::optional<absl::Status> TakeFinish();
+  bool Forget(const ComputeRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Stop(ComputeRequest& request, absl::Status status, Todo& todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Abandon(absl::Status status, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeWrite(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<absl::Status> TakeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  /// Writes or finishes if it is time, and does what is to do. Releases the lock; `this` may be
-  /// gone afterwards.
-  void Proceed(std::unique_lock<std::mutex>& lock, Todo todo);
+  /// Takes the next write, or the stream's end, if it is time, and begins to read if that is to do:
+  /// the last thing under the lock, before Do().
+  void Proceed(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Does what is to do. Unless it writes or finishes, `this` may be gone already.
+  void Do(Todo todo) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Op op_;
   const ServiceContext& service_;
@@ -90,27 +99,35 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   const std::shared_ptr<ConnectionShare> share_;
   grpc::ByteBuffer in_;
 
-  std::mutex mutex_;  ///< guards what follows, and the requests
-  std::map<uint64_t, std::shared_ptr<ComputeRequest>> requests_;  ///< whose end was not sent yet
-  std::deque<std::shared_ptr<ComputeRequest>> sending_;           ///< with queued replies, in turn
-  std::deque<uint64_t> recently_failed_;  ///< their chunks may still be on the way
-  size_t refused_ = 0;                    ///< in `sending_` but not in `requests_`
-  bool reads_done_ = false;
-  bool handling_ = true;  ///< a message, or none was asked for yet: the stream is not finished
-  Patience::Clock::time_point read_began_;
-  bool read_paused_ = false;  ///< until the client takes its refusals
-  bool draining_ = false;
-  bool abandoned_ = false;  ///< nothing more is sent: the stream failed or is gone
-  bool finished_ = false;
-  absl::Status status_;  ///< of the stream
+  Mutex mutex_;  ///< also guards the requests
+  /// Whose end was not sent yet.
+  std::map<uint64_t, std::shared_ptr<ComputeRequest>> requests_ ABSL_GUARDED_BY(mutex_);
+  /// With queued replies, in turn.
+  std::deque<std::shared_ptr<ComputeRequest>> sending_ ABSL_GUARDED_BY(mutex_);
+  /// Their chunks may still be on the way.
+  std::deque<uint64_t> recently_failed_ ABSL_GUARDED_BY(mutex_);
+  /// In `sending_` but not in `requests_`.
+  size_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool reads_done_ ABSL_GUARDED_BY(mutex_) = false;
+  /// A message, or none was asked for yet: the stream is not finished.
+  bool handling_ ABSL_GUARDED_BY(mutex_) = true;
+  Patience::Clock::time_point read_began_ ABSL_GUARDED_BY(mutex_);
+  bool read_paused_ ABSL_GUARDED_BY(mutex_) = false;  ///< until the client takes its refusals
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  /// Nothing more is sent: the stream failed or is gone.
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  ///< of the stream
 
-  bool writing_ = false;
-  Patience::Clock::time_point write_began_;
-  bool cancelled_ = false;  ///< by us: its client took nothing
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  Patience::Clock::time_point write_began_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;  ///< by us: its client took nothing
+  /// What `out_` gives back when it is written.
+  std::shared_ptr<engine::Call> credit_of_ ABSL_GUARDED_BY(mutex_);
+  int64_t credit_ ABSL_GUARDED_BY(mutex_) = 0;
+  // While `writing_`, of who writes.
   grpc::ByteBuffer out_;
   grpc::WriteOptions out_options_;
-  std::shared_ptr<engine::Call> credit_of_;  ///< what `out_` gives back when it is written
-  int64_t credit_ = 0;
 };
 
 }  // namespace sparsed::server

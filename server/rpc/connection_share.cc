@@ -57,13 +57,13 @@ void ShareHold::Clear() { share_->Give(std::exchange(held_, 0)); }
 
 std::shared_ptr<ConnectionShare> ConnectionShares::Of(const grpc::ServerContextBase& context) {
   const std::string connection = ConnectionOf(context);
-  const std::lock_guard lock(live_->mutex);
+  const MutexLock lock(live_->mutex);
   std::weak_ptr<ConnectionShare>& share = live_->shares[connection];
   if (std::shared_ptr<ConnectionShare> alive = share.lock()) return alive;
   std::shared_ptr<ConnectionShare> made = {
       new ConnectionShare(limit_), [live = live_, connection](ConnectionShare* gone) {
         delete gone;
-        const std::lock_guard lock(live->mutex);
+        const MutexLock lock(live->mutex);
         const auto found = live->shares.find(connection);
         if (found != live->shares.end() && found->second.expired()) live->shares.erase(found);
       }};

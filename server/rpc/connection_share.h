@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "kernels/array.h"
 
 namespace grpc {
@@ -62,8 +62,8 @@ class ConnectionShares {
 
  private:
   struct Live {
-    std::mutex mutex;
-    std::map<std::string, std::weak_ptr<ConnectionShare>> shares;
+    Mutex mutex;
+    std::map<std::string, std::weak_ptr<ConnectionShare>> shares ABSL_GUARDED_BY(mutex);
   };
   const int64_t limit_;
   const std::shared_ptr<Live> live_ = std::make_shared<Live>();

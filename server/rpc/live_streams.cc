@@ -38,42 +38,42 @@ LiveStreams::LiveStreams(const Config& config)
 
 LiveStreams::~LiveStreams() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   thread_.join();
 }
 
 bool LiveStreams::Add(LiveStream* stream) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!draining_) streams_.insert(stream);
   return !draining_;
 }
 
 void LiveStreams::Remove(LiveStream* stream) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   streams_.erase(stream);
 }
 
 void LiveStreams::Drain() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     draining_ = true;
     for (LiveStream* stream : streams_) stream->OnDrain();
     TickLocked();
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void LiveStreams::MatrixChanged(const std::string& tenant, const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (LiveStream* stream : streams_) stream->OnMatrixChanged(tenant, name);
 }
 
 InFlightTable LiveStreams::InFlight() const {
   InFlightTable table;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (LiveStream* stream : streams_) stream->Count(table);
   return table;
 }
@@ -87,11 +87,11 @@ void LiveStreams::TickLocked() {
 }
 
 void LiveStreams::Run() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!closing_) {
     const Seconds shorter =
         std::min(draining_ ? kDrainPatience : kLongestTick * kTicks, std::min(receive_, send_));
-    changed_.wait_for(lock, std::clamp(shorter / kTicks, kShortestTick, kLongestTick));
+    changed_.WaitFor(mutex_, std::clamp(shorter / kTicks, kShortestTick, kLongestTick));
     if (!closing_) TickLocked();
   }
 }

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "server/config/config.h"
 #include "server/telemetry/in_flight.h"
 
@@ -65,14 +64,14 @@ class LiveStreams {
 
  private:
   void Run();
-  void TickLocked();
+  void TickLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::chrono::duration<double> receive_, send_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::set<LiveStream*> streams_;
-  bool draining_ = false;
-  bool closing_ = false;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::set<LiveStream*> streams_ ABSL_GUARDED_BY(mutex_);
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  ///< last
 };
 

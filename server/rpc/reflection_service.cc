@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <set>
 
+#include "base/mutex.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
@@ -108,8 +108,8 @@ class OpenReactors {
   void Remove(Reactor* reactor);
 
  private:
-  std::mutex mutex_;
-  std::list<Reactor*> reactors_;
+  Mutex mutex_;
+  std::list<Reactor*> reactors_ ABSL_GUARDED_BY(mutex_);
 };
 
 class Reactor final : public BytesBidiReactor, public LiveStream {
@@ -133,7 +133,7 @@ class Reactor final : public BytesBidiReactor, public LiveStream {
     }
     out_ = wire::Encode(AnswerTo(request));
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (end_.has_value()) return;
       writing_ = true;
     }
@@ -143,7 +143,7 @@ class Reactor final : public BytesBidiReactor, public LiveStream {
   void OnWriteDone(bool ok) override {
     delivery_.End(ok).IgnoreError();
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       writing_ = false;
     }
     if (!ok) End({grpc::StatusCode::CANCELLED, "the caller is gone"});
@@ -162,7 +162,7 @@ class Reactor final : public BytesBidiReactor, public LiveStream {
   /// After what is being written; the first reason stays.
   void End(const grpc::Status& status) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!end_.has_value()) end_ = status;
     }
     FinishIfEnded();
@@ -171,12 +171,12 @@ class Reactor final : public BytesBidiReactor, public LiveStream {
  private:
   /// True if it ends; `this` may be gone then.
   bool FinishIfEnded() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!end_.has_value()) return false;
     if (writing_ || finished_) return true;
     finished_ = true;
     const grpc::Status status = *end_;
-    lock.unlock();
+    lock.Unlock();
     Finish(status);
     return true;
   }
@@ -186,14 +186,14 @@ class Reactor final : public BytesBidiReactor, public LiveStream {
   OpenReactors& open_;
   grpc::ByteBuffer in_, out_;
   Delivery delivery_;
-  std::mutex mutex_;
-  bool writing_ = false;
-  bool finished_ = false;
-  std::optional<grpc::Status> end_;
+  Mutex mutex_;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
 void OpenReactors::Add(Reactor* reactor) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reactors_.push_back(reactor);
   if (reactors_.size() <= kMaxStreams) return;
   reactors_.front()->End({grpc::StatusCode::RESOURCE_EXHAUSTED,
@@ -202,13 +202,13 @@ void OpenReactors::Add(Reactor* reactor) {
 }
 
 void OpenReactors::Touch(Reactor* reactor) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = std::ranges::find(reactors_, reactor);
   if (found != reactors_.end()) reactors_.splice(reactors_.end(), reactors_, found);
 }
 
 void OpenReactors::Remove(Reactor* reactor) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reactors_.remove(reactor);
 }
 

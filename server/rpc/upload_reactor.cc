@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/client_wait.h"
@@ -44,9 +44,13 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
 
   void OnWriteDone(bool ok) override {
     delivery_.End(ok).IgnoreError();  // a cancelled call's reads fail, too
-    std::unique_lock lock(mutex_);
-    writing_ = false;
-    if (concluded_.has_value()) Send(lock);
+    std::optional<absl::Status> concluded;
+    {
+      const MutexLock lock(mutex_);
+      writing_ = false;
+      concluded = concluded_;
+    }
+    if (concluded.has_value()) Send(*concluded);
   }
 
   void OnCancel() override { cancelled_ = true; }
@@ -101,7 +105,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     reply.mutable_pattern()->set_known(upload_->pattern_known());
     pattern_answer_ = wire::Encode(reply);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       writing_ = true;
     }
     delivery_.Begin(0, [this] { StartWrite(&pattern_answer_); });
@@ -140,15 +144,16 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     hold_.Clear();
     record_.status = status;
     service_.telemetry.End(std::move(record_));
-    std::unique_lock lock(mutex_);
-    concluded_ = std::move(status);
-    if (!writing_) Send(lock);
+    {
+      const MutexLock lock(mutex_);
+      concluded_ = status;
+      if (writing_) return;
+    }
+    Send(status);
   }
 
   /// `this` may be gone afterwards.
-  void Send(std::unique_lock<std::mutex>& lock) {
-    const absl::Status status = *concluded_;
-    lock.unlock();
+  void Send(const absl::Status& status) {
     delivery_.Begin(0, [this, &status] {
       if (status.ok()) {
         StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
@@ -170,9 +175,9 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   std::atomic<bool> received_ = false;
   std::atomic<bool> cancelled_ = false;
 
-  std::mutex mutex_;  ///< guards what follows
-  bool writing_ = false;
-  std::optional<absl::Status> concluded_;
+  Mutex mutex_;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> concluded_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Catalog.Watch: the state of a preparation, now and at each change.
 #include <deque>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/client_wait.h"
@@ -40,11 +40,15 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
 
   void OnWriteDone(bool ok) override {
     const absl::Status delivered = delivery_.End(ok);
-    std::unique_lock lock(mutex_);
-    writing_ = false;
-    if (!ok && !end_.has_value()) end_ = delivered;
-    if (!ok) waiting_.clear();
-    Continue(lock);
+    Next next = Next::kNothing;
+    {
+      const MutexLock lock(mutex_);
+      writing_ = false;
+      if (!ok && !end_.has_value()) end_ = delivered;
+      if (!ok) waiting_.clear();
+      next = TakeNext();
+    }
+    Do(next);
   }
 
   void OnCancel() override { End(absl::CancelledError("the watcher is gone")); }
@@ -56,14 +60,17 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
 
   void OnDone() override {
     service_.live_streams.Remove(this);
-    if (pattern_ != nullptr) pattern_->Unwatch(watcher_);
+    {
+      const MutexLock observing(observe_mutex_);
+      if (pattern_ != nullptr) pattern_->Unwatch(watcher_);
+    }
     delete this;
   }
 
  private:
   /// Watches the pattern that the name stands for now.
   void Observe() {
-    const std::lock_guard observing(observe_mutex_);
+    const MutexLock observing(observe_mutex_);
     const auto matrix = service_.engine.catalog().Find(tenant_, name_);
     if (!matrix.ok()) return End(matrix.status());
     if ((*matrix)->pattern() == pattern_) return;
@@ -82,39 +89,54 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
     reply.set_message(ForClients(status.message));
     const bool last = !follow_ && (status.state == engine::PreparationState::kReady ||
                                    status.state == engine::PreparationState::kFailed);
-    std::unique_lock lock(mutex_);
-    if (end_.has_value()) return;
-    if (waiting_.size() >= kMaxBehind) waiting_.pop_back();
-    waiting_.push_back(std::move(reply));
-    if (last) end_ = absl::OkStatus();
-    Continue(lock);
+    Next next = Next::kNothing;
+    {
+      const MutexLock lock(mutex_);
+      if (end_.has_value()) return;
+      if (waiting_.size() >= kMaxBehind) waiting_.pop_back();
+      waiting_.push_back(std::move(reply));
+      if (last) end_ = absl::OkStatus();
+      next = TakeNext();
+    }
+    Do(next);
   }
 
   /// Ends it after what is waiting; the first reason stays.
   void End(absl::Status status) {
-    std::unique_lock lock(mutex_);
-    if (!end_.has_value()) end_ = std::move(status);
-    Continue(lock);
+    Next next = Next::kNothing;
+    {
+      const MutexLock lock(mutex_);
+      if (!end_.has_value()) end_ = std::move(status);
+      next = TakeNext();
+    }
+    Do(next);
   }
 
-  /// Writes the next reply, or makes the terminal transition; `this` may be gone afterwards.
-  void Continue(std::unique_lock<std::mutex>& lock) {
-    if (writing_ || finished_) return;
+  /// The next reply, or the terminal transition.
+  enum class Next { kNothing, kWrite, kFinish };
+  Next TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || finished_) return Next::kNothing;
     if (!waiting_.empty()) {
       out_ = wire::Encode(waiting_.front());
       waiting_.pop_front();
       writing_ = true;
-      lock.unlock();
-      delivery_.Begin(0, [this] { StartWrite(&out_); });
-      return;
+      return Next::kWrite;
     }
-    if (!end_.has_value()) return;
+    if (!end_.has_value()) return Next::kNothing;
     finished_ = true;
-    const absl::Status status = *end_;
-    record_.status = status;
-    lock.unlock();
-    service_.telemetry.End(std::move(record_));
-    Finish(ToGrpc(status));
+    record_.status = *end_;
+    return Next::kFinish;
+  }
+
+  /// What TakeNext() said. Unless it is to write or to finish, `this` may be gone.
+  void Do(Next next) {
+    if (next == Next::kWrite) {
+      delivery_.Begin(0, [this] { StartWrite(&out_); });
+    } else if (next == Next::kFinish) {
+      const absl::Status status = record_.status;
+      service_.telemetry.End(std::move(record_));
+      Finish(ToGrpc(status));
+    }
   }
 
   const ServiceContext& service_;
@@ -124,16 +146,16 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
   StageRecord record_;
   const std::string tenant_;
 
-  std::mutex observe_mutex_;  ///< taken before the pattern's locks and mutex_; guards the next two
-  std::shared_ptr<engine::Pattern> pattern_;
-  int64_t watcher_ = 0;
+  Mutex observe_mutex_;  ///< taken before the pattern's locks and mutex_
+  std::shared_ptr<engine::Pattern> pattern_ ABSL_GUARDED_BY(observe_mutex_);
+  int64_t watcher_ ABSL_GUARDED_BY(observe_mutex_) = 0;
 
-  std::mutex mutex_;  ///< guards what follows
-  std::deque<v1::WatchReply> waiting_;
-  std::optional<absl::Status> end_;
-  bool writing_ = false;
-  bool finished_ = false;
-  grpc::ByteBuffer out_;
+  Mutex mutex_;
+  std::deque<v1::WatchReply> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ByteBuffer out_;  ///< while writing_, of who writes
   Delivery delivery_;
 };
 

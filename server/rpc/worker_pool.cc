@@ -12,36 +12,36 @@ WorkerPool::WorkerPool(int threads, size_t max_waiting) : max_waiting_(max_waiti
 
 WorkerPool::~WorkerPool() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
 absl::Status WorkerPool::Run(std::function<void()> work) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (waiting_.size() >= max_waiting_) {
       return engine::RetryLater(absl::ResourceExhaustedError(fmt::format(
           "{} calls already wait for the disk or for validation; retry later", waiting_.size())));
     }
     waiting_.push_back(std::move(work));
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
   return absl::OkStatus();
 }
 
 void WorkerPool::RunThread() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return closing_ || !waiting_.empty(); });
+    while (!closing_ && waiting_.empty()) changed_.Wait(mutex_);
     if (waiting_.empty()) return;
     const std::function<void()> work = std::move(waiting_.front());
     waiting_.pop_front();
-    lock.unlock();
+    lock.Unlock();
     work();
-    lock.lock();
+    lock.Lock();
   }
 }
 

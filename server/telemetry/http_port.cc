@@ -6,14 +6,13 @@
 
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "server/listener/accept_loop.h"
 
 namespace sparsed::server {
@@ -111,10 +110,10 @@ class HttpPort::Impl {
   ~Impl() {
     loop_.reset();
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       closing_ = true;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
     for (std::thread& maker : makers_) maker.join();
   }
 
@@ -163,10 +162,10 @@ class HttpPort::Impl {
     const auto page = pages_.find(request->path);
     if (page == pages_.end()) return reply({.status = 404, .body = "no such page\n"});
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (jobs_.size() < kMaxQueued) {
         jobs_.push_back({std::move(fd), &page->second, body});
-        changed_.notify_one();
+        changed_.NotifyOne();
         return;
       }
     }
@@ -174,25 +173,25 @@ class HttpPort::Impl {
   }
 
   void MakePages() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return closing_ || !jobs_.empty(); });
+      while (!closing_ && jobs_.empty()) changed_.Wait(mutex_);
       if (closing_) return;
       const Job job = std::move(jobs_.front());
       jobs_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       setsockopt(job.fd.fd(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof(kSendBuffer));
       Send(job.fd, Bytes((*job.page)(), job.body), kSendTime);
-      lock.lock();
+      lock.Lock();
     }
   }
 
   const Pages pages_, probes_;
   std::vector<ListenSocket> sockets_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  bool closing_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> makers_;
   std::unique_ptr<AcceptLoop> loop_;
 };

@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace sparsed::server {
 
@@ -20,7 +21,7 @@ class LogLimit {
   /// Whether an event of now is to be logged: if so, how many before it were not since the last one
   /// that was.
   std::optional<int64_t> Admit(Clock::time_point now = Clock::now()) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::chrono::duration<double> passed = now - filled_;
     if (passed.count() > 0) {
       tokens_ = std::min(burst_, tokens_ + passed.count() * per_second_);
@@ -36,16 +37,16 @@ class LogLimit {
 
   /// Events that were not logged since the last one that was.
   int64_t suppressed() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return suppressed_;
   }
 
  private:
   const double per_second_, burst_;
-  mutable std::mutex mutex_;  ///< guards what follows
-  double tokens_;
-  int64_t suppressed_ = 0;
-  Clock::time_point filled_ = Clock::now();
+  mutable Mutex mutex_;
+  double tokens_ ABSL_GUARDED_BY(mutex_);
+  int64_t suppressed_ ABSL_GUARDED_BY(mutex_) = 0;
+  Clock::time_point filled_ ABSL_GUARDED_BY(mutex_) = Clock::now();
 };
 
 }  // namespace sparsed::server

@@ -120,7 +120,7 @@ void Metrics::End(const StageRecord& record) {
 
 Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
   auto key = std::make_tuple(run.operation, std::string(run.kernel), std::string(run.device));
-  const std::lock_guard lock(kernels_mutex_);
+  const MutexLock lock(kernels_mutex_);
   const auto found = kernels_.find(key);
   if (found != kernels_.end()) return found->second;
   const prometheus::Labels labels = {{"op", std::string(sparsed::Name(run.operation))},
@@ -192,6 +192,7 @@ std::vector<RequestCount> Metrics::RequestCounts() const {
     }
   }
   std::vector<RequestCount> result;
+  result.reserve(counts.size());
   for (const auto& [key, count] : counts) result.push_back({key.first, key.second, count});
   return result;
 }

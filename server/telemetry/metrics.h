@@ -12,11 +12,11 @@
 #include <atomic>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/observer.h"
 #include "server/telemetry/stage_record.h"
 
@@ -101,8 +101,9 @@ class Metrics : public engine::Observer {
   prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_;
   prometheus::Counter* damages_;
 
-  std::mutex kernels_mutex_;
-  std::map<std::tuple<Operation, std::string, std::string>, OfKernel> kernels_;
+  Mutex kernels_mutex_;
+  std::map<std::tuple<Operation, std::string, std::string>, OfKernel> kernels_
+      ABSL_GUARDED_BY(kernels_mutex_);
 };
 
 }  // namespace sparsed::server

@@ -87,7 +87,7 @@ void Telemetry::End(StageRecord record) {
   --in_flight_;
   metrics_.End(record);
   LogEnd(record);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   recent_.push_front({std::chrono::system_clock::now(), std::move(record)});
   if (recent_.size() > kRecent) recent_.pop_back();
 }
@@ -118,7 +118,7 @@ void Telemetry::LogEnd(const StageRecord& record) {
 }
 
 std::vector<RecentRequest> Telemetry::Recent() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return {recent_.begin(), recent_.end()};
 }
 

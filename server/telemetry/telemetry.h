@@ -5,10 +5,10 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "server/telemetry/log_limit.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/stage_record.h"
@@ -53,8 +53,8 @@ class Telemetry {
   Metrics metrics_;
   std::array<CodeLimit, kCodes> limits_;
   std::atomic<int64_t> in_flight_ = 0;
-  mutable std::mutex mutex_;
-  std::deque<RecentRequest> recent_;
+  mutable Mutex mutex_;
+  std::deque<RecentRequest> recent_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::server
