@@ -40,8 +40,8 @@ class Matrix {
   const std::shared_ptr<LazyArray>& caller_order() const { return caller_order_; }
   const Budget::Charge& charge() const { return charge_; }
 
-  /// In canonical CSR order; reads the disk the first time. CANCELLED if `stop` became true
-  /// meanwhile.
+  /// In canonical CSR order; reads the disk if they are not in memory. CANCELLED if `stop` became
+  /// true meanwhile.
   absl::StatusOr<Array> Values(LazyArray::Stop stop = nullptr) const;
   /// Pattern and values are in memory.
   bool resident() const { return values_->resident() && pattern_->resident(); }

@@ -4,8 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#include "kernels/formats/csr.h"
-
 namespace sparsed::engine {
 
 std::string_view Name(PreparationState state) {
@@ -23,35 +21,8 @@ std::string_view Name(PreparationState state) {
 }
 
 Pattern::Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
-                 std::shared_ptr<LazyArray> row_offsets, std::shared_ptr<LazyArray> column_indices)
-    : hash_(std::move(hash)),
-      rows_(rows),
-      cols_(cols),
-      nnz_(nnz),
-      row_offsets_(std::move(row_offsets)),
-      column_indices_(std::move(column_indices)) {}
-
-std::shared_ptr<const Layout> Pattern::resident_csr() const {
-  std::lock_guard lock(mutex_);
-  return csr_;
-}
-
-absl::StatusOr<std::shared_ptr<const Layout>> Pattern::Csr(LazyArray::Stop stop) {
-  {
-    std::lock_guard lock(mutex_);
-    if (csr_ != nullptr) return csr_;
-  }
-  // Read without the lock: status and plans stay readable meanwhile.
-  absl::StatusOr<Array> row_offsets = row_offsets_->Get(stop);
-  if (!row_offsets.ok()) return row_offsets.status();
-  absl::StatusOr<Array> column_indices = column_indices_->Get(stop);
-  if (!column_indices.ok()) return column_indices.status();
-  auto csr = std::make_shared<const Layout>(
-      MakeCsrLayout(rows_, cols_, *std::move(row_offsets), *std::move(column_indices)));
-  std::lock_guard lock(mutex_);
-  if (csr_ == nullptr) csr_ = std::move(csr);
-  return csr_;
-}
+                 std::shared_ptr<LazyLayout> csr)
+    : hash_(std::move(hash)), rows_(rows), cols_(cols), nnz_(nnz), csr_(std::move(csr)) {}
 
 std::vector<Pattern::BuiltEntry> Pattern::Layouts() const {
   std::lock_guard lock(mutex_);

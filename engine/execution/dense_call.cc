@@ -195,18 +195,14 @@ void DenseCall::Drop() {
 }
 
 Job::Loader DenseCall::ToLoad() const {
-  std::vector<Loader> loads;
-  if (Loader load = LoaderOf(matrix_)) loads.push_back(std::move(load));
+  std::vector<Loader> loaders = {LoaderOf(matrix_)};
   for (const Operand& operand : operands_) {
-    if (operand.held != nullptr && operand.held->on_disk()) {
-      loads.emplace_back(
-          [held = operand.held](Store::Stop stop) { held->Get(stop).status().IgnoreError(); });
-    }
+    if (operand.held == nullptr) continue;
+    const bool on_device = gpu_ != nullptr && gpu_->residency().PresenceOf(operand.held) !=
+                                                  Residency::Presence::kNothing;
+    if (!on_device) loaders.push_back(LoaderOf(operand.held));
   }
-  if (loads.empty()) return nullptr;
-  return [loads = std::move(loads)](Store::Stop stop) {
-    for (const Loader& load : loads) load(stop);
-  };
+  return LoaderOf(std::move(loaders));
 }
 
 Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
@@ -504,8 +500,7 @@ absl::Status DenseCall::SendDeviceResult(DenseOnDevice result, DeviceLane& gpu) 
           // Lest another device that needs it seem lost, too.
           return absl::StatusOr<Array>(absl::DataLossError(fmt::format(
               "it was only on {}: {}", device.name(), std::string(host.status().message()))));
-        },
-        LazyArray::Where::kDevice);
+        });
     device.residency().Adopt(held, std::move(result.array));
     return destination_.Publish(held);
   }

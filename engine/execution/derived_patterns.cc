@@ -74,12 +74,13 @@ void DerivedPatterns::KeepSizes(const PatternProduct& product, const RowSizes& s
   gone = InsertLocked(KeyOf(product), std::move(entry));
 }
 
-bool DerivedPatterns::Shrink() {
+bool DerivedPatterns::Evict() {
   std::vector<Entry> dead;
   std::optional<Entry> oldest;
   std::lock_guard lock(mutex_);
   dead = TakeDeadLocked();
   if (dead.empty()) oldest = TakeOldestLocked();
+  if (entries_.empty()) evictions_.Remove(*this);
   return !dead.empty() || oldest.has_value();
 }
 
@@ -115,6 +116,7 @@ DerivedPatterns::Entry* DerivedPatterns::FindLocked(const Key& key) {
   const auto found = entries_.find(key);
   if (found == entries_.end() || !IsOf(key, found->second)) return nullptr;
   found->second.used = ++clock_;
+  evictions_.Use(*this, bytes_);
   return &found->second;
 }
 
@@ -132,6 +134,7 @@ std::vector<DerivedPatterns::Entry> DerivedPatterns::InsertLocked(const Key& key
   entry.used = ++clock_;
   bytes_ += entry.bytes;
   entries_.emplace(key, std::move(entry));
+  evictions_.Use(*this, bytes_);
   return gone;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "engine/execution/executor_impl.h"
 #include "engine/memory/device.h"
@@ -90,8 +91,31 @@ double Executor::Impl::bytes_per_second(DeviceId device) const {
 Job::Loader LoaderOf(const MatrixLease& matrix) {
   if (matrix->resident()) return nullptr;
   // Whoever runs the call afterwards meets the same errors and reports them.
-  return [matrix](Store::Stop stop) {
-    if (matrix->pattern()->Csr(stop).ok()) matrix->Values(stop).status().IgnoreError();
+  return [matrix](Store::Stop stop) -> Job::Held {
+    const absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr(stop);
+    if (!csr.ok()) return {};
+    const absl::StatusOr<Array> values = matrix->Values(stop);
+    if (!values.ok()) return {*csr};
+    return {*csr, std::make_shared<const Array>(*values)};
+  };
+}
+
+Job::Loader LoaderOf(const std::shared_ptr<LazyArray>& array) {
+  if (!array->on_disk()) return nullptr;
+  return [array](Store::Stop stop) -> Job::Held {
+    const absl::StatusOr<Array> elements = array->Get(stop);
+    if (!elements.ok()) return {};
+    return {std::make_shared<const Array>(*elements)};
+  };
+}
+
+Job::Loader LoaderOf(std::vector<Job::Loader> loaders) {
+  std::erase(loaders, nullptr);
+  if (loaders.empty()) return nullptr;
+  return [loaders = std::move(loaders)](Store::Stop stop) {
+    Job::Held all;
+    for (const Job::Loader& load : loaders) std::ranges::move(load(stop), std::back_inserter(all));
+    return all;
   };
 }
 
@@ -99,10 +123,6 @@ Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalo
                    Budget& budget, Observer& observer, const std::vector<Device*>& gpus)
     : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, gpus,
                                    on_unknown_class, on_unknown_pair)) {
-  budget.SetReclaim([weak = std::weak_ptr(impl_->derived)] {
-    const std::shared_ptr<DerivedPatterns> derived = weak.lock();
-    return derived != nullptr && derived->Shrink();
-  });
   impl_->scheduler->Open();
 }
 

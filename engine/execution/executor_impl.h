@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
@@ -108,8 +109,12 @@ absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease
   return resolved;
 }
 
-/// Reads what `matrix` lacks in memory from the disk; null if it lacks nothing.
+// What reads from the disk what is not in memory; null if nothing is to be read.
+/// Of a matrix, plain CSR and values.
 Job::Loader LoaderOf(const MatrixLease& matrix);
+Job::Loader LoaderOf(const std::shared_ptr<LazyArray>& array);
+/// All of them, of which some may be null.
+Job::Loader LoaderOf(std::vector<Job::Loader> loaders);
 
 absl::StatusOr<std::shared_ptr<Call>> BeginSpmm(std::shared_ptr<Executor::Impl> impl, SpmmSpec spec,
                                                 std::shared_ptr<ResultSink> sink);

@@ -44,8 +44,10 @@ struct Lane {
 /// steps others may run.
 class Job : public Call, public std::enable_shared_from_this<Job> {
  public:
+  /// Keeps what was read from being evicted before the job uses it.
+  using Held = std::vector<std::shared_ptr<const void>>;
   /// Reads from the disk; ends soon when the flag becomes true.
-  using Loader = std::function<void(const std::atomic<bool>* stop)>;
+  using Loader = std::function<Held(const std::atomic<bool>* stop)>;
   enum class Next {
     kEnded,   ///< with `*end`
     kAgain,   ///< another step, after whoever waits
@@ -92,7 +94,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   enum class State { kReceiving, kQueued, kLoading, kRunning, kPaused, kLeft, kEnded };
 
   /// What ToLoad asked for is in memory, or failed to get there.
-  void Loaded();
+  void Loaded(Held held);
   void AddSetup();
 
   const std::shared_ptr<Scheduler> scheduler_;
@@ -108,8 +110,9 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   const DeviceId begun_on_;
   DeviceId device_;
   bool loaded_ = false;  ///< only who runs it looks at it
-  std::mutex mutex_;     ///< guards state_
+  std::mutex mutex_;     ///< guards what follows
   State state_ = State::kReceiving;
+  Held held_;  ///< from when it was loaded until it ends
 };
 
 /// Thread-safe. Tenants take turns; within a tenant, first come first served.

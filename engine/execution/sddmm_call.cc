@@ -37,6 +37,12 @@ class SddmmCall final : public DenseCall {
   }
 
  private:
+  Loader ToLoad() const override {
+    std::vector<Loader> loaders = {DenseCall::ToLoad()};
+    if (matrix_->caller_order() != nullptr) loaders.push_back(LoaderOf(matrix_->caller_order()));
+    return LoaderOf(std::move(loaders));
+  }
+
   /// The values one after the other, as kernels write them: a held destination may have gaps.
   DenseShape WithoutGaps() const { return {result_shape_.rows, 1, 1, result_shape_.type}; }
 

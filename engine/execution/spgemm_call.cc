@@ -125,19 +125,16 @@ class SpgemmCall final : public Job {
   }
 
   Loader ToLoad() const override {
-    std::vector<Loader> loaders;
-    for (const MatrixLease& matrix : {left_, right_}) {
-      if (Loader loader = LoaderOf(matrix)) loaders.push_back(std::move(loader));
-    }
+    std::vector<Loader> loaders = {LoaderOf(left_), LoaderOf(right_)};
     // A mask's values are never read.
     if (mask_ != nullptr && !mask_->pattern()->resident()) {
-      loaders.push_back(
-          [mask = mask_](Store::Stop stop) { mask->pattern()->Csr(stop).status().IgnoreError(); });
+      loaders.emplace_back([mask = mask_](Store::Stop stop) -> Held {
+        const absl::StatusOr<std::shared_ptr<const Layout>> csr = mask->pattern()->Csr(stop);
+        if (!csr.ok()) return {};
+        return {*csr};
+      });
     }
-    if (loaders.empty()) return nullptr;
-    return [loaders = std::move(loaders)](Store::Stop stop) {
-      for (const Loader& load : loaders) load(stop);
-    };
+    return LoaderOf(std::move(loaders));
   }
 
   void Drop() override {

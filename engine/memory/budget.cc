@@ -73,11 +73,12 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
   ~State() { DeleteBlocks(kept_.TakeDownTo(0)); }
 
-  /// Calls `take` again as long as it is refused and something can be let go for it.
+  /// Calls `take` again as long as it is refused and something can be evicted for it.
   template <typename T, typename Take>
   absl::StatusOr<T> Reclaiming(size_t bytes, MemoryUse use, const Take& take) {
     absl::StatusOr<T> taken = take();
-    while (absl::IsResourceExhausted(taken.status()) && Short(bytes, use) && Reclaim()) {
+    while (absl::IsResourceExhausted(taken.status()) && Short(bytes, use) &&
+           evictions_->EvictOne()) {
       taken = take();
     }
     return taken;
@@ -113,7 +114,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
     return NeverFits(bytes, use) ? RefusedForEver(bytes, use) : absl::OkStatus();
   }
 
-  /// There would be room if enough was let go.
+  /// There would be room if enough was evicted.
   bool Short(size_t bytes, MemoryUse use) const {
     if (NeverFits(bytes, use)) return false;
     const auto size = static_cast<int64_t>(BlockBytes(bytes));
@@ -121,18 +122,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
     if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) return false;
     return total_ + size > limit_;
   }
-  bool Reclaim() const {
-    std::function<bool()> reclaim;
-    {
-      const std::lock_guard lock(mutex_);
-      reclaim = reclaim_;
-    }
-    return reclaim != nullptr && reclaim();
-  }
-  void SetReclaim(std::function<bool()> reclaim) {
-    const std::lock_guard lock(mutex_);
-    reclaim_ = std::move(reclaim);
-  }
+  const std::shared_ptr<EvictionQueue>& evictions() const { return evictions_; }
   void SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
     const std::lock_guard lock(mutex_);
     refuse_ = std::move(refuse);
@@ -206,10 +196,11 @@ class Budget::State : public std::enable_shared_from_this<State> {
         use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_;
     const int64_t limit = preparation_full ? preparation_limit_ : limit_;
     const int64_t used = preparation_full ? Used(use) : total_;
-    const int64_t lasting =
-        preparation_full
-            ? 0
-            : Used(MemoryUse::kMatrices) + Used(MemoryUse::kLayouts) + Used(MemoryUse::kBuffers);
+    // What is in use now and can be evicted later does not last.
+    const int64_t lasting = preparation_full
+                                ? 0
+                                : Used(MemoryUse::kMatrices) + Used(MemoryUse::kLayouts) +
+                                      Used(MemoryUse::kBuffers) - evictions_->bytes();
     const bool waiting_helps = size <= limit - lasting;
     absl::Status refused = absl::ResourceExhaustedError(fmt::format(
         "{} needs {} bytes of host memory, {} of {} are free; {}delete matrices or buffers, or "
@@ -267,9 +258,9 @@ class Budget::State : public std::enable_shared_from_this<State> {
   int64_t keep_limit_;
   const int64_t preparation_limit_;
   std::array<UseSource, kMemoryUses> sources_;
+  const std::shared_ptr<EvictionQueue> evictions_ = std::make_shared<EvictionQueue>();
 
   mutable std::mutex mutex_;  ///< guards what follows; blocks are deleted without it
-  std::function<bool()> reclaim_;
   std::function<bool(size_t, MemoryUse)> refuse_;
   std::array<int64_t, kMemoryUses> used_ = {};
   int64_t total_ = 0;
@@ -293,7 +284,7 @@ MemorySource& Budget::Source(MemoryUse use) { return state_->source(use); }
 absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use) {
   return state_->Reclaiming<Charge>(bytes, use, [&] { return state_->Count(bytes, use); });
 }
-void Budget::SetReclaim(std::function<bool()> reclaim) { state_->SetReclaim(std::move(reclaim)); }
+const std::shared_ptr<EvictionQueue>& Budget::evictions() const { return state_->evictions(); }
 void Budget::SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
   state_->SetRefuse(std::move(refuse));
 }

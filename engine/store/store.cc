@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "engine/store/blob.h"
+
 namespace sparsed::engine {
 namespace {
 
@@ -12,6 +14,8 @@ std::string OfTenant(const std::string& tenant) {
 }
 
 }  // namespace
+
+bool IsIntact(const StoredArray& array) { return array.readable() && array.blob->intact(); }
 
 std::string Describe(const StoredArray& array) {
   const ArrayOwner& owner = array.owner;

@@ -49,6 +49,9 @@ struct StoredArray {
   bool readable() const { return blob != nullptr; }
 };
 
+/// Its file is there, and nobody found it damaged. Takes no lock of the store's.
+bool IsIntact(const StoredArray& array);
+
 /// For sentences: "values of matrix 'web' of tenant 'a'", "row_offsets of pattern 1f0c...".
 std::string Describe(const StoredArray& array);
 
