@@ -101,7 +101,8 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
     ReplaceLocked(std::make_shared<const Matrix>(
         record.tenant, record.name, pattern->second, record.type, record.version,
         record.created_unix_ns, /*durable=*/true, lazy(record.values),
-        record.value_order ? lazy(*record.value_order) : nullptr, *std::move(charge)));
+        record.value_order ? lazy(*record.value_order) : nullptr, *std::move(charge),
+        budget_.evictions()));
     versions_[{record.tenant, record.name}] = {record.used_version, record.used_version};
     patterns_[record.pattern_hash] = pattern->second;
   }
@@ -277,7 +278,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     const auto lazy_order = caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr;
     matrix = std::make_shared<const Matrix>(
         header.tenant, header.name, pattern, values.type, record.version, record.created_unix_ns,
-        store_.durable(), lazy_values, lazy_order, *std::move(charge));
+        store_.durable(), lazy_values, lazy_order, *std::move(charge), budget_.evictions());
     if (absl::Status s = PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
     absl::StatusOr<StoredMatrix> stored = store_.PutMatrix(record, stop);
     if (!stored.ok()) return stored.status();
@@ -304,11 +305,14 @@ absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::S
     (on_cpu ? of_cpu : of_gpu).insert(active->plan.recipe);
   }
   for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
-    const std::string& recipe = entry.layout->recipe;
+    const std::string& recipe = entry.description->recipe;
     if (of_gpu.contains(recipe) && !of_cpu.contains(recipe)) continue;
     if (absl::Status s = CheckStop(stop); !s.ok()) return s;
+    // One that is not in memory gets them when it is read again.
+    const std::shared_ptr<const Layout> layout = entry.layout->Resident();
+    if (layout == nullptr) continue;
     MemorySource& memory = budget_.Source(MemoryUse::kLayouts);
-    absl::Status placed = matrix.ValuesIn(*entry.layout, memory, threads).status();
+    absl::Status placed = matrix.ValuesIn(*layout, memory, threads).status();
     if (!placed.ok()) return placed;
   }
   return CheckStop(stop);

@@ -5,6 +5,15 @@
 #include <utility>
 
 namespace sparsed::engine {
+namespace {
+
+std::shared_ptr<const Layout> WithoutElements(const Layout& layout) {
+  auto description = std::make_shared<Layout>(layout);
+  for (Array& array : description->arrays) array.buffer = Buffer();
+  return description;
+}
+
+}  // namespace
 
 std::string_view Name(PreparationState state) {
   switch (state) {
@@ -31,16 +40,25 @@ std::vector<Pattern::BuiltEntry> Pattern::Layouts() const {
   return entries;
 }
 
-std::shared_ptr<const Layout> Pattern::FindLayout(const std::string& recipe) const {
+std::shared_ptr<LazyLayout> Pattern::FindLayout(const std::string& recipe) const {
   std::lock_guard lock(mutex_);
   const auto found = layouts_.find(recipe);
   return found == layouts_.end() ? nullptr : found->second.layout;
 }
 
 void Pattern::AddLayout(std::shared_ptr<const Layout> layout, double build_seconds) {
+  auto description = WithoutElements(*layout);
+  auto lazy = std::make_shared<LazyLayout>(std::move(layout));
   std::lock_guard lock(mutex_);
-  const std::string recipe = layout->recipe;
-  layouts_[recipe] = {std::move(layout), build_seconds};
+  const std::string recipe = description->recipe;
+  layouts_[recipe] = {std::move(description), std::move(lazy), build_seconds};
+}
+
+void Pattern::AddLayout(const Layout& description, LazyLayout::DiskCopy disk,
+                        double build_seconds) {
+  auto lazy = std::make_shared<LazyLayout>(std::move(disk));
+  std::lock_guard lock(mutex_);
+  layouts_[description.recipe] = {WithoutElements(description), std::move(lazy), build_seconds};
 }
 
 void Pattern::DropLayout(const std::string& recipe) {

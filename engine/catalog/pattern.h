@@ -58,13 +58,18 @@ class Pattern {
   void SetDiskCopy(LazyLayout::DiskCopy disk) { csr_->SetDiskCopy(std::move(disk)); }
 
   struct BuiltEntry {
-    std::shared_ptr<const Layout> layout;
+    std::shared_ptr<const Layout> description;  ///< its arrays have no elements
+    std::shared_ptr<LazyLayout> layout;
     double build_seconds = 0;
   };
   /// Layouts that exist besides plain CSR, by recipe.
   std::vector<BuiltEntry> Layouts() const;
-  std::shared_ptr<const Layout> FindLayout(const std::string& recipe) const;
+  /// Null if there is none.
+  std::shared_ptr<LazyLayout> FindLayout(const std::string& recipe) const;
+  /// One that is in memory.
   void AddLayout(std::shared_ptr<const Layout> layout, double build_seconds);
+  /// One that is on the disk. The arrays of `description` need no elements.
+  void AddLayout(const Layout& description, LazyLayout::DiskCopy disk, double build_seconds);
   /// Requests that hold it keep it alive until they end.
   void DropLayout(const std::string& recipe);
 

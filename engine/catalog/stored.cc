@@ -1,5 +1,6 @@
 #include "engine/catalog/stored.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/formats/csr.h"
@@ -29,6 +30,17 @@ LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const PatternRecor
           [row_offsets = pattern.row_offsets, column_indices = pattern.column_indices] {
             return IsIntact(row_offsets) && IsIntact(column_indices);
           },
+          budget.evictions()};
+}
+
+LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const LayoutRecord& layout) {
+  return {[&store, &memory = budget.Source(MemoryUse::kLayouts),
+           layout](LazyLayout::Stop stop) -> absl::StatusOr<std::shared_ptr<const Layout>> {
+            absl::StatusOr<Layout> read = store.ReadLayout(layout, memory, stop);
+            if (!read.ok()) return read.status();
+            return std::make_shared<const Layout>(*std::move(read));
+          },
+          [arrays = layout.arrays] { return std::ranges::all_of(arrays, IsIntact); },
           budget.evictions()};
 }
 

@@ -13,5 +13,6 @@ LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryUse use,
                                const StoredArray& array);
 /// Plain CSR.
 LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const PatternRecord& pattern);
+LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const LayoutRecord& layout);
 
 }  // namespace sparsed::engine

@@ -232,7 +232,7 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
   auto matrix = std::make_shared<const Matrix>(
       header_.tenant, header_.name, base_->pattern(), base_->type(), catalog_.NextVersion(key),
       (*present)->created_unix_ns(), header_.durable, lazy_values, base_->caller_order(),
-      (*present)->charge());
+      (*present)->charge(), catalog_.budget_.evictions());
   if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
   if (header_.durable) {
     const absl::StatusOr<MatrixRecord> stored =

@@ -195,7 +195,8 @@ void DenseCall::Drop() {
 }
 
 Job::Loader DenseCall::ToLoad() const {
-  std::vector<Loader> loaders = {LoaderOf(matrix_)};
+  std::vector<Loader> loaders = {
+      LoaderOf(matrix_, Asked(operands_.front().shape.cols, device().kind))};
   for (const Operand& operand : operands_) {
     if (operand.held == nullptr) continue;
     const bool on_device = gpu_ != nullptr && gpu_->residency().PresenceOf(operand.held) !=

@@ -78,6 +78,8 @@ class DenseCall : public Job {
   Next Run(Lane& lane, absl::Status* end) final;
   void Drop() override;
   Loader ToLoad() const override;
+  /// What it asks for, with that K and on such a device.
+  virtual Problem Asked(int64_t k, DeviceKind device) const = 0;
   virtual absl::Status RunOnCpu(Lane& lane) = 0;
   /// RESOURCE_EXHAUSTED before anything was sent: it runs elsewhere instead.
   virtual absl::Status RunOnDevice(DeviceLane& gpu) = 0;

@@ -20,8 +20,9 @@ constexpr size_t kMostEntries = 1024;
 
 absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
     const std::shared_ptr<Pattern>& pattern, BuildContext context) {
-  if (std::shared_ptr<const Layout> prepared = pattern->FindLayout(kTransposeRecipe)) {
-    return prepared;
+  if (const std::shared_ptr<LazyLayout> prepared = pattern->FindLayout(kTransposeRecipe)) {
+    absl::StatusOr<std::shared_ptr<const Layout>> layout = prepared->Get(context.stop);
+    if (layout.ok() || absl::IsCancelled(layout.status())) return layout;
   }
   const Key key = {.patterns = {pattern.get()}};
   {
@@ -37,7 +38,7 @@ absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
   Entry entry;
   entry.patterns = {pattern};
   entry.transposed = std::make_shared<const Layout>(*std::move(built));
-  entry.bytes = entry.transposed->bytes();
+  entry.bytes = CountedBytes(*entry.transposed);
   std::shared_ptr<const Layout> transposed = entry.transposed;
   std::vector<Entry> gone;
   std::lock_guard lock(mutex_);
@@ -68,6 +69,7 @@ void DerivedPatterns::KeepSizes(const PatternProduct& product, const RowSizes& s
     std::memcpy(copy->buffer.mutable_data(), sizes.row_nnz.buffer.data(), copy->bytes());
   }
   entry.patterns = {product.left, product.right, product.mask};
+  entry.bytes = CountedBytes(*copy);
   entry.sizes = {*std::move(copy), sizes.products};
   std::vector<Entry> gone;
   std::lock_guard lock(mutex_);
@@ -80,7 +82,11 @@ bool DerivedPatterns::Evict() {
   std::lock_guard lock(mutex_);
   dead = TakeDeadLocked();
   if (dead.empty()) oldest = TakeOldestLocked();
-  if (entries_.empty()) evictions_.Remove(*this);
+  if (entries_.empty()) {
+    evictions_.Remove(*this);
+  } else {
+    evictions_.Use(*this, bytes_);
+  }
   return !dead.empty() || oldest.has_value();
 }
 

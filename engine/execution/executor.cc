@@ -6,6 +6,7 @@
 
 #include "engine/execution/executor_impl.h"
 #include "engine/memory/device.h"
+#include "engine/planning/candidates.h"
 #include "kernels/kernels_version.h"
 
 namespace sparsed::engine {
@@ -67,7 +68,7 @@ absl::StatusOr<Device*> Executor::Impl::Place(
     }
     const bool has_layout = residency.Has(pattern.resident_csr()) ||
                             std::ranges::any_of(layouts, [&](const Pattern::BuiltEntry& entry) {
-                              return residency.Has(entry.layout);
+                              return residency.Has(entry.layout->Resident());
                             });
     if (has_layout) found.cost -= kLayoutWorth;
     const bool better = found.only != best.only ? found.only > best.only : found.cost < best.cost;
@@ -86,6 +87,40 @@ void Executor::Impl::Ran(DeviceId device, Operation operation, std::string_view 
 double Executor::Impl::bytes_per_second(DeviceId device) const {
   const auto gpu = std::ranges::find(gpus, device, &Device::id);
   return gpu == gpus.end() ? memory_rate.bytes_per_second() : (*gpu)->bytes_per_second();
+}
+
+void Executor::Impl::LayoutIsDamaged(Pattern& pattern, const ActivePlan& damaged,
+                                     const absl::Status& status) {
+  observer.OnDamage(std::string(status.message()));
+  const std::string& recipe = damaged.plan.recipe;
+  if (pattern.FindLayout(recipe) == damaged.layout) pattern.DropLayout(recipe);
+  const Layout csr = PlainCsrWithoutArrays(pattern.rows(), pattern.cols(), pattern.nnz());
+  for (const auto& active : pattern.plans().List()) {
+    if (active->layout != damaged.layout) continue;
+    const std::optional<Plan> plain = OnPlainCsr(active->plan, csr, "in the place of a damaged");
+    if (!plain) continue;
+    // A new trial is due at once.
+    pattern.plans().Replace(
+        std::make_shared<const ActivePlan>(ActivePlan{*plain, nullptr, /*since=*/{}}));
+  }
+}
+
+Job::Loader LoaderOf(const MatrixLease& matrix, const Problem& problem) {
+  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
+  if (found.plan == nullptr || found.plan->layout == nullptr) return LoaderOf(matrix);
+  const std::shared_ptr<LazyLayout>& layout = found.plan->layout;
+  const bool values_here =
+      matrix->values_resident() ||
+      (problem.device == DeviceKind::kCpu && matrix->LayoutValueBytes(found.plan->plan.recipe) > 0);
+  if (layout->resident() && values_here) return nullptr;
+  return [matrix, layout, values_here](Store::Stop stop) -> Job::Held {
+    const absl::StatusOr<std::shared_ptr<const Layout>> read = layout->Get(stop);
+    if (!read.ok()) return {};
+    if (values_here) return {*read};
+    const absl::StatusOr<Array> values = matrix->Values(stop);
+    if (!values.ok()) return {*read};
+    return {*read, std::make_shared<const Array>(*values)};
+  };
 }
 
 Job::Loader LoaderOf(const MatrixLease& matrix) {

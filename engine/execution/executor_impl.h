@@ -44,6 +44,10 @@ class Executor::Impl {
   const std::shared_ptr<Scheduler> scheduler;
   MemoryRate memory_rate;  ///< the CPU's
 
+  /// What was stored of `damaged`'s layout is damaged: plain CSR serves in its place, and requests
+  /// ask for new trials.
+  void LayoutIsDamaged(Pattern& pattern, const ActivePlan& damaged, const absl::Status& status);
+
   /// Tells the observer. `bytes` is the least that the kernel had to move.
   void Ran(DeviceId device, Operation operation, std::string_view kernel, uint64_t nanoseconds,
            double flops, double bytes);
@@ -57,22 +61,25 @@ class Executor::Impl {
 template <typename Kernel>
 struct Resolved {
   const Kernel* kernel = nullptr;
-  std::shared_ptr<const ActivePlan> keep;  ///< keeps a planned layout alive
   std::shared_ptr<const Layout> layout;
   Problem problem;   ///< as the kernel sees it: a transposed layout turns the transposition around
   std::string text;  ///< "<recipe> / <kernel>"
 };
 
-/// Takes the plan if there is one whose layout and kernel serve this very problem, else plain CSR
-/// with the first kernel that does. Reads the disk if the pattern is not in memory yet.
+/// Takes the plan if there is one whose layout is to be had and whose kernel serves this very
+/// problem, else plain CSR with the first kernel that does. Reads the disk if they are not in
+/// memory.
 template <typename Kernel>
 absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
                                          const Problem& problem, std::span<const Kernel> kernels) {
   Resolved<Kernel> resolved;
   const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
-  if (found.plan != nullptr) {
-    resolved.keep = found.plan;
-    resolved.layout = found.plan->layout;
+  if (found.plan != nullptr && found.plan->layout != nullptr) {
+    absl::StatusOr<std::shared_ptr<const Layout>> layout = found.plan->layout->Get();
+    if (absl::IsDataLoss(layout.status())) {
+      impl.LayoutIsDamaged(*matrix->pattern(), *found.plan, layout.status());
+    }
+    if (layout.ok()) resolved.layout = *std::move(layout);
   }
   if (resolved.layout == nullptr) {
     absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
@@ -112,6 +119,8 @@ absl::StatusOr<Resolved<Kernel>> Resolve(Executor::Impl& impl, const MatrixLease
 // What reads from the disk what is not in memory; null if nothing is to be read.
 /// Of a matrix, plain CSR and values.
 Job::Loader LoaderOf(const MatrixLease& matrix);
+/// Of a matrix, what the plan of the problem needs.
+Job::Loader LoaderOf(const MatrixLease& matrix, const Problem& problem);
 Job::Loader LoaderOf(const std::shared_ptr<LazyArray>& array);
 /// All of them, of which some may be null.
 Job::Loader LoaderOf(std::vector<Job::Loader> loaders);

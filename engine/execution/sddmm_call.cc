@@ -169,7 +169,7 @@ class SddmmCall final : public DenseCall {
     return absl::UnimplementedError("what does not fit runs on the CPU");
   }
 
-  Problem Asked(int64_t k, DeviceKind device) const {
+  Problem Asked(int64_t k, DeviceKind device) const override {
     return {Operation::kSddmm, false, matrix_->type(), k, device};
   }
 

@@ -268,7 +268,7 @@ class SpmmCall final : public DenseCall {
     return SendResult(*std::move(result));
   }
 
-  Problem Asked(int64_t k, DeviceKind device) const {
+  Problem Asked(int64_t k, DeviceKind device) const override {
     const bool f32 = matrix_->type() == ElementType::kF32;
     return {Operation::kSpmm, transpose_, matrix_->type(), k, device, allow_tf32_ && f32};
   }

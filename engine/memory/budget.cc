@@ -58,17 +58,20 @@ class Budget::State : public std::enable_shared_from_this<State> {
   class UseSource final : public MemorySource {
    public:
     absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+      if (!evicts) return state->Allocate(bytes, use);
       return state->Reclaiming<Buffer>(bytes, use, [&] { return state->Allocate(bytes, use); });
     }
     State* state = nullptr;
     MemoryUse use = MemoryUse::kRequests;
+    bool evicts = true;
   };
 
   State(int64_t limit, int64_t preparation_limit)
       : limit_(limit), keep_limit_(limit / 8), preparation_limit_(preparation_limit) {
     for (int i = 0; i < kMemoryUses; ++i) {
-      sources_[i].state = this;
-      sources_[i].use = static_cast<MemoryUse>(i);
+      sources_[i].state = spare_[i].state = this;
+      sources_[i].use = spare_[i].use = static_cast<MemoryUse>(i);
+      spare_[i].evicts = false;
     }
   }
   ~State() { DeleteBlocks(kept_.TakeDownTo(0)); }
@@ -114,13 +117,14 @@ class Budget::State : public std::enable_shared_from_this<State> {
     return NeverFits(bytes, use) ? RefusedForEver(bytes, use) : absl::OkStatus();
   }
 
-  /// There would be room if enough was evicted.
+  /// There is no room, and would be if enough was evicted.
   bool Short(size_t bytes, MemoryUse use) const {
     if (NeverFits(bytes, use)) return false;
     const auto size = static_cast<int64_t>(BlockBytes(bytes));
     const std::lock_guard lock(mutex_);
     if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) return false;
-    return total_ + size > limit_;
+    const int64_t beyond = total_ + size - limit_;
+    return beyond > 0 && beyond <= evictions_->bytes();
   }
   const std::shared_ptr<EvictionQueue>& evictions() const { return evictions_; }
   void SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
@@ -138,6 +142,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
 
   MemorySource& source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
+  MemorySource& spare(MemoryUse use) { return spare_[static_cast<int>(use)]; }
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const {
     const std::lock_guard lock(mutex_);
@@ -257,7 +262,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
   const int64_t limit_;
   int64_t keep_limit_;
   const int64_t preparation_limit_;
-  std::array<UseSource, kMemoryUses> sources_;
+  std::array<UseSource, kMemoryUses> sources_, spare_;
   const std::shared_ptr<EvictionQueue> evictions_ = std::make_shared<EvictionQueue>();
 
   mutable std::mutex mutex_;  ///< guards what follows; blocks are deleted without it
@@ -267,6 +272,16 @@ class Budget::State : public std::enable_shared_from_this<State> {
   int64_t peak_ = 0;
   KeptBlocks kept_;
 };
+
+int64_t CountedBytes(const Array& array) {
+  return static_cast<int64_t>(BlockBytes(array.buffer.size()));
+}
+
+int64_t CountedBytes(const Layout& layout) {
+  int64_t bytes = 0;
+  for (const Array& array : layout.arrays) bytes += CountedBytes(array);
+  return bytes;
+}
 
 absl::Status Grow(Buffer& buffer, size_t bytes, MemorySource& memory) {
   if (buffer.size() >= bytes) return absl::OkStatus();
@@ -281,6 +296,7 @@ Budget::Budget(int64_t limit_bytes, int64_t preparation_bytes)
     : state_(std::make_shared<State>(limit_bytes, preparation_bytes)) {}
 Budget::~Budget() { state_->Close(); }
 MemorySource& Budget::Source(MemoryUse use) { return state_->source(use); }
+MemorySource& Budget::SpareSource(MemoryUse use) { return state_->spare(use); }
 absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use) {
   return state_->Reclaiming<Charge>(bytes, use, [&] { return state_->Count(bytes, use); });
 }

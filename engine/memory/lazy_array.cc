@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/memory/budget.h"
+
 namespace sparsed::engine {
 namespace {
 
@@ -13,7 +15,9 @@ absl::Status CheckStop(typename Lazy<T>::Stop stop) {
   return absl::CancelledError("cancelled while waiting for an array");
 }
 
-int64_t BytesOf(const Array& array) { return static_cast<int64_t>(array.buffer.size()); }
+int64_t Counted(const Array& array) { return CountedBytes(array); }
+int64_t Counted(const std::shared_ptr<const Layout>& layout) { return CountedBytes(*layout); }
+int64_t BytesOf(const Array& array) { return static_cast<int64_t>(array.bytes()); }
 int64_t BytesOf(const std::shared_ptr<const Layout>& layout) { return layout->bytes(); }
 
 /// Somebody else holds it, or its memory.
@@ -31,7 +35,7 @@ Lazy<T>::Lazy(T value) : value_(std::move(value)), resident_(true) {}
 template <typename T>
 void Lazy<T>::UsedLocked() {
   if (disk_ == nullptr) return;
-  if (const int64_t bytes = BytesOf(value_); bytes > 0) disk_->evictions->Use(*this, bytes);
+  if (const int64_t bytes = Counted(value_); bytes > 0) disk_->evictions->Use(*this, bytes);
 }
 
 template <typename T>

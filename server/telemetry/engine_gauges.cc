@@ -144,8 +144,10 @@ void AddMatrices(Families& families, engine::Engine& engine) {
     }
     layout_bytes["csr"] += matrix->resident_bytes() + (first ? pattern.resident_bytes() : 0);
     for (const auto& entry : pattern.Layouts()) {
-      layout_bytes[entry.layout->kind] +=
-          matrix->LayoutValueBytes(entry.layout->recipe) + (first ? entry.layout->bytes() : 0);
+      const Layout& layout = *entry.description;
+      const bool counts = first && entry.layout->resident();
+      layout_bytes[layout.kind] +=
+          matrix->LayoutValueBytes(layout.recipe) + (counts ? layout.bytes() : 0);
     }
   }
   families.Begin(MetricType::Gauge, "sparsed_preparations",

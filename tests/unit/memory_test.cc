@@ -246,6 +246,7 @@ TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
    protected:
     bool Evict() override {
       buffers_.pop_back();
+      queue_.Use(*this, static_cast<int64_t>(buffers_.size()) * (128 << 10));
       if (buffers_.empty()) queue_.Remove(*this);
       return true;
     }
@@ -267,6 +268,10 @@ TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
   EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(2 << 20).ok());
   EXPECT_EQ(spared.size(), 2u) << "the whole limit would not do";
   EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(900 << 10).ok());
+  EXPECT_EQ(spared.size(), 2u) << "all of it would not do";
+  EXPECT_FALSE(budget.SpareSource(MemoryUse::kRequests).Allocate(256 << 10).ok());
+  EXPECT_EQ(spared.size(), 2u) << "nothing was to go for it";
+  EXPECT_TRUE(budget.Source(MemoryUse::kRequests).Allocate(256 << 10).ok());
   EXPECT_TRUE(spared.empty());
 }
 

@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/planning/candidates.h"
+#include "kernels/recipe.h"
 #include "tests/unit/engine/calls.h"
 #include "tests/unit/engine/rooms.h"
 
@@ -39,15 +41,16 @@ void Squeeze(Budget& budget) {
   }
 }
 
-/// An engine over a directory, without preparations.
+/// An engine over a directory. Without preparations there are no layouts but plain CSR.
 std::unique_ptr<Engine> Open(const std::string& directory, Observer& observer,
-                             int64_t limit = kLimit) {
+                             bool with_layouts = false) {
   EngineOptions options;
   options.data_dir = directory;
-  options.host_memory_bytes = options.preparation_memory_bytes = limit;
+  options.host_memory_bytes = options.preparation_memory_bytes = kLimit;
   options.scrub_interval_seconds = 0;
   options.execution.lanes = 2;
-  options.preparation.enabled = false;
+  options.preparation.enabled = with_layouts;
+  options.preparation.trial_budget_ms = 5;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(options, observer);
   EXPECT_TRUE(engine.ok()) << engine.status();
   return engine.ok() ? *std::move(engine) : nullptr;
@@ -62,8 +65,8 @@ class Products {
     for (int64_t i = 0; i < kMatrices; ++i) Add(PatternOf(i), FloatsOf(PatternOf(i), i));
   }
 
-  /// Multiplies; how the call ended.
-  absl::Status Multiply(Engine& engine, int64_t i) const {
+  /// Multiplies; how the call ended. `plan`, if not null, becomes what it ran on.
+  absl::Status Multiply(Engine& engine, int64_t i, std::string* plan = nullptr) const {
     SpmmSpec spec;
     spec.tenant = "t";
     spec.matrix = NameOf(i);
@@ -80,6 +83,7 @@ class Products {
     if (absl::Status s = result->Wait(); !s.ok()) return s;
     const std::vector<float> sums = result->Elements<float>();
     ExpectSums<float>(sums, expected_[i], magnitudes_[i], kRowNnz);
+    if (plan != nullptr) *plan = result->plan;
     return absl::OkStatus();
   }
 
@@ -361,6 +365,101 @@ TEST(Eviction, DamageIsThatMatrixsAlone) {
       }
     }
   }
+}
+
+/// Uploads all, each with a layout and a plan that is said to be better than plain CSR.
+void StoreLayouts(const std::string& directory) {
+  Rooms rooms(directory);
+  const Problem problem{Operation::kSpmm, false, ElementType::kF32, kWidth, DeviceKind::kCpu};
+  for (int64_t i = 0; i < kMatrices; ++i) {
+    const MatrixLease matrix =
+        SendMatrix(rooms.catalog, NameOf(i), PatternOf(i), static_cast<uint64_t>(i)).value();
+    const std::string& hash = matrix->pattern()->hash();
+    BuildContext context;
+    context.memory = &HeapMemory();
+    const auto built = BuildLayout(ParseRecipe("lsh_cluster").value(),
+                                   ViewCsr(**matrix->pattern()->Csr()), context);
+    ASSERT_TRUE(built.ok() && !built->skipped) << built.status();
+    ASSERT_TRUE(rooms.store->PutLayout(hash, built->layout, 0.25).ok());
+    const PlanRecord plan = {hash,
+                             ToString(ClassOf(problem)),
+                             built->layout.recipe,
+                             std::string(KernelsFor(problem, built->layout).front()),
+                             2.0,
+                             1.0,
+                             "2.00x over plain CSR"};
+    ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
+    ASSERT_TRUE(rooms.store->PutPreparation(hash, {"READY", "prepared", 1}).ok());
+  }
+}
+
+/// What an engine says is damaged.
+class Listener final : public Observer {
+ public:
+  void OnDamage(std::string_view) override { ++damages; }
+  std::atomic<int> damages = 0;
+};
+
+TEST(Eviction, LayoutsAndTheirValuesAreReadAndPlacedAgain) {
+  TemporaryDirectory directory;
+  ASSERT_NO_FATAL_FAILURE(StoreLayouts(directory.path()));
+  Listener listener;
+  const auto engine = Open(directory.path(), listener, /*with_layouts=*/true);
+  ASSERT_NE(engine, nullptr);
+  ASSERT_TRUE(Eventually([&] { return engine->preparation().pending() == 0; }));
+  std::string plan;
+  for (int round = 0; round < 3; ++round) {
+    for (int64_t i = 0; i < kMatrices; ++i) {
+      const absl::Status status = TheProducts().Multiply(*engine, i, &plan);
+      ASSERT_TRUE(status.ok()) << "round " << round << ", " << NameOf(i) << ": " << status;
+      EXPECT_THAT(plan, HasSubstr("lsh_cluster")) << NameOf(i);
+    }
+  }
+  EXPECT_LE(engine->budget().peak(), kLimit);
+  EXPECT_GT(engine->budget().evictions()->read_again_bytes(), 0);
+  Squeeze(engine->budget());
+  const MatrixLease matrix = engine->catalog().Find("t", NameOf(0)).value();
+  const std::string recipe = matrix->pattern()->Layouts().at(0).description->recipe;
+  EXPECT_FALSE(matrix->pattern()->FindLayout(recipe)->resident());
+  EXPECT_EQ(matrix->LayoutValueBytes(recipe), 0);
+  EXPECT_GT(matrix->pattern()->Layouts().at(0).description->bytes(), 0) << "they are known";
+  EXPECT_EQ(listener.damages, 0);
+}
+
+TEST(Eviction, PlainCsrServesWhereALayoutIsDamaged) {
+  TemporaryDirectory directory;
+  ASSERT_NO_FATAL_FAILURE(StoreLayouts(directory.path()));
+  Listener listener;
+  const auto engine = Open(directory.path(), listener, /*with_layouts=*/true);
+  ASSERT_NE(engine, nullptr);
+  ASSERT_TRUE(Eventually([&] { return engine->preparation().pending() == 0; }));
+  Squeeze(engine->budget());
+  const MatrixLease matrix = engine->catalog().Find("t", NameOf(0)).value();
+  Pattern& pattern = *matrix->pattern();
+  const std::shared_ptr<LazyLayout> damaged =
+      pattern.FindLayout(pattern.plans().List()[0]->plan.recipe);
+  ASSERT_NE(damaged, nullptr);
+  // Only the layouts are read again: all files but theirs are spared.
+  std::set<std::string> others;
+  {
+    const std::string blobs = directory.path() + "/blobs";
+    for (const auto& entry : std::filesystem::directory_iterator(blobs)) {
+      std::ifstream file(entry.path(), std::ios::binary);
+      const std::string bytes(std::istreambuf_iterator<char>(file), {});
+      if (bytes.find("lsh_cluster") == std::string::npos) others.insert(entry.path());
+    }
+    Damage(blobs, others);
+  }
+  std::string plan;
+  const absl::Status status = TheProducts().Multiply(*engine, 0, &plan);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(plan, testing::StartsWith("csr / "));
+  EXPECT_GT(listener.damages, 0);
+  EXPECT_NE(pattern.FindLayout(pattern.plans().List()[0]->plan.recipe), damaged);
+  // The next request asks for a new trial, which finds what serves best now.
+  EXPECT_TRUE(TheProducts().Multiply(*engine, 0, &plan).ok());
+  EXPECT_TRUE(Eventually([&] { return engine->preparation().pending() == 0; }));
+  EXPECT_TRUE(TheProducts().Multiply(*engine, 0, &plan).ok());
 }
 
 }  // namespace
