@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/sleep.h"
+#include "engine/catalog/stored.h"
 #include "engine/memory/processor.h"
 
 namespace sparsed::engine {
@@ -42,9 +43,10 @@ void TrimNowAndThen(const std::stop_token& stop, Budget& budget) {
 class Engine::Scrubber {
  public:
   /// `last`: Unix time of the last pass, 0 for none.
-  Scrubber(Store& store, Catalog& catalog, Observer& observer, double interval_seconds,
-           int64_t last_unix_ns)
+  Scrubber(Store& store, Budget& budget, Catalog& catalog, Observer& observer,
+           double interval_seconds, int64_t last_unix_ns)
       : store_(store),
+        budget_(budget),
         catalog_(catalog),
         observer_(observer),
         interval_(interval_seconds),
@@ -64,11 +66,13 @@ class Engine::Scrubber {
       const Pattern& pattern = *matrix->pattern();
       if (pattern.hash() != layout.pattern_hash) continue;
       for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
-        if (entry.layout->recipe != layout.recipe) continue;
-        const absl::Status stored =
-            store_.PutLayout(pattern.hash(), *entry.layout, entry.build_seconds).status();
+        const std::shared_ptr<const Layout> whole = entry.layout->Resident();
+        if (entry.description->recipe != layout.recipe || whole == nullptr) continue;
+        const absl::StatusOr<LayoutRecord> stored =
+            store_.PutLayout(pattern.hash(), *whole, entry.build_seconds);
+        if (stored.ok()) entry.layout->SetDiskCopy(DiskCopyOf(store_, budget_, *stored));
         // The pattern may have been deleted meanwhile.
-        return absl::IsNotFound(stored) ? absl::OkStatus() : stored;
+        return absl::IsNotFound(stored.status()) ? absl::OkStatus() : stored.status();
       }
       break;
     }
@@ -99,6 +103,7 @@ class Engine::Scrubber {
   }
 
   Store& store_;
+  Budget& budget_;
   Catalog& catalog_;
   Observer& observer_;
   const std::chrono::duration<double> interval_, first_;
@@ -156,7 +161,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   }
   if (engine->store_->durable() && options.scrub_interval_seconds > 0) {
     engine->scrubber_ =
-        std::make_unique<Scrubber>(*engine->store_, *engine->catalog_, observer,
+        std::make_unique<Scrubber>(*engine->store_, *engine->budget_, *engine->catalog_, observer,
                                    options.scrub_interval_seconds, contents->scrubbed_unix_ns);
   }
   return engine;

@@ -7,6 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "engine/catalog/stored.h"
+#include "kernels/formats/csr.h"
+
 namespace sparsed::engine {
 namespace {
 
@@ -76,18 +79,16 @@ absl::Status CheckStop(Store::Stop stop) {
 Catalog::Catalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
 
 absl::Status Catalog::Restore(const StoreContents& contents) {
-  const auto lazy = [&store = store_, &budget = budget_](const StoredArray& stored) {
-    return std::make_shared<LazyArray>([&store, &budget, stored](Store::Stop stop) {
-      return store.Read(stored, budget.Source(MemoryUse::kMatrices), stop);
-    });
+  const auto lazy = [this](const StoredArray& stored) {
+    return std::make_shared<LazyArray>(DiskCopyOf(store_, budget_, MemoryUse::kMatrices, stored));
   };
   std::lock_guard lock(mutex_);
   deleted_version_ = contents.deleted_version;
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
   for (const PatternRecord& record : contents.patterns) {
-    patterns[record.hash] =
-        std::make_shared<Pattern>(record.hash, record.rows, record.cols, record.nnz,
-                                  lazy(record.row_offsets), lazy(record.column_indices));
+    patterns[record.hash] = std::make_shared<Pattern>(
+        record.hash, record.rows, record.cols, record.nnz,
+        std::make_shared<LazyLayout>(DiskCopyOf(store_, budget_, record)));
   }
   for (const MatrixRecord& record : contents.matrices) {
     const auto pattern = patterns.find(record.pattern_hash);
@@ -100,7 +101,8 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
     ReplaceLocked(std::make_shared<const Matrix>(
         record.tenant, record.name, pattern->second, record.type, record.version,
         record.created_unix_ns, /*durable=*/true, lazy(record.values),
-        record.value_order ? lazy(*record.value_order) : nullptr, *std::move(charge)));
+        record.value_order ? lazy(*record.value_order) : nullptr, *std::move(charge),
+        budget_.evictions()));
     versions_[{record.tenant, record.name}] = {record.used_version, record.used_version};
     patterns_[record.pattern_hash] = pattern->second;
   }
@@ -197,9 +199,10 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
   const CsrView csr = arrays.view();
   for (uint64_t seed = 0;; ++seed) {
     const std::string hash = HashPattern(csr, seed);
-    auto fresh = std::make_shared<Pattern>(hash, csr.rows, csr.cols, csr.nnz(),
-                                           std::make_shared<LazyArray>(arrays.row_offsets),
-                                           std::make_shared<LazyArray>(arrays.column_indices));
+    auto fresh = std::make_shared<Pattern>(
+        hash, csr.rows, csr.cols, csr.nnz(),
+        std::make_shared<LazyLayout>(std::make_shared<const Layout>(
+            MakeCsrLayout(csr.rows, csr.cols, arrays.row_offsets, arrays.column_indices))));
     std::shared_ptr<Pattern> existing;
     {
       std::lock_guard lock(mutex_);
@@ -271,17 +274,28 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     record.value_order = caller_order;
     record.version = NextVersion(NameKey(header.tenant, header.name));
     record.created_unix_ns = NowUnixNs();
+    const auto lazy_values = std::make_shared<LazyArray>(values);
+    const auto lazy_order = caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr;
     matrix = std::make_shared<const Matrix>(
-        header.tenant, header.name, std::move(pattern), values.type, record.version,
-        record.created_unix_ns, store_.durable(), std::make_shared<LazyArray>(values),
-        caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr, *std::move(charge));
+        header.tenant, header.name, pattern, values.type, record.version, record.created_unix_ns,
+        store_.durable(), lazy_values, lazy_order, *std::move(charge), budget_.evictions());
     if (absl::Status s = PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
-    if (absl::Status s = store_.PutMatrix(record, stop).status(); !s.ok()) return s;
+    absl::StatusOr<StoredMatrix> stored = store_.PutMatrix(record, stop);
+    if (!stored.ok()) return stored.status();
+    if (store_.durable()) {
+      pattern->SetDiskCopy(DiskCopyOf(store_, budget_, stored->pattern));
+      SetDiskCopy(*lazy_values, stored->matrix.values);
+      if (lazy_order != nullptr) SetDiskCopy(*lazy_order, *stored->matrix.value_order);
+    }
     gone = Publish(matrix);
   }
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
   if (on_published) on_published(matrix, header.expected);
   return matrix;
+}
+
+void Catalog::SetDiskCopy(LazyArray& array, const StoredArray& stored) {
+  array.SetDiskCopy(DiskCopyOf(store_, budget_, MemoryUse::kMatrices, stored));
 }
 
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {
@@ -291,11 +305,14 @@ absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::S
     (on_cpu ? of_cpu : of_gpu).insert(active->plan.recipe);
   }
   for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
-    const std::string& recipe = entry.layout->recipe;
+    const std::string& recipe = entry.description->recipe;
     if (of_gpu.contains(recipe) && !of_cpu.contains(recipe)) continue;
     if (absl::Status s = CheckStop(stop); !s.ok()) return s;
+    // One that is not in memory gets them when it is read again.
+    const std::shared_ptr<const Layout> layout = entry.layout->Resident();
+    if (layout == nullptr) continue;
     MemorySource& memory = budget_.Source(MemoryUse::kLayouts);
-    absl::Status placed = matrix.ValuesIn(*entry.layout, memory, threads).status();
+    absl::Status placed = matrix.ValuesIn(*layout, memory, threads).status();
     if (!placed.ok()) return placed;
   }
   return CheckStop(stop);

@@ -170,6 +170,8 @@ class Catalog {
   absl::StatusOr<MatrixLease> Add(const UploadHeader& header, std::shared_ptr<Pattern> pattern,
                                   Array values, std::optional<Array> caller_order, int threads,
                                   Store::Stop stop);
+  /// `array` was stored as `stored`: it may leave memory.
+  void SetDiskCopy(LazyArray& array, const StoredArray& stored);
   /// Places the values of a version that is to be published in every layout of its pattern, but for
   /// those that only a GPU uses: they get theirs there.
   absl::Status PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop);

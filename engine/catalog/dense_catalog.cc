@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "engine/catalog/catalog.h"
-#include "engine/catalog/pattern.h"
+#include "engine/catalog/stored.h"
 
 namespace sparsed::engine {
 namespace {
@@ -130,7 +130,9 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
     record.leading_dimension = held->shape.leading_dimension;
     record.version = held->version;
     record.array = elements;
-    if (absl::Status s = store_.PutBuffer(record, stop).status(); !s.ok()) return s;
+    const absl::StatusOr<BufferRecord> put = store_.PutBuffer(record, stop);
+    if (!put.ok()) return put.status();
+    held->elements->SetDiskCopy(DiskCopyOf(store_, budget_, MemoryUse::kBuffers, put->array));
   } else if (stored) {
     // A restart must not bring back what was replaced.
     if (absl::Status s = store_.DeleteBuffer(held->tenant, held->name); !s.ok()) return s;
@@ -169,10 +171,8 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
       return absl::DataLossError(fmt::format("{} has {} elements, its shape {}", what,
                                              record.array.length, held->shape.elements()));
     }
-    held->elements = std::make_shared<LazyArray>(
-        [&store = store_, &budget = budget_, stored = record.array](Store::Stop stop) {
-          return store.Read(stored, budget.Source(MemoryUse::kBuffers), stop);
-        });
+    held->elements =
+        std::make_shared<LazyArray>(DiskCopyOf(store_, budget_, MemoryUse::kBuffers, record.array));
     const NameKey key(record.tenant, record.name);
     entries_[key] = std::move(held);
     stored_.insert(key);

@@ -9,7 +9,7 @@ namespace sparsed::engine {
 Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pattern,
                ElementType type, uint64_t version, int64_t created_unix_ns, bool durable,
                std::shared_ptr<LazyArray> values, std::shared_ptr<LazyArray> caller_order,
-               Budget::Charge charge)
+               Budget::Charge charge, std::shared_ptr<EvictionQueue> evictions)
     : tenant_(std::move(tenant)),
       name_(std::move(name)),
       pattern_(std::move(pattern)),
@@ -19,32 +19,36 @@ Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pa
       durable_(durable),
       values_(std::move(values)),
       caller_order_(std::move(caller_order)),
-      charge_(std::move(charge)) {}
+      charge_(std::move(charge)),
+      evictions_(std::move(evictions)) {}
 
 absl::StatusOr<Array> Matrix::Values(LazyArray::Stop stop) const { return values_->Get(stop); }
+
+std::shared_ptr<PlacedValues> Matrix::FindPlaced(const std::string& recipe) const {
+  std::lock_guard lock(mutex_);
+  const auto found = placed_.find(recipe);
+  return found == placed_.end() ? nullptr : found->second;
+}
 
 absl::StatusOr<Array> Matrix::ValuesIn(const Layout& layout, MemorySource& memory,
                                        int threads) const {
   if (layout.recipe == kCsr) return Values();
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = placed_.find(layout.recipe);
-    if (found != placed_.end() && found->second.layout.lock().get() == &layout) {
-      return found->second.values;
-    }
+  // A request may still use a layout that was dropped; keeping its values would be for nobody.
+  std::shared_ptr<const LazyLayout> known = pattern_->FindLayout(layout.recipe);
+  if (known != nullptr && known->Resident().get() != &layout) known = nullptr;
+  if (const auto placed = FindPlaced(layout.recipe); known != nullptr && placed != nullptr) {
+    if (std::optional<Array> values = placed->Find(known)) return *std::move(values);
   }
   absl::StatusOr<Array> csr_values = Values();
   if (!csr_values.ok()) return csr_values.status();
   absl::StatusOr<Array> slots = AllocateArray(memory, "values", type_, layout.value_slots);
   if (!slots.ok()) return slots.status();
   PlaceValues(layout, type_, csr_values->buffer.data(), slots->buffer.mutable_data(), threads);
-
+  if (known == nullptr) return slots;
+  auto placed = std::make_shared<PlacedValues>(known, *slots, evictions_);
+  placed->Find(known);  // They are used now.
   std::lock_guard lock(mutex_);
-  // A request may still use a layout that was dropped; keeping its values would be for nobody.
-  std::shared_ptr<const Layout> known = pattern_->FindLayout(layout.recipe);
-  if (known.get() == &layout) {
-    placed_.insert_or_assign(layout.recipe, Placed{std::move(known), *slots});
-  }
+  if (pattern_->FindLayout(layout.recipe) == known) placed_[layout.recipe].swap(placed);
   return slots;
 }
 
@@ -54,9 +58,31 @@ void Matrix::DropLayout(const std::string& recipe) const {
 }
 
 int64_t Matrix::LayoutValueBytes(const std::string& recipe) const {
+  const std::shared_ptr<PlacedValues> placed = FindPlaced(recipe);
+  return placed == nullptr ? 0 : placed->bytes();
+}
+
+std::optional<Array> PlacedValues::Find(const std::shared_ptr<const LazyLayout>& layout) {
+  if (layout_.lock() != layout) return std::nullopt;
   std::lock_guard lock(mutex_);
-  const auto found = placed_.find(recipe);
-  return found == placed_.end() ? 0 : static_cast<int64_t>(found->second.values.bytes());
+  if (values_.has_value() && values_->buffer.size() > 0) {
+    evictions_->Use(*this, CountedBytes(*values_));
+  }
+  return values_;
+}
+
+int64_t PlacedValues::bytes() const {
+  std::lock_guard lock(mutex_);
+  return values_.has_value() ? static_cast<int64_t>(values_->bytes()) : 0;
+}
+
+bool PlacedValues::Evict() {
+  std::optional<Array> evicted;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  if (!values_.has_value() || values_->buffer.lifetime().use_count() > 1) return false;
+  evicted.swap(values_);
+  evictions_->Remove(*this);
+  return true;
 }
 
 }  // namespace sparsed::engine

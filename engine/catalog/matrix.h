@@ -5,7 +5,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "engine/catalog/pattern.h"
@@ -19,16 +21,40 @@ namespace sparsed::engine {
 /// measurements.
 inline constexpr size_t kMatrixBytes = size_t{8} << 10;
 
+/// Values in the order of a layout, computed again where they were evicted. Thread-safe.
+class PlacedValues final : public Evictable {
+ public:
+  PlacedValues(std::shared_ptr<const LazyLayout> layout, Array values,
+               std::shared_ptr<EvictionQueue> evictions)
+      : layout_(std::move(layout)), evictions_(std::move(evictions)), values_(std::move(values)) {}
+
+  /// Those of `layout`; none if they are another's, or are not here any more.
+  std::optional<Array> Find(const std::shared_ptr<const LazyLayout>& layout);
+  /// In memory.
+  int64_t bytes() const;
+
+ protected:
+  bool Evict() override;
+
+ private:
+  /// A rebuilt layout of the same recipe may order values differently.
+  const std::weak_ptr<const LazyLayout> layout_;
+  const std::shared_ptr<EvictionQueue> evictions_;
+  mutable std::mutex mutex_;
+  std::optional<Array> values_;
+};
+
 /// One version of a matrix. Immutable but for what is computed on demand; a request that holds it
 /// uses it throughout. Thread-safe.
 class Matrix {
  public:
   /// `caller_order`, if not null (i64, nnz): position in the caller's arrays of each canonical CSR
   /// nonzero. SDDMM results and UpdateValues speak the caller's order. `charge`: of kMatrixBytes,
-  /// which all versions of its values share.
+  /// which all versions of its values share. What it computes on demand is in `evictions`.
   Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pattern, ElementType type,
          uint64_t version, int64_t created_unix_ns, bool durable, std::shared_ptr<LazyArray> values,
-         std::shared_ptr<LazyArray> caller_order, Budget::Charge charge);
+         std::shared_ptr<LazyArray> caller_order, Budget::Charge charge,
+         std::shared_ptr<EvictionQueue> evictions);
 
   const std::string& tenant() const { return tenant_; }
   const std::string& name() const { return name_; }
@@ -40,17 +66,18 @@ class Matrix {
   const std::shared_ptr<LazyArray>& caller_order() const { return caller_order_; }
   const Budget::Charge& charge() const { return charge_; }
 
-  /// In canonical CSR order; reads the disk the first time. CANCELLED if `stop` became true
-  /// meanwhile.
+  /// In canonical CSR order; reads the disk if they are not in memory. CANCELLED if `stop` became
+  /// true meanwhile.
   absl::StatusOr<Array> Values(LazyArray::Stop stop = nullptr) const;
   /// Pattern and values are in memory.
   bool resident() const { return values_->resident() && pattern_->resident(); }
+  bool values_resident() const { return values_->resident(); }
   /// Bytes of them in memory.
   int64_t resident_bytes() const {
     return values_->resident() ? pattern_->nnz() * static_cast<int64_t>(SizeOf(type_)) : 0;
   }
-  /// In a layout's order; computed the first time and kept while the pattern has the layout. Plain
-  /// CSR's are Values().
+  /// In a layout's order; computed the first time and kept while the pattern has the layout and
+  /// nobody needs the room. Plain CSR's are Values().
   absl::StatusOr<Array> ValuesIn(const Layout& layout, MemorySource& memory, int threads) const;
   /// Forgets the values of a layout that the pattern has dropped.
   void DropLayout(const std::string& recipe) const;
@@ -58,6 +85,9 @@ class Matrix {
   int64_t LayoutValueBytes(const std::string& recipe) const;
 
  private:
+  /// Null if there are none.
+  std::shared_ptr<PlacedValues> FindPlaced(const std::string& recipe) const;
+
   const std::string tenant_, name_;
   const std::shared_ptr<Pattern> pattern_;
   const ElementType type_;
@@ -67,13 +97,9 @@ class Matrix {
   const std::shared_ptr<LazyArray> values_;
   const std::shared_ptr<LazyArray> caller_order_;
   const Budget::Charge charge_;
+  const std::shared_ptr<EvictionQueue> evictions_;
   mutable std::mutex mutex_;
-  struct Placed {
-    /// A rebuilt layout of the same recipe may order values differently, and be where this was.
-    std::weak_ptr<const Layout> layout;
-    Array values;
-  };
-  mutable std::map<std::string, Placed> placed_;  ///< by recipe
+  mutable std::map<std::string, std::shared_ptr<PlacedValues>> placed_;  ///< by recipe
 };
 
 using MatrixLease = std::shared_ptr<const Matrix>;

@@ -4,9 +4,16 @@
 #include <iterator>
 #include <utility>
 
-#include "kernels/formats/csr.h"
-
 namespace sparsed::engine {
+namespace {
+
+std::shared_ptr<const Layout> WithoutElements(const Layout& layout) {
+  auto description = std::make_shared<Layout>(layout);
+  for (Array& array : description->arrays) array.buffer = Buffer();
+  return description;
+}
+
+}  // namespace
 
 std::string_view Name(PreparationState state) {
   switch (state) {
@@ -23,35 +30,8 @@ std::string_view Name(PreparationState state) {
 }
 
 Pattern::Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
-                 std::shared_ptr<LazyArray> row_offsets, std::shared_ptr<LazyArray> column_indices)
-    : hash_(std::move(hash)),
-      rows_(rows),
-      cols_(cols),
-      nnz_(nnz),
-      row_offsets_(std::move(row_offsets)),
-      column_indices_(std::move(column_indices)) {}
-
-std::shared_ptr<const Layout> Pattern::resident_csr() const {
-  std::lock_guard lock(mutex_);
-  return csr_;
-}
-
-absl::StatusOr<std::shared_ptr<const Layout>> Pattern::Csr(LazyArray::Stop stop) {
-  {
-    std::lock_guard lock(mutex_);
-    if (csr_ != nullptr) return csr_;
-  }
-  // Read without the lock: status and plans stay readable meanwhile.
-  absl::StatusOr<Array> row_offsets = row_offsets_->Get(stop);
-  if (!row_offsets.ok()) return row_offsets.status();
-  absl::StatusOr<Array> column_indices = column_indices_->Get(stop);
-  if (!column_indices.ok()) return column_indices.status();
-  auto csr = std::make_shared<const Layout>(
-      MakeCsrLayout(rows_, cols_, *std::move(row_offsets), *std::move(column_indices)));
-  std::lock_guard lock(mutex_);
-  if (csr_ == nullptr) csr_ = std::move(csr);
-  return csr_;
-}
+                 std::shared_ptr<LazyLayout> csr)
+    : hash_(std::move(hash)), rows_(rows), cols_(cols), nnz_(nnz), csr_(std::move(csr)) {}
 
 std::vector<Pattern::BuiltEntry> Pattern::Layouts() const {
   std::lock_guard lock(mutex_);
@@ -60,16 +40,25 @@ std::vector<Pattern::BuiltEntry> Pattern::Layouts() const {
   return entries;
 }
 
-std::shared_ptr<const Layout> Pattern::FindLayout(const std::string& recipe) const {
+std::shared_ptr<LazyLayout> Pattern::FindLayout(const std::string& recipe) const {
   std::lock_guard lock(mutex_);
   const auto found = layouts_.find(recipe);
   return found == layouts_.end() ? nullptr : found->second.layout;
 }
 
 void Pattern::AddLayout(std::shared_ptr<const Layout> layout, double build_seconds) {
+  auto description = WithoutElements(*layout);
+  auto lazy = std::make_shared<LazyLayout>(std::move(layout));
   std::lock_guard lock(mutex_);
-  const std::string recipe = layout->recipe;
-  layouts_[recipe] = {std::move(layout), build_seconds};
+  const std::string recipe = description->recipe;
+  layouts_[recipe] = {std::move(description), std::move(lazy), build_seconds};
+}
+
+void Pattern::AddLayout(const Layout& description, LazyLayout::DiskCopy disk,
+                        double build_seconds) {
+  auto lazy = std::make_shared<LazyLayout>(std::move(disk));
+  std::lock_guard lock(mutex_);
+  layouts_[description.recipe] = {WithoutElements(description), std::move(lazy), build_seconds};
 }
 
 void Pattern::DropLayout(const std::string& recipe) {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,32 +38,38 @@ struct PreparationStatus {
 class Pattern {
  public:
   Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
-          std::shared_ptr<LazyArray> row_offsets, std::shared_ptr<LazyArray> column_indices);
+          std::shared_ptr<LazyLayout> csr);
 
   const std::string& hash() const { return hash_; }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   int64_t nnz() const { return nnz_; }
 
-  /// Plain CSR; reads the disk the first time. CANCELLED if `stop` became true meanwhile.
-  absl::StatusOr<std::shared_ptr<const Layout>> Csr(LazyArray::Stop stop = nullptr);
-  /// Null if nobody asked for it yet.
-  std::shared_ptr<const Layout> resident_csr() const;
-  bool resident() const { return row_offsets_->resident() && column_indices_->resident(); }
-  /// Bytes of plain CSR's arrays that are in memory.
-  int64_t resident_bytes() const {
-    return (row_offsets_->resident() ? (rows_ + 1) * 8 : 0) +
-           (column_indices_->resident() ? nnz_ * 4 : 0);
+  /// Plain CSR; reads the disk if it is not in memory. CANCELLED if `stop` became true meanwhile.
+  absl::StatusOr<std::shared_ptr<const Layout>> Csr(LazyLayout::Stop stop = nullptr) {
+    return csr_->Get(stop);
   }
+  /// Null if it is not in memory.
+  std::shared_ptr<const Layout> resident_csr() const { return csr_->Resident(); }
+  bool resident() const { return csr_->resident(); }
+  /// Bytes of plain CSR's arrays that are in memory.
+  int64_t resident_bytes() const { return resident() ? (rows_ + 1) * 8 + nnz_ * 4 : 0; }
+  /// Plain CSR was stored: it may leave memory while nobody uses it.
+  void SetDiskCopy(LazyLayout::DiskCopy disk) { csr_->SetDiskCopy(std::move(disk)); }
 
   struct BuiltEntry {
-    std::shared_ptr<const Layout> layout;
+    std::shared_ptr<const Layout> description;  ///< its arrays have no elements
+    std::shared_ptr<LazyLayout> layout;
     double build_seconds = 0;
   };
   /// Layouts that exist besides plain CSR, by recipe.
   std::vector<BuiltEntry> Layouts() const;
-  std::shared_ptr<const Layout> FindLayout(const std::string& recipe) const;
+  /// Null if there is none.
+  std::shared_ptr<LazyLayout> FindLayout(const std::string& recipe) const;
+  /// One that is in memory.
   void AddLayout(std::shared_ptr<const Layout> layout, double build_seconds);
+  /// One that is on the disk. The arrays of `description` need no elements.
+  void AddLayout(const Layout& description, LazyLayout::DiskCopy disk, double build_seconds);
   /// Requests that hold it keep it alive until they end.
   void DropLayout(const std::string& recipe);
 
@@ -103,11 +110,10 @@ class Pattern {
  private:
   const std::string hash_;
   const int64_t rows_, cols_, nnz_;
-  const std::shared_ptr<LazyArray> row_offsets_, column_indices_;
+  const std::shared_ptr<LazyLayout> csr_;
   PlanTable plans_;
 
   mutable std::mutex mutex_;
-  std::shared_ptr<const Layout> csr_;
   std::map<std::string, BuiltEntry> layouts_;
   std::shared_ptr<const Features> features_;
   PreparationStatus status_;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/memory/lazy_array.h"
 #include "engine/store/pattern_pair.h"
 #include "kernels/formats/csr.h"
 #include "kernels/layout.h"
@@ -89,10 +90,10 @@ double CompulsoryBytes(ElementType type, const CsrView& left, const CsrView& rig
 /// 2 * nnz * k operations in `milliseconds`, in 10^9 a second.
 double Gflops(int64_t nnz, int64_t k, double milliseconds);
 
-/// A plan with the layout that it needs, alive as long as a request holds this.
+/// A plan with the layout that it needs.
 struct ActivePlan {
   Plan plan;
-  std::shared_ptr<const Layout> layout;  ///< null: plain CSR
+  std::shared_ptr<LazyLayout> layout;  ///< null: plain CSR
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 

@@ -228,17 +228,20 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
     return absl::AbortedError(
         fmt::format("matrix '{}' was replaced while its new values arrived", header_.name));
   }
+  const auto lazy_values = std::make_shared<LazyArray>(*values);
   auto matrix = std::make_shared<const Matrix>(
       header_.tenant, header_.name, base_->pattern(), base_->type(), catalog_.NextVersion(key),
-      (*present)->created_unix_ns(), header_.durable, std::make_shared<LazyArray>(*values),
-      base_->caller_order(), (*present)->charge());
+      (*present)->created_unix_ns(), header_.durable, lazy_values, base_->caller_order(),
+      (*present)->charge(), catalog_.budget_.evictions());
   if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
-  absl::Status stored = header_.durable ? catalog_.store_
-                                              .PutValues(header_.tenant, header_.name,
-                                                         matrix->version(), *values, stop)
-                                              .status()
-                                        : catalog_.UseVersion(key, matrix->version());
-  if (!stored.ok()) return stored;
+  if (header_.durable) {
+    const absl::StatusOr<MatrixRecord> stored =
+        catalog_.store_.PutValues(header_.tenant, header_.name, matrix->version(), *values, stop);
+    if (!stored.ok()) return stored.status();
+    catalog_.SetDiskCopy(*lazy_values, stored->values);
+  } else if (absl::Status s = catalog_.UseVersion(key, matrix->version()); !s.ok()) {
+    return s;
+  }
   catalog_.Publish(matrix);
   return matrix;
 }

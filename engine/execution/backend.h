@@ -108,7 +108,7 @@ class Backend {
   virtual absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
                                const PlacedDense& to, Lane& lane) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
-  virtual absl::Status Repeat(const Array& period, Array& to) = 0;
+  virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is
   /// in no later product.
   virtual absl::Status ClearPadding(const PlacedDense& /*dense*/, Lane& /*lane*/) {

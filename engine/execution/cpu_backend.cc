@@ -38,7 +38,10 @@ size_t CpuBackend::kept_workspace() const { return kKeptWorkspace; }
 
 absl::StatusOr<Array> CpuBackend::ValuesFor(const Matrix& matrix, const Layout& layout,
                                             MemorySource& memory, int threads) {
-  return matrix.ValuesIn(layout, memory, threads);
+  // Those in a layout of the pattern's own stay with the matrix.
+  const std::shared_ptr<const LazyLayout> kept = matrix.pattern()->FindLayout(layout.recipe);
+  const bool stays = kept != nullptr && kept->Resident().get() == &layout;
+  return matrix.ValuesIn(layout, stays ? budget_.Source(MemoryUse::kLayouts) : memory, threads);
 }
 
 absl::StatusOr<PlacedSparse> CpuBackend::Place(const std::shared_ptr<const Layout>& layout,
@@ -95,7 +98,7 @@ absl::Status CpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Repeat(const Array& period, Array& to) {
+absl::Status CpuBackend::Repeat(const Array& period, Array& to, Lane& /*lane*/) {
   for (size_t at = 0; at < to.bytes(); at += period.bytes()) {
     std::memcpy(to.buffer.mutable_data() + at, period.buffer.data(),
                 std::min(period.bytes(), to.bytes() - at));

@@ -34,7 +34,7 @@ class CpuBackend final : public Backend {
   absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) override;
   absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
                        const PlacedDense& to, Lane& lane) override;
-  absl::Status Repeat(const Array& period, Array& to) override;
+  absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) override;
   absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
                      const Arrived& arrived) override;

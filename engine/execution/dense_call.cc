@@ -114,19 +114,19 @@ void DenseCall::Drop() {
 }
 
 Job::Loader DenseCall::ToLoad() const {
-  std::vector<Loader> loads;
-  if (Loader load = LoaderOf(matrix_)) loads.push_back(std::move(load));
-  for (const Operand& operand : operands_) {
-    if (operand.held() != nullptr && operand.held()->on_disk()) {
-      loads.emplace_back([held = std::get<Operand::Held>(operand.source)](Store::Stop stop) {
-        held->Get(stop).status().IgnoreError();
-      });
-    }
+  std::vector<Loader> loaders = {LoaderOf(matrix_, ProblemOn(device().kind))};
+  if (problem_.operation == Operation::kSddmm && matrix_->caller_order() != nullptr) {
+    loaders.push_back(LoaderOf(matrix_->caller_order()));
   }
-  if (loads.empty()) return nullptr;
-  return [loads = std::move(loads)](Store::Stop stop) {
-    for (const Loader& load : loads) load(stop);
-  };
+  GpuBackend* const gpu = impl_->gpu(device());
+  for (const Operand& operand : operands_) {
+    if (operand.held() == nullptr) continue;
+    const auto& held = std::get<Operand::Held>(operand.source);
+    const bool on_device = gpu != nullptr && gpu->device().residency().PresenceOf(held) !=
+                                                 Residency::Presence::kNothing;
+    if (!on_device) loaders.push_back(LoaderOf(held));
+  }
+  return LoaderOf(std::move(loaders));
 }
 
 absl::Status DenseCall::Set(const SpmmSpec& spec) {
@@ -249,9 +249,10 @@ absl::Status DenseCall::MayFit(bool new_result) const {
 }
 
 Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
-  // What stopped it says nothing of the device.
+  // What stopped it, or the disk, says nothing of the device.
   const auto checked = [&](absl::Status status) {
-    return token().stopped() ? status : lane.backend->Checked(std::move(status));
+    const bool of_device = !token().stopped() && !IsStoreGone(status);
+    return of_device ? lane.backend->Checked(std::move(status)) : status;
   };
   *end = checked(RunWhole(lane));
   if (lane.backend->id().kind == DeviceKind::kCpu) return Next::kEnded;
@@ -264,6 +265,7 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
     if (!absl::IsResourceExhausted(home)) *end = std::move(home);
     return Next::kEnded;
   }
+  lane.gpu->prepared.Clear();  // it may be what there is no room for
   *end = checked(RunInSlabs(lane));
   if (!elsewhere(*end)) return Next::kEnded;
   MoveTo(DeviceId{});
@@ -279,11 +281,15 @@ absl::Status DenseCall::BringHome() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Resolved> DenseCall::FindPlan(const Lane& lane) const {
+Problem DenseCall::ProblemOn(DeviceKind device) const {
   Problem problem = problem_;
   problem.k = k_;
-  problem.device = lane.backend->id().kind;
-  return Resolve(*impl_, matrix_, problem);
+  problem.device = device;
+  return problem;
+}
+
+absl::StatusOr<Resolved> DenseCall::FindPlan(const Lane& lane) const {
+  return Resolve(*impl_, matrix_, ProblemOn(lane.backend->id().kind));
 }
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(const Resolved& plan, Lane& lane) {
@@ -385,7 +391,6 @@ absl::Status DenseCall::RunInSlabs(Lane& lane) {
   absl::StatusOr<Resolved> plan = FindPlan(lane);
   if (!plan.ok()) return plan.status();
   const auto began = Clock::now();
-  lane.gpu->prepared.Clear();  // it may be what there is no room for
   absl::StatusOr<PlacedSparse> s = PlaceMatrix(*plan, lane);
   if (!s.ok()) return s.status();
   absl::StatusOr<Array> b = operands_[0].OnHost();

@@ -54,7 +54,8 @@ class DenseCall final : public Job {
   /// are more than the host ever has; on a GPU, parts may do.
   absl::Status MayFit(bool new_result) const;
 
-  /// The problem on the lane's device, and its plan there.
+  Problem ProblemOn(DeviceKind device) const;
+  /// Its plan on the lane's device.
   absl::StatusOr<Resolved> FindPlan(const Lane& lane) const;
   absl::StatusOr<PlacedSparse> PlaceMatrix(const Resolved& plan, Lane& lane);
   /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead.
@@ -75,8 +76,8 @@ class DenseCall final : public Job {
   void SendBegin(const std::string& plan);
   /// Sends the result, or publishes it; it is where the kernels of `from` wrote it.
   absl::Status Send(PlacedDense result, Backend& from, Lane& lane);
-  /// Counts the kernel's time, of `kernel` if it did all of it.
   void AddKernelTime(double milliseconds);
+  /// Tells the observer of a product that `kernel` computed.
   void Observe(std::string_view kernel);
 
   const std::shared_ptr<Executor::Impl> impl_;

@@ -20,8 +20,11 @@ constexpr size_t kMostEntries = 1024;
 
 std::shared_ptr<const Layout> DerivedPatterns::FindTransposed(
     const std::shared_ptr<Pattern>& pattern) {
-  if (std::shared_ptr<const Layout> prepared = pattern->FindLayout(kTransposeRecipe)) {
-    return prepared;
+  if (const std::shared_ptr<LazyLayout> prepared = pattern->FindLayout(kTransposeRecipe)) {
+    if (prepared->resident()) {
+      absl::StatusOr<std::shared_ptr<const Layout>> layout = prepared->Get();
+      if (layout.ok()) return *std::move(layout);
+    }
   }
   std::lock_guard lock(mutex_);
   const Entry* const entry = FindLocked({.patterns = {pattern.get()}});
@@ -31,6 +34,10 @@ std::shared_ptr<const Layout> DerivedPatterns::FindTransposed(
 absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
     const std::shared_ptr<Pattern>& pattern, BuildContext context) {
   if (std::shared_ptr<const Layout> found = FindTransposed(pattern)) return found;
+  if (const std::shared_ptr<LazyLayout> prepared = pattern->FindLayout(kTransposeRecipe)) {
+    absl::StatusOr<std::shared_ptr<const Layout>> layout = prepared->Get(context.stop);
+    if (layout.ok() || absl::IsCancelled(layout.status())) return layout;
+  }
   const Key key = {.patterns = {pattern.get()}};
   const absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr();
   if (!csr.ok()) return csr.status();
@@ -41,7 +48,7 @@ absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
   Entry entry;
   entry.patterns = {pattern};
   entry.transposed = std::make_shared<const Layout>(*std::move(built));
-  entry.bytes = entry.transposed->bytes();
+  entry.bytes = CountedBytes(*entry.transposed);
   std::shared_ptr<const Layout> transposed = entry.transposed;
   std::vector<Entry> gone;
   std::lock_guard lock(mutex_);
@@ -72,18 +79,24 @@ void DerivedPatterns::KeepSizes(const PatternProduct& product, const RowSizes& s
     std::memcpy(copy->buffer.mutable_data(), sizes.row_nnz.buffer.data(), copy->bytes());
   }
   entry.patterns = {product.left, product.right, product.mask};
+  entry.bytes = CountedBytes(*copy);
   entry.sizes = {*std::move(copy), sizes.products};
   std::vector<Entry> gone;
   std::lock_guard lock(mutex_);
   gone = InsertLocked(KeyOf(product), std::move(entry));
 }
 
-bool DerivedPatterns::Shrink() {
+bool DerivedPatterns::Evict() {
   std::vector<Entry> dead;
   std::optional<Entry> oldest;
   std::lock_guard lock(mutex_);
   dead = TakeDeadLocked();
   if (dead.empty()) oldest = TakeOldestLocked();
+  if (entries_.empty()) {
+    evictions_.Remove(*this);
+  } else {
+    evictions_.Use(*this, bytes_);
+  }
   return !dead.empty() || oldest.has_value();
 }
 
@@ -119,6 +132,7 @@ DerivedPatterns::Entry* DerivedPatterns::FindLocked(const Key& key) {
   const auto found = entries_.find(key);
   if (found == entries_.end() || !IsOf(key, found->second)) return nullptr;
   found->second.used = ++clock_;
+  evictions_.Use(*this, bytes_);
   return &found->second;
 }
 
@@ -136,6 +150,7 @@ std::vector<DerivedPatterns::Entry> DerivedPatterns::InsertLocked(const Key& key
   entry.used = ++clock_;
   bytes_ += entry.bytes;
   entries_.emplace(key, std::move(entry));
+  evictions_.Use(*this, bytes_);
   return gone;
 }
 

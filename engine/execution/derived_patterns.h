@@ -35,15 +35,18 @@ struct RowSizes {
   int64_t products = 0;
 };
 
-/// Bounded: what was used longest ago goes first, and all of it gives way to whoever else needs
-/// host memory. What belongs to a pattern that is gone is never found again. Thread-safe.
-class DerivedPatterns {
+/// Bounded: what was used longest ago goes first, and all of it gives way, in its turn, to whoever
+/// else needs host memory. What belongs to a pattern that is gone is never found again.
+/// Thread-safe.
+class DerivedPatterns final : public Evictable {
  public:
   /// `limit_bytes` of the budget at the most.
   DerivedPatterns(Budget& budget, int64_t limit_bytes)
-      : memory_(budget.Source(MemoryUse::kLayouts)), limit_bytes_(limit_bytes) {}
+      : memory_(budget.Source(MemoryUse::kLayouts)),
+        evictions_(*budget.evictions()),
+        limit_bytes_(limit_bytes) {}
 
-  /// Plain CSR of S^T, if it was made before; else null.
+  /// Plain CSR of S^T, if it is in memory; else null.
   std::shared_ptr<const Layout> FindTransposed(const std::shared_ptr<Pattern>& pattern);
   /// Plain CSR of S^T: the one that the preparation made, the one that was built last, or a new
   /// one. `context` has threads and the flag to stop. Errors: RESOURCE_EXHAUSTED, CANCELLED, and
@@ -55,14 +58,15 @@ class DerivedPatterns {
   /// Of a product that found none: keeps a copy, if there is room for it.
   void KeepSizes(const PatternProduct& product, const RowSizes& sizes);
 
-  /// Forgets what was used longest ago, or what is of patterns that are gone; false if there was
-  /// nothing.
-  bool Shrink();
   /// Bytes that are kept.
   int64_t bytes() const;
   /// Products whose sizes were found, and those that had to compute them.
   int64_t sizes_found() const;
   int64_t sizes_computed() const;
+
+ protected:
+  /// Forgets what was used longest ago, or what is of patterns that are gone.
+  bool Evict() override;
 
  private:
   /// Of a product. Of a transposed layout, the pattern alone.
@@ -91,6 +95,7 @@ class DerivedPatterns {
   std::optional<Entry> TakeOldestLocked();
 
   MemorySource& memory_;
+  EvictionQueue& evictions_;
   const int64_t limit_bytes_;
   mutable std::mutex mutex_;
   Entries entries_;

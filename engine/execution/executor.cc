@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "engine/execution/dense_call.h"
 #include "engine/execution/executor_impl.h"
 #include "engine/execution/spgemm_call.h"
+#include "engine/planning/candidates.h"
 
 namespace sparsed::engine {
 namespace {
@@ -20,7 +22,7 @@ std::shared_ptr<const Layout> PlannedLayout(Problem problem, const Pattern& patt
   problem.device = DeviceKind::kCuda;
   const PlanTable::Found found = pattern.plans().Find(ClassOf(problem));
   const bool planned = found.plan != nullptr && found.plan->layout != nullptr;
-  return planned ? found.plan->layout : pattern.resident_csr();
+  return planned ? found.plan->layout->Resident() : pattern.resident_csr();
 }
 
 }  // namespace
@@ -122,9 +124,13 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix
   resolved.problem = problem;
   const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
   if (found.plan != nullptr && found.plan->layout != nullptr) {
-    resolved.keep = found.plan;
-    resolved.layout = found.plan->layout;
-  } else {
+    absl::StatusOr<std::shared_ptr<const Layout>> layout = found.plan->layout->Get();
+    if (absl::IsDataLoss(layout.status())) {
+      impl.LayoutIsDamaged(*matrix->pattern(), *found.plan, layout.status());
+    }
+    if (layout.ok()) resolved.layout = *std::move(layout);
+  }
+  if (resolved.layout == nullptr) {
     absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
     if (!csr.ok()) return csr.status();
     resolved.layout = *std::move(csr);
@@ -154,11 +160,72 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix
   return resolved;
 }
 
+void Executor::Impl::LayoutIsDamaged(Pattern& pattern, const ActivePlan& damaged,
+                                     const absl::Status& status) {
+  observer.OnDamage(std::string(status.message()));
+  const std::string& recipe = damaged.plan.recipe;
+  if (pattern.FindLayout(recipe) == damaged.layout) pattern.DropLayout(recipe);
+  const Layout csr = PlainCsrWithoutArrays(pattern.rows(), pattern.cols(), pattern.nnz());
+  for (const auto& active : pattern.plans().List()) {
+    if (active->layout != damaged.layout) continue;
+    const std::optional<Plan> plain = OnPlainCsr(active->plan, csr, "in the place of a damaged");
+    if (!plain) continue;
+    // A new trial is due at once.
+    pattern.plans().Replace(
+        std::make_shared<const ActivePlan>(ActivePlan{*plain, nullptr, /*since=*/{}}));
+  }
+}
+
+Job::Loader LoaderOf(const MatrixLease& matrix, const Problem& problem) {
+  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
+  if (found.plan == nullptr || found.plan->layout == nullptr) return LoaderOf(matrix);
+  const std::shared_ptr<LazyLayout>& layout = found.plan->layout;
+  const bool values_here =
+      matrix->values_resident() ||
+      (problem.device == DeviceKind::kCpu && matrix->LayoutValueBytes(found.plan->plan.recipe) > 0);
+  if (layout->resident() && values_here) return nullptr;
+  return [matrix, layout, values_here](Store::Stop stop) -> Job::Held {
+    const absl::StatusOr<std::shared_ptr<const Layout>> read = layout->Get(stop);
+    if (!read.ok()) {
+      // Plain CSR serves then.
+      const Job::Loader plain = LoaderOf(matrix);
+      return plain == nullptr ? Job::Held() : plain(stop);
+    }
+    if (values_here) return {*read};
+    const absl::StatusOr<Array> values = matrix->Values(stop);
+    if (!values.ok()) return {*read};
+    return {*read, std::make_shared<const Array>(*values)};
+  };
+}
+
 Job::Loader LoaderOf(const MatrixLease& matrix) {
   if (matrix->resident()) return nullptr;
   // Whoever runs the call afterwards meets the same errors and reports them.
-  return [matrix](Store::Stop stop) {
-    if (matrix->pattern()->Csr(stop).ok()) matrix->Values(stop).status().IgnoreError();
+  return [matrix](Store::Stop stop) -> Job::Held {
+    const absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr(stop);
+    if (!csr.ok()) return {};
+    const absl::StatusOr<Array> values = matrix->Values(stop);
+    if (!values.ok()) return {*csr};
+    return {*csr, std::make_shared<const Array>(*values)};
+  };
+}
+
+Job::Loader LoaderOf(const std::shared_ptr<LazyArray>& array) {
+  if (!array->on_disk()) return nullptr;
+  return [array](Store::Stop stop) -> Job::Held {
+    const absl::StatusOr<Array> elements = array->Get(stop);
+    if (!elements.ok()) return {};
+    return {std::make_shared<const Array>(*elements)};
+  };
+}
+
+Job::Loader LoaderOf(std::vector<Job::Loader> loaders) {
+  std::erase(loaders, nullptr);
+  if (loaders.empty()) return nullptr;
+  return [loaders = std::move(loaders)](Store::Stop stop) {
+    Job::Held all;
+    for (const Job::Loader& load : loaders) std::ranges::move(load(stop), std::back_inserter(all));
+    return all;
   };
 }
 
@@ -166,10 +233,6 @@ Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalo
                    Budget& budget, Observer& observer, const std::vector<Device*>& gpus)
     : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, gpus,
                                    on_unknown_class, on_unknown_pair)) {
-  budget.SetReclaim([weak = std::weak_ptr(impl_->derived)] {
-    const std::shared_ptr<DerivedPatterns> derived = weak.lock();
-    return derived != nullptr && derived->Shrink();
-  });
   impl_->scheduler->Open();
 }
 

@@ -49,6 +49,10 @@ class Executor::Impl {
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
 
+  /// What was stored of `damaged`'s layout is damaged: plain CSR serves in its place, and requests
+  /// ask for new trials.
+  void LayoutIsDamaged(Pattern& pattern, const ActivePlan& damaged, const absl::Status& status);
+
   /// Tells the observer. `bytes` is the least that the kernel had to move.
   void Ran(DeviceId device, Operation operation, std::string_view kernel, uint64_t nanoseconds,
            double flops, double bytes);
@@ -65,18 +69,24 @@ class Executor::Impl {
 /// The plan of a problem on a matrix, looked up once: what runs and on what.
 struct Resolved {
   std::optional<LayoutKernel> kernel;
-  std::shared_ptr<const ActivePlan> keep;  ///< keeps a planned layout alive
   std::shared_ptr<const Layout> layout;
   Problem problem;   ///< of the matrix
   std::string text;  ///< "<recipe> / <kernel>"
 };
 
-/// Takes the plan if there is one whose layout and kernel serve this very problem, else plain CSR
-/// with the first kernel that does. Reads the disk if the pattern is not in memory yet.
+/// Takes the plan if there is one whose layout is to be had and whose kernel serves this very
+/// problem, else plain CSR with the first kernel that does. Reads the disk if they are not in
+/// memory.
 absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
                                  const Problem& problem);
 
-/// Reads what `matrix` lacks in memory from the disk; null if it lacks nothing.
+// What reads from the disk what is not in memory; null if nothing is to be read.
+/// Of a matrix, plain CSR and values.
 Job::Loader LoaderOf(const MatrixLease& matrix);
+/// Of a matrix, what the plan of the problem needs.
+Job::Loader LoaderOf(const MatrixLease& matrix, const Problem& problem);
+Job::Loader LoaderOf(const std::shared_ptr<LazyArray>& array);
+/// All of them, of which some may be null.
+Job::Loader LoaderOf(std::vector<Job::Loader> loaders);
 
 }  // namespace sparsed::engine

@@ -176,8 +176,18 @@ absl::Status GpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<
   return status.ok() ? done : status;
 }
 
-absl::Status GpuBackend::Repeat(const Array& period, Array& to) {
-  return device_.Repeat(period, to);
+absl::Status GpuBackend::Repeat(const Array& period, Array& to, Lane& lane) {
+  cuda::Stream& stream = lane.gpu->stream;
+  std::byte* const begin = to.buffer.mutable_data();
+  absl::Status status;
+  for (size_t at = 0; at < to.bytes() && status.ok(); at += period.bytes()) {
+    const size_t bytes = std::min(period.bytes(), to.bytes() - at);
+    // After the first, from where it is already.
+    status = at == 0 ? device_.CopyIn(stream, begin, period.buffer.data(), bytes)
+                     : stream.Copy(begin + at, begin, bytes);
+  }
+  const absl::Status done = device_.Settle(stream);
+  return status.ok() ? done : status;
 }
 
 absl::Status GpuBackend::ClearPadding(const PlacedDense& dense, Lane& lane) {
@@ -200,8 +210,7 @@ std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape
         // Lest another device that needs it seem lost, too.
         return absl::StatusOr<Array>(absl::DataLossError(fmt::format(
             "it was only on {}: {}", device.name(), std::string(host.status().message()))));
-      },
-      LazyArray::Where::kDevice);
+      });
   device_.residency().Adopt(held, std::move(result.array));
   return held;
 }

@@ -86,24 +86,28 @@ void Job::Release(int64_t bytes) {
   scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
 }
 
-void Job::Loaded() {
+void Job::Loaded(Held held) {
   {
     std::lock_guard lock(mutex_);
     if (state_ != State::kLoading) return;  // it ended meanwhile
     state_ = State::kQueued;
+    held_ = std::move(held);
     queued_ = std::chrono::steady_clock::now();
   }
   scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
 }
 
 void Job::Finish(absl::Status status) {
+  Held held;  // let go of without the lock
   {
     std::lock_guard lock(mutex_);
     if (state_ == State::kEnded) return;
     state_ = State::kEnded;
+    held.swap(held_);
     if (deadline_.has_value()) scheduler_->timer_.Forget(*deadline_);
   }
   Drop();
+  held.clear();
   scheduler_->Unregister(this);
   AddSetup();
   end_.status = std::move(status);
@@ -302,8 +306,8 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
       if (job->token_->stopped()) return Reap(job);
       RunBlocking([load = std::move(load), token = job->token_, weak = std::weak_ptr<Job>(job)] {
         if (weak.expired() || token->stopped()) return;
-        load(token->flag());
-        if (const std::shared_ptr<Job> job = weak.lock()) job->Loaded();
+        Job::Held held = load(token->flag());
+        if (const std::shared_ptr<Job> job = weak.lock()) job->Loaded(std::move(held));
       });
       return;
     }

@@ -34,8 +34,10 @@ uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
 /// steps others may run.
 class Job : public Call, public std::enable_shared_from_this<Job> {
  public:
+  /// Keeps what was read from being evicted before the job uses it.
+  using Held = std::vector<std::shared_ptr<const void>>;
   /// Reads from the disk; ends soon when the flag becomes true.
-  using Loader = std::function<void(const std::atomic<bool>* stop)>;
+  using Loader = std::function<Held(const std::atomic<bool>* stop)>;
   enum class Next {
     kEnded,   ///< with `*end`
     kAgain,   ///< another step, after whoever waits
@@ -65,7 +67,10 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   /// The device whose lanes take it.
   DeviceId device() const { return device_; }
   /// In Run, before kAgain: another device's lanes go on with it.
-  void MoveTo(DeviceId device) { device_ = device; }
+  void MoveTo(DeviceId device) {
+    device_ = device;
+    loaded_ = false;  // It may need other things there.
+  }
 
   ResultSink& sink() { return *sink_; }
   const std::string& tenant() const { return tenant_; }
@@ -83,7 +88,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   enum class State { kReceiving, kQueued, kLoading, kRunning, kPaused, kLeft, kEnded };
 
   /// What ToLoad asked for is in memory, or failed to get there.
-  void Loaded();
+  void Loaded(Held held);
   void AddSetup();
 
   const std::shared_ptr<Scheduler> scheduler_;
@@ -99,8 +104,9 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   const DeviceId begun_on_;
   DeviceId device_;
   bool loaded_ = false;  ///< only who runs it looks at it
-  std::mutex mutex_;     ///< guards state_
+  std::mutex mutex_;     ///< guards what follows
   State state_ = State::kReceiving;
+  Held held_;  ///< from when it was loaded until it ends
 };
 
 /// Thread-safe. Tenants take turns; within a tenant, first come first served.

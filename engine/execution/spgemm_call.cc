@@ -131,24 +131,26 @@ Job::Next SpgemmCall::End(absl::Status* end) {
     impl_->derived->KeepSizes(Patterns(), {sizes.rows, sizes.products});
   }
   Observe(/*share=*/1);
-  *end = kept_ ? Keep() : absl::OkStatus();
-  return kept_ && end->ok() ? Next::kLeft : Next::kEnded;
+  if (!kept_) {
+    *end = absl::OkStatus();
+    return Next::kEnded;
+  }
+  *end = Keep();
+  // From here on another thread may have ended it.
+  return end->ok() ? Next::kLeft : Next::kEnded;
 }
 
 Job::Loader SpgemmCall::ToLoad() const {
-  std::vector<Loader> loaders;
-  for (const MatrixLease& matrix : {left_, right_}) {
-    if (Loader loader = LoaderOf(matrix)) loaders.push_back(std::move(loader));
-  }
+  std::vector<Loader> loaders = {LoaderOf(left_), LoaderOf(right_)};
   // A mask's values are never read.
   if (mask_ != nullptr && !mask_->pattern()->resident()) {
-    loaders.push_back(
-        [mask = mask_](Store::Stop stop) { mask->pattern()->Csr(stop).status().IgnoreError(); });
+    loaders.emplace_back([mask = mask_](Store::Stop stop) -> Held {
+      const absl::StatusOr<std::shared_ptr<const Layout>> csr = mask->pattern()->Csr(stop);
+      if (!csr.ok()) return {};
+      return {*csr};
+    });
   }
-  if (loaders.empty()) return nullptr;
-  return [loaders = std::move(loaders)](Store::Stop stop) {
-    for (const Loader& load : loaders) load(stop);
-  };
+  return LoaderOf(std::move(loaders));
 }
 
 void SpgemmCall::Drop() {
@@ -156,6 +158,7 @@ void SpgemmCall::Drop() {
   if (!observed_ && blocks_ != nullptr && blocks_->next_row() > 0) Observe(ShareOfNonzeros());
   blocks_.reset();
   kept_.reset();
+  found_sizes_.reset();
   left_csr_.reset();
   right_csr_.reset();
   mask_csr_.reset();
@@ -230,11 +233,12 @@ absl::StatusOr<std::vector<const SpgemmKernel*>> SpgemmCall::ChooseKernels() con
 }
 
 absl::Status SpgemmCall::Begin(Lane& lane) {
-  std::optional<ProductSizes> found;
-  if (std::optional<RowSizes> sizes = impl_->derived->FindSizes(Patterns())) {
-    found = {std::move(sizes->row_nnz), /*exact=*/true, sizes->products};
+  if (!looked_for_sizes_) {
+    looked_for_sizes_ = true;
+    if (std::optional<RowSizes> sizes = impl_->derived->FindSizes(Patterns())) {
+      found_sizes_ = {std::move(sizes->row_nnz), /*exact=*/true, sizes->products};
+    }
   }
-  found_sizes_ = found.has_value();
   absl::StatusOr<std::vector<const SpgemmKernel*>> kernels = ChooseKernels();
   if (!kernels.ok()) return kernels.status();
   MemorySource& host = impl_->budget.Source(MemoryUse::kRequests);
@@ -246,9 +250,10 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
   absl::StatusOr<SpgemmFactors> factors =
       PlaceFactors(*backend_, {left_csr_, *left}, {right_csr_, *right}, mask_csr_, host);
   if (!backend_->shares_host_memory()) end_.timings.to_device_ns += NanosecondsSince(placing);
-  // What stopped it says nothing of the device.
+  // What stopped it, or the disk, says nothing of the device.
   const auto checked = [&](absl::Status status) {
-    return token().stopped() ? status : backend_->Checked(std::move(status));
+    const bool of_device = !token().stopped() && !IsStoreGone(status);
+    return of_device ? backend_->Checked(std::move(status)) : status;
   };
   if (!factors.ok()) return checked(factors.status());
   Problem problem = problem_;
@@ -264,7 +269,8 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
     AddTimes();
     blocks_.reset();  // What the one before has makes room.
     kernel_ = kernel;
-    blocks_ = RowBlocks::Of(BoundSpgemm(*backend_, *kernel, problem, *factors), found, options);
+    blocks_ =
+        RowBlocks::Of(BoundSpgemm(*backend_, *kernel, problem, *factors), found_sizes_, options);
     status = blocks_->Begin(lane);
     if (!MayFallBack(status)) break;
   }

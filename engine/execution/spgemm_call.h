@@ -65,7 +65,8 @@ class SpgemmCall final : public Job {
   std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;
   std::unique_ptr<RowBlocks> blocks_;  ///< once it has begun
   const SpgemmKernel* kernel_ = nullptr;
-  bool found_sizes_ = false;  ///< of an earlier request
+  std::optional<ProductSizes> found_sizes_;  ///< of an earlier request
+  bool looked_for_sizes_ = false;
   bool observed_ = false;
   std::optional<KeptProduct> kept_;  ///< none: it is streamed
 };

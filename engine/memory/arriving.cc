@@ -31,9 +31,10 @@ std::unique_ptr<ArrivingMemory> ArriveWhole(MemorySource& memory, size_t bytes) 
 }
 
 absl::Status CheckRoom(Budget& budget, MemoryUse use, size_t bytes) {
-  const int64_t free = budget.limit() - budget.used();
+  // Nothing is evicted for what may never come.
+  const int64_t free = budget.limit() - budget.used() + budget.evictions()->bytes();
   if (free > 0 && bytes <= static_cast<size_t>(free)) return absl::OkStatus();
-  // The budget refuses in its own words, or makes room by what it could do without.
+  // The budget refuses in its own words.
   return budget.Source(use).Allocate(bytes).status();
 }
 

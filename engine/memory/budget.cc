@@ -58,26 +58,30 @@ class Budget::State : public std::enable_shared_from_this<State> {
   class UseSource final : public MemorySource {
    public:
     absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+      if (!evicts) return state->Allocate(bytes, use);
       return state->Reclaiming<Buffer>(bytes, use, [&] { return state->Allocate(bytes, use); });
     }
     State* state = nullptr;
     MemoryUse use = MemoryUse::kRequests;
+    bool evicts = true;
   };
 
   State(int64_t limit, int64_t preparation_limit)
       : limit_(limit), keep_limit_(limit / 8), preparation_limit_(preparation_limit) {
     for (int i = 0; i < kMemoryUses; ++i) {
-      sources_[i].state = this;
-      sources_[i].use = static_cast<MemoryUse>(i);
+      sources_[i].state = spare_[i].state = this;
+      sources_[i].use = spare_[i].use = static_cast<MemoryUse>(i);
+      spare_[i].evicts = false;
     }
   }
   ~State() { DeleteBlocks(kept_.TakeDownTo(0)); }
 
-  /// Calls `take` again as long as it is refused and something can be let go for it.
+  /// Calls `take` again as long as it is refused and something can be evicted for it.
   template <typename T, typename Take>
   absl::StatusOr<T> Reclaiming(size_t bytes, MemoryUse use, const Take& take) {
     absl::StatusOr<T> taken = take();
-    while (absl::IsResourceExhausted(taken.status()) && Short(bytes, use) && Reclaim()) {
+    while (absl::IsResourceExhausted(taken.status()) && Short(bytes, use) &&
+           evictions_->EvictOne()) {
       taken = take();
     }
     return taken;
@@ -113,26 +117,16 @@ class Budget::State : public std::enable_shared_from_this<State> {
     return NeverFits(bytes, use) ? RefusedForEver(bytes, use) : absl::OkStatus();
   }
 
-  /// There would be room if enough was let go.
+  /// There is no room, and would be if enough was evicted.
   bool Short(size_t bytes, MemoryUse use) const {
     if (NeverFits(bytes, use)) return false;
     const auto size = static_cast<int64_t>(BlockBytes(bytes));
     const std::lock_guard lock(mutex_);
     if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) return false;
-    return total_ + size > limit_;
+    const int64_t beyond = total_ + size - limit_;
+    return beyond > 0 && beyond <= evictions_->bytes();
   }
-  bool Reclaim() const {
-    std::function<bool()> reclaim;
-    {
-      const std::lock_guard lock(mutex_);
-      reclaim = reclaim_;
-    }
-    return reclaim != nullptr && reclaim();
-  }
-  void SetReclaim(std::function<bool()> reclaim) {
-    const std::lock_guard lock(mutex_);
-    reclaim_ = std::move(reclaim);
-  }
+  const std::shared_ptr<EvictionQueue>& evictions() const { return evictions_; }
   void SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
     const std::lock_guard lock(mutex_);
     refuse_ = std::move(refuse);
@@ -148,6 +142,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
 
   MemorySource& source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
+  MemorySource& spare(MemoryUse use) { return spare_[static_cast<int>(use)]; }
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const {
     const std::lock_guard lock(mutex_);
@@ -206,10 +201,11 @@ class Budget::State : public std::enable_shared_from_this<State> {
         use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_;
     const int64_t limit = preparation_full ? preparation_limit_ : limit_;
     const int64_t used = preparation_full ? Used(use) : total_;
-    const int64_t lasting =
-        preparation_full
-            ? 0
-            : Used(MemoryUse::kMatrices) + Used(MemoryUse::kLayouts) + Used(MemoryUse::kBuffers);
+    // What is in use now and can be evicted later does not last.
+    const int64_t lasting = preparation_full
+                                ? 0
+                                : Used(MemoryUse::kMatrices) + Used(MemoryUse::kLayouts) +
+                                      Used(MemoryUse::kBuffers) - evictions_->bytes();
     const bool waiting_helps = size <= limit - lasting;
     absl::Status refused = absl::ResourceExhaustedError(fmt::format(
         "{} needs {} bytes of host memory, {} of {} are free; {}delete matrices or buffers, or "
@@ -266,16 +262,26 @@ class Budget::State : public std::enable_shared_from_this<State> {
   const int64_t limit_;
   int64_t keep_limit_;
   const int64_t preparation_limit_;
-  std::array<UseSource, kMemoryUses> sources_;
+  std::array<UseSource, kMemoryUses> sources_, spare_;
+  const std::shared_ptr<EvictionQueue> evictions_ = std::make_shared<EvictionQueue>();
 
   mutable std::mutex mutex_;  ///< guards what follows; blocks are deleted without it
-  std::function<bool()> reclaim_;
   std::function<bool(size_t, MemoryUse)> refuse_;
   std::array<int64_t, kMemoryUses> used_ = {};
   int64_t total_ = 0;
   int64_t peak_ = 0;
   KeptBlocks kept_;
 };
+
+int64_t CountedBytes(const Array& array) {
+  return static_cast<int64_t>(BlockBytes(array.buffer.size()));
+}
+
+int64_t CountedBytes(const Layout& layout) {
+  int64_t bytes = 0;
+  for (const Array& array : layout.arrays) bytes += CountedBytes(array);
+  return bytes;
+}
 
 absl::Status Grow(Buffer& buffer, size_t bytes, MemorySource& memory) {
   if (buffer.size() >= bytes) return absl::OkStatus();
@@ -290,10 +296,11 @@ Budget::Budget(int64_t limit_bytes, int64_t preparation_bytes)
     : state_(std::make_shared<State>(limit_bytes, preparation_bytes)) {}
 Budget::~Budget() { state_->Close(); }
 MemorySource& Budget::Source(MemoryUse use) { return state_->source(use); }
+MemorySource& Budget::SpareSource(MemoryUse use) { return state_->spare(use); }
 absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use) {
   return state_->Reclaiming<Charge>(bytes, use, [&] { return state_->Count(bytes, use); });
 }
-void Budget::SetReclaim(std::function<bool()> reclaim) { state_->SetReclaim(std::move(reclaim)); }
+const std::shared_ptr<EvictionQueue>& Budget::evictions() const { return state_->evictions(); }
 void Budget::SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
   state_->SetRefuse(std::move(refuse));
 }

@@ -9,7 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/memory/eviction_queue.h"
 #include "kernels/array.h"
+#include "kernels/layout.h"
 
 namespace sparsed::engine {
 
@@ -23,7 +25,8 @@ std::string_view Subject(MemoryUse use);
 /// Counts bytes by use and refuses what would exceed the limit. A buffer counts with what it takes:
 /// from 128 KiB on whole pages, which go back to the operating system with it. Some are kept for
 /// the next caller instead (see KeptBlocks), within the limit, and given up when somebody needs the
-/// memory or nobody took them for a while. Thread-safe. Buffers may outlive the budget.
+/// memory or nobody took them for a while. Where that is not enough, and would be with it, what can
+/// be had again is evicted before anybody is refused. Thread-safe. Buffers may outlive the budget.
 class Budget {
  public:
   /// `limit_bytes` for all uses together; `preparation_bytes` for kPreparation alone.
@@ -35,6 +38,8 @@ class Budget {
   /// 4294967296 are free; ..."; with a RetryDelay if it would fit once requests and preparations
   /// have ended.
   MemorySource& Source(MemoryUse use);
+  /// Likewise of what is free: nothing is evicted for it.
+  MemorySource& SpareSource(MemoryUse use);
 
   /// Counts until its last copy is gone.
   using Charge = std::shared_ptr<const void>;
@@ -46,9 +51,8 @@ class Budget {
   /// For those who need several buffers: each alone might be refused as if waiting helped.
   absl::Status MayFit(size_t bytes, MemoryUse use) const;
 
-  /// Called without locks, from any thread, when there is no room: lets something go, or returns
-  /// false. For what is kept only as long as nobody needs the memory.
-  void SetReclaim(std::function<bool()> reclaim);
+  /// What is in memory only as long as nobody needs the room.
+  const std::shared_ptr<EvictionQueue>& evictions() const;
 
   /// For tests: what `refuse` says true to is refused as if there were no room for it. Asked for
   /// every buffer and every Count, under the budget's lock.
@@ -71,6 +75,10 @@ class Budget {
  private:
   std::shared_ptr<State> state_;
 };
+
+/// What memory that came from a budget counts with.
+int64_t CountedBytes(const Array& array);
+int64_t CountedBytes(const Layout& layout);
 
 /// Makes `buffer` at least `bytes` large if it is smaller; what was in it is gone then. For
 /// workspaces: the smaller one goes first, so that both need not fit.

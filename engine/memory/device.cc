@@ -306,7 +306,7 @@ absl::Status Device::CopyRowsIn(cuda::Stream& stream, void* to, const void* from
                                 const PitchedRows& rows) {
   if (rows.row_bytes == 0 || rows.rows == 0) return absl::OkStatus();
   const size_t pitch = rows.device_pitch;
-  // Such rows have no gaps on the device (ShapeOnDevice).
+  // Such rows have no gaps on the device (PaddedShape).
   if (pitch > staging_->block_bytes()) {
     absl::Status status;
     for (size_t row = 0; row < rows.rows && status.ok(); ++row) {
@@ -367,21 +367,6 @@ absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const v
   const cuda::DeviceScope scope(ordinal_);
   std::lock_guard lock(copies_mutex_);
   absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, slots);
-  const absl::Status done = Settle(*copies_);
-  return Checked(status.ok() ? done : status);
-}
-
-absl::Status Device::Repeat(const Array& period, Array& to) {
-  const cuda::DeviceScope scope(ordinal_);
-  std::lock_guard lock(copies_mutex_);
-  absl::Status status;
-  for (size_t at = 0; at < to.bytes() && status.ok(); at += period.bytes()) {
-    const size_t bytes = std::min(period.bytes(), to.bytes() - at);
-    std::byte* const begin = to.buffer.mutable_data();
-    // After the first, from where it is already.
-    status = at == 0 ? CopyIn(*copies_, begin, period.buffer.data(), bytes)
-                     : copies_->Copy(begin + at, begin, bytes);
-  }
   const absl::Status done = Settle(*copies_);
   return Checked(status.ok() ? done : status);
 }

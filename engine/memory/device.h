@@ -94,9 +94,6 @@ class Device {
   /// returns when it is done.
   absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
                            void* slots);
-  /// Fills `to`, on the device, with `period`, on the host, over and over; on a stream of its own,
-  /// returns when it is done.
-  absl::Status Repeat(const Array& period, Array& to);
   /// A copy on the host, on a stream of the device's own.
   absl::StatusOr<Array> ToHost(const Array& array, MemorySource& memory);
   /// Of an array whose rows are on the device, as one of `length` elements, zeros between its rows.
@@ -152,8 +149,5 @@ class Device {
   std::atomic<bool> lost_ = false;
   std::atomic<int64_t> bytes_in_ = 0, bytes_out_ = 0, arriving_ = 0;
 };
-
-/// The CPU's, if there is no GPU.
-inline DeviceId IdOf(const Device* gpu) { return gpu == nullptr ? DeviceId{} : gpu->id(); }
 
 }  // namespace sparsed::engine

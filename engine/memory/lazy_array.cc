@@ -1,42 +1,119 @@
 #include "engine/memory/lazy_array.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
+
+#include "engine/memory/budget.h"
 
 namespace sparsed::engine {
 namespace {
 
-absl::Status CheckStop(LazyArray::Stop stop) {
+template <typename T>
+absl::Status CheckStop(typename Lazy<T>::Stop stop) {
   if (stop == nullptr || !stop->load(std::memory_order_relaxed)) return absl::OkStatus();
   return absl::CancelledError("cancelled while waiting for an array");
 }
 
+int64_t Counted(const Array& array) { return CountedBytes(array); }
+int64_t Counted(const std::shared_ptr<const Layout>& layout) { return CountedBytes(*layout); }
+int64_t BytesOf(const Array& array) { return static_cast<int64_t>(array.bytes()); }
+int64_t BytesOf(const std::shared_ptr<const Layout>& layout) { return layout->bytes(); }
+
+/// Somebody else holds it, or its memory.
+bool IsShared(const Array& array) { return array.buffer.lifetime().use_count() > 1; }
+bool IsShared(const std::shared_ptr<const Layout>& layout) {
+  return layout.use_count() > 1 ||
+         std::ranges::any_of(layout->arrays, [](const Array& array) { return IsShared(array); });
+}
+
 }  // namespace
 
-absl::StatusOr<Array> LazyArray::Get(Stop stop) {
-  if (resident()) return array_;
+template <typename T>
+Lazy<T>::Lazy(T value) : value_(std::move(value)), resident_(true) {}
+
+template <typename T>
+void Lazy<T>::UsedLocked() {
+  if (disk_ == nullptr) return;
+  if (const int64_t bytes = Counted(value_); bytes > 0) disk_->evictions->Use(*this, bytes);
+}
+
+template <typename T>
+absl::StatusOr<T> Lazy<T>::Get(Stop stop) {
   std::unique_lock lock(mutex_);
-  while (loading_) {
-    if (absl::Status status = CheckStop(stop); !status.ok()) return status;
+  while (!resident() && loading_) {
+    if (absl::Status status = CheckStop<T>(stop); !status.ok()) return status;
     if (stop == nullptr) {
       loaded_.wait(lock);
     } else {
       loaded_.wait_for(lock, std::chrono::milliseconds(10));  // a flag wakes nobody
     }
   }
-  if (resident()) return array_;
-  if (absl::Status status = CheckStop(stop); !status.ok()) return status;
-  loading_ = true;
-  lock.unlock();
-  absl::StatusOr<Array> loaded = loader_(stop);
-  if (loaded.ok()) {
-    array_ = *loaded;
-    loader_ = nullptr;  // Lets go of the file, or of the device memory.
-    resident_.store(true, std::memory_order_release);
+  if (resident()) {
+    UsedLocked();
+    return value_;
   }
+  if (absl::Status status = CheckStop<T>(stop); !status.ok()) return status;
+  loading_ = true;
+  const std::shared_ptr<const DiskCopy> disk = disk_;
+  lock.unlock();
+  absl::StatusOr<T> loaded = disk == nullptr ? loader_(stop) : disk->read(stop);
   lock.lock();
   loading_ = false;
+  Loader done;  // Lets go of the device memory, without the lock.
+  if (loaded.ok()) {
+    value_ = *loaded;
+    std::swap(done, loader_);
+    resident_.store(true, std::memory_order_release);
+    if (disk != nullptr) disk->evictions->CountRead(BytesOf(value_), evicted_);
+    UsedLocked();
+  }
+  lock.unlock();
   loaded_.notify_all();
   return loaded;
 }
+
+template <typename T>
+T Lazy<T>::Resident() const {
+  std::lock_guard lock(mutex_);
+  return value_;
+}
+
+template <typename T>
+bool Lazy<T>::on_disk() const {
+  std::lock_guard lock(mutex_);
+  return disk_ != nullptr && !resident();
+}
+
+template <typename T>
+void Lazy<T>::SetDiskCopy(DiskCopy disk) {
+  auto copy = std::make_shared<const DiskCopy>(std::move(disk));
+  std::lock_guard lock(mutex_);
+  disk_.swap(copy);
+  if (resident()) UsedLocked();
+}
+
+template <typename T>
+bool Lazy<T>::Evict() {
+  std::shared_ptr<const DiskCopy> disk;
+  {
+    std::lock_guard lock(mutex_);
+    if (!resident() || IsShared(value_)) return false;
+    disk = disk_;
+  }
+  if (disk == nullptr || !disk->readable()) return false;
+  T evicted{};  // freed without the lock
+  std::lock_guard lock(mutex_);
+  // Nobody gets hold of it but by Get, so who does not share it now will not.
+  if (!resident() || IsShared(value_)) return false;
+  std::swap(evicted, value_);
+  resident_.store(false, std::memory_order_release);
+  evicted_ = true;
+  disk->evictions->Remove(*this);
+  return true;
+}
+
+template class Lazy<Array>;
+template class Lazy<std::shared_ptr<const Layout>>;
 
 }  // namespace sparsed::engine

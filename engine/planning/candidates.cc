@@ -574,4 +574,24 @@ std::vector<std::string_view> KernelsFor(const Problem& problem, const Layout& l
   return SpgemmKernelsFor(problem);
 }
 
+Layout PlainCsrWithoutArrays(int64_t rows, int64_t cols, int64_t nnz) {
+  Layout layout;
+  layout.kind = layout.recipe = kCsr;
+  layout.rows = rows;
+  layout.cols = cols;
+  layout.nnz = layout.value_slots = nnz;
+  return layout;
+}
+
+std::optional<Plan> OnPlainCsr(Plan plan, const Layout& csr, std::string_view why) {
+  const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(plan.problem_class), csr);
+  if (kernels.empty()) return std::nullopt;
+  plan.reason = fmt::format("plain CSR serves {} {} ({})", why, plan.recipe, plan.reason);
+  plan.recipe = kCsr;
+  plan.kernel = kernels.front();
+  plan.plan_ms = plan.baseline_ms;
+  plan.provisional = true;
+  return plan;
+}
+
 }  // namespace sparsed::engine

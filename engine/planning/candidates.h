@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/catalog/plan.h"
 #include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
 #include "kernels/kernel_table.h"
@@ -66,5 +69,11 @@ std::string_view PromisingSpgemm(const Problem& problem, const Features* left,
 
 /// Kernels of the class's operation that can run this problem on this layout; the default first.
 std::vector<std::string_view> KernelsFor(const Problem& problem, const Layout& layout);
+
+/// For questions about kernels: plain CSR need not be read from the disk for them.
+Layout PlainCsrWithoutArrays(int64_t rows, int64_t cols, int64_t nnz);
+/// What serves in the place of `plan`, whose layout is not to be had, until it is tried again:
+/// plain CSR (PlainCsrWithoutArrays); none if no kernel does. `why`: "for want of memory".
+std::optional<Plan> OnPlainCsr(Plan plan, const Layout& csr, std::string_view why);
 
 }  // namespace sparsed::engine

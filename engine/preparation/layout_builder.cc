@@ -59,6 +59,11 @@ class StopAtDeadline {
   std::jthread thread_;  ///< ends before the flag
 };
 
+/// By its recipe.
+bool IsClustered(const Layout& layout) {
+  return layout.kind == kCsr && !layout.transposed && layout.recipe.starts_with("lsh_cluster");
+}
+
 }  // namespace
 
 Deadline::Clock::time_point Deadline::ForTrials() const {
@@ -158,9 +163,7 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
 }
 
 absl::Status LayoutBuilder::LookForTiles(const Layout& layout) {
-  const bool clustered = layout.kind == kCsr && !layout.transposed &&
-                         layout.recipe.starts_with("lsh_cluster") &&
-                         !ViewCsr(layout).row_order.empty();
+  const bool clustered = IsClustered(layout) && !ViewCsr(layout).row_order.empty();
   if (!clustered || clustered_ratio_) return absl::OkStatus();
   const absl::StatusOr<double> ratio =
       ClusteredTileRatio(ViewCsr(*csr_), ViewCsr(layout), context_);
@@ -220,7 +223,12 @@ absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(const Candidate
   if (!candidate.needs_clustered_tiles) return std::optional<std::string>();
   // The clustering that the candidate begins with may be the pattern's from an earlier job.
   for (const Pattern::BuiltEntry& entry : pattern_.Layouts()) {
-    if (absl::Status status = LookForTiles(*entry.layout); !status.ok()) return status;
+    if (!IsClustered(*entry.description) || clustered_ratio_) continue;
+    const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(context_.stop);
+    if (absl::IsCancelled(layout.status())) return layout.status();
+    // Without it tiles are not tried.
+    if (!layout.ok()) continue;
+    if (absl::Status status = LookForTiles(**layout); !status.ok()) return status;
   }
   if (!clustered_ratio_) return std::optional<std::string>("rows were not clustered");
   if (*clustered_ratio_ < kWorthTiling) {

@@ -190,15 +190,29 @@ absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
 
   if (absl::Status s = TryLayout(contest, csr_, 0, ""); !s.ok()) return s;
   for (const Pattern::BuiltEntry& entry : existing) {
-    absl::Status tried =
-        TryLayout(contest, entry.layout, entry.build_seconds, "it was there already");
-    if (!tried.ok()) return tried;
+    if (absl::Status s = TryExisting(contest, entry); !s.ok()) return s;
   }
   for (const Candidate& candidate : candidates) {
     if (pattern_->FindLayout(candidate.recipe) != nullptr) continue;
     if (absl::Status s = TryCandidate(contest, candidate, last); !s.ok()) return s;
   }
   return contest.baseline_ms > 0 ? absl::OkStatus() : TryBaseline(contest);
+}
+
+absl::Status PatternJob::TryExisting(Contest& contest, const Pattern::BuiltEntry& entry) {
+  const std::string& recipe = entry.description->recipe;
+  const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
+  if (layout.ok()) return TryLayout(contest, *layout, entry.build_seconds, "it was there already");
+  if (absl::IsDataLoss(layout.status())) {
+    // What is not there is built again.
+    rooms_.observer.OnDamage(Sentence(layout.status()));
+    DropLayout(recipe);
+    return absl::OkStatus();
+  }
+  if (!absl::IsResourceExhausted(layout.status())) return layout.status();
+  contest.short_of_memory = true;
+  Decided(contest, recipe, "no_memory", Sentence(layout.status()));
+  return absl::OkStatus();
 }
 
 absl::Status PatternJob::TryCandidate(Contest& contest, const Candidate& candidate, bool last) {
@@ -466,9 +480,12 @@ bool PatternJob::IsMeasured(const Plan& plan) const {
 void PatternJob::Activate(const Plan& plan) {
   const PlanTable::Found present = pattern_->plans().Find(plan.problem_class, plan.pair);
   if (plan.provisional && present.decided() && !IsMeasured(present.plan->plan)) {
-    notes_.push_back(fmt::format("{}: {} stays, it could not be tried again ({})",
-                                 ToString(plan.problem_class), present.plan->plan.ToString(),
-                                 plan.reason));
+    notes_.push_back(
+        fmt::format("{}: {} stays, it could not be tried again ({})", ToString(plan.problem_class),
+                    plan.pair ? fmt::format("{} / {}", ToString(*plan.pair, pattern_->hash()),
+                                            present.plan->plan.kernel)
+                              : present.plan->plan.ToString(),
+                    plan.reason));
     return;
   }
   pattern_->plans().Replace(
@@ -479,7 +496,7 @@ void PatternJob::DropUnusedLayouts() {
   std::set<std::string> used;
   for (const auto& active : pattern_->plans().List()) used.insert(active->plan.recipe);
   for (const Pattern::BuiltEntry& entry : pattern_->Layouts()) {
-    const std::string recipe = entry.layout->recipe;
+    const std::string& recipe = entry.description->recipe;
     if (used.contains(recipe)) continue;
     DropLayout(recipe);
     const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);

@@ -162,6 +162,8 @@ class PatternJob {
   /// `last`: no later class will want the layouts that lose.
   absl::Status TryClass(const ProblemClass& problem_class, bool last);
   absl::Status TryCandidates(Contest& contest, bool last);
+  /// Runs one that the pattern has.
+  absl::Status TryExisting(Contest& contest, const Pattern::BuiltEntry& entry);
   /// Builds and runs one that the rules do not rule out.
   absl::Status TryCandidate(Contest& contest, const Candidate& candidate, bool last);
   /// Runs the layout's kernels; those of plain CSR except the baseline's own. `reason` is why, for
@@ -226,7 +228,14 @@ class PatternJob {
   /// An older program stored none: they are found when the pattern is next prepared.
   void RestoreFeatures();
   /// Says that `plan`, which is stored, cannot be used for now.
-  void Suspend(Plan plan);
+  void Suspend(const Plan& plan);
+  /// Null if it is not stored.
+  static const LayoutRecord* RecordOf(const StoredPreparation& stored, const std::string& recipe);
+  /// The pattern has that layout as the store does.
+  void SetDiskCopy(const StoredPreparation& stored, const std::string& recipe);
+  /// There is no room for it now: it is read when it is needed. False if it never fits, or is
+  /// damaged. `description` becomes its.
+  bool AddUnread(const StoredPreparation& stored, const std::string& recipe, Layout& description);
   void DropStoredLayoutsWithoutPlan(const StoredPreparation& stored);
   absl::StatusOr<LayoutBuilder::Built> ReadOrRebuild(const StoredPreparation& stored,
                                                      const std::string& recipe);

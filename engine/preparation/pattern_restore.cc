@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/catalog/stored.h"
 #include "engine/planning/candidates.h"
 #include "engine/preparation/pattern_job.h"
 #include "kernels/formats/csr.h"
@@ -34,14 +35,8 @@ PlanRecord ToRecord(const std::string& pattern_hash, const Plan& plan) {
           plan.reason};
 }
 
-/// For questions about kernels: plain CSR need not be read from the disk for them.
-std::shared_ptr<const Layout> PlainCsrWithoutArrays(const Pattern& pattern) {
-  auto layout = std::make_shared<Layout>();
-  layout->kind = layout->recipe = kCsr;
-  layout->rows = pattern.rows();
-  layout->cols = pattern.cols();
-  layout->nnz = layout->value_slots = pattern.nnz();
-  return layout;
+Layout PlainCsrOf(const Pattern& pattern) {
+  return PlainCsrWithoutArrays(pattern.rows(), pattern.cols(), pattern.nnz());
 }
 
 std::vector<std::string_view> KernelsOf(const ProblemClass& c, const Layout& layout) {
@@ -107,18 +102,24 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
   for (const auto& [recipe, plans] : by_recipe) {
     progress_.At("restore", done++, static_cast<int64_t>(by_recipe.size()));
     absl::Status status;
+    Layout layout = PlainCsrOf(*pattern_);
     if (recipe != kCsr) {
       absl::StatusOr<LayoutBuilder::Built> built = ReadOrRebuild(stored, recipe);
       if (absl::IsCancelled(built.status()) || absl::IsDataLoss(built.status())) {
         return built.status();
       }
       status = built.status();
-      const bool for_cpu = std::ranges::any_of(
-          plans, [](const Plan& plan) { return plan.problem_class.device == DeviceKind::kCpu; });
-      if (status.ok()) status = AddLayout(built->layout, built->seconds, for_cpu);
+      if (status.ok()) {
+        const bool for_cpu = std::ranges::any_of(
+            plans, [](const Plan& plan) { return plan.problem_class.device == DeviceKind::kCpu; });
+        layout = *built->layout;
+        status = AddLayout(built->layout, built->seconds, for_cpu);
+        if (status.ok()) SetDiskCopy(stored, recipe);
+      }
+      if (absl::IsResourceExhausted(status) && AddUnread(stored, recipe, layout)) {
+        status = absl::OkStatus();
+      }
     }
-    std::shared_ptr<const Layout> layout = pattern_->FindLayout(recipe);
-    if (recipe == kCsr) layout = PlainCsrWithoutArrays(*pattern_);
     if (!status.ok()) {
       notes_.push_back(
           fmt::format("{} could not be restored: {}", recipe, std::string(status.message())));
@@ -131,7 +132,7 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
         lost.insert(plan.problem_class);
       }
       // Another build of the program may have other kernels.
-      if (status.ok() && HasKernel(plan, *layout)) {
+      if (status.ok() && HasKernel(plan, layout)) {
         Activate(plan);
         if (unstored_.contains(recipe)) rewritten.insert(plan.problem_class);
       } else if (absl::IsResourceExhausted(status)) {
@@ -158,16 +159,40 @@ void PatternJob::RestoreFeatures() {
   }
 }
 
-void PatternJob::Suspend(Plan plan) {
-  const auto kernels = KernelsOf(plan.problem_class, *PlainCsrWithoutArrays(*pattern_));
-  if (kernels.empty()) return;
-  plan.reason =
-      fmt::format("plain CSR serves for want of memory for {} ({})", plan.recipe, plan.reason);
-  plan.recipe = kCsr;
-  plan.kernel = kernels.front();
-  plan.plan_ms = plan.baseline_ms;
-  plan.provisional = true;
-  Activate(plan);
+void PatternJob::Suspend(const Plan& plan) {
+  const std::optional<Plan> plain =
+      OnPlainCsr(plan, PlainCsrOf(*pattern_), "for want of memory for");
+  if (plain) Activate(*plain);
+}
+
+const LayoutRecord* PatternJob::RecordOf(const StoredPreparation& stored,
+                                         const std::string& recipe) {
+  const auto record = std::ranges::find_if(
+      stored.layouts, [&](const LayoutRecord& r) { return r.layout.recipe == recipe; });
+  return record == stored.layouts.end() ? nullptr : &*record;
+}
+
+void PatternJob::SetDiskCopy(const StoredPreparation& stored, const std::string& recipe) {
+  // One that was built again is not stored yet.
+  if (unstored_.contains(recipe)) return;
+  pattern_->FindLayout(recipe)->SetDiskCopy(
+      DiskCopyOf(rooms_.store, rooms_.budget, *RecordOf(stored, recipe)));
+}
+
+bool PatternJob::AddUnread(const StoredPreparation& stored, const std::string& recipe,
+                           Layout& description) {
+  const LayoutRecord* const record = RecordOf(stored, recipe);
+  if (record == nullptr) return false;
+  LazyLayout::DiskCopy disk = DiskCopyOf(rooms_.store, rooms_.budget, *record);
+  description = record->layout;
+  description.arrays.clear();
+  for (const StoredArray& array : record->arrays) {
+    description.arrays.push_back({array.name, array.type, array.length, {}});
+  }
+  const auto bytes = static_cast<size_t>(description.bytes());
+  if (!disk.readable() || !rooms_.budget.MayFit(bytes, MemoryUse::kLayouts).ok()) return false;
+  pattern_->AddLayout(description, std::move(disk), record->build_seconds);
+  return true;
 }
 
 void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
@@ -183,11 +208,10 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
 
 absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,
                                                                const std::string& recipe) {
-  const auto record = std::ranges::find_if(
-      stored.layouts, [&](const LayoutRecord& r) { return r.layout.recipe == recipe; });
-  if (record != stored.layouts.end()) {
+  if (const LayoutRecord* const record = RecordOf(stored, recipe)) {
+    // What is idle does not go for it: nobody may ever need it.
     absl::StatusOr<Layout> layout =
-        rooms_.store.ReadLayout(*record, rooms_.budget.Source(MemoryUse::kLayouts), &stop_);
+        rooms_.store.ReadLayout(*record, rooms_.budget.SpareSource(MemoryUse::kLayouts), &stop_);
     if (layout.ok()) {
       return LayoutBuilder::Built{std::make_shared<Layout>(*std::move(layout)),
                                   record->build_seconds, ""};
@@ -211,16 +235,21 @@ absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPrepa
 void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   progress_.At("store", 0, 0);
   for (const Pattern::BuiltEntry& entry : pattern_->Layouts()) {
-    const std::string& recipe = entry.layout->recipe;
+    const std::string& recipe = entry.description->recipe;
     if (!unstored_.contains(recipe)) continue;
-    absl::Status stored =
-        rooms_.store.PutLayout(pattern_->hash(), *entry.layout, entry.build_seconds, &stop_)
-            .status();
+    const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
+    const absl::StatusOr<LayoutRecord> stored =
+        layout.ok()
+            ? rooms_.store.PutLayout(pattern_->hash(), **layout, entry.build_seconds, &stop_)
+            : absl::StatusOr<LayoutRecord>(layout.status());
     if (stored.ok()) {
       unstored_.erase(recipe);
+      if (rooms_.store.durable()) {
+        entry.layout->SetDiskCopy(DiskCopyOf(rooms_.store, rooms_.budget, *stored));
+      }
     } else {
       notes_.push_back(
-          fmt::format("{} is used but not stored: {}", recipe, std::string(stored.message())));
+          fmt::format("{} is used but not stored: {}", recipe, Sentence(stored.status())));
     }
   }
   std::vector<PlanRecord> plans;

@@ -112,13 +112,21 @@ absl::Status Trial::AllocateOperands(int64_t rows, int64_t cols, int64_t nnz) {
 }
 
 absl::Status Trial::Fill(Array& array, uint64_t seed) {
+  if (backend_.shares_host_memory()) {
+    FillRandom(array, seed);
+    return absl::OkStatus();
+  }
   // The same elements over and over: enough for a kernel's time.
   constexpr int64_t kPeriod = 1'000'003;
   absl::StatusOr<Array> period =
       AllocateArray(HeapMemory(), "operand", array.type, std::min(array.length, kPeriod));
   if (!period.ok()) return period.status();
   FillRandom(*period, seed);
-  return backend_.Repeat(*period, array);
+  absl::Status status;
+  const absl::Status ran = executor_.RunIdle(
+      backend_.id(), [&](Lane& lane) { status = backend_.Repeat(*period, array, lane); }, stop_,
+      until_);
+  return ran.ok() ? status : ran;
 }
 
 BoundRun Trial::Bind(const Contender& contender, const PlacedSparse& placed) {

@@ -44,6 +44,7 @@ class BlobFolder {
 
   const std::string& path() const { return path_; }
   std::string PathOf(int64_t number) const;
+  bool Has(int64_t number) const { return files_.Exists(PathOf(number)).value_or(false); }
   /// Fails if the disk has no room for arrays of so many bytes in all and for the catalog's growth.
   absl::Status CheckRoom(int64_t bytes);
   /// Writes, syncs and renames a blob. Its name is durable after the next Sync. The description is
@@ -77,11 +78,15 @@ class Blob {
   BlobFolder& folder() const { return *folder_; }
   /// No row refers to it (yet, or any more), or one does.
   void set_forsaken(bool forsaken) { forsaken_ = forsaken; }
+  /// Its file is there, and nobody found it damaged.
+  bool intact() const { return !damaged_ && folder_->Has(number_); }
+  void FoundDamaged() const { damaged_ = true; }
 
  private:
   const std::shared_ptr<BlobFolder> folder_;
   const int64_t number_;
   std::atomic<bool> forsaken_;
+  mutable std::atomic<bool> damaged_ = false;
 };
 
 /// Reads a blob block by block. Errors are DATA_LOSS with the file and the offset if anything is

@@ -16,7 +16,7 @@ using Kind = ArrayOwner::Kind;
 
 /// For clients: where it was is no business of theirs.
 absl::Status DirectoryIsGone() {
-  return absl::UnavailableError(
+  return StoreGone(
       "the server's data directory was removed or replaced while the server runs, so nothing can "
       "be stored in it or read from it; its operator puts it back, or restores a backup and "
       "restarts the server");
@@ -215,15 +215,17 @@ absl::StatusOr<Array> DiskStore::Read(const StoredArray& array, MemorySource& me
     return absl::FailedPreconditionError(Describe(array) + " is not on disk");
   }
   absl::StatusOr<Array> result = ReadBlob(array, memory, stop);
-  if (result.ok()) return result;
-  if (absl::IsDataLoss(result.status())) {
+  if (result.ok() || absl::IsDataLoss(result.status())) {
+    // Another directory in the place of ours may have a blob of that number.
     if (absl::Status status = Available(); absl::IsUnavailable(status)) return status;
   }
+  if (result.ok()) return result;
   return ReadError(array, result.status());
 }
 
 absl::Status DiskStore::ReadError(const StoredArray& array, const absl::Status& status) {
   std::string users;
+  if (absl::IsDataLoss(status)) array.blob->FoundDamaged();
   if (absl::IsDataLoss(status) && array.owner.kind == Kind::kPattern) {
     const MutexLock lock(mutex_);
     const auto current = blobs_.find(array.blob->number());

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "engine/store/blob.h"
+
 namespace sparsed::engine {
 namespace {
 
@@ -11,7 +13,19 @@ std::string OfTenant(const std::string& tenant) {
   return tenant.empty() ? "" : fmt::format(" of tenant '{}'", tenant);
 }
 
+constexpr const char* kStoreGone = "sparsed/store-gone";
+
 }  // namespace
+
+absl::Status StoreGone(const std::string& sentence) {
+  absl::Status status = absl::UnavailableError(sentence);
+  status.SetPayload(kStoreGone, absl::Cord());
+  return status;
+}
+
+bool IsStoreGone(const absl::Status& status) { return status.GetPayload(kStoreGone).has_value(); }
+
+bool IsIntact(const StoredArray& array) { return array.readable() && array.blob->intact(); }
 
 std::string Describe(const StoredArray& array) {
   const ArrayOwner& owner = array.owner;

@@ -50,6 +50,9 @@ struct StoredArray {
   bool readable() const { return blob != nullptr; }
 };
 
+/// Its file is there, and nobody found it damaged. Takes no lock of the store's.
+bool IsIntact(const StoredArray& array);
+
 /// For sentences: "values of matrix 'web' of tenant 'a'", "row_offsets of pattern 1f0c...".
 std::string Describe(const StoredArray& array);
 
@@ -159,6 +162,10 @@ struct StoreContents {
   uint64_t deleted_version = 0;  ///< the highest of any matrix that was deleted
   int64_t scrubbed_unix_ns = 0;  ///< when the last scrub came to its end; 0: none did
 };
+
+/// UNAVAILABLE: the store's directory is gone. IsStoreGone tells it from a device that is lost.
+absl::Status StoreGone(const std::string& sentence);
+bool IsStoreGone(const absl::Status& status);
 
 /// A matrix to store. The arrays' bytes must not change before the call returns.
 struct NewMatrix {

@@ -102,9 +102,10 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
   const engine::Pattern& pattern = *matrix.pattern();
   for (const auto& entry : pattern.Layouts()) {
     v1::LayoutInfo& layout = *info.add_layouts();
-    layout.set_kind(entry.layout->kind);
-    layout.set_recipe(entry.layout->recipe);
-    layout.set_bytes(entry.layout->bytes() + matrix.LayoutValueBytes(entry.layout->recipe));
+    const std::string& recipe = entry.description->recipe;
+    layout.set_kind(entry.description->kind);
+    layout.set_recipe(recipe);
+    layout.set_bytes(entry.description->bytes() + matrix.LayoutValueBytes(recipe));
     layout.set_build_seconds(entry.build_seconds);
   }
   // Matrices of other types may share the pattern; their plans are not this one's.

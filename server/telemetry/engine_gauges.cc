@@ -65,12 +65,20 @@ void AddDevices(Families& families, engine::Engine& engine) {
   for (const engine::DeviceFacts& device : engine.devices()) {
     if (device.found) families.Add({{"device", device.name}}, device.unavailable.empty() ? 1 : 0);
   }
-  families.Begin(MetricType::Counter, "sparsed_evictions_total",
-                 "Arrays that left the device to make room; host memory refuses instead");
-  families.Add({{"device", kCpu}}, 0);
+  families.Begin(
+      MetricType::Counter, "sparsed_evictions_total",
+      "Arrays that left the device's memory to make room; host memory lets those go that "
+      "can be read or computed again");
+  const engine::EvictionQueue& evictions = *engine.budget().evictions();
+  families.Add({{"device", kCpu}}, static_cast<double>(evictions.evictions()));
   for (const auto& gpu : engine.gpus()) {
     families.Add({{"device", gpu->name()}}, static_cast<double>(gpu->residency().evictions()));
   }
+  families.Begin(MetricType::Counter, "sparsed_disk_read_bytes_total",
+                 "Bytes of arrays that were read from the data directory: for the first time since "
+                 "the start, or again after they had left host memory");
+  families.Add({{"read", "first"}}, static_cast<double>(evictions.read_first_bytes()));
+  families.Add({{"read", "again"}}, static_cast<double>(evictions.read_again_bytes()));
   families.Begin(
       MetricType::Counter, "sparsed_spgemm_row_sizes_total",
       "SpGEMM products by where the sizes of their rows came from: computed, or kept from "
@@ -105,6 +113,10 @@ void AddMemory(Families& families, engine::Engine& engine) {
   AddUses(families, engine.budget(), kCpu);
   families.Add({{"device", kCpu}, {"use", "kept"}}, static_cast<double>(engine.budget().kept()));
   for (const auto& gpu : engine.gpus()) AddUses(families, gpu->budget(), gpu->name());
+  families.Single(MetricType::Gauge, "sparsed_memory_evictable_bytes",
+                  "Memory in use by what can be read or computed again: it goes, while no request "
+                  "uses it, when the room is needed",
+                  static_cast<double>(engine.budget().evictions()->bytes()), {{"device", kCpu}});
   families.Begin(MetricType::Gauge, "sparsed_memory_limit_bytes", "Memory that may be used");
   families.Add({{"device", kCpu}}, static_cast<double>(engine.budget().limit()));
   for (const auto& gpu : engine.gpus()) {
@@ -132,8 +144,10 @@ void AddMatrices(Families& families, engine::Engine& engine) {
     }
     layout_bytes["csr"] += matrix->resident_bytes() + (first ? pattern.resident_bytes() : 0);
     for (const auto& entry : pattern.Layouts()) {
-      layout_bytes[entry.layout->kind] +=
-          matrix->LayoutValueBytes(entry.layout->recipe) + (first ? entry.layout->bytes() : 0);
+      const Layout& layout = *entry.description;
+      const bool counts = first && entry.layout->resident();
+      layout_bytes[layout.kind] +=
+          matrix->LayoutValueBytes(layout.recipe) + (counts ? layout.bytes() : 0);
     }
   }
   families.Begin(MetricType::Gauge, "sparsed_preparations",

@@ -545,7 +545,7 @@ TEST_F(FailuresTest, PlansOfAnotherModelAreTriedAgain) {
 }
 
 TEST(RestoredMeasurements, OfAnotherModelAreLeftOut) {
-  const auto pattern = std::make_shared<Pattern>("p", 1, 1, 1, nullptr, nullptr);
+  const auto pattern = std::make_shared<Pattern>("p", 1, 1, 1, nullptr);
   StoreContents contents;
   const auto add = [&](const char* problem_class, const char* kernel, const char* model) {
     MeasurementRecord record = {"p", problem_class, "csr", kernel, "cuda:0", 32, 1.5, 3, 1};

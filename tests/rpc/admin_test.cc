@@ -158,6 +158,8 @@ TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
            "sparsed_memory_bytes{device=\"cpu\",use=\"matrices\"} ",
            "sparsed_memory_limit_bytes{device=\"cpu\"} ",
            "sparsed_evictions_total{device=\"cpu\"} 0",
+           "sparsed_memory_evictable_bytes{device=\"cpu\"} ",
+           "sparsed_disk_read_bytes_total{read=\"again\"} 0",
            "sparsed_matrices 1",
            "sparsed_build_info{version=\"" SPARSED_VERSION "\"",
        }) {

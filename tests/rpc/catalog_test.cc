@@ -135,6 +135,43 @@ TEST(Catalog, AKnownPatternIsNotSentTwice) {
   }
 }
 
+TEST(Catalog, ADirectoryThatIsLargerThanMemoryIsServed) {
+  const std::string folder = testing::TempDir() + "sparsed_rpc_larger_than_memory";
+  std::filesystem::remove_all(folder);
+  const std::vector<std::string> names = {"a", "b", "c", "d", "e", "f", "g", "h"};  // of 3.4 MB
+  constexpr int64_t kLimit = 16 << 20;
+  const std::vector<float> b(1000, 0.5F);
+  std::vector<std::string> expected;
+  for (const bool restarted : {false, true}) {
+    TestServer server([&](server::Config& config) {
+      config.data_dir = folder;
+      config.host_memory_bytes = kLimit;
+      WithPages(config);
+    });
+    for (size_t i = 0; i < names.size() && !restarted; ++i) {
+      const std::string& name = names[i];
+      MustUpload(server, name, Uniform(20000, 1000, 20, i + 1));
+      const Answer answer = Spmm(server.compute(), name, 1000, 1, b);
+      ASSERT_EQ(answer.code(), grpc::OK) << answer.message();
+      expected.push_back(answer.arrays.at(0));
+    }
+    for (int round = 0; round < 2; ++round) {
+      for (size_t i = 0; i < names.size(); ++i) {
+        const Answer answer = Spmm(server.compute(), names[i], 1000, 1, b);
+        ASSERT_EQ(answer.code(), grpc::OK) << answer.message();
+        EXPECT_EQ(answer.arrays.at(0), expected[i]) << i;
+      }
+    }
+    EXPECT_LE(server.engine().budget().peak(), kLimit);
+    const std::string page = server.Page("/metrics");
+    for (const char* zero : {"sparsed_evictions_total{device=\"cpu\"} 0",
+                             "sparsed_disk_read_bytes_total{read=\"again\"} 0"}) {
+      EXPECT_EQ(page.find(zero), std::string::npos) << zero;
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Catalog, DownloadBringsBackWhatWasUploaded) {
   TestServer server;
   const Pattern pattern = Uniform(400, 300, 9, 1);

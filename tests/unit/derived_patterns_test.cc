@@ -14,8 +14,7 @@ constexpr int64_t kLimit = 64 << 10;
 std::shared_ptr<Pattern> PatternOf(const test::Pattern& pattern) {
   return std::make_shared<Pattern>(
       "hash", pattern.rows, pattern.cols, pattern.nnz(),
-      std::make_shared<LazyArray>(test::MakeArray("row_offsets", pattern.row_offsets)),
-      std::make_shared<LazyArray>(test::MakeArray("column_indices", pattern.column_indices)));
+      std::make_shared<LazyLayout>(std::make_shared<const Layout>(test::PlainLayout(pattern))));
 }
 
 RowSizes SizesOf(int64_t rows, int64_t size) {
@@ -25,7 +24,10 @@ RowSizes SizesOf(int64_t rows, int64_t size) {
 class DerivedPatternsTest : public testing::Test {
  protected:
   Budget budget_{1 << 20, 1 << 10};
-  DerivedPatterns derived_{budget_, kLimit};
+  bool Evict() { return budget_.evictions()->EvictOne(); }
+
+  const std::shared_ptr<DerivedPatterns> kept_ = std::make_shared<DerivedPatterns>(budget_, kLimit);
+  DerivedPatterns& derived_ = *kept_;
 };
 
 TEST_F(DerivedPatternsTest, TransposesOnceWhileThereIsRoom) {
@@ -95,7 +97,7 @@ TEST_F(DerivedPatternsTest, WhatWasUsedLongestAgoGoesFirst) {
   derived_.KeepSizes(products[1], SizesOf(4 * kRows, 1));
   EXPECT_FALSE(derived_.FindSizes(products[1]).has_value()) << "it alone is beyond the limit";
   EXPECT_EQ(derived_.bytes(), 3 * kRows * 8);
-  while (derived_.Shrink()) {
+  while (Evict()) {
   }
   EXPECT_EQ(derived_.bytes(), 0);
   EXPECT_EQ(budget_.used(), 0);
@@ -108,12 +110,12 @@ TEST_F(DerivedPatternsTest, APatternThatIsGoneTakesItsOwnAlong) {
   ASSERT_TRUE(derived_.Transposed(t, {}).ok());
   ASSERT_TRUE(derived_.Transposed(s, {}).ok());
   t.reset();
-  EXPECT_TRUE(derived_.Shrink());
+  EXPECT_TRUE(Evict());
   const int64_t left = derived_.bytes();
   EXPECT_GT(left, 0) << "one that lives stays until it is its turn";
   EXPECT_EQ(left, (*derived_.Transposed(s, {}))->bytes());
-  EXPECT_TRUE(derived_.Shrink());
-  EXPECT_FALSE(derived_.Shrink());
+  EXPECT_TRUE(Evict());
+  EXPECT_FALSE(Evict());
 }
 
 }  // namespace

@@ -232,15 +232,32 @@ TEST(Budget, BuffersMayOutliveIt) {
 
 TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
   Budget budget(1 << 20, 1 << 10);
-  std::vector<Buffer> spared;
-  for (int i = 0; i < 4; ++i) {
-    spared.push_back(budget.Source(MemoryUse::kLayouts).Allocate(128 << 10).value());
-  }
-  budget.SetReclaim([&spared] {
-    if (spared.empty()) return false;
-    spared.pop_back();
-    return true;
-  });
+  /// Buffers that can be had again.
+  class Spared final : public Evictable {
+   public:
+    explicit Spared(Budget& budget) : queue_(*budget.evictions()) {
+      for (int i = 0; i < 4; ++i) {
+        buffers_.push_back(budget.Source(MemoryUse::kLayouts).Allocate(128 << 10).value());
+      }
+    }
+    size_t size() const { return buffers_.size(); }
+    bool empty() const { return buffers_.empty(); }
+
+   protected:
+    bool Evict() override {
+      buffers_.pop_back();
+      queue_.Use(*this, static_cast<int64_t>(buffers_.size()) * (128 << 10));
+      if (buffers_.empty()) queue_.Remove(*this);
+      return true;
+    }
+
+   private:
+    EvictionQueue& queue_;
+    std::vector<Buffer> buffers_;
+  };
+  const auto owner = std::make_shared<Spared>(budget);
+  const Spared& spared = *owner;
+  budget.evictions()->Use(*owner, 512 << 10);
   const auto fits = budget.Source(MemoryUse::kRequests).Allocate(256 << 10);
   EXPECT_TRUE(fits.ok());
   EXPECT_FALSE(budget.Source(MemoryUse::kPreparation).Allocate(2 << 10).ok());
@@ -251,6 +268,10 @@ TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
   EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(2 << 20).ok());
   EXPECT_EQ(spared.size(), 2u) << "the whole limit would not do";
   EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(900 << 10).ok());
+  EXPECT_EQ(spared.size(), 2u) << "all of it would not do";
+  EXPECT_FALSE(budget.SpareSource(MemoryUse::kRequests).Allocate(256 << 10).ok());
+  EXPECT_EQ(spared.size(), 2u) << "nothing was to go for it";
+  EXPECT_TRUE(budget.Source(MemoryUse::kRequests).Allocate(256 << 10).ok());
   EXPECT_TRUE(spared.empty());
 }
 

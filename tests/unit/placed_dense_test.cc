@@ -1,7 +1,7 @@
 // How dense operands lie on the device: rows that vectors can read, whatever their width.
-#include <gtest/gtest.h>
-
 #include "engine/execution/placed_dense.h"
+
+#include <gtest/gtest.h>
 
 namespace sparsed::engine {
 namespace {

@@ -219,13 +219,11 @@ TEST_F(ResidencyTest, WhatIsOnlyThereIsSavedBeforeItGoes) {
   auto there = std::make_shared<Array>(
       AllocateArray(budget_.Source(MemoryUse::kBuffers), "c", ElementType::kF32, 600).value());
   there->MutableAs<float>()[599] = 42;
-  const auto held = std::make_shared<LazyArray>(
-      [there](LazyArray::Stop) -> absl::StatusOr<Array> {
-        Array host = HostArray(600, 0);
-        std::memcpy(host.buffer.mutable_data(), there->buffer.data(), there->bytes());
-        return host;
-      },
-      LazyArray::Where::kDevice);
+  const auto held = std::make_shared<LazyArray>([there](LazyArray::Stop) -> absl::StatusOr<Array> {
+    Array host = HostArray(600, 0);
+    std::memcpy(host.buffer.mutable_data(), there->buffer.data(), there->bytes());
+    return host;
+  });
   EXPECT_FALSE(held->on_disk());
   residency_.Adopt(held, std::move(there));
   ASSERT_TRUE(residency_.Place(held).ok());
@@ -248,8 +246,7 @@ TEST_F(ResidencyTest, SavesAsManyAsItTakesTheOldestFirst) {
     const auto there = std::make_shared<const Array>(
         AllocateArray(budget_.Source(MemoryUse::kBuffers), "c", ElementType::kF32, 200).value());
     held.push_back(std::make_shared<LazyArray>(
-        [there](LazyArray::Stop) -> absl::StatusOr<Array> { return HostArray(200, 1); },
-        LazyArray::Where::kDevice));
+        [there](LazyArray::Stop) -> absl::StatusOr<Array> { return HostArray(200, 1); }));
     residency_.Adopt(held.back(), there);
   }
   ASSERT_TRUE(residency_.Place(held[1]).ok());
@@ -263,11 +260,9 @@ TEST_F(ResidencyTest, SavesAsManyAsItTakesTheOldestFirst) {
 TEST_F(ResidencyTest, WhatCannotBeSavedStays) {
   auto there = std::make_shared<const Array>(
       AllocateArray(budget_.Source(MemoryUse::kBuffers), "c", ElementType::kF32, 600).value());
-  const auto held = std::make_shared<LazyArray>(
-      [there](LazyArray::Stop) -> absl::StatusOr<Array> {
-        return absl::ResourceExhaustedError("host is full");
-      },
-      LazyArray::Where::kDevice);
+  const auto held = std::make_shared<LazyArray>([there](LazyArray::Stop) -> absl::StatusOr<Array> {
+    return absl::ResourceExhaustedError("host is full");
+  });
   residency_.Adopt(held, std::move(there));
   EXPECT_TRUE(
       absl::IsResourceExhausted(budget_.Source(MemoryUse::kRequests).Allocate(2400).status()));

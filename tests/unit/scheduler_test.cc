@@ -62,7 +62,10 @@ class TestJob final : public Job {
   using Job::Finish;
   using Job::token;
 
+  Loader loader;
+
  private:
+  Loader ToLoad() const override { return loader; }
   Next Run(Lane&, absl::Status* end) override { return step_(*this, end); }
   void Drop() override {}
   const Step step_;
@@ -131,6 +134,47 @@ TEST_F(SchedulerTest, RunsJobsAndEndsEachOnce) {
   EXPECT_EQ(scheduler_->in_flight(), 0);
   EXPECT_EQ(scheduler_->queue_depth(DeviceId{}), 0);
   for (auto& recorder : recorders) EXPECT_EQ(recorder->ends(), 1);
+}
+
+TEST_F(SchedulerTest, WhatWasReadIsHeldUntilTheJobEnds) {
+  Open({.lanes = 1});
+  const auto recorder = std::make_shared<Recorder>();
+  std::weak_ptr<const int> read;
+  auto job = Make(recorder, [&, steps = 3](TestJob&, absl::Status*) mutable {
+    EXPECT_FALSE(read.expired());
+    return --steps > 0 ? Job::Next::kAgain : Job::Next::kEnded;
+  });
+  job->loader = [&](const std::atomic<bool>*) -> Job::Held {
+    const auto array = std::make_shared<const int>(1);
+    read = array;
+    return {array};
+  };
+  job->Submit();
+  EXPECT_TRUE(recorder->Wait().ok());
+  EXPECT_TRUE(read.expired());
+}
+
+TEST_F(SchedulerTest, AJobThatIsCancelledWhileItIsReadForEndsAtOnce) {
+  Open({.lanes = 1});
+  const auto recorder = std::make_shared<Recorder>();
+  const auto held = std::make_shared<const int>(1);
+  Gate reading;
+  auto job = Make(recorder, [](TestJob&, absl::Status*) {
+    ADD_FAILURE() << "it ran";
+    return Job::Next::kEnded;
+  });
+  job->loader = [&](const std::atomic<bool>* stop) -> Job::Held {
+    reading.Pass();
+    EXPECT_TRUE(*stop);
+    return {held};
+  };
+  job->Submit();
+  reading.AwaitWaiting();
+  job->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(recorder->Wait()));
+  reading.Open();
+  scheduler_->Close();
+  EXPECT_EQ(held.use_count(), 1) << "what it read is nobody's";
 }
 
 TEST_F(SchedulerTest, ReceivingQueuedAndPausedJobsEndOnCancelAndDeadline) {

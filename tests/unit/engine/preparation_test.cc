@@ -178,11 +178,11 @@ void CheckConsistent(Site& site, Pattern& pattern) {
     EXPECT_EQ(active->layout, pattern.FindLayout(plan.recipe));
     EXPECT_LT(plan.plan_ms * 1.03, plan.baseline_ms);
     for (const MatrixLease& matrix : site.catalog.MatricesOf(pattern)) {
-      EXPECT_EQ(matrix->LayoutValueBytes(plan.recipe), active->layout->value_slots * 4);
+      EXPECT_EQ(matrix->LayoutValueBytes(plan.recipe), active->layout->Resident()->value_slots * 4);
     }
   }
   for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
-    EXPECT_TRUE(used.contains(entry.layout->recipe)) << "kept for nobody";
+    EXPECT_TRUE(used.contains(entry.description->recipe)) << "kept for nobody";
   }
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
 }

@@ -1,6 +1,7 @@
 // Random operations on an engine over a directory, each checked against a model in memory: matrices
 // and held dense matrices come and go, products of all kinds are begun, left waiting, cancelled and
-// finished, memory is short now and then, and the engine is started anew.
+// finished, memory is short now and then, what the disk has leaves it, and the engine is started
+// anew.
 //
 // SPARSED_SEED=N repeats a run (but for what the preparation does meanwhile), SPARSED_STEPS=N makes
 // it longer.
@@ -232,6 +233,10 @@ void Machine::Step() {
       return std::mt19937_64(seed + count++)() % 8 == 0;
     });
   }
+  // As if somebody needed the room.
+  if (Chance(0.3)) {
+    for (int64_t count = Below(30); count > 0; --count) engine_->budget().evictions()->EvictOne();
+  }
   const int64_t turn = Below(100);
   if (turn < 9) {
     Upload();
@@ -323,6 +328,7 @@ void Machine::Upload() {
   model.version = model.stored_version = Newer(name, (*sent)->version());
   EXPECT_TRUE((*sent)->durable());
   matrices_[name] = std::move(model);
+  engine_->budget().SetRefuse(nullptr);  // the matrix is looked at
   ExpectSame(**sent, matrices_[name]);
 }
 
@@ -362,6 +368,7 @@ void Machine::Update() {
     model.stored = values;
     model.stored_version = model.version;
   }
+  engine_->budget().SetRefuse(nullptr);  // the matrix is looked at
   ExpectSame(**updated, model);
 }
 
@@ -742,7 +749,7 @@ void Machine::Finish() {
   }
   for (const auto& [name, held] : dense_) EXPECT_TRUE(engine_->dense().Delete("t", name).ok());
   EXPECT_TRUE(Eventually([&] { return engine_->preparation().pending() == 0; }));
-  while (engine_->executor().derived().Shrink()) {
+  while (engine_->budget().evictions()->EvictOne()) {
   }
   const Budget& budget = engine_->budget();
   for (const MemoryUse use :

@@ -1,0 +1,18 @@
+// What the store has, as the catalog holds it: read when it is needed, evicted while nobody uses
+// it.
+#pragma once
+
+#include "engine/memory/budget.h"
+#include "engine/memory/lazy_array.h"
+#include "engine/store/store.h"
+
+namespace sparsed::engine {
+
+/// Read into memory of `use`. `store` and `budget` outlive it. `array` is readable().
+LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryUse use,
+                               const StoredArray& array);
+/// Plain CSR.
+LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const PatternRecord& pattern);
+LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const LayoutRecord& layout);
+
+}  // namespace sparsed::engine
