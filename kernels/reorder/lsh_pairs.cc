@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/build/build.h"
+#include "kernels/build_accelerator.h"
 #include "kernels/features/similarity.h"
 #include "kernels/reorder/minhash.h"
 #include "kernels/reorder/radix_sort.h"
@@ -140,9 +140,9 @@ class Buckets {
     }
   }
 
-  /// The same, if `sorted` has a band of these rows.
-  absl::Status Take(cuda::MinHashBuckets& sorted, int band, int64_t count) {
-    return sorted.Sort(band, items_.span().first(count));
+  /// The same for a band of these rows, by a device.
+  absl::Status SortOnDevice(MinHashBuckets& device, int band, int64_t count) {
+    return device.Sort(band, items_.span().first(count));
   }
 
   int32_t Row(int64_t t) const { return static_cast<int32_t>(items_[t] & 0xffffffffU); }
@@ -244,18 +244,15 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
   if (status = keys.Allocate(*context.memory, std::min(group, bands) * count); !status.ok()) {
     return status;
   }
-  std::unique_ptr<cuda::MinHashBuckets> gpu;  // null: without one, or room there
-  if (context.gpu != nullptr) {
-    auto made = cuda::MinHashBuckets::Make(*context.gpu, csr, active, options.bsize, bands);
-    if (made.ok()) {
-      gpu = *std::move(made);
-      ++context.gpu->steps;
-    }
+  std::unique_ptr<MinHashBuckets> device;  // null: there is none, or no room on it
+  if (context.accelerator != nullptr) {
+    auto made = context.accelerator->MakeMinHashBuckets(csr, active, options.bsize, bands);
+    if (made.ok()) device = *std::move(made);
   }
   for (int first = 0; first < bands; first += group) {
     const int end = std::min(first + group, bands);
 #pragma omp parallel for num_threads(context.TeamFor(count)) schedule(dynamic, 1)
-    for (int64_t begin = 0; begin < (gpu ? 0 : count); begin += kChunk) {
+    for (int64_t begin = 0; begin < (device ? 0 : count); begin += kChunk) {
       if (context.stopped()) continue;
       MinHashKeys(csr, active, {begin, std::min(begin + kChunk, count)}, first, end - first,
                   options.bsize, count, keys.data());
@@ -270,9 +267,9 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
 #pragma omp for schedule(dynamic, 1)
         for (int band = batch; band < std::min(batch + kBatch, end); ++band) {
           uint32_t* const key = keys.data() + (band - first) * count;
-          if (!gpu || !own.Take(*gpu, band, count).ok()) {
-            // A GPU that fails leaves its band to this thread.
-            if (gpu) MinHashKeys(csr, active, {0, count}, band, 1, options.bsize, count, key);
+          if (!device || !own.SortOnDevice(*device, band, count).ok()) {
+            // A device that fails leaves its band to this thread.
+            if (device) MinHashKeys(csr, active, {0, count}, band, 1, options.bsize, count, key);
             own.Sort(active, [key](int64_t i) { return key[i]; });
           }
           OfferNeighbours(own, count, options.neighbours, pairs, context);
