@@ -55,8 +55,8 @@ TEST_F(GpuBuild, RowSegmentsAreThoseOfTheCpu) {
         const std::vector<int32_t> order = RandomOrder(pattern.rows, 5);
         CsrView csr = pattern.view();
         if (permuted) csr.row_order = order;
-        const Layout cpu = BuildRowSegments(csr, options, Heap()).value();
-        const auto gpu = accelerator().BuildRowSegments(csr, options, Heap());
+        const Layout cpu = BuildRowSegments(csr, options, OnHeap()).value();
+        const auto gpu = accelerator().BuildRowSegments(csr, options, OnHeap());
         ASSERT_TRUE(gpu.ok()) << gpu.status();
         EXPECT_EQ(gpu->parameters, cpu.parameters);
         ExpectSameArrays(*gpu, cpu);
@@ -97,7 +97,7 @@ TEST_F(GpuBuild, CandidatePairsAreThoseOfTheCpu) {
       LshOptions options;
       options.siglen = siglen;
       options.bsize = bsize;
-      BuildContext context = Heap();
+      BuildContext context = OnHeap();
       const CandidatePairs cpu = FindCandidatePairs(pattern.view(), options, context).value();
       context.accelerator = &accelerator();
       ExpectSamePairs(FindCandidatePairs(pattern.view(), options, context).value(), cpu);
@@ -118,8 +118,8 @@ TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
                        pattern.view(), context)
         .value();
   };
-  const BuiltLayout cpu = build(Heap());
-  BuildContext context = Heap();
+  const BuiltLayout cpu = build(OnHeap());
+  BuildContext context = OnHeap();
   context.accelerator = &accelerator();
   const BuiltLayout gpu = build(context);
   EXPECT_NE(gpu.notes.find("built on the GPU"), std::string::npos) << gpu.notes;
