@@ -70,6 +70,21 @@ using PrepareRuns = absl::StatusOr<std::shared_ptr<void>> (*)(const Context&, co
                                                               const Arguments&,
                                                               MemorySource& memory);
 
+/// How far a kernel's arithmetic is from IEEE 754's in the type that it sums in (f64 for f64, else
+/// f32), where each product and each addition is rounded once, to nearest. For error bounds: no
+/// more than that is lost.
+struct Accuracy {
+  /// Relative error of a product besides its rounding: its factors were rounded, or parts of them
+  /// were left out.
+  double product = 0;
+  /// Relative error of an addition, in units of half the type's machine epsilon: 1 where sums are
+  /// rounded to nearest, 2 where they are cut off.
+  double addition = 1;
+  friend bool operator==(const Accuracy&, const Accuracy&) = default;
+};
+/// `accuracy` of kernels that compute as IEEE 754 has it.
+inline Accuracy RoundedToNearest(const Problem& /*problem*/) { return {}; }
+
 struct SpmmKernel {
   std::string_view name;         ///< "cpu.csr.row_balanced"
   std::string_view layout_kind;  ///< "csr"
@@ -79,6 +94,8 @@ struct SpmmKernel {
   size_t (*workspace)(const Problem&, const Layout&, int threads);  ///< bytes
   absl::Status (*run)(const Context&, const Problem&, const SpmmArguments&);
   PrepareRuns<SpmmArguments> prepare = nullptr;
+  Accuracy (*accuracy)(const Problem&) = RoundedToNearest;
+  bool from_library = false;  ///< a vendor's, which decides what comes of infinite factors and NaN
 };
 
 struct SddmmKernel {
@@ -90,6 +107,8 @@ struct SddmmKernel {
   size_t (*workspace)(const Problem&, const Layout&, int threads);
   absl::Status (*run)(const Context&, const Problem&, const SddmmArguments&);
   PrepareRuns<SddmmArguments> prepare = nullptr;
+  Accuracy (*accuracy)(const Problem&) = RoundedToNearest;
+  bool from_library = false;  ///< as in SpmmKernel
 };
 
 /// The result's size depends on the data: the engine calls `analyse`, allocates, optionally
@@ -113,12 +132,11 @@ struct SpgemmKernel {
   /// row_nnz[i - range.begin] = exact nonzeros of row i (numerical cancellation keeps an entry).
   absl::Status (*symbolic)(const Context&, const SpgemmArguments&, RowRange range,
                            std::span<int64_t> row_nnz);
-  /// Computes rows of `range`. Row i's entries, ascending by column, go to positions row_begin[i -
-  /// range.begin] and on of `column_indices` and `values`, with room up to row_begin[i -
-  /// range.begin
-  /// + 1]: its bound, or its exact count if that is known. `row_begin` has one element more than
-  /// the range has rows; all positions before the last one may be overwritten, also those that no
-  /// row ends up using. row_nnz[i - range.begin] receives the exact count.
+  /// Computes rows of `range`. Row range.begin + i's entries, ascending by column, go to positions
+  /// row_begin[i] and on of `column_indices` and `values`, with room up to row_begin[i + 1]: its
+  /// bound, or its exact count if that is known. `row_begin` has one element more than the range
+  /// has rows; all positions before the last one may be overwritten, also those that no row ends up
+  /// using. row_nnz[i] receives the exact count.
   absl::Status (*numeric)(const Context&, const Problem&, const SpgemmArguments&, RowRange range,
                           std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                           std::span<int64_t> row_nnz);

@@ -25,9 +25,7 @@
 #include "kernels/layout.h"
 
 namespace sparsed {
-namespace cuda {
-struct Workbench;
-}
+class BuildAccelerator;
 
 struct RecipeStep {
   std::string name;
@@ -47,9 +45,9 @@ std::string ToString(const Recipe& recipe);
 struct BuildContext {
   int threads = 1;
   MemorySource* memory = nullptr;  ///< for the result and for scratch: what bounds the preparation
-  /// A GPU for the builders that can use one (kernels/cuda/build/build.h), with the same results;
-  /// null, or without room there: the CPU does it.
-  cuda::Workbench* gpu = nullptr;
+  /// A device for the builders that can use one (kernels/build_accelerator.h), with the same
+  /// results; null, or without room there: the CPU does it.
+  BuildAccelerator* accelerator = nullptr;
   const std::atomic<bool>* stop =
       nullptr;  ///< if it becomes true, the builder returns CANCELLED soon
   /// Called now and then from the building thread: stage ("lsh_pairs", "lsh_cluster",

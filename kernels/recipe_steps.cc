@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/cuda/build/build.h"
+#include "kernels/build_accelerator.h"
 #include "kernels/features/dense_tiles.h"
 #include "kernels/features/similarity.h"
 #include "kernels/formats/aspt.h"
@@ -213,11 +213,10 @@ absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
   options.min_heavy = ValueOf(step, "min_heavy", options.min_heavy);
   options.coarsen = ValueOf(step, "coarsen", options.coarsen);
   absl::StatusOr<Layout> layout = absl::UnavailableError("no GPU");
-  cuda::Workbench* const gpu = draft.context.gpu;
-  if (gpu != nullptr && draft.context.threads <= kFewThreads) {
+  BuildAccelerator* const accelerator = draft.context.accelerator;
+  if (accelerator != nullptr && draft.context.threads <= kFewThreads) {
     if (draft.context.progress) draft.context.progress(kRowSegments, 0, 1);
-    layout = cuda::BuildRowSegments(*gpu, draft.csr, options, draft.context);
-    gpu->steps += layout.ok() ? 1 : 0;
+    layout = accelerator->BuildRowSegments(draft.csr, options, draft.context);
     draft.Note(layout.ok()
                    ? "built on the GPU"
                    : fmt::format("built on the CPU ({})", std::string(layout.status().message())));

@@ -17,9 +17,9 @@
 #include "engine/store/salvage.h"
 #include "server/config/command_line.h"
 #include "server/listener/listen_socket.h"
+#include "server/log/log.h"
+#include "server/log/log_limit.h"
 #include "server/server.h"
-#include "server/telemetry/log.h"
-#include "server/telemetry/log_limit.h"
 #include "server/thread_starts.h"
 
 /// For jemalloc, where it is linked: what is free goes back to the operating system within two

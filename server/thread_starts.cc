@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "server/hidden_function.h"
-#include "server/telemetry/log.h"
-#include "server/telemetry/log_limit.h"
+#include "server/log/log.h"
+#include "server/log/log_limit.h"
 
 namespace sparsed::server {
 namespace {

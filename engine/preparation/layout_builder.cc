@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "engine/memory/device.h"
-#include "kernels/cuda/build/build.h"
+#include "kernels/build_accelerator.h"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::engine {
@@ -181,7 +181,8 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& tex
                                                           const BuildContext& context) {
   absl::StatusOr<Recipe> recipe = ParseRecipe(text);
   if (!recipe.ok()) return recipe.status();
-  const int64_t steps_before = context.gpu == nullptr ? 0 : context.gpu->steps;
+  const BuildAccelerator* const gpu = context.accelerator;
+  const int64_t calls_before = gpu == nullptr ? 0 : gpu->calls();
   const auto begin = std::chrono::steady_clock::now();
   absl::StatusOr<BuiltLayout> result = BuildLayout(*recipe, ViewCsr(*csr_), context);
   if (!result.ok()) return result.status();
@@ -191,7 +192,7 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& tex
     built.note = result->notes;
   } else {
     built.layout = std::make_shared<Layout>(std::move(result->layout));
-    const bool on_gpu = context.gpu != nullptr && context.gpu->steps > steps_before;
+    const bool on_gpu = gpu != nullptr && gpu->calls() > calls_before;
     progress_.Built(built.layout->kind, Name(on_gpu ? gpu_ : DeviceId{}), built.seconds);
   }
   return built;

@@ -59,7 +59,7 @@ class LayoutBuilder {
     bool out_of_time = false;      ///< with more time
   };
 
-  /// `context` has threads, memory and the flag to stop, and may have a workbench on `gpu`;
+  /// `context` has threads, memory and the flag to stop, and may have an accelerator, `gpu`;
   /// `pattern`, `progress` outlive the builder.
   /// A build for trials is given up at `deadline`.
   LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr, BuildContext context,

@@ -40,7 +40,7 @@ PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
   if (!stream.ok()) return;
   stream_ = *std::move(stream);
   // Nothing is evicted for what the CPU can do, too.
-  workbench_.emplace(*stream_, gpu_->device().budget().SpareSource(MemoryUse::kPreparation));
+  accelerator_.emplace(*stream_, gpu_->device().budget().SpareSource(MemoryUse::kPreparation));
 }
 
 BuildContext PatternJob::MakeContext() {
@@ -48,7 +48,7 @@ BuildContext PatternJob::MakeContext() {
   context.threads = rooms_.options.threads_per_worker;
   context.memory = &rooms_.budget.Source(MemoryUse::kPreparation);
   context.stop = &stop_;
-  if (workbench_) context.gpu = &*workbench_;
+  if (accelerator_) context.accelerator = &*accelerator_;
   return context;
 }
 

@@ -249,8 +249,8 @@ class PatternJob {
   const Deadline deadline_;
   GpuBackend* const gpu_;  ///< that it tries classes of GPUs on; null: none serves
   std::optional<cuda::DeviceScope> scope_;
-  std::optional<cuda::Stream> stream_;        ///< of workbench_
-  std::optional<cuda::Workbench> workbench_;  ///< where a GPU serves
+  std::optional<cuda::Stream> stream_;                    ///< of accelerator_
+  std::optional<cuda::GpuBuildAccelerator> accelerator_;  ///< where a GPU serves
   std::shared_ptr<const Layout> csr_;
   std::optional<LayoutBuilder> builder_;
   std::set<std::string> unstored_;  ///< recipes of layouts that this job built and added

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLetIn =
+/// How a service is allowed to open the devices.
+constexpr const char* kHowToAllow =
     "systemd: deploy/systemd/sparsed-gpu.conf; Docker: --gpus all; Kubernetes: nvidia.com/gpu: 1";
 
 /// Names in a folder; none if it cannot be read.
@@ -110,7 +111,7 @@ absl::Status CheckTraces(const Traces& traces) {
     return absl::UnavailableError(fmt::format(
         "there is an NVIDIA card (PCI {}), but no NVIDIA driver here: install the driver, or let "
         "this process have the card ({})",
-        traces.card, kLetIn));
+        traces.card, kHowToAllow));
   }
   return absl::UnavailableError(
       fmt::format("an NVIDIA driver is loaded, but its library is not here ({}): install it, or in "
@@ -123,12 +124,12 @@ absl::Status DriverRefuses(const Traces& traces, std::string_view words) {
     return absl::UnavailableError(
         fmt::format("an NVIDIA driver's library is here, but no /dev/nvidia*: load the driver's "
                     "modules, or let this process have the card ({}). The driver says: {}",
-                    kLetIn, words));
+                    kHowToAllow, words));
   }
   for (const char* file : {"/dev/nvidiactl", "/dev/nvidia-uvm"}) {
     if (access(file, F_OK) == 0 && access(file, R_OK | W_OK) != 0) {
       return absl::UnavailableError(fmt::format(
-          "this process may not open {} ({}). The driver says: {}", file, kLetIn, words));
+          "this process may not open {} ({}). The driver says: {}", file, kHowToAllow, words));
     }
   }
   return absl::UnavailableError(

@@ -9,8 +9,19 @@
 #include <cstdint>
 
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/kernel_table.h"
 
 namespace sparsed::cuda {
+
+/// The accuracy of kernels that multiply and sum with these instructions. Except for f64, they cut
+/// off what they add below the sum's last place. Floats are split (Tf32Parts), or each is rounded to
+/// TF32, by at most 2^-11 of it, where SpMM is allowed to.
+inline Accuracy TensorCoreAccuracy(const Problem& problem) {
+  if (problem.type == ElementType::kF64) return {};
+  if (problem.type != ElementType::kF32) return {.addition = 2};
+  const bool rounded = problem.allow_tf32 && problem.operation == Operation::kSpmm;
+  return {.product = rounded ? 0x1.01p-10 : 0x1p-20, .addition = 2};
+}
 
 /// a: 16 x 8.
 __device__ inline void MultiplyTile(float& c0, float& c1, float& c2, float& c3, const float (&a)[4],

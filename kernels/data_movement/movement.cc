@@ -20,10 +20,10 @@ constexpr int64_t kStopSteps = 1 << 16;
 
 double AsDouble(int64_t count) { return static_cast<double>(count); }
 
-/// One pass over the rows of a pattern.
-class Walk {
+/// What one pass over the rows of a pattern moves.
+class MovementModel {
  public:
-  Walk(const CsrView& csr, const MovementSpec& spec, const BuildContext& context)
+  MovementModel(const CsrView& csr, const MovementSpec& spec, const BuildContext& context)
       : csr_(csr),
         spec_(spec),
         context_(context),
@@ -301,7 +301,7 @@ class Walk {
 
 absl::StatusOr<Movement> ModelMovement(const CsrView& csr, const MovementSpec& spec,
                                        const BuildContext& context) {
-  return Walk(csr, spec, context).Run();
+  return MovementModel(csr, spec, context).Run();
 }
 
 }  // namespace sparsed

@@ -14,14 +14,13 @@
 #include <bit>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/build/build.h"
+#include "hwy/contrib/sort/vqsort.h"
+#include "kernels/build_accelerator.h"
 #include "kernels/features/similarity.h"
 #include "kernels/reorder/minhash.h"
-#include "kernels/reorder/radix_sort.h"
 
 namespace sparsed {
 namespace {
@@ -109,40 +108,21 @@ class Pairs {
 class Buckets {
  public:
   absl::Status Allocate(MemorySource& memory, int64_t rows) {
-    absl::Status status = items_.Allocate(memory, rows);
-    return status.ok() ? scratch_.Allocate(memory, rows) : status;
+    return items_.Allocate(memory, rows);
   }
 
-  /// rows[i], ascending, goes into the bucket of key(i), which is called twice. Within a bucket,
-  /// rows stay ascending. One pass over memory by the upper bits makes parts that fit a cache;
-  /// these are sorted there.
+  /// rows[i] goes into the bucket of key(i). Within a bucket, rows ascend.
   template <typename Key>
   void Sort(std::span<const int32_t> rows, Key key) {
-    constexpr int kPartBits = 8;
-    constexpr int64_t kSmallPart = 1 << 10;
-    const int64_t count = static_cast<int64_t>(rows.size());
-    std::array<int64_t, (1 << kPartBits) + 1> ends{};
-    for (int64_t i = 0; i < count; ++i) ++ends[(key(i) >> (32 - kPartBits)) + 1];
-    std::partial_sum(ends.begin(), ends.end(), ends.begin());
-    for (int64_t i = 0; i < count; ++i) {
-      const uint64_t item = static_cast<uint64_t>(key(i)) << 32 | static_cast<uint32_t>(rows[i]);
-      items_[ends[item >> (64 - kPartBits)]++] = item;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      items_[i] = static_cast<uint64_t>(key(i)) << 32 | static_cast<uint32_t>(rows[i]);
     }
-    int64_t begin = 0;
-    for (int part = 0; part < 1 << kPartBits; begin = ends[part++]) {
-      const int64_t size = ends[part] - begin;
-      if (size < kSmallPart) {
-        std::sort(items_.data() + begin, items_.data() + begin + size);
-        continue;
-      }
-      RadixSort(items_.span().subspan(begin, size), scratch_.span().first(size), 32, 64 - kPartBits,
-                1);
-    }
+    hwy::Sorter()(items_.data(), rows.size(), hwy::SortAscending());
   }
 
-  /// The same, if `sorted` has a band of these rows.
-  absl::Status Take(cuda::MinHashBuckets& sorted, int band, int64_t count) {
-    return sorted.Sort(band, items_.span().first(count));
+  /// The same for a band of these rows, by a device.
+  absl::Status SortOnDevice(MinHashBuckets& device, int band, int64_t count) {
+    return device.Sort(band, items_.span().first(count));
   }
 
   int32_t Row(int64_t t) const { return static_cast<int32_t>(items_[t] & 0xffffffffU); }
@@ -151,7 +131,6 @@ class Buckets {
 
  private:
   Scratch<uint64_t> items_;  ///< key << 32 | row
-  Scratch<uint64_t> scratch_;
 };
 
 /// Offers each of the first `count` rows with up to `neighbours` before it in its bucket.
@@ -210,11 +189,10 @@ absl::StatusOr<int64_t> PairEqualRows(const CsrView& csr, Buckets& buckets, Scra
   return kept;
 }
 
-/// One pair of row arrays for each thread that sorts a band: as many as the pattern's size allows.
+/// Those of each thread that sorts a band.
 absl::Status AllocateBuckets(const CsrView& csr, const BuildContext& context,
                              std::vector<Buckets>& buckets) {
-  const int64_t allowed = 2 + csr.nnz() / (4 * std::max<int64_t>(csr.rows, 1));
-  buckets.resize(std::min<int64_t>({allowed, kBatch, context.TeamFor(csr.rows)}));
+  buckets.resize(std::min(kBatch, context.TeamFor(csr.rows)));
   for (Buckets& each : buckets) {
     if (absl::Status status = each.Allocate(*context.memory, csr.rows); !status.ok()) return status;
   }
@@ -244,18 +222,15 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
   if (status = keys.Allocate(*context.memory, std::min(group, bands) * count); !status.ok()) {
     return status;
   }
-  std::unique_ptr<cuda::MinHashBuckets> gpu;  // null: without one, or room there
-  if (context.gpu != nullptr) {
-    auto made = cuda::MinHashBuckets::Make(*context.gpu, csr, active, options.bsize, bands);
-    if (made.ok()) {
-      gpu = *std::move(made);
-      ++context.gpu->steps;
-    }
+  std::unique_ptr<MinHashBuckets> device;  // null: there is none, or no room on it
+  if (context.accelerator != nullptr) {
+    auto made = context.accelerator->MakeMinHashBuckets(csr, active, options.bsize, bands);
+    if (made.ok()) device = *std::move(made);
   }
   for (int first = 0; first < bands; first += group) {
     const int end = std::min(first + group, bands);
 #pragma omp parallel for num_threads(context.TeamFor(count)) schedule(dynamic, 1)
-    for (int64_t begin = 0; begin < (gpu ? 0 : count); begin += kChunk) {
+    for (int64_t begin = 0; begin < (device ? 0 : count); begin += kChunk) {
       if (context.stopped()) continue;
       MinHashKeys(csr, active, {begin, std::min(begin + kChunk, count)}, first, end - first,
                   options.bsize, count, keys.data());
@@ -270,9 +245,9 @@ absl::StatusOr<CandidatePairs> FindCandidatePairs(const CsrView& csr, const LshO
 #pragma omp for schedule(dynamic, 1)
         for (int band = batch; band < std::min(batch + kBatch, end); ++band) {
           uint32_t* const key = keys.data() + (band - first) * count;
-          if (!gpu || !own.Take(*gpu, band, count).ok()) {
-            // A GPU that fails leaves its band to this thread.
-            if (gpu) MinHashKeys(csr, active, {0, count}, band, 1, options.bsize, count, key);
+          if (!device || !own.SortOnDevice(*device, band, count).ok()) {
+            // A device that fails leaves its band to this thread.
+            if (device) MinHashKeys(csr, active, {0, count}, band, 1, options.bsize, count, key);
             own.Sort(active, [key](int64_t i) { return key[i]; });
           }
           OfferNeighbours(own, count, options.neighbours, pairs, context);

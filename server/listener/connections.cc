@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 
 #include "server/listener/socket_calls.h"
-#include "server/telemetry/log.h"
+#include "server/log/log.h"
 
 namespace sparsed::server {
 namespace {

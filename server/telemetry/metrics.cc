@@ -1,6 +1,6 @@
 #include "server/telemetry/metrics.h"
 
-#include "server/telemetry/log.h"
+#include "server/log/log.h"
 
 namespace sparsed::server {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "server/telemetry/log.h"
+#include "server/log/log.h"
 
 namespace sparsed::server {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "server/telemetry/log_limit.h"
+#include "server/log/log_limit.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/stage_record.h"
 

@@ -24,12 +24,12 @@ class GpuBuild : public testing::Test {
  protected:
   void SetUp() override {
     if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
-    workbench_.emplace(Gpu::Get()->stream(), Gpu::Get()->memory());
+    accelerator_.emplace(Gpu::Get()->stream(), Gpu::Get()->memory());
   }
-  cuda::Workbench& workbench() { return *workbench_; }
+  cuda::GpuBuildAccelerator& accelerator() { return *accelerator_; }
 
  private:
-  std::optional<cuda::Workbench> workbench_;
+  std::optional<cuda::GpuBuildAccelerator> accelerator_;
 };
 
 std::vector<NamedPattern> Patterns() {
@@ -55,8 +55,8 @@ TEST_F(GpuBuild, RowSegmentsAreThoseOfTheCpu) {
         const std::vector<int32_t> order = RandomOrder(pattern.rows, 5);
         CsrView csr = pattern.view();
         if (permuted) csr.row_order = order;
-        const Layout cpu = BuildRowSegments(csr, options, Heap()).value();
-        const auto gpu = cuda::BuildRowSegments(workbench(), csr, options, Heap());
+        const Layout cpu = BuildRowSegments(csr, options, OnHeap()).value();
+        const auto gpu = accelerator().BuildRowSegments(csr, options, OnHeap());
         ASSERT_TRUE(gpu.ok()) << gpu.status();
         EXPECT_EQ(gpu->parameters, cpu.parameters);
         ExpectSameArrays(*gpu, cpu);
@@ -97,14 +97,14 @@ TEST_F(GpuBuild, CandidatePairsAreThoseOfTheCpu) {
       LshOptions options;
       options.siglen = siglen;
       options.bsize = bsize;
-      BuildContext context = Heap();
+      BuildContext context = OnHeap();
       const CandidatePairs cpu = FindCandidatePairs(pattern.view(), options, context).value();
-      context.gpu = &workbench();
+      context.accelerator = &accelerator();
       ExpectSamePairs(FindCandidatePairs(pattern.view(), options, context).value(), cpu);
       for (const int buffers : {0, 1, 2}) {
         NoRoom none(Gpu::Get()->memory(), buffers);
-        cuda::Workbench bare{Gpu::Get()->stream(), none};
-        context.gpu = &bare;
+        cuda::GpuBuildAccelerator bare(Gpu::Get()->stream(), none);
+        context.accelerator = &bare;
         ExpectSamePairs(FindCandidatePairs(pattern.view(), options, context).value(), cpu);
       }
     }
@@ -118,27 +118,27 @@ TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
                        pattern.view(), context)
         .value();
   };
-  const BuiltLayout cpu = build(Heap());
-  BuildContext context = Heap();
-  context.gpu = &workbench();
+  const BuiltLayout cpu = build(OnHeap());
+  BuildContext context = OnHeap();
+  context.accelerator = &accelerator();
   const BuiltLayout gpu = build(context);
   EXPECT_NE(gpu.notes.find("built on the GPU"), std::string::npos) << gpu.notes;
-  EXPECT_EQ(workbench().steps, 2);
+  EXPECT_EQ(accelerator().calls(), 2);
   ExpectSameArrays(gpu.layout, cpu.layout);
   context.threads = 16;  // they are faster than copies
   EXPECT_EQ(build(context).notes.find("built on"), std::string::npos);
-  EXPECT_EQ(workbench().steps, 3) << "rows are still clustered there";
+  EXPECT_EQ(accelerator().calls(), 3) << "rows are still clustered there";
   context.threads = 2;
 
   for (const int buffers : {0, 1, 3, 4, 6, 7, 8}) {
     NoRoom none(Gpu::Get()->memory(), buffers);
-    cuda::Workbench bare{Gpu::Get()->stream(), none};
-    context.gpu = &bare;
+    cuda::GpuBuildAccelerator bare(Gpu::Get()->stream(), none);
+    context.accelerator = &bare;
     const BuiltLayout fallen_back = build(context);
     EXPECT_NE(fallen_back.notes.find("built on the CPU (no room)"), std::string::npos)
         << fallen_back.notes;
     if (buffers == 0) {
-      EXPECT_EQ(bare.steps, 0);
+      EXPECT_EQ(bare.calls(), 0);
     }
     ExpectSameArrays(fallen_back.layout, cpu.layout);
   }

@@ -119,27 +119,29 @@ class Workspace {
   Buffer buffer_;
 };
 
-bool IsTensorCoreSpmm(std::string_view kernel) { return kernel.ends_with(".mma"); }
-
 /// How far a sum of `terms` products, `expected`, may be off (dense_harness.cc has the same for
-/// CPUs). Tensor cores cut off what they add where it is below the last place; factors, or what is
-/// left of them, are rounded to TF32 before.
+/// CPUs).
 template <typename T>
-double Bound(int64_t terms, double magnitude, double expected, std::string_view kernel,
-             bool allow_tf32 = false) {
+double Bound(int64_t terms, double magnitude, double expected, const Accuracy& accuracy) {
   using Sum = SumOf<T>;
   const double u = std::numeric_limits<Sum>::epsilon() / 2;
-  double bound = static_cast<double>(terms + 4) * u * 1.01 * magnitude +
-                 static_cast<double>(terms + 4) * std::numeric_limits<Sum>::denorm_min();
-  if (IsTensorCoreSpmm(kernel) && !std::is_same_v<T, double>) {
-    bound *= 2;
-    if (std::is_same_v<T, float>) bound += (allow_tf32 ? 0x1.01p-10 : 0x1p-20) * magnitude;
-  }
+  const double roundings = static_cast<double>(terms + 4) * accuracy.addition;
+  const double bound = roundings * (u * 1.01 * magnitude + std::numeric_limits<Sum>::denorm_min()) +
+                       accuracy.product * magnitude;
   if (!kIsHalf<T>) return bound;
   const double stored = std::is_same_v<T, Float16> ? 0x1p-11 : 0x1p-8;
   const double subnormal = std::is_same_v<T, Float16> ? 0x1p-25 : 0;
   const double rounding = std::max((std::abs(expected) + bound) * stored, subnormal);
   return bound + rounding;
+}
+
+/// Whether it computes anything otherwise where f32 may be rounded to TF32.
+bool HeedsTf32(const SpmmKernel& kernel) {
+  Problem problem = {
+      .operation = Operation::kSpmm, .type = ElementType::kF32, .device = DeviceKind::kCuda};
+  const Accuracy exact = kernel.accuracy(problem);
+  problem.allow_tf32 = true;
+  return kernel.accuracy(problem) != exact;
 }
 
 template <typename T>
@@ -195,7 +197,7 @@ void ExpectSpmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
         !kernel.supports(problem, subject.device)) {
       continue;
     }
-    if (c.allow_tf32 && !IsTensorCoreSpmm(kernel.name)) continue;  // it makes no difference to them
+    if (c.allow_tf32 && !HeedsTf32(kernel)) continue;
     SCOPED_TRACE(std::string(kernel.name));
     std::optional<Operand<T>> first;
     std::shared_ptr<void> prepared;  // after the first run, if there is something to prepare
@@ -231,7 +233,7 @@ void ExpectSpmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
         for (int64_t j = 0; j < c.k; ++j) {
           const int64_t i = row * c.k + j;
           const double error = std::abs(result.at(row, j) - expected[i]);
-          if (error <= Bound<T>(terms, magnitude[i], expected[i], kernel.name, c.allow_tf32)) {
+          if (error <= Bound<T>(terms, magnitude[i], expected[i], kernel.accuracy(problem))) {
             continue;
           }
           if (wrong++ == 0) {
@@ -293,7 +295,7 @@ void ExpectSddmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
       for (int64_t p = 0; p < pattern.nnz(); ++p) {
         // The vendor multiplies with S afterwards, which rounds once more.
         wrong += !(std::abs(out.at(0, p) - expected[p]) <=
-                   Bound<T>(c.k + 1, magnitude[p], expected[p], kernel.name));
+                   Bound<T>(c.k + 1, magnitude[p], expected[p], kernel.accuracy(problem)));
       }
       EXPECT_EQ(wrong, 0);
       if (kernel.prepare != nullptr && prepared == nullptr) {
@@ -494,7 +496,7 @@ void ExpectInfinities(const Pattern& pattern, bool allow_tf32) {
     const Buffer slots_device = gpu.Upload(slots.data(), slots.size() * sizeof(T));
     for (const SpmmKernel& kernel : SpmmKernels()) {
       if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != host.kind ||
-          !kernel.supports(problem, layout) || kernel.name.starts_with("cuda.cusparse")) {
+          !kernel.supports(problem, layout) || kernel.from_library) {
         continue;
       }
       SCOPED_TRACE(std::string(kernel.name));

@@ -25,10 +25,10 @@ Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order, Aspt
              bool permute_remainder = false) {
   CsrView view = pattern.view();
   view.row_order = row_order;
-  Layout layout = BuildAspt(view, options, Heap()).value();
+  Layout layout = BuildAspt(view, options, OnHeap()).value();
   if (permute_remainder) {
     const Array order = MakeArray("order", RandomOrder(pattern.rows, 17));
-    EXPECT_TRUE(PermuteRemainder(layout, order, Heap()).ok());
+    EXPECT_TRUE(PermuteRemainder(layout, order, OnHeap()).ok());
   }
   return layout;
 }
@@ -119,8 +119,8 @@ TEST(Aspt, HoldsExactlyItsPattern) {
 
 TEST(Aspt, IsTheSameForAnyTeam) {
   const Pattern pattern = Rmat(15, 6, 2);
-  const Layout one = BuildAspt(pattern.view(), {}, Heap(1)).value();
-  const Layout three = BuildAspt(pattern.view(), {}, Heap(3)).value();
+  const Layout one = BuildAspt(pattern.view(), {}, OnHeap(1)).value();
+  const Layout three = BuildAspt(pattern.view(), {}, OnHeap(3)).value();
   ExpectSameArrays(one, three);
 }
 
@@ -204,7 +204,7 @@ TEST(AsptKernels, ComputeFromTransposedLayouts) {
   const std::vector<double> values = RandomValues(pattern.nnz(), 7);
   const auto built =
       BuildLayout(ParseRecipe("transpose > aspt(panel=32) > lsh_cluster(remainder)").value(),
-                  pattern.view(), Heap());
+                  pattern.view(), OnHeap());
   ASSERT_TRUE(built.ok()) << built.status();
   ASSERT_FALSE(built->skipped) << built->notes;
   EXPECT_TRUE(built->layout.transposed);

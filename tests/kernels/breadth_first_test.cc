@@ -11,15 +11,10 @@
 #include "kernels/data_movement/movement.h"
 #include "tests/generate.h"
 #include "tests/kernels/dense_harness.h"
+#include "tests/kernels/layout_testing.h"
 
 namespace sparsed::test {
 namespace {
-
-BuildContext OnHeap() {
-  BuildContext context;
-  context.memory = &HeapMemory();
-  return context;
-}
 
 std::vector<int32_t> Ordered(const Pattern& pattern) {
   const Array order = BreadthFirst(pattern.view(), OnHeap()).value();

@@ -18,7 +18,7 @@ namespace {
 Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order, int64_t panel_rows) {
   CsrView view = pattern.view();
   view.row_order = row_order;
-  return BuildCooPanels(view, panel_rows, Heap()).value();
+  return BuildCooPanels(view, panel_rows, OnHeap()).value();
 }
 
 /// Every nonzero once, and in the promised order.
@@ -67,7 +67,7 @@ TEST(CooPanels, HoldTheTranspose) {
   const Pattern transposed = Transpose(pattern, &source);
   const Layout expected = Build(transposed, {}, 16);
   const Layout layout =
-      BuildLayout(ParseRecipe("transpose > coo_panels").value(), pattern.view(), Heap())
+      BuildLayout(ParseRecipe("transpose > coo_panels").value(), pattern.view(), OnHeap())
           .value()
           .layout;
   EXPECT_TRUE(layout.transposed);
@@ -78,15 +78,15 @@ TEST(CooPanels, HoldTheTranspose) {
 
 TEST(CooPanels, AreTheSameForAnyTeam) {
   const Pattern pattern = Rmat(15, 6, 2);
-  const Layout one = BuildCooPanels(pattern.view(), 64, Heap(1)).value();
-  const Layout three = BuildCooPanels(pattern.view(), 64, Heap(3)).value();
+  const Layout one = BuildCooPanels(pattern.view(), 64, OnHeap(1)).value();
+  const Layout three = BuildCooPanels(pattern.view(), 64, OnHeap(3)).value();
   ExpectSameArrays(one, three);
 }
 
 TEST(CooPanels, FollowTheRecipe) {
   const Pattern pattern = Uniform(5000, 50'000, 8, 1);
   const auto build = [&](const char* recipe) {
-    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value();
+    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value();
   };
   const BuiltLayout built = build("coo_panels");
   ASSERT_FALSE(built.skipped);
@@ -101,7 +101,7 @@ TEST(CooPanels, PeakIsLessThanSixTimesTheMatrix) {
   for (const Pattern& pattern : {PowerLaw(100'000, 1'000'000, 2.5, 1), Stencil(300, 300),
                                  Band(50'000, 8), Uniform(60'000, 60'000, 10, 4)}) {
     CountingMemory memory;
-    BuildContext context = Heap();
+    BuildContext context = OnHeap();
     context.memory = &memory;
     ASSERT_TRUE(BuildLayout(ParseRecipe("coo_panels").value(), pattern.view(), context).ok());
     const int64_t csr = pattern.nnz() * 8 + (pattern.rows + 1) * 8;

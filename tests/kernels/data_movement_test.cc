@@ -10,6 +10,7 @@
 #include "kernels/data_movement/movement.h"
 #include "kernels/data_movement/product_hypergraph.h"
 #include "tests/generate.h"
+#include "tests/kernels/layout_testing.h"
 
 namespace sparsed {
 namespace {
@@ -18,14 +19,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-BuildContext OnHeap() {
-  BuildContext context;
-  context.memory = &HeapMemory();
-  return context;
-}
-
 Movement MovementOf(const CsrView& csr, const MovementSpec& spec) {
-  const auto movement = ModelMovement(csr, spec, OnHeap());
+  const auto movement = ModelMovement(csr, spec, test::OnHeap());
   EXPECT_TRUE(movement.ok()) << movement.status();
   return *movement;
 }
@@ -281,11 +276,12 @@ TEST(Movement, OddPatterns) {
 
 TEST(Movement, RefusesAndStops) {
   const test::Pattern wide = test::Uniform(3, 5, 2, 1);
-  const auto refused = ModelMovement(wide.view(), {.operation = Operation::kSpgemm}, OnHeap());
+  const auto refused =
+      ModelMovement(wide.view(), {.operation = Operation::kSpgemm}, test::OnHeap());
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.status().message(), HasSubstr("3 x 5"));
   const std::atomic<bool> stop = true;
-  BuildContext context = OnHeap();
+  BuildContext context = test::OnHeap();
   context.stop = &stop;
   EXPECT_EQ(ModelMovement(wide.view(), {}, context).status().code(), absl::StatusCode::kCancelled);
 }

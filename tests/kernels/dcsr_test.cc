@@ -28,7 +28,7 @@ std::vector<NamedPattern> Patterns() {
 }
 
 Layout Build(const char* recipe, const Pattern& pattern) {
-  return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value().layout;
+  return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value().layout;
 }
 
 TEST(Dcsr, HoldsExactlyItsPattern) {
@@ -38,7 +38,7 @@ TEST(Dcsr, HoldsExactlyItsPattern) {
     for (const bool permuted : {false, true}) {
       CsrView view = pattern.view();
       if (permuted) view.row_order = order;
-      const Layout layout = BuildDcsr(view, false, Heap()).value();
+      const Layout layout = BuildDcsr(view, false, OnHeap()).value();
       EXPECT_EQ(layout.Find(kValueSource) != nullptr, permuted && pattern.rows > 0);
       const Layout stored = StoredRows(layout);
       const CsrView s = ViewCsr(stored);
@@ -70,8 +70,8 @@ TEST(Dcsr, HoldsExactlyItsPattern) {
 
 TEST(Dcsr, IsTheSameForAnyTeam) {
   const Pattern pattern = Rmat(15, 2, 2);
-  ExpectSameArrays(BuildDcsr(pattern.view(), true, Heap(1)).value(),
-                   BuildDcsr(pattern.view(), true, Heap(3)).value());
+  ExpectSameArrays(BuildDcsr(pattern.view(), true, OnHeap(1)).value(),
+                   BuildDcsr(pattern.view(), true, OnHeap(3)).value());
 }
 
 TEST(DcsrKernels, ComputeOddPatternsAtManyWidths) {

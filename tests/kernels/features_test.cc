@@ -257,9 +257,10 @@ TEST(Features, OfNothingAreZero) {
 }
 
 /// The definitions once more, as slow as they are plain.
-class Slow {
+class ReferenceFeatures {
  public:
-  explicit Slow(const CsrView& csr) : rows_(csr.rows), cols_(csr.cols), nnz_(csr.nnz()) {
+  explicit ReferenceFeatures(const CsrView& csr)
+      : rows_(csr.rows), cols_(csr.cols), nnz_(csr.nnz()) {
     for (int64_t i = 0; i < csr.rows; ++i) {
       const int64_t r = csr.row_order.empty() ? i : int64_t{csr.row_order[i]};
       s_.emplace_back(csr.column_indices.begin() + csr.row_offsets[r],
@@ -366,13 +367,13 @@ void ExpectSame(const Features& a, const Features& b) {
 
 void ExpectPlain(const CsrView& csr) {
   const Features features = Compute(csr);
-  Slow slow(csr);
+  ReferenceFeatures reference(csr);
   const std::map<std::string, double> values = ByName(features);
-  for (const auto& [name, value] : slow.Values()) {
+  for (const auto& [name, value] : reference.Values()) {
     EXPECT_NEAR(values.at(name), value, 1e-11 * std::abs(value)) << name;
   }
-  EXPECT_EQ(features.distance_histogram, slow.Histogram());
-  EXPECT_EQ(features.density_map.Tiles(), slow.Map());
+  EXPECT_EQ(features.distance_histogram, reference.Histogram());
+  EXPECT_EQ(features.density_map.Tiles(), reference.Map());
   ExpectSame(features, Compute(csr, 4));
   ExpectSame(features, Compute(csr, 3));
 }

@@ -11,19 +11,13 @@
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
+#include "tests/kernels/layout_testing.h"
 
 namespace sparsed::test {
 namespace {
 
-BuildContext Using(MemorySource& memory, int threads = 2) {
-  BuildContext context;
-  context.threads = threads;
-  context.memory = &memory;
-  return context;
-}
-
 std::vector<int32_t> Grouped(const Pattern& pattern, int64_t size, int threads = 2) {
-  const Array order = GroupRows(pattern.view(), size, Using(HeapMemory(), threads)).value();
+  const Array order = GroupRows(pattern.view(), size, OnHeap(threads)).value();
   return {order.As<int32_t>().begin(), order.As<int32_t>().end()};
 }
 
@@ -32,7 +26,7 @@ double Sharing(const Pattern& pattern, const std::vector<int32_t>& order) {
   CsrView view = pattern.view();
   view.row_order = order;
   return static_cast<double>(pattern.nnz()) /
-         static_cast<double>(CountPanelSlots(view, 8, Using(HeapMemory())).value());
+         static_cast<double>(CountPanelSlots(view, 8, OnHeap()).value());
 }
 
 TEST(GroupRows, GivesAPermutation) {
@@ -79,13 +73,14 @@ TEST(GroupRows, IsTheSameForAnyTeam) {
 TEST(GroupRows, StopsAndFreesItsMemory) {
   const Pattern pattern = Rmat(10, 8, 2);
   CountingMemory memory;
-  BuildContext context = Using(memory);
+  BuildContext context = ContextWith(memory);
   const std::atomic<bool> stop = true;
   context.stop = &stop;
   EXPECT_TRUE(absl::IsCancelled(GroupRows(pattern.view(), 8, context).status()));
   EXPECT_EQ(memory.held(), 0);
   CountingMemory limited(pattern.nnz() * 8);
-  EXPECT_TRUE(absl::IsResourceExhausted(GroupRows(pattern.view(), 8, Using(limited)).status()));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(GroupRows(pattern.view(), 8, ContextWith(limited)).status()));
   EXPECT_EQ(limited.held(), 0);
 }
 

@@ -10,13 +10,14 @@
 
 namespace sparsed::test {
 
-/// A build on the plain heap.
-inline BuildContext Heap(int threads = 2) {
+/// For builds in `memory`.
+inline BuildContext ContextWith(MemorySource& memory, int threads = 2) {
   BuildContext context;
   context.threads = threads;
-  context.memory = &HeapMemory();
+  context.memory = &memory;
   return context;
 }
+inline BuildContext OnHeap(int threads = 2) { return ContextWith(HeapMemory(), threads); }
 
 /// The CSR nonzero of a value slot; -1: padding.
 inline int64_t Source(const Layout& layout, int64_t slot) {

@@ -10,19 +10,13 @@
 #include "kernels/formats/aspt.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
+#include "tests/kernels/layout_testing.h"
 
 namespace sparsed::test {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-BuildContext Using(MemorySource& memory, int threads = 2) {
-  BuildContext context;
-  context.threads = threads;
-  context.memory = &memory;
-  return context;
-}
 
 absl::StatusOr<BuiltLayout> Build(std::string_view text, const Pattern& pattern,
                                   const BuildContext& context) {
@@ -32,7 +26,7 @@ absl::StatusOr<BuiltLayout> Build(std::string_view text, const Pattern& pattern,
 }
 
 BuiltLayout Built(std::string_view text, const Pattern& pattern) {
-  auto built = Build(text, pattern, Using(HeapMemory()));
+  auto built = Build(text, pattern, OnHeap());
   EXPECT_TRUE(built.ok()) << built.status();
   return built.ok() ? *std::move(built) : BuiltLayout();
 }
@@ -100,13 +94,12 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
 
 TEST(Recipe, BuilderChecksRecipesMadeByHand) {
   const Pattern pattern = Band(20, 2);
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      BuildLayout({{{"ell", {}}}}, pattern.view(), Using(HeapMemory())).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      BuildLayout({{{"aspt", {{"panel", 0}}}}}, pattern.view(), Using(HeapMemory())).status()));
   EXPECT_TRUE(
-      absl::IsInvalidArgument(BuildLayout({}, pattern.view(), Using(HeapMemory())).status()));
-  const auto built = BuildLayout({{{"aspt", {}}}}, pattern.view(), Using(HeapMemory()));
+      absl::IsInvalidArgument(BuildLayout({{{"ell", {}}}}, pattern.view(), OnHeap()).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      BuildLayout({{{"aspt", {{"panel", 0}}}}}, pattern.view(), OnHeap()).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildLayout({}, pattern.view(), OnHeap()).status()));
+  const auto built = BuildLayout({{{"aspt", {}}}}, pattern.view(), OnHeap());
   ASSERT_TRUE(built.ok());
   EXPECT_EQ(built->layout.recipe, "aspt(panel=64,min_dense=2)");
 }
@@ -152,7 +145,7 @@ TEST(BuildLayout, PlainTransposedAndPermutedCsr) {
     EXPECT_EQ(plain.layout.Find(kValueSource), nullptr);
     ExpectCsrHolds(plain.layout, pattern);
     for (const int threads : {1, 2, 5}) {
-      const auto transposed = Build("transpose", pattern, Using(HeapMemory(), threads));
+      const auto transposed = Build("transpose", pattern, OnHeap(threads));
       ASSERT_TRUE(transposed.ok());
       EXPECT_TRUE(transposed->layout.transposed);
       ExpectCsrHolds(transposed->layout, pattern);
@@ -245,7 +238,7 @@ TEST(BuildLayout, StopsAtEveryStage) {
        {"csr", "transpose", "lsh_cluster", "breadth_first", "group_rows", "aspt", "row_panels",
         "coo_panels", "dcsr", "row_segments", kReordered.data()}) {
     CountingMemory memory;
-    BuildContext context = Using(memory);
+    BuildContext context = ContextWith(memory);
     const std::atomic<bool> stopped = true;
     context.stop = &stopped;
     EXPECT_TRUE(absl::IsCancelled(Build(text, pattern, context).status())) << text;
@@ -255,7 +248,7 @@ TEST(BuildLayout, StopsAtEveryStage) {
   int64_t reports = 0;
   for (int64_t at = 0; at == 0 || at <= reports; ++at) {
     CountingMemory memory;
-    BuildContext context = Using(memory);
+    BuildContext context = ContextWith(memory);
     std::atomic<bool> stop = false;
     context.stop = &stop;
     int64_t seen = 0;
@@ -283,7 +276,7 @@ TEST(BuildLayout, RunsOutOfMemoryWithoutLeaks) {
     CountingMemory unlimited;
     int64_t result_bytes = 0;
     {
-      const auto built = Build(text, pattern, Using(unlimited));
+      const auto built = Build(text, pattern, ContextWith(unlimited));
       ASSERT_TRUE(built.ok()) << built.status();
       ASSERT_FALSE(built->skipped) << built->notes;
       result_bytes = built->layout.bytes();
@@ -292,7 +285,7 @@ TEST(BuildLayout, RunsOutOfMemoryWithoutLeaks) {
     EXPECT_EQ(unlimited.held(), 0);
     for (int64_t tenth = 0; tenth < 10; ++tenth) {
       CountingMemory limited(unlimited.peak() * tenth / 10);
-      const auto built = Build(text, pattern, Using(limited));
+      const auto built = Build(text, pattern, ContextWith(limited));
       EXPECT_TRUE(absl::IsResourceExhausted(built.status())) << text << " " << tenth;
       EXPECT_EQ(limited.held(), 0);
     }
@@ -308,7 +301,7 @@ TEST(BuildLayout, PeakIsLessThanSixTimesTheMatrix) {
     for (const int threads : {1, 2, 8}) {
       CountingMemory memory;
       const auto built = Build("lsh_cluster(force) > aspt > lsh_cluster(remainder,force)", pattern,
-                               Using(memory, threads));
+                               ContextWith(memory, threads));
       ASSERT_TRUE(built.ok());
       const int64_t csr = pattern.nnz() * 8 + (pattern.rows + 1) * 8;
       const double ratio = static_cast<double>(csr + memory.peak()) / static_cast<double>(csr);

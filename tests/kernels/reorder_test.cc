@@ -40,7 +40,7 @@ std::vector<int32_t> Order(const RowOrder& result) {
 std::vector<int32_t> Cluster(const Pattern& pattern, const Pairs& pairs, int64_t max_cluster,
                              ClusterOrder order) {
   const ClusterOptions options{max_cluster, order, 0};
-  return Order(ClusterRows(pattern.view(), MakePairs(pattern, pairs), options, Heap()).value());
+  return Order(ClusterRows(pattern.view(), MakePairs(pattern, pairs), options, OnHeap()).value());
 }
 
 void ExpectPermutation(const std::vector<int32_t>& order, int64_t rows) {
@@ -54,7 +54,7 @@ void ExpectPermutation(const std::vector<int32_t>& order, int64_t rows) {
 double DenseRatio(const Pattern& pattern, const std::vector<int32_t>& order) {
   CsrView view = pattern.view();
   view.row_order = order;
-  return DenseTileRatio(view, 64, 2, Heap()).value();
+  return DenseTileRatio(view, 64, 2, OnHeap()).value();
 }
 
 /// Pairs of all rows that share a column.
@@ -154,11 +154,11 @@ TEST(Clustering, FollowsThePapersExample) {
   EXPECT_THAT(Cluster(paper, {{0, 4}, {2, 4}}, 256, ClusterOrder::kMerged),
               testing::ElementsAre(0, 4, 2, 1, 3, 5));
   // Fig. 4b: of 13 nonzeros, 2 are in dense tiles of three rows before, 9 after.
-  EXPECT_NEAR(DenseTileRatio(paper.view(), 3, 2, Heap()).value(), 2.0 / 13, 1e-9);
+  EXPECT_NEAR(DenseTileRatio(paper.view(), 3, 2, OnHeap()).value(), 2.0 / 13, 1e-9);
   CsrView view = paper.view();
   const std::vector<int32_t> order = {0, 2, 4, 1, 3, 5};
   view.row_order = order;
-  EXPECT_NEAR(DenseTileRatio(view, 3, 2, Heap()).value(), 9.0 / 13, 1e-9);
+  EXPECT_NEAR(DenseTileRatio(view, 3, 2, OnHeap()).value(), 9.0 / 13, 1e-9);
 }
 
 TEST(Clustering, IsAlgorithm3OnRandomInputs) {
@@ -190,7 +190,7 @@ TEST(Clustering, DoesNotDependOnTheTeam) {
     lsh.pairs_per_row = 2;  // so that some are dropped
     std::vector<int32_t> reference;
     for (const int threads : {1, 2, 3, 5, 2}) {
-      const auto result = LshClusterRows(pattern.view(), lsh, {}, Heap(threads)).value();
+      const auto result = LshClusterRows(pattern.view(), lsh, {}, OnHeap(threads)).value();
       ExpectPermutation(Order(result), pattern.rows);
       if (reference.empty()) reference = Order(result);
       EXPECT_EQ(Order(result), reference) << threads << " threads";
@@ -200,7 +200,7 @@ TEST(Clustering, DoesNotDependOnTheTeam) {
 
 TEST(Lsh, PairsAreExactAndSorted) {
   const Pattern pattern = ShuffledClusters(40, 8, 500, 20, 16, 2, 5);
-  const CandidatePairs pairs = FindCandidatePairs(pattern.view(), {}, Heap()).value();
+  const CandidatePairs pairs = FindCandidatePairs(pattern.view(), {}, OnHeap()).value();
   ASSERT_GT(pairs.count, 0);
   for (int64_t p = 0; p < pairs.count; ++p) {
     const int32_t i = RowPair::First(pairs.pairs[p]);
@@ -218,7 +218,7 @@ TEST(Lsh, PairsAreExactAndSorted) {
 TEST(Lsh, FindsSimilarRowsWithTheProbabilityItShould) {
   // Two rows of similarity s share one of 64 bands of two with 1 - (1 - s^2)^64.
   const Pattern pattern = ShuffledClusters(2000, 2, 1'000'000, 12, 12, 6, 9);
-  const CandidatePairs pairs = FindCandidatePairs(pattern.view(), {}, Heap()).value();
+  const CandidatePairs pairs = FindCandidatePairs(pattern.view(), {}, OnHeap()).value();
   double expected = 0;
   int64_t similar = 0;
   for (const auto& [i, j] : AllPairs(pattern)) {
@@ -241,9 +241,9 @@ TEST(Lsh, EqualRowsAndRowsOfOneNonzeroWasteNoBands) {
     for (int32_t column : {0, 5, 9}) coordinates.emplace_back(3 * r + 1, column);
   }
   const Pattern pattern = FromCoordinates(300, 10, coordinates);
-  const CandidatePairs pairs = FindCandidatePairs(pattern.view(), {}, Heap()).value();
+  const CandidatePairs pairs = FindCandidatePairs(pattern.view(), {}, OnHeap()).value();
   EXPECT_EQ(pairs.count, 98 + 49);
-  const auto result = LshClusterRows(pattern.view(), {}, {}, Heap()).value();
+  const auto result = LshClusterRows(pattern.view(), {}, {}, OnHeap()).value();
   EXPECT_EQ(result.moved, 98 + 49);
 }
 
@@ -256,7 +256,7 @@ TEST(Lsh, OddPatterns) {
       LshOptions lsh;
       lsh.bsize = bsize;
       lsh.siglen = 48;
-      ExpectPermutation(Order(LshClusterRows(pattern.view(), lsh, {}, Heap()).value()),
+      ExpectPermutation(Order(LshClusterRows(pattern.view(), lsh, {}, OnHeap()).value()),
                         pattern.rows);
     }
   }
@@ -281,7 +281,7 @@ TEST(Lsh, CapsLoseLittleOnSmallMatrices) {
     uncapped.pairs_per_row = pattern.rows;
     const auto ratio_of = [&](const LshOptions& lsh) {
       return DenseRatio(pattern,
-                        Order(LshClusterRows(pattern.view(), lsh, cluster, Heap()).value()));
+                        Order(LshClusterRows(pattern.view(), lsh, cluster, OnHeap()).value()));
     };
     std::vector<int32_t> identity(pattern.rows);
     std::iota(identity.begin(), identity.end(), 0);

@@ -17,7 +17,7 @@ namespace {
 Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order, int64_t panel_rows) {
   CsrView view = pattern.view();
   view.row_order = row_order;
-  return BuildRowPanels(view, panel_rows, Heap()).value();
+  return BuildRowPanels(view, panel_rows, OnHeap()).value();
 }
 
 /// Read back row by row, the panels are the pattern's CSR.
@@ -94,7 +94,7 @@ TEST(RowPanels, HoldTheTranspose) {
   const Pattern transposed = Transpose(pattern, &source);
   const Layout expected = Build(transposed, {}, 8);
   const Layout layout =
-      BuildLayout(ParseRecipe("transpose > row_panels(force)").value(), pattern.view(), Heap())
+      BuildLayout(ParseRecipe("transpose > row_panels(force)").value(), pattern.view(), OnHeap())
           .value()
           .layout;
   EXPECT_TRUE(layout.transposed);
@@ -107,15 +107,15 @@ TEST(RowPanels, HoldTheTranspose) {
 
 TEST(RowPanels, AreTheSameForAnyTeam) {
   const Pattern pattern = Rmat(15, 6, 2);
-  const Layout one = BuildRowPanels(pattern.view(), 8, Heap(1)).value();
-  const Layout three = BuildRowPanels(pattern.view(), 8, Heap(3)).value();
+  const Layout one = BuildRowPanels(pattern.view(), 8, OnHeap(1)).value();
+  const Layout three = BuildRowPanels(pattern.view(), 8, OnHeap(3)).value();
   ExpectSameArrays(one, three);
 }
 
 TEST(RowPanels, AreSkippedWhereRowsShareNothing) {
   const Pattern shared = Band(500, 8), scattered = Uniform(5000, 50'000, 8, 1);
   const auto build = [](const char* recipe, const Pattern& pattern) {
-    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value();
+    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value();
   };
   const BuiltLayout of_shared = build("row_panels", shared);
   EXPECT_FALSE(of_shared.skipped) << of_shared.notes;
@@ -129,7 +129,7 @@ TEST(RowPanels, AreSkippedWhereRowsShareNothing) {
 TEST(RowPanels, RecoverShuffledClusters) {
   const Pattern pattern = ShuffledClusters(1000, 16, 20'000, 36, 32, 3, 1);
   const auto built =
-      BuildLayout(ParseRecipe("lsh_cluster > row_panels").value(), pattern.view(), Heap());
+      BuildLayout(ParseRecipe("lsh_cluster > row_panels").value(), pattern.view(), OnHeap());
   ASSERT_TRUE(built.ok()) << built.status();
   ASSERT_FALSE(built->skipped) << built->notes;
   ExpectHolds(built->layout, pattern, 8);
@@ -145,7 +145,7 @@ TEST(RowPanels, PeakIsLessThanSixTimesTheMatrix) {
                                  Band(50'000, 8), Uniform(60'000, 60'000, 10, 4)}) {
     for (const char* recipe : {"row_panels", "group_rows > row_panels"}) {
       CountingMemory memory;
-      BuildContext context = Heap();
+      BuildContext context = OnHeap();
       context.memory = &memory;
       ASSERT_TRUE(BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context).ok());
       const int64_t csr = pattern.nnz() * 8 + (pattern.rows + 1) * 8;

@@ -21,7 +21,7 @@ Layout Build(const Pattern& pattern, const std::vector<int32_t>& row_order,
              RowSegmentsOptions options, int threads = 2) {
   CsrView view = pattern.view();
   view.row_order = row_order;
-  return BuildRowSegments(view, options, Heap(threads)).value();
+  return BuildRowSegments(view, options, OnHeap(threads)).value();
 }
 
 std::vector<NamedPattern> Patterns() {
@@ -123,8 +123,8 @@ TEST(RowSegments, AreTheSameForAnyTeam) {
 TEST(RowSegments, TakeTheThresholdFromTheDistances) {
   const Pattern runs = Runs(3000, 2500, 45, 4);
   const Pattern scattered = Uniform(5000, 50'000, 8, 1);
-  EXPECT_EQ(LeastHeavy(runs.view(), Heap()), 16);
-  EXPECT_EQ(LeastHeavy(scattered.view(), Heap()), 8);
+  EXPECT_EQ(LeastHeavy(runs.view(), OnHeap()), 16);
+  EXPECT_EQ(LeastHeavy(scattered.view(), OnHeap()), 8);
   EXPECT_EQ(Build(runs, {}, {}).Parameter("min_heavy"), 16);
   EXPECT_EQ(Build(scattered, {}, {}).Parameter("min_heavy"), 8);
   EXPECT_EQ(Build(runs, {}, {.min_heavy = 5}).Parameter("min_heavy"), 5);
@@ -132,7 +132,7 @@ TEST(RowSegments, TakeTheThresholdFromTheDistances) {
 
 TEST(RowSegments, FollowTheRecipe) {
   const auto build = [](const char* recipe, const Pattern& pattern) {
-    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value();
+    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value();
   };
   const Pattern runs = Runs(3000, 2500, 45, 4);
   const BuiltLayout built = build("row_segments", runs);
@@ -158,7 +158,7 @@ TEST(RowSegmentsKernels, ComputeOddPatternsAtManyWidths) {
                                "plain_sort > row_segments(force,panel=50,min_heavy=1)",
                                "transpose > row_segments(force,min_heavy=3)"}) {
       const Layout layout =
-          BuildLayout(ParseRecipe(recipe).value(), pattern.view(), Heap()).value().layout;
+          BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value().layout;
       SCOPED_TRACE(recipe);
       for (const int64_t k : {1, 8, 33, 100, 128, 257}) {
         for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {

@@ -27,7 +27,7 @@ constexpr RowSort kNearest[] = {RowSort::kWarpAware, RowSort::kCtaAware, RowSort
 using Order = std::vector<int32_t>;
 
 Order Sorted(const Pattern& pattern, RowSort sort, const RowPolicy& policy = {}, int threads = 2) {
-  const Array order = SortRows(pattern.view(), sort, policy, Heap(threads)).value();
+  const Array order = SortRows(pattern.view(), sort, policy, OnHeap(threads)).value();
   return {order.As<int32_t>().begin(), order.As<int32_t>().end()};
 }
 
@@ -253,7 +253,7 @@ TEST(SortRows, StopsAndFreesItsMemory) {
   const Pattern pattern = Rmat(10, 8, 2);
   for (const RowSort sort : kSorts) {
     CountingMemory memory;
-    BuildContext context = Heap();
+    BuildContext context = OnHeap();
     context.memory = &memory;
     const std::atomic<bool> stop = true;
     context.stop = &stop;
@@ -289,7 +289,7 @@ TEST(SortRows, AreStepsOfRecipes) {
       {"hybrid23_sort(warps=8,lanes=4,mask_columns=2)", RowSort::kHybrid23}};
   for (const auto& [text, sort] : steps) {
     const BuiltLayout built =
-        BuildLayout(ParseRecipe(text).value(), pattern.view(), Heap()).value();
+        BuildLayout(ParseRecipe(text).value(), pattern.view(), OnHeap()).value();
     const auto order = ViewCsr(built.layout).row_order;
     EXPECT_EQ(Order(order.begin(), order.end()), Sorted(pattern, sort, policy)) << text;
   }

@@ -1,5 +1,5 @@
 // Events that anybody can cause are logged at a bounded rate, and what was left out is counted.
-#include "server/telemetry/log_limit.h"
+#include "server/log/log_limit.h"
 
 #include <gtest/gtest.h>
 

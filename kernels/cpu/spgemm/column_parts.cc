@@ -52,8 +52,8 @@ class PartRows {
 
  private:
   static DenseSpace<T> SpaceOf(const ColumnParts<T>& parts, std::byte* workspace) {
-    Carver carver(workspace);
-    return DenseSpace<T>(carver, parts.width);
+    BumpAllocator allocator(workspace);
+    return DenseSpace<T>(allocator, parts.width);
   }
 
   /// Rows whose entries stay in the cache until the last part is added.
@@ -210,9 +210,9 @@ struct ColumnPartsPhases {
 
   static size_t Workspace(const SpgemmArguments& arguments) {
     const CsrView& t = arguments.right;
-    Carver carver(nullptr);
-    DenseSpace<T>(carver, WidthOf(t));
-    return carver.bytes();
+    BumpAllocator allocator(nullptr);
+    DenseSpace<T>(allocator, WidthOf(t));
+    return allocator.bytes();
   }
 
   static absl::Status Numeric(const NumericCall& call) {

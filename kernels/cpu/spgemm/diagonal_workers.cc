@@ -42,8 +42,8 @@ class DiagonalRows {
   DiagonalRows(const RowJob<T>& job, const DiagonalOperands<T>& operands, int thread)
       : job_(job),
         operands_(operands),
-        space_(Carver(const_cast<std::byte*>(operands.spaces.data()) +
-                      operands.space_bytes * static_cast<size_t>(thread)),
+        space_(BumpAllocator(const_cast<std::byte*>(operands.spaces.data()) +
+                             operands.space_bytes * static_cast<size_t>(thread)),
                operands.s_count, operands.c_count) {
     // What is no entry is multiplied, too, and forgotten: it should be no denormal.
     std::fill(space_.s_values, space_.s_values + operands.s_count * kDiagonalRows, T{0});

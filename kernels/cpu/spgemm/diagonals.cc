@@ -197,7 +197,7 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
   }
   if (!status.ok()) return status;
   operands->space_bytes =
-      DiagonalSpace<T>(Carver(nullptr), operands->s_count, operands->c_count).bytes;
+      DiagonalSpace<T>(BumpAllocator(nullptr), operands->s_count, operands->c_count).bytes;
   absl::StatusOr<Buffer> spaces =
       memory.Allocate(operands->space_bytes * static_cast<size_t>(context.threads));
   if (!spaces.ok()) return spaces.status();

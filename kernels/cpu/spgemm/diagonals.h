@@ -47,13 +47,13 @@ struct DiagonalOperands : ProductDiagonals {
 /// A thread's room for kDiagonalRows rows of S and C.
 template <typename T>
 struct DiagonalSpace {
-  DiagonalSpace(Carver&& carver, int64_t s_count, int64_t c_count)
-      : s_values(carver.Take<T>(s_count * kDiagonalRows)),
-        s_bits(carver.Take<uint64_t>(s_count)),
-        c_values(carver.Take<T>(RoundUp(c_count, kDiagonalRows) * kDiagonalRows)),
-        c_bits(carver.Take<uint64_t>(RoundUp(c_count, kDiagonalRows))),
-        row_bits(carver.Take<uint64_t>(RoundUp(c_count, kDiagonalRows))),
-        bytes(carver.bytes()) {}
+  DiagonalSpace(BumpAllocator&& allocator, int64_t s_count, int64_t c_count)
+      : s_values(allocator.Take<T>(s_count * kDiagonalRows)),
+        s_bits(allocator.Take<uint64_t>(s_count)),
+        c_values(allocator.Take<T>(RoundUp(c_count, kDiagonalRows) * kDiagonalRows)),
+        c_bits(allocator.Take<uint64_t>(RoundUp(c_count, kDiagonalRows))),
+        row_bits(allocator.Take<uint64_t>(RoundUp(c_count, kDiagonalRows))),
+        bytes(allocator.bytes()) {}
 
   T* s_values;         ///< by diagonal, then row
   uint64_t* s_bits;    ///< for each diagonal, a bit for each row: is it an entry

@@ -64,8 +64,8 @@ class EvenRowsProduct {
   };
 
   static DenseSpace<T> SpaceOf(const CsrView& t, std::byte* workspace) {
-    Carver carver(workspace);
-    return DenseSpace<T>(carver, t.cols);
+    BumpAllocator allocator(workspace);
+    return DenseSpace<T>(allocator, t.cols);
   }
 
   HWY_INLINE Term TermOf(int64_t entry) const {
@@ -218,9 +218,9 @@ struct EvenRowsPhases {
 
   static size_t Workspace(const SpgemmArguments& arguments) {
     const CsrView& t = arguments.right;
-    Carver carver(nullptr);
-    DenseSpace<T>(carver, t.cols);
-    return carver.bytes();
+    BumpAllocator allocator(nullptr);
+    DenseSpace<T>(allocator, t.cols);
+    return allocator.bytes();
   }
 
   static absl::Status Numeric(const NumericCall& call) {

@@ -29,10 +29,10 @@ struct HeapSpace {
     T scale;
   };
 
-  HeapSpace(Carver&& carver, int64_t most_terms)
-      : terms(carver.Take<Term>(most_terms)),
-        heap(carver.Take<uint64_t>(most_terms)),
-        bytes(carver.bytes()) {}
+  HeapSpace(BumpAllocator&& allocator, int64_t most_terms)
+      : terms(allocator.Take<Term>(most_terms)),
+        heap(allocator.Take<uint64_t>(most_terms)),
+        bytes(allocator.bytes()) {}
 
   Term* terms;
   uint64_t* heap;  ///< next column << 32 | term, so that equal columns come in S's order
@@ -133,13 +133,14 @@ struct HeapPhases {
     const size_t bytes = BytesFor(most_terms);
     return ShareRows(call, [&](int thread, PieceQueue& pieces) {
       std::byte* const workspace = call.context.workspace.data() + bytes * thread;
-      MergedRows<T>(RowJob<T>(call), HeapSpace<T>(Carver(workspace), most_terms)).Run(pieces);
+      MergedRows<T>(RowJob<T>(call), HeapSpace<T>(BumpAllocator(workspace), most_terms))
+          .Run(pieces);
     });
   }
 
  private:
   static size_t BytesFor(int64_t most_terms) {
-    return HeapSpace<T>(Carver(nullptr), most_terms).bytes;
+    return HeapSpace<T>(BumpAllocator(nullptr), most_terms).bytes;
   }
 };
 

@@ -57,10 +57,10 @@ struct Capacity {
 /// One thread's workspace.
 template <typename T>
 struct Space {
-  Space(Carver&& carver, const Capacity& capacity)
-      : dense(carver, capacity.window_columns),
-        hash(carver, capacity.hash_entries),
-        bytes(carver.bytes()) {}
+  Space(BumpAllocator&& allocator, const Capacity& capacity)
+      : dense(allocator, capacity.window_columns),
+        hash(allocator, capacity.hash_entries),
+        bytes(allocator.bytes()) {}
 
   DenseSpace<T> dense;
   HashSpace<T> hash;

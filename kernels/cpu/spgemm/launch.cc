@@ -13,7 +13,7 @@ absl::Status Cancelled() { return absl::CancelledError("the product was cancelle
 
 template <typename T>
 size_t SpaceBytes(const Capacity& capacity) {
-  return Space<T>(Carver(nullptr), capacity).bytes;
+  return Space<T>(BumpAllocator(nullptr), capacity).bytes;
 }
 
 /// Whether T's rows, of an average length, are worth fetching ahead of their use.

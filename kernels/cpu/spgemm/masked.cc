@@ -28,8 +28,8 @@ constexpr int64_t kDenseColumns = int64_t{1} << 22;
 /// The number of a column of M's row, by position in an array of all columns. Clean between rows.
 class DenseNumbers {
  public:
-  DenseNumbers(Carver& carver, int64_t cols, int64_t /*longest*/)
-      : numbers_(carver.Take<int32_t>(cols)), cols_(cols) {}
+  DenseNumbers(BumpAllocator& allocator, int64_t cols, int64_t /*longest*/)
+      : numbers_(allocator.Take<int32_t>(cols)), cols_(cols) {}
 
   void Clean() { std::fill(numbers_, numbers_ + cols_, -1); }
   void Insert(std::span<const int32_t> columns) {
@@ -49,8 +49,8 @@ class DenseNumbers {
 /// Likewise, by open addressing.
 class HashedNumbers {
  public:
-  HashedNumbers(Carver& carver, int64_t /*cols*/, int64_t longest)
-      : size_(SlotsFor(longest)), slots_(carver.Take<Slot>(size_)) {}
+  HashedNumbers(BumpAllocator& allocator, int64_t /*cols*/, int64_t longest)
+      : size_(SlotsFor(longest)), slots_(allocator.Take<Slot>(size_)) {}
 
   void Clean() { std::fill(slots_, slots_ + size_, Slot{-1, -1}); }
   void Insert(std::span<const int32_t> columns) {
@@ -96,8 +96,8 @@ class HashedNumbers {
 /// What the candidates of a row get.
 template <typename T, class Ring>
 struct Sums {
-  Sums(Carver& carver, const SpgemmArguments& arguments, int64_t longest)
-      : sums(carver.Take<T>(longest)),
+  Sums(BumpAllocator& allocator, const SpgemmArguments& arguments, int64_t longest)
+      : sums(allocator.Take<T>(longest)),
         s_values(static_cast<const T*>(arguments.left_values)),
         t_values(static_cast<const T*>(arguments.right_values)) {}
 
@@ -113,7 +113,7 @@ struct Sums {
 
 /// Of the symbolic phase: nothing.
 struct NoSums {
-  NoSums(Carver& /*carver*/, const SpgemmArguments& /*arguments*/, int64_t /*longest*/) {}
+  NoSums(BumpAllocator& /*allocator*/, const SpgemmArguments& /*arguments*/, int64_t /*longest*/) {}
 
   void Clear(size_t /*candidates*/) {}
   void Add(size_t /*number*/, int64_t /*s*/, int64_t /*t*/) {}
@@ -123,11 +123,11 @@ struct NoSums {
 template <class Numbers, class SumsOf>
 struct MaskedSpace {
   /// `longest`: row of M.
-  MaskedSpace(Carver&& carver, const SpgemmArguments& arguments, int64_t longest)
-      : numbers(carver, arguments.right.cols, longest),
-        sums(carver, arguments, longest),
-        reached(carver.Take<uint8_t>(longest)),
-        bytes(carver.bytes()) {}
+  MaskedSpace(BumpAllocator&& allocator, const SpgemmArguments& arguments, int64_t longest)
+      : numbers(allocator, arguments.right.cols, longest),
+        sums(allocator, arguments, longest),
+        reached(allocator.Take<uint8_t>(longest)),
+        bytes(allocator.bytes()) {}
 
   Numbers numbers;
   SumsOf sums;
@@ -192,7 +192,7 @@ absl::Status RunTeam(const Context& context, const SpgemmArguments& arguments, R
   const CsrView& mask = *arguments.mask;
   const int64_t longest = LongestRow(mask, range);
   using Space = MaskedSpace<Numbers, SumsOf>;
-  const size_t bytes = Space(Carver(nullptr), arguments, longest).bytes;
+  const size_t bytes = Space(BumpAllocator(nullptr), arguments, longest).bytes;
   PieceQueue pieces(
       context, range,
       arguments.left.row_offsets.subspan(static_cast<size_t>(range.begin),
@@ -201,7 +201,7 @@ absl::Status RunTeam(const Context& context, const SpgemmArguments& arguments, R
   {
     std::byte* const workspace =
         context.workspace.data() + bytes * static_cast<size_t>(omp_get_thread_num());
-    Space space(Carver(workspace), arguments, longest);
+    Space space(BumpAllocator(workspace), arguments, longest);
     space.numbers.Clean();
     RowRange piece;
     bool stopped = false;
@@ -234,7 +234,7 @@ size_t Workspace(const Problem& /*problem*/, const SpgemmArguments& arguments, i
   return WithNumbers(arguments, [&]<class Numbers>(std::type_identity<Numbers>) {
     // Enough for either type.
     using Largest = MaskedSpace<Numbers, Sums<double, SumProduct<double>>>;
-    return Largest(Carver(nullptr), arguments, longest).bytes * static_cast<size_t>(threads);
+    return Largest(BumpAllocator(nullptr), arguments, longest).bytes * static_cast<size_t>(threads);
   });
 }
 

@@ -103,7 +103,7 @@ template <typename T, class Semiring = SumProduct<T>>
 class NumericRows {
  public:
   NumericRows(const NumericJob<T>& job, std::byte* workspace)
-      : NumericRows(job, Space<T>(Carver(workspace), job.capacity)) {}
+      : NumericRows(job, Space<T>(BumpAllocator(workspace), job.capacity)) {}
 
   void Run(PieceQueue& pieces) {
     RowRange piece;
@@ -204,7 +204,7 @@ class NumericRows {
 class SymbolicRows {
  public:
   SymbolicRows(const SymbolicJob& job, std::byte* workspace)
-      : SymbolicRows(job, Space<uint8_t>(Carver(workspace), job.capacity)) {}
+      : SymbolicRows(job, Space<uint8_t>(BumpAllocator(workspace), job.capacity)) {}
 
   void Run(PieceQueue& pieces) {
     RowRange piece;

@@ -56,8 +56,8 @@ class SectionRows {
   static constexpr int64_t kColumns = Sections<T>::kColumns;
 
   static DenseSpace<T> SpaceOf(const CsrView& t, std::byte* workspace) {
-    Carver carver(workspace);
-    return DenseSpace<T>(carver, RoundUp(t.cols, kColumns));
+    BumpAllocator allocator(workspace);
+    return DenseSpace<T>(allocator, RoundUp(t.cols, kColumns));
   }
 
   /// The row whose S entries are [begin, end). Returns its entries; -1 if it was stopped.
@@ -207,9 +207,9 @@ struct SectionsPhases {
 
   static size_t Workspace(const SpgemmArguments& arguments) {
     const CsrView& t = arguments.right;
-    Carver carver(nullptr);
-    DenseSpace<T>(carver, RoundUp(t.cols, Sections<T>::kColumns));
-    return carver.bytes();
+    BumpAllocator allocator(nullptr);
+    DenseSpace<T>(allocator, RoundUp(t.cols, Sections<T>::kColumns));
+    return allocator.bytes();
   }
 
   static absl::Status Numeric(const NumericCall& call) {

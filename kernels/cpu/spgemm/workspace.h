@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/carver.h"
+#include "kernels/bump_allocator.h"
 
 namespace sparsed::cpu {
 
@@ -14,7 +14,7 @@ constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
 }
 
 /// Of a thread's workspace, in whole cache lines.
-using Carver = sparsed::Carver<64>;
+using BumpAllocator = sparsed::BumpAllocator<64>;
 
 /// Of a dense accumulator whose window has up to `columns` columns.
 template <typename T>
@@ -23,10 +23,10 @@ struct DenseSpace {
   /// Marks are read 64 at once.
   static constexpr int64_t kColumnsOfBlock = 64 * kColumnsOfLine;
 
-  DenseSpace(Carver& carver, int64_t columns)
-      : sums(carver.Take<T>(RoundUp(columns, kColumnsOfBlock))),
-        marks(carver.Take<uint8_t>(RoundUp(columns, kColumnsOfBlock) / kColumnsOfLine)),
-        lines(carver.Take<uint32_t>(RoundUp(columns, kColumnsOfBlock) / kColumnsOfLine + 4)) {}
+  DenseSpace(BumpAllocator& allocator, int64_t columns)
+      : sums(allocator.Take<T>(RoundUp(columns, kColumnsOfBlock))),
+        marks(allocator.Take<uint8_t>(RoundUp(columns, kColumnsOfBlock) / kColumnsOfLine)),
+        lines(allocator.Take<uint32_t>(RoundUp(columns, kColumnsOfBlock) / kColumnsOfLine + 4)) {}
 
   T* sums;          ///< one for each column of the window
   uint8_t* marks;   ///< one for each line of 64 bytes of sums: has it an entry
@@ -48,10 +48,10 @@ struct HashSpace {
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(entries) * 2 + 16));
   }
 
-  HashSpace(Carver& carver, int64_t entries)
-      : slots(carver.Take<HashSlot<T>>(SlotsFor(entries))),
-        keys(carver.Take<uint64_t>(entries + 1)),
-        sorted_keys(carver.Take<uint64_t>(entries)) {}
+  HashSpace(BumpAllocator& allocator, int64_t entries)
+      : slots(allocator.Take<HashSlot<T>>(SlotsFor(entries))),
+        keys(allocator.Take<uint64_t>(entries + 1)),
+        sorted_keys(allocator.Take<uint64_t>(entries)) {}
 
   HashSlot<T>* slots;
   uint64_t* keys;         ///< column << 32 | slot of each entry, and one to spare

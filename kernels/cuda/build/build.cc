@@ -16,50 +16,52 @@ void Touch(Buffer& buffer, const BuildContext& context) {
 
 }  // namespace
 
-absl::StatusOr<PatternCopy> PatternCopy::Make(Workbench& workbench, const CsrView& csr) {
+absl::StatusOr<PatternCopy> PatternCopy::Make(Stream& stream, MemorySource& memory,
+                                              const CsrView& csr) {
   PatternCopy copy;
   copy.view_ = csr;
   absl::Status status;
   const auto upload = [&]<typename T>(std::span<const T>& array, Buffer& buffer) {
     if (array.empty() || !status.ok()) return;
-    absl::StatusOr<Buffer> allocated = workbench.memory.Allocate(array.size_bytes());
+    absl::StatusOr<Buffer> allocated = memory.Allocate(array.size_bytes());
     if (!allocated.ok()) {
       status = allocated.status();
       return;
     }
     buffer = *std::move(allocated);
-    status = workbench.stream.Copy(buffer.mutable_data(), array.data(), array.size_bytes());
+    status = stream.Copy(buffer.mutable_data(), array.data(), array.size_bytes());
     array = {reinterpret_cast<const T*>(buffer.data()), array.size()};
   };
   upload(copy.view_.row_offsets, copy.offsets_);
   upload(copy.view_.column_indices, copy.columns_);
   upload(copy.view_.row_order, copy.order_);
-  if (!status.ok()) return Settled(workbench.stream.handle(), status);
+  if (!status.ok()) return Settled(stream.handle(), status);
   return copy;
 }
 
-absl::StatusOr<Layout> BuildRowSegments(Workbench& workbench, const CsrView& csr,
-                                        const RowSegmentsOptions& options,
-                                        const BuildContext& context) {
-  absl::StatusOr<PatternCopy> pattern = PatternCopy::Make(workbench, csr);
+absl::StatusOr<Layout> GpuBuildAccelerator::BuildRowSegments(const CsrView& csr,
+                                                             const RowSegmentsOptions& options,
+                                                             const BuildContext& context) {
+  absl::StatusOr<PatternCopy> pattern = PatternCopy::Make(stream_, memory_, csr);
   if (!pattern.ok()) return pattern.status();
-  absl::StatusOr<Layout> layout = BuildRowSegmentsThere(workbench, pattern->view(), options);
+  absl::StatusOr<Layout> layout =
+      BuildRowSegmentsOnDevice(stream_, memory_, pattern->view(), options);
   if (!layout.ok()) return layout.status();
   Layout host = *layout;
   absl::Status status;
   for (Array& array : host.arrays) {
-    absl::StatusOr<Array> here =
+    absl::StatusOr<Array> on_host =
         AllocateArray(*context.memory, array.name, array.type, array.length);
-    status = here.status();
+    status = on_host.status();
     if (status.ok()) {
-      Touch(here->buffer, context);
-      status =
-          workbench.stream.Copy(here->buffer.mutable_data(), array.buffer.data(), array.bytes());
+      Touch(on_host->buffer, context);
+      status = stream_.Copy(on_host->buffer.mutable_data(), array.buffer.data(), array.bytes());
     }
-    if (!status.ok()) return Settled(workbench.stream.handle(), status);
-    array = *std::move(here);
+    if (!status.ok()) return Settled(stream_.handle(), status);
+    array = *std::move(on_host);
   }
-  if (status = workbench.stream.Synchronize(); !status.ok()) return status;
+  if (status = stream_.Synchronize(); !status.ok()) return status;
+  ++calls_;
   return host;
 }
 

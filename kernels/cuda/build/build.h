@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
+#include "kernels/build_accelerator.h"
 #include "kernels/cuda/device.h"
 #include "kernels/formats/csr.h"
 #include "kernels/formats/row_segments.h"
@@ -20,17 +21,10 @@
 
 namespace sparsed::cuda {
 
-/// What builders may use of the GPU. Used by one thread at a time.
-struct Workbench {
-  Stream& stream;
-  MemorySource& memory;  ///< of the device
-  int64_t steps = 0;     ///< of recipes that were done with it
-};
-
 /// A pattern's arrays, copied to the device; the view is valid as long as this lives.
 class PatternCopy {
  public:
-  static absl::StatusOr<PatternCopy> Make(Workbench& workbench, const CsrView& csr);
+  static absl::StatusOr<PatternCopy> Make(Stream& stream, MemorySource& memory, const CsrView& csr);
   const CsrView& view() const { return view_; }
 
  private:
@@ -38,34 +32,31 @@ class PatternCopy {
   Buffer offsets_, columns_, order_;
 };
 
-/// BuildRowSegments (kernels/formats/row_segments.h) of a pattern on the device; the layout's
-/// arrays are there too. Scratch: 6 bytes a nonzero, 40 a segment and a
-/// panel, 16 a row that is permuted.
-absl::StatusOr<Layout> BuildRowSegmentsThere(Workbench& workbench, const CsrView& csr,
-                                             const RowSegmentsOptions& options);
-/// The same of a pattern on the host, and back to the context's memory there.
-absl::StatusOr<Layout> BuildRowSegments(Workbench& workbench, const CsrView& csr,
-                                        const RowSegmentsOptions& options,
-                                        const BuildContext& context);
+/// BuildRowSegments (kernels/formats/row_segments.h) of a pattern on the device, as are the
+/// layout's arrays; `memory` is the device's, for them and for scratch: 6 bytes a nonzero, 40 a
+/// segment and a panel, 16 a row that is permuted.
+absl::StatusOr<Layout> BuildRowSegmentsOnDevice(Stream& stream, MemorySource& memory,
+                                                const CsrView& csr,
+                                                const RowSegmentsOptions& options);
 
-/// Rows in buckets by MinHash keys (kernels/reorder/minhash.h), for one band of them after another.
-/// Scratch: the pattern, and 28 bytes and a group's keys a row. Thread-safe.
-class MinHashBuckets {
+/// A GPU for the builders of layouts.
+class GpuBuildAccelerator final : public BuildAccelerator {
  public:
-  /// `rows`, ascending, of the pattern on the host; bands of `bsize` hashes.
-  static absl::StatusOr<std::unique_ptr<MinHashBuckets>> Make(Workbench& workbench,
-                                                              const CsrView& csr,
-                                                              std::span<const int32_t> rows,
-                                                              int bsize, int bands);
-  ~MinHashBuckets();
-  /// items, as many as rows, on the host = key << 32 | row, ascending. Each band once, those of one
-  /// group of kMinHashLanes / bsize bands before the next group.
-  absl::Status Sort(int band, std::span<uint64_t> items);
+  /// `memory` is the device's. Both outlive it.
+  GpuBuildAccelerator(Stream& stream, MemorySource& memory) : stream_(stream), memory_(memory) {}
+
+  /// Scratch: the pattern, and 28 bytes and a group's keys a row.
+  absl::StatusOr<std::unique_ptr<MinHashBuckets>> MakeMinHashBuckets(const CsrView& csr,
+                                                                     std::span<const int32_t> rows,
+                                                                     int bsize, int bands) override;
+  absl::StatusOr<Layout> BuildRowSegments(const CsrView& csr, const RowSegmentsOptions& options,
+                                          const BuildContext& context) override;
+  int64_t calls() const override { return calls_; }
 
  private:
-  struct State;
-  explicit MinHashBuckets(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  Stream& stream_;
+  MemorySource& memory_;
+  int64_t calls_ = 0;
 };
 
 }  // namespace sparsed::cuda

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "kernels/cuda/build/build.h"
@@ -55,99 +56,103 @@ __global__ void Pack(const SortedPairs sorted, int64_t count, uint64_t* items) {
   if (i < count) items[i] = static_cast<uint64_t>(sorted.keys[i]) << 32 | sorted.values[i];
 }
 
-}  // namespace
+class GpuMinHashBuckets final : public MinHashBuckets {
+ public:
+  GpuMinHashBuckets(Stream& stream, PatternCopy pattern, int64_t count, int bsize, int bands)
+      : stream_(stream),
+        pattern_(std::move(pattern)),
+        count_(count),
+        bsize_(bsize),
+        bands_(bands),
+        group_(std::min(std::max(kMinHashLanes / bsize, 1), bands)) {}
 
-struct MinHashBuckets::State {
-  State(Workbench& bench, PatternCopy copy) : workbench(bench), pattern(std::move(copy)) {}
+  /// Before the first band.
+  absl::Status Allocate(MemorySource& memory, std::span<const int32_t> rows);
+  absl::Status Sort(int band, std::span<uint64_t> items) override {
+    std::lock_guard lock(mutex_);
+    return Settled(stream_.handle(), SortBand(band, items.data()));
+  }
 
-  cudaStream_t stream() const { return static_cast<cudaStream_t>(workbench.stream.handle()); }
-  absl::Status Sort(int band, uint64_t* to);
+ private:
+  cudaStream_t cuda_stream() const { return static_cast<cudaStream_t>(stream_.handle()); }
+  absl::Status SortBand(int band, uint64_t* to);
 
-  Workbench& workbench;
-  const PatternCopy pattern;
-  int bsize = 0, bands = 0, group = 0;
-  int hashed_from = -1;  ///< the first of the bands whose keys are there
-  int64_t count = 0;
-  Parts parts;
-  Parts::Part<int32_t> rows;
-  Parts::Part<uint32_t> keys, band_rows, other_keys, other_rows;
-  Parts::Part<uint64_t> items;
-  Parts::Part<std::byte> workspace;
-  size_t workspace_bytes = 0;
-  std::mutex mutex;
+  Stream& stream_;
+  const PatternCopy pattern_;
+  const int64_t count_;  ///< of rows
+  const int bsize_, bands_, group_;
+  int hashed_from_ = -1;  ///< the first of the bands whose keys are on the device
+  Parts parts_;
+  Parts::Part<int32_t> rows_;
+  Parts::Part<uint32_t> keys_, band_rows_, other_keys_, other_rows_;
+  Parts::Part<uint64_t> items_;
+  Parts::Part<std::byte> workspace_;
+  size_t workspace_bytes_ = 0;
+  std::mutex mutex_;  ///< of the stream, and of what is in `parts_`
 };
 
-absl::StatusOr<std::unique_ptr<MinHashBuckets>> MinHashBuckets::Make(Workbench& workbench,
-                                                                     const CsrView& csr,
-                                                                     std::span<const int32_t> rows,
-                                                                     int bsize, int bands) {
-  CsrView unordered = csr;
-  unordered.row_order = {};
-  absl::StatusOr<PatternCopy> pattern = PatternCopy::Make(workbench, unordered);
-  if (!pattern.ok()) return pattern.status();
-  auto state = std::make_unique<State>(workbench, *std::move(pattern));
-  State& s = *state;
-  s.bsize = bsize;
-  s.bands = bands;
-  s.group = std::min(std::max(kMinHashLanes / bsize, 1), bands);
-  s.count = static_cast<int64_t>(rows.size());
+absl::Status GpuMinHashBuckets::Allocate(MemorySource& memory, std::span<const int32_t> rows) {
   SortedPairs sorted{};
   const cudaError_t error =
-      SortPairs(s.stream(), nullptr, nullptr, nullptr, nullptr, static_cast<uint32_t>(s.count), 32,
-                nullptr, &s.workspace_bytes, &sorted);
-  if (error != cudaSuccess) return Settled(s.stream(), ToStatus(error, "sorting"));
-  s.rows = s.parts.Ask<int32_t>(s.count);
-  s.keys = s.parts.Ask<uint32_t>(s.group * s.count);
-  s.band_rows = s.parts.Ask<uint32_t>(s.count);
-  s.other_keys = s.parts.Ask<uint32_t>(s.count);
-  s.other_rows = s.parts.Ask<uint32_t>(s.count);
-  s.items = s.parts.Ask<uint64_t>(s.count);
-  s.workspace = s.parts.Ask<std::byte>(static_cast<int64_t>(s.workspace_bytes) + 1);
-  absl::Status status = s.parts.Allocate(workbench.memory);
-  if (status.ok()) {
-    status.Update(workbench.stream.Copy(s.parts[s.rows], rows.data(), rows.size_bytes()));
-  }
-  if (status.ok()) status.Update(workbench.stream.Synchronize());
-  if (!status.ok()) return Settled(s.stream(), status);
-  return std::unique_ptr<MinHashBuckets>(new MinHashBuckets(std::move(state)));
+      SortPairs(cuda_stream(), nullptr, nullptr, nullptr, nullptr, static_cast<uint32_t>(count_),
+                32, nullptr, &workspace_bytes_, &sorted);
+  if (error != cudaSuccess) return ToStatus(error, "sorting");
+  rows_ = parts_.Ask<int32_t>(count_);
+  keys_ = parts_.Ask<uint32_t>(group_ * count_);
+  band_rows_ = parts_.Ask<uint32_t>(count_);
+  other_keys_ = parts_.Ask<uint32_t>(count_);
+  other_rows_ = parts_.Ask<uint32_t>(count_);
+  items_ = parts_.Ask<uint64_t>(count_);
+  workspace_ = parts_.Ask<std::byte>(static_cast<int64_t>(workspace_bytes_) + 1);
+  absl::Status status = parts_.Allocate(memory);
+  if (status.ok()) status.Update(stream_.Copy(parts_[rows_], rows.data(), rows.size_bytes()));
+  if (status.ok()) status.Update(stream_.Synchronize());
+  return status;
 }
 
-MinHashBuckets::MinHashBuckets(std::unique_ptr<State> state) : state_(std::move(state)) {}
-MinHashBuckets::~MinHashBuckets() = default;
-
-absl::Status MinHashBuckets::Sort(int band, std::span<uint64_t> items) {
-  std::lock_guard lock(state_->mutex);
-  return Settled(state_->stream(), state_->Sort(band, items.data()));
-}
-
-absl::Status MinHashBuckets::State::Sort(int band, uint64_t* to) {
-  if (count == 0) return absl::OkStatus();
-  const CsrView& csr = pattern.view();
-  if (const int from = band / group * group; from != hashed_from) {
-    HashRows<<<Blocks(count * kMinHashLanes), kThreads, 0, stream()>>>(
-        {csr.row_offsets.data(), csr.column_indices.data(), parts[rows], count, from,
-         std::min(group, bands - from), bsize, parts[keys]});
+absl::Status GpuMinHashBuckets::SortBand(int band, uint64_t* to) {
+  if (count_ == 0) return absl::OkStatus();
+  const CsrView& csr = pattern_.view();
+  if (const int from = band / group_ * group_; from != hashed_from_) {
+    HashRows<<<Blocks(count_ * kMinHashLanes), kThreads, 0, cuda_stream()>>>(
+        {csr.row_offsets.data(), csr.column_indices.data(), parts_[rows_], count_, from,
+         std::min(group_, bands_ - from), bsize_, parts_[keys_]});
     if (absl::Status s = ToStatus(cudaGetLastError(), "hashing rows"); !s.ok()) return s;
-    hashed_from = from;
+    hashed_from_ = from;
   }
-  absl::Status status = workbench.stream.Copy(parts[band_rows], parts[rows],
-                                              static_cast<size_t>(count) * sizeof(int32_t));
+  absl::Status status = stream_.Copy(parts_[band_rows_], parts_[rows_],
+                                     static_cast<size_t>(count_) * sizeof(int32_t));
   if (!status.ok()) return status;
   // The keys of a band are used up.
   SortedPairs sorted{};
   const cudaError_t error =
-      SortPairs(stream(), parts[keys] + (band - hashed_from) * count, parts[band_rows],
-                parts[other_keys], parts[other_rows], static_cast<uint32_t>(count), 32,
-                parts[workspace], &workspace_bytes, &sorted);
+      SortPairs(cuda_stream(), parts_[keys_] + (band - hashed_from_) * count_, parts_[band_rows_],
+                parts_[other_keys_], parts_[other_rows_], static_cast<uint32_t>(count_), 32,
+                parts_[workspace_], &workspace_bytes_, &sorted);
   if (error != cudaSuccess) return ToStatus(error, "sorting");
-  Pack<<<Blocks(count), kThreads, 0, stream()>>>(sorted, count, parts[items]);
+  Pack<<<Blocks(count_), kThreads, 0, cuda_stream()>>>(sorted, count_, parts_[items_]);
   status.Update(ToStatus(cudaGetLastError(), "sorting"));
   if (status.ok()) {
-    status.Update(
-        workbench.stream.Copy(to, parts[items], static_cast<size_t>(count) * sizeof(uint64_t)));
+    status.Update(stream_.Copy(to, parts_[items_], static_cast<size_t>(count_) * sizeof(uint64_t)));
   }
-  if (status.ok()) status.Update(workbench.stream.Synchronize());
+  if (status.ok()) status.Update(stream_.Synchronize());
   return status;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MinHashBuckets>> GpuBuildAccelerator::MakeMinHashBuckets(
+    const CsrView& csr, std::span<const int32_t> rows, int bsize, int bands) {
+  CsrView unordered = csr;
+  unordered.row_order = {};
+  absl::StatusOr<PatternCopy> pattern = PatternCopy::Make(stream_, memory_, unordered);
+  if (!pattern.ok()) return pattern.status();
+  auto buckets = std::make_unique<GpuMinHashBuckets>(
+      stream_, *std::move(pattern), static_cast<int64_t>(rows.size()), bsize, bands);
+  absl::Status status = Settled(stream_.handle(), buckets->Allocate(memory_, rows));
+  if (!status.ok()) return status;
+  ++calls_;
+  return buckets;
 }
 
 }  // namespace sparsed::cuda

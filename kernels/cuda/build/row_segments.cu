@@ -324,9 +324,11 @@ __global__ void PlaceChunks(const Chunks chunks, const int64_t* before, int32_t*
 
 class Builder {
  public:
-  Builder(Workbench& workbench, const CsrView& csr, const RowSegmentsOptions& options)
-      : workbench_(workbench),
-        stream_(static_cast<cudaStream_t>(workbench.stream.handle())),
+  Builder(Stream& queue, MemorySource& memory, const CsrView& csr,
+          const RowSegmentsOptions& options)
+      : queue_(queue),
+        stream_(static_cast<cudaStream_t>(queue.handle())),
+        memory_(memory),
         csr_(csr),
         options_(options),
         permuted_(!csr.row_order.empty()),
@@ -354,8 +356,9 @@ class Builder {
   }
   static absl::Status Launched() { return ToStatus(cudaGetLastError(), "building row segments"); }
 
-  Workbench& workbench_;
-  const cudaStream_t stream_;
+  Stream& queue_;
+  const cudaStream_t stream_;  ///< queue_'s
+  MemorySource& memory_;
   const CsrView& csr_;
   RowSegmentsOptions options_;
   const bool permuted_;
@@ -390,7 +393,7 @@ absl::Status Builder::Mark() {
                       scratch_.Ask<int64_t>(words_ + 1));
   };
   const auto light = ask_marks(), heads = ask_marks();
-  absl::Status status = scratch_.Allocate(workbench_.memory);
+  absl::Status status = scratch_.Allocate(memory_);
   if (!status.ok()) return status;
   const auto marks = [&](const auto& parts) {
     return Marks{scratch_[std::get<0>(parts)], scratch_[std::get<1>(parts)],
@@ -412,7 +415,7 @@ absl::Status Builder::Mark() {
         .panels = panels_,
         .width = options_.panel,
         .min_heavy = options_.min_heavy};
-  status.Update(workbench_.stream.Fill(totals, 0, panel_offsets_.at - totals_.at));
+  status.Update(queue_.Fill(totals, 0, panel_offsets_.at - totals_.at));
   if (!status.ok()) return status;
   if (permuted_) {
     LengthsInOrder<<<Blocks(s_.rows), kThreads, 0, stream_>>>(s_.csr_offsets, s_.row_order, s_.rows,
@@ -434,8 +437,8 @@ absl::Status Builder::Mark() {
 }
 
 absl::Status Builder::FindTotals() {
-  absl::Status status = workbench_.stream.Copy(&known_, scratch_[totals_], sizeof(known_));
-  return status.ok() ? workbench_.stream.Synchronize() : status;
+  absl::Status status = queue_.Copy(&known_, scratch_[totals_], sizeof(known_));
+  return status.ok() ? queue_.Synchronize() : status;
 }
 
 template <typename Source>
@@ -465,7 +468,7 @@ absl::StatusOr<Layout> Builder::BuildWith() {
   const auto value_source = arrays.Ask<Source>(s_.nnz);
   const auto row_order = arrays.Ask<int32_t>(permuted_ ? s_.rows : 0);
   const auto layout_rows = arrays.Ask<int32_t>(permuted_ ? count : 0);
-  if (absl::Status s = arrays.Allocate(workbench_.memory); !s.ok()) return s;
+  if (absl::Status s = arrays.Allocate(memory_); !s.ok()) return s;
 
   const int bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(panels_)));
   size_t sort_bytes = 0;
@@ -480,7 +483,7 @@ absl::StatusOr<Layout> Builder::BuildWith() {
   const auto rows = more.Ask<int32_t>(count), lengths = more.Ask<int32_t>(count);
   const auto begins = more.Ask<int64_t>(count), sorted_lengths = more.Ask<int64_t>(count);
   const auto chunk_counts = more.Ask<int64_t>(panels_), before = more.Ask<int64_t>(panels_ + 1);
-  if (absl::Status s = more.Allocate(workbench_.memory); !s.ok()) return s;
+  if (absl::Status s = more.Allocate(memory_); !s.ok()) return s;
   const Segments segments = {more[panels], more[numbers], more[rows], more[lengths], more[begins]};
 
   Source* const source = arrays[value_source];
@@ -507,15 +510,15 @@ absl::StatusOr<Layout> Builder::BuildWith() {
                                                               scratch_[totals_]);
   if (absl::Status s = RunningSum(more[chunk_counts], panels_, more[before]); !s.ok()) return s;
   if (panels_ == 0) {
-    status.Update(workbench_.stream.Fill(arrays[chunk_offsets], 0, sizeof(int64_t)));
+    status.Update(queue_.Fill(arrays[chunk_offsets], 0, sizeof(int64_t)));
     if (!status.ok()) return status;
   }
   PlaceChunks<<<Blocks(32 * panels_), kThreads, 0, stream_>>>(
       chunks, more[before], arrays[chunk_panels], arrays[chunk_offsets]);
   status.Update(Launched());
   if (status.ok() && permuted_) {
-    status.Update(workbench_.stream.Copy(arrays[row_order], csr_.row_order.data(),
-                                         csr_.row_order.size_bytes()));
+    status.Update(
+        queue_.Copy(arrays[row_order], csr_.row_order.data(), csr_.row_order.size_bytes()));
   }
   if (status.ok()) status.Update(FindTotals());
   if (!status.ok()) return status;
@@ -540,9 +543,10 @@ absl::StatusOr<Layout> Builder::BuildWith() {
 
 }  // namespace
 
-absl::StatusOr<Layout> BuildRowSegmentsThere(Workbench& workbench, const CsrView& csr,
-                                             const RowSegmentsOptions& options) {
-  return Builder(workbench, csr, options).Build();
+absl::StatusOr<Layout> BuildRowSegmentsOnDevice(Stream& stream, MemorySource& memory,
+                                                const CsrView& csr,
+                                                const RowSegmentsOptions& options) {
+  return Builder(stream, memory, csr, options).Build();
 }
 
 }  // namespace sparsed::cuda

@@ -8,23 +8,21 @@ absl::Status NotBuilt() { return absl::UnavailableError("this build has no CUDA"
 
 }  // namespace
 
-absl::StatusOr<PatternCopy> PatternCopy::Make(Workbench&, const CsrView&) { return NotBuilt(); }
-absl::StatusOr<Layout> BuildRowSegmentsThere(Workbench&, const CsrView&,
-                                             const RowSegmentsOptions&) {
+absl::StatusOr<PatternCopy> PatternCopy::Make(Stream&, MemorySource&, const CsrView&) {
   return NotBuilt();
 }
-absl::StatusOr<Layout> BuildRowSegments(Workbench&, const CsrView&, const RowSegmentsOptions&,
-                                        const BuildContext&) {
+absl::StatusOr<Layout> BuildRowSegmentsOnDevice(Stream&, MemorySource&, const CsrView&,
+                                                const RowSegmentsOptions&) {
   return NotBuilt();
 }
-
-struct MinHashBuckets::State {};
-absl::StatusOr<std::unique_ptr<MinHashBuckets>> MinHashBuckets::Make(Workbench&, const CsrView&,
-                                                                     std::span<const int32_t>, int,
-                                                                     int) {
+absl::StatusOr<std::unique_ptr<MinHashBuckets>> GpuBuildAccelerator::MakeMinHashBuckets(
+    const CsrView&, std::span<const int32_t>, int, int) {
   return NotBuilt();
 }
-MinHashBuckets::~MinHashBuckets() = default;
-absl::Status MinHashBuckets::Sort(int, std::span<uint64_t>) { return NotBuilt(); }
+absl::StatusOr<Layout> GpuBuildAccelerator::BuildRowSegments(const CsrView&,
+                                                             const RowSegmentsOptions&,
+                                                             const BuildContext&) {
+  return NotBuilt();
+}
 
 }  // namespace sparsed::cuda

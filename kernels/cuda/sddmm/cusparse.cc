@@ -122,7 +122,8 @@ std::span<const SddmmKernel> CusparseSddmm() {
                       .supports = Supports,
                       .workspace = Workspace,
                       .run = Run,
-                      .prepare = PrepareRuns});
+                      .prepare = PrepareRuns,
+                      .from_library = true});
     }
     return list;
   }();

@@ -247,7 +247,8 @@ SddmmKernel RowPanelsSddmm() {
           .deterministic = true,
           .supports = Supports,
           .workspace = NoWorkspace,
-          .run = Run};
+          .run = Run,
+          .accuracy = TensorCoreAccuracy};
 }
 
 }  // namespace sparsed::cuda

@@ -649,7 +649,8 @@ SddmmKernel RowPanelsStagedSddmm() {
           .deterministic = true,
           .supports = Supports,
           .workspace = NoWorkspace,
-          .run = Run};
+          .run = Run,
+          .accuracy = TensorCoreAccuracy};
 }
 
 }  // namespace sparsed::cuda

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/carver.h"
+#include "kernels/bump_allocator.h"
 #include "kernels/cuda/check.h"
 #include "kernels/kernel_table.h"
 
@@ -75,8 +75,8 @@ absl::StatusOr<std::shared_ptr<void>> PrepareIn(const Context& context, Make mak
   return std::static_pointer_cast<void>(prepared);
 }
 
-/// What a kernel prepares, cut out of one allocation.
-using Parts = Carver<256>;
+/// What a kernel prepares, in one allocation.
+using Parts = BumpAllocator<256>;
 
 /// Memory for what `lay_out`, called with Parts, takes from them.
 template <typename LayOut>

@@ -116,7 +116,8 @@ std::span<const SpmmKernel> CusparseSpmm() {
        .supports = Supports,
        .workspace = Workspace,
        .run = Run,
-       .prepare = PrepareRuns}};
+       .prepare = PrepareRuns,
+       .from_library = true}};
   return OpenCusparse() == nullptr ? std::span<const SpmmKernel>() : kernels;
 }
 

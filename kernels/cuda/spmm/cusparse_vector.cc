@@ -169,7 +169,8 @@ SpmmKernel Kernel(std::string_view name) {
           .supports = Supports<kAlgorithm>,
           .workspace = Workspace<kAlgorithm>,
           .run = Run<kAlgorithm>,
-          .prepare = PrepareRuns<kAlgorithm>};
+          .prepare = PrepareRuns<kAlgorithm>,
+          .from_library = true};
 }
 
 }  // namespace

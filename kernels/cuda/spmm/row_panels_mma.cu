@@ -207,7 +207,8 @@ SpmmKernel RowPanelsMmaSpmm() {
           .deterministic = true,
           .supports = IsPanelsSpmm,
           .workspace = NoWorkspace,
-          .run = Run};
+          .run = Run,
+          .accuracy = TensorCoreAccuracy};
 }
 
 }  // namespace sparsed::cuda

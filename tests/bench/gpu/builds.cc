@@ -42,8 +42,8 @@ bool SameArrays(const Layout& one, const Layout& other) {
 class Builds {
  public:
   Builds(const Settings& settings, Schedule& schedule, const NamedPattern& matrix,
-         cuda::Workbench& workbench)
-      : settings_(settings), schedule_(schedule), matrix_(matrix), workbench_(workbench) {}
+         BuildAccelerator& accelerator)
+      : settings_(settings), schedule_(schedule), matrix_(matrix), accelerator_(accelerator) {}
 
   /// Whether both layouts are the same.
   absl::StatusOr<bool> Run(const std::string& text) {
@@ -51,7 +51,7 @@ class Builds {
     if (!recipe.ok()) return recipe.status();
     const auto cpu = Fastest([&] { return Once(*recipe, nullptr); });
     if (!cpu.ok()) return cpu.status();
-    const auto gpu = Fastest([&] { return Once(*recipe, &workbench_); });
+    const auto gpu = Fastest([&] { return Once(*recipe, &accelerator_); });
     if (!gpu.ok()) return gpu.status();
     const bool same = cpu->skipped == gpu->skipped && SameArrays(cpu->layout, gpu->layout);
     Json line = {{"matrix", matrix_.name},
@@ -82,7 +82,7 @@ class Builds {
   }
 
  private:
-  absl::StatusOr<Build> Once(const Recipe& recipe, cuda::Workbench* gpu) {
+  absl::StatusOr<Build> Once(const Recipe& recipe, BuildAccelerator* accelerator) {
     Build build;
     std::string stage = "before";
     auto begin = Clock::now();
@@ -95,7 +95,7 @@ class Builds {
     BuildContext context;
     context.threads = omp_get_max_threads();
     context.memory = &HeapMemory();
-    context.gpu = gpu;
+    context.accelerator = accelerator;
     context.progress = [&](std::string_view next, int64_t, int64_t) { enter(next); };
     absl::StatusOr<BuiltLayout> built = BuildLayout(recipe, matrix_.pattern.view(), context);
     if (!built.ok()) return built.status();
@@ -121,7 +121,7 @@ class Builds {
   const Settings& settings_;
   Schedule& schedule_;
   const NamedPattern& matrix_;
-  cuda::Workbench& workbench_;
+  BuildAccelerator& accelerator_;
 };
 
 }  // namespace
@@ -131,9 +131,8 @@ absl::StatusOr<double> RowSegmentsOnDevice(const NamedPattern& matrix, const Lay
   absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
   if (!stream.ok()) return stream.status();
   const std::unique_ptr<MemorySource> memory = cuda::DeviceMemory(*stream);
-  cuda::Workbench workbench{*stream, *memory};
   const CsrView csr = matrix.pattern.view();
-  const absl::StatusOr<cuda::PatternCopy> pattern = cuda::PatternCopy::Make(workbench, csr);
+  const absl::StatusOr<cuda::PatternCopy> pattern = cuda::PatternCopy::Make(*stream, *memory, csr);
   if (!pattern.ok()) return pattern.status();
   const RowSegmentsOptions options = {layout.Parameter("panel"), 0, layout.Parameter("coarsen")};
   std::vector<double> times;
@@ -141,7 +140,7 @@ absl::StatusOr<double> RowSegmentsOnDevice(const NamedPattern& matrix, const Lay
     absl::Status status = stream->Synchronize();
     if (!status.ok()) return status;
     const auto begin = Clock::now();
-    status = cuda::BuildRowSegmentsThere(workbench, pattern->view(), options).status();
+    status = cuda::BuildRowSegmentsOnDevice(*stream, *memory, pattern->view(), options).status();
     if (!status.ok()) return status;
     if (round >= 2) times.push_back(MillisecondsSince(begin));
   }
@@ -154,8 +153,8 @@ absl::StatusOr<int> MeasureBuilds(Device& /*device*/, const Settings& settings, 
   absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
   if (!stream.ok()) return stream.status();
   const std::unique_ptr<MemorySource> memory = cuda::DeviceMemory(*stream);
-  cuda::Workbench workbench{*stream, *memory};
-  Builds builds(settings, schedule, matrix, workbench);
+  cuda::GpuBuildAccelerator accelerator(*stream, *memory);
+  Builds builds(settings, schedule, matrix, accelerator);
   int different = 0;
   for (const std::string& recipe : settings.recipes) {
     if (schedule.over()) {

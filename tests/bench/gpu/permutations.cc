@@ -123,7 +123,7 @@ class MatrixRun {
                                      {c_.mutable_data(), pattern_.rows, k_, k_}};
     double best = INFINITY;
     for (const SpmmKernel& kernel : SpmmKernels()) {
-      if (kernel.name.find("cusparse") == kernel.name.npos || !kernel.supports(problem, layout)) {
+      if (!kernel.from_library || !kernel.supports(problem, layout)) {
         continue;
       }
       Context context = device_.ContextWith({});

@@ -1,4 +1,4 @@
-// Cuts arrays out of one piece of memory.
+// Arrays from one piece of memory, one behind the other.
 #pragma once
 
 #include <cstddef>
@@ -6,12 +6,12 @@
 
 namespace sparsed {
 
-/// Takes arrays aligned to kAlignment bytes, as the memory is, from its front; with no memory, only
-/// counts.
+/// Gives arrays aligned to kAlignment bytes, as the memory is, that has room for all of them and
+/// outlives them; without memory (null) gives null and only counts.
 template <size_t kAlignment>
-class Carver {
+class BumpAllocator {
  public:
-  explicit Carver(std::byte* memory) : memory_(memory) {}
+  explicit BumpAllocator(std::byte* memory) : memory_(memory) {}
   template <typename T>
   T* Take(int64_t count) {
     T* const taken = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
@@ -19,6 +19,7 @@ class Carver {
     bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return taken;
   }
+  /// Of all arrays so far, with their alignment.
   size_t bytes() const { return bytes_; }
 
  private:

@@ -1,4 +1,4 @@
-#include "server/telemetry/log.h"
+#include "server/log/log.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
