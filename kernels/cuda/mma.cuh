@@ -14,8 +14,8 @@
 namespace sparsed::cuda {
 
 /// The accuracy of kernels that multiply and sum with these instructions. Except for f64, they cut
-/// off what they add below the sum's last place. Floats are split (Tf32Parts), or each is rounded to
-/// TF32, by at most 2^-11 of it, where SpMM is allowed to.
+/// off what they add below the sum's last place. Floats are split (Tf32Parts), or each is rounded
+/// to TF32, by at most 2^-11 of it, where SpMM is allowed to.
 inline Accuracy TensorCoreAccuracy(const Problem& problem) {
   if (problem.type == ElementType::kF64) return {};
   if (problem.type != ElementType::kF32) return {.addition = 2};
