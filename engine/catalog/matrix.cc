@@ -76,6 +76,11 @@ int64_t PlacedValues::bytes() const {
   return values_.has_value() ? static_cast<int64_t>(values_->bytes()) : 0;
 }
 
+bool PlacedValues::idle() const {
+  std::lock_guard lock(mutex_);
+  return values_.has_value() && values_->buffer.lifetime().use_count() == 1;
+}
+
 bool PlacedValues::Evict() {
   std::optional<Array> evicted;  // freed without the lock
   std::lock_guard lock(mutex_);

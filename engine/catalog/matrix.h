@@ -35,6 +35,7 @@ class PlacedValues final : public Evictable {
 
  protected:
   bool Evict() override;
+  bool idle() const override;
 
  private:
   /// A rebuilt layout of the same recipe may order values differently.

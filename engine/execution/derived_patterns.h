@@ -67,6 +67,7 @@ class DerivedPatterns final : public Evictable {
  protected:
   /// Forgets what was used longest ago, or what is of patterns that are gone.
   bool Evict() override;
+  bool idle() const override { return true; }
 
  private:
   /// Of a product. Of a transposed layout, the pattern alone.

@@ -166,7 +166,8 @@ absl::Status GpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& t
 absl::Status GpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
                                  const PlacedDense& to, Lane& lane) {
   if (order == nullptr) return CopyDense(from, to, lane);
-  absl::StatusOr<std::shared_ptr<const Array>> positions = device_.residency().Place(order);
+  absl::StatusOr<std::shared_ptr<const Array>> positions =
+      device_.residency().Place(order, std::nullopt, MemoryUse::kMatrices);
   if (!positions.ok()) return positions.status();
   Array written = *to.array;
   absl::Status status =

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -80,8 +81,19 @@ class Budget::State : public std::enable_shared_from_this<State> {
   template <typename T, typename Take>
   absl::StatusOr<T> Reclaiming(size_t bytes, MemoryUse use, const Take& take) {
     absl::StatusOr<T> taken = take();
-    while (absl::IsResourceExhausted(taken.status()) && Short(bytes, use) &&
-           evictions_->EvictOne()) {
+    bool evicted = false, came_free = false;
+    while (absl::IsResourceExhausted(taken.status())) {
+      const std::optional<int64_t> lacks = Lacks(bytes, use);
+      if (!lacks) break;
+      if (*lacks == 0) {
+        // Somebody let go of it since, unless it is refused for another reason.
+        if (std::exchange(came_free, true)) break;
+      } else {
+        // Nothing goes for what would be refused all the same.
+        if (!evicted && !evictions_->HasIdle(*lacks)) break;
+        if (!evictions_->EvictOne()) break;
+        evicted = true;
+      }
       taken = take();
     }
     return taken;
@@ -117,14 +129,15 @@ class Budget::State : public std::enable_shared_from_this<State> {
     return NeverFits(bytes, use) ? RefusedForEver(bytes, use) : absl::OkStatus();
   }
 
-  /// There is no room, and would be if enough was evicted.
-  bool Short(size_t bytes, MemoryUse use) const {
-    if (NeverFits(bytes, use)) return false;
+  /// Bytes that are not free; none if that is not what it lacks.
+  std::optional<int64_t> Lacks(size_t bytes, MemoryUse use) const {
+    if (NeverFits(bytes, use)) return std::nullopt;
     const auto size = static_cast<int64_t>(BlockBytes(bytes));
     const std::lock_guard lock(mutex_);
-    if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) return false;
-    const int64_t beyond = total_ + size - limit_;
-    return beyond > 0 && beyond <= evictions_->bytes();
+    if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) {
+      return std::nullopt;
+    }
+    return std::max<int64_t>(0, total_ + size - limit_);
   }
   const std::shared_ptr<EvictionQueue>& evictions() const { return evictions_; }
   void SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {

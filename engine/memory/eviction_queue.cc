@@ -1,6 +1,8 @@
 #include "engine/memory/eviction_queue.h"
 
 #include <cstddef>
+#include <utility>
+#include <vector>
 
 namespace sparsed::engine {
 
@@ -28,6 +30,24 @@ void EvictionQueue::Remove(Evictable& item) {
   bytes_ -= item.place_->bytes;
   items_.erase(item.place_);
   item.queued_ = false;
+}
+
+bool EvictionQueue::HasIdle(int64_t bytes) {
+  if (bytes > bytes_) return false;
+  std::vector<std::pair<std::weak_ptr<Evictable>, int64_t>> items;
+  {
+    std::lock_guard lock(mutex_);
+    items.reserve(items_.size());
+    for (const Evictable::Place& place : items_) {
+      items.emplace_back(place.item->weak_from_this(), place.bytes);
+    }
+  }
+  for (const auto& [weak, size] : items) {
+    if (bytes <= 0) break;
+    const std::shared_ptr<Evictable> item = weak.lock();
+    if (item != nullptr && item->idle()) bytes -= size;
+  }
+  return bytes <= 0;
 }
 
 bool EvictionQueue::EvictOne() {

@@ -25,6 +25,8 @@ class Evictable : public std::enable_shared_from_this<Evictable> {
   /// Frees it, or a part of it, and leaves the queue if nothing is left; false if somebody uses it,
   /// or it could not be had again now. Called without locks, from any thread.
   virtual bool Evict() = 0;
+  /// Nobody uses it now.
+  virtual bool idle() const = 0;
 
  private:
   struct Place {
@@ -45,6 +47,8 @@ class EvictionQueue : public std::enable_shared_from_this<EvictionQueue> {
   void Use(Evictable& item, int64_t bytes);
   void Remove(Evictable& item);
 
+  /// Whether so much is queued that is not in use now. Looks at one item after the other.
+  bool HasIdle(int64_t bytes);
   /// Evicts what was used longest ago and is not in use now; false if there is nothing.
   bool EvictOne();
   /// Of all that is queued, in use or not.

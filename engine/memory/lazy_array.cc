@@ -113,6 +113,12 @@ bool Lazy<T>::Evict() {
   return true;
 }
 
+template <typename T>
+bool Lazy<T>::idle() const {
+  std::lock_guard lock(mutex_);
+  return resident() && !IsShared(value_);
+}
+
 template class Lazy<Array>;
 template class Lazy<std::shared_ptr<const Layout>>;
 

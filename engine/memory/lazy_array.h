@@ -53,6 +53,7 @@ class Lazy final : public Evictable {
 
  protected:
   bool Evict() override;
+  bool idle() const override;
 
  private:
   /// It was used just now. With the lock held.

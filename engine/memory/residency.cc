@@ -147,13 +147,13 @@ absl::StatusOr<Array> Residency::NewSlots(const Array& csr_values,
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(
-    const std::shared_ptr<LazyArray>& held, const std::optional<PitchedRows>& rows) {
+    const std::shared_ptr<LazyArray>& held, const std::optional<PitchedRows>& rows, MemoryUse use) {
   return PlaceAs<Array>({held.get(), nullptr}, Of(held),
                         [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
                           absl::StatusOr<Array> host = held->Get();
                           if (!host.ok()) return host.status();
                           if (host->bytes() == 0) return std::make_shared<const Array>(*host);
-                          absl::StatusOr<Array> there = CopyOf(*host, MemoryUse::kBuffers, rows);
+                          absl::StatusOr<Array> there = CopyOf(*host, use, rows);
                           if (!there.ok()) return there.status();
                           return std::make_shared<const Array>(*std::move(there));
                         });

@@ -56,7 +56,8 @@ class Residency {
   /// Of an operand that is held by name: brought here from wherever it is; with `rows`, which are
   /// the same every time, `rows.rows * rows.device_pitch` bytes.
   absl::StatusOr<std::shared_ptr<const Array>> Place(const std::shared_ptr<LazyArray>& held,
-                                                     const std::optional<PitchedRows>& rows = {});
+                                                     const std::optional<PitchedRows>& rows = {},
+                                                     MemoryUse use = MemoryUse::kBuffers);
   /// `held` is `array` on the device, and its loader copies it to the host: which is done before it
   /// is evicted.
   void Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -51,6 +52,33 @@ TEST(GpuDevice, CopiesRowsThatLieFarApart) {
   Must(gpu.stream().CopyRows(back, kRow, there->data(), kFar, kRow, 2));
   Must(gpu.stream().Synchronize());
   EXPECT_EQ(std::memcmp(back, sent, sizeof back), 0);
+}
+
+template <typename T>
+void ExpectScattered(Gpu& gpu) {
+  const std::vector<int64_t> order = {4, 0, 3, 1, 2};
+  const std::vector<T> from = {T(1.F), T(2.F), T(3.F), T(4.F), T(5.F)};
+  const size_t bytes = from.size() * sizeof(T);
+  const Buffer order_there = gpu.Upload(order.data(), order.size() * sizeof(int64_t));
+  const Buffer from_there = gpu.Upload(from.data(), bytes);
+  Buffer to_there = gpu.memory().Allocate(bytes).value();
+  Must(cuda::ScatterElements(gpu.stream(),
+                             {reinterpret_cast<const int64_t*>(order_there.data()), order.size()},
+                             ElementTypeOf<T>(), from_there.data(), to_there.mutable_data()));
+  std::vector<T> to(from.size());
+  gpu.Download(to.data(), to_there.data(), bytes);
+  for (size_t i = 0; i < order.size(); ++i) {
+    EXPECT_EQ(static_cast<float>(to[order[i]]), static_cast<float>(from[i])) << i;
+  }
+}
+
+TEST(GpuDevice, PutsElementsInOrder) {
+  SKIP_WITHOUT_GPU();
+  ExpectScattered<float>(*Gpu::Get());
+  ExpectScattered<double>(*Gpu::Get());
+  ExpectScattered<Float16>(*Gpu::Get());
+  ExpectScattered<BFloat16>(*Gpu::Get());
+  Must(cuda::ScatterElements(Gpu::Get()->stream(), {}, ElementType::kF32, nullptr, nullptr));
 }
 
 }  // namespace

@@ -242,6 +242,7 @@ TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
     }
     size_t size() const { return buffers_.size(); }
     bool empty() const { return buffers_.empty(); }
+    bool in_use = false;
 
    protected:
     bool Evict() override {
@@ -250,6 +251,7 @@ TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
       if (buffers_.empty()) queue_.Remove(*this);
       return true;
     }
+    bool idle() const override { return !in_use; }
 
    private:
     EvictionQueue& queue_;
@@ -271,6 +273,10 @@ TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
   EXPECT_EQ(spared.size(), 2u) << "all of it would not do";
   EXPECT_FALSE(budget.SpareSource(MemoryUse::kRequests).Allocate(256 << 10).ok());
   EXPECT_EQ(spared.size(), 2u) << "nothing was to go for it";
+  owner->in_use = true;
+  EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(256 << 10).ok());
+  EXPECT_EQ(spared.size(), 2u) << "what is in use does not count, and nothing goes in vain";
+  owner->in_use = false;
   EXPECT_TRUE(budget.Source(MemoryUse::kRequests).Allocate(256 << 10).ok());
   EXPECT_TRUE(spared.empty());
 }
