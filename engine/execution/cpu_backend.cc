@@ -65,13 +65,7 @@ absl::StatusOr<PlacedDense> CpuBackend::NewDense(std::string_view name, const De
                                                  MemoryUse use, Lane& /*lane*/) {
   absl::StatusOr<Array> array = AllocateArray(memory(use), name, shape.type, shape.elements());
   if (!array.ok()) return array.status();
-  // What was in that memory before is nobody's business.
-  const size_t size = SizeOf(shape.type);
-  const size_t gap = (shape.leading_dimension - shape.cols) * size;
-  for (int64_t row = 0; gap > 0 && row + 1 < shape.rows; ++row) {
-    std::memset(array->buffer.mutable_data() + (row * shape.leading_dimension + shape.cols) * size,
-                0, gap);
-  }
+  ClearGaps(*array, shape);
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), shape};
 }
 

@@ -249,12 +249,7 @@ absl::Status DenseCall::MayFit(bool new_result) const {
 }
 
 Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
-  // What stopped it, or the disk, says nothing of the device.
-  const auto checked = [&](absl::Status status) {
-    const bool of_device = !token().stopped() && !IsStoreGone(status);
-    return of_device ? lane.backend->Checked(std::move(status)) : status;
-  };
-  *end = checked(RunWhole(lane));
+  *end = CheckedOn(*lane.backend, token(), RunWhole(lane));
   if (lane.backend->id().kind == DeviceKind::kCpu) return Next::kEnded;
   const auto elsewhere = [&](const absl::Status& status) {
     return !sent_ && (absl::IsResourceExhausted(status) || absl::IsUnimplemented(status));
@@ -266,7 +261,7 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
     return Next::kEnded;
   }
   lane.gpu->prepared.Clear();  // it may be what there is no room for
-  *end = checked(RunInSlabs(lane));
+  *end = CheckedOn(*lane.backend, token(), RunInSlabs(lane));
   if (!elsewhere(*end)) return Next::kEnded;
   MoveTo(DeviceId{});
   return Next::kAgain;
@@ -434,8 +429,7 @@ void DenseCall::Observe(std::string_view kernel) {
   const Pattern& pattern = *matrix_->pattern();
   const auto nnz = static_cast<double>(pattern.nnz());
   const auto k = static_cast<double>(k_);
-  Problem problem = problem_;
-  problem.k = k_;
+  const Problem problem = ProblemOn(device().kind);
   double bytes = CompulsoryBytes(problem, pattern.rows(), pattern.cols(), pattern.nnz());
   // With beta, C's old value is read besides.
   if (beta_ != 0) {
@@ -474,8 +468,10 @@ absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executo
   absl::StatusOr<MatrixLease> matrix = impl->catalog.Find(spec.tenant, spec.matrix);
   if (!matrix.ok()) return matrix.status();
   const Problem problem = ProblemOf(spec, (*matrix)->type());
-  absl::StatusOr<Backend*> backend =
-      impl->Place(problem, **matrix, HeldOperands(*impl, spec.tenant, HeldNames(spec)));
+  // Where there is one GPU, or none, they decide nothing.
+  const auto held = impl->gpus.size() < 2 ? std::vector<std::shared_ptr<LazyArray>>()
+                                          : HeldOperands(*impl, spec.tenant, HeldNames(spec));
+  absl::StatusOr<Backend*> backend = impl->Place(problem, **matrix, held);
   if (!backend.ok()) return backend.status();
   auto call = std::make_shared<DenseCall>(std::move(impl), **backend, spec.tenant, std::move(sink),
                                           *std::move(matrix), problem);

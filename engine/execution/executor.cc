@@ -160,6 +160,11 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix
   return resolved;
 }
 
+absl::Status CheckedOn(Backend& backend, const Token& token, absl::Status status) {
+  const bool of_device = !token.stopped() && !IsStoreGone(status);
+  return of_device ? backend.Checked(std::move(status)) : status;
+}
+
 void Executor::Impl::LayoutIsDamaged(Pattern& pattern, const ActivePlan& damaged,
                                      const absl::Status& status) {
   observer.OnDamage(std::string(status.message()));

@@ -80,6 +80,10 @@ struct Resolved {
 absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
                                  const Problem& problem);
 
+/// How a step of a call on `backend` ended; if it says that the device is lost, so it is from now
+/// on. What stopped the call, or the disk, says nothing of the device.
+absl::Status CheckedOn(Backend& backend, const Token& token, absl::Status status);
+
 // What reads from the disk what is not in memory; null if nothing is to be read.
 /// Of a matrix, plain CSR and values.
 Job::Loader LoaderOf(const MatrixLease& matrix);

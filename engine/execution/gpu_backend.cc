@@ -228,10 +228,7 @@ absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shap
                            [&](size_t bytes) { arrived(*host, bytes); });
   }
   const PitchedRows rows = RowsOf(shape, result.shape);
-  const size_t gap = rows.host_pitch - rows.row_bytes;
-  for (size_t row = 0; gap > 0 && row + 1 < rows.rows; ++row) {
-    std::memset(to + row * rows.host_pitch + rows.row_bytes, 0, gap);
-  }
+  ClearGaps(*host, shape);
   return device_.CopyRowsOut(lane.gpu->stream, to, array.buffer.data(), rows, [&](size_t count) {
     // Behind the last row there is no gap.
     arrived(*host, std::min(count * rows.host_pitch, host->bytes()));

@@ -49,6 +49,15 @@ absl::Status CheckHolds(const Array& array, const DenseShape& shape) {
                   shape.leading_dimension));
 }
 
+void ClearGaps(Array& array, const DenseShape& shape) {
+  const size_t size = SizeOf(shape.type);
+  const size_t gap = (shape.leading_dimension - shape.cols) * size;
+  for (int64_t row = 0; gap > 0 && row + 1 < shape.rows; ++row) {
+    std::memset(array.buffer.mutable_data() + (row * shape.leading_dimension + shape.cols) * size,
+                0, gap);
+  }
+}
+
 void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
               const DenseShape& to_shape) {
   const size_t size = SizeOf(to_shape.type);

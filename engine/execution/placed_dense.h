@@ -47,6 +47,9 @@ int64_t CommonWidth(const PlacedDense& one, const PlacedDense& other);
 /// anything is read or written by `shape`.
 absl::Status CheckHolds(const Array& array, const DenseShape& shape);
 
+/// Zeros the gaps between the rows: what was in that memory before is nobody's business.
+void ClearGaps(Array& array, const DenseShape& shape);
+
 /// Copies rows of `from` into `to`, whose leading dimension may be another.
 void CopyRows(const Array& from, const DenseShape& from_shape, Array& to,
               const DenseShape& to_shape);

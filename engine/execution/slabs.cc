@@ -11,12 +11,8 @@ constexpr int64_t kLeastSlab = 8;
 
 /// Columns of a matrix on the host, one after the other on the device.
 PitchedRows SlabRows(const DenseShape& host, int64_t columns) {
-  const size_t size = SizeOf(host.type);
-  const size_t row_bytes = static_cast<size_t>(columns) * size;
-  return {.rows = static_cast<size_t>(host.rows),
-          .row_bytes = row_bytes,
-          .host_pitch = static_cast<size_t>(host.leading_dimension) * size,
-          .device_pitch = row_bytes};
+  return RowsOf({host.rows, columns, host.leading_dimension, host.type},
+                {host.rows, columns, columns, host.type});
 }
 
 }  // namespace

@@ -101,8 +101,7 @@ Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {
   absl::StatusOr<std::optional<ResultBlock>> block = blocks_->Next(lane);
   AddTimes();
   if (!block.ok()) {
-    // What stopped it says nothing of the device.
-    *end = token().stopped() ? block.status() : lane.backend->Checked(block.status());
+    *end = CheckedOn(*lane.backend, token(), block.status());
     return Next::kEnded;
   }
   return block->has_value() ? TakeBlock(**std::move(block), end) : Next::kAgain;
@@ -250,12 +249,7 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
   absl::StatusOr<SpgemmFactors> factors =
       PlaceFactors(*backend_, {left_csr_, *left}, {right_csr_, *right}, mask_csr_, host);
   if (!backend_->shares_host_memory()) end_.timings.to_device_ns += NanosecondsSince(placing);
-  // What stopped it, or the disk, says nothing of the device.
-  const auto checked = [&](absl::Status status) {
-    const bool of_device = !token().stopped() && !IsStoreGone(status);
-    return of_device ? backend_->Checked(std::move(status)) : status;
-  };
-  if (!factors.ok()) return checked(factors.status());
+  if (!factors.ok()) return CheckedOn(*backend_, token(), factors.status());
   Problem problem = problem_;
   problem.device = backend_->id().kind;
   const RowBlockOptions options = {
@@ -274,7 +268,7 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
     status = blocks_->Begin(lane);
     if (!MayFallBack(status)) break;
   }
-  return checked(std::move(status));
+  return CheckedOn(*backend_, token(), std::move(status));
 }
 
 int64_t SpgemmCall::ExactNonzeros() const {
