@@ -1,5 +1,7 @@
 #include "kernels/kernel_table.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/sddmm/sddmm.h"
 #include "kernels/cpu/spgemm/spgemm.h"
 #include "kernels/cpu/spmm/spmm.h"
@@ -37,5 +39,28 @@ std::span<const SpgemmKernel> SpgemmKernels() {
 const SpmmKernel* FindSpmmKernel(std::string_view name) { return Find(SpmmKernels(), name); }
 const SddmmKernel* FindSddmmKernel(std::string_view name) { return Find(SddmmKernels(), name); }
 const SpgemmKernel* FindSpgemmKernel(std::string_view name) { return Find(SpgemmKernels(), name); }
+
+bool ReadsLayouts(Operation operation, std::string_view kind) {
+  const auto reads = [&](const auto& kernels) {
+    return kind != kCsr && std::ranges::any_of(kernels, [&](const auto& kernel) {
+             return kernel.layout_kind == kind;
+           });
+  };
+  switch (operation) {
+    case Operation::kSpmm:
+      return reads(SpmmKernels());
+    case Operation::kSddmm:
+      return reads(SddmmKernels());
+    case Operation::kSpgemm:
+      break;
+  }
+  return reads(SpgemmKernels());
+}
+
+absl::StatusOr<std::string> FormatRecipe(const SpgemmKernel& kernel, const Problem& problem,
+                                         const CsrView& left, const CsrView& right) {
+  if (kernel.recipe != nullptr) return kernel.recipe(problem, left, right);
+  return std::string(kernel.layout_kind);
+}
 
 }  // namespace sparsed

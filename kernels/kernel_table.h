@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -38,22 +39,25 @@ struct SddmmArguments {
   void* out;  ///< layout.nnz elements
 };
 
-/// C = S * T over plain CSR of both. Transposition is the caller's: what is here is multiplied as
-/// it is.
+/// A factor of SpGEMM in a layout besides plain CSR.
+struct SpgemmFormat {
+  const Layout* layout = nullptr;
+  const void* values = nullptr;  ///< layout->value_slots elements
+};
+
+/// C = S * T. Transposition is the caller's: what is here is multiplied as it is.
 struct SpgemmArguments {
-  CsrView left;
+  CsrView left;  ///< plain CSR
   const void* left_values;
   CsrView right;
   const void* right_values;
   /// Given where Problem::masked: as many rows as S and columns as T. C has the positions that are
   /// in it and have products, no others.
   std::optional<CsrView> mask = std::nullopt;
+  /// Given where the kernel wants it (SpgemmKernel::layout_kind).
+  SpgemmFormat left_format = {};
+  SpgemmFormat right_format = {};
 };
-
-/// A format that would take more than so many times plain CSR's memory is not worth converting to
-/// for a product (Xie et al., "A Pattern-Based SpGEMM Library for Multi-Core and Many-Core
-/// Architectures", section 3.3).
-inline constexpr int64_t kMostFormatGrowth = 5;
 
 /// `workspace` of kernels that need none.
 inline size_t NoWorkspace(const Problem& /*problem*/, const Layout& /*layout*/, int /*threads*/) {
@@ -140,18 +144,32 @@ struct SpgemmKernel {
   absl::Status (*numeric)(const Context&, const Problem&, const SpgemmArguments&, RowRange range,
                           std::span<const int64_t> row_begin, int32_t* column_indices, void* values,
                           std::span<int64_t> row_nnz);
-  /// Null for kernels that run from CSR as it is. Else it makes what `analyse`, `numeric` and, on a
-  /// GPU, `symbolic` cannot do without, once for a product: operands in a format of the kernel's
-  /// own, or the product itself, handed to the calls (with the same arguments and at most as many
-  /// threads) as Context::prepared. Its memory comes from `memory`; `workspace` is not for it. A
-  /// GPU's kernel makes it on the device, and may wait for the context's stream to learn sizes; it
-  /// is let go when that stream has passed all that was queued. After an error nothing that it
-  /// queued is under way. FAILED_PRECONDITION, in a sentence: the matrices don't suit it, such as
-  /// those whose format would take more than kMostFormatGrowth times CSR's memory.
+  /// Null for kernels that need no more than their workspace. Else it makes what `analyse`,
+  /// `numeric` and, on a GPU, `symbolic` cannot do without, once for a product: tables of what both
+  /// patterns make together, or the product itself, handed to the calls (with the same arguments
+  /// and at most as many threads) as Context::prepared. Its memory comes from `memory`; `workspace`
+  /// is not for it. A GPU's kernel makes it on the device, and may wait for the context's stream to
+  /// learn sizes; it is let go when that stream has passed all that was queued. After an error
+  /// nothing that it queued is under way. FAILED_PRECONDITION, in a sentence: the matrices don't
+  /// suit it.
   PrepareRuns<SpgemmArguments> prepare = nullptr;
   /// Whether its counts are somebody else's: they serve its own calls, and no other kernel's.
   bool from_library = false;
+  /// "csr", or the kind of the layout that it reads T from, too, and S where `left_too`: of one
+  /// recipe both.
+  std::string_view layout_kind = kCsr;
+  bool left_too = false;
+  /// The recipe (kernels/recipe.h) of that layout for these factors; null: its kind with the
+  /// parameters that it has by default. All in host memory. FAILED_PRECONDITION, in a sentence:
+  /// the matrices don't suit it.
+  absl::StatusOr<std::string> (*recipe)(const Problem&, const CsrView& left,
+                                        const CsrView& right) = nullptr;
 };
+
+/// The recipe of the layout that the kernel reads its factors from besides plain CSR, as
+/// SpgemmKernel::recipe; "csr" if it reads none.
+absl::StatusOr<std::string> FormatRecipe(const SpgemmKernel& kernel, const Problem& problem,
+                                         const CsrView& left, const CsrView& right);
 
 /// The problem as a kernel on `layout` sees it: a transposed layout turns SpMM's transposition
 /// around.
@@ -167,6 +185,9 @@ inline Problem SeenThrough(const Layout& layout, Problem problem) {
 std::span<const SpmmKernel> SpmmKernels();
 std::span<const SddmmKernel> SddmmKernels();
 std::span<const SpgemmKernel> SpgemmKernels();
+
+/// Whether there is a kernel of the operation that reads layouts of that kind, plain CSR aside.
+bool ReadsLayouts(Operation operation, std::string_view kind);
 
 /// Null if there is none of that name.
 const SpmmKernel* FindSpmmKernel(std::string_view name);

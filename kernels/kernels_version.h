@@ -5,6 +5,6 @@ namespace sparsed {
 
 /// To be raised when kernels or layouts changed so much that what was measured of them, and is
 /// stored, misleads: plans are tried again then.
-inline constexpr int kKernelsVersion = 1;
+inline constexpr int kKernelsVersion = 2;
 
 }  // namespace sparsed

@@ -9,11 +9,17 @@
 #include "kernels/features/dense_tiles.h"
 #include "kernels/features/similarity.h"
 #include "kernels/formats/aspt.h"
+#include "kernels/formats/bcsr.h"
+#include "kernels/formats/column_parts.h"
 #include "kernels/formats/coo_panels.h"
 #include "kernels/formats/csr_build.h"
 #include "kernels/formats/dcsr.h"
+#include "kernels/formats/diagonals.h"
+#include "kernels/formats/ell.h"
+#include "kernels/formats/incsr.h"
 #include "kernels/formats/row_panels.h"
 #include "kernels/formats/row_segments.h"
+#include "kernels/formats/row_words.h"
 #include "kernels/reorder/breadth_first.h"
 #include "kernels/reorder/group_rows.h"
 #include "kernels/reorder/lsh_cluster.h"
@@ -207,6 +213,54 @@ absl::Status LeaveOutEmptyRows(const RecipeStep&, Draft& draft) {
   return absl::OkStatus();
 }
 
+/// A layout for SpGEMM, whose builder refuses patterns that it does not suit.
+template <absl::StatusOr<Layout> (*kBuild)(const RecipeStep&, const CsrView&, const BuildContext&)>
+absl::Status FormatForProducts(const RecipeStep& step, Draft& draft) {
+  if (!draft.csr.row_order.empty()) {
+    draft.Note(fmt::format("{}: its rows are not put into another order", step.name));
+    draft.skipped = true;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Layout> layout = kBuild(step, draft.csr, draft.context);
+  if (absl::IsFailedPrecondition(layout.status())) {
+    draft.Note(std::string(layout.status().message()));
+    draft.skipped = true;
+    return absl::OkStatus();
+  }
+  if (!layout.ok()) return layout.status();
+  draft.layout = *std::move(layout);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Layout> Diagonals(const RecipeStep&, const CsrView& csr,
+                                 const BuildContext& context) {
+  return BuildDiagonals(csr, context);
+}
+
+absl::StatusOr<Layout> Ell(const RecipeStep& step, const CsrView& csr,
+                           const BuildContext& context) {
+  return BuildEll(csr, step.name, context);
+}
+
+absl::StatusOr<Layout> Blocks(const RecipeStep& step, const CsrView& csr,
+                              const BuildContext& context) {
+  return BuildBcsr(csr, ValueOf(step, "width", kLeastBlockWidth), context);
+}
+
+absl::StatusOr<Layout> Words(const RecipeStep&, const CsrView& csr, const BuildContext& context) {
+  return BuildRowWords(csr, context);
+}
+
+absl::StatusOr<Layout> Parts(const RecipeStep& step, const CsrView& csr,
+                             const BuildContext& context) {
+  return BuildColumnParts(csr, ValueOf(step, "parts", 2), context);
+}
+
+absl::StatusOr<Layout> Sections(const RecipeStep& step, const CsrView& csr,
+                                const BuildContext& context) {
+  return BuildIncsr(csr, ValueOf(step, "columns", 16), context);
+}
+
 absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
   RowSegmentsOptions options;
   options.panel = ValueOf(step, "panel", options.panel);
@@ -271,6 +325,13 @@ absl::Status ClusterRemainderStep(const RecipeStep& step, Draft& draft) {
 //   coo_panels(rows=)                              panels of rows, nonzeros listed by column
 //   dcsr                                           CSR without its empty rows
 //   row_segments(panel=,min_heavy=,coarsen=)       heavy row segments by column panel, light rows
+//   dia                                            values by diagonals; this and what follows are
+//                                                  for SpGEMM and keep the order of the rows
+//   ell, ellpack_r                                 rows of one length, by row and by entry
+//   bcsr(width=)                                   dense blocks
+//   row_words                                      columns as bits of words
+//   column_parts(parts=)                           ranges of columns
+//   incsr(columns=)                                sections of columns that are a line of values
 //   lsh_cluster(remainder,siglen=,...)             reorders the rows of what tiling left
 std::vector<StepDefinition> Definitions() {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
@@ -317,6 +378,18 @@ std::vector<StepDefinition> Definitions() {
         {"min_heavy", segments.min_heavy, 0, kMost},
         {"coarsen", segments.coarsen, 0, 4}},
        CutIntoSegments},
+      {kDiagonals, Phase::kFormat, "", {}, {}, FormatForProducts<Diagonals>},
+      {kEll, Phase::kFormat, "", {}, {}, FormatForProducts<Ell>},
+      {kEllpackR, Phase::kFormat, "", {}, {}, FormatForProducts<Ell>},
+      {kBcsr,
+       Phase::kFormat,
+       "",
+       {},
+       {{"width", kLeastBlockWidth, kLeastBlockWidth, kMostBlockWidth}},
+       FormatForProducts<Blocks>},
+      {kRowWords, Phase::kFormat, "", {}, {}, FormatForProducts<Words>},
+      {kColumnParts, Phase::kFormat, "", {}, {{"parts", 2, 1, 64}}, FormatForProducts<Parts>},
+      {kIncsr, Phase::kFormat, "", {}, {{"columns", 16, 8, 16}}, FormatForProducts<Sections>},
   };
 }
 

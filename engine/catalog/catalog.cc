@@ -299,14 +299,14 @@ void Catalog::SetDiskCopy(LazyArray& array, const StoredArray& stored) {
 }
 
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {
-  std::set<std::string> of_cpu, of_gpu;
+  // A GPU orders values itself, and products do when they need them.
+  std::set<std::string> of_cpu;
   for (const auto& active : matrix.pattern()->plans().List()) {
-    const bool on_cpu = active->plan.problem_class.device == DeviceKind::kCpu;
-    (on_cpu ? of_cpu : of_gpu).insert(active->plan.recipe);
+    const Plan& plan = active->plan;
+    if (plan.problem_class.device == DeviceKind::kCpu && !plan.pair) of_cpu.insert(plan.recipe);
   }
   for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
-    const std::string& recipe = entry.description->recipe;
-    if (of_gpu.contains(recipe) && !of_cpu.contains(recipe)) continue;
+    if (!of_cpu.contains(entry.description->recipe)) continue;
     if (absl::Status s = CheckStop(stop); !s.ok()) return s;
     // One that is not in memory gets them when it is read again.
     const std::shared_ptr<const Layout> layout = entry.layout->Resident();

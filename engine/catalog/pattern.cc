@@ -66,6 +66,11 @@ void Pattern::DropLayout(const std::string& recipe) {
   layouts_.erase(recipe);
 }
 
+void Pattern::DropLayout(const std::shared_ptr<const LazyLayout>& layout) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(layouts_, [&](const auto& entry) { return entry.second.layout == layout; });
+}
+
 std::shared_ptr<const Features> Pattern::features() const {
   std::lock_guard lock(mutex_);
   return features_;

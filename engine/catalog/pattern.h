@@ -72,6 +72,8 @@ class Pattern {
   void AddLayout(const Layout& description, LazyLayout::DiskCopy disk, double build_seconds);
   /// Requests that hold it keep it alive until they end.
   void DropLayout(const std::string& recipe);
+  /// This one and none that took its place.
+  void DropLayout(const std::shared_ptr<const LazyLayout>& layout);
 
   /// Null until the preparation has computed them.
   std::shared_ptr<const Features> features() const;

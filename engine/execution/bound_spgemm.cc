@@ -10,7 +10,24 @@ SpgemmArguments SpgemmFactors::arguments() const {
   SpgemmArguments arguments = {ViewCsr(*left.layout), left.values->buffer.data(),
                                ViewCsr(*right.layout), right.values->buffer.data()};
   if (mask != nullptr) arguments.mask = ViewCsr(*mask);
+  const auto format_of = [](const PlacedSparse& placed) {
+    return SpgemmFormat{placed.layout.get(),
+                        placed.values == nullptr ? nullptr : placed.values->buffer.data()};
+  };
+  arguments.left_format = format_of(left_format);
+  arguments.right_format = format_of(right_format);
   return arguments;
+}
+
+absl::Status SetFormat(Backend& backend, const Matrix& matrix, std::shared_ptr<const Layout> format,
+                       MemorySource& memory, int threads, SpgemmFactor& factor) {
+  if (format->value_slots > 0) {
+    absl::StatusOr<Array> values = backend.ValuesFor(matrix, *format, memory, threads);
+    if (!values.ok()) return values.status();
+    factor.format_values = *std::move(values);
+  }
+  factor.format = std::move(format);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SpgemmFactors> PlaceFactors(Backend& backend, const SpgemmFactor& left,
@@ -18,16 +35,26 @@ absl::StatusOr<SpgemmFactors> PlaceFactors(Backend& backend, const SpgemmFactor&
                                            const std::shared_ptr<const Layout>& mask,
                                            MemorySource& host) {
   SpgemmFactors factors;
-  absl::StatusOr<PlacedSparse> placed = backend.Place(left.csr, &left.values, host);
-  if (!placed.ok()) return placed.status();
-  factors.left = *std::move(placed);
-  placed = backend.Place(right.csr, &right.values, host);
-  if (!placed.ok()) return placed.status();
-  factors.right = *std::move(placed);
-  if (mask == nullptr) return factors;
-  placed = backend.Place(mask, nullptr, host);
-  if (!placed.ok()) return placed.status();
-  factors.mask = placed->layout;
+  absl::Status status;
+  const auto place = [&](const std::shared_ptr<const Layout>& layout, const Array* values,
+                         PlacedSparse& to) {
+    if (!status.ok() || layout == nullptr) return;
+    absl::StatusOr<PlacedSparse> placed = backend.Place(layout, values, host);
+    status = placed.status();
+    if (placed.ok()) to = *std::move(placed);
+  };
+  const auto place_format = [&](const SpgemmFactor& factor, PlacedSparse& to) {
+    const bool has_values = factor.format != nullptr && factor.format->value_slots > 0;
+    place(factor.format, has_values ? &factor.format_values : nullptr, to);
+  };
+  PlacedSparse placed_mask;
+  place(left.csr, &left.values, factors.left);
+  place(right.csr, &right.values, factors.right);
+  place_format(left, factors.left_format);
+  place_format(right, factors.right_format);
+  place(mask, nullptr, placed_mask);
+  if (!status.ok()) return status;
+  factors.mask = std::move(placed_mask.layout);
   return factors;
 }
 

@@ -16,19 +16,26 @@
 
 namespace sparsed::engine {
 
-/// What is multiplied, in plain CSR, transposed if it is to be.
+/// What is multiplied, transposed if it is to be.
 struct SpgemmFactors {
-  PlacedSparse left, right;
+  PlacedSparse left, right;                      ///< plain CSR
+  PlacedSparse left_format, right_format;        ///< none: the kernel reads none
   std::shared_ptr<const Layout> mask = nullptr;  ///< null: none
 
   SpgemmArguments arguments() const;
 };
 
-/// A factor in host memory.
+/// A factor in host memory; values are as Backend::ValuesFor gives them.
 struct SpgemmFactor {
   std::shared_ptr<const Layout> csr;
-  Array values;  ///< as Backend::ValuesFor gives them
+  Array values;
+  std::shared_ptr<const Layout> format = nullptr;  ///< what the kernel reads besides; null: nothing
+  Array format_values = {};                        ///< none if that has no values
 };
+
+/// Sets the factor's format and its values in it. `memory` and errors: as for Backend::ValuesFor.
+absl::Status SetFormat(Backend& backend, const Matrix& matrix, std::shared_ptr<const Layout> format,
+                       MemorySource& memory, int threads, SpgemmFactor& factor);
 
 /// Both to where the backend's kernels read them. `host`: as for Backend::Place.
 absl::StatusOr<SpgemmFactors> PlaceFactors(Backend& backend, const SpgemmFactor& left,

@@ -10,23 +10,13 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "engine/catalog/pattern.h"
+#include "engine/catalog/pattern_product.h"
 #include "engine/memory/budget.h"
 #include "kernels/array.h"
 #include "kernels/layout.h"
 #include "kernels/recipe.h"
 
 namespace sparsed::engine {
-
-/// A product of patterns: what decides which entries its result has.
-struct PatternProduct {
-  std::shared_ptr<Pattern> left, right;
-  bool transpose_left = false, transpose_right = false;
-  std::shared_ptr<Pattern> mask = nullptr;  ///< null: none
-
-  /// What plans of the left pattern know it by.
-  PatternPair pair() const { return {right->hash(), transpose_left, transpose_right}; }
-};
 
 /// The sizes of a product's rows, which stay as they are while its patterns do, whatever the
 /// values.

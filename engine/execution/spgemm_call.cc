@@ -7,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "engine/planning/candidates.h"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::engine {
@@ -126,7 +125,7 @@ Job::Next SpgemmCall::End(absl::Status* end) {
   end_.nnz = blocks_->nnz();
   const ProductSizes& sizes = blocks_->sizes();
   // A library's counts are its own.
-  if (!found_sizes_ && !kernel_->from_library) {
+  if (!found_sizes_ && !choice_.kernel->from_library) {
     impl_->derived->KeepSizes(Patterns(), {sizes.rows, sizes.products});
   }
   Observe(/*share=*/1);
@@ -149,7 +148,30 @@ Job::Loader SpgemmCall::ToLoad() const {
       return {*csr};
     });
   }
+  if (HasPlans()) {
+    const std::optional<Planned> planned =
+        FindPlanned(left_->pattern()->plans().Find(ClassOf(ProblemOnBackend()), Patterns().pair()));
+    if (planned) {
+      loaders.push_back(LoaderOfFactor(left_->pattern(), planned->layouts.left));
+      loaders.push_back(LoaderOfFactor(right_->pattern(), planned->layouts.right));
+    }
+  }
   return LoaderOf(std::move(loaders));
+}
+
+Job::Loader SpgemmCall::LoaderOfFactor(const std::shared_ptr<Pattern>& pattern,
+                                       const std::shared_ptr<LazyLayout>& layout) const {
+  if (layout == nullptr || layout->resident()) return nullptr;
+  return [impl = impl_, pattern, layout](Store::Stop stop) -> Held {
+    const absl::StatusOr<std::shared_ptr<const Layout>> read = layout->Get(stop);
+    if (read.ok()) return {*read};
+    if (absl::IsDataLoss(read.status())) {
+      impl->observer.OnDamage(std::string(read.status().message()));
+      // The next product asks for it anew.
+      pattern->DropLayout(layout);
+    }
+    return {};
+  };
 }
 
 void SpgemmCall::Drop() {
@@ -158,6 +180,8 @@ void SpgemmCall::Drop() {
   blocks_.reset();
   kept_.reset();
   found_sizes_.reset();
+  choice_.left.reset();
+  choice_.right.reset();
   left_csr_.reset();
   right_csr_.reset();
   mask_csr_.reset();
@@ -197,38 +221,79 @@ absl::StatusOr<bool> SpgemmCall::FindFactors(Lane& lane) {
   return find(*mask_, /*transpose=*/false, mask_csr_);
 }
 
-absl::StatusOr<std::vector<const SpgemmKernel*>> SpgemmCall::ChooseKernels() const {
+Problem SpgemmCall::ProblemOnBackend() const {
   Problem problem = problem_;
   problem.device = backend_->id().kind;
-  std::vector<const SpgemmKernel*> kernels;
+  return problem;
+}
+
+std::optional<SpgemmCall::Planned> SpgemmCall::FindPlanned(const PlanTable::Found& found) const {
+  const SpgemmKernel* const kernel =
+      found.plan == nullptr ? nullptr : FindSpgemmKernel(found.plan->plan.kernel);
+  if (kernel == nullptr || !Serves(*kernel, ProblemOnBackend())) return std::nullopt;
+  std::optional<FactorLayouts> layouts =
+      FindFactorLayouts(Patterns(), *kernel, found.plan->plan.recipe);
+  if (!layouts) return std::nullopt;
+  return Planned{kernel, *std::move(layouts)};
+}
+
+absl::StatusOr<std::vector<SpgemmCall::Choice>> SpgemmCall::Choose() const {
+  const Problem problem = ProblemOnBackend();
   const auto first = std::ranges::find_if(
       SpgemmKernels(), [&](const SpgemmKernel& kernel) { return Serves(kernel, problem); });
   if (first == SpgemmKernels().end()) {
     return absl::UnimplementedError(fmt::format("no kernel serves {}", ToString(ClassOf(problem))));
   }
-  // There are plans for sums of products, all of the result.
-  if (mask_ != nullptr || problem.semiring != Semiring::kSumProduct) return {{&*first}};
-  Pattern& left = *left_->pattern();
-  const Pattern& right = *right_->pattern();
-  const PlanTable::Found found = left.plans().Find(ClassOf(problem), Patterns().pair());
-  if (found.due() && impl_->on_unknown_pair) impl_->on_unknown_pair(Patterns(), problem);
-  const auto consider = [&](std::string_view name) {
-    const SpgemmKernel* const kernel = FindSpgemmKernel(name);
+  std::vector<Choice> choices;
+  if (HasPlans()) {
+    const PlanTable::Found found =
+        left_->pattern()->plans().Find(ClassOf(problem), Patterns().pair());
+    const std::optional<Planned> planned = FindPlanned(found);
+    const bool lost = found.exact && !planned;
+    if ((found.due() || lost) && impl_->on_unknown_pair) {
+      impl_->on_unknown_pair(Patterns(), problem);
+    }
     // A library computes whole products, whatever is known of their rows.
-    const bool may =
-        kernel != nullptr && Serves(*kernel, problem) && !(found_sizes_ && kernel->from_library);
-    if (may && kernels.empty()) kernels.push_back(kernel);
-  };
-  if (found.exact) {
-    consider(found.plan->plan.kernel);
-  } else {
-    const auto left_features = spec_.transpose_left ? nullptr : left.features();
-    const auto right_features = spec_.transpose_right ? nullptr : right.features();
-    consider(PromisingSpgemm(problem, left_features.get(), right_features.get()));
-    if (found.plan != nullptr) consider(found.plan->plan.kernel);
+    if (planned && !(found_sizes_ && planned->kernel->from_library)) {
+      const auto resident = [](const std::shared_ptr<LazyLayout>& layout) {
+        return layout == nullptr ? nullptr : layout->Resident();
+      };
+      const Choice choice = {planned->kernel, resident(planned->layouts.left),
+                             resident(planned->layouts.right)};
+      // What could not be read, for want of memory say.
+      const bool whole = (planned->layouts.left == nullptr || choice.left != nullptr) &&
+                         (planned->layouts.right == nullptr || choice.right != nullptr);
+      if (whole) choices.push_back(choice);
+    }
   }
-  if (kernels.empty() || kernels.front() != &*first) kernels.push_back(&*first);
-  return kernels;
+  if (choices.empty() || choices.front().kernel != &*first) {
+    choices.push_back({&*first, nullptr, nullptr});
+  }
+  return choices;
+}
+
+absl::StatusOr<SpgemmFactors> SpgemmCall::PlaceFor(const Choice& choice, int threads) {
+  MemorySource& host = impl_->budget.Source(MemoryUse::kRequests);
+  const auto factor_of =
+      [&](const Matrix& matrix, const std::shared_ptr<const Layout>& csr,
+          const std::shared_ptr<const Layout>& format) -> absl::StatusOr<SpgemmFactor> {
+    absl::StatusOr<Array> values = backend_->ValuesFor(matrix, *csr, host, threads);
+    if (!values.ok()) return values.status();
+    SpgemmFactor factor = {csr, *std::move(values)};
+    if (format == nullptr) return factor;
+    const absl::Status set = SetFormat(*backend_, matrix, format, host, threads, factor);
+    if (!set.ok()) return set;
+    return factor;
+  };
+  const absl::StatusOr<SpgemmFactor> left = factor_of(*left_, left_csr_, choice.left);
+  if (!left.ok()) return left.status();
+  const absl::StatusOr<SpgemmFactor> right = factor_of(*right_, right_csr_, choice.right);
+  if (!right.ok()) return right.status();
+  const auto placing = std::chrono::steady_clock::now();
+  absl::StatusOr<SpgemmFactors> factors = PlaceFactors(*backend_, *left, *right, mask_csr_, host);
+  if (!backend_->shares_host_memory()) end_.timings.to_device_ns += NanosecondsSince(placing);
+  if (!factors.ok()) return CheckedOn(*backend_, token(), factors.status());
+  return factors;
 }
 
 absl::Status SpgemmCall::Begin(Lane& lane) {
@@ -238,34 +303,27 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
       found_sizes_ = {std::move(sizes->row_nnz), /*exact=*/true, sizes->products};
     }
   }
-  absl::StatusOr<std::vector<const SpgemmKernel*>> kernels = ChooseKernels();
-  if (!kernels.ok()) return kernels.status();
-  MemorySource& host = impl_->budget.Source(MemoryUse::kRequests);
-  absl::StatusOr<Array> left = backend_->ValuesFor(*left_, *left_csr_, host, lane.threads);
-  if (!left.ok()) return left.status();
-  absl::StatusOr<Array> right = backend_->ValuesFor(*right_, *right_csr_, host, lane.threads);
-  if (!right.ok()) return right.status();
-  const auto placing = std::chrono::steady_clock::now();
-  absl::StatusOr<SpgemmFactors> factors =
-      PlaceFactors(*backend_, {left_csr_, *left}, {right_csr_, *right}, mask_csr_, host);
-  if (!backend_->shares_host_memory()) end_.timings.to_device_ns += NanosecondsSince(placing);
-  if (!factors.ok()) return CheckedOn(*backend_, token(), factors.status());
-  Problem problem = problem_;
-  problem.device = backend_->id().kind;
+  const absl::StatusOr<std::vector<Choice>> choices = Choose();
+  if (!choices.ok()) return choices.status();
   const RowBlockOptions options = {
       .host = impl_->budget,
       .token = token(),
       .count_first = spec_.count_first,
       .most_entries = std::max<int64_t>(
-          scheduler().options().block_credit_bytes / EntryBytes(problem.type), 1)};
+          scheduler().options().block_credit_bytes / EntryBytes(problem_.type), 1)};
   absl::Status status;
-  for (const SpgemmKernel* const kernel : *kernels) {
+  for (const Choice& choice : *choices) {
     AddTimes();
     blocks_.reset();  // What the one before has makes room.
-    kernel_ = kernel;
-    blocks_ =
-        RowBlocks::Of(BoundSpgemm(*backend_, *kernel, problem, *factors), found_sizes_, options);
-    status = blocks_->Begin(lane);
+    absl::StatusOr<SpgemmFactors> factors = PlaceFor(choice, lane.threads);
+    status = factors.status();
+    if (factors.ok()) {
+      choice_ = choice;
+      blocks_ = RowBlocks::Of(
+          BoundSpgemm(*backend_, *choice.kernel, ProblemOnBackend(), *std::move(factors)),
+          found_sizes_, options);
+      status = blocks_->Begin(lane);
+    }
     if (!MayFallBack(status)) break;
   }
   return CheckedOn(*backend_, token(), std::move(status));
@@ -278,10 +336,10 @@ int64_t SpgemmCall::ExactNonzeros() const {
 
 void SpgemmCall::SendBegin() {
   const int64_t exact = blocks_->sizes().exact ? ExactNonzeros() : int64_t{-1};
-  const std::string& left = left_csr_->recipe;
-  const std::string& right = right_csr_->recipe;
-  CallBegin message{left == right ? fmt::format("{} / {}", left, kernel_->name)
-                                  : fmt::format("{} * {} / {}", left, right, kernel_->name),
+  const std::string& left = (choice_.left == nullptr ? left_csr_ : choice_.left)->recipe;
+  const std::string& right = (choice_.right == nullptr ? right_csr_ : choice_.right)->recipe;
+  CallBegin message{left == right ? fmt::format("{} / {}", left, choice_.kernel->name)
+                                  : fmt::format("{} * {} / {}", left, right, choice_.kernel->name),
                     exact,
                     blocks_->rows(),
                     right_csr_->cols,
@@ -324,7 +382,7 @@ void SpgemmCall::AddTimes() {
 
 void SpgemmCall::Observe(double share) {
   observed_ = true;
-  impl_->Ran(device(), problem_.operation, kernel_->name, end_.timings.kernel_ns,
+  impl_->Ran(device(), problem_.operation, choice_.kernel->name, end_.timings.kernel_ns,
              2.0 * static_cast<double>(blocks_->sizes().products) * share, FloorBytes() * share);
 }
 

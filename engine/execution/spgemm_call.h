@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/catalog/pattern_product.h"
 #include "engine/execution/bound_spgemm.h"
 #include "engine/execution/executor_impl.h"
 #include "engine/execution/kept_product.h"
@@ -34,6 +35,8 @@ class SpgemmCall final : public Job {
   void Drop() override;
 
   PatternProduct Patterns() const;
+  /// Whether kernels are tried for such products: sums of products, all of the result.
+  bool HasPlans() const { return mask_ == nullptr && problem_.semiring == Semiring::kSumProduct; }
   /// With the first of the kernels that can; OK: `blocks_` is ready for its first block.
   absl::Status Begin(Lane& lane);
   /// Of the result, once the sizes of its rows are exact.
@@ -41,9 +44,26 @@ class SpgemmCall final : public Job {
   /// Both factors in plain CSR, those that are to be transposed if this is a lane of the CPU: a
   /// team does that, and no GPU waits for it. False: it must go on there.
   absl::StatusOr<bool> FindFactors(Lane& lane);
-  /// What may compute it, the first choice first: the plan's kernel of the pair; without a plan,
-  /// what the features of both promise, and trials are asked for; then the default. UNIMPLEMENTED.
-  absl::StatusOr<std::vector<const SpgemmKernel*>> ChooseKernels() const;
+  /// A kernel, and what it reads of the factors besides plain CSR.
+  struct Choice {
+    const SpgemmKernel* kernel;
+    std::shared_ptr<const Layout> left, right;
+  };
+  /// The plan of the pair, whose layouts may be on the disk; none without one, or if they are gone.
+  struct Planned {
+    const SpgemmKernel* kernel;
+    FactorLayouts layouts;
+  };
+  std::optional<Planned> FindPlanned(const PlanTable::Found& found) const;
+  /// Null if there is nothing to read.
+  Loader LoaderOfFactor(const std::shared_ptr<Pattern>& pattern,
+                        const std::shared_ptr<LazyLayout>& layout) const;
+  /// What may compute it, the first choice first: as the plan of the pair says; without one trials
+  /// are asked for; then the default. UNIMPLEMENTED.
+  absl::StatusOr<std::vector<Choice>> Choose() const;
+  /// The factors for one of them, on the backend.
+  absl::StatusOr<SpgemmFactors> PlaceFor(const Choice& choice, int threads);
+  Problem ProblemOnBackend() const;
   void SendBegin();
   Next TakeBlock(ResultBlock block, absl::Status* end);
   Next End(absl::Status* end);
@@ -63,8 +83,8 @@ class SpgemmCall final : public Job {
   const Problem problem_;  ///< on no device in particular
 
   std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;
-  std::unique_ptr<RowBlocks> blocks_;  ///< once it has begun
-  const SpgemmKernel* kernel_ = nullptr;
+  std::unique_ptr<RowBlocks> blocks_;        ///< once it has begun
+  Choice choice_ = {};                       ///< what computes it, once it has begun
   std::optional<ProductSizes> found_sizes_;  ///< of an earlier request
   bool looked_for_sizes_ = false;
   bool observed_ = false;

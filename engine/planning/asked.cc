@@ -56,12 +56,17 @@ std::string Listed(const std::vector<std::string_view>& kernels) {
   return kernels.empty() ? "none" : fmt::format("{}", fmt::join(kernels, ", "));
 }
 
-/// `kind`: of the layout that the recipe makes; empty: of SpGEMM. `kernels` are those that serve.
+/// Of a recipe of a single step, which of SpGEMM's is the kind of its layout; else all of it.
+std::string_view StepNameOf(std::string_view recipe) { return recipe.substr(0, recipe.find('(')); }
+
+/// `kind`: of the layout that the recipe makes; empty: that is the kernel's. `kernels` are those
+/// that serve.
 absl::Status NoSuchKernel(std::string_view name, const ProblemClass& c, std::string_view recipe,
                           std::string_view kind, const std::vector<std::string_view>& kernels) {
   std::string_view takes;
   if (const SpmmKernel* spmm = FindSpmmKernel(name)) takes = spmm->layout_kind;
   if (const SddmmKernel* sddmm = FindSddmmKernel(name)) takes = sddmm->layout_kind;
+  if (const SpgemmKernel* spgemm = FindSpgemmKernel(name)) takes = spgemm->layout_kind;
   const std::string why = !IsKernel(name) ? "is none"
                           : takes.empty() || kind.empty() || takes == kind
                               ? "does not do that"
@@ -70,16 +75,25 @@ absl::Status NoSuchKernel(std::string_view name, const ProblemClass& c, std::str
                                                 name, why, ToString(c), recipe, Listed(kernels)));
 }
 
+/// Whether the kernel is one of those that a client wants tried for SpGEMM.
+bool IsAsked(const Asked& asked, const SpgemmKernel& kernel) {
+  if (!asked.kernel.empty() && asked.kernel != kernel.name) return false;
+  return asked.recipe == kCsr || StepNameOf(asked.recipe) == kernel.layout_kind;
+}
+
 absl::Status CheckSpgemm(const Asked& asked, const ProblemClass& c) {
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), Layout());
-  if (asked.recipe != kCsr) {
+  if (asked.recipe != kCsr && !ReadsLayouts(Operation::kSpgemm, StepNameOf(asked.recipe))) {
     return absl::InvalidArgumentError(fmt::format(
-        "recipe: SpGEMM multiplies plain CSR, ask for a kernel alone: {}", Listed(kernels)));
+        "recipe: no kernel of SpGEMM reads its factors from {}, ask for a kernel alone: {}",
+        asked.recipe, Listed(kernels)));
   }
-  if (asked.kernel.empty() || std::ranges::count(kernels, asked.kernel) > 0) {
-    return absl::OkStatus();
-  }
-  return NoSuchKernel(asked.kernel, c, "csr * csr", "", kernels);
+  const auto serves = [&](std::string_view kernel) {
+    return IsAsked(asked, *FindSpgemmKernel(kernel));
+  };
+  if (std::ranges::any_of(kernels, serves)) return absl::OkStatus();
+  return NoSuchKernel(asked.kernel, c, asked.recipe == kCsr ? "csr * csr" : asked.recipe,
+                      asked.recipe == kCsr ? "" : StepNameOf(asked.recipe), kernels);
 }
 
 }  // namespace
@@ -147,9 +161,11 @@ void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candi
 void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
                      std::vector<Candidate>& candidates) {
   std::erase_if(candidates, [&](Candidate& candidate) {
-    const bool is_asked = std::ranges::any_of(asked, [&](const Asked& one) {
-      return one.kernel.empty() || one.kernel == candidate.kernel;
-    });
+    const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
+    const auto one =
+        std::ranges::find_if(asked, [&](const Asked& wanted) { return IsAsked(wanted, kernel); });
+    const bool is_asked = one != asked.end();
+    if (is_asked && one->recipe != kCsr) candidate.recipe = one->recipe;
     if (is_asked && !candidate.worth_trying) {
       candidate.worth_trying = true;
       candidate.reason = fmt::format("{} ({})", kReason, candidate.reason);

@@ -15,7 +15,8 @@
 
 namespace sparsed::engine {
 
-/// A recipe, with one of the kernels for its layout or with all of them. Of SpGEMM a kernel alone.
+/// A recipe, with one of the kernels for its layout or with all of them. Of SpGEMM it is that of
+/// the layout that factors are read from; "csr" leaves that to the kernel.
 struct Asked {
   std::string recipe;  ///< canonical
   std::string kernel;  ///< empty: all

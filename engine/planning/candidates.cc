@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/features/dense_tiles.h"
+#include "kernels/formats/product_format.h"
 
 namespace sparsed::engine {
 namespace {
@@ -530,7 +531,6 @@ std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Feature
   for (const std::string_view kernel : SpgemmKernelsFor(problem)) {
     Verdict verdict = JudgeSpgemm(problem, kernel, left, right);
     Candidate candidate;
-    candidate.recipe = kCsr;
     candidate.kernel = kernel;
     candidate.worth_trying = verdict.worth_trying;
     candidate.reason = std::move(verdict.reason);
@@ -538,21 +538,6 @@ std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Feature
   }
   if (!candidates.empty()) candidates.erase(candidates.begin());
   return candidates;
-}
-
-std::string_view PromisingSpgemm(const Problem& problem, const Features* left,
-                                 const Features* right) {
-  const std::vector<std::string_view> kernels = SpgemmKernelsFor(problem);
-  if (kernels.empty()) return "";
-  const bool on_gpu = problem.device == DeviceKind::kCuda;
-  const std::string_view by_diagonals = on_gpu ? "cuda.dia.diagonals" : "cpu.dia.diagonals";
-  if (left != nullptr && right != nullptr &&
-      std::max(left->dia_padding, right->dia_padding) <= kFullDiagonals &&
-      (!on_gpu || std::max(left->diagonals, right->diagonals) <= kFewDiagonals) &&
-      std::ranges::find(kernels, by_diagonals) != kernels.end()) {
-    return by_diagonals;
-  }
-  return kernels.front();
 }
 
 absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clustered,

@@ -39,7 +39,7 @@ absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& fe
                                           const BuildContext& context);
 
 struct Candidate {
-  std::string recipe;  ///< canonical
+  std::string recipe;  ///< canonical; empty, of SpGEMM: the kernel's own (FormatRecipe)
   bool worth_trying = false;
   std::string reason;  ///< why, or why not, without a full stop
   /// Only worth building if clustering the rows fills dense tiles (kWorthTiling).
@@ -62,11 +62,6 @@ inline constexpr double kWorthTiling = 0.05;
 /// operands (null: not known) promise of it.
 std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Features* left,
                                            const Features* right);
-/// The kernel to multiply with until it is tried: the default, unless the features of both are
-/// known and of a kind that another wins on. Its name; empty if the device has none.
-std::string_view PromisingSpgemm(const Problem& problem, const Features* left,
-                                 const Features* right);
-
 /// Kernels of the class's operation that can run this problem on this layout; the default first.
 std::vector<std::string_view> KernelsFor(const Problem& problem, const Layout& layout);
 

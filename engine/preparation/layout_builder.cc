@@ -130,22 +130,24 @@ absl::StatusOr<PatternFacts> LayoutBuilder::Facts() {
 absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candidate,
                                                         const ProblemClass& problem_class,
                                                         bool again) {
-  if (const auto found = built_.find(candidate.recipe); found != built_.end()) {
-    return found->second;
-  }
-  const Built too_late{nullptr, 0, deadline_.Sentence(), false, /*out_of_time=*/true};
-  if (deadline_.passed()) return too_late;
-  if (!candidate.asked) {
+  if (!candidate.asked && !built_.contains(candidate.recipe) && !deadline_.passed()) {
     absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class, again);
     if (!futile.ok()) return futile.status();
     if (futile->has_value()) return Built{nullptr, 0, **futile};
   }
+  return GetInTime(candidate.recipe);
+}
+
+absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::GetInTime(const std::string& recipe) {
+  if (const auto found = built_.find(recipe); found != built_.end()) return found->second;
+  const Built too_late{nullptr, 0, deadline_.Sentence(), false, /*out_of_time=*/true};
+  if (deadline_.passed()) return too_late;
   absl::StatusOr<Built> built = [&] {
-    if (!deadline_.limited()) return Build(candidate.recipe);
+    if (!deadline_.limited()) return Build(recipe);
     const StopAtDeadline stop(context_.stop, deadline_);
     BuildContext context = context_;
     context.stop = stop.flag();
-    return Build(candidate.recipe, context);
+    return Build(recipe, context);
   }();
   if (absl::IsCancelled(built.status()) && !context_.stopped()) {
     built = too_late;
@@ -159,7 +161,7 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candida
   if (built->layout != nullptr) {
     if (absl::Status status = LookForTiles(*built->layout); !status.ok()) return status;
   }
-  return built_[candidate.recipe] = *std::move(built);
+  return built_[recipe] = *std::move(built);
 }
 
 absl::Status LayoutBuilder::LookForTiles(const Layout& layout) {

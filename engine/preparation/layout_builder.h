@@ -73,9 +73,12 @@ class LayoutBuilder {
   /// out; nothing but a skip rule of its own does if it is asked for. Errors: CANCELLED.
   absl::StatusOr<Built> Get(const Candidate& candidate, const ProblemClass& problem_class,
                             bool again);
-  /// The layout of a recipe, whatever the rules say. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+  /// The layout of a recipe for trials, whatever the rules say, as Get.
+  absl::StatusOr<Built> GetInTime(const std::string& recipe);
+  /// The layout of a recipe, whatever the rules and the clock say. Errors: RESOURCE_EXHAUSTED,
+  /// CANCELLED.
   absl::StatusOr<Built> Build(const std::string& recipe);
-  /// Hands a layout over that Get returned.
+  /// Hands a layout over that Get or GetInTime returned.
   Built Take(const std::string& recipe);
   /// Forgets the layouts, all but one (which may be null).
   void DropAllBut(const Layout* layout);

@@ -21,6 +21,9 @@ bool IsForNow(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
 }
 
+/// Of the layout that a recipe of one step makes for a factor.
+std::string_view KindOf(std::string_view recipe) { return recipe.substr(0, recipe.find('(')); }
+
 /// Without a kernel.
 Plan PairPlan(const ProblemClass& problem_class, const PatternPair& pair) {
   Plan plan;
@@ -60,10 +63,16 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
     if (pair.right == nullptr) continue;
     const PlanTable::Found found = pattern_->plans().Find(c, key.second);
     if (!again_.contains(c) && AskedFor(c).empty()) {
-      if (found.decided()) continue;
-      if (!found.exact && KnowsAllKernels(PairPlan(c, key.second)) &&
-          ActivateFastest(c, key.second))
-        continue;
+      if (found.decided() && FindFactorLayouts(pair, found.plan->plan)) continue;
+      // After a restart, or without the layouts that it reads.
+      const bool known = found.exact ? found.decided() : KnowsAllKernels(PairPlan(c, key.second));
+      const absl::StatusOr<bool> activated =
+          known ? ActivateFastest(c, pair) : absl::StatusOr<bool>(false);
+      if (!activated.ok()) {
+        status = activated.status();
+        break;
+      }
+      if (*activated) continue;
     }
     status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
@@ -72,25 +81,27 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
   return status;
 }
 
-absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c,
-                                                          const std::shared_ptr<Pattern>& pattern,
-                                                          const Matrix& matrix, bool transpose) {
+absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c, MatrixLease matrix,
+                                                          bool transpose) {
   Factor factor;
+  factor.pattern = matrix->pattern();
+  factor.matrix = std::move(matrix);
+  factor.transposed = transpose;
   absl::StatusOr<std::shared_ptr<const Layout>> csr =
-      transpose ? rooms_.executor.derived().Transposed(pattern, MakeContext())
-                : pattern->Csr(&stop_);
+      transpose ? rooms_.executor.derived().Transposed(factor.pattern, MakeContext())
+                : factor.pattern->Csr(&stop_);
   if (!csr.ok()) return csr.status();
-  factor.csr = *std::move(csr);
+  factor.operand.csr = *std::move(csr);
   // From the disk, if they are there alone.
-  if (absl::Status s = matrix.Values(&stop_).status(); !s.ok()) return s;
-  absl::StatusOr<Array> values =
-      BackendOf(c).ValuesFor(matrix, *factor.csr, rooms_.budget.Source(MemoryUse::kPreparation),
-                             rooms_.options.threads_per_worker);
+  if (absl::Status s = factor.matrix->Values(&stop_).status(); !s.ok()) return s;
+  absl::StatusOr<Array> values = BackendOf(c).ValuesFor(
+      *factor.matrix, *factor.operand.csr, rooms_.budget.Source(MemoryUse::kPreparation),
+      rooms_.options.threads_per_worker);
   if (!values.ok()) return values.status();
-  factor.values = *std::move(values);
-  if (!transpose) factor.features = pattern->features();
+  factor.operand.values = *std::move(values);
+  if (!transpose) factor.features = factor.pattern->features();
   if (factor.features != nullptr) return factor;
-  absl::StatusOr<Features> features = ComputeFeatures(ViewCsr(*factor.csr), MakeContext());
+  absl::StatusOr<Features> features = ComputeFeatures(ViewCsr(*factor.operand.csr), MakeContext());
   if (absl::IsCancelled(features.status())) return features.status();
   if (features.ok()) {
     factor.features = std::make_shared<const Features>(*std::move(features));
@@ -100,10 +111,88 @@ absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c,
   return factor;
 }
 
+absl::StatusOr<LayoutBuilder*> PatternJob::BuilderOf(const std::shared_ptr<Pattern>& pattern) {
+  if (pattern == pattern_) return &*builder_;
+  if (right_pattern_ != pattern) {
+    absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr(&stop_);
+    if (!csr.ok()) return csr.status();
+    right_pattern_ = pattern;
+    right_builder_.emplace(*right_pattern_, *std::move(csr), MakeContext(),
+                           gpu_ == nullptr ? DeviceId{} : gpu_->id(), progress_, deadline_);
+  }
+  return &*right_builder_;
+}
+
+absl::StatusOr<SpgemmFactor> PatternJob::FormatFactor(const ProblemClass& c, const Factor& factor,
+                                                      const std::string& recipe, double& seconds) {
+  const std::string of_pattern = FactorRecipe(recipe, factor.transposed);
+  std::shared_ptr<const Layout> layout;
+  if (const auto there = factor.pattern->FindLayout(of_pattern)) {
+    const absl::StatusOr<std::shared_ptr<const Layout>> read = there->Get(&stop_);
+    if (absl::IsDataLoss(read.status())) {
+      // What is not there is built again.
+      rooms_.observer.OnDamage(Sentence(read.status()));
+      factor.pattern->DropLayout(there);
+    } else if (!read.ok()) {
+      return read.status();
+    } else {
+      layout = *read;
+    }
+  }
+  if (layout == nullptr) {
+    const absl::StatusOr<LayoutBuilder*> builder = BuilderOf(factor.pattern);
+    if (!builder.ok()) return builder.status();
+    const absl::StatusOr<LayoutBuilder::Built> built = (*builder)->GetInTime(of_pattern);
+    if (!built.ok()) return built.status();
+    if (built->layout == nullptr) {
+      return built->out_of_time       ? absl::DeadlineExceededError(built->note)
+             : built->short_of_memory ? absl::ResourceExhaustedError(built->note)
+                                      : absl::FailedPreconditionError(built->note);
+    }
+    layout = built->layout;
+    seconds += built->seconds;
+  }
+  SpgemmFactor operand = factor.operand;
+  const absl::Status set = SetFormat(BackendOf(c), *factor.matrix, std::move(layout),
+                                     rooms_.budget.Source(MemoryUse::kPreparation),
+                                     rooms_.options.threads_per_worker, operand);
+  if (!set.ok()) return set;
+  return operand;
+}
+
+absl::StatusOr<TrialTimes> PatternJob::TryKernel(const ProblemClass& c, const Candidate& candidate,
+                                                 const Factor& left, const Factor& right,
+                                                 SpgemmTrial& trial, double budget_ms,
+                                                 std::string& recipe, double& seconds) {
+  const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
+  if (kernel.layout_kind == kCsr) {
+    return trial.Against(kernel, left.operand, right.operand, budget_ms);
+  }
+  if (candidate.recipe.empty()) {
+    absl::StatusOr<std::string> chosen =
+        FormatRecipe(kernel, ProblemOf(c), ViewCsr(*left.operand.csr), ViewCsr(*right.operand.csr));
+    if (!chosen.ok()) return chosen.status();
+    recipe = *std::move(chosen);
+  }
+  SpgemmFactor left_operand = left.operand;
+  if (kernel.left_too) {
+    absl::StatusOr<SpgemmFactor> formatted = FormatFactor(c, left, recipe, seconds);
+    if (!formatted.ok()) return formatted.status();
+    left_operand = *std::move(formatted);
+  }
+  const bool same = kernel.left_too && left.pattern == right.pattern &&
+                    left.matrix == right.matrix && left.transposed == right.transposed;
+  const absl::StatusOr<SpgemmFactor> right_operand =
+      same ? left_operand : FormatFactor(c, right, recipe, seconds);
+  if (!right_operand.ok()) return right_operand.status();
+  return trial.Against(kernel, left_operand, *right_operand, budget_ms);
+}
+
 absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pair) {
   const Problem problem = ProblemOf(c);
   const MatrixLease left_matrix = MatrixOf(c.type);
-  const MatrixLease right_matrix = MatrixOf(*pair.right, c.type);
+  const MatrixLease right_matrix =
+      pair.right == pattern_ ? left_matrix : MatrixOf(*pair.right, c.type);
   // One was deleted meanwhile.
   if (left_matrix == nullptr || right_matrix == nullptr) return absl::OkStatus();
   if (c.device == DeviceKind::kCuda && gpu_ == nullptr) return WithoutCard();
@@ -131,9 +220,8 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
     return keep_default(fmt::format("{} nonzeros, fewer than {}", nnz, kLeastPairNonzeros));
   }
   if (again_.contains(c)) pattern_->ForgetMeasurements(c, plan.pair);
-  const absl::StatusOr<Factor> left = LoadFactor(c, pattern_, *left_matrix, pair.transpose_left);
-  const absl::StatusOr<Factor> right =
-      LoadFactor(c, pair.right, *right_matrix, pair.transpose_right);
+  const absl::StatusOr<Factor> left = LoadFactor(c, left_matrix, pair.transpose_left);
+  const absl::StatusOr<Factor> right = LoadFactor(c, right_matrix, pair.transpose_right);
   for (const absl::Status& s : {left.status(), right.status()}) {
     if (absl::IsCancelled(s)) return s;
     if (absl::IsResourceExhausted(s)) return keep_default(Sentence(s), true);
@@ -143,14 +231,12 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
     notes_.push_back(fmt::format("{}, {}: {}", ToString(c), recipe, Sentence(right.status())));
     return absl::OkStatus();
   }
-  const SpgemmFactor left_factor = {left->csr, left->values},
-                     right_factor = {right->csr, right->values};
-
   progress_.At("trial", 0, 0);
   progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
-  absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial = SpgemmTrial::Begin(
-      problem, left_factor, right_factor, baseline, rooms_.budget.Source(MemoryUse::kPreparation),
-      BackendOf(c), rooms_.executor, &stop_, deadline_.ForTrials());
+  absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
+      SpgemmTrial::Begin(problem, left->operand, right->operand, baseline,
+                         rooms_.budget.Source(MemoryUse::kPreparation), BackendOf(c),
+                         rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok()) {
     return keep_default(Sentence(trial.status()), IsForNow(trial.status()));
@@ -160,22 +246,22 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   std::vector<Candidate> candidates =
       SpgemmCandidatesFor(problem, left->features.get(), right->features.get());
   if (!asked.empty()) AddAskedKernels(asked, only_asked, candidates);
-  const absl::Status tried =
-      TryKernels(plan, ViewCsr(*left->csr), ViewCsr(*right->csr), candidates, **trial, for_now);
+  const absl::Status tried = TryKernels(plan, *left, *right, candidates, **trial, for_now);
   if (EndsJob(tried)) return tried;
   if (!tried.ok()) return keep_default(Sentence(tried), IsForNow(tried));
-  ActivateFastest(c, *plan.pair, for_now);
-  return absl::OkStatus();
+  trial->reset();  // What it holds makes room for what follows.
+  return ActivateFastest(c, pair, for_now).status();
 }
 
-absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const CsrView& right,
+absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const Factor& right,
                                     const std::vector<Candidate>& candidates, SpgemmTrial& trial,
                                     bool& for_now) {
   const ProblemClass& c = plan.problem_class;
-  const auto measured = [&](std::string_view kernel, double median, double baseline_ms, int runs) {
+  const auto measured = [&](const std::string& recipe, std::string_view kernel, double median,
+                            double baseline_ms, int runs, double build_seconds) {
     Measurement measurement;
     measurement.problem_class = c;
-    measurement.recipe = plan.recipe;
+    measurement.recipe = recipe;
     measurement.pair = plan.pair;
     measurement.kernel = kernel;
     measurement.device = Name(BackendOf(c).id());
@@ -183,8 +269,11 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const
     measurement.gflops = Gflops(trial.products(), 1, median);
     measurement.runs = runs;
     measurement.baseline_ms = baseline_ms;
-    measurement.floor_ms = 1e3 * CompulsoryBytes(c.type, left, right, trial.result_nnz()) /
+    measurement.floor_ms = 1e3 *
+                           CompulsoryBytes(c.type, ViewCsr(*left.operand.csr),
+                                           ViewCsr(*right.operand.csr), trial.result_nnz()) /
                            BackendOf(c).bytes_per_second();
+    measurement.preparation_ms = 1e3 * build_seconds;
     measurement.model = BackendOf(c).model();
     pattern_->AddMeasurement(std::move(measurement));
   };
@@ -193,14 +282,20 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const
       rooms_.options.trial_budget_ms / static_cast<double>(std::max<int64_t>(worth_trying, 1));
   std::vector<Decision> decisions;
   for (const Candidate& candidate : candidates) {
-    Decision decision = {c, candidate.recipe, false, candidate.reason, candidate.kernel, plan.pair};
+    const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
+    std::string recipe =
+        candidate.recipe.empty() ? std::string(kernel.layout_kind) : candidate.recipe;
+    Decision decision = {c, recipe, false, candidate.reason, candidate.kernel, plan.pair};
     std::string_view outcome = "ruled_out";
     if (candidate.worth_trying) {
+      double seconds = 0;
       const absl::StatusOr<TrialTimes> times =
-          trial.Against(*FindSpgemmKernel(candidate.kernel), share_ms);
+          TryKernel(c, candidate, left, right, trial, share_ms, recipe, seconds);
       if (EndsJob(times.status())) return times.status();
+      decision.recipe = recipe;
       if (times.ok()) {
-        measured(candidate.kernel, times->median, times->baseline_median, times->runs);
+        measured(recipe, candidate.kernel, times->median, times->baseline_median, times->runs,
+                 seconds);
         decision.tried = true;
         outcome = "tried";
       } else {
@@ -208,7 +303,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const
         if (absl::IsResourceExhausted(times.status())) {
           outcome = "no_memory";
           // What a library takes for the whole product may never be there, and it rarely wins.
-          for_now |= !FindSpgemmKernel(candidate.kernel)->from_library;
+          for_now |= !kernel.from_library;
         } else if (absl::IsDeadlineExceeded(times.status())) {
           outcome = "no_time";
           for_now = true;
@@ -222,7 +317,8 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const CsrView& left, const
     const absl::Status alone = trial.BaselineAlone(share_ms).status();
     if (!alone.ok()) return alone;
   }
-  measured(plan.kernel, trial.baseline_median(), trial.baseline_median(), trial.baseline_runs());
+  measured(plan.recipe, plan.kernel, trial.baseline_median(), trial.baseline_median(),
+           trial.baseline_runs(), 0);
   // Of those that were no candidates this time, because others were asked for alone.
   for (Decision& earlier : pattern_->decisions()) {
     if (earlier.problem_class == c && earlier.pair == plan.pair &&
@@ -246,8 +342,38 @@ bool PatternJob::KnowsAllKernels(const Plan& plan) const {
   });
 }
 
-bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternPair& pair, bool provisional) {
-  Plan plan = PairPlan(c, pair);
+absl::Status PatternJob::KeepFactorLayout(const std::shared_ptr<Pattern>& pattern,
+                                          const std::string& recipe) {
+  if (pattern->FindLayout(recipe) != nullptr) return absl::OkStatus();
+  const absl::StatusOr<LayoutBuilder*> builder = BuilderOf(pattern);
+  if (!builder.ok()) return builder.status();
+  absl::StatusOr<LayoutBuilder::Built> built = (*builder)->Take(recipe);
+  if (built->layout == nullptr) built = (*builder)->Build(recipe);
+  if (!built.ok()) return built.status();
+  if (built->layout == nullptr) return absl::FailedPreconditionError(built->note);
+  const absl::Status moved = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built->layout);
+  if (!moved.ok()) return moved;
+  pattern->AddLayout(built->layout, built->seconds);
+  for (const Pattern::BuiltEntry& entry : pattern->Layouts()) {
+    if (entry.description->recipe == recipe) StoreLayout(*pattern, entry);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PatternJob::KeepFactorLayouts(const Plan& plan, const PatternProduct& pair) {
+  const SpgemmKernel& kernel = *FindSpgemmKernel(plan.kernel);
+  if (kernel.layout_kind == kCsr) return absl::OkStatus();
+  absl::Status status =
+      KeepFactorLayout(pair.right, FactorRecipe(plan.recipe, pair.transpose_right));
+  if (status.ok() && kernel.left_too) {
+    status = KeepFactorLayout(pair.left, FactorRecipe(plan.recipe, pair.transpose_left));
+  }
+  return status;
+}
+
+absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pair,
+                                                 bool provisional) {
+  Plan plan = PairPlan(c, pair.pair());
   plan.provisional = provisional;
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   const Measurement* best = nullptr;
@@ -258,9 +384,10 @@ bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternPair& pair,
   };
   const std::vector<Measurement> measurements = pattern_->measurements();
   for (const Measurement& m : measurements) {
-    // Another build of the program may have other kernels.
+    // Another build of the program may have other kernels, or ones that read other layouts.
     if (m.problem_class != c || m.pair != plan.pair || m.median_ms <= 0 ||
-        std::ranges::find(kernels, m.kernel) == kernels.end()) {
+        std::ranges::find(kernels, m.kernel) == kernels.end() ||
+        KindOf(m.recipe) != FindSpgemmKernel(m.kernel)->layout_kind) {
       continue;
     }
     if (best == nullptr || score(m) > score(*best)) {
@@ -270,6 +397,7 @@ bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternPair& pair,
     }
   }
   if (best == nullptr) return false;
+  plan.recipe = best->recipe;
   plan.kernel = best->kernel;
   plan.baseline_ms = best->baseline_ms;
   plan.plan_ms = best->median_ms;
@@ -285,6 +413,19 @@ bool PatternJob::ActivateFastest(const ProblemClass& c, const PatternPair& pair,
                               speedup >= 1 ? "faster, which is next to nothing" : "slower");
   }
   if (provisional) plan.reason += "; not all could be tried for want of memory or time";
+  if (const absl::Status kept = KeepFactorLayouts(plan, pair); !kept.ok()) {
+    if (EndsJob(kept) || absl::IsDataLoss(kept)) return kept;
+    plan.reason = fmt::format("the default is kept: no memory to keep {}, which is {} ({})",
+                              plan.recipe, plan.reason, Sentence(kept));
+    plan.recipe = kCsr;
+    plan.kernel = kernels.front();
+    plan.plan_ms = plan.baseline_ms;
+    plan.provisional = true;
+  }
+  // What lost makes room.
+  builder_->DropAllBut(nullptr);
+  right_builder_.reset();
+  right_pattern_.reset();
   Activate(plan);
   return true;
 }

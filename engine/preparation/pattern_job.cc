@@ -201,6 +201,8 @@ absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
 
 absl::Status PatternJob::TryExisting(Contest& contest, const Pattern::BuiltEntry& entry) {
   const std::string& recipe = entry.description->recipe;
+  // What only products are read from.
+  if (ReadsLayouts(Operation::kSpgemm, entry.description->kind)) return absl::OkStatus();
   const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
   if (layout.ok()) return TryLayout(contest, *layout, entry.build_seconds, "it was there already");
   if (absl::IsDataLoss(layout.status())) {
@@ -488,16 +490,27 @@ void PatternJob::Activate(const Plan& plan) {
                     plan.reason));
     return;
   }
-  pattern_->plans().Replace(
-      std::make_shared<const ActivePlan>(ActivePlan{plan, pattern_->FindLayout(plan.recipe)}));
+  // A product finds its factors' layouts when it is asked for: they may come and go.
+  pattern_->plans().Replace(std::make_shared<const ActivePlan>(
+      ActivePlan{plan, plan.pair ? nullptr : pattern_->FindLayout(plan.recipe)}));
+}
+
+bool PatternJob::IsUsed(const std::string& recipe) const {
+  const auto is_used_by = [&](const Pattern& pattern) {
+    return std::ranges::any_of(pattern.plans().List(), [&](const auto& active) {
+      return UsesLayout(active->plan, pattern.hash(), *pattern_, recipe);
+    });
+  };
+  return is_used_by(*pattern_) ||
+         std::ranges::any_of(rooms_.catalog.All(), [&](const MatrixLease& matrix) {
+           return is_used_by(*matrix->pattern());
+         });
 }
 
 void PatternJob::DropUnusedLayouts() {
-  std::set<std::string> used;
-  for (const auto& active : pattern_->plans().List()) used.insert(active->plan.recipe);
   for (const Pattern::BuiltEntry& entry : pattern_->Layouts()) {
     const std::string& recipe = entry.description->recipe;
-    if (used.contains(recipe)) continue;
+    if (IsUsed(recipe)) continue;
     DropLayout(recipe);
     const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
     if (!dropped.ok()) notes_.push_back(Sentence(dropped));

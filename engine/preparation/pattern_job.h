@@ -175,26 +175,44 @@ class PatternJob {
   absl::Status TryPair(const ProblemClass& problem_class, const PatternProduct& pair);
   /// A factor of a pair as its kernels take it.
   struct Factor {
-    std::shared_ptr<const Layout> csr;
-    Array values;                              ///< on the CPU in csr's order, else in the matrix's
+    std::shared_ptr<Pattern> pattern;
+    MatrixLease matrix;
+    bool transposed = false;
+    SpgemmFactor operand;                      ///< in plain CSR
     std::shared_ptr<const Features> features;  ///< null: not known
     bool short_of_memory = false;              ///< that is why
   };
-  absl::StatusOr<Factor> LoadFactor(const ProblemClass& problem_class,
-                                    const std::shared_ptr<Pattern>& pattern, const Matrix& matrix,
+  absl::StatusOr<Factor> LoadFactor(const ProblemClass& problem_class, MatrixLease matrix,
                                     bool transpose);
+  /// The builder of layouts for a factor of the pair that is tried.
+  absl::StatusOr<LayoutBuilder*> BuilderOf(const std::shared_ptr<Pattern>& pattern);
+  /// The factor as the kernel wants it for a trial, in a layout of the recipe if it reads one:
+  /// what its pattern has, or a new one, whose seconds are added. FAILED_PRECONDITION: the recipe
+  /// brings nothing for it; RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, and what ends the job.
+  absl::StatusOr<SpgemmFactor> FormatFactor(const ProblemClass& problem_class, const Factor& factor,
+                                            const std::string& recipe, double& seconds);
+  /// Times one candidate of a pair, in a layout of its recipe or, without one, of the recipe that
+  /// the kernel has for both. `recipe` and `seconds` of building become what was tried.
+  absl::StatusOr<TrialTimes> TryKernel(const ProblemClass& problem_class,
+                                       const Candidate& candidate, const Factor& left,
+                                       const Factor& right, SpgemmTrial& trial, double budget_ms,
+                                       std::string& recipe, double& seconds);
   /// Runs the candidates turn by turn with the plan's kernel, the default, and notes what becomes
   /// of each; `for_now`: not all could be, for want of memory or time. Errors: what ends the job,
   /// or the default's own.
-  absl::Status TryKernels(const Plan& plan, const CsrView& left, const CsrView& right,
+  absl::Status TryKernels(const Plan& plan, const Factor& left, const Factor& right,
                           const std::vector<Candidate>& candidates, SpgemmTrial& trial,
                           bool& for_now);
   /// Each kernel for the plan's pair was measured or decided on: by an older program, maybe not.
   bool KnowsAllKernels(const Plan& plan) const;
-  /// Makes the fastest that is measured of a pair its plan. False if nothing is. `provisional`: not
-  /// all could be tried, for want of memory or time.
-  bool ActivateFastest(const ProblemClass& problem_class, const PatternPair& pair,
-                       bool provisional = false);
+  /// Makes the fastest that is measured of a pair its plan, with the layouts that it reads. False
+  /// if nothing is. `provisional`: not all could be tried, for want of memory or time. Errors: what
+  /// ends the job.
+  absl::StatusOr<bool> ActivateFastest(const ProblemClass& problem_class,
+                                       const PatternProduct& pair, bool provisional = false);
+  /// Gives the pair's patterns the layouts that the plan reads and they lack, and stores them.
+  absl::Status KeepFactorLayouts(const Plan& plan, const PatternProduct& pair);
+  absl::Status KeepFactorLayout(const std::shared_ptr<Pattern>& pattern, const std::string& recipe);
   /// Plain CSR, in all turns so far.
   void MeasuredBaseline(Contest& contest);
   void Measured(const Contest& contest, const std::string& recipe, const std::string& kernel,
@@ -215,10 +233,14 @@ class PatternJob {
   /// How near the others came.
   static std::string WhyPlain(const Contest& contest);
 
+  /// Stores a layout that the pattern has. Why not is a note.
+  bool StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry);
   /// Gives the pattern a layout; `for_cpu`: with the values of all its matrices, which a GPU places
   /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
   absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
   void DropLayout(const std::string& recipe);
+  /// A plan of this pattern reads it, or one of another that is multiplied with it.
+  bool IsUsed(const std::string& recipe) const;
   bool IsMeasured(const Plan& plan) const;
   /// From now on requests use the plan. A provisional one does not take the place of one that could
   /// not be tried again.
@@ -253,6 +275,9 @@ class PatternJob {
   std::optional<cuda::GpuBuildAccelerator> accelerator_;  ///< where a GPU serves
   std::shared_ptr<const Layout> csr_;
   std::optional<LayoutBuilder> builder_;
+  /// Of the pair's right factor, while its pattern is another one.
+  std::optional<LayoutBuilder> right_builder_;
+  std::shared_ptr<Pattern> right_pattern_;
   std::set<std::string> unstored_;  ///< recipes of layouts that this job built and added
   std::vector<std::string> notes_;
 };

@@ -201,6 +201,12 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
     if (std::ranges::find(stored.plans, recipe, &PlanRecord::recipe) != stored.plans.end()) {
       continue;
     }
+    // Plans of pairs are found again when they are asked for.
+    Layout description;
+    if (ReadsLayouts(Operation::kSpgemm, record.layout.kind) &&
+        AddUnread(stored, recipe, description)) {
+      continue;
+    }
     const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
     if (!dropped.ok()) notes_.push_back(std::string(dropped.message()));
   }
@@ -232,25 +238,27 @@ absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPrepa
   return built;
 }
 
+bool PatternJob::StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry) {
+  const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
+  const absl::StatusOr<LayoutRecord> stored =
+      layout.ok() ? rooms_.store.PutLayout(pattern.hash(), **layout, entry.build_seconds, &stop_)
+                  : absl::StatusOr<LayoutRecord>(layout.status());
+  if (!stored.ok()) {
+    notes_.push_back(fmt::format("{} is used but not stored: {}", entry.description->recipe,
+                                 Sentence(stored.status())));
+    return false;
+  }
+  if (rooms_.store.durable()) {
+    entry.layout->SetDiskCopy(DiskCopyOf(rooms_.store, rooms_.budget, *stored));
+  }
+  return true;
+}
+
 void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
   progress_.At("store", 0, 0);
   for (const Pattern::BuiltEntry& entry : pattern_->Layouts()) {
     const std::string& recipe = entry.description->recipe;
-    if (!unstored_.contains(recipe)) continue;
-    const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
-    const absl::StatusOr<LayoutRecord> stored =
-        layout.ok()
-            ? rooms_.store.PutLayout(pattern_->hash(), **layout, entry.build_seconds, &stop_)
-            : absl::StatusOr<LayoutRecord>(layout.status());
-    if (stored.ok()) {
-      unstored_.erase(recipe);
-      if (rooms_.store.durable()) {
-        entry.layout->SetDiskCopy(DiskCopyOf(rooms_.store, rooms_.budget, *stored));
-      }
-    } else {
-      notes_.push_back(
-          fmt::format("{} is used but not stored: {}", recipe, Sentence(stored.status())));
-    }
+    if (unstored_.contains(recipe) && StoreLayout(*pattern_, entry)) unstored_.erase(recipe);
   }
   std::vector<PlanRecord> plans;
   // Pairs of which not all was tried: their measurements would pass for all.

@@ -119,7 +119,10 @@ class Preparation::Impl {
   void RequestTrial(const PatternProduct& product, const Problem& problem) {
     const PlanTable& plans = product.left->plans();
     const ProblemClass c = ClassOf(problem);
-    if (!options_.enabled || !plans.Find(c, product.pair()).due()) return;
+    const PlanTable::Found found = plans.Find(c, product.pair());
+    // Or a layout that the plan reads is gone.
+    const bool lost = found.exact && !FindFactorLayouts(product, found.plan->plan);
+    if (!options_.enabled || (!found.due() && !lost)) return;
     if (product.left->nnz() + product.right->nnz() < kLeastPairNonzeros) return;
     // A matrix that meets a new one each time is better off without trials.
     const auto is_pair = [](const auto& active) { return active->plan.pair.has_value(); };

@@ -56,10 +56,11 @@ absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
                                                      until));
   absl::Status status = trial->bounds_.Allocate(memory, trial->left_.csr->rows);
   if (status.ok()) {
-    status = trial->OnLane(baseline, [&](BoundSpgemm& product, Lane& lane) {
-      double unused = 0;
-      return trial->FindBounds(product, lane, &unused);
-    });
+    status =
+        trial->OnLane(baseline, trial->left_, trial->right_, [&](BoundSpgemm& product, Lane& lane) {
+          double unused = 0;
+          return trial->FindBounds(product, lane, &unused);
+        });
   }
   if (!status.ok()) return status;
   const SampleSize size = SizeOn(problem.device);
@@ -73,10 +74,11 @@ absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
   return trial;
 }
 
-absl::Status SpgemmTrial::OnLane(const SpgemmKernel& kernel,
+absl::Status SpgemmTrial::OnLane(const SpgemmKernel& kernel, const SpgemmFactor& left,
+                                 const SpgemmFactor& right,
                                  const std::function<absl::Status(BoundSpgemm&, Lane&)>& use) {
   absl::StatusOr<SpgemmFactors> placed =
-      PlaceFactors(backend_, left_, right_, /*mask=*/nullptr, host_memory_);
+      PlaceFactors(backend_, left, right, /*mask=*/nullptr, host_memory_);
   if (!placed.ok()) return placed.status();
   BoundSpgemm product(backend_, kernel, problem_, *std::move(placed));
   absl::Status status;
@@ -166,9 +168,10 @@ absl::StatusOr<double> SpgemmTrial::RunSample(BoundSpgemm& product, Lane& lane) 
   return before_ms + rows_ms * scale_;
 }
 
-absl::StatusOr<double> SpgemmTrial::RunOnce(const SpgemmKernel& kernel) {
+absl::StatusOr<double> SpgemmTrial::RunOnce(const SpgemmKernel& kernel, const SpgemmFactor& left,
+                                            const SpgemmFactor& right) {
   absl::StatusOr<double> milliseconds = 0.0;
-  const absl::Status ran = OnLane(kernel, [&](BoundSpgemm& product, Lane& lane) {
+  const absl::Status ran = OnLane(kernel, left, right, [&](BoundSpgemm& product, Lane& lane) {
     milliseconds = RunSample(product, lane);
     return milliseconds.status();
   });
@@ -176,15 +179,17 @@ absl::StatusOr<double> SpgemmTrial::RunOnce(const SpgemmKernel& kernel) {
   return milliseconds;
 }
 
-absl::StatusOr<TrialTimes> SpgemmTrial::Against(const SpgemmKernel& kernel, double budget_ms) {
-  // What the format refuses costs the baseline no run.
-  if (absl::Status s = RunOnce(kernel).status(); !s.ok()) return s;
-  return TakeTurns([&] { return RunOnce(baseline_); }, [&] { return RunOnce(kernel); }, budget_ms,
-                   baseline_ms_);
+absl::StatusOr<TrialTimes> SpgemmTrial::Against(const SpgemmKernel& kernel,
+                                                const SpgemmFactor& left, const SpgemmFactor& right,
+                                                double budget_ms) {
+  // What the kernel refuses costs the baseline no run.
+  if (absl::Status s = RunOnce(kernel, left, right).status(); !s.ok()) return s;
+  return TakeTurns([&] { return RunBaseline(); }, [&] { return RunOnce(kernel, left, right); },
+                   budget_ms, baseline_ms_);
 }
 
 absl::StatusOr<TrialTimes> SpgemmTrial::BaselineAlone(double budget_ms) {
-  return TakeTurns([&] { return RunOnce(baseline_); }, nullptr, budget_ms, baseline_ms_);
+  return TakeTurns([&] { return RunBaseline(); }, nullptr, budget_ms, baseline_ms_);
 }
 
 double SpgemmTrial::baseline_median() const {

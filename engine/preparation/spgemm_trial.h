@@ -35,9 +35,11 @@ class SpgemmTrial {
       MemorySource& memory, Backend& backend, Executor& executor, const std::atomic<bool>* stop,
       std::chrono::steady_clock::time_point until = kNever);
 
-  /// Runs kernel and baseline turn by turn, as Trial::Against. Errors: FAILED_PRECONDITION (the
-  /// matrices don't suit the kernel's format), and as Begin.
-  absl::StatusOr<TrialTimes> Against(const SpgemmKernel& kernel, double budget_ms);
+  /// Runs kernel and baseline turn by turn, as Trial::Against, the kernel on `left` and `right`,
+  /// which are the trial's in the formats that it reads. Errors: FAILED_PRECONDITION (the matrices
+  /// don't suit the kernel), and as Begin.
+  absl::StatusOr<TrialTimes> Against(const SpgemmKernel& kernel, const SpgemmFactor& left,
+                                     const SpgemmFactor& right, double budget_ms);
   /// The baseline alone, where nothing else may be tried.
   absl::StatusOr<TrialTimes> BaselineAlone(double budget_ms);
 
@@ -57,12 +59,15 @@ class SpgemmTrial {
   /// Of at most `ranges` ranges with up to `range_entries` each (more, if a single row has them).
   absl::Status TakeSample(int64_t ranges, int64_t range_entries);
   /// `use` on an idle lane, with `kernel` on the factors where it runs.
-  absl::Status OnLane(const SpgemmKernel& kernel,
+  absl::Status OnLane(const SpgemmKernel& kernel, const SpgemmFactor& left,
+                      const SpgemmFactor& right,
                       const std::function<absl::Status(BoundSpgemm&, Lane&)>& use);
   RunOptions Options() { return {workspace_, memory_, stop_}; }
   /// Bounds of all rows, or on a GPU their exact sizes, with what comes before that.
   absl::Status FindBounds(BoundSpgemm& product, Lane& lane, double* milliseconds);
-  absl::StatusOr<double> RunOnce(const SpgemmKernel& kernel);
+  absl::StatusOr<double> RunOnce(const SpgemmKernel& kernel, const SpgemmFactor& left,
+                                 const SpgemmFactor& right);
+  absl::StatusOr<double> RunBaseline() { return RunOnce(baseline_, left_, right_); }
   /// Milliseconds.
   absl::StatusOr<double> RunSample(BoundSpgemm& product, Lane& lane);
 

@@ -44,6 +44,7 @@ extern "C" {
 #include "kernels/spgemm_blocks.h"
 #include "tests/generate.h"
 #include "tests/matrix_market.h"
+#include "tests/product_formats.h"
 
 namespace sparsed {
 namespace {
@@ -340,11 +341,21 @@ struct Summary {
 
 void Measure(const std::string& name, const std::string& group, const Operands& operands,
              const Options& options, Summary& summary) {
-  const SpgemmArguments arguments = operands.arguments();
   std::vector<SpgemmKernel> kernels;
+  // As a server has them: made once, whatever the number of products.
+  std::map<std::string_view, test::ProductFormats> formats;
   for (const SpgemmKernel& kernel : SpgemmKernels()) {
     if (kernel.device != DeviceKind::kCpu || !kernel.supports(kProblem)) continue;
-    if (options.all_kernels || kernels.empty()) kernels.push_back(kernel);
+    if (!options.all_kernels && !kernels.empty()) continue;
+    BuildContext building;
+    building.threads = options.threads.back();
+    building.memory = &HeapMemory();
+    absl::StatusOr<test::ProductFormats> made =
+        test::MakeFormats(kernel, kProblem, operands.arguments(), building);
+    if (absl::IsFailedPrecondition(made.status())) continue;
+    if (!made.ok()) std::abort();
+    formats[kernel.name] = *std::move(made);
+    kernels.push_back(kernel);
   }
 #ifdef SPARSED_HAS_GRAPHBLAS
   GraphBlas graphblas(operands);
@@ -364,6 +375,8 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
       for (const SpgemmKernel& kernel : kernels) {
         if (hopeless.contains(kernel.name)) continue;
         std::optional<Result> result;
+        SpgemmArguments arguments = operands.arguments();
+        formats[kernel.name].AddTo(arguments);
         times[kernel.name].Measure(
             [&] { result = Multiply(budget, kernel, arguments, threads, block_entries, scratch); });
         if (!result) {

@@ -13,7 +13,10 @@
 
 #include "engine/execution/derived_patterns.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/formats/csr.h"
+#include "kernels/formats/diagonals.h"
 #include "kernels/kernel_table.h"
+#include "kernels/recipe.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/gpu.h"
 #include "tests/rpc/test_server.h"
@@ -434,7 +437,19 @@ TEST(GpuServer, SpgemmOfTransposesAndThenOfNewValues) {
   EXPECT_EQ(server.engine().executor().derived().sizes_found(), 3);
 }
 
-/// Has the pair multiplied by `kernel`, whatever trials would say.
+/// False if the pattern does not suit the recipe.
+bool GiveLayout(engine::Pattern& pattern, const std::string& recipe) {
+  const absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern.Csr();
+  if (!csr.ok()) return false;
+  BuildContext context;
+  context.memory = &HeapMemory();
+  absl::StatusOr<BuiltLayout> built = BuildLayout(*ParseRecipe(recipe), ViewCsr(**csr), context);
+  if (!built.ok() || built->skipped) return false;
+  pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
+  return true;
+}
+
+/// Has the pair multiplied by `kernel`, whatever trials would say, if it suits it.
 void PlanFor(TestServer& server, const std::string& left, const std::string& right,
              std::string_view kernel) {
   engine::Catalog& catalog = server.engine().catalog();
@@ -444,6 +459,17 @@ void PlanFor(TestServer& server, const std::string& left, const std::string& rig
   plan.problem_class = ClassOf({.operation = Operation::kSpgemm, .device = DeviceKind::kCuda});
   plan.pair = {(*t)->pattern()->hash()};
   plan.kernel = kernel;
+  const SpgemmKernel& planned = *FindSpgemmKernel(kernel);
+  if (planned.layout_kind != kCsr) {
+    const auto s_csr = (*s)->pattern()->Csr(), t_csr = (*t)->pattern()->Csr();
+    ASSERT_TRUE(s_csr.ok() && t_csr.ok());
+    const absl::StatusOr<std::string> recipe =
+        FormatRecipe(planned, ProblemOf(plan.problem_class), ViewCsr(**s_csr), ViewCsr(**t_csr));
+    if (!recipe.ok()) return;
+    plan.recipe = *recipe;
+    if (planned.left_too && !GiveLayout(*(*s)->pattern(), plan.recipe)) return;
+    if (!GiveLayout(*(*t)->pattern(), plan.recipe)) return;
+  }
   (*s)->pattern()->plans().Replace(
       std::make_shared<const engine::ActivePlan>(engine::ActivePlan{plan, nullptr}));
 }
@@ -464,9 +490,10 @@ TEST(GpuServer, SpgemmByEveryKernelThatIsThere) {
       const Answer answer = Spgemm(server, name, name);
       ASSERT_EQ(answer.code(), 0) << kernel.name << ": " << answer.message();
       const std::string& plan = answer.begins.at(0).plan();
-      if (kernel.name == "cuda.csr.row_bins" ||
-          (kernel.name == "cuda.dia.diagonals" && name == "band")) {
+      if (kernel.name == "cuda.csr.row_bins") {
         EXPECT_EQ(plan, "csr / " + std::string(kernel.name)) << name;
+      } else if (kernel.name == "cuda.dia.diagonals" && name == "band") {
+        EXPECT_EQ(plan, "dia / " + std::string(kernel.name)) << name;
       } else {
         EXPECT_NE(plan.find("cuda."), std::string::npos) << name << ": " << plan;
       }
@@ -483,11 +510,11 @@ TEST(GpuServer, SpgemmWhoseFormatFindsNoRoomIsLeftToTheDefaultKernel) {
   SKIP_WITHOUT_GPU();
   constexpr std::string_view kDiagonals = "cuda.dia.diagonals";
   TestServer server(OnGpu);
-  // One entry a row, in nine diagonals by turns: by diagonals it is far larger.
+  // One entry a row, in eight diagonals by turns: by diagonals it is far larger.
   constexpr int32_t kRows = 20'000;
   std::vector<std::pair<int32_t, int32_t>> entries;
   for (int32_t row = 0; row < kRows; ++row) {
-    entries.emplace_back(row, std::min(row + row % 9, kRows - 1));
+    entries.emplace_back(row, std::min(row + row % 8, kRows - 1));
   }
   const Pattern s = Band(kRows, 0), t = FromCoordinates(kRows, kRows, entries);
   const std::vector<float> s_values = MustUpload(server, "s", s);
@@ -495,7 +522,9 @@ TEST(GpuServer, SpgemmWhoseFormatFindsNoRoomIsLeftToTheDefaultKernel) {
   const auto expected =
       reference::Spgemm(s.view(), Wide(s_values).data(), t.view(), Wide(t_values).data());
   engine::DeviceBudget& budget = server.engine().gpus().front()->budget();
-  for (const bool has_room : {true, false}) {
+  // Plain CSR is there already, and what finds room stays there.
+  ASSERT_EQ(Spgemm(server, "s", "t").code(), 0);
+  for (const bool has_room : {false, true}) {
     PlanFor(server, "s", "t", kDiagonals);
     absl::StatusOr<Buffer> hog = absl::CancelledError("");
     if (!has_room) {
@@ -506,7 +535,7 @@ TEST(GpuServer, SpgemmWhoseFormatFindsNoRoomIsLeftToTheDefaultKernel) {
     const Answer answer = Spgemm(server, "s", "t");
     ASSERT_EQ(answer.code(), 0) << answer.message();
     EXPECT_EQ(answer.begins.at(0).plan(),
-              "csr / " + std::string(has_room ? kDiagonals : "cuda.csr.row_bins"));
+              has_room ? "dia / " + std::string(kDiagonals) : "csr / cuda.csr.row_bins");
     EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
     EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
     EXPECT_EQ(budget.used(engine::MemoryUse::kRequests), 0);
@@ -678,7 +707,10 @@ TEST(GpuServer, PairsAreTriedOnTheDevice) {
       const Answer answer = Spgemm(server, "s", right);
       ASSERT_EQ(answer.code(), 0) << answer.message();
       if (run == 1) {
-        EXPECT_EQ(answer.begins.at(0).plan(), "csr / " + planned);
+        const std::string& plan = answer.begins.at(0).plan();
+        EXPECT_TRUE(plan.ends_with(" / " + planned)) << plan;
+        EXPECT_EQ(plan.starts_with("csr / "), FindSpgemmKernel(planned)->layout_kind == kCsr)
+            << plan;
       }
       EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
       EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
@@ -706,8 +738,7 @@ TEST(GpuServer, PairsAreTriedOnTheDevice) {
     EXPECT_TRUE(measured.contains(std::string(cuda::SpgemmKernels().front().name))) << right;
     EXPECT_TRUE(measured.contains(planned)) << planned;
     for (const SpgemmKernel& kernel : cuda::SpgemmKernels()) {
-      if (kernel.prepare == nullptr || right == std::string("t")) continue;
-      if (kernel.name.find("diagonals") == std::string::npos) continue;
+      if (kernel.layout_kind != kDiagonals || right == std::string("t")) continue;
       EXPECT_TRUE(measured.contains(std::string(kernel.name))) << kernel.name;
     }
   }

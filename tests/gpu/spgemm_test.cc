@@ -24,6 +24,7 @@
 #include "tests/gpu/gpu.h"
 #include "tests/matrix_market.h"
 #include "tests/matrix_pack.h"
+#include "tests/product_formats.h"
 
 namespace sparsed::test {
 namespace {
@@ -222,6 +223,26 @@ bool ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matr
                            .semiring = semiring,
                            .masked = mask != nullptr};
   EXPECT_TRUE(kernel.supports(problem));
+  const std::vector<T> s_values(s.values.begin(), s.values.end());
+  const std::vector<T> t_values(t.values.begin(), t.values.end());
+  BuildContext building;
+  building.memory = &HeapMemory();
+  absl::StatusOr<ProductFormats> formats =
+      MakeFormats(kernel, problem,
+                  {s.pattern.view(), s_values.data(), t.pattern.view(), t_values.data()}, building);
+  if (absl::IsFailedPrecondition(formats.status())) return false;
+  EXPECT_TRUE(formats.ok()) << formats.status();
+  if (!formats.ok()) return true;
+  ProductFormats formats_there;
+  const auto bring = [&](const Layout& layout, const Array& values, Layout& layout_there,
+                         Array& values_there) {
+    layout_there = gpu.Upload(layout);
+    values_there = values;
+    values_there.buffer = gpu.Upload(values.buffer.data(), values.bytes());
+  };
+  bring(formats->left, formats->left_values, formats_there.left, formats_there.left_values);
+  bring(formats->right, formats->right_values, formats_there.right, formats_there.right_values);
+  formats_there.AddTo(arguments);
   DeviceArray<std::byte> workspace(gpu, kernel.workspace(problem, arguments, 1));
   Context context = {.workspace = workspace.span(), .stream = gpu.stream().handle()};
   std::shared_ptr<void> prepared;

@@ -208,6 +208,8 @@ SpgemmKernel PosingSpgemm(std::string_view name) {
       return kCpu().prepare(context, OnCpu(problem), arguments, memory);
     };
   }
+  kernel.layout_kind = kCpu().layout_kind;
+  kernel.left_too = kernel.layout_kind != kCsr;  // as a GPU's kernels mostly do
   return kernel;
 }
 

@@ -4,6 +4,7 @@ sparsed_test(recipe_test recipe_test.cc DEPS sparsed_test_matrices LABELS kernel
 sparsed_test(aspt_test aspt_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(row_panels_test row_panels_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(coo_panels_test coo_panels_test.cc DEPS sparsed_dense_harness LABELS kernels)
+sparsed_test(product_formats_test product_formats_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(dcsr_test dcsr_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(row_segments_test row_segments_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(group_rows_test group_rows_test.cc DEPS sparsed_dense_harness LABELS kernels)

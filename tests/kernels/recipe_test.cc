@@ -55,11 +55,13 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
   } cases[] = {
       {"", "expected the name of a step at position 0, found the end"},
       {"csr >", "expected the name of a step at position 5, found the end"},
-      {"ell",
-       "unknown step 'ell'; known: csr, transpose, lsh_cluster, breadth_first, group_rows, "
+      {"hyb",
+       "unknown step 'hyb'; known: csr, transpose, lsh_cluster, breadth_first, group_rows, "
        "plain_sort, "
        "flipped_sort, lpt_sort, warp_sort, cta_sort, hybrid1_sort, hybrid21_sort, hybrid22_sort, "
-       "hybrid23_sort, aspt, row_panels, coo_panels, dcsr, row_segments"},
+       "hybrid23_sort, aspt, row_panels, coo_panels, dcsr, row_segments, dia, ell, ellpack_r, "
+       "bcsr, "
+       "row_words, column_parts, incsr"},
       {"csr csr", "expected '>' or the end at position 4, found 'csr'"},
       {"aspt(panel=64", "expected ',' or ')' at position 13, found the end"},
       {"aspt(,)", "expected a parameter or flag at position 5, found ',)'"},
@@ -95,7 +97,7 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
 TEST(Recipe, BuilderChecksRecipesMadeByHand) {
   const Pattern pattern = Band(20, 2);
   EXPECT_TRUE(
-      absl::IsInvalidArgument(BuildLayout({{{"ell", {}}}}, pattern.view(), OnHeap()).status()));
+      absl::IsInvalidArgument(BuildLayout({{{"hyb", {}}}}, pattern.view(), OnHeap()).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(
       BuildLayout({{{"aspt", {{"panel", 0}}}}}, pattern.view(), OnHeap()).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(BuildLayout({}, pattern.view(), OnHeap()).status()));

@@ -16,6 +16,7 @@
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/derived_patterns.h"
 #include "engine/store/store.h"
+#include "kernels/recipe.h"
 #include "kernels/reference/reference.h"
 #include "tests/generate.h"
 
@@ -521,24 +522,38 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
   const auto plan_for = [&](const std::string& right, bool transposed = false) {
     ActivePlan active;
     active.plan.problem_class = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
+    active.plan.recipe = "dia";
     active.plan.kernel = "cpu.dia.diagonals";
     active.plan.pair = {catalog_.Find("t", right).value()->pattern()->hash(), false, transposed};
     pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   };
+  const auto give_layout = [&](const std::string& recipe) {
+    BuildContext context;
+    context.memory = &HeapMemory();
+    auto built = BuildLayout(*ParseRecipe(recipe), band.view(), context);
+    ASSERT_TRUE(built.ok() && !built->skipped);
+    pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
+  };
   plan_for("band");
-  EXPECT_EQ(kernel_of("band", &nnz_by_plan), "csr / cpu.dia.diagonals");
+  EXPECT_EQ(kernel_of("band", &nnz_by_plan), "csr / cpu.csr.row_groups") << "it has no diagonals";
+  EXPECT_EQ(unknown, 2) << "they are asked for";
+  unknown = 1;
+  give_layout("dia");
+  EXPECT_EQ(kernel_of("band", &nnz_by_plan), "csr * dia / cpu.dia.diagonals");
   EXPECT_EQ(nnz_by_plan, nnz);
   EXPECT_EQ(unknown, 1);
   EXPECT_EQ(kernel_of("band", &nnz, /*transposed=*/true), "csr * transpose / cpu.csr.row_groups")
       << "plans are for one way of taking the matrices";
   EXPECT_EQ(unknown, 2);
   plan_for("band", /*transposed=*/true);
+  give_layout("transpose > dia");
   EXPECT_EQ(kernel_of("band", &nnz_by_plan, /*transposed=*/true),
-            "csr * transpose / cpu.dia.diagonals");
+            "csr * transpose > dia / cpu.dia.diagonals");
   EXPECT_EQ(nnz_by_plan, nnz);
   EXPECT_EQ(unknown, 2);
   plan_for("random");
   EXPECT_EQ(kernel_of("random", &nnz), "csr / cpu.csr.row_groups") << "too many diagonals";
+  EXPECT_EQ(unknown, 3);
 }
 
 TEST_F(ExecutorTest, AStreamedSpgemmWaitsForItsReaderAndLetsOthersPass) {

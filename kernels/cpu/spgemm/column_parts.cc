@@ -5,7 +5,7 @@
 // Rows of C are computed in panels, part after part; a part's entries go behind those of the parts
 // before it, which have smaller columns, so that nothing is left to merge.
 //
-// Layout in: plain CSR of both; T is cut up once for a product. A row of C belongs to one thread.
+// Layout in: plain CSR of S, "column_parts" of T. A row of C belongs to one thread.
 // Workspace: for each thread a dense window of a part's columns. Each row of S is read once for
 // each part, and so are its terms. Wins where rows of C are long and wider than a cache.
 #include "kernels/cpu/spgemm/column_parts.h"
@@ -21,8 +21,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
-#include <utility>
+#include <string>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/spgemm/dense_accumulator-inl.h"
@@ -43,7 +42,7 @@ class PartRows {
       while (panel.end < piece.end) {
         panel = NextPanel(panel.end, piece.end);
         std::fill(job_.row_nnz + panel.begin, job_.row_nnz + panel.end, 0);
-        for (int64_t part = 0; part < parts_.count; ++part) {
+        for (int64_t part = 0; part < parts_.parts; ++part) {
           if (!AddPart(panel, part, pieces)) return;
         }
       }
@@ -67,7 +66,7 @@ class PartRows {
   /// False if it was stopped.
   HWY_INLINE bool AddPart(RowRange panel, int64_t part, const PieceQueue& pieces) {
     const int64_t* const offsets = parts_.offsets_of(part);
-    const int32_t* const columns = parts_.columns.data();
+    const int32_t* const columns = parts_.column_indices.data();
     for (int64_t row = panel.begin; row < panel.end; ++row) {
       if (pieces.stopped()) return false;
       int64_t products = 0;
@@ -104,8 +103,8 @@ class PartRows {
         return -1;
       }
       const int32_t k = job_.s.column_indices[p];
-      dense_.template Add<kMarked>(job_.s_values[p], parts_.columns.data() + offsets[k],
-                                   parts_.values.data() + offsets[k], offsets[k + 1] - offsets[k],
+      dense_.template Add<kMarked>(job_.s_values[p], parts_.column_indices.data() + offsets[k],
+                                   parts_.values + offsets[k], offsets[k + 1] - offsets[k],
                                    window.first);
     }
     // Behind the row there may be entries of the next one already.
@@ -144,79 +143,22 @@ HWY_EXPORT(PartsF64);
 /// Two parts, or four where half of T's columns are a wide window still.
 int64_t PartsOf(const CsrView& t) { return t.cols > 1 << 17 ? 4 : 2; }
 
-int64_t WidthOf(const CsrView& t) {
-  return std::max<int64_t>((t.cols + PartsOf(t) - 1) / PartsOf(t), 1);
-}
-
-/// Sets the parts' row offsets.
 template <typename T>
-absl::Status CutRows(const Context& context, const CsrView& t, ColumnParts<T>& parts) {
-  const int64_t stride = t.rows + 1;
-  int64_t* const offsets = parts.offsets.data();
-  for (int64_t part = 0; part < parts.count; ++part) offsets[part * stride] = 0;
-  for (int64_t row = 0; row < t.rows; ++row) {
-    if (context.stopped()) return UnlessStopped(context);
-    const int32_t* at = t.column_indices.data() + t.row_offsets[row];
-    const int32_t* const end = t.column_indices.data() + t.row_offsets[row + 1];
-    for (int64_t part = 0; part < parts.count; ++part) {
-      const int32_t* const cut = std::lower_bound(at, end, (part + 1) * parts.width);
-      offsets[part * stride + row + 1] = offsets[part * stride + row] + (cut - at);
-      at = cut;
-    }
-  }
-  int64_t begin = 0;
-  for (int64_t part = 0; part < parts.count; ++part) {
-    const int64_t entries = offsets[part * stride + t.rows];
-    for (int64_t row = 0; row <= t.rows; ++row) offsets[part * stride + row] += begin;
-    begin += entries;
-  }
-  return absl::OkStatus();
-}
-
-template <typename T>
-absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
-                                                const SpgemmArguments& arguments,
-                                                MemorySource& memory) {
-  const CsrView& t = arguments.right;
-  auto parts = std::make_shared<ColumnParts<T>>();
-  parts->count = PartsOf(t);
-  parts->width = WidthOf(t);
-  parts->rows = t.rows;
-  absl::Status status = parts->offsets.Allocate(memory, parts->count * (t.rows + 1));
-  status.Update(parts->columns.Allocate(memory, t.nnz()));
-  status.Update(parts->values.Allocate(memory, t.nnz()));
-  if (status.ok()) status = CutRows(context, t, *parts);
-  if (!status.ok()) return status;
-  const T* const values = static_cast<const T*>(arguments.right_values);
-#pragma omp parallel for num_threads(context.threads) if (context.threads > 1)
-  for (int64_t row = 0; row < t.rows; ++row) {
-    if (context.stopped()) continue;
-    int64_t from = t.row_offsets[row];
-    for (int64_t part = 0; part < parts->count; ++part) {
-      const int64_t to = parts->offsets_of(part)[row];
-      const int64_t entries = parts->offsets_of(part)[row + 1] - to;
-      std::copy_n(t.column_indices.data() + from, entries, parts->columns.data() + to);
-      std::copy_n(values + from, entries, parts->values.data() + to);
-      from += entries;
-    }
-  }
-  if (status = UnlessStopped(context); !status.ok()) return status;
-  return std::shared_ptr<void>(std::move(parts));
+ColumnParts<T> PartsOfT(const SpgemmArguments& arguments) {
+  return {ViewColumnParts(*arguments.right_format.layout),
+          static_cast<const T*>(arguments.right_format.values)};
 }
 
 template <typename T>
 struct ColumnPartsPhases {
-  static constexpr auto Prepare = PrepareOf<T>;
-
   static size_t Workspace(const SpgemmArguments& arguments) {
-    const CsrView& t = arguments.right;
     BumpAllocator allocator(nullptr);
-    DenseSpace<T>(allocator, WidthOf(t));
+    DenseSpace<T>(allocator, PartsOfT<T>(arguments).width);
     return allocator.bytes();
   }
 
   static absl::Status Numeric(const NumericCall& call) {
-    const auto& parts = *static_cast<const ColumnParts<T>*>(call.context.prepared);
+    const ColumnParts<T> parts = PartsOfT<T>(call.arguments);
     const size_t bytes = Workspace(call.arguments);
     return ShareRows(call, [&](int thread, PieceQueue& pieces) {
       RunColumnParts(RowJob<T>(call), parts, call.context.workspace.data() + bytes * thread,
@@ -238,7 +180,13 @@ void RunColumnParts(const RowJob<double>& job, const ColumnParts<double>& parts,
 }
 
 SpgemmKernel ColumnPartsSpgemm() {
-  return MakeSpgemmKernel<ColumnPartsPhases>("cpu.coo.column_parts");
+  SpgemmKernel kernel = MakeSpgemmKernel<ColumnPartsPhases>("cpu.coo.column_parts");
+  kernel.layout_kind = kColumnParts;
+  kernel.recipe = [](const Problem&, const CsrView&,
+                     const CsrView& right) -> absl::StatusOr<std::string> {
+    return fmt::format("{}(parts={})", kColumnParts, PartsOf(right));
+  };
+  return kernel;
 }
 
 }  // namespace sparsed::cpu

@@ -42,11 +42,11 @@ class DiagonalRows {
   DiagonalRows(const RowJob<T>& job, const DiagonalOperands<T>& operands, int thread)
       : job_(job),
         operands_(operands),
-        space_(BumpAllocator(const_cast<std::byte*>(operands.spaces.data()) +
-                             operands.space_bytes * static_cast<size_t>(thread)),
-               operands.s_count, operands.c_count) {
+        space_(BumpAllocator(const_cast<std::byte*>(operands.product.spaces.data()) +
+                             operands.product.space_bytes * static_cast<size_t>(thread)),
+               operands.product.s_count, operands.product.c_count) {
     // What is no entry is multiplied, too, and forgotten: it should be no denormal.
-    std::fill(space_.s_values, space_.s_values + operands.s_count * kDiagonalRows, T{0});
+    std::fill(space_.s_values, space_.s_values + operands.product.s_count * kDiagonalRows, T{0});
   }
 
   void Run(PieceQueue& pieces) {
@@ -73,8 +73,8 @@ class DiagonalRows {
   /// Rows [row, row + count) of S by diagonal.
   HWY_INLINE void LayOut(int64_t row, int64_t count) {
     const CsrView& s = job_.s;
-    const int64_t diagonals = operands_.s_count;
-    const int32_t* const offsets = operands_.s_offsets.data();
+    const int64_t diagonals = operands_.product.s_count;
+    const int32_t* const offsets = operands_.s_offsets;
     std::fill(space_.s_bits, space_.s_bits + diagonals, uint64_t{0});
     uint64_t full_rows = 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -101,7 +101,8 @@ class DiagonalRows {
 
   /// T's presence bits of 64 rows of diagonal `d`, from position `at` on.
   HWY_INLINE uint64_t BitsOfT(int64_t d, int64_t at) const {
-    const uint64_t* const words = operands_.t_bits.data() + d * operands_.t_words + at / 64;
+    const uint64_t* const words = reinterpret_cast<const uint64_t*>(operands_.t.present.data()) +
+                                  d * operands_.t.words + at / 64;
     const int shift = static_cast<int>(at % 64);
     return words[0] >> shift | words[1] << 1 << (63 - shift);
   }
@@ -109,16 +110,16 @@ class DiagonalRows {
   /// C's diagonals for the rows that are laid out. False if it was stopped.
   HWY_INLINE bool Multiply(int64_t row, const PieceQueue& pieces) {
     full_ = true;
-    for (int64_t c = 0; c < operands_.c_count; ++c) {
+    for (int64_t c = 0; c < operands_.product.c_count; ++c) {
       if (HWY_UNLIKELY(c % 1024 == 1023) && pieces.stopped()) return false;
       const uint64_t bits = MultiplyDiagonal(row, c);
       space_.c_bits[c] = bits;
       full_ &= bits == kAllRows;
     }
     if (full_) return true;
-    const int64_t end = RoundUp(operands_.c_count, kDiagonalRows);
-    std::copy(space_.c_bits, space_.c_bits + operands_.c_count, space_.row_bits);
-    std::fill(space_.row_bits + operands_.c_count, space_.row_bits + end, uint64_t{0});
+    const int64_t end = RoundUp(operands_.product.c_count, kDiagonalRows);
+    std::copy(space_.c_bits, space_.c_bits + operands_.product.c_count, space_.row_bits);
+    std::fill(space_.row_bits + operands_.product.c_count, space_.row_bits + end, uint64_t{0});
     for (int64_t group = 0; group < end; group += 64) TransposeBits(space_.row_bits + group);
     return true;
   }
@@ -129,8 +130,9 @@ class DiagonalRows {
     hn::Vec<D> sums[kVectors];
     for (int64_t v = 0; v < kVectors; ++v) sums[v] = hn::Zero(d);
     uint64_t present = 0;
-    for (int32_t p = operands_.pair_begin[c]; p < operands_.pair_begin[c + 1]; ++p) {
-      const DiagonalPair pair = operands_.pairs[p];
+    for (int32_t p = operands_.product.pair_begin[c]; p < operands_.product.pair_begin[c + 1];
+         ++p) {
+      const DiagonalPair pair = operands_.product.pairs[p];
       const uint64_t s_bits = space_.s_bits[pair.s];
       if (s_bits == 0) continue;
       // At least one of these rows is T's, so that none is further out than may be read.
@@ -139,7 +141,7 @@ class DiagonalRows {
       if (bits == 0) continue;
       present |= bits;
       const T* const s_values = space_.s_values + pair.s * kDiagonalRows;
-      const T* const t_values = operands_.t_values.data() + pair.t * operands_.t_stride + at;
+      const T* const t_values = operands_.t_values + pair.t * operands_.t.stride + at;
       if (HWY_LIKELY(bits == kAllRows)) {
         for (int64_t v = 0; v < kVectors; ++v) {
           sums[v] = hn::MulAdd(hn::Load(d, s_values + v * kLanes),
@@ -168,15 +170,15 @@ class DiagonalRows {
     const auto steps = hn::Mul(hn::Iota(di, 0), hn::Set(di, static_cast<Index>(kDiagonalRows)));
     const auto at = hn::Set(di, static_cast<Index>(row + i));
     int64_t entries = 0;
-    for (int64_t group = 0; group < operands_.c_count; group += 64) {
-      const int64_t end = std::min(group + 64, operands_.c_count);
+    for (int64_t group = 0; group < operands_.product.c_count; group += 64) {
+      const int64_t end = std::min(group + 64, operands_.product.c_count);
       const uint64_t bits = full_ ? kAllRows : space_.row_bits[group + i];
       for (int64_t c = group; c < end; c += kLanes) {
         uint64_t lanes = bits >> (c - group);
         if (end - c < 64) lanes &= (uint64_t{1} << (end - c)) - 1;
         if (lanes == 0) continue;
         const auto values = hn::GatherIndex(d, space_.c_values + c * kDiagonalRows + i, steps);
-        const int32_t* const c_offsets = operands_.c_offsets.data() + c;
+        const int32_t* const c_offsets = operands_.product.c_offsets.data() + c;
         hn::Vec<decltype(di)> offsets;
         if constexpr (sizeof(T) == 4) {
           offsets = hn::LoadU(di, c_offsets);

@@ -8,8 +8,8 @@
 // an entry, so that a padded zero never meets an infinity; then rows are gathered over the
 // diagonals, whose columns ascend, and those without an entry are left out.
 //
-// Layout in: plain CSR of both; T is laid out by diagonals once for a product. A row of C belongs
-// to one thread. Wins on bands and stencils, where diagonals are full or nearly so.
+// Layout in: plain CSR of S, "dia" of T. A row of C belongs to one thread. Wins on bands and
+// stencils, where diagonals are full or nearly so.
 #include "kernels/cpu/spgemm/diagonals.h"
 
 #include <fmt/format.h>
@@ -28,181 +28,80 @@ namespace {
 
 /// More pairs of diagonals than this are more work to go through than their products.
 constexpr int64_t kMostPairs = int64_t{1} << 18;
-/// Nor is it worth while to find more of one matrix.
-constexpr int64_t kMostDiagonals = int64_t{1} << 14;
-
-int32_t Offset(int32_t column, int64_t row) {
-  return static_cast<int32_t>(column - row);  // both are below 2^31
-}
-
-/// Puts the matrix's diagonals, ascending, into `offsets`; how many, or -1 if there is no room for
-/// all. If it is stopped, some of them.
-int64_t FindDiagonals(const Context& context, const CsrView& csr, std::span<int32_t> offsets) {
-  int64_t count = 0;
-  const int32_t* before = nullptr;
-  int64_t length_before = 0;
-  for (int64_t row = 0; row < csr.rows && !context.stopped(); ++row) {
-    const int64_t length = csr.row_offsets[row + 1] - csr.row_offsets[row];
-    const int32_t* const columns = csr.column_indices.data() + csr.row_offsets[row];
-    // Most rows have the diagonals of the row before them.
-    bool same = length == length_before;
-    if (same) {
-      int32_t difference = 0;
-      for (int64_t i = 0; i < length; ++i) difference |= (columns[i] - before[i]) ^ 1;
-      same = difference == 0;
-    }
-    before = columns;
-    length_before = length;
-    if (same) continue;
-    int32_t* at = offsets.data();
-    for (int64_t i = 0; i < length; ++i) {
-      const int32_t offset = Offset(columns[i], row);
-      at = std::lower_bound(at, offsets.data() + count, offset);
-      if (at < offsets.data() + count && *at == offset) continue;
-      if (count == static_cast<int64_t>(offsets.size())) return -1;
-      std::copy_backward(at, offsets.data() + count, offsets.data() + count + 1);
-      *at = offset;
-      ++count;
-    }
-  }
-  return count;
-}
-
-/// Finds the diagonals, if keeping the matrix by diagonals is allowed.
-template <typename T>
-absl::Status FindSuitingDiagonals(const Context& context, const CsrView& csr, MemorySource& memory,
-                                  Scratch<int32_t>& offsets, int64_t& count) {
-  const int64_t csr_bytes = CsrBytes<T>(csr);
-  const int64_t most =
-      std::min({kMostFormatGrowth * csr_bytes /
-                    std::max<int64_t>(csr.rows * static_cast<int64_t>(sizeof(T)), 1),
-                csr.rows + csr.cols, kMostDiagonals});
-  if (absl::Status status = offsets.Allocate(memory, most); !status.ok()) return status;
-  count = FindDiagonals(context, csr, offsets.span());
-  if (count >= 0) return UnlessStopped(context);
-  return absl::FailedPreconditionError(
-      fmt::format("a matrix of {} nonzeros has more than {} diagonals: at most {} are kept, in at "
-                  "most {} times "
-                  "CSR's memory",
-                  csr.nnz(), most, kMostDiagonals, kMostFormatGrowth));
-}
 
 /// Which diagonals C has, and the pairs that make them.
-absl::Status PairDiagonals(ProductDiagonals& operands, MemorySource& memory) {
-  const int64_t count = operands.s_count * operands.t_count;
+absl::Status PairDiagonals(std::span<const int32_t> s_offsets, std::span<const int32_t> t_offsets,
+                           ProductDiagonals& product, MemorySource& memory) {
+  const auto count = static_cast<int64_t>(s_offsets.size() * t_offsets.size());
   if (count > kMostPairs) {
     return absl::FailedPreconditionError(
-        fmt::format("{} diagonals times {} are more than {} pairs to go through", operands.s_count,
-                    operands.t_count, kMostPairs));
+        fmt::format("{} diagonals times {} are more than {} pairs to go through", s_offsets.size(),
+                    t_offsets.size(), kMostPairs));
   }
-  absl::Status status = operands.pairs.Allocate(memory, count);
-  status.Update(operands.c_offsets.Allocate(memory, RoundUp(count, kDiagonalRows)));
-  status.Update(operands.pair_begin.Allocate(memory, count + 1));
+  absl::Status status = product.pairs.Allocate(memory, count);
+  status.Update(product.c_offsets.Allocate(memory, RoundUp(count, kDiagonalRows)));
+  status.Update(product.pair_begin.Allocate(memory, count + 1));
   if (!status.ok()) return status;
-  const auto pairs = operands.pairs.span();
+  const auto pairs = product.pairs.span();
   int64_t pair = 0;
-  for (int32_t s = 0; s < operands.s_count; ++s) {
-    for (int32_t t = 0; t < operands.t_count; ++t) pairs[pair++] = {s, t};
+  for (size_t s = 0; s < s_offsets.size(); ++s) {
+    for (size_t t = 0; t < t_offsets.size(); ++t) {
+      pairs[pair++] = {static_cast<int32_t>(s), static_cast<int32_t>(t)};
+    }
   }
-  const auto sum = [&](const DiagonalPair& p) {
-    return int64_t{operands.s_offsets[p.s]} + operands.t_offsets[p.t];
-  };
+  const auto sum = [&](const DiagonalPair& p) { return int64_t{s_offsets[p.s]} + t_offsets[p.t]; };
   std::sort(pairs.begin(), pairs.end(), [&](const DiagonalPair& a, const DiagonalPair& b) {
     return std::pair(sum(a), a.s) < std::pair(sum(b), b.s);
   });
   for (int64_t i = 0; i < count; ++i) {
     if (i > 0 && sum(pairs[i]) == sum(pairs[i - 1])) continue;
-    operands.pair_begin[operands.c_count] = static_cast<int32_t>(i);
+    product.pair_begin[product.c_count] = static_cast<int32_t>(i);
     // Of a diagonal outside of C, nothing is ever an entry.
-    operands.c_offsets[operands.c_count++] = static_cast<int32_t>(std::clamp<int64_t>(
+    product.c_offsets[product.c_count++] = static_cast<int32_t>(std::clamp<int64_t>(
         sum(pairs[i]), std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
   }
-  operands.pair_begin[operands.c_count] = static_cast<int32_t>(count);
-  std::fill(operands.c_offsets.data() + operands.c_count,
-            operands.c_offsets.data() + operands.c_offsets.size(), 0);
+  product.pair_begin[product.c_count] = static_cast<int32_t>(count);
+  std::fill(product.c_offsets.data() + product.c_count,
+            product.c_offsets.data() + product.c_offsets.size(), 0);
   return absl::OkStatus();
 }
 
-template <typename T>
-absl::Status LayOut(const Context& context, const CsrView& t, const T* values,
-                    DiagonalOperands<T>& operands, MemorySource& memory) {
-  // An odd number of lines, so that one row's values don't all fall into one set of a cache.
-  constexpr int64_t kLine = 64 / sizeof(T);
-  operands.t_stride = RoundUp(t.rows + 2 * kDiagonalRows, 2 * kLine) + kLine;
-  operands.t_words = RoundUp(t.rows, 64) / 64 + 3;
-  absl::Status status = operands.t_values.Allocate(memory, operands.t_count * operands.t_stride);
-  status.Update(operands.t_bits.Allocate(memory, operands.t_count * operands.t_words));
-  if (!status.ok()) return status;
-  for (int64_t d = 0; d < operands.t_count; ++d) {
-    T* const diagonal = operands.t_values.data() + d * operands.t_stride;
-    std::fill(diagonal, diagonal + kDiagonalRows, T{0});
-    std::fill(diagonal + kDiagonalRows + t.rows, diagonal + operands.t_stride, T{0});
-    uint64_t* const bits = operands.t_bits.data() + d * operands.t_words;
-    bits[0] = bits[operands.t_words - 2] = bits[operands.t_words - 1] = 0;
+/// S stays in CSR, but what its diagonals are must be known.
+absl::StatusOr<Array> DiagonalsOfS(const Context& context, const SpgemmArguments& arguments,
+                                   const DiagonalsView& t, MemorySource& memory) {
+  const bool same = arguments.left.column_indices.data() == arguments.right.column_indices.data();
+  if (!same) {
+    BuildContext building;
+    building.memory = &memory;
+    building.stop = context.stop;
+    return FindDiagonals(arguments.left, kMostPairs, building);
   }
-  const int32_t* const offsets = operands.t_offsets.data();
-  constexpr int64_t kPieceRows = 64 * 16;
-#pragma omp parallel for num_threads(context.threads) schedule(static) if (context.threads > 1)
-  for (int64_t piece = 0; piece < t.rows; piece += kPieceRows) {
-    if (context.stopped()) continue;
-    const int64_t end = std::min(piece + kPieceRows, t.rows);
-    for (int64_t begin = piece; begin < end; begin += 64) {
-      const int64_t word = 1 + begin / 64;
-      const int64_t last = std::min(begin + 64, end);
-      const bool full =
-          t.row_offsets[last] - t.row_offsets[begin] == (last - begin) * operands.t_count;
-      const uint64_t present = full ? ~uint64_t{0} >> (64 - (last - begin)) : 0;
-      for (int64_t d = 0; d < operands.t_count; ++d) {
-        operands.t_bits[d * operands.t_words + word] = present;
-        T* const diagonal = operands.t_values.data() + d * operands.t_stride + kDiagonalRows;
-        if (!full) std::fill(diagonal + begin, diagonal + last, T{0});
-      }
-      for (int64_t row = begin; row < last; ++row) {
-        T* const to = operands.t_values.data() + kDiagonalRows + row;
-        const int64_t entry = t.row_offsets[row];
-        if (full) {
-          for (int64_t d = 0; d < operands.t_count; ++d) {
-            to[d * operands.t_stride] = values[entry + d];
-          }
-          continue;
-        }
-        int64_t d = 0;
-        for (int64_t i = entry; i < t.row_offsets[row + 1]; ++i, ++d) {
-          const int32_t offset = Offset(t.column_indices[i], row);
-          while (offsets[d] < offset) ++d;
-          to[d * operands.t_stride] = values[i];
-          operands.t_bits[d * operands.t_words + word] |= uint64_t{1} << (row - begin);
-        }
-      }
-    }
-  }
-  return UnlessStopped(context);
+  auto offsets = AllocateArray(memory, "offsets", ElementType::kI32, t.count());
+  if (offsets.ok()) std::ranges::copy(t.offsets, offsets->MutableAs<int32_t>().begin());
+  return offsets;
 }
 
 template <typename T>
 absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
                                                 const SpgemmArguments& arguments,
                                                 MemorySource& memory) {
-  auto operands = std::make_shared<DiagonalOperands<T>>();
-  absl::Status status = FindSuitingDiagonals<T>(context, arguments.left, memory,
-                                                operands->s_offsets, operands->s_count);
-  if (status.ok()) {
-    status = FindSuitingDiagonals<T>(context, arguments.right, memory, operands->t_offsets,
-                                     operands->t_count);
-  }
-  if (status.ok()) status = PairDiagonals(*operands, memory);
-  if (status.ok()) {
-    status = LayOut(context, arguments.right, static_cast<const T*>(arguments.right_values),
-                    *operands, memory);
-  }
-  if (!status.ok()) return status;
-  operands->space_bytes =
-      DiagonalSpace<T>(BumpAllocator(nullptr), operands->s_count, operands->c_count).bytes;
+  const DiagonalsView t = ViewDiagonals(*arguments.right_format.layout);
+  auto product = std::make_shared<ProductDiagonals>();
+  absl::StatusOr<Array> s_offsets = DiagonalsOfS(context, arguments, t, memory);
+  if (!s_offsets.ok()) return s_offsets.status();
+  product->s_offsets = *std::move(s_offsets);
+  product->s_count = product->s_offsets.length;
+  const absl::Status paired =
+      PairDiagonals(std::as_const(product->s_offsets).As<int32_t>(), t.offsets, *product, memory);
+  if (!paired.ok()) return paired;
+  product->space_bytes =
+      DiagonalSpace<T>(BumpAllocator(nullptr), product->s_count, product->c_count).bytes;
   absl::StatusOr<Buffer> spaces =
-      memory.Allocate(operands->space_bytes * static_cast<size_t>(context.threads));
+      memory.Allocate(product->space_bytes * static_cast<size_t>(context.threads));
   if (!spaces.ok()) return spaces.status();
-  operands->spaces = *std::move(spaces);
-  return std::shared_ptr<ProductDiagonals>(std::move(operands));
+  product->spaces = *std::move(spaces);
+  if (absl::Status status = UnlessStopped(context); !status.ok()) return status;
+  return std::static_pointer_cast<void>(std::move(product));
 }
 
 /// No row has more entries than C has diagonals.
@@ -221,8 +120,11 @@ struct DiagonalPhases {
   static size_t Workspace(const SpgemmArguments& /*arguments*/) { return 0; }
 
   static absl::Status Numeric(const NumericCall& call) {
-    const auto& operands = static_cast<const DiagonalOperands<T>&>(
-        *static_cast<const ProductDiagonals*>(call.context.prepared));
+    const auto& product = *static_cast<const ProductDiagonals*>(call.context.prepared);
+    const SpgemmFormat& t = call.arguments.right_format;
+    const DiagonalOperands<T> operands = {product, product.s_offsets.template As<int32_t>().data(),
+                                          ViewDiagonals(*t.layout),
+                                          static_cast<const T*>(t.values)};
     return ShareRows(call, [&](int thread, PieceQueue& pieces) {
       RunDiagonals(RowJob<T>(call), operands, thread, pieces);
     });
@@ -234,6 +136,7 @@ struct DiagonalPhases {
 SpgemmKernel DiagonalsSpgemm() {
   SpgemmKernel kernel = MakeSpgemmKernel<DiagonalPhases>("cpu.dia.diagonals");
   kernel.analyse = Analyse;
+  kernel.layout_kind = kDiagonals;
   return kernel;
 }
 

@@ -2,16 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "kernels/cpu/spgemm/launch.h"
 #include "kernels/cpu/spgemm/piece_queue.h"
+#include "kernels/formats/diagonals.h"
 #include "kernels/scratch.h"
 
 namespace sparsed::cpu {
 
 /// Rows of C that are computed at once: a bit of a word each.
-inline constexpr int64_t kDiagonalRows = 64;
+inline constexpr int64_t kDiagonalRows = DiagonalsView::kMargin;
+static_assert(kDiagonalRows == 64);
 
 /// One diagonal of S times one of T: both as positions in their lists.
 struct DiagonalPair {
@@ -20,28 +21,24 @@ struct DiagonalPair {
 
 /// A product's diagonals. A diagonal is called by its columns minus its rows.
 struct ProductDiagonals {
-  /// Ascending.
-  Scratch<int32_t> s_offsets, t_offsets, c_offsets;
-  int64_t s_count = 0, t_count = 0, c_count = 0;  ///< of them
+  Array s_offsets;  ///< i32, ascending; so are T's
+  int64_t s_count = 0, c_count = 0;
+  Scratch<int32_t> c_offsets;  ///< ascending
   /// Diagonal c of C is the sum of pairs [pair_begin[c], pair_begin[c + 1]), by S's diagonal.
   Scratch<DiagonalPair> pairs;
   Scratch<int32_t> pair_begin;
+  /// For each thread what DiagonalSpace cuts up.
+  Buffer spaces;
+  size_t space_bytes = 0;
 };
 
 /// ... and T by diagonals.
 template <typename T>
-struct DiagonalOperands : ProductDiagonals {
-  /// Row r of T's diagonal d at d * t_stride + kDiagonalRows + r, so that kDiagonalRows rows may be
-  /// read from any row that is not further out than that.
-  Scratch<T> t_values;
-  int64_t t_stride = 0;
-  /// Whether it is an entry of T: bit (kDiagonalRows + r) % 64 of word (kDiagonalRows + r) / 64 of
-  /// t_words words a diagonal.
-  Scratch<uint64_t> t_bits;
-  int64_t t_words = 0;
-  /// For each thread what DiagonalSpace cuts up.
-  Buffer spaces;
-  size_t space_bytes = 0;
+struct DiagonalOperands {
+  const ProductDiagonals& product;
+  const int32_t* s_offsets;
+  DiagonalsView t;
+  const T* t_values;
 };
 
 /// A thread's room for kDiagonalRows rows of S and C.

@@ -6,7 +6,7 @@
 // be sorted in the end. Here rows are summed as row groups' are, ranked or in a dense window, which
 // come out sorted: what the format brings is the way to T's rows.
 //
-// Layout in: plain CSR of both; T is laid out once for a product. A row of C belongs to one thread.
+// Layout in: plain CSR of S, "ell" of T. A row of C belongs to one thread.
 // Workspace: for each thread a dense window of T's columns. Wins where rows are short, of one
 // length or nearly so, and scattered over more than the caches hold.
 #include "kernels/cpu/spgemm/even_rows.h"
@@ -18,12 +18,8 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/spgemm/even_rows.cc"
 #include "hwy/foreach_target.h"
 // foreach_target comes first.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
-#include <memory>
-#include <utility>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -39,7 +35,7 @@ class EvenRowsProduct {
   EvenRowsProduct(const RowJob<T>& job, const EvenRows<T>& rows, std::byte* workspace)
       : job_(job),
         rows_(rows),
-        lengths_(rows.lengths.size() == 0 ? nullptr : rows.lengths.data()),
+        lengths_(rows.lengths.empty() ? nullptr : rows.lengths.data()),
         policy_(RowGroupsMethod({job.s, job.s_values, job.t, job.t_values}).policy),
         dense_(SpaceOf(job.t, workspace)) {}
 
@@ -71,7 +67,7 @@ class EvenRowsProduct {
   HWY_INLINE Term TermOf(int64_t entry) const {
     const int32_t k = job_.s.column_indices[entry];
     const int64_t begin = k * rows_.width;
-    return {rows_.columns.data() + begin, rows_.values.data() + begin,
+    return {rows_.columns.data() + begin, rows_.values + begin,
             lengths_ == nullptr ? rows_.width : lengths_[k]};
   }
 
@@ -81,7 +77,7 @@ class EvenRowsProduct {
     const int32_t k = job_.s.column_indices[std::min(entry + kAhead, last)];
     const int64_t begin = k * rows_.width;
     hwy::Prefetch(rows_.columns.data() + begin);
-    hwy::Prefetch(rows_.values.data() + begin);
+    hwy::Prefetch(rows_.values + begin);
     if (lengths_ != nullptr) hwy::Prefetch(lengths_ + k);
   }
 
@@ -107,7 +103,7 @@ class EvenRowsProduct {
         for (int64_t entry = begin; entry < end; ++entry) {
           const Term term = TermOf(entry);
           ranked_.Add(job_.s_values[entry], term.columns, term.values, term.count,
-                      term.count + EvenRows<T>::kSpare);
+                      term.count + EllView::kSpare);
         }
         return ranked_.Take(slot);
       case RowMethod::kFullWindow:
@@ -162,60 +158,8 @@ namespace {
 HWY_EXPORT(EvenRowsF32);
 HWY_EXPORT(EvenRowsF64);
 
-/// Whether rows of one length take more than kMostFormatGrowth times CSR's memory.
-template <typename T>
-absl::Status CheckEven(const CsrView& csr, int64_t width) {
-  const int64_t csr_bytes = CsrBytes<T>(csr);
-  // Rows and width are below 2^31.
-  const double bytes = static_cast<double>(csr.rows * width) * (sizeof(int32_t) + sizeof(T));
-  if (bytes <= static_cast<double>(kMostFormatGrowth * csr_bytes)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      fmt::format("{} rows of {} nonzeros each would take {:.1f} times CSR's memory, more than {}",
-                  csr.rows, width, bytes / static_cast<double>(csr_bytes), kMostFormatGrowth));
-}
-
-template <typename T>
-absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
-                                                const SpgemmArguments& arguments,
-                                                MemorySource& memory) {
-  const CsrView& t = arguments.right;
-  absl::Status status =
-      CheckEven<T>(arguments.left, LongestRow(arguments.left, {0, arguments.left.rows}));
-  if (!status.ok()) return status;
-  auto rows = std::make_shared<EvenRows<T>>();
-  rows->width = LongestRow(t, {0, t.rows});
-  status = CheckEven<T>(t, rows->width);
-  if (!status.ok()) return status;
-  const int64_t slots = t.rows * rows->width;
-  const bool even = t.nnz() == slots;
-  status = rows->columns.Allocate(memory, slots + EvenRows<T>::kSpare);
-  status.Update(rows->values.Allocate(memory, slots + EvenRows<T>::kSpare));
-  if (!even) status.Update(rows->lengths.Allocate(memory, t.rows));
-  if (!status.ok()) return status;
-  // What is read behind a row is multiplied and forgotten; it should be no denormal.
-  std::fill_n(rows->columns.data() + slots, EvenRows<T>::kSpare, 0);
-  std::fill_n(rows->values.data() + slots, EvenRows<T>::kSpare, T{0});
-  const T* const values = static_cast<const T*>(arguments.right_values);
-#pragma omp parallel for num_threads(context.threads) if (context.threads > 1)
-  for (int64_t row = 0; row < t.rows; ++row) {
-    if (context.stopped()) continue;
-    const int64_t begin = t.row_offsets[row];
-    const int64_t length = t.row_offsets[row + 1] - begin;
-    const int64_t to = row * rows->width;
-    std::copy_n(t.column_indices.data() + begin, length, rows->columns.data() + to);
-    std::copy_n(values + begin, length, rows->values.data() + to);
-    std::fill_n(rows->columns.data() + to + length, rows->width - length, 0);
-    std::fill_n(rows->values.data() + to + length, rows->width - length, T{0});
-    if (!even) rows->lengths[row] = static_cast<int32_t>(length);
-  }
-  if (status = UnlessStopped(context); !status.ok()) return status;
-  return std::shared_ptr<void>(std::move(rows));
-}
-
 template <typename T>
 struct EvenRowsPhases {
-  static constexpr auto Prepare = PrepareOf<T>;
-
   static size_t Workspace(const SpgemmArguments& arguments) {
     const CsrView& t = arguments.right;
     BumpAllocator allocator(nullptr);
@@ -224,7 +168,8 @@ struct EvenRowsPhases {
   }
 
   static absl::Status Numeric(const NumericCall& call) {
-    const auto& rows = *static_cast<const EvenRows<T>*>(call.context.prepared);
+    const EvenRows<T> rows = {ViewEll(*call.arguments.right_format.layout),
+                              static_cast<const T*>(call.arguments.right_format.values)};
     const size_t bytes = Workspace(call.arguments);
     return ShareRows(call, [&](int thread, PieceQueue& pieces) {
       RunEvenRows(RowJob<T>(call), rows, call.context.workspace.data() + bytes * thread, pieces);
@@ -244,7 +189,11 @@ void RunEvenRows(const RowJob<double>& job, const EvenRows<double>& rows, std::b
   HWY_DYNAMIC_DISPATCH(EvenRowsF64)(job, rows, workspace, pieces);
 }
 
-SpgemmKernel EvenRowsSpgemm() { return MakeSpgemmKernel<EvenRowsPhases>("cpu.ell.even_rows"); }
+SpgemmKernel EvenRowsSpgemm() {
+  SpgemmKernel kernel = MakeSpgemmKernel<EvenRowsPhases>("cpu.ell.even_rows");
+  kernel.layout_kind = kEll;
+  return kernel;
+}
 
 }  // namespace sparsed::cpu
 #endif

@@ -1,25 +1,15 @@
 // T of the ELL method.
 #pragma once
 
-#include <cstdint>
-
 #include "kernels/cpu/spgemm/launch.h"
 #include "kernels/cpu/spgemm/piece_queue.h"
-#include "kernels/scratch.h"
+#include "kernels/formats/ell.h"
 
 namespace sparsed::cpu {
 
-/// T with as much room for each row as the longest one takes: no offset has to be read to find a
-/// row.
 template <typename T>
-struct EvenRows {
-  /// May be read behind the last row.
-  static constexpr int64_t kSpare = 16;
-
-  int64_t width = 0;         ///< entries of the longest row
-  Scratch<int32_t> lengths;  ///< of the rows; empty if all have `width` entries
-  Scratch<int32_t> columns;  ///< row k's from k * width on
-  Scratch<T> values;         ///< likewise; 0 where a row is shorter
+struct EvenRows : EllView {
+  const T* values;  ///< as `columns`; 0 where a row is shorter
 };
 
 /// What each thread of the ELL method runs.

@@ -139,13 +139,6 @@ absl::Status ShareRows(const NumericCall& call, const Work& work) {
   return UnlessStopped(context);
 }
 
-/// What CSR takes with 64-bit row offsets: what kMostFormatGrowth is counted from.
-template <typename T>
-int64_t CsrBytes(const CsrView& csr) {
-  return csr.nnz() * static_cast<int64_t>(sizeof(int32_t) + sizeof(T)) +
-         (csr.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
-}
-
 /// Phases<float> or Phases<double>, as the problem's values are.
 template <template <typename> class Phases, typename Call>
 auto WithPhases(const Problem& problem, const Call& call) {

@@ -8,7 +8,7 @@
 // vector holds, 16 in f32 and 8 in f64, and bits that say which columns there are stand for the
 // counters.
 //
-// Layout in: plain CSR of both; T is cut up once for a product. A row of C belongs to one thread.
+// Layout in: plain CSR of S, "incsr" of T. A row of C belongs to one thread.
 // Workspace: for each thread a dense window of T's columns. Wins where entries of T come in groups
 // that are no whole runs: blocks of some unknowns a vertex, communities.
 #include "kernels/cpu/spgemm/sections.h"
@@ -25,7 +25,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <utility>
+#include <string>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/spgemm/dense_accumulator-inl.h"
@@ -68,12 +68,12 @@ class SectionRows {
     int32_t last = -1;
     for (int64_t entry = begin; entry < end; ++entry) {
       const int32_t k = job_.s.column_indices[entry];
-      const int64_t t_begin = sections_.offsets[k];
-      const int64_t t_end = sections_.offsets[k + 1];
+      const int64_t t_begin = sections_.section_offsets[k];
+      const int64_t t_end = sections_.section_offsets[k + 1];
       if (t_begin == t_end) continue;
       count += t_end - t_begin;
-      first = std::min(first, sections_.columns[t_begin]);
-      last = std::max(last, sections_.columns[t_end - 1]);
+      first = std::min(first, sections_.section_columns[t_begin]);
+      last = std::max(last, sections_.section_columns[t_end - 1]);
     }
     if (count == 0) return 0;
     const int64_t lines = int64_t{last} - first + 1;
@@ -94,9 +94,10 @@ class SectionRows {
       }
       const int32_t k = job_.s.column_indices[entry];
       const T scale = job_.s_values[entry];
-      for (int64_t i = sections_.offsets[k]; i < sections_.offsets[k + 1]; ++i) {
-        dense_.template AddLine<kMarked>(scale, sections_.values.data() + i * kColumns,
-                                         sections_.present[i], sections_.columns[i] - first);
+      for (int64_t i = sections_.section_offsets[k]; i < sections_.section_offsets[k + 1]; ++i) {
+        dense_.template AddLine<kMarked>(scale, sections_.values + i * kColumns,
+                                         static_cast<uint16_t>(sections_.present[i]),
+                                         sections_.section_columns[i] - first);
       }
     }
     return dense_.template Take<kMarked>(static_cast<int32_t>(first * kColumns), lines * kColumns,
@@ -128,77 +129,17 @@ namespace {
 HWY_EXPORT(SectionsF32);
 HWY_EXPORT(SectionsF64);
 
-/// Sets the rows' offsets among sections.
-template <typename T>
-absl::Status CountSections(const Context& context, const CsrView& csr, int64_t* offsets) {
-  offsets[0] = 0;
-  for (int64_t row = 0; row < csr.rows && !context.stopped(); ++row) {
-    int64_t count = 0;
-    int64_t last = -1;
-    for (int64_t p = csr.row_offsets[row]; p < csr.row_offsets[row + 1]; ++p) {
-      const int64_t section = csr.column_indices[p] / Sections<T>::kColumns;
-      count += section != last;
-      last = section;
-    }
-    offsets[row + 1] = offsets[row] + count;
-  }
-  return UnlessStopped(context);
-}
-
-template <typename T>
-absl::Status FillSections(const Context& context, const CsrView& t, const T* values,
-                          Sections<T>& sections) {
-  constexpr int64_t kColumns = Sections<T>::kColumns;
-#pragma omp parallel for num_threads(context.threads) if (context.threads > 1)
-  for (int64_t row = 0; row < t.rows; ++row) {
-    if (context.stopped()) continue;
-    int64_t at = sections.offsets[row] - 1;
-    int64_t last = -1;
-    for (int64_t p = t.row_offsets[row]; p < t.row_offsets[row + 1]; ++p) {
-      const int64_t section = t.column_indices[p] / kColumns;
-      if (section != last) {
-        ++at;
-        sections.columns[at] = static_cast<int32_t>(section);
-        sections.present[at] = 0;
-        std::fill_n(sections.values.data() + at * kColumns, kColumns, T{0});
-        last = section;
-      }
-      const int64_t lane = t.column_indices[p] % kColumns;
-      sections.present[at] = static_cast<uint16_t>(sections.present[at] | 1 << lane);
-      sections.values[at * kColumns + lane] = values[p];
-    }
-  }
-  return UnlessStopped(context);
-}
-
 template <typename T>
 absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
                                                 const SpgemmArguments& arguments,
-                                                MemorySource& memory) {
-  const CsrView& t = arguments.right;
-  auto sections = std::make_shared<Sections<T>>();
-  absl::Status status = sections->offsets.Allocate(memory, t.rows + 1);
-  if (status.ok()) status = CountSections<T>(context, t, sections->offsets.data());
-  if (!status.ok()) return status;
-  const int64_t count = sections->offsets[t.rows];
-  const int64_t csr_bytes = CsrBytes<T>(t);
-  const int64_t bytes = count * (64 + static_cast<int64_t>(sizeof(int32_t) + sizeof(uint16_t))) +
-                        (t.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
-  if (bytes > kMostFormatGrowth * csr_bytes) {
-    return absl::FailedPreconditionError(fmt::format(
-        "{} nonzeros in {} sections of {} columns would take {:.1f} times CSR's memory, "
-        "more than {}",
-        t.nnz(), count, Sections<T>::kColumns,
-        static_cast<double>(bytes) / static_cast<double>(csr_bytes), kMostFormatGrowth));
+                                                MemorySource& /*memory*/) {
+  const int64_t columns = ViewIncsr(*arguments.right_format.layout).columns;
+  if (columns != Sections<T>::kColumns) {
+    return absl::FailedPreconditionError(
+        fmt::format("sections of {} columns, not {}", columns, Sections<T>::kColumns));
   }
-  status = sections->columns.Allocate(memory, count);
-  status.Update(sections->present.Allocate(memory, count));
-  status.Update(sections->values.Allocate(memory, count * Sections<T>::kColumns));
-  if (status.ok()) {
-    status = FillSections(context, t, static_cast<const T*>(arguments.right_values), *sections);
-  }
-  if (!status.ok()) return status;
-  return std::shared_ptr<void>(std::move(sections));
+  if (absl::Status status = UnlessStopped(context); !status.ok()) return status;
+  return nullptr;
 }
 
 template <typename T>
@@ -213,7 +154,8 @@ struct SectionsPhases {
   }
 
   static absl::Status Numeric(const NumericCall& call) {
-    const auto& sections = *static_cast<const Sections<T>*>(call.context.prepared);
+    const Sections<T> sections = {ViewIncsr(*call.arguments.right_format.layout),
+                                  static_cast<const T*>(call.arguments.right_format.values)};
     const size_t bytes = Workspace(call.arguments);
     return ShareRows(call, [&](int thread, PieceQueue& pieces) {
       RunSections(RowJob<T>(call), sections, call.context.workspace.data() + bytes * thread,
@@ -234,7 +176,15 @@ void RunSections(const RowJob<double>& job, const Sections<double>& sections, st
   HWY_DYNAMIC_DISPATCH(SectionsF64)(job, sections, workspace, pieces);
 }
 
-SpgemmKernel SectionsSpgemm() { return MakeSpgemmKernel<SectionsPhases>("cpu.incsr.sections"); }
+SpgemmKernel SectionsSpgemm() {
+  SpgemmKernel kernel = MakeSpgemmKernel<SectionsPhases>("cpu.incsr.sections");
+  kernel.layout_kind = kIncsr;
+  kernel.recipe = [](const Problem& problem, const CsrView&,
+                     const CsrView&) -> absl::StatusOr<std::string> {
+    return fmt::format("{}(columns={})", kIncsr, 64 / SizeOf(problem.type));
+  };
+  return kernel;
+}
 
 }  // namespace sparsed::cpu
 #endif

@@ -6,8 +6,7 @@
 // the patterns of blocks. Masks of 64 bits, a byte for each row of a block, say which of its places
 // are nonzeros: boolean products of them say which entries C has, exactly.
 //
-// Layout in: plain CSR of both. `prepare` chooses b from 2 to 8 by a sample of rows, makes block
-// CSR of both, padded with zeros, and finds C's blocks with their masks.
+// Layout in: "bcsr" of both, of one b from 2 to 8. `prepare` finds C's blocks with their masks.
 //
 // Threads: a block of 32 or 64 threads for a row of C's blocks, whose sums are in shared memory. It
 // takes S's blocks one after the other, and of their rows of T a column of a block a thread: no two
@@ -25,7 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <utility>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/check.h"
@@ -35,16 +34,16 @@
 #include "kernels/cuda/spgemm/longest_row.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
+#include "kernels/formats/bcsr.h"
 
 namespace sparsed::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr unsigned kWarp = 0xffffffffu;
-constexpr int kLeastWidth = 2, kMostWidth = 8;
+constexpr int kLeastWidth = kLeastBlockWidth, kMostWidth = kMostBlockWidth;
 constexpr int kWidths = kMostWidth - kLeastWidth + 1;
-/// With fewer nonzeros among the places of blocks, single nonzeros do better.
-constexpr double kLeastFill = 0.5;
+constexpr int kRowLanes = 8;  // for a row of blocks, each for one of its rows
 
 /// A matrix in blocks, on the device.
 struct BlockMatrix {
@@ -64,124 +63,23 @@ struct BlockProduct {
 };
 
 struct Prepared {
-  Buffer samples, rows, operands, result;
+  Buffer rows, result;
   BlockProduct product = {};
 };
 
 int64_t BlocksIn(int64_t size, int width) { return (size + width - 1) / width; }
 
-// ---- From CSR to blocks
-
-constexpr int kRowLanes = 8;  // for a row of blocks, each for one of its rows
-
-/// Calls visit(block column, the columns of this lane's row in the block as bits, where its first
-/// nonzero there is) for the first blocks of a row of blocks, `most` at most. Lanes of a group stay
-/// together.
-template <typename Visit>
-__device__ inline void VisitBlocks(const int64_t* offsets, const int32_t* columns, int64_t rows,
-                                   int width, int64_t block_row, int64_t most, Visit visit) {
-  const int lane = threadIdx.x % kRowLanes;
-  const int64_t row = block_row * width + lane;
-  const bool active = lane < width && row < rows;
-  int64_t at = active ? __ldg(offsets + row) : 0;
-  const int64_t end = active ? __ldg(offsets + row + 1) : 0;
-  for (int64_t i = 0; i < most; ++i) {
-    int32_t block = at < end ? __ldg(columns + at) / width : INT32_MAX;
-#pragma unroll
-    for (int distance = kRowLanes / 2; distance > 0; distance /= 2) {
-      block = min(block, __shfl_xor_sync(GroupMask<kRowLanes>(), block, distance, kRowLanes));
-    }
-    if (block == INT32_MAX) break;
-    const int64_t from = at, begin = static_cast<int64_t>(block) * width;
-    unsigned bits = 0;
-    while (at < end && __ldg(columns + at) < begin + width) {
-      bits |= 1u << (__ldg(columns + at++) - begin);
-    }
-    visit(block, bits, from);
-  }
-}
-
-/// Of some rows of blocks.
-struct Sample {
-  unsigned long long blocks, nonzeros;
-};
-
-constexpr int64_t kSampledRows = 1024;
-constexpr int64_t kSampledBlocks = 128;  // of a row
-
-/// samples[blockIdx.y]: of blocks of that width.
-__global__ void __launch_bounds__(kThreads)
-    SampleBlocks(const int64_t* offsets, const int32_t* columns, int64_t rows, Sample* samples) {
-  __shared__ unsigned of_block[2];
-  if (threadIdx.x < 2) of_block[threadIdx.x] = 0;
-  __syncthreads();
-  const int width = kLeastWidth + static_cast<int>(blockIdx.y);
-  const int64_t block_rows = (rows + width - 1) / width;
-  const int64_t taken = min(block_rows, kSampledRows);
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kRowLanes;
-  unsigned blocks = 0, nonzeros = 0;
-  if (i < taken) {
-    VisitBlocks(offsets, columns, rows, width, i * block_rows / taken, kSampledBlocks,
-                [&](int32_t, unsigned bits, int64_t) {
-                  blocks += threadIdx.x % kRowLanes == 0;
-                  nonzeros += __popc(bits);
-                });
-  }
-  __syncwarp();
-  blocks = __reduce_add_sync(kWarp, blocks);
-  nonzeros = __reduce_add_sync(kWarp, nonzeros);
-  if (threadIdx.x % 32 == 0) {
-    atomicAdd(of_block, blocks);
-    atomicAdd(of_block + 1, nonzeros);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    atomicAdd(&samples[blockIdx.y].blocks, of_block[0]);
-    atomicAdd(&samples[blockIdx.y].nonzeros, of_block[1]);
-  }
-}
-
-/// counts[i] = blocks of row i of blocks.
-__global__ void __launch_bounds__(kThreads)
-    CountBlocks(const int64_t* offsets, const int32_t* columns, int64_t rows, int width,
-                int64_t block_rows, int64_t* counts) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kRowLanes;
-  if (i >= block_rows) return;
-  int64_t count = 0;
-  VisitBlocks(offsets, columns, rows, width, i, INT64_MAX,
-              [&](int32_t, unsigned, int64_t) { ++count; });
-  if (threadIdx.x % kRowLanes == 0) counts[i] = count;
-}
+// ---- Values
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    FillBlocks(const int64_t* offsets, const int32_t* columns, const T* values, int64_t rows,
-               int width, int64_t block_rows, const int64_t* block_offsets, int32_t* block_columns,
-               uint64_t* masks, T* block_values, int32_t* not_finite) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kRowLanes;
-  if (i >= block_rows) return;
-  const int lane = threadIdx.x % kRowLanes;
-  int64_t at = block_offsets[i];
+    FindNotFinite(const T* values, int64_t count, int32_t* not_finite) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   bool finite = true;
-  VisitBlocks(offsets, columns, rows, width, i, INT64_MAX,
-              [&](int32_t block, unsigned bits, int64_t from) {
-                uint64_t mask = static_cast<uint64_t>(bits) << (8 * lane);
-#pragma unroll
-                for (int distance = kRowLanes / 2; distance > 0; distance /= 2) {
-                  mask |= __shfl_xor_sync(GroupMask<kRowLanes>(), mask, distance, kRowLanes);
-                }
-                if (lane == 0) {
-                  block_columns[at] = block;
-                  masks[at] = mask;
-                }
-                T* const to = block_values + (at * width + lane) * width;
-                for (int j = 0; j < width && lane < width; ++j) {
-                  const T value = (bits >> j & 1) != 0 ? values[from++] : T(0);
-                  finite &= isfinite(value);
-                  to[j] = value;
-                }
-                ++at;
-              });
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += stride) {
+    finite &= isfinite(__ldg(values + i));
+  }
   if (!finite) *not_finite = 1;
 }
 
@@ -423,196 +321,93 @@ int64_t Capacity(int64_t c_blocks, int64_t c_rows, int64_t block_bytes) {
 /// At nonzero blocks of S that one block of threads takes for a row of C, window by window.
 constexpr int64_t kMostLooks = int64_t{1} << 20;
 
-/// Values, mask and column.
-double BytesOfBlock(int width, size_t element) {
-  return static_cast<double>(width * width * element + sizeof(uint64_t) + sizeof(int32_t));
-}
-
-/// The width for which both matrices take the least memory, of those that fill blocks well enough.
-absl::StatusOr<int> ChooseWidth(cudaStream_t stream, std::span<const CsrView> matrices,
-                                size_t element, MemorySource& memory, Buffer& buffer) {
-  Sample* samples = nullptr;
-  const size_t count = matrices.size() * kWidths;
-  if (absl::Status s =
-          TakeParts(memory, buffer, [&](Parts& parts) { samples = parts.Take<Sample>(count); });
-      !s.ok()) {
-    return s;
-  }
-  cudaError_t error = cudaMemsetAsync(samples, 0, count * sizeof(Sample), stream);
-  Sample found[2 * kWidths];
-  for (size_t i = 0; i < matrices.size() && error == cudaSuccess; ++i) {
-    const int64_t most = std::min(BlocksIn(matrices[i].rows, kLeastWidth), kSampledRows);
-    SampleBlocks<<<dim3(BlocksFor(most * kRowLanes, kThreads), kWidths), kThreads, 0, stream>>>(
-        matrices[i].row_offsets.data(), matrices[i].column_indices.data(), matrices[i].rows,
-        samples + i * kWidths);
-    error = cudaGetLastError();
-  }
-  if (error == cudaSuccess) {
-    error = cudaMemcpyAsync(found, samples, count * sizeof(Sample), cudaMemcpyDeviceToHost, stream);
-  }
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  if (absl::Status s = ToStatus(error, "looking for blocks"); !s.ok()) return s;
-  int chosen = 0;
-  double least_bytes = 0, best_fill = 0;
-  for (int width = kLeastWidth; width <= kMostWidth; ++width) {
-    double bytes = 0, fill = 1;
-    for (size_t i = 0; i < matrices.size(); ++i) {
-      const Sample& sample = found[i * kWidths + width - kLeastWidth];
-      const double nonzeros =  // of a block
-          static_cast<double>(sample.nonzeros) / static_cast<double>(std::max(sample.blocks, 1ull));
-      fill = std::min(fill, nonzeros / (width * width));
-      bytes += static_cast<double>(matrices[i].nnz()) / nonzeros * BytesOfBlock(width, element);
-    }
-    best_fill = std::max(best_fill, fill);
-    if (fill < kLeastFill || (chosen != 0 && bytes >= least_bytes)) continue;
-    chosen = width;
-    least_bytes = bytes;
-  }
-  if (chosen != 0) return chosen;
-  return absl::FailedPreconditionError(
-      absl::StrCat("of the places in blocks of ", kLeastWidth, " x ", kLeastWidth, " to ",
-                   kMostWidth, " x ", kMostWidth, " at most ", static_cast<int>(100 * best_fill),
-                   " % are nonzeros, fewer than ", static_cast<int>(100 * kLeastFill)));
-}
-
-/// Whether so many blocks may be kept for the sake of this matrix.
-absl::Status CheckGrowth(const CsrView& csr, int width, size_t element, int64_t blocks) {
-  const auto csr_bytes = static_cast<double>(CsrBytes(csr, element));
-  const double bytes = static_cast<double>(BlocksIn(csr.rows, width) + 1) * sizeof(int64_t) +
-                       static_cast<double>(blocks) * BytesOfBlock(width, element);
-  if (bytes <= kMostFormatGrowth * csr_bytes) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(csr.rows, " x ", csr.cols, " with ", csr.nnz(), " nonzeros would take ", bytes,
-                   " bytes in blocks of ", width, " x ", width, ", more than ", kMostFormatGrowth,
-                   " times CSR's ", csr_bytes));
-}
-
 /// The pattern of blocks as CSR.
-CsrView PatternOf(const BlockMatrix& matrix, const CsrView& csr, int width, int64_t blocks) {
-  const int64_t rows = BlocksIn(csr.rows, width);
-  return {rows,
-          BlocksIn(csr.cols, width),
-          {matrix.offsets, static_cast<size_t>(rows + 1)},
-          {matrix.columns, static_cast<size_t>(blocks)},
+CsrView PatternOf(const BcsrView& blocks) {
+  return {blocks.block_rows(),
+          BlocksIn(blocks.cols, static_cast<int>(blocks.width)),
+          blocks.block_offsets,
+          blocks.block_columns,
           {}};
 }
 
+BlockMatrix MatrixOf(const BcsrView& blocks, const void* values) {
+  return {blocks.block_offsets.data(), blocks.block_columns.data(),
+          reinterpret_cast<const uint64_t*>(blocks.masks.data()), values};
+}
+
 template <typename T>
-cudaError_t LaunchFill(cudaStream_t stream, const CsrView& csr, const void* values, int width,
-                       const int64_t* offsets, int32_t* columns, uint64_t* masks,
-                       void* block_values, int32_t* not_finite) {
-  const int64_t block_rows = BlocksIn(csr.rows, width);
-  FillBlocks<<<BlocksFor(block_rows * kRowLanes, kThreads), kThreads, 0, stream>>>(
-      csr.row_offsets.data(), csr.column_indices.data(), static_cast<const T*>(values), csr.rows,
-      width, block_rows, offsets, columns, masks, static_cast<T*>(block_values), not_finite);
+cudaError_t LaunchFindNotFinite(cudaStream_t stream, const SpgemmFormat& format,
+                                int32_t* not_finite) {
+  constexpr unsigned kMost = 1024;
+  const int64_t count = format.layout->value_slots;
+  FindNotFinite<<<std::min(BlocksFor(count, kThreads), kMost), kThreads, 0, stream>>>(
+      static_cast<const T*>(format.values), count, not_finite);
   return cudaGetLastError();
 }
 
-absl::Status MakeBlocks(const Context& context, const Problem& problem,
+absl::Status PairBlocks(const Context& context, const Problem& problem,
                         const SpgemmArguments& arguments, MemorySource& memory,
                         Prepared& prepared) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const auto element = static_cast<size_t>(SizeOf(problem.type));
-  const CsrView matrices[] = {arguments.left, arguments.right};
-  const void* const values[] = {arguments.left_values, arguments.right_values};
-  const bool same = IsSquare(arguments);
-  const int count = same ? 1 : 2;
-  if (matrices[0].nnz() == 0 || matrices[1].nnz() == 0) {
+  const SpgemmFormat formats[] = {arguments.left_format, arguments.right_format};
+  const BcsrView s = ViewBcsr(*formats[0].layout), t = ViewBcsr(*formats[1].layout);
+  if (s.width != t.width) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("blocks of ", s.width, " and of ", t.width, " do not go together"));
+  }
+  if (s.blocks() == 0 || t.blocks() == 0) {
     return absl::FailedPreconditionError("a matrix without nonzeros has no blocks");
   }
-  const absl::StatusOr<int> chosen = ChooseWidth(stream, {matrices, static_cast<size_t>(count)},
-                                                 element, memory, prepared.samples);
-  if (!chosen.ok()) return chosen.status();
-  const int width = *chosen;
-  const int64_t block_rows[] = {BlocksIn(matrices[0].rows, width),
-                                BlocksIn(matrices[1].rows, width)};
-  const int64_t c_rows = block_rows[0], most_rows = std::max(block_rows[0], block_rows[1]);
+  const auto width = static_cast<int>(s.width);
+  const int64_t c_rows = s.block_rows();
 
   // Row bins multiply the patterns. Of their results only columns count, so that any values do.
   const SpgemmKernel bins = RowBinsSpgemm();
   Problem of_blocks = problem;
   of_blocks.type = ElementType::kF32;
+  const SpgemmArguments patterns = {PatternOf(s), formats[0].values, PatternOf(t),
+                                    formats[1].values};
   size_t sum_bytes = 0;
-  cudaError_t error = RunningSum(stream, nullptr, most_rows, nullptr, nullptr, &sum_bytes);
-  SpgemmArguments patterns = {PatternOf({}, matrices[0], width, 0), nullptr,
-                              PatternOf({}, matrices[1], width, 0), nullptr};
+  cudaError_t error = RunningSum(stream, nullptr, c_rows, nullptr, nullptr, &sum_bytes);
   const size_t workspace_bytes =
       std::max(sum_bytes, bins.workspace(of_blocks, patterns, /*threads=*/1));
-  int64_t *offsets[2] = {}, *c_offsets = nullptr, *counts = nullptr, *products = nullptr;
+  int64_t *c_offsets = nullptr, *counts = nullptr, *products = nullptr;
   unsigned* longest = nullptr;  // rows of S's blocks, and of C's
   int32_t* not_finite = nullptr;
   std::byte* workspace = nullptr;
   const auto take_rows = [&](Parts& parts) {
-    for (int i = 0; i < count; ++i) offsets[i] = parts.Take<int64_t>(block_rows[i] + 1);
     c_offsets = parts.Take<int64_t>(c_rows + 1);
-    counts = parts.Take<int64_t>(most_rows);
+    counts = parts.Take<int64_t>(c_rows);
     products = parts.Take<int64_t>(1);
     longest = parts.Take<unsigned>(2);
     not_finite = parts.Take<int32_t>(1);
     workspace = parts.Take<std::byte>(static_cast<int64_t>(workspace_bytes));
   };
-  if (absl::Status s = TakeParts(memory, prepared.rows, take_rows); !s.ok()) return s;
-  const auto sum_up = [&](int64_t rows, int64_t* to, int64_t* all) {
-    if (error == cudaSuccess) {
-      error = RunningSum(stream, counts, rows, to, workspace, &sum_bytes);
-    }
-    if (error == cudaSuccess) {
-      error = cudaMemcpyAsync(all, to + rows, sizeof(*all), cudaMemcpyDeviceToHost, stream);
-    }
-  };
-  int64_t blocks[2] = {};
-  for (int i = 0; i < count && error == cudaSuccess; ++i) {
-    CountBlocks<<<BlocksFor(block_rows[i] * kRowLanes, kThreads), kThreads, 0, stream>>>(
-        matrices[i].row_offsets.data(), matrices[i].column_indices.data(), matrices[i].rows, width,
-        block_rows[i], counts);
-    error = cudaGetLastError();
-    sum_up(block_rows[i], offsets[i], blocks + i);
-  }
+  if (absl::Status taken = TakeParts(memory, prepared.rows, take_rows); !taken.ok()) return taken;
   if (error == cudaSuccess) error = cudaMemsetAsync(not_finite, 0, sizeof(*not_finite), stream);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  if (absl::Status s = ToStatus(error, "counting blocks"); !s.ok()) return s;
-  if (absl::Status s = StillWanted(context); !s.ok()) return s;
-  for (int i = 0; i < count; ++i) {
-    if (absl::Status s = CheckGrowth(matrices[i], width, element, blocks[i]); !s.ok()) return s;
-  }
-
-  int32_t* columns[2] = {};
-  uint64_t* masks[2] = {};
-  std::byte* block_values[2] = {};
-  const auto take_operands = [&](Parts& parts) {
-    for (int i = 0; i < count; ++i) {
-      columns[i] = parts.Take<int32_t>(blocks[i]);
-      masks[i] = parts.Take<uint64_t>(blocks[i]);
-      block_values[i] =
-          parts.Take<std::byte>(blocks[i] * width * width * static_cast<int64_t>(element));
-    }
-  };
-  if (absl::Status s = TakeParts(memory, prepared.operands, take_operands); !s.ok()) return s;
-  const auto fill = problem.type == ElementType::kF64 ? LaunchFill<double> : LaunchFill<float>;
-  BlockMatrix operands[2];
+  const auto find =
+      problem.type == ElementType::kF64 ? LaunchFindNotFinite<double> : LaunchFindNotFinite<float>;
+  const int count = formats[0].values == formats[1].values ? 1 : 2;
   for (int i = 0; i < count && error == cudaSuccess; ++i) {
-    error = fill(stream, matrices[i], values[i], width, offsets[i], columns[i], masks[i],
-                 block_values[i], not_finite);
-    operands[i] = {offsets[i], columns[i], masks[i], block_values[i]};
+    error = find(stream, formats[i], not_finite);
   }
-  if (absl::Status s = ToStatus(error, "filling blocks"); !s.ok()) return s;
-  if (same) {
-    operands[1] = operands[0];
-    blocks[1] = blocks[0];
-  }
+  if (absl::Status queued = ToStatus(error, "looking at blocks"); !queued.ok()) return queued;
 
-  patterns = {PatternOf(operands[0], matrices[0], width, blocks[0]), operands[0].values,
-              PatternOf(operands[1], matrices[1], width, blocks[1]), operands[1].values};
   Context inner = context;
   inner.workspace = {workspace, workspace_bytes};
   inner.prepared = nullptr;
   const RowRange all = {0, c_rows};
   const std::span<int64_t> row_nnz = {counts, static_cast<size_t>(c_rows)};
-  if (absl::Status s = bins.analyse(inner, patterns, row_nnz, products); !s.ok()) return s;
-  if (absl::Status s = bins.symbolic(inner, patterns, all, row_nnz); !s.ok()) return s;
+  if (absl::Status a = bins.analyse(inner, patterns, row_nnz, products); !a.ok()) return a;
+  if (absl::Status a = bins.symbolic(inner, patterns, all, row_nnz); !a.ok()) return a;
   int64_t c_blocks = 0;
   unsigned most[2] = {};
-  sum_up(c_rows, c_offsets, &c_blocks);
+  error = RunningSum(stream, counts, c_rows, c_offsets, workspace, &sum_bytes);
+  if (error == cudaSuccess) {
+    error = cudaMemcpyAsync(&c_blocks, c_offsets + c_rows, sizeof(c_blocks), cudaMemcpyDeviceToHost,
+                            stream);
+  }
   const CsrView c = {c_rows, patterns.right.cols, {c_offsets, row_nnz.size() + 1}, {}, {}};
   if (error == cudaSuccess) error = FindLongestRow(stream, patterns.left, longest);
   if (error == cudaSuccess) error = FindLongestRow(stream, c, longest + 1);
@@ -620,8 +415,8 @@ absl::Status MakeBlocks(const Context& context, const Problem& problem,
     error = cudaMemcpyAsync(most, longest, sizeof(most), cudaMemcpyDeviceToHost, stream);
   }
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  if (absl::Status s = ToStatus(error, "counting blocks of the product"); !s.ok()) return s;
-  if (absl::Status s = StillWanted(context); !s.ok()) return s;
+  if (absl::Status a = ToStatus(error, "counting blocks of the product"); !a.ok()) return a;
+  if (absl::Status a = StillWanted(context); !a.ok()) return a;
   const auto block_bytes = static_cast<int64_t>(width * width * element + sizeof(int32_t));
   const int64_t windows = most[1] / Capacity(c_blocks, c_rows, block_bytes) + 1;
   if (windows * most[0] > kMostLooks) {
@@ -635,33 +430,41 @@ absl::Status MakeBlocks(const Context& context, const Problem& problem,
     c_columns = parts.Take<int32_t>(c_blocks);
     c_masks = parts.Take<uint64_t>(c_blocks);
   };
-  if (absl::Status s = TakeParts(memory, prepared.result, take_result); !s.ok()) return s;
+  if (absl::Status a = TakeParts(memory, prepared.result, take_result); !a.ok()) return a;
   // The values that nobody needs go where the masks will be.
-  if (absl::Status s =
+  if (absl::Status a =
           bins.numeric(inner, of_blocks, patterns, all,
                        {c_offsets, static_cast<size_t>(c_rows + 1)}, c_columns, c_masks, row_nnz);
-      !s.ok()) {
-    return s;
+      !a.ok()) {
+    return a;
   }
   if (c_blocks > 0) {
     error = cudaMemsetAsync(c_masks, 0, static_cast<size_t>(c_blocks) * sizeof(*c_masks), stream);
   }
+  const BlockMatrix operands[] = {MatrixOf(s, formats[0].values), MatrixOf(t, formats[1].values)};
   const BlockMatrix result = {c_offsets, c_columns, c_masks, nullptr};
   if (error == cudaSuccess) {
     MarkEntries<<<BlocksFor(c_rows * 32, kThreads), kThreads, 0, stream>>>(operands[0], operands[1],
                                                                            result, c_rows, c_masks);
     error = cudaGetLastError();
   }
-  prepared.product = {operands[0],      operands[1], result, not_finite,
-                      matrices[0].rows, c_blocks,    width};
+  prepared.product = {operands[0], operands[1], result, not_finite, s.rows, c_blocks, width};
   return ToStatus(error, "marking entries of blocks");
+}
+
+absl::StatusOr<std::string> Recipe(const Problem& problem, const CsrView& left,
+                                   const CsrView& right) {
+  const CsrView both[] = {left, right};
+  const absl::StatusOr<int64_t> width = ChooseBlockWidth(both, SizeOf(problem.type));
+  if (!width.ok()) return width.status();
+  return absl::StrCat(std::string(kBcsr), "(width=", *width, ")");
 }
 
 absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
   return PrepareIn<Prepared>(context, [&](Prepared& prepared) {
-    return MakeBlocks(context, problem, arguments, memory, prepared);
+    return PairBlocks(context, problem, arguments, memory, prepared);
   });
 }
 
@@ -734,7 +537,10 @@ SpgemmKernel BlocksSpgemm() {
           .analyse = Analyse,
           .symbolic = BoundsAreExact,
           .numeric = NumericByType<Compute<float>, Compute<double>>,
-          .prepare = Prepare};
+          .prepare = Prepare,
+          .layout_kind = kBcsr,
+          .left_too = true,
+          .recipe = Recipe};
 }
 
 }  // namespace sparsed::cuda

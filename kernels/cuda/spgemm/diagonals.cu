@@ -6,11 +6,10 @@
 // threads, which have neighbouring rows of C, read neighbouring values, whatever the diagonals.
 // Masks of 64 bits say which diagonals a row has: where all rows of a warp have all of them,
 // nothing is looked at but values; elsewhere a padded place is never read, so that C has an entry
-// only where there are products. Layout in: plain CSR of both. `prepare` finds the diagonals and
-// lays out the values. Threads: one for a row of C, which goes through C's diagonals in order, and
-// through the pairs that make each. The rows' exact sizes come from the masks. Needs: at most 64
-// diagonals of either and 128 of C; values by diagonals may take five times CSR's memory. Wins: on
-// bands and stencils, by several times.
+// only where there are products. Layout in: "dia" of both; `prepare` pairs their diagonals.
+// Threads: one for a row of C, which goes through C's diagonals in order, and through the pairs
+// that make each. The rows' exact sizes come from the masks. Needs: at most 64 diagonals of either
+// and 128 of C. Wins: on bands and stencils, by several times.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -25,14 +24,14 @@
 #include "kernels/cuda/spgemm/host.h"
 #include "kernels/cuda/spgemm/products.cuh"
 #include "kernels/cuda/spgemm/spgemm.h"
+#include "kernels/formats/diagonals.h"
 
 namespace sparsed::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostDiagonals = 64;  // of an operand: bits of a mask
+constexpr int kMostDiagonals = DiagonalsView::kMostMaskBits;
 constexpr int kMostOfResult = 128;
-constexpr int64_t kMostColumns = std::numeric_limits<int32_t>::max();
 
 /// A diagonal of S and one of T, for row 0: where their values are.
 struct DiagonalPair {
@@ -42,7 +41,7 @@ struct DiagonalPair {
 /// An operand on the device.
 struct Operand {
   const uint64_t* masks;  // of each row: which diagonals it has
-  const void* values;     // by diagonals, as many as there are rows of each
+  const void* values;     // row 0 of the first diagonal
   uint64_t full;          // the mask of all diagonals
   int64_t rows;
 };
@@ -60,74 +59,13 @@ struct Diagonals {
 };
 
 struct Prepared {
-  Buffer marks, memory;
+  Buffer tables;
   Diagonals diagonals = {};
 };
 
 /// Where the stages begin behind the pairs and their ranks.
 __host__ __device__ constexpr size_t StagesBegin(int pairs) {
   return (pairs * (sizeof(DiagonalPair) + sizeof(uchar2)) + 255) / 256 * 256;
-}
-
-// ---- Preparation
-
-/// A power of two, for rows of this mean length.
-int LanesFor(const CsrView& csr) { return csr.nnz() <= 8 * csr.rows ? 2 : 8; }
-
-/// marks[column - row + rows] = 1 for each nonzero.
-__global__ void __launch_bounds__(kThreads)
-    MarkDiagonals(const int64_t* offsets, const int32_t* columns, int64_t rows, int lanes,
-                  uint8_t* marks) {
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / lanes;
-  if (row >= rows) return;
-  const int64_t end = offsets[row + 1];
-#pragma unroll 4
-  for (int64_t j = offsets[row] + threadIdx.x % lanes; j < end; j += lanes) {
-    uint8_t* const mark = marks + (columns[j] - row + rows);
-    // Mostly it is there, and a line that nobody writes stays in the caches.
-    if (*mark == 0) *mark = 1;
-  }
-}
-
-/// Lists what is marked, in any order; *count may exceed the room for it.
-__global__ void __launch_bounds__(kThreads)
-    ListDiagonals(const uint4* marks, int64_t quads, int32_t* list, int32_t* count) {
-  const int64_t quad = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (quad >= quads) return;
-  const uint4 marked = marks[quad];
-  const uint32_t words[4] = {marked.x, marked.y, marked.z, marked.w};
-  for (int i = 0; i < 16; ++i) {
-    if ((words[i / 4] >> (i % 4 * 8) & 0xff) == 0) continue;
-    const int32_t place = atomicAdd(count, 1);
-    if (place < kMostDiagonals) list[place] = static_cast<int32_t>(quad * 16 + i);
-  }
-}
-
-__global__ void RankDiagonals(const int32_t* list, int count, uint8_t* ranks) {
-  if (static_cast<int>(threadIdx.x) < count) {
-    ranks[list[threadIdx.x]] = static_cast<uint8_t>(threadIdx.x);
-  }
-}
-
-/// Each row's mask, and its values into their diagonals.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    LayOutRows(const int64_t* offsets, const int32_t* columns, const T* values, int64_t rows,
-               int lanes, const uint8_t* ranks, uint64_t* masks, T* by_diagonal) {
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / lanes;
-  const bool active = row < rows;
-  const int64_t begin = active ? offsets[row] : 0, end = active ? offsets[row + 1] : 0;
-  uint64_t mask = 0;
-#pragma unroll 4
-  for (int64_t j = begin + threadIdx.x % lanes; j < end; j += lanes) {
-    const int rank = ranks[columns[j] - row + rows];
-    mask |= uint64_t{1} << rank;
-    by_diagonal[rank * rows + row] = values[j];
-  }
-  for (int distance = lanes / 2; distance > 0; distance /= 2) {
-    mask |= __shfl_xor_sync(0xffffffffu, mask, distance);
-  }
-  if (active && threadIdx.x % lanes == 0) masks[row] = mask;
 }
 
 // ---- Rows
@@ -298,59 +236,6 @@ __global__ void __launch_bounds__(kThreads) SumRows(const RowTarget<T> rows, con
 
 // ---- Launches
 
-/// Little enough for any matrix.
-constexpr int64_t kFreeBytes = int64_t{1} << 20;
-
-/// Whether so much may be kept for the sake of this matrix.
-absl::Status CheckGrowth(const CsrView& csr, size_t element, int64_t bytes) {
-  const auto csr_bytes = static_cast<int64_t>(CsrBytes(csr, element));
-  if (bytes <= std::max(kMostFormatGrowth * csr_bytes, kFreeBytes)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      csr.rows, " x ", csr.cols, " with ", csr.nnz(), " nonzeros would take ", bytes,
-      " bytes by diagonals, more than ", kMostFormatGrowth, " times CSR's ", csr_bytes));
-}
-
-int64_t MarksOf(const CsrView& csr) { return static_cast<int64_t>(RoundUp(csr.rows + csr.cols)); }
-
-/// Finds the matrix's diagonals: column - row, ascending. `marks`, of MarksOf bytes, have their
-/// ranks afterwards.
-absl::StatusOr<std::vector<int32_t>> FindDiagonals(const CsrView& csr, uint8_t* marks,
-                                                   int32_t* list, cudaStream_t stream) {
-  cudaError_t error = cudaMemsetAsync(marks, 0, MarksOf(csr), stream);
-  if (error == cudaSuccess) error = cudaMemsetAsync(list, 0, sizeof(*list), stream);
-  if (error == cudaSuccess && csr.nnz() > 0) {
-    const int lanes = LanesFor(csr);
-    MarkDiagonals<<<BlocksFor(csr.rows * lanes, kThreads), kThreads, 0, stream>>>(
-        csr.row_offsets.data(), csr.column_indices.data(), csr.rows, lanes, marks);
-    const auto quads = MarksOf(csr) / static_cast<int64_t>(sizeof(uint4));
-    ListDiagonals<<<BlocksFor(quads, kThreads), kThreads, 0, stream>>>(
-        reinterpret_cast<const uint4*>(marks), quads, list + 1, list);
-    error = cudaGetLastError();
-  }
-  int32_t found[1 + kMostDiagonals];
-  if (error == cudaSuccess) {
-    error = cudaMemcpyAsync(found, list, sizeof(found), cudaMemcpyDeviceToHost, stream);
-  }
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  if (absl::Status s = ToStatus(error, "finding diagonals"); !s.ok()) return s;
-  if (found[0] > kMostDiagonals) {
-    return absl::FailedPreconditionError(absl::StrCat("a matrix of ", csr.nnz(), " nonzeros has ",
-                                                      found[0], " diagonals, more than ",
-                                                      kMostDiagonals));
-  }
-  std::vector<int32_t> diagonals(found + 1, found + 1 + found[0]);
-  std::sort(diagonals.begin(), diagonals.end());
-  error = cudaMemcpyAsync(list, diagonals.data(), diagonals.size() * sizeof(int32_t),
-                          cudaMemcpyHostToDevice, stream);
-  if (error == cudaSuccess) {
-    RankDiagonals<<<1, kMostDiagonals, 0, stream>>>(list, found[0], marks);
-    error = cudaGetLastError();
-  }
-  if (absl::Status s = ToStatus(error, "ranking diagonals"); !s.ok()) return s;
-  for (int32_t& diagonal : diagonals) diagonal -= static_cast<int32_t>(csr.rows);
-  return diagonals;
-}
-
 /// C's diagonals and the pairs that make them, as the device has them.
 struct Tables {
   std::vector<DiagonalPair> pairs;
@@ -358,14 +243,19 @@ struct Tables {
   std::vector<int32_t> pair_begins, c_offsets;
 };
 
-absl::StatusOr<Tables> PairDiagonals(const std::vector<int32_t>& s, int64_t s_rows,
-                                     const std::vector<int32_t>& t, int64_t t_rows) {
+/// A factor's diagonals, and where their values are.
+struct Factor {
+  std::vector<int32_t> offsets;
+  int64_t stride;
+};
+
+absl::StatusOr<Tables> PairDiagonals(const Factor& s, const Factor& t) {
   Tables tables;
   std::vector<std::pair<int64_t, uchar2>> sums;  // column - row in C
-  for (size_t i = 0; i < s.size(); ++i) {
-    for (size_t j = 0; j < t.size(); ++j) {
-      sums.push_back(
-          {int64_t{s[i]} + t[j], make_uchar2(static_cast<uint8_t>(i), static_cast<uint8_t>(j))});
+  for (size_t i = 0; i < s.offsets.size(); ++i) {
+    for (size_t j = 0; j < t.offsets.size(); ++j) {
+      sums.push_back({int64_t{s.offsets[i]} + t.offsets[j],
+                      make_uchar2(static_cast<uint8_t>(i), static_cast<uint8_t>(j))});
     }
   }
   std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) {
@@ -376,120 +266,105 @@ absl::StatusOr<Tables> PairDiagonals(const std::vector<int32_t>& s, int64_t s_ro
     if (p == 0 || sum != sums[p - 1].first) {
       tables.pair_begins.push_back(static_cast<int32_t>(p));
       // Of a diagonal outside of C, nothing is ever an entry.
-      tables.c_offsets.push_back(static_cast<int32_t>(
-          std::clamp<int64_t>(sum, std::numeric_limits<int32_t>::min(), kMostColumns)));
+      tables.c_offsets.push_back(static_cast<int32_t>(std::clamp<int64_t>(
+          sum, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max())));
     }
-    tables.pairs.push_back({ranks.x * s_rows, ranks.y * t_rows + s[ranks.x]});
+    tables.pairs.push_back({ranks.x * s.stride, ranks.y * t.stride + s.offsets[ranks.x]});
     tables.ranks.push_back(ranks);
   }
   tables.pair_begins.push_back(static_cast<int32_t>(sums.size()));
   if (tables.c_offsets.size() > kMostOfResult) {
     return absl::FailedPreconditionError(
-        absl::StrCat(s.size(), " and ", t.size(), " diagonals make ", tables.c_offsets.size(),
-                     " of the product, more than ", kMostOfResult));
+        absl::StrCat(s.offsets.size(), " and ", t.offsets.size(), " diagonals make ",
+                     tables.c_offsets.size(), " of the product, more than ", kMostOfResult));
   }
   return tables;
 }
 
-template <typename T>
-absl::Status PrepareOf(cudaStream_t stream, const SpgemmArguments& arguments, MemorySource& memory,
-                       Prepared& prepared) {
-  const CsrView& left = arguments.left;
-  const CsrView& right = arguments.right;
-  const bool same = IsSquare(arguments);
-  for (const CsrView* csr : {&left, &right}) {
-    if (csr->rows + csr->cols > kMostColumns) {
-      return absl::FailedPreconditionError("too large for diagonals");
-    }
-    if (absl::Status s = CheckGrowth(*csr, sizeof(T), MarksOf(*csr)); !s.ok()) return s;
+/// Queues what brings the factor's diagonals to the host.
+absl::StatusOr<Factor> FactorOf(const SpgemmFormat& format, cudaStream_t stream) {
+  const DiagonalsView view = ViewDiagonals(*format.layout);
+  if (view.count() > kMostDiagonals) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(view.count(), " diagonals, more than ", kMostDiagonals));
   }
-  constexpr size_t kList = 512;
-  static_assert(kList >= (1 + kMostDiagonals) * sizeof(int32_t));
-  absl::StatusOr<Buffer> buffer =
-      memory.Allocate(kList + MarksOf(left) + (same ? 0 : MarksOf(right)));
-  if (!buffer.ok()) return buffer.status();
-  prepared.marks = *std::move(buffer);
-  auto* const list = reinterpret_cast<int32_t*>(prepared.marks.mutable_data());
-  uint8_t* const s_ranks = reinterpret_cast<uint8_t*>(list) + kList;
-  uint8_t* const t_ranks = same ? s_ranks : s_ranks + MarksOf(left);
-  const absl::StatusOr<std::vector<int32_t>> s = FindDiagonals(left, s_ranks, list, stream);
+  Factor factor = {std::vector<int32_t>(view.count()), view.stride};
+  const cudaError_t error =
+      cudaMemcpyAsync(factor.offsets.data(), view.offsets.data(), view.offsets.size_bytes(),
+                      cudaMemcpyDeviceToHost, stream);
+  if (absl::Status s = ToStatus(error, "copying diagonals"); !s.ok()) return s;
+  return factor;
+}
+
+Operand OperandOf(const SpgemmFormat& format, const Problem& problem) {
+  const DiagonalsView view = ViewDiagonals(*format.layout);
+  const auto* const values = static_cast<const std::byte*>(format.values);
+  return {reinterpret_cast<const uint64_t*>(view.row_masks.data()),
+          values + DiagonalsView::kMargin * SizeOf(problem.type),
+          view.count() == 64 ? ~uint64_t{0} : (uint64_t{1} << view.count()) - 1, view.rows};
+}
+
+absl::Status Pair(cudaStream_t stream, const Problem& problem, const SpgemmArguments& arguments,
+                  MemorySource& memory, Prepared& prepared) {
+  const SpgemmFormat& left = arguments.left_format;
+  const SpgemmFormat& right = arguments.right_format;
+  const bool same =
+      ViewDiagonals(*left.layout).offsets.data() == ViewDiagonals(*right.layout).offsets.data();
+  const absl::StatusOr<Factor> s = FactorOf(left, stream);
   if (!s.ok()) return s.status();
-  const absl::StatusOr<std::vector<int32_t>> t =
-      same ? s : FindDiagonals(right, t_ranks, list, stream);
-  if (!t.ok()) return t.status();
-  const absl::StatusOr<Tables> tables = PairDiagonals(*s, left.rows, *t, right.rows);
+  const absl::StatusOr<Factor> other = same ? Factor() : FactorOf(right, stream);
+  if (!other.ok()) return other.status();
+  cudaError_t error = cudaStreamSynchronize(stream);
+  if (absl::Status status = ToStatus(error, "copying diagonals"); !status.ok()) return status;
+  const Factor& t = same ? *s : *other;
+  const absl::StatusOr<Tables> tables = PairDiagonals(*s, t);
   if (!tables.ok()) return tables.status();
 
-  const auto value_bytes = [](const CsrView& csr, size_t diagonals) {
-    return RoundUp(diagonals * csr.rows * sizeof(T));
-  };
-  const auto mask_bytes = [](const CsrView& csr) { return RoundUp(csr.rows * sizeof(uint64_t)); };
-  const auto bytes_of = [&](const CsrView& csr, size_t diagonals) {
-    return value_bytes(csr, diagonals) + mask_bytes(csr);
-  };
-  const auto grown = [&](const CsrView& csr, size_t diagonals) {
-    return CheckGrowth(csr, sizeof(T), static_cast<int64_t>(bytes_of(csr, diagonals)));
-  };
-  if (absl::Status status = grown(left, s->size()); !status.ok()) return status;
-  if (absl::Status status = grown(right, t->size()); !status.ok()) return status;
-  size_t bytes = bytes_of(left, s->size()) + (same ? 0 : bytes_of(right, t->size()));
-  const auto add = [&bytes]<typename E>(const std::vector<E>& array) {
-    bytes += RoundUp(array.size() * sizeof(E));
-  };
-  add(tables->pairs), add(tables->ranks), add(tables->pair_begins), add(tables->c_offsets), add(*s);
-  absl::StatusOr<Buffer> laid_out = memory.Allocate(bytes);
-  if (!laid_out.ok()) return laid_out.status();
-  prepared.memory = *std::move(laid_out);
-  std::byte* at = prepared.memory.mutable_data();
-  cudaError_t error = cudaSuccess;
-  const auto lay_out = [&](const CsrView& csr, const void* values, size_t diagonals,
-                           const uint8_t* ranks) {
-    auto* const masks = reinterpret_cast<uint64_t*>(std::exchange(at, at + mask_bytes(csr)));
-    auto* const by_diagonal =
-        reinterpret_cast<T*>(std::exchange(at, at + value_bytes(csr, diagonals)));
-    if (error == cudaSuccess && csr.rows > 0) {
-      const int lanes = LanesFor(csr);
-      LayOutRows<<<BlocksFor(csr.rows * lanes, kThreads), kThreads, 0, stream>>>(
-          csr.row_offsets.data(), csr.column_indices.data(), static_cast<const T*>(values),
-          csr.rows, lanes, ranks, masks, by_diagonal);
-      error = cudaGetLastError();
-    }
-    return Operand{masks, by_diagonal,
-                   diagonals == 64 ? ~uint64_t{0} : (uint64_t{1} << diagonals) - 1, csr.rows};
-  };
-  const auto copy = [&]<typename E>(const std::vector<E>& array) {
-    const size_t size = array.size() * sizeof(E);
-    auto* const there = reinterpret_cast<E*>(std::exchange(at, at + RoundUp(size)));
-    if (error == cudaSuccess) {
-      error = cudaMemcpyAsync(there, array.data(), size, cudaMemcpyHostToDevice, stream);
-    }
-    return there;
-  };
   Diagonals& d = prepared.diagonals;
-  d.s = lay_out(left, arguments.left_values, s->size(), s_ranks);
-  d.t = same ? d.s : lay_out(right, arguments.right_values, t->size(), t_ranks);
-  d.pairs = copy(tables->pairs);
-  d.ranks = copy(tables->ranks);
-  d.pair_begins = copy(tables->pair_begins);
-  d.c_offsets = copy(tables->c_offsets);
-  d.s_offsets = copy(*s);
-  d.s_count = static_cast<int>(s->size());
+  d.s = OperandOf(left, problem);
+  d.t = OperandOf(right, problem);
+  d.s_count = static_cast<int>(s->offsets.size());
   d.c_count = static_cast<int>(tables->c_offsets.size());
   d.pair_count = static_cast<int>(tables->pairs.size());
-  d.staged = std::min(d.c_count, kStaged<T>);
-  if (SharedBytes<T>(d) > static_cast<size_t>(MostSharedBytes() - kTableBytes)) {
+  const bool is_f64 = problem.type == ElementType::kF64;
+  d.staged = std::min(d.c_count, is_f64 ? kStaged<double> : kStaged<float>);
+  const size_t shared = is_f64 ? SharedBytes<double>(d) : SharedBytes<float>(d);
+  if (shared > static_cast<size_t>(MostSharedBytes() - kTableBytes)) {
     return absl::FailedPreconditionError(
         absl::StrCat(d.pair_count, " pairs of diagonals take more shared memory than there is"));
   }
-  return ToStatus(error, "laying out by diagonals");
+  // In one piece, so that one copy brings them all.
+  std::vector<std::byte> host;
+  const auto lay_out = [&](std::byte* begin, bool copies) {
+    Parts parts(begin);
+    const auto take = [&]<typename E>(const std::vector<E>& table, const E*& at) {
+      E* const to = parts.Take<E>(static_cast<int64_t>(table.size()));
+      if (copies) std::copy(table.begin(), table.end(), to);
+      at = to;
+    };
+    take(tables->pairs, d.pairs);
+    take(tables->ranks, d.ranks);
+    take(tables->pair_begins, d.pair_begins);
+    take(tables->c_offsets, d.c_offsets);
+    take(s->offsets, d.s_offsets);
+    return parts.bytes();
+  };
+  host.resize(lay_out(nullptr, false));
+  lay_out(host.data(), true);
+  absl::StatusOr<Buffer> buffer = memory.Allocate(host.size());
+  if (!buffer.ok()) return buffer.status();
+  prepared.tables = *std::move(buffer);
+  lay_out(prepared.tables.mutable_data(), false);
+  error = cudaMemcpyAsync(prepared.tables.mutable_data(), host.data(), host.size(),
+                          cudaMemcpyHostToDevice, stream);
+  return ToStatus(error, "pairing diagonals");
 }
 
 absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& context, const Problem& problem,
                                               const SpgemmArguments& arguments,
                                               MemorySource& memory) {
-  const auto prepare = problem.type == ElementType::kF64 ? PrepareOf<double> : PrepareOf<float>;
   return PrepareIn<Prepared>(context, [&](Prepared& prepared) {
-    return prepare(static_cast<cudaStream_t>(context.stream), arguments, memory, prepared);
+    return Pair(static_cast<cudaStream_t>(context.stream), problem, arguments, memory, prepared);
   });
 }
 
@@ -544,7 +419,9 @@ SpgemmKernel DiagonalsSpgemm() {
           .analyse = Analyse,
           .symbolic = BoundsAreExact,
           .numeric = NumericByType<Compute<float>, Compute<double>>,
-          .prepare = Prepare};
+          .prepare = Prepare,
+          .layout_kind = kDiagonals,
+          .left_too = true};
 }
 
 }  // namespace sparsed::cuda

@@ -91,13 +91,6 @@ absl::Status TakeParts(MemorySource& memory, Buffer& buffer, LayOut lay_out) {
   return absl::OkStatus();
 }
 
-/// Whether both operands are one, values too.
-inline bool IsSquare(const SpgemmArguments& arguments) {
-  return arguments.left.column_indices.data() == arguments.right.column_indices.data() &&
-         arguments.left.row_offsets.data() == arguments.right.row_offsets.data() &&
-         arguments.left_values == arguments.right_values;
-}
-
 /// Blocks of a grid with so many threads.
 inline unsigned BlocksFor(int64_t threads, int block) {
   return static_cast<unsigned>((threads + block - 1) / block);
@@ -105,10 +98,5 @@ inline unsigned BlocksFor(int64_t threads, int block) {
 
 /// Arrays that share an allocation begin at multiples of this.
 inline size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-/// Of the matrix in CSR.
-inline size_t CsrBytes(const CsrView& csr, size_t element) {
-  return csr.row_offsets.size_bytes() + csr.column_indices.size() * (sizeof(int32_t) + element);
-}
 
 }  // namespace sparsed::cuda

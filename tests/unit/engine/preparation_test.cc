@@ -165,16 +165,23 @@ std::vector<std::string> Tried(const Pattern& pattern) {
 
 /// What must hold of a pattern however its trials ended.
 void CheckConsistent(Site& site, Pattern& pattern) {
-  std::set<std::string> used;
+  const auto is_used = [&](const std::string& recipe) {
+    const std::vector<MatrixLease> all = site.catalog.All();
+    return std::ranges::any_of(all, [&](const MatrixLease& matrix) {
+      const Pattern& left = *matrix->pattern();
+      return std::ranges::any_of(left.plans().List(), [&](const auto& active) {
+        return UsesLayout(active->plan, left.hash(), pattern, recipe);
+      });
+    });
+  };
   for (const auto& active : pattern.plans().List()) {
     const Plan& plan = active->plan;
     EXPECT_NE(plan.kernel, "");
     EXPECT_NE(plan.reason, "");
-    if (plan.recipe == "csr") {
+    if (plan.recipe == "csr" || plan.pair) {
       EXPECT_EQ(active->layout, nullptr);
       continue;
     }
-    used.insert(plan.recipe);
     EXPECT_EQ(active->layout, pattern.FindLayout(plan.recipe));
     EXPECT_LT(plan.plan_ms * 1.03, plan.baseline_ms);
     for (const MatrixLease& matrix : site.catalog.MatricesOf(pattern)) {
@@ -182,7 +189,7 @@ void CheckConsistent(Site& site, Pattern& pattern) {
     }
   }
   for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
-    EXPECT_TRUE(used.contains(entry.description->recipe)) << "kept for nobody";
+    EXPECT_TRUE(is_used(entry.description->recipe)) << "kept for nobody";
   }
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
 }
@@ -369,7 +376,14 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
       pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
   ASSERT_TRUE(found.exact);
   EXPECT_EQ(found.plan->plan.kernel, square.fastest);
-  EXPECT_EQ(found.plan->plan.recipe, "csr");
+  const SpgemmKernel& fastest = *FindSpgemmKernel(square.fastest);
+  EXPECT_EQ(found.plan->plan.recipe.substr(0, fastest.layout_kind.size()), fastest.layout_kind);
+  EXPECT_TRUE(FindFactorLayouts({(*s)->pattern(), (*s)->pattern()}, found.plan->plan));
+  for (const Measurement& m : pattern.measurements()) {
+    if (m.kernel == "cpu.dia.diagonals") {
+      EXPECT_EQ(m.recipe, "dia");
+    }
+  }
   const Timed with_t = TimedOf(pattern, "csr * " + t_hash);
   EXPECT_THAT(with_t.kernels, Not(Contains("cpu.dia.diagonals")));
   const PlanTable::Found found_t = pattern.plans().Find(ClassOf(problem), PatternPair{t_hash});
@@ -436,6 +450,80 @@ TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
     EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).decided());
     EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.dia.diagonals"));
   }
+}
+
+/// Whatever was fastest on this machine, the product's next plan is by diagonals.
+void MakeDiagonalsFastest(const std::shared_ptr<Pattern>& left,
+                          const std::shared_ptr<Pattern>& right) {
+  std::vector<Measurement> measurements = left->measurements();
+  for (Measurement& m : measurements) {
+    if (!m.pair || m.pair->right != right->hash()) continue;
+    m.median_ms = m.kernel == "cpu.dia.diagonals" ? 0.5 : m.baseline_ms;
+  }
+  left->SetMeasurements(measurements);
+}
+
+TEST(Preparation, LayoutsOfFactorsStayWhileAPlanReadsThem) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  TemporaryDirectory directory;
+  const test::Pattern band = test::Band(4000, 9), narrow = test::Band(4000, 8);
+  {
+    Site site(directory.path());
+    auto s = SendMatrix(site.catalog, "S", narrow);
+    auto t = SendMatrix(site.catalog, "T", band);
+    ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+    const PatternProduct pair = {(*s)->pattern(), (*t)->pattern()};
+    site.preparation.RequestTrial(pair, problem);
+    ASSERT_TRUE(site.Idle());
+    MakeDiagonalsFastest(pair.left, pair.right);
+    // The plan is to be found anew, from what was measured.
+    const auto plan = [&] { return pair.left->plans().Find(ClassOf(problem), pair.pair()).plan; };
+    ActivePlan lost = *plan();
+    lost.plan.recipe = "dia";
+    lost.plan.kernel = "cpu.dia.diagonals";
+    pair.left->plans().Replace(std::make_shared<const ActivePlan>(lost));
+    pair.right->DropLayout("dia");
+    site.preparation.RequestTrial(pair, problem);
+    ASSERT_TRUE(site.Idle());
+    EXPECT_EQ(plan()->plan.kernel, "cpu.dia.diagonals");
+    EXPECT_EQ(plan()->plan.recipe, "dia");
+    const auto layout = pair.right->FindLayout("dia");
+    ASSERT_NE(layout, nullptr);
+    EXPECT_TRUE(layout->resident());
+    EXPECT_EQ(pair.left->FindLayout("dia"), nullptr) << "S is read from plain CSR";
+    // A preparation of the right pattern knows whose it is.
+    ASSERT_TRUE(site.preparation.Request(*t, {Class(Operation::kSddmm)}, false, {}).ok());
+    ASSERT_TRUE(site.Idle());
+    EXPECT_EQ(pair.right->FindLayout("dia"), layout);
+    CheckConsistent(site, *pair.right);
+    const auto stored = site.store->Load();
+    ASSERT_TRUE(stored.ok());
+    EXPECT_TRUE(std::ranges::any_of(
+        stored->layouts, [](const LayoutRecord& record) { return record.layout.recipe == "dia"; }));
+  }
+  Site site(directory.path());
+  ASSERT_TRUE(site.Idle());
+  auto s = site.catalog.Find("t", "S"), t = site.catalog.Find("t", "T");
+  ASSERT_TRUE(s.ok() && t.ok());
+  const PatternProduct pair = {(*s)->pattern(), (*t)->pattern()};
+  const auto layout = pair.right->FindLayout("dia");
+  ASSERT_NE(layout, nullptr) << "it was stored";
+  EXPECT_FALSE(layout->resident()) << "nobody needs it yet";
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  const auto found = pair.left->plans().Find(ClassOf(problem), pair.pair());
+  ASSERT_TRUE(found.decided());
+  EXPECT_EQ(found.plan->plan.kernel, "cpu.dia.diagonals");
+  EXPECT_EQ(pair.right->FindLayout("dia"), layout) << "nothing was built again";
+  // Nobody multiplies with it any more.
+  ASSERT_TRUE(site.catalog.Delete("t", "S").ok());
+  ASSERT_TRUE(site.preparation.Request(*t, {Class(Operation::kSddmm)}, true, {}).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(pair.right->FindLayout("dia"), nullptr);
+  const auto stored = site.store->Load();
+  ASSERT_TRUE(stored.ok());
+  EXPECT_TRUE(std::ranges::none_of(
+      stored->layouts, [](const LayoutRecord& record) { return record.layout.recipe == "dia"; }));
 }
 
 TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {

@@ -1,0 +1,42 @@
+#include "engine/catalog/pattern_product.h"
+
+#include <fmt/format.h>
+
+namespace sparsed::engine {
+
+std::string FactorRecipe(std::string_view recipe, bool transposed) {
+  return transposed ? fmt::format("transpose > {}", recipe) : std::string(recipe);
+}
+
+std::optional<FactorLayouts> FindFactorLayouts(const PatternProduct& product,
+                                               const SpgemmKernel& kernel,
+                                               std::string_view recipe) {
+  FactorLayouts layouts;
+  if (kernel.layout_kind == kCsr) return layouts;
+  layouts.right = product.right->FindLayout(FactorRecipe(recipe, product.transpose_right));
+  if (layouts.right == nullptr) return std::nullopt;
+  if (!kernel.left_too) return layouts;
+  layouts.left = product.left->FindLayout(FactorRecipe(recipe, product.transpose_left));
+  if (layouts.left == nullptr) return std::nullopt;
+  return layouts;
+}
+
+std::optional<FactorLayouts> FindFactorLayouts(const PatternProduct& product, const Plan& plan) {
+  const SpgemmKernel* const kernel = FindSpgemmKernel(plan.kernel);
+  if (kernel == nullptr) return std::nullopt;
+  return FindFactorLayouts(product, *kernel, plan.recipe);
+}
+
+bool UsesLayout(const Plan& plan, std::string_view left, const Pattern& pattern,
+                std::string_view recipe) {
+  if (!plan.pair) return left == pattern.hash() && plan.recipe == recipe;
+  const SpgemmKernel* const kernel = FindSpgemmKernel(plan.kernel);
+  if (kernel == nullptr || kernel->layout_kind == kCsr) return false;
+  const bool as_right = plan.pair->right == pattern.hash() &&
+                        FactorRecipe(plan.recipe, plan.pair->transpose_right) == recipe;
+  const bool as_left = kernel->left_too && left == pattern.hash() &&
+                       FactorRecipe(plan.recipe, plan.pair->transpose_left) == recipe;
+  return as_right || as_left;
+}
+
+}  // namespace sparsed::engine
