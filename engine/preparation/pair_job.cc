@@ -404,6 +404,7 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
   if (plan.kernel != kernels.front()) {
     plan.reason =
         fmt::format("{:.2f}x over {}", best->baseline_ms / best->median_ms, kernels.front());
+    if (plan.recipe != kCsr) plan.reason += fmt::format(", from {}", plan.recipe);
   } else if (next == nullptr) {
     plan.reason = "the default is kept, no other was tried";
   } else {
