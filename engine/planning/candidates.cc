@@ -3,23 +3,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "kernels/features/dense_tiles.h"
+#include "kernels/formats/aspt.h"
 #include "kernels/formats/product_format.h"
 
 namespace sparsed::engine {
 namespace {
 
 /// Below this everything stays in the caches whatever the order.
-constexpr int64_t kLeastNonzeros = 10'000;
+constexpr double kLeastNonzeros = 10'000;
 /// Rows shorter than this on average share too few columns to be grouped.
 constexpr double kLeastRowLength = 2;
 /// With so many times more columns than rows, what belongs to the rows stays in the caches.
-constexpr int64_t kWide = 8;
+constexpr double kWide = 8;
 /// Above this rows are clustered well enough: the first skip rule of Jiang, Hong, Agrawal
 /// (PPoPP'20), section 4.
 constexpr double kClusteredAlready = 0.10;
+/// A layout that was this much slower than plain CSR for one class is not built again for another.
+constexpr double kClearlySlower = 1.1;
+/// Nor is one that refines a layout that was this much slower for the same class.
+constexpr double kBeyondRefining = 1.3;
+/// Clustering pays for tiles where it brings so great a share of the nonzeros into them.
+constexpr double kWorthTiling = 0.05;
 /// On the GPU tiles pay where the columns of a panel have so many nonzeros each, if these were
 /// spread evenly.
 constexpr int64_t kTilePanel = 256;
@@ -37,25 +45,6 @@ constexpr double kUnlike = 0.5;
 std::string Canonical(std::string_view recipe) {
   const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
   return parsed.ok() ? ToString(*parsed) : std::string(recipe);
-}
-
-/// The tile shape that recipes have unless they say otherwise.
-RecipeStep DefaultTiles() {
-  const absl::StatusOr<Recipe> recipe = ParseRecipe(Canonical("aspt"));
-  return recipe.ok() ? recipe->steps.front() : RecipeStep();
-}
-
-double Share(int64_t part, int64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
-absl::StatusOr<double> TileRatio(const CsrView& csr, const BuildContext& context) {
-  int64_t panel = 64, min_dense = 2;
-  for (const auto& [key, value] : DefaultTiles().parameters) {
-    if (key == "panel") panel = value;
-    if (key == "min_dense") min_dense = value;
-  }
-  return DenseTileRatio(csr, panel, min_dense, context);
 }
 
 template <typename Kernel>
@@ -77,6 +66,47 @@ std::vector<std::string_view> SpgemmKernelsFor(const Problem& problem) {
     if (kernel.device == problem.device && kernel.supports(problem)) names.push_back(kernel.name);
   }
   return names;
+}
+
+/// Times of plain CSR that a contender took; 0 if that is not known.
+double Slowdown(const Measurement& tried) {
+  return tried.baseline_ms > 0 ? tried.median_ms / tried.baseline_ms : 0;
+}
+
+/// The recipe that `recipe` refines, if that was far too slow for the class; else empty.
+std::string HopelessBase(const std::string& recipe, const ProblemClass& problem_class,
+                         const std::vector<Measurement>& measured) {
+  std::map<std::string, double> least;  // slowdown of a base, by its fastest kernel
+  for (const Measurement& tried : measured) {
+    if (tried.problem_class != problem_class || !recipe.starts_with(tried.recipe + " > ")) continue;
+    const double slowdown = Slowdown(tried);
+    const auto [base, first] = least.emplace(tried.recipe, slowdown);
+    if (!first) base->second = std::min(base->second, slowdown);
+  }
+  for (const auto& [base, slowdown] : least) {
+    if (slowdown > kBeyondRefining) return base;
+  }
+  return "";
+}
+
+/// Whether the recipe's layout was clearly slower than plain CSR for every class that differs in K
+/// alone.
+bool WasSlower(const std::string& recipe, const ProblemClass& problem_class,
+               const std::vector<Measurement>& measured) {
+  bool slower = false;
+  // Of a class that other kernels serve it says nothing.
+  const auto alike = [&](ProblemClass c) {
+    c.k_bucket = problem_class.k_bucket;
+    return c == problem_class;
+  };
+  for (const Measurement& tried : measured) {
+    if (tried.recipe != recipe || !alike(tried.problem_class)) continue;
+    const double slowdown = Slowdown(tried);
+    if (slowdown == 0) continue;
+    if (slowdown <= kClearlySlower) return false;
+    slower = true;
+  }
+  return slower;
 }
 
 /// What a rule comes to.
@@ -103,61 +133,61 @@ bool IsPlainAndSharesNotHalf(const ProblemClass& c) {
   return IsPlain(c) && HasRowsToShare(c) && !IsHalf(c.type);
 }
 
-Verdict Transposing(const PatternFacts&) {
+Verdict Transposing(const Features&) {
   return {true, "rows of the transposed matrix can be read as they lie"};
 }
 
-bool HasFewRows(const PatternFacts& facts) { return facts.cols >= kWide * facts.rows; }
+bool HasFewRows(const Features& features) { return features.cols >= kWide * features.rows; }
 
-Verdict ColumnByColumn(const PatternFacts& facts) {
-  if (HasFewRows(facts)) {
+Verdict ColumnByColumn(const Features& features) {
+  if (HasFewRows(features)) {
     return {true, "few rows: column by column, the other operand is read once and in order"};
   }
-  return {false, fmt::format("{} columns are not {} times as many as the {} rows", facts.cols,
-                             kWide, facts.rows)};
+  return {false, fmt::format("{} columns are not {} times as many as the {} rows", features.cols,
+                             kWide, features.rows)};
 }
 
 /// Why neither order nor tiles can bring anything on a CPU; empty if they can.
-std::string NothingShared(const PatternFacts& facts) {
-  if (HasFewRows(facts)) return "few rows: what belongs to them stays in the caches";
-  if (facts.mean_row_length < kLeastRowLength) {
+std::string NothingShared(const Features& features) {
+  if (HasFewRows(features)) return "few rows: what belongs to them stays in the caches";
+  if (features.row_nonzeros_mean < kLeastRowLength) {
     return fmt::format("{:.1f} nonzeros a row: rows share too few columns to be grouped",
-                       facts.mean_row_length);
+                       features.row_nonzeros_mean);
   }
   return "";
 }
 
-Verdict Clustering(const PatternFacts& facts) {
-  if (std::string why = NothingShared(facts); !why.empty()) return {false, std::move(why)};
-  if (facts.dense_ratio > kClusteredAlready) {
+Verdict Clustering(const Features& features) {
+  if (std::string why = NothingShared(features); !why.empty()) return {false, std::move(why)};
+  if (features.dense_ratio > kClusteredAlready) {
     return {false, fmt::format("dense ratio {:.2f}, above {:.2f}: rows are clustered already",
-                               facts.dense_ratio, kClusteredAlready)};
+                               features.dense_ratio, kClusteredAlready)};
   }
   return {true, fmt::format("dense ratio {:.2f}, not above {:.2f}: rows are to be clustered",
-                            facts.dense_ratio, kClusteredAlready)};
+                            features.dense_ratio, kClusteredAlready)};
 }
 
-Verdict Tiling(const PatternFacts& facts) {
-  if (std::string why = NothingShared(facts); !why.empty()) return {false, std::move(why)};
-  if (facts.dense_ratio > kClusteredAlready) {
+Verdict Tiling(const Features& features) {
+  if (std::string why = NothingShared(features); !why.empty()) return {false, std::move(why)};
+  if (features.dense_ratio > kClusteredAlready) {
     return {true, fmt::format("dense ratio {:.2f}, above {:.2f}: there are tiles as it is",
-                              facts.dense_ratio, kClusteredAlready)};
+                              features.dense_ratio, kClusteredAlready)};
   }
   return {false, fmt::format("dense ratio {:.2f}, not above {:.2f}: too few tiles as it is",
-                             facts.dense_ratio, kClusteredAlready)};
+                             features.dense_ratio, kClusteredAlready)};
 }
 
-Verdict SharingFetches(const PatternFacts&) {
+Verdict SharingFetches(const Features&) {
   return {true, "an operand's row is fetched once for a panel of rows"};
 }
 
-Verdict SharingOnceGrouped(const PatternFacts&) {
+Verdict SharingOnceGrouped(const Features&) {
   return {true, "rows that share columns come together, and an operand's row is fetched for all"};
 }
 
-Verdict TilingOnGpu(const PatternFacts& facts) {
-  const double uses = static_cast<double>(kTilePanel) * facts.mean_row_length /
-                      static_cast<double>(std::max<int64_t>(facts.cols, 1));
+Verdict TilingOnGpu(const Features& features) {
+  const double uses =
+      static_cast<double>(kTilePanel) * features.row_nonzeros_mean / std::max(features.cols, 1.0);
   return {uses >= kLeastTileUses,
           fmt::format("{:.2g} nonzeros for each column of {} rows, {} {}: {}", uses, kTilePanel,
                       uses >= kLeastTileUses ? "at least" : "fewer than", kLeastTileUses,
@@ -169,35 +199,37 @@ Verdict TilingOnGpu(const PatternFacts& facts) {
 /// sorting by load is the row swizzle of Sputnik (Gale et al., SC 2020) and the plain sort of
 /// Mehrabi et al. Their other sorts for balance are for warps that keep their rows; CPU kernels cut
 /// equal parts whatever the order.
-Verdict Balancing(const PatternFacts& facts) {
-  const bool uneven = facts.row_length_cv > kUneven;
+Verdict Balancing(const Features& features) {
+  const bool uneven = features.row_nonzeros_cv > kUneven;
   return {uneven,
           fmt::format("rows are {}: their lengths deviate by {:.2g} times the mean, {} {}",
-                      uneven ? "uneven, the heaviest go first" : "even enough", facts.row_length_cv,
-                      uneven ? "more than" : "not more than", kUneven)};
+                      uneven ? "uneven, the heaviest go first" : "even enough",
+                      features.row_nonzeros_cv, uneven ? "more than" : "not more than", kUneven)};
 }
 
-Verdict LeavingOutEmptyRows(const PatternFacts& facts) {
-  const bool most = facts.empty_rows > kMostlyEmpty;
-  return {most, fmt::format("{:.0f} % of the rows are empty, {} {:.0f} %", 100 * facts.empty_rows,
-                            most ? "more than" : "not more than", 100 * kMostlyEmpty)};
+Verdict LeavingOutEmptyRows(const Features& features) {
+  const bool most = features.empty_rows > kMostlyEmpty;
+  return {most,
+          fmt::format("{:.0f} % of the rows are empty, {} {:.0f} %", 100 * features.empty_rows,
+                      most ? "more than" : "not more than", 100 * kMostlyEmpty)};
 }
 
 /// Heavy row segments pay for the way of their sums to C where rows have runs of near columns (by
 /// the distances of RS-SpMM, section 4.2) that their neighbours do not share: what these share is
 /// in the nearest cache, which is as fast as the shared memory that segments are multiplied from.
-Verdict StreamingSegments(const PatternFacts& facts) {
-  if (facts.near_nonzeros < kInRuns || facts.mean_row_length < kLeastRunLength) {
+Verdict StreamingSegments(const Features& features) {
+  if (features.near_nonzeros() < kInRuns || features.row_nonzeros_mean < kLeastRunLength) {
     return {false,
             fmt::format("{:.2f} of the nonzeros are near another, {:.3g} a row: no runs of columns",
-                        facts.near_nonzeros, facts.mean_row_length)};
+                        features.near_nonzeros(), features.row_nonzeros_mean)};
   }
-  const bool unlike = facts.unlike_neighbours >= kUnlike;
-  return {unlike, fmt::format("rows have runs of columns, of which {:.2f} are theirs alone, {} "
-                              "{:.2f}: {}",
-                              facts.unlike_neighbours, unlike ? "at least" : "less than", kUnlike,
-                              unlike ? "what they read is kept close for other rows"
-                                     : "the cache does as well")};
+  const bool unlike = features.unlike_neighbours() >= kUnlike;
+  return {unlike,
+          fmt::format(
+              "rows have runs of columns, of which {:.2f} are theirs alone, {} "
+              "{:.2f}: {}",
+              features.unlike_neighbours(), unlike ? "at least" : "less than", kUnlike,
+              unlike ? "what they read is kept close for other rows" : "the cache does as well")};
 }
 
 struct Rule {
@@ -205,7 +237,7 @@ struct Rule {
   DeviceKind device;
   /// The classes that there are kernels for.
   bool (*is_for)(const ProblemClass&);
-  Verdict (*judge)(const PatternFacts&);
+  Verdict (*judge)(const Features&);
   bool needs_clustered_tiles = false;
 };
 
@@ -484,40 +516,16 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& features,
-                                          const BuildContext& context) {
-  PatternFacts facts;
-  facts.rows = csr.rows;
-  facts.cols = csr.cols;
-  facts.nnz = csr.nnz();
-  facts.mean_row_length = features.row_nonzeros_mean;
-  facts.row_length_cv = features.row_nonzeros_cv;
-  absl::StatusOr<double> ratio = TileRatio(csr, context);
-  if (!ratio.ok()) return ratio.status();
-  facts.dense_ratio = *ratio;
-  int64_t empty = 0;
-  for (int64_t row = 0; row < csr.rows; ++row) {
-    empty += csr.row_offsets[row] == csr.row_offsets[row + 1] ? 1 : 0;
-  }
-  facts.empty_rows = Share(empty, csr.rows);
-  const auto& distances = features.distance_histogram;  // 1, 2 to 3, 4 to 15, ...
-  facts.near_nonzeros = Share(distances[0] + distances[1] + distances[2], facts.nnz);
-  if (features.row_blocks_mean > 0) {
-    facts.unlike_neighbours = features.adjacent_distance_mean / (2 * features.row_blocks_mean);
-  }
-  return facts;
-}
-
-std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const PatternFacts& facts) {
+std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features) {
   std::vector<Candidate> candidates;
   if (problem_class.operation == Operation::kSpgemm) return candidates;
   for (const Rule& rule : kRules) {
     if (rule.device != problem_class.device || !rule.is_for(problem_class)) continue;
-    Verdict verdict = rule.judge(facts);
-    if (facts.nnz < kLeastNonzeros) {
+    Verdict verdict = rule.judge(features);
+    if (features.nnz < kLeastNonzeros) {
       verdict = {false,
                  fmt::format("{} nonzeros, fewer than {}: other layouts have nothing to gain",
-                             facts.nnz, kLeastNonzeros)};
+                             features.nnz, kLeastNonzeros)};
     }
     candidates.push_back({Canonical(rule.recipe), verdict.worth_trying, std::move(verdict.reason),
                           rule.needs_clustered_tiles});
@@ -544,7 +552,27 @@ absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clu
                                           const BuildContext& context) {
   CsrView ordered = csr;
   ordered.row_order = clustered.row_order;
-  return TileRatio(ordered, context);
+  const AsptOptions tiles;
+  return DenseTileRatio(ordered, tiles.panel, tiles.min_dense, context);
+}
+
+std::optional<std::string> RuledOutByOthers(const Candidate& candidate,
+                                            const ProblemClass& problem_class,
+                                            const std::vector<Measurement>& measured, bool again,
+                                            std::optional<double> clustered_ratio) {
+  if (!again && WasSlower(candidate.recipe, problem_class, measured)) {
+    return "it was slower for another K";
+  }
+  if (const std::string base = HopelessBase(candidate.recipe, problem_class, measured);
+      !base.empty()) {
+    return fmt::format("{} alone was far slower", base);
+  }
+  if (!candidate.needs_clustered_tiles) return std::nullopt;
+  if (!clustered_ratio) return "rows were not clustered";
+  if (*clustered_ratio >= kWorthTiling) return std::nullopt;
+  return fmt::format(
+      "clustering brings {:.1f} % of the nonzeros into dense tiles, less than {:.0f}",
+      100 * *clustered_ratio, 100 * kWorthTiling);
 }
 
 std::vector<std::string_view> KernelsFor(const Problem& problem, const Layout& layout) {

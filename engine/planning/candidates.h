@@ -19,30 +19,11 @@
 
 namespace sparsed::engine {
 
-/// What the rules look at.
-struct PatternFacts {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  int64_t nnz = 0;
-  double mean_row_length = 0;
-  double dense_ratio = 0;    ///< share of nonzeros that tiling alone puts into dense tiles
-  double row_length_cv = 0;  ///< standard deviation of the rows' lengths over their mean
-  double empty_rows = 0;     ///< share of the rows
-  /// Share of nonzeros that are less than 16 columns behind the one before them in their row.
-  double near_nonzeros = 0;
-  /// Of the blocks of 32 columns that two neighbouring rows have nonzeros in, counted for each, the
-  /// share that is of one of them alone.
-  double unlike_neighbours = 0;
-};
-/// `features` are the pattern's; what they lack is measured. Errors: RESOURCE_EXHAUSTED, CANCELLED.
-absl::StatusOr<PatternFacts> MeasureFacts(const CsrView& csr, const Features& features,
-                                          const BuildContext& context);
-
 struct Candidate {
   std::string recipe;  ///< canonical; empty, of SpGEMM: the kernel's own (FormatRecipe)
   bool worth_trying = false;
   std::string reason;  ///< why, or why not, without a full stop
-  /// Only worth building if clustering the rows fills dense tiles (kWorthTiling).
+  /// Only worth building if clustering the rows fills dense tiles.
   bool needs_clustered_tiles = false;
   bool asked = false;  ///< a client wants it: what was measured for others does not rule it out
   std::string kernel = {};  ///< the only one that is tried; empty: all of the recipe's
@@ -50,13 +31,20 @@ struct Candidate {
 
 /// Every recipe that there is a rule for, besides plain CSR, cheapest to build first; none for
 /// SpGEMM, which is chosen for by kernel.
-std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const PatternFacts& facts);
+std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features);
 
 /// Whether tiling pays once `row_order` has clustered the rows: the share of nonzeros in dense
 /// tiles then. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clustered,
                                           const BuildContext& context);
-inline constexpr double kWorthTiling = 0.05;
+
+/// Why building a candidate's layout for the class would be in vain, if it would, by what was
+/// `measured` of the pattern before (`again`: for another K it does not count), and by
+/// `clustered_ratio`, ClusteredTileRatio where rows were clustered.
+std::optional<std::string> RuledOutByOthers(const Candidate& candidate,
+                                            const ProblemClass& problem_class,
+                                            const std::vector<Measurement>& measured, bool again,
+                                            std::optional<double> clustered_ratio);
 
 /// SpGEMM: every kernel of the problem's device but the default one, with what the features of both
 /// operands (null: not known) promise of it.

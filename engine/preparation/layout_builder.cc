@@ -21,16 +21,6 @@
 namespace sparsed::engine {
 namespace {
 
-/// A layout that was this much slower than plain CSR for one class is not built again for another.
-constexpr double kClearlySlower = 1.1;
-/// Nor is one that refines a layout that was this much slower for the same class.
-constexpr double kBeyondRefining = 1.3;
-
-/// Times of plain CSR that a contender took; 0 if that is not known.
-double Slowdown(const Measurement& tried) {
-  return tried.baseline_ms > 0 ? tried.median_ms / tried.baseline_ms : 0;
-}
-
 /// A stop flag that becomes true when `stop` does and when a deadline passes. Where the system has
 /// no thread left, it is `stop`: the deadline is then looked at between layouts only.
 class StopAtDeadline {
@@ -112,20 +102,6 @@ LayoutBuilder::LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layou
       gpu_(gpu),
       progress_(progress),
       deadline_(deadline) {}
-
-absl::StatusOr<PatternFacts> LayoutBuilder::Facts() {
-  if (!facts_) {
-    const std::shared_ptr<const Features> features = pattern_.features();
-    if (features == nullptr) {
-      return absl::ResourceExhaustedError("there was no memory for the pattern's features");
-    }
-    context_.progress("features", 0, 0);
-    absl::StatusOr<PatternFacts> facts = MeasureFacts(ViewCsr(*csr_), *features, context_);
-    if (!facts.ok()) return facts.status();
-    facts_ = *facts;
-  }
-  return *facts_;
-}
 
 absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candidate,
                                                         const ProblemClass& problem_class,
@@ -217,61 +193,18 @@ void LayoutBuilder::DropAllBut(const Layout* layout) {
 absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(const Candidate& candidate,
                                                                  const ProblemClass& problem_class,
                                                                  bool again) {
-  if (!again && WasSlower(candidate.recipe, problem_class)) {
-    return std::optional<std::string>("it was slower for another K");
-  }
-  if (const std::string base = HopelessBase(candidate.recipe, problem_class); !base.empty()) {
-    return std::optional<std::string>(fmt::format("{} alone was far slower", base));
-  }
-  if (!candidate.needs_clustered_tiles) return std::optional<std::string>();
   // The clustering that the candidate begins with may be the pattern's from an earlier job.
   for (const Pattern::BuiltEntry& entry : pattern_.Layouts()) {
-    if (!IsClustered(*entry.description) || clustered_ratio_) continue;
+    if (!candidate.needs_clustered_tiles || clustered_ratio_) break;
+    if (!IsClustered(*entry.description)) continue;
     const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(context_.stop);
     if (absl::IsCancelled(layout.status())) return layout.status();
     // Without it tiles are not tried.
     if (!layout.ok()) continue;
     if (absl::Status status = LookForTiles(**layout); !status.ok()) return status;
   }
-  if (!clustered_ratio_) return std::optional<std::string>("rows were not clustered");
-  if (*clustered_ratio_ < kWorthTiling) {
-    return std::optional<std::string>(
-        fmt::format("clustering brings {:.1f} % of the nonzeros into dense tiles, less than {:.0f}",
-                    100 * *clustered_ratio_, 100 * kWorthTiling));
-  }
-  return std::optional<std::string>();
-}
-
-std::string LayoutBuilder::HopelessBase(const std::string& recipe,
-                                        const ProblemClass& problem_class) const {
-  std::map<std::string, double> least;  // slowdown of a base, by its fastest kernel
-  for (const Measurement& tried : pattern_.measurements()) {
-    if (tried.problem_class != problem_class || !recipe.starts_with(tried.recipe + " > ")) continue;
-    const double slowdown = Slowdown(tried);
-    const auto [base, first] = least.emplace(tried.recipe, slowdown);
-    if (!first) base->second = std::min(base->second, slowdown);
-  }
-  for (const auto& [base, slowdown] : least) {
-    if (slowdown > kBeyondRefining) return base;
-  }
-  return "";
-}
-
-bool LayoutBuilder::WasSlower(const std::string& recipe, const ProblemClass& problem_class) const {
-  bool slower = false;
-  // Of a class that other kernels serve it says nothing.
-  const auto alike = [&](ProblemClass c) {
-    c.k_bucket = problem_class.k_bucket;
-    return c == problem_class;
-  };
-  for (const Measurement& tried : pattern_.measurements()) {
-    if (tried.recipe != recipe || !alike(tried.problem_class)) continue;
-    const double slowdown = Slowdown(tried);
-    if (slowdown == 0) continue;
-    if (slowdown <= kClearlySlower) return false;
-    slower = true;
-  }
-  return slower;
+  return RuledOutByOthers(candidate, problem_class, pattern_.measurements(), again,
+                          clustered_ratio_);
 }
 
 }  // namespace sparsed::engine

@@ -65,9 +65,6 @@ class LayoutBuilder {
   LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr, BuildContext context,
                 DeviceId gpu, Progress& progress, Deadline deadline);
 
-  /// Facts for the rules, measured the first time; without the pattern's features,
-  /// RESOURCE_EXHAUSTED.
-  absl::StatusOr<PatternFacts> Facts();
   /// The candidate's layout for trials of the class: the one that was built before, or a new one.
   /// Want of memory or time is a note. `again`: what was measured for another K does not rule it
   /// out; nothing but a skip rule of its own does if it is asked for. Errors: CANCELLED.
@@ -90,9 +87,6 @@ class LayoutBuilder {
                                                     const ProblemClass& problem_class, bool again);
   /// Measures the dense tiles that a clustered order of rows would have, if the layout is one.
   absl::Status LookForTiles(const Layout& layout);
-  /// The recipe that `recipe` refines, if that was far too slow for the class; else empty.
-  std::string HopelessBase(const std::string& recipe, const ProblemClass& problem_class) const;
-  bool WasSlower(const std::string& recipe, const ProblemClass& problem_class) const;
 
   const Pattern& pattern_;
   const std::shared_ptr<const Layout> csr_;
@@ -100,7 +94,6 @@ class LayoutBuilder {
   const DeviceId gpu_;
   Progress& progress_;
   const Deadline deadline_;
-  std::optional<PatternFacts> facts_;
   std::optional<double> clustered_ratio_;  ///< of dense tiles, once lsh_cluster was built
   std::map<std::string, Built> built_;     ///< by recipe; those without a layout too
 };

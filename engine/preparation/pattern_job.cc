@@ -173,13 +173,11 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
 
 absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
   std::vector<Candidate> candidates;
-  absl::StatusOr<PatternFacts> facts = builder_->Facts();
-  if (absl::IsCancelled(facts.status())) return facts.status();
-  if (facts.ok()) {
-    candidates = CandidatesFor(contest.plain.problem_class, *facts);
+  if (const std::shared_ptr<const Features> features = pattern_->features()) {
+    candidates = CandidatesFor(contest.plain.problem_class, *features);
   } else {
-    Noted(contest, fmt::format("only plain CSR: {}", Sentence(facts.status())));
-    contest.short_of_memory |= absl::IsResourceExhausted(facts.status());
+    Noted(contest, "only plain CSR: there was no memory for the pattern's features");
+    contest.short_of_memory = true;
   }
   AddAsked(AskedFor(contest.plain.problem_class), contest.only_asked, candidates);
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/features/dense_tiles.h"
+#include "kernels/formats/aspt.h"
 #include "kernels/scratch.h"
 
 namespace sparsed {
@@ -310,6 +312,11 @@ absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext&
                                                            context.TeamFor(csr.rows + csr.nnz())));
 
   Features features;
+  const AsptOptions tiles_of_aspt;
+  const absl::StatusOr<double> dense_ratio =
+      DenseTileRatio(csr, tiles_of_aspt.panel, tiles_of_aspt.min_dense, context);
+  if (!dense_ratio.ok()) return dense_ratio.status();
+  features.dense_ratio = *dense_ratio;
   absl::StatusOr<Array> counts =
       AllocateArray(*context.memory, "density_tiles", ElementType::kI32, DensityMap::kTiles);
   if (!counts.ok()) return counts.status();
@@ -340,7 +347,24 @@ absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext&
   absl::StatusOr<DensityMap> map = DensityMap::Pack(tiles, *context.memory);
   if (!map.ok()) return map.status();
   features.density_map = *std::move(map);
+  int64_t empty = 0;
+  for (int64_t row = 0; row < csr.rows; ++row) {
+    empty += csr.row_offsets[row] == csr.row_offsets[row + 1] ? 1 : 0;
+  }
+  if (csr.rows > 0) {
+    features.empty_rows = static_cast<double>(empty) / static_cast<double>(csr.rows);
+  }
   return features;
+}
+
+double Features::near_nonzeros() const {
+  static_assert(DistanceBinBegin(3) == 16);
+  const int64_t near = distance_histogram[0] + distance_histogram[1] + distance_histogram[2];
+  return nnz == 0 ? 0 : static_cast<double>(near) / nnz;
+}
+
+double Features::unlike_neighbours() const {
+  return row_blocks_mean == 0 ? 0 : adjacent_distance_mean / (2 * row_blocks_mean);
 }
 
 }  // namespace sparsed

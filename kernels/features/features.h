@@ -7,6 +7,9 @@
 //   [MN]  Xie et al., "A Pattern-Based SpGEMM Library for Multi-Core and Many-Core Architectures"
 //         (MatNet): section 4.1 with Table 4, Fig. 2 and Table 3; section 4.2 for the density map
 //   [RS]  "Efficient Sparse-Matrix Multi-Vector Product on GPUs" (RS-SpMM): section 4.2
+//   [RT]  Jiang, Hong, Agrawal, "A Novel Data Transformation and Execution Strategy for
+//   Accelerating
+//         Sparse Matrix Multiplication on GPUs" (PPoPP'20): section 4
 //
 // The platform of [RP] is taken as in its section II: 32 warps (N_w) of 32 threads (N_t) each; row
 // i is computed by warp i mod 32; a cache line of B holds 32 consecutive rows of a column, so that
@@ -69,6 +72,19 @@ struct Features {
   double bcsr_padding = 0;     ///< aligned blocks of 2 x 2, as in Fig. 2
   double row_nonzeros_cv = 0;  ///< standard deviation / mean; 0 if the mean is
 
+  /// [RT] Share of the nonzeros that tiling alone puts into dense tiles (DenseTileRatio of the
+  /// tiles that "aspt" has by default).
+  double dense_ratio = 0;
+  /// Of none of them: share of the rows that have no nonzero.
+  double empty_rows = 0;
+
+  /// [RS] Share of the nonzeros that are less than 16 columns behind the one before them in their
+  /// row.
+  double near_nonzeros() const;
+  /// Of the blocks of 32 columns that two neighbouring rows have nonzeros in, counted for each, the
+  /// share that is of one of them alone.
+  double unlike_neighbours() const;
+
   /// [RS] How many pairs of neighbouring nonzeros of a row are a distance (difference of columns)
   /// of 1 apart, of 2 to 3, of 4 to 15, of 16 to 63, ..., of 4^15 to 4^16 - 1. The paper's bins
   /// "1, 1-3, 4-15, ..., 262,144-1,048,576" are the first eleven, without the overlap of the first
@@ -90,6 +106,8 @@ inline constexpr std::string_view kTable2AndTable4 =
     "Learned row permutations, Table II, and MatNet, Table 4";
 inline constexpr std::string_view kTable2 = "Learned row permutations, Table II";
 inline constexpr std::string_view kTable4 = "MatNet, Table 4";
+inline constexpr std::string_view kRowTiles = "Row reordering and tiling, section 4";
+inline constexpr std::string_view kOurs = "sparsed";
 
 /// What the list of counts is called.
 inline constexpr std::string_view kDistanceHistogram = "distance_histogram";
@@ -175,11 +193,15 @@ inline constexpr std::array kFeatureFields = {
                  "share of padding in BCSR, blocks of 2 x 2; 0.75: every nonzero stands alone, "
                  "near 0: dense blocks",
                  &Features::bcsr_padding},
+    FeatureField{"dense_ratio", kRowTiles,
+                 "share of the nonzeros in dense tiles; above 0.1: rows are clustered already",
+                 &Features::dense_ratio},
+    FeatureField{"empty_rows", kOurs, "share of the rows without a nonzero", &Features::empty_rows},
 };
 
 /// The features of a valid pattern, its rows in csr.row_order if there is one; the same bits for
-/// any number of threads. One pass over the nonzeros. Scratch: N / 2 + (M + N) / 8 bytes a thread,
-/// fewer threads than allowed if that would outgrow the pattern, and 64 KiB; the map is of
+/// any number of threads. Two passes over the nonzeros. Scratch: N / 2 + (M + N) / 8 bytes a
+/// thread, fewer threads than allowed if that would outgrow the pattern, and 64 KiB; the map is of
 /// `context.memory`, too. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext& context);
 

@@ -134,6 +134,8 @@ TEST(Features, OfTheMatrixThatMatNetShowsFormatsWith) {
                           {"adjacent_distance_min", 0},
                           {"adjacent_distance_mean", 0},
                           {"adjacent_distance_max", 0},
+                          {"dense_ratio", 6.0 / 7},  // columns 1, 2 and 3 have two each
+                          {"empty_rows", 0},
                           {"row_nonzeros_variance", (3 * 0.25 * 0.25 + 0.75 * 0.75) / 4},
                           {"row_nonzeros_cv", std::sqrt(0.1875) / 1.75},
                           {"diagonals", 2},
@@ -196,6 +198,8 @@ TEST(Features, OfWarpsWithSeveralRowsAndRowsWithSeveralLines) {
                                             {"adjacent_distance_min", 0},
                                             {"adjacent_distance_mean", 7.0 / 33},
                                             {"adjacent_distance_max", 2}};
+  expected["dense_ratio"] = (3 + 2 + 2) / 47.0;  // columns 0, 31 and 32 have two or more
+  expected["empty_rows"] = 30.0 / 34;
   expected["row_nonzeros_variance"] = variance;
   expected["row_nonzeros_cv"] = std::sqrt(variance) / mean;
   // Row 33 is on -33 to 6, which 0 (row 0) and -32 (row 32) are of; besides 31, 32, 95, 39.
@@ -245,8 +249,9 @@ TEST(Features, OfNothingAreZero) {
     pattern.row_offsets.assign(rows + 1, 0);
     const Features features = Compute(pattern.view(), 4);
     for (const auto& [name, value] : ByName(features)) {
-      const double expected = name == "rows"   ? static_cast<double>(rows)
-                              : name == "cols" ? static_cast<double>(cols)
+      const double expected = name == "rows"                     ? static_cast<double>(rows)
+                              : name == "cols"                   ? static_cast<double>(cols)
+                              : name == "empty_rows" && rows > 0 ? 1
                               : name == "incsr_padding" && rows > 0 && cols > 0 ? 1
                                                                                 : 0;
       EXPECT_EQ(value, expected) << rows << " x " << cols << ": " << name;

@@ -226,8 +226,19 @@ TEST(Measurements, OnePerClassAndContender) {
   EXPECT_EQ(known[2].median_ms, 3);
 }
 
+Features FeaturesOf(double rows, double cols, double nnz, double row_nonzeros_mean,
+                    double dense_ratio) {
+  Features features;
+  features.rows = rows;
+  features.cols = cols;
+  features.nnz = nnz;
+  features.row_nonzeros_mean = row_nonzeros_mean;
+  features.dense_ratio = dense_ratio;
+  return features;
+}
+
 /// What is worth trying.
-std::vector<std::string> Recipes(const ProblemClass& c, const PatternFacts& facts) {
+std::vector<std::string> Recipes(const ProblemClass& c, const Features& facts) {
   std::vector<std::string> recipes;
   for (const Candidate& candidate : CandidatesFor(c, facts)) {
     EXPECT_NE(candidate.reason, "") << candidate.recipe;
@@ -237,7 +248,7 @@ std::vector<std::string> Recipes(const ProblemClass& c, const PatternFacts& fact
 }
 
 /// Why the first of these is worth trying, or is not.
-std::string Reason(const ProblemClass& c, const PatternFacts& facts, const std::string& recipe) {
+std::string Reason(const ProblemClass& c, const Features& facts, const std::string& recipe) {
   for (const Candidate& candidate : CandidatesFor(c, facts)) {
     if (candidate.recipe.starts_with(recipe)) return candidate.reason;
   }
@@ -245,11 +256,11 @@ std::string Reason(const ProblemClass& c, const PatternFacts& facts, const std::
 }
 
 TEST(Candidates, FollowTheRules) {
-  const PatternFacts scattered{10000, 10000, 100000, 10, 0.02};
-  const PatternFacts clustered{10000, 10000, 100000, 10, 0.6};
-  const PatternFacts tiny{100, 100, 900, 9, 0.02};
-  const PatternFacts thin{100000, 100000, 110000, 1.1, 0};
-  const PatternFacts wide{20, 10000, 100000, 5000, 0.9};
+  const Features scattered = FeaturesOf(10000, 10000, 100000, 10, 0.02);
+  const Features clustered = FeaturesOf(10000, 10000, 100000, 10, 0.6);
+  const Features tiny = FeaturesOf(100, 100, 900, 9, 0.02);
+  const Features thin = FeaturesOf(100000, 100000, 110000, 1.1, 0);
+  const Features wide = FeaturesOf(20, 10000, 100000, 5000, 0.9);
   EXPECT_EQ(Recipes(Spmm(128), scattered).size(), 3u);
   EXPECT_THAT(Reason(Spmm(128), scattered, "lsh_cluster"),
               HasSubstr("dense ratio 0.02, not above 0.10"));
@@ -273,11 +284,12 @@ TEST(Candidates, FollowTheRules) {
 TEST(Candidates, OnTheGpuUnevenRowsAreSorted) {
   const ProblemClass spmm =
       ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, DeviceKind::kCuda});
-  PatternFacts facts{10000, 10000, 100000, 10, 0.02, /*row_length_cv=*/0.5};
+  Features facts = FeaturesOf(10000, 10000, 100000, 10, 0.02);
+  facts.row_nonzeros_cv = 0.5;
   const std::vector<std::string> even = Recipes(spmm, facts);
   EXPECT_THAT(even, Not(Contains(HasSubstr("_sort"))));
   EXPECT_THAT(Reason(spmm, facts, "plain_sort"), HasSubstr("even enough"));
-  facts.row_length_cv = 2.5;
+  facts.row_nonzeros_cv = 2.5;
   const std::vector<std::string> uneven = Recipes(spmm, facts);
   EXPECT_THAT(uneven, Contains(HasSubstr("plain_sort")));
   EXPECT_EQ(uneven.size(), even.size() + 2) << "at most two more";
@@ -342,7 +354,8 @@ TEST(Asked, SaysWhatThereIs) {
 TEST(Candidates, OnTheGpuSddmmTriesPanelsOfTwoHeights) {
   const ProblemClass sddmm =
       ClassOf({Operation::kSddmm, false, ElementType::kF32, 128, DeviceKind::kCuda});
-  const std::vector<std::string> recipes = Recipes(sddmm, {10000, 10000, 100000, 10, 0.02});
+  const std::vector<std::string> recipes =
+      Recipes(sddmm, FeaturesOf(10000, 10000, 100000, 10, 0.02));
   for (const char* recipe :
        {"row_panels(rows=8)", "row_panels(rows=16)", "group_rows(size=8) > row_panels(rows=8)",
         "group_rows(size=16) > row_panels(rows=16)"}) {
@@ -353,7 +366,7 @@ TEST(Candidates, OnTheGpuSddmmTriesPanelsOfTwoHeights) {
 TEST(Candidates, EmptyRowsAreLeftOutWhereTheyAreMost) {
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
     const ProblemClass spmm = ClassOf({Operation::kSpmm, false, ElementType::kF16, 128, device});
-    PatternFacts facts{10000, 10000, 100000, 10, 0.02};
+    Features facts = FeaturesOf(10000, 10000, 100000, 10, 0.02);
     facts.empty_rows = 0.5;
     EXPECT_THAT(Recipes(spmm, facts), Not(Contains("dcsr")));
     EXPECT_THAT(Reason(spmm, facts, "dcsr"), HasSubstr("50 % of the rows are empty, not more"));
@@ -368,27 +381,26 @@ TEST(Candidates, RunsOfColumnsThatNeighboursDoNotShareBecomeSegments) {
   const auto facts_of = [](const test::Pattern& pattern) {
     BuildContext context;
     context.memory = &HeapMemory();
-    const Features features = ComputeFeatures(pattern.view(), context).value();
-    return MeasureFacts(pattern.view(), features, context).value();
+    return ComputeFeatures(pattern.view(), context).value();
   };
   std::vector<std::pair<int32_t, int32_t>> entries;
   for (int32_t row = 0; row < 2000; row += 2) {
     for (int32_t i = 0; i < 20; ++i) entries.emplace_back(row, row * 37 % 4000 + i);
   }
-  PatternFacts runs = facts_of(test::FromCoordinates(2000, 5000, entries));
+  Features runs = facts_of(test::FromCoordinates(2000, 5000, entries));
   EXPECT_DOUBLE_EQ(runs.empty_rows, 0.5);
-  EXPECT_DOUBLE_EQ(runs.near_nonzeros, 0.95);
-  EXPECT_NEAR(runs.unlike_neighbours, 1, 0.01);
+  EXPECT_DOUBLE_EQ(runs.near_nonzeros(), 0.95);
+  EXPECT_NEAR(runs.unlike_neighbours(), 1, 0.01);
   EXPECT_THAT(Recipes(spmm, runs), Not(Contains(HasSubstr("row_segments")))) << "10 a row";
   EXPECT_THAT(Reason(spmm, runs, "row_segments"), HasSubstr("no runs of columns"));
-  runs.mean_row_length = 20;
+  runs.row_nonzeros_mean = 20;
   EXPECT_THAT(Recipes(spmm, runs), Contains("row_segments(panel=64,min_heavy=0,coarsen=0)"));
   EXPECT_THAT(Reason(ClassOf({Operation::kSpmm, false, ElementType::kF16, 128, DeviceKind::kCuda}),
                      runs, "row_segments"),
               "no rule");
 
-  const PatternFacts band = facts_of(test::Band(2000, 16));
-  EXPECT_LT(band.unlike_neighbours, 0.1);
+  const Features band = facts_of(test::Band(2000, 16));
+  EXPECT_LT(band.unlike_neighbours(), 0.1);
   EXPECT_THAT(Reason(spmm, band, "row_segments"), HasSubstr("the cache does as well"));
 }
 
@@ -487,7 +499,7 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
 }
 
 TEST(Candidates, RecipesAreCanonical) {
-  const PatternFacts facts{10000, 10000, 100000, 10, 0.02};
+  const Features facts = FeaturesOf(10000, 10000, 100000, 10, 0.02);
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
     for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
       for (const bool transposed : {false, true}) {
