@@ -48,7 +48,7 @@ def peak(line):
     """Peak memory over operands and result."""
     entry = 8 if line["type"] == "f32" else 12
     result = line["nnz_c"] * entry + (line["rows"] + 1) * 8
-    return (line["operand_bytes"] + line["peak_bytes"]) / (line["operand_bytes"] + result)
+    return (line["operand_bytes"] + line["layout_bytes"] + line["peak_bytes"]) / (line["operand_bytes"] + result)
 
 
 def squares(results, plans):
@@ -134,9 +134,11 @@ def main():
     plans = list(lines(pathlib.Path(sys.argv[2])))
     text = ["# Sparse times sparse on an H100", "",
             "Made by `tests/bench/spgemm_tables.py`. Milliseconds in f32 from CSR to sorted CSR, both on the card: medians of 7 to 9,",
-            "with what is prepared and all memory taken and given back within the time; 201 rows of each result compared with sums",
-            "in float64. cuSPARSE: its default algorithm, in the same run (where it found memory). Peak memory: operands, result and",
-            "all else that is held, over operands and result. The floor is their bytes at the rate of a copy.", "",
+            "with what is prepared for a product and all memory taken and given back within the time; the layouts that kernels read",
+            "besides CSR (diagonals, even_rows, blocks, row_words) are there, as in the service, which builds them once. 201 rows of",
+            "each result compared with sums in float64. cuSPARSE: its default algorithm, in the same run (where it found memory). Peak",
+            "memory: operands, layouts, result and all else that is held, over operands and result. The floor is the bytes of operands",
+            "and result at the rate of a copy.", "",
             "## S * S, by the kernel that the service chose", "",
             "The plan is what trials on the card found for the pair (`bench_service plans --squares`): of samples of rows, and the bins of",
             "rows stay unless another kernel is 3 % faster there. cuSPARSE's kernels took part, and were chosen for none: were they left out,",

@@ -237,6 +237,15 @@ absl::Status PlaceFormats(Device& device, const SpgemmKernel& kernel, bool squar
   return absl::OkStatus();
 }
 
+/// Of what a kernel reads besides CSR. `square`: both factors are one.
+int64_t LayoutBytes(const ProductFormats& formats, bool square) {
+  const auto bytes = [](const Layout& layout, const Array& values) {
+    return layout.bytes() + static_cast<int64_t>(values.bytes());
+  };
+  const int64_t right = bytes(formats.right, formats.right_values);
+  return square ? right : right + bytes(formats.left, formats.left_values);
+}
+
 double Median(std::vector<double> times) {
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
@@ -390,6 +399,7 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
                  {"floor_ms", floor_ms},
                  {"floor_share", floor_ms / ms},
                  {"operand_bytes", operand_bytes},
+                 {"layout_bytes", LayoutBytes(*formats, square)},
                  {"peak_bytes", result->peak_bytes},
                  {"right", *right}};
     if (other != nullptr) line["right_matrix"] = other->name;
