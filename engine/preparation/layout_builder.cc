@@ -181,9 +181,9 @@ LayoutBuilder::Built LayoutBuilder::Take(const std::string& recipe) {
   return node.empty() ? Built() : std::move(node.mapped());
 }
 
-void LayoutBuilder::DropAllBut(const Layout* layout) {
+void LayoutBuilder::DropAllBut(const std::set<std::string>& recipes) {
   for (auto& [recipe, built] : built_) {
-    if (built.layout.get() != layout) built.layout = nullptr;
+    if (!recipes.contains(recipe)) built.layout = nullptr;
   }
   std::erase_if(built_, [](const auto& entry) {
     return entry.second.layout == nullptr && entry.second.note.empty();

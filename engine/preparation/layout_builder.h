@@ -77,8 +77,8 @@ class LayoutBuilder {
   absl::StatusOr<Built> Build(const std::string& recipe);
   /// Hands a layout over that Get or GetInTime returned.
   Built Take(const std::string& recipe);
-  /// Forgets the layouts, all but one (which may be null).
-  void DropAllBut(const Layout* layout);
+  /// Forgets the layouts, all but those of these recipes.
+  void DropAllBut(const std::set<std::string>& recipes);
 
  private:
   absl::StatusOr<Built> Build(const std::string& recipe, const BuildContext& context);

@@ -76,8 +76,11 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
     }
     status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
+    if (pair.right != pattern_) DropUnusedLayouts(*pair.right);
   }
-  if (!classes.empty()) StoreOutcome(classes);
+  if (classes.empty()) return status;
+  StoreOutcome(classes);
+  DropUnusedLayouts(*pattern_);
   return status;
 }
 
@@ -281,6 +284,8 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
   const double share_ms =
       rooms_.options.trial_budget_ms / static_cast<double>(std::max<int64_t>(worth_trying, 1));
   std::vector<Decision> decisions;
+  std::string best_recipe;
+  double best_speedup = 0;
   for (const Candidate& candidate : candidates) {
     const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
     std::string recipe =
@@ -298,6 +303,10 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
                  seconds);
         decision.tried = true;
         outcome = "tried";
+        if (times->speedup() > best_speedup) {
+          best_speedup = times->speedup();
+          best_recipe = recipe;
+        }
       } else {
         decision.reason = Sentence(times.status());
         if (absl::IsResourceExhausted(times.status())) {
@@ -310,6 +319,11 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
         }
       }
     }
+    // Losers make room for the next candidate.
+    const std::set<std::string> kept = {FactorRecipe(best_recipe, left.transposed),
+                                        FactorRecipe(best_recipe, right.transposed)};
+    builder_->DropAllBut(kept);
+    if (right_builder_) right_builder_->DropAllBut(kept);
     rooms_.observer.OnRecipe(outcome);
     decisions.push_back(std::move(decision));
   }
@@ -423,8 +437,7 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
     plan.plan_ms = plan.baseline_ms;
     plan.provisional = true;
   }
-  // What lost makes room.
-  builder_->DropAllBut(nullptr);
+  builder_->DropAllBut({});
   right_builder_.reset();
   right_pattern_.reset();
   Activate(plan);

@@ -107,9 +107,9 @@ absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
     if (stop_) return absl::CancelledError("the preparation was cancelled");
     if (absl::Status s = TryClass(*c, std::next(c) == classes.end()); !s.ok()) return s;
   }
-  builder_->DropAllBut(nullptr);
+  builder_->DropAllBut({});
   StoreOutcome(classes);
-  DropUnusedLayouts();
+  DropUnusedLayouts(*pattern_);
   return absl::OkStatus();
 }
 
@@ -206,7 +206,7 @@ absl::Status PatternJob::TryExisting(Contest& contest, const Pattern::BuiltEntry
   if (absl::IsDataLoss(layout.status())) {
     // What is not there is built again.
     rooms_.observer.OnDamage(Sentence(layout.status()));
-    DropLayout(recipe);
+    DropLayout(*pattern_, recipe);
     return absl::OkStatus();
   }
   if (!absl::IsResourceExhausted(layout.status())) return layout.status();
@@ -236,7 +236,10 @@ absl::Status PatternJob::TryCandidate(Contest& contest, const Candidate& candida
   absl::Status tried =
       TryLayout(contest, built->layout, built->seconds, candidate.reason, candidate.kernel);
   // Losers make room for the next candidate.
-  if (last) builder_->DropAllBut(contest.best ? contest.best->layout.get() : nullptr);
+  if (last) {
+    builder_->DropAllBut(contest.best ? std::set<std::string>{contest.best->layout->recipe}
+                                      : std::set<std::string>());
+  }
   return tried;
 }
 
@@ -457,15 +460,15 @@ absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_
       notes_.push_back(Sentence(placed));
       continue;
     }
-    DropLayout(recipe);
+    DropLayout(*pattern_, recipe);
     return placed;
   }
   return absl::OkStatus();
 }
 
-void PatternJob::DropLayout(const std::string& recipe) {
-  pattern_->DropLayout(recipe);
-  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
+void PatternJob::DropLayout(Pattern& pattern, const std::string& recipe) {
+  pattern.DropLayout(recipe);
+  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
     matrix->DropLayout(recipe);
   }
 }
@@ -493,24 +496,37 @@ void PatternJob::Activate(const Plan& plan) {
       ActivePlan{plan, plan.pair ? nullptr : pattern_->FindLayout(plan.recipe)}));
 }
 
-bool PatternJob::IsUsed(const std::string& recipe) const {
-  const auto is_used_by = [&](const Pattern& pattern) {
-    return std::ranges::any_of(pattern.plans().List(), [&](const auto& active) {
-      return UsesLayout(active->plan, pattern.hash(), *pattern_, recipe);
+bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const {
+  const auto is_used_by = [&](const Pattern& left) {
+    const bool is_planned = std::ranges::any_of(left.plans().List(), [&](const auto& active) {
+      return UsesLayout(active->plan, left.hash(), pattern, recipe);
+    });
+    if (is_planned) return true;
+    // After a restart a product has its plan again when it is asked for.
+    return std::ranges::any_of(left.measurements(), [&](const Measurement& m) {
+      if (!m.pair || left.plans().Find(m.problem_class, m.pair).exact) return false;
+      Plan plan;
+      plan.recipe = m.recipe;
+      plan.kernel = m.kernel;
+      plan.pair = m.pair;
+      return UsesLayout(plan, left.hash(), pattern, recipe);
     });
   };
-  return is_used_by(*pattern_) ||
+  return is_used_by(pattern) ||
          std::ranges::any_of(rooms_.catalog.All(), [&](const MatrixLease& matrix) {
            return is_used_by(*matrix->pattern());
          });
 }
 
-void PatternJob::DropUnusedLayouts() {
-  for (const Pattern::BuiltEntry& entry : pattern_->Layouts()) {
+void PatternJob::DropUnusedLayouts(Pattern& pattern) {
+  for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
     const std::string& recipe = entry.description->recipe;
-    if (IsUsed(recipe)) continue;
-    DropLayout(recipe);
-    const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
+    // A job of that pattern may be about to use the others.
+    const bool is_ours =
+        &pattern == pattern_.get() || ReadsLayouts(Operation::kSpgemm, entry.description->kind);
+    if (!is_ours || IsUsed(pattern, recipe)) continue;
+    DropLayout(pattern, recipe);
+    const absl::Status dropped = rooms_.store.DropLayout(pattern.hash(), recipe);
     if (!dropped.ok()) notes_.push_back(Sentence(dropped));
   }
 }

@@ -238,14 +238,14 @@ class PatternJob {
   /// Gives the pattern a layout; `for_cpu`: with the values of all its matrices, which a GPU places
   /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
   absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
-  void DropLayout(const std::string& recipe);
-  /// A plan of this pattern reads it, or one of another that is multiplied with it.
-  bool IsUsed(const std::string& recipe) const;
+  void DropLayout(Pattern& pattern, const std::string& recipe);
+  /// A plan of the pattern reads it, or one of another that is multiplied with it.
+  bool IsUsed(const Pattern& pattern, const std::string& recipe) const;
   bool IsMeasured(const Plan& plan) const;
   /// From now on requests use the plan. A provisional one does not take the place of one that could
   /// not be tried again.
   void Activate(const Plan& plan);
-  void DropUnusedLayouts();
+  void DropUnusedLayouts(Pattern& pattern);
   void StoreOutcome(const std::set<ProblemClass>& classes);
   /// An older program stored none: they are found when the pattern is next prepared.
   void RestoreFeatures();
