@@ -104,9 +104,12 @@ class Backend {
                                                MemoryUse use, Lane& lane) = 0;
   /// Elements of one into another that is of as many rows and columns.
   virtual absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) = 0;
-  /// to[order[i]] = from[i], one column each; `order` (i64) may be null: to[i] = from[i].
-  virtual absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                               const PlacedDense& to, Lane& lane) = 0;
+  /// Indices that belong to a matrix: stay there for the next call, if there is room.
+  virtual absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
+      const std::shared_ptr<LazyArray>& indices) = 0;
+  /// to[order[i]] = from[i], one column each; `order` (i64, placed) may be null: to[i] = from[i].
+  virtual absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                               Lane& lane) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
   virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is

@@ -75,14 +75,19 @@ absl::Status CpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& t
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                                 const PlacedDense& to, Lane& lane) {
+absl::StatusOr<std::shared_ptr<const Array>> CpuBackend::PlaceIndices(
+    const std::shared_ptr<LazyArray>& indices) {
+  absl::StatusOr<Array> array = indices->Get();
+  if (!array.ok()) return array.status();
+  return std::make_shared<const Array>(*std::move(array));
+}
+
+absl::Status CpuBackend::Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                                 Lane& lane) {
   if (order == nullptr) return CopyDense(from, to, lane);
-  absl::StatusOr<Array> positions = order->Get();
-  if (!positions.ok()) return positions.status();
   Array written = *to.array;
   VisitBits(written.type, [&]<typename Bits>(Bits) {
-    const auto at = positions->As<int64_t>();
+    const auto at = order->As<int64_t>();
     const auto elements = from.array->As<Bits>();
     const auto result = written.MutableAs<Bits>();
     for (size_t i = 0; i < at.size(); ++i) {

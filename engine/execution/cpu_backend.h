@@ -32,8 +32,10 @@ class CpuBackend final : public Backend {
   absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
                                        MemoryUse use, Lane& lane) override;
   absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) override;
-  absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                       const PlacedDense& to, Lane& lane) override;
+  absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
+      const std::shared_ptr<LazyArray>& indices) override;
+  absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                       Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) override;
   absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,

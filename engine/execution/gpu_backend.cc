@@ -163,15 +163,17 @@ absl::Status GpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& t
   return status.ok() ? done : status;
 }
 
-absl::Status GpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                                 const PlacedDense& to, Lane& lane) {
+absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::PlaceIndices(
+    const std::shared_ptr<LazyArray>& indices) {
+  return device_.residency().Place(indices, std::nullopt, MemoryUse::kMatrices);
+}
+
+absl::Status GpuBackend::Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                                 Lane& lane) {
   if (order == nullptr) return CopyDense(from, to, lane);
-  absl::StatusOr<std::shared_ptr<const Array>> positions =
-      device_.residency().Place(order, std::nullopt, MemoryUse::kMatrices);
-  if (!positions.ok()) return positions.status();
   Array written = *to.array;
   absl::Status status =
-      cuda::ScatterElements(lane.gpu->stream, (*positions)->As<int64_t>(), to.shape.type,
+      cuda::ScatterElements(lane.gpu->stream, order->As<int64_t>(), to.shape.type,
                             from.array->buffer.data(), written.buffer.mutable_data());
   const absl::Status done = device_.Settle(lane.gpu->stream);
   return status.ok() ? done : status;

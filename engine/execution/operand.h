@@ -48,6 +48,8 @@ class StreamedOperand {
   absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token);
   /// All that was sent to the GPU is there: the stream of a lane that it was placed for has passed.
   void Settled() { pieces_under_way_ = false; }
+  /// It takes none of the GPU's memory, but while a lane uses it.
+  bool at_home() const { return !on_gpu_; }
   /// From the GPU to the host, if it is there. CANCELLED, or why `token` stopped.
   absl::Status BringHome(const Token& token);
 
@@ -80,13 +82,20 @@ class StreamedOperand {
   size_t late_bytes_ = 0;  ///< of all that came late, with kLateBytes each
 };
 
+/// One that will come in the stream, to a device that is not known yet.
+struct AnnouncedOperand {
+  std::string name;
+  uint32_t stream_array = 0;
+};
+
 /// A dense operand of a request, wherever it comes from.
 struct Operand {
+  using Announced = AnnouncedOperand;
   using Streamed = std::unique_ptr<StreamedOperand>;
   using Held = std::shared_ptr<LazyArray>;
 
   DenseShape shape;
-  std::variant<Streamed, Held> source;
+  std::variant<Announced, Streamed, Held> source;
 
   /// Null if it comes from elsewhere.
   StreamedOperand* streamed() const {

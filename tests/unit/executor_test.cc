@@ -16,6 +16,7 @@
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/derived_patterns.h"
 #include "engine/store/store.h"
+#include "kernels/recipe.h"
 #include "kernels/reference/reference.h"
 #include "tests/generate.h"
 
@@ -280,6 +281,55 @@ TEST_F(ExecutorTest, AHeldMatrixThatIsSmallerThanItsShapeIsNotRead) {
   EXPECT_EQ(sink->end.status.code(), absl::StatusCode::kInternal) << sink->end.status;
   EXPECT_THAT(std::string(sink->end.status.message()),
               HasSubstr("150 f32 elements was to be 50 x 3 f32 with a leading dimension of 5"));
+}
+
+TEST_F(ExecutorTest, ACallRunsByThePlanThatItBeganWith) {
+  const GeneratedMatrix s = UniformMatrix(50, 50, 4, 2);
+  Upload("S", s);
+  Pattern& pattern = *catalog_.Find("t", "S").value()->pattern();
+  const auto serve_by = [&](const std::string& recipe, const std::string& kernel) {
+    ActivePlan active;
+    active.plan.problem_class = ClassOf({Operation::kSpmm, false, ElementType::kF32, 3});
+    active.plan.recipe = recipe;
+    active.plan.kernel = kernel;
+    if (recipe != kCsr) {
+      BuildContext context;
+      context.memory = &HeapMemory();
+      BuiltLayout built = BuildLayout(ParseRecipe(recipe).value(), s.view(), context).value();
+      pattern.AddLayout(std::make_shared<const Layout>(std::move(built.layout)), 0);
+      active.layout = pattern.FindLayout(recipe);
+    }
+    pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  };
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.b.shape = DenseShape{50, 3, 3, ElementType::kF32};
+  const auto begin = [&](const std::shared_ptr<Collector>& sink) {
+    auto call = executor_->Begin(spec, sink);
+    EXPECT_TRUE(call.ok()) << call.status();
+    return *call;
+  };
+  const std::vector<float> b = Random(50 * 3);
+  const auto finish = [&](Call& call, Collector& sink) {
+    Feed(call, 0, b);
+    call.Submit();
+    EXPECT_TRUE(sink.Wait());
+    EXPECT_TRUE(sink.end.status.ok()) << sink.end.status;
+    std::vector<double> expected(b.size()), magnitude(b.size());
+    reference::Spmm(s.view(), Values(s).data(), false, Wide(b).data(), 3, 3, 1, 0, expected.data(),
+                    magnitude.data());
+    ExpectNear(expected, magnitude, std::as_const(sink.result).As<float>().data(), 3, 3);
+    return sink.begins.at(0).plan;
+  };
+  serve_by("dcsr", "cpu.dcsr.row_balanced");
+  auto first = std::make_shared<Collector>(), second = std::make_shared<Collector>();
+  const auto by_dcsr = begin(first);
+  serve_by("csr", "cpu.csr.row_balanced");
+  // The request alone holds it now.
+  pattern.DropLayout("dcsr");
+  EXPECT_EQ(finish(*begin(second), *second), "csr / cpu.csr.row_balanced");
+  EXPECT_EQ(finish(*by_dcsr, *first), "dcsr / cpu.dcsr.row_balanced");
 }
 
 TEST_F(ExecutorTest, SddmmScaledAndNot) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/memory/no_room.h"
 #include "engine/memory/staging.h"
 
 namespace sparsed::engine {
@@ -335,6 +336,24 @@ TEST_F(ResidencyTest, ManyThreadsPlaceTheSame) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_LE(budget_.used(), 4000);
+}
+
+TEST(NoRoom, IsForgottenAfterAWhile) {
+  const DeviceId first{DeviceKind::kCuda, 0}, second{DeviceKind::kCuda, 1};
+  auto layout = std::make_shared<LazyLayout>(HostLayout(1));
+  const auto other = std::make_shared<LazyLayout>(HostLayout(1));
+  const NoRoom::Time now{};
+  NoRoom no_room;
+  EXPECT_FALSE(no_room.Has(first, layout, now));
+  no_room.Note(first, layout, now);
+  EXPECT_TRUE(no_room.Has(first, layout, now));
+  EXPECT_FALSE(no_room.Has(second, layout, now));
+  EXPECT_FALSE(no_room.Has(first, other, now));
+  const NoRoom::Time later = now + NoRoom::kTryAgainAfter;
+  EXPECT_TRUE(no_room.Has(first, layout, later - std::chrono::nanoseconds(1)));
+  EXPECT_FALSE(no_room.Has(first, layout, later));
+  no_room.Note(first, layout, later);
+  EXPECT_TRUE(no_room.Has(first, layout, later));
 }
 
 TEST(Staging, BlocksComeBackAndTheLastIsForWhoWaits) {
