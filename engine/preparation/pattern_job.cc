@@ -100,6 +100,11 @@ MatrixLease PatternJob::MatrixOf(const Pattern& pattern, ElementType type) const
   return nullptr;
 }
 
+absl::Status PatternJob::Checked(absl::Status status) {
+  const bool of_card = gpu_ != nullptr && !IsStoreGone(status);
+  return of_card ? gpu_->Checked(std::move(status)) : status;
+}
+
 absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   if (absl::Status s = FindFeatures(); !s.ok()) return s;

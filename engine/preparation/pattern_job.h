@@ -109,6 +109,10 @@ class PatternJob {
   /// for one of the others is a note. Errors: as Prepare.
   absl::Status TryPairs(const Pairs& pairs);
 
+  /// Returns `status`, how a part of it ended; if it says that the card is lost, so that is from
+  /// now on. What the disk says tells nothing of the card.
+  absl::Status Checked(absl::Status status);
+
   /// What plans and decisions do not say, for people: what failed. Usually empty.
   std::string Detail() const;
   /// What came of it, for people: what each plan of the pattern brings, and Detail().
