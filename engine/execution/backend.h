@@ -74,6 +74,8 @@ class Backend {
   virtual double bytes_per_second() const = 0;
   /// Where its kernels read and write.
   virtual MemorySource& memory(MemoryUse use) = 0;
+  /// The same, which `owner` of host memory pays for where that is it.
+  virtual MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) = 0;
 
   /// What a scheduler runs jobs on; those of a GPU exist once.
   virtual std::vector<Lane> NewLanes() = 0;
@@ -99,9 +101,10 @@ class Backend {
                                                 const DenseShape& shape) = 0;
   /// One that is in host memory.
   virtual absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) = 0;
-  /// Memory for one; gaps between its rows, which nobody asked for, are zeros.
+  /// Memory for one, from the device's `memory`; gaps between its rows, which nobody asked for, are
+  /// zeros.
   virtual absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
-                                               MemoryUse use, Lane& lane) = 0;
+                                               MemorySource& memory, Lane& lane) = 0;
   /// Elements of one into another that is of as many rows and columns.
   virtual absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) = 0;
   /// Indices that belong to a matrix: stay there for the next call, if there is room.
@@ -117,13 +120,15 @@ class Backend {
   virtual absl::Status ClearPadding(const PlacedDense& /*dense*/, Lane& /*lane*/) {
     return absl::OkStatus();
   }
-  /// A result as a held matrix of `shape`, which stays here until somebody needs it elsewhere.
-  virtual std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) = 0;
-  /// A result to the host, in `shape`: `arrived` is told, in order, how many bytes of `host` there
-  /// are.
+  /// A result as a held matrix of `shape`, which stays here until somebody needs it elsewhere: then
+  /// it takes `memory` of the host, which outlives it.
+  virtual std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
+                                          MemorySource& memory) = 0;
+  /// A result to the host, in `shape` and `memory` of the host: `arrived` is told, in order, how
+  /// many bytes of `host` there are.
   using Arrived = std::function<void(const Array& host, size_t bytes)>;
-  virtual absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
-                             const Arrived& arrived) = 0;
+  virtual absl::Status Fetch(const PlacedDense& result, const DenseShape& shape,
+                             MemorySource& memory, Lane& lane, const Arrived& arrived) = 0;
 
   /// Runs it on the lane and waits. `*milliseconds`: the kernel's, also of one that failed where
   /// that is known.

@@ -62,8 +62,8 @@ absl::StatusOr<PlacedDense> CpuBackend::Bring(Array host, const DenseShape& shap
 }
 
 absl::StatusOr<PlacedDense> CpuBackend::NewDense(std::string_view name, const DenseShape& shape,
-                                                 MemoryUse use, Lane& /*lane*/) {
-  absl::StatusOr<Array> array = AllocateArray(memory(use), name, shape.type, shape.elements());
+                                                 MemorySource& memory, Lane& /*lane*/) {
+  absl::StatusOr<Array> array = AllocateArray(memory, name, shape.type, shape.elements());
   if (!array.ok()) return array.status();
   ClearGaps(*array, shape);
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), shape};
@@ -105,12 +105,13 @@ absl::Status CpuBackend::Repeat(const Array& period, Array& to, Lane& /*lane*/) 
   return absl::OkStatus();
 }
 
-std::shared_ptr<LazyArray> CpuBackend::Hold(PlacedDense result, const DenseShape& /*shape*/) {
+std::shared_ptr<LazyArray> CpuBackend::Hold(PlacedDense result, const DenseShape& /*shape*/,
+                                            MemorySource& /*memory*/) {
   return std::make_shared<LazyArray>(*result.array);
 }
 
 absl::Status CpuBackend::Fetch(const PlacedDense& result, const DenseShape& /*shape*/,
-                               Lane& /*lane*/, const Arrived& arrived) {
+                               MemorySource& /*memory*/, Lane& /*lane*/, const Arrived& arrived) {
   arrived(*result.array, result.array->bytes());
   return absl::OkStatus();
 }

@@ -38,6 +38,7 @@ DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
                      std::shared_ptr<ResultSink> sink, MatrixLease matrix, const Problem& problem)
     : Job(impl->scheduler, std::move(tenant), std::move(sink), DeviceId{}),
       impl_(std::move(impl)),
+      owner_(impl_->budget.OwnerOf(this->tenant())),
       matrix_(std::move(matrix)),
       problem_(problem) {
   end_.version = matrix_->version();
@@ -234,7 +235,7 @@ absl::Status DenseCall::ExpectStreams() {
       if (absl::Status s = CheckRoom(impl_->budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
     }
     operand.source = std::make_unique<StreamedOperand>(announced->name, operand.shape,
-                                                       announced->stream_array, gpu, impl_->budget);
+                                                       announced->stream_array, gpu, host_memory());
   }
   return MayFit();
 }
@@ -295,12 +296,11 @@ absl::Status DenseCall::BringHome() {
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layout>& layout,
                                                 Lane& lane) {
-  MemorySource& host = impl_->budget.Source(MemoryUse::kRequests);
-  if (unscaled_) return lane.backend->Place(layout, nullptr, host);
+  if (unscaled_) return lane.backend->Place(layout, nullptr, host_memory());
   absl::StatusOr<Array> values = lane.backend->ValuesFor(
       *matrix_, *layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
   if (!values.ok()) return values.status();
-  return lane.backend->Place(layout, &*values, host);
+  return lane.backend->Place(layout, &*values, host_memory());
 }
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {
@@ -318,7 +318,8 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) 
 
 absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
   const std::string_view name = ResultName(problem_.operation);
-  if (beta_ == 0) return lane.backend->NewDense(name, result_shape_, result_use(), lane);
+  MemorySource& memory = lane.backend->MemoryFor(result_use(), owner_);
+  if (beta_ == 0) return lane.backend->NewDense(name, result_shape_, memory, lane);
   const Operand& accumulate = operands_[1];
   absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
   if (!old.ok()) return old;
@@ -328,8 +329,7 @@ absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
       !keep_result_ && accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
     return old;
   }
-  absl::StatusOr<PlacedDense> result =
-      lane.backend->NewDense(name, result_shape_, result_use(), lane);
+  absl::StatusOr<PlacedDense> result = lane.backend->NewDense(name, result_shape_, memory, lane);
   if (!result.ok()) return result;
   if (absl::Status s = lane.backend->CopyDense(*old, *result, lane); !s.ok()) return s;
   return result;
@@ -355,7 +355,7 @@ absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
   if (!writes_in_order(*result)) {
     const DenseShape packed = {result_shape_.rows, 1, 1, result_shape_.type};
     absl::StatusOr<PlacedDense> canonical =
-        backend.NewDense("values", packed, MemoryUse::kRequests, lane);
+        backend.NewDense("values", packed, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
     if (!canonical.ok()) return canonical.status();
     written = *std::move(canonical);
     if (matrix_->caller_order() != nullptr) {
@@ -423,7 +423,8 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
   }
   // On the host, whatever the lane's device.
   absl::StatusOr<PlacedDense> result =
-      impl_->cpu.NewDense(ResultName(problem_.operation), result_shape_, result_use(), lane);
+      impl_->cpu.NewDense(ResultName(problem_.operation), result_shape_,
+                          impl_->cpu.MemoryFor(result_use(), owner_), lane);
   if (!result.ok()) return result.status();
   Array written = *result->array;
   const SlabProduct product = {.plan = plan,
@@ -476,13 +477,18 @@ void DenseCall::SendBegin(const std::string& plan) {
 
 absl::Status DenseCall::Send(PlacedDense result, Backend& from, Lane& lane) {
   if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
-  if (keep_result_) return destination_.Publish(from.Hold(std::move(result), result_shape_));
+  if (keep_result_) {
+    MemorySource& memory = impl_->budget.Source(MemoryUse::kBuffers, &owner_);
+    return destination_.Publish(from.Hold(std::move(result), result_shape_, memory));
+  }
   size_t sent = 0;
-  return from.Fetch(result, result_shape_, lane, [&](const Array& host, size_t bytes) {
-    const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(host.type));
-    sink().OnArray(0, sent, {host.name, host.type, length, host.buffer.Part(sent, bytes - sent)});
-    sent = bytes;
-  });
+  return from.Fetch(
+      result, result_shape_, host_memory(), lane, [&](const Array& host, size_t bytes) {
+        const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(host.type));
+        sink().OnArray(0, sent,
+                       {host.name, host.type, length, host.buffer.Part(sent, bytes - sent)});
+        sent = bytes;
+      });
 }
 
 template <typename Spec>

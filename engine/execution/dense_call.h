@@ -77,6 +77,7 @@ class DenseCall final : public Job {
     return problem_.operation != Operation::kSddmm ||
            (matrix_->caller_order() == nullptr && result.shape.leading_dimension <= 1);
   }
+  MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests, &owner_); }
   MemoryUse result_use() const { return keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests; }
 
   void SendBegin(const std::string& plan);
@@ -87,6 +88,7 @@ class DenseCall final : public Job {
   void Observe(std::string_view kernel);
 
   const std::shared_ptr<Executor::Impl> impl_;
+  MemoryOwner& owner_;  ///< the tenant
   MatrixLease matrix_;
   Problem problem_;        ///< its K is known with the operands, its device with the plan
   PlanTable::Found plan_;  ///< as it was when the call began, or moved to a device of another kind

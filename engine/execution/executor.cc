@@ -43,7 +43,7 @@ Executor::Impl::Impl(
       cpu(budget, options.lanes, options.threads_per_lane),
       gpus([&] {
         std::deque<GpuBackend> backends;
-        for (Device* const device : devices) backends.emplace_back(*device, budget);
+        for (Device* const device : devices) backends.emplace_back(*device);
         return backends;
       }()),
       on_unknown_class(on_unknown_class),

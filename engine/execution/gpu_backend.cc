@@ -20,8 +20,7 @@ std::string ModelOf(const Device& device) {
 
 }  // namespace
 
-GpuBackend::GpuBackend(Device& device, Budget& host)
-    : Backend(device.id(), ModelOf(device)), device_(device), host_(host) {}
+GpuBackend::GpuBackend(Device& device) : Backend(device.id(), ModelOf(device)), device_(device) {}
 
 std::vector<Lane> GpuBackend::NewLanes() {
   std::vector<Lane> lanes;
@@ -138,9 +137,9 @@ absl::StatusOr<PlacedDense> GpuBackend::Repacked(const Array& array, const Dense
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::NewDense(std::string_view name, const DenseShape& shape,
-                                                 MemoryUse use, Lane& lane) {
+                                                 MemorySource& memory, Lane& lane) {
   const std::optional<DenseShape> padded = PaddedShape(shape);
-  absl::StatusOr<Array> array = NewArray(memory(use), name, shape, padded);
+  absl::StatusOr<Array> array = NewArray(memory, name, shape, padded);
   if (!array.ok()) return array.status();
   if (!padded && shape.leading_dimension > shape.cols) {
     absl::Status filled = lane.gpu->stream.Fill(array->buffer.mutable_data(), 0, array->bytes());
@@ -202,11 +201,11 @@ absl::Status GpuBackend::ClearPadding(const PlacedDense& dense, Lane& lane) {
                                    rows.rows);
 }
 
-std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape& shape) {
+std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape& shape,
+                                            MemorySource& memory) {
   const auto held = std::make_shared<LazyArray>(
-      [&device = device_, &budget = host_, there = result.array, padded = result.padded,
+      [&device = device_, &memory, there = result.array, padded = result.padded,
        rows = RowsOf(shape, result.shape), length = shape.elements()](LazyArray::Stop) {
-        MemorySource& memory = budget.Source(MemoryUse::kBuffers);
         absl::StatusOr<Array> host =
             padded ? device.ToHost(*there, rows, length, memory) : device.ToHost(*there, memory);
         if (!absl::IsUnavailable(host.status())) return host;
@@ -218,11 +217,10 @@ std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape
   return held;
 }
 
-absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
-                               const Arrived& arrived) {
+absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shape,
+                               MemorySource& memory, Lane& lane, const Arrived& arrived) {
   const Array& array = *result.array;
-  absl::StatusOr<Array> host =
-      AllocateArray(host_.Source(MemoryUse::kRequests), array.name, array.type, shape.elements());
+  absl::StatusOr<Array> host = AllocateArray(memory, array.name, array.type, shape.elements());
   if (!host.ok()) return host.status();
   std::byte* const to = host->buffer.mutable_data();
   if (!result.padded) {

@@ -24,9 +24,10 @@ namespace sparsed::engine {
 /// thread feeds it, then a lane has it.
 class StreamedOperand {
  public:
-  /// `gpu` may be null; it and `host` outlive this. Takes memory as bytes come.
+  /// `gpu` may be null; it and `host`, memory for requests, outlive this. Takes memory as bytes
+  /// come.
   StreamedOperand(std::string name, const DenseShape& shape, uint32_t stream_array, GpuBackend* gpu,
-                  Budget& host);
+                  MemorySource& host);
   ~StreamedOperand();
   StreamedOperand(const StreamedOperand&) = delete;
   StreamedOperand& operator=(const StreamedOperand&) = delete;
@@ -67,7 +68,7 @@ class StreamedOperand {
   const DenseShape shape_;
   const uint32_t stream_array_;
   GpuBackend* const gpu_;
-  Budget& host_;
+  MemorySource& host_;
   OperandMemory* memory_;  ///< the assembler's
   ArrayAssembler assembler_;
   Array array_;  ///< once it was taken from the assembler

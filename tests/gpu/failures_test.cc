@@ -612,7 +612,7 @@ class DeviceJob final : public Job {
 };
 
 TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
-  GpuBackend backend(device(), engine_->budget());
+  GpuBackend backend(device());
   const auto scheduler =
       std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Backend*>{&backend});
   scheduler->Open();
@@ -649,7 +649,7 @@ TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
 }
 
 TEST_F(FailuresTest, ATrialLetsGoOfADeviceThatALongCallHolds) {
-  GpuBackend backend(device(), engine_->budget());
+  GpuBackend backend(device());
   const auto scheduler =
       std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Backend*>{&backend});
   scheduler->Open();

@@ -283,6 +283,43 @@ TEST_F(ExecutorTest, AHeldMatrixThatIsSmallerThanItsShapeIsNotRead) {
               HasSubstr("150 f32 elements was to be 50 x 3 f32 with a leading dimension of 5"));
 }
 
+TEST_F(ExecutorTest, WhatATenantsRequestsAndMatricesTakeIsCharged) {
+  const auto owned = [&] { return budget_.owned()["t"]; };
+  Upload("S", UniformMatrix(500, 500, 4, 2));
+  Hold("x", {500, 30, 30, ElementType::kF32}, {});
+  const int64_t kept = owned();
+  EXPECT_GT(kept, 0);
+  EXPECT_EQ(kept, budget_.used());
+  for (const std::string into : {"", "x"}) {
+    SpmmSpec spec;
+    spec.tenant = "t";
+    spec.matrix = "S";
+    spec.b.shape = DenseShape{500, 30, 30, ElementType::kF32};
+    spec.result_held = into;
+    auto sink = std::make_shared<Collector>();
+    auto call = executor_->Begin(spec, sink);
+    ASSERT_TRUE(call.ok()) << call.status();
+    Feed(**call, 0, Random(500 * 30));
+    EXPECT_GE(owned(), kept + 500 * 30 * 4);
+    EXPECT_LE(budget_.used() - owned(), 1000) << "but for the lane's workspace";
+    (*call)->Submit();
+    call->reset();
+    ASSERT_TRUE(sink->Wait());
+    ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+    // The result that the client has not read yet, or what took the place of a held one.
+    EXPECT_EQ(sink->result.bytes(), into.empty() ? 500 * 30 * 4 : 0);
+    const auto is = [&](int64_t bytes) {
+      for (int i = 0; i < 3000 && owned() != bytes; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      return owned() == bytes;
+    };
+    EXPECT_TRUE(is(kept + static_cast<int64_t>(sink->result.bytes()))) << owned();
+    sink->result = Array();
+    EXPECT_TRUE(is(kept)) << owned();
+  }
+}
+
 TEST_F(ExecutorTest, ACallRunsByThePlanThatItBeganWith) {
   const GeneratedMatrix s = UniformMatrix(50, 50, 4, 2);
   Upload("S", s);
