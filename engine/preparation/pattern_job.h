@@ -220,8 +220,12 @@ class PatternJob {
   static std::string WhyPlain(const Contest& contest);
 
   /// Gives the pattern a layout; `for_cpu`: with the values of all its matrices, which a GPU places
-  /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
-  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
+  /// by itself when they are first used. `spare`: nothing is evicted for them. RESOURCE_EXHAUSTED
+  /// leaves nothing behind.
+  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu,
+                         bool spare = false);
+  /// Places the matrix's values in the layout, for requests.
+  absl::Status PlaceValues(const Matrix& matrix, const Layout& layout, bool spare);
   void DropLayout(const std::string& recipe);
   bool IsMeasured(const Plan& plan) const;
   /// From now on requests use the plan. A provisional one does not take the place of one that could
