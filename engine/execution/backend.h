@@ -96,6 +96,13 @@ class Backend {
   virtual absl::StatusOr<PlacedSparse> Place(const std::shared_ptr<const Layout>& layout,
                                              const Array* values, MemorySource& host) = 0;
 
+  /// One value a nonzero, in CSR's order and one after the other, in that of a placed layout, which
+  /// the lane's kernels may use from then on; new ones take the device's `memory`.
+  virtual absl::StatusOr<std::shared_ptr<const Array>> OrderValues(const PlacedDense& csr_values,
+                                                                   const Layout& layout,
+                                                                   MemorySource& memory,
+                                                                   Lane& lane) = 0;
+
   /// A dense matrix that is held by name: stays there for the next call, if there is room.
   virtual absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                                 const DenseShape& shape) = 0;

@@ -49,6 +49,19 @@ absl::StatusOr<PlacedSparse> CpuBackend::Place(const std::shared_ptr<const Layou
   return PlacedSparse{layout, values == nullptr ? nullptr : std::make_shared<const Array>(*values)};
 }
 
+absl::StatusOr<std::shared_ptr<const Array>> CpuBackend::OrderValues(const PlacedDense& csr_values,
+                                                                     const Layout& layout,
+                                                                     MemorySource& memory,
+                                                                     Lane& lane) {
+  if (layout.Find(kValueSource) == nullptr) return csr_values.array;
+  absl::StatusOr<Array> slots =
+      AllocateArray(memory, "values", csr_values.shape.type, layout.value_slots);
+  if (!slots.ok()) return slots.status();
+  PlaceValues(layout, csr_values.shape.type, csr_values.array->buffer.data(),
+              slots->buffer.mutable_data(), lane.threads);
+  return std::make_shared<const Array>(*std::move(slots));
+}
+
 absl::StatusOr<PlacedDense> CpuBackend::PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                                   const DenseShape& shape) {
   absl::StatusOr<Array> array = held->Get();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/catalog/canonical.h"
 #include "engine/execution/slabs.h"
 
 namespace sparsed::engine {
@@ -97,7 +98,8 @@ void DenseCall::Drop() {
 
 Job::Loader DenseCall::ToLoad() const {
   std::vector<Loader> loaders = {LoaderOf(*impl_, device(), matrix_, plan_)};
-  if (problem_.operation == Operation::kSddmm && matrix_->caller_order() != nullptr) {
+  if ((own_values_ || problem_.operation == Operation::kSddmm) &&
+      matrix_->caller_order() != nullptr) {
     loaders.push_back(LoaderOf(matrix_->caller_order()));
   }
   GpuBackend* const gpu = impl_->gpu(device());
@@ -124,12 +126,13 @@ absl::Status DenseCall::Set(const SpmmSpec& spec) {
       !status.ok()) {
     return status;
   }
-  if (beta_ == 0) return absl::OkStatus();
+  if (beta_ == 0) return SetValues(spec.values);
   if (!spec.accumulate.has_value()) {
     return absl::InvalidArgumentError(
         fmt::format("beta is {}, but there is no operand to accumulate to", beta_));
   }
-  return AddOperand("C", *spec.accumulate, out_rows, problem_.k);
+  const absl::Status added = AddOperand("C", *spec.accumulate, out_rows, problem_.k);
+  return added.ok() ? SetValues(spec.values) : added;
 }
 
 absl::Status DenseCall::Set(const SddmmSpec& spec) {
@@ -140,7 +143,8 @@ absl::Status DenseCall::Set(const SddmmSpec& spec) {
   problem_.k = operands_[0].shape.cols;
   if (absl::Status status = AddOperand("B", spec.b, pattern.cols(), problem_.k); !status.ok())
     return status;
-  return SetResult(spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
+  const absl::Status set = SetResult(spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
+  return set.ok() ? SetValues(spec.values) : set;
 }
 
 absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spec, int64_t rows,
@@ -192,6 +196,24 @@ absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spe
   return absl::OkStatus();
 }
 
+absl::Status DenseCall::SetValues(const std::optional<OperandSpec>& spec) {
+  if (!spec.has_value()) return absl::OkStatus();
+  if (unscaled_) {
+    return absl::InvalidArgumentError("S's values are sent, but the product is unscaled");
+  }
+  if (absl::Status status = AddOperand("values", *spec, matrix_->pattern()->nnz(), 1);
+      !status.ok()) {
+    return status;
+  }
+  if (operands_.back().shape.leading_dimension != 1) {
+    return absl::InvalidArgumentError(fmt::format(
+        "operand values has leading dimension {}, expected 1: one value after the other",
+        operands_.back().shape.leading_dimension));
+  }
+  own_values_ = true;
+  return absl::OkStatus();
+}
+
 absl::Status DenseCall::SetResult(const std::string& held, DenseShape shape) {
   if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
   result_shape_ = shape;
@@ -225,10 +247,13 @@ absl::Status DenseCall::ChooseDevice() {
 }
 
 absl::Status DenseCall::ExpectStreams() {
-  GpuBackend* const gpu = impl_->gpu(device());
   for (Operand& operand : operands_) {
     const auto* const announced = std::get_if<Operand::Announced>(&operand.source);
     if (announced == nullptr) continue;
+    // Values in an order of the caller's are brought into CSR's on the host.
+    const bool reordered =
+        own_values_ && &operand == &operands_.back() && matrix_->caller_order() != nullptr;
+    GpuBackend* const gpu = reordered ? nullptr : impl_->gpu(device());
     const size_t bytes = BytesOf(operand.shape);
     // Memory is taken as it comes.
     if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
@@ -296,11 +321,38 @@ absl::Status DenseCall::BringHome() {
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layout>& layout,
                                                 Lane& lane) {
-  if (unscaled_) return lane.backend->Place(layout, nullptr, host_memory());
+  if (unscaled_ || own_values_) {
+    absl::StatusOr<PlacedSparse> placed = lane.backend->Place(layout, nullptr, host_memory());
+    if (!placed.ok() || unscaled_) return placed;
+    absl::StatusOr<std::shared_ptr<const Array>> values = PlaceOwnValues(*placed->layout, lane);
+    if (!values.ok()) return values.status();
+    placed->values = *std::move(values);
+    return placed;
+  }
   absl::StatusOr<Array> values = lane.backend->ValuesFor(
       *matrix_, *layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
   if (!values.ok()) return values.status();
   return lane.backend->Place(layout, &*values, host_memory());
+}
+
+absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Layout& layout,
+                                                                       Lane& lane) {
+  Backend& backend = *lane.backend;
+  const Operand& values = operands_.back();
+  absl::StatusOr<PlacedDense> there;
+  if (matrix_->caller_order() == nullptr) {
+    there = values.On(backend, lane, token());
+  } else {
+    const absl::StatusOr<Array> sent = values.OnHost();
+    if (!sent.ok()) return sent.status();
+    const absl::StatusOr<Array> order = matrix_->caller_order()->Get();
+    if (!order.ok()) return order.status();
+    absl::StatusOr<Array> canonical = ToCanonicalOrder(*sent, *order, host_memory(), lane.threads);
+    if (!canonical.ok()) return canonical.status();
+    there = backend.Bring(*std::move(canonical), values.shape, lane);
+  }
+  if (!there.ok()) return there.status();
+  return backend.OrderValues(*there, layout, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
 }
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {

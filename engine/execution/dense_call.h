@@ -47,6 +47,8 @@ class DenseCall final : public Job {
   /// Finds one operand and checks it. `cols` is -1 where the operand itself defines it.
   absl::Status AddOperand(std::string_view what, const OperandSpec& spec, int64_t rows,
                           int64_t cols);
+  /// Those of S that come with the request, if they do.
+  absl::Status SetValues(const std::optional<OperandSpec>& spec);
   /// Where the result goes.
   absl::Status SetResult(const std::string& held, DenseShape shape);
   /// The device that it begins on, and there room for what comes in the stream: which is refused
@@ -63,6 +65,8 @@ class DenseCall final : public Job {
   /// CSR; `plan` is of that then, and later requests take it at once for a while.
   absl::StatusOr<PlacedSparse> PlaceMatrix(Resolved& plan, Lane& lane);
   absl::StatusOr<PlacedSparse> PlaceIn(const std::shared_ptr<const Layout>& layout, Lane& lane);
+  /// The request's own, in the order of a placed layout.
+  absl::StatusOr<std::shared_ptr<const Array>> PlaceOwnValues(const Layout& layout, Lane& lane);
   /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead.
   absl::Status RunWhole(Resolved& plan, Lane& lane);
   /// Likewise, its operands being on the host.
@@ -94,7 +98,9 @@ class DenseCall final : public Job {
   PlanTable::Found plan_;  ///< as it was when the call began, or moved to a device of another kind
   double alpha_ = 1, beta_ = 0;
   bool unscaled_ = false;
-  std::vector<Operand> operands_;       ///< SpMM: B, and C's old value; SDDMM: A, B
+  /// SpMM: B, and C's old value; SDDMM: A, B; and of both, the last, S's values.
+  std::vector<Operand> operands_;
+  bool own_values_ = false;             ///< S's come with the request
   StreamedOperand* claimed_ = nullptr;  ///< by the last Claim
   DenseShape result_shape_;             ///< where the result goes; SetResult alone sets it
   DenseWrite destination_;

@@ -80,6 +80,24 @@ absl::StatusOr<PlacedSparse> GpuBackend::Place(const std::shared_ptr<const Layou
   return placed;
 }
 
+absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::OrderValues(const PlacedDense& csr_values,
+                                                                     const Layout& layout,
+                                                                     MemorySource& memory,
+                                                                     Lane& lane) {
+  if (layout.Find(kValueSource) == nullptr) return csr_values.array;
+  const ElementType type = csr_values.shape.type;
+  absl::StatusOr<Array> slots = AllocateArray(memory, "values", type, layout.value_slots);
+  if (!slots.ok()) return slots.status();
+  cuda::Stream& stream = lane.gpu->stream;
+  const absl::Status status = cuda::PlaceValues(
+      stream, layout, type, csr_values.array->buffer.data(), slots->buffer.mutable_data());
+  // Those in CSR's order may go now, and who fails before the kernel lets both go.
+  const absl::Status done = device_.Settle(stream);
+  if (!status.ok()) return status;
+  if (!done.ok()) return done;
+  return std::make_shared<const Array>(*std::move(slots));
+}
+
 absl::StatusOr<PlacedDense> GpuBackend::PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                                   const DenseShape& shape) {
   const std::optional<DenseShape> padded = PaddedShape(shape);

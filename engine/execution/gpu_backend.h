@@ -38,6 +38,10 @@ class GpuBackend final : public Backend {
                                   int threads) override;
   absl::StatusOr<PlacedSparse> Place(const std::shared_ptr<const Layout>& layout,
                                      const Array* values, MemorySource& host) override;
+  absl::StatusOr<std::shared_ptr<const Array>> OrderValues(const PlacedDense& csr_values,
+                                                           const Layout& layout,
+                                                           MemorySource& memory,
+                                                           Lane& lane) override;
   absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                         const DenseShape& shape) override;
   absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) override;

@@ -316,6 +316,71 @@ TEST_F(FailuresTest, ALayoutWithoutRoomIsNotTriedByEachRequest) {
   EXPECT_EQ(run(), "csr / cuda.csr.rows");
 }
 
+TEST_F(FailuresTest, ValuesThatComeWithTheRequestAreOrderedOnTheDevice) {
+  // "s" has an order of the caller's, "n" has not; their pattern is the same.
+  ASSERT_TRUE(SendMatrix(engine_->catalog(), "n", pattern_).ok());
+  Pattern& pattern = *engine_->catalog().Find("t", "n").value()->pattern();
+  BuildContext context;
+  context.memory = &HeapMemory();
+  BuiltLayout built =
+      BuildLayout(ParseRecipe("lsh_cluster(force)").value(), pattern_.view(), context).value();
+  ASSERT_NE(built.layout.Find(kValueSource), nullptr);
+  ActivePlan active;
+  active.plan.problem_class =
+      ClassOf({Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCuda});
+  active.plan.recipe = built.layout.recipe;
+  active.plan.kernel = "cuda.csr.rows";
+  const std::vector<float> values = FloatsOf(pattern_, 77);
+  Hold("w", {pattern_.nnz(), 1, 1, ElementType::kF32}, values);
+  const std::vector<double> b(b_.begin(), b_.end());
+  for (const bool planned : {false, true}) {
+    if (planned) {
+      pattern.AddLayout(std::make_shared<const Layout>(built.layout), 0);
+      active.layout = pattern.FindLayout(active.plan.recipe);
+      pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+    }
+    for (const std::string matrix : {"n", "s"}) {
+      const std::vector<float> canonical = matrix == "n" ? values : Mirrored(values);
+      const std::vector<double> wide(canonical.begin(), canonical.end());
+      std::vector<double> expected(kRows * kK);
+      reference::Spmm(pattern_.view(), wide.data(), false, b.data(), kK, kK, 1, 0, expected.data());
+      for (const bool held : {false, true}) {
+        // At first with all the room, then with enough for slabs alone, then on the CPU.
+        for (const int64_t room : {int64_t{1} << 28, int64_t{150'000}, int64_t{0}}) {
+          SCOPED_TRACE(testing::Message() << matrix << ", held " << held << ", room " << room
+                                          << ", planned " << planned);
+          EvictAll();
+          const Buffer hog = LeaveOnDevice(room);
+          SpmmSpec spec;
+          spec.tenant = std::string("t");
+          spec.matrix = matrix;
+          spec.b.shape = DenseShape{kCols, kK, kK, ElementType::kF32};
+          spec.values.emplace();
+          if (held) {
+            spec.values->held = std::string("w");
+          } else {
+            spec.values->shape = DenseShape{pattern_.nnz(), 1, 1, ElementType::kF32};
+            spec.values->stream_array = 1;
+          }
+          const auto result = std::make_shared<Result>();
+          auto call = engine_->executor().Begin(spec, result);
+          ASSERT_TRUE(call.ok()) << call.status();
+          ASSERT_TRUE(FeedAndCommit(**call, 0, b_).ok());
+          ASSERT_TRUE(held || FeedAndCommit(**call, 1, values).ok());
+          (*call)->Submit();
+          call->reset();
+          const absl::Status end = result->Wait();
+          ASSERT_TRUE(end.ok()) << end;
+          EXPECT_EQ(result->plan.find(" / cuda.") != std::string::npos, room > 0) << result->plan;
+          EXPECT_EQ(result->plan.find("slabs") != std::string::npos, room == 150'000)
+              << result->plan;
+          ExpectNear(result->Elements<float>(), expected);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(FailuresTest, ABlockIsNobodyElsesWhileItsCopyMayRun) {
   const Buffer to = device().budget().Source(MemoryUse::kRequests).Allocate(64).value();
   std::byte* const destination = Buffer(to).mutable_data();

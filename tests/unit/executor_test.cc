@@ -15,6 +15,7 @@
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/derived_patterns.h"
+#include "engine/planning/candidates.h"
 #include "engine/store/store.h"
 #include "kernels/recipe.h"
 #include "kernels/reference/reference.h"
@@ -367,6 +368,129 @@ TEST_F(ExecutorTest, ACallRunsByThePlanThatItBeganWith) {
   pattern.DropLayout("dcsr");
   EXPECT_EQ(finish(*begin(second), *second), "csr / cpu.csr.row_balanced");
   EXPECT_EQ(finish(*by_dcsr, *first), "dcsr / cpu.dcsr.row_balanced");
+}
+
+TEST_F(ExecutorTest, ValuesMayComeWithTheRequest) {
+  constexpr int64_t kSize = 60, kK = 5;
+  GeneratedMatrix s = UniformMatrix(kSize, kSize, 6, 3);
+  Upload("canonical", s);
+  // The same with each row the other way round, which is the caller's order then.
+  const auto mirrored = [&](std::vector<double> values) {
+    for (int64_t row = 0; row < kSize; ++row) {
+      std::reverse(values.begin() + s.row_offsets[row], values.begin() + s.row_offsets[row + 1]);
+    }
+    return values;
+  };
+  GeneratedMatrix descending = s;
+  for (int64_t row = 0; row < kSize; ++row) {
+    std::reverse(descending.column_indices.begin() + s.row_offsets[row],
+                 descending.column_indices.begin() + s.row_offsets[row + 1]);
+  }
+  Upload("descending", descending, /*sort=*/true);
+  const Problem problem{Operation::kSpmm, false, ElementType::kF32, kK};
+  BuildContext context;
+  context.memory = &HeapMemory();
+  BuiltLayout built =
+      BuildLayout(ParseRecipe("lsh_cluster(force)").value(), s.view(), context).value();
+  ASSERT_NE(built.layout.Find(kValueSource), nullptr);
+  ActivePlan active;
+  active.plan.problem_class = ClassOf(problem);
+  active.plan.recipe = built.layout.recipe;
+  active.plan.kernel = KernelsFor(problem, built.layout).front();
+  Pattern& pattern = *catalog_.Find("t", "canonical").value()->pattern();
+  ASSERT_EQ(&pattern, catalog_.Find("t", "descending").value()->pattern().get());
+  pattern.AddLayout(std::make_shared<const Layout>(std::move(built.layout)), 0);
+  active.layout = pattern.FindLayout(active.plan.recipe);
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+
+  const std::vector<float> values = Random(s.nnz()), a = Random(kSize * kK), b = Random(kSize * kK);
+  Hold("w", {s.nnz(), 1, 1, ElementType::kF32}, values);
+  const auto operand = [](int64_t rows, int64_t cols, uint32_t array) {
+    return OperandSpec{DenseShape{rows, cols, cols, ElementType::kF32}, "", array};
+  };
+  for (const std::string matrix : {"canonical", "descending"}) {
+    const std::vector<double> canonical =
+        matrix == "canonical" ? Wide(values) : mirrored(Wide(values));
+    for (const bool held : {false, true}) {
+      for (const bool transpose : {false, true}) {
+        SCOPED_TRACE(testing::Message() << matrix << (held ? ", held" : "") << transpose);
+        SpmmSpec spec;
+        spec.tenant = "t";
+        spec.matrix = matrix;
+        spec.transpose = transpose;
+        spec.b = operand(kSize, kK, 0);
+        spec.values = held ? OperandSpec{{}, "w", 0} : operand(s.nnz(), 1, 7);
+        auto sink = std::make_shared<Collector>();
+        auto call = executor_->Begin(spec, sink);
+        ASSERT_TRUE(call.ok()) << call.status();
+        Feed(**call, 0, b);
+        EXPECT_EQ((*call)->complete(), held);
+        if (!held) Feed(**call, 7, values);
+        (*call)->Submit();
+        ASSERT_TRUE(sink->Wait());
+        ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+        if (!transpose) {
+          EXPECT_THAT(sink->begins.at(0).plan, HasSubstr("lsh_cluster"));
+        }
+        std::vector<double> expected(kSize * kK), magnitude(kSize * kK);
+        reference::Spmm(s.view(), canonical.data(), transpose, Wide(b).data(), kK, kK, 1, 0,
+                        expected.data(), magnitude.data());
+        ExpectNear(expected, magnitude, std::as_const(sink->result).As<float>().data(), kK, kK);
+      }
+      SddmmSpec spec;
+      spec.tenant = "t";
+      spec.matrix = matrix;
+      spec.a = operand(kSize, kK, 0);
+      spec.b = operand(kSize, kK, 1);
+      spec.values = held ? OperandSpec{{}, "w", 0} : operand(s.nnz(), 1, 2);
+      auto sink = std::make_shared<Collector>();
+      auto call = executor_->Begin(spec, sink);
+      ASSERT_TRUE(call.ok()) << call.status();
+      Feed(**call, 0, a);
+      Feed(**call, 1, b);
+      if (!held) Feed(**call, 2, values);
+      (*call)->Submit();
+      ASSERT_TRUE(sink->Wait());
+      ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+      std::vector<double> expected(s.nnz()), magnitude(s.nnz());
+      reference::Sddmm(s.view(), canonical.data(), Wide(a).data(), kK, Wide(b).data(), kK, kK,
+                       expected.data(), magnitude.data());
+      if (matrix == "descending") {
+        expected = mirrored(expected);
+        magnitude = mirrored(magnitude);
+      }
+      ExpectNear(expected, magnitude, std::as_const(sink->result).As<float>().data(), 1, 1);
+    }
+  }
+
+  SpmmSpec wrong;
+  wrong.tenant = "t";
+  wrong.matrix = "canonical";
+  wrong.b = operand(kSize, kK, 0);
+  const auto refusal = [&](const OperandSpec& of) {
+    wrong.values = of;
+    const absl::Status status = executor_->Begin(wrong, std::make_shared<Collector>()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refusal(operand(s.nnz() - 1, 1, 1)), HasSubstr("operand values is "));
+  EXPECT_THAT(refusal(operand(s.nnz(), 2, 1)), HasSubstr("operand values is "));
+  EXPECT_THAT(refusal(operand(s.nnz(), 1, 0)), HasSubstr("announced as array 0"));
+  OperandSpec apart = operand(s.nnz(), 1, 1);
+  apart.shape->leading_dimension = 2;
+  EXPECT_THAT(refusal(apart), HasSubstr("one value after the other"));
+  OperandSpec doubles = operand(s.nnz(), 1, 1);
+  doubles.shape->type = ElementType::kF64;
+  EXPECT_THAT(refusal(doubles), HasSubstr("f64"));
+  SddmmSpec unscaled;
+  unscaled.tenant = "t";
+  unscaled.matrix = "canonical";
+  unscaled.unscaled = true;
+  unscaled.a = operand(kSize, kK, 0);
+  unscaled.b = operand(kSize, kK, 1);
+  unscaled.values = operand(s.nnz(), 1, 2);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(executor_->Begin(unscaled, std::make_shared<Collector>()).status()));
 }
 
 TEST_F(ExecutorTest, SddmmScaledAndNot) {
