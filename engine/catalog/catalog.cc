@@ -79,8 +79,8 @@ absl::Status CheckStop(Store::Stop stop) {
 Catalog::Catalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
 
 absl::Status Catalog::Restore(const StoreContents& contents) {
-  const auto lazy = [this](const StoredArray& stored) {
-    return std::make_shared<LazyArray>(DiskCopyOf(store_, budget_, MemoryUse::kMatrices, stored));
+  const auto lazy = [this](const std::string& tenant, const StoredArray& stored) {
+    return std::make_shared<LazyArray>(DiskCopyOf(store_, budget_, MemoryOf(tenant), stored));
   };
   std::lock_guard lock(mutex_);
   deleted_version_ = contents.deleted_version;
@@ -96,12 +96,12 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
       return absl::DataLossError(fmt::format("the store has no pattern {} of matrix '{}'",
                                              record.pattern_hash, record.name));
     }
-    absl::StatusOr<Budget::Charge> charge = budget_.Count(kMatrixBytes, MemoryUse::kMatrices);
+    absl::StatusOr<Budget::Charge> charge = CountMatrix(record.tenant);
     if (!charge.ok()) return charge.status();
     ReplaceLocked(std::make_shared<const Matrix>(
         record.tenant, record.name, pattern->second, record.type, record.version,
-        record.created_unix_ns, /*durable=*/true, lazy(record.values),
-        record.value_order ? lazy(*record.value_order) : nullptr, *std::move(charge),
+        record.created_unix_ns, /*durable=*/true, lazy(record.tenant, record.values),
+        record.value_order ? lazy(record.tenant, *record.value_order) : nullptr, *std::move(charge),
         budget_.evictions()));
     versions_[{record.tenant, record.name}] = {record.used_version, record.used_version};
     patterns_[record.pattern_hash] = pattern->second;
@@ -250,7 +250,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
                                          Store::Stop stop) {
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr(stop);
   if (!csr.ok()) return csr.status();
-  absl::StatusOr<Budget::Charge> charge = budget_.Count(kMatrixBytes, MemoryUse::kMatrices);
+  absl::StatusOr<Budget::Charge> charge = CountMatrix(header.tenant);
   if (!charge.ok()) return charge.status();
   MatrixLease matrix;
   std::shared_ptr<Pattern> gone;
@@ -284,8 +284,9 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     if (!stored.ok()) return stored.status();
     if (store_.durable()) {
       pattern->SetDiskCopy(DiskCopyOf(store_, budget_, stored->pattern));
-      SetDiskCopy(*lazy_values, stored->matrix.values);
-      if (lazy_order != nullptr) SetDiskCopy(*lazy_order, *stored->matrix.value_order);
+      SetDiskCopy(*lazy_values, header.tenant, stored->matrix.values);
+      if (lazy_order != nullptr)
+        SetDiskCopy(*lazy_order, header.tenant, *stored->matrix.value_order);
     }
     gone = Publish(matrix);
   }
@@ -294,8 +295,8 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
   return matrix;
 }
 
-void Catalog::SetDiskCopy(LazyArray& array, const StoredArray& stored) {
-  array.SetDiskCopy(DiskCopyOf(store_, budget_, MemoryUse::kMatrices, stored));
+void Catalog::SetDiskCopy(LazyArray& array, std::string_view tenant, const StoredArray& stored) {
+  array.SetDiskCopy(DiskCopyOf(store_, budget_, MemoryOf(tenant), stored));
 }
 
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {

@@ -78,13 +78,14 @@ class Upload {
 
  private:
   friend class Catalog;
-  Upload(Catalog& catalog, UploadHeader header) : catalog_(catalog), header_(std::move(header)) {}
+  Upload(Catalog& catalog, UploadHeader header);
   bool wanted(uint32_t array) const;
   absl::Status Reserve();
   absl::StatusOr<Array> TakeValues(int threads);
 
   Catalog& catalog_;
   const UploadHeader header_;
+  MemorySource& memory_;  ///< the tenant's
   std::shared_ptr<Pattern> known_;
   ArrayAssembler arrays_[3];  ///< row_offsets has room for 64-bit elements whatever comes
 };
@@ -111,12 +112,12 @@ class ValuesUpdate {
 
  private:
   friend class Catalog;
-  ValuesUpdate(Catalog& catalog, UpdateHeader header, MatrixLease base)
-      : catalog_(catalog), header_(std::move(header)), base_(std::move(base)) {}
+  ValuesUpdate(Catalog& catalog, UpdateHeader header, MatrixLease base);
   absl::Status CheckVersion(const Matrix& present) const;
 
   Catalog& catalog_;
   const UpdateHeader header_;
+  MemorySource& memory_;  ///< the tenant's
   const MatrixLease base_;
   ArrayAssembler values_;
 };
@@ -170,8 +171,15 @@ class Catalog {
   absl::StatusOr<MatrixLease> Add(const UploadHeader& header, std::shared_ptr<Pattern> pattern,
                                   Array values, std::optional<Array> caller_order, int threads,
                                   Store::Stop stop);
-  /// `array` was stored as `stored`: it may leave memory.
-  void SetDiskCopy(LazyArray& array, const StoredArray& stored);
+  /// Of a tenant's matrices: of a pattern that several upload, the first's.
+  MemorySource& MemoryOf(std::string_view tenant) {
+    return budget_.Source(MemoryUse::kMatrices, &budget_.OwnerOf(tenant));
+  }
+  /// `array` of a tenant's was stored as `stored`: it may leave memory.
+  void SetDiskCopy(LazyArray& array, std::string_view tenant, const StoredArray& stored);
+  absl::StatusOr<Budget::Charge> CountMatrix(std::string_view tenant) {
+    return budget_.Count(kMatrixBytes, MemoryUse::kMatrices, &budget_.OwnerOf(tenant));
+  }
   /// Places the values of a version that is to be published in every layout of its pattern, but for
   /// those that only a GPU uses: they get theirs there.
   absl::Status PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop);

@@ -84,9 +84,8 @@ absl::StatusOr<std::byte*> DensePut::Claim(uint32_t array, uint64_t offset, uint
 absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   Array elements;
   if (header_.zeros) {
-    absl::StatusOr<Array> zeros =
-        AllocateArray(catalog_.budget_.Source(MemoryUse::kBuffers), kElements, header_.shape.type,
-                      header_.shape.elements());
+    absl::StatusOr<Array> zeros = AllocateArray(catalog_.MemoryOf(header_.tenant), kElements,
+                                                header_.shape.type, header_.shape.elements());
     if (!zeros.ok()) return zeros.status();
     elements = *std::move(zeros);
     if (elements.bytes() > 0) std::memset(elements.buffer.mutable_data(), 0, elements.bytes());
@@ -95,8 +94,7 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
     if (!received.ok()) return received.status();
     elements = *std::move(received);
   }
-  absl::StatusOr<Budget::Charge> charge =
-      catalog_.budget_.Count(kHeldDenseBytes, MemoryUse::kBuffers);
+  absl::StatusOr<Budget::Charge> charge = catalog_.CountHeld(header_.tenant);
   if (!charge.ok()) return charge.status();
   auto held = std::make_shared<HeldDense>();
   held->charge = *std::move(charge);
@@ -132,7 +130,7 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
     record.array = elements;
     const absl::StatusOr<BufferRecord> put = store_.PutBuffer(record, stop);
     if (!put.ok()) return put.status();
-    held->elements->SetDiskCopy(DiskCopyOf(store_, budget_, MemoryUse::kBuffers, put->array));
+    held->elements->SetDiskCopy(DiskCopyOf(store_, budget_, MemoryOf(held->tenant), put->array));
   } else if (stored) {
     // A restart must not bring back what was replaced.
     if (absl::Status s = store_.DeleteBuffer(held->tenant, held->name); !s.ok()) return s;
@@ -151,10 +149,14 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
   return absl::OkStatus();
 }
 
+absl::StatusOr<Budget::Charge> DenseCatalog::CountHeld(std::string_view tenant) {
+  return budget_.Count(kHeldDenseBytes, MemoryUse::kBuffers, &budget_.OwnerOf(tenant));
+}
+
 absl::Status DenseCatalog::Restore(const StoreContents& contents) {
   std::lock_guard lock(mutex_);
   for (const BufferRecord& record : contents.buffers) {
-    absl::StatusOr<Budget::Charge> charge = budget_.Count(kHeldDenseBytes, MemoryUse::kBuffers);
+    absl::StatusOr<Budget::Charge> charge = CountHeld(record.tenant);
     if (!charge.ok()) return charge.status();
     auto held = std::make_shared<HeldDense>();
     held->charge = *std::move(charge);
@@ -171,8 +173,8 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
       return absl::DataLossError(fmt::format("{} has {} elements, its shape {}", what,
                                              record.array.length, held->shape.elements()));
     }
-    held->elements =
-        std::make_shared<LazyArray>(DiskCopyOf(store_, budget_, MemoryUse::kBuffers, record.array));
+    held->elements = std::make_shared<LazyArray>(
+        DiskCopyOf(store_, budget_, MemoryOf(record.tenant), record.array));
     const NameKey key(record.tenant, record.name);
     entries_[key] = std::move(held);
     stored_.insert(key);
@@ -191,7 +193,7 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   std::unique_ptr<DensePut> put(new DensePut(*this, std::move(header)));
   if (put->header_.zeros) return put;
   put->elements_ = ArrayAssembler({kElements, put->header_.shape.type, elements, {}},
-                                  ArriveWhole(budget_.Source(MemoryUse::kBuffers), bytes));
+                                  ArriveWhole(MemoryOf(put->header_.tenant), bytes));
   return put;
 }
 

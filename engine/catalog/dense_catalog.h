@@ -124,6 +124,12 @@ class DenseCatalog {
   absl::Status Replace(const std::shared_ptr<HeldDense>& held, const Array& elements, bool durable,
                        Store::Stop stop);
 
+  /// Of a tenant's held matrices.
+  MemorySource& MemoryOf(std::string_view tenant) {
+    return budget_.Source(MemoryUse::kBuffers, &budget_.OwnerOf(tenant));
+  }
+  absl::StatusOr<Budget::Charge> CountHeld(std::string_view tenant);
+
   Store& store_;
   Budget& budget_;
   NameLocks changes_;  ///< taken before mutex_, held while the disk is written

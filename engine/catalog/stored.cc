@@ -7,12 +7,11 @@
 
 namespace sparsed::engine {
 
-LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryUse use,
+LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemorySource& memory,
                                const StoredArray& array) {
-  return {[&store, &budget, use, array](LazyArray::Stop stop) {
-            return store.Read(array, budget.Source(use), stop);
-          },
-          [array] { return IsIntact(array); }, budget.evictions()};
+  return {
+      [&store, &memory, array](LazyArray::Stop stop) { return store.Read(array, memory, stop); },
+      [array] { return IsIntact(array); }, budget.evictions()};
 }
 
 LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const PatternRecord& pattern) {

@@ -8,8 +8,8 @@
 
 namespace sparsed::engine {
 
-/// Read into memory of `use`. `store` and `budget` outlive it. `array` is readable().
-LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryUse use,
+/// Read into `memory`, of `budget`. `store` and `budget` outlive it. `array` is readable().
+LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemorySource& memory,
                                const StoredArray& array);
 /// Plain CSR.
 LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const PatternRecord& pattern);

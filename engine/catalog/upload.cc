@@ -65,6 +65,9 @@ absl::StatusOr<std::unique_ptr<Upload>> Catalog::BeginUpload(UploadHeader header
   return upload;
 }
 
+Upload::Upload(Catalog& catalog, UploadHeader header)
+    : catalog_(catalog), header_(std::move(header)), memory_(catalog.MemoryOf(header_.tenant)) {}
+
 absl::Status Upload::Reserve() {
   const bool reorders = header_.sort || header_.sum_duplicates;
   if (!header_.pattern_hash.empty() && !reorders) {
@@ -92,7 +95,7 @@ absl::Status Upload::Reserve() {
     if (!wanted(i)) continue;
     const ElementType sent = i == kRowOffsets ? header_.row_offsets_type : types[i];
     arrays_[i] = ArrayAssembler({std::string(kArrayNames[i]), sent, lengths[i], {}},
-                                ArriveWhole(catalog_.budget_.Source(MemoryUse::kMatrices), bytes));
+                                ArriveWhole(memory_, bytes));
   }
   // What cannot fit is refused before it is sent; memory is taken as it comes.
   return CheckRoom(catalog_.budget_, MemoryUse::kMatrices, all);
@@ -131,8 +134,8 @@ absl::StatusOr<std::byte*> Upload::Claim(uint32_t array, uint64_t offset, uint64
 
 absl::StatusOr<Array> Upload::TakeValues(int threads) {
   if (!header_.values_are_ones) return arrays_[kValues].Finish();
-  absl::StatusOr<Array> values = AllocateArray(catalog_.budget_.Source(MemoryUse::kMatrices),
-                                               kArrayNames[kValues], header_.type, header_.nnz);
+  absl::StatusOr<Array> values =
+      AllocateArray(memory_, kArrayNames[kValues], header_.type, header_.nnz);
   if (!values.ok()) return values;
   VisitFloat(header_.type,
              [&]<typename T>(T) { Fill(values->MutableAs<T>(), static_cast<T>(1.0F), threads); });
@@ -165,8 +168,8 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads, Store::Stop stop) {
   CsrArrays arrays{
       header_.rows,       header_.cols, *std::move(row_offsets), *std::move(column_indices),
       *std::move(values), std::nullopt};
-  absl::Status canonical = MakeCanonical(arrays, {header_.sort, header_.sum_duplicates},
-                                         catalog_.budget_.Source(MemoryUse::kMatrices), threads);
+  absl::Status canonical =
+      MakeCanonical(arrays, {header_.sort, header_.sum_duplicates}, memory_, threads);
   if (!canonical.ok()) return canonical;
   if (absl::Status s = CheckStop(stop); !s.ok()) return s;
   return catalog_.AddArrays(header_, std::move(arrays), threads, stop);
@@ -188,9 +191,15 @@ absl::StatusOr<std::unique_ptr<ValuesUpdate>> Catalog::BeginUpdate(UpdateHeader 
       new ValuesUpdate(*this, std::move(header), *std::move(base)));
   if (absl::Status status = update->CheckVersion(*update->base_); !status.ok()) return status;
   update->values_ = ArrayAssembler({"values", update->header_.type, nnz, {}},
-                                   ArriveWhole(budget_.Source(MemoryUse::kMatrices), bytes));
+                                   ArriveWhole(update->memory_, bytes));
   return update;
 }
+
+ValuesUpdate::ValuesUpdate(Catalog& catalog, UpdateHeader header, MatrixLease base)
+    : catalog_(catalog),
+      header_(std::move(header)),
+      memory_(catalog.MemoryOf(header_.tenant)),
+      base_(std::move(base)) {}
 
 absl::Status ValuesUpdate::CheckVersion(const Matrix& present) const {
   if (header_.if_version == 0 || header_.if_version == present.version()) return absl::OkStatus();
@@ -213,8 +222,7 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
   if (base_->caller_order() != nullptr) {
     absl::StatusOr<Array> order = base_->caller_order()->Get(stop);
     if (!order.ok()) return order.status();
-    values =
-        ToCanonicalOrder(*values, *order, catalog_.budget_.Source(MemoryUse::kMatrices), threads);
+    values = ToCanonicalOrder(*values, *order, memory_, threads);
     if (!values.ok()) return values.status();
   }
 
@@ -238,7 +246,7 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
     const absl::StatusOr<MatrixRecord> stored =
         catalog_.store_.PutValues(header_.tenant, header_.name, matrix->version(), *values, stop);
     if (!stored.ok()) return stored.status();
-    catalog_.SetDiskCopy(*lazy_values, stored->values);
+    catalog_.SetDiskCopy(*lazy_values, header_.tenant, stored->values);
   } else if (absl::Status s = catalog_.UseVersion(key, matrix->version()); !s.ok()) {
     return s;
   }

@@ -74,6 +74,8 @@ class Backend {
   virtual double bytes_per_second() const = 0;
   /// Where its kernels read and write.
   virtual MemorySource& memory(MemoryUse use) = 0;
+  /// The same, which `owner` of host memory pays for where that is it.
+  virtual MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) = 0;
 
   /// What a scheduler runs jobs on; those of a GPU exist once.
   virtual std::vector<Lane> NewLanes() = 0;
@@ -94,19 +96,30 @@ class Backend {
   virtual absl::StatusOr<PlacedSparse> Place(const std::shared_ptr<const Layout>& layout,
                                              const Array* values, MemorySource& host) = 0;
 
+  /// One value a nonzero, in CSR's order and one after the other, in that of a placed layout, which
+  /// the lane's kernels may use from then on; new ones take the device's `memory`.
+  virtual absl::StatusOr<std::shared_ptr<const Array>> OrderValues(const PlacedDense& csr_values,
+                                                                   const Layout& layout,
+                                                                   MemorySource& memory,
+                                                                   Lane& lane) = 0;
+
   /// A dense matrix that is held by name: stays there for the next call, if there is room.
   virtual absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                                 const DenseShape& shape) = 0;
   /// One that is in host memory.
   virtual absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) = 0;
-  /// Memory for one; gaps between its rows, which nobody asked for, are zeros.
+  /// Memory for one, from the device's `memory`; gaps between its rows, which nobody asked for, are
+  /// zeros.
   virtual absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
-                                               MemoryUse use, Lane& lane) = 0;
+                                               MemorySource& memory, Lane& lane) = 0;
   /// Elements of one into another that is of as many rows and columns.
   virtual absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) = 0;
-  /// to[order[i]] = from[i], one column each; `order` (i64) may be null: to[i] = from[i].
-  virtual absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                               const PlacedDense& to, Lane& lane) = 0;
+  /// Indices that belong to a matrix: stay there for the next call, if there is room.
+  virtual absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
+      const std::shared_ptr<LazyArray>& indices) = 0;
+  /// to[order[i]] = from[i], one column each; `order` (i64, placed) may be null: to[i] = from[i].
+  virtual absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                               Lane& lane) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
   virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is
@@ -114,13 +127,15 @@ class Backend {
   virtual absl::Status ClearPadding(const PlacedDense& /*dense*/, Lane& /*lane*/) {
     return absl::OkStatus();
   }
-  /// A result as a held matrix of `shape`, which stays here until somebody needs it elsewhere.
-  virtual std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) = 0;
-  /// A result to the host, in `shape`: `arrived` is told, in order, how many bytes of `host` there
-  /// are.
+  /// A result as a held matrix of `shape`, which stays here until somebody needs it elsewhere: then
+  /// it takes `memory` of the host, which outlives it.
+  virtual std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
+                                          MemorySource& memory) = 0;
+  /// A result to the host, in `shape` and `memory` of the host: `arrived` is told, in order, how
+  /// many bytes of `host` there are.
   using Arrived = std::function<void(const Array& host, size_t bytes)>;
-  virtual absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
-                             const Arrived& arrived) = 0;
+  virtual absl::Status Fetch(const PlacedDense& result, const DenseShape& shape,
+                             MemorySource& memory, Lane& lane, const Arrived& arrived) = 0;
 
   /// Runs it on the lane and waits. `*milliseconds`: the kernel's, also of one that failed where
   /// that is known.

@@ -31,15 +31,19 @@ struct SpmmSpec {
   std::optional<OperandSpec> accumulate;  ///< needed if beta is not 0
   std::string result_held;  ///< name of the held matrix that receives C; empty: it is streamed
   int64_t result_leading_dimension = 0;  ///< of a streamed C; 0: K
-  bool allow_tf32 = false;               ///< as in Problem
-  uint64_t timeout_ns = 0;               ///< 0: none
+  /// S's for this request alone, in the place of the matrix's: nnz x 1, one after the other, in the
+  /// order that the matrix's values were sent in.
+  std::optional<OperandSpec> values = {};
+  bool allow_tf32 = false;  ///< as in Problem
+  uint64_t timeout_ns = 0;  ///< 0: none
 };
 
 struct SddmmSpec {
   std::string tenant, matrix;
   bool unscaled = false;
   OperandSpec a, b;
-  std::string result_held;  ///< must be nnz x 1
+  std::string result_held;                 ///< must be nnz x 1
+  std::optional<OperandSpec> values = {};  ///< as SpmmSpec's; INVALID_ARGUMENT where unscaled
   uint64_t timeout_ns = 0;
 };
 

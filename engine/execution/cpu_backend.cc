@@ -49,6 +49,19 @@ absl::StatusOr<PlacedSparse> CpuBackend::Place(const std::shared_ptr<const Layou
   return PlacedSparse{layout, values == nullptr ? nullptr : std::make_shared<const Array>(*values)};
 }
 
+absl::StatusOr<std::shared_ptr<const Array>> CpuBackend::OrderValues(const PlacedDense& csr_values,
+                                                                     const Layout& layout,
+                                                                     MemorySource& memory,
+                                                                     Lane& lane) {
+  if (layout.Find(kValueSource) == nullptr) return csr_values.array;
+  absl::StatusOr<Array> slots =
+      AllocateArray(memory, "values", csr_values.shape.type, layout.value_slots);
+  if (!slots.ok()) return slots.status();
+  PlaceValues(layout, csr_values.shape.type, csr_values.array->buffer.data(),
+              slots->buffer.mutable_data(), lane.threads);
+  return std::make_shared<const Array>(*std::move(slots));
+}
+
 absl::StatusOr<PlacedDense> CpuBackend::PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                                   const DenseShape& shape) {
   absl::StatusOr<Array> array = held->Get();
@@ -62,8 +75,8 @@ absl::StatusOr<PlacedDense> CpuBackend::Bring(Array host, const DenseShape& shap
 }
 
 absl::StatusOr<PlacedDense> CpuBackend::NewDense(std::string_view name, const DenseShape& shape,
-                                                 MemoryUse use, Lane& /*lane*/) {
-  absl::StatusOr<Array> array = AllocateArray(memory(use), name, shape.type, shape.elements());
+                                                 MemorySource& memory, Lane& /*lane*/) {
+  absl::StatusOr<Array> array = AllocateArray(memory, name, shape.type, shape.elements());
   if (!array.ok()) return array.status();
   ClearGaps(*array, shape);
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), shape};
@@ -75,14 +88,19 @@ absl::Status CpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& t
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                                 const PlacedDense& to, Lane& lane) {
+absl::StatusOr<std::shared_ptr<const Array>> CpuBackend::PlaceIndices(
+    const std::shared_ptr<LazyArray>& indices) {
+  absl::StatusOr<Array> array = indices->Get();
+  if (!array.ok()) return array.status();
+  return std::make_shared<const Array>(*std::move(array));
+}
+
+absl::Status CpuBackend::Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                                 Lane& lane) {
   if (order == nullptr) return CopyDense(from, to, lane);
-  absl::StatusOr<Array> positions = order->Get();
-  if (!positions.ok()) return positions.status();
   Array written = *to.array;
   VisitBits(written.type, [&]<typename Bits>(Bits) {
-    const auto at = positions->As<int64_t>();
+    const auto at = order->As<int64_t>();
     const auto elements = from.array->As<Bits>();
     const auto result = written.MutableAs<Bits>();
     for (size_t i = 0; i < at.size(); ++i) {
@@ -100,12 +118,13 @@ absl::Status CpuBackend::Repeat(const Array& period, Array& to, Lane& /*lane*/) 
   return absl::OkStatus();
 }
 
-std::shared_ptr<LazyArray> CpuBackend::Hold(PlacedDense result, const DenseShape& /*shape*/) {
+std::shared_ptr<LazyArray> CpuBackend::Hold(PlacedDense result, const DenseShape& /*shape*/,
+                                            MemorySource& /*memory*/) {
   return std::make_shared<LazyArray>(*result.array);
 }
 
 absl::Status CpuBackend::Fetch(const PlacedDense& result, const DenseShape& /*shape*/,
-                               Lane& /*lane*/, const Arrived& arrived) {
+                               MemorySource& /*memory*/, Lane& /*lane*/, const Arrived& arrived) {
   arrived(*result.array, result.array->bytes());
   return absl::OkStatus();
 }

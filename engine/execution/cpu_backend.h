@@ -19,6 +19,9 @@ class CpuBackend final : public Backend {
 
   double bytes_per_second() const override { return memory_rate_.bytes_per_second(); }
   MemorySource& memory(MemoryUse use) override { return budget_.Source(use); }
+  MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) override {
+    return budget_.Source(use, &owner);
+  }
   std::vector<Lane> NewLanes() override;
   size_t kept_workspace() const override;
 
@@ -26,18 +29,25 @@ class CpuBackend final : public Backend {
                                   int threads) override;
   absl::StatusOr<PlacedSparse> Place(const std::shared_ptr<const Layout>& layout,
                                      const Array* values, MemorySource& host) override;
+  absl::StatusOr<std::shared_ptr<const Array>> OrderValues(const PlacedDense& csr_values,
+                                                           const Layout& layout,
+                                                           MemorySource& memory,
+                                                           Lane& lane) override;
   absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                         const DenseShape& shape) override;
   absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) override;
   absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
-                                       MemoryUse use, Lane& lane) override;
+                                       MemorySource& memory, Lane& lane) override;
   absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) override;
-  absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                       const PlacedDense& to, Lane& lane) override;
+  absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
+      const std::shared_ptr<LazyArray>& indices) override;
+  absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                       Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
-  std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) override;
-  absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
-                     const Arrived& arrived) override;
+  std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
+                                  MemorySource& memory) override;
+  absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, MemorySource& memory,
+                     Lane& lane, const Arrived& arrived) override;
   absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                    double* milliseconds) override;
   Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;

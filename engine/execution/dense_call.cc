@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/catalog/canonical.h"
 #include "engine/execution/slabs.h"
 
 namespace sparsed::engine {
@@ -23,28 +24,9 @@ Problem ProblemOf(const SddmmSpec& /*spec*/, ElementType type) {
   return {.operation = Operation::kSddmm, .type = type};
 }
 
-std::vector<std::string> HeldNames(const SpmmSpec& spec) {
-  return {spec.b.held, spec.accumulate ? spec.accumulate->held : ""};
-}
-std::vector<std::string> HeldNames(const SddmmSpec& spec) { return {spec.a.held, spec.b.held}; }
-
 /// Of what the result consists, for the client.
 std::string_view ResultName(Operation operation) {
   return operation == Operation::kSddmm ? "values" : "dense";
-}
-
-/// Those of these names that there are; empty names are nobody's.
-std::vector<std::shared_ptr<LazyArray>> HeldOperands(const Executor::Impl& impl,
-                                                     const std::string& tenant,
-                                                     const std::vector<std::string>& names) {
-  std::vector<std::shared_ptr<LazyArray>> operands;
-  for (const std::string& name : names) {
-    if (name.empty()) continue;
-    // Those that there are not are told of when they are looked up to be used.
-    absl::StatusOr<HeldDenseLease> held = impl.dense.Find(tenant, name);
-    if (held.ok()) operands.push_back((*held)->elements);
-  }
-  return operands;
 }
 
 size_t BytesOf(const DenseShape& shape) {
@@ -53,11 +35,11 @@ size_t BytesOf(const DenseShape& shape) {
 
 }  // namespace
 
-DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, Backend& backend, std::string tenant,
+DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
                      std::shared_ptr<ResultSink> sink, MatrixLease matrix, const Problem& problem)
-    : Job(impl->scheduler, std::move(tenant), std::move(sink), backend.id()),
+    : Job(impl->scheduler, std::move(tenant), std::move(sink), DeviceId{}),
       impl_(std::move(impl)),
-      backend_(backend),
+      owner_(impl_->budget.OwnerOf(this->tenant())),
       matrix_(std::move(matrix)),
       problem_(problem) {
   end_.version = matrix_->version();
@@ -110,12 +92,14 @@ size_t DenseCall::counted() const {
 
 void DenseCall::Drop() {
   destination_ = DenseWrite();
+  plan_ = {};
   matrix_.reset();
 }
 
 Job::Loader DenseCall::ToLoad() const {
-  std::vector<Loader> loaders = {LoaderOf(matrix_, ProblemOn(device().kind))};
-  if (problem_.operation == Operation::kSddmm && matrix_->caller_order() != nullptr) {
+  std::vector<Loader> loaders = {LoaderOf(*impl_, device(), matrix_, plan_)};
+  if ((own_values_ || problem_.operation == Operation::kSddmm) &&
+      matrix_->caller_order() != nullptr) {
     loaders.push_back(LoaderOf(matrix_->caller_order()));
   }
   GpuBackend* const gpu = impl_->gpu(device());
@@ -136,19 +120,19 @@ absl::Status DenseCall::Set(const SpmmSpec& spec) {
   const int64_t in_rows = problem_.transposed ? pattern.rows() : pattern.cols();
   const int64_t out_rows = problem_.transposed ? pattern.cols() : pattern.rows();
   if (absl::Status status = AddOperand("B", spec.b, in_rows, -1); !status.ok()) return status;
-  k_ = operands_[0].shape.cols;
+  problem_.k = operands_[0].shape.cols;
   if (absl::Status status = SetResult(
-          spec.result_held, {out_rows, k_, spec.result_leading_dimension, matrix_->type()});
+          spec.result_held, {out_rows, problem_.k, spec.result_leading_dimension, matrix_->type()});
       !status.ok()) {
     return status;
   }
-  if (beta_ == 0) return MayFit(/*new_result=*/true);
+  if (beta_ == 0) return SetValues(spec.values);
   if (!spec.accumulate.has_value()) {
     return absl::InvalidArgumentError(
         fmt::format("beta is {}, but there is no operand to accumulate to", beta_));
   }
-  const absl::Status added = AddOperand("C", *spec.accumulate, out_rows, k_);
-  return added.ok() ? MayFit(/*new_result=*/false) : added;
+  const absl::Status added = AddOperand("C", *spec.accumulate, out_rows, problem_.k);
+  return added.ok() ? SetValues(spec.values) : added;
 }
 
 absl::Status DenseCall::Set(const SddmmSpec& spec) {
@@ -156,11 +140,11 @@ absl::Status DenseCall::Set(const SddmmSpec& spec) {
   unscaled_ = spec.unscaled;
   if (absl::Status status = AddOperand("A", spec.a, pattern.rows(), -1); !status.ok())
     return status;
-  k_ = operands_[0].shape.cols;
-  if (absl::Status status = AddOperand("B", spec.b, pattern.cols(), k_); !status.ok())
+  problem_.k = operands_[0].shape.cols;
+  if (absl::Status status = AddOperand("B", spec.b, pattern.cols(), problem_.k); !status.ok())
     return status;
   const absl::Status set = SetResult(spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
-  return set.ok() ? MayFit(/*new_result=*/true) : set;
+  return set.ok() ? SetValues(spec.values) : set;
 }
 
 absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spec, int64_t rows,
@@ -173,11 +157,13 @@ absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spe
     }
     operand.shape = *spec.shape;
     for (const Operand& other : operands_) {
-      if (other.streamed() != nullptr && other.streamed()->stream_array() == spec.stream_array) {
+      const auto* const announced = std::get_if<Operand::Announced>(&other.source);
+      if (announced != nullptr && announced->stream_array == spec.stream_array) {
         return absl::InvalidArgumentError(
             fmt::format("two operands are announced as array {} of the stream", spec.stream_array));
       }
     }
+    operand.source = Operand::Announced{std::string(what), spec.stream_array};
   } else {
     absl::StatusOr<HeldDenseLease> held = impl_->dense.Find(tenant(), spec.held);
     if (!held.ok()) return held.status();
@@ -206,17 +192,25 @@ absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spe
                                                   operand.shape.rows, operand.shape.cols, rows,
                                                   cols >= 0 ? fmt::to_string(cols) : "K"));
   }
-  if (spec.held.empty()) {
-    const size_t bytes = BytesOf(operand.shape);
-    GpuBackend* const gpu = impl_->gpu(backend_.id());
-    // What cannot fit is refused before it is sent; memory is taken as it comes.
-    if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
-      if (absl::Status s = CheckRoom(impl_->budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
-    }
-    operand.source = std::make_unique<StreamedOperand>(std::string(what), operand.shape,
-                                                       spec.stream_array, gpu, impl_->budget);
-  }
   operands_.push_back(std::move(operand));
+  return absl::OkStatus();
+}
+
+absl::Status DenseCall::SetValues(const std::optional<OperandSpec>& spec) {
+  if (!spec.has_value()) return absl::OkStatus();
+  if (unscaled_) {
+    return absl::InvalidArgumentError("S's values are sent, but the product is unscaled");
+  }
+  if (absl::Status status = AddOperand("values", *spec, matrix_->pattern()->nnz(), 1);
+      !status.ok()) {
+    return status;
+  }
+  if (operands_.back().shape.leading_dimension != 1) {
+    return absl::InvalidArgumentError(fmt::format(
+        "operand values has leading dimension {}, expected 1: one value after the other",
+        operands_.back().shape.leading_dimension));
+  }
+  own_values_ = true;
   return absl::OkStatus();
 }
 
@@ -238,19 +232,61 @@ absl::Status DenseCall::SetResult(const std::string& held, DenseShape shape) {
   return absl::OkStatus();
 }
 
-absl::Status DenseCall::MayFit(bool new_result) const {
-  if (backend_.id().kind != DeviceKind::kCpu) return absl::OkStatus();
+absl::Status DenseCall::ChooseDevice() {
+  std::vector<Operand::Held> held;
+  for (const Operand& operand : operands_) {
+    if (operand.held() != nullptr) held.push_back(std::get<Operand::Held>(operand.source));
+  }
+  TakePlan(impl_->first_choice());
+  const bool planned = plan_.plan != nullptr && plan_.plan->layout != nullptr;
+  const absl::StatusOr<Backend*> backend = impl_->Place(
+      planned ? plan_.plan->layout->Resident() : matrix_->pattern()->resident_csr(), held);
+  if (!backend.ok()) return backend.status();
+  MoveTo((*backend)->id());
+  return absl::OkStatus();
+}
+
+absl::Status DenseCall::ExpectStreams() {
+  for (Operand& operand : operands_) {
+    const auto* const announced = std::get_if<Operand::Announced>(&operand.source);
+    if (announced == nullptr) continue;
+    // Values in an order of the caller's are brought into CSR's on the host.
+    const bool reordered =
+        own_values_ && &operand == &operands_.back() && matrix_->caller_order() != nullptr;
+    GpuBackend* const gpu = reordered ? nullptr : impl_->gpu(device());
+    const size_t bytes = BytesOf(operand.shape);
+    // Memory is taken as it comes.
+    if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
+      if (absl::Status s = CheckRoom(impl_->budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
+    }
+    operand.source = std::make_unique<StreamedOperand>(announced->name, operand.shape,
+                                                       announced->stream_array, gpu, host_memory());
+  }
+  return MayFit();
+}
+
+absl::Status DenseCall::MayFit() const {
+  if (device().kind != DeviceKind::kCpu) return absl::OkStatus();
   // Operands may fit each, and a result is below 2^63: no overflow.
-  size_t all = new_result ? BytesOf(result_shape_) : 0;
+  size_t all = beta_ == 0 ? BytesOf(result_shape_) : 0;
   for (const Operand& operand : operands_) {
     all += operand.streamed() != nullptr ? BytesOf(operand.shape) : 0;
   }
   return impl_->budget.MayFit(all, MemoryUse::kRequests);
 }
 
+void DenseCall::TakePlan(DeviceKind device) {
+  problem_.device = device;
+  plan_ = matrix_->pattern()->plans().Find(ClassOf(problem_));
+}
+
 Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
-  *end = CheckedOn(*lane.backend, token(), RunWhole(lane));
-  if (lane.backend->id().kind == DeviceKind::kCpu) return Next::kEnded;
+  absl::StatusOr<Resolved> plan = Resolve(*impl_, device(), matrix_, problem_, plan_);
+  const auto run = [&](absl::Status (DenseCall::*how)(Resolved&, Lane&)) {
+    return CheckedOn(*lane.backend, token(), plan.ok() ? (this->*how)(*plan, lane) : plan.status());
+  };
+  *end = run(&DenseCall::RunWhole);
+  if (device().kind == DeviceKind::kCpu) return Next::kEnded;
   const auto elsewhere = [&](const absl::Status& status) {
     return !sent_ && (absl::IsResourceExhausted(status) || absl::IsUnimplemented(status));
   };
@@ -261,10 +297,17 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
     return Next::kEnded;
   }
   lane.gpu->prepared.Clear();  // it may be what there is no room for
-  *end = CheckedOn(*lane.backend, token(), RunInSlabs(lane));
+  *end = run(&DenseCall::RunInSlabs);
   if (!elsewhere(*end)) return Next::kEnded;
+  TakePlan(DeviceKind::kCpu);
   MoveTo(DeviceId{});
   return Next::kAgain;
+}
+
+bool DenseCall::operands_at_home() const {
+  return std::ranges::all_of(operands_, [](const Operand& operand) {
+    return operand.streamed() == nullptr || operand.streamed()->at_home();
+  });
 }
 
 absl::Status DenseCall::BringHome() {
@@ -276,29 +319,59 @@ absl::Status DenseCall::BringHome() {
   return absl::OkStatus();
 }
 
-Problem DenseCall::ProblemOn(DeviceKind device) const {
-  Problem problem = problem_;
-  problem.k = k_;
-  problem.device = device;
-  return problem;
-}
-
-absl::StatusOr<Resolved> DenseCall::FindPlan(const Lane& lane) const {
-  return Resolve(*impl_, matrix_, ProblemOn(lane.backend->id().kind));
-}
-
-absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(const Resolved& plan, Lane& lane) {
-  MemorySource& host = impl_->budget.Source(MemoryUse::kRequests);
-  if (unscaled_) return lane.backend->Place(plan.layout, nullptr, host);
+absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layout>& layout,
+                                                Lane& lane) {
+  if (unscaled_ || own_values_) {
+    absl::StatusOr<PlacedSparse> placed = lane.backend->Place(layout, nullptr, host_memory());
+    if (!placed.ok() || unscaled_) return placed;
+    absl::StatusOr<std::shared_ptr<const Array>> values = PlaceOwnValues(*placed->layout, lane);
+    if (!values.ok()) return values.status();
+    placed->values = *std::move(values);
+    return placed;
+  }
   absl::StatusOr<Array> values = lane.backend->ValuesFor(
-      *matrix_, *plan.layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
+      *matrix_, *layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
   if (!values.ok()) return values.status();
-  return lane.backend->Place(plan.layout, &*values, host);
+  return lane.backend->Place(layout, &*values, host_memory());
+}
+
+absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Layout& layout,
+                                                                       Lane& lane) {
+  Backend& backend = *lane.backend;
+  const Operand& values = operands_.back();
+  absl::StatusOr<PlacedDense> there;
+  if (matrix_->caller_order() == nullptr) {
+    there = values.On(backend, lane, token());
+  } else {
+    const absl::StatusOr<Array> sent = values.OnHost();
+    if (!sent.ok()) return sent.status();
+    const absl::StatusOr<Array> order = matrix_->caller_order()->Get();
+    if (!order.ok()) return order.status();
+    absl::StatusOr<Array> canonical = ToCanonicalOrder(*sent, *order, host_memory(), lane.threads);
+    if (!canonical.ok()) return canonical.status();
+    there = backend.Bring(*std::move(canonical), values.shape, lane);
+  }
+  if (!there.ok()) return there.status();
+  return backend.OrderValues(*there, layout, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
+}
+
+absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {
+  absl::StatusOr<PlacedSparse> placed = PlaceIn(plan.layout, lane);
+  if (!absl::IsResourceExhausted(placed.status()) || plan.layout->recipe == kCsr ||
+      !operands_at_home()) {
+    return placed;
+  }
+  impl_->no_room.Note(device(), plan_.plan->layout);
+  absl::StatusOr<Resolved> plain = ResolvePlain(matrix_, problem_);
+  if (!plain.ok()) return plain.status();
+  plan = *std::move(plain);
+  return PlaceIn(plan.layout, lane);
 }
 
 absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
   const std::string_view name = ResultName(problem_.operation);
-  if (beta_ == 0) return lane.backend->NewDense(name, result_shape_, result_use(), lane);
+  MemorySource& memory = lane.backend->MemoryFor(result_use(), owner_);
+  if (beta_ == 0) return lane.backend->NewDense(name, result_shape_, memory, lane);
   const Operand& accumulate = operands_[1];
   absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
   if (!old.ok()) return old;
@@ -308,20 +381,17 @@ absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
       !keep_result_ && accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
     return old;
   }
-  absl::StatusOr<PlacedDense> result =
-      lane.backend->NewDense(name, result_shape_, result_use(), lane);
+  absl::StatusOr<PlacedDense> result = lane.backend->NewDense(name, result_shape_, memory, lane);
   if (!result.ok()) return result;
   if (absl::Status s = lane.backend->CopyDense(*old, *result, lane); !s.ok()) return s;
   return result;
 }
 
-absl::Status DenseCall::RunWhole(Lane& lane) {
+absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
   Backend& backend = *lane.backend;
-  absl::StatusOr<Resolved> plan = FindPlan(lane);
-  if (!plan.ok()) return plan.status();
   const bool sddmm = problem_.operation == Operation::kSddmm;
   const auto begin = Clock::now();
-  absl::StatusOr<PlacedSparse> s = PlaceMatrix(*plan, lane);
+  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, lane);
   if (!s.ok()) return s.status();
   absl::StatusOr<PlacedDense> first = operands_[0].On(backend, lane, token());
   if (!first.ok()) return first.status();
@@ -333,18 +403,26 @@ absl::Status DenseCall::RunWhole(Lane& lane) {
   absl::StatusOr<PlacedDense> result = NewResult(lane);
   if (!result.ok()) return result.status();
   PlacedDense written = *result;
+  std::shared_ptr<const Array> order;
   if (!writes_in_order(*result)) {
     const DenseShape packed = {result_shape_.rows, 1, 1, result_shape_.type};
     absl::StatusOr<PlacedDense> canonical =
-        backend.NewDense("values", packed, MemoryUse::kRequests, lane);
+        backend.NewDense("values", packed, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
     if (!canonical.ok()) return canonical.status();
     written = *std::move(canonical);
+    if (matrix_->caller_order() != nullptr) {
+      // Now, so that nothing was computed for nothing where there is no room for it.
+      absl::StatusOr<std::shared_ptr<const Array>> there =
+          backend.PlaceIndices(matrix_->caller_order());
+      if (!there.ok()) return there.status();
+      order = *std::move(there);
+    }
   }
 
   // A width that vectors divide is faster; what is behind the K columns are zeros.
-  Problem problem = plan->problem;
+  Problem problem = plan.problem;
   problem.k = CommonWidth(*first, sddmm ? *second : written);
-  if (!plan->kernel->Serves(problem, *s->layout)) problem.k = k_;
+  if (!plan.kernel->Serves(problem, *s->layout)) problem.k = problem_.k;
   RunArguments arguments;
   arguments.values = s->values == nullptr ? nullptr : s->values->buffer.data();
   arguments.dense[0] = first->View(problem.k);
@@ -352,7 +430,7 @@ absl::Status DenseCall::RunWhole(Lane& lane) {
   arguments.result = written.MutableView(sddmm ? 1 : problem.k);
   arguments.alpha = alpha_;
   arguments.beta = beta_;
-  const BoundRun run(*plan->kernel, problem, s->layout, arguments);
+  const BoundRun run(*plan.kernel, problem, s->layout, arguments);
   if (backend.id().kind != DeviceKind::kCpu) end_.timings.to_device_ns = NanosecondsSince(begin);
 
   RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
@@ -368,10 +446,10 @@ absl::Status DenseCall::RunWhole(Lane& lane) {
 
   const auto computed = Clock::now();
   if (written.array != result->array) {
-    status = backend.Scatter(written, matrix_->caller_order(), *result, lane);
+    status = backend.Scatter(written, order.get(), *result, lane);
     if (!status.ok()) return status;
   }
-  SendBegin(plan->text);
+  SendBegin(plan.text);
   status = Send(*std::move(result), backend, lane);
   if (backend.id().kind != DeviceKind::kCpu) {
     end_.timings.from_device_ns = NanosecondsSince(computed);
@@ -379,14 +457,12 @@ absl::Status DenseCall::RunWhole(Lane& lane) {
   return status;
 }
 
-absl::Status DenseCall::RunInSlabs(Lane& lane) {
+absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
   if (problem_.operation != Operation::kSpmm) {
     return absl::UnimplementedError("what does not fit runs on the CPU");
   }
-  absl::StatusOr<Resolved> plan = FindPlan(lane);
-  if (!plan.ok()) return plan.status();
   const auto began = Clock::now();
-  absl::StatusOr<PlacedSparse> s = PlaceMatrix(*plan, lane);
+  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, lane);
   if (!s.ok()) return s.status();
   absl::StatusOr<Array> b = operands_[0].OnHost();
   if (!b.ok()) return b.status();
@@ -399,10 +475,11 @@ absl::Status DenseCall::RunInSlabs(Lane& lane) {
   }
   // On the host, whatever the lane's device.
   absl::StatusOr<PlacedDense> result =
-      impl_->cpu.NewDense(ResultName(problem_.operation), result_shape_, result_use(), lane);
+      impl_->cpu.NewDense(ResultName(problem_.operation), result_shape_,
+                          impl_->cpu.MemoryFor(result_use(), owner_), lane);
   if (!result.ok()) return result.status();
   Array written = *result->array;
-  const SlabProduct product = {.plan = *plan,
+  const SlabProduct product = {.plan = plan,
                                .sparse = *s,
                                .b = {*b, operands_[0].shape},
                                .old = {old, beta_ == 0 ? DenseShape() : operands_[1].shape},
@@ -415,7 +492,7 @@ absl::Status DenseCall::RunInSlabs(Lane& lane) {
   // Copies and kernels overlap: the time is of all together.
   AddKernelTime(1e-6 * static_cast<double>(NanosecondsSince(began)));
   Observe(slabs.kernel());
-  SendBegin(fmt::format("{}, in slabs of {} columns", plan->text, slabs.width()));
+  SendBegin(fmt::format("{}, in slabs of {} columns", plan.text, slabs.width()));
   return Send(*std::move(result), impl_->cpu, lane);
 }
 
@@ -428,16 +505,16 @@ void DenseCall::AddKernelTime(double milliseconds) {
 void DenseCall::Observe(std::string_view kernel) {
   const Pattern& pattern = *matrix_->pattern();
   const auto nnz = static_cast<double>(pattern.nnz());
-  const auto k = static_cast<double>(k_);
-  const Problem problem = ProblemOn(device().kind);
-  double bytes = CompulsoryBytes(problem, pattern.rows(), pattern.cols(), pattern.nnz());
+  const auto k = static_cast<double>(problem_.k);
+  double bytes = CompulsoryBytes(problem_, pattern.rows(), pattern.cols(), pattern.nnz());
   // With beta, C's old value is read besides.
   if (beta_ != 0) {
     bytes +=
-        static_cast<double>(result_shape_.rows) * k * static_cast<double>(SizeOf(problem.type));
+        static_cast<double>(result_shape_.rows) * k * static_cast<double>(SizeOf(problem_.type));
   }
-  const double flops = problem.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
-  impl_->Ran(device(), problem.operation, kernel, end_.timings.kernel_ns, flops, bytes);
+  const double flops =
+      problem_.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
+  impl_->Ran(device(), problem_.operation, kernel, end_.timings.kernel_ns, flops, bytes);
 }
 
 void DenseCall::SendBegin(const std::string& plan) {
@@ -452,13 +529,18 @@ void DenseCall::SendBegin(const std::string& plan) {
 
 absl::Status DenseCall::Send(PlacedDense result, Backend& from, Lane& lane) {
   if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
-  if (keep_result_) return destination_.Publish(from.Hold(std::move(result), result_shape_));
+  if (keep_result_) {
+    MemorySource& memory = impl_->budget.Source(MemoryUse::kBuffers, &owner_);
+    return destination_.Publish(from.Hold(std::move(result), result_shape_, memory));
+  }
   size_t sent = 0;
-  return from.Fetch(result, result_shape_, lane, [&](const Array& host, size_t bytes) {
-    const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(host.type));
-    sink().OnArray(0, sent, {host.name, host.type, length, host.buffer.Part(sent, bytes - sent)});
-    sent = bytes;
-  });
+  return from.Fetch(
+      result, result_shape_, host_memory(), lane, [&](const Array& host, size_t bytes) {
+        const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(host.type));
+        sink().OnArray(0, sent,
+                       {host.name, host.type, length, host.buffer.Part(sent, bytes - sent)});
+        sent = bytes;
+      });
 }
 
 template <typename Spec>
@@ -468,15 +550,13 @@ absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executo
   absl::StatusOr<MatrixLease> matrix = impl->catalog.Find(spec.tenant, spec.matrix);
   if (!matrix.ok()) return matrix.status();
   const Problem problem = ProblemOf(spec, (*matrix)->type());
-  // Where there is one GPU, or none, they decide nothing.
-  const auto held = impl->gpus.size() < 2 ? std::vector<std::shared_ptr<LazyArray>>()
-                                          : HeldOperands(*impl, spec.tenant, HeldNames(spec));
-  absl::StatusOr<Backend*> backend = impl->Place(problem, **matrix, held);
-  if (!backend.ok()) return backend.status();
-  auto call = std::make_shared<DenseCall>(std::move(impl), **backend, spec.tenant, std::move(sink),
+  auto call = std::make_shared<DenseCall>(std::move(impl), spec.tenant, std::move(sink),
                                           *std::move(matrix), problem);
-  if (absl::Status status = call->Set(spec); !status.ok()) return status;
-  if (absl::Status status = call->Start(spec.timeout_ns); !status.ok()) return status;
+  absl::Status status = call->Set(spec);
+  if (status.ok()) status = call->ChooseDevice();
+  if (status.ok()) status = call->ExpectStreams();
+  if (status.ok()) status = call->Start(spec.timeout_ns);
+  if (!status.ok()) return status;
   return call;
 }
 

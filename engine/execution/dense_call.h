@@ -23,7 +23,7 @@ class DenseCall final : public Job {
   static absl::StatusOr<std::shared_ptr<Call>> Begin(std::shared_ptr<Executor::Impl> impl,
                                                      const SddmmSpec& spec,
                                                      std::shared_ptr<ResultSink> sink);
-  DenseCall(std::shared_ptr<Executor::Impl> impl, Backend& backend, std::string tenant,
+  DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
             std::shared_ptr<ResultSink> sink, MatrixLease matrix, const Problem& problem);
 
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
@@ -44,24 +44,34 @@ class DenseCall final : public Job {
                                                        std::shared_ptr<ResultSink> sink);
   absl::Status Set(const SpmmSpec& spec);
   absl::Status Set(const SddmmSpec& spec);
-  /// Resolves one operand and prepares for its bytes. `cols` is -1 where the operand itself defines
-  /// it.
+  /// Finds one operand and checks it. `cols` is -1 where the operand itself defines it.
   absl::Status AddOperand(std::string_view what, const OperandSpec& spec, int64_t rows,
                           int64_t cols);
+  /// Those of S that come with the request, if they do.
+  absl::Status SetValues(const std::optional<OperandSpec>& spec);
   /// Where the result goes.
   absl::Status SetResult(const std::string& held, DenseShape shape);
-  /// RESOURCE_EXHAUSTED if its streamed operands and (if it is `new_result`) its result together
-  /// are more than the host ever has; on a GPU, parts may do.
-  absl::Status MayFit(bool new_result) const;
+  /// The device that it begins on, and there room for what comes in the stream: which is refused
+  /// before it is sent if it cannot fit.
+  absl::Status ChooseDevice();
+  absl::Status ExpectStreams();
+  /// RESOURCE_EXHAUSTED if its streamed operands and (if that is not one of them) its result
+  /// together are more than the host ever has; on a GPU, parts may do.
+  absl::Status MayFit() const;
 
-  Problem ProblemOn(DeviceKind device) const;
-  /// Its plan on the lane's device.
-  absl::StatusOr<Resolved> FindPlan(const Lane& lane) const;
-  absl::StatusOr<PlacedSparse> PlaceMatrix(const Resolved& plan, Lane& lane);
+  /// It is to run on devices of that kind, by the plan that it is there now.
+  void TakePlan(DeviceKind device);
+  /// Where there is no room for the plan's layout, and that is not for the operands' sake, plain
+  /// CSR; `plan` is of that then, and later requests take it at once for a while.
+  absl::StatusOr<PlacedSparse> PlaceMatrix(Resolved& plan, Lane& lane);
+  absl::StatusOr<PlacedSparse> PlaceIn(const std::shared_ptr<const Layout>& layout, Lane& lane);
+  /// The request's own, in the order of a placed layout.
+  absl::StatusOr<std::shared_ptr<const Array>> PlaceOwnValues(const Layout& layout, Lane& lane);
   /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead.
-  absl::Status RunWhole(Lane& lane);
+  absl::Status RunWhole(Resolved& plan, Lane& lane);
   /// Likewise, its operands being on the host.
-  absl::Status RunInSlabs(Lane& lane);
+  absl::Status RunInSlabs(Resolved& plan, Lane& lane);
+  bool operands_at_home() const;
   absl::Status BringHome();
   /// Memory for the result, with C's old value in it if beta asks for it.
   absl::StatusOr<PlacedDense> NewResult(Lane& lane);
@@ -71,6 +81,7 @@ class DenseCall final : public Job {
     return problem_.operation != Operation::kSddmm ||
            (matrix_->caller_order() == nullptr && result.shape.leading_dimension <= 1);
   }
+  MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests, &owner_); }
   MemoryUse result_use() const { return keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests; }
 
   void SendBegin(const std::string& plan);
@@ -81,13 +92,15 @@ class DenseCall final : public Job {
   void Observe(std::string_view kernel);
 
   const std::shared_ptr<Executor::Impl> impl_;
-  Backend& backend_;  ///< where it begins
+  MemoryOwner& owner_;  ///< the tenant
   MatrixLease matrix_;
-  const Problem problem_;  ///< on no device in particular; its K is known with the operands
+  Problem problem_;        ///< its K is known with the operands, its device with the plan
+  PlanTable::Found plan_;  ///< as it was when the call began, or moved to a device of another kind
   double alpha_ = 1, beta_ = 0;
   bool unscaled_ = false;
-  int64_t k_ = 0;
-  std::vector<Operand> operands_;       ///< SpMM: B, and C's old value; SDDMM: A, B
+  /// SpMM: B, and C's old value; SDDMM: A, B; and of both, the last, S's values.
+  std::vector<Operand> operands_;
+  bool own_values_ = false;             ///< S's come with the request
   StreamedOperand* claimed_ = nullptr;  ///< by the last Claim
   DenseShape result_shape_;             ///< where the result goes; SetResult alone sets it
   DenseWrite destination_;

@@ -17,12 +17,15 @@ namespace {
 /// Derived patterns take up to this part of host memory; they go when it is needed.
 constexpr int64_t kDerivedShare = 8;
 
-/// What a GPU would serve the problem from; null if nothing of it is in memory.
-std::shared_ptr<const Layout> PlannedLayout(Problem problem, const Pattern& pattern) {
-  problem.device = DeviceKind::kCuda;
-  const PlanTable::Found found = pattern.plans().Find(ClassOf(problem));
-  const bool planned = found.plan != nullptr && found.plan->layout != nullptr;
-  return planned ? found.plan->layout->Resident() : pattern.resident_csr();
+/// The plan's layout, if there is a plan that has one and requests may try to place it.
+std::shared_ptr<LazyLayout> PlannedLayout(const Executor::Impl& impl, DeviceId device,
+                                          const PlanTable::Found& found) {
+  if (found.plan == nullptr || found.plan->layout == nullptr) return nullptr;
+  return impl.no_room.Has(device, found.plan->layout) ? nullptr : found.plan->layout;
+}
+
+std::string TextOf(const Resolved& resolved) {
+  return fmt::format("{} / {}", resolved.layout->recipe, resolved.kernel->name());
 }
 
 }  // namespace
@@ -40,7 +43,7 @@ Executor::Impl::Impl(
       cpu(budget, options.lanes, options.threads_per_lane),
       gpus([&] {
         std::deque<GpuBackend> backends;
-        for (Device* const device : devices) backends.emplace_back(*device, budget);
+        for (Device* const device : devices) backends.emplace_back(*device);
         return backends;
       }()),
       on_unknown_class(on_unknown_class),
@@ -64,7 +67,7 @@ Backend& Executor::Impl::backend(DeviceId device) {
   return *found;
 }
 
-absl::StatusOr<Backend*> Executor::Impl::Place(const Problem& problem, const Matrix& matrix,
+absl::StatusOr<Backend*> Executor::Impl::Place(const std::shared_ptr<const Layout>& layout,
                                                std::span<const std::shared_ptr<LazyArray>> held) {
   if (gpus.empty()) return &cpu;
   if (gpus.size() == 1) {
@@ -80,7 +83,6 @@ absl::StatusOr<Backend*> Executor::Impl::Place(const Problem& problem, const Mat
     double cost = 0;
   };
   Found best;
-  const std::shared_ptr<const Layout> layout = PlannedLayout(problem, *matrix.pattern());
   const size_t first = next_gpu_++;
   for (size_t i = 0; i < gpus.size(); ++i) {
     GpuBackend& gpu = gpus[(first + i) % gpus.size()];
@@ -118,16 +120,16 @@ void Executor::Impl::Ran(DeviceId device, Operation operation, std::string_view 
                         flops, bytes / backend(device).bytes_per_second()});
 }
 
-absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
-                                 const Problem& problem) {
+absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
+                                 const Problem& problem, const PlanTable::Found& found) {
   Resolved resolved;
   resolved.problem = problem;
-  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
-  if (found.plan != nullptr && found.plan->layout != nullptr) {
-    absl::StatusOr<std::shared_ptr<const Layout>> layout = found.plan->layout->Get();
+  if (const std::shared_ptr<LazyLayout> planned = PlannedLayout(impl, device, found)) {
+    absl::StatusOr<std::shared_ptr<const Layout>> layout = planned->Get();
     if (absl::IsDataLoss(layout.status())) {
       impl.LayoutIsDamaged(*matrix->pattern(), *found.plan, layout.status());
     }
+    if (absl::IsResourceExhausted(layout.status())) impl.no_room.Note(device, planned);
     if (layout.ok()) resolved.layout = *std::move(layout);
   }
   if (resolved.layout == nullptr) {
@@ -135,28 +137,35 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix
     if (!csr.ok()) return csr.status();
     resolved.layout = *std::move(csr);
   }
-  const auto serves = [&](const LayoutKernel& kernel) {
-    return kernel.Serves(problem, *resolved.layout);
-  };
   if (found.plan != nullptr) {
     resolved.kernel = FindLayoutKernel(problem.operation, found.plan->plan.kernel);
   }
-  if (!resolved.kernel || !serves(*resolved.kernel)) {
-    if (resolved.layout->recipe != kCsr) {
-      absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
-      if (!csr.ok()) return csr.status();
-      resolved.layout = *std::move(csr);
-    }
-    const std::span<const LayoutKernel> kernels = LayoutKernels(problem.operation);
-    const auto first = std::ranges::find_if(kernels, serves);
-    if (first == kernels.end()) {
-      return absl::UnimplementedError(
-          fmt::format("no kernel serves {}", ToString(ClassOf(problem))));
-    }
-    resolved.kernel = *first;
+  if (resolved.kernel && resolved.kernel->Serves(problem, *resolved.layout)) {
+    resolved.text = TextOf(resolved);
+  } else {
+    absl::StatusOr<Resolved> plain = ResolvePlain(matrix, problem);
+    if (!plain.ok()) return plain;
+    resolved = *std::move(plain);
   }
-  resolved.text = fmt::format("{} / {}", resolved.layout->recipe, resolved.kernel->name());
   if (found.due() && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
+  return resolved;
+}
+
+absl::StatusOr<Resolved> ResolvePlain(const MatrixLease& matrix, const Problem& problem) {
+  absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
+  if (!csr.ok()) return csr.status();
+  Resolved resolved;
+  resolved.problem = problem;
+  resolved.layout = *std::move(csr);
+  const std::span<const LayoutKernel> kernels = LayoutKernels(problem.operation);
+  const auto first = std::ranges::find_if(kernels, [&](const LayoutKernel& kernel) {
+    return kernel.Serves(problem, *resolved.layout);
+  });
+  if (first == kernels.end()) {
+    return absl::UnimplementedError(fmt::format("no kernel serves {}", ToString(ClassOf(problem))));
+  }
+  resolved.kernel = *first;
+  resolved.text = TextOf(resolved);
   return resolved;
 }
 
@@ -181,13 +190,13 @@ void Executor::Impl::LayoutIsDamaged(Pattern& pattern, const ActivePlan& damaged
   }
 }
 
-Job::Loader LoaderOf(const MatrixLease& matrix, const Problem& problem) {
-  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
-  if (found.plan == nullptr || found.plan->layout == nullptr) return LoaderOf(matrix);
-  const std::shared_ptr<LazyLayout>& layout = found.plan->layout;
+Job::Loader LoaderOf(const Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
+                     const PlanTable::Found& found) {
+  const std::shared_ptr<LazyLayout> layout = PlannedLayout(impl, device, found);
+  if (layout == nullptr) return LoaderOf(matrix);
   const bool values_here =
       matrix->values_resident() ||
-      (problem.device == DeviceKind::kCpu && matrix->LayoutValueBytes(found.plan->plan.recipe) > 0);
+      (device.kind == DeviceKind::kCpu && matrix->LayoutValueBytes(found.plan->plan.recipe) > 0);
   if (layout->resident() && values_here) return nullptr;
   return [matrix, layout, values_here](Store::Stop stop) -> Job::Held {
     const absl::StatusOr<std::shared_ptr<const Layout>> read = layout->Get(stop);

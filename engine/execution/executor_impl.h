@@ -15,6 +15,7 @@
 #include "engine/execution/executor.h"
 #include "engine/execution/gpu_backend.h"
 #include "engine/execution/scheduler.h"
+#include "engine/memory/no_room.h"
 #include "kernels/bound_run.h"
 
 namespace sparsed::engine {
@@ -40,11 +41,13 @@ class Executor::Impl {
   Backend& backend(DeviceId device);
   /// Null if it is the CPU.
   GpuBackend* gpu(DeviceId device);
-  /// Where a call on `matrix` with these held operands begins: the GPU that alone has most of them,
-  /// else one that has copies of what is needed unless others have fewer calls; the CPU, if there
-  /// are no GPUs. UNAVAILABLE if all of them are lost.
-  absl::StatusOr<Backend*> Place(const Problem& problem, const Matrix& matrix,
+  /// Where a call on `layout` (null: it is not in memory) with these held operands begins: the GPU
+  /// that alone has most of them, else one that has copies of what is needed unless others have
+  /// fewer calls; the CPU, if there are no GPUs. UNAVAILABLE if all of them are lost.
+  absl::StatusOr<Backend*> Place(const std::shared_ptr<const Layout>& layout,
                                  std::span<const std::shared_ptr<LazyArray>> held);
+  /// Layouts of plans, each on the device that a call was to run on.
+  NoRoom no_room;
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
@@ -66,19 +69,21 @@ class Executor::Impl {
   std::atomic<size_t> next_gpu_ = 0;
 };
 
-/// The plan of a problem on a matrix, looked up once: what runs and on what.
+/// What serves a problem on a matrix: what runs and on what.
 struct Resolved {
   std::optional<LayoutKernel> kernel;
-  std::shared_ptr<const Layout> layout;
-  Problem problem;   ///< of the matrix
-  std::string text;  ///< "<recipe> / <kernel>"
+  std::shared_ptr<const Layout> layout;  ///< in host memory
+  Problem problem;                       ///< of the matrix
+  std::string text;                      ///< "<recipe> / <kernel>"
 };
 
-/// Takes the plan if there is one whose layout is to be had and whose kernel serves this very
-/// problem, else plain CSR with the first kernel that does. Reads the disk if they are not in
-/// memory.
-absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, const MatrixLease& matrix,
-                                 const Problem& problem);
+/// Takes the plan that was found if its layout is to be had, and has not been without room on that
+/// device just now, and its kernel serves this very problem, else plain CSR with the first kernel
+/// that does. Reads the disk if they are not in memory.
+absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
+                                 const Problem& problem, const PlanTable::Found& found);
+/// Plain CSR, whatever the plan.
+absl::StatusOr<Resolved> ResolvePlain(const MatrixLease& matrix, const Problem& problem);
 
 /// How a step of a call on `backend` ended; if it says that the device is lost, so it is from now
 /// on. What stopped the call, or the disk, says nothing of the device.
@@ -87,8 +92,9 @@ absl::Status CheckedOn(Backend& backend, const Token& token, absl::Status status
 // What reads from the disk what is not in memory; null if nothing is to be read.
 /// Of a matrix, plain CSR and values.
 Job::Loader LoaderOf(const MatrixLease& matrix);
-/// Of a matrix, what the plan of the problem needs.
-Job::Loader LoaderOf(const MatrixLease& matrix, const Problem& problem);
+/// Of a matrix, what the plan that was found for a device needs, as Resolve takes it.
+Job::Loader LoaderOf(const Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
+                     const PlanTable::Found& found);
 Job::Loader LoaderOf(const std::shared_ptr<LazyArray>& array);
 /// All of them, of which some may be null.
 Job::Loader LoaderOf(std::vector<Job::Loader> loaders);

@@ -20,8 +20,7 @@ std::string ModelOf(const Device& device) {
 
 }  // namespace
 
-GpuBackend::GpuBackend(Device& device, Budget& host)
-    : Backend(device.id(), ModelOf(device)), device_(device), host_(host) {}
+GpuBackend::GpuBackend(Device& device) : Backend(device.id(), ModelOf(device)), device_(device) {}
 
 std::vector<Lane> GpuBackend::NewLanes() {
   std::vector<Lane> lanes;
@@ -81,6 +80,24 @@ absl::StatusOr<PlacedSparse> GpuBackend::Place(const std::shared_ptr<const Layou
   return placed;
 }
 
+absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::OrderValues(const PlacedDense& csr_values,
+                                                                     const Layout& layout,
+                                                                     MemorySource& memory,
+                                                                     Lane& lane) {
+  if (layout.Find(kValueSource) == nullptr) return csr_values.array;
+  const ElementType type = csr_values.shape.type;
+  absl::StatusOr<Array> slots = AllocateArray(memory, "values", type, layout.value_slots);
+  if (!slots.ok()) return slots.status();
+  cuda::Stream& stream = lane.gpu->stream;
+  const absl::Status status = cuda::PlaceValues(
+      stream, layout, type, csr_values.array->buffer.data(), slots->buffer.mutable_data());
+  // Those in CSR's order may go now, and who fails before the kernel lets both go.
+  const absl::Status done = device_.Settle(stream);
+  if (!status.ok()) return status;
+  if (!done.ok()) return done;
+  return std::make_shared<const Array>(*std::move(slots));
+}
+
 absl::StatusOr<PlacedDense> GpuBackend::PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                                   const DenseShape& shape) {
   const std::optional<DenseShape> padded = PaddedShape(shape);
@@ -138,9 +155,9 @@ absl::StatusOr<PlacedDense> GpuBackend::Repacked(const Array& array, const Dense
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::NewDense(std::string_view name, const DenseShape& shape,
-                                                 MemoryUse use, Lane& lane) {
+                                                 MemorySource& memory, Lane& lane) {
   const std::optional<DenseShape> padded = PaddedShape(shape);
-  absl::StatusOr<Array> array = NewArray(memory(use), name, shape, padded);
+  absl::StatusOr<Array> array = NewArray(memory, name, shape, padded);
   if (!array.ok()) return array.status();
   if (!padded && shape.leading_dimension > shape.cols) {
     absl::Status filled = lane.gpu->stream.Fill(array->buffer.mutable_data(), 0, array->bytes());
@@ -163,15 +180,17 @@ absl::Status GpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& t
   return status.ok() ? done : status;
 }
 
-absl::Status GpuBackend::Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                                 const PlacedDense& to, Lane& lane) {
+absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::PlaceIndices(
+    const std::shared_ptr<LazyArray>& indices) {
+  return device_.residency().Place(indices, std::nullopt, MemoryUse::kMatrices);
+}
+
+absl::Status GpuBackend::Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                                 Lane& lane) {
   if (order == nullptr) return CopyDense(from, to, lane);
-  absl::StatusOr<std::shared_ptr<const Array>> positions =
-      device_.residency().Place(order, std::nullopt, MemoryUse::kMatrices);
-  if (!positions.ok()) return positions.status();
   Array written = *to.array;
   absl::Status status =
-      cuda::ScatterElements(lane.gpu->stream, (*positions)->As<int64_t>(), to.shape.type,
+      cuda::ScatterElements(lane.gpu->stream, order->As<int64_t>(), to.shape.type,
                             from.array->buffer.data(), written.buffer.mutable_data());
   const absl::Status done = device_.Settle(lane.gpu->stream);
   return status.ok() ? done : status;
@@ -200,11 +219,11 @@ absl::Status GpuBackend::ClearPadding(const PlacedDense& dense, Lane& lane) {
                                    rows.rows);
 }
 
-std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape& shape) {
+std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape& shape,
+                                            MemorySource& memory) {
   const auto held = std::make_shared<LazyArray>(
-      [&device = device_, &budget = host_, there = result.array, padded = result.padded,
+      [&device = device_, &memory, there = result.array, padded = result.padded,
        rows = RowsOf(shape, result.shape), length = shape.elements()](LazyArray::Stop) {
-        MemorySource& memory = budget.Source(MemoryUse::kBuffers);
         absl::StatusOr<Array> host =
             padded ? device.ToHost(*there, rows, length, memory) : device.ToHost(*there, memory);
         if (!absl::IsUnavailable(host.status())) return host;
@@ -216,11 +235,10 @@ std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape
   return held;
 }
 
-absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
-                               const Arrived& arrived) {
+absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shape,
+                               MemorySource& memory, Lane& lane, const Arrived& arrived) {
   const Array& array = *result.array;
-  absl::StatusOr<Array> host =
-      AllocateArray(host_.Source(MemoryUse::kRequests), array.name, array.type, shape.elements());
+  absl::StatusOr<Array> host = AllocateArray(memory, array.name, array.type, shape.elements());
   if (!host.ok()) return host.status();
   std::byte* const to = host->buffer.mutable_data();
   if (!result.padded) {

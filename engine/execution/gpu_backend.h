@@ -15,8 +15,8 @@ namespace sparsed::engine {
 
 class GpuBackend final : public Backend {
  public:
-  /// Both outlive it; `host` for what comes back.
-  GpuBackend(Device& device, Budget& host);
+  /// Outlives it.
+  explicit GpuBackend(Device& device);
 
   Device& device() const { return device_; }
   /// A streamed operand that was put together in the device's memory, in the shape that kernels
@@ -27,6 +27,8 @@ class GpuBackend final : public Backend {
   absl::Status Checked(absl::Status status) override { return device_.Checked(std::move(status)); }
   double bytes_per_second() const override { return device_.bytes_per_second(); }
   MemorySource& memory(MemoryUse use) override { return device_.budget().Source(use); }
+  /// A card's memory has no owners yet.
+  MemorySource& MemoryFor(MemoryUse use, MemoryOwner& /*owner*/) override { return memory(use); }
   std::vector<Lane> NewLanes() override;
   size_t kept_workspace() const override;
   void OnThread(const std::function<void()>& loop) override;
@@ -36,19 +38,26 @@ class GpuBackend final : public Backend {
                                   int threads) override;
   absl::StatusOr<PlacedSparse> Place(const std::shared_ptr<const Layout>& layout,
                                      const Array* values, MemorySource& host) override;
+  absl::StatusOr<std::shared_ptr<const Array>> OrderValues(const PlacedDense& csr_values,
+                                                           const Layout& layout,
+                                                           MemorySource& memory,
+                                                           Lane& lane) override;
   absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                         const DenseShape& shape) override;
   absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) override;
   absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
-                                       MemoryUse use, Lane& lane) override;
+                                       MemorySource& memory, Lane& lane) override;
   absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) override;
-  absl::Status Scatter(const PlacedDense& from, const std::shared_ptr<LazyArray>& order,
-                       const PlacedDense& to, Lane& lane) override;
+  absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
+      const std::shared_ptr<LazyArray>& indices) override;
+  absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
+                       Lane& lane) override;
   absl::Status ClearPadding(const PlacedDense& dense, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
-  std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape) override;
-  absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, Lane& lane,
-                     const Arrived& arrived) override;
+  std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
+                                  MemorySource& memory) override;
+  absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, MemorySource& memory,
+                     Lane& lane, const Arrived& arrived) override;
   absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                    double* milliseconds) override;
   Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;
@@ -63,7 +72,6 @@ class GpuBackend final : public Backend {
                                  const DenseShape& shape, const std::optional<DenseShape>& padded);
 
   Device& device_;
-  Budget& host_;
 };
 
 }  // namespace sparsed::engine

@@ -8,7 +8,7 @@
 namespace sparsed::engine {
 
 StreamedOperand::StreamedOperand(std::string name, const DenseShape& shape, uint32_t stream_array,
-                                 GpuBackend* gpu, Budget& host)
+                                 GpuBackend* gpu, MemorySource& host)
     : shape_(shape), stream_array_(stream_array), gpu_(gpu), host_(host) {
   const int64_t elements = shape.elements();
   auto memory = std::make_unique<OperandMemory>(gpu == nullptr ? nullptr : &gpu->device(), host,
@@ -36,7 +36,7 @@ absl::StatusOr<std::byte*> StreamedOperand::Claim(uint64_t offset, uint64_t size
     return piece_.data();
   }
   // To copy it from here would make this thread wait for the device.
-  absl::StatusOr<Buffer> late = host_.Source(MemoryUse::kRequests).Allocate(size);
+  absl::StatusOr<Buffer> late = host_.Allocate(size);
   if (!late.ok()) {
     lost_ = true;
     return late.status();
@@ -97,7 +97,7 @@ absl::Status StreamedOperand::BringHome(const Token& token) {
   Device& device = gpu_->device();
   if (absl::Status s = device.DrainPieces(); !s.ok()) return s;
   pieces_under_way_ = false;
-  absl::StatusOr<Array> home = device.ToHost(array_, host_.Source(MemoryUse::kRequests));
+  absl::StatusOr<Array> home = device.ToHost(array_, host_);
   if (!home.ok()) return home.status();
   for (const Late& late : late_) {
     if (token.stopped()) return token.status();

@@ -24,9 +24,10 @@ namespace sparsed::engine {
 /// thread feeds it, then a lane has it.
 class StreamedOperand {
  public:
-  /// `gpu` may be null; it and `host` outlive this. Takes memory as bytes come.
+  /// `gpu` may be null; it and `host`, memory for requests, outlive this. Takes memory as bytes
+  /// come.
   StreamedOperand(std::string name, const DenseShape& shape, uint32_t stream_array, GpuBackend* gpu,
-                  Budget& host);
+                  MemorySource& host);
   ~StreamedOperand();
   StreamedOperand(const StreamedOperand&) = delete;
   StreamedOperand& operator=(const StreamedOperand&) = delete;
@@ -48,6 +49,8 @@ class StreamedOperand {
   absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token);
   /// All that was sent to the GPU is there: the stream of a lane that it was placed for has passed.
   void Settled() { pieces_under_way_ = false; }
+  /// It takes none of the GPU's memory, but while a lane uses it.
+  bool at_home() const { return !on_gpu_; }
   /// From the GPU to the host, if it is there. CANCELLED, or why `token` stopped.
   absl::Status BringHome(const Token& token);
 
@@ -65,7 +68,7 @@ class StreamedOperand {
   const DenseShape shape_;
   const uint32_t stream_array_;
   GpuBackend* const gpu_;
-  Budget& host_;
+  MemorySource& host_;
   OperandMemory* memory_;  ///< the assembler's
   ArrayAssembler assembler_;
   Array array_;  ///< once it was taken from the assembler
@@ -80,13 +83,20 @@ class StreamedOperand {
   size_t late_bytes_ = 0;  ///< of all that came late, with kLateBytes each
 };
 
+/// One that will come in the stream, to a device that is not known yet.
+struct AnnouncedOperand {
+  std::string name;
+  uint32_t stream_array = 0;
+};
+
 /// A dense operand of a request, wherever it comes from.
 struct Operand {
+  using Announced = AnnouncedOperand;
   using Streamed = std::unique_ptr<StreamedOperand>;
   using Held = std::shared_ptr<LazyArray>;
 
   DenseShape shape;
-  std::variant<Streamed, Held> source;
+  std::variant<Announced, Streamed, Held> source;
 
   /// Null if it comes from elsewhere.
   StreamedOperand* streamed() const {

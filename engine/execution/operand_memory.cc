@@ -9,7 +9,7 @@ absl::Status OperandMemory::Reach(size_t offset, size_t size) {
     const absl::StatusOr<bool> on_device = FindsRoomOnDevice();
     if (!on_device.ok()) return on_device.status();
     on_device_ = *on_device;
-    if (!on_device_) place_ = ArriveWhole(host_.Source(MemoryUse::kRequests), bytes_);
+    if (!on_device_) place_ = ArriveWhole(host_, bytes_);
   }
   if (absl::Status status = place_->Reach(offset, size); !status.ok()) return status;
   reached_ += size;

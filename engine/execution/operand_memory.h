@@ -14,8 +14,8 @@ namespace sparsed::engine {
 /// complete have half of the device's memory at most.
 class OperandMemory final : public ArrivingMemory {
  public:
-  /// `device` may be null. Both outlive this.
-  OperandMemory(Device* device, Budget& host, size_t bytes)
+  /// `device` may be null; `host` is memory for requests. Both outlive this.
+  OperandMemory(Device* device, MemorySource& host, size_t bytes)
       : device_(device), host_(host), bytes_(bytes) {}
   ~OperandMemory() override { Arrived(); }
 
@@ -34,7 +34,7 @@ class OperandMemory final : public ArrivingMemory {
   void Arrived();
 
   Device* const device_;
-  Budget& host_;
+  MemorySource& host_;
   const size_t bytes_;
   size_t reached_ = 0;
   int64_t announced_ = 0;  ///< its part of the device's arriving()

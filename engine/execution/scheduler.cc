@@ -29,10 +29,10 @@ Job::Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_p
     : scheduler_(std::move(scheduler)),
       tenant_(std::move(tenant)),
       sink_(std::move(sink)),
-      begun_on_(device),
       device_(device) {}
 
 absl::Status Job::Start(uint64_t timeout_ns) {
+  begun_on_ = device_;
   token_ = std::make_shared<Token>([scheduler = scheduler_.get(), job = weak_from_this()] {
     // The job keeps the scheduler alive; without the job there is nothing to reap.
     if (!job.expired()) scheduler->Reap(job);

@@ -66,7 +66,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   virtual Loader ToLoad() const { return nullptr; }
   /// The device whose lanes take it.
   DeviceId device() const { return device_; }
-  /// In Run, before kAgain: another device's lanes go on with it.
+  /// Before Start, or in Run before kAgain: that device's lanes take it.
   void MoveTo(DeviceId device) {
     device_ = device;
     loaded_ = false;  // It may need other things there.
@@ -101,7 +101,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   Time submitted_, queued_;  ///< queued_: last
   Time paused_;              ///< set while it is
   std::chrono::nanoseconds pauses_{};
-  const DeviceId begun_on_;
+  DeviceId begun_on_;  ///< known at the start
   DeviceId device_;
   bool loaded_ = false;  ///< only who runs it looks at it
   std::mutex mutex_;     ///< guards what follows

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,28 +56,47 @@ std::string_view Subject(MemoryUse use) {
   return "it";
 }
 
+namespace {
+
+/// Where memory of one use comes from. A budget's, for one owner or for none.
+class UseSource final : public MemorySource {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override;
+
+  Budget::State* state = nullptr;
+  MemoryUse use = MemoryUse::kRequests;
+  bool evicts = true;
+  MemoryOwner* owner = nullptr;
+};
+using UseSources = std::array<UseSource, kMemoryUses>;
+
+UseSources SourcesOf(Budget::State* state, MemoryOwner* owner, bool evicts) {
+  UseSources sources;
+  for (int i = 0; i < kMemoryUses; ++i) {
+    sources[i].state = state;
+    sources[i].use = static_cast<MemoryUse>(i);
+    sources[i].evicts = evicts;
+    sources[i].owner = owner;
+  }
+  return sources;
+}
+
+}  // namespace
+
+/// Its bytes are guarded by the budget's mutex.
+class MemoryOwner {
+ public:
+  explicit MemoryOwner(Budget::State* state) : sources(SourcesOf(state, this, /*evicts=*/true)) {}
+
+  UseSources sources;
+  int64_t bytes = 0;
+};
+
 /// Shared by the budget and every buffer that came from it.
 class Budget::State : public std::enable_shared_from_this<State> {
  public:
-  class UseSource final : public MemorySource {
-   public:
-    absl::StatusOr<Buffer> Allocate(size_t bytes) override {
-      if (!evicts) return state->Allocate(bytes, use);
-      return state->Reclaiming<Buffer>(bytes, use, [&] { return state->Allocate(bytes, use); });
-    }
-    State* state = nullptr;
-    MemoryUse use = MemoryUse::kRequests;
-    bool evicts = true;
-  };
-
   State(int64_t limit, int64_t preparation_limit)
-      : limit_(limit), keep_limit_(limit / 8), preparation_limit_(preparation_limit) {
-    for (int i = 0; i < kMemoryUses; ++i) {
-      sources_[i].state = spare_[i].state = this;
-      sources_[i].use = spare_[i].use = static_cast<MemoryUse>(i);
-      spare_[i].evicts = false;
-    }
-  }
+      : limit_(limit), keep_limit_(limit / 8), preparation_limit_(preparation_limit) {}
   ~State() { DeleteBlocks(kept_.TakeDownTo(0)); }
 
   /// Calls `take` again as long as it is refused and something can be evicted for it.
@@ -99,30 +121,32 @@ class Budget::State : public std::enable_shared_from_this<State> {
     return taken;
   }
 
-  absl::StatusOr<Charge> Count(size_t bytes, MemoryUse use) {
-    if (absl::Status s = CountIfItFits(bytes, use, /*block=*/nullptr); !s.ok()) return s;
-    return Charge(this, [state = shared_from_this(), size = BlockBytes(bytes), use](const void*) {
-      state->Uncount(static_cast<int64_t>(size), use);
-    });
+  absl::StatusOr<Charge> Count(size_t bytes, MemoryUse use, MemoryOwner* owner) {
+    if (absl::Status s = CountIfItFits(bytes, use, owner, /*block=*/nullptr); !s.ok()) return s;
+    return Charge(this,
+                  [state = shared_from_this(), size = BlockBytes(bytes), use, owner](const void*) {
+                    state->Uncount(static_cast<int64_t>(size), use, owner);
+                  });
   }
 
-  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use) {
+  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use, MemoryOwner* owner) {
     if (bytes == 0) return Buffer();
     const size_t size = BlockBytes(bytes);
     Block block;
-    if (absl::Status s = CountIfItFits(bytes, use, &block); !s.ok()) return s;
+    if (absl::Status s = CountIfItFits(bytes, use, owner, &block); !s.ok()) return s;
     if (block.data == nullptr) block = NewBlock(size);
     if (block.data == nullptr) {
-      Uncount(static_cast<int64_t>(size), use);
+      Uncount(static_cast<int64_t>(size), use, owner);
       return absl::ResourceExhaustedError(
           fmt::format("the operating system refused {} bytes of memory for {}", bytes, Name(use)));
     }
     if (block.bytes > size) block = CutBlock(block, size);
-    return Buffer(std::shared_ptr<std::byte>(block.data,
-                                             [state = shared_from_this(), size, use](std::byte* p) {
-                                               state->Return({p, size}, use);
-                                             }),
-                  bytes);
+    return Buffer(
+        std::shared_ptr<std::byte>(block.data,
+                                   [state = shared_from_this(), size, use, owner](std::byte* p) {
+                                     state->Return({p, size}, use, owner);
+                                   }),
+        bytes);
   }
 
   absl::Status MayFit(size_t bytes, MemoryUse use) const {
@@ -154,7 +178,21 @@ class Budget::State : public std::enable_shared_from_this<State> {
     DeleteBlocks(idle);
   }
 
-  MemorySource& source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
+  MemorySource& source(MemoryUse use, MemoryOwner* owner) {
+    return (owner == nullptr ? sources_ : owner->sources)[static_cast<int>(use)];
+  }
+  MemoryOwner& OwnerOf(std::string_view name) {
+    const std::lock_guard lock(mutex_);
+    const auto known = owners_.find(name);
+    if (known != owners_.end()) return known->second;
+    return owners_.try_emplace(std::string(name), this).first->second;
+  }
+  std::map<std::string, int64_t> owned() const {
+    const std::lock_guard lock(mutex_);
+    std::map<std::string, int64_t> owned;
+    for (const auto& [name, owner] : owners_) owned[name] = owner.bytes;
+    return owned;
+  }
   MemorySource& spare(MemoryUse use) { return spare_[static_cast<int>(use)]; }
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const {
@@ -229,7 +267,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
 
   /// A block for `bytes`: one that was kept, if there is one, is in `block` (may be null).
-  absl::Status CountIfItFits(size_t bytes, MemoryUse use, Block* block) {
+  absl::Status CountIfItFits(size_t bytes, MemoryUse use, MemoryOwner* owner, Block* block) {
     if (NeverFits(bytes, use)) return RefusedForEver(bytes, use);
     const size_t size = BlockBytes(bytes);
     std::vector<Block> dropped;
@@ -238,29 +276,30 @@ class Budget::State : public std::enable_shared_from_this<State> {
       if (refuse_ != nullptr && refuse_(bytes, use)) return RefusedNowLocked(bytes, use);
       if (!FitsLocked(size, use)) return RefusedNowLocked(bytes, use);
       if (block != nullptr && size >= Block::kSmallestMapped) *block = kept_.Take(size);
-      CountLocked(static_cast<int64_t>(size), use);
+      CountLocked(static_cast<int64_t>(size), use, owner);
       dropped = kept_.TakeDownTo(limit_ - total_);
     }
     // Outside the lock, and before there is more.
     DeleteBlocks(dropped);
     return absl::OkStatus();
   }
-  void CountLocked(int64_t size, MemoryUse use) {
+  void CountLocked(int64_t size, MemoryUse use, MemoryOwner* owner) {
+    if (owner != nullptr) owner->bytes += size;
     total_ += size;
     used_[static_cast<int>(use)] += size;
     peak_ = std::max(peak_, total_);
   }
-  void Uncount(int64_t size, MemoryUse use) {
+  void Uncount(int64_t size, MemoryUse use, MemoryOwner* owner) {
     const std::lock_guard lock(mutex_);
-    CountLocked(-size, use);
+    CountLocked(-size, use, owner);
   }
 
-  void Return(const Block& block, MemoryUse use) {
+  void Return(const Block& block, MemoryUse use, MemoryOwner* owner) {
     std::vector<Block> dropped;
     {
       const std::lock_guard lock(mutex_);
       const auto size = static_cast<int64_t>(block.bytes);
-      CountLocked(-size, use);
+      CountLocked(-size, use, owner);
       const int64_t room = std::min(keep_limit_, limit_ - total_);
       if (block.mapped() && size <= room) {
         dropped = kept_.TakeDownTo(room - size);
@@ -275,16 +314,23 @@ class Budget::State : public std::enable_shared_from_this<State> {
   const int64_t limit_;
   int64_t keep_limit_;
   const int64_t preparation_limit_;
-  std::array<UseSource, kMemoryUses> sources_, spare_;
+  UseSources sources_ = SourcesOf(this, /*owner=*/nullptr, /*evicts=*/true);
+  UseSources spare_ = SourcesOf(this, /*owner=*/nullptr, /*evicts=*/false);
   const std::shared_ptr<EvictionQueue> evictions_ = std::make_shared<EvictionQueue>();
 
   mutable std::mutex mutex_;  ///< guards what follows; blocks are deleted without it
   std::function<bool(size_t, MemoryUse)> refuse_;
   std::array<int64_t, kMemoryUses> used_ = {};
+  std::map<std::string, MemoryOwner, std::less<>> owners_;
   int64_t total_ = 0;
   int64_t peak_ = 0;
   KeptBlocks kept_;
 };
+
+absl::StatusOr<Buffer> UseSource::Allocate(size_t bytes) {
+  const auto take = [&] { return state->Allocate(bytes, use, owner); };
+  return evicts ? state->Reclaiming<Buffer>(bytes, use, take) : take();
+}
 
 int64_t CountedBytes(const Array& array) {
   return static_cast<int64_t>(BlockBytes(array.buffer.size()));
@@ -308,10 +354,14 @@ absl::Status Grow(Buffer& buffer, size_t bytes, MemorySource& memory) {
 Budget::Budget(int64_t limit_bytes, int64_t preparation_bytes)
     : state_(std::make_shared<State>(limit_bytes, preparation_bytes)) {}
 Budget::~Budget() { state_->Close(); }
-MemorySource& Budget::Source(MemoryUse use) { return state_->source(use); }
+MemorySource& Budget::Source(MemoryUse use, MemoryOwner* owner) {
+  return state_->source(use, owner);
+}
 MemorySource& Budget::SpareSource(MemoryUse use) { return state_->spare(use); }
-absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use) {
-  return state_->Reclaiming<Charge>(bytes, use, [&] { return state_->Count(bytes, use); });
+MemoryOwner& Budget::OwnerOf(std::string_view name) { return state_->OwnerOf(name); }
+std::map<std::string, int64_t> Budget::owned() const { return state_->owned(); }
+absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use, MemoryOwner* owner) {
+  return state_->Reclaiming<Charge>(bytes, use, [&] { return state_->Count(bytes, use, owner); });
 }
 const std::shared_ptr<EvictionQueue>& Budget::evictions() const { return state_->evictions(); }
 void Budget::SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {

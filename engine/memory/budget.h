@@ -4,7 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -22,11 +24,15 @@ std::string_view Name(MemoryUse use);
 /// Of the sentence that it needs memory: "the matrix", "the request", ...
 std::string_view Subject(MemoryUse use);
 
-/// Counts bytes by use and refuses what would exceed the limit. A buffer counts with what it takes:
-/// from 128 KiB on whole pages, which go back to the operating system with it. Some are kept for
-/// the next caller instead (see KeptBlocks), within the limit, and given up when somebody needs the
-/// memory or nobody took them for a while. Where that is not enough, and would be with it, what can
-/// be had again is evicted before anybody is refused. Thread-safe. Buffers may outlive the budget.
+/// Who pays for memory: a tenant, of one budget (Budget::OwnerOf).
+class MemoryOwner;
+
+/// Counts bytes by use, and by who pays for them, and refuses what would exceed the limit. A buffer
+/// counts with what it takes: from 128 KiB on whole pages, which go back to the operating system
+/// with it. Some are kept for the next caller instead (see KeptBlocks), within the limit, and given
+/// up when somebody needs the memory or nobody took them for a while. Where that is not enough, and
+/// would be with it, what can be had again is evicted before anybody is refused. Thread-safe.
+/// Buffers may outlive the budget.
 class Budget {
  public:
   /// `limit_bytes` for all uses together; `preparation_bytes` for kPreparation alone.
@@ -37,15 +43,22 @@ class Budget {
   /// RESOURCE_EXHAUSTED: "the request needs 8589934592 bytes of host memory, 1073741824 of
   /// 4294967296 are free; ..."; with a RetryDelay if it would fit once requests and preparations
   /// have ended.
-  MemorySource& Source(MemoryUse use);
+  /// What belongs to all, such as plans, caches and preparations, has no owner (null).
+  MemorySource& Source(MemoryUse use, MemoryOwner* owner = nullptr);
   /// Likewise of what is free: nothing is evicted for it.
   MemorySource& SpareSource(MemoryUse use);
+
+  /// Of that name; made the first time, and there as long as the budget: tenants are few. Takes a
+  /// lock: to be asked for once a request, not once a buffer.
+  MemoryOwner& OwnerOf(std::string_view name);
+  /// Bytes that each owner's buffers count with, by name.
+  std::map<std::string, int64_t> owned() const;
 
   /// Counts until its last copy is gone.
   using Charge = std::shared_ptr<const void>;
   /// Counts `bytes` that are allocated elsewhere, for small objects of which there may be millions.
   /// RESOURCE_EXHAUSTED as from Source.
-  absl::StatusOr<Charge> Count(size_t bytes, MemoryUse use);
+  absl::StatusOr<Charge> Count(size_t bytes, MemoryUse use, MemoryOwner* owner = nullptr);
 
   /// RESOURCE_EXHAUSTED, as from Source, if so many bytes at once are more than the limit ever has.
   /// For those who need several buffers: each alone might be refused as if waiting helped.

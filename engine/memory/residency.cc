@@ -5,6 +5,17 @@
 #include <utility>
 
 namespace sparsed::engine {
+namespace {
+
+/// Of an array in an allocation: what the driver gives an allocation of its own, which kernels
+/// load whole vectors from.
+constexpr size_t kArrayAlignment = 256;
+
+constexpr size_t Aligned(size_t bytes) {
+  return (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+}
+
+}  // namespace
 
 Residency::Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in,
                      PlaceSlots place_slots)
@@ -78,18 +89,27 @@ absl::StatusOr<Array> Residency::CopyOf(const Array& array, MemoryUse use,
   return copy;
 }
 
+absl::StatusOr<std::shared_ptr<const Layout>> Residency::CopyOf(const Layout& layout) {
+  size_t bytes = 0;
+  for (const Array& array : layout.arrays) bytes = Aligned(bytes) + array.bytes();
+  const absl::StatusOr<Buffer> room = budget_.Source(MemoryUse::kLayouts).Allocate(bytes);
+  if (!room.ok()) return room.status();
+  auto copy = std::make_shared<Layout>(layout);
+  size_t at = 0;
+  for (Array& array : copy->arrays) {
+    at = Aligned(at);
+    Buffer there = room->Part(at, array.bytes());
+    const absl::Status copied = copy_in_(there.mutable_data(), array.buffer.data(), array.bytes());
+    if (!copied.ok()) return copied;
+    array.buffer = std::move(there);
+    at += array.bytes();
+  }
+  return copy;
+}
+
 absl::StatusOr<std::shared_ptr<const Layout>> Residency::Place(
     const std::shared_ptr<const Layout>& layout) {
-  return PlaceAs<Layout>({layout.get(), nullptr}, Of(layout),
-                         [&]() -> absl::StatusOr<std::shared_ptr<const Layout>> {
-                           auto copy = std::make_shared<Layout>(*layout);
-                           for (Array& array : copy->arrays) {
-                             absl::StatusOr<Array> there = CopyOf(array, MemoryUse::kLayouts);
-                             if (!there.ok()) return there.status();
-                             array = *std::move(there);
-                           }
-                           return copy;
-                         });
+  return PlaceAs<Layout>({layout.get(), nullptr}, Of(layout), [&] { return CopyOf(*layout); });
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(const Array& array, MemoryUse use) {

@@ -46,7 +46,8 @@ class Residency {
   Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in, PlaceSlots place_slots);
   ~Residency();
 
-  /// The original, with its arrays on the device. RESOURCE_EXHAUSTED without room.
+  /// The original, with its arrays on the device, all in one allocation: another process that is
+  /// to use it needs one handle. RESOURCE_EXHAUSTED without room.
   absl::StatusOr<std::shared_ptr<const Layout>> Place(const std::shared_ptr<const Layout>& layout);
   absl::StatusOr<std::shared_ptr<const Array>> Place(const Array& array, MemoryUse use);
   /// A matrix's values in the order of a layout, from those in CSR's order: brought there on the
@@ -104,6 +105,7 @@ class Residency {
   template <typename T>
   absl::StatusOr<std::shared_ptr<const T>> PlaceAs(
       Key key, Entry entry, const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make);
+  absl::StatusOr<std::shared_ptr<const Layout>> CopyOf(const Layout& layout);
   absl::StatusOr<Array> CopyOf(const Array& array, MemoryUse use,
                                const std::optional<PitchedRows>& rows = {});
   /// PlaceValues without looking what is there.

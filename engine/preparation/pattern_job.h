@@ -109,6 +109,10 @@ class PatternJob {
   /// for one of the others is a note. Errors: as Prepare.
   absl::Status TryPairs(const Pairs& pairs);
 
+  /// Returns `status`, how a part of it ended; if it says that the card is lost, so that is from
+  /// now on. What the disk says tells nothing of the card.
+  absl::Status Checked(absl::Status status);
+
   /// What plans and decisions do not say, for people: what failed. Usually empty.
   std::string Detail() const;
   /// What came of it, for people: what each plan of the pattern brings, and Detail().
@@ -236,8 +240,12 @@ class PatternJob {
   /// Stores a layout that the pattern has. Why not is a note.
   bool StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry);
   /// Gives the pattern a layout; `for_cpu`: with the values of all its matrices, which a GPU places
-  /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
-  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
+  /// by itself when they are first used. `spare`: nothing is evicted for them. RESOURCE_EXHAUSTED
+  /// leaves nothing behind.
+  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu,
+                         bool spare = false);
+  /// Places the matrix's values in the layout, for requests.
+  absl::Status PlaceValues(const Matrix& matrix, const Layout& layout, bool spare);
   void DropLayout(Pattern& pattern, const std::string& recipe);
   /// A plan of the pattern reads it, or one of another that is multiplied with it.
   bool IsUsed(const Pattern& pattern, const std::string& recipe) const;

@@ -113,7 +113,8 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
         const bool for_cpu = std::ranges::any_of(
             plans, [](const Plan& plan) { return plan.problem_class.device == DeviceKind::kCpu; });
         layout = *built->layout;
-        status = AddLayout(built->layout, built->seconds, for_cpu);
+        // As its arrays are: nobody may ever need it.
+        status = AddLayout(built->layout, built->seconds, for_cpu, /*spare=*/true);
         if (status.ok()) SetDiskCopy(stored, recipe);
       }
       if (absl::IsResourceExhausted(status) && AddUnread(stored, recipe, layout)) {

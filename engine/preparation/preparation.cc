@@ -493,6 +493,7 @@ bool Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::at
     detail.clear();
   }
   if (status.ok() && !job.pairs.empty()) status = work.TryPairs(job.pairs);
+  status = work.Checked(std::move(status));
   if (detail.empty() || work.has_notes()) detail = work.Detail();
   if (absl::IsUnavailable(status) && serving() < served && serving() > 0) return false;
   if (!absl::IsCancelled(status)) {

@@ -1,11 +1,11 @@
 // What becomes of requests when the device fails somewhere: on the stand-in, which fails where it
 // is told to. A right result or an error, and the server goes on.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -19,6 +19,7 @@
 #include "engine/execution/gpu_backend.h"
 #include "engine/execution/scheduler.h"
 #include "engine/preparation/pattern_job.h"
+#include "kernels/recipe.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/stand_in.h"
 #include "tests/unit/engine/calls.h"
@@ -58,6 +59,11 @@ class FailuresTest : public ::testing::Test {
   }
 
   Device& device() { return *engine_->gpus().front(); }
+
+  void EvictAll() {
+    while (device().residency().Evict(int64_t{1} << 40, /*at_once=*/false)) {
+    }
+  }
 
   /// Leaves the device so many bytes, besides what is resident.
   Buffer LeaveOnDevice(int64_t bytes) {
@@ -207,84 +213,171 @@ TEST_F(FailuresTest, WithoutRoomOnTheGpuAProductThatAccumulatesStillRuns) {
   }
 }
 
-/// Takes what the budget has left, but for `room` bytes and some KiB.
-std::vector<Buffer> FillUp(DeviceBudget& budget, size_t room) {
-  MemorySource& memory = budget.Source(MemoryUse::kRequests);
-  std::vector<Buffer> taken;
-  Buffer free = memory.Allocate(room).value();
-  for (size_t bytes = size_t{128} << 20; bytes >= size_t{1} << 10;) {
-    absl::StatusOr<Buffer> buffer = memory.Allocate(bytes);
-    if (buffer.ok()) {
-      taken.push_back(*std::move(buffer));
-    } else {
-      bytes /= 2;
-    }
-  }
-  return taken;
-}
-
-TEST_F(FailuresTest, AHeldResultHasItsShapeAfterAFailedAttemptToOrderIt) {
+TEST_F(FailuresTest, NothingIsComputedTwiceWhereAnSddmmFindsNoRoom) {
   const int64_t nnz = pattern_.nnz(), ld = 3;
   Hold("a", {kRows, kK, kK, ElementType::kF32}, c_);
   Hold("b", {kCols, kK, kK, ElementType::kF32}, b_);
-  Hold("o", {nnz, 1, ld, ElementType::kF32}, {});
-  // There is no room on the GPU for the caller's order of what it computed.
-  std::vector<Buffer> taken;
-  observer_.on_kernel = [&](const KernelRun& run) {
-    if (run.device == "cuda:0") taken = FillUp(device().budget(), nnz * sizeof(float) * 3 / 2);
-  };
-  // The CPU's lane is kept until there is room again.
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool waits = false, open = false;
-  std::thread gate([&] {
-    const absl::Status ran = engine_->executor().RunIdle(
-        DeviceId{},
-        [&](Lane&) {
-          std::unique_lock lock(mutex);
-          waits = true;
-          changed.notify_all();
-          changed.wait(lock, [&] { return open; });
-        },
-        nullptr);
-    EXPECT_TRUE(ran.ok());
-  });
-  {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return waits; });
-  }
+  std::vector<double> expected(nnz);
+  const std::vector<double> values = CanonicalValues();
+  const std::vector<double> a(c_.begin(), c_.end()), b(b_.begin(), b_.end());
+  reference::Sddmm(pattern_.view(), values.data(), a.data(), kK, b.data(), kK, kK, expected.data());
+  expected = Mirrored(expected);
   SddmmSpec spec;
   spec.tenant = std::string("t");
   spec.matrix = std::string("s");
   spec.a.held = std::string("a");
   spec.b.held = std::string("b");
   spec.result_held = std::string("o");
-  const auto result = std::make_shared<Result>();
-  auto call = engine_->executor().Begin(spec, result);
-  ASSERT_TRUE(call.ok()) << call.status();
-  (*call)->Submit();
-  EXPECT_TRUE(Eventually([&] { return engine_->executor().queue_depth(DeviceId{}) == 1; }));
-  EXPECT_FALSE(taken.empty());
-  taken.clear();
-  {
-    std::lock_guard lock(mutex);
-    open = true;
+  std::atomic<int> kernels = 0;
+  observer_.on_kernel = [&](const KernelRun&) { ++kernels; };
+  bool on_device = false;
+  for (int first = 0; !on_device; ++first) {
+    SCOPED_TRACE(testing::Message() << "allocation " << first);
+    ASSERT_LT(first, 20);
+    EvictAll();
+    Hold(fmt::format("o{}", first), {nnz, 1, ld, ElementType::kF32}, {});
+    spec.result_held = fmt::format("o{}", first);
+    kernels = 0;
+    Fail(Step::kAllocate, first, 1, absl::ResourceExhaustedError("told to"));
+    const auto result = std::make_shared<Result>();
+    auto call = engine_->executor().Begin(spec, result);
+    ASSERT_TRUE(call.ok()) << call.status();
+    (*call)->Submit();
+    const absl::Status end = result->Wait();
+    on_device = Failed(Step::kAllocate) == 0;
+    Heal();
+    ASSERT_TRUE(end.ok()) << end;
+    EXPECT_EQ(kernels, 1) << "by " << result->plan;
+    if (first == 0 || on_device) {
+      EXPECT_EQ(result->plan.find(" / cuda.") != std::string::npos, on_device) << result->plan;
+    }
+    const HeldDenseLease held = engine_->dense().Find("t", spec.result_held).value();
+    const Array elements = held->elements->Get().value();
+    ASSERT_EQ(elements.length, held->shape.elements());
+    for (int64_t i = 0; i < nnz; ++i) {
+      ASSERT_NEAR(elements.As<float>()[i * ld], expected[i], 1e-4) << i;
+    }
   }
-  changed.notify_all();
-  gate.join();
-  const absl::Status end = result->Wait();
-  ASSERT_TRUE(end.ok()) << end;
-  EXPECT_NE(result->plan.find("cpu."), std::string::npos) << result->plan;
-  const HeldDenseLease held = engine_->dense().Find("t", "o").value();
-  const Array elements = held->elements->Get().value();
-  ASSERT_EQ(elements.length, held->shape.elements());
-  std::vector<double> expected(nnz);
-  const std::vector<double> values = CanonicalValues();
-  const std::vector<double> a(c_.begin(), c_.end()), b(b_.begin(), b_.end());
-  reference::Sddmm(pattern_.view(), values.data(), a.data(), kK, b.data(), kK, kK, expected.data());
-  expected = Mirrored(expected);
-  for (int64_t i = 0; i < nnz; ++i) {
-    ASSERT_NEAR(elements.As<float>()[i * ld], expected[i], 1e-4) << i;
+}
+
+TEST_F(FailuresTest, ALayoutWithoutRoomIsNotTriedByEachRequest) {
+  const MatrixLease matrix = engine_->catalog().Find("t", "s").value();
+  Pattern& pattern = *matrix->pattern();
+  BuildContext context;
+  context.memory = &HeapMemory();
+  BuiltLayout built = BuildLayout(ParseRecipe("dcsr").value(), pattern_.view(), context).value();
+  auto layout = std::make_shared<Layout>(std::move(built.layout));
+  // Larger than what there will be on the device, which plain CSR is not.
+  layout->arrays.push_back(
+      AllocateArray(HeapMemory(), "large", ElementType::kF32, kCols * kK * 10).value());
+  pattern.AddLayout(layout, 0);
+  ActivePlan active;
+  active.plan.problem_class =
+      ClassOf({Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCuda});
+  active.plan.recipe = layout->recipe;
+  active.plan.kernel = "cuda.dcsr.rows";
+  active.layout = pattern.FindLayout(layout->recipe);
+  ASSERT_NE(active.layout, nullptr);
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  Hold("b", {kCols, kK, kK, ElementType::kF32}, b_);
+  SpmmSpec spec = Accumulate();
+  spec.b = OperandSpec{{}, "b", 0};
+  const auto run = [&] {
+    const auto result = std::make_shared<Result>();
+    const absl::Status end = Run(spec, result);
+    EXPECT_TRUE(end.ok()) << end;
+    ExpectNear(result->Elements<float>(), Expected());
+    return result->plan;
+  };
+  // Room for the operands and the result twice, of 64 and 80 KB, and plain CSR.
+  Buffer hog = LeaveOnDevice(600'000);
+  // Operands in the stream are on the device already: the first goes on without them there.
+  EXPECT_EQ(run(), "csr / cuda.csr.rows, in slabs of 20 columns");
+  const int64_t evictions = device().residency().evictions();
+  EXPECT_EQ(run(), "csr / cuda.csr.rows");
+  EXPECT_EQ(device().residency().evictions(), evictions) << "it was tried again";
+  hog = Buffer();
+  EXPECT_EQ(run(), "csr / cuda.csr.rows") << "it may be tried again after a while";
+  // Who makes it anew is not held to that.
+  pattern.DropLayout(layout->recipe);
+  pattern.AddLayout(layout, 0);
+  active.layout = pattern.FindLayout(layout->recipe);
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  EXPECT_EQ(run(), "dcsr / cuda.dcsr.rows");
+  // Without such operands the same request falls back at once.
+  pattern.DropLayout(layout->recipe);
+  pattern.AddLayout(std::make_shared<Layout>(*layout), 0);
+  active.layout = pattern.FindLayout(layout->recipe);
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  Hold("c", {kRows, kK, kK, ElementType::kF32}, c_);
+  spec.accumulate = OperandSpec{{}, "c", 0};
+  EvictAll();
+  hog = LeaveOnDevice(600'000);
+  EXPECT_EQ(run(), "csr / cuda.csr.rows");
+}
+
+TEST_F(FailuresTest, ValuesThatComeWithTheRequestAreOrderedOnTheDevice) {
+  // "s" has an order of the caller's, "n" has not; their pattern is the same.
+  ASSERT_TRUE(SendMatrix(engine_->catalog(), "n", pattern_).ok());
+  Pattern& pattern = *engine_->catalog().Find("t", "n").value()->pattern();
+  BuildContext context;
+  context.memory = &HeapMemory();
+  BuiltLayout built =
+      BuildLayout(ParseRecipe("lsh_cluster(force)").value(), pattern_.view(), context).value();
+  ASSERT_NE(built.layout.Find(kValueSource), nullptr);
+  ActivePlan active;
+  active.plan.problem_class =
+      ClassOf({Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCuda});
+  active.plan.recipe = built.layout.recipe;
+  active.plan.kernel = "cuda.csr.rows";
+  const std::vector<float> values = FloatsOf(pattern_, 77);
+  Hold("w", {pattern_.nnz(), 1, 1, ElementType::kF32}, values);
+  const std::vector<double> b(b_.begin(), b_.end());
+  for (const bool planned : {false, true}) {
+    if (planned) {
+      pattern.AddLayout(std::make_shared<const Layout>(built.layout), 0);
+      active.layout = pattern.FindLayout(active.plan.recipe);
+      pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+    }
+    for (const std::string matrix : {"n", "s"}) {
+      const std::vector<float> canonical = matrix == "n" ? values : Mirrored(values);
+      const std::vector<double> wide(canonical.begin(), canonical.end());
+      std::vector<double> expected(kRows * kK);
+      reference::Spmm(pattern_.view(), wide.data(), false, b.data(), kK, kK, 1, 0, expected.data());
+      for (const bool held : {false, true}) {
+        // At first with all the room, then with enough for slabs alone, then on the CPU.
+        for (const int64_t room : {int64_t{1} << 28, int64_t{150'000}, int64_t{0}}) {
+          SCOPED_TRACE(testing::Message() << matrix << ", held " << held << ", room " << room
+                                          << ", planned " << planned);
+          EvictAll();
+          const Buffer hog = LeaveOnDevice(room);
+          SpmmSpec spec;
+          spec.tenant = std::string("t");
+          spec.matrix = matrix;
+          spec.b.shape = DenseShape{kCols, kK, kK, ElementType::kF32};
+          spec.values.emplace();
+          if (held) {
+            spec.values->held = std::string("w");
+          } else {
+            spec.values->shape = DenseShape{pattern_.nnz(), 1, 1, ElementType::kF32};
+            spec.values->stream_array = 1;
+          }
+          const auto result = std::make_shared<Result>();
+          auto call = engine_->executor().Begin(spec, result);
+          ASSERT_TRUE(call.ok()) << call.status();
+          ASSERT_TRUE(FeedAndCommit(**call, 0, b_).ok());
+          ASSERT_TRUE(held || FeedAndCommit(**call, 1, values).ok());
+          (*call)->Submit();
+          call->reset();
+          const absl::Status end = result->Wait();
+          ASSERT_TRUE(end.ok()) << end;
+          EXPECT_EQ(result->plan.find(" / cuda.") != std::string::npos, room > 0) << result->plan;
+          EXPECT_EQ(result->plan.find("slabs") != std::string::npos, room == 150'000)
+              << result->plan;
+          ExpectNear(result->Elements<float>(), expected);
+        }
+      }
+    }
   }
 }
 
@@ -584,7 +677,7 @@ class DeviceJob final : public Job {
 };
 
 TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
-  GpuBackend backend(device(), engine_->budget());
+  GpuBackend backend(device());
   const auto scheduler =
       std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Backend*>{&backend});
   scheduler->Open();
@@ -621,7 +714,7 @@ TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
 }
 
 TEST_F(FailuresTest, ATrialLetsGoOfADeviceThatALongCallHolds) {
-  GpuBackend backend(device(), engine_->budget());
+  GpuBackend backend(device());
   const auto scheduler =
       std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Backend*>{&backend});
   scheduler->Open();

@@ -15,6 +15,7 @@
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/derived_patterns.h"
+#include "engine/planning/candidates.h"
 #include "engine/store/store.h"
 #include "kernels/recipe.h"
 #include "kernels/reference/reference.h"
@@ -281,6 +282,215 @@ TEST_F(ExecutorTest, AHeldMatrixThatIsSmallerThanItsShapeIsNotRead) {
   EXPECT_EQ(sink->end.status.code(), absl::StatusCode::kInternal) << sink->end.status;
   EXPECT_THAT(std::string(sink->end.status.message()),
               HasSubstr("150 f32 elements was to be 50 x 3 f32 with a leading dimension of 5"));
+}
+
+TEST_F(ExecutorTest, WhatATenantsRequestsAndMatricesTakeIsCharged) {
+  const auto owned = [&] { return budget_.owned()["t"]; };
+  Upload("S", UniformMatrix(500, 500, 4, 2));
+  Hold("x", {500, 30, 30, ElementType::kF32}, {});
+  const int64_t kept = owned();
+  EXPECT_GT(kept, 0);
+  EXPECT_EQ(kept, budget_.used());
+  for (const std::string into : {"", "x"}) {
+    SpmmSpec spec;
+    spec.tenant = "t";
+    spec.matrix = "S";
+    spec.b.shape = DenseShape{500, 30, 30, ElementType::kF32};
+    spec.result_held = into;
+    auto sink = std::make_shared<Collector>();
+    auto call = executor_->Begin(spec, sink);
+    ASSERT_TRUE(call.ok()) << call.status();
+    Feed(**call, 0, Random(500 * 30));
+    EXPECT_GE(owned(), kept + 500 * 30 * 4);
+    EXPECT_LE(budget_.used() - owned(), 1000) << "but for the lane's workspace";
+    (*call)->Submit();
+    call->reset();
+    ASSERT_TRUE(sink->Wait());
+    ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+    // The result that the client has not read yet, or what took the place of a held one.
+    EXPECT_EQ(sink->result.bytes(), into.empty() ? 500 * 30 * 4 : 0);
+    const auto is = [&](int64_t bytes) {
+      for (int i = 0; i < 3000 && owned() != bytes; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      return owned() == bytes;
+    };
+    EXPECT_TRUE(is(kept + static_cast<int64_t>(sink->result.bytes()))) << owned();
+    sink->result = Array();
+    EXPECT_TRUE(is(kept)) << owned();
+  }
+}
+
+TEST_F(ExecutorTest, ACallRunsByThePlanThatItBeganWith) {
+  const GeneratedMatrix s = UniformMatrix(50, 50, 4, 2);
+  Upload("S", s);
+  Pattern& pattern = *catalog_.Find("t", "S").value()->pattern();
+  const auto serve_by = [&](const std::string& recipe, const std::string& kernel) {
+    ActivePlan active;
+    active.plan.problem_class = ClassOf({Operation::kSpmm, false, ElementType::kF32, 3});
+    active.plan.recipe = recipe;
+    active.plan.kernel = kernel;
+    if (recipe != kCsr) {
+      BuildContext context;
+      context.memory = &HeapMemory();
+      BuiltLayout built = BuildLayout(ParseRecipe(recipe).value(), s.view(), context).value();
+      pattern.AddLayout(std::make_shared<const Layout>(std::move(built.layout)), 0);
+      active.layout = pattern.FindLayout(recipe);
+    }
+    pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  };
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.b.shape = DenseShape{50, 3, 3, ElementType::kF32};
+  const auto begin = [&](const std::shared_ptr<Collector>& sink) {
+    auto call = executor_->Begin(spec, sink);
+    EXPECT_TRUE(call.ok()) << call.status();
+    return *call;
+  };
+  const std::vector<float> b = Random(50 * 3);
+  const auto finish = [&](Call& call, Collector& sink) {
+    Feed(call, 0, b);
+    call.Submit();
+    EXPECT_TRUE(sink.Wait());
+    EXPECT_TRUE(sink.end.status.ok()) << sink.end.status;
+    std::vector<double> expected(b.size()), magnitude(b.size());
+    reference::Spmm(s.view(), Values(s).data(), false, Wide(b).data(), 3, 3, 1, 0, expected.data(),
+                    magnitude.data());
+    ExpectNear(expected, magnitude, std::as_const(sink.result).As<float>().data(), 3, 3);
+    return sink.begins.at(0).plan;
+  };
+  serve_by("dcsr", "cpu.dcsr.row_balanced");
+  auto first = std::make_shared<Collector>(), second = std::make_shared<Collector>();
+  const auto by_dcsr = begin(first);
+  serve_by("csr", "cpu.csr.row_balanced");
+  // The request alone holds it now.
+  pattern.DropLayout("dcsr");
+  EXPECT_EQ(finish(*begin(second), *second), "csr / cpu.csr.row_balanced");
+  EXPECT_EQ(finish(*by_dcsr, *first), "dcsr / cpu.dcsr.row_balanced");
+}
+
+TEST_F(ExecutorTest, ValuesMayComeWithTheRequest) {
+  constexpr int64_t kSize = 60, kK = 5;
+  GeneratedMatrix s = UniformMatrix(kSize, kSize, 6, 3);
+  Upload("canonical", s);
+  // The same with each row the other way round, which is the caller's order then.
+  const auto mirrored = [&](std::vector<double> values) {
+    for (int64_t row = 0; row < kSize; ++row) {
+      std::reverse(values.begin() + s.row_offsets[row], values.begin() + s.row_offsets[row + 1]);
+    }
+    return values;
+  };
+  GeneratedMatrix descending = s;
+  for (int64_t row = 0; row < kSize; ++row) {
+    std::reverse(descending.column_indices.begin() + s.row_offsets[row],
+                 descending.column_indices.begin() + s.row_offsets[row + 1]);
+  }
+  Upload("descending", descending, /*sort=*/true);
+  const Problem problem{Operation::kSpmm, false, ElementType::kF32, kK};
+  BuildContext context;
+  context.memory = &HeapMemory();
+  BuiltLayout built =
+      BuildLayout(ParseRecipe("lsh_cluster(force)").value(), s.view(), context).value();
+  ASSERT_NE(built.layout.Find(kValueSource), nullptr);
+  ActivePlan active;
+  active.plan.problem_class = ClassOf(problem);
+  active.plan.recipe = built.layout.recipe;
+  active.plan.kernel = KernelsFor(problem, built.layout).front();
+  Pattern& pattern = *catalog_.Find("t", "canonical").value()->pattern();
+  ASSERT_EQ(&pattern, catalog_.Find("t", "descending").value()->pattern().get());
+  pattern.AddLayout(std::make_shared<const Layout>(std::move(built.layout)), 0);
+  active.layout = pattern.FindLayout(active.plan.recipe);
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+
+  const std::vector<float> values = Random(s.nnz()), a = Random(kSize * kK), b = Random(kSize * kK);
+  Hold("w", {s.nnz(), 1, 1, ElementType::kF32}, values);
+  const auto operand = [](int64_t rows, int64_t cols, uint32_t array) {
+    return OperandSpec{DenseShape{rows, cols, cols, ElementType::kF32}, "", array};
+  };
+  for (const std::string matrix : {"canonical", "descending"}) {
+    const std::vector<double> canonical =
+        matrix == "canonical" ? Wide(values) : mirrored(Wide(values));
+    for (const bool held : {false, true}) {
+      for (const bool transpose : {false, true}) {
+        SCOPED_TRACE(testing::Message() << matrix << (held ? ", held" : "") << transpose);
+        SpmmSpec spec;
+        spec.tenant = "t";
+        spec.matrix = matrix;
+        spec.transpose = transpose;
+        spec.b = operand(kSize, kK, 0);
+        spec.values = held ? OperandSpec{{}, "w", 0} : operand(s.nnz(), 1, 7);
+        auto sink = std::make_shared<Collector>();
+        auto call = executor_->Begin(spec, sink);
+        ASSERT_TRUE(call.ok()) << call.status();
+        Feed(**call, 0, b);
+        EXPECT_EQ((*call)->complete(), held);
+        if (!held) Feed(**call, 7, values);
+        (*call)->Submit();
+        ASSERT_TRUE(sink->Wait());
+        ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+        if (!transpose) {
+          EXPECT_THAT(sink->begins.at(0).plan, HasSubstr("lsh_cluster"));
+        }
+        std::vector<double> expected(kSize * kK), magnitude(kSize * kK);
+        reference::Spmm(s.view(), canonical.data(), transpose, Wide(b).data(), kK, kK, 1, 0,
+                        expected.data(), magnitude.data());
+        ExpectNear(expected, magnitude, std::as_const(sink->result).As<float>().data(), kK, kK);
+      }
+      SddmmSpec spec;
+      spec.tenant = "t";
+      spec.matrix = matrix;
+      spec.a = operand(kSize, kK, 0);
+      spec.b = operand(kSize, kK, 1);
+      spec.values = held ? OperandSpec{{}, "w", 0} : operand(s.nnz(), 1, 2);
+      auto sink = std::make_shared<Collector>();
+      auto call = executor_->Begin(spec, sink);
+      ASSERT_TRUE(call.ok()) << call.status();
+      Feed(**call, 0, a);
+      Feed(**call, 1, b);
+      if (!held) Feed(**call, 2, values);
+      (*call)->Submit();
+      ASSERT_TRUE(sink->Wait());
+      ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+      std::vector<double> expected(s.nnz()), magnitude(s.nnz());
+      reference::Sddmm(s.view(), canonical.data(), Wide(a).data(), kK, Wide(b).data(), kK, kK,
+                       expected.data(), magnitude.data());
+      if (matrix == "descending") {
+        expected = mirrored(expected);
+        magnitude = mirrored(magnitude);
+      }
+      ExpectNear(expected, magnitude, std::as_const(sink->result).As<float>().data(), 1, 1);
+    }
+  }
+
+  SpmmSpec wrong;
+  wrong.tenant = "t";
+  wrong.matrix = "canonical";
+  wrong.b = operand(kSize, kK, 0);
+  const auto refusal = [&](const OperandSpec& of) {
+    wrong.values = of;
+    const absl::Status status = executor_->Begin(wrong, std::make_shared<Collector>()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refusal(operand(s.nnz() - 1, 1, 1)), HasSubstr("operand values is "));
+  EXPECT_THAT(refusal(operand(s.nnz(), 2, 1)), HasSubstr("operand values is "));
+  EXPECT_THAT(refusal(operand(s.nnz(), 1, 0)), HasSubstr("announced as array 0"));
+  OperandSpec apart = operand(s.nnz(), 1, 1);
+  apart.shape->leading_dimension = 2;
+  EXPECT_THAT(refusal(apart), HasSubstr("one value after the other"));
+  OperandSpec doubles = operand(s.nnz(), 1, 1);
+  doubles.shape->type = ElementType::kF64;
+  EXPECT_THAT(refusal(doubles), HasSubstr("f64"));
+  SddmmSpec unscaled;
+  unscaled.tenant = "t";
+  unscaled.matrix = "canonical";
+  unscaled.unscaled = true;
+  unscaled.a = operand(kSize, kK, 0);
+  unscaled.b = operand(kSize, kK, 1);
+  unscaled.values = operand(s.nnz(), 1, 2);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(executor_->Begin(unscaled, std::make_shared<Collector>()).status()));
 }
 
 TEST_F(ExecutorTest, SddmmScaledAndNot) {

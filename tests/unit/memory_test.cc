@@ -37,6 +37,35 @@ TEST(Budget, CountsByUseAndGivesBack) {
   EXPECT_EQ(budget.peak(), 3000);
 }
 
+TEST(Budget, KnowsWhatEachOwnerHolds) {
+  using ::testing::ElementsAre;
+  using ::testing::Pair;
+  std::vector<Buffer> outliving;
+  {
+    Budget budget(1 << 20, 1 << 19);
+    MemoryOwner& ada = budget.OwnerOf("ada");
+    MemoryOwner& bob = budget.OwnerOf("bob");
+    EXPECT_EQ(&budget.OwnerOf("ada"), &ada);
+    auto request = budget.Source(MemoryUse::kRequests, &ada).Allocate(1000);
+    auto matrix = budget.Source(MemoryUse::kMatrices, &ada).Allocate(1 << 18);
+    auto charge = budget.Count(300, MemoryUse::kMatrices, &bob);
+    auto nobodys = budget.Source(MemoryUse::kLayouts).Allocate(4000);
+    ASSERT_TRUE(request.ok() && matrix.ok() && charge.ok() && nobodys.ok());
+    EXPECT_THAT(budget.owned(), ElementsAre(Pair("ada", 1000 + (1 << 18)), Pair("bob", 300)));
+    EXPECT_EQ(budget.used(), 1000 + (1 << 18) + 300 + 4000);
+    EXPECT_FALSE(budget.Source(MemoryUse::kRequests, &bob).Allocate(1 << 20).ok());
+    matrix = Buffer();
+    *charge = nullptr;
+    EXPECT_THAT(budget.owned(), ElementsAre(Pair("ada", 1000), Pair("bob", 0)));
+    // Of a block that was kept the next one pays.
+    auto again = budget.Source(MemoryUse::kMatrices, &bob).Allocate(1 << 18);
+    ASSERT_TRUE(again.ok());
+    EXPECT_THAT(budget.owned(), ElementsAre(Pair("ada", 1000), Pair("bob", 1 << 18)));
+    outliving = {*request, *again};
+  }
+  outliving.clear();
+}
+
 TEST(Budget, RefusesBeyondTheLimitWithASentence) {
   Budget budget(1 << 20, 1 << 10);
   auto all = budget.Source(MemoryUse::kBuffers).Allocate(1 << 20);

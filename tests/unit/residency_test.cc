@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/memory/no_room.h"
 #include "engine/memory/staging.h"
 
 namespace sparsed::engine {
@@ -26,6 +27,7 @@ class FakeCard final : public DevicePool {
  public:
   explicit FakeCard(int64_t bytes) : free_(bytes) {}
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    ++allocations;
     free_ -= static_cast<int64_t>(bytes);
     auto memory = std::make_shared<std::vector<std::byte>>(bytes);
     return Buffer(std::shared_ptr<std::byte>(memory->data(),
@@ -39,7 +41,7 @@ class FakeCard final : public DevicePool {
   void Trim() override { ++trims; }
   void TakenByOthers(int64_t bytes) { free_ -= bytes; }
   int64_t free() const { return free_; }
-  std::atomic<int> trims = 0;
+  std::atomic<int> trims = 0, allocations = 0;
 
  private:
   std::atomic<int64_t> free_;
@@ -101,8 +103,37 @@ TEST_F(ResidencyTest, PlacesOnceAndCountsByUse) {
   auto placed = residency_.Place(std::shared_ptr<const Layout>(layout));
   ASSERT_TRUE(placed.ok());
   EXPECT_EQ((*placed)->arrays[1].As<float>()[49], 2);
-  EXPECT_EQ(budget_.used(MemoryUse::kLayouts), 400);
+  EXPECT_EQ(budget_.used(MemoryUse::kLayouts), 456) << "the second array begins at byte 256";
   EXPECT_EQ(residency_.layout_bytes().at("csr"), 400);
+}
+
+TEST_F(ResidencyTest, ALayoutLiesInOneAllocation) {
+  auto layout = std::make_shared<Layout>();
+  layout->kind = layout->recipe = "odd";
+  for (const int64_t length : {3, 0, 64, 65}) {
+    layout->arrays.push_back(HostArray(length, static_cast<float>(length)));
+  }
+  const int before = card_->allocations;
+  auto placed = residency_.Place(std::shared_ptr<const Layout>(layout));
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  EXPECT_EQ(card_->allocations - before, 1);
+  EXPECT_EQ(budget_.used(), 256 + 256 + 260);
+  const std::byte* const begin = (*placed)->arrays.front().buffer.data();
+  for (size_t i = 0; i < layout->arrays.size(); ++i) {
+    const Array& array = (*placed)->arrays[i];
+    const auto offset = array.buffer.data() - begin;
+    EXPECT_EQ(offset % 256, 0) << "array " << i;
+    EXPECT_LE(offset + static_cast<int64_t>(array.bytes()), budget_.used()) << "array " << i;
+    EXPECT_TRUE(std::ranges::equal(array.As<float>(), layout->arrays[i].As<float>()));
+  }
+  // One array that is held keeps all, and with the last all goes.
+  Buffer held = (*placed)->arrays[2].buffer;
+  *placed = nullptr;
+  layout.reset();
+  residency_.Sweep();
+  EXPECT_EQ(budget_.used(), 256 + 256 + 260);
+  held = Buffer();
+  EXPECT_EQ(budget_.used(), 0);
 }
 
 /// Slots hold CSR's values 2, 0, padding.
@@ -305,6 +336,24 @@ TEST_F(ResidencyTest, ManyThreadsPlaceTheSame) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_LE(budget_.used(), 4000);
+}
+
+TEST(NoRoom, IsForgottenAfterAWhile) {
+  const DeviceId first{DeviceKind::kCuda, 0}, second{DeviceKind::kCuda, 1};
+  auto layout = std::make_shared<LazyLayout>(HostLayout(1));
+  const auto other = std::make_shared<LazyLayout>(HostLayout(1));
+  const NoRoom::Time now{};
+  NoRoom no_room;
+  EXPECT_FALSE(no_room.Has(first, layout, now));
+  no_room.Note(first, layout, now);
+  EXPECT_TRUE(no_room.Has(first, layout, now));
+  EXPECT_FALSE(no_room.Has(second, layout, now));
+  EXPECT_FALSE(no_room.Has(first, other, now));
+  const NoRoom::Time later = now + NoRoom::kTryAgainAfter;
+  EXPECT_TRUE(no_room.Has(first, layout, later - std::chrono::nanoseconds(1)));
+  EXPECT_FALSE(no_room.Has(first, layout, later));
+  no_room.Note(first, layout, later);
+  EXPECT_TRUE(no_room.Has(first, layout, later));
 }
 
 TEST(Staging, BlocksComeBackAndTheLastIsForWhoWaits) {

@@ -43,10 +43,10 @@ void Squeeze(Budget& budget) {
 
 /// An engine over a directory. Without preparations there are no layouts but plain CSR.
 std::unique_ptr<Engine> Open(const std::string& directory, Observer& observer,
-                             bool with_layouts = false) {
+                             bool with_layouts = false, int64_t limit = kLimit) {
   EngineOptions options;
   options.data_dir = directory;
-  options.host_memory_bytes = options.preparation_memory_bytes = kLimit;
+  options.host_memory_bytes = options.preparation_memory_bytes = limit;
   options.scrub_interval_seconds = 0;
   options.execution.lanes = 2;
   options.preparation.enabled = with_layouts;
@@ -424,6 +424,30 @@ TEST(Eviction, LayoutsAndTheirValuesAreReadAndPlacedAgain) {
   EXPECT_EQ(matrix->LayoutValueBytes(recipe), 0);
   EXPECT_GT(matrix->pattern()->Layouts().at(0).description->bytes(), 0) << "they are known";
   EXPECT_EQ(listener.damages, 0);
+}
+
+/// At some of these limits there is room for a layout, but not for the values in it.
+TEST(Eviction, NothingGoesForWhatARestartBringsBack) {
+  TemporaryDirectory directory;
+  ASSERT_NO_FATAL_FAILURE(StoreLayouts(directory.path()));
+  Listener listener;
+  for (int64_t limit = kLimit; limit < kLimit + (1 << 20); limit += 200'000) {
+    SCOPED_TRACE(limit);
+    const auto engine = Open(directory.path(), listener, /*with_layouts=*/true, limit);
+    ASSERT_NE(engine, nullptr);
+    ASSERT_TRUE(Eventually([&] { return engine->preparation().pending() == 0; }));
+    EXPECT_EQ(engine->budget().evictions()->evictions(), 0);
+    int placed = 0, unread = 0;
+    for (int64_t i = 0; i < kMatrices; ++i) {
+      const MatrixLease matrix = engine->catalog().Find("t", NameOf(i)).value();
+      const std::string recipe = matrix->pattern()->Layouts().at(0).description->recipe;
+      const bool values = matrix->LayoutValueBytes(recipe) > 0;
+      EXPECT_EQ(matrix->pattern()->FindLayout(recipe)->resident(), values) << NameOf(i);
+      (values ? placed : unread) += 1;
+    }
+    EXPECT_GT(placed, 0);
+    EXPECT_GT(unread, 0);
+  }
 }
 
 TEST(Eviction, PlainCsrServesWhereALayoutIsDamaged) {
