@@ -27,7 +27,7 @@ template <typename T>
 absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
     Key key, Entry entry, const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make) {
   std::vector<Entry> dead;  // freed after the lock
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
     const auto found = entries_.find(key);
     if (found == entries_.end()) break;
@@ -42,15 +42,15 @@ absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
       known.used = ++clock_;
       return std::static_pointer_cast<const T>(known.copy);
     }
-    placed_.wait(lock);
+    placed_.Wait(mutex_);
   }
   for (Entry& gone : TakeDeadLocked()) dead.push_back(std::move(gone));
   entry.used = ++clock_;
   entries_[key] = std::move(entry);
-  lock.unlock();
+  lock.Unlock();
   dead.clear();
   absl::StatusOr<std::shared_ptr<const T>> made = make();
-  lock.lock();
+  lock.Lock();
   if (made.ok()) {
     Entry& placed = entries_[key];
     placed.copy = *made;
@@ -59,8 +59,8 @@ absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
   } else {
     entries_.erase(key);
   }
-  lock.unlock();
-  placed_.notify_all();
+  lock.Unlock();
+  placed_.NotifyAll();
   return made;
 }
 
@@ -161,7 +161,7 @@ absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(
 
 void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array) {
   std::vector<Entry> dead;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   dead = TakeDeadLocked();
   const auto bytes = static_cast<int64_t>(array->bytes());
   Entry entry = Of(held);
@@ -173,7 +173,7 @@ void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<co
 }
 
 Residency::Presence Residency::PresenceOf(const std::shared_ptr<LazyArray>& held) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find({held.get(), nullptr});
   if (found == entries_.end() || found->second.expired()) return Presence::kNothing;
   const bool only_here = !found->second.moved.expired() && !held->resident();
@@ -181,7 +181,7 @@ Residency::Presence Residency::PresenceOf(const std::shared_ptr<LazyArray>& held
 }
 
 bool Residency::Has(const std::shared_ptr<const Layout>& layout) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find({layout.get(), nullptr});
   return found != entries_.end() && !found->second.expired();
 }
@@ -201,11 +201,11 @@ std::vector<Residency::Entry> Residency::TakeDeadLocked() {
 
 void Residency::Sweep() {
   std::vector<Entry> dead;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   dead = TakeDeadLocked();
 }
 
-bool Residency::MayGoLocked(const Entry& entry, bool moved, Homes& homes) {
+bool Residency::MayGoLocked(const Entry& entry, bool moved, Homes& homes) const {
   std::shared_ptr<LazyArray> home = entry.moved.lock();
   // Its loader holds the copy until it has run.
   const bool only_here = home != nullptr && !home->resident();
@@ -231,7 +231,7 @@ bool Residency::Evict(int64_t bytes, bool at_once) {
   {
     std::vector<Entry> gone;
     Homes homes;
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     gone = TakeDeadLocked();
     for (const Entry& entry : gone) freed += entry.bytes;
     if (freed >= bytes) return true;
@@ -248,38 +248,38 @@ bool Residency::Evict(int64_t bytes, bool at_once) {
   for (const Key& key : to_save) {
     if (freed >= bytes) break;
     Homes homes;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const auto victim = entries_.find(key);
     // Somebody may have taken it since.
     if (victim == entries_.end() || !MayGoLocked(victim->second, /*moved=*/true, homes)) continue;
     Entry entry = std::move(victim->second);
     // Whoever asks for it meanwhile waits, and then finds its copy on the host.
     victim->second = Of(entry.original);
-    lock.unlock();
+    lock.Unlock();
     const std::shared_ptr<LazyArray> home = entry.moved.lock();
     const bool saved = home == nullptr || home->Get().ok();
     if (saved) freed += entry.bytes;
-    lock.lock();
+    lock.Lock();
     if (saved) {
       entries_.erase(key);
       ++evictions_;
     } else {
       entries_[key] = std::move(entry);
     }
-    lock.unlock();
-    placed_.notify_all();
+    lock.Unlock();
+    placed_.NotifyAll();
     if (!saved) break;
   }
   return freed > 0;
 }
 
 int64_t Residency::evictions() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return evictions_;
 }
 
 std::map<std::string, int64_t> Residency::layout_bytes() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::map<std::string, int64_t> bytes;
   for (const auto& [key, entry] : entries_) {
     if (!entry.kind.empty()) bytes[entry.kind] += entry.bytes;
