@@ -256,8 +256,8 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   };
   if (!elsewhere(*end)) return Next::kEnded;
   // Without room on the host either, what the device said stands.
-  if (absl::Status home = BringHome(); !home.ok()) {
-    if (!absl::IsResourceExhausted(home)) *end = std::move(home);
+  if (absl::Status moved = MoveToHost(); !moved.ok()) {
+    if (!absl::IsResourceExhausted(moved)) *end = std::move(moved);
     return Next::kEnded;
   }
   lane.gpu->prepared.Clear();  // it may be what there is no room for
@@ -267,11 +267,11 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   return Next::kAgain;
 }
 
-absl::Status DenseCall::BringHome() {
+absl::Status DenseCall::MoveToHost() {
   for (const Operand& operand : operands_) {
     StreamedOperand* const streamed = operand.streamed();
     if (streamed == nullptr) continue;
-    if (absl::Status s = streamed->BringHome(token()); !s.ok()) return s;
+    if (absl::Status s = streamed->MoveToHost(token()); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -437,7 +437,7 @@ void DenseCall::Observe(std::string_view kernel) {
         static_cast<double>(result_shape_.rows) * k * static_cast<double>(SizeOf(problem.type));
   }
   const double flops = problem.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
-  impl_->Ran(device(), problem.operation, kernel, end_.timings.kernel_ns, flops, bytes);
+  impl_->RecordRun(device(), problem.operation, kernel, end_.timings.kernel_ns, flops, bytes);
 }
 
 void DenseCall::SendBegin(const std::string& plan) {

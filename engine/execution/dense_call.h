@@ -62,7 +62,7 @@ class DenseCall final : public Job {
   absl::Status RunWhole(Lane& lane);
   /// Likewise, its operands being on the host.
   absl::Status RunInSlabs(Lane& lane);
-  absl::Status BringHome();
+  absl::Status MoveToHost();
   /// Memory for the result, with C's old value in it if beta asks for it.
   absl::StatusOr<PlacedDense> NewResult(Lane& lane);
   /// SDDMM's kernels write one value after the other, in canonical CSR's order: where the result is

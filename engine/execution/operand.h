@@ -49,7 +49,7 @@ class StreamedOperand {
   /// All that was sent to the GPU is there: the stream of a lane that it was placed for has passed.
   void Settled() { pieces_under_way_ = false; }
   /// From the GPU to the host, if it is there. CANCELLED, or why `token` stopped.
-  absl::Status BringHome(const Token& token);
+  absl::Status MoveToHost(const Token& token);
 
  private:
   /// Bytes that came when all blocks to the device were taken: a lane takes them there.

@@ -108,13 +108,13 @@ class Residency {
   /// PlaceValues without looking what is there.
   absl::StatusOr<Array> NewSlots(const Array& csr_values,
                                  const std::shared_ptr<const Layout>& layout, MemorySource& host);
-  using Homes = std::vector<std::shared_ptr<LazyArray>>;
+  using HeldArrays = std::vector<std::shared_ptr<LazyArray>>;
   /// Whether nobody holds it, and it has a host copy; `moved`: and has none. What it looked at is
-  /// in `homes`: it may have become the last to hold it, and frees nothing under the lock.
-  bool MayGoLocked(const Entry& entry, bool moved, Homes& homes) const
+  /// in `looked_at`: it may have become the last to hold it, and frees nothing under the lock.
+  bool MayGoLocked(const Entry& entry, bool moved, HeldArrays& looked_at) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// All of those, least recently used first.
-  std::vector<Key> VictimsLocked(bool moved, Homes& homes) const
+  std::vector<Key> VictimsLocked(bool moved, HeldArrays& looked_at) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes entries whose original is gone out; they are freed without the lock.
   std::vector<Entry> TakeDeadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
