@@ -111,6 +111,9 @@ size_t DenseCall::counted() const {
 void DenseCall::Drop() {
   destination_ = DenseWrite();
   matrix_.reset();
+  // Who hears of the end may need their memory for the next. Before it was submitted, somebody may
+  // be writing into them.
+  if (submitted()) operands_.clear();
 }
 
 Job::Loader DenseCall::ToLoad() const {

@@ -65,6 +65,11 @@ void Job::Submit() {
   }
 }
 
+bool Job::submitted() {
+  const MutexLock lock(mutex_);
+  return submitted_ != Time();
+}
+
 void Job::Cancel() { token_->Stop(absl::CancelledError("the request was cancelled")); }
 
 void Job::Fail(absl::Status status) { token_->Stop(std::move(status)); }

@@ -63,6 +63,8 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   /// What reads from the disk before it can run; null if all is in memory. Run once, elsewhere than
   /// on a lane, holding nothing of the job: it may end meanwhile.
   virtual Loader ToLoad() const { return nullptr; }
+  /// Nobody feeds it any more.
+  bool submitted() ABSL_LOCKS_EXCLUDED(mutex_);
   /// The device whose lanes take it.
   DeviceId device() const { return device_; }
   /// In Run, before kAgain: another device's lanes go on with it.
