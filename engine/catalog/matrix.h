@@ -26,7 +26,7 @@ class PlacedValues final : public Evictable {
  public:
   PlacedValues(std::shared_ptr<const LazyLayout> layout, Array values,
                std::shared_ptr<EvictionQueue> evictions)
-      : layout_(std::move(layout)), evictions_(std::move(evictions)), values_(std::move(values)) {}
+      : layout_(layout), evictions_(std::move(evictions)), values_(std::move(values)) {}
 
   /// Those of `layout`; none if they are another's, or are not here any more.
   std::optional<Array> Find(const std::shared_ptr<const LazyLayout>& layout);
