@@ -7,12 +7,12 @@
 #include <optional>
 #include <vector>
 
+#include "base/coverage.h"
 #include "base/mutex.h"
 #include "client/src/remote_call.h"
 #include "client/src/stream.h"
 #include "client/src/strided_bytes.h"
 #include "proto/wire/chunk_codec.h"
-#include "proto/wire/coverage.h"
 #include "sparsed/v1/compute.pb.h"
 
 namespace sparsed {
@@ -75,7 +75,7 @@ class DenseCall final : public RemoteCall {
   uint64_t id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<wire::Coverage> received_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Coverage> received_ ABSL_GUARDED_BY(mutex_);
   ComputeResult result_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -4,10 +4,10 @@
 
 #include <utility>
 
+#include "base/coverage.h"
 #include "client/src/arrays.h"
 #include "client/src/convert.h"
 #include "client/src/exchange.h"
-#include "proto/wire/coverage.h"
 #include "sparsed/v1/buffers.pb.h"
 
 namespace sparsed {
@@ -165,7 +165,7 @@ class ReadCall final : public Exchange {
   const MutableDenseView into_;
   const std::shared_ptr<CallState<DenseInfo>> state_;
   DenseInfo info_;
-  std::optional<wire::Coverage> received_;
+  std::optional<Coverage> received_;
   size_t row_bytes_ = 0;
   size_t wire_stride_ = 0;
   size_t own_stride_ = 0;

@@ -82,7 +82,7 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
   const auto lazy = [this](const std::string& tenant, const StoredArray& stored) {
     return std::make_shared<LazyArray>(DiskCopyOf(store_, budget_, MemoryOf(tenant), stored));
   };
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   deleted_version_ = contents.deleted_version;
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
   for (const PatternRecord& record : contents.patterns) {
@@ -110,7 +110,7 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
 }
 
 absl::StatusOr<MatrixLease> Catalog::Find(std::string_view tenant, std::string_view name) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = matrices_.find(NameKey(tenant, name));
   if (found == matrices_.end()) return NoMatrix(name);
   return found->second;
@@ -118,7 +118,7 @@ absl::StatusOr<MatrixLease> Catalog::Find(std::string_view tenant, std::string_v
 
 std::vector<MatrixLease> Catalog::List(std::string_view tenant, std::string_view prefix,
                                        std::string_view after) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<MatrixLease> list;
   auto it = after < prefix ? matrices_.lower_bound(NameKey(tenant, prefix))
                            : matrices_.upper_bound(NameKey(tenant, after));
@@ -138,7 +138,7 @@ absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
     if (absl::Status status = Find(tenant, name).status(); !status.ok()) return status;
     absl::Status status = store_.DeleteMatrix(std::string(tenant), std::string(name));
     if (!status.ok()) return status;
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const NameKey key(tenant, name);
     deleted = RemoveLocked(key);
     const auto versions = versions_.find(key);
@@ -151,7 +151,7 @@ absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
 }
 
 std::vector<MatrixLease> Catalog::MatricesOf(const Pattern& pattern) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<MatrixLease> list;
   const auto found = of_pattern_.find(&pattern);
   if (found == of_pattern_.end()) return list;
@@ -160,14 +160,14 @@ std::vector<MatrixLease> Catalog::MatricesOf(const Pattern& pattern) const {
 }
 
 std::vector<MatrixLease> Catalog::All() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<MatrixLease> list;
   for (const auto& [key, matrix] : matrices_) list.push_back(matrix);
   return list;
 }
 
 int64_t Catalog::patterns() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::count_if(patterns_,
                                [](const auto& entry) { return !entry.second.expired(); });
 }
@@ -184,7 +184,7 @@ absl::StatusOr<MatrixLease> Catalog::Insert(const UploadHeader& header, Array ro
 
 std::shared_ptr<Pattern> Catalog::KnownPattern(std::string_view tenant,
                                                std::string_view hash) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto known = patterns_.find(std::string(hash));
   const std::shared_ptr<Pattern> pattern =
       known == patterns_.end() ? nullptr : known->second.lock();
@@ -205,7 +205,7 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
             MakeCsrLayout(csr.rows, csr.cols, arrays.row_offsets, arrays.column_indices))));
     std::shared_ptr<Pattern> existing;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       std::weak_ptr<Pattern>& known = patterns_[hash];
       existing = known.lock();
       if (existing == nullptr) {
@@ -217,7 +217,7 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
     absl::StatusOr<bool> same = SamePattern(*existing, csr, stop);
     if (absl::IsDataLoss(same.status())) {
       // What was known of it is damaged. These arrays take its place, in the store too.
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       patterns_[hash] = fresh;
       return fresh;
     }
@@ -237,7 +237,7 @@ absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrAr
   absl::StatusOr<MatrixLease> matrix = Add(header, *std::move(pattern), std::move(arrays.values),
                                            std::move(arrays.caller_order), threads, stop);
   if (!matrix.ok()) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto known = patterns_.find(hash);
     if (known != patterns_.end() && known->second.expired()) patterns_.erase(known);
   }
@@ -320,7 +320,7 @@ absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::S
 }
 
 uint64_t Catalog::NextVersion(const NameKey& key) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto known = versions_.find(key);
   return (known != versions_.end() ? known->second.last : deleted_version_) + 1;
 }
@@ -329,13 +329,13 @@ absl::Status Catalog::UseVersion(const NameKey& key, uint64_t version) {
   // A training job replaces values every step: most steps do without the disk.
   constexpr uint64_t kAtOnce = 1024;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (version <= versions_[key].reserved) return absl::OkStatus();
   }
   const uint64_t reserved = version + kAtOnce - 1;
   absl::Status status = store_.UseVersions(key.first, key.second, reserved);
   if (!status.ok()) return status;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   versions_[key].reserved = reserved;
   return absl::OkStatus();
 }
@@ -343,7 +343,7 @@ absl::Status Catalog::UseVersion(const NameKey& key, uint64_t version) {
 std::shared_ptr<Pattern> Catalog::Publish(const MatrixLease& matrix) {
   MatrixLease replaced;  // Freed, if it is the last lease, without the lock.
   const NameKey key(matrix->tenant(), matrix->name());
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   versions_[key].last = matrix->version();
   replaced = ReplaceLocked(matrix);
   // The last other matrix of the pattern may have been deleted while this one was being stored.

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -13,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/catalog/canonical.h"
 #include "engine/catalog/matrix.h"
 #include "engine/catalog/name_locks.h"
@@ -189,28 +189,30 @@ class Catalog {
   /// To be called before values that are not stored are published as this version.
   absl::Status UseVersion(const NameKey& key, uint64_t version);
   /// Puts it in the place of what has its name, in both maps. Returns what was there.
-  MatrixLease ReplaceLocked(const MatrixLease& matrix);
+  MatrixLease ReplaceLocked(const MatrixLease& matrix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes what has the name out of both maps; null if nothing has it.
-  MatrixLease RemoveLocked(const NameKey& key);
+  MatrixLease RemoveLocked(const NameKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Puts `matrix` in the place of what has its name. Returns a pattern that is no longer used.
   std::shared_ptr<Pattern> Publish(const MatrixLease& matrix);
   /// Returns the pattern if no matrix has it any more; new uploads then do not find it either.
-  std::shared_ptr<Pattern> RetireLocked(const std::shared_ptr<Pattern>& pattern);
+  std::shared_ptr<Pattern> RetireLocked(const std::shared_ptr<Pattern>& pattern)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Store& store_;
   Budget& budget_;
   NameLocks changes_;  ///< taken before mutex_, held while the disk is written
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   struct Versions {
     uint64_t last = 0;      ///< no higher one was used
     uint64_t reserved = 0;  ///< no higher one may be used before the store knows
   };
-  std::map<NameKey, MatrixLease> matrices_;
+  std::map<NameKey, MatrixLease> matrices_ ABSL_GUARDED_BY(mutex_);
   /// The same matrices, for whoever asks for those of one pattern.
-  std::unordered_map<const Pattern*, std::map<NameKey, MatrixLease>> of_pattern_;
-  std::map<NameKey, Versions> versions_;                    ///< of matrices_
-  uint64_t deleted_version_ = 0;                            ///< the highest of any that was deleted
-  std::map<std::string, std::weak_ptr<Pattern>> patterns_;  ///< by hash
+  std::unordered_map<const Pattern*, std::map<NameKey, MatrixLease>> of_pattern_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<NameKey, Versions> versions_ ABSL_GUARDED_BY(mutex_);  ///< of matrices_
+  uint64_t deleted_version_ ABSL_GUARDED_BY(mutex_) = 0;  ///< the highest of any that was deleted
+  std::map<std::string, std::weak_ptr<Pattern>> patterns_ ABSL_GUARDED_BY(mutex_);  ///< by hash
 };
 
 }  // namespace sparsed::engine

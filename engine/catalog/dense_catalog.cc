@@ -114,7 +114,7 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
   if (absl::Status s = CheckStop(stop); !s.ok()) return s;
   bool stored = false;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto present = entries_.find(key);
     if (present != entries_.end()) held->version = present->second->version + 1;
     stored = stored_.contains(key);
@@ -136,7 +136,7 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
     if (absl::Status s = store_.DeleteBuffer(held->tenant, held->name); !s.ok()) return s;
   }
   HeldDenseLease replaced;  // Freed, if it is the last lease, without the lock.
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   HeldDenseLease& entry = entries_[key];
   // A result may have been written into the old one meanwhile.
   if (entry != nullptr) held->version = std::max(held->version, entry->version + 1);
@@ -154,7 +154,7 @@ absl::StatusOr<Budget::Charge> DenseCatalog::CountHeld(std::string_view tenant) 
 }
 
 absl::Status DenseCatalog::Restore(const StoreContents& contents) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const BufferRecord& record : contents.buffers) {
     absl::StatusOr<Budget::Charge> charge = CountHeld(record.tenant);
     if (!charge.ok()) return charge.status();
@@ -199,7 +199,7 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
 
 absl::StatusOr<HeldDenseLease> DenseCatalog::Find(std::string_view tenant,
                                                   std::string_view name) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(NameKey(tenant, name));
   if (found == entries_.end()) return NoDense(name);
   return found->second;
@@ -207,7 +207,7 @@ absl::StatusOr<HeldDenseLease> DenseCatalog::Find(std::string_view tenant,
 
 std::vector<HeldDenseLease> DenseCatalog::List(std::string_view tenant, std::string_view prefix,
                                                std::string_view after) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<HeldDenseLease> list;
   auto it = after < prefix ? entries_.lower_bound(NameKey(tenant, prefix))
                            : entries_.upper_bound(NameKey(tenant, after));
@@ -224,7 +224,7 @@ absl::Status DenseCatalog::Delete(std::string_view tenant, std::string_view name
   NameLocks::Guard change(changes_, key);
   bool stored = false;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!entries_.contains(key)) return NoDense(name);
     stored = stored_.contains(key);
   }
@@ -232,7 +232,7 @@ absl::Status DenseCatalog::Delete(std::string_view tenant, std::string_view name
     if (absl::Status s = store_.DeleteBuffer(key.first, key.second); !s.ok()) return s;
   }
   HeldDenseLease deleted;  // Freed, if it is the last lease, without the lock.
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   deleted = std::move(entries_[key]);
   entries_.erase(key);
   stored_.erase(key);
@@ -242,7 +242,7 @@ absl::Status DenseCatalog::Delete(std::string_view tenant, std::string_view name
 absl::StatusOr<DenseWrite> DenseCatalog::BeginWrite(std::string_view tenant,
                                                     std::string_view name) {
   const NameKey key(tenant, name);
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(key);
   if (found == entries_.end()) return NoDense(name);
   if (!writing_.insert(key).second) {
@@ -253,7 +253,7 @@ absl::StatusOr<DenseWrite> DenseCatalog::BeginWrite(std::string_view tenant,
 }
 
 int64_t DenseCatalog::size() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<int64_t>(entries_.size());
 }
 
@@ -265,7 +265,7 @@ DenseWrite& DenseWrite::operator=(DenseWrite&& other) noexcept {
 
 DenseWrite::~DenseWrite() {
   if (catalog_ == nullptr) return;
-  std::lock_guard lock(catalog_->mutex_);
+  const MutexLock lock(catalog_->mutex_);
   catalog_->writing_.erase(NameKey(base_->tenant, base_->name));
 }
 
@@ -274,7 +274,7 @@ absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements) {
   held->version = base_->version + 1;
   held->durable = false;
   held->elements = std::move(elements);
-  std::lock_guard lock(catalog_->mutex_);
+  const MutexLock lock(catalog_->mutex_);
   const auto present = catalog_->entries_.find(NameKey(base_->tenant, base_->name));
   if (present == catalog_->entries_.end()) return NoDense(base_->name);
   if (present->second != base_) {

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/catalog/name_locks.h"
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
@@ -133,10 +133,11 @@ class DenseCatalog {
   Store& store_;
   Budget& budget_;
   NameLocks changes_;  ///< taken before mutex_, held while the disk is written
-  mutable std::mutex mutex_;
-  std::map<NameKey, HeldDenseLease> entries_;
-  std::set<NameKey> stored_;   ///< of which the store has a version, not always the present one
-  std::set<NameKey> writing_;  ///< by DenseWrites
+  mutable Mutex mutex_;
+  std::map<NameKey, HeldDenseLease> entries_ ABSL_GUARDED_BY(mutex_);
+  /// Of which the store has a version, not always the present one.
+  std::set<NameKey> stored_ ABSL_GUARDED_BY(mutex_);
+  std::set<NameKey> writing_ ABSL_GUARDED_BY(mutex_);  ///< by DenseWrites
 };
 
 }  // namespace sparsed::engine

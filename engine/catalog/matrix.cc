@@ -25,7 +25,7 @@ Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pa
 absl::StatusOr<Array> Matrix::Values(LazyArray::Stop stop) const { return values_->Get(stop); }
 
 std::shared_ptr<PlacedValues> Matrix::FindPlaced(const std::string& recipe) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = placed_.find(recipe);
   return found == placed_.end() ? nullptr : found->second;
 }
@@ -47,13 +47,13 @@ absl::StatusOr<Array> Matrix::ValuesIn(const Layout& layout, MemorySource& memor
   if (known == nullptr) return slots;
   auto placed = std::make_shared<PlacedValues>(known, *slots, evictions_);
   placed->Find(known);  // They are used now.
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (pattern_->FindLayout(layout.recipe) == known) placed_[layout.recipe].swap(placed);
   return slots;
 }
 
 void Matrix::DropLayout(const std::string& recipe) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   placed_.erase(recipe);
 }
 
@@ -64,7 +64,7 @@ int64_t Matrix::LayoutValueBytes(const std::string& recipe) const {
 
 std::optional<Array> PlacedValues::Find(const std::shared_ptr<const LazyLayout>& layout) {
   if (layout_.lock() != layout) return std::nullopt;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (values_.has_value() && values_->buffer.size() > 0) {
     evictions_->Use(*this, CountedBytes(*values_));
   }
@@ -72,18 +72,18 @@ std::optional<Array> PlacedValues::Find(const std::shared_ptr<const LazyLayout>&
 }
 
 int64_t PlacedValues::bytes() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return values_.has_value() ? static_cast<int64_t>(values_->bytes()) : 0;
 }
 
 bool PlacedValues::idle() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return values_.has_value() && values_->buffer.lifetime().use_count() == 1;
 }
 
 bool PlacedValues::Evict() {
   std::optional<Array> evicted;  // freed without the lock
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!values_.has_value() || values_->buffer.lifetime().use_count() > 1) return false;
   evicted.swap(values_);
   evictions_->Remove(*this);

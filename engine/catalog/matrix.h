@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/catalog/pattern.h"
 #include "engine/memory/budget.h"
 #include "kernels/array.h"
@@ -26,7 +26,7 @@ class PlacedValues final : public Evictable {
  public:
   PlacedValues(std::shared_ptr<const LazyLayout> layout, Array values,
                std::shared_ptr<EvictionQueue> evictions)
-      : layout_(std::move(layout)), evictions_(std::move(evictions)), values_(std::move(values)) {}
+      : layout_(layout), evictions_(std::move(evictions)), values_(std::move(values)) {}
 
   /// Those of `layout`; none if they are another's, or are not here any more.
   std::optional<Array> Find(const std::shared_ptr<const LazyLayout>& layout);
@@ -41,8 +41,8 @@ class PlacedValues final : public Evictable {
   /// A rebuilt layout of the same recipe may order values differently.
   const std::weak_ptr<const LazyLayout> layout_;
   const std::shared_ptr<EvictionQueue> evictions_;
-  mutable std::mutex mutex_;
-  std::optional<Array> values_;
+  mutable Mutex mutex_;
+  std::optional<Array> values_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// One version of a matrix. Immutable but for what is computed on demand; a request that holds it
@@ -99,8 +99,9 @@ class Matrix {
   const std::shared_ptr<LazyArray> caller_order_;
   const Budget::Charge charge_;
   const std::shared_ptr<EvictionQueue> evictions_;
-  mutable std::mutex mutex_;
-  mutable std::map<std::string, std::shared_ptr<PlacedValues>> placed_;  ///< by recipe
+  mutable Mutex mutex_;
+  /// By recipe.
+  mutable std::map<std::string, std::shared_ptr<PlacedValues>> placed_ ABSL_GUARDED_BY(mutex_);
 };
 
 using MatrixLease = std::shared_ptr<const Matrix>;

@@ -34,14 +34,14 @@ Pattern::Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
     : hash_(std::move(hash)), rows_(rows), cols_(cols), nnz_(nnz), csr_(std::move(csr)) {}
 
 std::vector<Pattern::BuiltEntry> Pattern::Layouts() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<BuiltEntry> entries;
   for (const auto& [recipe, entry] : layouts_) entries.push_back(entry);
   return entries;
 }
 
 std::shared_ptr<LazyLayout> Pattern::FindLayout(const std::string& recipe) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = layouts_.find(recipe);
   return found == layouts_.end() ? nullptr : found->second.layout;
 }
@@ -49,7 +49,7 @@ std::shared_ptr<LazyLayout> Pattern::FindLayout(const std::string& recipe) const
 void Pattern::AddLayout(std::shared_ptr<const Layout> layout, double build_seconds) {
   auto description = WithoutElements(*layout);
   auto lazy = std::make_shared<LazyLayout>(std::move(layout));
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::string recipe = description->recipe;
   layouts_[recipe] = {std::move(description), std::move(lazy), build_seconds};
 }
@@ -57,42 +57,42 @@ void Pattern::AddLayout(std::shared_ptr<const Layout> layout, double build_secon
 void Pattern::AddLayout(const Layout& description, LazyLayout::DiskCopy disk,
                         double build_seconds) {
   auto lazy = std::make_shared<LazyLayout>(std::move(disk));
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   layouts_[description.recipe] = {WithoutElements(description), std::move(lazy), build_seconds};
 }
 
 void Pattern::DropLayout(const std::string& recipe) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   layouts_.erase(recipe);
 }
 
 void Pattern::DropLayout(const std::shared_ptr<const LazyLayout>& layout) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(layouts_, [&](const auto& entry) { return entry.second.layout == layout; });
 }
 
 std::shared_ptr<const Features> Pattern::features() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return features_;
 }
 
 void Pattern::SetFeatures(std::shared_ptr<const Features> features) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   features_ = std::move(features);
 }
 
 PreparationStatus Pattern::status() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return status_;
 }
 
 std::vector<Measurement> Pattern::measurements() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return measurements_;
 }
 
 void Pattern::AddMeasurement(Measurement measurement) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Measurement& known : measurements_) {
     if (known.problem_class == measurement.problem_class && known.recipe == measurement.recipe &&
         known.kernel == measurement.kernel && known.device == measurement.device &&
@@ -105,26 +105,26 @@ void Pattern::AddMeasurement(Measurement measurement) {
 }
 
 void Pattern::SetMeasurements(std::vector<Measurement> measurements) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   measurements_ = std::move(measurements);
 }
 
 void Pattern::ForgetMeasurements(const ProblemClass& problem_class,
                                  const std::optional<PatternPair>& pair) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(measurements_, [&](const Measurement& m) {
     return m.problem_class == problem_class && (!pair || m.pair == pair);
   });
 }
 
 std::vector<Decision> Pattern::decisions() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return decisions_;
 }
 
 void Pattern::SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
                            const std::optional<PatternPair>& pair) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(decisions_, [&](const Decision& d) {
     return d.problem_class == problem_class && (!pair || d.pair == pair);
   });
@@ -132,10 +132,10 @@ void Pattern::SetDecisions(const ProblemClass& problem_class, std::vector<Decisi
 }
 
 void Pattern::UpdateStatus(const std::function<void(PreparationStatus&)>& change) {
-  std::lock_guard order(watchers_mutex_);
+  const MutexLock order(watchers_mutex_);
   PreparationStatus now;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     change(status_);
     now = status_;
   }
@@ -143,7 +143,7 @@ void Pattern::UpdateStatus(const std::function<void(PreparationStatus&)>& change
 }
 
 int64_t Pattern::Watch(Watcher watcher) {
-  std::lock_guard order(watchers_mutex_);
+  const MutexLock order(watchers_mutex_);
   watcher(status());
   const int64_t id = next_watcher_++;
   watchers_.emplace(id, std::move(watcher));
@@ -151,7 +151,7 @@ int64_t Pattern::Watch(Watcher watcher) {
 }
 
 void Pattern::Unwatch(int64_t id) {
-  std::lock_guard order(watchers_mutex_);
+  const MutexLock order(watchers_mutex_);
   watchers_.erase(id);
 }
 

@@ -5,13 +5,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/catalog/plan.h"
 #include "engine/memory/lazy_array.h"
 #include "kernels/features/features.h"
@@ -115,16 +115,16 @@ class Pattern {
   const std::shared_ptr<LazyLayout> csr_;
   PlanTable plans_;
 
-  mutable std::mutex mutex_;
-  std::map<std::string, BuiltEntry> layouts_;
-  std::shared_ptr<const Features> features_;
-  PreparationStatus status_;
-  std::vector<Measurement> measurements_;
-  std::vector<Decision> decisions_;
+  mutable Mutex mutex_;
+  std::map<std::string, BuiltEntry> layouts_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Features> features_ ABSL_GUARDED_BY(mutex_);
+  PreparationStatus status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Measurement> measurements_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Decision> decisions_ ABSL_GUARDED_BY(mutex_);
 
-  std::mutex watchers_mutex_;  ///< taken before mutex_; orders the calls of watchers
-  std::map<int64_t, Watcher> watchers_;
-  int64_t next_watcher_ = 1;
+  Mutex watchers_mutex_;  ///< taken before mutex_; orders the calls of watchers
+  std::map<int64_t, Watcher> watchers_ ABSL_GUARDED_BY(watchers_mutex_);
+  int64_t next_watcher_ ABSL_GUARDED_BY(watchers_mutex_) = 1;
 };
 
 }  // namespace sparsed::engine

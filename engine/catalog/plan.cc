@@ -88,7 +88,7 @@ bool PlanTable::Found::due() const {
 
 PlanTable::Found PlanTable::Find(const ProblemClass& problem_class,
                                  const std::optional<PatternPair>& pair) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto exact = plans_.find({problem_class, pair}); exact != plans_.end()) {
     return {exact->second, true};
   }
@@ -124,12 +124,12 @@ std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
 
 void PlanTable::Replace(std::shared_ptr<const ActivePlan> plan) {
   const std::pair key(plan->plan.problem_class, plan->plan.pair);
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   plans_[key] = std::move(plan);
 }
 
 std::vector<std::shared_ptr<const ActivePlan>> PlanTable::List() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<const ActivePlan>> plans;
   for (const auto& [key, plan] : plans_) plans.push_back(plan);
   return plans;

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/memory/lazy_array.h"
 #include "engine/store/pattern_pair.h"
 #include "kernels/formats/csr.h"
@@ -121,11 +121,12 @@ class PlanTable {
 
  private:
   /// Null if there is none of the class but for K.
-  std::shared_ptr<const ActivePlan> NearestLocked(const ProblemClass& problem_class) const;
+  std::shared_ptr<const ActivePlan> NearestLocked(const ProblemClass& problem_class) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::pair<ProblemClass, std::optional<PatternPair>>, std::shared_ptr<const ActivePlan>>
-      plans_;
+      plans_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -121,8 +121,8 @@ class ResultSink {
 /// operands is taken as they come. From then on OnEnd comes exactly once: after Submit, or when it
 /// is cancelled or its deadline passes, also while operands are still arriving. Whoever began it
 /// submits or cancels it. Claim, Missing, announced, counted and Submit belong to the thread that
-/// feeds it; Cancel and Release may come from anywhere, and neither calls the sink before it
-/// returns.
+/// feeds it, and Submit is the last of them; Cancel and Release may come from anywhere, and neither
+/// calls the sink before it returns.
 class Call {
  public:
   virtual ~Call() = default;

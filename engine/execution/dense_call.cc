@@ -94,6 +94,9 @@ void DenseCall::Drop() {
   destination_ = DenseWrite();
   plan_ = {};
   matrix_.reset();
+  // Who hears of the end may need their memory for the next. Before it was submitted, somebody may
+  // be writing into them.
+  if (submitted()) operands_.clear();
 }
 
 Job::Loader DenseCall::ToLoad() const {
@@ -292,8 +295,8 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   };
   if (!elsewhere(*end)) return Next::kEnded;
   // Without room on the host either, what the device said stands.
-  if (absl::Status home = BringHome(); !home.ok()) {
-    if (!absl::IsResourceExhausted(home)) *end = std::move(home);
+  if (absl::Status moved = MoveToHost(); !moved.ok()) {
+    if (!absl::IsResourceExhausted(moved)) *end = std::move(moved);
     return Next::kEnded;
   }
   lane.gpu->prepared.Clear();  // it may be what there is no room for
@@ -304,17 +307,17 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   return Next::kAgain;
 }
 
-bool DenseCall::operands_at_home() const {
+bool DenseCall::operands_on_host() const {
   return std::ranges::all_of(operands_, [](const Operand& operand) {
-    return operand.streamed() == nullptr || operand.streamed()->at_home();
+    return operand.streamed() == nullptr || operand.streamed()->on_host();
   });
 }
 
-absl::Status DenseCall::BringHome() {
+absl::Status DenseCall::MoveToHost() {
   for (const Operand& operand : operands_) {
     StreamedOperand* const streamed = operand.streamed();
     if (streamed == nullptr) continue;
-    if (absl::Status s = streamed->BringHome(token()); !s.ok()) return s;
+    if (absl::Status s = streamed->MoveToHost(token()); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -358,7 +361,7 @@ absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Lay
 absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {
   absl::StatusOr<PlacedSparse> placed = PlaceIn(plan.layout, lane);
   if (!absl::IsResourceExhausted(placed.status()) || plan.layout->recipe == kCsr ||
-      !operands_at_home()) {
+      !operands_on_host()) {
     return placed;
   }
   impl_->no_room.Note(device(), plan_.plan->layout);
@@ -514,7 +517,7 @@ void DenseCall::Observe(std::string_view kernel) {
   }
   const double flops =
       problem_.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
-  impl_->Ran(device(), problem_.operation, kernel, end_.timings.kernel_ns, flops, bytes);
+  impl_->RecordRun(device(), problem_.operation, kernel, end_.timings.kernel_ns, flops, bytes);
 }
 
 void DenseCall::SendBegin(const std::string& plan) {

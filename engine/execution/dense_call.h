@@ -71,8 +71,8 @@ class DenseCall final : public Job {
   absl::Status RunWhole(Resolved& plan, Lane& lane);
   /// Likewise, its operands being on the host.
   absl::Status RunInSlabs(Resolved& plan, Lane& lane);
-  bool operands_at_home() const;
-  absl::Status BringHome();
+  bool operands_on_host() const;
+  absl::Status MoveToHost();
   /// Memory for the result, with C's old value in it if beta asks for it.
   absl::StatusOr<PlacedDense> NewResult(Lane& lane);
   /// SDDMM's kernels write one value after the other, in canonical CSR's order: where the result is

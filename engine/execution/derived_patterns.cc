@@ -26,7 +26,7 @@ std::shared_ptr<const Layout> DerivedPatterns::FindTransposed(
       if (layout.ok()) return *std::move(layout);
     }
   }
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Entry* const entry = FindLocked({.patterns = {pattern.get()}});
   return entry == nullptr ? nullptr : entry->transposed;
 }
@@ -51,13 +51,13 @@ absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
   entry.bytes = CountedBytes(*entry.transposed);
   std::shared_ptr<const Layout> transposed = entry.transposed;
   std::vector<Entry> gone;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   gone = InsertLocked(key, std::move(entry));
   return transposed;
 }
 
 std::optional<RowSizes> DerivedPatterns::FindSizes(const PatternProduct& product) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Entry* const entry = FindLocked(KeyOf(product));
   if (entry == nullptr) return std::nullopt;
   ++sizes_found_;
@@ -66,7 +66,7 @@ std::optional<RowSizes> DerivedPatterns::FindSizes(const PatternProduct& product
 
 void DerivedPatterns::KeepSizes(const PatternProduct& product, const RowSizes& sizes) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++sizes_computed_;
   }
   Entry entry;
@@ -82,14 +82,14 @@ void DerivedPatterns::KeepSizes(const PatternProduct& product, const RowSizes& s
   entry.bytes = CountedBytes(*copy);
   entry.sizes = {*std::move(copy), sizes.products};
   std::vector<Entry> gone;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   gone = InsertLocked(KeyOf(product), std::move(entry));
 }
 
 bool DerivedPatterns::Evict() {
   std::vector<Entry> dead;
   std::optional<Entry> oldest;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   dead = TakeDeadLocked();
   if (dead.empty()) oldest = TakeOldestLocked();
   if (entries_.empty()) {
@@ -101,17 +101,17 @@ bool DerivedPatterns::Evict() {
 }
 
 int64_t DerivedPatterns::bytes() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return bytes_;
 }
 
 int64_t DerivedPatterns::sizes_found() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return sizes_found_;
 }
 
 int64_t DerivedPatterns::sizes_computed() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return sizes_computed_;
 }
 

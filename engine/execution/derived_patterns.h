@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/catalog/pattern_product.h"
 #include "engine/memory/budget.h"
 #include "kernels/array.h"
@@ -79,20 +79,22 @@ class DerivedPatterns final : public Evictable {
   static Key KeyOf(const PatternProduct& product);
   /// The patterns of the key are those that they were, not others at their addresses.
   static bool IsOf(const Key& key, const Entry& entry);
-  Entry* FindLocked(const Key& key);
+  Entry* FindLocked(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What has to go is freed when the caller lets go of it, without the lock.
-  std::vector<Entry> InsertLocked(const Key& key, Entry entry);
-  std::vector<Entry> TakeDeadLocked();
-  std::optional<Entry> TakeOldestLocked();
+  std::vector<Entry> InsertLocked(const Key& key, Entry entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Entry> TakeDeadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Entry> TakeOldestLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   MemorySource& memory_;
   EvictionQueue& evictions_;
   const int64_t limit_bytes_;
-  mutable std::mutex mutex_;
-  Entries entries_;
-  int64_t bytes_ = 0;
-  uint64_t clock_ = 0;
-  int64_t sizes_found_ = 0, sizes_computed_ = 0;
+  mutable Mutex mutex_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t sizes_found_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t sizes_computed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sparsed::engine

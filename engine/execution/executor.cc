@@ -114,8 +114,8 @@ GpuBackend* Executor::Impl::IdlestGpu() {
   return idlest;
 }
 
-void Executor::Impl::Ran(DeviceId device, Operation operation, std::string_view kernel,
-                         uint64_t nanoseconds, double flops, double bytes) {
+void Executor::Impl::RecordRun(DeviceId device, Operation operation, std::string_view kernel,
+                               uint64_t nanoseconds, double flops, double bytes) {
   observer.OnKernelRun({operation, kernel, Name(device), static_cast<double>(nanoseconds) * 1e-9,
                         flops, bytes / backend(device).bytes_per_second()});
 }

@@ -57,8 +57,8 @@ class Executor::Impl {
   void LayoutIsDamaged(Pattern& pattern, const ActivePlan& damaged, const absl::Status& status);
 
   /// Tells the observer. `bytes` is the least that the kernel had to move.
-  void Ran(DeviceId device, Operation operation, std::string_view kernel, uint64_t nanoseconds,
-           double flops, double bytes);
+  void RecordRun(DeviceId device, Operation operation, std::string_view kernel,
+                 uint64_t nanoseconds, double flops, double bytes);
   /// The GPU that serves and has the fewest calls; null: none does.
   GpuBackend* IdlestGpu();
 

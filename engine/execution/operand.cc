@@ -91,20 +91,20 @@ absl::StatusOr<PlacedDense> StreamedOperand::On(Backend& backend, Lane& lane, co
   return gpu_->Repacked(array_, shape_, lane);
 }
 
-absl::Status StreamedOperand::BringHome(const Token& token) {
+absl::Status StreamedOperand::MoveToHost(const Token& token) {
   if (!on_gpu_) return absl::OkStatus();
   if (absl::Status s = TakeArray(); !s.ok()) return s;
   Device& device = gpu_->device();
   if (absl::Status s = device.DrainPieces(); !s.ok()) return s;
   pieces_under_way_ = false;
-  absl::StatusOr<Array> home = device.ToHost(array_, host_);
-  if (!home.ok()) return home.status();
+  absl::StatusOr<Array> on_host = device.ToHost(array_, host_);
+  if (!on_host.ok()) return on_host.status();
   for (const Late& late : late_) {
     if (token.stopped()) return token.status();
-    std::memcpy(home->buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
+    std::memcpy(on_host->buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
   }
   late_.clear();
-  array_ = *std::move(home);
+  array_ = *std::move(on_host);
   on_gpu_ = false;
   return absl::OkStatus();
 }

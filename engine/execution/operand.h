@@ -50,9 +50,9 @@ class StreamedOperand {
   /// All that was sent to the GPU is there: the stream of a lane that it was placed for has passed.
   void Settled() { pieces_under_way_ = false; }
   /// It takes none of the GPU's memory, but while a lane uses it.
-  bool at_home() const { return !on_gpu_; }
+  bool on_host() const { return !on_gpu_; }
   /// From the GPU to the host, if it is there. CANCELLED, or why `token` stopped.
-  absl::Status BringHome(const Token& token);
+  absl::Status MoveToHost(const Token& token);
 
  private:
   /// Bytes that came when all blocks to the device were taken: a lane takes them there.

@@ -16,25 +16,25 @@ constexpr int64_t kMostPadded = 1 << 16;
 
 std::optional<DenseShape> PaddedShape(const DenseShape& shape) {
   const auto wide = static_cast<int64_t>(kWideBytes / SizeOf(shape.type));
-  DenseShape there = shape;
+  DenseShape padded = shape;
   if (shape.cols <= 1) {
-    there.leading_dimension = shape.cols;
+    padded.leading_dimension = shape.cols;
     if (shape.leading_dimension == shape.cols) return std::nullopt;
-    return there;
+    return padded;
   }
   if (shape.cols % wide == 0 && shape.leading_dimension % wide == 0) return std::nullopt;
-  there.leading_dimension = (shape.cols + wide - 1) / wide * wide;
-  const bool small = there.leading_dimension <= 2 * shape.cols;
-  if (!small || there.leading_dimension > kMostPadded) return std::nullopt;
-  return there;
+  padded.leading_dimension = (shape.cols + wide - 1) / wide * wide;
+  const bool small = padded.leading_dimension <= 2 * shape.cols;
+  if (!small || padded.leading_dimension > kMostPadded) return std::nullopt;
+  return padded;
 }
 
-PitchedRows RowsOf(const DenseShape& host, const DenseShape& there) {
+PitchedRows RowsOf(const DenseShape& host, const DenseShape& device) {
   const size_t size = SizeOf(host.type);
   return {.rows = static_cast<size_t>(host.rows),
           .row_bytes = static_cast<size_t>(host.cols) * size,
           .host_pitch = static_cast<size_t>(host.leading_dimension) * size,
-          .device_pitch = static_cast<size_t>(there.leading_dimension) * size};
+          .device_pitch = static_cast<size_t>(device.leading_dimension) * size};
 }
 
 int64_t CommonWidth(const PlacedDense& one, const PlacedDense& other) {

@@ -20,7 +20,7 @@ namespace sparsed::engine {
 std::optional<DenseShape> PaddedShape(const DenseShape& shape);
 
 /// Rows of a matrix that a GPU has in another shape.
-PitchedRows RowsOf(const DenseShape& host, const DenseShape& there);
+PitchedRows RowsOf(const DenseShape& host, const DenseShape& device);
 
 /// A dense matrix on a device.
 struct PlacedDense {

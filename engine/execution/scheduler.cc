@@ -44,7 +44,7 @@ absl::Status Job::Start(uint64_t timeout_ns) {
   // Beyond a century a deadline is none, and the clock's arithmetic stays in range.
   constexpr uint64_t kLongest = 100ull * 365 * 24 * 3600 * 1000000000;
   if (timeout_ns > 0 && timeout_ns < kLongest) {
-    std::lock_guard lock(mutex_);  // it may be up before it is known here
+    const MutexLock lock(mutex_);  // it may be up before it is known here
     if (state_ == State::kEnded) return absl::OkStatus();
     deadline_ = scheduler_->timer_.Watch(
         token_,
@@ -55,7 +55,7 @@ absl::Status Job::Start(uint64_t timeout_ns) {
 
 void Job::Submit() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (state_ != State::kReceiving) return;  // it was stopped meanwhile
     state_ = State::kQueued;
     submitted_ = queued_ = std::chrono::steady_clock::now();
@@ -63,6 +63,11 @@ void Job::Submit() {
   if (!scheduler_->Enqueue(shared_from_this(), /*resumed=*/false)) {
     token_->Stop(RetryLater(absl::ResourceExhaustedError("the queue is full; retry later")));
   }
+}
+
+bool Job::submitted() {
+  const MutexLock lock(mutex_);
+  return submitted_ != Time();
 }
 
 void Job::Cancel() { token_->Stop(absl::CancelledError("the request was cancelled")); }
@@ -77,7 +82,7 @@ void Job::Release(int64_t bytes) {
   const int64_t left = unreleased_.fetch_sub(bytes) - bytes;
   if (left > scheduler_->options().block_credit_bytes / 2) return;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (state_ != State::kPaused) return;
     state_ = State::kQueued;
     queued_ = std::chrono::steady_clock::now();
@@ -88,7 +93,7 @@ void Job::Release(int64_t bytes) {
 
 void Job::Loaded(Held held) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (state_ != State::kLoading) return;  // it ended meanwhile
     state_ = State::kQueued;
     held_ = std::move(held);
@@ -100,7 +105,7 @@ void Job::Loaded(Held held) {
 void Job::Finish(absl::Status status) {
   Held held;  // let go of without the lock
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (state_ == State::kEnded) return;
     state_ = State::kEnded;
     held.swap(held_);
@@ -116,6 +121,7 @@ void Job::Finish(absl::Status status) {
 }
 
 void Job::AddSetup() {
+  const MutexLock lock(mutex_);
   if (submitted_ == Time()) return;
   const Time now = std::chrono::steady_clock::now();
   if (paused_ != Time()) pauses_ += now - paused_;
@@ -149,7 +155,7 @@ void Scheduler::Open() {
 void Scheduler::Close() {
   std::vector<std::shared_ptr<Job>> jobs;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closing_) return;
     closing_ = true;
     for (const auto& [unused, job] : jobs_) {
@@ -159,34 +165,34 @@ void Scheduler::Close() {
   for (const auto& job : jobs) {
     job->token_->Stop(absl::UnavailableError("the server is shutting down"));
   }
-  for (Lanes& lanes : lanes_) lanes.work.notify_all();
-  blocking_work_.notify_all();
+  for (Lanes& lanes : lanes_) lanes.work.NotifyAll();
+  blocking_work_.NotifyAll();
   for (Lanes& lanes : lanes_) {
     for (std::thread& thread : lanes.threads) thread.join();
   }
   blocking_thread_.join();
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reaper_closing_ = true;
   }
-  reaper_work_.notify_all();
+  reaper_work_.NotifyAll();
   reaper_.join();
-  idle_done_.notify_all();
+  idle_done_.NotifyAll();
   for (const auto& job : jobs) job->Finish(absl::UnavailableError("the server is shutting down"));
 }
 
 int64_t Scheduler::in_flight() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<int64_t>(jobs_.size());
 }
 
 int64_t Scheduler::queue_depth(DeviceId device) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return lanes_of(device).queued;
 }
 
 bool Scheduler::Register(const std::shared_ptr<Job>& job) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closing_) return false;
   jobs_.emplace(job.get(), job);
   ++lanes_of(job->begun_on_).begun;
@@ -194,7 +200,7 @@ bool Scheduler::Register(const std::shared_ptr<Job>& job) {
 }
 
 void Scheduler::Unregister(Job* job) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (jobs_.erase(job) > 0) --lanes_of(job->begun_on_).begun;
 }
 
@@ -202,21 +208,21 @@ bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
   Lanes& lanes = lanes_of(job->device());
   bool taken;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!resumed && lanes.queued >= options_.max_queued) return false;
     lanes.queues[job->tenant_].push_back(std::move(job));
     taken = ++lanes.queued <= lanes.looking;
   }
-  if (!taken) lanes.work.notify_one();
+  if (!taken) lanes.work.NotifyOne();
   return true;
 }
 
 void Scheduler::Reap(std::weak_ptr<Job> job) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopped_.push_back(std::move(job));
   }
-  reaper_work_.notify_one();
+  reaper_work_.NotifyOne();
 }
 
 std::shared_ptr<Job> Scheduler::PopLocked(Lanes& lanes) {
@@ -230,67 +236,70 @@ std::shared_ptr<Job> Scheduler::PopLocked(Lanes& lanes) {
   return job;
 }
 
-void Scheduler::AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
-  ++lanes.looking;
-  lock.unlock();
-  const auto end = std::chrono::steady_clock::now() + kLook;
-  while (lanes.queued == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-  lock.lock();
-  --lanes.looking;
+Scheduler::IdleWork& Scheduler::BeginIdleLocked(Lanes& lanes) {
+  IdleWork& idle = *lanes.idle.front();
+  lanes.idle.pop_front();
+  idle.started = true;
+  lanes.alone = idle.due && lanes.is_gpu();
+  return idle;
+}
+
+void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end) {
+  lanes.alone = false;
+  if (idle.due) {
+    lanes.turns.Took(idle.due_since, end);
+    lanes.work.NotifyAll();
+  }
+  idle.done = true;
+  idle_done_.NotifyAll();
 }
 
 void Scheduler::RunLane(Lane& lane, Lanes& lanes) {
-  std::unique_lock lock(mutex_);
+  using Clock = std::chrono::steady_clock;
+  MutexLock lock(mutex_);
   while (true) {
-    lanes.work.wait(lock, [&] { return closing_ || MayRunLocked(lanes) || MayIdleLocked(lanes); });
+    while (!closing_ && !MayRunLocked(lanes) && !MayIdleLocked(lanes)) lanes.work.Wait(mutex_);
     if (closing_) return;
     lanes.used = true;
     ++lanes.running;
     const bool had_job = MayRunLocked(lanes);
     if (had_job) {
       std::shared_ptr<Job> job = PopLocked(lanes);
-      lock.unlock();
+      lock.Unlock();
       RunJob(job, lane);
       job.reset();
       // Large ones are given to whoever needs memory next; taking one again is cheap.
       if (lane.workspace.size() > lanes.backend->kept_workspace()) lane.workspace = Buffer();
-      lock.lock();
+      lock.Lock();
     } else {
-      RunIdleWork(lane, lanes, lock);
+      IdleWork& idle = BeginIdleLocked(lanes);
+      lock.Unlock();
+      const Turns::Time begin = Clock::now();
+      (*idle.work)(lane);
+      const Turns::Time end = Clock::now();
+      lanes.busy_ns += (end - begin).count();
+      lock.Lock();
+      EndIdleLocked(lanes, idle, end);
     }
     --lanes.running;
     if (!lanes.idle.empty()) {
-      lanes.work.notify_one();
+      lanes.work.NotifyOne();
     } else if (had_job && lanes.is_gpu() && lanes.looking == 0) {
-      AwaitNext(lanes, lock);
+      // The next one often follows at once, and to be woken for it takes as long as a small kernel.
+      ++lanes.looking;
+      lock.Unlock();
+      const Turns::Time end = Clock::now() + kLook;
+      while (lanes.queued == 0 && Clock::now() < end) std::this_thread::yield();
+      lock.Lock();
+      --lanes.looking;
     }
   }
-}
-
-void Scheduler::RunIdleWork(Lane& lane, Lanes& lanes, std::unique_lock<std::mutex>& lock) {
-  IdleWork* const idle = lanes.idle.front();
-  lanes.idle.pop_front();
-  idle->started = true;
-  lanes.alone = idle->due && lanes.is_gpu();
-  lock.unlock();
-  const auto begin = std::chrono::steady_clock::now();
-  (*idle->work)(lane);
-  const auto end = std::chrono::steady_clock::now();
-  lanes.busy_ns += (end - begin).count();
-  lock.lock();
-  lanes.alone = false;
-  if (idle->due) {
-    lanes.turns.Took(idle->due_since, end);
-    lanes.work.notify_all();
-  }
-  idle->done = true;
-  idle_done_.notify_all();
 }
 
 void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
   using State = Job::State;
   {
-    std::lock_guard lock(job->mutex_);
+    const MutexLock lock(job->mutex_);
     if (job->state_ != State::kQueued) return;  // reaped while it waited
     job->state_ = State::kRunning;
     job->end_.timings.queue_ns += NanosecondsSince(job->queued_);
@@ -299,7 +308,7 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
     job->loaded_ = true;
     if (Job::Loader load = job->ToLoad()) {
       {
-        std::lock_guard lock(job->mutex_);
+        const MutexLock lock(job->mutex_);
         job->state_ = State::kLoading;
       }
       // Who stopped it before it was seen to load left it to us.
@@ -321,7 +330,7 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
   }
   if (next == Job::Next::kLeft) return;
   if (next != Job::Next::kEnded) {
-    std::unique_lock lock(job->mutex_);
+    MutexLock lock(job->mutex_);
     // A stop while the lane had it, and a release while it was about to pause, are seen here: both
     // look at state_ under the lock.
     const bool paused =
@@ -329,7 +338,7 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
     if (!job->token_->stopped()) {
       job->state_ = paused ? State::kPaused : State::kQueued;
       (paused ? job->paused_ : job->queued_) = std::chrono::steady_clock::now();
-      lock.unlock();
+      lock.Unlock();
       if (!paused) Enqueue(job, /*resumed=*/true);
       return;
     }
@@ -341,21 +350,21 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
 }
 
 void Scheduler::RunReaper() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    reaper_work_.wait(lock, [this] { return reaper_closing_ || !stopped_.empty(); });
+    while (!reaper_closing_ && stopped_.empty()) reaper_work_.Wait(mutex_);
     if (stopped_.empty()) return;
     std::shared_ptr<Job> job = stopped_.front().lock();
     stopped_.pop_front();
     if (job == nullptr) continue;
-    lock.unlock();
+    lock.Unlock();
     bool end = false;
     {
-      std::lock_guard job_lock(job->mutex_);
+      const MutexLock job_lock(job->mutex_);
       end = job->state_ == Job::State::kReceiving || job->state_ == Job::State::kQueued ||
             job->state_ == Job::State::kLoading || job->state_ == Job::State::kPaused;
       if (end && job->state_ == Job::State::kQueued) {
-        std::lock_guard queue_lock(mutex_);
+        const MutexLock queue_lock(mutex_);
         Lanes& lanes = lanes_of(job->device());
         auto queue = lanes.queues.find(job->tenant_);
         if (queue != lanes.queues.end()) {
@@ -368,7 +377,7 @@ void Scheduler::RunReaper() {
     }
     if (end) job->Finish(job->token_->status());
     job.reset();  // its operands may be large: not under the lock
-    lock.lock();
+    lock.Lock();
   }
 }
 
@@ -379,36 +388,36 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
   IdleWork idle{&work};
   const Clock::time_point asked = Clock::now();
   std::chrono::nanoseconds stand_back = Turns::kStandBack;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
   if (lanes.threads.empty()) return absl::UnavailableError("the device has no lanes");
   lanes.idle.push_back(&idle);
-  lanes.work.notify_one();
+  lanes.work.NotifyOne();
   while (!idle.done) {
     Clock::time_point now = Clock::now();
     const Clock::time_point next =
         idle.due ? idle.due_since + stand_back : lanes.turns.DueAt(asked);
     const Clock::time_point look = now + kBetweenLooks;
-    idle_done_.wait_until(lock, next > now ? std::min(look, next) : look);
+    idle_done_.WaitUntil(mutex_, next > now ? std::min(look, next) : look);
     if (idle.started) continue;
     now = Clock::now();
     const bool stopped = closing_ || (stop != nullptr && stop->load());
     if (stopped || now >= until) {
       std::erase(lanes.idle, &idle);
-      lanes.work.notify_all();  // calls that stood back
+      lanes.work.NotifyAll();  // calls that stood back
       return stopped ? absl::CancelledError("stopped before a lane was idle")
                      : absl::DeadlineExceededError("no lane had time for a trial");
     }
     if (!idle.due && lanes.idle.front() == &idle && now >= lanes.turns.DueAt(asked)) {
       idle.due = true;
       idle.due_since = now;
-      lanes.work.notify_all();
+      lanes.work.NotifyAll();
     } else if (idle.due && now >= idle.due_since + stand_back) {
       // A long call holds a lane: the others are not to wait for its end.
       idle.due = false;
       lanes.turns.Took(idle.due_since, now);
       stand_back *= 2;
-      lanes.work.notify_all();
+      lanes.work.NotifyAll();
     }
   }
   return absl::OkStatus();
@@ -416,36 +425,41 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
 
 void Scheduler::RunBlocking(std::function<void()> work) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     blocking_.push_back(std::move(work));
   }
-  blocking_work_.notify_one();
+  blocking_work_.NotifyOne();
 }
 
-void Scheduler::Tidy(Lanes& lanes, std::unique_lock<std::mutex>& lock) {
+bool Scheduler::BeginRestLocked(Lanes& lanes) {
   const bool used = std::exchange(lanes.used, false);
   const bool rests = !used && !lanes.rested && lanes.running == 0;
   lanes.rested = !used && (lanes.rested || rests);
-  lock.unlock();
-  // What requests that ended early had sent; an error is the next request's to tell.
-  lanes.backend->Tidy(rests);
-  lock.lock();
+  return rests;
 }
 
 void Scheduler::RunBlockingThread() {
-  std::unique_lock lock(mutex_);
-  const auto wanted = [this] { return closing_ || !blocking_.empty(); };
+  MutexLock lock(mutex_);
   while (true) {
-    if (!blocking_work_.wait_for(lock, kRest, wanted)) {
-      for (Lanes& lanes : lanes_) Tidy(lanes, lock);
+    const auto rest = std::chrono::steady_clock::now() + kRest;
+    while (!closing_ && blocking_.empty() && blocking_work_.WaitUntil(mutex_, rest)) {
+    }
+    if (!closing_ && blocking_.empty()) {
+      for (Lanes& lanes : lanes_) {
+        const bool rests = BeginRestLocked(lanes);
+        lock.Unlock();
+        // What requests that ended early had sent; an error is the next request's to tell.
+        lanes.backend->Tidy(rests);
+        lock.Lock();
+      }
       continue;
     }
     if (blocking_.empty()) return;
     const std::function<void()> work = std::move(blocking_.front());
     blocking_.pop_front();
-    lock.unlock();
+    lock.Unlock();
     work();
-    lock.lock();
+    lock.Lock();
   }
 }
 

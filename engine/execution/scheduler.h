@@ -4,19 +4,18 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/execution/backend.h"
 #include "engine/execution/call.h"
 #include "engine/execution/executor.h"
@@ -64,6 +63,8 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   /// What reads from the disk before it can run; null if all is in memory. Run once, elsewhere than
   /// on a lane, holding nothing of the job: it may end meanwhile.
   virtual Loader ToLoad() const { return nullptr; }
+  /// Nobody feeds it any more.
+  bool submitted() ABSL_LOCKS_EXCLUDED(mutex_);
   /// The device whose lanes take it.
   DeviceId device() const { return device_; }
   /// Before Start, or in Run before kAgain: that device's lanes take it.
@@ -89,24 +90,25 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
 
   /// What ToLoad asked for is in memory, or failed to get there.
   void Loaded(Held held);
-  void AddSetup();
+  void AddSetup() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<Scheduler> scheduler_;
   const std::string tenant_;
   std::shared_ptr<ResultSink> sink_;
   std::shared_ptr<Token> token_;
-  std::optional<DeadlineTimer::Ticket> deadline_;
   std::atomic<int64_t> unreleased_{0};
-  using Time = std::chrono::steady_clock::time_point;
-  Time submitted_, queued_;  ///< queued_: last
-  Time paused_;              ///< set while it is
-  std::chrono::nanoseconds pauses_{};
-  DeviceId begun_on_;  ///< known at the start
-  DeviceId device_;
+  DeviceId begun_on_;    ///< known at the start
+  DeviceId device_;      ///< changed by who runs it, looked at by who queues it or takes it out
   bool loaded_ = false;  ///< only who runs it looks at it
-  std::mutex mutex_;     ///< guards what follows
-  State state_ = State::kReceiving;
-  Held held_;  ///< from when it was loaded until it ends
+  Mutex mutex_;          ///< taken before the scheduler's
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kReceiving;
+  Held held_ ABSL_GUARDED_BY(mutex_);  ///< from when it was loaded until it ends
+  std::optional<DeadlineTimer::Ticket> deadline_ ABSL_GUARDED_BY(mutex_);
+  using Time = std::chrono::steady_clock::time_point;
+  Time submitted_ ABSL_GUARDED_BY(mutex_);
+  Time queued_ ABSL_GUARDED_BY(mutex_);  ///< last
+  Time paused_ ABSL_GUARDED_BY(mutex_);  ///< set while it is
+  std::chrono::nanoseconds pauses_ ABSL_GUARDED_BY(mutex_){};
 };
 
 /// Thread-safe. Tenants take turns; within a tenant, first come first served.
@@ -145,7 +147,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     bool started = false;
     bool done = false;
   };
-  /// The lanes of one device and what waits for them.
+  /// The lanes of one device and what waits for them: guarded by mutex_, but for the backend, the
+  /// threads and what is atomic.
   struct Lanes {
     Backend* backend = nullptr;
     std::map<std::string, std::deque<std::shared_ptr<Job>>> queues;  ///< by tenant; none is empty
@@ -159,7 +162,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::deque<IdleWork*> idle;
     Turns turns;         ///< of idle work
     bool alone = false;  ///< such a turn is under way that has the device to itself
-    std::condition_variable work;
+    CondVar work;
     std::atomic<uint64_t> busy_ns{0};
     std::vector<std::thread> threads;
 
@@ -179,36 +182,39 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   bool Enqueue(std::shared_ptr<Job> job, bool resumed);
   /// Called when a token stopped: ends the job if no lane has it.
   void Reap(std::weak_ptr<Job> job);
-  static std::shared_ptr<Job> PopLocked(Lanes& lanes);
-  static bool MayRunLocked(const Lanes& lanes) {
+  std::shared_ptr<Job> PopLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayRunLocked(const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool stands_back = lanes.alone || (!lanes.idle.empty() && lanes.idle.front()->due);
     return lanes.queued > 0 && !stands_back;
   }
   /// Trials on the GPU run alone: what else runs there would be in their times.
-  static bool MayIdleLocked(const Lanes& lanes) {
+  bool MayIdleLocked(const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !lanes.idle.empty() && (!lanes.is_gpu() || lanes.running == 0);
   }
   void RunLane(Lane& lane, Lanes& lanes);
-  void RunIdleWork(Lane& lane, Lanes& lanes, std::unique_lock<std::mutex>& lock);
-  /// After a job on a GPU: the next one often follows at once, and to be woken for it takes as long
-  /// as a small kernel. The lock is released meanwhile.
-  void AwaitNext(Lanes& lanes, std::unique_lock<std::mutex>& lock);
+  /// Takes the first idle work, which then is run without the lock.
+  IdleWork& BeginIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
   void RunReaper();
-  /// Called now and then: Backend::Tidy. The lock is released meanwhile.
-  void Tidy(Lanes& lanes, std::unique_lock<std::mutex>& lock);
+  /// Called now and then: the lanes had nothing to do since the last call but one, for the first
+  /// time since they had.
+  bool BeginRestLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunBlockingThread();
 
   const ExecutorOptions options_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable idle_done_, reaper_work_, blocking_work_;
-  bool closing_ = false;
-  bool reaper_closing_ = false;                        ///< lanes are gone: nothing stops any more
-  std::unordered_map<Job*, std::weak_ptr<Job>> jobs_;  ///< begun and not ended
-  std::deque<Lanes> lanes_;                            ///< of each backend
-  std::deque<std::weak_ptr<Job>> stopped_;
-  std::deque<std::function<void()>> blocking_;
+  mutable Mutex mutex_;
+  CondVar idle_done_, reaper_work_, blocking_work_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  /// Lanes are gone: nothing stops any more.
+  bool reaper_closing_ ABSL_GUARDED_BY(mutex_) = false;
+  /// Begun and not ended.
+  std::unordered_map<Job*, std::weak_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Lanes> lanes_;  ///< of each backend
+  std::deque<std::weak_ptr<Job>> stopped_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> blocking_ ABSL_GUARDED_BY(mutex_);
   std::thread reaper_, blocking_thread_;
   DeadlineTimer timer_;  ///< last: its thread wakes the reaper until it is joined
 };

@@ -57,10 +57,10 @@ absl::Status SlabMultiplication::ReserveFor(int64_t width) {
   for (Slab& slab : slabs_) {
     for (auto [array, rows] : {std::pair(&slab.b, product_.b.shape.rows),
                                std::pair(&slab.c, product_.result.shape.rows)}) {
-      absl::StatusOr<Array> there =
+      absl::StatusOr<Array> allocated =
           AllocateArray(memory, "slab", product_.result.shape.type, rows * width);
-      if (!there.ok()) return there.status();
-      *array = *std::move(there);
+      if (!allocated.ok()) return allocated.status();
+      *array = *std::move(allocated);
     }
   }
   width_ = width;

@@ -382,8 +382,9 @@ void SpgemmCall::AddTimes() {
 
 void SpgemmCall::Observe(double share) {
   observed_ = true;
-  impl_->Ran(device(), problem_.operation, choice_.kernel->name, end_.timings.kernel_ns,
-             2.0 * static_cast<double>(blocks_->sizes().products) * share, FloorBytes() * share);
+  impl_->RecordRun(device(), problem_.operation, choice_.kernel->name, end_.timings.kernel_ns,
+                   2.0 * static_cast<double>(blocks_->sizes().products) * share,
+                   FloorBytes() * share);
 }
 
 /// Of S's nonzeros, those in the rows that are computed: about the share of the products, which

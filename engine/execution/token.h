@@ -4,17 +4,16 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 
 namespace sparsed::engine {
 
@@ -35,8 +34,8 @@ class Token {
  private:
   const std::function<void()> on_stop_;
   std::atomic<bool> stop_{false};
-  mutable std::mutex mutex_;
-  absl::Status reason_;
+  mutable Mutex mutex_;
+  absl::Status reason_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// One thread that stops tokens with DEADLINE_EXCEEDED when their time has come.
@@ -58,11 +57,11 @@ class DeadlineTimer {
  private:
   void Run();
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<Ticket, std::weak_ptr<Token>> entries_;
-  uint64_t next_number_ = 0;
-  bool closing_ = false;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<Ticket, std::weak_ptr<Token>> entries_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

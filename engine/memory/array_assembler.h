@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/coverage.h"
 #include "engine/memory/arriving.h"
 #include "kernels/array.h"
 
@@ -22,14 +23,14 @@ class ArrayAssembler {
   ArrayAssembler() = default;
   /// `array` has no buffer yet, its name appears in errors; `memory` is for at least its bytes.
   ArrayAssembler(Array array, std::unique_ptr<ArrivingMemory> memory)
-      : array_(std::move(array)), memory_(std::move(memory)) {}
+      : array_(std::move(array)), memory_(std::move(memory)), received_(array_.bytes()) {}
 
   /// Where `size` bytes at `offset` may be written; INVALID_ARGUMENT on overlap or overrun, or if
   /// that makes more than kMaxRanges of what arrived, RESOURCE_EXHAUSTED if there is no memory for
   /// it. The range counts as received.
   absl::StatusOr<std::byte*> Claim(uint64_t offset, uint64_t size);
-  bool complete() const { return received_ == array_.bytes(); }
-  uint64_t received() const { return received_; }
+  bool complete() const { return received_.complete(); }
+  uint64_t received() const { return received_.covered(); }
   /// The whole array, with all the memory that was asked for; INVALID_ARGUMENT names the first gap.
   /// The assembler is empty afterwards.
   absl::StatusOr<Array> Finish();
@@ -37,17 +38,14 @@ class ArrayAssembler {
   const Array& array() const { return array_; }
   /// Bytes of memory that count, those of separate ranges among them.
   size_t counted() const {
-    const size_t separate = ranges_.empty() ? 0 : ranges_.size() - 1;
-    return (memory_ == nullptr ? 0 : memory_->counted()) + separate * kRangeBytes;
+    const size_t more = received_.intervals() == 0 ? 0 : received_.intervals() - 1;
+    return (memory_ == nullptr ? 0 : memory_->counted()) + more * kRangeBytes;
   }
 
  private:
-  absl::Status AddRange(uint64_t offset, uint64_t size);
-
   Array array_;
   std::unique_ptr<ArrivingMemory> memory_;
-  uint64_t received_ = 0;
-  std::map<uint64_t, uint64_t> ranges_;  ///< begin -> end of what arrived; neighbours are merged
+  Coverage received_;
 };
 
 }  // namespace sparsed::engine

@@ -6,12 +6,12 @@
 #include <array>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/memory/blocks.h"
 #include "engine/retry.h"
 
@@ -96,7 +96,7 @@ class MemoryOwner {
 class Budget::State : public std::enable_shared_from_this<State> {
  public:
   State(int64_t limit, int64_t preparation_limit)
-      : limit_(limit), keep_limit_(limit / 8), preparation_limit_(preparation_limit) {}
+      : limit_(limit), preparation_limit_(preparation_limit), keep_limit_(limit / 8) {}
   ~State() { DeleteBlocks(kept_.TakeDownTo(0)); }
 
   /// Calls `take` again as long as it is refused and something can be evicted for it.
@@ -157,22 +157,22 @@ class Budget::State : public std::enable_shared_from_this<State> {
   std::optional<int64_t> Lacks(size_t bytes, MemoryUse use) const {
     if (NeverFits(bytes, use)) return std::nullopt;
     const auto size = static_cast<int64_t>(BlockBytes(bytes));
-    const std::lock_guard lock(mutex_);
-    if (use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_) {
+    const MutexLock lock(mutex_);
+    if (use == MemoryUse::kPreparation && UsedLocked(use) + size > preparation_limit_) {
       return std::nullopt;
     }
     return std::max<int64_t>(0, total_ + size - limit_);
   }
   const std::shared_ptr<EvictionQueue>& evictions() const { return evictions_; }
   void SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     refuse_ = std::move(refuse);
   }
 
   void TrimKept() {
     std::vector<Block> idle;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       idle = kept_.TakeIdle();
     }
     DeleteBlocks(idle);
@@ -182,13 +182,13 @@ class Budget::State : public std::enable_shared_from_this<State> {
     return (owner == nullptr ? sources_ : owner->sources)[static_cast<int>(use)];
   }
   MemoryOwner& OwnerOf(std::string_view name) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto known = owners_.find(name);
     if (known != owners_.end()) return known->second;
     return owners_.try_emplace(std::string(name), this).first->second;
   }
   std::map<std::string, int64_t> owned() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::map<std::string, int64_t> owned;
     for (const auto& [name, owner] : owners_) owned[name] = owner.bytes;
     return owned;
@@ -196,26 +196,26 @@ class Budget::State : public std::enable_shared_from_this<State> {
   MemorySource& spare(MemoryUse use) { return spare_[static_cast<int>(use)]; }
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const {
-    const std::lock_guard lock(mutex_);
-    return Used(use);
+    const MutexLock lock(mutex_);
+    return UsedLocked(use);
   }
   int64_t used() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return total_;
   }
   int64_t kept() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return kept_.bytes();
   }
   int64_t peak() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return peak_;
   }
   /// No more blocks are kept: the budget is gone.
   void Close() {
     std::vector<Block> dropped;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       keep_limit_ = 0;
       dropped = kept_.TakeDownTo(0);
     }
@@ -223,7 +223,9 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
 
  private:
-  int64_t Used(MemoryUse use) const { return used_[static_cast<int>(use)]; }
+  int64_t UsedLocked(MemoryUse use) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return used_[static_cast<int>(use)];
+  }
 
   int64_t LimitOf(MemoryUse use) const {
     return use == MemoryUse::kPreparation ? std::min(preparation_limit_, limit_) : limit_;
@@ -232,9 +234,9 @@ class Budget::State : public std::enable_shared_from_this<State> {
     const auto limit = static_cast<size_t>(LimitOf(use));
     return bytes > limit || BlockBytes(bytes) > limit;
   }
-  bool FitsLocked(size_t size, MemoryUse use) const {
+  bool FitsLocked(size_t size, MemoryUse use) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto more = static_cast<int64_t>(size);
-    if (use == MemoryUse::kPreparation && Used(use) + more > preparation_limit_) return false;
+    if (use == MemoryUse::kPreparation && UsedLocked(use) + more > preparation_limit_) return false;
     return total_ + more <= limit_;
   }
 
@@ -246,17 +248,18 @@ class Budget::State : public std::enable_shared_from_this<State> {
         fmt::format("{} needs {} bytes of host memory, more than the {} that {} allows in all",
                     Subject(use), std::max(bytes, BlockBytes(bytes)), LimitOf(use), FlagOf(use)));
   }
-  absl::Status RefusedNowLocked(size_t bytes, MemoryUse use) const {
+  absl::Status RefusedNowLocked(size_t bytes, MemoryUse use) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto size = static_cast<int64_t>(BlockBytes(bytes));
     const bool preparation_full =
-        use == MemoryUse::kPreparation && Used(use) + size > preparation_limit_;
+        use == MemoryUse::kPreparation && UsedLocked(use) + size > preparation_limit_;
     const int64_t limit = preparation_full ? preparation_limit_ : limit_;
-    const int64_t used = preparation_full ? Used(use) : total_;
+    const int64_t used = preparation_full ? UsedLocked(use) : total_;
     // What is in use now and can be evicted later does not last.
-    const int64_t lasting = preparation_full
-                                ? 0
-                                : Used(MemoryUse::kMatrices) + Used(MemoryUse::kLayouts) +
-                                      Used(MemoryUse::kBuffers) - evictions_->bytes();
+    const int64_t lasting =
+        preparation_full ? 0
+                         : UsedLocked(MemoryUse::kMatrices) + UsedLocked(MemoryUse::kLayouts) +
+                               UsedLocked(MemoryUse::kBuffers) - evictions_->bytes();
     const bool waiting_helps = size <= limit - lasting;
     absl::Status refused = absl::ResourceExhaustedError(fmt::format(
         "{} needs {} bytes of host memory, {} of {} are free; {}delete matrices or buffers, or "
@@ -272,7 +275,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
     const size_t size = BlockBytes(bytes);
     std::vector<Block> dropped;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (refuse_ != nullptr && refuse_(bytes, use)) return RefusedNowLocked(bytes, use);
       if (!FitsLocked(size, use)) return RefusedNowLocked(bytes, use);
       if (block != nullptr && size >= Block::kSmallestMapped) *block = kept_.Take(size);
@@ -283,21 +286,22 @@ class Budget::State : public std::enable_shared_from_this<State> {
     DeleteBlocks(dropped);
     return absl::OkStatus();
   }
-  void CountLocked(int64_t size, MemoryUse use, MemoryOwner* owner) {
+  void CountLocked(int64_t size, MemoryUse use, MemoryOwner* owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (owner != nullptr) owner->bytes += size;
     total_ += size;
     used_[static_cast<int>(use)] += size;
     peak_ = std::max(peak_, total_);
   }
   void Uncount(int64_t size, MemoryUse use, MemoryOwner* owner) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     CountLocked(-size, use, owner);
   }
 
   void Return(const Block& block, MemoryUse use, MemoryOwner* owner) {
     std::vector<Block> dropped;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const auto size = static_cast<int64_t>(block.bytes);
       CountLocked(-size, use, owner);
       const int64_t room = std::min(keep_limit_, limit_ - total_);
@@ -312,19 +316,19 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
 
   const int64_t limit_;
-  int64_t keep_limit_;
   const int64_t preparation_limit_;
   UseSources sources_ = SourcesOf(this, /*owner=*/nullptr, /*evicts=*/true);
   UseSources spare_ = SourcesOf(this, /*owner=*/nullptr, /*evicts=*/false);
   const std::shared_ptr<EvictionQueue> evictions_ = std::make_shared<EvictionQueue>();
 
-  mutable std::mutex mutex_;  ///< guards what follows; blocks are deleted without it
-  std::function<bool(size_t, MemoryUse)> refuse_;
-  std::array<int64_t, kMemoryUses> used_ = {};
-  std::map<std::string, MemoryOwner, std::less<>> owners_;
-  int64_t total_ = 0;
-  int64_t peak_ = 0;
-  KeptBlocks kept_;
+  mutable Mutex mutex_;  ///< blocks are deleted without it
+  int64_t keep_limit_ ABSL_GUARDED_BY(mutex_);
+  std::function<bool(size_t, MemoryUse)> refuse_ ABSL_GUARDED_BY(mutex_);
+  std::array<int64_t, kMemoryUses> used_ ABSL_GUARDED_BY(mutex_) = {};
+  std::map<std::string, MemoryOwner, std::less<>> owners_ ABSL_GUARDED_BY(mutex_);
+  int64_t total_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t peak_ ABSL_GUARDED_BY(mutex_) = 0;
+  KeptBlocks kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<Buffer> UseSource::Allocate(size_t bytes) {

@@ -26,7 +26,7 @@ class CardPool final : public DevicePool {
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
     const cuda::DeviceScope scope(ordinal_);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     absl::StatusOr<Buffer> buffer = memory_->Allocate(bytes);
     if (!buffer.ok()) return buffer;
     // The stream only ever allocates, so there is nothing to wait for; afterwards any stream may
@@ -47,7 +47,7 @@ class CardPool final : public DevicePool {
 
   void Settle() override {
     const cuda::DeviceScope scope(ordinal_);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     // What was freed in the stream counts as unused once that was waited for; nothing else is
     // ever in it.
     stream_.Synchronize().IgnoreError();
@@ -64,9 +64,9 @@ class CardPool final : public DevicePool {
       : ordinal_(ordinal), stream_(std::move(stream)), memory_(cuda::DeviceMemory(stream_)) {}
 
   const int ordinal_;
-  std::mutex mutex_;
-  cuda::Stream stream_;
-  const std::unique_ptr<MemorySource> memory_;
+  Mutex mutex_;
+  cuda::Stream stream_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<MemorySource> memory_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -96,11 +96,11 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
   device->residency_ = std::make_unique<Residency>(
       opened.budget(),
       [&opened](void* to, const void* from, size_t n) {
-        std::lock_guard lock(opened.copies_mutex_);
+        const MutexLock lock(opened.copies_mutex_);
         return opened.CopyIn(*opened.copies_, to, from, n);
       },
       [&opened](void* to, const void* from, const PitchedRows& rows) {
-        std::lock_guard lock(opened.copies_mutex_);
+        const MutexLock lock(opened.copies_mutex_);
         return opened.CopyRowsIn(*opened.copies_, to, from, rows);
       },
       [&opened](const Layout& layout, ElementType type, const void* csr_values, void* slots) {
@@ -108,7 +108,10 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
       });
   absl::StatusOr<cuda::Stream> copies = cuda::Stream::Create();
   if (!copies.ok()) return copies.status();
-  device->copies_.emplace(*std::move(copies));
+  {
+    const MutexLock lock(opened.copies_mutex_);
+    opened.copies_.emplace(*std::move(copies));
+  }
   absl::StatusOr<std::unique_ptr<Pieces>> pieces = Pieces::Create(*device->staging_);
   if (!pieces.ok()) return pieces.status();
   device->pieces_ = *std::move(pieces);
@@ -145,7 +148,7 @@ absl::Status Device::MeasureBandwidth() {
 
 absl::Status Device::status() const {
   if (!lost_.load(std::memory_order_acquire)) return absl::OkStatus();
-  std::lock_guard lock(status_mutex_);
+  const MutexLock lock(status_mutex_);
   return status_;
 }
 
@@ -154,19 +157,20 @@ absl::Status Device::Checked(absl::Status status) {
 }
 
 absl::Status Device::Lose(const absl::Status& why) {
+  const absl::Status lost = absl::UnavailableError(
+      fmt::format("the GPU {} is lost ({}); a restart of the server recovers what was acknowledged",
+                  name_, std::string(why.message())));
   {
-    std::lock_guard lock(status_mutex_);
+    const MutexLock lock(status_mutex_);
     if (lost_) return status_;
-    status_ = absl::UnavailableError(fmt::format(
-        "the GPU {} is lost ({}); a restart of the server recovers what was acknowledged", name_,
-        std::string(why.message())));
+    status_ = lost;
     lost_.store(true, std::memory_order_release);
   }
   // What was queued may still run.
   staging_->Close();
-  budget_->Close(status_);
-  if (on_lost) on_lost(std::string(status_.message()));
-  return status_;
+  budget_->Close(lost);
+  if (on_lost) on_lost(std::string(lost.message()));
+  return lost;
 }
 
 absl::Status Device::Settle(cuda::Stream& stream) {
@@ -365,7 +369,7 @@ absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, const void* fro
 absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
                                  void* slots) {
   const cuda::DeviceScope scope(ordinal_);
-  std::lock_guard lock(copies_mutex_);
+  const MutexLock lock(copies_mutex_);
   absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, slots);
   const absl::Status done = Settle(*copies_);
   return Checked(status.ok() ? done : status);
@@ -374,7 +378,7 @@ absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const v
 absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {
   absl::StatusOr<Array> host = AllocateArray(memory, array.name, array.type, array.length);
   if (!host.ok()) return host;
-  std::lock_guard lock(copies_mutex_);
+  const MutexLock lock(copies_mutex_);
   if (absl::Status s =
           CopyOut(*copies_, host->buffer.mutable_data(), array.buffer.data(), array.bytes());
       !s.ok()) {
@@ -390,7 +394,7 @@ absl::StatusOr<Array> Device::ToHost(const Array& array, const PitchedRows& rows
   if (rows.host_pitch > rows.row_bytes) {
     std::memset(host->buffer.mutable_data(), 0, host->bytes());
   }
-  std::lock_guard lock(copies_mutex_);
+  const MutexLock lock(copies_mutex_);
   if (absl::Status s =
           CopyRowsOut(*copies_, host->buffer.mutable_data(), array.buffer.data(), rows);
       !s.ok()) {

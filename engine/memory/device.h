@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/memory/device_budget.h"
 #include "engine/memory/pieces.h"
 #include "engine/memory/prepared_runs.h"
@@ -140,12 +140,12 @@ class Device {
   std::unique_ptr<DeviceBudget> budget_;
   std::unique_ptr<Residency> residency_;
   std::vector<DeviceLane> lanes_;
-  std::mutex copies_mutex_;  ///< guards copies_
-  std::optional<cuda::Stream> copies_;
+  Mutex copies_mutex_;
+  std::optional<cuda::Stream> copies_ ABSL_GUARDED_BY(copies_mutex_);
   std::unique_ptr<Pieces> pieces_;
 
-  mutable std::mutex status_mutex_;
-  absl::Status status_;
+  mutable Mutex status_mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(status_mutex_);
   std::atomic<bool> lost_ = false;
   std::atomic<int64_t> bytes_in_ = 0, bytes_out_ = 0, arriving_ = 0;
 };

@@ -11,7 +11,7 @@ Evictable::~Evictable() {
 }
 
 void EvictionQueue::Use(Evictable& item, int64_t bytes) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (item.queued_) {
     bytes_ += bytes - item.place_->bytes;
     item.place_->bytes = bytes;
@@ -25,7 +25,7 @@ void EvictionQueue::Use(Evictable& item, int64_t bytes) {
 }
 
 void EvictionQueue::Remove(Evictable& item) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!item.queued_) return;
   bytes_ -= item.place_->bytes;
   items_.erase(item.place_);
@@ -36,7 +36,7 @@ bool EvictionQueue::HasIdle(int64_t bytes) {
   if (bytes > bytes_) return false;
   std::vector<std::pair<std::weak_ptr<Evictable>, int64_t>> items;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     items.reserve(items_.size());
     for (const Evictable::Place& place : items_) {
       items.emplace_back(place.item->weak_from_this(), place.bytes);
@@ -53,13 +53,13 @@ bool EvictionQueue::HasIdle(int64_t bytes) {
 bool EvictionQueue::EvictOne() {
   size_t left = 0;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     left = items_.size();
   }
   for (; left > 0; --left) {
     std::shared_ptr<Evictable> oldest;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (items_.empty()) return false;
       // One that is in use is used just now: it goes last, and the next caller does not meet it.
       items_.splice(items_.end(), items_, items_.begin());

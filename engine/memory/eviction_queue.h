@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace sparsed::engine {
 
@@ -62,8 +63,8 @@ class EvictionQueue : public std::enable_shared_from_this<EvictionQueue> {
   int64_t read_again_bytes() const { return read_again_; }
 
  private:
-  std::mutex mutex_;
-  std::list<Evictable::Place> items_;  ///< what was used longest ago first
+  Mutex mutex_;
+  std::list<Evictable::Place> items_ ABSL_GUARDED_BY(mutex_);  ///< what was used longest ago first
   std::atomic<int64_t> bytes_ = 0, evictions_ = 0, read_first_ = 0, read_again_ = 0;
 };
 

@@ -40,13 +40,13 @@ void Lazy<T>::UsedLocked() {
 
 template <typename T>
 absl::StatusOr<T> Lazy<T>::Get(Stop stop) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!resident() && loading_) {
     if (absl::Status status = CheckStop<T>(stop); !status.ok()) return status;
     if (stop == nullptr) {
-      loaded_.wait(lock);
+      loaded_.Wait(mutex_);
     } else {
-      loaded_.wait_for(lock, std::chrono::milliseconds(10));  // a flag wakes nobody
+      loaded_.WaitFor(mutex_, std::chrono::milliseconds(10));  // a flag wakes nobody
     }
   }
   if (resident()) {
@@ -56,39 +56,40 @@ absl::StatusOr<T> Lazy<T>::Get(Stop stop) {
   if (absl::Status status = CheckStop<T>(stop); !status.ok()) return status;
   loading_ = true;
   const std::shared_ptr<const DiskCopy> disk = disk_;
-  lock.unlock();
-  absl::StatusOr<T> loaded = disk == nullptr ? loader_(stop) : disk->read(stop);
-  lock.lock();
+  Loader loader = std::exchange(loader_, nullptr);
+  lock.Unlock();
+  absl::StatusOr<T> loaded = disk == nullptr ? loader(stop) : disk->read(stop);
+  if (loaded.ok()) loader = nullptr;  // Lets go of the device memory, without the lock.
+  lock.Lock();
   loading_ = false;
-  Loader done;  // Lets go of the device memory, without the lock.
+  loader_ = std::move(loader);
   if (loaded.ok()) {
     value_ = *loaded;
-    std::swap(done, loader_);
     resident_.store(true, std::memory_order_release);
     if (disk != nullptr) disk->evictions->CountRead(BytesOf(value_), evicted_);
     UsedLocked();
   }
-  lock.unlock();
-  loaded_.notify_all();
+  lock.Unlock();
+  loaded_.NotifyAll();
   return loaded;
 }
 
 template <typename T>
 T Lazy<T>::Resident() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return value_;
 }
 
 template <typename T>
 bool Lazy<T>::on_disk() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return disk_ != nullptr && !resident();
 }
 
 template <typename T>
 void Lazy<T>::SetDiskCopy(DiskCopy disk) {
   auto copy = std::make_shared<const DiskCopy>(std::move(disk));
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   disk_.swap(copy);
   if (resident()) UsedLocked();
 }
@@ -97,13 +98,13 @@ template <typename T>
 bool Lazy<T>::Evict() {
   std::shared_ptr<const DiskCopy> disk;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!resident() || IsShared(value_)) return false;
     disk = disk_;
   }
   if (disk == nullptr || !disk->readable()) return false;
   T evicted{};  // freed without the lock
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // Nobody gets hold of it but by Get, so who does not share it now will not.
   if (!resident() || IsShared(value_)) return false;
   std::swap(evicted, value_);
@@ -115,7 +116,7 @@ bool Lazy<T>::Evict() {
 
 template <typename T>
 bool Lazy<T>::idle() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return resident() && !IsShared(value_);
 }
 

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/memory/eviction_queue.h"
 #include "kernels/array.h"
 #include "kernels/layout.h"
@@ -56,16 +55,16 @@ class Lazy final : public Evictable {
   bool idle() const override;
 
  private:
-  /// It was used just now. With the lock held.
-  void UsedLocked();
+  /// It was used just now.
+  void UsedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable std::mutex mutex_;
-  std::condition_variable loaded_;
-  bool loading_ = false;                  ///< by one thread, without the lock
-  bool evicted_ = false;                  ///< it was here before
-  Loader loader_;                         ///< null: it is on the disk, or was brought here
-  std::shared_ptr<const DiskCopy> disk_;  ///< null: not there
-  T value_{};
+  mutable Mutex mutex_;
+  CondVar loaded_;
+  bool loading_ ABSL_GUARDED_BY(mutex_) = false;  ///< by one thread, without the lock
+  bool evicted_ ABSL_GUARDED_BY(mutex_) = false;  ///< it was here before
+  Loader loader_ ABSL_GUARDED_BY(mutex_);         ///< null: it is on the disk, or was brought here
+  std::shared_ptr<const DiskCopy> disk_ ABSL_GUARDED_BY(mutex_);  ///< null: not there
+  T value_ ABSL_GUARDED_BY(mutex_){};
   std::atomic<bool> resident_ = false;  ///< readable while another thread reads the disk
 };
 

@@ -38,7 +38,7 @@ template <typename T>
 absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
     Key key, Entry entry, const std::function<absl::StatusOr<std::shared_ptr<const T>>()>& make) {
   std::vector<Entry> dead;  // freed after the lock
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
     const auto found = entries_.find(key);
     if (found == entries_.end()) break;
@@ -53,15 +53,15 @@ absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
       known.used = ++clock_;
       return std::static_pointer_cast<const T>(known.copy);
     }
-    placed_.wait(lock);
+    placed_.Wait(mutex_);
   }
   for (Entry& gone : TakeDeadLocked()) dead.push_back(std::move(gone));
   entry.used = ++clock_;
   entries_[key] = std::move(entry);
-  lock.unlock();
+  lock.Unlock();
   dead.clear();
   absl::StatusOr<std::shared_ptr<const T>> made = make();
-  lock.lock();
+  lock.Lock();
   if (made.ok()) {
     Entry& placed = entries_[key];
     placed.copy = *made;
@@ -70,8 +70,8 @@ absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
   } else {
     entries_.erase(key);
   }
-  lock.unlock();
-  placed_.notify_all();
+  lock.Unlock();
+  placed_.NotifyAll();
   return made;
 }
 
@@ -116,9 +116,9 @@ absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(const Array& array
   if (array.bytes() == 0) return std::make_shared<const Array>(array);
   return PlaceAs<Array>({array.buffer.data(), nullptr}, Of(array.buffer.lifetime()),
                         [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
-                          absl::StatusOr<Array> there = CopyOf(array, use);
-                          if (!there.ok()) return there.status();
-                          return std::make_shared<const Array>(*std::move(there));
+                          absl::StatusOr<Array> placed = CopyOf(array, use);
+                          if (!placed.ok()) return placed.status();
+                          return std::make_shared<const Array>(*std::move(placed));
                         });
 }
 
@@ -143,22 +143,22 @@ absl::StatusOr<Array> Residency::NewSlots(const Array& csr_values,
   const auto new_slots = [&](MemorySource& memory) {
     return AllocateArray(memory, "values", csr_values.type, layout->value_slots);
   };
-  absl::StatusOr<std::shared_ptr<const Layout>> layout_there = Place(layout);
-  if (!layout_there.ok()) return layout_there.status();
-  absl::StatusOr<std::shared_ptr<const Array>> values_there =
+  absl::StatusOr<std::shared_ptr<const Layout>> device_layout = Place(layout);
+  if (!device_layout.ok()) return device_layout.status();
+  absl::StatusOr<std::shared_ptr<const Array>> device_values =
       Place(csr_values, MemoryUse::kMatrices);
-  if (values_there.ok()) {
+  if (device_values.ok()) {
     absl::StatusOr<Array> slots = new_slots(budget_.Source(MemoryUse::kMatrices));
     if (slots.ok()) {
       const absl::Status placed =
-          place_slots_(**layout_there, csr_values.type, (*values_there)->buffer.data(),
+          place_slots_(**device_layout, csr_values.type, (*device_values)->buffer.data(),
                        slots->buffer.mutable_data());
       if (!placed.ok()) return placed;
       return slots;
     }
-    values_there = slots.status();  // and lets go of the copy, to make room
+    device_values = slots.status();  // and lets go of the copy, to make room
   }
-  if (!absl::IsResourceExhausted(values_there.status())) return values_there.status();
+  if (!absl::IsResourceExhausted(device_values.status())) return device_values.status();
   absl::StatusOr<Array> staged = new_slots(host);
   if (!staged.ok()) return staged.status();
   sparsed::PlaceValues(*layout, csr_values.type, csr_values.buffer.data(),
@@ -173,15 +173,15 @@ absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(
                           absl::StatusOr<Array> host = held->Get();
                           if (!host.ok()) return host.status();
                           if (host->bytes() == 0) return std::make_shared<const Array>(*host);
-                          absl::StatusOr<Array> there = CopyOf(*host, use, rows);
-                          if (!there.ok()) return there.status();
-                          return std::make_shared<const Array>(*std::move(there));
+                          absl::StatusOr<Array> placed = CopyOf(*host, use, rows);
+                          if (!placed.ok()) return placed.status();
+                          return std::make_shared<const Array>(*std::move(placed));
                         });
 }
 
 void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array) {
   std::vector<Entry> dead;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   dead = TakeDeadLocked();
   const auto bytes = static_cast<int64_t>(array->bytes());
   Entry entry = Of(held);
@@ -193,7 +193,7 @@ void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<co
 }
 
 Residency::Presence Residency::PresenceOf(const std::shared_ptr<LazyArray>& held) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find({held.get(), nullptr});
   if (found == entries_.end() || found->second.expired()) return Presence::kNothing;
   const bool only_here = !found->second.moved.expired() && !held->resident();
@@ -201,7 +201,7 @@ Residency::Presence Residency::PresenceOf(const std::shared_ptr<LazyArray>& held
 }
 
 bool Residency::Has(const std::shared_ptr<const Layout>& layout) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find({layout.get(), nullptr});
   return found != entries_.end() && !found->second.expired();
 }
@@ -221,22 +221,22 @@ std::vector<Residency::Entry> Residency::TakeDeadLocked() {
 
 void Residency::Sweep() {
   std::vector<Entry> dead;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   dead = TakeDeadLocked();
 }
 
-bool Residency::MayGoLocked(const Entry& entry, bool moved, Homes& homes) {
-  std::shared_ptr<LazyArray> home = entry.moved.lock();
+bool Residency::MayGoLocked(const Entry& entry, bool moved, HeldArrays& looked_at) const {
+  std::shared_ptr<LazyArray> held = entry.moved.lock();
   // Its loader holds the copy until it has run.
-  const bool only_here = home != nullptr && !home->resident();
-  if (home != nullptr) homes.push_back(std::move(home));
+  const bool only_here = held != nullptr && !held->resident();
+  if (held != nullptr) looked_at.push_back(std::move(held));
   return only_here == moved && entry.copy.use_count() == (only_here ? 2 : 1);
 }
 
-std::vector<Residency::Key> Residency::VictimsLocked(bool moved, Homes& homes) const {
+std::vector<Residency::Key> Residency::VictimsLocked(bool moved, HeldArrays& looked_at) const {
   std::vector<std::pair<uint64_t, Key>> by_use;
   for (const auto& [key, entry] : entries_) {
-    if (MayGoLocked(entry, moved, homes)) by_use.emplace_back(entry.used, key);
+    if (MayGoLocked(entry, moved, looked_at)) by_use.emplace_back(entry.used, key);
   }
   std::ranges::sort(by_use);
   std::vector<Key> victims;
@@ -250,12 +250,12 @@ bool Residency::Evict(int64_t bytes, bool at_once) {
   std::vector<Key> to_save;
   {
     std::vector<Entry> gone;
-    Homes homes;
-    std::lock_guard lock(mutex_);
+    HeldArrays looked_at;
+    const MutexLock lock(mutex_);
     gone = TakeDeadLocked();
     for (const Entry& entry : gone) freed += entry.bytes;
     if (freed >= bytes) return true;
-    for (const Key& key : VictimsLocked(/*moved=*/false, homes)) {
+    for (const Key& key : VictimsLocked(/*moved=*/false, looked_at)) {
       if (freed >= bytes) break;
       const auto victim = entries_.find(key);
       freed += victim->second.bytes;
@@ -263,43 +263,44 @@ bool Residency::Evict(int64_t bytes, bool at_once) {
       entries_.erase(victim);
       ++evictions_;
     }
-    if (!at_once && freed < bytes) to_save = VictimsLocked(/*moved=*/true, homes);
+    if (!at_once && freed < bytes) to_save = VictimsLocked(/*moved=*/true, looked_at);
   }
   for (const Key& key : to_save) {
     if (freed >= bytes) break;
-    Homes homes;
-    std::unique_lock lock(mutex_);
+    HeldArrays looked_at;
+    MutexLock lock(mutex_);
     const auto victim = entries_.find(key);
     // Somebody may have taken it since.
-    if (victim == entries_.end() || !MayGoLocked(victim->second, /*moved=*/true, homes)) continue;
+    if (victim == entries_.end() || !MayGoLocked(victim->second, /*moved=*/true, looked_at))
+      continue;
     Entry entry = std::move(victim->second);
     // Whoever asks for it meanwhile waits, and then finds its copy on the host.
     victim->second = Of(entry.original);
-    lock.unlock();
-    const std::shared_ptr<LazyArray> home = entry.moved.lock();
-    const bool saved = home == nullptr || home->Get().ok();
+    lock.Unlock();
+    const std::shared_ptr<LazyArray> held = entry.moved.lock();
+    const bool saved = held == nullptr || held->Get().ok();
     if (saved) freed += entry.bytes;
-    lock.lock();
+    lock.Lock();
     if (saved) {
       entries_.erase(key);
       ++evictions_;
     } else {
       entries_[key] = std::move(entry);
     }
-    lock.unlock();
-    placed_.notify_all();
+    lock.Unlock();
+    placed_.NotifyAll();
     if (!saved) break;
   }
   return freed > 0;
 }
 
 int64_t Residency::evictions() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return evictions_;
 }
 
 std::map<std::string, int64_t> Residency::layout_bytes() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::map<std::string, int64_t> bytes;
   for (const auto& [key, entry] : entries_) {
     if (!entry.kind.empty()) bytes[entry.kind] += entry.bytes;

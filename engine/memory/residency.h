@@ -1,18 +1,17 @@
 // Which arrays are on the device: placed on first use, evicted least recently used.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/memory/device_budget.h"
 #include "engine/memory/lazy_array.h"
 #include "kernels/array.h"
@@ -111,24 +110,26 @@ class Residency {
   /// PlaceValues without looking what is there.
   absl::StatusOr<Array> NewSlots(const Array& csr_values,
                                  const std::shared_ptr<const Layout>& layout, MemorySource& host);
-  using Homes = std::vector<std::shared_ptr<LazyArray>>;
+  using HeldArrays = std::vector<std::shared_ptr<LazyArray>>;
   /// Whether nobody holds it, and it has a host copy; `moved`: and has none. What it looked at is
-  /// in `homes`: it may have become the last to hold it, and frees nothing under the lock.
-  static bool MayGoLocked(const Entry& entry, bool moved, Homes& homes);
+  /// in `looked_at`: it may have become the last to hold it, and frees nothing under the lock.
+  bool MayGoLocked(const Entry& entry, bool moved, HeldArrays& looked_at) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// All of those, least recently used first.
-  std::vector<Key> VictimsLocked(bool moved, Homes& homes) const;
+  std::vector<Key> VictimsLocked(bool moved, HeldArrays& looked_at) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes entries whose original is gone out; they are freed without the lock.
-  std::vector<Entry> TakeDeadLocked();
+  std::vector<Entry> TakeDeadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DeviceBudget& budget_;
   const CopyIn copy_in_;
   const CopyRowsIn copy_rows_in_;
   const PlaceSlots place_slots_;
-  mutable std::mutex mutex_;
-  std::condition_variable placed_;
-  Entries entries_;
-  uint64_t clock_ = 0;
-  int64_t evictions_ = 0;
+  mutable Mutex mutex_;
+  CondVar placed_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t evictions_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sparsed::engine

@@ -119,27 +119,27 @@ absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
 }
 
 absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
-  Contest contest;
-  contest.matrix = MatrixOf(c.type);
+  ClassSearch search;
+  search.matrix = MatrixOf(c.type);
   // None of this type is left: it was deleted, or replaced, meanwhile.
-  if (contest.matrix == nullptr) return absl::OkStatus();
+  if (search.matrix == nullptr) return absl::OkStatus();
   if (c.device == DeviceKind::kCuda && gpu_ == nullptr) return WithoutCard();
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   if (kernels.empty()) {
     notes_.push_back(fmt::format("{}: there is no kernel for it", ToString(c)));
     return absl::OkStatus();
   }
-  contest.plain.problem_class = c;
-  contest.plain.kernel = kernels.front();
-  contest.only_asked = OnlyAsked(c, pattern_->plans().Find(c));
+  search.plain.problem_class = c;
+  search.plain.kernel = kernels.front();
+  search.only_asked = OnlyAsked(c, pattern_->plans().Find(c));
   if (c.operation == Operation::kSpgemm || pattern_->nnz() == 0) {
-    contest.plain.reason = c.operation == Operation::kSpgemm
-                               ? "plain CSR; kernels are tried for each pair of matrices"
-                               : "plain CSR, there is nothing else to try";
-    Activate(contest.plain);
+    search.plain.reason = c.operation == Operation::kSpgemm
+                              ? "plain CSR; kernels are tried for each pair of matrices"
+                              : "plain CSR, there is nothing else to try";
+    Activate(search.plain);
     return absl::OkStatus();
   }
-  absl::StatusOr<Array> values = contest.matrix->Values(&stop_);
+  absl::StatusOr<Array> values = search.matrix->Values(&stop_);
   if (!values.ok()) return values.status();
   if (again_.contains(c)) pattern_->ForgetMeasurements(c);
   if (c.device == DeviceKind::kCpu) {
@@ -149,65 +149,65 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
       Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), BackendOf(c),
                    rooms_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
-  if (!trial.ok() && contest.only_asked) {
+  if (!trial.ok() && search.only_asked) {
     notes_.push_back(fmt::format("{}: what was asked for was not tried: {}", ToString(c),
                                  Sentence(trial.status())));
     return absl::OkStatus();
   }
   if (!trial.ok()) {
-    contest.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
-    contest.plain.provisional =
+    search.plain.reason = fmt::format("plain CSR is kept untried: {}", Sentence(trial.status()));
+    search.plain.provisional =
         absl::IsResourceExhausted(trial.status()) || absl::IsDeadlineExceeded(trial.status());
-    Activate(contest.plain);
+    Activate(search.plain);
     return absl::OkStatus();
   }
-  contest.trial = *std::move(trial);
-  contest.trial->set_baseline({csr_, *values, contest.plain.kernel});
-  contest.k = contest.trial->problem().k;
-  if (contest.k < c.k_bucket) {
-    contest.short_of_memory = true;
-    Noted(contest, fmt::format("timed at K = {} for want of memory", contest.k));
+  search.trial = *std::move(trial);
+  search.trial->set_baseline({csr_, *values, search.plain.kernel});
+  search.k = search.trial->problem().k;
+  if (search.k < c.k_bucket) {
+    search.short_of_memory = true;
+    AddNote(search, fmt::format("timed at K = {} for want of memory", search.k));
   }
-  if (absl::Status s = TryCandidates(contest, last); !s.ok()) return s;
-  if (contest.only_asked) KeepEarlierDecisions(contest);
-  pattern_->SetDecisions(c, contest.decisions);
-  contest.trial.reset();  // Its operands make room for what follows.
-  Decide(contest);
+  if (absl::Status s = TryCandidates(search, last); !s.ok()) return s;
+  if (search.only_asked) KeepEarlierDecisions(search);
+  pattern_->SetDecisions(c, search.decisions);
+  search.trial.reset();  // Its operands make room for what follows.
+  Decide(search);
   return absl::OkStatus();
 }
 
-absl::Status PatternJob::TryCandidates(Contest& contest, bool last) {
+absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
   std::vector<Candidate> candidates;
   if (const std::shared_ptr<const Features> features = pattern_->features()) {
-    candidates = CandidatesFor(contest.plain.problem_class, *features);
+    candidates = CandidatesFor(search.plain.problem_class, *features);
   } else {
-    Noted(contest, "only plain CSR: there was no memory for the pattern's features");
-    contest.short_of_memory = true;
+    AddNote(search, "only plain CSR: there was no memory for the pattern's features");
+    search.short_of_memory = true;
   }
-  AddAsked(AskedFor(contest.plain.problem_class), contest.only_asked, candidates);
+  AddAsked(AskedFor(search.plain.problem_class), search.only_asked, candidates);
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
-  contest.share_ms =
+  search.share_ms =
       rooms_.options.trial_budget_ms /
       static_cast<double>(existing.size() + 1 +
                           std::ranges::count(candidates, true, &Candidate::worth_trying));
 
-  if (absl::Status s = TryLayout(contest, csr_, 0, ""); !s.ok()) return s;
+  if (absl::Status s = TryLayout(search, csr_, 0, ""); !s.ok()) return s;
   for (const Pattern::BuiltEntry& entry : existing) {
-    if (absl::Status s = TryExisting(contest, entry); !s.ok()) return s;
+    if (absl::Status s = TryExisting(search, entry); !s.ok()) return s;
   }
   for (const Candidate& candidate : candidates) {
     if (pattern_->FindLayout(candidate.recipe) != nullptr) continue;
-    if (absl::Status s = TryCandidate(contest, candidate, last); !s.ok()) return s;
+    if (absl::Status s = TryCandidate(search, candidate, last); !s.ok()) return s;
   }
-  return contest.baseline_ms > 0 ? absl::OkStatus() : TryBaseline(contest);
+  return search.baseline_ms > 0 ? absl::OkStatus() : TryBaseline(search);
 }
 
-absl::Status PatternJob::TryExisting(Contest& contest, const Pattern::BuiltEntry& entry) {
+absl::Status PatternJob::TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry) {
   const std::string& recipe = entry.description->recipe;
   // What only products are read from.
   if (ReadsLayouts(Operation::kSpgemm, entry.description->kind)) return absl::OkStatus();
   const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
-  if (layout.ok()) return TryLayout(contest, *layout, entry.build_seconds, "it was there already");
+  if (layout.ok()) return TryLayout(search, *layout, entry.build_seconds, "it was there already");
   if (absl::IsDataLoss(layout.status())) {
     // What is not there is built again.
     rooms_.observer.OnDamage(Sentence(layout.status()));
@@ -215,44 +215,44 @@ absl::Status PatternJob::TryExisting(Contest& contest, const Pattern::BuiltEntry
     return absl::OkStatus();
   }
   if (!absl::IsResourceExhausted(layout.status())) return layout.status();
-  contest.short_of_memory = true;
-  Decided(contest, recipe, "no_memory", Sentence(layout.status()));
+  search.short_of_memory = true;
+  RecordDecision(search, recipe, "no_memory", Sentence(layout.status()));
   return absl::OkStatus();
 }
 
-absl::Status PatternJob::TryCandidate(Contest& contest, const Candidate& candidate, bool last) {
+absl::Status PatternJob::TryCandidate(ClassSearch& search, const Candidate& candidate, bool last) {
   if (!candidate.worth_trying) {
-    Decided(contest, candidate.recipe, "ruled_out", candidate.reason);
+    RecordDecision(search, candidate.recipe, "ruled_out", candidate.reason);
     return absl::OkStatus();
   }
-  const ProblemClass& c = contest.plain.problem_class;
+  const ProblemClass& c = search.plain.problem_class;
   absl::StatusOr<LayoutBuilder::Built> built = builder_->Get(candidate, c, again_.contains(c));
   if (!built.ok()) return built.status();
   if (built->layout == nullptr) {
-    Decided(contest, candidate.recipe,
-            built->out_of_time       ? "no_time"
-            : built->short_of_memory ? "no_memory"
-                                     : "ruled_out",
-            built->note);
-    contest.short_of_memory |= built->short_of_memory;
-    contest.short_of_time |= built->out_of_time;
+    RecordDecision(search, candidate.recipe,
+                   built->out_of_time       ? "no_time"
+                   : built->short_of_memory ? "no_memory"
+                                            : "ruled_out",
+                   built->note);
+    search.short_of_memory |= built->short_of_memory;
+    search.short_of_time |= built->out_of_time;
     return absl::OkStatus();
   }
   absl::Status tried =
-      TryLayout(contest, built->layout, built->seconds, candidate.reason, candidate.kernel);
+      TryLayout(search, built->layout, built->seconds, candidate.reason, candidate.kernel);
   // Losers make room for the next candidate.
   if (last) {
-    builder_->DropAllBut(contest.best ? std::set<std::string>{contest.best->layout->recipe}
-                                      : std::set<std::string>());
+    builder_->DropAllBut(search.best ? std::set<std::string>{search.best->layout->recipe}
+                                     : std::set<std::string>());
   }
   return tried;
 }
 
-absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout,
+absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
                                    double build_seconds, const std::string& reason,
                                    std::string_view only) {
-  const ProblemClass& c = contest.plain.problem_class;
-  std::vector<std::string_view> kernels = KernelsFor(contest.trial->problem(), *layout);
+  const ProblemClass& c = search.plain.problem_class;
+  std::vector<std::string_view> kernels = KernelsFor(search.trial->problem(), *layout);
   if (!only.empty())
     std::erase_if(kernels, [&](std::string_view kernel) { return kernel != only; });
   const bool plain = layout == csr_;
@@ -263,89 +263,89 @@ absl::Status PatternJob::TryLayout(Contest& contest, const std::shared_ptr<const
   if (!plain && deadline_.passed()) {
     why_not = deadline_.Sentence();
     outcome = "no_time";
-    contest.short_of_time = true;
+    search.short_of_time = true;
     kernels.clear();
   }
   if (kernels.empty()) {
-    if (!plain) Decided(contest, layout->recipe, outcome, why_not);
+    if (!plain) RecordDecision(search, layout->recipe, outcome, why_not);
     return absl::OkStatus();
   }
   progress_.At("trial", 0, 0);
   progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
-  absl::StatusOr<Array> values = BackendOf(c).ValuesFor(
-      *contest.matrix, *layout, rooms_.budget.Source(MemoryUse::kPreparation),
-      rooms_.options.threads_per_worker);
+  absl::StatusOr<Array> values =
+      BackendOf(c).ValuesFor(*search.matrix, *layout, rooms_.budget.Source(MemoryUse::kPreparation),
+                             rooms_.options.threads_per_worker);
   if (absl::IsDataLoss(values.status())) return values.status();
   for (std::string_view name : kernels) {
     const std::string kernel(name);
-    const double budget_ms = plain ? contest.share_ms : deadline_.LeftOf(contest.share_ms);
+    const double budget_ms = plain ? search.share_ms : deadline_.LeftOf(search.share_ms);
     absl::StatusOr<TrialTimes> times =
-        values.ok() ? contest.trial->Against({layout, *values, kernel}, budget_ms)
+        values.ok() ? search.trial->Against({layout, *values, kernel}, budget_ms)
                     : absl::StatusOr<TrialTimes>(values.status());
     if (EndsJob(times.status())) return times.status();
     if (!times.ok()) {
       why_not = fmt::format("{}: {}", kernel, Sentence(times.status()));
       if (absl::IsResourceExhausted(times.status())) {
-        contest.short_of_memory = true;
+        search.short_of_memory = true;
         if (outcome != kTried) outcome = "no_memory";
       } else if (absl::IsDeadlineExceeded(times.status())) {
-        contest.short_of_time = true;
+        search.short_of_time = true;
         if (outcome != kTried) outcome = "no_time";
       }
       continue;
     }
     outcome = kTried;
-    MeasuredBaseline(contest);
-    Measured(contest, layout->recipe, kernel, *times, build_seconds);
-    contest.tried.push_back({layout->recipe, kernel, times->speedup()});
+    RecordBaseline(search);
+    RecordMeasurement(search, layout->recipe, kernel, *times, build_seconds);
+    search.tried.push_back({layout->recipe, kernel, times->speedup()});
     progress_.Say(fmt::format("{}: {} is {} than plain CSR for K = {}", ToString(c), layout->recipe,
-                              Compared(times->speedup()), contest.k));
+                              Compared(times->speedup()), search.k));
     // Another kernel costs nothing, another layout memory.
-    const double best = contest.best ? contest.best->times.speedup() : 1;
-    const bool more_memory = !plain && (!contest.best || contest.best->layout == csr_);
+    const double best = search.best ? search.best->times.speedup() : 1;
+    const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
     if (times->speedup() > best * (more_memory ? kLeastSpeedup : 1)) {
-      contest.best = {layout, kernel, *times};
+      search.best = {layout, kernel, *times};
     }
   }
-  if (!plain) Decided(contest, layout->recipe, outcome, outcome == kTried ? reason : why_not);
+  if (!plain) RecordDecision(search, layout->recipe, outcome, outcome == kTried ? reason : why_not);
   return absl::OkStatus();
 }
 
-absl::Status PatternJob::TryBaseline(Contest& contest) {
+absl::Status PatternJob::TryBaseline(ClassSearch& search) {
   progress_.At("trial", 0, 0);
-  const absl::Status alone = contest.trial->BaselineAlone(contest.share_ms).status();
+  const absl::Status alone = search.trial->BaselineAlone(search.share_ms).status();
   if (EndsJob(alone)) return alone;
   if (!alone.ok()) {
-    Noted(contest, fmt::format("plain CSR was not timed: {}", Sentence(alone)));
-    contest.short_of_time |= absl::IsDeadlineExceeded(alone);
+    AddNote(search, fmt::format("plain CSR was not timed: {}", Sentence(alone)));
+    search.short_of_time |= absl::IsDeadlineExceeded(alone);
     return absl::OkStatus();
   }
-  MeasuredBaseline(contest);
+  RecordBaseline(search);
   return absl::OkStatus();
 }
 
-void PatternJob::MeasuredBaseline(Contest& contest) {
-  contest.baseline_ms = contest.trial->baseline_median();
-  Measured(contest, std::string(kCsr), contest.plain.kernel,
-           {contest.baseline_ms, contest.baseline_ms, contest.trial->baseline_runs()}, 0);
+void PatternJob::RecordBaseline(ClassSearch& search) {
+  search.baseline_ms = search.trial->baseline_median();
+  RecordMeasurement(search, std::string(kCsr), search.plain.kernel,
+                    {search.baseline_ms, search.baseline_ms, search.trial->baseline_runs()}, 0);
 }
 
-void PatternJob::Measured(const Contest& contest, const std::string& recipe,
-                          const std::string& kernel, const TrialTimes& times,
-                          double build_seconds) {
-  const ProblemClass& c = contest.plain.problem_class;
+void PatternJob::RecordMeasurement(const ClassSearch& search, const std::string& recipe,
+                                   const std::string& kernel, const TrialTimes& times,
+                                   double build_seconds) {
+  const ProblemClass& c = search.plain.problem_class;
   Measurement measurement;
   measurement.problem_class = c;
-  measurement.k = contest.k;
+  measurement.k = search.k;
   measurement.recipe = recipe;
   measurement.kernel = kernel;
   measurement.device = Name(BackendOf(c).id());
   measurement.median_ms = times.median;
-  measurement.gflops = Gflops(pattern_->nnz(), contest.k, times.median);
+  measurement.gflops = Gflops(pattern_->nnz(), search.k, times.median);
   measurement.runs = times.runs;
   measurement.baseline_ms = times.baseline_median;
   measurement.floor_ms = 1e3 *
-                         CompulsoryBytes(contest.trial->problem(), pattern_->rows(),
+                         CompulsoryBytes(search.trial->problem(), pattern_->rows(),
                                          pattern_->cols(), pattern_->nnz()) /
                          BackendOf(c).bytes_per_second();
   measurement.preparation_ms = 1e3 * build_seconds;
@@ -353,25 +353,25 @@ void PatternJob::Measured(const Contest& contest, const std::string& recipe,
   pattern_->AddMeasurement(std::move(measurement));
 }
 
-void PatternJob::Decided(Contest& contest, const std::string& recipe, std::string_view outcome,
-                         std::string reason) {
-  const ProblemClass& c = contest.plain.problem_class;
+void PatternJob::RecordDecision(ClassSearch& search, const std::string& recipe,
+                                std::string_view outcome, std::string reason) {
+  const ProblemClass& c = search.plain.problem_class;
   const bool tried = outcome == kTried;
   if (!tried) {
     progress_.Say(fmt::format("{}: {} not tried: {}", ToString(c), recipe, reason));
   }
   rooms_.observer.OnRecipe(outcome);
-  contest.decisions.push_back({c, recipe, tried, std::move(reason)});
+  search.decisions.push_back({c, recipe, tried, std::move(reason)});
 }
 
-void PatternJob::Noted(Contest& contest, std::string what) {
-  const ProblemClass& c = contest.plain.problem_class;
+void PatternJob::AddNote(ClassSearch& search, std::string what) {
+  const ProblemClass& c = search.plain.problem_class;
   progress_.Say(fmt::format("{}: {}", ToString(c), what));
-  const auto noted = std::ranges::find(contest.decisions, "", &Decision::recipe);
-  if (noted != contest.decisions.end()) {
-    noted->reason += "; " + what;
+  const auto note = std::ranges::find(search.decisions, "", &Decision::recipe);
+  if (note != search.decisions.end()) {
+    note->reason += "; " + what;
   } else {
-    contest.decisions.push_back({c, "", false, std::move(what)});
+    search.decisions.push_back({c, "", false, std::move(what)});
   }
 }
 
@@ -385,26 +385,26 @@ bool PatternJob::OnlyAsked(const ProblemClass& c, const PlanTable::Found& found)
   return found.decided() && !again_.contains(c) && !AskedFor(c).empty();
 }
 
-void PatternJob::KeepEarlierDecisions(Contest& contest) const {
+void PatternJob::KeepEarlierDecisions(ClassSearch& search) const {
   for (Decision& earlier : pattern_->decisions()) {
-    if (earlier.problem_class != contest.plain.problem_class || earlier.recipe.empty()) continue;
+    if (earlier.problem_class != search.plain.problem_class || earlier.recipe.empty()) continue;
     const bool is_new =
         std::ranges::any_of(AskedFor(earlier.problem_class),
                             [&](const Asked& asked) { return asked.recipe == earlier.recipe; });
     if (is_new) continue;
-    std::erase_if(contest.decisions,
+    std::erase_if(search.decisions,
                   [&](const Decision& decision) { return decision.recipe == earlier.recipe; });
-    contest.decisions.push_back(std::move(earlier));
+    search.decisions.push_back(std::move(earlier));
   }
 }
 
-void PatternJob::Decide(Contest& contest) {
-  Plan plan = contest.plain;
-  plan.baseline_ms = plan.plan_ms = contest.baseline_ms;
-  plan.reason = fmt::format("plain CSR is kept, {}", WhyPlain(contest));
-  if (contest.best && pattern_->FindLayout(contest.best->layout->recipe) == nullptr &&
-      contest.best->layout != csr_) {
-    const std::string recipe = contest.best->layout->recipe;
+void PatternJob::Decide(ClassSearch& search) {
+  Plan plan = search.plain;
+  plan.baseline_ms = plan.plan_ms = search.baseline_ms;
+  plan.reason = fmt::format("plain CSR is kept, {}", WhyPlain(search));
+  if (search.best && pattern_->FindLayout(search.best->layout->recipe) == nullptr &&
+      search.best->layout != csr_) {
+    const std::string recipe = search.best->layout->recipe;
     LayoutBuilder::Built built = builder_->Take(recipe);
     absl::Status added = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built.layout);
     if (added.ok())
@@ -413,20 +413,20 @@ void PatternJob::Decide(Contest& contest) {
       unstored_.insert(recipe);
     } else {
       plan.reason = fmt::format("plain CSR is kept: no memory to keep a layout that is {} ({})",
-                                Compared(contest.best->times.speedup()), Sentence(added));
-      contest.short_of_memory |= absl::IsResourceExhausted(added);
-      contest.best.reset();
+                                Compared(search.best->times.speedup()), Sentence(added));
+      search.short_of_memory |= absl::IsResourceExhausted(added);
+      search.best.reset();
     }
   }
-  if (contest.best) {
-    plan.recipe = contest.best->layout->recipe;
-    plan.kernel = contest.best->kernel;
-    plan.baseline_ms = contest.best->times.baseline_median;
-    plan.plan_ms = contest.best->times.median;
-    plan.reason = fmt::format("{:.2f}x over plain CSR", contest.best->times.speedup());
+  if (search.best) {
+    plan.recipe = search.best->layout->recipe;
+    plan.kernel = search.best->kernel;
+    plan.baseline_ms = search.best->times.baseline_median;
+    plan.plan_ms = search.best->times.median;
+    plan.reason = fmt::format("{:.2f}x over plain CSR", search.best->times.speedup());
   }
-  plan.provisional = plan.recipe == kCsr && (contest.short_of_memory || contest.short_of_time);
-  if (contest.only_asked && plan.provisional) {
+  plan.provisional = plan.recipe == kCsr && (search.short_of_memory || search.short_of_time);
+  if (search.only_asked && plan.provisional) {
     notes_.push_back(fmt::format("{}: the plan stays, not all could be tried beside it",
                                  ToString(plan.problem_class)));
     return;
@@ -434,15 +434,15 @@ void PatternJob::Decide(Contest& contest) {
   Activate(plan);
 }
 
-std::string PatternJob::WhyPlain(const Contest& contest) {
-  const auto best = std::ranges::max_element(contest.tried, {}, &Result::speedup);
-  if (best == contest.tried.end()) {
+std::string PatternJob::WhyPlain(const ClassSearch& search) {
+  const auto best = std::ranges::max_element(search.tried, {}, &Result::speedup);
+  if (best == search.tried.end()) {
     // Often for one reason: there is too little of the matrix.
-    const bool one_reason = !contest.decisions.empty() &&
-                            std::ranges::all_of(contest.decisions, [&](const Decision& decision) {
-                              return decision.reason == contest.decisions.front().reason;
+    const bool one_reason = !search.decisions.empty() &&
+                            std::ranges::all_of(search.decisions, [&](const Decision& decision) {
+                              return decision.reason == search.decisions.front().reason;
                             });
-    return one_reason ? contest.decisions.front().reason : "no other was tried";
+    return one_reason ? search.decisions.front().reason : "no other was tried";
   }
   return fmt::format("the next best, {}, was {}{}",
                      best->recipe == kCsr ? best->kernel : best->recipe,

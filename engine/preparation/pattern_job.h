@@ -133,8 +133,8 @@ class PatternJob {
     std::string recipe, kernel;
     double speedup = 0;
   };
-  /// The trials of one class.
-  struct Contest {
+  /// The search for the plan of one class: its trials, and what became of the candidates.
+  struct ClassSearch {
     MatrixLease matrix;
     Plan plain;  ///< the default: the class, plain CSR and its first kernel
     std::unique_ptr<Trial> trial;
@@ -165,17 +165,17 @@ class PatternJob {
 
   /// `last`: no later class will want the layouts that lose.
   absl::Status TryClass(const ProblemClass& problem_class, bool last);
-  absl::Status TryCandidates(Contest& contest, bool last);
+  absl::Status TryCandidates(ClassSearch& search, bool last);
   /// Runs one that the pattern has.
-  absl::Status TryExisting(Contest& contest, const Pattern::BuiltEntry& entry);
+  absl::Status TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry);
   /// Builds and runs one that the rules do not rule out.
-  absl::Status TryCandidate(Contest& contest, const Candidate& candidate, bool last);
+  absl::Status TryCandidate(ClassSearch& search, const Candidate& candidate, bool last);
   /// Runs the layout's kernels; those of plain CSR except the baseline's own. `reason` is why, for
   /// the decision, `only` the one kernel that is run; empty: all.
-  absl::Status TryLayout(Contest& contest, const std::shared_ptr<const Layout>& layout,
+  absl::Status TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
                          double build_seconds, const std::string& reason,
                          std::string_view only = "");
-  absl::Status TryBaseline(Contest& contest);
+  absl::Status TryBaseline(ClassSearch& search);
   absl::Status TryPair(const ProblemClass& problem_class, const PatternProduct& pair);
   /// A factor of a pair as its kernels take it.
   struct Factor {
@@ -217,25 +217,25 @@ class PatternJob {
   /// Gives the pair's patterns the layouts that the plan reads and they lack, and stores them.
   absl::Status KeepFactorLayouts(const Plan& plan, const PatternProduct& pair);
   absl::Status KeepFactorLayout(const std::shared_ptr<Pattern>& pattern, const std::string& recipe);
-  /// Plain CSR, in all turns so far.
-  void MeasuredBaseline(Contest& contest);
-  void Measured(const Contest& contest, const std::string& recipe, const std::string& kernel,
-                const TrialTimes& times, double build_seconds);
-  /// Notes what becomes of a recipe (`outcome`: as Observer::OnRecipe has it), and says so.
-  void Decided(Contest& contest, const std::string& recipe, std::string_view outcome,
-               std::string reason);
-  /// Notes what is to be said of the class as a whole, and says so.
-  void Noted(Contest& contest, std::string what);
+  /// Of plain CSR, in all turns so far.
+  void RecordBaseline(ClassSearch& search);
+  void RecordMeasurement(const ClassSearch& search, const std::string& recipe,
+                         const std::string& kernel, const TrialTimes& times, double build_seconds);
+  /// What becomes of a recipe (`outcome`: as Observer::OnRecipe has it), and says so.
+  void RecordDecision(ClassSearch& search, const std::string& recipe, std::string_view outcome,
+                      std::string reason);
+  /// Of the class as a whole; says so, too.
+  void AddNote(ClassSearch& search, std::string what);
   /// What is asked for the class.
   const std::set<Asked>& AskedFor(const ProblemClass& problem_class) const;
   /// Nothing but that is to be tried: for the rest `found` is the plan.
   bool OnlyAsked(const ProblemClass& problem_class, const PlanTable::Found& found) const;
-  /// Those that stand besides what was tried now, for a contest of what was asked for alone.
-  void KeepEarlierDecisions(Contest& contest) const;
+  /// Adds the earlier decisions that still stand where only what was asked for was tried.
+  void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
-  void Decide(Contest& contest);
+  void Decide(ClassSearch& search);
   /// How near the others came.
-  static std::string WhyPlain(const Contest& contest);
+  static std::string WhyPlain(const ClassSearch& search);
 
   /// Stores a layout that the pattern has. Why not is a note.
   bool StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry);

@@ -7,15 +7,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "base/mutex.h"
 #include "engine/preparation/job.h"
 #include "engine/preparation/pattern_job.h"
 
@@ -63,12 +62,12 @@ class Preparation::Impl {
 
   ~Impl() {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       closing_ = true;
       queued_.clear();
       for (auto& [pattern, running] : running_) running->stop = true;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
     for (std::thread& worker : workers_) worker.join();
   }
 
@@ -134,7 +133,7 @@ class Preparation::Impl {
 
   void Forget(const std::shared_ptr<Pattern>& pattern) {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       // An upload may have brought it back meanwhile.
       if (!rooms_.catalog.MatricesOf(*pattern).empty()) return;
       if (const auto running = running_.find(pattern.get()); running != running_.end()) {
@@ -146,7 +145,7 @@ class Preparation::Impl {
   }
 
   int64_t pending() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return static_cast<int64_t>(queued_.size() + running_.size());
   }
 
@@ -177,7 +176,7 @@ class Preparation::Impl {
     for (const auto& active : pattern.plans().List()) classes.insert(active->plan.problem_class);
     for (const Measurement& m : pattern.measurements()) classes.insert(m.problem_class);
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (const auto waiting = queued_.find(&pattern); waiting != queued_.end()) {
         classes.insert(waiting->second.classes.begin(), waiting->second.classes.end());
       }
@@ -258,10 +257,11 @@ class Preparation::Impl {
   /// RESOURCE_EXHAUSTED if it is the least important of too many.
   absl::Status Enqueue(Job job);
   /// Takes the least important job out of a queue that is too long.
-  std::optional<Job> TakeExcessLocked();
+  std::optional<Job> TakeExcessLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Of the most important jobs whose pattern has none under way the one that would have ended
   /// first; of the light ones.
-  std::map<const Pattern*, Job>::iterator NextLocked(bool light);
+  std::map<const Pattern*, Job>::iterator NextLocked(bool light)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// A worker's thread. `light`: it takes light jobs alone, and so is soon there for the next.
   void Work(const JobRooms& rooms, bool light);
   /// False: a card was lost meanwhile, and another one may take its place.
@@ -273,11 +273,11 @@ class Preparation::Impl {
   const PreparationOptions options_;
   PreparationOptions light_options_;
   const JobRooms rooms_, light_rooms_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool closing_ = false;
-  std::map<const Pattern*, Job> queued_;
-  std::map<const Pattern*, std::shared_ptr<Running>> running_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<const Pattern*, Job> queued_ ABSL_GUARDED_BY(mutex_);
+  std::map<const Pattern*, std::shared_ptr<Running>> running_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> workers_;
 };
 
@@ -323,18 +323,18 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
     Job job = JobFor(pattern, wanted[hash], std::move(again), std::nullopt);
     job.priority = Priority::kRestore;
     job.stored = std::move(stored);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     job.queued = Job::Clock::now();
     queued_[pattern.get()] = std::move(job);
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 absl::Status Preparation::Impl::Enqueue(Job job) {
   const std::shared_ptr<Pattern> pattern = job.pattern;
   std::optional<Job> excess;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closing_) return absl::OkStatus();
     const auto running = running_.find(pattern.get());
     // A trial does not show in the pattern's state, by which clients wait.
@@ -380,7 +380,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
     queued_.emplace(pattern.get(), std::move(job));
     excess = TakeExcessLocked();
   }
-  changed_.notify_all();  // one of them may be light, or not
+  changed_.NotifyAll();  // one of them may be light, or not
   if (!excess) return absl::OkStatus();
   rooms_.observer.OnPreparationEnd("cancelled");
   const std::string why = fmt::format(
@@ -434,10 +434,10 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
   while (true) {
     Job job;  // destroyed without the lock: it may be the last to hold a large pattern
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     auto next = NextLocked(light);
     while (!closing_ && next == queued_.end()) {
-      changed_.wait(lock);
+      changed_.Wait(mutex_);
       next = NextLocked(light);
     }
     if (closing_) return;
@@ -447,13 +447,13 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
     running->classes = job.classes;
     running->pairs = job.pairs;
     running_[job.pattern.get()] = running;
-    lock.unlock();
+    lock.Unlock();
     while (!Run(rooms, job, running->stop)) {
     }
-    lock.lock();
+    lock.Lock();
     // Only now another job of the pattern may begin.
     running_.erase(job.pattern.get());
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 }
 
@@ -524,7 +524,7 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
         rooms_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
   }
   rooms_.observer.OnPreparationEnd(state == PreparationState::kReady ? "ready" : "failed");
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto waiting = queued_.find(job.pattern.get());
   const bool more = waiting != queued_.end() && waiting->second.priority == Priority::kClient;
   pattern.UpdateStatus([&](PreparationStatus& status) {

@@ -7,10 +7,12 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
+#include <future>
 #include <limits>
 #include <mutex>
 #include <random>
 #include <span>
+#include <utility>
 
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
@@ -873,6 +875,41 @@ TEST_F(ExecutorTest, AnnouncedOperandsTakeNoMemory) {
   EXPECT_FALSE(calls[1]->Claim(0, 0, 1).ok()) << "there is room for one of them";
   EXPECT_THAT(calls[0]->Missing(), HasSubstr("operand B has 1 of 800000000 bytes"));
   for (const auto& call : calls) call->Cancel();
+}
+
+/// What hears of a call's end, and keeps how much memory requests had then.
+class MemoryAtEnd final : public ResultSink {
+ public:
+  explicit MemoryAtEnd(Budget& budget) : budget_(budget) {}
+  void OnBegin(CallBegin) override {}
+  void OnArray(uint32_t, uint64_t, Array) override {}
+  void OnBlock(ResultBlock) override {}
+  void OnEnd(CallEnd end) override {
+    ended.set_value({std::move(end.status), budget_.used(MemoryUse::kRequests)});
+  }
+  std::promise<std::pair<absl::Status, int64_t>> ended;
+
+ private:
+  Budget& budget_;
+};
+
+TEST_F(ExecutorTest, OperandsAreGoneWhenTheEndIsTold) {
+  const GeneratedMatrix s = UniformMatrix(10, 1000, 3, 8);
+  Upload("S", s);
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.b.shape = DenseShape{1000, 1000, 1000, ElementType::kF32};
+  constexpr int64_t kOperand = 4'000'000;
+  auto sink = std::make_shared<MemoryAtEnd>(budget_);
+  auto call = executor_->Begin(spec, sink);
+  ASSERT_TRUE(call.ok()) << call.status();
+  Feed(**call, 0, Random(1000 * 1000));
+  EXPECT_GE(budget_.used(MemoryUse::kRequests), kOperand);
+  (*call)->Submit();
+  const auto [status, used] = sink->ended.get_future().get();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_LT(used, kOperand);
 }
 
 TEST_F(ExecutorTest, BadRequestsAreRefusedAtTheDoor) {
