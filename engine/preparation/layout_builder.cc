@@ -5,15 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <stop_token>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/sleep.h"
 #include "engine/memory/device.h"
 #include "kernels/build_accelerator.h"
 #include "kernels/formats/csr.h"
@@ -28,13 +26,9 @@ class StopAtDeadline {
   StopAtDeadline(const std::atomic<bool>* stop, const Deadline& deadline) : stop_(stop) {
     try {
       thread_ = std::jthread([this, deadline](const std::stop_token& done) {
-        std::mutex mutex;
-        std::condition_variable_any changed;
-        std::unique_lock lock(mutex);
-        while (!done.stop_requested() && !flag_) {
+        do {
           flag_ = deadline.passed() || (stop_ != nullptr && *stop_);
-          changed.wait_for(lock, done, kBetweenLooks, [] { return false; });
-        }
+        } while (!flag_ && SleepFor(kBetweenLooks, done));
       });
     } catch (const std::system_error&) {
     }
