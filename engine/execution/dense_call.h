@@ -51,9 +51,9 @@ class DenseCall final : public Job {
   absl::Status SetValues(const std::optional<OperandSpec>& spec);
   /// Where the result goes.
   absl::Status SetResult(const std::string& held, DenseShape shape);
-  /// The device that it begins on, and there room for what comes in the stream: which is refused
-  /// before it is sent if it cannot fit.
+  /// Takes the plan and, by it and the operands, the device that it begins on.
   absl::Status ChooseDevice();
+  /// Prepares for what comes in the stream; what cannot fit there is refused before it is sent.
   absl::Status ExpectStreams();
   /// RESOURCE_EXHAUSTED if its streamed operands and (if that is not one of them) its result
   /// together are more than the host ever has; on a GPU, parts may do.
