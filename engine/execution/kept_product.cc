@@ -18,7 +18,7 @@ absl::Status KeptProduct::MayHave(int64_t nnz, std::string_view how_sure) const 
 }
 
 absl::StatusOr<KeptProduct::Arrays> KeptProduct::Assemble(int64_t rows, int64_t nnz) {
-  MemorySource& memory = host_.Source(MemoryUse::kMatrices);
+  MemorySource& memory = host_.Source(MemoryUse::kMatrices, &owner_);
   absl::StatusOr<Array> offsets = AllocateArray(memory, "row_offsets", ElementType::kI64, rows + 1);
   if (!offsets.ok()) return offsets.status();
   absl::StatusOr<Array> columns = AllocateArray(memory, "column_indices", ElementType::kI32, nnz);

@@ -16,9 +16,9 @@ namespace sparsed::engine {
 
 class KeptProduct {
  public:
-  /// `name`: the matrix to be. `host` outlives it.
-  KeptProduct(std::string name, ElementType type, Budget& host)
-      : name_(std::move(name)), type_(type), host_(host) {}
+  /// `name`: the matrix to be. `host` outlives it; `owner` pays.
+  KeptProduct(std::string name, ElementType type, Budget& host, MemoryOwner& owner)
+      : name_(std::move(name)), type_(type), host_(host), owner_(owner) {}
 
   /// RESOURCE_EXHAUSTED, in a sentence that begins with `how_sure`, if so many nonzeros could never
   /// be kept: putting blocks together takes their memory twice.
@@ -36,6 +36,7 @@ class KeptProduct {
   const std::string name_;
   const ElementType type_;
   Budget& host_;
+  MemoryOwner& owner_;
   std::vector<ResultBlock> blocks_;
 };
 

@@ -29,9 +29,10 @@ absl::Status RowBlocks::AllocateRows() {
   const int64_t block_rows = std::min(rows(), kMaxBlockRows);
   // One that has room for some of them alone is not to wait for what is its own.
   const int64_t together = (found_ ? 0 : rows()) + 2 * block_rows + 1;
-  const absl::Status room =
-      options_.host.Count(static_cast<size_t>(together) * sizeof(int64_t), MemoryUse::kRequests)
-          .status();
+  const absl::Status room = options_.host
+                                .Count(static_cast<size_t>(together) * sizeof(int64_t),
+                                       MemoryUse::kRequests, &options_.owner)
+                                .status();
   if (!room.ok()) return room;
   const auto allocate = [&](std::string_view name, int64_t length, Array& array) {
     absl::StatusOr<Array> allocated = AllocateArray(host_memory(), name, ElementType::kI64, length);

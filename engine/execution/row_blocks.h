@@ -25,6 +25,7 @@ struct ProductSizes {
 
 struct RowBlockOptions {
   Budget& host;
+  MemoryOwner& owner;  ///< who pays
   const Token& token;
   bool count_first = false;  ///< exact sizes before anything is computed
   /// Entries of a block that leaves, but for a single row of more.
@@ -60,7 +61,9 @@ class RowBlocks {
 
  protected:
   RowBlocks(BoundSpgemm product, std::optional<ProductSizes> found, const RowBlockOptions& options);
-  MemorySource& host_memory() { return options_.host.Source(MemoryUse::kRequests); }
+  MemorySource& host_memory() {
+    return options_.host.Source(MemoryUse::kRequests, &options_.owner);
+  }
   /// Host memory for what is kept of each row, and of each row of a block.
   absl::Status AllocateRows();
   std::span<const int64_t> sizes_of(RowRange range) const {

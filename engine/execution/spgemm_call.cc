@@ -59,8 +59,9 @@ SpgemmCall::SpgemmCall(std::shared_ptr<Executor::Impl> impl, Backend& backend, S
       left_(std::move(left)),
       right_(std::move(right)),
       mask_(std::move(mask)),
+      owner_(impl_->budget.OwnerOf(spec_.tenant)),
       problem_(ProblemOf(spec_, left_->type())) {
-  if (!spec_.keep_as.empty()) kept_.emplace(spec_.keep_as, problem_.type, impl_->budget);
+  if (!spec_.keep_as.empty()) kept_.emplace(spec_.keep_as, problem_.type, impl_->budget, owner_);
   end_.version = left_->version();
 }
 
@@ -273,7 +274,7 @@ absl::StatusOr<std::vector<SpgemmCall::Choice>> SpgemmCall::Choose() const {
 }
 
 absl::StatusOr<SpgemmFactors> SpgemmCall::PlaceFor(const Choice& choice, int threads) {
-  MemorySource& host = impl_->budget.Source(MemoryUse::kRequests);
+  MemorySource& host = impl_->budget.Source(MemoryUse::kRequests, &owner_);
   const auto factor_of =
       [&](const Matrix& matrix, const std::shared_ptr<const Layout>& csr,
           const std::shared_ptr<const Layout>& format) -> absl::StatusOr<SpgemmFactor> {
@@ -307,6 +308,7 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
   if (!choices.ok()) return choices.status();
   const RowBlockOptions options = {
       .host = impl_->budget,
+      .owner = owner_,
       .token = token(),
       .count_first = spec_.count_first,
       .most_entries = std::max<int64_t>(

@@ -80,6 +80,7 @@ class SpgemmCall final : public Job {
   const SpgemmSpec spec_;
   MatrixLease left_, right_;
   MatrixLease mask_;       ///< null: none
+  MemoryOwner& owner_;     ///< the tenant
   const Problem problem_;  ///< on no device in particular
 
   std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;

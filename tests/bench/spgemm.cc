@@ -341,6 +341,7 @@ struct Summary {
 
 void Measure(const std::string& name, const std::string& group, const Operands& operands,
              const Options& options, Summary& summary) {
+  const SpgemmArguments arguments = operands.arguments();
   std::vector<SpgemmKernel> kernels;
   // As a server has them: made once, whatever the number of products.
   std::map<std::string_view, test::ProductFormats> formats;
@@ -351,7 +352,7 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
     building.threads = options.threads.back();
     building.memory = &HeapMemory();
     absl::StatusOr<test::ProductFormats> made =
-        test::MakeFormats(kernel, kProblem, operands.arguments(), building);
+        test::MakeFormats(kernel, kProblem, arguments, building);
     if (absl::IsFailedPrecondition(made.status())) continue;
     if (!made.ok()) std::abort();
     formats[kernel.name] = *std::move(made);
@@ -375,10 +376,10 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
       for (const SpgemmKernel& kernel : kernels) {
         if (hopeless.contains(kernel.name)) continue;
         std::optional<Result> result;
-        SpgemmArguments arguments = operands.arguments();
-        formats[kernel.name].AddTo(arguments);
+        SpgemmArguments of_kernel = arguments;
+        formats[kernel.name].AddTo(of_kernel);
         times[kernel.name].Measure(
-            [&] { result = Multiply(budget, kernel, arguments, threads, block_entries, scratch); });
+            [&] { result = Multiply(budget, kernel, of_kernel, threads, block_entries, scratch); });
         if (!result) {
           hopeless.insert(kernel.name);
           times.erase(kernel.name);

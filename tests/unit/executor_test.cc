@@ -775,10 +775,12 @@ TEST_F(ExecutorTest, AStreamedSpgemmWaitsForItsReaderAndLetsOthersPass) {
   const GeneratedMatrix s = UniformMatrix(20000, 20000, 16, 6);
   Upload("S", s);
   auto slow = std::make_shared<Collector>();
+  const int64_t owned = budget_.owned()["t"];
   auto call = executor_->Begin(SpgemmSpec{"t", "S", "S"}, slow);
   ASSERT_TRUE(call.ok());
   (*call)->Submit();
   ASSERT_TRUE(slow->WaitForBytes());
+  EXPECT_GE(budget_.owned()["t"], owned + 20000 * 8) << "the rows' sizes";
   // The reader takes nothing: another request still gets its turn.
   auto sink = std::make_shared<Collector>();
   SpmmSpec spec;
