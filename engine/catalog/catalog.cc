@@ -9,6 +9,7 @@
 
 #include "engine/catalog/stored.h"
 #include "kernels/formats/csr.h"
+#include "kernels/kernel_table.h"
 
 namespace sparsed::engine {
 namespace {
@@ -300,14 +301,16 @@ void Catalog::SetDiskCopy(LazyArray& array, std::string_view tenant, const Store
 }
 
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {
-  // A GPU orders values itself, and products do when they need them.
-  std::set<std::string> of_cpu;
+  std::set<std::string> of_cpu, of_gpu;
   for (const auto& active : matrix.pattern()->plans().List()) {
-    const Plan& plan = active->plan;
-    if (plan.problem_class.device == DeviceKind::kCpu && !plan.pair) of_cpu.insert(plan.recipe);
+    const bool on_cpu = active->plan.problem_class.device == DeviceKind::kCpu;
+    (on_cpu ? of_cpu : of_gpu).insert(active->plan.recipe);
   }
   for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
-    if (!of_cpu.contains(entry.description->recipe)) continue;
+    const std::string& recipe = entry.description->recipe;
+    if (of_gpu.contains(recipe) && !of_cpu.contains(recipe)) continue;
+    // Products have them placed when they need them.
+    if (ReadsLayouts(Operation::kSpgemm, entry.description->kind)) continue;
     if (absl::Status s = CheckStop(stop); !s.ok()) return s;
     // One that is not in memory gets them when it is read again.
     const std::shared_ptr<const Layout> layout = entry.layout->Resident();

@@ -301,7 +301,7 @@ TEST(Catalog, EverythingThatWasMeasuredIsListed) {
   v1::MatrixInfo info;
   ASSERT_TRUE(Get(server, "a", &info).ok());
   EXPECT_EQ(one[0].pattern_hash(), info.pattern_hash());
-  EXPECT_EQ(one[0].features().values_size(), 33);
+  EXPECT_EQ(one[0].features().values_size(), 35);
   EXPECT_EQ(one[0].features().density_map_size(), 0);
   ASSERT_EQ(one[0].measurements_size(), info.measurements_size());
   for (const v1::Measurement& m : one[0].measurements()) {
@@ -518,7 +518,7 @@ TEST(Catalog, FeaturesAreSentToWhomAsksOnceTheyAreKnown) {
     EXPECT_FALSE(feature.meaning().empty());
     values[feature.name()] = feature.value();
   }
-  EXPECT_EQ(values.size(), 33u);
+  EXPECT_EQ(values.size(), 35u);
   EXPECT_EQ(values["rows"], 300);
   EXPECT_EQ(values["nnz"], static_cast<double>(pattern.nnz()));
   EXPECT_EQ(values["diagonals"], 5);
