@@ -18,6 +18,7 @@ constexpr double kScrubRate = 50e6;
 /// After which a pass begins again that found no memory or descriptors, at the latest.
 constexpr std::chrono::duration<double> kScrubAgain = std::chrono::hours(1);
 /// Memory that nobody took for so long, and at most for twice as long, goes back to the system.
+/// Held operands are looked at as often.
 constexpr std::chrono::seconds kKeepTime{2};
 
 std::string CpuDescription() {
@@ -33,8 +34,14 @@ std::string CpuDescription() {
 }
 
 /// Until it is told to stop.
-void TrimNowAndThen(const std::stop_token& stop, Budget& budget) {
-  while (SleepFor(kKeepTime, stop)) budget.TrimKept();
+void KeepHouse(const std::stop_token& stop, Budget& budget, DenseCatalog& dense,
+               Observer& observer) {
+  while (SleepFor(kKeepTime, stop)) {
+    budget.TrimKept();
+    for (const auto& [held, status] : dense.Expire()) {
+      observer.OnDenseExpired(held->tenant, held->name, QuotaBytes(held->shape), status);
+    }
+  }
 }
 
 }  // namespace
@@ -122,11 +129,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   }
   engine->budget_ =
       std::make_unique<Budget>(options.host_memory_bytes, options.preparation_memory_bytes);
-  engine->trimmer_ = std::jthread(
-      [&budget = *engine->budget_](const std::stop_token& stop) { TrimNowAndThen(stop, budget); });
   if (absl::Status status = engine->OpenGpus(observer); !status.ok()) return status;
   engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_);
-  engine->dense_ = std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_);
+  engine->dense_ = std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_, options.dense);
+  engine->housekeeper_ =
+      std::jthread([&budget = *engine->budget_, &dense = *engine->dense_, &observer](
+                       const std::stop_token& stop) { KeepHouse(stop, budget, dense, observer); });
   absl::StatusOr<StoreContents> contents = engine->store_->Load();
   if (!contents.ok()) return contents.status();
   if (absl::Status status = engine->catalog_->Restore(*contents); !status.ok()) return status;

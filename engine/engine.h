@@ -30,6 +30,7 @@ struct EngineOptions {
   std::optional<DeviceOptions> gpu;       ///< of each; none: the CPU alone
   std::vector<int> gpu_ordinals = {0};    ///< which
   bool gpu_required = false;              ///< it does not open without all of them
+  DenseOptions dense;                     ///< held operands
   double scrub_interval_seconds = 86400;  ///< between two verifications of all blobs; 0: never
   ExecutorOptions execution;
   PreparationOptions preparation;
@@ -81,7 +82,7 @@ class Engine {
   std::unique_ptr<StoreWatcher> store_watcher_;
   class Scrubber;
   std::unique_ptr<Scrubber> scrubber_;
-  std::jthread trimmer_;  ///< of the budget's kept blocks
+  std::jthread housekeeper_;  ///< gives up kept blocks and held operands that nobody uses
 };
 
 }  // namespace sparsed::engine

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <optional>
 #include <thread>
@@ -69,6 +70,9 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
     options.gpu = engine::DeviceOptions{.memory_bytes = config.device_memory_bytes,
                                         .staging_bytes = config.staging_memory_bytes};
   }
+  options.dense.time_to_live = std::chrono::duration_cast<engine::DenseClock::duration>(
+      std::chrono::duration<double>(config.buffer_time_to_live_seconds));
+  options.dense.tenant_bytes = config.buffer_memory_bytes;
   options.scrub_interval_seconds = config.scrub_interval_seconds;
   options.execution.lanes = config.lanes;
   options.execution.threads_per_lane = std::max(1, config.threads / config.lanes);

@@ -1,6 +1,7 @@
 // The commands of sparsectl. Each does its work and says what came of it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -113,6 +114,17 @@ absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, 
 absl::StatusOr<Report> Measurements(const Client& client, const std::string& name, bool csv);
 
 absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix);
+struct PutBufferArguments {
+  std::string name;
+  std::string file;  ///< .npy
+  std::string type = "f32";
+  bool durable = false;
+  std::string time_to_live;  ///< empty: the server's
+};
+/// "10m" and so on; INVALID_ARGUMENT for anything else, and beyond 366 days.
+absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text);
+absl::StatusOr<Report> PutBuffer(const Client& client, const PutBufferArguments& arguments);
+absl::StatusOr<Report> RenewBuffer(const Client& client, const std::string& name);
 absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& name);
 absl::StatusOr<Report> Stats(const Client& client);
 absl::StatusOr<Report> Info(const Client& client);

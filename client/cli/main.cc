@@ -375,20 +375,54 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
   });
 }
 
+void AddPutBuffer(CLI::App& buffers, Invocation& invocation) {
+  CLI::App* put = AddCommand(buffers, "put", "Hold a dense matrix from a .npy file",
+                             {"buffers put weights W.npy --time-to-live=7d"});
+  auto p = std::make_shared<PutBufferArguments>();
+  put->add_option("NAME", p->name, "Its name on the server; one of this name is replaced")
+      ->required();
+  put->add_option("FILE", p->file, "The .npy file, converted to the type if need be")->required();
+  put->add_option("--type", p->type, fmt::format("Type of its elements: {}", kTypes))
+      ->check(CheckType)
+      ->capture_default_str();
+  put->add_flag("--durable", p->durable,
+                "On disk before the command returns; a server without a disk refuses it");
+  put->add_option("--time-to-live", p->time_to_live,
+                  "For how long it stays though nothing uses it, such as 90s, 10m, 24h or 7d "
+                  "(default: as the server decides; a durable one stays until it is deleted)")
+      ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
+  put->callback([&invocation, p] {
+    invocation.run = [p](const Client& client) { return PutBuffer(client, *p); };
+  });
+}
+
+/// A command whose only argument is the name of a held dense matrix.
+void AddOfBuffer(CLI::App& buffers, Invocation& invocation, const char* command_name,
+                 const char* description,
+                 absl::StatusOr<Report> (*command)(const Client&, const std::string&)) {
+  CLI::App* sub = buffers.add_subcommand(command_name, description);
+  auto name = std::make_shared<std::string>();
+  sub->add_option("NAME", *name, "The dense matrix")->required();
+  sub->callback([&invocation, name, command] {
+    invocation.run = [name, command](const Client& client) { return command(client, *name); };
+  });
+}
+
 void AddServerCommands(CLI::App& app, Invocation& invocation) {
   CLI::App* buffers = AddCommand(app, "buffers", "List the dense matrices that the server holds",
-                                 {"buffers", "buffers delete weights"});
+                                 {"buffers", "buffers put weights W.npy --time-to-live=7d",
+                                  "buffers renew weights", "buffers delete weights"});
   auto prefix = std::make_shared<std::string>();
-  auto doomed = std::make_shared<std::string>();
   buffers->add_option("--prefix", *prefix, "Only names that begin so");
-  CLI::App* remove = buffers->add_subcommand("delete", "Forget one");
-  remove->add_option("NAME", *doomed, "The dense matrix")->required();
-  buffers->callback([&invocation, prefix, doomed, remove] {
-    const bool deletes = remove->parsed();
-    invocation.run = [prefix, doomed, deletes](const Client& client) {
-      return deletes ? DeleteBuffer(client, *doomed) : ListBuffers(client, *prefix);
-    };
+  // Callbacks of subcommands come first.
+  buffers->callback([&invocation, buffers, prefix] {
+    if (!buffers->get_subcommands().empty()) return;
+    invocation.run = [prefix](const Client& client) { return ListBuffers(client, *prefix); };
   });
+  AddPutBuffer(*buffers, invocation);
+  AddOfBuffer(*buffers, invocation, "renew",
+              "Use one and do nothing else, so that it does not expire yet", RenewBuffer);
+  AddOfBuffer(*buffers, invocation, "delete", "Forget one", DeleteBuffer);
   AddCommand(app, "stats", "Counters of the server since its start", {"stats", "stats --json"})
       ->callback([&invocation] { invocation.run = Stats; });
   AddCommand(app, "info", "What the server is and which devices it uses", {"info"})

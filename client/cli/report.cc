@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
+#include <optional>
+#include <utility>
 
 namespace sparsed::cli {
 namespace {
@@ -77,6 +80,21 @@ std::string Count(int64_t count) {
 
 std::string Milliseconds(std::chrono::nanoseconds time) {
   return fmt::format("{:.3f} ms", static_cast<double>(time.count()) / 1e6);
+}
+
+std::string Duration(std::chrono::nanoseconds time) {
+  constexpr std::array<std::pair<int64_t, std::string_view>, 4> kUnits = {
+      {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}}};
+  int64_t seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
+  size_t largest = 0;
+  while (largest + 1 < kUnits.size() && seconds < kUnits[largest].first) ++largest;
+  std::string text = fmt::format("{} {}", seconds / kUnits[largest].first, kUnits[largest].second);
+  seconds %= kUnits[largest].first;
+  if (largest + 1 < kUnits.size()) {
+    const auto& [unit, name] = kUnits[largest + 1];
+    if (seconds >= unit) text += fmt::format(" {} {}", seconds / unit, name);
+  }
+  return text;
 }
 
 std::string Time(std::chrono::system_clock::time_point time) {
@@ -181,10 +199,21 @@ Json ToJson(const MatrixInfo& info) {
 }
 
 Json ToJson(const DenseInfo& info) {
-  return {{"name", info.name},       {"rows", info.rows},
-          {"cols", info.cols},       {"leading_dimension", info.leading_dimension},
-          {"type", Name(info.type)}, {"bytes", info.bytes},
-          {"durable", info.durable}, {"version", info.version}};
+  const auto nanoseconds = [](const std::optional<std::chrono::nanoseconds>& time) {
+    return time.has_value() ? Json(time->count()) : Json();
+  };
+  return {{"name", info.name},
+          {"rows", info.rows},
+          {"cols", info.cols},
+          {"leading_dimension", info.leading_dimension},
+          {"type", Name(info.type)},
+          {"bytes", info.bytes},
+          {"durable", info.durable},
+          {"version", info.version},
+          {"owner", info.owner},
+          {"last_used_unix_ns", UnixNs(info.last_used)},
+          {"time_to_live_ns", nanoseconds(info.time_to_live)},
+          {"expires_in_ns", nanoseconds(info.expires_in)}};
 }
 
 Json ErrorJson(std::string_view code, std::string_view message) {

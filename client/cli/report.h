@@ -39,6 +39,8 @@ std::string Bytes(int64_t bytes);
 std::string Count(int64_t count);
 /// "1.234 ms".
 std::string Milliseconds(std::chrono::nanoseconds time);
+/// The two largest units: "23 h 59 min", "10 s"; "0 s" below one.
+std::string Duration(std::chrono::nanoseconds time);
 /// Local time.
 std::string Time(std::chrono::system_clock::time_point time);
 /// "spmm^T K=64".

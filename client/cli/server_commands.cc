@@ -2,13 +2,32 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
+#include <charconv>
 #include <cstdlib>
+#include <utility>
 
 #include "client/cli/commands.h"
+#include "client/cli/npy.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/spy_picture.h"
 
 namespace sparsed::cli {
+namespace {
+
+std::string ExpiresIn(const DenseInfo& info) {
+  return info.expires_in.has_value() ? Duration(*info.expires_in) : "never";
+}
+
+/// What a command that did `verb` to one says of it.
+absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::string_view verb) {
+  if (!info.ok()) return info.status();
+  return Report{ToJson(*info),
+                fmt::format("{} {}: {} x {} {}, expires {}\n", verb, info->name, Count(info->rows),
+                            Count(info->cols), Name(info->type), ExpiresIn(*info))};
+}
+
+}  // namespace
 
 absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json) {
   const absl::StatusOr<CsrMatrix> matrix = client.MatrixNamed(arguments.name).Download();
@@ -47,14 +66,53 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
   const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
   if (!buffers.ok()) return buffers.status();
   Report report{{{"buffers", Json::array()}}, ""};
-  Table table({"NAME", "ROWS", "COLUMNS", "TYPE", "BYTES", "VERSION", "DURABLE"});
+  Table table({"NAME", "ROWS", "COLUMNS", "TYPE", "BYTES", "VERSION", "DURABLE", "OWNER",
+               "LAST USED", "EXPIRES IN"});
   for (const DenseInfo& info : *buffers) {
     report.json["buffers"].push_back(ToJson(info));
     table.Add({info.name, Count(info.rows), Count(info.cols), Name(info.type), Bytes(info.bytes),
-               std::to_string(info.version), info.durable ? "yes" : "no"});
+               std::to_string(info.version), info.durable ? "yes" : "no", info.owner,
+               Time(info.last_used), ExpiresIn(info)});
   }
   report.text = table.empty() ? "no held dense matrices\n" : table.Text();
   return report;
+}
+
+absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
+  constexpr std::array<std::pair<char, int64_t>, 4> kUnits = {
+      {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}}};
+  constexpr int64_t kMost = 366 * 86400;
+  int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data(), end, number);
+  for (const auto& [unit, seconds] : kUnits) {
+    const bool is_it = error == std::errc() && end - parsed == 1 && *parsed == unit;
+    if (is_it && number > 0 && number <= kMost / seconds) {
+      return std::chrono::seconds(number * seconds);
+    }
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("\"{}\" is not a time such as 90s, 10m, 24h or 7d, of at most 366 days", text));
+}
+
+absl::StatusOr<Report> PutBuffer(const Client& client, const PutBufferArguments& arguments) {
+  const absl::StatusOr<ValueType> type = ParseType(arguments.type);
+  if (!type.ok()) return type.status();
+  PutOptions put = {.durable = arguments.durable};
+  if (!arguments.time_to_live.empty()) {
+    const auto time_to_live = ParseDuration(arguments.time_to_live);
+    if (!time_to_live.ok()) return time_to_live.status();
+    put.time_to_live = *time_to_live;
+  }
+  const absl::StatusOr<NpyArray> array = ReadNpy(arguments.file, *type);
+  if (!array.ok()) return array.status();
+  const auto held = client.PutDense(arguments.name, array->View(), put);
+  if (!held.ok()) return held.status();
+  return Describe(held->Info(), "put");
+}
+
+absl::StatusOr<Report> RenewBuffer(const Client& client, const std::string& name) {
+  return Describe(client.DenseNamed(name).Renew(), "renewed");
 }
 
 absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& name) {

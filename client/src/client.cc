@@ -109,6 +109,13 @@ Call<DenseInfo> DenseMatrix::ReadAsync(const MutableDenseView& into,
   return client::ReadDense(connection_, name_, into, options);
 }
 
+absl::StatusOr<DenseInfo> DenseMatrix::Renew(const CallOptions& options) const {
+  return RenewAsync(options).Wait();
+}
+Call<DenseInfo> DenseMatrix::RenewAsync(const CallOptions& options) const {
+  return client::RenewDense(connection_, name_, options);
+}
+
 absl::Status DenseMatrix::Delete(const CallOptions& options) const {
   return DeleteAsync(options).Wait();
 }

@@ -189,6 +189,14 @@ Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const 
   header.mutable_shape()->set_type(ToProto(matrix.type));
   header.set_zeros(zeros);
   header.set_durable(put.durable);
+  if (put.time_to_live.has_value()) {
+    // 0 would be the server's default.
+    if (put.time_to_live->count() == 0) {
+      return Refused<DenseMatrix>(absl::InvalidArgumentError(
+          "a time to live is more than 0; leave it out for the server's"));
+    }
+    header.set_time_to_live_ns(put.time_to_live->count());
+  }
   auto state = std::make_shared<CallState<DenseMatrix>>();
   auto call =
       std::make_shared<PutCall>(*connection, options, std::move(header), bytes, handle, state);
@@ -214,6 +222,15 @@ Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connec
         for (const v1::BufferInfo& info : reply.buffers()) matrices.push_back(FromProto(info));
         return matrices;
       });
+}
+
+Call<DenseInfo> RenewDense(const std::shared_ptr<Connection>& connection, const std::string& name,
+                           const CallOptions& options) {
+  v1::RenewBufferRequest request;
+  request.set_name(name);
+  return LaunchUnary<v1::BufferInfo, DenseInfo>(
+      connection, "/sparsed.v1.Buffers/Renew", options, true, request,
+      [](const v1::BufferInfo& info) { return FromProto(info); });
 }
 
 Call<void> DeleteDense(const std::shared_ptr<Connection>& connection, const std::string& name,

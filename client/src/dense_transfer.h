@@ -20,6 +20,8 @@ Call<DenseInfo> ReadDense(const std::shared_ptr<Connection>& connection, const s
                           const MutableDenseView& into, const CallOptions& options);
 Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connection,
                                        const std::string& prefix, const CallOptions& options);
+Call<DenseInfo> RenewDense(const std::shared_ptr<Connection>& connection, const std::string& name,
+                           const CallOptions& options);
 Call<void> DeleteDense(const std::shared_ptr<Connection>& connection, const std::string& name,
                        const CallOptions& options);
 

@@ -35,7 +35,24 @@ std::optional<int64_t> Elements(const DenseShape& shape) {
   return elements;
 }
 
+/// Entries that are looked at for their time to live without letting go of the lock: a millisecond
+/// at most.
+constexpr int kDueAtOnce = 4096;
+
+absl::Status CheckTimeToLive(std::string_view what, DenseClock::duration time_to_live) {
+  if (time_to_live.count() >= 0 && time_to_live <= kLongestTimeToLive) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} has a time to live of {} ns, expected 1 to {} (366 days), or 0 for the "
+                  "server's default",
+                  what, time_to_live.count(), kLongestTimeToLive.count()));
+}
+
 }  // namespace
+
+int64_t QuotaBytes(const DenseShape& shape) {
+  return static_cast<int64_t>(kHeldDenseBytes) +
+         shape.elements() * static_cast<int64_t>(SizeOf(shape.type));
+}
 
 absl::Status ValidateShape(std::string_view what, const DenseShape& shape) {
   if (!IsFloat(shape.type)) {
@@ -102,51 +119,109 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   held->name = header_.name;
   held->shape = header_.shape;
   held->durable = header_.durable;
+  held->time_to_live = header_.time_to_live;
   held->elements = std::make_shared<LazyArray>(elements);
-  if (absl::Status s = catalog_.Replace(held, elements, header_.durable, stop); !s.ok()) return s;
+  held->used = std::make_shared<std::atomic<DenseClock::time_point>>(catalog_.now());
+  if (absl::Status s = catalog_.Replace(held, elements, stop); !s.ok()) return s;
   return held;
 }
 
+absl::Status DenseCatalog::Write(const HeldDense& held, const Array& elements, bool stored,
+                                 Store::Stop stop) {
+  if (!held.durable) {
+    // A restart must not bring back what was replaced.
+    return stored ? store_.DeleteBuffer(held.tenant, held.name) : absl::OkStatus();
+  }
+  NewBuffer record;
+  record.tenant = held.tenant;
+  record.name = held.name;
+  record.rows = held.shape.rows;
+  record.cols = held.shape.cols;
+  record.leading_dimension = held.shape.leading_dimension;
+  record.version = held.version;
+  record.time_to_live_ns = std::chrono::nanoseconds(held.time_to_live).count();
+  record.array = elements;
+  const absl::StatusOr<BufferRecord> put = store_.PutBuffer(record, stop);
+  if (!put.ok()) return put.status();
+  held.elements->SetDiskCopy(DiskCopyOf(store_, budget_, MemoryOf(held.tenant), put->array));
+  return absl::OkStatus();
+}
+
 absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const Array& elements,
-                                   bool durable, Store::Stop stop) {
+                                   Store::Stop stop) {
   const NameKey key(held->tenant, held->name);
   NameLocks::Guard change(changes_, key);
   if (absl::Status s = CheckStop(stop); !s.ok()) return s;
   bool stored = false;
+  int64_t growth = 0;
   {
     const MutexLock lock(mutex_);
+    // Others may have been put since this one began.
+    if (absl::Status s = CheckQuota(key, held->shape); !s.ok()) return s;
+    growth = std::max<int64_t>(0, GrowthBy(key, held->shape));
+    TotalsOf(key.first).bytes += growth;  // so that no other Put gets the room
     const auto present = entries_.find(key);
     if (present != entries_.end()) held->version = present->second->version + 1;
     stored = stored_.contains(key);
   }
-  if (durable) {
-    NewBuffer record;
-    record.tenant = held->tenant;
-    record.name = held->name;
-    record.rows = held->shape.rows;
-    record.cols = held->shape.cols;
-    record.leading_dimension = held->shape.leading_dimension;
-    record.version = held->version;
-    record.array = elements;
-    const absl::StatusOr<BufferRecord> put = store_.PutBuffer(record, stop);
-    if (!put.ok()) return put.status();
-    held->elements->SetDiskCopy(DiskCopyOf(store_, budget_, MemoryOf(held->tenant), put->array));
-  } else if (stored) {
-    // A restart must not bring back what was replaced.
-    if (absl::Status s = store_.DeleteBuffer(held->tenant, held->name); !s.ok()) return s;
-  }
+  const absl::Status written = Write(*held, elements, stored, stop);
   HeldDenseLease replaced;  // Freed, if it is the last lease, without the lock.
   const MutexLock lock(mutex_);
-  HeldDenseLease& entry = entries_[key];
+  TotalsOf(key.first).bytes -= growth;
+  if (!written.ok()) return written;
   // A result may have been written into the old one meanwhile.
-  if (entry != nullptr) held->version = std::max(held->version, entry->version + 1);
-  replaced = std::exchange(entry, held);
-  if (durable) {
+  const auto present = entries_.find(key);
+  if (present != entries_.end()) {
+    held->version = std::max(held->version, present->second->version + 1);
+  }
+  Touch(*held);
+  replaced = Enter(key, held);
+  if (held->durable) {
     stored_.insert(key);
   } else {
     stored_.erase(key);
   }
   return absl::OkStatus();
+}
+
+DenseTotals& DenseCatalog::TotalsOf(std::string_view tenant) {
+  const auto known = totals_.find(tenant);
+  return known != totals_.end() ? known->second : totals_[std::string(tenant)];
+}
+
+int64_t DenseCatalog::GrowthBy(const NameKey& key, const DenseShape& shape) const {
+  const auto present = entries_.find(key);
+  return QuotaBytes(shape) - (present == entries_.end() ? 0 : QuotaBytes(present->second->shape));
+}
+
+absl::Status DenseCatalog::CheckQuota(const NameKey& key, const DenseShape& shape) {
+  DenseTotals& totals = TotalsOf(key.first);
+  const int64_t growth = GrowthBy(key, shape);
+  const int64_t free = std::max<int64_t>(0, options_.tenant_bytes - totals.bytes);
+  if (options_.tenant_bytes == 0 || growth <= 0 || growth <= free) return absl::OkStatus();
+  ++totals.refused;
+  return absl::ResourceExhaustedError(fmt::format(
+      "the dense matrix '{}' needs {} more bytes of what tenant '{}' may hold, {} of {} are free "
+      "(--buffer-memory); delete held dense matrices, or put them with a shorter time to live",
+      key.second, growth, key.first, free, options_.tenant_bytes));
+}
+
+HeldDenseLease DenseCatalog::Enter(const NameKey& key, HeldDenseLease held) {
+  DenseTotals& totals = TotalsOf(key.first);
+  totals.bytes += GrowthBy(key, held->shape);
+  HeldDenseLease& entry = entries_[key];
+  if (entry == nullptr) ++totals.count;
+  return std::exchange(entry, std::move(held));
+}
+
+HeldDenseLease DenseCatalog::TakeOut(const NameKey& key) {
+  const auto found = entries_.find(key);
+  HeldDenseLease held = std::move(found->second);
+  entries_.erase(found);
+  DenseTotals& totals = TotalsOf(key.first);
+  totals.bytes -= QuotaBytes(held->shape);
+  --totals.count;
+  return held;
 }
 
 absl::StatusOr<Budget::Charge> DenseCatalog::CountHeld(std::string_view tenant) {
@@ -165,6 +240,8 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
     held->shape = {record.rows, record.cols, record.leading_dimension, record.array.type};
     held->version = record.version;
     held->durable = true;
+    held->time_to_live = std::chrono::nanoseconds(record.time_to_live_ns);
+    held->used = std::make_shared<std::atomic<DenseClock::time_point>>(now());
     const std::string what = fmt::format("the stored dense matrix '{}'", record.name);
     if (absl::Status s = ValidateShape(what, held->shape); !s.ok()) {
       return absl::DataLossError(std::string(s.message()));
@@ -176,7 +253,7 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
     held->elements = std::make_shared<LazyArray>(
         DiskCopyOf(store_, budget_, MemoryOf(record.tenant), record.array));
     const NameKey key(record.tenant, record.name);
-    entries_[key] = std::move(held);
+    Enter(key, std::move(held));
     stored_.insert(key);
   }
   return absl::OkStatus();
@@ -187,9 +264,19 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   const std::string what = fmt::format("dense matrix '{}'", header.name);
   if (absl::Status s = ValidateShape(what, header.shape); !s.ok()) return s;
   if (absl::Status s = CheckDurable(header.durable, store_); !s.ok()) return s;
+  if (absl::Status s = CheckTimeToLive(what, header.time_to_live); !s.ok()) return s;
+  if (header.time_to_live.count() == 0 && !header.durable) {
+    header.time_to_live = options_.time_to_live;
+  }
   const int64_t elements = header.shape.elements();
   const size_t bytes = static_cast<size_t>(elements) * SizeOf(header.shape.type);
   if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, bytes); !s.ok()) return s;
+  {
+    // Before anything comes; it is asked again when all is there.
+    const MutexLock lock(mutex_);
+    const NameKey key(header.tenant, header.name);
+    if (absl::Status s = CheckQuota(key, header.shape); !s.ok()) return s;
+  }
   std::unique_ptr<DensePut> put(new DensePut(*this, std::move(header)));
   if (put->header_.zeros) return put;
   put->elements_ = ArrayAssembler({kElements, put->header_.shape.type, elements, {}},
@@ -202,6 +289,7 @@ absl::StatusOr<HeldDenseLease> DenseCatalog::Find(std::string_view tenant,
   const MutexLock lock(mutex_);
   const auto found = entries_.find(NameKey(tenant, name));
   if (found == entries_.end()) return NoDense(name);
+  Touch(*found->second);
   return found->second;
 }
 
@@ -233,8 +321,7 @@ absl::Status DenseCatalog::Delete(std::string_view tenant, std::string_view name
   }
   HeldDenseLease deleted;  // Freed, if it is the last lease, without the lock.
   const MutexLock lock(mutex_);
-  deleted = std::move(entries_[key]);
-  entries_.erase(key);
+  deleted = TakeOut(key);
   stored_.erase(key);
   return absl::OkStatus();
 }
@@ -249,7 +336,73 @@ absl::StatusOr<DenseWrite> DenseCatalog::BeginWrite(std::string_view tenant,
     return absl::AbortedError(
         fmt::format("another request is writing the held dense matrix '{}'", name));
   }
+  Touch(*found->second);
   return DenseWrite(*this, found->second);
+}
+
+bool DenseCatalog::IsUsed(const NameKey& key, const HeldDenseLease& held) const {
+  // Requests may keep the elements alone. Whoever gets one later asks for it with mutex_ held, and
+  // that is a use.
+  return writing_.contains(key) || held.use_count() > 1 || held->elements.use_count() > 1;
+}
+
+bool DenseCatalog::IsDue(const NameKey& key, const HeldDenseLease& held) const {
+  if (held->time_to_live.count() == 0) return false;
+  if (IsUsed(key, held)) {
+    Touch(*held);
+    return false;
+  }
+  return now() - held->used->load(std::memory_order_relaxed) >= held->time_to_live;
+}
+
+std::vector<NameKey> DenseCatalog::FindDue() {
+  std::vector<NameKey> due;
+  const MutexLock lock(mutex_);
+  auto it = entries_.upper_bound(looked_at_);
+  for (int i = 0; i < kDueAtOnce && it != entries_.end(); ++i, ++it) {
+    if (IsDue(it->first, it->second)) due.push_back(it->first);
+  }
+  looked_at_ = it == entries_.end() ? NameKey() : std::prev(it)->first;
+  return due;
+}
+
+std::optional<DenseExpiry> DenseCatalog::ExpireIfDue(const NameKey& key) {
+  NameLocks::Guard change(changes_, key);
+  DenseExpiry expiry;
+  bool stored = false;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = entries_.find(key);
+    if (found == entries_.end() || !IsDue(key, found->second)) return std::nullopt;
+    // From here on nobody can begin to use it; while the name is locked nobody puts another.
+    expiry.held = TakeOut(key);
+    stored = stored_.contains(key);
+  }
+  if (stored) expiry.status = store_.DeleteBuffer(key.first, key.second);
+  const MutexLock lock(mutex_);
+  if (expiry.status.ok()) {
+    stored_.erase(key);
+    ++TotalsOf(key.first).expired;
+  } else {
+    // It is there as long as a restart would bring it back; tried again after its time to live.
+    Touch(*expiry.held);
+    Enter(key, expiry.held);
+  }
+  return expiry;
+}
+
+std::vector<DenseExpiry> DenseCatalog::Expire() {
+  std::vector<DenseExpiry> expired;
+  for (const NameKey& key : FindDue()) {
+    std::optional<DenseExpiry> expiry = ExpireIfDue(key);
+    if (expiry.has_value()) expired.push_back(*std::move(expiry));
+  }
+  return expired;
+}
+
+std::map<std::string, DenseTotals, std::less<>> DenseCatalog::totals() const {
+  const MutexLock lock(mutex_);
+  return totals_;
 }
 
 int64_t DenseCatalog::size() const {
@@ -281,6 +434,7 @@ absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements) {
     return absl::AbortedError(fmt::format(
         "the held dense matrix '{}' was replaced while a request was writing it", base_->name));
   }
+  catalog_->Touch(*held);
   // base_ keeps the old version alive, so nothing is freed under the lock.
   present->second = std::move(held);
   return absl::OkStatus();

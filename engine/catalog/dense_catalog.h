@@ -1,9 +1,13 @@
 // Dense matrices that stay on the server: operands, and results that move nothing.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,6 +38,11 @@ struct DenseShape {
 /// float, an overflow.
 absl::Status ValidateShape(std::string_view what, const DenseShape& shape);
 
+/// What times to live are measured by.
+using DenseClock = std::chrono::steady_clock;
+/// No Put may ask for a longer time to live: what a job left behind goes some day.
+inline constexpr DenseClock::duration kLongestTimeToLive = std::chrono::hours(366 * 24);
+
 /// One version of a held dense matrix; immutable.
 struct HeldDense {
   std::string tenant, name;
@@ -41,10 +50,16 @@ struct HeldDense {
   uint64_t version = 1;
   bool durable = false;
   std::shared_ptr<LazyArray> elements;
-  Budget::Charge charge;  ///< all versions that results were written into share it
+  /// For which nothing needs to use it before it is forgotten; 0: it stays.
+  DenseClock::duration time_to_live{0};
+  // All versions that results were written into share these.
+  Budget::Charge charge;
+  std::shared_ptr<std::atomic<DenseClock::time_point>> used;  ///< the last time
 };
 /// What one counts with besides its elements: names, nodes of maps, shared objects.
 inline constexpr size_t kHeldDenseBytes = size_t{2} << 10;
+/// What one counts with in its tenant's quota, wherever its elements are.
+int64_t QuotaBytes(const DenseShape& shape);
 using HeldDenseLease = std::shared_ptr<const HeldDense>;
 
 struct PutHeader {
@@ -52,6 +67,27 @@ struct PutHeader {
   DenseShape shape;
   bool zeros = false;
   bool durable = false;
+  /// 0: the catalog's, or none if it is durable.
+  DenseClock::duration time_to_live{0};
+};
+
+struct DenseOptions {
+  DenseClock::duration time_to_live = std::chrono::hours(24);  ///< unless a Put asks; 0: none
+  int64_t tenant_bytes = 0;  ///< QuotaBytes of all that one tenant holds; 0: no quota
+  std::function<DenseClock::time_point()> now = DenseClock::now;
+};
+
+/// Of one tenant.
+struct DenseTotals {
+  int64_t count = 0, bytes = 0;  ///< held now, with QuotaBytes
+  int64_t expired = 0;           ///< forgotten because nothing used them
+  int64_t refused = 0;           ///< Puts, for the quota
+};
+
+/// What became of one whose time to live was over.
+struct DenseExpiry {
+  HeldDenseLease held;
+  absl::Status status;  ///< not OK: the disk did not let it go, and it is still there
 };
 
 class DenseCatalog;
@@ -101,40 +137,79 @@ class DenseWrite {
 /// Thread-safe.
 class DenseCatalog {
  public:
-  DenseCatalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
-  /// Enters what the store holds; elements are read when they are first needed. Called once, before
-  /// anything else. DATA_LOSS if a record makes no sense, RESOURCE_EXHAUSTED if there are too many.
+  DenseCatalog(Store& store, Budget& budget, DenseOptions options = {})
+      : options_(std::move(options)), store_(store), budget_(budget) {}
+  /// Enters what the store holds, used just now; elements are read when they are first needed.
+  /// Called once, before anything else but Expire. DATA_LOSS if a record makes no sense,
+  /// RESOURCE_EXHAUSTED if there are too many for the memory; a quota is none for them.
   absl::Status Restore(const StoreContents& contents);
 
+  /// RESOURCE_EXHAUSTED if the tenant's quota or the memory has no room for it.
   absl::StatusOr<std::unique_ptr<DensePut>> BeginPut(PutHeader header);
+  /// A use: its time to live begins anew.
   absl::StatusOr<HeldDenseLease> Find(std::string_view tenant, std::string_view name) const;
-  /// Those whose names begin with `prefix` and come after `after`, by name.
+  /// Those whose names begin with `prefix` and come after `after`, by name. No use of them.
   std::vector<HeldDenseLease> List(std::string_view tenant, std::string_view prefix,
                                    std::string_view after = "") const;
   /// Blocks on the disk if a version of it was durable.
   absl::Status Delete(std::string_view tenant, std::string_view name);
   /// ABORTED while another request writes it.
   absl::StatusOr<DenseWrite> BeginWrite(std::string_view tenant, std::string_view name);
+
+  /// Forgets those that nothing used for their time to live. Whoever holds one, or has begun to
+  /// write it, uses it. For a thread that calls it every few seconds: it looks at some thousands,
+  /// goes on behind them the next time, and blocks on the disk for those of which it has a version.
+  std::vector<DenseExpiry> Expire();
+
   int64_t size() const;
+  /// By tenant: of those that ever held something, or were refused.
+  std::map<std::string, DenseTotals, std::less<>> totals() const;
+  DenseClock::time_point now() const { return options_.now(); }
 
  private:
   friend class DensePut;
   friend class DenseWrite;
   /// Stores `held` if it is to be durable, sets its version and publishes it.
-  absl::Status Replace(const std::shared_ptr<HeldDense>& held, const Array& elements, bool durable,
+  absl::Status Replace(const std::shared_ptr<HeldDense>& held, const Array& elements,
                        Store::Stop stop);
+  /// Makes the disk agree: it has `held` if that is durable, else none of its name.
+  absl::Status Write(const HeldDense& held, const Array& elements, bool stored, Store::Stop stop);
 
   /// Of a tenant's held matrices.
   MemorySource& MemoryOf(std::string_view tenant) {
     return budget_.Source(MemoryUse::kBuffers, &budget_.OwnerOf(tenant));
   }
   absl::StatusOr<Budget::Charge> CountHeld(std::string_view tenant);
+  void Touch(const HeldDense& held) const { held.used->store(now(), std::memory_order_relaxed); }
+  DenseTotals& TotalsOf(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// QuotaBytes that one of this name and shape needs besides what is there.
+  int64_t GrowthBy(const NameKey& key, const DenseShape& shape) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckQuota(const NameKey& key, const DenseShape& shape)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Into its place, with the tenant's totals; what was there.
+  HeldDenseLease Enter(const NameKey& key, HeldDenseLease held)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Out of it; what was there, and has to be.
+  HeldDenseLease TakeOut(const NameKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsUsed(const NameKey& key, const HeldDenseLease& held) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What is in use is used now.
+  bool IsDue(const NameKey& key, const HeldDenseLease& held) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Of the next few thousand entries.
+  std::vector<NameKey> FindDue();
+  /// None if it was used, replaced or deleted meanwhile.
+  std::optional<DenseExpiry> ExpireIfDue(const NameKey& key);
 
+  const DenseOptions options_;
   Store& store_;
   Budget& budget_;
   NameLocks changes_;  ///< taken before mutex_, held while the disk is written
   mutable Mutex mutex_;
   std::map<NameKey, HeldDenseLease> entries_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, DenseTotals, std::less<>> totals_ ABSL_GUARDED_BY(mutex_);
+  NameKey looked_at_ ABSL_GUARDED_BY(mutex_);  ///< the last one that FindDue did; empty: none
   /// Of which the store has a version, not always the present one.
   std::set<NameKey> stored_ ABSL_GUARDED_BY(mutex_);
   std::set<NameKey> writing_ ABSL_GUARDED_BY(mutex_);  ///< by DenseWrites

@@ -61,6 +61,7 @@ void VisitFields(Description& d, const Text& text, const Number& number) {
   number("leading_dimension", d.leading_dimension);
   number("version", d.version);
   number("created_unix_ns", d.created_unix_ns);
+  number("time_to_live_ns", d.time_to_live_ns);
   number("value_order", d.has_value_order);
 }
 

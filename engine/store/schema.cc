@@ -281,12 +281,18 @@ INSERT INTO decisions
 DROP TABLE temp.decisions_without_pair;
 )sql";
 
+// Of held dense matrices that asked for a time to live; the others stay.
+constexpr const char* kVersion11 = R"sql(
+ALTER TABLE buffers ADD COLUMN time_to_live_ns INTEGER NOT NULL DEFAULT 0
+  CHECK(time_to_live_ns >= 0);
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 10> kMigrations = {kVersion1, kVersion2, kVersion3, kVersion4,
-                                                     kVersion5, kVersion6, kVersion7, kVersion8,
-                                                     kVersion9, kVersion10};
+constexpr std::array<const char*, 11> kMigrations = {kVersion1, kVersion2,  kVersion3, kVersion4,
+                                                     kVersion5, kVersion6,  kVersion7, kVersion8,
+                                                     kVersion9, kVersion10, kVersion11};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

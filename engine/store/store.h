@@ -145,7 +145,8 @@ struct BufferRecord {
   int64_t cols = 0;
   int64_t leading_dimension = 0;  ///< in elements
   uint64_t version = 0;
-  StoredArray array;  ///< its type is the buffer's
+  int64_t time_to_live_ns = 0;  ///< after its last use; 0: none
+  StoredArray array;            ///< its type is the buffer's
 };
 
 /// Everything that is stored; patterns and names in ascending order, measurements and decisions in
@@ -197,6 +198,7 @@ struct NewBuffer {
   int64_t cols = 0;
   int64_t leading_dimension = 0;
   uint64_t version = 1;
+  int64_t time_to_live_ns = 0;
   Array array;
 };
 

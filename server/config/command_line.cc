@@ -156,6 +156,18 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "connection may hold together (default: half of --host-memory)")
       ->transform(CLI::AsSizeValue(false))
       ->group("Limits");
+  app.add_option(
+         "--buffer-memory", config.buffer_memory_bytes,
+         "Bytes of held dense matrices that one tenant may have, in memory or on disk, such "
+         "as 4GiB; 0: no quota but --host-memory (default)")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("Limits");
+  app.add_option("--buffer-time-to-live", config.buffer_time_to_live_seconds,
+                 "Seconds for which a held dense matrix stays though nothing uses it, unless it is "
+                 "durable or whoever put it said otherwise; 0: for ever")
+      ->check(Seconds(0, 366.0 * 86400))
+      ->capture_default_str()
+      ->group("Limits");
   app.add_option("--threads", config.threads, "Threads that multiply (default: one a CPU)")
       ->check(count)
       ->group("Limits");
@@ -333,6 +345,9 @@ Config Complete(Flags flags) {
   if (config.lanes > config.threads) {
     throw CLI::ValidationError(fmt::format(
         "--lanes: {} lanes need as many threads, --threads is {}", config.lanes, config.threads));
+  }
+  if (config.buffer_memory_bytes < 0) {
+    throw CLI::ValidationError("--buffer-memory: it cannot be negative");
   }
   if (config.device_memory_bytes < 0) {
     throw CLI::ValidationError("--device-memory: it cannot be negative");

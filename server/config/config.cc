@@ -80,6 +80,9 @@ std::string ToYaml(const Config& config) {
   if (config.connection_memory_bytes > 0) {
     out << YAML::Key << "connection_memory" << YAML::Value << config.connection_memory_bytes;
   }
+  if (config.buffer_memory_bytes > 0) {
+    out << YAML::Key << "buffer_memory" << YAML::Value << config.buffer_memory_bytes;
+  }
   out << YAML::Key << "threads" << YAML::Value << config.threads;
   out << YAML::Key << "lanes" << YAML::Value << config.lanes;
   out << YAML::Key << "preparation_workers" << YAML::Value << config.preparation_workers;
@@ -93,6 +96,7 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "max_queued" << YAML::Value << config.max_queued;
   out << YAML::Key << "receive_idle" << YAML::Value << config.receive_idle_seconds;
   out << YAML::Key << "send_idle" << YAML::Value << config.send_idle_seconds;
+  out << YAML::Key << "buffer_time_to_live" << YAML::Value << config.buffer_time_to_live_seconds;
   out << YAML::Key << "shutdown_grace" << YAML::Value << config.shutdown_grace_seconds;
   out << YAML::Key << "give_up_after" << YAML::Value << config.give_up_seconds;
   out << YAML::Key << "scrub_interval" << YAML::Value << config.scrub_interval_seconds;

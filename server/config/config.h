@@ -25,6 +25,7 @@ struct Config {
   int64_t device_memory_bytes = 0;  ///< 0: nine tenths of what is free
   int64_t staging_memory_bytes = 64 << 20;
   int64_t connection_memory_bytes = 0;  ///< what one connection may hold; 0: half of host_memory
+  int64_t buffer_memory_bytes = 0;      ///< held dense matrices of one tenant; 0: no quota
   int threads = 1;                      ///< of all lanes together
   int lanes = 1;                        ///< requests that run at once
   int preparation_workers = 1;          ///< preparations at once; 0: none, plain CSR only
@@ -39,6 +40,8 @@ struct Config {
   double receive_idle_seconds = 30;    ///< for which a client may send nothing that is awaited
   double send_idle_seconds = 60;       ///< for which it may take nothing of what it asked for
   double give_up_seconds = 60;         ///< of not answering its own clients, then it ends; 0: never
+  /// For which held dense matrices that ask for nothing stay though nothing uses them; 0: for ever.
+  double buffer_time_to_live_seconds = 86400;
   double scrub_interval_seconds = 86400;  ///< between two verifications of what is stored; 0: none
 
   LogLevel log_level = LogLevel::kInfo;

@@ -10,8 +10,8 @@ namespace {
 
 using Streams = v1::Buffers::WithRawCallbackMethod_Put<
     v1::Buffers::WithRawCallbackMethod_Get<v1::Buffers::Service>>;
-using Service =
-    v1::Buffers::WithRawCallbackMethod_Delete<v1::Buffers::WithRawCallbackMethod_List<Streams>>;
+using Service = v1::Buffers::WithRawCallbackMethod_Delete<
+    v1::Buffers::WithRawCallbackMethod_Renew<v1::Buffers::WithRawCallbackMethod_List<Streams>>>;
 
 class BuffersService final : public Service {
  public:
@@ -32,9 +32,9 @@ class BuffersService final : public Service {
         Op::kListBuffers, service_, context, bytes, response,
         [this](const auto& request, const std::string& tenant, v1::ListBuffersReply& reply) {
           Page page(request.page_size());
-          for (const auto& held :
-               service_.engine.dense().List(tenant, request.prefix(), request.page_token())) {
-            v1::BufferInfo info = ToBufferInfo(*held);
+          const engine::DenseCatalog& dense = service_.engine.dense();
+          for (const auto& held : dense.List(tenant, request.prefix(), request.page_token())) {
+            v1::BufferInfo info = ToBufferInfo(*held, dense.now());
             if (!page.Take(info)) {
               reply.set_next_page_token(reply.buffers().rbegin()->name());
               break;
@@ -42,6 +42,19 @@ class BuffersService final : public Service {
             *reply.add_buffers() = std::move(info);
           }
           return absl::OkStatus();
+        });
+  }
+
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* bytes,
+                                  grpc::ByteBuffer* response) override {
+    return Answer<v1::RenewBufferRequest, v1::BufferInfo>(
+        Op::kRenewBuffer, service_, context, bytes, response,
+        [this](const auto& request, const std::string& tenant, v1::BufferInfo& reply) {
+          const engine::DenseCatalog& dense = service_.engine.dense();
+          const absl::StatusOr<engine::HeldDenseLease> held = dense.Find(tenant, request.name());
+          if (held.ok()) reply = ToBufferInfo(**held, dense.now());
+          return held.status();
         });
   }
 

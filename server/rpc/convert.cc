@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 
@@ -264,8 +265,9 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
                                               const v1::PutBufferHeader& header) {
   absl::StatusOr<engine::DenseShape> shape = ToShape("shape", header.shape());
   if (!shape.ok()) return shape.status();
-  return engine::PutHeader{std::move(tenant), header.name(), *shape, header.zeros(),
-                           header.durable()};
+  return engine::PutHeader{
+      std::move(tenant), header.name(),    *shape,
+      header.zeros(),    header.durable(), std::chrono::nanoseconds(header.time_to_live_ns())};
 }
 
 v1::MatrixState ToProto(engine::PreparationState state) {
@@ -324,13 +326,27 @@ v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
   return message;
 }
 
-v1::BufferInfo ToBufferInfo(const engine::HeldDense& held) {
+namespace {
+
+int64_t Nanoseconds(std::chrono::nanoseconds duration) { return duration.count(); }
+
+}  // namespace
+
+v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now) {
   v1::BufferInfo info;
   info.set_name(held.name);
   ToProto(held.shape, *info.mutable_shape());
   info.set_bytes(held.shape.elements() * static_cast<int64_t>(SizeOf(held.shape.type)));
   info.set_durable(held.durable);
   info.set_version(held.version);
+  info.set_owner(held.tenant);
+  info.set_time_to_live_ns(Nanoseconds(held.time_to_live));
+  const engine::DenseClock::duration unused =
+      std::max(now - held.used->load(), engine::DenseClock::duration::zero());
+  const int64_t left = std::max<int64_t>(0, Nanoseconds(held.time_to_live - unused));
+  info.set_expires_in_ns(held.time_to_live.count() == 0 ? -1 : left);
+  info.set_last_used_unix_ns(
+      Nanoseconds(std::chrono::system_clock::now().time_since_epoch() - unused));
   return info;
 }
 

@@ -46,7 +46,8 @@ void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info);
 v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
                                               std::span<const engine::Measurement> measurements);
 v1::MatrixState ToProto(engine::PreparationState state);
-v1::BufferInfo ToBufferInfo(const engine::HeldDense& held);
+/// `now` by the catalog's clock.
+v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now);
 void AddArrayHeader(std::string_view name, ElementType type, int64_t length,
                     google::protobuf::RepeatedPtrField<v1::ArrayHeader>& headers);
 

@@ -33,11 +33,11 @@ struct Put {
     return service.engine.dense().BeginPut(*std::move(header));
   }
 
-  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext&, Target& put,
+  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& put,
                                                  const std::atomic<bool>& cancelled) {
     const absl::StatusOr<engine::HeldDenseLease> held = put.Finish(&cancelled);
     if (!held.ok()) return held.status();
-    return wire::Encode(ToBufferInfo(**held));
+    return wire::Encode(ToBufferInfo(**held, service.engine.dense().now()));
   }
 };
 

@@ -32,11 +32,12 @@ struct GetBuffer {
     return service.engine.dense().Find(tenant, name);
   }
 
-  static absl::StatusOr<Reply> Load(const Lease& held, engine::Store::Stop stop) {
+  static absl::StatusOr<Reply> Load(const ServiceContext& service, const Lease& held,
+                                    engine::Store::Stop stop) {
     absl::StatusOr<Array> elements = held->elements->Get(stop);
     if (!elements.ok()) return elements.status();
     v1::GetBufferReply reply;
-    *reply.mutable_info() = ToBufferInfo(*held);
+    *reply.mutable_info() = ToBufferInfo(*held, service.engine.dense().now());
     return Reply{wire::Encode(reply), {*std::move(elements)}};
   }
 };
@@ -51,7 +52,8 @@ struct Download {
     return service.engine.catalog().Find(tenant, name);
   }
 
-  static absl::StatusOr<Reply> Load(const Lease& matrix, engine::Store::Stop stop) {
+  static absl::StatusOr<Reply> Load(const ServiceContext&, const Lease& matrix,
+                                    engine::Store::Stop stop) {
     const auto csr = matrix->pattern()->Csr(stop);
     if (!csr.ok()) return csr.status();
     const absl::StatusOr<Array> values = matrix->Values(stop);
@@ -124,7 +126,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
 
   /// On a worker; starts the writing.
   absl::Status Load() {
-    absl::StatusOr<Reply> reply = Method::Load(lease_, &stop_);
+    absl::StatusOr<Reply> reply = Method::Load(service_, lease_, &stop_);
     if (!reply.ok()) return reply.status();
     lease_.reset();
     for (Array& array : reply->arrays) {

@@ -171,6 +171,31 @@ void AddMatrices(Families& families, engine::Engine& engine) {
                   static_cast<double>(matrices.size()));
 }
 
+/// Held dense matrices, by tenant: of these there are few.
+void AddBuffers(Families& families, engine::Engine& engine) {
+  const auto totals = engine.dense().totals();
+  const auto add = [&](MetricType type, const char* name, const char* help,
+                       int64_t engine::DenseTotals::*value) {
+    families.Begin(type, name, help);
+    for (const auto& [tenant, of_tenant] : totals) {
+      families.Add({{"tenant", tenant}}, static_cast<double>(of_tenant.*value));
+    }
+  };
+  using engine::DenseTotals;
+  add(MetricType::Gauge, "sparsed_buffers", "Dense matrices held", &DenseTotals::count);
+  add(MetricType::Gauge, "sparsed_buffer_bytes", "Bytes of them, in memory or not, with 2 KiB each",
+      &DenseTotals::bytes);
+  add(MetricType::Counter, "sparsed_buffers_expired_total",
+      "Held dense matrices that were forgotten because nothing used them", &DenseTotals::expired);
+  add(MetricType::Counter, "sparsed_buffers_refused_total",
+      "Dense matrices that were not taken for the tenant's quota", &DenseTotals::refused);
+  if (const int64_t limit = engine.options().dense.tenant_bytes; limit > 0) {
+    families.Single(MetricType::Gauge, "sparsed_buffer_limit_bytes",
+                    "Bytes of dense matrices that each tenant may have held",
+                    static_cast<double>(limit));
+  }
+}
+
 double ResidentSetBytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t size = 0, resident = 0;
@@ -191,8 +216,7 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
   AddMatrices(families, engine_);
   families.Single(MetricType::Gauge, "sparsed_patterns", "Patterns held",
                   static_cast<double>(engine_.catalog().patterns()));
-  families.Single(MetricType::Gauge, "sparsed_buffers", "Dense matrices held",
-                  static_cast<double>(engine_.dense().size()));
+  AddBuffers(families, engine_);
   if (const std::optional<bool> up = engine_.store_up()) {
     families.Single(MetricType::Gauge, "sparsed_store_up",
                     "1 while the data directory is where it was, 0 once it is gone", *up ? 1 : 0);

@@ -179,6 +179,21 @@ void Metrics::OnStore(const absl::Status& status) {
   if (store_changed) store_changed(status.ok());
 }
 
+void Metrics::OnDenseExpired(std::string_view tenant, std::string_view name, int64_t bytes,
+                             const absl::Status& status) {
+  const std::optional<int64_t> not_logged = expiry_log_.Admit();
+  if (!not_logged.has_value()) return;
+  std::vector<Field> fields = {
+      {"tenant", std::string(tenant)}, {"name", std::string(name)}, {"bytes", bytes}};
+  if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
+  if (status.ok()) {
+    Log(LogLevel::kInfo, "held dense matrix expired", fields);
+  } else {
+    fields.push_back({"message", std::string(status.message())});
+    Log(LogLevel::kWarn, "held dense matrix could not expire", fields);
+  }
+}
+
 std::vector<RequestCount> Metrics::RequestCounts() const {
   std::map<std::pair<std::string, std::string>, int64_t> counts;  // over all tenants
   for (const prometheus::MetricFamily& family : requests_.Collect()) {

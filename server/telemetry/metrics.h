@@ -18,6 +18,7 @@
 
 #include "base/mutex.h"
 #include "engine/observer.h"
+#include "server/log/log_limit.h"
 #include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {
@@ -45,6 +46,8 @@ class Metrics : public engine::Observer {
   void OnDamage(std::string_view sentence) override;
   void OnDeviceLost(std::string_view sentence) override;
   void OnStore(const absl::Status& status) override;
+  void OnDenseExpired(std::string_view tenant, std::string_view name, int64_t bytes,
+                      const absl::Status& status) override;
   /// Called after the log has it. Set before the engine opens.
   std::function<void()> device_lost;
   std::function<void(bool up)> store_changed;
@@ -100,6 +103,7 @@ class Metrics : public engine::Observer {
   std::array<std::array<Series<prometheus::Histogram>, kPhases>, kOps> phase_seconds_;
   prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_;
   prometheus::Counter* damages_;
+  LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20};
 
   Mutex kernels_mutex_;
   std::map<std::tuple<Operation, std::string, std::string>, OfKernel> kernels_

@@ -28,12 +28,13 @@ enum class Op : uint8_t {
   kGetBuffer,
   kDeleteBuffer,
   kListBuffers,
+  kRenewBuffer,
   kGetServerInfo,
   kGetStats,
   kExplain,
   kPrepare,
 };
-inline constexpr int kOps = 19;
+inline constexpr int kOps = 20;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

@@ -95,6 +95,10 @@ struct UpdateOptions {
 
 struct PutOptions {
   bool durable = false;  ///< on disk before the call returns
+  /// For how long the server holds it though nothing uses it, at most 366 days; each request that
+  /// reads or writes it, Read and Renew begin it anew. Without: as the server decides, a day unless
+  /// it was told otherwise, and until it is deleted if it is durable.
+  std::optional<std::chrono::nanoseconds> time_to_live{};
 };
 
 /// A dense matrix that stays on the server, by name: an operand, or the destination of a result.
@@ -108,6 +112,10 @@ class DenseMatrix {
   absl::StatusOr<DenseInfo> Read(const MutableDenseView& into,
                                  const CallOptions& options = {}) const;
   Call<DenseInfo> ReadAsync(const MutableDenseView& into, const CallOptions& options = {}) const;
+
+  /// Uses it and does nothing else: its time to live begins anew. For pauses that are longer.
+  absl::StatusOr<DenseInfo> Renew(const CallOptions& options = {}) const;
+  Call<DenseInfo> RenewAsync(const CallOptions& options = {}) const;
 
   /// Forgets it on the server.
   absl::Status Delete(const CallOptions& options = {}) const;

@@ -43,12 +43,12 @@ class TemporaryDirectory {
 /// Catalogs over a store. `directory` empty: in memory.
 struct Rooms {
   explicit Rooms(const std::string& directory = "", int64_t memory = kPlenty,
-                 int64_t preparation_memory = kPlenty)
+                 int64_t preparation_memory = kPlenty, const DenseOptions& held = {})
       : store(directory.empty() ? MakeInMemoryStore()
                                 : OpenStore(PosixFileSystem(), directory).value()),
         budget(memory, preparation_memory),
         catalog(*store, budget),
-        dense(*store, budget),
+        dense(*store, budget, held),
         contents(store->Load().value()) {
     EXPECT_TRUE(catalog.Restore(contents).ok());
     EXPECT_TRUE(dense.Restore(contents).ok());
