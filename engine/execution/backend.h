@@ -136,6 +136,9 @@ class Backend {
   using Arrived = std::function<void(const Array& host, size_t bytes)>;
   virtual absl::Status Fetch(const PlacedDense& result, const DenseShape& shape,
                              MemorySource& memory, Lane& lane, const Arrived& arrived) = 0;
+  /// Likewise, into an array of `shape`, whose gaps stay as they are.
+  virtual absl::Status FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
+                                 Lane& lane) = 0;
 
   /// Runs it on the lane and waits. `*milliseconds`: the kernel's, also of one that failed where
   /// that is known.

@@ -129,6 +129,12 @@ absl::Status CpuBackend::Fetch(const PlacedDense& result, const DenseShape& /*sh
   return absl::OkStatus();
 }
 
+absl::Status CpuBackend::FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
+                                   Lane& /*lane*/) {
+  CopyRows(*result.array, result.shape, into, shape);
+  return absl::OkStatus();
+}
+
 absl::Status CpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                              double* milliseconds) {
   absl::Status status = Grow(options.workspace, run.Workspace(lane.threads), options.memory);

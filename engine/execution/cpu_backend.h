@@ -48,6 +48,8 @@ class CpuBackend final : public Backend {
                                   MemorySource& memory) override;
   absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, MemorySource& memory,
                      Lane& lane, const Arrived& arrived) override;
+  absl::Status FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
+                         Lane& lane) override;
   absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                    double* milliseconds) override;
   Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;

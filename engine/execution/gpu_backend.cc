@@ -253,6 +253,12 @@ absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shap
   });
 }
 
+absl::Status GpuBackend::FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
+                                   Lane& lane) {
+  return device_.CopyRowsOut(lane.gpu->stream, into.buffer.mutable_data(),
+                             result.array->buffer.data(), RowsOf(shape, result.shape));
+}
+
 absl::Status GpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                              double* milliseconds) {
   Context context = ContextOf(lane, options.stop);

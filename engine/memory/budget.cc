@@ -36,6 +36,8 @@ std::string_view Name(MemoryUse use) {
       return "requests";
     case MemoryUse::kPreparation:
       return "preparation";
+    case MemoryUse::kShared:
+      return "shared";
   }
   return "unknown";
 }
@@ -52,6 +54,8 @@ std::string_view Subject(MemoryUse use) {
       return "the request";
     case MemoryUse::kPreparation:
       return "the preparation";
+    case MemoryUse::kShared:
+      return "the shared memory";
   }
   return "it";
 }

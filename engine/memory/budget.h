@@ -17,9 +17,9 @@
 
 namespace sparsed::engine {
 
-enum class MemoryUse : uint8_t { kMatrices, kLayouts, kBuffers, kRequests, kPreparation };
-inline constexpr int kMemoryUses = 5;
-/// "matrices", "layouts", "buffers", "requests", "preparation".
+enum class MemoryUse : uint8_t { kMatrices, kLayouts, kBuffers, kRequests, kPreparation, kShared };
+inline constexpr int kMemoryUses = 6;
+/// "matrices", "layouts", "buffers", "requests", "preparation", "shared".
 std::string_view Name(MemoryUse use);
 /// Of the sentence that it needs memory: "the matrix", "the request", ...
 std::string_view Subject(MemoryUse use);

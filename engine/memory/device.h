@@ -78,7 +78,10 @@ class Device {
   /// shared.
   void Rest();
 
-  /// Copies pass through staging; all return when the bytes are there.
+  /// The same bytes of the host, pinned for this and all other GPUs as long as a copy of what is
+  /// returned lives.
+  absl::StatusOr<Buffer> Pin(Buffer memory);
+  /// Copies pass through staging, but those of pinned memory; all return when the bytes are there.
   absl::Status CopyIn(cuda::Stream& stream, void* to, const void* from, size_t bytes);
   /// `arrived` is told after each part how many bytes are there.
   absl::Status CopyOut(cuda::Stream& stream, void* to, const void* from, size_t bytes,
@@ -125,6 +128,9 @@ class Device {
   /// Likewise: `drain` one while the other fills.
   absl::Status PartsOut(cuda::Stream& stream, size_t units, size_t unit_bytes, const Part& queue,
                         const Part& drain);
+  /// A copy of rows between the device and pinned memory.
+  absl::Status CopyDirectly(cuda::Stream& stream, void* to, size_t to_pitch, const void* from,
+                            size_t from_pitch, size_t row_bytes, size_t rows);
   /// Waits for a block, but not for those of pieces that have arrived. UNAVAILABLE once the device
   /// is lost.
   absl::StatusOr<StagingBlock> TakeBlock();

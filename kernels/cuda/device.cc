@@ -347,4 +347,24 @@ MemorySource& PinnedMemory() {
   return source;
 }
 
+absl::StatusOr<Buffer> PinHost(Buffer memory) {
+  std::byte* const data = memory.mutable_data();
+  const size_t bytes = memory.size();
+  const absl::Status pinned = ToStatus(cudaHostRegister(data, bytes, cudaHostRegisterPortable),
+                                       fmt::format("pinning {} bytes of host memory", bytes));
+  if (!pinned.ok()) return pinned;
+  return Buffer(std::shared_ptr<std::byte>(
+                    data, [kept = std::move(memory)](std::byte* at) { cudaHostUnregister(at); }),
+                bytes);
+}
+
+bool IsPinned(const void* host) {
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, host) != cudaSuccess) {
+    cudaGetLastError();  // nobody else is to be told
+    return false;
+  }
+  return attributes.type == cudaMemoryTypeHost;
+}
+
 }  // namespace sparsed::cuda

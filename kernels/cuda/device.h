@@ -137,4 +137,11 @@ std::unique_ptr<MemorySource> DeviceMemory(const Stream& stream);
 /// Host memory that copies to and from the device overlap with. Thread-safe.
 MemorySource& PinnedMemory();
 
+/// Pins host memory that somebody else allocated, for all GPUs, as long as the returned buffer or a
+/// copy of it lives; that is of the same bytes, and keeps them. On a thread whose GPU was probed.
+/// Takes a while: every page is visited.
+absl::StatusOr<Buffer> PinHost(Buffer memory);
+/// Whether copies to and from these bytes of the host overlap, since they are pinned.
+bool IsPinned(const void* host);
+
 }  // namespace sparsed::cuda

@@ -67,4 +67,7 @@ MemorySource& PinnedMemory() {
   return source;
 }
 
+absl::StatusOr<Buffer> PinHost(Buffer /*memory*/) { return NotBuilt(); }
+bool IsPinned(const void* /*host*/) { return false; }
+
 }  // namespace sparsed::cuda

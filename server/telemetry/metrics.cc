@@ -68,6 +68,8 @@ Metrics::Metrics()
   stream_out_ = &transfers.Add({{"path", "stream"}, {"direction", "out"}});
   held_in_ = &transfers.Add({{"path", "held"}, {"direction", "in"}});
   held_out_ = &transfers.Add({{"path", "held"}, {"direction", "out"}});
+  shared_in_ = &transfers.Add({{"path", "shared_host"}, {"direction", "in"}});
+  shared_out_ = &transfers.Add({{"path", "shared_host"}, {"direction", "out"}});
   damages_ =
       &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
            .Add({});
@@ -116,6 +118,8 @@ void Metrics::End(const StageRecord& record) {
   stream_out_->Increment(static_cast<double>(record.stream_bytes_out));
   held_in_->Increment(static_cast<double>(record.held_bytes_in));
   held_out_->Increment(static_cast<double>(record.held_bytes_out));
+  shared_in_->Increment(static_cast<double>(record.shared_bytes_in));
+  shared_out_->Increment(static_cast<double>(record.shared_bytes_out));
 }
 
 Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {

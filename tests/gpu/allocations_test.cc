@@ -176,7 +176,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
         arrays.push_back(&c);
       }
     }
-    if (form.held_result) spec.result_held = std::string("into");
+    if (form.held_result) spec.result.held = std::string("into");
     if (form.gap > 0) spec.result_leading_dimension = kK + form.gap;
     const HeldDenseLease before = engine.dense().Find("t", "into").value();
     const auto result = std::make_shared<Result>();
@@ -211,7 +211,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
       spec.b.stream_array = 1;
       arrays = {&a_, &b_};
     }
-    if (held_result) spec.result_held = std::string("onto");
+    if (held_result) spec.result.held = std::string("onto");
     const HeldDenseLease before = engine.dense().Find("t", "onto").value();
     const auto result = std::make_shared<Result>();
     const absl::Status status = Run(engine, spec, result, arrays);

@@ -236,7 +236,7 @@ TEST_F(ExecutorTest, SpmmBetweenHeldMatricesMovesNothing) {
   spec.b.held = "x";
   spec.accumulate.emplace();
   spec.accumulate->held = "x";
-  spec.result_held = "x";
+  spec.result.held = "x";
   for (int iteration = 0; iteration < 3; ++iteration) {
     auto sink = std::make_shared<Collector>();
     auto call = executor_->Begin(spec, sink);
@@ -298,7 +298,7 @@ TEST_F(ExecutorTest, WhatATenantsRequestsAndMatricesTakeIsCharged) {
     spec.tenant = "t";
     spec.matrix = "S";
     spec.b.shape = DenseShape{500, 30, 30, ElementType::kF32};
-    spec.result_held = into;
+    spec.result.held = into;
     auto sink = std::make_shared<Collector>();
     auto call = executor_->Begin(spec, sink);
     ASSERT_TRUE(call.ok()) << call.status();
@@ -969,7 +969,7 @@ TEST_F(ExecutorTest, BadRequestsAreRefusedAtTheDoor) {
   bad.b.shape = DenseShape{20, 3, 3, ElementType::kF32};
   expect(bad, Code::kInvalidArgument, "held matrix 'h' is 20 x 2");
   bad = good;
-  bad.result_held = "h";
+  bad.result.held = "h";
   expect(bad, Code::kInvalidArgument, "the result is 10 x 4");
   bad = good;
   bad.result_leading_dimension = 2;
@@ -987,7 +987,7 @@ TEST_F(ExecutorTest, OneWriterAtATime) {
   spec.tenant = "t";
   spec.matrix = "S";
   spec.b.shape = DenseShape{10, 1, 1, ElementType::kF32};
-  spec.result_held = "out";
+  spec.result.held = "out";
   auto sink = std::make_shared<Collector>();
   auto first = executor_->Begin(spec, sink);
   ASSERT_TRUE(first.ok());

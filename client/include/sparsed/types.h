@@ -366,6 +366,9 @@ struct ServerInfo {
   std::chrono::system_clock::time_point started;
   int32_t max_requests_per_stream = 0;
   std::string metrics_address;
+  /// Where processes of its machine share memory with it; empty: nowhere.
+  std::string local_socket;
+  std::string server_id;  ///< of this run of the server
 };
 
 struct RequestCount {
