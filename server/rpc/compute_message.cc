@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "server/rpc/convert.h"
 #include "sparsed/v1/compute.pb.h"
 
@@ -42,6 +44,13 @@ absl::StatusOr<std::string> ToDestination(const v1::Destination& message) {
   return message.buffer();
 }
 
+/// S's values, if the request brings its own.
+template <typename Start>
+absl::StatusOr<std::optional<engine::OperandSpec>> ToValues(const Start& start) {
+  if (!start.has_values()) return std::nullopt;
+  return ToOperand("values", start.values());
+}
+
 absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpmmStart& start) {
   engine::SpmmSpec spec;
   spec.tenant = tenant;
@@ -60,6 +69,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpmmStar
     if (!accumulate.ok()) return accumulate.status();
     spec.accumulate = *std::move(accumulate);
   }
+  auto values = ToValues(start);
+  if (!values.ok()) return values.status();
+  spec.values = *std::move(values);
   auto result = ToDestination(start.result());
   if (!result.ok()) return result.status();
   spec.result_held = *std::move(result);
@@ -78,6 +90,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SddmmSta
   auto b = ToOperand("b", start.b());
   if (!b.ok()) return b.status();
   spec.b = *std::move(b);
+  auto values = ToValues(start);
+  if (!values.ok()) return values.status();
+  spec.values = *std::move(values);
   auto result = ToDestination(start.result());
   if (!result.ok()) return result.status();
   spec.result_held = *std::move(result);

@@ -25,12 +25,15 @@ void CountHeld(engine::Engine& engine, const ComputeSpec& spec, StageRecord& rec
     if (!held.ok()) return 0;
     return static_cast<uint64_t>((*held)->shape.elements()) * SizeOf((*held)->shape.type);
   };
+  const auto if_given = [&](const std::optional<engine::OperandSpec>& operand) {
+    return operand.has_value() ? bytes(operand->held) : 0;
+  };
   if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
     record.held_bytes_in =
-        bytes(spmm->b.held) + (spmm->accumulate.has_value() ? bytes(spmm->accumulate->held) : 0);
+        bytes(spmm->b.held) + if_given(spmm->accumulate) + if_given(spmm->values);
     record.held_bytes_out = bytes(spmm->result_held);
   } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
-    record.held_bytes_in = bytes(sddmm->a.held) + bytes(sddmm->b.held);
+    record.held_bytes_in = bytes(sddmm->a.held) + bytes(sddmm->b.held) + if_given(sddmm->values);
     record.held_bytes_out = bytes(sddmm->result_held);
   }
 }
