@@ -135,6 +135,7 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
   *start.mutable_b() = builder.Add(b, "b");
   if (spmm.beta != 0)
     *start.mutable_accumulate() = builder.Add(AccumulateOf(spmm, c), "accumulate");
+  if (spmm.values) *start.mutable_values() = builder.Add(*spmm.values, "SpmmOptions::values");
   *start.mutable_result() = builder.Into(c, "c");
   if (const auto* view = std::get_if<MutableDenseView>(&c)) {
     builder.request().result_rows = view->rows;
@@ -153,6 +154,7 @@ Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const s
   start.set_unscaled(sddmm.unscaled);
   *start.mutable_a() = builder.Add(a, "a");
   *start.mutable_b() = builder.Add(b, "b");
+  if (sddmm.values) *start.mutable_values() = builder.Add(*sddmm.values, "SddmmOptions::values");
   *start.mutable_result() = builder.Into(values, "values");
   return LaunchDense<v1::SddmmRequest>(connection, connection->sddmm(), std::move(builder),
                                        std::move(start), options);
