@@ -41,7 +41,9 @@ class RequestBuilder {
     }
     CheckType(view.type, what);
     views_.push_back(view);
-    if (FindShared(view, *proto.mutable_shared())) {
+    // Values of S may have no gaps; on their way they lose them.
+    const bool has_gaps = view.cols == 1 && view.leading_dimension > 1;
+    if (!has_gaps && FindShared(view, *proto.mutable_shared())) {
       SetShape(view, *proto.mutable_shape());
       return proto;
     }
@@ -167,6 +169,7 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
   *start.mutable_b() = builder.Add(b, "b");
   if (spmm.beta != 0)
     *start.mutable_accumulate() = builder.Add(AccumulateOf(spmm, c), "accumulate");
+  if (spmm.values) *start.mutable_values() = builder.Add(*spmm.values, "SpmmOptions::values");
   *start.mutable_result() = builder.Into(c, "c");
   if (const auto* view = std::get_if<MutableDenseView>(&c)) {
     builder.request().result_rows = view->rows;
@@ -185,6 +188,7 @@ Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const s
   start.set_unscaled(sddmm.unscaled);
   *start.mutable_a() = builder.Add(a, "a");
   *start.mutable_b() = builder.Add(b, "b");
+  if (sddmm.values) *start.mutable_values() = builder.Add(*sddmm.values, "SddmmOptions::values");
   *start.mutable_result() = builder.Into(values, "values");
   return LaunchDense<v1::SddmmRequest>(connection, connection->sddmm(), std::move(builder),
                                        std::move(start), options);

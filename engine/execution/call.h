@@ -20,19 +20,18 @@ namespace sparsed::engine {
 struct OperandSpec {
   std::optional<DenseShape> shape;  ///< a held one's must agree; the others need one
   std::string held;                 ///< name of a held matrix; empty: it comes from elsewhere
-  /// From its first element on; its end may lie behind the operand's. Memory that the caller may
-  /// change at any time, which harms nobody but its result. Empty: it comes in the stream.
-  Buffer shared;
-  uint32_t stream_array = 0;  ///< array index of its chunks
+  uint32_t stream_array = 0;        ///< array index of its chunks
+  /// If not empty, it is there, from its first element on; the end may lie behind the operand's.
+  /// Memory that the caller may change at any time, which harms nobody but its result.
+  Buffer shared = {};
 };
 
-/// Where a dense result goes.
+/// Where a dense result goes: into the stream, if nothing is set.
 struct ResultSpec {
-  std::string held;                 ///< name of the held matrix that receives it
-  Buffer shared;                    ///< the caller's memory, as OperandSpec's
-  std::optional<DenseShape> shape;  ///< of what `shared` is to receive; must agree with the result
-  /// Neither: it is streamed.
-  bool streamed() const { return held.empty() && shared.size() == 0; }
+  std::string held;  ///< name of the held matrix that receives it
+  Buffer shared;     ///< the caller's memory, as OperandSpec's
+  /// Of what `shared` is to receive; must agree with the result.
+  std::optional<DenseShape> shape;
 };
 
 struct SpmmSpec {

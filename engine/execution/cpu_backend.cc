@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/catalog/canonical.h"
 #include "kernels/kernels_version.h"
 
 namespace sparsed::engine {
@@ -108,6 +109,13 @@ absl::Status CpuBackend::Scatter(const PlacedDense& from, const Array* order, co
     }
   });
   return absl::OkStatus();
+}
+
+absl::StatusOr<PlacedDense> CpuBackend::Gather(const PlacedDense& from, const Array& order,
+                                               MemorySource& memory, Lane& lane) {
+  absl::StatusOr<Array> array = ToCanonicalOrder(*from.array, order, memory, lane.threads);
+  if (!array.ok()) return array.status();
+  return PlacedDense{std::make_shared<const Array>(*std::move(array)), from.shape};
 }
 
 absl::Status CpuBackend::Repeat(const Array& period, Array& to, Lane& /*lane*/) {

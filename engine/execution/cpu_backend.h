@@ -43,6 +43,8 @@ class CpuBackend final : public Backend {
       const std::shared_ptr<LazyArray>& indices) override;
   absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
                        Lane& lane) override;
+  absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
+                                     MemorySource& memory, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                   MemorySource& memory) override;

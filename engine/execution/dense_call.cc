@@ -6,7 +6,6 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/catalog/canonical.h"
 #include "engine/execution/slabs.h"
 
 namespace sparsed::engine {
@@ -316,10 +315,7 @@ absl::Status DenseCall::ExpectStreams() {
   for (Operand& operand : operands_) {
     const auto* const announced = std::get_if<Operand::Announced>(&operand.source);
     if (announced == nullptr) continue;
-    // Values in an order of the caller's are brought into CSR's on the host.
-    const bool reordered =
-        own_values_ && &operand == &operands_.back() && matrix_->caller_order() != nullptr;
-    GpuBackend* const gpu = reordered ? nullptr : impl_->gpu(device());
+    GpuBackend* const gpu = impl_->gpu(device());
     const size_t bytes = BytesOf(operand.shape);
     // Memory is taken as it comes.
     if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
@@ -404,21 +400,16 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layo
 absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Layout& layout,
                                                                        Lane& lane) {
   Backend& backend = *lane.backend;
-  const Operand& values = operands_.back();
-  absl::StatusOr<PlacedDense> there;
-  if (matrix_->caller_order() == nullptr) {
-    there = values.On(backend, lane, token());
-  } else {
-    const absl::StatusOr<Array> sent = values.OnHost();
-    if (!sent.ok()) return sent.status();
-    const absl::StatusOr<Array> order = matrix_->caller_order()->Get();
+  MemorySource& memory = backend.MemoryFor(MemoryUse::kRequests, owner_);
+  absl::StatusOr<PlacedDense> there = operands_.back().On(backend, lane, token());
+  if (there.ok() && matrix_->caller_order() != nullptr) {
+    const absl::StatusOr<std::shared_ptr<const Array>> order =
+        backend.PlaceIndices(matrix_->caller_order());
     if (!order.ok()) return order.status();
-    absl::StatusOr<Array> canonical = ToCanonicalOrder(*sent, *order, host_memory(), lane.threads);
-    if (!canonical.ok()) return canonical.status();
-    there = backend.Bring(*std::move(canonical), values.shape, lane);
+    there = backend.Gather(*there, **order, memory, lane);
   }
   if (!there.ok()) return there.status();
-  return backend.OrderValues(*there, layout, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
+  return backend.OrderValues(*there, layout, memory, lane);
 }
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {

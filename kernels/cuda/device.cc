@@ -270,6 +270,13 @@ absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
                   "placing values in a layout");
 }
 
+absl::Status GatherElements(Stream& stream, const Array& order, ElementType type, const void* from,
+                            void* to) {
+  if (order.length == 0) return absl::OkStatus();
+  return ToStatus(GatherElements(AsStream(stream.handle()), type, order, from, to, order.length),
+                  "putting values in order");
+}
+
 absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, ElementType type,
                              const void* from, void* to) {
   if (order.empty()) return absl::OkStatus();

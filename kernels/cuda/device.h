@@ -95,6 +95,11 @@ class Stream {
 absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
                          const void* csr_values, void* slots);
 
+/// to[i] = from[order[i]] (i64), all on the device; elements of a type that IsFloat() is true of.
+/// Queued.
+absl::Status GatherElements(Stream& stream, const Array& order, ElementType type, const void* from,
+                            void* to);
+
 /// to[order[i]] = from[i], all on the device; elements of a type that IsFloat() is true of. Queued.
 absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, ElementType type,
                              const void* from, void* to);

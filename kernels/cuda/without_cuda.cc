@@ -45,6 +45,9 @@ absl::Status PlaceValues(Stream&, const Layout&, ElementType, const void*, void*
   return NotBuilt();
 }
 
+absl::Status GatherElements(Stream&, const Array&, ElementType, const void*, void*) {
+  return NotBuilt();
+}
 absl::Status ScatterElements(Stream&, std::span<const int64_t>, ElementType, const void*, void*) {
   return NotBuilt();
 }

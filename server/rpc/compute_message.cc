@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "server/rpc/convert.h"
 #include "sparsed/v1/compute.pb.h"
 
@@ -78,6 +80,14 @@ absl::StatusOr<engine::ResultSpec> ToResult(const v1::Destination& message,
   return result;
 }
 
+/// S's values, if the request brings its own.
+template <typename Start>
+absl::StatusOr<std::optional<engine::OperandSpec>> ToValues(const Start& start,
+                                                            const SharedRegions& regions) {
+  if (!start.has_values()) return std::nullopt;
+  return ToOperand("values", start.values(), regions);
+}
+
 absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& regions,
                                    const v1::SpmmStart& start) {
   engine::SpmmSpec spec;
@@ -97,6 +107,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
     if (!accumulate.ok()) return accumulate.status();
     spec.accumulate = *std::move(accumulate);
   }
+  auto values = ToValues(start, regions);
+  if (!values.ok()) return values.status();
+  spec.values = *std::move(values);
   auto result = ToResult(start.result(), regions);
   if (!result.ok()) return result.status();
   spec.result = *std::move(result);
@@ -116,6 +129,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
   auto b = ToOperand("b", start.b(), regions);
   if (!b.ok()) return b.status();
   spec.b = *std::move(b);
+  auto values = ToValues(start, regions);
+  if (!values.ok()) return values.status();
+  spec.values = *std::move(values);
   auto result = ToResult(start.result(), regions);
   if (!result.ok()) return result.status();
   spec.result = *std::move(result);

@@ -26,7 +26,9 @@ void CountBytes(engine::Engine& engine, const ComputeSpec& spec, StageRecord& re
   const auto held = [&](const std::string& name) -> uint64_t {
     if (name.empty()) return 0;
     const auto found = engine.dense().Find(record.tenant, name);
-    return found.ok() ? bytes_of((*found)->shape) : 0;
+    if (!found.ok()) return 0;
+    const engine::DenseShape& shape = (*found)->shape;
+    return static_cast<uint64_t>(shape.elements()) * SizeOf(shape.type);
   };
   const auto operand = [&](const engine::OperandSpec& of) {
     record.held_bytes_in += held(of.held);
@@ -39,10 +41,12 @@ void CountBytes(engine::Engine& engine, const ComputeSpec& spec, StageRecord& re
   if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
     operand(spmm->b);
     if (spmm->accumulate.has_value()) operand(*spmm->accumulate);
+    if (spmm->values.has_value()) operand(*spmm->values);
     result(spmm->result);
   } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
     operand(sddmm->a);
     operand(sddmm->b);
+    if (sddmm->values.has_value()) operand(*sddmm->values);
     result(sddmm->result);
   }
 }

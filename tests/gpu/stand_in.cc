@@ -353,6 +353,16 @@ absl::Status PlaceValues(Stream& /*stream*/, const Layout& layout, ElementType t
   return absl::OkStatus();
 }
 
+absl::Status GatherElements(Stream& /*stream*/, const Array& order, ElementType type,
+                            const void* from, void* to) {
+  VisitFloat(type, [&]<typename T>(T) {
+    for (int64_t i = 0; i < order.length; ++i) {
+      static_cast<T*>(to)[i] = static_cast<const T*>(from)[order.As<int64_t>()[i]];
+    }
+  });
+  return absl::OkStatus();
+}
+
 absl::Status ScatterElements(Stream& /*stream*/, std::span<const int64_t> order, ElementType type,
                              const void* from, void* to) {
   VisitFloat(type, [&]<typename T>(T) {

@@ -15,7 +15,8 @@ sparsed_test(client_retry_test ${CMAKE_CURRENT_LIST_DIR}/client/retry_test.cc
 sparsed_test(client_hostile_server_test ${CMAKE_CURRENT_LIST_DIR}/client/hostile_server_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
 # The command line, run as people do.
-sparsed_test(client_sparsectl_test ${CMAKE_CURRENT_LIST_DIR}/client/sparsectl_test.cc LABELS unit)
+sparsed_test(client_sparsectl_test ${CMAKE_CURRENT_LIST_DIR}/client/sparsectl_test.cc
+  DEPS sparsed_client LABELS unit)
 target_compile_definitions(client_sparsectl_test PRIVATE
   SPARSECTL_PROGRAM="$<TARGET_FILE:sparsectl>")
 add_dependencies(client_sparsectl_test sparsectl)

@@ -188,10 +188,16 @@ struct SpmmOptions {
   /// Factors may be rounded to TF32 (10 bits of fraction; sums stay f32) on devices that gain by
   /// it. Ignored elsewhere, and for matrices of other types than f32.
   bool allow_tf32 = false;
+  /// S's for this call alone, in the place of the matrix's: nnz x 1 in the order of the upload, as
+  /// for UpdateValues; a held one has no gaps. The result of an SDDMM of this matrix is such a one.
+  std::optional<Operand> values{};
 };
 
 struct SddmmOptions {
   bool unscaled = false;  ///< do not multiply by S's values
+  /// As SpmmOptions::values; it may be the held matrix that the result goes to. Refused with
+  /// `unscaled`.
+  std::optional<Operand> values{};
 };
 struct SpgemmOptions {
   bool count_first = false;     ///< know the nonzeros before the first block; costs a symbolic pass

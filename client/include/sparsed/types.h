@@ -336,7 +336,7 @@ struct Timings {
 /// How an SpMM or SDDMM was done.
 struct ComputeResult {
   std::string plan;      ///< "<recipe> / <kernel>"
-  uint64_t version = 0;  ///< of the values that were used
+  uint64_t version = 0;  ///< of the values that were used, or that the call's own took the place of
   Timings timings;
 };
 

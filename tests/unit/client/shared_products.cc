@@ -146,6 +146,19 @@ void CheckType(const Client& client, const std::string& name, unsigned seed) {
         ASSERT_EQ(o.At(i, 0), s.values[i] * sum) << "nonzero " << i << " K " << k;
       }
     }
+    if (k != 1) continue;
+    // They are small enough to be the next product's values.
+    Dense<T> c(client, s.rows, k, 2);
+    const auto next = matrix->Spmm(b.ConstView(), c.View(), {.values = o.ConstView()});
+    ASSERT_TRUE(next.ok()) << next.status();
+    for (int64_t row = 0; row < s.rows; ++row) {
+      double sum = 0;
+      for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+        sum += o.At(i, 0) * b.At(s.columns[i], 0);
+      }
+      ASSERT_EQ(c.At(row, 0), sum) << "row " << row;
+    }
+    EXPECT_TRUE(c.GapsAreUntouched());
   }
   EXPECT_TRUE(matrix->Delete().ok());
 }
