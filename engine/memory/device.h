@@ -26,7 +26,7 @@ namespace sparsed::engine {
 struct DeviceOptions {
   int64_t memory_bytes = 0;  ///< limit; 0: nine tenths of what is free at the start
   int64_t staging_bytes = int64_t{64} << 20;  ///< pinned host memory for copies
-  int lanes = 2;                              ///< calls at once: one copies while another computes
+  int lanes = 3;  ///< calls at once: one copies in, one computes, one copies out
 };
 
 /// What belongs to one lane of the device.
