@@ -208,6 +208,7 @@ class Server::Impl {
     const bool asked_for = config_.local_listen != "auto";
     LocalDoor::Options options;
     options.server_id = server_id_;
+    options.max_bytes = ConnectionMemory(config_);
     options.address = asked_for ? config_.local_listen
                                 : fmt::format("unix:{}/{}", config_.data_dir, kLocalSocket);
     if (options.address.empty() || (!asked_for && config_.in_memory())) return absl::OkStatus();

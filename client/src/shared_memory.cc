@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kPause{5};
 
 std::string Reason(int error) { return std::generic_category().message(error); }
 
-bool Send(int socket, const std::string& bytes, int file) {
+bool Send(int socket, const std::string& bytes, int file, int flags = 0) {
   iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
   msghdr message = {};
   message.msg_iov = &part;
@@ -43,17 +43,21 @@ bool Send(int socket, const std::string& bytes, int file) {
   }
   ssize_t sent = 0;
   do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL | flags);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(bytes.size());
 }
 
-absl::StatusOr<v1::LocalReply> Receive(int socket) {
+/// RESOURCE_EXHAUSTED: with MSG_DONTWAIT, there is none yet.
+absl::StatusOr<v1::LocalReply> Receive(int socket, int flags = 0) {
   std::string bytes(kMostReply, 0);
   ssize_t size = 0;
   do {
-    size = recv(socket, bytes.data(), bytes.size(), 0);
+    size = recv(socket, bytes.data(), bytes.size(), flags);
   } while (size < 0 && errno == EINTR);
+  if (size < 0 && errno == EAGAIN && flags != 0) {
+    return absl::ResourceExhaustedError("no answer yet");
+  }
   v1::LocalReply reply;
   if (size <= 0 || !reply.ParseFromArray(bytes.data(), static_cast<int>(size))) {
     return absl::UnavailableError("the server's local socket gave no answer");
@@ -108,7 +112,13 @@ void SharedMemory::Forget(std::unique_ptr<SharedBlock> block) {
   if (!node || node.mapped().region.empty() || !AliveLocked()) return;
   v1::LocalRequest request;
   request.mutable_forget()->set_region(node.mapped().region);
-  AskLocked(request, -1).IgnoreError();
+  // This may be a thread of the transport's: it waits for nobody. A server that takes nothing
+  // forgets all of it with the connection.
+  if (Send(socket_, request.SerializeAsString(), -1, MSG_DONTWAIT)) {
+    ++unanswered_;
+  } else {
+    DisconnectLocked();
+  }
 }
 
 std::optional<SharedMemory::Place> SharedMemory::Find(const void* data, size_t bytes,
@@ -136,15 +146,21 @@ std::optional<SharedMemory::Place> SharedMemory::Find(const void* data, size_t b
   return place;
 }
 
-bool SharedMemory::AliveLocked() const {
+bool SharedMemory::AliveLocked() {
+  if (socket_ < 0) return false;
+  for (; unanswered_ > 0; --unanswered_) {
+    const absl::Status status = Receive(socket_, MSG_DONTWAIT).status();
+    if (!status.ok()) return absl::IsResourceExhausted(status);
+  }
   char byte = 0;
   // Nothing comes that was not asked for: what can be read is the end.
-  return socket_ >= 0 && recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  return recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
 void SharedMemory::DisconnectLocked() {
   if (socket_ >= 0) close(socket_);
   socket_ = -1;
+  unanswered_ = 0;
   for (auto& [data, known] : blocks_) known.region.clear();
 }
 
@@ -183,7 +199,12 @@ absl::Status SharedMemory::ConnectLocked() {
 absl::StatusOr<v1::LocalReply> SharedMemory::AskLocked(const v1::LocalRequest& request, int file) {
   absl::StatusOr<v1::LocalReply> reply =
       absl::UnavailableError("the server's local socket took no request");
-  if (Send(socket_, request.SerializeAsString(), file)) reply = Receive(socket_);
+  if (Send(socket_, request.SerializeAsString(), file)) {
+    // Answers come in order.
+    for (reply = Receive(socket_); reply.ok() && unanswered_ > 0; --unanswered_) {
+      reply = Receive(socket_);
+    }
+  }
   if (!reply.ok()) {
     DisconnectLocked();
     return reply;

@@ -80,7 +80,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   /// Has a connection to the server, or says why not.
   absl::Status ConnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisconnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AliveLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AliveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// `file` goes along; -1: none.
   absl::StatusOr<v1::LocalReply> AskLocked(const v1::LocalRequest& request, int file)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -88,6 +88,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   const std::function<absl::StatusOr<Door>()> ask_;
   Mutex mutex_;  ///< held while the server is asked
   int socket_ ABSL_GUARDED_BY(mutex_) = -1;
+  int unanswered_ ABSL_GUARDED_BY(mutex_) = 0;  ///< answers that nobody waited for
   std::chrono::steady_clock::time_point not_before_ ABSL_GUARDED_BY(mutex_);
   std::map<const std::byte*, Known> blocks_ ABSL_GUARDED_BY(mutex_);  ///< by where they begin
 };

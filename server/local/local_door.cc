@@ -1,9 +1,11 @@
 #include "server/local/local_door.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -11,7 +13,6 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,8 @@ namespace {
 
 constexpr int kEvents = 64;
 constexpr size_t kMostBytes = 4096;
+/// Where nothing can be done but to try again.
+constexpr int kPauseMs = 10;
 constexpr uint64_t kListening = 0, kWake = 1, kFirst = 2;
 
 /// A packet and the descriptor that came with it.
@@ -124,14 +127,16 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   struct Connection {
     Descriptor socket;
     std::string tenant;
-    std::set<std::string> regions;
-    bool busy = false;  ///< a worker maps what it shared
+    std::map<std::string, int64_t> regions;  ///< their bytes
+    int64_t bytes = 0;                       ///< of all of them
+    bool busy = false;                       ///< a worker maps what it shared
   };
   /// What a worker did for a connection.
   struct Mapped {
     uint64_t connection;
     absl::Status status;
     std::string region;  ///< its name, if that is OK
+    int64_t bytes;
   };
 
   void Watch(int operation, int fd, uint32_t events, uint64_t id) {
@@ -148,7 +153,11 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
 
   void Accept() {
     Descriptor socket(accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket.open()) return;
+    if (!socket.open()) {
+      // Without descriptors the listening socket stays ready: no need to look at it all the time.
+      if (errno != EAGAIN) poll(nullptr, 0, kPauseMs);
+      return;
+    }
     ucred peer = {};
     socklen_t size = sizeof(peer);
     if (connections_.size() >= options_.max_connections ||
@@ -171,7 +180,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   void Drop(uint64_t id) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
-    for (const std::string& region : found->second.regions) regions_.Remove(region);
+    for (const auto& [region, bytes] : found->second.regions) regions_.Remove(region);
     connections_.erase(found);
     --open_;
   }
@@ -223,6 +232,14 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                                       "be; forget some",
                                       connection.regions.size(), options_.max_regions))));
     }
+    struct stat facts = {};
+    fstat(file.fd(), &facts);
+    if (facts.st_size > options_.max_bytes - connection.bytes) {
+      return Send(id, ReplyOf(absl::ResourceExhaustedError(fmt::format(
+                          "{} bytes are shared over this connection, with {} more they would be "
+                          "beyond the {} of --connection-memory; forget some",
+                          connection.bytes, facts.st_size, options_.max_bytes))));
+    }
     const absl::Status queued =
         workers_.Run([self = shared_from_this(), id, tenant = connection.tenant,
                       shared = std::make_shared<Descriptor>(std::move(file))] {
@@ -236,8 +253,11 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   /// A worker's.
   void Map(uint64_t id, int file, const std::string& tenant) {
     absl::StatusOr<Buffer> memory = engine_.Share(file, tenant);
-    Mapped mapped = {id, memory.status(), {}};
-    if (memory.ok()) mapped.region = regions_.Add(*std::move(memory));
+    Mapped mapped = {id, memory.status(), {}, 0};
+    if (memory.ok()) {
+      mapped.bytes = static_cast<int64_t>(memory->size());
+      mapped.region = regions_.Add(*std::move(memory));
+    }
     const MutexLock lock(mutex_);
     if (stopping_) {
       regions_.Remove(mapped.region);
@@ -267,16 +287,20 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       v1::LocalReply reply = ReplyOf(one.status);
       if (one.status.ok()) {
         reply.set_region(one.region);
-        found->second.regions.insert(one.region);
+        found->second.regions.emplace(one.region, one.bytes);
+        found->second.bytes += one.bytes;
       }
       Send(one.connection, reply);
     }
   }
 
   void Forget(uint64_t id, Connection& connection, const std::string& region) {
-    if (connection.regions.erase(region) == 0) {
+    const auto found = connection.regions.find(region);
+    if (found == connection.regions.end()) {
       return Send(id, ReplyOf(absl::NotFoundError("this connection has shared no such memory")));
     }
+    connection.bytes -= found->second;
+    connection.regions.erase(found);
     regions_.Remove(region);
     Send(id, ReplyOf(absl::OkStatus()));
   }

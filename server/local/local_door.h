@@ -29,6 +29,7 @@ class LocalDoor {
     std::string server_id;         ///< for the greeting
     size_t max_connections = 256;  ///< past it, who comes is turned away
     size_t max_regions = 1024;     ///< of one connection
+    int64_t max_bytes = 0;         ///< of all regions of one connection
   };
   struct Counts {
     int64_t connections = 0;

@@ -171,15 +171,24 @@ TEST(Local, TakesSealedMemoryFilesAlone) {
     close(read_only);
     const File not_writable(4096, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE);
     EXPECT_EQ(peer.Share({not_writable.fd()}).status().code(), kInvalid);
-    const File huge(size_t{1} << 34);  // of which no page is taken; the server has 1 GiB
+    // Of which no page is taken; the server has 1 GiB, a connection may take half of it.
+    const File huge(size_t{600} << 20), most(size_t{500} << 20);
     const v1::LocalReply refused = peer.Share({huge.fd()});
     EXPECT_EQ(refused.status().code(), kExhausted) << refused.status().message();
-    EXPECT_EQ(server.engine().budget().used(engine::MemoryUse::kShared), 0);
-
+    const std::string region = peer.Share({most.fd()}).region();
+    EXPECT_EQ(peer.Share({most.fd()}).status().code(), kExhausted);
+    Peer other(server), third(server);
+    other.Receive();
+    third.Receive();
+    EXPECT_EQ(other.Share({most.fd()}).status().code(), kOk);
+    EXPECT_EQ(third.Share({most.fd()}).status().code(), kExhausted) << "all of the host's";
+    EXPECT_EQ(peer.Forget(region).status().code(), kOk);
+    EXPECT_EQ(third.Share({most.fd()}).status().code(), kOk);
+    const int64_t before = server.engine().budget().used(engine::MemoryUse::kShared);
     const v1::LocalReply reply = peer.Share({good.fd()});
     EXPECT_EQ(reply.status().code(), kOk) << reply.status().message();
     EXPECT_EQ(reply.region().size(), 16u);
-    EXPECT_EQ(server.engine().budget().used(engine::MemoryUse::kShared), 4096);
+    EXPECT_EQ(server.engine().budget().used(engine::MemoryUse::kShared), before + 4096);
     EXPECT_NE(ftruncate(good.fd(), 100), 0) << "it cannot be shrunk any more";
   }
   EXPECT_TRUE(Eventually([&] {
