@@ -71,6 +71,11 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
     const StoreContents& contents, const std::map<std::string, std::shared_ptr<Pattern>>& patterns,
     const ModelOf& model);
 
+/// Gives a pattern the stored layouts that only products read, of which nothing is read yet: a job
+/// of any pattern may want them, before this one's is restored.
+void RestoreProductLayouts(const JobRooms& rooms, Pattern& pattern,
+                           const StoredPreparation& stored);
+
 /// Below this many nonzeros of both operands together all of SpGEMM's kernels end before a trial
 /// would pay.
 inline constexpr int64_t kLeastPairNonzeros = 10'000;

@@ -305,6 +305,9 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
       contents, patterns,
       [this](DeviceKind kind) -> const std::string& { return rooms_.executor.model(kind); });
   for (const auto& [hash, pattern] : patterns) {
+    if (options_.enabled) RestoreProductLayouts(rooms_, *pattern, by_hash[hash]);
+  }
+  for (const auto& [hash, pattern] : patterns) {
     if (!options_.enabled) {
       Skip(*pattern);
       continue;

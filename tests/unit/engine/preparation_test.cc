@@ -528,6 +528,64 @@ TEST(Preparation, LayoutsOfFactorsStayWhileAPlanReadsThem) {
       stored->layouts, [](const LayoutRecord& record) { return record.layout.recipe == "dia"; }));
 }
 
+/// Of a pair whose left pattern was timed, with a plan by diagonals and the layout that it reads.
+void PlanDiagonals(Site& site, const PatternProduct& pair, const Problem& problem) {
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  MakeDiagonalsFastest(pair.left, pair.right);
+  // The plan is to be found anew, from what was measured.
+  ActivePlan lost = *pair.left->plans().Find(ClassOf(problem), pair.pair()).plan;
+  lost.plan.recipe = "dia";
+  lost.plan.kernel = "cpu.dia.diagonals";
+  pair.left->plans().Replace(std::make_shared<const ActivePlan>(lost));
+  pair.right->DropLayout("dia");
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  ASSERT_NE(pair.right->FindLayout("dia"), nullptr);
+}
+
+TEST(Preparation, AProductsLayoutIsThereBeforeItsPatternIsRestored) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+    auto t = SendMatrix(site.catalog, "T", test::Band(4000, 9));
+    ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+    PlanDiagonals(site, {(*s)->pattern(), (*t)->pattern()}, problem);
+    // As if it had been stored: that it is by diagonals, on any machine.
+    std::vector<MeasurementRecord> measured = site.store->Load()->measurements;
+    for (MeasurementRecord& m : measured) {
+      if (m.pair) m.median_ms = m.kernel == "cpu.dia.diagonals" ? 0.5 : m.baseline_ms;
+    }
+    ASSERT_TRUE(site.store->PutMeasurements(measured).ok());
+  }
+  Rooms rooms(directory.path());
+  Listener listener;
+  Executor executor(ExecutorOptions(), rooms.catalog, rooms.dense, rooms.budget, listener);
+  Preparation preparation(Quick(), rooms.catalog, *rooms.store, rooms.budget, executor, listener);
+  const MatrixLease s = *rooms.catalog.Find("t", "S"), t = *rooms.catalog.Find("t", "T");
+  const PatternProduct pair = {s->pattern(), t->pattern()};
+  std::shared_ptr<LazyLayout> layout;
+  {
+    // The only worker waits for the lane, while patterns wait to be restored.
+    BusyLane busy(executor);
+    auto other = SendMatrix(rooms.catalog, "other", test::Uniform(3000, 3000, 10, 1));
+    ASSERT_TRUE(other.ok());
+    preparation.Prepare(*other, {});
+    preparation.Restore(rooms.contents);
+    layout = pair.right->FindLayout("dia");
+    ASSERT_NE(layout, nullptr);
+    EXPECT_FALSE(layout->resident()) << "nobody needs it yet";
+    preparation.RequestTrial(pair, problem);
+  }
+  ASSERT_TRUE(Eventually([&] { return preparation.pending() == 0; }));
+  EXPECT_EQ(pair.left->plans().Find(ClassOf(problem), pair.pair()).plan->plan.recipe, "dia");
+  EXPECT_EQ(pair.right->FindLayout("dia"), layout);
+  EXPECT_THAT(listener.built(), Not(Contains("dia by cpu"))) << "nothing was built again";
+  executor.Close();
+}
+
 TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
   Site site;
   const test::Pattern s = test::Band(4000, 9);
