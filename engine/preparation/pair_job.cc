@@ -49,7 +49,33 @@ Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
   return pairs;
 }
 
+std::set<PatternJob::PairKey> PatternJob::SuspendLost(const Pairs& pairs) {
+  std::set<PairKey> lost;
+  for (const auto& [key, right] : pairs) {
+    const auto& [c, pair] = key;
+    const PatternProduct product = {pattern_, right.lock(), pair.transpose_left,
+                                    pair.transpose_right, /*mask=*/nullptr};
+    const PlanTable::Found found = pattern_->plans().Find(c, pair);
+    if (product.right == nullptr || again_.contains(c) || !AskedFor(c).empty() ||
+        !found.decided() || FindFactorLayouts(product, found.plan->plan)) {
+      continue;
+    }
+    const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), Layout());
+    if (kernels.empty()) continue;
+    Plan plan = PairPlan(c, pair);
+    plan.kernel = kernels.front();
+    plan.baseline_ms = plan.plan_ms = found.plan->plan.baseline_ms;
+    plan.reason =
+        fmt::format("the default serves until {} is there again", found.plan->plan.recipe);
+    plan.provisional = true;
+    pattern_->plans().Replace(std::make_shared<const ActivePlan>(ActivePlan{plan, nullptr}));
+    lost.insert(key);
+  }
+  return lost;
+}
+
 absl::Status PatternJob::TryPairs(const Pairs& pairs) {
+  const std::set<PairKey> lost = SuspendLost(pairs);
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   if (absl::Status s = FindFeatures(); !s.ok()) return s;
   std::set<ProblemClass> classes;
@@ -63,9 +89,10 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
     if (pair.right == nullptr) continue;
     const PlanTable::Found found = pattern_->plans().Find(c, key.second);
     if (!again_.contains(c) && AskedFor(c).empty()) {
-      if (found.decided() && FindFactorLayouts(pair, found.plan->plan)) continue;
+      if (found.decided()) continue;
       // After a restart, or without the layouts that it reads.
-      const bool known = found.exact ? found.decided() : KnowsAllKernels(PairPlan(c, key.second));
+      const bool known =
+          found.exact ? lost.contains(key) : KnowsAllKernels(PairPlan(c, key.second));
       const absl::StatusOr<bool> activated =
           known ? ActivateFastest(c, pair) : absl::StatusOr<bool>(false);
       if (!activated.ok()) {

@@ -181,6 +181,10 @@ class PatternJob {
                          double build_seconds, const std::string& reason,
                          std::string_view only = "");
   absl::Status TryBaseline(ClassSearch& search);
+  using PairKey = Pairs::key_type;
+  /// Those whose plans read layouts that are gone: however the job ends, the default serves until
+  /// they are there again, and for a while nobody asks for them.
+  std::set<PairKey> SuspendLost(const Pairs& pairs);
   absl::Status TryPair(const ProblemClass& problem_class, const PatternProduct& pair);
   /// A factor of a pair as its kernels take it.
   struct Factor {

@@ -122,10 +122,8 @@ class Preparation::Impl {
     // Or a layout that the plan reads is gone.
     const bool lost = found.exact && !FindFactorLayouts(product, found.plan->plan);
     if (!options_.enabled || (!found.due() && !lost)) return;
-    if (product.left->nnz() + product.right->nnz() < kLeastPairNonzeros) return;
-    // A matrix that meets a new one each time is better off without trials.
-    const auto is_pair = [](const auto& active) { return active->plan.pair.has_value(); };
-    if (std::ranges::count_if(plans.List(), is_pair) >= kMostPairs) return;
+    // Of one that has a plan that has been decided.
+    if (!found.exact && !IsWorthATrial(product)) return;
     Pairs pairs = {{{c, product.pair()}, product.right}};
     Enqueue({product.left, Priority::kTrial, {}, {}, std::nullopt, std::move(pairs), {}})
         .IgnoreError();
@@ -150,6 +148,15 @@ class Preparation::Impl {
   }
 
  private:
+  bool IsWorthATrial(const PatternProduct& product) const {
+    if (product.left->nnz() + product.right->nnz() < kLeastPairNonzeros) return false;
+    // A matrix that meets a new one each time is better off without trials.
+    return std::ranges::count_if(product.left->plans().List(), [&](const auto& active) {
+             const std::optional<PatternPair>& pair = active->plan.pair;
+             return pair && rooms_.catalog.HasPattern(pair->right);
+           }) < kMostPairs;
+  }
+
   std::vector<ProblemClass> DefaultClasses() const {
     if (!options_.default_classes.empty()) return options_.default_classes;
     return {

@@ -454,6 +454,18 @@ TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
   }
 }
 
+/// Slow for what came before, of a kernel that there is not.
+Measurement Imaginary(const ProblemClass& c, const std::string& recipe) {
+  Measurement m;
+  m.problem_class = c;
+  m.recipe = recipe;
+  m.kernel = "cpu.imaginary";
+  m.k = c.k_bucket;
+  m.median_ms = 1000;
+  m.baseline_ms = 1;
+  return m;
+}
+
 /// Whatever was fastest on this machine, the product's next plan is by diagonals.
 void MakeDiagonalsFastest(const std::shared_ptr<Pattern>& left,
                           const std::shared_ptr<Pattern>& right) {
@@ -586,6 +598,78 @@ TEST(Preparation, AProductsLayoutIsThereBeforeItsPatternIsRestored) {
   executor.Close();
 }
 
+TEST(Preparation, LostLayoutsAreNotAskedForByEveryRequestWhileMemoryIsShort) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+  ASSERT_TRUE(s.ok() && site.Idle());
+  const PatternProduct pair = {(*s)->pattern(), (*s)->pattern()};
+  PlanDiagonals(site, pair, problem);
+  // What it was chosen by is gone, too: it could not be tried again.
+  pair.left->ForgetMeasurements(ClassOf(problem), pair.pair());
+  pair.right->DropLayout("dia");
+  site.budget.SetRefuse([](size_t, MemoryUse use) { return use == MemoryUse::kPreparation; });
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  const auto found = pair.left->plans().Find(ClassOf(problem), pair.pair());
+  EXPECT_EQ(found.plan->plan.kernel, "cpu.csr.row_groups");
+  EXPECT_FALSE(found.decided());
+  const int ends = site.listener.ends("ready") + site.listener.ends("failed");
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(site.listener.ends("ready") + site.listener.ends("failed"), ends);
+}
+
+TEST(Preparation, LostLayoutsAreBuiltAgainHoweverSmallAndHoweverManyPairs) {
+  const ProblemClass c = Class(Operation::kSpgemm, false, 0);
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(300, 3));
+  ASSERT_TRUE(s.ok() && site.Idle());
+  const PatternProduct square = {(*s)->pattern(), (*s)->pattern()};
+  Pattern& pattern = *square.left;
+  ActivePlan active;
+  active.plan.problem_class = c;
+  active.plan.recipe = "dia";
+  active.plan.kernel = "cpu.dia.diagonals";
+  active.plan.pair = square.pair();
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  Measurement measurement = Imaginary(c, "dia");
+  measurement.kernel = active.plan.kernel;
+  measurement.pair = active.plan.pair;
+  measurement.median_ms = 0.5;
+  pattern.AddMeasurement(measurement);
+  // Of as many others as there may be.
+  for (int i = 0; i < 16; ++i) {
+    auto t = SendMatrix(site.catalog, "T" + std::to_string(i), test::Band(300, 4 + i));
+    ASSERT_TRUE(t.ok());
+    for (int way = 0; way < 4; ++way) {
+      active.plan.kernel = "cpu.csr.row_groups";
+      active.plan.recipe = "csr";
+      active.plan.pair = {(*t)->pattern()->hash(), way / 2 == 1, way % 2 == 1};
+      pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+    }
+  }
+  ASSERT_TRUE(site.Idle());
+  site.preparation.RequestTrial(square, ProblemOf(c));
+  ASSERT_TRUE(site.Idle());
+  EXPECT_NE(pattern.FindLayout("dia"), nullptr);
+  EXPECT_EQ(pattern.plans().Find(c, square.pair()).plan->plan.kernel, "cpu.dia.diagonals");
+  // A new one is too many, unless others are gone.
+  auto large = SendMatrix(site.catalog, "large", test::Uniform(300, 3000, 100, 1));
+  ASSERT_TRUE(large.ok() && site.Idle());
+  const PatternProduct with_large = {square.left, (*large)->pattern()};
+  const auto is_planned = [&] {
+    site.preparation.RequestTrial(with_large, ProblemOf(c));
+    EXPECT_TRUE(site.Idle());
+    return pattern.plans().Find(c, with_large.pair()).exact;
+  };
+  EXPECT_FALSE(is_planned());
+  for (int i = 0; i < 16; ++i) {
+    ASSERT_TRUE(site.catalog.Delete("t", "T" + std::to_string(i)).ok());
+  }
+  EXPECT_TRUE(is_planned());
+}
+
 TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
   Site site;
   const test::Pattern s = test::Band(4000, 9);
@@ -688,18 +772,6 @@ std::map<std::string, double> MediansOf(const Pattern& pattern, const ProblemCla
     medians[recipe + " / " + m.kernel] = m.median_ms;
   }
   return medians;
-}
-
-/// Slow for what came before, of a kernel that there is not.
-Measurement Imaginary(const ProblemClass& c, const std::string& recipe) {
-  Measurement m;
-  m.problem_class = c;
-  m.recipe = recipe;
-  m.kernel = "cpu.imaginary";
-  m.k = c.k_bucket;
-  m.median_ms = 1000;
-  m.baseline_ms = 1;
-  return m;
 }
 
 TEST(Preparation, ARequestAddsClasses) {
