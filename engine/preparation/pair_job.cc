@@ -280,6 +280,11 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   if (EndsJob(tried)) return tried;
   if (!tried.ok()) return keep_default(Sentence(tried), IsForNow(tried));
   trial->reset();  // What it holds makes room for what follows.
+  if (only_asked && for_now) {
+    notes_.push_back(
+        fmt::format("{}, {}: not all that was asked for could be tried", ToString(c), recipe));
+    for_now = false;  // for the rest it is decided
+  }
   return ActivateFastest(c, pair, for_now).status();
 }
 
@@ -358,8 +363,10 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     const absl::Status alone = trial.BaselineAlone(share_ms).status();
     if (!alone.ok()) return alone;
   }
-  measured(plan.recipe, plan.kernel, trial.baseline_median(), trial.baseline_median(),
-           trial.baseline_runs(), 0);
+  if (!IsMeasured(plan, trial.baseline_runs())) {
+    measured(plan.recipe, plan.kernel, trial.baseline_median(), trial.baseline_median(),
+             trial.baseline_runs(), 0);
+  }
   // Of those that were no candidates this time, because others were asked for alone.
   for (Decision& earlier : pattern_->decisions()) {
     if (earlier.problem_class == c && earlier.pair == plan.pair &&
@@ -456,7 +463,15 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
   }
   if (provisional) plan.reason += "; not all could be tried for want of memory or time";
   if (const absl::Status kept = KeepFactorLayouts(plan, pair); !kept.ok()) {
-    if (EndsJob(kept) || absl::IsDataLoss(kept)) return kept;
+    if (EndsJob(kept)) return kept;
+    const PlanTable::Found present = pattern_->plans().Find(c, plan.pair);
+    // The right pattern's, of which no product can be had until it is uploaded anew.
+    if (absl::IsDataLoss(kept) || OnlyAsked(c, present)) {
+      notes_.push_back(fmt::format("{}, {}: no plan from {}: {}", ToString(c),
+                                   ToString(*plan.pair, pattern_->hash()), plan.recipe,
+                                   Sentence(kept)));
+      return true;
+    }
     plan.reason = fmt::format("the default is kept: no memory to keep {}, which is {} ({})",
                               plan.recipe, plan.reason, Sentence(kept));
     plan.recipe = kCsr;

@@ -490,10 +490,10 @@ void PatternJob::DropLayout(Pattern& pattern, const std::string& recipe) {
   }
 }
 
-bool PatternJob::IsMeasured(const Plan& plan) const {
+bool PatternJob::IsMeasured(const Plan& plan, int runs) const {
   return std::ranges::any_of(pattern_->measurements(), [&](const Measurement& m) {
     return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
-           m.kernel == plan.kernel && m.pair == plan.pair;
+           m.kernel == plan.kernel && m.pair == plan.pair && m.runs > runs;
   });
 }
 

@@ -258,7 +258,8 @@ class PatternJob {
   void DropLayout(Pattern& pattern, const std::string& recipe);
   /// A plan of the pattern reads it, or one of another that is multiplied with it.
   bool IsUsed(const Pattern& pattern, const std::string& recipe) const;
-  bool IsMeasured(const Plan& plan) const;
+  /// In more runs than that.
+  bool IsMeasured(const Plan& plan, int runs = -1) const;
   /// From now on requests use the plan. A provisional one does not take the place of one that could
   /// not be tried again.
   void Activate(const Plan& plan);

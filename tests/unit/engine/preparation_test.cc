@@ -670,6 +670,91 @@ TEST(Preparation, LostLayoutsAreBuiltAgainHoweverSmallAndHoweverManyPairs) {
   EXPECT_TRUE(is_planned());
 }
 
+TEST(Preparation, WhatIsAskedForOfAPairLeavesItsPlanAndItsFigures) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  const ProblemClass c = ClassOf(problem);
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+  ASSERT_TRUE(s.ok() && site.Idle());
+  const PatternProduct pair = {(*s)->pattern(), (*s)->pattern()};
+  Pattern& pattern = *pair.left;
+  PlanDiagonals(site, pair, problem);
+  const auto plan = [&] { return pattern.plans().Find(c, pair.pair()); };
+  const auto runs_of_default = [&] {
+    for (const Measurement& m : pattern.measurements()) {
+      if (m.pair && m.kernel == "cpu.csr.row_groups") return m.runs;
+    }
+    return -1;
+  };
+  std::vector<Measurement> measurements = pattern.measurements();
+  for (Measurement& m : measurements) m.runs = 1'000'000;
+  pattern.SetMeasurements(measurements);
+  // No memory for what is asked for, but for the trial.
+  constexpr size_t kPartOffsets = 3 * 4001 * sizeof(int64_t);
+  site.budget.SetRefuse([](size_t bytes, MemoryUse use) {
+    return bytes == kPartOffsets && use == MemoryUse::kPreparation;
+  });
+  const auto ask = [&] {
+    const auto asked = ParseAsked("column_parts(parts=3)", "cpu.coo.column_parts");
+    EXPECT_TRUE(asked.ok());
+    EXPECT_TRUE(site.preparation.Request(*s, {c}, /*again=*/false, *asked).ok());
+    EXPECT_TRUE(site.Idle());
+  };
+  ask();
+  EXPECT_EQ(plan().plan->plan.kernel, "cpu.dia.diagonals");
+  EXPECT_TRUE(plan().decided()) << plan().plan->plan.reason;
+  EXPECT_THAT(pattern.status().detail, HasSubstr("not all that was asked for could be tried"));
+  EXPECT_EQ(runs_of_default(), 1'000'000) << "the better-founded figure";
+  site.budget.SetRefuse(nullptr);
+  ask();
+  EXPECT_TRUE(plan().decided());
+  EXPECT_EQ(runs_of_default(), 1'000'000);
+  EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.coo.column_parts"));
+}
+
+/// Changes a byte in the middle of every blob that is at least `size` bytes long.
+void Damage(const std::string& directory, uintmax_t size) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file() || entry.file_size() < size) continue;
+    if (entry.path().string().find("catalog") != std::string::npos) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const auto middle = static_cast<std::streamoff>(entry.file_size() / 2);
+    file.seekg(middle);
+    const char byte = static_cast<char>(file.get());
+    file.seekp(middle);
+    file.put(static_cast<char>(~byte));
+  }
+}
+
+TEST(Preparation, ADamagedRightPatternIsANoteOfTheLeftOne) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+    auto t = SendMatrix(site.catalog, "T", test::Band(4000, 12));
+    ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+    PlanDiagonals(site, {(*s)->pattern(), (*t)->pattern()}, problem);
+    std::vector<MeasurementRecord> measured = site.store->Load()->measurements;
+    for (MeasurementRecord& m : measured) {
+      if (m.pair) m.median_ms = m.kernel == "cpu.dia.diagonals" ? 0.5 : m.baseline_ms;
+    }
+    ASSERT_TRUE(site.store->PutMeasurements(measured).ok());
+    ASSERT_TRUE(site.store->DropLayout((*t)->pattern()->hash(), "dia").ok());
+  }
+  Damage(directory.path(), 4000 * 20 * sizeof(int32_t));
+  Site site(directory.path());
+  ASSERT_TRUE(site.Idle());
+  auto s = site.catalog.Find("t", "S"), t = site.catalog.Find("t", "T");
+  ASSERT_TRUE(s.ok() && t.ok());
+  site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
+  site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+  ASSERT_TRUE(site.Idle());
+  const Pattern& pattern = *(*s)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+  EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).decided());
+}
+
 TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
   Site site;
   const test::Pattern s = test::Band(4000, 9);
