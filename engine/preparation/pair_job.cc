@@ -99,14 +99,16 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
         status = activated.status();
         break;
       }
-      if (*activated) continue;
+      if (*activated) {
+        if (pair.right != pattern_) DropUnusedLayouts(*pair.right);
+        continue;
+      }
     }
     status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
     if (pair.right != pattern_) DropUnusedLayouts(*pair.right);
   }
-  if (classes.empty()) return status;
-  StoreOutcome(classes);
+  if (!classes.empty()) StoreOutcome(classes);
   DropUnusedLayouts(*pattern_);
   return status;
 }
@@ -390,33 +392,47 @@ bool PatternJob::KnowsAllKernels(const Plan& plan) const {
   });
 }
 
-absl::Status PatternJob::KeepFactorLayout(const std::shared_ptr<Pattern>& pattern,
-                                          const std::string& recipe) {
+absl::Status PatternJob::BuildFactorLayout(const std::shared_ptr<Pattern>& pattern,
+                                           const std::string& recipe,
+                                           std::vector<NewLayout>& built) {
   if (pattern->FindLayout(recipe) != nullptr) return absl::OkStatus();
   const absl::StatusOr<LayoutBuilder*> builder = BuilderOf(pattern);
   if (!builder.ok()) return builder.status();
-  absl::StatusOr<LayoutBuilder::Built> built = (*builder)->Take(recipe);
-  if (built->layout == nullptr) built = (*builder)->Build(recipe);
-  if (!built.ok()) return built.status();
-  if (built->layout == nullptr) return absl::FailedPreconditionError(built->note);
-  const absl::Status moved = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built->layout);
-  if (!moved.ok()) return moved;
-  pattern->AddLayout(built->layout, built->seconds);
-  for (const Pattern::BuiltEntry& entry : pattern->Layouts()) {
-    if (entry.description->recipe == recipe) StoreLayout(*pattern, entry);
-  }
-  return absl::OkStatus();
+  absl::StatusOr<LayoutBuilder::Built> layout = (*builder)->Take(recipe);
+  if (layout->layout == nullptr) layout = (*builder)->Build(recipe);
+  if (!layout.ok()) return layout.status();
+  if (layout->layout == nullptr) return absl::FailedPreconditionError(layout->note);
+  const absl::Status moved = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *layout->layout);
+  if (moved.ok()) built.push_back({pattern, layout->layout, layout->seconds});
+  return moved;
 }
 
-absl::Status PatternJob::KeepFactorLayouts(const Plan& plan, const PatternProduct& pair) {
+absl::StatusOr<std::vector<PatternJob::NewLayout>> PatternJob::BuildFactorLayouts(
+    const Plan& plan, const PatternProduct& pair) {
+  std::vector<NewLayout> built;
   const SpgemmKernel& kernel = *FindSpgemmKernel(plan.kernel);
-  if (kernel.layout_kind == kCsr) return absl::OkStatus();
+  if (kernel.layout_kind == kCsr) return built;
   absl::Status status =
-      KeepFactorLayout(pair.right, FactorRecipe(plan.recipe, pair.transpose_right));
-  if (status.ok() && kernel.left_too) {
-    status = KeepFactorLayout(pair.left, FactorRecipe(plan.recipe, pair.transpose_left));
+      BuildFactorLayout(pair.right, FactorRecipe(plan.recipe, pair.transpose_right), built);
+  const bool same = pair.left == pair.right && pair.transpose_left == pair.transpose_right;
+  if (status.ok() && kernel.left_too && !same) {
+    status = BuildFactorLayout(pair.left, FactorRecipe(plan.recipe, pair.transpose_left), built);
   }
-  return status;
+  if (!status.ok()) return status;
+  return built;
+}
+
+void PatternJob::Publish(const Plan& plan, const std::vector<NewLayout>& layouts) {
+  const MutexLock lock(rooms_.publishing);
+  for (const NewLayout& fresh : layouts) {
+    const std::string& recipe = fresh.layout->recipe;
+    if (fresh.pattern->FindLayout(recipe) != nullptr) continue;
+    fresh.pattern->AddLayout(fresh.layout, fresh.seconds);
+    for (const Pattern::BuiltEntry& entry : fresh.pattern->Layouts()) {
+      if (entry.description->recipe == recipe) StoreLayout(*fresh.pattern, entry);
+    }
+  }
+  Activate(plan);
 }
 
 absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pair,
@@ -462,7 +478,8 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
                               speedup >= 1 ? "faster, which is next to nothing" : "slower");
   }
   if (provisional) plan.reason += "; not all could be tried for want of memory or time";
-  if (const absl::Status kept = KeepFactorLayouts(plan, pair); !kept.ok()) {
+  absl::StatusOr<std::vector<NewLayout>> layouts = BuildFactorLayouts(plan, pair);
+  if (const absl::Status& kept = layouts.status(); !kept.ok()) {
     if (EndsJob(kept)) return kept;
     const PlanTable::Found present = pattern_->plans().Find(c, plan.pair);
     // The right pattern's, of which no product can be had until it is uploaded anew.
@@ -482,7 +499,7 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
   builder_->DropAllBut({});
   right_builder_.reset();
   right_pattern_.reset();
-  Activate(plan);
+  Publish(plan, layouts.ok() ? *std::move(layouts) : std::vector<NewLayout>());
   return true;
 }
 

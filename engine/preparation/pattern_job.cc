@@ -514,9 +514,13 @@ void PatternJob::Activate(const Plan& plan) {
 }
 
 bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const {
+  const auto can_be_asked_for = [&](const std::optional<PatternPair>& pair) {
+    return !pair || rooms_.catalog.HasPattern(pair->right);
+  };
   const auto is_used_by = [&](const Pattern& left) {
     const bool is_planned = std::ranges::any_of(left.plans().List(), [&](const auto& active) {
-      return UsesLayout(active->plan, left.hash(), pattern, recipe);
+      return UsesLayout(active->plan, left.hash(), pattern, recipe) &&
+             can_be_asked_for(active->plan.pair);
     });
     if (is_planned) return true;
     // After a restart a product has its plan again when it is asked for.
@@ -526,7 +530,7 @@ bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const
       plan.recipe = m.recipe;
       plan.kernel = m.kernel;
       plan.pair = m.pair;
-      return UsesLayout(plan, left.hash(), pattern, recipe);
+      return UsesLayout(plan, left.hash(), pattern, recipe) && can_be_asked_for(m.pair);
     });
   };
   return is_used_by(pattern) ||
@@ -537,15 +541,20 @@ bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const
 
 void PatternJob::DropUnusedLayouts(Pattern& pattern) {
   for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
-    const std::string& recipe = entry.description->recipe;
     // A job of that pattern may be about to use the others.
     const bool is_ours =
         &pattern == pattern_.get() || ReadsLayouts(Operation::kSpgemm, entry.description->kind);
-    if (!is_ours || IsUsed(pattern, recipe)) continue;
-    DropLayout(pattern, recipe);
-    const absl::Status dropped = rooms_.store.DropLayout(pattern.hash(), recipe);
-    if (!dropped.ok()) notes_.push_back(Sentence(dropped));
+    if (is_ours) DropIfUnused(pattern, entry);
   }
+}
+
+void PatternJob::DropIfUnused(Pattern& pattern, const Pattern::BuiltEntry& entry) {
+  const std::string& recipe = entry.description->recipe;
+  const MutexLock lock(rooms_.publishing);
+  if (IsUsed(pattern, recipe) || pattern.FindLayout(recipe) != entry.layout) return;
+  DropLayout(pattern, recipe);
+  const absl::Status dropped = rooms_.store.DropLayout(pattern.hash(), recipe);
+  if (!dropped.ok()) notes_.push_back(Sentence(dropped));
 }
 
 std::string PatternJob::Detail() const { return fmt::format("{}", fmt::join(notes_, ". ")); }

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/catalog/catalog.h"
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
@@ -40,6 +41,9 @@ struct JobRooms {
   Executor& executor;
   Observer& observer;
   const PreparationOptions& options;
+  /// Held while a layout that products read is published (added, stored, named by a plan) and while
+  /// one is found to be unused and dropped: jobs of several patterns do so with one pattern's.
+  Mutex& publishing;
 };
 
 /// What the store has of a pattern's preparation.
@@ -223,9 +227,19 @@ class PatternJob {
   /// ends the job.
   absl::StatusOr<bool> ActivateFastest(const ProblemClass& problem_class,
                                        const PatternProduct& pair, bool provisional = false);
-  /// Gives the pair's patterns the layouts that the plan reads and they lack, and stores them.
-  absl::Status KeepFactorLayouts(const Plan& plan, const PatternProduct& pair);
-  absl::Status KeepFactorLayout(const std::shared_ptr<Pattern>& pattern, const std::string& recipe);
+  /// A layout that a pattern lacked, in memory that may last.
+  struct NewLayout {
+    std::shared_ptr<Pattern> pattern;
+    std::shared_ptr<const Layout> layout;
+    double seconds = 0;
+  };
+  /// What the plan reads and the pair's patterns lack.
+  absl::StatusOr<std::vector<NewLayout>> BuildFactorLayouts(const Plan& plan,
+                                                            const PatternProduct& pair);
+  absl::Status BuildFactorLayout(const std::shared_ptr<Pattern>& pattern, const std::string& recipe,
+                                 std::vector<NewLayout>& built);
+  /// Gives the patterns what they still lack, stores it and activates the plan.
+  void Publish(const Plan& plan, const std::vector<NewLayout>& layouts);
   /// Of plain CSR, in all turns so far.
   void RecordBaseline(ClassSearch& search);
   void RecordMeasurement(const ClassSearch& search, const std::string& recipe,
@@ -264,6 +278,8 @@ class PatternJob {
   /// not be tried again.
   void Activate(const Plan& plan);
   void DropUnusedLayouts(Pattern& pattern);
+  /// If it still is the pattern's and nothing uses it, in memory and in the store.
+  void DropIfUnused(Pattern& pattern, const Pattern::BuiltEntry& entry);
   void StoreOutcome(const std::set<ProblemClass>& classes);
   /// An older program stored none: they are found when the pattern is next prepared.
   void RestoreFeatures();

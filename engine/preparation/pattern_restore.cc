@@ -219,6 +219,7 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
     if (std::ranges::find(stored.plans, recipe, &PlanRecord::recipe) != stored.plans.end()) {
       continue;
     }
+    const MutexLock lock(rooms_.publishing);
     // Plans of pairs are found again when they are asked for (RestoreProductLayouts).
     if (pattern_->FindLayout(recipe) != nullptr) continue;
     const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);

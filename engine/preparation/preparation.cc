@@ -49,8 +49,8 @@ class Preparation::Impl {
        Executor& executor, Observer& observer)
       : options_(options),
         light_options_(options),
-        rooms_{catalog, store, budget, executor, observer, options_},
-        light_rooms_{catalog, store, budget, executor, observer, light_options_} {
+        rooms_{catalog, store, budget, executor, observer, options_, publishing_},
+        light_rooms_{catalog, store, budget, executor, observer, light_options_, publishing_} {
     if (!options_.enabled) return;
     for (int i = 0; i < std::max(options_.workers, 1); ++i) {
       workers_.emplace_back([this] { Work(rooms_, /*light=*/false); });
@@ -279,6 +279,7 @@ class Preparation::Impl {
 
   const PreparationOptions options_;
   PreparationOptions light_options_;
+  Mutex publishing_;
   const JobRooms rooms_, light_rooms_;
   mutable Mutex mutex_;
   CondVar changed_;

@@ -16,6 +16,7 @@
 #include "engine/execution/executor.h"
 #include "engine/planning/candidates.h"
 #include "engine/preparation/job.h"
+#include "kernels/formats/diagonals.h"
 #include "kernels/recipe.h"
 #include "tests/unit/engine/rooms.h"
 
@@ -710,6 +711,104 @@ TEST(Preparation, WhatIsAskedForOfAPairLeavesItsPlanAndItsFigures) {
   EXPECT_TRUE(plan().decided());
   EXPECT_EQ(runs_of_default(), 1'000'000);
   EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.coo.column_parts"));
+}
+
+TEST(Preparation, LayoutsOfPairsWhosePatternIsGoneAreDropped) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+  auto t = SendMatrix(site.catalog, "T", test::Band(4000, 9));
+  ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+  Pattern& pattern = *(*s)->pattern();
+  // Of a kernel that reads both factors so.
+  const auto kernel = std::ranges::find_if(SpgemmKernels(), [](const SpgemmKernel& k) {
+    return k.left_too && k.layout_kind == kDiagonals;
+  });
+  if (kernel == SpgemmKernels().end()) GTEST_SKIP() << "only kernels of GPUs read both factors so";
+  const std::string recipe(kernel->layout_kind);
+  ActivePlan active;
+  active.plan.problem_class = ClassOf(problem);
+  active.plan.kernel = kernel->name;
+  active.plan.recipe = recipe;
+  active.plan.pair = {(*t)->pattern()->hash()};
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  BuildContext context;
+  context.memory = &HeapMemory();
+  auto built = BuildLayout(*ParseRecipe(recipe), ViewCsr(**pattern.Csr()), context);
+  ASSERT_TRUE(built.ok() && !built->skipped);
+  built->layout.recipe = recipe;
+  pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
+  ASSERT_TRUE(site.preparation.Request(*s, {Class(Operation::kSddmm)}, true).ok() && site.Idle());
+  EXPECT_NE(pattern.FindLayout(recipe), nullptr);
+  t = MatrixLease();
+  ASSERT_TRUE(site.catalog.Delete("t", "T").ok());
+  ASSERT_TRUE(site.preparation.Request(*s, {Class(Operation::kSddmm)}, true).ok() && site.Idle());
+  EXPECT_EQ(pattern.FindLayout(recipe), nullptr);
+}
+
+TEST(Preparation, LayoutsThatLostToWhatWasMeasuredBeforeAreDropped) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+    auto t = SendMatrix(site.catalog, "T", test::Band(4000, 9));
+    ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+    PlanDiagonals(site, {(*s)->pattern(), (*t)->pattern()}, problem);
+    // The default was fastest, as was found out before the restart.
+    std::vector<MeasurementRecord> measured = site.store->Load()->measurements;
+    for (MeasurementRecord& m : measured) {
+      if (m.pair) m.median_ms = (m.kernel == "cpu.csr.row_groups" ? 1 : 2) * m.baseline_ms;
+    }
+    ASSERT_TRUE(site.store->PutMeasurements(measured).ok());
+  }
+  Site site(directory.path());
+  ASSERT_TRUE(site.Idle());
+  auto s = site.catalog.Find("t", "S"), t = site.catalog.Find("t", "T");
+  ASSERT_TRUE(s.ok() && t.ok());
+  ASSERT_NE((*t)->pattern()->FindLayout("dia"), nullptr);
+  site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ((*t)->pattern()->FindLayout("dia"), nullptr);
+}
+
+TEST(Preparation, JobsOfOtherPatternsDropNothingThatIsBeingPublished) {
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+  auto t = SendMatrix(site.catalog, "T", test::Band(4000, 9));
+  ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+  Pattern& right = *(*t)->pattern();
+  const PreparationOptions options = Quick();
+  Mutex publishing;
+  const JobRooms rooms = {site.catalog,  *site.store, site.budget, site.executor,
+                          site.listener, options,     publishing};
+  BuildContext context;
+  context.memory = &HeapMemory();
+  auto built = BuildLayout(*ParseRecipe("dia"), ViewCsr(**right.Csr()), context);
+  ASSERT_TRUE(built.ok() && !built->skipped);
+  const int stored = site.listener.stages("store");
+  std::thread job_of_right;
+  {
+    const MutexLock lock(publishing);
+    right.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
+    job_of_right = std::thread([&] {
+      const std::atomic<bool> stop = false;
+      PatternJob job(rooms, (*t)->pattern(), {}, {}, stop);
+      EXPECT_TRUE(job.Prepare({}).ok());
+    });
+    // All that it does besides is done.
+    EXPECT_TRUE(Eventually([&] { return site.listener.stages("store") > stored; }));
+    EXPECT_TRUE(SendMatrix(site.catalog, "other", test::Band(4000, 10)).ok());
+    ActivePlan active;
+    active.plan.problem_class = Class(Operation::kSpgemm, false, 0);
+    active.plan.kernel = "cpu.dia.diagonals";
+    active.plan.recipe = "dia";
+    active.plan.pair = {right.hash()};
+    (*s)->pattern()->plans().Replace(std::make_shared<const ActivePlan>(active));
+  }
+  job_of_right.join();
+  EXPECT_NE(right.FindLayout("dia"), nullptr);
+  ASSERT_TRUE(site.Idle());
 }
 
 /// Changes a byte in the middle of every blob that is at least `size` bytes long.
