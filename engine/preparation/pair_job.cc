@@ -359,6 +359,10 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     builder_->DropAllBut(kept);
     if (right_builder_) right_builder_->DropAllBut(kept);
     rooms_.observer.OnRecipe(outcome);
+    // A recipe that is asked for may be the kernel's own.
+    std::erase_if(decisions, [&](const Decision& made) {
+      return made.kernel == decision.kernel && made.recipe == decision.recipe;
+    });
     decisions.push_back(std::move(decision));
   }
   if (trial.baseline_runs() == 0) {
@@ -369,10 +373,16 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     measured(plan.recipe, plan.kernel, trial.baseline_median(), trial.baseline_median(),
              trial.baseline_runs(), 0);
   }
-  // Of those that were no candidates this time, because others were asked for alone.
+  // Of what was no candidate this time, because something else was asked for alone.
+  const size_t made = decisions.size();
   for (Decision& earlier : pattern_->decisions()) {
-    if (earlier.problem_class == c && earlier.pair == plan.pair &&
-        std::ranges::find(decisions, earlier.kernel, &Decision::kernel) == decisions.end()) {
+    if (earlier.problem_class != c || earlier.pair != plan.pair || again_.contains(c)) continue;
+    // Another recipe of a kernel may have been tried before.
+    const auto is_newer = [&](const Decision& decision) {
+      return decision.kernel == earlier.kernel &&
+             (decision.recipe == earlier.recipe || !earlier.tried);
+    };
+    if (std::none_of(decisions.begin(), decisions.begin() + static_cast<int64_t>(made), is_newer)) {
       decisions.push_back(std::move(earlier));
     }
   }
@@ -473,9 +483,9 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
     plan.reason = "the default is kept, no other was tried";
   } else {
     const double speedup = next->baseline_ms / next->median_ms;
-    plan.reason = fmt::format("the default is kept, the next best, {}, was {:.2f}x {}",
-                              next->kernel, std::max(speedup, 1 / speedup),
-                              speedup >= 1 ? "faster, which is next to nothing" : "slower");
+    plan.reason =
+        fmt::format("the default is kept, the next best, {}, was {}{}", next->kernel,
+                    Compared(speedup), IsFaster(speedup) ? ", which is next to nothing" : "");
   }
   if (provisional) plan.reason += "; not all could be tried for want of memory or time";
   absl::StatusOr<std::vector<NewLayout>> layouts = BuildFactorLayouts(plan, pair);

@@ -16,13 +16,12 @@ namespace {
 /// The outcome of a recipe that was timed (Observer::OnRecipe).
 constexpr std::string_view kTried = "tried";
 
-/// "1.62x faster", "1.04x slower".
-std::string Compared(double speedup) {
-  return speedup >= 1 ? fmt::format("{:.2f}x faster", speedup)
-                      : fmt::format("{:.2f}x slower", 1 / speedup);
-}
-
 }  // namespace
+
+std::string Compared(double speedup) {
+  if (IsFaster(speedup)) return fmt::format("{:.2f}x faster", speedup);
+  return IsFaster(1 / speedup) ? fmt::format("{:.2f}x slower", 1 / speedup) : "as fast";
+}
 
 PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
                        std::set<ProblemClass> again, AskedOf asked, const std::atomic<bool>& stop)
@@ -297,9 +296,8 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     outcome = kTried;
     RecordBaseline(search);
     RecordMeasurement(search, layout->recipe, kernel, *times, build_seconds);
-    search.tried.push_back({layout->recipe, kernel, times->speedup()});
-    progress_.Say(fmt::format("{}: {} is {} than plain CSR for K = {}", ToString(c), layout->recipe,
-                              Compared(times->speedup()), search.k));
+    progress_.Say(fmt::format("{}: {} has {:.2f}x plain CSR's speed for K = {}", ToString(c),
+                              layout->recipe, times->speedup(), search.k));
     // Another kernel costs nothing, another layout memory.
     const double best = search.best ? search.best->times.speedup() : 1;
     const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
@@ -434,9 +432,16 @@ void PatternJob::Decide(ClassSearch& search) {
   Activate(plan);
 }
 
-std::string PatternJob::WhyPlain(const ClassSearch& search) {
-  const auto best = std::ranges::max_element(search.tried, {}, &Result::speedup);
-  if (best == search.tried.end()) {
+std::string PatternJob::WhyPlain(const ClassSearch& search) const {
+  const Measurement* best = nullptr;
+  const auto speedup = [](const Measurement& m) { return m.baseline_ms / m.median_ms; };
+  const std::vector<Measurement> measurements = pattern_->measurements();
+  for (const Measurement& m : measurements) {
+    const bool is_plain = m.recipe == kCsr && m.kernel == search.plain.kernel;
+    if (m.problem_class != search.plain.problem_class || is_plain || m.median_ms <= 0) continue;
+    if (best == nullptr || speedup(m) > speedup(*best)) best = &m;
+  }
+  if (best == nullptr) {
     // Often for one reason: there is too little of the matrix.
     const bool one_reason = !search.decisions.empty() &&
                             std::ranges::all_of(search.decisions, [&](const Decision& decision) {
@@ -446,7 +451,7 @@ std::string PatternJob::WhyPlain(const ClassSearch& search) {
   }
   return fmt::format("the next best, {}, was {}{}",
                      best->recipe == kCsr ? best->kernel : best->recipe,
-                     best->speedup >= 1 ? "only " : "", Compared(best->speedup));
+                     IsFaster(speedup(*best)) ? "only " : "", Compared(speedup(*best)));
 }
 
 absl::Status PatternJob::PlaceValues(const Matrix& matrix, const Layout& layout, bool spare) {

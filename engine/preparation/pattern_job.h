@@ -87,6 +87,11 @@ inline constexpr int64_t kLeastPairNonzeros = 10'000;
 /// A gain below this is not told from noise, nor worth the memory of a layout.
 inline constexpr double kLeastSpeedup = 1.03;
 
+/// By more than what two decimals show.
+inline bool IsFaster(double speedup) { return speedup >= 1.005; }
+/// "1.62x faster", "1.04x slower", "as fast".
+std::string Compared(double speedup);
+
 inline std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
 
 /// Nothing was found out: it is cancelled, or the device is lost.
@@ -138,10 +143,6 @@ class PatternJob {
     std::string kernel;
     TrialTimes times;
   };
-  struct Result {
-    std::string recipe, kernel;
-    double speedup = 0;
-  };
   /// The search for the plan of one class: its trials, and what became of the candidates.
   struct ClassSearch {
     MatrixLease matrix;
@@ -154,7 +155,6 @@ class PatternJob {
     bool only_asked = false;       ///< the class has its plan: no other candidate is tried
     double baseline_ms = 0;        ///< 0: not run yet
     std::optional<Tried> best;     ///< none: plain CSR
-    std::vector<Result> tried;
     std::vector<Decision> decisions;
   };
 
@@ -257,8 +257,8 @@ class PatternJob {
   void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(ClassSearch& search);
-  /// How near the others came.
-  static std::string WhyPlain(const ClassSearch& search);
+  /// How near the others came, of all that were measured for the class.
+  std::string WhyPlain(const ClassSearch& search) const;
 
   /// Stores a layout that the pattern has. Why not is a note.
   bool StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry);
