@@ -100,7 +100,8 @@ inline bool EndsJob(const absl::Status& status) {
 }
 
 /// Used by one thread. What it publishes is usable at once: a layout of the CPU has the values
-/// of every matrix of the pattern before a plan names it.
+/// of every matrix of the pattern before a plan names it; one that products read gets those of a
+/// matrix with its first product.
 class PatternJob {
  public:
   /// Classes in `again` are tried whatever is known of them; that is forgotten. What is `asked` for

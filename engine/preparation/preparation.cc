@@ -535,6 +535,9 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
         rooms_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
   }
   rooms_.observer.OnPreparationEnd(state == PreparationState::kReady ? "ready" : "failed");
+  if (state == PreparationState::kFailed) {
+    rooms_.observer.OnPreparationFailed(pattern.hash(), detail);
+  }
   const MutexLock lock(mutex_);
   const auto waiting = queued_.find(job.pattern.get());
   const bool more = waiting != queued_.end() && waiting->second.priority == Priority::kClient;

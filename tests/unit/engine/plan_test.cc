@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "engine/catalog/pattern_product.h"
-#include "engine/catalog/pattern_product.h"
 #include "engine/planning/asked.h"
 #include "engine/planning/candidates.h"
 #include "tests/unit/engine/rooms.h"

@@ -1,6 +1,7 @@
 // Preparations from the upload to the plan, over a catalog and lanes that really run.
 #include "engine/preparation/preparation.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,6 +56,14 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     ++recipes_[std::string(outcome)];
   }
+  void OnPreparationFailed(std::string_view pattern, std::string_view sentence) override {
+    std::lock_guard lock(mutex_);
+    failures_.push_back(fmt::format("{}: {}", pattern, sentence));
+  }
+  std::vector<std::string> failures() {
+    std::lock_guard lock(mutex_);
+    return failures_;
+  }
   void OnDamage(std::string_view) override { ++damaged; }
 
   int stages(const std::string& stage) {
@@ -85,6 +94,7 @@ class Listener final : public Observer {
   std::mutex mutex_;
   std::map<std::string, int> stages_, ends_, recipes_;
   std::set<std::string> built_;
+  std::vector<std::string> failures_;
 };
 
 PreparationOptions Quick() {
@@ -1075,6 +1085,14 @@ TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
 
 Asked AskedFor(const std::string& recipe, const std::string& kernel = "") {
   return ParseAsked(recipe, kernel).value();
+}
+
+TEST(Preparation, SaysOfNearlyTheSameSpeedThatItIsTheSame) {
+  EXPECT_EQ(Compared(1.62), "1.62x faster");
+  EXPECT_EQ(Compared(1.01), "1.01x faster");
+  EXPECT_EQ(Compared(1.001), "as fast");
+  EXPECT_EQ(Compared(0.999), "as fast");
+  EXPECT_EQ(Compared(0.5), "2.00x slower");
 }
 
 TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
@@ -2276,6 +2294,7 @@ TEST(Restart, FailsInWordsWhenThePatternIsDamaged) {
   EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kFailed);
   EXPECT_THAT((*matrix)->pattern()->status().detail, HasSubstr("row_offsets"));
   EXPECT_EQ(site.listener.ends("failed"), 1);
+  EXPECT_THAT(site.listener.failures(), ElementsAre(HasSubstr("row_offsets")));
 }
 
 }  // namespace
