@@ -164,6 +164,11 @@ void Metrics::OnPreparationEnd(std::string_view state) {
   preparations_ended_.Add({{"state", std::string(state)}}).Increment();
 }
 
+void Metrics::OnPreparationFailed(std::string_view pattern, std::string_view sentence) {
+  Log(LogLevel::kWarn, "preparation failed",
+      {{"pattern", std::string(pattern)}, {"message", std::string(sentence)}});
+}
+
 void Metrics::OnDamage(std::string_view sentence) {
   damages_->Increment();
   Log(LogLevel::kError, "damage", {{"message", std::string(sentence)}});

@@ -42,6 +42,7 @@ class Metrics : public engine::Observer {
   void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override;
   void OnRecipe(std::string_view outcome) override;
   void OnPreparationEnd(std::string_view state) override;
+  void OnPreparationFailed(std::string_view pattern, std::string_view sentence) override;
   void OnDamage(std::string_view sentence) override;
   void OnDeviceLost(std::string_view sentence) override;
   void OnStore(const absl::Status& status) override;

@@ -198,8 +198,8 @@ struct Measurement {
 /// What became of a recipe for a class.
 struct Decision {
   ProblemClass problem_class;
-  /// Empty: it is about the class. Of a sparse product, the pair and the kernel: "csr * csr /
-  /// cpu.csr.hash".
+  /// Empty: it is about the class. Of a sparse product, what its factors are read from and the
+  /// kernel: "csr * csr / cpu.csr.hash", "csr * dia / cpu.dia.diagonals".
   std::string recipe;
   bool tried = false;
   std::string reason;  ///< why, or why not
