@@ -45,8 +45,15 @@ class Budget {
   /// have ended.
   /// What belongs to all, such as plans, caches and preparations, has no owner (null).
   MemorySource& Source(MemoryUse use, MemoryOwner* owner = nullptr);
-  /// Likewise of what is free: nothing is evicted for it.
-  MemorySource& SpareSource(MemoryUse use);
+  /// While one lives, nothing is evicted for what its thread allocates, or reads from the disk: it
+  /// gets what is free.
+  class SpareOnly {
+   public:
+    SpareOnly();
+    ~SpareOnly();
+    SpareOnly(const SpareOnly&) = delete;
+    SpareOnly& operator=(const SpareOnly&) = delete;
+  };
 
   /// Of that name; made the first time, and there as long as the budget: tenants are few. Takes a
   /// lock: to be asked for once a request, not once a buffer.

@@ -454,28 +454,16 @@ std::string PatternJob::WhyPlain(const ClassSearch& search) const {
                      IsFaster(speedup(*best)) ? "only " : "", Compared(speedup(*best)));
 }
 
-absl::Status PatternJob::PlaceValues(const Matrix& matrix, const Layout& layout, bool spare) {
-  const MemoryUse use = MemoryUse::kLayouts;
-  Budget& budget = rooms_.budget;
-  // Where they are not in memory, reading them would evict others.
-  const auto unread = static_cast<int64_t>(SizeOf(matrix.type())) *
-                      (matrix.values_resident() ? 0 : pattern_->nnz());
-  if (spare && unread > budget.limit() - budget.used()) {
-    return absl::ResourceExhaustedError("no memory is free for the values");
-  }
-  return matrix
-      .ValuesIn(layout, spare ? budget.SpareSource(use) : budget.Source(use),
-                rooms_.options.threads_per_worker)
-      .status();
-}
-
 absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_seconds,
-                                   bool for_cpu, bool spare) {
+                                   bool for_cpu) {
   const std::string recipe = layout->recipe;
   pattern_->AddLayout(layout, build_seconds);
   if (!for_cpu) return absl::OkStatus();
   for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
-    absl::Status placed = PlaceValues(*matrix, *layout, spare);
+    absl::Status placed = matrix
+                              ->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kLayouts),
+                                         rooms_.options.threads_per_worker)
+                              .status();
     if (placed.ok()) continue;
     // A matrix whose values are damaged says so to whoever asks for it; the others go on.
     if (absl::IsDataLoss(placed)) {

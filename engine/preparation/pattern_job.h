@@ -264,12 +264,8 @@ class PatternJob {
   /// Stores a layout that the pattern has. Why not is a note.
   bool StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry);
   /// Gives the pattern a layout; `for_cpu`: with the values of all its matrices, which a GPU places
-  /// by itself when they are first used. `spare`: nothing is evicted for them. RESOURCE_EXHAUSTED
-  /// leaves nothing behind.
-  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu,
-                         bool spare = false);
-  /// Places the matrix's values in the layout, for requests.
-  absl::Status PlaceValues(const Matrix& matrix, const Layout& layout, bool spare);
+  /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
+  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
   void DropLayout(Pattern& pattern, const std::string& recipe);
   /// A plan of the pattern reads it, or one of another that is multiplied with it.
   bool IsUsed(const Pattern& pattern, const std::string& recipe) const;
@@ -294,6 +290,8 @@ class PatternJob {
   /// damaged. `description` becomes its.
   bool AddUnread(const StoredPreparation& stored, const std::string& recipe, Layout& description);
   void DropStoredLayoutsWithoutPlan(const StoredPreparation& stored);
+  /// Into memory that is free, or RESOURCE_EXHAUSTED.
+  absl::StatusOr<Layout> ReadSpare(const LayoutRecord& record);
   absl::StatusOr<LayoutBuilder::Built> ReadOrRebuild(const StoredPreparation& stored,
                                                      const std::string& recipe);
 

@@ -141,7 +141,8 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
             plans, [](const Plan& plan) { return plan.problem_class.device == DeviceKind::kCpu; });
         layout = *built->layout;
         // As its arrays are: nobody may ever need it.
-        status = AddLayout(built->layout, built->seconds, for_cpu, /*spare=*/true);
+        const Budget::SpareOnly spare;
+        status = AddLayout(built->layout, built->seconds, for_cpu);
         if (status.ok()) SetDiskCopy(stored, recipe);
       }
       if (absl::IsResourceExhausted(status) && AddUnread(stored, recipe, layout)) {
@@ -227,12 +228,16 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
   }
 }
 
+absl::StatusOr<Layout> PatternJob::ReadSpare(const LayoutRecord& record) {
+  // What is idle does not go for it: nobody may ever need it.
+  const Budget::SpareOnly spare;
+  return rooms_.store.ReadLayout(record, rooms_.budget.Source(MemoryUse::kLayouts), &stop_);
+}
+
 absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,
                                                                const std::string& recipe) {
   if (const LayoutRecord* const record = RecordOf(stored, recipe)) {
-    // What is idle does not go for it: nobody may ever need it.
-    absl::StatusOr<Layout> layout =
-        rooms_.store.ReadLayout(*record, rooms_.budget.SpareSource(MemoryUse::kLayouts), &stop_);
+    absl::StatusOr<Layout> layout = ReadSpare(*record);
     if (layout.ok()) {
       return LayoutBuilder::Built{std::make_shared<Layout>(*std::move(layout)),
                                   record->build_seconds, ""};
