@@ -9,6 +9,7 @@
 #include "base/sleep.h"
 #include "engine/catalog/stored.h"
 #include "engine/memory/processor.h"
+#include "engine/memory/shared_memory.h"
 
 namespace sparsed::engine {
 namespace {
@@ -116,6 +117,13 @@ class Engine::Scrubber {
   const std::chrono::duration<double> interval_, first_;
   std::jthread thread_;  ///< last
 };
+
+absl::StatusOr<Buffer> Engine::Share(int file, std::string_view tenant) {
+  absl::StatusOr<Buffer> memory = MapShared(file, *budget_, budget_->OwnerOf(tenant));
+  if (!memory.ok() || gpus_.empty()) return memory;
+  absl::StatusOr<Buffer> pinned = gpus_.front()->Pin(*memory);
+  return pinned.ok() ? pinned : memory;
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
                                                      Observer& observer) {

@@ -63,6 +63,9 @@ class Engine {
   /// False while the data directory is gone; none if nothing is kept on disk.
   std::optional<bool> store_up() const;
   const EngineOptions& options() const { return options_; }
+  /// A memory file (see MapShared) that requests of the tenant may name parts of, as
+  /// OperandSpec::shared; pinned for the GPUs, unless the operating system does not let us. Blocks.
+  absl::StatusOr<Buffer> Share(int file, std::string_view tenant);
 
  private:
   explicit Engine(EngineOptions options);

@@ -44,6 +44,8 @@ class Observer {
   virtual void OnRecipe(std::string_view /*outcome*/) {}
   /// "ready", "failed", "cancelled".
   virtual void OnPreparationEnd(std::string_view /*state*/) {}
+  /// A preparation of the pattern with that hash failed; `sentence` says why.
+  virtual void OnPreparationFailed(std::string_view /*pattern*/, std::string_view /*sentence*/) {}
 };
 
 }  // namespace sparsed::engine

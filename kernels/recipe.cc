@@ -78,6 +78,15 @@ std::string KnownOptions(std::string_view name) {
   return options.empty() ? "none" : fmt::format("{}", fmt::join(options, ", "));
 }
 
+/// Unlike a flag it has a value.
+bool IsParameter(std::string_view step, std::string_view key) {
+  return std::ranges::any_of(StepDefinitions(), [&](const StepDefinition& definition) {
+    return definition.name == step &&
+           std::ranges::find(definition.parameters, key, &ParameterDefinition::key) !=
+               definition.parameters.end();
+  });
+}
+
 absl::StatusOr<RecipeStep> ParseStep(Scanner& scanner) {
   RecipeStep step;
   step.name = scanner.Word();
@@ -95,6 +104,9 @@ absl::StatusOr<RecipeStep> ParseStep(Scanner& scanner) {
         return absl::InvalidArgumentError(
             fmt::format("recipe: {}: {} = '{}' is not a 64-bit integer", step.name, key, digits));
       }
+    } else if (IsParameter(step.name, key)) {
+      return absl::InvalidArgumentError(
+          fmt::format("recipe: {}: {} needs a value", step.name, key));
     }
     if (ValueOf(step, key, -1) != -1) {
       return absl::InvalidArgumentError(

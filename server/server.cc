@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <thread>
 
+#include "absl/strings/escaping.h"
 #include "base/mutex.h"
 #include "engine/engine.h"
 #include "kernels/device_id.h"
@@ -22,10 +24,12 @@
 #include "server/listener/descriptor.h"
 #include "server/listener/front_door.h"
 #include "server/listener/self_probe.h"
+#include "server/local/local_door.h"
 #include "server/log/log.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
+#include "server/rpc/shared_regions.h"
 #include "server/rpc/worker_pool.h"
 #include "server/telemetry/connection_metrics.h"
 #include "server/telemetry/engine_gauges.h"
@@ -39,6 +43,7 @@ namespace sparsed::server {
 namespace {
 
 constexpr int kWorkers = 4;
+constexpr std::string_view kLocalSocket = "local.sock";
 constexpr int kMaxStreamsPerConnection = 256;
 /// Unless the flag says otherwise.
 constexpr int64_t kMaxConnections = 4096;
@@ -184,6 +189,7 @@ class Server::Impl {
       http_ = *std::move(http);
       metrics_address_ = http_->address();
     }
+    if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
     return StartGrpc();
   }
 
@@ -202,13 +208,41 @@ class Server::Impl {
   engine::Engine& engine() { return *engine_; }
 
  private:
+  absl::Status OpenLocalDoor() {
+    const bool asked_for = config_.local_listen != "auto";
+    LocalDoor::Options options;
+    options.server_id = server_id_;
+    options.max_bytes = ConnectionMemory(config_);
+    options.address = asked_for ? config_.local_listen
+                                : fmt::format("unix:{}/{}", config_.data_dir, kLocalSocket);
+    if (options.address.empty() || (!asked_for && config_.in_memory())) return absl::OkStatus();
+    const std::string path = options.address.substr(options.address.find(':') + 1);
+    absl::Status status;
+    if (const std::string error = AddressError(options.address, true); !error.empty()) {
+      status = absl::InvalidArgumentError(error);
+    } else {
+      auto door = LocalDoor::Open(std::move(options), *engine_, workers_, regions_);
+      status = door.status();
+      if (door.ok()) {
+        local_door_ = *std::move(door);
+        local_socket_ = std::filesystem::absolute(path).string();
+        return absl::OkStatus();
+      }
+    }
+    if (asked_for) return status;
+    Log(LogLevel::kWarn, "no memory can be shared on this machine",
+        {{"message", std::string(status.message())}});
+    return absl::OkStatus();
+  }
+
   absl::Status StartGrpc() {
     // Once nobody uses it, gRPC takes itself down, and may wait ten seconds for a poller of its
     // own.
     grpc_init();
-    context_ = std::make_unique<ServiceContext>(ServiceContext{
-        config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
-        live_streams_, shares_, metrics_address_, started_, started_steady_});
+    context_ = std::make_unique<ServiceContext>(
+        ServiceContext{config_, *engine_, telemetry_, workers_,
+                       std::max(1, config_.threads / kWorkers), live_streams_, shares_, regions_,
+                       metrics_address_, local_socket_, server_id_, started_, started_steady_});
     services_.push_back(MakeCatalogService(*context_));
     services_.push_back(MakeComputeService(*context_));
     services_.push_back(MakeBuffersService(*context_));
@@ -320,6 +354,12 @@ class Server::Impl {
                 ConnectionMetrics(door_->counts(), door_->max_connections(), Reachable())) {
              families.push_back(std::move(family));
            }
+           const LocalDoor::Counts local =
+               local_door_ == nullptr ? LocalDoor::Counts() : local_door_->counts();
+           for (auto& family :
+                LocalMetrics(local.connections, local.turned_away, regions_.count())) {
+             families.push_back(std::move(family));
+           }
            return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
                             prometheus::TextSerializer().Serialize(families)};
          }},
@@ -337,6 +377,7 @@ class Server::Impl {
   // In the order of construction; destroyed in reverse: whoever calls goes before whom it calls.
   const Config config_;
   const std::function<void()> give_up_;
+  const std::string server_id_ = absl::BytesToHexString(RandomBytes(16));
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   const std::chrono::steady_clock::time_point started_steady_ = std::chrono::steady_clock::now();
   std::atomic<bool> serving_ = false;
@@ -352,7 +393,10 @@ class Server::Impl {
   Telemetry telemetry_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineGauges> gauges_;
+  SharedRegions regions_;
   WorkerPool workers_;
+  std::unique_ptr<LocalDoor> local_door_;
+  std::string local_socket_;  ///< its path; empty: there is none
   std::unique_ptr<ServiceContext> context_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<FrontDoor> door_;

@@ -73,6 +73,7 @@ struct SpmmArguments {
   double alpha = 1;
   double beta = 0;
   std::string accumulate;  ///< empty: none
+  std::string values;      ///< a file, "@" and the name of a held matrix, or empty: the matrix's
   bool allow_tf32 = false;
 };
 absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments);
@@ -83,6 +84,7 @@ struct SddmmArguments {
   std::string right;
   std::string out;
   bool unscaled = false;
+  std::string values;  ///< as SpmmArguments'
 };
 absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& arguments);
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "client/cli/commands.h"
@@ -35,6 +36,22 @@ Report DenseReport(const std::string& matrix, const NpyArray& result, const Comp
       "wrote   {}: {}, {}\n",
       how.plan, Text(how.timings), Milliseconds(elapsed), out, wrote, NpyTypeText(result.type()));
   return report;
+}
+
+/// S's values as they are given: the server's, or those of a file. Views one in `*read`.
+absl::StatusOr<std::optional<Operand>> ReadValues(const Client& client, const std::string& values,
+                                                  const MatrixInfo& matrix, NpyArray* read) {
+  if (values.empty()) return std::nullopt;
+  if (values.starts_with('@')) return client.DenseNamed(values.substr(1));
+  absl::StatusOr<NpyArray> array = ReadNpy(values, matrix.type);
+  if (!array.ok()) return array.status();
+  *read = *std::move(array);
+  if (read->rows != matrix.nnz || read->cols != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is {} x {}, expected {} x 1: {} has {} nonzeros", values, read->rows,
+                    read->cols, matrix.nnz, matrix.name, Count(matrix.nnz)));
+  }
+  return read->View();
 }
 
 Report SpgemmReport(const SpgemmArguments& arguments, const SpgemmResult& how,
@@ -147,13 +164,18 @@ absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments
                                                   arguments.accumulate, result->rows, result->cols,
                                                   rows, operand->cols));
   }
+  NpyArray read;
+  const absl::StatusOr<std::optional<Operand>> values =
+      ReadValues(client, arguments.values, *info, &read);
+  if (!values.ok()) return values.status();
   const auto begin = Clock::now();
   const absl::StatusOr<ComputeResult> how = matrix.Spmm(operand->View(), result->MutableView(),
                                                         {.transpose = arguments.transpose,
                                                          .alpha = arguments.alpha,
                                                          .beta = arguments.beta,
                                                          .accumulate = {},
-                                                         .allow_tf32 = arguments.allow_tf32});
+                                                         .allow_tf32 = arguments.allow_tf32,
+                                                         .values = *values});
   const auto elapsed = Clock::now() - begin;
   if (!how.ok()) return how.status();
   if (absl::Status status = WriteNpy(arguments.out, *result); !status.ok()) return status;
@@ -171,17 +193,22 @@ absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& argumen
   if (!left.ok()) return left.status();
   const absl::StatusOr<NpyArray> right = ReadNpy(arguments.right, info->type);
   if (!right.ok()) return right.status();
-  absl::StatusOr<NpyArray> values = NpyArray::Zeros(info->type, info->nnz, 1, true);
+  absl::StatusOr<NpyArray> result = NpyArray::Zeros(info->type, info->nnz, 1, true);
+  if (!result.ok()) return result.status();
+  NpyArray read;
+  const absl::StatusOr<std::optional<Operand>> values =
+      ReadValues(client, arguments.values, *info, &read);
   if (!values.ok()) return values.status();
 
   const auto begin = Clock::now();
-  const absl::StatusOr<ComputeResult> how = matrix.Sddmm(
-      left->View(), right->View(), values->MutableView(), {.unscaled = arguments.unscaled});
+  const absl::StatusOr<ComputeResult> how =
+      matrix.Sddmm(left->View(), right->View(), result->MutableView(),
+                   {.unscaled = arguments.unscaled, .values = *values});
   const auto elapsed = Clock::now() - begin;
   if (!how.ok()) return how.status();
-  if (absl::Status status = WriteNpy(arguments.out, *values); !status.ok()) return status;
-  return DenseReport(arguments.name, *values, *how, elapsed, arguments.out,
-                     fmt::format("{} values, one for each nonzero", Count(values->rows)));
+  if (absl::Status status = WriteNpy(arguments.out, *result); !status.ok()) return status;
+  return DenseReport(arguments.name, *result, *how, elapsed, arguments.out,
+                     fmt::format("{} values, one for each nonzero", Count(result->rows)));
 }
 
 absl::StatusOr<Report> Spgemm(const Client& client, const SpgemmArguments& arguments) {

@@ -197,6 +197,17 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   });
 }
 
+/// S's values for one product.
+CLI::Option* AddValues(CLI::App* command, std::string& values) {
+  return command
+      ->add_option("--values", values,
+                   "Values of S for this product alone, one for each nonzero in canonical CSR "
+                   "order: a .npy file, or @NAME of a dense matrix that the server holds")
+      ->check([](const std::string& text) {
+        return text == "@" ? std::string("the name behind @ is missing") : std::string();
+      });
+}
+
 void AddDenseCommands(CLI::App& app, Invocation& invocation) {
   CLI::App* spmm = AddCommand(
       app, "spmm",
@@ -204,7 +215,8 @@ void AddDenseCommands(CLI::App& app, Invocation& invocation) {
       "results of bf16 matrices are written as float32, which holds them exactly)",
       {"spmm cora --operand=B.npy --out=C.npy",
        "spmm cora --operand=G.npy --out=D.npy --transpose --alpha=0.5",
-       "spmm cora --operand=B.npy --out=C.npy --beta=1 --accumulate=C0.npy"});
+       "spmm cora --operand=B.npy --out=C.npy --beta=1 --accumulate=C0.npy",
+       "spmm cora --operand=B.npy --out=C.npy --values=@attention"});
   auto m = std::make_shared<SpmmArguments>();
   AddName(spmm, m->name);
   spmm->add_option("--operand", m->operand, "B, converted to the matrix's type if need be")
@@ -216,6 +228,7 @@ void AddDenseCommands(CLI::App& app, Invocation& invocation) {
   CLI::Option* accumulate = spmm->add_option("--accumulate", m->accumulate, "C0");
   beta->needs(accumulate);
   accumulate->needs(beta);
+  AddValues(spmm, m->values);
   spmm->add_flag(
       "--allow-tf32", m->allow_tf32,
       "Factors may be rounded to TF32: products of f32 on a GPU; says so where it makes no "
@@ -226,13 +239,15 @@ void AddDenseCommands(CLI::App& app, Invocation& invocation) {
 
   CLI::App* sddmm = AddCommand(
       app, "sddmm", "S .* (A * B^T): one value for each nonzero of S, in canonical CSR order",
-      {"sddmm cora --left=A.npy --right=B.npy --out=values.npy"});
+      {"sddmm cora --left=A.npy --right=B.npy --out=values.npy",
+       "sddmm cora --left=A.npy --right=B.npy --out=new.npy --values=old.npy"});
   auto d = std::make_shared<SddmmArguments>();
   AddName(sddmm, d->name);
   sddmm->add_option("--left", d->left, "A, a row for each row of S (.npy)")->required();
   sddmm->add_option("--right", d->right, "B, a row for each column of S (.npy)")->required();
   sddmm->add_option("--out", d->out, "Where the values go (.npy)")->required();
-  sddmm->add_flag("--unscaled", d->unscaled, "Do not multiply by the values of S");
+  sddmm->add_flag("--unscaled", d->unscaled, "Do not multiply by the values of S")
+      ->excludes(AddValues(sddmm, d->values));
   sddmm->callback([&invocation, d] {
     invocation.run = [d](const Client& client) { return Sddmm(client, *d); };
   });
@@ -466,6 +481,9 @@ std::string Sentence(const CLI::App& app, const CLI::ParseError& error) {
   }
   if (const size_t found = text.find(" requires "); found != std::string::npos) {
     return fmt::format("{} goes with {} only", text.substr(0, found), text.substr(found + 10));
+  }
+  if (const size_t found = text.find(" excludes "); found != std::string::npos) {
+    return fmt::format("{} does not go with {}", text.substr(0, found), text.substr(found + 10));
   }
   if (const size_t found = text.find(": 1 required"); found != std::string::npos) {
     return fmt::format("{} lacks its value", text.substr(0, found));

@@ -183,6 +183,7 @@ absl::StatusOr<Report> Info(const Client& client) {
                  {"durable", info->durable},
                  {"max_requests_per_stream", info->max_requests_per_stream},
                  {"metrics_address", info->metrics_address},
+                 {"local_socket", info->local_socket},
                  {"started_unix_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(
                                          info->started.time_since_epoch())
                                          .count()}};
@@ -190,11 +191,15 @@ absl::StatusOr<Report> Info(const Client& client) {
       "sparsed {}, started {}\n"
       "memory   {} at most\n"
       "uploads  {}\n"
-      "metrics  {}\n",
+      "metrics  {}\n"
+      "local    {}\n",
       info->version, Time(info->started), Bytes(info->host_memory_limit_bytes),
       info->durable ? "survive a restart" : "are kept in memory only",
       info->metrics_address.empty() ? "not served"
-                                    : fmt::format("http://{}/metrics", info->metrics_address));
+                                    : fmt::format("http://{}/metrics", info->metrics_address),
+      info->local_socket.empty()
+          ? "no memory is shared"
+          : fmt::format("processes here share memory at {}", info->local_socket));
   Table devices({"DEVICE", "THREADS", "DESCRIPTION", "NOTE"});
   for (const DeviceInfo& device : info->devices) {
     report.json["devices"].push_back({{"name", device.name},

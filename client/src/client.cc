@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "client/src/admin_calls.h"
 #include "client/src/catalog_calls.h"
 #include "client/src/connection.h"
+#include "client/src/convert.h"
 #include "client/src/dense_transfer.h"
+#include "client/src/shared_memory.h"
 
 namespace sparsed {
 inline namespace client {
@@ -26,6 +30,29 @@ absl::StatusOr<Matrix> Client::Upload(const std::string& name, const CsrView& ma
 Call<Matrix> Client::UploadAsync(const std::string& name, const CsrView& matrix,
                                  const UploadOptions& upload, const CallOptions& options) const {
   return client::Upload(connection_, MatrixNamed(name), matrix, upload, options);
+}
+
+absl::StatusOr<SharedMatrix> Client::AllocateShared(int64_t rows, int64_t cols,
+                                                    ValueType type) const {
+  const int64_t element = static_cast<int64_t>(SizeOf(type));
+  if (rows < 0 || cols < 1 ||
+      rows > std::numeric_limits<int64_t>::max() / element / std::max<int64_t>(cols, 1)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} x {} {} make no dense matrix", rows, cols, Name(type)));
+  }
+  const int64_t bytes = std::max<int64_t>(rows * cols * element, 1);
+  absl::StatusOr<SharedBytes> made = AllocateSharedBytes(static_cast<size_t>(bytes));
+  if (!made.ok()) return made.status();
+  return SharedMatrix(*std::move(made), type, rows, cols);
+}
+
+absl::StatusOr<SharedBytes> Client::AllocateSharedBytes(size_t bytes) const {
+  if (bytes == 0) return absl::InvalidArgumentError("no bytes of memory to share");
+  absl::StatusOr<std::shared_ptr<SharedBlock>> block =
+      connection_->shared_memory()->Allocate(bytes);
+  if (!block.ok()) return block.status();
+  void* const data = (*block)->data();
+  return SharedBytes(*std::move(block), data, bytes);
 }
 
 absl::StatusOr<std::vector<MatrixInfo>> Client::ListMatrices(const std::string& prefix,

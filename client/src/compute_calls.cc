@@ -24,6 +24,8 @@ std::pair<const std::byte*, const std::byte*> Extent(const View& view) {
 /// Gathers what a request sends and where its result goes, and the first thing that is wrong.
 class RequestBuilder {
  public:
+  explicit RequestBuilder(SharedMemory& shared_memory) : shared_memory_(shared_memory) {}
+
   v1::Operand Add(const Operand& operand, const char* what) {
     v1::Operand proto;
     if (const auto* held = std::get_if<DenseMatrix>(&operand)) {
@@ -38,13 +40,19 @@ class RequestBuilder {
       return proto;
     }
     CheckType(view.type, what);
+    views_.push_back(view);
+    // Values of S may have no gaps; on their way they lose them.
+    const bool has_gaps = view.cols == 1 && view.leading_dimension > 1;
+    if (!has_gaps && FindShared(view, *proto.mutable_shared())) {
+      SetShape(view, *proto.mutable_shape());
+      return proto;
+    }
     // Rows are sent without the gaps between them.
     proto.mutable_shape()->set_rows(view.rows);
     proto.mutable_shape()->set_cols(view.cols);
     proto.mutable_shape()->set_type(ToProto(view.type));
     proto.set_stream_array(static_cast<uint32_t>(request_.operands.size()));
     request_.operands.push_back(*bytes);
-    views_.push_back(view);
     return proto;
   }
 
@@ -56,7 +64,6 @@ class RequestBuilder {
       request_.repeatable = std::find(held_.begin(), held_.end(), held->name()) == held_.end();
       return proto;
     }
-    proto.set_stream(true);
     const auto& view = std::get<MutableDenseView>(destination);
     const auto bytes = BytesOf(view, what);
     if (!bytes.ok()) {
@@ -64,8 +71,13 @@ class RequestBuilder {
       return proto;
     }
     CheckType(view.type, what);
-    request_.result = *bytes;
-    request_.result_type = view.type;
+    if (FindShared(view, *proto.mutable_shared()->mutable_memory())) {
+      SetShape(view, *proto.mutable_shared()->mutable_shape());
+    } else {
+      proto.set_stream(true);
+      request_.result = *bytes;
+      request_.result_type = view.type;
+    }
     const auto extent = Extent(view);
     request_.repeatable = std::none_of(views_.begin(), views_.end(), [&](const DenseView& other) {
       const auto [begin, end] = Extent(other);
@@ -78,6 +90,27 @@ class RequestBuilder {
   DenseRequest& request() { return request_; }
 
  private:
+  template <typename View>
+  static void SetShape(const View& view, v1::DenseShape& shape) {
+    shape.set_rows(view.rows);
+    shape.set_cols(view.cols);
+    shape.set_leading_dimension(view.leading_dimension);
+    shape.set_type(ToProto(view.type));
+  }
+  /// Whether all of it lies in memory that the server maps, and where.
+  template <typename View>
+  bool FindShared(const View& view, v1::SharedMemory& place) {
+    if (view.rows == 0) return false;
+    const int64_t stride = view.leading_dimension == 0 ? view.cols : view.leading_dimension;
+    const auto bytes =
+        static_cast<size_t>((view.rows - 1) * stride + view.cols) * SizeOf(view.type);
+    std::optional<SharedMemory::Place> found = shared_memory_.Find(view.data, bytes);
+    if (!found) return false;
+    place.set_region(std::move(found->region));
+    place.set_offset(found->offset);
+    request_.shared.push_back(std::move(found->block));
+    return true;
+  }
   void Refuse(const absl::Status& status) { status_.Update(status); }
   void CheckType(ValueType type, const char* what) {
     if (type_ && *type_ != type) {
@@ -87,6 +120,7 @@ class RequestBuilder {
     type_ = type;
   }
 
+  SharedMemory& shared_memory_;
   DenseRequest request_;
   std::vector<DenseView> views_;
   std::vector<std::string> held_;
@@ -125,7 +159,7 @@ Operand AccumulateOf(const SpmmOptions& spmm, const Destination& c) {
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
                          const CallOptions& options) {
-  RequestBuilder builder;
+  RequestBuilder builder(*connection->shared_memory());
   v1::SpmmStart start;
   start.set_matrix(matrix);
   start.set_transpose(spmm.transpose);
@@ -135,6 +169,7 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
   *start.mutable_b() = builder.Add(b, "b");
   if (spmm.beta != 0)
     *start.mutable_accumulate() = builder.Add(AccumulateOf(spmm, c), "accumulate");
+  if (spmm.values) *start.mutable_values() = builder.Add(*spmm.values, "SpmmOptions::values");
   *start.mutable_result() = builder.Into(c, "c");
   if (const auto* view = std::get_if<MutableDenseView>(&c)) {
     builder.request().result_rows = view->rows;
@@ -147,12 +182,13 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                           const Operand& a, const Operand& b, const Destination& values,
                           const SddmmOptions& sddmm, const CallOptions& options) {
-  RequestBuilder builder;
+  RequestBuilder builder(*connection->shared_memory());
   v1::SddmmStart start;
   start.set_matrix(matrix);
   start.set_unscaled(sddmm.unscaled);
   *start.mutable_a() = builder.Add(a, "a");
   *start.mutable_b() = builder.Add(b, "b");
+  if (sddmm.values) *start.mutable_values() = builder.Add(*sddmm.values, "SddmmOptions::values");
   *start.mutable_result() = builder.Into(values, "values");
   return LaunchDense<v1::SddmmRequest>(connection, connection->sddmm(), std::move(builder),
                                        std::move(start), options);

@@ -167,7 +167,7 @@ void ComputeSession::Abort(uint64_t id, absl::Status status) {
     auto node = in_flight_.extract(id);
     if (!node) return;
     call = std::move(node.mapped());
-    aborted_.insert(id);
+    aborted_.emplace(id, call->LendShared());
   }
   if (const std::shared_ptr<Stream> stream = this->stream()) {
     stream->DropArrays(id);

@@ -5,7 +5,6 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
@@ -72,7 +71,7 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_ ABSL_GUARDED_BY(mutex_);
   // Whose end the server has yet to send.
-  std::unordered_set<uint64_t> aborted_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::shared_ptr<void>> aborted_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<DenseCall>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -79,6 +79,17 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
   connection->chunk_bytes_ = static_cast<size_t>(
       std::max(kMinChunkBytes, std::min(options.max_chunk_bytes, info->max_chunk_bytes)));
   connection->max_requests_per_stream_ = std::max(1, info->max_requests_per_stream);
+  // Blocks keep it, and may outlive the connection.
+  connection->shared_memory_ = std::make_shared<SharedMemory>(
+      [weak = std::weak_ptr<Connection>(connection),
+       timeout = options.connect_timeout]() -> absl::StatusOr<SharedMemory::Door> {
+        const std::shared_ptr<Connection> asked = weak.lock();
+        if (asked == nullptr) return absl::UnavailableError("the connection is gone");
+        absl::StatusOr<ServerInfo> now =
+            GetServerInfo(asked, CallOptions{.timeout = timeout}).Wait();
+        if (!now.ok()) return now.status();
+        return SharedMemory::Door{std::move(now->local_socket), std::move(now->server_id)};
+      });
   return connection;
 }
 

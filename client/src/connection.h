@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/src/compute_stream.h"
+#include "client/src/shared_memory.h"
+#include "client/src/stream.h"
 #include "sparsed/client.h"
 
 namespace sparsed {
@@ -28,6 +30,15 @@ class Connection {
   size_t chunk_bytes() const { return chunk_bytes_; }
   int max_requests_per_stream() const { return max_requests_per_stream_; }
 
+  const std::shared_ptr<SharedMemory>& shared_memory() const { return shared_memory_; }
+  /// Without a lease; what lies in shared memory is found there. May block.
+  OutgoingArray Outgoing(uint32_t index, const StridedBytes& bytes) const {
+    return {.array = index,
+            .bytes = bytes,
+            .shared = bytes.contiguous() ? shared_memory_->Find(bytes.data(), bytes.size(), 1)
+                                         : std::nullopt,
+            .lease = nullptr};
+  }
   ComputeStream& spmm() { return spmm_; }
   ComputeStream& sddmm() { return sddmm_; }
 
@@ -40,6 +51,7 @@ class Connection {
   // Written once, in Open().
   size_t chunk_bytes_ = 0;
   int max_requests_per_stream_ = 1;
+  std::shared_ptr<SharedMemory> shared_memory_;
   ComputeStream spmm_;
   ComputeStream sddmm_;
 };

@@ -61,9 +61,13 @@ grpc::ByteBuffer DenseCall::EncodeStart(uint64_t id) const {
 std::vector<OutgoingArray> DenseCall::LendOperands() {
   std::vector<OutgoingArray> arrays;
   for (uint32_t i = 0; i < request_.operands.size(); ++i) {
-    arrays.push_back({i, request_.operands[i], Lease()});
+    arrays.push_back({.array = i, .bytes = request_.operands[i], .shared = {}, .lease = Lease()});
   }
   return arrays;
+}
+
+std::shared_ptr<void> DenseCall::LendShared() {
+  return request_.shared.empty() ? nullptr : Lease();
 }
 
 absl::Status DenseCall::OnBegin(const v1::Begin& begin) {

@@ -10,6 +10,7 @@
 #include "base/coverage.h"
 #include "base/mutex.h"
 #include "client/src/remote_call.h"
+#include "client/src/shared_memory.h"
 #include "client/src/stream.h"
 #include "client/src/strided_bytes.h"
 #include "proto/wire/chunk_codec.h"
@@ -32,6 +33,8 @@ struct DenseRequest {
   /// What the result's shape must be; -1 if only the number of its elements counts (SDDMM).
   int64_t result_rows = -1;
   int64_t result_cols = -1;
+  /// What it reads or writes in shared memory: kept for as long as the server may use it.
+  std::vector<std::shared_ptr<SharedBlock>> shared;
   /// Whether sending it twice does no harm.
   bool repeatable = false;
 };
@@ -52,6 +55,8 @@ class DenseCall final : public RemoteCall {
   uint64_t id() const;
   grpc::ByteBuffer EncodeStart(uint64_t id) const;
   std::vector<OutgoingArray> LendOperands();
+  /// What the server may use after the call was cancelled, until it answers; null: nothing.
+  std::shared_ptr<void> LendShared();
   /// Errors are the server's fault and end the call. Nothing is written after AttemptOver().
   absl::Status OnBegin(const v1::Begin& begin);
   absl::Status OnChunk(const wire::ChunkView& chunk);

@@ -17,9 +17,9 @@ namespace {
 class PutCall final : public Exchange {
  public:
   PutCall(Connection& connection, const CallOptions& options, v1::PutBufferHeader header,
-          StridedBytes bytes, DenseMatrix handle, std::shared_ptr<CallState<DenseMatrix>> state)
+          OutgoingArray elements, DenseMatrix handle, std::shared_ptr<CallState<DenseMatrix>> state)
       : Exchange(connection, "/sparsed.v1.Buffers/Put", options, Repeat::kUntilSent),
-        bytes_(bytes),
+        elements_(std::move(elements)),
         handle_(std::move(handle)),
         state_(std::move(state)) {
     *request_.mutable_header() = std::move(header);
@@ -30,7 +30,7 @@ class PutCall final : public Exchange {
     stored_ = false;
     std::vector<OutgoingArray> arrays;
     if (!request_.header().zeros()) {
-      arrays.push_back({.array = 0, .bytes = bytes_, .lease = Lease()});
+      arrays.push_back(elements_.ForAttempt(++attempt_, Lease()));
     }
     stream.Send(wire::Encode(request_), 0, std::move(arrays));
     stream.CloseSending();
@@ -56,7 +56,8 @@ class PutCall final : public Exchange {
   }
 
   v1::PutBufferRequest request_;
-  const StridedBytes bytes_;
+  const OutgoingArray elements_;  // without a lease
+  int attempt_ = -1;
   const DenseMatrix handle_;
   const std::shared_ptr<CallState<DenseMatrix>> state_;
   bool stored_ = false;
@@ -198,8 +199,8 @@ Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const 
     header.set_time_to_live_ns(put.time_to_live->count());
   }
   auto state = std::make_shared<CallState<DenseMatrix>>();
-  auto call =
-      std::make_shared<PutCall>(*connection, options, std::move(header), bytes, handle, state);
+  auto call = std::make_shared<PutCall>(*connection, options, std::move(header),
+                                        connection->Outgoing(0, bytes), handle, state);
   return Launch<DenseMatrix>(connection, call, std::move(state));
 }
 

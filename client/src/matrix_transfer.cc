@@ -34,6 +34,7 @@ class UploadCall final : public Exchange {
   void Open(Stream& stream) override {
     sent_ = 0;
     uploaded_ = false;
+    ++attempt_;
     if (request_.header().pattern_hash().empty()) {
       stream.Send(wire::Encode(request_), 0, Lend(/*pattern=*/true));
       stream.CloseSending();
@@ -46,7 +47,7 @@ class UploadCall final : public Exchange {
     std::vector<OutgoingArray> lent;
     for (const OutgoingArray& array : arrays_) {
       if (!pattern && array.array < 2) continue;
-      lent.push_back({.array = array.array, .bytes = array.bytes, .lease = Lease()});
+      lent.push_back(array.ForAttempt(attempt_, Lease()));
     }
     return lent;
   }
@@ -93,15 +94,16 @@ class UploadCall final : public Exchange {
   std::atomic<size_t> sent_ = 0;
   std::atomic<bool> reported_ = false;  // an event is under way
   bool uploaded_ = false;
+  int attempt_ = -1;
 };
 
 class UpdateValuesCall final : public Exchange {
  public:
   UpdateValuesCall(Connection& connection, const CallOptions& options,
-                   v1::UpdateValuesHeader header, StridedBytes values,
+                   v1::UpdateValuesHeader header, OutgoingArray values,
                    std::shared_ptr<CallState<uint64_t>> state)
       : Exchange(connection, "/sparsed.v1.Catalog/UpdateValues", options, Repeat::kUntilSent),
-        values_(values),
+        values_(std::move(values)),
         state_(std::move(state)) {
     *request_.mutable_header() = std::move(header);
   }
@@ -109,7 +111,7 @@ class UpdateValuesCall final : public Exchange {
  private:
   void Open(Stream& stream) override {
     version_.reset();
-    stream.Send(wire::Encode(request_), 0, {{.array = 0, .bytes = values_, .lease = Lease()}});
+    stream.Send(wire::Encode(request_), 0, {values_.ForAttempt(++attempt_, Lease())});
     stream.CloseSending();
   }
 
@@ -133,7 +135,8 @@ class UpdateValuesCall final : public Exchange {
   }
 
   v1::UpdateValuesRequest request_;
-  const StridedBytes values_;
+  const OutgoingArray values_;  // without a lease
+  int attempt_ = -1;
   const std::shared_ptr<CallState<uint64_t>> state_;
   std::optional<uint64_t> version_;
 };
@@ -246,13 +249,10 @@ Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const Matrix&
   header.set_values_are_ones(upload.values_are_ones);
 
   std::vector<OutgoingArray> arrays = {
-      {.array = 0,
-       .bytes = std::visit([](const auto& span) { return BytesOf(span); }, matrix.row_offsets),
-       .lease = nullptr},
-      {.array = 1, .bytes = BytesOf(matrix.column_indices), .lease = nullptr}};
-  if (!upload.values_are_ones) {
-    arrays.push_back({.array = 2, .bytes = BytesOf(matrix.values), .lease = nullptr});
-  }
+      connection->Outgoing(
+          0, std::visit([](const auto& span) { return BytesOf(span); }, matrix.row_offsets)),
+      connection->Outgoing(1, BytesOf(matrix.column_indices))};
+  if (!upload.values_are_ones) arrays.push_back(connection->Outgoing(2, BytesOf(matrix.values)));
   auto state = std::make_shared<CallState<Matrix>>();
   auto call = std::make_shared<UploadCall>(*connection, options, std::move(header),
                                            std::move(arrays), upload, handle, state);
@@ -269,7 +269,7 @@ Call<uint64_t> UpdateValues(const std::shared_ptr<Connection>& connection, const
   header.set_if_version(update.if_version);
   auto state = std::make_shared<CallState<uint64_t>>();
   auto call = std::make_shared<UpdateValuesCall>(*connection, options, std::move(header),
-                                                 BytesOf(values), state);
+                                                 connection->Outgoing(0, BytesOf(values)), state);
   return Launch<uint64_t>(connection, call, std::move(state));
 }
 

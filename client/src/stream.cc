@@ -20,6 +20,25 @@ bool IsTransports(std::string_view message) {
          message.starts_with("sendmsg:");
 }
 
+grpc::ByteBuffer EncodeChunk(uint64_t request_id, const OutgoingArray& array, size_t offset,
+                             size_t size) {
+  if (array.shared) {
+    v1::SharedMemory place;
+    place.set_region(array.shared->region);
+    place.set_offset(array.shared->offset + offset);
+    return wire::EncodeSharedChunk(request_id, array.array, offset, std::move(place), size);
+  }
+  grpc::Slice data;
+  if (array.bytes.contiguous()) {
+    data = wire::Borrow(array.bytes.data() + offset, size, array.lease);
+  } else {
+    data = grpc::Slice(size);
+    array.bytes.Read(offset, size,
+                     reinterpret_cast<std::byte*>(const_cast<uint8_t*>(data.begin())));
+  }
+  return wire::EncodeChunk(request_id, array.array, offset, std::move(data));
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -195,17 +214,8 @@ grpc::ByteBuffer Stream::NextChunkLocked() {
   OutgoingArray& array = request.arrays.front();
   const size_t offset = request.sent;
   const size_t size = std::min(chunk_bytes_, array.bytes.size() - offset);
-  grpc::Slice data;
-  if (array.bytes.contiguous()) {
-    data = wire::Borrow(array.bytes.data() + offset, size, array.lease);
-  } else {
-    data = grpc::Slice(size);
-    array.bytes.Read(offset, size,
-                     reinterpret_cast<std::byte*>(const_cast<uint8_t*>(data.begin())));
-  }
   outgoing_data_ = size;
-  grpc::ByteBuffer chunk =
-      wire::EncodeChunk(request.request_id, array.array, offset, std::move(data));
+  grpc::ByteBuffer chunk = EncodeChunk(request.request_id, array, offset, size);
   request.sent += size;
   if (request.sent == array.bytes.size()) {
     request.arrays.pop_front();

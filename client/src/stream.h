@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "client/src/shared_memory.h"
 #include "client/src/strided_bytes.h"
 
 namespace sparsed {
@@ -23,8 +25,19 @@ inline namespace client {
 struct OutgoingArray {
   uint32_t array = 0;
   StridedBytes bytes;
+  /// Where the server finds them by itself; none: they are sent.
+  std::optional<SharedMemory::Place> shared;
   /// Copied into every chunk; the memory is free when the last copy is gone.
   std::shared_ptr<void> lease;
+
+  /// For an attempt, counted from 0. After the first it is sent whatever comes: another run of the
+  /// server knows no memory that was shared with an earlier one.
+  OutgoingArray ForAttempt(int attempt, std::shared_ptr<void> lent) const {
+    OutgoingArray array = *this;
+    array.lease = std::move(lent);
+    if (attempt > 0) array.shared.reset();
+    return array;
+  }
 };
 
 /// A reactor of its own lifetime: it keeps itself until the call is over. Thread-safe; no method

@@ -167,6 +167,12 @@ std::vector<MatrixLease> Catalog::All() const {
   return list;
 }
 
+bool Catalog::HasPattern(const std::string& hash) const {
+  const MutexLock lock(mutex_);
+  const auto known = patterns_.find(hash);
+  return known != patterns_.end() && !known->second.expired();
+}
+
 int64_t Catalog::patterns() const {
   const MutexLock lock(mutex_);
   return std::ranges::count_if(patterns_,

@@ -150,6 +150,8 @@ class Catalog {
   std::vector<MatrixLease> MatricesOf(const Pattern& pattern) const;
   std::vector<MatrixLease> All() const;
   int64_t patterns() const;
+  /// Matrices have that pattern, or one that is being uploaded.
+  bool HasPattern(const std::string& hash) const;
 
   /// Called, outside any lock, after a matrix was published by an upload (with the classes that it
   /// expects) and after the last matrix of a pattern was deleted. Set before the first upload.

@@ -8,6 +8,19 @@ std::string FactorRecipe(std::string_view recipe, bool transposed) {
   return transposed ? fmt::format("transpose > {}", recipe) : std::string(recipe);
 }
 
+std::string FactorsText(const PatternPair& pair, std::string_view left_hash,
+                        std::string_view recipe, std::string_view kernel) {
+  if (recipe == kCsr) return ToString(pair, left_hash);
+  const SpgemmKernel* const known = FindSpgemmKernel(kernel);
+  const bool left_too = known != nullptr && known->left_too;
+  const std::string left = left_too              ? FactorRecipe(recipe, pair.transpose_left)
+                           : pair.transpose_left ? "transpose"
+                                                 : std::string(kCsr);
+  const std::string right = FactorRecipe(recipe, pair.transpose_right);
+  return pair.right == left_hash ? fmt::format("{} * {}", left, right)
+                                 : fmt::format("{} * {} {}", left, right, pair.right);
+}
+
 std::optional<FactorLayouts> FindFactorLayouts(const PatternProduct& product,
                                                const SpgemmKernel& kernel,
                                                std::string_view recipe) {

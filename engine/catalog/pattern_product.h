@@ -25,6 +25,11 @@ struct PatternProduct {
 /// The recipe by which a factor's pattern knows the layout that a plan of `recipe` reads it from.
 std::string FactorRecipe(std::string_view recipe, bool transposed);
 
+/// For people: both factors of a product as the kernel reads them from layouts of `recipe`; as
+/// ToString(pair) where that is plain CSR, else "csr * dia", "csr * dia <hash of the right one>".
+std::string FactorsText(const PatternPair& pair, std::string_view left_hash,
+                        std::string_view recipe, std::string_view kernel);
+
 /// The layouts that a kernel reads both factors from besides plain CSR; null: it reads none.
 struct FactorLayouts {
   std::shared_ptr<LazyLayout> left, right;

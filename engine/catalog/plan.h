@@ -35,16 +35,17 @@ struct Plan {
   /// for want of memory. Requests use such a plan like any other, but nothing of it is stored, and
   /// the next upload or start of the server tries again, or the next request after a while.
   bool provisional = false;
-  /// SpGEMM, whose recipe is plain CSR: of that product; none: of any that has no plan of its own.
+  /// SpGEMM: of that product, whose factors the kernel reads from layouts of the recipe; none: of
+  /// any that has no plan of its own, from plain CSR.
   std::optional<PatternPair> pair;
 
   /// "<recipe> / <kernel>".
   std::string ToString() const;
 };
 
-/// For people, in the place of the recipe: "csr * csr" of a pattern with itself, else "csr * <hash
-/// of the right one>"; "csr * transpose", "transpose * transpose <hash>" and so on of transposed
-/// ones.
+/// For people, in the place of the recipe where that is plain CSR: "csr * csr" of a pattern with
+/// itself, else "csr * <hash of the right one>"; "csr * transpose", "transpose * transpose <hash>"
+/// and so on of transposed ones.
 std::string ToString(const PatternPair& pair, std::string_view left_hash);
 
 /// One trial: everything that a later, learned selector would want to know of it.

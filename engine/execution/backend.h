@@ -120,6 +120,10 @@ class Backend {
   /// to[order[i]] = from[i], one column each; `order` (i64, placed) may be null: to[i] = from[i].
   virtual absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
                                Lane& lane) = 0;
+  /// from[order[i]] for each i, one column without gaps; `order` (i64) is placed. The new one takes
+  /// the device's `memory`.
+  virtual absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
+                                             MemorySource& memory, Lane& lane) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
   virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is
@@ -136,6 +140,9 @@ class Backend {
   using Arrived = std::function<void(const Array& host, size_t bytes)>;
   virtual absl::Status Fetch(const PlacedDense& result, const DenseShape& shape,
                              MemorySource& memory, Lane& lane, const Arrived& arrived) = 0;
+  /// Likewise, into an array of `shape`, whose gaps stay as they are.
+  virtual absl::Status FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
+                                 Lane& lane) = 0;
 
   /// Runs it on the lane and waits. `*milliseconds`: the kernel's, also of one that failed where
   /// that is known.

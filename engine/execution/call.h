@@ -18,9 +18,20 @@ namespace sparsed::engine {
 
 /// A dense operand as the request names it.
 struct OperandSpec {
-  std::optional<DenseShape> shape;  ///< needed for a streamed one; a held one's must agree
-  std::string held;                 ///< name of a held matrix; empty: it comes in the stream
+  std::optional<DenseShape> shape;  ///< a held one's must agree; the others need one
+  std::string held;                 ///< name of a held matrix; empty: it comes from elsewhere
   uint32_t stream_array = 0;        ///< array index of its chunks
+  /// If not empty, it is there, from its first element on; the end may lie behind the operand's.
+  /// Memory that the caller may change at any time, which harms nobody but its result.
+  Buffer shared = {};
+};
+
+/// Where a dense result goes: into the stream, if nothing is set.
+struct ResultSpec {
+  std::string held;  ///< name of the held matrix that receives it
+  Buffer shared;     ///< the caller's memory, as OperandSpec's
+  /// Of what `shared` is to receive; must agree with the result.
+  std::optional<DenseShape> shape;
 };
 
 struct SpmmSpec {
@@ -29,7 +40,7 @@ struct SpmmSpec {
   double alpha = 1, beta = 0;
   OperandSpec b;
   std::optional<OperandSpec> accumulate;  ///< needed if beta is not 0
-  std::string result_held;  ///< name of the held matrix that receives C; empty: it is streamed
+  ResultSpec result;
   int64_t result_leading_dimension = 0;  ///< of a streamed C; 0: K
   /// S's for this request alone, in the place of the matrix's: nnz x 1, one after the other, in the
   /// order that the matrix's values were sent in.
@@ -42,7 +53,7 @@ struct SddmmSpec {
   std::string tenant, matrix;
   bool unscaled = false;
   OperandSpec a, b;
-  std::string result_held;                 ///< must be nnz x 1
+  ResultSpec result;                       ///< if not streamed, nnz x 1
   std::optional<OperandSpec> values = {};  ///< as SpmmSpec's; INVALID_ARGUMENT where unscaled
   uint64_t timeout_ns = 0;
 };

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/catalog/canonical.h"
 #include "kernels/kernels_version.h"
 
 namespace sparsed::engine {
@@ -110,6 +111,13 @@ absl::Status CpuBackend::Scatter(const PlacedDense& from, const Array* order, co
   return absl::OkStatus();
 }
 
+absl::StatusOr<PlacedDense> CpuBackend::Gather(const PlacedDense& from, const Array& order,
+                                               MemorySource& memory, Lane& lane) {
+  absl::StatusOr<Array> array = ToCanonicalOrder(*from.array, order, memory, lane.threads);
+  if (!array.ok()) return array.status();
+  return PlacedDense{std::make_shared<const Array>(*std::move(array)), from.shape};
+}
+
 absl::Status CpuBackend::Repeat(const Array& period, Array& to, Lane& /*lane*/) {
   for (size_t at = 0; at < to.bytes(); at += period.bytes()) {
     std::memcpy(to.buffer.mutable_data() + at, period.buffer.data(),
@@ -126,6 +134,12 @@ std::shared_ptr<LazyArray> CpuBackend::Hold(PlacedDense result, const DenseShape
 absl::Status CpuBackend::Fetch(const PlacedDense& result, const DenseShape& /*shape*/,
                                MemorySource& /*memory*/, Lane& /*lane*/, const Arrived& arrived) {
   arrived(*result.array, result.array->bytes());
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
+                                   Lane& /*lane*/) {
+  CopyRows(*result.array, result.shape, into, shape);
   return absl::OkStatus();
 }
 

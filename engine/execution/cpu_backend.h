@@ -43,11 +43,15 @@ class CpuBackend final : public Backend {
       const std::shared_ptr<LazyArray>& indices) override;
   absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
                        Lane& lane) override;
+  absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
+                                     MemorySource& memory, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                   MemorySource& memory) override;
   absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, MemorySource& memory,
                      Lane& lane, const Arrived& arrived) override;
+  absl::Status FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
+                         Lane& lane) override;
   absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                    double* milliseconds) override;
   Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;

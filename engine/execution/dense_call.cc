@@ -6,7 +6,6 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/catalog/canonical.h"
 #include "engine/execution/slabs.h"
 
 namespace sparsed::engine {
@@ -92,6 +91,7 @@ size_t DenseCall::counted() const {
 
 void DenseCall::Drop() {
   destination_ = DenseWrite();
+  shared_result_.reset();
   plan_ = {};
   matrix_.reset();
   // Who hears of the end may need their memory for the next. Before it was submitted, somebody may
@@ -125,7 +125,7 @@ absl::Status DenseCall::Set(const SpmmSpec& spec) {
   if (absl::Status status = AddOperand("B", spec.b, in_rows, -1); !status.ok()) return status;
   problem_.k = operands_[0].shape.cols;
   if (absl::Status status = SetResult(
-          spec.result_held, {out_rows, problem_.k, spec.result_leading_dimension, matrix_->type()});
+          spec.result, {out_rows, problem_.k, spec.result_leading_dimension, matrix_->type()});
       !status.ok()) {
     return status;
   }
@@ -146,18 +146,20 @@ absl::Status DenseCall::Set(const SddmmSpec& spec) {
   problem_.k = operands_[0].shape.cols;
   if (absl::Status status = AddOperand("B", spec.b, pattern.cols(), problem_.k); !status.ok())
     return status;
-  const absl::Status set = SetResult(spec.result_held, {pattern.nnz(), 1, 1, matrix_->type()});
+  const absl::Status set = SetResult(spec.result, {pattern.nnz(), 1, 1, matrix_->type()});
   return set.ok() ? SetValues(spec.values) : set;
 }
 
 absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spec, int64_t rows,
                                    int64_t cols) {
   Operand operand;
-  if (spec.held.empty()) {
-    if (!spec.shape.has_value()) {
-      return absl::InvalidArgumentError(
-          fmt::format("operand {} needs a shape or the name of a held matrix", what));
-    }
+  if (spec.held.empty() && !spec.shape.has_value()) {
+    return absl::InvalidArgumentError(
+        fmt::format("operand {} needs a shape or the name of a held matrix", what));
+  }
+  if (spec.shared.size() > 0) {
+    operand.shape = *spec.shape;
+  } else if (spec.held.empty()) {
     operand.shape = *spec.shape;
     for (const Operand& other : operands_) {
       const auto* const announced = std::get_if<Operand::Announced>(&other.source);
@@ -195,7 +197,48 @@ absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spe
                                                   operand.shape.rows, operand.shape.cols, rows,
                                                   cols >= 0 ? fmt::to_string(cols) : "K"));
   }
+  if (spec.shared.size() > 0) {
+    absl::StatusOr<Array> array =
+        SharedArray(fmt::format("operand {}", what), spec.shared, operand.shape);
+    if (!array.ok()) return array.status();
+    operand.source = *std::move(array);
+  }
   operands_.push_back(std::move(operand));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Array> DenseCall::SharedArray(std::string_view what, const Buffer& memory,
+                                             const DenseShape& shape) const {
+  if (reinterpret_cast<uintptr_t>(memory.data()) % Buffer::kAlignment != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} begins at an offset that {} does not divide", what, Buffer::kAlignment));
+  }
+  if (BytesOf(shape) > memory.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} takes {} bytes, {} are left of the shared memory from its offset on", what,
+                    BytesOf(shape), memory.size()));
+  }
+  return Array{std::string(what), shape.type, shape.elements(), memory};
+}
+
+absl::Status DenseCall::CheckApart() {
+  if (!shared_result_.has_value()) return absl::OkStatus();
+  const std::byte* const begin = shared_result_->buffer.data();
+  const std::byte* const end = begin + shared_result_->bytes();
+  for (const Operand& operand : operands_) {
+    const Array* const shared = operand.shared();
+    if (shared == nullptr || shared->buffer.data() >= end ||
+        begin >= shared->buffer.data() + shared->bytes()) {
+      continue;
+    }
+    const bool old_value = beta_ != 0 && &operand == &operands_[1];
+    if (!old_value || shared->buffer.data() != begin ||
+        operand.shape.leading_dimension != result_shape_.leading_dimension) {
+      return absl::InvalidArgumentError(
+          fmt::format("the result would overwrite {}: they share bytes", shared->name));
+    }
+    in_place_ = true;
+  }
   return absl::OkStatus();
 }
 
@@ -217,10 +260,29 @@ absl::Status DenseCall::SetValues(const std::optional<OperandSpec>& spec) {
   return absl::OkStatus();
 }
 
-absl::Status DenseCall::SetResult(const std::string& held, DenseShape shape) {
+absl::Status DenseCall::SetResult(const ResultSpec& spec, DenseShape shape) {
+  const std::string& held = spec.held;
+  if (spec.shared.size() > 0) {
+    if (!spec.shape.has_value() || spec.shape->rows != shape.rows ||
+        spec.shape->cols != shape.cols || spec.shape->type != shape.type) {
+      return absl::InvalidArgumentError(fmt::format(
+          "the result is {} x {} {}, its destination {}", shape.rows, shape.cols, Name(shape.type),
+          spec.shape.has_value() ? fmt::format("{} x {} {}", spec.shape->rows, spec.shape->cols,
+                                               Name(spec.shape->type))
+                                 : "has no shape"));
+    }
+    shape.leading_dimension = spec.shape->leading_dimension;
+  }
   if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
   result_shape_ = shape;
-  if (held.empty()) return ValidateShape("the result", shape);
+  if (held.empty()) {
+    if (absl::Status s = ValidateShape("the result", shape); !s.ok()) return s;
+    if (spec.shared.size() == 0) return absl::OkStatus();
+    absl::StatusOr<Array> array = SharedArray("the result", spec.shared, shape);
+    if (!array.ok()) return array.status();
+    shared_result_ = *std::move(array);
+    return absl::OkStatus();
+  }
   absl::StatusOr<DenseWrite> write = impl_->dense.BeginWrite(tenant(), held);
   if (!write.ok()) return write.status();
   const DenseShape& there = write->base()->shape;
@@ -253,10 +315,7 @@ absl::Status DenseCall::ExpectStreams() {
   for (Operand& operand : operands_) {
     const auto* const announced = std::get_if<Operand::Announced>(&operand.source);
     if (announced == nullptr) continue;
-    // Values in an order of the caller's are brought into CSR's on the host.
-    const bool reordered =
-        own_values_ && &operand == &operands_.back() && matrix_->caller_order() != nullptr;
-    GpuBackend* const gpu = reordered ? nullptr : impl_->gpu(device());
+    GpuBackend* const gpu = impl_->gpu(device());
     const size_t bytes = BytesOf(operand.shape);
     // Memory is taken as it comes.
     if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
@@ -271,7 +330,7 @@ absl::Status DenseCall::ExpectStreams() {
 absl::Status DenseCall::MayFit() const {
   if (device().kind != DeviceKind::kCpu) return absl::OkStatus();
   // Operands may fit each, and a result is below 2^63: no overflow.
-  size_t all = beta_ == 0 ? BytesOf(result_shape_) : 0;
+  size_t all = beta_ == 0 && !shared_result_.has_value() ? BytesOf(result_shape_) : 0;
   for (const Operand& operand : operands_) {
     all += operand.streamed() != nullptr ? BytesOf(operand.shape) : 0;
   }
@@ -341,21 +400,16 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layo
 absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Layout& layout,
                                                                        Lane& lane) {
   Backend& backend = *lane.backend;
-  const Operand& values = operands_.back();
-  absl::StatusOr<PlacedDense> there;
-  if (matrix_->caller_order() == nullptr) {
-    there = values.On(backend, lane, token());
-  } else {
-    const absl::StatusOr<Array> sent = values.OnHost();
-    if (!sent.ok()) return sent.status();
-    const absl::StatusOr<Array> order = matrix_->caller_order()->Get();
+  MemorySource& memory = backend.MemoryFor(MemoryUse::kRequests, owner_);
+  absl::StatusOr<PlacedDense> there = operands_.back().On(backend, lane, token());
+  if (there.ok() && matrix_->caller_order() != nullptr) {
+    const absl::StatusOr<std::shared_ptr<const Array>> order =
+        backend.PlaceIndices(matrix_->caller_order());
     if (!order.ok()) return order.status();
-    absl::StatusOr<Array> canonical = ToCanonicalOrder(*sent, *order, host_memory(), lane.threads);
-    if (!canonical.ok()) return canonical.status();
-    there = backend.Bring(*std::move(canonical), values.shape, lane);
+    there = backend.Gather(*there, **order, memory, lane);
   }
   if (!there.ok()) return there.status();
-  return backend.OrderValues(*there, layout, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
+  return backend.OrderValues(*there, layout, memory, lane);
 }
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {
@@ -374,17 +428,24 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) 
 absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
   const std::string_view name = ResultName(problem_.operation);
   MemorySource& memory = lane.backend->MemoryFor(result_use(), owner_);
-  if (beta_ == 0) return lane.backend->NewDense(name, result_shape_, memory, lane);
+  const auto made = [&]() -> absl::StatusOr<PlacedDense> {
+    if (!shared_result_.has_value() || !lane.backend->shares_host_memory()) {
+      return lane.backend->NewDense(name, result_shape_, memory, lane);
+    }
+    return lane.backend->Bring(*shared_result_, result_shape_, lane);
+  };
+  if (beta_ == 0 || (in_place_ && lane.backend->shares_host_memory())) return made();
   const Operand& accumulate = operands_[1];
   absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
   if (!old.ok()) return old;
   // On the CPU a streamed C of the right shape is ours alone: it becomes the result. A kernel that
   // fails on a GPU may have written, and then the product is computed elsewhere.
   if (lane.backend->id().kind == DeviceKind::kCpu && accumulate.streamed() != nullptr &&
-      !keep_result_ && accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
+      !keep_result_ && !shared_result_.has_value() &&
+      accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
     return old;
   }
-  absl::StatusOr<PlacedDense> result = lane.backend->NewDense(name, result_shape_, memory, lane);
+  absl::StatusOr<PlacedDense> result = made();
   if (!result.ok()) return result;
   if (absl::Status s = lane.backend->CopyDense(*old, *result, lane); !s.ok()) return s;
   return result;
@@ -477,9 +538,11 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
     old = *std::move(accumulate);
   }
   // On the host, whatever the lane's device.
+  const bool directly = shared_result_.has_value() && !in_place_;
   absl::StatusOr<PlacedDense> result =
-      impl_->cpu.NewDense(ResultName(problem_.operation), result_shape_,
-                          impl_->cpu.MemoryFor(result_use(), owner_), lane);
+      directly ? impl_->cpu.Bring(*shared_result_, result_shape_, lane)
+               : impl_->cpu.NewDense(ResultName(problem_.operation), result_shape_,
+                                     impl_->cpu.MemoryFor(result_use(), owner_), lane);
   if (!result.ok()) return result.status();
   Array written = *result->array;
   const SlabProduct product = {.plan = plan,
@@ -522,7 +585,7 @@ void DenseCall::Observe(std::string_view kernel) {
 
 void DenseCall::SendBegin(const std::string& plan) {
   CallBegin begin{plan, 0, result_shape_.rows, result_shape_.cols, {}};
-  if (!keep_result_) {
+  if (!keep_result_ && !shared_result_.has_value()) {
     begin.arrays.push_back({std::string(ResultName(problem_.operation)), result_shape_.type,
                             result_shape_.elements()});
   }
@@ -535,6 +598,10 @@ absl::Status DenseCall::Send(PlacedDense result, Backend& from, Lane& lane) {
   if (keep_result_) {
     MemorySource& memory = impl_->budget.Source(MemoryUse::kBuffers, &owner_);
     return destination_.Publish(from.Hold(std::move(result), result_shape_, memory));
+  }
+  if (shared_result_.has_value()) {
+    if (result.array->buffer.data() == shared_result_->buffer.data()) return absl::OkStatus();
+    return from.FetchInto(result, result_shape_, *shared_result_, lane);
   }
   size_t sent = 0;
   return from.Fetch(
@@ -556,6 +623,7 @@ absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executo
   auto call = std::make_shared<DenseCall>(std::move(impl), spec.tenant, std::move(sink),
                                           *std::move(matrix), problem);
   absl::Status status = call->Set(spec);
+  if (status.ok()) status = call->CheckApart();
   if (status.ok()) status = call->ChooseDevice();
   if (status.ok()) status = call->ExpectStreams();
   if (status.ok()) status = call->Start(spec.timeout_ns);

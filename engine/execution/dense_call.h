@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,7 +51,12 @@ class DenseCall final : public Job {
   /// Those of S that come with the request, if they do.
   absl::Status SetValues(const std::optional<OperandSpec>& spec);
   /// Where the result goes.
-  absl::Status SetResult(const std::string& held, DenseShape shape);
+  absl::Status SetResult(const ResultSpec& spec, DenseShape shape);
+  /// Of operands and results in memory of the caller's.
+  absl::StatusOr<Array> SharedArray(std::string_view what, const Buffer& memory,
+                                    const DenseShape& shape) const;
+  /// INVALID_ARGUMENT if the result would overwrite an operand; C's old value it may replace.
+  absl::Status CheckApart();
   /// Takes the plan and, by it and the operands, the device that it begins on.
   absl::Status ChooseDevice();
   /// Prepares for what comes in the stream; what cannot fit there is refused before it is sent.
@@ -105,7 +111,9 @@ class DenseCall final : public Job {
   DenseShape result_shape_;             ///< where the result goes; SetResult alone sets it
   DenseWrite destination_;
   bool keep_result_ = false;
-  bool sent_ = false;  ///< something of the result
+  std::optional<Array> shared_result_;  ///< it goes there
+  bool in_place_ = false;               ///< that is where C's old value is, too
+  bool sent_ = false;                   ///< something of the result
 };
 
 }  // namespace sparsed::engine

@@ -196,6 +196,21 @@ absl::Status GpuBackend::Scatter(const PlacedDense& from, const Array* order, co
   return status.ok() ? done : status;
 }
 
+absl::StatusOr<PlacedDense> GpuBackend::Gather(const PlacedDense& from, const Array& order,
+                                               MemorySource& memory, Lane& lane) {
+  absl::StatusOr<Array> array =
+      AllocateArray(memory, from.array->name, from.shape.type, order.length);
+  if (!array.ok()) return array.status();
+  const absl::Status status =
+      cuda::GatherElements(lane.gpu->stream, order, from.shape.type, from.array->buffer.data(),
+                           array->buffer.mutable_data());
+  // What it reads may go now, and who fails before the kernel lets both go.
+  const absl::Status done = device_.Settle(lane.gpu->stream);
+  if (!status.ok()) return status;
+  if (!done.ok()) return done;
+  return PlacedDense{std::make_shared<const Array>(*std::move(array)), from.shape};
+}
+
 absl::Status GpuBackend::Repeat(const Array& period, Array& to, Lane& lane) {
   cuda::Stream& stream = lane.gpu->stream;
   std::byte* const begin = to.buffer.mutable_data();
@@ -251,6 +266,12 @@ absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shap
     // Behind the last row there is no gap.
     arrived(*host, std::min(count * rows.host_pitch, host->bytes()));
   });
+}
+
+absl::Status GpuBackend::FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
+                                   Lane& lane) {
+  return device_.CopyRowsOut(lane.gpu->stream, into.buffer.mutable_data(),
+                             result.array->buffer.data(), RowsOf(shape, result.shape));
 }
 
 absl::Status GpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,

@@ -111,11 +111,13 @@ absl::Status StreamedOperand::MoveToHost(const Token& token) {
 
 absl::StatusOr<PlacedDense> Operand::On(Backend& backend, Lane& lane, const Token& token) const {
   if (StreamedOperand* const bytes = streamed()) return bytes->On(backend, lane, token);
+  if (shared() != nullptr) return backend.Bring(*shared(), shape, lane);
   return backend.PlaceHeld(std::get<Held>(source), shape);
 }
 
 absl::StatusOr<Array> Operand::OnHost() const {
   if (StreamedOperand* const bytes = streamed()) return bytes->OnHost();
+  if (shared() != nullptr) return *shared();
   absl::StatusOr<Array> array = held()->Get();
   if (!array.ok()) return array;
   if (absl::Status s = CheckHolds(*array, shape); !s.ok()) return s;

@@ -94,9 +94,10 @@ struct Operand {
   using Announced = AnnouncedOperand;
   using Streamed = std::unique_ptr<StreamedOperand>;
   using Held = std::shared_ptr<LazyArray>;
+  using Shared = Array;  ///< in host memory that the caller maps, too
 
   DenseShape shape;
-  std::variant<Announced, Streamed, Held> source;
+  std::variant<Announced, Streamed, Held, Shared> source;
 
   /// Null if it comes from elsewhere.
   StreamedOperand* streamed() const {
@@ -107,6 +108,7 @@ struct Operand {
     const auto* const held = std::get_if<Held>(&source);
     return held == nullptr ? nullptr : held->get();
   }
+  const Array* shared() const { return std::get_if<Shared>(&source); }
 
   absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token) const;
   absl::StatusOr<Array> OnHost() const;

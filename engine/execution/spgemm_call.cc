@@ -152,7 +152,7 @@ Job::Loader SpgemmCall::ToLoad() const {
   if (HasPlans()) {
     const std::optional<Planned> planned =
         FindPlanned(left_->pattern()->plans().Find(ClassOf(ProblemOnBackend()), Patterns().pair()));
-    if (planned) {
+    if (planned && MayHaveRoom(planned->layouts)) {
       loaders.push_back(LoaderOfFactor(left_->pattern(), planned->layouts.left));
       loaders.push_back(LoaderOfFactor(right_->pattern(), planned->layouts.right));
     }
@@ -163,9 +163,10 @@ Job::Loader SpgemmCall::ToLoad() const {
 Job::Loader SpgemmCall::LoaderOfFactor(const std::shared_ptr<Pattern>& pattern,
                                        const std::shared_ptr<LazyLayout>& layout) const {
   if (layout == nullptr || layout->resident()) return nullptr;
-  return [impl = impl_, pattern, layout](Store::Stop stop) -> Held {
+  return [impl = impl_, device = backend_->id(), pattern, layout](Store::Stop stop) -> Held {
     const absl::StatusOr<std::shared_ptr<const Layout>> read = layout->Get(stop);
     if (read.ok()) return {*read};
+    if (absl::IsResourceExhausted(read.status())) impl->no_room.Note(device, layout);
     if (absl::IsDataLoss(read.status())) {
       impl->observer.OnDamage(std::string(read.status().message()));
       // The next product asks for it anew.
@@ -181,8 +182,7 @@ void SpgemmCall::Drop() {
   blocks_.reset();
   kept_.reset();
   found_sizes_.reset();
-  choice_.left.reset();
-  choice_.right.reset();
+  choice_ = {};
   left_csr_.reset();
   right_csr_.reset();
   mask_csr_.reset();
@@ -238,6 +238,19 @@ std::optional<SpgemmCall::Planned> SpgemmCall::FindPlanned(const PlanTable::Foun
   return Planned{kernel, *std::move(layouts)};
 }
 
+bool SpgemmCall::MayHaveRoom(const FactorLayouts& layouts) const {
+  const auto has_none = [&](const std::shared_ptr<LazyLayout>& layout) {
+    return layout != nullptr && impl_->no_room.Has(backend_->id(), layout);
+  };
+  return !has_none(layouts.left) && !has_none(layouts.right);
+}
+
+void SpgemmCall::NoteNoRoom(const FactorLayouts& layouts) {
+  for (const std::shared_ptr<LazyLayout>& layout : {layouts.left, layouts.right}) {
+    if (layout != nullptr) impl_->no_room.Note(backend_->id(), layout);
+  }
+}
+
 absl::StatusOr<std::vector<SpgemmCall::Choice>> SpgemmCall::Choose() const {
   const Problem problem = ProblemOnBackend();
   const auto first = std::ranges::find_if(
@@ -255,12 +268,15 @@ absl::StatusOr<std::vector<SpgemmCall::Choice>> SpgemmCall::Choose() const {
       impl_->on_unknown_pair(Patterns(), problem);
     }
     // A library computes whole products, whatever is known of their rows.
-    if (planned && !(found_sizes_ && planned->kernel->from_library)) {
-      const auto resident = [](const std::shared_ptr<LazyLayout>& layout) {
-        return layout == nullptr ? nullptr : layout->Resident();
+    if (planned && !(found_sizes_ && planned->kernel->from_library) &&
+        MayHaveRoom(planned->layouts)) {
+      // From now on it counts as used: what is used least is evicted first.
+      const auto used = [](const std::shared_ptr<LazyLayout>& layout) {
+        if (layout == nullptr || !layout->resident()) return std::shared_ptr<const Layout>();
+        return layout->Get().value_or(nullptr);
       };
-      const Choice choice = {planned->kernel, resident(planned->layouts.left),
-                             resident(planned->layouts.right)};
+      const Choice choice = {planned->kernel, used(planned->layouts.left),
+                             used(planned->layouts.right), planned->layouts};
       // What could not be read, for want of memory say.
       const bool whole = (planned->layouts.left == nullptr || choice.left != nullptr) &&
                          (planned->layouts.right == nullptr || choice.right != nullptr);
@@ -327,6 +343,7 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
       status = blocks_->Begin(lane);
     }
     if (!MayFallBack(status)) break;
+    if (absl::IsResourceExhausted(status)) NoteNoRoom(choice.planned);
   }
   return CheckedOn(*backend_, token(), std::move(status));
 }

@@ -48,6 +48,7 @@ class SpgemmCall final : public Job {
   struct Choice {
     const SpgemmKernel* kernel;
     std::shared_ptr<const Layout> left, right;
+    FactorLayouts planned = {};  ///< where those are from
   };
   /// The plan of the pair, whose layouts may be on the disk; none without one, or if they are gone.
   struct Planned {
@@ -55,6 +56,9 @@ class SpgemmCall final : public Job {
     FactorLayouts layouts;
   };
   std::optional<Planned> FindPlanned(const PlanTable::Found& found) const;
+  /// None of them has been without room on the backend just now.
+  bool MayHaveRoom(const FactorLayouts& layouts) const;
+  void NoteNoRoom(const FactorLayouts& layouts);
   /// Null if there is nothing to read.
   Loader LoaderOfFactor(const std::shared_ptr<Pattern>& pattern,
                         const std::shared_ptr<LazyLayout>& layout) const;

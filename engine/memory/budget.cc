@@ -36,6 +36,8 @@ std::string_view Name(MemoryUse use) {
       return "requests";
     case MemoryUse::kPreparation:
       return "preparation";
+    case MemoryUse::kShared:
+      return "shared";
   }
   return "unknown";
 }
@@ -52,11 +54,15 @@ std::string_view Subject(MemoryUse use) {
       return "the request";
     case MemoryUse::kPreparation:
       return "the preparation";
+    case MemoryUse::kShared:
+      return "the shared memory";
   }
   return "it";
 }
 
 namespace {
+
+thread_local int spare_only = 0;  ///< how many SpareOnly the thread has
 
 /// Where memory of one use comes from. A budget's, for one owner or for none.
 class UseSource final : public MemorySource {
@@ -65,17 +71,15 @@ class UseSource final : public MemorySource {
 
   Budget::State* state = nullptr;
   MemoryUse use = MemoryUse::kRequests;
-  bool evicts = true;
   MemoryOwner* owner = nullptr;
 };
 using UseSources = std::array<UseSource, kMemoryUses>;
 
-UseSources SourcesOf(Budget::State* state, MemoryOwner* owner, bool evicts) {
+UseSources SourcesOf(Budget::State* state, MemoryOwner* owner) {
   UseSources sources;
   for (int i = 0; i < kMemoryUses; ++i) {
     sources[i].state = state;
     sources[i].use = static_cast<MemoryUse>(i);
-    sources[i].evicts = evicts;
     sources[i].owner = owner;
   }
   return sources;
@@ -86,7 +90,7 @@ UseSources SourcesOf(Budget::State* state, MemoryOwner* owner, bool evicts) {
 /// Its bytes are guarded by the budget's mutex.
 class MemoryOwner {
  public:
-  explicit MemoryOwner(Budget::State* state) : sources(SourcesOf(state, this, /*evicts=*/true)) {}
+  explicit MemoryOwner(Budget::State* state) : sources(SourcesOf(state, this)) {}
 
   UseSources sources;
   int64_t bytes = 0;
@@ -104,7 +108,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
   absl::StatusOr<T> Reclaiming(size_t bytes, MemoryUse use, const Take& take) {
     absl::StatusOr<T> taken = take();
     bool evicted = false, came_free = false;
-    while (absl::IsResourceExhausted(taken.status())) {
+    while (spare_only == 0 && absl::IsResourceExhausted(taken.status())) {
       const std::optional<int64_t> lacks = Lacks(bytes, use);
       if (!lacks) break;
       if (*lacks == 0) {
@@ -193,7 +197,6 @@ class Budget::State : public std::enable_shared_from_this<State> {
     for (const auto& [name, owner] : owners_) owned[name] = owner.bytes;
     return owned;
   }
-  MemorySource& spare(MemoryUse use) { return spare_[static_cast<int>(use)]; }
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const {
     const MutexLock lock(mutex_);
@@ -317,8 +320,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
 
   const int64_t limit_;
   const int64_t preparation_limit_;
-  UseSources sources_ = SourcesOf(this, /*owner=*/nullptr, /*evicts=*/true);
-  UseSources spare_ = SourcesOf(this, /*owner=*/nullptr, /*evicts=*/false);
+  UseSources sources_ = SourcesOf(this, /*owner=*/nullptr);
   const std::shared_ptr<EvictionQueue> evictions_ = std::make_shared<EvictionQueue>();
 
   mutable Mutex mutex_;  ///< blocks are deleted without it
@@ -332,8 +334,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
 };
 
 absl::StatusOr<Buffer> UseSource::Allocate(size_t bytes) {
-  const auto take = [&] { return state->Allocate(bytes, use, owner); };
-  return evicts ? state->Reclaiming<Buffer>(bytes, use, take) : take();
+  return state->Reclaiming<Buffer>(bytes, use, [&] { return state->Allocate(bytes, use, owner); });
 }
 
 int64_t CountedBytes(const Array& array) {
@@ -361,7 +362,8 @@ Budget::~Budget() { state_->Close(); }
 MemorySource& Budget::Source(MemoryUse use, MemoryOwner* owner) {
   return state_->source(use, owner);
 }
-MemorySource& Budget::SpareSource(MemoryUse use) { return state_->spare(use); }
+Budget::SpareOnly::SpareOnly() { ++spare_only; }
+Budget::SpareOnly::~SpareOnly() { --spare_only; }
 MemoryOwner& Budget::OwnerOf(std::string_view name) { return state_->OwnerOf(name); }
 std::map<std::string, int64_t> Budget::owned() const { return state_->owned(); }
 absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use, MemoryOwner* owner) {

@@ -17,9 +17,9 @@
 
 namespace sparsed::engine {
 
-enum class MemoryUse : uint8_t { kMatrices, kLayouts, kBuffers, kRequests, kPreparation };
-inline constexpr int kMemoryUses = 5;
-/// "matrices", "layouts", "buffers", "requests", "preparation".
+enum class MemoryUse : uint8_t { kMatrices, kLayouts, kBuffers, kRequests, kPreparation, kShared };
+inline constexpr int kMemoryUses = 6;
+/// "matrices", "layouts", "buffers", "requests", "preparation", "shared".
 std::string_view Name(MemoryUse use);
 /// Of the sentence that it needs memory: "the matrix", "the request", ...
 std::string_view Subject(MemoryUse use);
@@ -45,8 +45,15 @@ class Budget {
   /// have ended.
   /// What belongs to all, such as plans, caches and preparations, has no owner (null).
   MemorySource& Source(MemoryUse use, MemoryOwner* owner = nullptr);
-  /// Likewise of what is free: nothing is evicted for it.
-  MemorySource& SpareSource(MemoryUse use);
+  /// While one lives, nothing is evicted for what its thread allocates, or reads from the disk: it
+  /// gets what is free.
+  class SpareOnly {
+   public:
+    SpareOnly();
+    ~SpareOnly();
+    SpareOnly(const SpareOnly&) = delete;
+    SpareOnly& operator=(const SpareOnly&) = delete;
+  };
 
   /// Of that name; made the first time, and there as long as the budget: tenants are few. Takes a
   /// lock: to be asked for once a request, not once a buffer.

@@ -276,9 +276,27 @@ absl::Status Device::PartsOut(cuda::Stream& stream, size_t units, size_t unit_by
   return status;
 }
 
+absl::Status Device::CopyDirectly(cuda::Stream& stream, void* to, size_t to_pitch, const void* from,
+                                  size_t from_pitch, size_t row_bytes, size_t rows) {
+  const cuda::DeviceScope scope(ordinal_);
+  const bool whole = to_pitch == row_bytes && from_pitch == row_bytes;
+  const absl::Status status =
+      whole ? stream.Copy(to, from, row_bytes * rows)
+            : stream.CopyRows(to, to_pitch, from, from_pitch, row_bytes, rows);
+  const absl::Status done = Settle(stream);
+  return Checked(status.ok() ? done : status);
+}
+
+absl::StatusOr<Buffer> Device::Pin(Buffer memory) {
+  const cuda::DeviceScope scope(ordinal_);
+  absl::StatusOr<Buffer> pinned = cuda::PinHost(std::move(memory));
+  return pinned.ok() ? std::move(pinned) : Checked(pinned.status());
+}
+
 absl::Status Device::CopyIn(cuda::Stream& stream, void* to, const void* from, size_t bytes) {
   if (bytes == 0) return absl::OkStatus();
   bytes_in_ += static_cast<int64_t>(bytes);
+  if (cuda::IsPinned(from)) return CopyDirectly(stream, to, bytes, from, bytes, bytes, 1);
   return Checked(PartsIn(
       stream, bytes, 1,
       [&](std::byte* block, size_t first, size_t count) {
@@ -294,6 +312,11 @@ absl::Status Device::CopyOut(cuda::Stream& stream, void* to, const void* from, s
                              const std::function<void(size_t)>& arrived) {
   if (bytes == 0) return absl::OkStatus();
   bytes_out_ += static_cast<int64_t>(bytes);
+  if (cuda::IsPinned(to)) {
+    absl::Status copied = CopyDirectly(stream, to, bytes, from, bytes, bytes, 1);
+    if (copied.ok() && arrived) arrived(bytes);
+    return copied;
+  }
   return Checked(PartsOut(
       stream, bytes, 1,
       [&](std::byte* block, size_t first, size_t count) {
@@ -310,6 +333,16 @@ absl::Status Device::CopyRowsIn(cuda::Stream& stream, void* to, const void* from
                                 const PitchedRows& rows) {
   if (rows.row_bytes == 0 || rows.rows == 0) return absl::OkStatus();
   const size_t pitch = rows.device_pitch;
+  if (cuda::IsPinned(from)) {
+    const cuda::DeviceScope scope(ordinal_);
+    bytes_in_ += static_cast<int64_t>(rows.rows * rows.row_bytes);
+    if (pitch > rows.row_bytes) {
+      const absl::Status cleared = stream.FillRows(static_cast<std::byte*>(to) + rows.row_bytes,
+                                                   pitch, 0, pitch - rows.row_bytes, rows.rows);
+      if (!cleared.ok()) return Checked(cleared);
+    }
+    return CopyDirectly(stream, to, pitch, from, rows.host_pitch, rows.row_bytes, rows.rows);
+  }
   // Such rows have no gaps on the device (PaddedShape).
   if (pitch > staging_->block_bytes()) {
     absl::Status status;
@@ -340,6 +373,13 @@ absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, const void* fro
                                  const std::function<void(size_t)>& arrived) {
   if (rows.row_bytes == 0 || rows.rows == 0) return absl::OkStatus();
   const size_t pitch = rows.device_pitch;
+  if (cuda::IsPinned(to)) {
+    bytes_out_ += static_cast<int64_t>(rows.rows * rows.row_bytes);
+    absl::Status copied =
+        CopyDirectly(stream, to, rows.host_pitch, from, pitch, rows.row_bytes, rows.rows);
+    if (copied.ok() && arrived) arrived(rows.rows);
+    return copied;
+  }
   if (pitch > staging_->block_bytes()) {
     absl::Status status;
     for (size_t row = 0; row < rows.rows && status.ok(); ++row) {

@@ -26,7 +26,7 @@ namespace sparsed::engine {
 struct DeviceOptions {
   int64_t memory_bytes = 0;  ///< limit; 0: nine tenths of what is free at the start
   int64_t staging_bytes = int64_t{64} << 20;  ///< pinned host memory for copies
-  int lanes = 2;                              ///< calls at once: one copies while another computes
+  int lanes = 3;  ///< calls at once: one copies in, one computes, one copies out
 };
 
 /// What belongs to one lane of the device.
@@ -78,7 +78,10 @@ class Device {
   /// shared.
   void Rest();
 
-  /// Copies pass through staging; all return when the bytes are there.
+  /// The same bytes of the host, pinned for this and all other GPUs as long as a copy of what is
+  /// returned lives.
+  absl::StatusOr<Buffer> Pin(Buffer memory);
+  /// Copies pass through staging, but those of pinned memory; all return when the bytes are there.
   absl::Status CopyIn(cuda::Stream& stream, void* to, const void* from, size_t bytes);
   /// `arrived` is told after each part how many bytes are there.
   absl::Status CopyOut(cuda::Stream& stream, void* to, const void* from, size_t bytes,
@@ -125,6 +128,9 @@ class Device {
   /// Likewise: `drain` one while the other fills.
   absl::Status PartsOut(cuda::Stream& stream, size_t units, size_t unit_bytes, const Part& queue,
                         const Part& drain);
+  /// A copy of rows between the device and pinned memory.
+  absl::Status CopyDirectly(cuda::Stream& stream, void* to, size_t to_pitch, const void* from,
+                            size_t from_pitch, size_t row_bytes, size_t rows);
   /// Waits for a block, but not for those of pieces that have arrived. UNAVAILABLE once the device
   /// is lost.
   absl::StatusOr<StagingBlock> TakeBlock();

@@ -36,7 +36,7 @@ class NoRoom {
 
   mutable Mutex mutex_;
   std::vector<Noted> noted_ ABSL_GUARDED_BY(mutex_);  ///< few; what is past goes with the next Note
-  std::atomic<bool> any_ = false;                     ///< most of the time not: then nobody locks
+  std::atomic<bool> any_ = false;  ///< was noted since the start: until then nobody locks
 };
 
 }  // namespace sparsed::engine

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/formats/incsr.h"
 #include "kernels/kernel_table.h"
 #include "kernels/recipe.h"
 #include "kernels/recipe_steps.h"
@@ -67,7 +68,11 @@ absl::Status NoSuchKernel(std::string_view name, const ProblemClass& c, std::str
   if (const SpmmKernel* spmm = FindSpmmKernel(name)) takes = spmm->layout_kind;
   if (const SddmmKernel* sddmm = FindSddmmKernel(name)) takes = sddmm->layout_kind;
   if (const SpgemmKernel* spgemm = FindSpgemmKernel(name)) takes = spgemm->layout_kind;
-  const std::string why = !IsKernel(name) ? "is none"
+  const std::string why = c.device == DeviceKind::kCpu && name.starts_with("cuda.")
+                              ? "is for a GPU, and this server has none"
+                          : c.device == DeviceKind::kCuda && name.starts_with("cpu.")
+                              ? "is for a CPU, and this server computes on GPUs"
+                          : !IsKernel(name) ? "is none"
                           : takes.empty() || kind.empty() || takes == kind
                               ? "does not do that"
                               : fmt::format("takes layouts of kind {}, not {}", takes, kind);
@@ -81,17 +86,41 @@ bool IsAsked(const Asked& asked, const SpgemmKernel& kernel) {
   return asked.recipe == kCsr || StepNameOf(asked.recipe) == kernel.layout_kind;
 }
 
+/// Of the layouts that kernels read factors from, plain CSR first.
+std::vector<std::string_view> KindsOf(const std::vector<std::string_view>& kernels) {
+  std::vector<std::string_view> kinds = {kCsr};
+  for (const std::string_view kernel : kernels) {
+    const std::string_view kind = FindSpgemmKernel(kernel)->layout_kind;
+    if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+/// INVALID_ARGUMENT: the recipe's layout is of a kind that kernels read, but not as it is.
+absl::Status CheckParameters(const std::string& recipe, ElementType type) {
+  if (StepNameOf(recipe) != kIncsr) return absl::OkStatus();
+  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
+  if (!parsed.ok()) return parsed.status();
+  const int64_t columns = ValueOf(parsed->steps.front(), "columns", 0);
+  if (columns == SectionColumns(type)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("recipe: of {} kernels read {}(columns={}), not columns = {}", Name(type), kIncsr,
+                  SectionColumns(type), columns));
+}
+
 absl::Status CheckSpgemm(const Asked& asked, const ProblemClass& c) {
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), Layout());
-  if (asked.recipe != kCsr && !ReadsLayouts(Operation::kSpgemm, StepNameOf(asked.recipe))) {
-    return absl::InvalidArgumentError(fmt::format(
-        "recipe: no kernel of SpGEMM reads its factors from {}, ask for a kernel alone: {}",
-        asked.recipe, Listed(kernels)));
+  const std::vector<std::string_view> kinds = KindsOf(kernels);
+  if (std::ranges::find(kinds, StepNameOf(asked.recipe)) == kinds.end()) {
+    return absl::InvalidArgumentError(
+        fmt::format("recipe: no kernel of SpGEMM reads its factors from {}; there are kernels for: "
+                    "{}",
+                    asked.recipe, fmt::join(kinds, ", ")));
   }
   const auto serves = [&](std::string_view kernel) {
     return IsAsked(asked, *FindSpgemmKernel(kernel));
   };
-  if (std::ranges::any_of(kernels, serves)) return absl::OkStatus();
+  if (std::ranges::any_of(kernels, serves)) return CheckParameters(asked.recipe, c.type);
   return NoSuchKernel(asked.kernel, c, asked.recipe == kCsr ? "csr * csr" : asked.recipe,
                       asked.recipe == kCsr ? "" : StepNameOf(asked.recipe), kernels);
 }
@@ -160,18 +189,25 @@ void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candi
 
 void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
                      std::vector<Candidate>& candidates) {
-  std::erase_if(candidates, [&](Candidate& candidate) {
+  std::vector<Candidate> all;
+  for (Candidate& candidate : candidates) {
     const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
-    const auto one =
-        std::ranges::find_if(asked, [&](const Asked& wanted) { return IsAsked(wanted, kernel); });
-    const bool is_asked = one != asked.end();
-    if (is_asked && one->recipe != kCsr) candidate.recipe = one->recipe;
-    if (is_asked && !candidate.worth_trying) {
-      candidate.worth_trying = true;
-      candidate.reason = fmt::format("{} ({})", kReason, candidate.reason);
+    std::set<std::string> recipes;  // that are asked for; empty: the kernel's own
+    for (const Asked& wanted : asked) {
+      if (IsAsked(wanted, kernel)) recipes.insert(wanted.recipe == kCsr ? "" : wanted.recipe);
     }
-    return nothing_else && !is_asked;
-  });
+    // What the rules choose is tried, too.
+    const bool is_left_alone = recipes.empty() || candidate.worth_trying;
+    if (is_left_alone && !nothing_else && !recipes.contains("")) all.push_back(candidate);
+    for (const std::string& recipe : recipes) {
+      Candidate& one = all.emplace_back(candidate);
+      one.recipe = recipe;
+      if (one.worth_trying) continue;
+      one.worth_trying = true;
+      one.reason = fmt::format("{} ({})", kReason, candidate.reason);
+    }
+  }
+  candidates = std::move(all);
 }
 
 }  // namespace sparsed::engine

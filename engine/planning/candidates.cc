@@ -274,6 +274,8 @@ constexpr double kManyProducts = 1024;
 constexpr double kWideWindow = 1 << 14;
 /// Nonzeros of a block of 32 columns that has any: then half of it is worth a vector.
 constexpr double kGrouped = 2.5;
+/// Of a slot of a format: where its value comes from. Matrices that take more are no candidates.
+constexpr double kSourceBytes = sizeof(int32_t);
 /// Diagonals that are full but for so much of them win everywhere.
 constexpr double kFullDiagonals = 0.3;
 
@@ -323,7 +325,7 @@ Verdict Merging(const PairFacts& facts) {
 
 Verdict ByDiagonals(const PairFacts& facts) {
   const auto growth = [&](const Features& f) {
-    return f.diagonals * f.rows * facts.value_bytes / facts.csr_bytes(f);
+    return f.diagonals * f.rows * (facts.value_bytes + kSourceBytes) / facts.csr_bytes(f);
   };
   const double most = std::max(growth(facts.left), growth(facts.right));
   return {most <= kMostFormatGrowth,
@@ -345,7 +347,8 @@ Verdict ByColumnParts(const PairFacts& facts) {
 
 Verdict WithEvenRows(const PairFacts& facts) {
   const auto growth = [&](const Features& f) {
-    return f.rows * f.row_nonzeros_max * (sizeof(int32_t) + facts.value_bytes) / facts.csr_bytes(f);
+    return f.rows * f.row_nonzeros_max * (sizeof(int32_t) + facts.value_bytes + kSourceBytes) /
+           facts.csr_bytes(f);
   };
   const double most = std::max(growth(facts.left), growth(facts.right));
   return {most <= kMostFormatGrowth,

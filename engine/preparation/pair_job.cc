@@ -49,7 +49,33 @@ Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
   return pairs;
 }
 
+std::set<PatternJob::PairKey> PatternJob::SuspendLost(const Pairs& pairs) {
+  std::set<PairKey> lost;
+  for (const auto& [key, right] : pairs) {
+    const auto& [c, pair] = key;
+    const PatternProduct product = {pattern_, right.lock(), pair.transpose_left,
+                                    pair.transpose_right, /*mask=*/nullptr};
+    const PlanTable::Found found = pattern_->plans().Find(c, pair);
+    if (product.right == nullptr || again_.contains(c) || !AskedFor(c).empty() ||
+        !found.decided() || FindFactorLayouts(product, found.plan->plan)) {
+      continue;
+    }
+    const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), Layout());
+    if (kernels.empty()) continue;
+    Plan plan = PairPlan(c, pair);
+    plan.kernel = kernels.front();
+    plan.baseline_ms = plan.plan_ms = found.plan->plan.baseline_ms;
+    plan.reason =
+        fmt::format("the default serves until {} is there again", found.plan->plan.recipe);
+    plan.provisional = true;
+    pattern_->plans().Replace(std::make_shared<const ActivePlan>(ActivePlan{plan, nullptr}));
+    lost.insert(key);
+  }
+  return lost;
+}
+
 absl::Status PatternJob::TryPairs(const Pairs& pairs) {
+  const std::set<PairKey> lost = SuspendLost(pairs);
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   if (absl::Status s = FindFeatures(); !s.ok()) return s;
   std::set<ProblemClass> classes;
@@ -63,23 +89,26 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
     if (pair.right == nullptr) continue;
     const PlanTable::Found found = pattern_->plans().Find(c, key.second);
     if (!again_.contains(c) && AskedFor(c).empty()) {
-      if (found.decided() && FindFactorLayouts(pair, found.plan->plan)) continue;
+      if (found.decided()) continue;
       // After a restart, or without the layouts that it reads.
-      const bool known = found.exact ? found.decided() : KnowsAllKernels(PairPlan(c, key.second));
+      const bool known =
+          found.exact ? lost.contains(key) : KnowsAllKernels(PairPlan(c, key.second));
       const absl::StatusOr<bool> activated =
           known ? ActivateFastest(c, pair) : absl::StatusOr<bool>(false);
       if (!activated.ok()) {
         status = activated.status();
         break;
       }
-      if (*activated) continue;
+      if (*activated) {
+        if (pair.right != pattern_) DropUnusedLayouts(*pair.right);
+        continue;
+      }
     }
     status = TryPair(c, pair);
     if (status.ok()) classes.insert(c);
     if (pair.right != pattern_) DropUnusedLayouts(*pair.right);
   }
-  if (classes.empty()) return status;
-  StoreOutcome(classes);
+  if (!classes.empty()) StoreOutcome(classes);
   DropUnusedLayouts(*pattern_);
   return status;
 }
@@ -253,6 +282,11 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   if (EndsJob(tried)) return tried;
   if (!tried.ok()) return keep_default(Sentence(tried), IsForNow(tried));
   trial->reset();  // What it holds makes room for what follows.
+  if (only_asked && for_now) {
+    notes_.push_back(
+        fmt::format("{}, {}: not all that was asked for could be tried", ToString(c), recipe));
+    for_now = false;  // for the rest it is decided
+  }
   return ActivateFastest(c, pair, for_now).status();
 }
 
@@ -325,18 +359,30 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     builder_->DropAllBut(kept);
     if (right_builder_) right_builder_->DropAllBut(kept);
     rooms_.observer.OnRecipe(outcome);
+    // A recipe that is asked for may be the kernel's own.
+    std::erase_if(decisions, [&](const Decision& made) {
+      return made.kernel == decision.kernel && made.recipe == decision.recipe;
+    });
     decisions.push_back(std::move(decision));
   }
   if (trial.baseline_runs() == 0) {
     const absl::Status alone = trial.BaselineAlone(share_ms).status();
     if (!alone.ok()) return alone;
   }
-  measured(plan.recipe, plan.kernel, trial.baseline_median(), trial.baseline_median(),
-           trial.baseline_runs(), 0);
-  // Of those that were no candidates this time, because others were asked for alone.
+  if (!IsMeasured(plan, trial.baseline_runs())) {
+    measured(plan.recipe, plan.kernel, trial.baseline_median(), trial.baseline_median(),
+             trial.baseline_runs(), 0);
+  }
+  // Of what was no candidate this time, because something else was asked for alone.
+  const size_t made = decisions.size();
   for (Decision& earlier : pattern_->decisions()) {
-    if (earlier.problem_class == c && earlier.pair == plan.pair &&
-        std::ranges::find(decisions, earlier.kernel, &Decision::kernel) == decisions.end()) {
+    if (earlier.problem_class != c || earlier.pair != plan.pair || again_.contains(c)) continue;
+    // Another recipe of a kernel may have been tried before.
+    const auto is_newer = [&](const Decision& decision) {
+      return decision.kernel == earlier.kernel &&
+             (decision.recipe == earlier.recipe || !earlier.tried);
+    };
+    if (std::none_of(decisions.begin(), decisions.begin() + static_cast<int64_t>(made), is_newer)) {
       decisions.push_back(std::move(earlier));
     }
   }
@@ -356,33 +402,47 @@ bool PatternJob::KnowsAllKernels(const Plan& plan) const {
   });
 }
 
-absl::Status PatternJob::KeepFactorLayout(const std::shared_ptr<Pattern>& pattern,
-                                          const std::string& recipe) {
+absl::Status PatternJob::BuildFactorLayout(const std::shared_ptr<Pattern>& pattern,
+                                           const std::string& recipe,
+                                           std::vector<NewLayout>& built) {
   if (pattern->FindLayout(recipe) != nullptr) return absl::OkStatus();
   const absl::StatusOr<LayoutBuilder*> builder = BuilderOf(pattern);
   if (!builder.ok()) return builder.status();
-  absl::StatusOr<LayoutBuilder::Built> built = (*builder)->Take(recipe);
-  if (built->layout == nullptr) built = (*builder)->Build(recipe);
-  if (!built.ok()) return built.status();
-  if (built->layout == nullptr) return absl::FailedPreconditionError(built->note);
-  const absl::Status moved = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built->layout);
-  if (!moved.ok()) return moved;
-  pattern->AddLayout(built->layout, built->seconds);
-  for (const Pattern::BuiltEntry& entry : pattern->Layouts()) {
-    if (entry.description->recipe == recipe) StoreLayout(*pattern, entry);
-  }
-  return absl::OkStatus();
+  absl::StatusOr<LayoutBuilder::Built> layout = (*builder)->Take(recipe);
+  if (layout->layout == nullptr) layout = (*builder)->Build(recipe);
+  if (!layout.ok()) return layout.status();
+  if (layout->layout == nullptr) return absl::FailedPreconditionError(layout->note);
+  const absl::Status moved = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *layout->layout);
+  if (moved.ok()) built.push_back({pattern, layout->layout, layout->seconds});
+  return moved;
 }
 
-absl::Status PatternJob::KeepFactorLayouts(const Plan& plan, const PatternProduct& pair) {
+absl::StatusOr<std::vector<PatternJob::NewLayout>> PatternJob::BuildFactorLayouts(
+    const Plan& plan, const PatternProduct& pair) {
+  std::vector<NewLayout> built;
   const SpgemmKernel& kernel = *FindSpgemmKernel(plan.kernel);
-  if (kernel.layout_kind == kCsr) return absl::OkStatus();
+  if (kernel.layout_kind == kCsr) return built;
   absl::Status status =
-      KeepFactorLayout(pair.right, FactorRecipe(plan.recipe, pair.transpose_right));
-  if (status.ok() && kernel.left_too) {
-    status = KeepFactorLayout(pair.left, FactorRecipe(plan.recipe, pair.transpose_left));
+      BuildFactorLayout(pair.right, FactorRecipe(plan.recipe, pair.transpose_right), built);
+  const bool same = pair.left == pair.right && pair.transpose_left == pair.transpose_right;
+  if (status.ok() && kernel.left_too && !same) {
+    status = BuildFactorLayout(pair.left, FactorRecipe(plan.recipe, pair.transpose_left), built);
   }
-  return status;
+  if (!status.ok()) return status;
+  return built;
+}
+
+void PatternJob::Publish(const Plan& plan, const std::vector<NewLayout>& layouts) {
+  const MutexLock lock(rooms_.publishing);
+  for (const NewLayout& fresh : layouts) {
+    const std::string& recipe = fresh.layout->recipe;
+    if (fresh.pattern->FindLayout(recipe) != nullptr) continue;
+    fresh.pattern->AddLayout(fresh.layout, fresh.seconds);
+    for (const Pattern::BuiltEntry& entry : fresh.pattern->Layouts()) {
+      if (entry.description->recipe == recipe) StoreLayout(*fresh.pattern, entry);
+    }
+  }
+  Activate(plan);
 }
 
 absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pair,
@@ -423,13 +483,22 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
     plan.reason = "the default is kept, no other was tried";
   } else {
     const double speedup = next->baseline_ms / next->median_ms;
-    plan.reason = fmt::format("the default is kept, the next best, {}, was {:.2f}x {}",
-                              next->kernel, std::max(speedup, 1 / speedup),
-                              speedup >= 1 ? "faster, which is next to nothing" : "slower");
+    plan.reason =
+        fmt::format("the default is kept, the next best, {}, was {}{}", next->kernel,
+                    Compared(speedup), IsFaster(speedup) ? ", which is next to nothing" : "");
   }
   if (provisional) plan.reason += "; not all could be tried for want of memory or time";
-  if (const absl::Status kept = KeepFactorLayouts(plan, pair); !kept.ok()) {
-    if (EndsJob(kept) || absl::IsDataLoss(kept)) return kept;
+  absl::StatusOr<std::vector<NewLayout>> layouts = BuildFactorLayouts(plan, pair);
+  if (const absl::Status& kept = layouts.status(); !kept.ok()) {
+    if (EndsJob(kept)) return kept;
+    const PlanTable::Found present = pattern_->plans().Find(c, plan.pair);
+    // The right pattern's, of which no product can be had until it is uploaded anew.
+    if (absl::IsDataLoss(kept) || OnlyAsked(c, present)) {
+      notes_.push_back(fmt::format("{}, {}: no plan from {}: {}", ToString(c),
+                                   ToString(*plan.pair, pattern_->hash()), plan.recipe,
+                                   Sentence(kept)));
+      return true;
+    }
     plan.reason = fmt::format("the default is kept: no memory to keep {}, which is {} ({})",
                               plan.recipe, plan.reason, Sentence(kept));
     plan.recipe = kCsr;
@@ -440,7 +509,7 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
   builder_->DropAllBut({});
   right_builder_.reset();
   right_pattern_.reset();
-  Activate(plan);
+  Publish(plan, layouts.ok() ? *std::move(layouts) : std::vector<NewLayout>());
   return true;
 }
 

@@ -16,13 +16,12 @@ namespace {
 /// The outcome of a recipe that was timed (Observer::OnRecipe).
 constexpr std::string_view kTried = "tried";
 
-/// "1.62x faster", "1.04x slower".
-std::string Compared(double speedup) {
-  return speedup >= 1 ? fmt::format("{:.2f}x faster", speedup)
-                      : fmt::format("{:.2f}x slower", 1 / speedup);
-}
-
 }  // namespace
+
+std::string Compared(double speedup) {
+  if (IsFaster(speedup)) return fmt::format("{:.2f}x faster", speedup);
+  return IsFaster(1 / speedup) ? fmt::format("{:.2f}x slower", 1 / speedup) : "as fast";
+}
 
 PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
                        std::set<ProblemClass> again, AskedOf asked, const std::atomic<bool>& stop)
@@ -297,9 +296,8 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     outcome = kTried;
     RecordBaseline(search);
     RecordMeasurement(search, layout->recipe, kernel, *times, build_seconds);
-    search.tried.push_back({layout->recipe, kernel, times->speedup()});
-    progress_.Say(fmt::format("{}: {} is {} than plain CSR for K = {}", ToString(c), layout->recipe,
-                              Compared(times->speedup()), search.k));
+    progress_.Say(fmt::format("{}: {} has {:.2f}x plain CSR's speed for K = {}", ToString(c),
+                              layout->recipe, times->speedup(), search.k));
     // Another kernel costs nothing, another layout memory.
     const double best = search.best ? search.best->times.speedup() : 1;
     const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
@@ -434,9 +432,16 @@ void PatternJob::Decide(ClassSearch& search) {
   Activate(plan);
 }
 
-std::string PatternJob::WhyPlain(const ClassSearch& search) {
-  const auto best = std::ranges::max_element(search.tried, {}, &Result::speedup);
-  if (best == search.tried.end()) {
+std::string PatternJob::WhyPlain(const ClassSearch& search) const {
+  const Measurement* best = nullptr;
+  const auto speedup = [](const Measurement& m) { return m.baseline_ms / m.median_ms; };
+  const std::vector<Measurement> measurements = pattern_->measurements();
+  for (const Measurement& m : measurements) {
+    const bool is_plain = m.recipe == kCsr && m.kernel == search.plain.kernel;
+    if (m.problem_class != search.plain.problem_class || is_plain || m.median_ms <= 0) continue;
+    if (best == nullptr || speedup(m) > speedup(*best)) best = &m;
+  }
+  if (best == nullptr) {
     // Often for one reason: there is too little of the matrix.
     const bool one_reason = !search.decisions.empty() &&
                             std::ranges::all_of(search.decisions, [&](const Decision& decision) {
@@ -446,31 +451,19 @@ std::string PatternJob::WhyPlain(const ClassSearch& search) {
   }
   return fmt::format("the next best, {}, was {}{}",
                      best->recipe == kCsr ? best->kernel : best->recipe,
-                     best->speedup >= 1 ? "only " : "", Compared(best->speedup));
-}
-
-absl::Status PatternJob::PlaceValues(const Matrix& matrix, const Layout& layout, bool spare) {
-  const MemoryUse use = MemoryUse::kLayouts;
-  Budget& budget = rooms_.budget;
-  // Where they are not in memory, reading them would evict others.
-  const auto unread = static_cast<int64_t>(SizeOf(matrix.type())) *
-                      (matrix.values_resident() ? 0 : pattern_->nnz());
-  if (spare && unread > budget.limit() - budget.used()) {
-    return absl::ResourceExhaustedError("no memory is free for the values");
-  }
-  return matrix
-      .ValuesIn(layout, spare ? budget.SpareSource(use) : budget.Source(use),
-                rooms_.options.threads_per_worker)
-      .status();
+                     IsFaster(speedup(*best)) ? "only " : "", Compared(speedup(*best)));
 }
 
 absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_seconds,
-                                   bool for_cpu, bool spare) {
+                                   bool for_cpu) {
   const std::string recipe = layout->recipe;
   pattern_->AddLayout(layout, build_seconds);
   if (!for_cpu) return absl::OkStatus();
   for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
-    absl::Status placed = PlaceValues(*matrix, *layout, spare);
+    absl::Status placed = matrix
+                              ->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kLayouts),
+                                         rooms_.options.threads_per_worker)
+                              .status();
     if (placed.ok()) continue;
     // A matrix whose values are damaged says so to whoever asks for it; the others go on.
     if (absl::IsDataLoss(placed)) {
@@ -490,10 +483,10 @@ void PatternJob::DropLayout(Pattern& pattern, const std::string& recipe) {
   }
 }
 
-bool PatternJob::IsMeasured(const Plan& plan) const {
+bool PatternJob::IsMeasured(const Plan& plan, int runs) const {
   return std::ranges::any_of(pattern_->measurements(), [&](const Measurement& m) {
     return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
-           m.kernel == plan.kernel && m.pair == plan.pair;
+           m.kernel == plan.kernel && m.pair == plan.pair && m.runs > runs;
   });
 }
 
@@ -514,9 +507,13 @@ void PatternJob::Activate(const Plan& plan) {
 }
 
 bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const {
+  const auto can_be_asked_for = [&](const std::optional<PatternPair>& pair) {
+    return !pair || rooms_.catalog.HasPattern(pair->right);
+  };
   const auto is_used_by = [&](const Pattern& left) {
     const bool is_planned = std::ranges::any_of(left.plans().List(), [&](const auto& active) {
-      return UsesLayout(active->plan, left.hash(), pattern, recipe);
+      return UsesLayout(active->plan, left.hash(), pattern, recipe) &&
+             can_be_asked_for(active->plan.pair);
     });
     if (is_planned) return true;
     // After a restart a product has its plan again when it is asked for.
@@ -526,7 +523,7 @@ bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const
       plan.recipe = m.recipe;
       plan.kernel = m.kernel;
       plan.pair = m.pair;
-      return UsesLayout(plan, left.hash(), pattern, recipe);
+      return UsesLayout(plan, left.hash(), pattern, recipe) && can_be_asked_for(m.pair);
     });
   };
   return is_used_by(pattern) ||
@@ -537,15 +534,20 @@ bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const
 
 void PatternJob::DropUnusedLayouts(Pattern& pattern) {
   for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
-    const std::string& recipe = entry.description->recipe;
     // A job of that pattern may be about to use the others.
     const bool is_ours =
         &pattern == pattern_.get() || ReadsLayouts(Operation::kSpgemm, entry.description->kind);
-    if (!is_ours || IsUsed(pattern, recipe)) continue;
-    DropLayout(pattern, recipe);
-    const absl::Status dropped = rooms_.store.DropLayout(pattern.hash(), recipe);
-    if (!dropped.ok()) notes_.push_back(Sentence(dropped));
+    if (is_ours) DropIfUnused(pattern, entry);
   }
+}
+
+void PatternJob::DropIfUnused(Pattern& pattern, const Pattern::BuiltEntry& entry) {
+  const std::string& recipe = entry.description->recipe;
+  const MutexLock lock(rooms_.publishing);
+  if (IsUsed(pattern, recipe) || pattern.FindLayout(recipe) != entry.layout) return;
+  DropLayout(pattern, recipe);
+  const absl::Status dropped = rooms_.store.DropLayout(pattern.hash(), recipe);
+  if (!dropped.ok()) notes_.push_back(Sentence(dropped));
 }
 
 std::string PatternJob::Detail() const { return fmt::format("{}", fmt::join(notes_, ". ")); }

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/catalog/catalog.h"
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
@@ -40,6 +41,9 @@ struct JobRooms {
   Executor& executor;
   Observer& observer;
   const PreparationOptions& options;
+  /// Held while a layout that products read is published (added, stored, named by a plan) and while
+  /// one is found to be unused and dropped: jobs of several patterns do so with one pattern's.
+  Mutex& publishing;
 };
 
 /// What the store has of a pattern's preparation.
@@ -71,12 +75,22 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
     const StoreContents& contents, const std::map<std::string, std::shared_ptr<Pattern>>& patterns,
     const ModelOf& model);
 
+/// Gives a pattern the stored layouts that only products read, of which nothing is read yet: a job
+/// of any pattern may want them, before this one's is restored.
+void RestoreProductLayouts(const JobRooms& rooms, Pattern& pattern,
+                           const StoredPreparation& stored);
+
 /// Below this many nonzeros of both operands together all of SpGEMM's kernels end before a trial
 /// would pay.
 inline constexpr int64_t kLeastPairNonzeros = 10'000;
 
 /// A gain below this is not told from noise, nor worth the memory of a layout.
 inline constexpr double kLeastSpeedup = 1.03;
+
+/// By more than what two decimals show.
+inline bool IsFaster(double speedup) { return speedup >= 1.005; }
+/// "1.62x faster", "1.04x slower", "as fast".
+std::string Compared(double speedup);
 
 inline std::string Sentence(const absl::Status& status) { return std::string(status.message()); }
 
@@ -86,7 +100,8 @@ inline bool EndsJob(const absl::Status& status) {
 }
 
 /// Used by one thread. What it publishes is usable at once: a layout of the CPU has the values
-/// of every matrix of the pattern before a plan names it.
+/// of every matrix of the pattern before a plan names it; one that products read gets those of a
+/// matrix with its first product.
 class PatternJob {
  public:
   /// Classes in `again` are tried whatever is known of them; that is forgotten. What is `asked` for
@@ -129,10 +144,6 @@ class PatternJob {
     std::string kernel;
     TrialTimes times;
   };
-  struct Result {
-    std::string recipe, kernel;
-    double speedup = 0;
-  };
   /// The search for the plan of one class: its trials, and what became of the candidates.
   struct ClassSearch {
     MatrixLease matrix;
@@ -145,7 +156,6 @@ class PatternJob {
     bool only_asked = false;       ///< the class has its plan: no other candidate is tried
     double baseline_ms = 0;        ///< 0: not run yet
     std::optional<Tried> best;     ///< none: plain CSR
-    std::vector<Result> tried;
     std::vector<Decision> decisions;
   };
 
@@ -176,6 +186,10 @@ class PatternJob {
                          double build_seconds, const std::string& reason,
                          std::string_view only = "");
   absl::Status TryBaseline(ClassSearch& search);
+  using PairKey = Pairs::key_type;
+  /// Those whose plans read layouts that are gone: however the job ends, the default serves until
+  /// they are there again, and for a while nobody asks for them.
+  std::set<PairKey> SuspendLost(const Pairs& pairs);
   absl::Status TryPair(const ProblemClass& problem_class, const PatternProduct& pair);
   /// A factor of a pair as its kernels take it.
   struct Factor {
@@ -214,9 +228,19 @@ class PatternJob {
   /// ends the job.
   absl::StatusOr<bool> ActivateFastest(const ProblemClass& problem_class,
                                        const PatternProduct& pair, bool provisional = false);
-  /// Gives the pair's patterns the layouts that the plan reads and they lack, and stores them.
-  absl::Status KeepFactorLayouts(const Plan& plan, const PatternProduct& pair);
-  absl::Status KeepFactorLayout(const std::shared_ptr<Pattern>& pattern, const std::string& recipe);
+  /// A layout that a pattern lacked, in memory that may last.
+  struct NewLayout {
+    std::shared_ptr<Pattern> pattern;
+    std::shared_ptr<const Layout> layout;
+    double seconds = 0;
+  };
+  /// What the plan reads and the pair's patterns lack.
+  absl::StatusOr<std::vector<NewLayout>> BuildFactorLayouts(const Plan& plan,
+                                                            const PatternProduct& pair);
+  absl::Status BuildFactorLayout(const std::shared_ptr<Pattern>& pattern, const std::string& recipe,
+                                 std::vector<NewLayout>& built);
+  /// Gives the patterns what they still lack, stores it and activates the plan.
+  void Publish(const Plan& plan, const std::vector<NewLayout>& layouts);
   /// Of plain CSR, in all turns so far.
   void RecordBaseline(ClassSearch& search);
   void RecordMeasurement(const ClassSearch& search, const std::string& recipe,
@@ -234,26 +258,25 @@ class PatternJob {
   void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(ClassSearch& search);
-  /// How near the others came.
-  static std::string WhyPlain(const ClassSearch& search);
+  /// How near the others came, of all that were measured for the class.
+  std::string WhyPlain(const ClassSearch& search) const;
 
   /// Stores a layout that the pattern has. Why not is a note.
   bool StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry);
   /// Gives the pattern a layout; `for_cpu`: with the values of all its matrices, which a GPU places
-  /// by itself when they are first used. `spare`: nothing is evicted for them. RESOURCE_EXHAUSTED
-  /// leaves nothing behind.
-  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu,
-                         bool spare = false);
-  /// Places the matrix's values in the layout, for requests.
-  absl::Status PlaceValues(const Matrix& matrix, const Layout& layout, bool spare);
+  /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
+  absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
   void DropLayout(Pattern& pattern, const std::string& recipe);
   /// A plan of the pattern reads it, or one of another that is multiplied with it.
   bool IsUsed(const Pattern& pattern, const std::string& recipe) const;
-  bool IsMeasured(const Plan& plan) const;
+  /// In more runs than that.
+  bool IsMeasured(const Plan& plan, int runs = -1) const;
   /// From now on requests use the plan. A provisional one does not take the place of one that could
   /// not be tried again.
   void Activate(const Plan& plan);
   void DropUnusedLayouts(Pattern& pattern);
+  /// If it still is the pattern's and nothing uses it, in memory and in the store.
+  void DropIfUnused(Pattern& pattern, const Pattern::BuiltEntry& entry);
   void StoreOutcome(const std::set<ProblemClass>& classes);
   /// An older program stored none: they are found when the pattern is next prepared.
   void RestoreFeatures();
@@ -267,6 +290,8 @@ class PatternJob {
   /// damaged. `description` becomes its.
   bool AddUnread(const StoredPreparation& stored, const std::string& recipe, Layout& description);
   void DropStoredLayoutsWithoutPlan(const StoredPreparation& stored);
+  /// Into memory that is free, or RESOURCE_EXHAUSTED.
+  absl::StatusOr<Layout> ReadSpare(const LayoutRecord& record);
   absl::StatusOr<LayoutBuilder::Built> ReadOrRebuild(const StoredPreparation& stored,
                                                      const std::string& recipe);
 

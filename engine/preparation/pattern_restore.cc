@@ -43,6 +43,23 @@ std::vector<std::string_view> KernelsOf(const ProblemClass& c, const Layout& lay
   return KernelsFor(ProblemOf(c), layout);
 }
 
+/// There is no room for it now: it is read when it is needed. One that the pattern has already
+/// stays. False if it never fits, or is damaged. `description` becomes its.
+bool AddUnreadLayout(const JobRooms& rooms, Pattern& pattern, const LayoutRecord& record,
+                     Layout& description) {
+  LazyLayout::DiskCopy disk = DiskCopyOf(rooms.store, rooms.budget, record);
+  description = record.layout;
+  description.arrays.clear();
+  for (const StoredArray& array : record.arrays) {
+    description.arrays.push_back({array.name, array.type, array.length, {}});
+  }
+  if (pattern.FindLayout(description.recipe) != nullptr) return true;
+  const auto bytes = static_cast<size_t>(description.bytes());
+  if (!disk.readable() || !rooms.budget.MayFit(bytes, MemoryUse::kLayouts).ok()) return false;
+  pattern.AddLayout(description, std::move(disk), record.build_seconds);
+  return true;
+}
+
 bool HasKernel(const Plan& plan, const Layout& layout) {
   const auto kernels = KernelsOf(plan.problem_class, layout);
   return std::ranges::find(kernels, plan.kernel) != kernels.end();
@@ -90,6 +107,16 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
   return foreign;
 }
 
+void RestoreProductLayouts(const JobRooms& rooms, Pattern& pattern,
+                           const StoredPreparation& stored) {
+  for (const LayoutRecord& record : stored.layouts) {
+    Layout description;
+    if (ReadsLayouts(Operation::kSpgemm, record.layout.kind)) {
+      AddUnreadLayout(rooms, pattern, record, description);
+    }
+  }
+}
+
 absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparation& stored) {
   RestoreFeatures();
   std::set<ProblemClass> lost, rewritten;
@@ -114,7 +141,8 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
             plans, [](const Plan& plan) { return plan.problem_class.device == DeviceKind::kCpu; });
         layout = *built->layout;
         // As its arrays are: nobody may ever need it.
-        status = AddLayout(built->layout, built->seconds, for_cpu, /*spare=*/true);
+        const Budget::SpareOnly spare;
+        status = AddLayout(built->layout, built->seconds, for_cpu);
         if (status.ok()) SetDiskCopy(stored, recipe);
       }
       if (absl::IsResourceExhausted(status) && AddUnread(stored, recipe, layout)) {
@@ -183,17 +211,7 @@ void PatternJob::SetDiskCopy(const StoredPreparation& stored, const std::string&
 bool PatternJob::AddUnread(const StoredPreparation& stored, const std::string& recipe,
                            Layout& description) {
   const LayoutRecord* const record = RecordOf(stored, recipe);
-  if (record == nullptr) return false;
-  LazyLayout::DiskCopy disk = DiskCopyOf(rooms_.store, rooms_.budget, *record);
-  description = record->layout;
-  description.arrays.clear();
-  for (const StoredArray& array : record->arrays) {
-    description.arrays.push_back({array.name, array.type, array.length, {}});
-  }
-  const auto bytes = static_cast<size_t>(description.bytes());
-  if (!disk.readable() || !rooms_.budget.MayFit(bytes, MemoryUse::kLayouts).ok()) return false;
-  pattern_->AddLayout(description, std::move(disk), record->build_seconds);
-  return true;
+  return record != nullptr && AddUnreadLayout(rooms_, *pattern_, *record, description);
 }
 
 void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
@@ -202,23 +220,24 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
     if (std::ranges::find(stored.plans, recipe, &PlanRecord::recipe) != stored.plans.end()) {
       continue;
     }
-    // Plans of pairs are found again when they are asked for.
-    Layout description;
-    if (ReadsLayouts(Operation::kSpgemm, record.layout.kind) &&
-        AddUnread(stored, recipe, description)) {
-      continue;
-    }
+    const MutexLock lock(rooms_.publishing);
+    // Plans of pairs are found again when they are asked for (RestoreProductLayouts).
+    if (pattern_->FindLayout(recipe) != nullptr) continue;
     const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
     if (!dropped.ok()) notes_.push_back(std::string(dropped.message()));
   }
 }
 
+absl::StatusOr<Layout> PatternJob::ReadSpare(const LayoutRecord& record) {
+  // What is idle does not go for it: nobody may ever need it.
+  const Budget::SpareOnly spare;
+  return rooms_.store.ReadLayout(record, rooms_.budget.Source(MemoryUse::kLayouts), &stop_);
+}
+
 absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,
                                                                const std::string& recipe) {
   if (const LayoutRecord* const record = RecordOf(stored, recipe)) {
-    // What is idle does not go for it: nobody may ever need it.
-    absl::StatusOr<Layout> layout =
-        rooms_.store.ReadLayout(*record, rooms_.budget.SpareSource(MemoryUse::kLayouts), &stop_);
+    absl::StatusOr<Layout> layout = ReadSpare(*record);
     if (layout.ok()) {
       return LayoutBuilder::Built{std::make_shared<Layout>(*std::move(layout)),
                                   record->build_seconds, ""};

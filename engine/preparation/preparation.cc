@@ -49,8 +49,8 @@ class Preparation::Impl {
        Executor& executor, Observer& observer)
       : options_(options),
         light_options_(options),
-        rooms_{catalog, store, budget, executor, observer, options_},
-        light_rooms_{catalog, store, budget, executor, observer, light_options_} {
+        rooms_{catalog, store, budget, executor, observer, options_, publishing_},
+        light_rooms_{catalog, store, budget, executor, observer, light_options_, publishing_} {
     if (!options_.enabled) return;
     for (int i = 0; i < std::max(options_.workers, 1); ++i) {
       workers_.emplace_back([this] { Work(rooms_, /*light=*/false); });
@@ -122,10 +122,8 @@ class Preparation::Impl {
     // Or a layout that the plan reads is gone.
     const bool lost = found.exact && !FindFactorLayouts(product, found.plan->plan);
     if (!options_.enabled || (!found.due() && !lost)) return;
-    if (product.left->nnz() + product.right->nnz() < kLeastPairNonzeros) return;
-    // A matrix that meets a new one each time is better off without trials.
-    const auto is_pair = [](const auto& active) { return active->plan.pair.has_value(); };
-    if (std::ranges::count_if(plans.List(), is_pair) >= kMostPairs) return;
+    // Of one that has a plan that has been decided.
+    if (!found.exact && !IsWorthATrial(product)) return;
     Pairs pairs = {{{c, product.pair()}, product.right}};
     Enqueue({product.left, Priority::kTrial, {}, {}, std::nullopt, std::move(pairs), {}})
         .IgnoreError();
@@ -150,6 +148,15 @@ class Preparation::Impl {
   }
 
  private:
+  bool IsWorthATrial(const PatternProduct& product) const {
+    if (product.left->nnz() + product.right->nnz() < kLeastPairNonzeros) return false;
+    // A matrix that meets a new one each time is better off without trials.
+    return std::ranges::count_if(product.left->plans().List(), [&](const auto& active) {
+             const std::optional<PatternPair>& pair = active->plan.pair;
+             return pair && rooms_.catalog.HasPattern(pair->right);
+           }) < kMostPairs;
+  }
+
   std::vector<ProblemClass> DefaultClasses() const {
     if (!options_.default_classes.empty()) return options_.default_classes;
     return {
@@ -272,6 +279,7 @@ class Preparation::Impl {
 
   const PreparationOptions options_;
   PreparationOptions light_options_;
+  Mutex publishing_;
   const JobRooms rooms_, light_rooms_;
   mutable Mutex mutex_;
   CondVar changed_;
@@ -304,6 +312,9 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
   std::map<std::string, std::set<ProblemClass>> foreign = RestoreMeasurements(
       contents, patterns,
       [this](DeviceKind kind) -> const std::string& { return rooms_.executor.model(kind); });
+  for (const auto& [hash, pattern] : patterns) {
+    if (options_.enabled) RestoreProductLayouts(rooms_, *pattern, by_hash[hash]);
+  }
   for (const auto& [hash, pattern] : patterns) {
     if (!options_.enabled) {
       Skip(*pattern);
@@ -524,6 +535,9 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
         rooms_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
   }
   rooms_.observer.OnPreparationEnd(state == PreparationState::kReady ? "ready" : "failed");
+  if (state == PreparationState::kFailed) {
+    rooms_.observer.OnPreparationFailed(pattern.hash(), detail);
+  }
   const MutexLock lock(mutex_);
   const auto waiting = queued_.find(job.pattern.get());
   const bool more = waiting != queued_.end() && waiting->second.priority == Priority::kClient;

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/status.h"
+
 namespace sparsed::engine {
 namespace {
 
@@ -200,9 +202,9 @@ absl::Status Database::Error(int code) {
         return Damaged(std::string(vfs_.last_error().message()));
       }
       if (!vfs_.last_error().ok()) {
-        return absl::Status(vfs_.last_error().code(),
-                            fmt::format("the catalog could not be read or written: {}",
-                                        std::string(vfs_.last_error().message())));
+        return Reworded(vfs_.last_error(),
+                        fmt::format("the catalog could not be read or written: {}",
+                                    std::string(vfs_.last_error().message())));
       }
       [[fallthrough]];
     default:

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/status.h"
 #include "engine/store/schema.h"
 
 namespace sparsed::engine {
@@ -244,8 +245,8 @@ absl::Status DiskStore::ReadError(const StoredArray& array, const absl::Status& 
     if (count > kNamed) users += fmt::format(" and {} more", count - kNamed);
     users = fmt::format(" (of matrix {})", users);
   }
-  return absl::Status(status.code(), fmt::format("{}{}: {}", Describe(array), users,
-                                                 std::string(status.message())));
+  return Reworded(status,
+                  fmt::format("{}{}: {}", Describe(array), users, std::string(status.message())));
 }
 
 absl::Status DiskStore::Scrub(

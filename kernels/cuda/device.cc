@@ -270,6 +270,13 @@ absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
                   "placing values in a layout");
 }
 
+absl::Status GatherElements(Stream& stream, const Array& order, ElementType type, const void* from,
+                            void* to) {
+  if (order.length == 0) return absl::OkStatus();
+  return ToStatus(GatherElements(AsStream(stream.handle()), type, order, from, to, order.length),
+                  "putting values in order");
+}
+
 absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, ElementType type,
                              const void* from, void* to) {
   if (order.empty()) return absl::OkStatus();
@@ -345,6 +352,26 @@ std::unique_ptr<MemorySource> DeviceMemory(const Stream& stream) {
 MemorySource& PinnedMemory() {
   static PinnedSource source;
   return source;
+}
+
+absl::StatusOr<Buffer> PinHost(Buffer memory) {
+  std::byte* const data = memory.mutable_data();
+  const size_t bytes = memory.size();
+  const absl::Status pinned = ToStatus(cudaHostRegister(data, bytes, cudaHostRegisterPortable),
+                                       fmt::format("pinning {} bytes of host memory", bytes));
+  if (!pinned.ok()) return pinned;
+  return Buffer(std::shared_ptr<std::byte>(
+                    data, [kept = std::move(memory)](std::byte* at) { cudaHostUnregister(at); }),
+                bytes);
+}
+
+bool IsPinned(const void* host) {
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, host) != cudaSuccess) {
+    cudaGetLastError();  // nobody else is to be told
+    return false;
+  }
+  return attributes.type == cudaMemoryTypeHost;
 }
 
 }  // namespace sparsed::cuda

@@ -95,6 +95,11 @@ class Stream {
 absl::Status PlaceValues(Stream& stream, const Layout& layout, ElementType type,
                          const void* csr_values, void* slots);
 
+/// to[i] = from[order[i]] (i64), all on the device; elements of a type that IsFloat() is true of.
+/// Queued.
+absl::Status GatherElements(Stream& stream, const Array& order, ElementType type, const void* from,
+                            void* to);
+
 /// to[order[i]] = from[i], all on the device; elements of a type that IsFloat() is true of. Queued.
 absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, ElementType type,
                              const void* from, void* to);
@@ -136,5 +141,12 @@ std::unique_ptr<MemorySource> DeviceMemory(const Stream& stream);
 
 /// Host memory that copies to and from the device overlap with. Thread-safe.
 MemorySource& PinnedMemory();
+
+/// Pins host memory that somebody else allocated, for all GPUs, as long as the returned buffer or a
+/// copy of it lives; that is of the same bytes, and keeps them. On a thread whose GPU was probed.
+/// Takes a while: every page is visited.
+absl::StatusOr<Buffer> PinHost(Buffer memory);
+/// Whether copies to and from these bytes of the host overlap, since they are pinned.
+bool IsPinned(const void* host);
 
 }  // namespace sparsed::cuda

@@ -45,6 +45,9 @@ absl::Status PlaceValues(Stream&, const Layout&, ElementType, const void*, void*
   return NotBuilt();
 }
 
+absl::Status GatherElements(Stream&, const Array&, ElementType, const void*, void*) {
+  return NotBuilt();
+}
 absl::Status ScatterElements(Stream&, std::span<const int64_t>, ElementType, const void*, void*) {
   return NotBuilt();
 }
@@ -66,5 +69,8 @@ MemorySource& PinnedMemory() {
   static NoMemory source;
   return source;
 }
+
+absl::StatusOr<Buffer> PinHost(Buffer /*memory*/) { return NotBuilt(); }
+bool IsPinned(const void* /*host*/) { return false; }
 
 }  // namespace sparsed::cuda

@@ -5,6 +5,7 @@
 
 #include "kernels/formats/csr_build.h"
 #include "kernels/formats/permute.h"
+#include "kernels/formats/product_format.h"
 
 namespace sparsed {
 
@@ -24,6 +25,11 @@ absl::StatusOr<Layout> BuildColumnParts(const CsrView& csr, int64_t parts,
   MemorySource& memory = *context.memory;
   const int64_t width = PartWidth(csr.cols, parts);
   const int64_t stride = csr.rows + 1;
+  const absl::Status grown =
+      CheckFormatGrowth(csr, fmt::format("in {} parts", parts),
+                        static_cast<double>(parts) * static_cast<double>(stride * sizeof(int64_t)) +
+                            static_cast<double>(csr.nnz()) * (sizeof(int32_t) + SlotBytes(csr)));
+  if (!grown.ok()) return grown;
   auto offsets = AllocateArray(memory, "part_offsets", ElementType::kI64, parts * stride);
   if (!offsets.ok()) return offsets.status();
   auto columns = AllocateArray(memory, "column_indices", ElementType::kI32, csr.nnz());

@@ -42,7 +42,8 @@ inline int64_t PartWidth(int64_t cols, int64_t parts) {
   return cols == 0 ? 1 : (cols + parts - 1) / parts;
 }
 
-/// Errors: RESOURCE_EXHAUSTED, CANCELLED.
+/// Errors: FAILED_PRECONDITION (more than kMostFormatGrowth times CSR's memory),
+/// RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<Layout> BuildColumnParts(const CsrView& csr, int64_t parts,
                                         const BuildContext& context);
 

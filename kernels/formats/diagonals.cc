@@ -14,9 +14,6 @@ namespace sparsed {
 namespace {
 
 constexpr int64_t kMargin = DiagonalsView::kMargin;
-/// More are not worth looking for.
-constexpr int64_t kMostDiagonals = int64_t{1} << 14;
-
 int64_t WordsOf(int64_t rows) { return (rows + 63) / 64 + 3; }
 
 /// An odd number of lines of f32, so that one row's values don't all fall into one set of a cache.
@@ -126,9 +123,9 @@ absl::StatusOr<Layout> BuildDiagonals(const CsrView& csr, const BuildContext& co
   const int64_t count = offsets->length;
   const int64_t stride = StrideOf(csr.rows);
   // Padding at the ends is of no account in a matrix that is worth it.
-  const absl::Status grown =
-      CheckFormatGrowth(csr, "by diagonals",
-                        static_cast<double>(count) * static_cast<double>(csr.rows * sizeof(float)));
+  const absl::Status grown = CheckFormatGrowth(
+      csr, "by diagonals",
+      static_cast<double>(count) * static_cast<double>(csr.rows) * SlotBytes(csr));
   if (!grown.ok()) return grown;
   const int64_t masks = count <= DiagonalsView::kMostMaskBits ? csr.rows : 0;
   auto row_masks = AllocateArray(memory, "row_masks", ElementType::kI64, masks);

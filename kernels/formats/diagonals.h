@@ -26,6 +26,9 @@ namespace sparsed {
 
 inline constexpr std::string_view kDiagonals = "dia";
 
+/// More are not worth looking for, which takes their number squared.
+inline constexpr int64_t kMostDiagonals = int64_t{1} << 14;
+
 /// Not owned.
 struct DiagonalsView {
   static constexpr int64_t kMargin = 64;

@@ -29,9 +29,9 @@ absl::StatusOr<Layout> BuildEll(const CsrView& csr, std::string_view kind,
   }
   // Rows and width are below 2^31.
   const int64_t entries = csr.rows * width;
-  const absl::Status grown = CheckFormatGrowth(
-      csr, "in rows of one length",
-      static_cast<double>(entries) * static_cast<double>(sizeof(int32_t) + sizeof(float)));
+  const absl::Status grown =
+      CheckFormatGrowth(csr, "in rows of one length",
+                        static_cast<double>(entries) * (sizeof(int32_t) + SlotBytes(csr)));
   if (!grown.ok()) return grown;
   const int64_t slots = entries + (by_row ? EllView::kSpare : 0);
   const bool even = by_row && entries == csr.nnz();

@@ -41,10 +41,11 @@ absl::StatusOr<Layout> BuildIncsr(const CsrView& csr, int64_t columns,
   std::partial_sum(begins.begin(), begins.end(), begins.begin());
   const int64_t sections = begins[csr.rows];
   // A section's values are a line, whatever their type is.
-  constexpr double kSectionBytes = 64 + 2 * sizeof(int32_t);
+  const double section_bytes =
+      64 + 2 * sizeof(int32_t) + static_cast<double>(columns) * SizeOf(SourceType(csr.nnz()));
   const absl::Status grown = CheckFormatGrowth(
       csr, "in sections",
-      static_cast<double>(sections) * kSectionBytes + static_cast<double>(offsets->bytes()));
+      static_cast<double>(sections) * section_bytes + static_cast<double>(offsets->bytes()));
   if (!grown.ok()) return grown;
   auto firsts = AllocateArray(memory, "section_columns", ElementType::kI32, sections);
   if (!firsts.ok()) return firsts.status();

@@ -23,6 +23,9 @@ namespace sparsed {
 
 inline constexpr std::string_view kIncsr = "incsr";
 
+/// Of a section whose values are a line: kernels read no others.
+inline int64_t SectionColumns(ElementType type) { return 64 / static_cast<int64_t>(SizeOf(type)); }
+
 /// Not owned.
 struct IncsrView {
   int64_t rows = 0;

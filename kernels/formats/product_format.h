@@ -8,13 +8,15 @@
 
 #include "absl/status/status.h"
 #include "kernels/formats/csr.h"
+#include "kernels/formats/csr_build.h"
 
 namespace sparsed {
 
 /// A format that would take more than so many times plain CSR's memory is not worth converting to
-/// for a product (Xie et al., "A Pattern-Based SpGEMM Library for Multi-Core and Many-Core
-/// Architectures", section 3.3).
-inline constexpr int64_t kMostFormatGrowth = 5;
+/// for a product: five times of indices and values, as Xie et al. have it ("A Pattern-Based SpGEMM
+/// Library for Multi-Core and Many-Core Architectures", section 3.3), and as much again, as each
+/// value's place says where it comes from.
+inline constexpr int64_t kMostFormatGrowth = 10;
 
 /// What CSR takes with values of f32.
 inline int64_t CsrBytes(const CsrView& csr) {
@@ -22,8 +24,13 @@ inline int64_t CsrBytes(const CsrView& csr) {
          (csr.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
 }
 
-/// FAILED_PRECONDITION if so many bytes, with values of f32, are more than may be kept for the sake
-/// of this pattern. `what`: "by diagonals".
+/// Of a slot for a value: an f32, and where it comes from (value_source).
+inline double SlotBytes(const CsrView& csr) {
+  return static_cast<double>(sizeof(float) + SizeOf(SourceType(csr.nnz())));
+}
+
+/// FAILED_PRECONDITION if so many bytes, with slots for values of f32, are more than may be kept
+/// for the sake of this pattern. `what`: "by diagonals".
 inline absl::Status CheckFormatGrowth(const CsrView& csr, std::string_view what, double bytes) {
   const auto csr_bytes = static_cast<double>(CsrBytes(csr));
   if (bytes <= static_cast<double>(kMostFormatGrowth) * csr_bytes) return absl::OkStatus();

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <string>
 
+#include "sparsed/v1/catalog.pb.h"
+
 namespace sparsed::wire {
 namespace {
 
@@ -123,6 +125,18 @@ grpc::ByteBuffer EncodeChunk(uint64_t request_id, uint32_t array, uint64_t offse
   return grpc::ByteBuffer(slices.data(), slices[1].size() == 0 ? 1 : 2);
 }
 
+grpc::ByteBuffer EncodeSharedChunk(uint64_t request_id, uint32_t array, uint64_t offset,
+                                   v1::SharedMemory place, size_t size) {
+  v1::UploadRequest envelope;  // all of them have it in the same field
+  v1::Chunk& chunk = *envelope.mutable_chunk();
+  chunk.set_request_id(request_id);
+  chunk.set_array(array);
+  chunk.set_offset(offset);
+  *chunk.mutable_shared() = std::move(place);
+  chunk.set_shared_bytes(size);
+  return Encode(envelope);
+}
+
 void CopyTo(const ChunkView& chunk, std::byte* destination) {
   for (const grpc::Slice& slice : chunk.data) {
     if (slice.size() == 0) continue;
@@ -219,6 +233,10 @@ ChunkView TakeChunk(v1::Chunk& chunk) {
     auto held = std::make_shared<const std::string>(std::move(*chunk.mutable_data()));
     const std::string& data = *held;
     view.data.push_back(Borrow(data.data(), data.size(), std::move(held)));
+  }
+  if (chunk.has_shared()) {
+    view.shared = std::move(*chunk.mutable_shared());
+    view.shared_bytes = chunk.shared_bytes();
   }
   return view;
 }

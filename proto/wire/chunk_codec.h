@@ -36,6 +36,12 @@ struct ChunkView {
   uint64_t offset = 0;  ///< in bytes, unchecked
   std::vector<grpc::Slice> data;
   size_t size = 0;  ///< bytes in `data` altogether
+  /// Where its bytes are if they are not in `data`; unchecked.
+  std::optional<v1::SharedMemory> shared;
+  uint64_t shared_bytes = 0;
+
+  /// Bytes that it brings.
+  uint64_t bytes() const { return shared ? shared_bytes : size; }
 };
 
 /// Either a chunk, or an envelope with a control part (or none: PART_NOT_SET).
@@ -55,7 +61,11 @@ grpc::Slice Borrow(const void* data, size_t size, Keepalive keepalive) {
 grpc::ByteBuffer EncodeChunk(uint64_t request_id, uint32_t array, uint64_t offset,
                              grpc::Slice data);
 
-/// Copies the chunk's `size` bytes to `destination`.
+/// Likewise of one whose bytes lie in shared memory.
+grpc::ByteBuffer EncodeSharedChunk(uint64_t request_id, uint32_t array, uint64_t offset,
+                                   v1::SharedMemory place, size_t size);
+
+/// Copies the bytes of the chunk's `data` to `destination`.
 void CopyTo(const ChunkView& chunk, std::byte* destination);
 
 /// Serializes any message.

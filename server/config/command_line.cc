@@ -55,6 +55,18 @@ CLI::Validator Address(bool unix_too) {
       unix_too ? "ADDR" : "ADDR|off");
 }
 
+CLI::Validator LocalAddress() {
+  return CLI::Validator(
+      [](std::string& address) -> std::string {
+        if (address == "auto" || address == "off") return {};
+        if (!address.starts_with("unix:")) {
+          return fmt::format("'{}' is not unix:/PATH, auto or off", address);
+        }
+        return AddressError(address, true);
+      },
+      "unix:/PATH|auto|off");
+}
+
 CLI::Validator Device() {
   return CLI::Validator(
       [](std::string& device) -> std::string {
@@ -89,6 +101,12 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--metrics-listen", config.metrics_listen,
                  "Where to serve /metrics, /healthz, /readyz and a status page: HOST:PORT, or off")
       ->check(Address(false))
+      ->capture_default_str()
+      ->group("Serving");
+  app.add_option("--local-listen", config.local_listen,
+                 "Where processes on this machine share memory with the server: unix:/PATH, auto "
+                 "(local.sock in --data-dir), or off")
+      ->check(LocalAddress())
       ->capture_default_str()
       ->group("Serving");
   CLI::Option* data_dir = app.add_option("--data-dir", config.data_dir,
@@ -251,6 +269,7 @@ int MostThreads(int cpus) { return std::max(64, 16 * cpus); }
 std::string Doubled(const Config& config) {
   std::vector<std::string> addresses = config.listen;
   if (!config.metrics_listen.empty()) addresses.push_back(config.metrics_listen);
+  if (!config.local_listen.empty()) addresses.push_back(config.local_listen);
   std::ranges::sort(addresses);
   for (auto at = addresses.begin();
        (at = std::ranges::adjacent_find(at, addresses.end())) != addresses.end(); ++at) {
@@ -305,6 +324,7 @@ void CompleteWireMemory(Config& config) {
 Config Complete(Flags flags) {
   Config& config = flags.config;
   if (config.metrics_listen == "off") config.metrics_listen.clear();
+  if (config.local_listen == "off") config.local_listen.clear();
   if (config.data_dir.empty() && !flags.in_memory) {
     throw CLI::ValidationError(
         "choose one: --data-dir=DIR keeps matrices over a restart, --in-memory keeps nothing");

@@ -64,6 +64,8 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "listen" << YAML::Value << YAML::Flow << config.listen;
   out << YAML::Key << "metrics_listen" << YAML::Value
       << (config.metrics_listen.empty() ? "off" : config.metrics_listen);
+  out << YAML::Key << "local_listen" << YAML::Value
+      << (config.local_listen.empty() ? "off" : config.local_listen);
   if (config.in_memory()) {
     out << YAML::Key << "in_memory" << YAML::Value << true;
   } else {

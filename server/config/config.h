@@ -15,6 +15,9 @@ struct Config {
   std::vector<std::string> listen = {"127.0.0.1:7470"};  ///< "host:port" or "unix:/path"
   std::string metrics_listen = "127.0.0.1:7471";         ///< "host:port"; empty: off
   std::string data_dir;                                  ///< empty: in memory
+  /// "unix:/path" of the socket where processes of this machine share memory; "auto": in data_dir,
+  /// if there is one and it can be; empty: off.
+  std::string local_listen = "auto";
   bool salvage = false;  ///< rebuild the catalog in data_dir and do not serve
   std::vector<std::string> devices = {"auto"};  ///< "auto", "cpu", "cuda:0", "cuda:1" ...
 

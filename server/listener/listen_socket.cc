@@ -31,15 +31,16 @@ absl::Status Refuse(const std::string& address, const std::string& reason) {
   return absl::FailedPreconditionError(fmt::format("cannot listen on {}: {}", address, reason));
 }
 
-Descriptor MakeSocket(int family) {
-  return Descriptor(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Descriptor MakeSocket(int family, int type = SOCK_STREAM) {
+  return Descriptor(socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-bool Serves(const sockaddr_un& name) {
-  const Descriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+bool Serves(const sockaddr_un& name, int type) {
+  const Descriptor client = MakeSocket(AF_UNIX, type);
   const int error =
       connect(client.fd(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 ? 0 : errno;
-  return error == 0 || error == EAGAIN;  // EAGAIN: its queue is full
+  // EAGAIN: its queue is full; EPROTOTYPE: it serves by sockets of another type
+  return error == 0 || error == EAGAIN || error == EPROTOTYPE;
 }
 
 /// 0, or why not. `both_families`: an IPv6 socket takes IPv4's connections, too.
@@ -147,11 +148,12 @@ bool StaysOnThisMachine(const std::string& address) {
   return true;
 }
 
-absl::StatusOr<ListenSocket> ListenSocket::Open(const std::string& address) {
+absl::StatusOr<ListenSocket> ListenSocket::Open(const std::string& address, int type) {
   ListenSocket made;
   made.address_ = address;
-  const absl::Status status =
-      address.starts_with(kUnix) ? made.OpenUnix(address.substr(kUnix.size())) : made.OpenTcp();
+  const absl::Status status = address.starts_with(kUnix)
+                                  ? made.OpenUnix(address.substr(kUnix.size()), type)
+                                  : made.OpenTcp();
   if (!status.ok()) return status;
   return made;
 }
@@ -185,19 +187,19 @@ std::string ListenSocket::own_address() const {
   return fmt::format("{}{}{}:{}", v6 ? "[" : "", host.data(), v6 ? "]" : "", port);
 }
 
-absl::Status ListenSocket::OpenUnix(const std::string& path) {
+absl::Status ListenSocket::OpenUnix(const std::string& path, int type) {
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
   struct stat facts = {};
   if (stat(path.c_str(), &facts) == 0) {
     if (!S_ISSOCK(facts.st_mode)) return Refuse(address_, "there is a file of that name");
-    if (Serves(name)) return Refuse(address_, "another process serves there");
+    if (Serves(name, type)) return Refuse(address_, "another process serves there");
     unlink(path.c_str());  // left behind by a server that is gone
   } else if (errno != ENOENT) {
     return Refuse(address_, Reason(errno));
   }
-  Descriptor socket = MakeSocket(AF_UNIX);
+  Descriptor socket = MakeSocket(AF_UNIX, type);
   if (!socket.open() ||
       bind(socket.fd(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||
       listen(socket.fd(), SOMAXCONN) != 0 || stat(path.c_str(), &facts) != 0) {

@@ -1,6 +1,8 @@
 // The sockets that listen at an address.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
 #include <vector>
 
@@ -16,7 +18,8 @@ class ListenSocket {
   /// are all addresses of both families, a name is all of its addresses. A Unix socket that nobody
   /// serves any more is replaced. FAILED_PRECONDITION, "cannot listen on ADDRESS: REASON", if
   /// somebody else listens there, the host is not ours or the path is no socket.
-  static absl::StatusOr<ListenSocket> Open(const std::string& address);
+  /// `type` is a Unix socket's: SOCK_STREAM, or SOCK_SEQPACKET.
+  static absl::StatusOr<ListenSocket> Open(const std::string& address, int type = SOCK_STREAM);
   ListenSocket(ListenSocket&&) = default;
   ListenSocket& operator=(ListenSocket&&) = delete;
   /// Removes a Unix socket's file.
@@ -32,7 +35,7 @@ class ListenSocket {
 
  private:
   ListenSocket() = default;
-  absl::Status OpenUnix(const std::string& path);
+  absl::Status OpenUnix(const std::string& path, int type);
   absl::Status OpenTcp();
 
   std::string address_;

@@ -52,6 +52,8 @@ class AdminService final : public Service {
         std::chrono::nanoseconds(service_.started.time_since_epoch()).count());
     reply.set_max_requests_per_stream(service_.config.max_requests_per_stream);
     reply.set_metrics_address(service_.metrics_address);
+    reply.set_local_socket(service_.local_socket);
+    reply.set_server_id(service_.server_id);
   }
 
   void Fill(v1::Stats& stats) {

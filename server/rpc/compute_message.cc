@@ -2,13 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "server/rpc/convert.h"
 #include "sparsed/v1/compute.pb.h"
 
 namespace sparsed::server {
 namespace {
 
-absl::StatusOr<engine::OperandSpec> ToOperand(std::string_view what, const v1::Operand& message) {
+/// "operand b: the shared memory is ..."
+absl::Status Of(const std::string& what, const absl::Status& status) {
+  return absl::Status(status.code(), fmt::format("{}: {}", what, std::string(status.message())));
+}
+
+absl::StatusOr<engine::OperandSpec> ToOperand(std::string_view what, const v1::Operand& message,
+                                              const SharedRegions& regions) {
   engine::OperandSpec operand;
   if (message.has_shape()) {
     auto shape = ToShape(fmt::format("{}.shape", what), message.shape());
@@ -27,22 +35,61 @@ absl::StatusOr<engine::OperandSpec> ToOperand(std::string_view what, const v1::O
       if (message.buffer().empty()) break;
       operand.held = message.buffer();
       return operand;
+    case v1::Operand::kShared: {
+      if (!operand.shape.has_value()) {
+        return absl::InvalidArgumentError(
+            fmt::format("operand {} is in shared memory, but its shape is missing", what));
+      }
+      absl::StatusOr<Buffer> memory =
+          regions.Find(message.shared().region(), message.shared().offset());
+      if (!memory.ok()) return Of(fmt::format("operand {}", what), memory.status());
+      operand.shared = *std::move(memory);
+      return operand;
+    }
     case v1::Operand::SOURCE_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError(
-      fmt::format("operand {} has neither a stream_array nor the name of a buffer", what));
+  return absl::InvalidArgumentError(fmt::format(
+      "operand {} has neither a stream_array nor the name of a buffer nor shared memory", what));
 }
 
-absl::StatusOr<std::string> ToDestination(const v1::Destination& message) {
-  if (message.place_case() != v1::Destination::kBuffer) return std::string();
-  if (message.buffer().empty()) {
-    return absl::InvalidArgumentError("the destination's buffer has no name");
+absl::StatusOr<engine::ResultSpec> ToResult(const v1::Destination& message,
+                                            const SharedRegions& regions) {
+  engine::ResultSpec result;
+  switch (message.place_case()) {
+    case v1::Destination::kBuffer:
+      if (message.buffer().empty()) {
+        return absl::InvalidArgumentError("the destination's buffer has no name");
+      }
+      result.held = message.buffer();
+      return result;
+    case v1::Destination::kShared: {
+      const v1::SharedMemory& place = message.shared().memory();
+      auto shape = ToShape("the destination's shape", message.shared().shape());
+      if (!shape.ok()) return shape.status();
+      result.shape = *shape;
+      absl::StatusOr<Buffer> memory = regions.Find(place.region(), place.offset());
+      if (!memory.ok()) return Of("the destination", memory.status());
+      result.shared = *std::move(memory);
+      return result;
+    }
+    case v1::Destination::kStream:
+    case v1::Destination::PLACE_NOT_SET:
+      break;
   }
-  return message.buffer();
+  return result;
 }
 
-absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpmmStart& start) {
+/// S's values, if the request brings its own.
+template <typename Start>
+absl::StatusOr<std::optional<engine::OperandSpec>> ToValues(const Start& start,
+                                                            const SharedRegions& regions) {
+  if (!start.has_values()) return std::nullopt;
+  return ToOperand("values", start.values(), regions);
+}
+
+absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& regions,
+                                   const v1::SpmmStart& start) {
   engine::SpmmSpec spec;
   spec.tenant = tenant;
   spec.matrix = start.matrix();
@@ -52,35 +99,42 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpmmStar
   spec.timeout_ns = start.timeout_ns();
   spec.result_leading_dimension = start.result_leading_dimension();
   spec.allow_tf32 = start.allow_tf32();
-  auto b = ToOperand("b", start.b());
+  auto b = ToOperand("b", start.b(), regions);
   if (!b.ok()) return b.status();
   spec.b = *std::move(b);
   if (spec.beta != 0) {
-    auto accumulate = ToOperand("accumulate", start.accumulate());
+    auto accumulate = ToOperand("accumulate", start.accumulate(), regions);
     if (!accumulate.ok()) return accumulate.status();
     spec.accumulate = *std::move(accumulate);
   }
-  auto result = ToDestination(start.result());
+  auto values = ToValues(start, regions);
+  if (!values.ok()) return values.status();
+  spec.values = *std::move(values);
+  auto result = ToResult(start.result(), regions);
   if (!result.ok()) return result.status();
-  spec.result_held = *std::move(result);
+  spec.result = *std::move(result);
   return spec;
 }
 
-absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SddmmStart& start) {
+absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& regions,
+                                   const v1::SddmmStart& start) {
   engine::SddmmSpec spec;
   spec.tenant = tenant;
   spec.matrix = start.matrix();
   spec.unscaled = start.unscaled();
   spec.timeout_ns = start.timeout_ns();
-  auto a = ToOperand("a", start.a());
+  auto a = ToOperand("a", start.a(), regions);
   if (!a.ok()) return a.status();
   spec.a = *std::move(a);
-  auto b = ToOperand("b", start.b());
+  auto b = ToOperand("b", start.b(), regions);
   if (!b.ok()) return b.status();
   spec.b = *std::move(b);
-  auto result = ToDestination(start.result());
+  auto values = ToValues(start, regions);
+  if (!values.ok()) return values.status();
+  spec.values = *std::move(values);
+  auto result = ToResult(start.result(), regions);
   if (!result.ok()) return result.status();
-  spec.result_held = *std::move(result);
+  spec.result = *std::move(result);
   return spec;
 }
 
@@ -103,7 +157,8 @@ absl::StatusOr<Semiring> ToSemiring(v1::Semiring semiring) {
   }
 }
 
-absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const v1::SpgemmStart& start) {
+absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& /*regions*/,
+                                   const v1::SpgemmStart& start) {
   engine::SpgemmSpec spec;
   spec.tenant = tenant;
   spec.left = start.left();
@@ -126,7 +181,8 @@ const std::string& Subject(const v1::SddmmStart& start) { return start.matrix();
 const std::string& Subject(const v1::SpgemmStart& start) { return start.left(); }
 
 template <typename Request>
-absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const grpc::ByteBuffer& bytes) {
+absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const SharedRegions& regions,
+                                      const grpc::ByteBuffer& bytes) {
   auto frame = wire::Decode<Request>(bytes);
   if (!frame.ok()) return frame.status();
   if (auto* chunk = std::get_if<wire::ChunkView>(&*frame)) return std::move(*chunk);
@@ -134,7 +190,7 @@ absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const grpc::Byt
   switch (request.part_case()) {
     case Request::kStart:
       return ComputeStart{request.start().request_id(), Subject(request.start()),
-                          ToSpec(tenant, request.start())};
+                          ToSpec(tenant, regions, request.start())};
     case Request::kCancel:
       return ComputeCancel{request.cancel().request_id()};
     default:
@@ -145,14 +201,15 @@ absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const grpc::Byt
 }  // namespace
 
 absl::StatusOr<ComputeMessage> DecodeComputeMessage(Op op, const std::string& tenant,
+                                                    const SharedRegions& regions,
                                                     const grpc::ByteBuffer& bytes) {
   switch (op) {
     case Op::kSpmm:
-      return Decode<v1::SpmmRequest>(tenant, bytes);
+      return Decode<v1::SpmmRequest>(tenant, regions, bytes);
     case Op::kSddmm:
-      return Decode<v1::SddmmRequest>(tenant, bytes);
+      return Decode<v1::SddmmRequest>(tenant, regions, bytes);
     default:
-      return Decode<v1::SpgemmRequest>(tenant, bytes);
+      return Decode<v1::SpgemmRequest>(tenant, regions, bytes);
   }
 }
 

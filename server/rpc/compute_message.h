@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "engine/execution/call.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/shared_regions.h"
 #include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {
@@ -26,9 +27,10 @@ struct ComputeCancel {
 };
 using ComputeMessage = std::variant<ComputeStart, ComputeCancel, wire::ChunkView>;
 
-/// A message of the stream of `op` (kSpmm, kSddmm, kSpgemm). INVALID_ARGUMENT if it is malformed,
-/// which ends the stream.
+/// A message of the stream of `op` (kSpmm, kSddmm, kSpgemm), with the shared memory that it names.
+/// INVALID_ARGUMENT if it is malformed, which ends the stream.
 absl::StatusOr<ComputeMessage> DecodeComputeMessage(Op op, const std::string& tenant,
+                                                    const SharedRegions& regions,
                                                     const grpc::ByteBuffer& bytes);
 
 }  // namespace sparsed::server

@@ -105,6 +105,7 @@ void ComputeRequest::QueueEnd(engine::CallEnd end) {
   record_.status = end.status;
   if (!end.status.ok()) {
     record_.held_bytes_in = record_.held_bytes_out = 0;
+    record_.shared_bytes_in = record_.shared_bytes_out = 0;
     DropQueue();
   }
   queue_.emplace_back(std::move(end));
@@ -121,7 +122,7 @@ void ComputeRequest::Count(InFlightTable& table) const {
                             : submitted ? Activity::kWorking
                                         : Activity::kReceiving;
   table[{record_.op, activity}].Add(
-      sending ? queued_bytes_ : static_cast<int64_t>(record_.stream_bytes_in), record_.begun);
+      sending ? queued_bytes_ : static_cast<int64_t>(record_.received_bytes), record_.begun);
 }
 
 void ComputeRequest::EndIfLate(StageRecord::Clock::time_point now) {

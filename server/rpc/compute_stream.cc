@@ -17,21 +17,37 @@ namespace {
 
 constexpr size_t kRememberedFailures = 1024;
 
-/// Bytes of operands and results that stay here, for the record.
-void CountHeld(engine::Engine& engine, const ComputeSpec& spec, StageRecord& record) {
-  const auto bytes = [&](const std::string& name) -> uint64_t {
+/// Bytes of operands and results that do not come and go in the stream, for the record.
+void CountBytes(engine::Engine& engine, const ComputeSpec& spec, StageRecord& record) {
+  const auto bytes_of = [](const engine::DenseShape& shape) {
+    return static_cast<uint64_t>(shape.rows) * static_cast<uint64_t>(shape.cols) *
+           SizeOf(shape.type);
+  };
+  const auto held = [&](const std::string& name) -> uint64_t {
     if (name.empty()) return 0;
-    const auto held = engine.dense().Find(record.tenant, name);
-    if (!held.ok()) return 0;
-    return static_cast<uint64_t>((*held)->shape.elements()) * SizeOf((*held)->shape.type);
+    const auto found = engine.dense().Find(record.tenant, name);
+    if (!found.ok()) return 0;
+    const engine::DenseShape& shape = (*found)->shape;
+    return static_cast<uint64_t>(shape.elements()) * SizeOf(shape.type);
+  };
+  const auto operand = [&](const engine::OperandSpec& of) {
+    record.held_bytes_in += held(of.held);
+    if (of.shared.size() > 0 && of.shape) record.shared_bytes_in += bytes_of(*of.shape);
+  };
+  const auto result = [&](const engine::ResultSpec& of) {
+    record.held_bytes_out += held(of.held);
+    if (of.shared.size() > 0 && of.shape) record.shared_bytes_out += bytes_of(*of.shape);
   };
   if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
-    record.held_bytes_in =
-        bytes(spmm->b.held) + (spmm->accumulate.has_value() ? bytes(spmm->accumulate->held) : 0);
-    record.held_bytes_out = bytes(spmm->result_held);
+    operand(spmm->b);
+    if (spmm->accumulate.has_value()) operand(*spmm->accumulate);
+    if (spmm->values.has_value()) operand(*spmm->values);
+    result(spmm->result);
   } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
-    record.held_bytes_in = bytes(sddmm->a.held) + bytes(sddmm->b.held);
-    record.held_bytes_out = bytes(sddmm->result_held);
+    operand(sddmm->a);
+    operand(sddmm->b);
+    if (sddmm->values.has_value()) operand(*sddmm->values);
+    result(sddmm->result);
   }
 }
 
@@ -66,7 +82,7 @@ void ComputeStream::OnReadDone(bool ok) {
     handling_ = true;
   }
   if (!ok) return OnReadsDone();
-  auto message = DecodeComputeMessage(op_, tenant_, in_);
+  auto message = DecodeComputeMessage(op_, tenant_, service_.regions, in_);
   in_.Clear();
   const absl::Status status =
       message.ok() ? Handle(*std::move(message)) : absl::Status(message.status());
@@ -169,7 +185,7 @@ void ComputeStream::StopSilent(const Patience& patience, Todo& todo) {
   for (const auto& [id, request] : requests_) {
     if (request->submitted || request->failed || request->call() == nullptr) continue;
     // One that was only announced holds nothing, and may wait for the operands of those before it.
-    const bool begun = request->record().stream_bytes_in > 0;
+    const bool begun = request->record().received_bytes > 0;
     const auto since = begun ? request->last_byte : read_began_;
     if (!(patience.draining && !begun) && !patience.IsOver(since, patience.receive)) continue;
     Stop(*request, patience.NothingReceived(request->call()->Missing() + ", and nothing more came"),
@@ -240,7 +256,7 @@ void ComputeStream::Start(ComputeStart start) {
     }
   }
   if (!admitted.ok()) return Do(std::move(todo));
-  CountHeld(service_.engine, *start.spec, request->record());
+  CountBytes(service_.engine, *start.spec, request->record());
   if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&*start.spec)) {
     request->publishes = spgemm->keep_as;
   }
@@ -286,17 +302,17 @@ absl::Status ComputeStream::Receive(const wire::ChunkView& chunk) {
     }
     request = found->second;
     if (request->ended || request->failed) return absl::OkStatus();
-    request->record().stream_bytes_in += chunk.size;
+    CountChunk(chunk, request->record());
     // Messages without a byte are silence, too.
-    if (chunk.size > 0) request->last_byte = Patience::Clock::now();
+    if (chunk.bytes() > 0) request->last_byte = Patience::Clock::now();
     submitted = request->submitted;
     call = request->call();
   }
-  if (submitted && chunk.size == 0) return absl::OkStatus();
+  if (submitted && chunk.bytes() == 0) return absl::OkStatus();
   absl::Status status =
       submitted ? absl::InvalidArgumentError(fmt::format(
                       "a chunk of array {} came after all operand bytes had come", chunk.array))
-                : ReceiveChunk(chunk, service_.config.max_chunk_bytes, *call);
+                : ReceiveChunk(chunk, service_.config.max_chunk_bytes, service_.regions, *call);
   if (status.ok()) {
     const MutexLock lock(mutex_);
     if (!request->ended) status = request->operands.GrowTo(static_cast<int64_t>(call->counted()));
@@ -318,7 +334,7 @@ void ComputeStream::Submit(ComputeRequest& request, engine::Call& call) {
     const MutexLock lock(mutex_);
     request.submitted = true;
     StageRecord& record = request.record();
-    if (record.stream_bytes_in > 0) record[Phase::kReceive] = NanosecondsSince(record.begun);
+    if (record.received_bytes > 0) record[Phase::kReceive] = NanosecondsSince(record.begun);
   }
   call.Submit();
 }

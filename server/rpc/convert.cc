@@ -6,6 +6,7 @@
 #include <chrono>
 #include <set>
 
+#include "engine/catalog/pattern_product.h"
 #include "engine/memory/device.h"
 #include "engine/retry.h"
 #include "server/rpc/sentence.h"
@@ -75,17 +76,18 @@ void ToProto(const ProblemClass& c, v1::ProblemClass& message) {
   message.set_allow_tf32(c.allow_tf32);
 }
 
-/// What was tried, for clients: a recipe or, of SpGEMM, both factors.
-std::string RecipeText(const std::string& recipe, const std::optional<engine::PatternPair>& pair,
-                       const engine::Pattern& left) {
-  return pair ? ToString(*pair, left.hash()) : recipe;
+/// What was tried, for clients: a recipe or, of SpGEMM, both factors. `tried`: a plan, a
+/// measurement or a decision.
+std::string RecipeText(const auto& tried, const engine::Pattern& left) {
+  if (!tried.pair) return tried.recipe;
+  return FactorsText(*tried.pair, left.hash(), tried.recipe, tried.kernel);
 }
 
 void ToProto(const engine::Measurement& measured, const engine::Pattern& pattern,
              v1::Measurement& measurement) {
   ToProto(measured.problem_class, *measurement.mutable_problem_class());
   measurement.set_type(server::ToProto(measured.problem_class.type));
-  measurement.set_recipe(RecipeText(measured.recipe, measured.pair, pattern));
+  measurement.set_recipe(RecipeText(measured, pattern));
   measurement.set_kernel(measured.kernel);
   measurement.set_device(measured.device);
   measurement.set_median_ms(measured.median_ms);
@@ -114,7 +116,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     if (active->plan.problem_class.type != matrix.type()) continue;
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
-    plan.set_recipe(RecipeText(active->plan.recipe, active->plan.pair, pattern));
+    plan.set_recipe(RecipeText(active->plan, pattern));
     plan.set_kernel(active->plan.kernel);
     plan.set_device(std::string(Name(active->plan.problem_class.device)));
     plan.set_baseline_ms(active->plan.baseline_ms);
@@ -130,7 +132,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     if (decided.problem_class.type != matrix.type()) continue;
     v1::Decision& decision = *info.add_decisions();
     ToProto(decided.problem_class, *decision.mutable_problem_class());
-    const std::string recipe = RecipeText(decided.recipe, decided.pair, pattern);
+    const std::string recipe = RecipeText(decided, pattern);
     decision.set_recipe(decided.kernel.empty() ? recipe
                                                : fmt::format("{} / {}", recipe, decided.kernel));
     decision.set_tried(decided.tried);

@@ -3,25 +3,55 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/shared_regions.h"
+#include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {
+
+/// For the record: bytes came, by the stream or in shared memory.
+inline void CountChunk(const wire::ChunkView& chunk, StageRecord& record) {
+  record.received_bytes += chunk.bytes();
+  (chunk.shared ? record.shared_bytes_in : record.stream_bytes_in) += chunk.bytes();
+}
 
 /// `target` has Claim(array, offset, size), and perhaps Commit(): an upload, an update, a put, a
 /// call.
 template <typename Target>
-absl::Status ReceiveChunk(const wire::ChunkView& chunk, int64_t max_chunk_bytes, Target& target) {
-  if (chunk.size > static_cast<size_t>(max_chunk_bytes)) {
+absl::Status ReceiveChunk(const wire::ChunkView& chunk, int64_t max_chunk_bytes,
+                          const SharedRegions& regions, Target& target) {
+  if (chunk.shared && chunk.size > 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("a chunk of array {} has both data and shared memory", chunk.array));
+  }
+  if (chunk.bytes() > static_cast<uint64_t>(max_chunk_bytes)) {
     return absl::InvalidArgumentError(
         fmt::format("a chunk of array {} has {} bytes, at most {} are taken", chunk.array,
-                    chunk.size, max_chunk_bytes));
+                    chunk.bytes(), max_chunk_bytes));
+  }
+  Buffer shared;
+  if (chunk.shared && chunk.bytes() > 0) {
+    absl::StatusOr<Buffer> found = regions.Find(chunk.shared->region(), chunk.shared->offset());
+    if (!found.ok()) return found.status();
+    shared = *std::move(found);
+    if (chunk.bytes() > shared.size()) {
+      return absl::InvalidArgumentError(fmt::format(
+          "a chunk of array {} has {} bytes of shared memory, {} are left there from its offset on",
+          chunk.array, chunk.bytes(), shared.size()));
+    }
   }
   const absl::StatusOr<std::byte*> destination =
-      target.Claim(chunk.array, chunk.offset, chunk.size);
+      target.Claim(chunk.array, chunk.offset, chunk.bytes());
   if (!destination.ok()) return destination.status();
-  wire::CopyTo(chunk, *destination);
+  if (chunk.shared) {
+    if (chunk.bytes() > 0) std::memcpy(*destination, shared.data(), chunk.bytes());
+  } else {
+    wire::CopyTo(chunk, *destination);
+  }
   if constexpr (requires { target.Commit(); }) {
     return target.Commit();
   } else {

@@ -88,9 +88,9 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
   void OnReadDone(bool ok) override {
     if (!reception_.Take()) return;
     if (!ok) return OnClosed();
-    const uint64_t before = record_.stream_bytes_in;
+    const uint64_t before = record_.received_bytes;
     if (absl::Status status = Receive(); !status.ok()) return Conclude(std::move(status));
-    reception_.Await(record_.stream_bytes_in - before, [this] { StartRead(&in_); });
+    reception_.Await(record_.received_bytes - before, [this] { StartRead(&in_); });
   }
 
   void OnCancel() override { cancelled_ = true; }
@@ -118,8 +118,9 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     if (!frame.ok()) return frame.status();
     if (const auto* chunk = std::get_if<wire::ChunkView>(&*frame)) {
       if (target_ == nullptr) return Refuse("a chunk came before the {}'s header");
-      record_.stream_bytes_in += chunk->size;
-      absl::Status taken = ReceiveChunk(*chunk, service_.config.max_chunk_bytes, *target_);
+      CountChunk(*chunk, record_);
+      absl::Status taken =
+          ReceiveChunk(*chunk, service_.config.max_chunk_bytes, service_.regions, *target_);
       return taken.ok() ? hold_.GrowTo(static_cast<int64_t>(target_->counted())) : taken;
     }
     const auto& message = std::get<Request>(*frame);

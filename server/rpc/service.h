@@ -19,6 +19,7 @@ namespace sparsed::server {
 
 class ConnectionShares;
 class LiveStreams;
+class SharedRegions;
 class Telemetry;
 class WorkerPool;
 
@@ -31,7 +32,10 @@ struct ServiceContext {
   int threads_per_worker;  ///< for OpenMP: each worker keeps a team of its own
   LiveStreams& live_streams;
   ConnectionShares& shares;
+  const SharedRegions& regions;
   std::string metrics_address;  ///< empty: off
+  std::string local_socket;     ///< a path; empty: off
+  std::string server_id;        ///< of this run
   std::chrono::system_clock::time_point started;
   std::chrono::steady_clock::time_point started_steady;  ///< clocks may be set
 };

@@ -37,9 +37,9 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   void OnReadDone(bool ok) override {
     if (!reception_.Take()) return;
     if (!ok) return OnClosed();
-    const uint64_t before = record_.stream_bytes_in;
+    const uint64_t before = record_.received_bytes;
     if (absl::Status status = Receive(); !status.ok()) return Conclude(std::move(status));
-    reception_.Await(record_.stream_bytes_in - before, [this] { StartRead(&in_); });
+    reception_.Await(record_.received_bytes - before, [this] { StartRead(&in_); });
   }
 
   void OnWriteDone(bool ok) override {
@@ -79,8 +79,9 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
       if (upload_ == nullptr) {
         return absl::InvalidArgumentError("a chunk came before the upload's header");
       }
-      record_.stream_bytes_in += chunk->size;
-      absl::Status taken = ReceiveChunk(*chunk, service_.config.max_chunk_bytes, *upload_);
+      CountChunk(*chunk, record_);
+      absl::Status taken =
+          ReceiveChunk(*chunk, service_.config.max_chunk_bytes, service_.regions, *upload_);
       return taken.ok() ? hold_.GrowTo(static_cast<int64_t>(upload_->counted())) : taken;
     }
     const auto& message = std::get<v1::UploadRequest>(*frame);

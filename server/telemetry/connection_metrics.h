@@ -12,4 +12,8 @@ namespace sparsed::server {
 std::vector<prometheus::MetricFamily> ConnectionMetrics(const ConnectionCounts& counts,
                                                         int64_t max_connections, bool reachable);
 
+/// Of the local socket and of what is shared over it.
+std::vector<prometheus::MetricFamily> LocalMetrics(int64_t connections, int64_t refused,
+                                                   int64_t regions);
+
 }  // namespace sparsed::server

@@ -68,6 +68,8 @@ Metrics::Metrics()
   stream_out_ = &transfers.Add({{"path", "stream"}, {"direction", "out"}});
   held_in_ = &transfers.Add({{"path", "held"}, {"direction", "in"}});
   held_out_ = &transfers.Add({{"path", "held"}, {"direction", "out"}});
+  shared_in_ = &transfers.Add({{"path", "shared_host"}, {"direction", "in"}});
+  shared_out_ = &transfers.Add({{"path", "shared_host"}, {"direction", "out"}});
   damages_ =
       &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
            .Add({});
@@ -116,6 +118,8 @@ void Metrics::End(const StageRecord& record) {
   stream_out_->Increment(static_cast<double>(record.stream_bytes_out));
   held_in_->Increment(static_cast<double>(record.held_bytes_in));
   held_out_->Increment(static_cast<double>(record.held_bytes_out));
+  shared_in_->Increment(static_cast<double>(record.shared_bytes_in));
+  shared_out_->Increment(static_cast<double>(record.shared_bytes_out));
 }
 
 Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
@@ -158,6 +162,11 @@ void Metrics::OnRecipe(std::string_view outcome) {
 
 void Metrics::OnPreparationEnd(std::string_view state) {
   preparations_ended_.Add({{"state", std::string(state)}}).Increment();
+}
+
+void Metrics::OnPreparationFailed(std::string_view pattern, std::string_view sentence) {
+  Log(LogLevel::kWarn, "preparation failed",
+      {{"pattern", std::string(pattern)}, {"message", std::string(sentence)}});
 }
 
 void Metrics::OnDamage(std::string_view sentence) {

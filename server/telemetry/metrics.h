@@ -43,6 +43,7 @@ class Metrics : public engine::Observer {
   void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override;
   void OnRecipe(std::string_view outcome) override;
   void OnPreparationEnd(std::string_view state) override;
+  void OnPreparationFailed(std::string_view pattern, std::string_view sentence) override;
   void OnDamage(std::string_view sentence) override;
   void OnDeviceLost(std::string_view sentence) override;
   void OnStore(const absl::Status& status) override;
@@ -101,7 +102,7 @@ class Metrics : public engine::Observer {
   std::array<Series<prometheus::Gauge>, kOps> in_flight_;
   std::array<Series<prometheus::Histogram>, kOps> request_seconds_;
   std::array<std::array<Series<prometheus::Histogram>, kPhases>, kOps> phase_seconds_;
-  prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_;
+  prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_, *shared_in_, *shared_out_;
   prometheus::Counter* damages_;
   LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20};
 

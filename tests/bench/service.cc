@@ -3,6 +3,7 @@
 //
 //   bench_service bare-server --listen=127.0.0.1:7480 &  (or a Unix socket)
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
+//   bench_service shared    --server=unix:/run/sparsed.sock --megabytes=64 --row-nnz=16
 //   bench_service latency   --server=unix:/run/sparsed.sock
 //   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
@@ -133,6 +134,84 @@ int Streaming(const std::string& server, const std::string& bare, int64_t megaby
                     {"from_device_ms", phase(&Timings::from_device)},
                     {"send_ms", phase(&Timings::send)},
                     {"total_ms", phase(&Timings::total)},
+                    {"runs", runs}}
+            << std::endl;
+  return 0;
+}
+
+/// The same product with operand and result in memory shared with the server, beside the stream and
+/// beside a copy of as many bytes each way within this process; `depth` requests are under way at
+/// once.
+int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int depth, int runs) {
+  const Client client = Connect(server);
+  constexpr int64_t kWidth = 256;
+  const int64_t n = (megabytes << 20) / kWidth / static_cast<int64_t>(sizeof(float));
+  const Matrix matrix = Upload(client, "bench-shared", Random(n, row_nnz, 1), kWidth);
+  const auto allocate = [&] {
+    absl::StatusOr<SharedMatrix> made = client.AllocateShared(n, kWidth);
+    Require(made.status());
+    return *std::move(made);
+  };
+  const SharedMatrix b = allocate();
+  std::vector<SharedMatrix> results;
+  for (int i = 0; i < depth; ++i) results.push_back(allocate());
+  const std::vector<float> own(n * kWidth, 1.0F);
+  std::vector<float> streamed(n * kWidth), copied(n * kWidth);
+  std::copy(own.begin(), own.end(), static_cast<float*>(b.data()));
+  const auto ask = [&](const DenseView& from, const MutableDenseView& to) {
+    return matrix.SpmmAsync(from, to);
+  };
+  std::vector<double> ours, theirs, copies, kernels, in, out;
+  for (int run = 0; run < runs + 2; ++run) {
+    auto begin = Clock::now();
+    std::vector<Call<ComputeResult>> calls;
+    for (const SharedMatrix& result : results) calls.push_back(ask(b.ConstView(), result.View()));
+    double kernel = 0, to_device = 0, from_device = 0;
+    for (Call<ComputeResult>& call : calls) {
+      const absl::StatusOr<ComputeResult> done = call.Wait();
+      Require(done.status());
+      const auto ms = [](std::chrono::nanoseconds of) {
+        return std::chrono::duration<double, std::milli>(of).count();
+      };
+      kernel += ms(done->timings.kernel);
+      to_device += ms(done->timings.to_device);
+      from_device += ms(done->timings.from_device);
+    }
+    const double shared = MillisecondsSince(begin) / depth;
+    begin = Clock::now();
+    Require(ask(DenseView(own.data(), n, kWidth), MutableDenseView(streamed.data(), n, kWidth))
+                .Wait()
+                .status());
+    const double stream = MillisecondsSince(begin);
+    begin = Clock::now();
+    std::copy(own.begin(), own.end(), copied.begin());
+    const double copy = MillisecondsSince(begin);
+    if (run < 2) continue;
+    ours.push_back(shared);
+    theirs.push_back(stream);
+    copies.push_back(copy);
+    kernels.push_back(kernel / depth);
+    in.push_back(to_device / depth);
+    out.push_back(from_device / depth);
+  }
+  for (const SharedMatrix& result : results) {
+    if (std::equal(streamed.begin(), streamed.end(), static_cast<float*>(result.data()))) continue;
+    std::cerr << "shared memory has another result\n";
+    return 1;
+  }
+  Require(matrix.Delete());
+  std::cout << json{{"bench", "shared"},
+                    {"megabytes_each_way", megabytes},
+                    {"row_nnz", row_nnz},
+                    {"depth", depth},
+                    {"shared_ms", Quantile(ours, 0.5)},
+                    {"stream_ms", Quantile(theirs, 0.5)},
+                    {"copy_ms", Quantile(copies, 0.5)},
+                    {"kernel_ms", Quantile(kernels, 0.5)},
+                    {"to_device_ms", Quantile(in, 0.5)},
+                    {"from_device_ms", Quantile(out, 0.5)},
+                    {"stream_over_shared", Quantile(theirs, 0.5) / Quantile(ours, 0.5)},
+                    {"shared_over_kernel", Quantile(ours, 0.5) / Quantile(kernels, 0.5)},
                     {"runs", runs}}
             << std::endl;
   return 0;
@@ -466,6 +545,15 @@ int Main(int argc, char** argv) {
   streaming->add_option("--bare", bare);
   streaming->add_option("--megabytes", megabytes, "Each way");
   streaming->add_option("--runs", runs);
+  int64_t row_nnz = 1;
+  int depth = 1;
+  CLI::App* shared =
+      app.add_subcommand("shared", "Operand and result in shared memory, beside the stream");
+  shared->add_option("--server", server);
+  shared->add_option("--megabytes", megabytes, "Each way");
+  shared->add_option("--row-nnz", row_nnz, "Nonzeros of a row");
+  shared->add_option("--depth", depth, "Requests at once");
+  shared->add_option("--runs", runs);
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
@@ -507,6 +595,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs);
+  if (*shared) return Shared(server, megabytes, row_nnz, depth, runs);
   if (*latency) return Latency(server, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));
   if (*spgemm) return Spgemm(server, runs);

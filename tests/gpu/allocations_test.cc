@@ -73,7 +73,7 @@ class Refusals {
 constexpr int64_t kAll = std::numeric_limits<int32_t>::max();
 
 /// S is 150 x 120 and came in descending order of columns, T is 120 x 150. Held: B, C and A fit
-/// them, "into" and "onto" are for results.
+/// them, "w" are other values of S, "into" and "onto" are for results.
 class Allocations : public ::testing::TestWithParam<bool> {
  protected:
   static constexpr int64_t kRows = 150, kCols = 120, kK = 21, kGap = 3;
@@ -99,6 +99,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
     EXPECT_TRUE(SendMatrix(engine->catalog(), "mask", mask_).ok());
     Hold(*engine, "a", {kRows, kK, kK, ElementType::kF32}, a_);
     Hold(*engine, "b", {kCols, kK, kK, ElementType::kF32}, b_);
+    Hold(*engine, "w", {s_.nnz(), 1, 1, ElementType::kF32}, other_values_);
     Hold(*engine, "into", {kRows, kK, kK + kGap, ElementType::kF32}, {});
     Hold(*engine, "onto", {s_.nnz(), 1, kGap, ElementType::kF32}, {});
     return engine;
@@ -153,6 +154,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
     bool transpose = false, held_operands = false, held_result = false;
     double beta = 0;
     int64_t gap = 0;
+    bool other_values = false;
   };
   absl::Status Spmm(Engine& engine, const SpmmForm& form) const {
     const int64_t in = form.transpose ? kRows : kCols, out = form.transpose ? kCols : kRows;
@@ -176,7 +178,14 @@ class Allocations : public ::testing::TestWithParam<bool> {
         arrays.push_back(&c);
       }
     }
-    if (form.held_result) spec.result_held = std::string("into");
+    if (form.other_values && form.held_operands) {
+      spec.values = OperandSpec{{}, "w", 0};
+    } else if (form.other_values) {
+      const auto array = static_cast<uint32_t>(arrays.size());
+      spec.values = OperandSpec{DenseShape{s_.nnz(), 1, 1, ElementType::kF32}, "", array};
+      arrays.push_back(&other_values_);
+    }
+    if (form.held_result) spec.result.held = std::string("into");
     if (form.gap > 0) spec.result_leading_dimension = kK + form.gap;
     const HeldDenseLease before = engine.dense().Find("t", "into").value();
     const auto result = std::make_shared<Result>();
@@ -185,7 +194,8 @@ class Allocations : public ::testing::TestWithParam<bool> {
     EXPECT_EQ(before != after, status.ok() && form.held_result);
     if (!status.ok()) return status;
     std::vector<double> expected = Wide(c), magnitudes(expected.size());
-    reference::Spmm(s_.view(), Wide(s_values_).data(), form.transpose, Wide(b).data(), kK, kK,
+    const std::vector<float> values = form.other_values ? Mirrored(other_values_) : s_values_;
+    reference::Spmm(s_.view(), Wide(values).data(), form.transpose, Wide(b).data(), kK, kK,
                     spec.alpha, spec.beta, expected.data(), magnitudes.data());
     if (form.held_result) {
       ExpectSums<float>(WithoutGaps(HostElements(*after), kK, kK + kGap), expected, magnitudes,
@@ -211,7 +221,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
       spec.b.stream_array = 1;
       arrays = {&a_, &b_};
     }
-    if (held_result) spec.result_held = std::string("onto");
+    if (held_result) spec.result.held = std::string("onto");
     const HeldDenseLease before = engine.dense().Find("t", "onto").value();
     const auto result = std::make_shared<Result>();
     const absl::Status status = Run(engine, spec, result, arrays);
@@ -311,6 +321,9 @@ class Allocations : public ::testing::TestWithParam<bool> {
         {"spmm of held operands", spmm({.held_operands = true, .beta = -2})},
         {"spmm into a held matrix", spmm({.held_result = true})},
         {"spmm, all of it held", spmm({.held_operands = true, .held_result = true, .beta = -2})},
+        {"spmm of other values", spmm({.beta = -2, .other_values = true})},
+        {"spmm of other values, all of it held",
+         spmm({.held_operands = true, .held_result = true, .other_values = true})},
         {"spmm^T", spmm({.transpose = true})},
         {"spmm^T that accumulates", spmm({.transpose = true, .beta = -2})},
         {"spmm^T of held operands", spmm({.transpose = true, .held_operands = true})},
@@ -395,6 +408,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
                       mask_ = test::Uniform(kRows, kRows, 20, 8);
   const std::vector<float> s_values_ = FloatsOf(s_, 1), t_values_ = FloatsOf(t_, 2);
   const std::vector<float> a_ = Floats(kRows * kK, 6), b_ = Floats(kCols * kK, 5);
+  const std::vector<float> other_values_ = Floats(s_.nnz(), 7);
 
  private:
   static std::vector<float> Floats(int64_t count, uint64_t seed) {

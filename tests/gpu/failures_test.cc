@@ -227,7 +227,7 @@ TEST_F(FailuresTest, NothingIsComputedTwiceWhereAnSddmmFindsNoRoom) {
   spec.matrix = std::string("s");
   spec.a.held = std::string("a");
   spec.b.held = std::string("b");
-  spec.result_held = std::string("o");
+  spec.result.held = std::string("o");
   std::atomic<int> kernels = 0;
   observer_.on_kernel = [&](const KernelRun&) { ++kernels; };
   bool on_device = false;
@@ -236,7 +236,7 @@ TEST_F(FailuresTest, NothingIsComputedTwiceWhereAnSddmmFindsNoRoom) {
     ASSERT_LT(first, 20);
     EvictAll();
     Hold(fmt::format("o{}", first), {nnz, 1, ld, ElementType::kF32}, {});
-    spec.result_held = fmt::format("o{}", first);
+    spec.result.held = fmt::format("o{}", first);
     kernels = 0;
     Fail(Step::kAllocate, first, 1, absl::ResourceExhaustedError("told to"));
     const auto result = std::make_shared<Result>();
@@ -251,7 +251,7 @@ TEST_F(FailuresTest, NothingIsComputedTwiceWhereAnSddmmFindsNoRoom) {
     if (first == 0 || on_device) {
       EXPECT_EQ(result->plan.find(" / cuda.") != std::string::npos, on_device) << result->plan;
     }
-    const HeldDenseLease held = engine_->dense().Find("t", spec.result_held).value();
+    const HeldDenseLease held = engine_->dense().Find("t", spec.result.held).value();
     const Array elements = held->elements->Get().value();
     ASSERT_EQ(elements.length, held->shape.elements());
     for (int64_t i = 0; i < nnz; ++i) {
@@ -560,7 +560,7 @@ TEST_F(FailuresTest, ALostCardTakesOnlyItsOwnRequests) {
   to_held.tenant = std::string("t");
   to_held.matrix = std::string("s");
   to_held.b.held = std::string("b");
-  to_held.result_held = std::string("c");
+  to_held.result.held = std::string("c");
   ASSERT_TRUE(Run(to_held, std::make_shared<Result>()).ok());
   const HeldDenseLease c = engine_->dense().Find("t", "c").value();
   const auto only_there = [&](const std::unique_ptr<Device>& gpu) {

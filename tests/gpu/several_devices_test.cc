@@ -52,7 +52,7 @@ class SeveralDevices : public ::testing::Test {
     } else {
       spec.b.held = b;
     }
-    spec.result_held = c;
+    spec.result.held = c;
     return engine_->executor().Begin(spec, sink);
   }
   static absl::Status Finish(Call& call, const std::vector<float>& b, Result& sink) {

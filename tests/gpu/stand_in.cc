@@ -77,11 +77,15 @@ class Pinned final : public MemorySource {
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
     absl::StatusOr<Buffer> buffer = HeapMemory().Allocate(bytes);
     if (!buffer.ok()) return buffer;
-    std::byte* const data = buffer->mutable_data();
+    return Pin(*std::move(buffer));
+  }
+  Buffer Pin(Buffer memory) {
+    std::byte* const data = memory.mutable_data();
+    const size_t bytes = memory.size();
     std::lock_guard lock(mutex_);
     ranges_[data] = bytes;
     return Buffer(std::shared_ptr<std::byte>(data,
-                                             [this, kept = *buffer](std::byte* gone) {
+                                             [this, kept = std::move(memory)](std::byte* gone) {
                                                std::lock_guard lock(mutex_);
                                                ranges_.erase(gone);
                                              }),
@@ -349,6 +353,16 @@ absl::Status PlaceValues(Stream& /*stream*/, const Layout& layout, ElementType t
   return absl::OkStatus();
 }
 
+absl::Status GatherElements(Stream& /*stream*/, const Array& order, ElementType type,
+                            const void* from, void* to) {
+  VisitFloat(type, [&]<typename T>(T) {
+    for (int64_t i = 0; i < order.length; ++i) {
+      static_cast<T*>(to)[i] = static_cast<const T*>(from)[order.As<int64_t>()[i]];
+    }
+  });
+  return absl::OkStatus();
+}
+
 absl::Status ScatterElements(Stream& /*stream*/, std::span<const int64_t> order, ElementType type,
                              const void* from, void* to) {
   VisitFloat(type, [&]<typename T>(T) {
@@ -399,5 +413,9 @@ std::unique_ptr<MemorySource> DeviceMemory(const Stream& /*stream*/) {
   return std::make_unique<DeviceHeap>();
 }
 MemorySource& PinnedMemory() { return stand_in::ThePinned(); }
+absl::StatusOr<Buffer> PinHost(Buffer memory) {
+  return stand_in::ThePinned().Pin(std::move(memory));
+}
+bool IsPinned(const void* host) { return stand_in::ThePinned().Has(host); }
 
 }  // namespace sparsed::cuda

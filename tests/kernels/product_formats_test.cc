@@ -246,6 +246,18 @@ TEST(ProductFormats, RefuseWhatTheyDoNotSuit) {
   EXPECT_TRUE(Build("bcsr(width=4)", random, OnHeap()).skipped);
   EXPECT_TRUE(Build("row_words", random, OnHeap()).skipped);
   EXPECT_FALSE(Build("row_words", Band(300, 15), OnHeap()).skipped);
+  // Column, value and where that comes from: 12 bytes for each of 14 places a row, 16 in CSR.
+  rows.assign(3000, {0});
+  rows[7].resize(14);
+  for (int32_t i = 0; i < 14; ++i) rows[7][i] = i;
+  EXPECT_TRUE(Build("ell", FromRows(3000, rows), OnHeap()).skipped);
+  rows[7].resize(13);
+  EXPECT_FALSE(Build("ell", FromRows(3000, rows), OnHeap()).skipped);
+  // Before memory is taken for it.
+  CountingMemory memory;
+  EXPECT_TRUE(Build("column_parts(parts=64)", random, ContextWith(memory)).skipped);
+  EXPECT_EQ(memory.peak(), 0);
+  EXPECT_FALSE(Build("column_parts(parts=8)", random, OnHeap()).skipped);
   // They keep the order of rows.
   for (const Format& format : kFormats) {
     EXPECT_TRUE(Build("plain_sort > " + format.recipe, Band(300, 4), OnHeap()).skipped);

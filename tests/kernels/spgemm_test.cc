@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/formats/diagonals.h"
 #include "kernels/reference/reference.h"
 #include "kernels/spgemm_blocks.h"
 #include "tests/generate.h"
@@ -286,6 +287,20 @@ TEST_P(SpgemmTest, MultipliesRowsThatAreLostInTheWidth) {
   Pattern t = Uniform(4000, 3'000'000, 12, 32);
   Expect(s, t);
   Expect(Uniform(3, 4000, 900, 33), std::move(t));
+}
+
+TEST_P(SpgemmTest, LooksForNoMoreDiagonalsThanAreWorthIt) {
+  // Some 30,000 diagonals, times one.
+  Matrix s = {Uniform(20'000, 20'000, 2, 34), {}};
+  s.values.assign(s.pattern.column_indices.size(), 1);
+  std::vector<std::vector<int32_t>> t(20'000);
+  for (int32_t i = 0; i < 20'000; ++i) t[i] = {i};
+  const Matrix identity = {FromRows(20'000, t), std::vector<double>(20'000, 1)};
+  for (const SpgemmKernel& kernel : cpu::ListSpgemm()) {
+    if (kernel.layout_kind != kDiagonals) continue;
+    Multiplication<float> multiplication(s, identity);
+    EXPECT_FALSE(multiplication.MakeContext(kernel, 1).has_value());
+  }
 }
 
 TEST_P(SpgemmTest, MultipliesHubs) {

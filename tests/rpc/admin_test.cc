@@ -83,7 +83,7 @@ TEST(Admin, StatsCount) {
   EXPECT_EQ(stats.matrices(), 1);
   EXPECT_EQ(stats.patterns(), 1);
   EXPECT_EQ(stats.requests_in_flight(), 0);
-  EXPECT_EQ(stats.memory_bytes_size(), 6);  // five uses, and what is kept
+  EXPECT_EQ(stats.memory_bytes_size(), 7);  // six uses, and what is kept
   EXPECT_GT(stats.memory_bytes().at("matrices"), 0);
   EXPECT_GT(stats.uptime_seconds(), 0);
   EXPECT_GT(stats.device_busy_seconds(), 0);

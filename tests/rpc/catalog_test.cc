@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "engine/memory/processor.h"
@@ -487,6 +488,34 @@ TEST(Catalog, PrepareTriesARecipeAndAKernelThatAreAskedFor) {
   refused("", "cpu.fast", "'cpu.fast' is none; spmm f32 k<=128 cpu from csr is computed by: cpu.");
   refused("aspt", "cpu.csr.slab", "is computed by: cpu.aspt.panel");
   refused("coo_panels", "", "there are kernels for: csr, transpose, ");
+}
+
+TEST(Catalog, SaysWhichRecipesAProductWasTriedWith) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  MustUpload(server, "a", Uniform(200, 200, 4, 1));
+  v1::PrepareRequest request;
+  request.set_name("a");
+  v1::ProblemClass& c = *request.add_expected();
+  c.set_operation(v1::ProblemClass::SPGEMM);
+  request.set_kernel("cpu.coo.column_parts");
+  for (const char* recipe : {"column_parts(parts=2)", "column_parts(parts=3)"}) {
+    request.set_recipe(recipe);
+    ASSERT_TRUE(Prepare(server, request).ok());
+  }
+  EXPECT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get(server, "a", &info).ok());
+  std::set<std::string> measured, decided;
+  for (const v1::Measurement& m : info.measurements()) {
+    if (m.kernel() == "cpu.coo.column_parts") measured.insert(m.recipe());
+  }
+  for (const v1::Decision& d : info.decisions()) {
+    if (d.tried()) decided.insert(d.recipe());
+  }
+  for (const std::string recipe : {"csr * column_parts(parts=2)", "csr * column_parts(parts=3)"}) {
+    EXPECT_TRUE(measured.contains(recipe)) << recipe;
+    EXPECT_TRUE(decided.contains(recipe + " / cpu.coo.column_parts")) << recipe;
+  }
 }
 
 TEST(Catalog, FeaturesAreSentToWhomAsksOnceTheyAreKnown) {

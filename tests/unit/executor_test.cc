@@ -236,7 +236,7 @@ TEST_F(ExecutorTest, SpmmBetweenHeldMatricesMovesNothing) {
   spec.b.held = "x";
   spec.accumulate.emplace();
   spec.accumulate->held = "x";
-  spec.result_held = "x";
+  spec.result.held = "x";
   for (int iteration = 0; iteration < 3; ++iteration) {
     auto sink = std::make_shared<Collector>();
     auto call = executor_->Begin(spec, sink);
@@ -298,7 +298,7 @@ TEST_F(ExecutorTest, WhatATenantsRequestsAndMatricesTakeIsCharged) {
     spec.tenant = "t";
     spec.matrix = "S";
     spec.b.shape = DenseShape{500, 30, 30, ElementType::kF32};
-    spec.result_held = into;
+    spec.result.held = into;
     auto sink = std::make_shared<Collector>();
     auto call = executor_->Begin(spec, sink);
     ASSERT_TRUE(call.ok()) << call.status();
@@ -768,6 +768,94 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
   EXPECT_EQ(unknown, 3);
 }
 
+/// A band with a plan for its square by diagonals, whose layout is to be given.
+class PlannedProductTest : public ExecutorTest {
+ protected:
+  void SetUp() override {
+    ExecutorTest::SetUp();
+    band_.values = test::RandomValues(band_.nnz(), 9);
+    Upload("band", band_);
+    executor_->on_unknown_pair = [this](const PatternProduct&, const Problem&) { ++unknown_; };
+    ActivePlan active;
+    active.plan.problem_class = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
+    active.plan.recipe = "dia";
+    active.plan.kernel = "cpu.dia.diagonals";
+    active.plan.pair = {pattern().hash()};
+    pattern().plans().Replace(std::make_shared<const ActivePlan>(active));
+  }
+  Pattern& pattern() { return *catalog_.Find("t", "band").value()->pattern(); }
+  Layout Diagonals() {
+    BuildContext context;
+    context.memory = &budget_.Source(MemoryUse::kLayouts);
+    auto built = BuildLayout(*ParseRecipe("dia"), band_.view(), context);
+    EXPECT_TRUE(built.ok() && !built->skipped);
+    return std::move(built->layout);
+  }
+  /// Gives the band a layout that `read` brings from the disk.
+  std::shared_ptr<LazyLayout> Give(const Layout& description, LazyLayout::Loader read) {
+    const std::string recipe = description.recipe;
+    pattern().AddLayout(description, {std::move(read), [] { return true; }, budget_.evictions()},
+                        0);
+    return pattern().FindLayout(recipe);
+  }
+  std::string PlanOfSquare() {
+    auto sink = std::make_shared<Collector>();
+    auto call = executor_->Begin(SpgemmSpec{"t", "band", "band"}, sink);
+    EXPECT_TRUE(call.ok()) << call.status();
+    (*call)->Submit();
+    EXPECT_TRUE(sink->Wait());
+    EXPECT_TRUE(sink->end.status.ok()) << sink->end.status;
+    return sink->begins.at(0).plan;
+  }
+
+  GeneratedMatrix band_{test::Band(300, 3), {}};
+  std::atomic<int> unknown_ = 0;
+};
+
+TEST_F(PlannedProductTest, DoesNotReadALayoutAgainThatFoundNoRoom) {
+  std::atomic<int> reads = 0;
+  const auto read = [&](LazyLayout::Stop) -> absl::StatusOr<std::shared_ptr<const Layout>> {
+    ++reads;
+    return absl::ResourceExhaustedError("no memory");
+  };
+  Give(Diagonals(), read);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(PlanOfSquare(), "csr / cpu.csr.row_groups");
+  EXPECT_EQ(reads, 1);
+  EXPECT_EQ(unknown_, 0) << "it is there, only not for now";
+}
+
+TEST_F(PlannedProductTest, DoesNotPlaceALayoutAgainThatFoundNoRoom) {
+  const auto layout = std::make_shared<const Layout>(Diagonals());
+  ASSERT_NE(layout->value_slots, band_.nnz());
+  pattern().AddLayout(layout, 0);
+  std::atomic<int> refused = 0;
+  budget_.SetRefuse([&](size_t bytes, MemoryUse) {
+    const bool of_layout = bytes == sizeof(float) * static_cast<size_t>(layout->value_slots);
+    refused += of_layout ? 1 : 0;
+    return of_layout;
+  });
+  EXPECT_EQ(PlanOfSquare(), "csr / cpu.csr.row_groups");
+  const int refused_once = refused;
+  EXPECT_GT(refused_once, 0);
+  EXPECT_EQ(PlanOfSquare(), "csr / cpu.csr.row_groups");
+  EXPECT_EQ(refused, refused_once);
+  EXPECT_EQ(unknown_, 0);
+}
+
+TEST_F(PlannedProductTest, ALayoutThatIsUsedIsEvictedLast) {
+  const auto read = [&](LazyLayout::Stop) -> absl::StatusOr<std::shared_ptr<const Layout>> {
+    return std::make_shared<const Layout>(Diagonals());
+  };
+  const auto used = Give(Diagonals(), read);
+  Layout other = Diagonals();
+  other.recipe = "transpose > dia";
+  const auto unused = Give(other, read);
+  ASSERT_TRUE(used->Get().ok() && unused->Get().ok());
+  EXPECT_EQ(PlanOfSquare(), "csr * dia / cpu.dia.diagonals");
+  while (used->resident() && unused->resident()) ASSERT_TRUE(budget_.evictions()->EvictOne());
+  EXPECT_TRUE(used->resident());
+}
+
 TEST_F(ExecutorTest, AStreamedSpgemmWaitsForItsReaderAndLetsOthersPass) {
   executor_ = std::make_unique<Executor>(
       ExecutorOptions{.lanes = 1, .threads_per_lane = 2, .block_credit_bytes = 1 << 20}, catalog_,
@@ -969,7 +1057,7 @@ TEST_F(ExecutorTest, BadRequestsAreRefusedAtTheDoor) {
   bad.b.shape = DenseShape{20, 3, 3, ElementType::kF32};
   expect(bad, Code::kInvalidArgument, "held matrix 'h' is 20 x 2");
   bad = good;
-  bad.result_held = "h";
+  bad.result.held = "h";
   expect(bad, Code::kInvalidArgument, "the result is 10 x 4");
   bad = good;
   bad.result_leading_dimension = 2;
@@ -987,7 +1075,7 @@ TEST_F(ExecutorTest, OneWriterAtATime) {
   spec.tenant = "t";
   spec.matrix = "S";
   spec.b.shape = DenseShape{10, 1, 1, ElementType::kF32};
-  spec.result_held = "out";
+  spec.result.held = "out";
   auto sink = std::make_shared<Collector>();
   auto first = executor_->Begin(spec, sink);
   ASSERT_TRUE(first.ok());

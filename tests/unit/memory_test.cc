@@ -300,8 +300,11 @@ TEST(Budget, WhatCanBeSparedGoesBeforeAnyoneIsRefused) {
   EXPECT_EQ(spared.size(), 2u) << "the whole limit would not do";
   EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(900 << 10).ok());
   EXPECT_EQ(spared.size(), 2u) << "all of it would not do";
-  EXPECT_FALSE(budget.SpareSource(MemoryUse::kRequests).Allocate(256 << 10).ok());
-  EXPECT_EQ(spared.size(), 2u) << "nothing was to go for it";
+  {
+    const Budget::SpareOnly spare;
+    EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(256 << 10).ok());
+    EXPECT_EQ(spared.size(), 2u) << "nothing was to go for it";
+  }
   owner->in_use = true;
   EXPECT_FALSE(budget.Source(MemoryUse::kRequests).Allocate(256 << 10).ok());
   EXPECT_EQ(spared.size(), 2u) << "what is in use does not count, and nothing goes in vain";

@@ -33,6 +33,7 @@ namespace sparsed {
 inline namespace client {
 
 class Connection;
+class SharedBlock;
 
 /// Of a RESOURCE_EXHAUSTED that waiting mends: how long to wait before the call is made again.
 /// None: it fails again until somebody deletes something, or the server's limits change.
@@ -135,6 +136,51 @@ using Operand = std::variant<DenseView, DenseMatrix>;
 /// Where a dense result goes: to the caller's memory, or into a matrix that the server holds.
 using Destination = std::variant<MutableDenseView, DenseMatrix>;
 
+/// Memory that a server on this machine maps, too (see SharedMatrix): for arrays of an upload, new
+/// values, or what else is sent; the server takes its copy from there. Copies share it.
+class SharedBytes {
+ public:
+  void* data() const { return data_; }  ///< of whole pages; zeros at first
+  size_t size() const { return size_; }
+
+ private:
+  friend class Client;
+  SharedBytes(std::shared_ptr<SharedBlock> block, void* data, size_t size)
+      : block_(std::move(block)), data_(data), size_(size) {}
+
+  std::shared_ptr<SharedBlock> block_;
+  void* data_;
+  size_t size_;
+};
+
+/// A dense matrix, row-major and without gaps, in memory that a server on this machine maps, too:
+/// operands that calls of its Client read from it, and results that they write into it, are not
+/// copied on their way, nor are parts of it that begin at a multiple of 64 bytes. With a server
+/// elsewhere, or one that shares no memory (ServerInfo::local_socket), it is memory like any other.
+/// Copies share it; a call under way keeps it. After a call that failed, any of its result may have
+/// been overwritten.
+class SharedMatrix {
+ public:
+  void* data() const { return bytes_.data(); }  ///< zeros at first
+  ValueType type() const { return type_; }
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+
+  /// As calls take it.
+  MutableDenseView View() const { return {data(), type_, rows_, cols_}; }
+  DenseView ConstView() const { return {data(), type_, rows_, cols_}; }
+
+ private:
+  friend class Client;
+  SharedMatrix(SharedBytes bytes, ValueType type, int64_t rows, int64_t cols)
+      : bytes_(std::move(bytes)), type_(type), rows_(rows), cols_(cols) {}
+
+  SharedBytes bytes_;
+  ValueType type_;
+  int64_t rows_;
+  int64_t cols_;
+};
+
 struct ExplainOptions {
   int64_t k = 128;          ///< width of SpMM's operand
   std::string device{};     ///< "cpu" or "cuda:0"; empty: the GPU if the server uses one
@@ -150,10 +196,16 @@ struct SpmmOptions {
   /// Factors may be rounded to TF32 (10 bits of fraction; sums stay f32) on devices that gain by
   /// it. Ignored elsewhere, and for matrices of other types than f32.
   bool allow_tf32 = false;
+  /// S's for this call alone, in the place of the matrix's: nnz x 1 in the order of the upload, as
+  /// for UpdateValues; a held one has no gaps. The result of an SDDMM of this matrix is such a one.
+  std::optional<Operand> values{};
 };
 
 struct SddmmOptions {
   bool unscaled = false;  ///< do not multiply by S's values
+  /// As SpmmOptions::values; it may be the held matrix that the result goes to. Refused with
+  /// `unscaled`.
+  std::optional<Operand> values{};
 };
 struct SpgemmOptions {
   bool count_first = false;     ///< know the nonzeros before the first block; costs a symbolic pass
@@ -289,6 +341,13 @@ class Client {
 
   /// A handle; asks the server nothing.
   Matrix MatrixNamed(std::string name) const { return Matrix(connection_, std::move(name)); }
+
+  /// Memory for a dense matrix that calls of this client need not copy. Every page of it is taken
+  /// at once. INVALID_ARGUMENT for sizes that make no sense, RESOURCE_EXHAUSTED without memory.
+  absl::StatusOr<SharedMatrix> AllocateShared(int64_t rows, int64_t cols,
+                                              ValueType type = ValueType::kF32) const;
+  /// The same for any array, `bytes` > 0.
+  absl::StatusOr<SharedBytes> AllocateSharedBytes(size_t bytes) const;
 
   /// Matrices whose names begin with `prefix`, by name.
   absl::StatusOr<std::vector<MatrixInfo>> ListMatrices(const std::string& prefix = "",

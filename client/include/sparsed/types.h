@@ -199,8 +199,8 @@ struct Measurement {
 /// What became of a recipe for a class.
 struct Decision {
   ProblemClass problem_class;
-  /// Empty: it is about the class. Of a sparse product, the pair and the kernel: "csr * csr /
-  /// cpu.csr.hash".
+  /// Empty: it is about the class. Of a sparse product, what its factors are read from and the
+  /// kernel: "csr * csr / cpu.csr.hash", "csr * dia / cpu.dia.diagonals".
   std::string recipe;
   bool tried = false;
   std::string reason;  ///< why, or why not
@@ -344,7 +344,7 @@ struct Timings {
 /// How an SpMM or SDDMM was done.
 struct ComputeResult {
   std::string plan;      ///< "<recipe> / <kernel>"
-  uint64_t version = 0;  ///< of the values that were used
+  uint64_t version = 0;  ///< of the values that were used, or that the call's own took the place of
   Timings timings;
 };
 
@@ -374,6 +374,9 @@ struct ServerInfo {
   std::chrono::system_clock::time_point started;
   int32_t max_requests_per_stream = 0;
   std::string metrics_address;
+  /// Where processes of its machine share memory with it; empty: nowhere.
+  std::string local_socket;
+  std::string server_id;  ///< of this run of the server
 };
 
 struct RequestCount {

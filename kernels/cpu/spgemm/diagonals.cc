@@ -74,7 +74,8 @@ absl::StatusOr<Array> DiagonalsOfS(const Context& context, const SpgemmArguments
     BuildContext building;
     building.memory = &memory;
     building.stop = context.stop;
-    return FindDiagonals(arguments.left, kMostPairs, building);
+    const int64_t most = kMostPairs / std::max<int64_t>(t.count(), 1);
+    return FindDiagonals(arguments.left, std::min(kMostDiagonals, most), building);
   }
   auto offsets = AllocateArray(memory, "offsets", ElementType::kI32, t.count());
   if (offsets.ok()) std::ranges::copy(t.offsets, offsets->MutableAs<int32_t>().begin());

@@ -181,7 +181,7 @@ SpgemmKernel SectionsSpgemm() {
   kernel.layout_kind = kIncsr;
   kernel.recipe = [](const Problem& problem, const CsrView&,
                      const CsrView&) -> absl::StatusOr<std::string> {
-    return fmt::format("{}(columns={})", kIncsr, 64 / SizeOf(problem.type));
+    return fmt::format("{}(columns={})", kIncsr, SectionColumns(problem.type));
   };
   return kernel;
 }

@@ -233,6 +233,133 @@ TEST(Client, Sddmm) {
             absl::StatusCode::kInvalidArgument);
 }
 
+/// S's rows with their columns from right to left, and where each nonzero went.
+std::pair<CsrMatrix, std::vector<size_t>> Backwards(const CsrMatrix& s) {
+  CsrMatrix result = s;
+  std::vector<float> values = F32(s);
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t row = 0; row < s.rows; ++row) {
+    const auto reverse = [&](auto& array) {
+      std::reverse(array.begin() + s.row_offsets[row], array.begin() + s.row_offsets[row + 1]);
+    };
+    reverse(result.column_indices);
+    reverse(values);
+    reverse(order);
+  }
+  result.values = values;
+  return {result, order};
+}
+
+TEST(Client, CallsBringValuesOfTheirOwn) {
+  ServerProcess server;
+  const auto client = Connect(server, {.max_chunk_bytes = 256});
+  const CsrMatrix canonical = RandomMatrix(50, 40, 61);
+  const auto [backwards, order] = Backwards(canonical);
+  const Matrix sorted = Upload(client, "sorted", canonical);
+  const Matrix unsorted = Upload(client, "unsorted", backwards, {.sort = true});
+  const auto nnz = static_cast<int64_t>(order.size());
+  const std::vector<float> mine = RandomDense(nnz, 62);
+  const std::vector<float> b = RandomDense(40 * 3, 63), bt = RandomDense(50 * 3, 64);
+  std::vector<float> with_gaps(static_cast<size_t>(2 * nnz), kPoison);
+  for (int64_t i = 0; i < nnz; ++i) with_gaps[2 * i] = mine[i];
+  const auto held = client.PutDense("mine", DenseView(mine.data(), nnz, 1));
+  ASSERT_TRUE(held.ok()) << held.status();
+
+  for (const Matrix* const matrix : {&sorted, &unsorted}) {
+    CsrMatrix s = canonical;
+    std::vector<float> values = mine;
+    for (int64_t i = 0; i < nnz && matrix == &unsorted; ++i) values[order[i]] = mine[i];
+    s.values = values;
+    const std::vector<Operand> operands = {DenseView(mine.data(), nnz, 1),
+                                           DenseView(with_gaps.data(), nnz, 1, 2), *held};
+    for (const Operand& operand : operands) {
+      std::vector<float> c(50 * 3, kPoison), ct(40 * 3, kPoison);
+      const auto result = matrix->Spmm(DenseView(b.data(), 40, 3),
+                                       MutableDenseView(c.data(), 50, 3), {.values = operand});
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(c, Multiply(s, false, b, 3));
+      ASSERT_TRUE(matrix
+                      ->Spmm(DenseView(bt.data(), 50, 3), MutableDenseView(ct.data(), 40, 3),
+                             {.transpose = true, .values = operand})
+                      .ok());
+      EXPECT_EQ(ct, Multiply(s, true, bt, 3));
+    }
+  }
+}
+
+TEST(Client, AnSddmmsHeldResultIsTheNextSpmmsValues) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix canonical = RandomMatrix(50, 40, 65);
+  const auto [backwards, order] = Backwards(canonical);
+  const Matrix matrix = Upload(client, "s", backwards, {.sort = true});
+  const auto nnz = static_cast<int64_t>(order.size());
+  const std::vector<float> a = RandomDense(50 * 2, 66), b = RandomDense(40 * 2, 67);
+  const DenseView left(a.data(), 50, 2), right(b.data(), 40, 2);
+  CsrMatrix s = canonical;
+  std::vector<float> values = F32(s);
+  const auto sample = [&] {
+    for (int64_t row = 0; row < 50; ++row) {
+      for (int64_t i = s.row_offsets[row]; i < s.row_offsets[row + 1]; ++i) {
+        const int32_t col = s.column_indices[i];
+        values[i] *= a[row * 2] * b[col * 2] + a[row * 2 + 1] * b[col * 2 + 1];
+      }
+    }
+    s.values = values;
+  };
+  const std::vector<float> poison(static_cast<size_t>(nnz), kPoison);
+  const auto weights = client.PutDense("weights", DenseView(poison.data(), nnz, 1));
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  // Then once more, of themselves and in their place.
+  for (const SddmmOptions& sddmm : {SddmmOptions{}, SddmmOptions{.values = *weights}}) {
+    const auto sampled = matrix.Sddmm(left, right, *weights, sddmm);
+    ASSERT_TRUE(sampled.ok()) << sampled.status();
+    sample();
+    std::vector<float> c(50 * 2, kPoison);
+    const auto product =
+        matrix.Spmm(right, MutableDenseView(c.data(), 50, 2), {.values = *weights});
+    ASSERT_TRUE(product.ok()) << product.status();
+    EXPECT_EQ(c, Multiply(s, false, b, 2));
+  }
+  // Values and result in the same memory of the caller's.
+  std::vector<float> mine(static_cast<size_t>(nnz));
+  ASSERT_TRUE(weights->Read(MutableDenseView(std::span(mine))).ok());
+  ASSERT_TRUE(matrix
+                  .Sddmm(left, right, MutableDenseView(std::span(mine)),
+                         {.values = DenseView(mine.data(), nnz, 1)})
+                  .ok());
+  sample();
+  for (int64_t i = 0; i < nnz; ++i) EXPECT_EQ(mine[i], values[order[i]]);
+}
+
+TEST(Client, WrongValuesOfACall) {
+  ServerProcess server;
+  const auto client = Connect(server);
+  const CsrMatrix s = RandomMatrix(30, 20, 68);
+  const Matrix matrix = Upload(client, "m", s);
+  const std::vector<float> b(600, 1);
+  const std::vector<double> doubles(600, 1);
+  std::vector<float> c(600, kPoison);
+  const auto expect = [&](const Operand& values, absl::StatusCode code, const char* sentence) {
+    const auto spmm = matrix.Spmm(DenseView(b.data(), 20, 1), MutableDenseView(c.data(), 30, 1),
+                                  {.values = values});
+    EXPECT_EQ(spmm.status().code(), code) << spmm.status();
+    EXPECT_THAT(std::string(spmm.status().message()), testing::HasSubstr(sentence));
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  expect(DenseView(b.data(), s.nnz() - 1, 1), kInvalid, "operand values is ");
+  expect(DenseView(b.data(), s.nnz(), 1, -1), kInvalid, "SpmmOptions::values is ");
+  expect(DenseView(doubles.data(), s.nnz(), 1), kInvalid,
+         "SpmmOptions::values is f64, what came before it f32");
+  expect(client.DenseNamed("nobody"), absl::StatusCode::kNotFound, "'nobody'");
+  const auto sddmm = matrix.Sddmm(DenseView(b.data(), 30, 1), DenseView(b.data(), 20, 1),
+                                  MutableDenseView(c.data(), s.nnz(), 1),
+                                  {.unscaled = true, .values = DenseView(b.data(), s.nnz(), 1)});
+  EXPECT_EQ(sddmm.status().code(), kInvalid);
+  EXPECT_THAT(std::string(sddmm.status().message()), testing::HasSubstr("unscaled"));
+}
+
 TEST(Client, SpgemmCollectedKeptAndBlockByBlock) {
   ServerProcess server;
   const auto client = Connect(server);

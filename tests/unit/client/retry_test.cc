@@ -261,6 +261,31 @@ TEST_P(RetryCount, OfEveryCall) {
        0},
       {"Compute/Sddmm",
        [&](const Client& x) { return m(x).Sddmm(view(), view(), into()).status(); }, 3, 0},
+      {"Compute/Spmm",
+       [&](const Client& x) {
+         return m(x).Spmm(view(), into(), {.values = x.DenseNamed("w")}).status();
+       },
+       3, 0},
+      {"Compute/Spmm",
+       [&](const Client& x) {
+         return m(x).Spmm(view(), x.DenseNamed("c"), {.values = view()}).status();
+       },
+       3, 0},
+      // Of what the first attempt may have overwritten.
+      {"Compute/Sddmm",
+       [&](const Client& x) {
+         return m(x)
+             .Sddmm(view(), view(), x.DenseNamed("c"), {.values = x.DenseNamed("c")})
+             .status();
+       },
+       1, 0},
+      {"Compute/Sddmm",
+       [&](const Client& x) {
+         return m(x)
+             .Sddmm(view(), view(), into(), {.values = DenseView(c.data(), 1 << 20, 4)})
+             .status();
+       },
+       1, 0},
   };
   std::vector<Count> all = counts;
   if (!after_all) all.insert(all.end(), products.begin(), products.end());

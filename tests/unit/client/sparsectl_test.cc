@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
+#include "tests/unit/client/client_testing.h"
 #include "tests/unit/client/server_process.h"
 
 namespace sparsed::test {
@@ -64,6 +66,47 @@ TEST_F(Sparsectl, FromNothingToAProduct) {
   ExpectSays("download s --out=copy.mtx.gz", 0, "wrote copy.mtx.gz");
   ExpectSays("upload copy.mtx.gz --type=bf16", 0, "uploaded copy");
   ExpectSays("spmm copy --operand=B.npy --out=C.npy", 0, "float32, which holds bf16 exactly");
+}
+
+TEST_F(Sparsectl, ProductsWithValuesOfTheirOwn) {
+  ExpectSays("generate matrix 30x20 --row-nonzeros=5 --out=s.mtx", 0, "150 nonzeros");
+  ExpectSays("generate dense 20x4 --out=B.npy", 0, "wrote");
+  ExpectSays("generate dense 30x4 --out=A.npy", 0, "wrote");
+  ExpectSays("generate dense 150x1 --seed=7 --out=w.npy", 0, "wrote");
+  ExpectSays("upload s.mtx", 0, "uploaded s");
+  ExpectSays("upload s.mtx --name=changed", 0, "uploaded changed");
+  ExpectSays("update changed --values=w.npy", 0, "version 2");
+  const auto bytes = [&](const std::string& name) {
+    std::ifstream file(folder_ + "/" + name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::vector<float> w(150);
+  const std::string file = bytes("w.npy");
+  std::copy(file.end() - 600, file.end(), reinterpret_cast<char*>(w.data()));
+  ASSERT_TRUE(Connect(server_).PutDense("w", DenseView(w.data(), 150, 1)).ok());
+
+  const std::string spmm = "--operand=B.npy --out=", sddmm = "--left=A.npy --right=B.npy --out=";
+  ASSERT_EQ(Run("spmm s " + spmm + "own.npy").exit_code, 0);
+  ASSERT_EQ(Run("spmm changed " + spmm + "C.npy").exit_code, 0);
+  ASSERT_EQ(Run("sddmm changed " + sddmm + "O.npy").exit_code, 0);
+  EXPECT_NE(bytes("own.npy"), bytes("C.npy"));
+  for (const std::string values : {"w.npy", "@w"}) {
+    ExpectSays("spmm s " + spmm + "C2.npy --values=" + values, 0, "wrote   C2.npy: 30 x 4");
+    EXPECT_EQ(bytes("C2.npy"), bytes("C.npy")) << values;
+    ExpectSays("sddmm s " + sddmm + "O2.npy --values=" + values, 0, "O2.npy: 150 values");
+    EXPECT_EQ(bytes("O2.npy"), bytes("O.npy")) << values;
+  }
+
+  ExpectSays("spmm s " + spmm + "x.npy --values=B.npy", 3,
+             "B.npy is 20 x 4, expected 150 x 1: s has 150 nonzeros");
+  ExpectSays("sddmm s " + sddmm + "x.npy --values=nothing.npy", 3, "nothing.npy");
+  ExpectSays("spmm s " + spmm + "x.npy --values=@nobody", 4, "nobody");
+  ExpectSays("spmm s " + spmm + "x.npy --values=@", 2,
+             "sparsectl: --values: the name behind @ is missing");
+  ExpectSays("sddmm s " + sddmm + "x.npy --values=@w --unscaled", 2,
+             "--unscaled does not go with --values");
+  ExpectSays("sddmm --help", 0, "@NAME of a dense matrix that the server holds");
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.npy"));
 }
 
 TEST_F(Sparsectl, SparseProductsOfEveryKind) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "engine/catalog/pattern_product.h"
 #include "engine/planning/asked.h"
 #include "engine/planning/candidates.h"
 #include "tests/unit/engine/rooms.h"
@@ -110,6 +111,14 @@ TEST(PlanTable, FindsPlansOfPairs) {
   EXPECT_EQ(ToString({"S", false, true}, "S"), "csr * transpose");
   EXPECT_EQ(ToString({"S", true, false}, "S"), "transpose * csr");
   EXPECT_EQ(ToString({"T", true, true}, "S"), "transpose * transpose T");
+  const auto factors = [](const PatternPair& pair, std::string_view recipe) {
+    return FactorsText(pair, "S", recipe, recipe == "csr" ? "cpu.csr.hash" : "cpu.dia.diagonals");
+  };
+  EXPECT_EQ(factors({"S"}, "csr"), "csr * csr");
+  EXPECT_EQ(factors({"T", true, true}, "csr"), "transpose * transpose T");
+  EXPECT_EQ(factors({"S"}, "dia"), "csr * dia");
+  EXPECT_EQ(factors({"T"}, "dia"), "csr * dia T");
+  EXPECT_EQ(factors({"T", true, true}, "dia"), "transpose * transpose > dia T");
 }
 
 TEST(LazyArray, IsReadOnceItSucceeds) {
@@ -347,8 +356,47 @@ TEST(Asked, SaysWhatThereIs) {
               HasSubstr("no kernel computes spmm f16 k<=32 cpu from aspt(panel=64,min_dense=2); "
                         "there are kernels for: csr, transpose, dcsr, lsh_cluster("));
   EXPECT_THAT(refusal("aspt", "", Spmm(32, true)), HasSubstr("no kernel computes spmm^T"));
-  EXPECT_THAT(refusal("aspt", "", spgemm), HasSubstr("ask for a kernel alone: cpu.csr.row_groups"));
+  EXPECT_THAT(refusal("aspt", "", spgemm),
+              HasSubstr("no kernel of SpGEMM reads its factors from aspt(panel=64,min_dense=2); "
+                        "there are kernels for: csr, dia, "));
+  EXPECT_THAT(refusal("aspt(panel)", "", Spmm(32)), HasSubstr("aspt: panel needs a value"));
+  EXPECT_EQ(refusal("lsh_cluster(force)", "", Spmm(32)), "") << "a flag has none";
+  ProblemClass spgemm_f64 = spgemm;
+  spgemm_f64.type = ElementType::kF64;
+  EXPECT_EQ(refusal("incsr(columns=16)", "", spgemm), "");
+  EXPECT_EQ(refusal("incsr(columns=8)", "", spgemm_f64), "");
+  EXPECT_THAT(refusal("incsr(columns=9)", "", spgemm),
+              HasSubstr("of f32 kernels read incsr(columns=16), not columns = 9"));
+  EXPECT_THAT(refusal("incsr", "cpu.incsr.sections", spgemm_f64),
+              HasSubstr("of f64 kernels read incsr(columns=8), not columns = 16"));
+  EXPECT_THAT(refusal("", "cuda.csr.row_bins", spgemm),
+              HasSubstr("'cuda.csr.row_bins' is for a GPU, and this server has none; "));
   EXPECT_THAT(refusal("", "cpu.csr.slab", spgemm), HasSubstr("cpu.csr.hash, "));
+}
+
+TEST(Asked, EveryRecipeThatIsAskedForAKernelOfSpgemmIsTried) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  const std::vector<Candidate> by_rules = SpgemmCandidatesFor(problem, nullptr, nullptr);
+  const auto of_kernel = [](const std::vector<Candidate>& candidates) {
+    std::vector<std::string> recipes;
+    for (const Candidate& candidate : candidates) {
+      if (candidate.kernel != "cpu.coo.column_parts") continue;
+      EXPECT_TRUE(candidate.worth_trying);
+      recipes.push_back(candidate.recipe);
+    }
+    return recipes;
+  };
+  const std::set<Asked> asked = {*ParseAsked("column_parts(parts=2)", ""),
+                                 *ParseAsked("column_parts(parts=3)", "cpu.coo.column_parts")};
+  std::vector<Candidate> candidates = by_rules;
+  AddAskedKernels(asked, /*nothing_else=*/true, candidates);
+  EXPECT_EQ(candidates.size(), 2u);
+  EXPECT_THAT(of_kernel(candidates), ElementsAre("column_parts(parts=2)", "column_parts(parts=3)"));
+  candidates = by_rules;
+  AddAskedKernels(asked, /*nothing_else=*/false, candidates);
+  EXPECT_EQ(candidates.size(), by_rules.size() + 2);
+  EXPECT_THAT(of_kernel(candidates),
+              ElementsAre("", "column_parts(parts=2)", "column_parts(parts=3)"));
 }
 
 TEST(Candidates, OnTheGpuSddmmTriesPanelsOfTwoHeights) {

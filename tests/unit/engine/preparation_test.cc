@@ -1,6 +1,7 @@
 // Preparations from the upload to the plan, over a catalog and lanes that really run.
 #include "engine/preparation/preparation.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +17,7 @@
 #include "engine/execution/executor.h"
 #include "engine/planning/candidates.h"
 #include "engine/preparation/job.h"
+#include "kernels/formats/diagonals.h"
 #include "kernels/recipe.h"
 #include "tests/unit/engine/rooms.h"
 
@@ -54,6 +56,14 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     ++recipes_[std::string(outcome)];
   }
+  void OnPreparationFailed(std::string_view pattern, std::string_view sentence) override {
+    std::lock_guard lock(mutex_);
+    failures_.push_back(fmt::format("{}: {}", pattern, sentence));
+  }
+  std::vector<std::string> failures() {
+    std::lock_guard lock(mutex_);
+    return failures_;
+  }
   void OnDamage(std::string_view) override { ++damaged; }
 
   int stages(const std::string& stage) {
@@ -84,6 +94,7 @@ class Listener final : public Observer {
   std::mutex mutex_;
   std::map<std::string, int> stages_, ends_, recipes_;
   std::set<std::string> built_;
+  std::vector<std::string> failures_;
 };
 
 PreparationOptions Quick() {
@@ -454,6 +465,18 @@ TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
   }
 }
 
+/// Slow for what came before, of a kernel that there is not.
+Measurement Imaginary(const ProblemClass& c, const std::string& recipe) {
+  Measurement m;
+  m.problem_class = c;
+  m.recipe = recipe;
+  m.kernel = "cpu.imaginary";
+  m.k = c.k_bucket;
+  m.median_ms = 1000;
+  m.baseline_ms = 1;
+  return m;
+}
+
 /// Whatever was fastest on this machine, the product's next plan is by diagonals.
 void MakeDiagonalsFastest(const std::shared_ptr<Pattern>& left,
                           const std::shared_ptr<Pattern>& right) {
@@ -526,6 +549,319 @@ TEST(Preparation, LayoutsOfFactorsStayWhileAPlanReadsThem) {
   ASSERT_TRUE(stored.ok());
   EXPECT_TRUE(std::ranges::none_of(
       stored->layouts, [](const LayoutRecord& record) { return record.layout.recipe == "dia"; }));
+}
+
+/// Of a pair whose left pattern was timed, with a plan by diagonals and the layout that it reads.
+void PlanDiagonals(Site& site, const PatternProduct& pair, const Problem& problem) {
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  MakeDiagonalsFastest(pair.left, pair.right);
+  // The plan is to be found anew, from what was measured.
+  ActivePlan lost = *pair.left->plans().Find(ClassOf(problem), pair.pair()).plan;
+  lost.plan.recipe = "dia";
+  lost.plan.kernel = "cpu.dia.diagonals";
+  pair.left->plans().Replace(std::make_shared<const ActivePlan>(lost));
+  pair.right->DropLayout("dia");
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  ASSERT_NE(pair.right->FindLayout("dia"), nullptr);
+}
+
+TEST(Preparation, AProductsLayoutIsThereBeforeItsPatternIsRestored) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+    auto t = SendMatrix(site.catalog, "T", test::Band(4000, 9));
+    ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+    PlanDiagonals(site, {(*s)->pattern(), (*t)->pattern()}, problem);
+    // As if it had been stored: that it is by diagonals, on any machine.
+    std::vector<MeasurementRecord> measured = site.store->Load()->measurements;
+    for (MeasurementRecord& m : measured) {
+      if (m.pair) m.median_ms = m.kernel == "cpu.dia.diagonals" ? 0.5 : m.baseline_ms;
+    }
+    ASSERT_TRUE(site.store->PutMeasurements(measured).ok());
+  }
+  Rooms rooms(directory.path());
+  Listener listener;
+  Executor executor(ExecutorOptions(), rooms.catalog, rooms.dense, rooms.budget, listener);
+  Preparation preparation(Quick(), rooms.catalog, *rooms.store, rooms.budget, executor, listener);
+  const MatrixLease s = *rooms.catalog.Find("t", "S"), t = *rooms.catalog.Find("t", "T");
+  const PatternProduct pair = {s->pattern(), t->pattern()};
+  std::shared_ptr<LazyLayout> layout;
+  {
+    // The only worker waits for the lane, while patterns wait to be restored.
+    BusyLane busy(executor);
+    auto other = SendMatrix(rooms.catalog, "other", test::Uniform(3000, 3000, 10, 1));
+    ASSERT_TRUE(other.ok());
+    preparation.Prepare(*other, {});
+    preparation.Restore(rooms.contents);
+    layout = pair.right->FindLayout("dia");
+    ASSERT_NE(layout, nullptr);
+    EXPECT_FALSE(layout->resident()) << "nobody needs it yet";
+    preparation.RequestTrial(pair, problem);
+  }
+  ASSERT_TRUE(Eventually([&] { return preparation.pending() == 0; }));
+  EXPECT_EQ(pair.left->plans().Find(ClassOf(problem), pair.pair()).plan->plan.recipe, "dia");
+  EXPECT_EQ(pair.right->FindLayout("dia"), layout);
+  EXPECT_THAT(listener.built(), Not(Contains("dia by cpu"))) << "nothing was built again";
+  executor.Close();
+}
+
+TEST(Preparation, LostLayoutsAreNotAskedForByEveryRequestWhileMemoryIsShort) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+  ASSERT_TRUE(s.ok() && site.Idle());
+  const PatternProduct pair = {(*s)->pattern(), (*s)->pattern()};
+  PlanDiagonals(site, pair, problem);
+  // What it was chosen by is gone, too: it could not be tried again.
+  pair.left->ForgetMeasurements(ClassOf(problem), pair.pair());
+  pair.right->DropLayout("dia");
+  site.budget.SetRefuse([](size_t, MemoryUse use) { return use == MemoryUse::kPreparation; });
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  const auto found = pair.left->plans().Find(ClassOf(problem), pair.pair());
+  EXPECT_EQ(found.plan->plan.kernel, "cpu.csr.row_groups");
+  EXPECT_FALSE(found.decided());
+  const int ends = site.listener.ends("ready") + site.listener.ends("failed");
+  site.preparation.RequestTrial(pair, problem);
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(site.listener.ends("ready") + site.listener.ends("failed"), ends);
+}
+
+TEST(Preparation, LostLayoutsAreBuiltAgainHoweverSmallAndHoweverManyPairs) {
+  const ProblemClass c = Class(Operation::kSpgemm, false, 0);
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(300, 3));
+  ASSERT_TRUE(s.ok() && site.Idle());
+  const PatternProduct square = {(*s)->pattern(), (*s)->pattern()};
+  Pattern& pattern = *square.left;
+  ActivePlan active;
+  active.plan.problem_class = c;
+  active.plan.recipe = "dia";
+  active.plan.kernel = "cpu.dia.diagonals";
+  active.plan.pair = square.pair();
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  Measurement measurement = Imaginary(c, "dia");
+  measurement.kernel = active.plan.kernel;
+  measurement.pair = active.plan.pair;
+  measurement.median_ms = 0.5;
+  pattern.AddMeasurement(measurement);
+  // Of as many others as there may be.
+  for (int i = 0; i < 16; ++i) {
+    auto t = SendMatrix(site.catalog, "T" + std::to_string(i), test::Band(300, 4 + i));
+    ASSERT_TRUE(t.ok());
+    for (int way = 0; way < 4; ++way) {
+      active.plan.kernel = "cpu.csr.row_groups";
+      active.plan.recipe = "csr";
+      active.plan.pair = {(*t)->pattern()->hash(), way / 2 == 1, way % 2 == 1};
+      pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+    }
+  }
+  ASSERT_TRUE(site.Idle());
+  site.preparation.RequestTrial(square, ProblemOf(c));
+  ASSERT_TRUE(site.Idle());
+  EXPECT_NE(pattern.FindLayout("dia"), nullptr);
+  EXPECT_EQ(pattern.plans().Find(c, square.pair()).plan->plan.kernel, "cpu.dia.diagonals");
+  // A new one is too many, unless others are gone.
+  auto large = SendMatrix(site.catalog, "large", test::Uniform(300, 3000, 100, 1));
+  ASSERT_TRUE(large.ok() && site.Idle());
+  const PatternProduct with_large = {square.left, (*large)->pattern()};
+  const auto is_planned = [&] {
+    site.preparation.RequestTrial(with_large, ProblemOf(c));
+    EXPECT_TRUE(site.Idle());
+    return pattern.plans().Find(c, with_large.pair()).exact;
+  };
+  EXPECT_FALSE(is_planned());
+  for (int i = 0; i < 16; ++i) {
+    ASSERT_TRUE(site.catalog.Delete("t", "T" + std::to_string(i)).ok());
+  }
+  EXPECT_TRUE(is_planned());
+}
+
+TEST(Preparation, WhatIsAskedForOfAPairLeavesItsPlanAndItsFigures) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  const ProblemClass c = ClassOf(problem);
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+  ASSERT_TRUE(s.ok() && site.Idle());
+  const PatternProduct pair = {(*s)->pattern(), (*s)->pattern()};
+  Pattern& pattern = *pair.left;
+  PlanDiagonals(site, pair, problem);
+  const auto plan = [&] { return pattern.plans().Find(c, pair.pair()); };
+  const auto runs_of_default = [&] {
+    for (const Measurement& m : pattern.measurements()) {
+      if (m.pair && m.kernel == "cpu.csr.row_groups") return m.runs;
+    }
+    return -1;
+  };
+  std::vector<Measurement> measurements = pattern.measurements();
+  for (Measurement& m : measurements) m.runs = 1'000'000;
+  pattern.SetMeasurements(measurements);
+  // No memory for what is asked for, but for the trial.
+  constexpr size_t kPartOffsets = 3 * 4001 * sizeof(int64_t);
+  site.budget.SetRefuse([](size_t bytes, MemoryUse use) {
+    return bytes == kPartOffsets && use == MemoryUse::kPreparation;
+  });
+  const auto ask = [&] {
+    const auto asked = ParseAsked("column_parts(parts=3)", "cpu.coo.column_parts");
+    EXPECT_TRUE(asked.ok());
+    EXPECT_TRUE(site.preparation.Request(*s, {c}, /*again=*/false, *asked).ok());
+    EXPECT_TRUE(site.Idle());
+  };
+  ask();
+  EXPECT_EQ(plan().plan->plan.kernel, "cpu.dia.diagonals");
+  EXPECT_TRUE(plan().decided()) << plan().plan->plan.reason;
+  EXPECT_THAT(pattern.status().detail, HasSubstr("not all that was asked for could be tried"));
+  EXPECT_EQ(runs_of_default(), 1'000'000) << "the better-founded figure";
+  site.budget.SetRefuse(nullptr);
+  ask();
+  EXPECT_TRUE(plan().decided());
+  EXPECT_EQ(runs_of_default(), 1'000'000);
+  EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.coo.column_parts"));
+}
+
+TEST(Preparation, LayoutsOfPairsWhosePatternIsGoneAreDropped) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+  auto t = SendMatrix(site.catalog, "T", test::Band(4000, 9));
+  ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+  Pattern& pattern = *(*s)->pattern();
+  // Of a kernel that reads both factors so.
+  const auto kernel = std::ranges::find_if(SpgemmKernels(), [](const SpgemmKernel& k) {
+    return k.left_too && k.layout_kind == kDiagonals;
+  });
+  if (kernel == SpgemmKernels().end()) GTEST_SKIP() << "only kernels of GPUs read both factors so";
+  const std::string recipe(kernel->layout_kind);
+  ActivePlan active;
+  active.plan.problem_class = ClassOf(problem);
+  active.plan.kernel = kernel->name;
+  active.plan.recipe = recipe;
+  active.plan.pair = {(*t)->pattern()->hash()};
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
+  BuildContext context;
+  context.memory = &HeapMemory();
+  auto built = BuildLayout(*ParseRecipe(recipe), ViewCsr(**pattern.Csr()), context);
+  ASSERT_TRUE(built.ok() && !built->skipped);
+  built->layout.recipe = recipe;
+  pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
+  ASSERT_TRUE(site.preparation.Request(*s, {Class(Operation::kSddmm)}, true).ok() && site.Idle());
+  EXPECT_NE(pattern.FindLayout(recipe), nullptr);
+  t = MatrixLease();
+  ASSERT_TRUE(site.catalog.Delete("t", "T").ok());
+  ASSERT_TRUE(site.preparation.Request(*s, {Class(Operation::kSddmm)}, true).ok() && site.Idle());
+  EXPECT_EQ(pattern.FindLayout(recipe), nullptr);
+}
+
+TEST(Preparation, LayoutsThatLostToWhatWasMeasuredBeforeAreDropped) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+    auto t = SendMatrix(site.catalog, "T", test::Band(4000, 9));
+    ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+    PlanDiagonals(site, {(*s)->pattern(), (*t)->pattern()}, problem);
+    // The default was fastest, as was found out before the restart.
+    std::vector<MeasurementRecord> measured = site.store->Load()->measurements;
+    for (MeasurementRecord& m : measured) {
+      if (m.pair) m.median_ms = (m.kernel == "cpu.csr.row_groups" ? 1 : 2) * m.baseline_ms;
+    }
+    ASSERT_TRUE(site.store->PutMeasurements(measured).ok());
+  }
+  Site site(directory.path());
+  ASSERT_TRUE(site.Idle());
+  auto s = site.catalog.Find("t", "S"), t = site.catalog.Find("t", "T");
+  ASSERT_TRUE(s.ok() && t.ok());
+  ASSERT_NE((*t)->pattern()->FindLayout("dia"), nullptr);
+  site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ((*t)->pattern()->FindLayout("dia"), nullptr);
+}
+
+TEST(Preparation, JobsOfOtherPatternsDropNothingThatIsBeingPublished) {
+  Site site;
+  auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+  auto t = SendMatrix(site.catalog, "T", test::Band(4000, 9));
+  ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+  Pattern& right = *(*t)->pattern();
+  const PreparationOptions options = Quick();
+  Mutex publishing;
+  const JobRooms rooms = {site.catalog,  *site.store, site.budget, site.executor,
+                          site.listener, options,     publishing};
+  BuildContext context;
+  context.memory = &HeapMemory();
+  auto built = BuildLayout(*ParseRecipe("dia"), ViewCsr(**right.Csr()), context);
+  ASSERT_TRUE(built.ok() && !built->skipped);
+  const int stored = site.listener.stages("store");
+  std::thread job_of_right;
+  {
+    const MutexLock lock(publishing);
+    right.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
+    job_of_right = std::thread([&] {
+      const std::atomic<bool> stop = false;
+      PatternJob job(rooms, (*t)->pattern(), {}, {}, stop);
+      EXPECT_TRUE(job.Prepare({}).ok());
+    });
+    // All that it does besides is done.
+    EXPECT_TRUE(Eventually([&] { return site.listener.stages("store") > stored; }));
+    EXPECT_TRUE(SendMatrix(site.catalog, "other", test::Band(4000, 10)).ok());
+    ActivePlan active;
+    active.plan.problem_class = Class(Operation::kSpgemm, false, 0);
+    active.plan.kernel = "cpu.dia.diagonals";
+    active.plan.recipe = "dia";
+    active.plan.pair = {right.hash()};
+    (*s)->pattern()->plans().Replace(std::make_shared<const ActivePlan>(active));
+  }
+  job_of_right.join();
+  EXPECT_NE(right.FindLayout("dia"), nullptr);
+  ASSERT_TRUE(site.Idle());
+}
+
+/// Changes a byte in the middle of every blob that is at least `size` bytes long.
+void Damage(const std::string& directory, uintmax_t size) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file() || entry.file_size() < size) continue;
+    if (entry.path().string().find("catalog") != std::string::npos) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const auto middle = static_cast<std::streamoff>(entry.file_size() / 2);
+    file.seekg(middle);
+    const char byte = static_cast<char>(file.get());
+    file.seekp(middle);
+    file.put(static_cast<char>(~byte));
+  }
+}
+
+TEST(Preparation, ADamagedRightPatternIsANoteOfTheLeftOne) {
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  TemporaryDirectory directory;
+  {
+    Site site(directory.path());
+    auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
+    auto t = SendMatrix(site.catalog, "T", test::Band(4000, 12));
+    ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+    PlanDiagonals(site, {(*s)->pattern(), (*t)->pattern()}, problem);
+    std::vector<MeasurementRecord> measured = site.store->Load()->measurements;
+    for (MeasurementRecord& m : measured) {
+      if (m.pair) m.median_ms = m.kernel == "cpu.dia.diagonals" ? 0.5 : m.baseline_ms;
+    }
+    ASSERT_TRUE(site.store->PutMeasurements(measured).ok());
+    ASSERT_TRUE(site.store->DropLayout((*t)->pattern()->hash(), "dia").ok());
+  }
+  Damage(directory.path(), 4000 * 20 * sizeof(int32_t));
+  Site site(directory.path());
+  ASSERT_TRUE(site.Idle());
+  auto s = site.catalog.Find("t", "S"), t = site.catalog.Find("t", "T");
+  ASSERT_TRUE(s.ok() && t.ok());
+  site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
+  site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+  ASSERT_TRUE(site.Idle());
+  const Pattern& pattern = *(*s)->pattern();
+  EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+  EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).decided());
 }
 
 TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
@@ -630,18 +966,6 @@ std::map<std::string, double> MediansOf(const Pattern& pattern, const ProblemCla
     medians[recipe + " / " + m.kernel] = m.median_ms;
   }
   return medians;
-}
-
-/// Slow for what came before, of a kernel that there is not.
-Measurement Imaginary(const ProblemClass& c, const std::string& recipe) {
-  Measurement m;
-  m.problem_class = c;
-  m.recipe = recipe;
-  m.kernel = "cpu.imaginary";
-  m.k = c.k_bucket;
-  m.median_ms = 1000;
-  m.baseline_ms = 1;
-  return m;
 }
 
 TEST(Preparation, ARequestAddsClasses) {
@@ -761,6 +1085,14 @@ TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
 
 Asked AskedFor(const std::string& recipe, const std::string& kernel = "") {
   return ParseAsked(recipe, kernel).value();
+}
+
+TEST(Preparation, SaysOfNearlyTheSameSpeedThatItIsTheSame) {
+  EXPECT_EQ(Compared(1.62), "1.62x faster");
+  EXPECT_EQ(Compared(1.01), "1.01x faster");
+  EXPECT_EQ(Compared(1.001), "as fast");
+  EXPECT_EQ(Compared(0.999), "as fast");
+  EXPECT_EQ(Compared(0.5), "2.00x slower");
 }
 
 TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
@@ -1962,6 +2294,7 @@ TEST(Restart, FailsInWordsWhenThePatternIsDamaged) {
   EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kFailed);
   EXPECT_THAT((*matrix)->pattern()->status().detail, HasSubstr("row_offsets"));
   EXPECT_EQ(site.listener.ends("failed"), 1);
+  EXPECT_THAT(site.listener.failures(), ElementsAre(HasSubstr("row_offsets")));
 }
 
 }  // namespace

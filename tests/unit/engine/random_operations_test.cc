@@ -498,9 +498,9 @@ void Machine::Spmm() {
   const Numbers b = Operand(spec.b, in, k, s.type, 0, begun);
   Numbers c(out * k, 0);
   if (spec.beta != 0) c = Operand(spec.accumulate.emplace(), out, k, s.type, 1, begun);
-  if (Chance(0.4)) spec.result_held = SomeHeld(out, k, s.type);
-  if (spec.result_held.empty() && Chance(0.2)) spec.result_leading_dimension = k + Below(4);
-  begun.writes = spec.result_held;
+  if (Chance(0.4)) spec.result.held = SomeHeld(out, k, s.type);
+  if (spec.result.held.empty() && Chance(0.2)) spec.result_leading_dimension = k + Below(4);
+  begun.writes = spec.result.held;
   Numbers magnitudes(out * k);
   reference::Spmm(s.pattern.view(), s.values.data(), spec.transpose, b.data(), k, k, spec.alpha,
                   spec.beta, c.data(), magnitudes.data());
@@ -526,8 +526,8 @@ void Machine::Sddmm() {
   const int64_t k = OneOf(kWidths);
   const Numbers a = Operand(spec.a, s.pattern.rows, k, s.type, 0, begun);
   const Numbers b = Operand(spec.b, s.pattern.cols, k, s.type, 1, begun);
-  if (Chance(0.5)) spec.result_held = SomeHeld(s.pattern.nnz(), 1, s.type);
-  begun.writes = spec.result_held;
+  if (Chance(0.5)) spec.result.held = SomeHeld(s.pattern.nnz(), 1, s.type);
+  begun.writes = spec.result.held;
   Numbers expected(s.pattern.nnz()), magnitudes(s.pattern.nnz());
   reference::Sddmm(s.pattern.view(), spec.unscaled ? nullptr : s.values.data(), a.data(), k,
                    b.data(), k, k, expected.data(), magnitudes.data());

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 
+#include "engine/retry.h"
 #include "tests/unit/engine/rooms.h"
 
 namespace sparsed::engine {
@@ -184,6 +185,25 @@ TEST(Restart, ReadsFromTheDiskStopWithWhoeverAsked) {
   EXPECT_FALSE(matrix->resident());
   EXPECT_TRUE(matrix->Values().ok());
   EXPECT_TRUE(matrix->pattern()->Csr().ok());
+}
+
+TEST(Restart, WhatFindsNoMemoryForNowSaysSo) {
+  constexpr int64_t kMemory = int64_t{16} << 20;
+  TemporaryDirectory directory;
+  {
+    Rooms rooms(directory.path(), kMemory);
+    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", test::Uniform(5000, 6000, 10, 1)).ok());
+  }
+  Rooms rooms(directory.path(), kMemory);
+  const MatrixLease matrix = rooms.catalog.Find("t", "m").value();
+  const auto hog = rooms.budget.Source(MemoryUse::kRequests).Allocate(kMemory - (64 << 10));
+  ASSERT_TRUE(hog.ok()) << hog.status();
+  for (const absl::Status& refused :
+       {matrix->Values().status(), matrix->pattern()->Csr().status()}) {
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("retry later"));
+    EXPECT_NE(RetryDelay(refused), std::nullopt);
+  }
 }
 
 /// Changes a byte in the middle of every file that is at least `size` bytes long.
