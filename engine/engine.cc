@@ -39,9 +39,7 @@ void KeepHouse(const std::stop_token& stop, Budget& budget, DenseCatalog& dense,
                Observer& observer) {
   while (SleepFor(kKeepTime, stop)) {
     budget.TrimKept();
-    for (const auto& [held, status] : dense.Expire()) {
-      observer.OnDenseExpired(held->tenant, held->name, QuotaBytes(held->shape), status);
-    }
+    for (const DenseExpiry& expiry : dense.Expire(stop)) observer.OnDenseExpired(expiry);
   }
 }
 

@@ -1,13 +1,14 @@
 // What the engine reports while it works; the server turns it into metrics.
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "kernels/problem.h"
 
 namespace sparsed::engine {
+
+struct DenseExpiry;
 
 /// One kernel run of a request (not of a trial).
 struct KernelRun {
@@ -37,9 +38,8 @@ class Observer {
   virtual void OnDeviceLost(std::string_view /*sentence*/) {}
   /// The data directory is gone (UNAVAILABLE, with a sentence), or is there again (OK).
   virtual void OnStore(const absl::Status& /*status*/) {}
-  /// A held dense matrix was forgotten because nothing used it, or could not be (`status`).
-  virtual void OnDenseExpired(std::string_view /*tenant*/, std::string_view /*name*/,
-                              int64_t /*bytes*/, const absl::Status& /*status*/) {}
+  /// A held dense matrix was forgotten because nothing used it, or could not be.
+  virtual void OnDenseExpired(const DenseExpiry&) {}
   /// What became of a recipe for a class: "tried", "ruled_out", "no_memory", "no_time".
   virtual void OnRecipe(std::string_view /*outcome*/) {}
   /// "ready", "failed", "cancelled".

@@ -121,6 +121,7 @@ struct PutBufferArguments {
   std::string file;  ///< .npy
   std::string type = "f32";
   bool durable = false;
+  std::string owner;
   std::string time_to_live;  ///< empty: the server's
 };
 /// "10m" and so on; INVALID_ARGUMENT for anything else, and beyond 366 days.

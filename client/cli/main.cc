@@ -392,7 +392,7 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
 
 void AddPutBuffer(CLI::App& buffers, Invocation& invocation) {
   CLI::App* put = AddCommand(buffers, "put", "Hold a dense matrix from a .npy file",
-                             {"buffers put weights W.npy --time-to-live=7d"});
+                             {"buffers put weights W.npy --owner=train-17 --time-to-live=7d"});
   auto p = std::make_shared<PutBufferArguments>();
   put->add_option("NAME", p->name, "Its name on the server; one of this name is replaced")
       ->required();
@@ -402,6 +402,8 @@ void AddPutBuffer(CLI::App& buffers, Invocation& invocation) {
       ->capture_default_str();
   put->add_flag("--durable", p->durable,
                 "On disk before the command returns; a server without a disk refuses it");
+  put->add_option("--owner", p->owner,
+                  "Who it is for, a job or a person, as `sparsectl buffers` shows it");
   put->add_option("--time-to-live", p->time_to_live,
                   "For how long it stays though nothing uses it, such as 90s, 10m, 24h or 7d "
                   "(default: as the server decides; a durable one stays until it is deleted)")

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <optional>
 #include <utility>
 
 namespace sparsed::cli {
@@ -199,9 +198,6 @@ Json ToJson(const MatrixInfo& info) {
 }
 
 Json ToJson(const DenseInfo& info) {
-  const auto nanoseconds = [](const std::optional<std::chrono::nanoseconds>& time) {
-    return time.has_value() ? Json(time->count()) : Json();
-  };
   return {{"name", info.name},
           {"rows", info.rows},
           {"cols", info.cols},
@@ -210,10 +206,11 @@ Json ToJson(const DenseInfo& info) {
           {"bytes", info.bytes},
           {"durable", info.durable},
           {"version", info.version},
+          {"tenant", info.tenant},
           {"owner", info.owner},
-          {"last_used_unix_ns", UnixNs(info.last_used)},
-          {"time_to_live_ns", nanoseconds(info.time_to_live)},
-          {"expires_in_ns", nanoseconds(info.expires_in)}};
+          {"time_to_live_ns",
+           info.time_to_live.has_value() ? Json(info.time_to_live->count()) : Json()},
+          {"idle_ns", info.idle.count()}};
 }
 
 Json ErrorJson(std::string_view code, std::string_view message) {

@@ -15,16 +15,16 @@
 namespace sparsed::cli {
 namespace {
 
-std::string ExpiresIn(const DenseInfo& info) {
-  return info.expires_in.has_value() ? Duration(*info.expires_in) : "never";
+std::string TimeToLive(const DenseInfo& info) {
+  return info.time_to_live.has_value() ? Duration(*info.time_to_live) : "until deleted";
 }
 
 /// What a command that did `verb` to one says of it.
 absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::string_view verb) {
   if (!info.ok()) return info.status();
-  return Report{ToJson(*info),
-                fmt::format("{} {}: {} x {} {}, expires {}\n", verb, info->name, Count(info->rows),
-                            Count(info->cols), Name(info->type), ExpiresIn(*info))};
+  return Report{ToJson(*info), fmt::format("{} {}: {} x {} {}, time to live {}\n", verb, info->name,
+                                           Count(info->rows), Count(info->cols), Name(info->type),
+                                           TimeToLive(*info))};
 }
 
 }  // namespace
@@ -66,13 +66,13 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
   const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
   if (!buffers.ok()) return buffers.status();
   Report report{{{"buffers", Json::array()}}, ""};
-  Table table({"NAME", "ROWS", "COLUMNS", "TYPE", "BYTES", "VERSION", "DURABLE", "OWNER",
-               "LAST USED", "EXPIRES IN"});
+  Table table({"NAME", "ROWS", "COLUMNS", "TYPE", "BYTES", "VERSION", "DURABLE", "TENANT", "OWNER",
+               "TIME TO LIVE", "IDLE"});
   for (const DenseInfo& info : *buffers) {
     report.json["buffers"].push_back(ToJson(info));
     table.Add({info.name, Count(info.rows), Count(info.cols), Name(info.type), Bytes(info.bytes),
-               std::to_string(info.version), info.durable ? "yes" : "no", info.owner,
-               Time(info.last_used), ExpiresIn(info)});
+               std::to_string(info.version), info.durable ? "yes" : "no", info.tenant, info.owner,
+               TimeToLive(info), Duration(info.idle)});
   }
   report.text = table.empty() ? "no held dense matrices\n" : table.Text();
   return report;
@@ -98,7 +98,7 @@ absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
 absl::StatusOr<Report> PutBuffer(const Client& client, const PutBufferArguments& arguments) {
   const absl::StatusOr<ValueType> type = ParseType(arguments.type);
   if (!type.ok()) return type.status();
-  PutOptions put = {.durable = arguments.durable};
+  PutOptions put = {.durable = arguments.durable, .owner = arguments.owner};
   if (!arguments.time_to_live.empty()) {
     const auto time_to_live = ParseDuration(arguments.time_to_live);
     if (!time_to_live.ok()) return time_to_live.status();

@@ -180,10 +180,9 @@ Progress FromProto(const v1::WatchReply& reply) {
 
 DenseInfo FromProto(const v1::BufferInfo& proto) {
   const v1::DenseShape& shape = proto.shape();
-  std::optional<std::chrono::nanoseconds> time_to_live, expires_in;
+  std::optional<std::chrono::nanoseconds> time_to_live;
   if (proto.time_to_live_ns() > 0) {
     time_to_live = std::chrono::nanoseconds(proto.time_to_live_ns());
-    expires_in = std::chrono::nanoseconds(proto.expires_in_ns());
   }
   return {.name = proto.name(),
           .rows = shape.rows(),
@@ -194,10 +193,10 @@ DenseInfo FromProto(const v1::BufferInfo& proto) {
           .bytes = proto.bytes(),
           .durable = proto.durable(),
           .version = proto.version(),
+          .tenant = proto.tenant(),
           .owner = proto.owner(),
           .time_to_live = time_to_live,
-          .expires_in = expires_in,
-          .last_used = FromUnixNs(proto.last_used_unix_ns())};
+          .idle = std::chrono::nanoseconds(proto.idle_ns())};
 }
 
 ServerInfo FromProto(const v1::ServerInfo& proto) {

@@ -190,6 +190,7 @@ Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const 
   header.mutable_shape()->set_type(ToProto(matrix.type));
   header.set_zeros(zeros);
   header.set_durable(put.durable);
+  header.set_owner(put.owner);
   if (put.time_to_live.has_value()) {
     // 0 would be the server's default.
     if (put.time_to_live->count() == 0) {

@@ -14,12 +14,6 @@
 namespace sparsed::engine {
 namespace {
 
-absl::Status NoDense(std::string_view name) {
-  // None can have such a name, and no sentence repeats it.
-  if (absl::Status valid = ValidateName("dense matrix", name); !valid.ok()) return valid;
-  return absl::NotFoundError(fmt::format("there is no held dense matrix named '{}'", name));
-}
-
 /// The array's name.
 constexpr const char* kElements = "dense";
 
@@ -38,6 +32,8 @@ std::optional<int64_t> Elements(const DenseShape& shape) {
 /// Entries that are looked at for their time to live without letting go of the lock: a millisecond
 /// at most.
 constexpr int kDueAtOnce = 4096;
+/// Names of expired ones that are remembered, of at most 255 bytes each.
+constexpr size_t kExpiredNames = 256;
 
 absl::Status CheckTimeToLive(std::string_view what, DenseClock::duration time_to_live) {
   if (time_to_live.count() >= 0 && time_to_live <= kLongestTimeToLive) return absl::OkStatus();
@@ -119,6 +115,7 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   held->name = header_.name;
   held->shape = header_.shape;
   held->durable = header_.durable;
+  held->owner = header_.owner;
   held->time_to_live = header_.time_to_live;
   held->elements = std::make_shared<LazyArray>(elements);
   held->used = std::make_shared<std::atomic<DenseClock::time_point>>(catalog_.now());
@@ -139,6 +136,7 @@ absl::Status DenseCatalog::Write(const HeldDense& held, const Array& elements, b
   record.cols = held.shape.cols;
   record.leading_dimension = held.shape.leading_dimension;
   record.version = held.version;
+  record.owner = held.owner;
   record.time_to_live_ns = std::chrono::nanoseconds(held.time_to_live).count();
   record.array = elements;
   const absl::StatusOr<BufferRecord> put = store_.PutBuffer(record, stop);
@@ -184,6 +182,18 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
   return absl::OkStatus();
 }
 
+absl::Status DenseCatalog::NoDense(const NameKey& key) const {
+  // None can have such a name, and no sentence repeats it.
+  if (absl::Status valid = ValidateName("dense matrix", key.second); !valid.ok()) return valid;
+  const auto expired = std::ranges::find(expired_, key, &Expired::key);
+  if (expired == expired_.end()) {
+    return absl::NotFoundError(fmt::format("there is no held dense matrix named '{}'", key.second));
+  }
+  return absl::NotFoundError(fmt::format(
+      "the held dense matrix '{}' expired: nothing used it for its time to live of {:g} s",
+      key.second, std::chrono::duration<double>(expired->time_to_live).count()));
+}
+
 DenseTotals& DenseCatalog::TotalsOf(std::string_view tenant) {
   const auto known = totals_.find(tenant);
   return known != totals_.end() ? known->second : totals_[std::string(tenant)];
@@ -211,6 +221,7 @@ HeldDenseLease DenseCatalog::Enter(const NameKey& key, HeldDenseLease held) {
   totals.bytes += GrowthBy(key, held->shape);
   HeldDenseLease& entry = entries_[key];
   if (entry == nullptr) ++totals.count;
+  std::erase_if(expired_, [&](const Expired& expired) { return expired.key == key; });
   return std::exchange(entry, std::move(held));
 }
 
@@ -240,6 +251,7 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
     held->shape = {record.rows, record.cols, record.leading_dimension, record.array.type};
     held->version = record.version;
     held->durable = true;
+    held->owner = record.owner;
     held->time_to_live = std::chrono::nanoseconds(record.time_to_live_ns);
     held->used = std::make_shared<std::atomic<DenseClock::time_point>>(now());
     const std::string what = fmt::format("the stored dense matrix '{}'", record.name);
@@ -264,6 +276,9 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   const std::string what = fmt::format("dense matrix '{}'", header.name);
   if (absl::Status s = ValidateShape(what, header.shape); !s.ok()) return s;
   if (absl::Status s = CheckDurable(header.durable, store_); !s.ok()) return s;
+  if (!header.owner.empty()) {
+    if (absl::Status s = ValidateName("owner", header.owner); !s.ok()) return s;
+  }
   if (absl::Status s = CheckTimeToLive(what, header.time_to_live); !s.ok()) return s;
   if (header.time_to_live.count() == 0 && !header.durable) {
     header.time_to_live = options_.time_to_live;
@@ -287,8 +302,9 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
 absl::StatusOr<HeldDenseLease> DenseCatalog::Find(std::string_view tenant,
                                                   std::string_view name) const {
   const MutexLock lock(mutex_);
-  const auto found = entries_.find(NameKey(tenant, name));
-  if (found == entries_.end()) return NoDense(name);
+  const NameKey key(tenant, name);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return NoDense(key);
   Touch(*found->second);
   return found->second;
 }
@@ -313,7 +329,7 @@ absl::Status DenseCatalog::Delete(std::string_view tenant, std::string_view name
   bool stored = false;
   {
     const MutexLock lock(mutex_);
-    if (!entries_.contains(key)) return NoDense(name);
+    if (!entries_.contains(key)) return NoDense(key);
     stored = stored_.contains(key);
   }
   if (stored) {
@@ -331,7 +347,7 @@ absl::StatusOr<DenseWrite> DenseCatalog::BeginWrite(std::string_view tenant,
   const NameKey key(tenant, name);
   const MutexLock lock(mutex_);
   const auto found = entries_.find(key);
-  if (found == entries_.end()) return NoDense(name);
+  if (found == entries_.end()) return NoDense(key);
   if (!writing_.insert(key).second) {
     return absl::AbortedError(
         fmt::format("another request is writing the held dense matrix '{}'", name));
@@ -383,6 +399,8 @@ std::optional<DenseExpiry> DenseCatalog::ExpireIfDue(const NameKey& key) {
   if (expiry.status.ok()) {
     stored_.erase(key);
     ++TotalsOf(key.first).expired;
+    expired_.push_back({key, expiry.held->time_to_live});
+    if (expired_.size() > kExpiredNames) expired_.pop_front();
   } else {
     // It is there as long as a restart would bring it back; tried again after its time to live.
     Touch(*expiry.held);
@@ -391,9 +409,10 @@ std::optional<DenseExpiry> DenseCatalog::ExpireIfDue(const NameKey& key) {
   return expiry;
 }
 
-std::vector<DenseExpiry> DenseCatalog::Expire() {
+std::vector<DenseExpiry> DenseCatalog::Expire(const std::stop_token& stop) {
   std::vector<DenseExpiry> expired;
   for (const NameKey& key : FindDue()) {
+    if (stop.stop_requested()) break;
     std::optional<DenseExpiry> expiry = ExpireIfDue(key);
     if (expiry.has_value()) expired.push_back(*std::move(expiry));
   }
@@ -428,8 +447,9 @@ absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements) {
   held->durable = false;
   held->elements = std::move(elements);
   const MutexLock lock(catalog_->mutex_);
-  const auto present = catalog_->entries_.find(NameKey(base_->tenant, base_->name));
-  if (present == catalog_->entries_.end()) return NoDense(base_->name);
+  const NameKey key(base_->tenant, base_->name);
+  const auto present = catalog_->entries_.find(key);
+  if (present == catalog_->entries_.end()) return catalog_->NoDense(key);
   if (present->second != base_) {
     return absl::AbortedError(fmt::format(
         "the held dense matrix '{}' was replaced while a request was writing it", base_->name));

@@ -4,12 +4,15 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,6 +53,7 @@ struct HeldDense {
   uint64_t version = 1;
   bool durable = false;
   std::shared_ptr<LazyArray> elements;
+  std::string owner;  ///< as whoever put it said, for people to read; may be empty
   /// For which nothing needs to use it before it is forgotten; 0: it stays.
   DenseClock::duration time_to_live{0};
   // All versions that results were written into share these.
@@ -67,6 +71,7 @@ struct PutHeader {
   DenseShape shape;
   bool zeros = false;
   bool durable = false;
+  std::string owner{};  ///< empty, or of the form of a name
   /// 0: the catalog's, or none if it is durable.
   DenseClock::duration time_to_live{0};
 };
@@ -158,8 +163,9 @@ class DenseCatalog {
 
   /// Forgets those that nothing used for their time to live. Whoever holds one, or has begun to
   /// write it, uses it. For a thread that calls it every few seconds: it looks at some thousands,
-  /// goes on behind them the next time, and blocks on the disk for those of which it has a version.
-  std::vector<DenseExpiry> Expire();
+  /// goes on behind them the next time, and blocks on the disk for those of which it has a version,
+  /// until it is told to stop.
+  std::vector<DenseExpiry> Expire(const std::stop_token& stop = {});
 
   int64_t size() const;
   /// By tenant: of those that ever held something, or were refused.
@@ -181,6 +187,8 @@ class DenseCatalog {
   }
   absl::StatusOr<Budget::Charge> CountHeld(std::string_view tenant);
   void Touch(const HeldDense& held) const { held.used->store(now(), std::memory_order_relaxed); }
+  /// Why there is none of this name, with mutex_ held.
+  absl::Status NoDense(const NameKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   DenseTotals& TotalsOf(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// QuotaBytes that one of this name and shape needs besides what is there.
   int64_t GrowthBy(const NameKey& key, const DenseShape& shape) const
@@ -210,6 +218,12 @@ class DenseCatalog {
   std::map<NameKey, HeldDenseLease> entries_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, DenseTotals, std::less<>> totals_ ABSL_GUARDED_BY(mutex_);
   NameKey looked_at_ ABSL_GUARDED_BY(mutex_);  ///< the last one that FindDue did; empty: none
+  struct Expired {
+    NameKey key;
+    DenseClock::duration time_to_live;
+  };
+  /// The last few of which there is no other since, so that whoever asks for one learns why.
+  std::deque<Expired> expired_ ABSL_GUARDED_BY(mutex_);
   /// Of which the store has a version, not always the present one.
   std::set<NameKey> stored_ ABSL_GUARDED_BY(mutex_);
   std::set<NameKey> writing_ ABSL_GUARDED_BY(mutex_);  ///< by DenseWrites

@@ -55,6 +55,7 @@ void VisitFields(Description& d, const Text& text, const Number& number) {
   text("tenant", d.owner.tenant);
   text("name", d.owner.name);
   text("recipe", d.owner.recipe);
+  text("owner", d.buffer_owner);
   number("rows", d.rows);
   number("cols", d.cols);
   number("nnz", d.nnz);

@@ -300,6 +300,7 @@ absl::StatusOr<BufferRecord> DiskStore::PutBuffer(const NewBuffer& b, Stop stop)
   description.cols = b.cols;
   description.leading_dimension = b.leading_dimension;
   description.version = b.version;
+  description.buffer_owner = b.owner;
   description.time_to_live_ns = b.time_to_live_ns;
   const absl::StatusOr<std::vector<BlobPtr>> blobs =
       WriteBlobs(std::array{NewBlob{&b.array, std::move(description)}}, stop);
@@ -322,17 +323,19 @@ absl::StatusOr<BufferRecord> DiskStore::StoreBuffer(const NewBuffer& b, const Bl
       b.cols,
       b.leading_dimension,
       b.version,
+      b.owner,
       b.time_to_live_ns,
       Describing({Kind::kBuffer, "", b.tenant, b.name, ""}, "dense", b.array, blob)};
   const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-      "INSERT INTO buffers(tenant, name, rows, cols, leading_dimension, version, time_to_live_ns)"
-      " VALUES(?, ?, ?, ?, ?, ?, ?)"
+      "INSERT INTO buffers(tenant, name, rows, cols, leading_dimension, version, owner,"
+      "   time_to_live_ns)"
+      " VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
       " ON CONFLICT(tenant, name) DO UPDATE SET rows = excluded.rows, cols = excluded.cols,"
       "   leading_dimension = excluded.leading_dimension, version = excluded.version,"
-      "   time_to_live_ns = excluded.time_to_live_ns"
+      "   owner = excluded.owner, time_to_live_ns = excluded.time_to_live_ns"
       " RETURNING id",
       {b.tenant, b.name, b.rows, b.cols, b.leading_dimension, static_cast<int64_t>(b.version),
-       b.time_to_live_ns});
+       b.owner, b.time_to_live_ns});
   if (!id.ok()) return id.status();
   const OwnerRow row{"buffer", id->value_or(0)};
   absl::Status status = RemoveArrays(row, changes);

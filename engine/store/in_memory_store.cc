@@ -91,6 +91,7 @@ class InMemoryStore final : public Store {
         b.cols,
         b.leading_dimension,
         b.version,
+        b.owner,
         b.time_to_live_ns,
         Unstored({ArrayOwner::Kind::kBuffer, "", b.tenant, b.name, ""}, "dense", b.array)};
   }

@@ -236,12 +236,12 @@ absl::StatusOr<std::vector<BufferRecord>> LoadBuffers(Database& database, const 
   std::vector<BufferRecord> buffers;
   ArrayFinder finder(database, arrays);
   absl::Status status = database.Query(
-      "SELECT id, tenant, name, rows, cols, leading_dimension, version, time_to_live_ns"
+      "SELECT id, tenant, name, rows, cols, leading_dimension, version, owner, time_to_live_ns"
       "  FROM buffers"
       " ORDER BY tenant, name",
       {}, [&](const Row& row) {
         buffers.push_back({row.Text(1), row.Text(2), row.Integer(3), row.Integer(4), row.Integer(5),
-                           static_cast<uint64_t>(row.Integer(6)), row.Integer(7),
+                           static_cast<uint64_t>(row.Integer(6)), row.Text(7), row.Integer(8),
                            finder.Get(Kind::kBuffer, row.Integer(0), "dense")});
       });
   status.Update(finder.status());

@@ -284,9 +284,9 @@ class Salvage {
             fmt::format("dense matrix {}: its elements are not of its shape", NameOf(d.owner)));
         continue;
       }
-      NewBuffer b{
-          d.owner.tenant,    d.owner.name,      d.rows, d.cols, d.leading_dimension, d.version,
-          d.time_to_live_ns, WithoutBytes(blob)};
+      NewBuffer b{d.owner.tenant, d.owner.name,        d.rows,
+                  d.cols,         d.leading_dimension, d.version,
+                  d.buffer_owner, d.time_to_live_ns,   WithoutBytes(blob)};
       if (absl::Status status = store_->AdoptBuffer(b, blob.number); !status.ok()) return status;
       unused_.erase(blob.number);
       report_.saved.push_back(fmt::format("dense matrix {}, version {}: {} x {}", NameOf(d.owner),

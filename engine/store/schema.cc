@@ -281,8 +281,10 @@ INSERT INTO decisions
 DROP TABLE temp.decisions_without_pair;
 )sql";
 
-// Of held dense matrices that asked for a time to live; the others stay.
+// Whom held dense matrices are for, and of those that asked for a time to live how long that is;
+// the others stay.
 constexpr const char* kVersion11 = R"sql(
+ALTER TABLE buffers ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 ALTER TABLE buffers ADD COLUMN time_to_live_ns INTEGER NOT NULL DEFAULT 0
   CHECK(time_to_live_ns >= 0);
 )sql";

@@ -145,6 +145,7 @@ struct BufferRecord {
   int64_t cols = 0;
   int64_t leading_dimension = 0;  ///< in elements
   uint64_t version = 0;
+  std::string owner;            ///< may be empty
   int64_t time_to_live_ns = 0;  ///< after its last use; 0: none
   StoredArray array;            ///< its type is the buffer's
 };
@@ -198,6 +199,7 @@ struct NewBuffer {
   int64_t cols = 0;
   int64_t leading_dimension = 0;
   uint64_t version = 1;
+  std::string owner;
   int64_t time_to_live_ns = 0;
   Array array;
 };

@@ -267,9 +267,13 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
                                               const v1::PutBufferHeader& header) {
   absl::StatusOr<engine::DenseShape> shape = ToShape("shape", header.shape());
   if (!shape.ok()) return shape.status();
-  return engine::PutHeader{
-      std::move(tenant), header.name(),    *shape,
-      header.zeros(),    header.durable(), std::chrono::nanoseconds(header.time_to_live_ns())};
+  return engine::PutHeader{std::move(tenant),
+                           header.name(),
+                           *shape,
+                           header.zeros(),
+                           header.durable(),
+                           header.owner(),
+                           std::chrono::nanoseconds(header.time_to_live_ns())};
 }
 
 v1::MatrixState ToProto(engine::PreparationState state) {
@@ -328,12 +332,6 @@ v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
   return message;
 }
 
-namespace {
-
-int64_t Nanoseconds(std::chrono::nanoseconds duration) { return duration.count(); }
-
-}  // namespace
-
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now) {
   v1::BufferInfo info;
   info.set_name(held.name);
@@ -341,14 +339,11 @@ v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::t
   info.set_bytes(held.shape.elements() * static_cast<int64_t>(SizeOf(held.shape.type)));
   info.set_durable(held.durable);
   info.set_version(held.version);
-  info.set_owner(held.tenant);
-  info.set_time_to_live_ns(Nanoseconds(held.time_to_live));
-  const engine::DenseClock::duration unused =
-      std::max(now - held.used->load(), engine::DenseClock::duration::zero());
-  const int64_t left = std::max<int64_t>(0, Nanoseconds(held.time_to_live - unused));
-  info.set_expires_in_ns(held.time_to_live.count() == 0 ? -1 : left);
-  info.set_last_used_unix_ns(
-      Nanoseconds(std::chrono::system_clock::now().time_since_epoch() - unused));
+  info.set_tenant(held.tenant);
+  info.set_owner(held.owner);
+  info.set_time_to_live_ns(std::chrono::nanoseconds(held.time_to_live).count());
+  // Others may have used it since `now`.
+  info.set_idle_ns(std::max<int64_t>(0, std::chrono::nanoseconds(now - held.used->load()).count()));
   return info;
 }
 

@@ -1,5 +1,6 @@
 #include "server/telemetry/metrics.h"
 
+#include "engine/catalog/dense_catalog.h"
 #include "server/log/log.h"
 
 namespace sparsed::server {
@@ -188,17 +189,19 @@ void Metrics::OnStore(const absl::Status& status) {
   if (store_changed) store_changed(status.ok());
 }
 
-void Metrics::OnDenseExpired(std::string_view tenant, std::string_view name, int64_t bytes,
-                             const absl::Status& status) {
+void Metrics::OnDenseExpired(const engine::DenseExpiry& expiry) {
   const std::optional<int64_t> not_logged = expiry_log_.Admit();
   if (!not_logged.has_value()) return;
-  std::vector<Field> fields = {
-      {"tenant", std::string(tenant)}, {"name", std::string(name)}, {"bytes", bytes}};
+  const engine::HeldDense& held = *expiry.held;
+  std::vector<Field> fields = {{"tenant", held.tenant},
+                               {"name", held.name},
+                               {"owner", held.owner},
+                               {"bytes", engine::QuotaBytes(held.shape)}};
   if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
-  if (status.ok()) {
+  if (expiry.status.ok()) {
     Log(LogLevel::kInfo, "held dense matrix expired", fields);
   } else {
-    fields.push_back({"message", std::string(status.message())});
+    fields.push_back({"message", std::string(expiry.status.message())});
     Log(LogLevel::kWarn, "held dense matrix could not expire", fields);
   }
 }

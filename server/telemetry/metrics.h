@@ -47,8 +47,7 @@ class Metrics : public engine::Observer {
   void OnDamage(std::string_view sentence) override;
   void OnDeviceLost(std::string_view sentence) override;
   void OnStore(const absl::Status& status) override;
-  void OnDenseExpired(std::string_view tenant, std::string_view name, int64_t bytes,
-                      const absl::Status& status) override;
+  void OnDenseExpired(const engine::DenseExpiry& expiry) override;
   /// Called after the log has it. Set before the engine opens.
   std::function<void()> device_lost;
   std::function<void(bool up)> store_changed;

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/rpc/test_server.h"
 
 namespace sparsed::test {
@@ -82,6 +84,92 @@ TEST(Buffers, PutGetListDelete) {
   EXPECT_TRUE(server.ComesBackTo(0));
 }
 
+grpc::Status Renew(TestServer& server, const std::string& name, v1::BufferInfo* info) {
+  grpc::ClientContext context;
+  v1::RenewBufferRequest request;
+  request.set_name(name);
+  return server.buffers().Renew(&context, request, info);
+}
+
+v1::PutBufferRequest ZerosFor(const std::string& name, const std::string& owner,
+                              int64_t time_to_live_ns) {
+  v1::PutBufferRequest request = HeaderOfBuffer(name, 250, 1);
+  request.mutable_header()->set_zeros(true);
+  request.mutable_header()->set_owner(owner);
+  request.mutable_header()->set_time_to_live_ns(time_to_live_ns);
+  return request;
+}
+
+TEST(Buffers, OwnersAndTimesToLive) {
+  constexpr int64_t kMinute = 60'000'000'000;
+  TestServer server([](server::Config& config) {
+    WithPages(config);
+    config.buffer_time_to_live_seconds = 120;
+  });
+  v1::BufferInfo info;
+  ASSERT_TRUE(Put(server, ZerosFor("x", "alice/train-17", 10 * kMinute), {}, &info).ok());
+  EXPECT_EQ(info.tenant(), "default");
+  EXPECT_EQ(info.owner(), "alice/train-17");
+  EXPECT_EQ(info.time_to_live_ns(), 10 * kMinute);
+  EXPECT_GE(info.idle_ns(), 0);
+  ASSERT_TRUE(Put(server, ZerosFor("y", "", 0), {}, &info).ok());
+  EXPECT_EQ(info.owner(), "");
+  EXPECT_EQ(info.time_to_live_ns(), 2 * kMinute) << "the server's";
+  ASSERT_TRUE(Renew(server, "x", &info).ok());
+  EXPECT_EQ(info.owner(), "alice/train-17");
+
+  grpc::ClientContext context;
+  v1::ListBuffersReply list;
+  ASSERT_TRUE(server.buffers().List(&context, v1::ListBuffersRequest(), &list).ok());
+  ASSERT_EQ(list.buffers_size(), 2);
+  EXPECT_EQ(list.buffers(0).owner(), "alice/train-17");
+  EXPECT_EQ(list.buffers(0).time_to_live_ns(), 10 * kMinute);
+
+  const auto has = [&](const std::string& sample) {
+    return server.Page("/metrics").find(sample) != std::string::npos;
+  };
+  EXPECT_TRUE(has("sparsed_buffers{tenant=\"default\"} 2"));
+  EXPECT_TRUE(has("sparsed_buffer_bytes{tenant=\"default\"} 6096"));
+  EXPECT_TRUE(has("sparsed_buffers_expired_total{tenant=\"default\"} 0"));
+  EXPECT_FALSE(has("sparsed_buffer_limit_bytes")) << "without a quota";
+
+  ASSERT_TRUE(Put(server, ZerosFor("short", "", 1), {}, &info).ok());
+  grpc::Status gone;
+  ASSERT_TRUE(Eventually([&] {
+    server.engine().dense().Expire();
+    gone = Renew(server, "short", &info);
+    return gone.error_code() == grpc::NOT_FOUND &&
+           gone.error_message().find("'short' expired: nothing used it") != std::string::npos;
+  })) << gone.error_message();
+  std::string bytes;
+  EXPECT_EQ(GetBytes(server, "short", &bytes).error_message(), gone.error_message());
+  EXPECT_TRUE(has("sparsed_buffers_expired_total{tenant=\"default\"} 1"));
+  gone = Renew(server, "nobody", &info);
+  EXPECT_EQ(gone.error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(gone.error_message(), "there is no held dense matrix named 'nobody'");
+}
+
+TEST(Buffers, AQuotaForEachTenant) {
+  TestServer server([](server::Config& config) {
+    WithPages(config);
+    config.buffer_memory_bytes = 4000;
+  });
+  v1::BufferInfo info;
+  ASSERT_TRUE(Put(server, ZerosFor("x", "", 0), {}, &info).ok());
+  const grpc::Status refused = Put(server, ZerosFor("y", "", 0), {}, &info);
+  EXPECT_EQ(refused.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_NE(refused.error_message().find("952 of 4000 are free (--buffer-memory)"),
+            std::string::npos)
+      << refused.error_message();
+  EXPECT_EQ(refused.error_details(), "") << "no RetryInfo: to wait does not help";
+  EXPECT_TRUE(Put(server, ZerosFor("x", "", 0), {}, &info).ok()) << "in its place";
+  const std::string page = server.Page("/metrics");
+  for (const char* sample :
+       {"sparsed_buffer_limit_bytes 4000", "sparsed_buffers_refused_total{tenant=\"default\"} 1"}) {
+    EXPECT_NE(page.find(sample), std::string::npos) << sample;
+  }
+}
+
 TEST(Buffers, ListsMoreThanOneReplyHolds) {
   TestServer server;
   const std::string prefix(200, 'b');
@@ -133,6 +221,12 @@ TEST(Buffers, BadInputIsRefusedInASentence) {
   v1::PutBufferRequest typeless = HeaderOfBuffer("x", 3, 2);
   typeless.mutable_header()->mutable_shape()->set_type(static_cast<v1::ElementType>(99));
   refused(typeless, bytes, "99");
+  refused(ZerosFor("x", "", -1), {}, "time to live of -1 ns");
+  refused(ZerosFor("x", "", std::numeric_limits<int64_t>::min()), {}, "time to live");
+  refused(ZerosFor("x", "", std::numeric_limits<int64_t>::max()), {}, "(366 days)");
+  refused(ZerosFor("x", std::string(256, 'a'), 0), {}, "owner name has 256 bytes");
+  refused(ZerosFor("x", "a\tb", 0), {}, "owner name has byte 0x09");
+  EXPECT_EQ(Renew(server, "a\tb", &info).error_code(), grpc::INVALID_ARGUMENT);
   const grpc::Status large =
       Put(server, HeaderOfBuffer("x", int64_t{1} << 20, 1 << 12), {}, &info);  // 16 GiB
   EXPECT_EQ(large.error_code(), grpc::RESOURCE_EXHAUSTED) << large.error_message();

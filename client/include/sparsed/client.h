@@ -96,6 +96,9 @@ struct UpdateOptions {
 
 struct PutOptions {
   bool durable = false;  ///< on disk before the call returns
+  /// Who it is for, a job or a person, where held matrices are listed. Empty, or of the form of a
+  /// name.
+  std::string owner{};
   /// For how long the server holds it though nothing uses it, at most 366 days; each request that
   /// reads or writes it, Read and Renew begin it anew. Without: as the server decides, a day unless
   /// it was told otherwise, and until it is deleted if it is durable.

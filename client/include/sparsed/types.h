@@ -320,13 +320,12 @@ struct DenseInfo {
   int64_t bytes = 0;
   bool durable = false;
   uint64_t version = 0;
-  std::string owner{};  ///< the tenant that it belongs to
+  std::string tenant{};  ///< that it belongs to, and counts for
+  std::string owner{};   ///< as PutOptions said
   /// For how long it stays though nothing uses it; none: until it is deleted.
   std::optional<std::chrono::nanoseconds> time_to_live{};
-  /// When it is forgotten if nothing uses it, from the time of the call; none: never.
-  std::optional<std::chrono::nanoseconds> expires_in{};
-  /// By the server's clock; after a restart, when it came back.
-  std::chrono::system_clock::time_point last_used{};
+  /// Since its last use or, where it was not used since, since it came back after a restart.
+  std::chrono::nanoseconds idle{0};
 };
 
 /// Where a request's time went, on the server. Phases that did not happen are 0.

@@ -52,8 +52,8 @@ std::string Kept(Store& store) {
     if (m.value_order) add(*m.value_order);
   }
   for (const BufferRecord& b : contents.buffers) {
-    text += fmt::format("{}/{} {} x {} by {} version {} lives {}\n", b.tenant, b.name, b.rows,
-                        b.cols, b.leading_dimension, b.version, b.time_to_live_ns);
+    text += fmt::format("{}/{} {} x {} by {} version {} of '{}' lives {}\n", b.tenant, b.name,
+                        b.rows, b.cols, b.leading_dimension, b.version, b.owner, b.time_to_live_ns);
     add(b.array);
   }
   return text;

@@ -94,8 +94,9 @@ Layout RandomLayout(const std::string& recipe, uint32_t seed) {
 }
 
 NewBuffer RandomBuffer(const std::string& name, uint32_t seed) {
-  return {"tenant", name, 10,          32,
-          40,       3,    1000 * seed, RandomArray("dense", ElementType::kF64, 9 * 40 + 32, seed)};
+  return {"tenant", name,        10,
+          32,       40,          3,
+          "job/7",  1000 * seed, RandomArray("dense", ElementType::kF64, 9 * 40 + 32, seed)};
 }
 
 Features RandomFeatures(uint32_t seed) {
@@ -157,8 +158,9 @@ absl::StatusOr<std::string> Dump(Store& store) {
     dumper.Line(fmt::format("wanted {} '{}'", w.pattern_hash, w.problem_class));
   }
   for (const BufferRecord& b : contents->buffers) {
-    dumper.Line(fmt::format("buffer {}/{} {}x{} leading {} version {} lives {}", b.tenant, b.name,
-                            b.rows, b.cols, b.leading_dimension, b.version, b.time_to_live_ns));
+    dumper.Line(fmt::format("buffer {}/{} {}x{} leading {} version {} of '{}' lives {}", b.tenant,
+                            b.name, b.rows, b.cols, b.leading_dimension, b.version, b.owner,
+                            b.time_to_live_ns));
     dumper.Line(b.array);
   }
   return dumper.Result();

@@ -74,6 +74,7 @@ class StoreTest : public testing::Test {
 
 /// Makes a catalog of the present version one of version 6.
 constexpr const char* kToVersion6 = R"sql(
+  ALTER TABLE buffers DROP COLUMN owner;
   ALTER TABLE buffers DROP COLUMN time_to_live_ns;
   ALTER TABLE matrices DROP COLUMN used_version;
   DROP TABLE deleted_versions;
@@ -597,6 +598,7 @@ TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
   Execute(R"sql(
+    ALTER TABLE buffers DROP COLUMN owner;
     ALTER TABLE buffers DROP COLUMN time_to_live_ns;
     ALTER TABLE matrices DROP COLUMN used_version;
     DROP TABLE deleted_versions;
@@ -743,15 +745,21 @@ TEST_F(StoreTest, CatalogsFromBeforeFeaturesAreTaken) {
   EXPECT_TRUE(store_->PutFeatures("P", RandomFeatures(2)).ok());
 }
 
-TEST_F(StoreTest, BuffersFromBeforeTimesToLiveHaveNone) {
+TEST_F(StoreTest, BuffersFromBeforeOwnersAndTimesToLiveHaveNone) {
   ASSERT_TRUE(store_->PutBuffer(RandomBuffer("x", 1)).ok());
   Reopen();
+  EXPECT_EQ(store_->Load()->buffers.at(0).owner, RandomBuffer("x", 1).owner);
   EXPECT_EQ(store_->Load()->buffers.at(0).time_to_live_ns, RandomBuffer("x", 1).time_to_live_ns);
   store_.reset();
-  Execute("ALTER TABLE buffers DROP COLUMN time_to_live_ns; PRAGMA user_version = 10");
+  Execute(R"sql(
+    ALTER TABLE buffers DROP COLUMN owner;
+    ALTER TABLE buffers DROP COLUMN time_to_live_ns;
+    PRAGMA user_version = 10;
+  )sql");
   Reopen();
   const StoreContents contents = *store_->Load();
   ASSERT_EQ(contents.buffers.size(), 1U);
+  EXPECT_EQ(contents.buffers[0].owner, "");
   EXPECT_EQ(contents.buffers[0].time_to_live_ns, 0);
   ExpectSameBytes(*store_->Read(contents.buffers[0].array, HeapMemory()),
                   RandomBuffer("x", 1).array);
