@@ -106,6 +106,7 @@ class Traffic(threading.Thread):
         while not self.stop.is_set():
             self.call("upload", graph, "--name=s", "--wait")
             self.call("list")
+            self.call("buffers", "put", "b", operand)
             for _ in range(3):
                 self.call("spmm", "s", f"--operand={operand}", f"--out={out}")
                 self.call("sddmm", "s", f"--left={operand}", f"--right={operand}", f"--out={out}")
@@ -177,7 +178,7 @@ def main(sparsed, sparsectl):
         metrics_url, prometheus = f"http://{metrics}/metrics", f"http://{web}"
         stack.enter_context(running(
             [sparsed, f"--listen={server}", f"--metrics-listen={metrics}",
-             f"--data-dir={folder / 'data'}"], folder / "sparsed.log"))
+             f"--data-dir={folder / 'data'}", "--buffer-memory=1GiB"], folder / "sparsed.log"))
         wait_for("sparsed", lambda: get(metrics_url))
 
         # JSON is YAML.
