@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <limits>
+#include <map>
+#include <thread>
 
 #include "tests/rpc/test_server.h"
 
@@ -147,6 +150,82 @@ TEST(Buffers, OwnersAndTimesToLive) {
   gone = Renew(server, "nobody", &info);
   EXPECT_EQ(gone.error_code(), grpc::NOT_FOUND);
   EXPECT_EQ(gone.error_message(), "there is no held dense matrix named 'nobody'");
+}
+
+TEST(Buffers, EveryUseOverTheWireBeginsTheTimeAnew) {
+  using Clock = std::chrono::steady_clock;
+  TestServer server;
+  MustUpload(server, "s", Uniform(250, 250, 5, 14));
+  v1::BufferInfo info;
+  for (const char* name : {"x", "y"}) {
+    ASSERT_TRUE(Put(server, ZerosFor(name, "", 0), {}, &info).ok());
+  }
+  const auto idle_of = [&](int index) {
+    grpc::ClientContext context;
+    v1::ListBuffersReply list;
+    EXPECT_TRUE(server.buffers().List(&context, v1::ListBuffersRequest(), &list).ok());
+    return std::chrono::nanoseconds(list.buffers(index).idle_ns());
+  };
+  const auto is_used_by = [&](const char* what, std::initializer_list<int> which, auto use) {
+    SCOPED_TRACE(what);
+    constexpr std::chrono::milliseconds kPause(20);
+    std::this_thread::sleep_for(kPause);
+    // To look at the list is none.
+    for (const int index : which) EXPECT_GE(idle_of(index), kPause);
+    for (const int index : which) EXPECT_GE(idle_of(index), kPause);
+    const Clock::time_point began = Clock::now();
+    use();
+    for (const int index : which) {
+      const std::chrono::nanoseconds idle = idle_of(index);
+      EXPECT_LE(idle, Clock::now() - began) << index;
+    }
+  };
+  is_used_by("Renew", {0}, [&] { EXPECT_TRUE(Renew(server, "x", &info).ok()); });
+  is_used_by("Get", {0}, [&] {
+    std::string bytes;
+    EXPECT_TRUE(GetBytes(server, "x", &bytes).ok());
+  });
+  is_used_by("Put", {0}, [&] { EXPECT_TRUE(Put(server, ZerosFor("x", "", 0), {}, &info).ok()); });
+  is_used_by("operand and destination", {0, 1}, [&] {
+    grpc::ClientContext context;
+    const auto stream = server.compute().Spmm(&context);
+    v1::SpmmRequest request;
+    request.mutable_start()->set_request_id(1);
+    request.mutable_start()->set_matrix("s");
+    request.mutable_start()->mutable_b()->set_buffer("x");
+    request.mutable_start()->mutable_result()->set_buffer("y");
+    stream->Write(request);
+    stream->WritesDone();
+    std::map<uint64_t, Answer> answers;
+    EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+    EXPECT_TRUE(stream->Finish().ok());
+    EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
+  });
+}
+
+TEST(Buffers, WhatAJobThatDiedLeftBehindGoesByItself) {
+  TestServer server([](server::Config& config) {
+    WithPages(config);
+    config.buffer_time_to_live_seconds = 0.1;
+    config.buffer_memory_bytes = 4000;
+  });
+  {
+    // The job's own connection; it never comes back.
+    const auto stub = v1::Buffers::NewStub(server.Connect());
+    grpc::ClientContext context;
+    v1::BufferInfo info;
+    const auto writer = stub->Put(&context, &info);
+    writer->Write(ZerosFor("x", "train-17", 0));
+    writer->WritesDone();
+    ASSERT_TRUE(writer->Finish().ok());
+  }
+  const std::string expired = "sparsed_buffers_expired_total{tenant=\"default\"} 1";
+  EXPECT_TRUE(Eventually([&] {
+    return server.Page("/metrics").find(expired) != std::string::npos;
+  })) << "nobody asks for it";
+  EXPECT_TRUE(server.ComesBackTo(0));
+  v1::BufferInfo info;
+  EXPECT_TRUE(Put(server, ZerosFor("y", "", 0), {}, &info).ok()) << "nor does it count";
 }
 
 TEST(Buffers, AQuotaForEachTenant) {

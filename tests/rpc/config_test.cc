@@ -53,6 +53,8 @@ TEST(CommandLine, DefaultsAreFilledIn) {
   EXPECT_EQ(config.connection_memory_bytes, config.host_memory_bytes / 2);
   EXPECT_EQ(config.receive_idle_seconds, 30);
   EXPECT_EQ(config.send_idle_seconds, 60);
+  EXPECT_EQ(config.buffer_time_to_live_seconds, 86400);
+  EXPECT_EQ(config.buffer_memory_bytes, 0);
   EXPECT_GE(config.threads, 1);
   EXPECT_EQ(config.max_chunk_bytes, 2 << 20);
 }
@@ -73,12 +75,12 @@ TEST(CommandLine, SalvageNeedsADirectory) {
 }
 
 TEST(CommandLine, FlagsAreRead) {
-  const Parsed parsed =
-      Parse({"--listen=[::1]:0", "--listen=unix:/run/s", "--metrics-listen=off", "--data-dir=/d",
-             "--devices=auto", "--host-memory=4GiB", "--preparation-memory=512MiB", "--threads=6",
-             "--lanes=2", "--max-chunk=1MiB", "--preparation-seconds=90", "--scrub-interval=3600",
-             "--log-level=debug", "--log-format=json", "--connection-memory=1GiB",
-             "--receive-idle=5", "--send-idle=0.5"});
+  const Parsed parsed = Parse(
+      {"--listen=[::1]:0", "--listen=unix:/run/s", "--metrics-listen=off", "--data-dir=/d",
+       "--devices=auto", "--host-memory=4GiB", "--preparation-memory=512MiB", "--threads=6",
+       "--lanes=2", "--max-chunk=1MiB", "--preparation-seconds=90", "--scrub-interval=3600",
+       "--log-level=debug", "--log-format=json", "--connection-memory=1GiB", "--receive-idle=5",
+       "--send-idle=0.5", "--buffer-memory=2GiB", "--buffer-time-to-live=90"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
   const Config& config = parsed.config();
   EXPECT_EQ(config.listen, (std::vector<std::string>{"[::1]:0", "unix:/run/s"}));
@@ -92,6 +94,8 @@ TEST(CommandLine, FlagsAreRead) {
   EXPECT_EQ(config.connection_memory_bytes, 1 << 30);
   EXPECT_EQ(config.receive_idle_seconds, 5);
   EXPECT_EQ(config.send_idle_seconds, 0.5);
+  EXPECT_EQ(config.buffer_memory_bytes, int64_t{2} << 30);
+  EXPECT_EQ(config.buffer_time_to_live_seconds, 90);
   EXPECT_EQ(config.scrub_interval_seconds, 3600);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.log_format, LogFormat::kJson);

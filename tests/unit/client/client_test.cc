@@ -468,6 +468,35 @@ TEST(Client, HeldDenseMatricesAreOperandsAndDestinations) {
   EXPECT_EQ(matrix.Spmm(*x, *y).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(Client, HeldDenseMatricesHaveOwnersAndTimesToLive) {
+  ServerProcess server({"--buffer-time-to-live=0"});
+  const auto client = Connect(server);
+  const auto info_of = [&](const PutOptions& put) {
+    return client.PutZeros("x", ValueType::kF32, 2, 3, put)->Info();
+  };
+  const auto plain = info_of({});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->tenant, "default");
+  EXPECT_EQ(plain->owner, "");
+  EXPECT_FALSE(plain->time_to_live.has_value());
+  EXPECT_GE(plain->idle.count(), 0);
+  const auto mine = info_of({.owner = "train-17", .time_to_live = std::chrono::minutes(5)});
+  ASSERT_TRUE(mine.ok()) << mine.status();
+  EXPECT_EQ(mine->owner, "train-17");
+  EXPECT_EQ(mine->time_to_live, std::chrono::minutes(5));
+  const auto renewed = client.DenseNamed("x").Renew();
+  ASSERT_TRUE(renewed.ok()) << renewed.status();
+  EXPECT_EQ(renewed->owner, "train-17");
+  EXPECT_EQ(client.DenseNamed("nobody").Renew().status().code(), absl::StatusCode::kNotFound);
+  for (const std::chrono::nanoseconds wrong :
+       {std::chrono::nanoseconds(0), std::chrono::nanoseconds(-1),
+        std::chrono::nanoseconds(std::chrono::hours(24 * 367))}) {
+    const auto refused =
+        client.PutZeros("x", ValueType::kF32, 2, 3, {.time_to_live = wrong}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  }
+}
+
 template <typename Half>
 std::vector<Half> Halves(const std::vector<float>& values) {
   std::vector<Half> halves;

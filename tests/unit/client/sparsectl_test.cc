@@ -109,6 +109,35 @@ TEST_F(Sparsectl, ProductsWithValuesOfTheirOwn) {
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.npy"));
 }
 
+TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
+  ExpectSays("buffers", 0, "no held dense matrices");
+  ExpectSays("generate dense 20x4 --out=W.npy", 0, "wrote");
+  ExpectSays("buffers put W W.npy --owner=train-17 --time-to-live=90m", 0,
+             "put W: 20 x 4 f32, time to live 1 h 30 min\n");
+  ExpectSays("buffers put V W.npy --type=f64", 0, "put V: 20 x 4 f64, time to live 1 d\n");
+  ExpectSays("buffers renew W", 0, "renewed W: 20 x 4 f32, time to live 1 h 30 min\n");
+  const Said list = Run("buffers");
+  EXPECT_EQ(list.exit_code, 0);
+  for (const char* word :
+       {"TENANT", "OWNER", "TIME TO LIVE", "IDLE", "default", "train-17", "1 h 30 min", "1 d"}) {
+    EXPECT_THAT(list.text, HasSubstr(word));
+  }
+  EXPECT_THAT(Run("buffers --prefix=V").text, Not(HasSubstr("train-17")));
+  ExpectSays("--json buffers --prefix=W", 0, R"("owner":"train-17")");
+  ExpectSays("--json buffers --prefix=W", 0, R"("time_to_live_ns":5400000000000)");
+  ExpectSays("buffers delete W", 0, "deleted W\n");
+  ExpectSays("buffers renew W", 4, "there is no held dense matrix named 'W'");
+  ExpectSays("buffers delete W", 4, "there is no held dense matrix named 'W'");
+
+  for (const char* wrong : {"0s", "-1s", "5", "5w", "1.5h", "h", "367d", "99999999999999999999s"}) {
+    ExpectSays(std::string("buffers put W W.npy --time-to-live=") + wrong, 2,
+               "is not a time such as 90s, 10m, 24h or 7d, of at most 366 days");
+  }
+  ExpectSays("buffers put W W.npy --owner='train 17'", 3, "owner name has byte 0x20");
+  ExpectSays("buffers put W W.npy --durable", 6, "keeps nothing on disk");
+  ExpectSays("buffers put W", 2, "FILE is missing");
+}
+
 TEST_F(Sparsectl, SparseProductsOfEveryKind) {
   // 1 - 2 - 3 - 1 and 3 - 4, each edge below the diagonal.
   std::ofstream(folder_ + "/edges.mtx") << "%%MatrixMarket matrix coordinate real general\n4 4 4\n"
