@@ -250,6 +250,15 @@ void MakeVersion1(std::string& blob) {
 class OldBlobsTest : public SalvageTest {
  protected:
   OldBlobsTest() {
+    // Who wrote such blobs knew neither owners nor times to live.
+    NewBuffer x = RandomBuffer("x", 5);
+    x.owner.clear();
+    x.time_to_live_ns = 0;
+    {
+      const auto store = *OpenStore(files_, kDirectory);
+      EXPECT_TRUE(store->PutBuffer(x).ok());
+      before_ = Kept(*store);
+    }
     for (const std::string& name : files_.Names("/data/blobs")) {
       MakeVersion1(*files_.Contents("/data/blobs/" + name));
     }
