@@ -183,13 +183,14 @@ class Server::Impl {
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     gauges_ = std::make_unique<EngineGauges>(*engine_);
+    // Its counts are on the pages.
+    if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
     if (!config_.metrics_listen.empty()) {
       auto http = HttpPort::Start(config_.metrics_listen, Pages(), Probes());
       if (!http.ok()) return http.status();
       http_ = *std::move(http);
       metrics_address_ = http_->address();
     }
-    if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
     return StartGrpc();
   }
 
@@ -213,6 +214,7 @@ class Server::Impl {
     LocalDoor::Options options;
     options.server_id = server_id_;
     options.max_bytes = ConnectionMemory(config_);
+    options.on_runs = [this](const AttachedRuns& runs) { telemetry_.metrics().OnAttached(runs); };
     options.address = asked_for ? config_.local_listen
                                 : fmt::format("unix:{}/{}", config_.data_dir, kLocalSocket);
     if (options.address.empty() || (!asked_for && config_.in_memory())) return absl::OkStatus();
@@ -356,8 +358,8 @@ class Server::Impl {
            }
            const LocalDoor::Counts local =
                local_door_ == nullptr ? LocalDoor::Counts() : local_door_->counts();
-           for (auto& family :
-                LocalMetrics(local.connections, local.turned_away, regions_.count())) {
+           for (auto& family : LocalMetrics(local.connections, local.turned_away, regions_.count(),
+                                            engine_->executor().attachments())) {
              families.push_back(std::move(family));
            }
            return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",

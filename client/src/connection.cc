@@ -81,16 +81,19 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
   connection->max_requests_per_stream_ = std::max(1, info->max_requests_per_stream);
   // Blocks keep it, and may outlive the connection.
   connection->shared_memory_ = std::make_shared<SharedMemory>(
-      [weak = std::weak_ptr<Connection>(connection),
-       timeout = options.connect_timeout]() -> absl::StatusOr<SharedMemory::Door> {
+      [weak = std::weak_ptr<Connection>(connection)]() -> absl::StatusOr<LocalAddress> {
         const std::shared_ptr<Connection> asked = weak.lock();
         if (asked == nullptr) return absl::UnavailableError("the connection is gone");
-        absl::StatusOr<ServerInfo> now =
-            GetServerInfo(asked, CallOptions{.timeout = timeout}).Wait();
-        if (!now.ok()) return now.status();
-        return SharedMemory::Door{std::move(now->local_socket), std::move(now->server_id)};
+        return asked->FindLocalAddress();
       });
   return connection;
+}
+
+absl::StatusOr<LocalAddress> Connection::FindLocalAddress() {
+  absl::StatusOr<ServerInfo> info =
+      GetServerInfo(shared_from_this(), CallOptions{.timeout = options_.connect_timeout}).Wait();
+  if (!info.ok()) return info.status();
+  return LocalAddress{std::move(info->local_socket), std::move(info->server_id)};
 }
 
 }  // namespace client

@@ -16,7 +16,7 @@
 namespace sparsed {
 inline namespace client {
 
-class Connection {
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
   /// UNAVAILABLE, with the address, if no server answers.
   static absl::StatusOr<std::shared_ptr<Connection>> Open(const std::string& address,
@@ -30,6 +30,8 @@ class Connection {
   size_t chunk_bytes() const { return chunk_bytes_; }
   int max_requests_per_stream() const { return max_requests_per_stream_; }
 
+  /// Where the server's local socket is now. Asks the server; UNAVAILABLE.
+  absl::StatusOr<LocalAddress> FindLocalAddress();
   const std::shared_ptr<SharedMemory>& shared_memory() const { return shared_memory_; }
   /// Without a lease; what lies in shared memory is found there. May block.
   OutgoingArray Outgoing(uint32_t index, const StridedBytes& bytes) const {

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "sparsed/v1/local.pb.h"
+#include "client/src/local_socket.h"
 
 namespace sparsed {
 inline namespace client {
@@ -49,13 +49,9 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   /// What the server wants offsets of operands and results to be multiples of.
   static constexpr size_t kAlignment = 64;
 
-  /// The socket's path and the server's id; an empty path: it shares none.
-  struct Door {
-    std::string path, server_id;
-  };
-  /// `ask` gets the server's answer, and may block.
-  explicit SharedMemory(std::function<absl::StatusOr<Door>()> ask) : ask_(std::move(ask)) {}
-  ~SharedMemory();
+  /// `find` says where the server's local socket is, and may block.
+  explicit SharedMemory(std::function<absl::StatusOr<LocalAddress>()> find)
+      : find_(std::move(find)) {}
 
   /// Forgotten by the server with its last copy.
   absl::StatusOr<std::shared_ptr<SharedBlock>> Allocate(size_t bytes);
@@ -80,15 +76,10 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   /// Has a connection to the server, or says why not.
   absl::Status ConnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisconnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AliveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// `file` goes along; -1: none.
-  absl::StatusOr<v1::LocalReply> AskLocked(const v1::LocalRequest& request, int file)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::function<absl::StatusOr<Door>()> ask_;
+  const std::function<absl::StatusOr<LocalAddress>()> find_;
   Mutex mutex_;  ///< held while the server is asked
-  int socket_ ABSL_GUARDED_BY(mutex_) = -1;
-  int unanswered_ ABSL_GUARDED_BY(mutex_) = 0;  ///< answers that nobody waited for
+  std::unique_ptr<LocalSocket> socket_ ABSL_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point not_before_ ABSL_GUARDED_BY(mutex_);
   std::map<const std::byte*, Known> blocks_ ABSL_GUARDED_BY(mutex_);  ///< by where they begin
 };

@@ -147,6 +147,7 @@ absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
     versions_.erase(versions);
     gone = RetireLocked(deleted->pattern());
   }
+  if (on_changed) on_changed(tenant, name);
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
   return absl::OkStatus();
 }
@@ -351,14 +352,18 @@ absl::Status Catalog::UseVersion(const NameKey& key, uint64_t version) {
 
 std::shared_ptr<Pattern> Catalog::Publish(const MatrixLease& matrix) {
   MatrixLease replaced;  // Freed, if it is the last lease, without the lock.
-  const NameKey key(matrix->tenant(), matrix->name());
-  const MutexLock lock(mutex_);
-  versions_[key].last = matrix->version();
-  replaced = ReplaceLocked(matrix);
-  // The last other matrix of the pattern may have been deleted while this one was being stored.
-  std::weak_ptr<Pattern>& known = patterns_[matrix->pattern()->hash()];
-  if (known.expired()) known = matrix->pattern();
-  return replaced == nullptr ? nullptr : RetireLocked(replaced->pattern());
+  std::shared_ptr<Pattern> gone;
+  {
+    const MutexLock lock(mutex_);
+    versions_[NameKey(matrix->tenant(), matrix->name())].last = matrix->version();
+    replaced = ReplaceLocked(matrix);
+    // The last other matrix of the pattern may have been deleted while this one was being stored.
+    std::weak_ptr<Pattern>& known = patterns_[matrix->pattern()->hash()];
+    if (known.expired()) known = matrix->pattern();
+    if (replaced != nullptr) gone = RetireLocked(replaced->pattern());
+  }
+  if (on_changed) on_changed(matrix->tenant(), matrix->name());
+  return gone;
 }
 
 MatrixLease Catalog::ReplaceLocked(const MatrixLease& matrix) {

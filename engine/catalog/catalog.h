@@ -157,6 +157,9 @@ class Catalog {
   /// expects) and after the last matrix of a pattern was deleted. Set before the first upload.
   std::function<void(MatrixLease, const std::vector<ProblemClass>&)> on_published;
   std::function<void(const std::shared_ptr<Pattern>&)> on_pattern_gone;
+  /// Called after the name stands for other values or another matrix, or for none, before the call
+  /// that did it returns. Must not block. Set before the first upload.
+  std::function<void(std::string_view tenant, std::string_view name)> on_changed;
 
  private:
   friend class Upload;

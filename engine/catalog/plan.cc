@@ -124,8 +124,23 @@ std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
 
 void PlanTable::Replace(std::shared_ptr<const ActivePlan> plan) {
   const std::pair key(plan->plan.problem_class, plan->plan.pair);
+  std::vector<std::shared_ptr<const std::function<void()>>> watchers;
+  {
+    const MutexLock lock(mutex_);
+    plans_[key] = std::move(plan);
+    for (const auto& watcher : watchers_) watchers.push_back(watcher.lock());
+  }
+  for (const auto& watcher : watchers) {
+    if (watcher != nullptr) (*watcher)();
+  }
+}
+
+std::shared_ptr<const void> PlanTable::Watch(std::function<void()> changed) {
+  auto watcher = std::make_shared<const std::function<void()>>(std::move(changed));
   const MutexLock lock(mutex_);
-  plans_[key] = std::move(plan);
+  std::erase_if(watchers_, [](const auto& other) { return other.expired(); });
+  watchers_.push_back(watcher);
+  return watcher;
 }
 
 std::vector<std::shared_ptr<const ActivePlan>> PlanTable::List() const {

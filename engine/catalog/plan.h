@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -118,6 +119,9 @@ class PlanTable {
   Found Find(const ProblemClass& problem_class,
              const std::optional<PatternPair>& pair = std::nullopt) const;
   void Replace(std::shared_ptr<const ActivePlan> plan);
+  /// Calls `changed` after each change, from whichever thread made it, until what is returned goes,
+  /// and perhaps once more. It must not block.
+  std::shared_ptr<const void> Watch(std::function<void()> changed);
   std::vector<std::shared_ptr<const ActivePlan>> List() const;
 
  private:
@@ -128,6 +132,7 @@ class PlanTable {
   mutable Mutex mutex_;
   std::map<std::pair<ProblemClass, std::optional<PatternPair>>, std::shared_ptr<const ActivePlan>>
       plans_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<const std::function<void()>>> watchers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -40,6 +40,7 @@ Executor::Impl::Impl(
       budget(budget),
       observer(observer),
       derived(std::make_shared<DerivedPatterns>(budget, budget.limit() / kDerivedShare)),
+      exports(budget),
       cpu(budget, options.lanes, options.threads_per_lane),
       gpus([&] {
         std::deque<GpuBackend> backends;
@@ -268,6 +269,23 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
   return SpgemmCall::Begin(impl_, std::move(spec), std::move(sink));
 }
+
+absl::StatusOr<std::shared_ptr<Attachment>> Executor::Attach(std::string_view tenant,
+                                                             std::string_view matrix) {
+  absl::StatusOr<std::unique_ptr<ExportedSequence>> sequence = ExportedSequence::Make();
+  if (!sequence.ok()) return sequence.status();
+  auto attachment = std::make_shared<Attachment>(impl_, std::string(tenant), std::string(matrix),
+                                                 *std::move(sequence));
+  impl_->attachments.Add(attachment);
+  if (absl::Status s = attachment->Current().status(); !s.ok()) return s;
+  return attachment;
+}
+
+void Executor::MatrixChanged(std::string_view tenant, std::string_view matrix) {
+  impl_->attachments.Changed(tenant, matrix);
+}
+
+int64_t Executor::attachments() const { return impl_->attachments.count(); }
 
 absl::Status Executor::RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
                                const std::atomic<bool>* stop,

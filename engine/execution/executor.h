@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 
 namespace sparsed::engine {
 
+class Attachment;
 class Backend;
 class DerivedPatterns;
 class Device;
@@ -53,6 +55,14 @@ class Executor {
   absl::StatusOr<std::shared_ptr<Call>> Begin(SpmmSpec spec, std::shared_ptr<ResultSink> sink);
   absl::StatusOr<std::shared_ptr<Call>> Begin(SddmmSpec spec, std::shared_ptr<ResultSink> sink);
   absl::StatusOr<std::shared_ptr<Call>> Begin(SpgemmSpec spec, std::shared_ptr<ResultSink> sink);
+
+  /// For a caller that maps what serves a matrix, and runs it itself. NOT_FOUND,
+  /// RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<Attachment>> Attach(std::string_view tenant,
+                                                     std::string_view matrix);
+  /// Tells those attached that the name stands for something else now.
+  void MatrixChanged(std::string_view tenant, std::string_view matrix);
+  int64_t attachments() const;
 
   /// Runs `work` on a lane of the device once no call waits (and, on the GPU, none runs), and
   /// blocks until it has run. For trials: one kernel run a time, so that a query waits for one

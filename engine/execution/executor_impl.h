@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/execution/attachments.h"
 #include "engine/execution/cpu_backend.h"
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/executor.h"
@@ -32,6 +33,8 @@ class Executor::Impl {
   Budget& budget;
   Observer& observer;
   const std::shared_ptr<DerivedPatterns> derived;
+  Exports exports;
+  Attachments attachments;
   CpuBackend cpu;
   /// One for each GPU.
   std::deque<GpuBackend> gpus;

@@ -38,9 +38,16 @@ absl::StatusOr<size_t> CheckFile(int file) {
 
 }  // namespace
 
-absl::StatusOr<Buffer> MapShared(int file, Budget& budget, MemoryOwner& owner) {
+absl::StatusOr<Buffer> MapShared(int file, size_t most, Budget& budget, MemoryOwner& owner) {
   const absl::StatusOr<size_t> bytes = CheckFile(file);
   if (!bytes.ok()) return bytes.status();
+  // As large as it is now: until here whoever sent it may have made it larger.
+  if (*bytes > most) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "the memory file has {} bytes, no more than {} can be shared now; share less, or forget "
+        "what is shared",
+        *bytes, most));
+  }
   absl::StatusOr<Budget::Charge> charge = budget.Count(*bytes, MemoryUse::kShared, &owner);
   if (!charge.ok()) return charge.status();
   void* const at = mmap(nullptr, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

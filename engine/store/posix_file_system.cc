@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "engine/store/file_system.h"
 
 namespace sparsed::engine {
@@ -71,23 +72,6 @@ absl::Status LockFile(int fd, const std::string& path, const std::string& holder
                   path, holder));
 }
 
-/// Owns a file descriptor.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
-
 class PosixFile final : public File {
  public:
   PosixFile(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
@@ -96,7 +80,7 @@ class PosixFile final : public File {
     size_t done = 0;
     while (done < out.size()) {
       const ssize_t n = Uninterrupted([&] {
-        return ::pread(fd_.get(), out.data() + done, out.size() - done,
+        return ::pread(fd_.fd(), out.data() + done, out.size() - done,
                        offset + static_cast<int64_t>(done));
       });
       if (n < 0) {
@@ -113,7 +97,7 @@ class PosixFile final : public File {
     size_t done = 0;
     while (done < data.size()) {
       const ssize_t n = Uninterrupted([&] {
-        return ::pwrite(fd_.get(), data.data() + done, data.size() - done,
+        return ::pwrite(fd_.fd(), data.data() + done, data.size() - done,
                         offset + static_cast<int64_t>(done));
       });
       if (n < 0) {
@@ -126,28 +110,28 @@ class PosixFile final : public File {
   }
 
   absl::Status Truncate(int64_t size) override {
-    if (Uninterrupted([&] { return ::ftruncate(fd_.get(), size); }) != 0) {
+    if (Uninterrupted([&] { return ::ftruncate(fd_.fd(), size); }) != 0) {
       return ErrnoStatus(errno, fmt::format("cut to {} bytes", size), path_);
     }
     return absl::OkStatus();
   }
 
   absl::Status Sync() override {
-    if (::fsync(fd_.get()) != 0) return ErrnoStatus(errno, "sync", path_);
+    if (::fsync(fd_.fd()) != 0) return ErrnoStatus(errno, "sync", path_);
     return absl::OkStatus();
   }
 
   absl::StatusOr<int64_t> Size() override {
     struct stat status;
-    if (::fstat(fd_.get(), &status) != 0) return ErrnoStatus(errno, "find the size of", path_);
+    if (::fstat(fd_.fd(), &status) != 0) return ErrnoStatus(errno, "find the size of", path_);
     return static_cast<int64_t>(status.st_size);
   }
 
-  absl::Status Lock() override { return LockFile(fd_.get(), path_, /*holder=*/""); }
+  absl::Status Lock() override { return LockFile(fd_.fd(), path_, /*holder=*/""); }
 
   absl::StatusOr<bool> IsAt(const std::string& path) override {
     struct stat ours, theirs;
-    if (::fstat(fd_.get(), &ours) != 0) return ErrnoStatus(errno, "look at", path_);
+    if (::fstat(fd_.fd(), &ours) != 0) return ErrnoStatus(errno, "look at", path_);
     if (::stat(path.c_str(), &theirs) != 0) {
       if (errno == ENOENT || errno == ENOTDIR) return false;
       return ErrnoStatus(errno, "look up", path);
@@ -187,7 +171,7 @@ class Posix final : public FileSystem {
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     Descriptor fd(Uninterrupted(
         [&] { return ::open(path.c_str(), OpenFlags(mode) | O_CLOEXEC, kFileMode); }));
-    if (!fd.valid()) return ErrnoStatus(errno, "open", path);
+    if (!fd.open()) return ErrnoStatus(errno, "open", path);
     return std::make_unique<PosixFile>(std::move(fd), path);
   }
 
@@ -238,9 +222,9 @@ class Posix final : public FileSystem {
   absl::Status SyncDirectory(const std::string& path) override {
     const Descriptor fd(
         Uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-    if (!fd.valid()) return ErrnoStatus(errno, "open the directory", path);
+    if (!fd.open()) return ErrnoStatus(errno, "open the directory", path);
     // EINVAL: some network and FUSE file systems have nothing to sync in a directory.
-    if (::fsync(fd.get()) != 0 && errno != EINVAL) {
+    if (::fsync(fd.fd()) != 0 && errno != EINVAL) {
       return ErrnoStatus(errno, "sync the directory", path);
     }
     return absl::OkStatus();
@@ -257,16 +241,16 @@ class Posix final : public FileSystem {
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override {
     Descriptor fd(Uninterrupted(
         [&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kFileMode); }));
-    if (!fd.valid()) return ErrnoStatus(errno, "open", path);
+    if (!fd.open()) return ErrnoStatus(errno, "open", path);
     // The holder left its process id, for people.
     std::array<char, 32> holder{};
-    const ssize_t n = ::pread(fd.get(), holder.data(), holder.size() - 1, 0);
+    const ssize_t n = ::pread(fd.fd(), holder.data(), holder.size() - 1, 0);
     absl::Status status =
-        LockFile(fd.get(), path, n > 0 ? fmt::format(" (process {})", holder.data()) : "");
+        LockFile(fd.fd(), path, n > 0 ? fmt::format(" (process {})", holder.data()) : "");
     if (!status.ok()) return status;
     const std::string self = std::to_string(::getpid());
     // A full disk has no room for it: no reason to stay away.
-    if (::ftruncate(fd.get(), 0) == 0) (void)!::pwrite(fd.get(), self.data(), self.size(), 0);
+    if (::ftruncate(fd.fd(), 0) == 0) (void)!::pwrite(fd.fd(), self.data(), self.size(), 0);
     return std::make_unique<PosixFileLock>(std::move(fd));
   }
 };

@@ -5,20 +5,24 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "engine/engine.h"
-#include "server/listener/descriptor.h"
+#include "server/local/attached_caller.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/shared_regions.h"
 #include "server/rpc/worker_pool.h"
@@ -28,10 +32,15 @@
 namespace sparsed::server {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int kEvents = 64;
 constexpr size_t kMostBytes = 4096;
 /// Where nothing can be done but to try again.
 constexpr int kPauseMs = 10;
+/// Answers that a connection has not taken.
+constexpr size_t kMostUnsent = 64;
+constexpr std::chrono::seconds kCollectEvery{1};
 constexpr uint64_t kListening = 0, kWake = 1, kFirst = 2;
 
 /// A packet and the descriptor that came with it.
@@ -71,6 +80,30 @@ std::optional<Packet> Receive(int socket) {
   return packet;
 }
 
+/// None: there is no room for it now. False: the other end is gone. `file` goes along; -1: none.
+std::optional<bool> Transmit(int socket, std::string bytes, int file) {
+  iovec part = {bytes.data(), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (file >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &file, sizeof(file));
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0 && errno == EAGAIN) return std::nullopt;
+  return sent == static_cast<ssize_t>(bytes.size());
+}
+
 v1::LocalReply ReplyOf(const absl::Status& status) {
   v1::LocalReply reply;
   ToProto(status, *reply.mutable_status());
@@ -99,7 +132,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   void Run() {
     while (!stopping_) {
       std::array<epoll_event, kEvents> events;
-      const int count = epoll_wait(epoll_.fd(), events.data(), kEvents, -1);
+      const int count = epoll_wait(epoll_.fd(), events.data(), kEvents, Patience());
       for (int i = 0; i < count && !stopping_; ++i) {
         const epoll_event& event = events[static_cast<size_t>(i)];
         if (event.data.u64 == kListening) {
@@ -107,7 +140,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
         } else if (event.data.u64 == kWake) {
           Settle();
         } else {
-          Serve(event.data.u64, (event.events & (EPOLLHUP | EPOLLERR)) != 0);
+          Serve(event.data.u64, event.events);
         }
       }
     }
@@ -123,20 +156,28 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   Counts counts() const { return {open_, turned_away_}; }
 
  private:
+  /// A reply, and the descriptor that goes with it.
+  struct Answer {
+    v1::LocalReply reply;
+    Descriptor file = {};
+  };
+  /// What a worker did for a connection.
+  struct Done {
+    Answer answer;
+    std::string region = {};  ///< what it shared
+    int64_t bytes = 0;
+    std::shared_ptr<AttachedCaller> attached = nullptr;  ///< it has attached
+  };
   /// Used by the loop's thread alone.
   struct Connection {
     Descriptor socket;
     std::string tenant;
     std::map<std::string, int64_t> regions;  ///< their bytes
     int64_t bytes = 0;                       ///< of all of them
-    bool busy = false;                       ///< a worker maps what it shared
-  };
-  /// What a worker did for a connection.
-  struct Mapped {
-    uint64_t connection;
-    absl::Status status;
-    std::string region;  ///< its name, if that is OK
-    int64_t bytes;
+    bool busy = false;                       ///< a worker does what it asked for
+    /// Null: it has not. A worker's while it is busy.
+    std::shared_ptr<AttachedCaller> attached;
+    std::deque<Answer> unsent;  ///< that its socket had no room for
   };
 
   void Watch(int operation, int fd, uint32_t events, uint64_t id) {
@@ -180,28 +221,66 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   void Drop(uint64_t id) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
-    for (const auto& [region, bytes] : found->second.regions) regions_.Remove(region);
+    Connection& connection = found->second;
+    if (!connection.busy) Collect(connection);
+    LetGo(std::move(connection.regions), std::move(connection.attached));
     connections_.erase(found);
     --open_;
   }
 
-  /// Who takes no answers is dropped.
-  void Send(uint64_t id, const v1::LocalReply& reply) {
-    const auto found = connections_.find(id);
-    if (found == connections_.end()) return;
-    const std::string bytes = reply.SerializeAsString();
-    const ssize_t sent =
-        send(found->second.socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent != static_cast<ssize_t>(bytes.size())) Drop(id);
+  /// By a worker: gigabytes are not unmapped at once.
+  void LetGo(std::map<std::string, int64_t> regions, std::shared_ptr<AttachedCaller> attached) {
+    if (regions.empty() && attached == nullptr) return;
+    auto work = [self = shared_from_this(), regions = std::move(regions),
+                 attached = std::move(attached)]() mutable {
+      for (const auto& [region, bytes] : regions) self->regions_.Remove(region);
+      attached = nullptr;
+    };
+    // Without a worker it is done here; `work` is unchanged then.
+    if (!workers_.Run(work).ok()) work();
   }
 
-  void Serve(uint64_t id, bool ended) {
+  void Send(uint64_t id, Answer answer) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    // Who asks and takes no answers is dropped.
+    if (found->second.unsent.size() >= kMostUnsent) return Drop(id);
+    found->second.unsent.push_back(std::move(answer));
+    Flush(id);
+  }
+  void Send(uint64_t id, v1::LocalReply reply) { Send(id, Answer{std::move(reply)}); }
+
+  /// Sends what the socket takes.
+  void Flush(uint64_t id) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    Connection& connection = found->second;
+    while (!connection.unsent.empty()) {
+      const Answer& next = connection.unsent.front();
+      const std::optional<bool> sent =
+          Transmit(connection.socket.fd(), next.reply.SerializeAsString(), next.file.fd());
+      if (!sent) break;
+      if (!*sent) return Drop(id);
+      connection.unsent.pop_front();
+    }
+    WatchFor(id, connection);
+  }
+
+  void WatchFor(uint64_t id, const Connection& connection) {
+    const uint32_t reads = connection.busy ? uint32_t{0} : EPOLLIN;
+    const uint32_t writes = connection.unsent.empty() ? 0U : EPOLLOUT;
+    Watch(EPOLL_CTL_MOD, connection.socket.fd(), reads | writes, id);
+  }
+
+  void Serve(uint64_t id, uint32_t events) {
+    if ((events & EPOLLOUT) != 0) Flush(id);
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
     if (found->second.busy) {
-      if (ended) Drop(id);
+      if ((events & (EPOLLHUP | EPOLLERR)) != 0) Drop(id);
       return;
     }
+    if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
     std::optional<Packet> packet = Receive(found->second.socket.fd());
     if (!packet) return;
     v1::LocalRequest request;
@@ -210,15 +289,67 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       ++turned_away_;
       return Drop(id);
     }
+    Connection& connection = found->second;
     switch (request.part_case()) {
       case v1::LocalRequest::kShare:
-        return Share(id, found->second, std::move(packet->file));
+        return Share(id, connection, std::move(packet->file));
       case v1::LocalRequest::kForget:
-        return Forget(id, found->second, request.forget().region());
+        return Forget(id, connection, request.forget().region());
+      case v1::LocalRequest::kAttach:
+        return Attach(id, connection, request.attach(), std::move(packet->file));
+      case v1::LocalRequest::kExport:
+      case v1::LocalRequest::kGet:
+      case v1::LocalRequest::kRelease:
+        return AskAttached(id, connection, std::move(request));
       case v1::LocalRequest::PART_NOT_SET:
         break;
     }
-    Send(id, ReplyOf(absl::InvalidArgumentError("a request is neither share nor forget")));
+    Send(id, ReplyOf(absl::InvalidArgumentError("the request asks for nothing that is known")));
+  }
+
+  /// `work` is done by a worker; until then nothing more is read from the connection. False: there
+  /// was none, and that is answered.
+  bool Begin(uint64_t id, Connection& connection, std::function<Done()> work) {
+    const absl::Status queued =
+        workers_.Run([self = shared_from_this(), id, work = std::move(work)] {
+          Done done = work();
+          const MutexLock lock(self->mutex_);
+          self->done_.emplace_back(id, std::move(done));
+          self->Wake();
+        });
+    if (!queued.ok()) {
+      Send(id, ReplyOf(queued));
+      return false;
+    }
+    connection.busy = true;
+    WatchFor(id, connection);
+    return true;
+  }
+
+  /// Answers those that workers have done something for.
+  void Settle() {
+    uint64_t count = 0;
+    (void)!read(wake_.fd(), &count, sizeof(count));
+    std::vector<std::pair<uint64_t, Done>> all;
+    {
+      const MutexLock lock(mutex_);
+      all.swap(done_);
+    }
+    for (auto& [id, done] : all) {
+      std::map<std::string, int64_t> regions;
+      if (!done.region.empty()) regions.emplace(done.region, done.bytes);
+      const auto found = connections_.find(id);
+      if (found == connections_.end()) {
+        LetGo(std::move(regions), std::move(done.attached));
+        continue;
+      }
+      Connection& connection = found->second;
+      connection.busy = false;
+      connection.regions.merge(regions);
+      connection.bytes += done.bytes;
+      if (done.attached != nullptr) connection.attached = std::move(done.attached);
+      Send(id, std::move(done.answer));
+    }
   }
 
   void Share(uint64_t id, Connection& connection, Descriptor file) {
@@ -232,66 +363,17 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                                       "be; forget some",
                                       connection.regions.size(), options_.max_regions))));
     }
-    struct stat facts = {};
-    fstat(file.fd(), &facts);
-    if (facts.st_size > options_.max_bytes - connection.bytes) {
-      return Send(id, ReplyOf(absl::ResourceExhaustedError(fmt::format(
-                          "{} bytes are shared over this connection, with {} more they would be "
-                          "beyond the {} of --connection-memory; forget some",
-                          connection.bytes, facts.st_size, options_.max_bytes))));
-    }
-    const absl::Status queued =
-        workers_.Run([self = shared_from_this(), id, tenant = connection.tenant,
-                      shared = std::make_shared<Descriptor>(std::move(file))] {
-          self->Map(id, shared->fd(), tenant);
-        });
-    if (!queued.ok()) return Send(id, ReplyOf(queued));
-    connection.busy = true;
-    Watch(EPOLL_CTL_MOD, connection.socket.fd(), 0, id);
-  }
-
-  /// A worker's.
-  void Map(uint64_t id, int file, const std::string& tenant) {
-    absl::StatusOr<Buffer> memory = engine_.Share(file, tenant);
-    Mapped mapped = {id, memory.status(), {}, 0};
-    if (memory.ok()) {
-      mapped.bytes = static_cast<int64_t>(memory->size());
-      mapped.region = regions_.Add(*std::move(memory));
-    }
-    const MutexLock lock(mutex_);
-    if (stopping_) {
-      regions_.Remove(mapped.region);
-      return;
-    }
-    mapped_.push_back(std::move(mapped));
-    Wake();
-  }
-
-  /// Answers those that workers have done something for.
-  void Settle() {
-    uint64_t count = 0;
-    (void)!read(wake_.fd(), &count, sizeof(count));
-    std::vector<Mapped> mapped;
-    {
-      const MutexLock lock(mutex_);
-      mapped.swap(mapped_);
-    }
-    for (const Mapped& one : mapped) {
-      const auto found = connections_.find(one.connection);
-      if (found == connections_.end()) {
-        regions_.Remove(one.region);
-        continue;
-      }
-      found->second.busy = false;
-      Watch(EPOLL_CTL_MOD, found->second.socket.fd(), EPOLLIN, one.connection);
-      v1::LocalReply reply = ReplyOf(one.status);
-      if (one.status.ok()) {
-        reply.set_region(one.region);
-        found->second.regions.emplace(one.region, one.bytes);
-        found->second.bytes += one.bytes;
-      }
-      Send(one.connection, reply);
-    }
+    Begin(id, connection,
+          [this, tenant = connection.tenant, most = options_.max_bytes - connection.bytes,
+           shared = std::make_shared<Descriptor>(std::move(file))] {
+            absl::StatusOr<Buffer> memory = engine_.Share(shared->fd(), tenant, most);
+            Done done{{ReplyOf(memory.status())}};
+            if (!memory.ok()) return done;
+            done.bytes = static_cast<int64_t>(memory->size());
+            done.region = regions_.Add(*std::move(memory));
+            done.answer.reply.set_region(done.region);
+            return done;
+          });
   }
 
   void Forget(uint64_t id, Connection& connection, const std::string& region) {
@@ -299,10 +381,81 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     if (found == connection.regions.end()) {
       return Send(id, ReplyOf(absl::NotFoundError("this connection has shared no such memory")));
     }
-    connection.bytes -= found->second;
-    connection.regions.erase(found);
-    regions_.Remove(region);
-    Send(id, ReplyOf(absl::OkStatus()));
+    const bool begun = Begin(id, connection, [this, region, bytes = found->second] {
+      regions_.Remove(region);
+      Done done{{ReplyOf(absl::OkStatus())}};
+      done.bytes = -bytes;
+      return done;
+    });
+    if (begun) connection.regions.erase(found);
+  }
+
+  void Attach(uint64_t id, Connection& connection, const v1::AttachMatrix& request,
+              Descriptor usage) {
+    if (connection.attached != nullptr) {
+      return Send(id, ReplyOf(absl::FailedPreconditionError(
+                          "this connection is attached already; each matrix needs its own")));
+    }
+    Begin(id, connection,
+          [this, tenant = connection.tenant, request,
+           page = std::make_shared<Descriptor>(std::move(usage))] {
+            absl::StatusOr<std::unique_ptr<AttachedCaller>> attached =
+                AttachedCaller::Attach(engine_, tenant, request, *page);
+            if (!attached.ok()) return Done{{ReplyOf(attached.status())}};
+            absl::StatusOr<Descriptor> sequence = (*attached)->Sequence();
+            if (!sequence.ok()) return Done{{ReplyOf(sequence.status())}};
+            Done done{{ReplyOf(absl::OkStatus()), *std::move(sequence)}};
+            *done.answer.reply.mutable_attached() = (*attached)->matrix();
+            done.attached = *std::move(attached);
+            return done;
+          });
+  }
+
+  /// What only those ask who have attached.
+  void AskAttached(uint64_t id, Connection& connection, v1::LocalRequest request) {
+    if (connection.attached == nullptr) {
+      return Send(
+          id,
+          ReplyOf(absl::FailedPreconditionError("this connection is not attached to a matrix")));
+    }
+    Begin(id, connection, [caller = connection.attached, asked = std::move(request)] {
+      return Ask(*caller, asked);
+    });
+  }
+
+  static Done Ask(AttachedCaller& caller, const v1::LocalRequest& request) {
+    if (request.has_get()) {
+      absl::StatusOr<Descriptor> file = caller.Get(request.get().id());
+      if (!file.ok()) return {{ReplyOf(file.status())}};
+      return {{ReplyOf(absl::OkStatus()), *std::move(file)}};
+    }
+    if (request.has_release()) return {{ReplyOf(caller.Release(request.release().run()))}};
+    absl::StatusOr<v1::ExportedRun> run = caller.Export(request.export_().problem());
+    Done done{{ReplyOf(run.status())}};
+    if (run.ok()) *done.answer.reply.mutable_exported() = *std::move(run);
+    return done;
+  }
+
+  void Collect(Connection& connection) {
+    if (connection.attached != nullptr) connection.attached->Collect(options_.on_runs);
+  }
+
+  /// Milliseconds until callers are to be asked what they ran; -1: there are none.
+  int Patience() {
+    if (std::ranges::none_of(connections_,
+                             [](const auto& entry) { return entry.second.attached != nullptr; })) {
+      return -1;
+    }
+    const Clock::time_point now = Clock::now();
+    if (now >= collect_at_) {
+      for (auto& [id, connection] : connections_) {
+        if (!connection.busy) Collect(connection);
+      }
+      collect_at_ = now + kCollectEvery;
+    }
+    return static_cast<int>(
+               std::chrono::duration_cast<std::chrono::milliseconds>(collect_at_ - now).count()) +
+           1;
   }
 
   const Options options_;
@@ -315,8 +468,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   std::map<uint64_t, Connection> connections_;
   std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> open_ = 0, turned_away_ = 0;
+  Clock::time_point collect_at_;
   Mutex mutex_;
-  std::vector<Mapped> mapped_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<uint64_t, Done>> done_ ABSL_GUARDED_BY(mutex_);
 };
 
 LocalDoor::LocalDoor(ListenSocket socket, std::shared_ptr<Loop> loop)

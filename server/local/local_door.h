@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/status/statusor.h"
 #include "server/listener/listen_socket.h"
+#include "server/telemetry/attached_runs.h"
 
 namespace sparsed::engine {
 class Engine;
@@ -20,8 +22,8 @@ namespace sparsed::server {
 class SharedRegions;
 class WorkerPool;
 
-/// A thread that reads what they say, and never blocks; memory is mapped by `workers`. Who comes in
-/// is up to the permissions of the socket's file.
+/// A thread that reads what they say, and never blocks; memory is mapped, copied and let go by
+/// `workers`. Who comes in is up to the permissions of the socket's file.
 class LocalDoor {
  public:
   struct Options {
@@ -30,6 +32,8 @@ class LocalDoor {
     size_t max_connections = 256;  ///< past it, who comes is turned away
     size_t max_regions = 1024;     ///< of one connection
     int64_t max_bytes = 0;         ///< of all regions of one connection
+    /// Gets what callers ran themselves, about once a second; on the door's thread.
+    std::function<void(const AttachedRuns&)> on_runs = [](const AttachedRuns&) {};
   };
   struct Counts {
     int64_t connections = 0;

@@ -51,6 +51,11 @@ Metrics::Metrics()
       kernel_floor_seconds_(CounterFamily(
           registry_, "sparsed_kernel_floor_seconds_total",
           "Time that kernels would have taken at the device's measured memory and compute rates")),
+      attached_calls_(CounterFamily(registry_, "sparsed_attached_calls_total",
+                                    "Products that attached callers ran themselves")),
+      attached_seconds_(
+          CounterFamily(registry_, "sparsed_attached_kernel_seconds_total",
+                        "Time that attached callers spent in kernels, as they say themselves")),
       preparation_seconds_(HistogramFamily(registry_, "sparsed_preparation_seconds",
                                            "Time that a preparation spent in a stage")),
       trial_wait_seconds_(HistogramFamily(
@@ -71,6 +76,8 @@ Metrics::Metrics()
   held_out_ = &transfers.Add({{"path", "held"}, {"direction", "out"}});
   shared_in_ = &transfers.Add({{"path", "shared_host"}, {"direction", "in"}});
   shared_out_ = &transfers.Add({{"path", "shared_host"}, {"direction", "out"}});
+  attached_in_ = &transfers.Add({{"path", "attached"}, {"direction", "in"}});
+  attached_out_ = &transfers.Add({{"path", "attached"}, {"direction", "out"}});
   damages_ =
       &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
            .Add({});
@@ -134,6 +141,15 @@ Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
   const OfKernel made = {&kernel_seconds_.Add(labels, kRequestBuckets), &kernel_flops_.Add(labels),
                          &kernel_floor_seconds_.Add(labels)};
   return kernels_.emplace(std::move(key), made).first->second;
+}
+
+void Metrics::OnAttached(const AttachedRuns& runs) {
+  const prometheus::Labels labels = {{"op", std::string(sparsed::Name(runs.operation))},
+                                     {"tenant", std::string(runs.tenant)}};
+  attached_calls_.Add(labels).Increment(static_cast<double>(runs.calls));
+  attached_seconds_.Add(labels).Increment(runs.seconds);
+  attached_in_->Increment(static_cast<double>(runs.bytes_in));
+  attached_out_->Increment(static_cast<double>(runs.bytes_out));
 }
 
 void Metrics::OnKernelRun(const engine::KernelRun& run) {

@@ -18,6 +18,7 @@
 
 #include "base/mutex.h"
 #include "engine/observer.h"
+#include "server/telemetry/attached_runs.h"
 #include "server/log/log_limit.h"
 #include "server/telemetry/stage_record.h"
 
@@ -36,6 +37,9 @@ class Metrics : public engine::Observer {
   void Begin(Op op) { InFlight(op).Increment(); }
   /// Once for each Begin.
   void End(const StageRecord& record);
+
+  /// What a caller says it ran itself.
+  void OnAttached(const AttachedRuns& runs);
 
   void OnKernelRun(const engine::KernelRun& run) override;
   void OnPreparationStage(std::string_view stage, double seconds) override;
@@ -93,6 +97,8 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Histogram>& kernel_seconds_;
   prometheus::Family<prometheus::Counter>& kernel_flops_;
   prometheus::Family<prometheus::Counter>& kernel_floor_seconds_;
+  prometheus::Family<prometheus::Counter>& attached_calls_;
+  prometheus::Family<prometheus::Counter>& attached_seconds_;
   prometheus::Family<prometheus::Histogram>& preparation_seconds_;
   prometheus::Family<prometheus::Histogram>& trial_wait_seconds_;
   prometheus::Family<prometheus::Histogram>& layout_build_seconds_;
@@ -101,7 +107,8 @@ class Metrics : public engine::Observer {
   std::array<Series<prometheus::Gauge>, kOps> in_flight_;
   std::array<Series<prometheus::Histogram>, kOps> request_seconds_;
   std::array<std::array<Series<prometheus::Histogram>, kPhases>, kOps> phase_seconds_;
-  prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_, *shared_in_, *shared_out_;
+  prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_, *shared_in_, *shared_out_,
+      *attached_in_, *attached_out_;
   prometheus::Counter* damages_;
   LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20};
 

@@ -17,7 +17,7 @@ constexpr int kConnections = 1100;
 
 /// Opens them, says `words` on each, keeps them for a moment and closes them.
 void Crowd(const std::string& address, const std::string& words) {
-  std::vector<server::Descriptor> crowd;
+  std::vector<Descriptor> crowd;
   for (int i = 0; i < kConnections; ++i) {
     crowd.push_back(ConnectTo(address));
     (void)!write(crowd.back().fd(), words.data(), words.size());

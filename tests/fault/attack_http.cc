@@ -27,7 +27,7 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   const auto until = Clock::now() + std::chrono::duration<double>(options.seconds);
   double slowest = 0, slowest_page = 0;
   do {
-    std::vector<server::Descriptor> crowd;
+    std::vector<Descriptor> crowd;
     for (int i = 0; i < kConnections; ++i) {
       crowd.push_back(ConnectTo((*server)->metrics_address()));
       const std::string_view words = i % 2 == 0 ? "" : "GET /healthz HTTP/1.1\r\n";

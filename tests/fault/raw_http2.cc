@@ -34,20 +34,20 @@ std::string Field(std::string_view name, std::string_view value) {
 
 }  // namespace
 
-server::Descriptor ConnectTo(const std::string& address) {
+Descriptor ConnectTo(const std::string& address) {
   const size_t colon = address.rfind(':');
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
   inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
-  server::Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int error =
       connect(fd.fd(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 ? 0 : errno;
   if (error == 0) return fd;
   pollfd ready = {.fd = fd.fd(), .events = POLLOUT, .revents = 0};
   const bool taken = error == EINPROGRESS && poll(&ready, 1, 10'000) == 1 &&
                      (ready.revents & (POLLERR | POLLHUP)) == 0;
-  return taken ? std::move(fd) : server::Descriptor();
+  return taken ? std::move(fd) : Descriptor();
 }
 
 std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream, std::string_view payload) {
@@ -86,7 +86,7 @@ bool RawHttp2::Send(std::string_view bytes, double seconds) {
       bytes.remove_prefix(static_cast<size_t>(sent));
       continue;
     }
-    if (errno != EAGAIN && errno != EINTR) fd_ = server::Descriptor();
+    if (errno != EAGAIN && errno != EINTR) fd_ = Descriptor();
     if (!fd_.open()) return false;
     pollfd ready = {.fd = fd_.fd(), .events = POLLIN | POLLOUT, .revents = 0};
     poll(&ready, 1, 100);
@@ -100,7 +100,7 @@ void RawHttp2::Read() {
   while (fd_.open()) {
     const ssize_t size = recv(fd_.fd(), piece.data(), piece.size(), 0);
     if (size <= 0) {
-      if (size == 0 || (errno != EAGAIN && errno != EINTR)) fd_ = server::Descriptor();
+      if (size == 0 || (errno != EAGAIN && errno != EINTR)) fd_ = Descriptor();
       break;
     }
     received_.append(piece.data(), static_cast<size_t>(size));

@@ -10,7 +10,7 @@
 namespace sparsed::test {
 
 /// A TCP connection to "IPV4:PORT" that does not block; closed if nobody took it.
-server::Descriptor ConnectTo(const std::string& address);
+Descriptor ConnectTo(const std::string& address);
 
 // Frame types and flags of RFC 9113.
 enum FrameType : uint8_t {
@@ -52,7 +52,7 @@ class RawHttp2 {
  private:
   void OnFrame(std::string_view payload);
 
-  server::Descriptor fd_;
+  Descriptor fd_;
   std::string received_, replies_;
   int64_t connection_window_ = 65535;
   int64_t stream_window_ = 65535;

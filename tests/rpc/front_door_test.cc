@@ -22,7 +22,6 @@ namespace sparsed::test {
 namespace {
 
 using server::AskHealth;
-using server::Descriptor;
 
 /// What a metric says; -1 if it is not there.
 double Sample(const TestServer& server, const std::string& name) {

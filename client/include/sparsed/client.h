@@ -399,6 +399,7 @@ class Client {
   Call<Stats> GetStatsAsync(const CallOptions& options = {}) const;
 
  private:
+  friend class AttachedMatrix;
   explicit Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
   std::shared_ptr<Connection> connection_;

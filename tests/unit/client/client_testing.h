@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -121,6 +122,30 @@ inline Matrix Upload(const Client& client, const std::string& name, const CsrMat
   auto handle = client.Upload(name, matrix.View(), options);
   EXPECT_TRUE(handle.ok()) << handle.status();
   return client.MatrixNamed(name);
+}
+
+/// A folder for the local socket and, maybe, more, that goes with it.
+class Folder {
+ public:
+  Folder() {
+    std::string name = testing::TempDir() + "sparsed_shared_XXXXXX";
+    path_ = mkdtemp(name.data());
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+  std::string local() const { return "--local-listen=unix:" + path_ + "/local"; }
+
+ private:
+  std::string path_;
+};
+
+/// That the server counts as shared with processes of its machine.
+inline int64_t SharedBytes(const Client& client) {
+  const auto stats = client.GetStats();
+  EXPECT_TRUE(stats.ok()) << stats.status();
+  return stats.ok() ? stats->memory_bytes.at("shared") : -1;
 }
 
 }  // namespace sparsed::test

@@ -14,29 +14,6 @@
 namespace sparsed::test {
 namespace {
 
-/// A folder with the socket and, maybe, more, that goes with it.
-class Folder {
- public:
-  Folder() {
-    std::string name = testing::TempDir() + "sparsed_shared_XXXXXX";
-    path_ = mkdtemp(name.data());
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  std::string local() const { return "--local-listen=unix:" + path_ + "/local"; }
-
- private:
-  std::string path_;
-};
-
-int64_t SharedBytes(const Client& client) {
-  const auto stats = client.GetStats();
-  EXPECT_TRUE(stats.ok()) << stats.status();
-  return stats.ok() ? stats->memory_bytes.at("shared") : -1;
-}
-
 /// S * B in shared memory is right.
 void ExpectProduct(const Client& client, const CsrMatrix& s, const SharedMatrix& b,
                    const SharedMatrix& c) {

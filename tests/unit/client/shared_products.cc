@@ -90,7 +90,8 @@ class Dense {
 };
 
 template <typename T>
-void CheckType(const Client& client, const std::string& name, unsigned seed) {
+void CheckType(const Client& client, const ProductsOf& products_of, const std::string& name,
+               unsigned seed) {
   std::mt19937 random(seed);
   const Sparse s = RandomSparse(61 + static_cast<int64_t>(seed), 47, random);
   std::vector<T> values;
@@ -102,6 +103,7 @@ void CheckType(const Client& client, const std::string& name, unsigned seed) {
                .values = std::span<const T>(values)};
   auto matrix = client.Upload(name, view);
   ASSERT_TRUE(matrix.ok()) << matrix.status();
+  const Products products = products_of(*matrix);
   for (const int64_t k : {1, 16, 33}) {
     for (const bool transpose : {false, true}) {
       for (const double beta : {0.0, -2.0}) {
@@ -124,7 +126,7 @@ void CheckType(const Client& client, const std::string& name, unsigned seed) {
             }
           }
           const auto done =
-              matrix->Spmm(b.ConstView(), c.View(), {.transpose = transpose, .beta = beta});
+              products.spmm(b.ConstView(), c.View(), {.transpose = transpose, .beta = beta});
           ASSERT_TRUE(done.ok()) << done.status();
           for (int64_t i = 0; i < out * k; ++i) {
             ASSERT_EQ(c.At(i / k, i % k), expected[i]) << "at " << i;
@@ -137,7 +139,7 @@ void CheckType(const Client& client, const std::string& name, unsigned seed) {
     Dense<T> a(client, s.rows, k, 1), b(client, s.cols, k, 0), o(client, nnz, 1, 0);
     a.FillRandom(random);
     b.FillRandom(random);
-    const auto done = matrix->Sddmm(a.ConstView(), b.ConstView(), o.View());
+    const auto done = products.sddmm(a.ConstView(), b.ConstView(), o.View(), {});
     ASSERT_TRUE(done.ok()) << done.status();
     for (int64_t row = 0; row < s.rows; ++row) {
       for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
@@ -149,7 +151,7 @@ void CheckType(const Client& client, const std::string& name, unsigned seed) {
     if (k != 1) continue;
     // They are small enough to be the next product's values.
     Dense<T> c(client, s.rows, k, 2);
-    const auto next = matrix->Spmm(b.ConstView(), c.View(), {.values = o.ConstView()});
+    const auto next = products.spmm(b.ConstView(), c.View(), {.values = o.ConstView()});
     ASSERT_TRUE(next.ok()) << next.status();
     for (int64_t row = 0; row < s.rows; ++row) {
       double sum = 0;
@@ -165,14 +167,25 @@ void CheckType(const Client& client, const std::string& name, unsigned seed) {
 
 }  // namespace
 
+void CheckProducts(const Client& client, const ProductsOf& products_of) {
+  CheckType<float>(client, products_of, "f32", 1);
+  CheckType<double>(client, products_of, "f64", 2);
+  CheckType<Float16>(client, products_of, "f16", 3);
+}
+
 void CheckSharedProducts(const std::string& address) {
   const auto client = Client::Connect(address);
   ASSERT_TRUE(client.ok()) << client.status();
   const auto shared = [&] { return client->GetStats()->memory_bytes.at("shared"); };
   EXPECT_EQ(shared(), 0);
-  CheckType<float>(*client, "f32", 1);
-  CheckType<double>(*client, "f64", 2);
-  CheckType<Float16>(*client, "f16", 3);
+  CheckProducts(*client, [](const Matrix& matrix) {
+    return Products{
+        [matrix](const Operand& b, const Destination& c, const SpmmOptions& options) {
+          return matrix.Spmm(b, c, options);
+        },
+        [matrix](const Operand& a, const Operand& b, const Destination& values,
+                 const SddmmOptions& options) { return matrix.Sddmm(a, b, values, options); }};
+  });
   EXPECT_EQ(shared(), 0) << "what went is forgotten";
 
   // An identity, so that a wrong offset shows.

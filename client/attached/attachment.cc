@@ -1,0 +1,149 @@
+#include "client/attached/attachment.h"
+
+#include <utility>
+
+namespace sparsed {
+inline namespace client {
+
+namespace {
+
+/// Of different widths, mostly: each is a round trip, and its workspaces.
+constexpr size_t kMostProducts = 256;
+
+}  // namespace
+
+/// Thread-safe. Products may outlive the attachment.
+class Attachment::Releases {
+ public:
+  void Add(uint64_t run) {
+    const MutexLock lock(mutex_);
+    runs_.push_back(run);
+  }
+  std::vector<uint64_t> Take() {
+    const MutexLock lock(mutex_);
+    return std::exchange(runs_, {});
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<uint64_t> runs_ ABSL_GUARDED_BY(mutex_);
+};
+
+Attachment::Attachment(std::unique_ptr<LocalSocket> socket, std::unique_ptr<UsagePage> usage,
+                       std::shared_ptr<const MappedFile> sequence)
+    : usage_(std::move(usage)),
+      sequence_(std::move(sequence)),
+      releases_(std::make_shared<Releases>()),
+      socket_(std::move(socket)) {}
+
+absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress& address,
+                                                             const std::string& matrix) {
+  absl::StatusOr<std::unique_ptr<LocalSocket>> socket = LocalSocket::Connect(address);
+  if (!socket.ok()) return socket.status();
+  absl::StatusOr<std::unique_ptr<UsagePage>> usage = UsagePage::Make();
+  if (!usage.ok()) return usage.status();
+  v1::LocalRequest request;
+  request.mutable_attach()->set_matrix(matrix);
+  request.mutable_attach()->set_kernels(KernelsHere());
+  const absl::StatusOr<LocalSocket::Reply> reply = (*socket)->Ask(request, (*usage)->file());
+  if (!reply.ok()) return reply.status();
+  absl::StatusOr<std::shared_ptr<const MappedFile>> sequence =
+      MappedFile::Map(reply->file, sizeof(uint64_t));
+  if (!sequence.ok()) return sequence.status();
+  return std::shared_ptr<Attachment>(
+      new Attachment(*std::move(socket), *std::move(usage), *std::move(sequence)));
+}
+
+absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
+    const v1::ProblemClass& problem) {
+  const Key key = {problem.operation(), problem.transposed(), problem.k(), problem.allow_tf32()};
+  const auto known = [&] {
+    const MutexLock lock(mutex_);
+    const auto found = products_.find(key);
+    return found == products_.end() ? nullptr : found->second;
+  };
+  const auto present = [&](const std::shared_ptr<const Product>& product) {
+    return product != nullptr && product->sequence >= sequence();
+  };
+  if (std::shared_ptr<const Product> product = known(); present(product)) return product;
+
+  const MutexLock lock(socket_mutex_);
+  const std::shared_ptr<const Product> last = known();
+  if (present(last)) return last;  // another thread asked meanwhile
+  absl::StatusOr<std::shared_ptr<const Product>> fresh = AskLocked(problem);
+  if (absl::IsUnavailable(fresh.status()) && last != nullptr) return last;
+  const MutexLock products_lock(mutex_);
+  // What is not up to date is asked for again, by who needs it: until then nobody keeps its memory.
+  std::erase_if(products_, [&](const auto& entry) { return entry.second->sequence < sequence(); });
+  if (products_.size() >= kMostProducts) products_.clear();
+  if (fresh.ok()) products_[key] = *fresh;
+  return fresh;
+}
+
+absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::AskLocked(
+    const v1::ProblemClass& problem) {
+  ReleaseLocked();
+  v1::LocalRequest request;
+  *request.mutable_export_()->mutable_problem() = problem;
+  const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(request);
+  if (!reply.ok()) return reply.status();
+  const v1::ExportedRun& run = reply->message.exported();
+  std::shared_ptr<Product> product(new Product, [releases = releases_, id = run.run()](Product* p) {
+    delete p;
+    releases->Add(id);
+  });
+  ExportedProduct::Memory memory;
+  for (const auto& [from, to] :
+       {std::pair(&run.arrays(), &memory.arrays), std::pair(&run.values(), &memory.values),
+        std::pair(&run.order(), &memory.order)}) {
+    if (from == &run.order() && !run.has_order()) continue;
+    absl::StatusOr<std::shared_ptr<const MappedFile>> mapped = MapLocked(*from);
+    if (!mapped.ok()) return mapped.status();
+    *to = *std::move(mapped);
+  }
+  absl::StatusOr<std::shared_ptr<const ExportedProduct>> runs =
+      ExportedProduct::Make(run, problem, std::move(memory));
+  if (!runs.ok()) return runs.status();
+  product->runs = *std::move(runs);
+  product->rows = run.matrix().rows();
+  product->cols = run.matrix().cols();
+  product->nnz = run.matrix().nnz();
+  product->type = run.matrix().type();
+  product->plan = run.plan();
+  product->version = run.version();
+  product->sequence = run.sequence();
+  return product;
+}
+
+absl::StatusOr<std::shared_ptr<const MappedFile>> Attachment::MapLocked(
+    const v1::ExportedMemory& memory) {
+  std::weak_ptr<const MappedFile>& known = mapped_[memory.id()];
+  if (std::shared_ptr<const MappedFile> mapped = known.lock()) return mapped;
+  v1::LocalRequest request;
+  request.mutable_get()->set_id(memory.id());
+  const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(request);
+  if (!reply.ok()) return reply.status();
+  absl::StatusOr<std::shared_ptr<const MappedFile>> mapped =
+      MappedFile::Map(reply->file, memory.bytes());
+  if (mapped.ok()) known = *mapped;
+  std::erase_if(mapped_, [](const auto& entry) { return entry.second.expired(); });
+  return mapped;
+}
+
+void Attachment::ReleaseLocked() {
+  for (const uint64_t run : releases_->Take()) {
+    v1::LocalRequest request;
+    request.mutable_release()->set_run(run);
+    // A server that is gone counts nothing.
+    if (absl::IsUnavailable(socket_->Ask(request).status())) return;
+  }
+}
+
+bool Attachment::Alive() {
+  const MutexLock lock(socket_mutex_);
+  ReleaseLocked();
+  return socket_->Alive();
+}
+
+}  // namespace client
+}  // namespace sparsed

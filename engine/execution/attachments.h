@@ -1,0 +1,106 @@
+// Callers on this machine that run kernels themselves, on layouts and values that they map.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "engine/catalog/matrix.h"
+#include "engine/execution/executor.h"
+#include "engine/memory/exported_memory.h"
+#include "kernels/layout.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// What runs for one problem, as a process that maps it needs to know it. It stays there, and
+/// counts, while a copy of this lives.
+struct ExportedRun {
+  uint64_t sequence = 0;  ///< it is what requests run on for as long as the matrix's is no higher
+  MatrixLease matrix;
+  uint64_t version = 0;  ///< of the values
+  std::string plan;      ///< "<recipe> / <kernel>"
+  std::string kernel;
+  /// Its arrays have no elements: those lie in `arrays`, one after another, each at the next
+  /// multiple of Buffer::kAlignment.
+  std::shared_ptr<const Layout> layout;
+  std::shared_ptr<const ExportedMemory> arrays;
+  std::shared_ptr<const ExportedMemory> values;  ///< in the layout's order
+  std::shared_ptr<const ExportedMemory> order;   ///< Matrix::caller_order; null: none
+};
+
+/// One copy of what is exported, for all who ask for it while somebody has it. Thread-safe.
+class Exports {
+ public:
+  explicit Exports(Budget& budget) : budget_(budget) {}
+
+  /// What was made of `one` and `other` (which may be the same), by `fill` if nobody has it:
+  /// `bytes` of it. Errors as ExportedMemory::Make's.
+  absl::StatusOr<std::shared_ptr<const ExportedMemory>> Find(
+      const std::shared_ptr<const void>& one, const std::shared_ptr<const void>& other,
+      size_t bytes, MemoryOwner& owner, const std::function<void(std::byte*)>& fill);
+
+ private:
+  /// Their addresses are nobody else's while they are here.
+  using Key = std::pair<std::weak_ptr<const void>, std::weak_ptr<const void>>;
+  struct ByOwner {
+    bool operator()(const Key& a, const Key& b) const;
+  };
+  struct Entry {
+    Mutex making;
+    std::weak_ptr<const ExportedMemory> memory ABSL_GUARDED_BY(making);
+  };
+
+  Budget& budget_;
+  Mutex mutex_;
+  std::map<Key, std::shared_ptr<Entry>, ByOwner> entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+/// A caller's hold on a name: what it stands for may change, or go. Thread-safe.
+class Attachment {
+ public:
+  Attachment(std::shared_ptr<Executor::Impl> impl, std::string tenant, std::string name,
+             std::unique_ptr<ExportedSequence> sequence);
+
+  const std::string& tenant() const { return tenant_; }
+  const std::string& name() const { return name_; }
+  /// It grows when the matrix has other values, is another, is gone, or has another plan.
+  const ExportedSequence& sequence() const { return *sequence_; }
+  void Changed() const { sequence_->Increment(); }
+
+  /// The matrix that the name stands for now. NOT_FOUND.
+  absl::StatusOr<MatrixLease> Current() const;
+  /// For SpMM or SDDMM on the CPU; type and device of `problem` are the matrix's. Blocks on the
+  /// disk and on copies. A class without a plan is tried soon, as if a request had come. NOT_FOUND,
+  /// RESOURCE_EXHAUSTED, UNIMPLEMENTED without a kernel, INVALID_ARGUMENT.
+  absl::StatusOr<ExportedRun> Export(Problem problem);
+
+ private:
+  const std::shared_ptr<Executor::Impl> impl_;
+  const std::string tenant_, name_;
+  const std::shared_ptr<ExportedSequence> sequence_;  ///< those who tell of changes hold it, too
+  Mutex mutex_;
+  std::weak_ptr<const Pattern> followed_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const void> plans_ ABSL_GUARDED_BY(mutex_);  ///< the watch of its plans
+};
+
+/// All of them, by the name that they follow. Thread-safe.
+class Attachments {
+ public:
+  /// Those that follow the name learn that it changed.
+  void Changed(std::string_view tenant, std::string_view name);
+  void Add(const std::shared_ptr<const Attachment>& attachment);
+  int64_t count() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::multimap<std::pair<std::string, std::string>, std::weak_ptr<const Attachment>> attached_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sparsed::engine

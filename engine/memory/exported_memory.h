@@ -1,0 +1,63 @@
+// Host memory that processes of this machine map and read: layouts and values for those who run
+// kernels on them themselves.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/descriptor.h"
+#include "engine/memory/budget.h"
+
+namespace sparsed::engine {
+
+/// A memory file that nobody writes any more, nor makes larger or smaller: who maps it keeps its
+/// pages, whatever becomes of this process. Thread-safe.
+class ExportedMemory {
+ public:
+  /// `fill` writes all `bytes` (> 0) of it. Counts with them, as shared memory of `owner`, for as
+  /// long as it lives. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::shared_ptr<const ExportedMemory>> Make(
+      size_t bytes, Budget& budget, MemoryOwner& owner,
+      const std::function<void(std::byte*)>& fill);
+
+  /// No other of this process has the same.
+  uint64_t id() const { return id_; }
+  size_t bytes() const { return bytes_; }
+  int file() const { return file_.fd(); }
+
+ private:
+  ExportedMemory(Descriptor file, size_t bytes, Budget::Charge charge);
+
+  const uint64_t id_;
+  const Descriptor file_;
+  const size_t bytes_;
+  const Budget::Charge charge_;
+};
+
+/// A number in memory that this process alone writes, and others map and read. Thread-safe.
+class ExportedSequence {
+ public:
+  /// It begins with 1. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<ExportedSequence>> Make();
+  ExportedSequence(const ExportedSequence&) = delete;
+  ExportedSequence& operator=(const ExportedSequence&) = delete;
+  ~ExportedSequence();
+
+  uint64_t value() const { return value_->load(std::memory_order_acquire); }
+  void Increment() { value_->fetch_add(1, std::memory_order_release); }
+  int file() const { return file_.fd(); }
+
+ private:
+  ExportedSequence(Descriptor file, std::atomic<uint64_t>* value)
+      : file_(std::move(file)), value_(value) {}
+
+  const Descriptor file_;
+  std::atomic<uint64_t>* const value_;
+};
+
+}  // namespace sparsed::engine
