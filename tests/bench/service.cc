@@ -4,12 +4,14 @@
 //   bench_service bare-server --listen=127.0.0.1:7480 &  (or a Unix socket)
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
 //   bench_service shared    --server=unix:/run/sparsed.sock --megabytes=64 --row-nnz=16
+//   bench_service attached  --server=unix:/run/sparsed.sock --rows=1000000 --k=128
 //   bench_service latency   --server=unix:/run/sparsed.sock
 //   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
 //   bench_service crowd     --server=127.0.0.1:7470 --clients=16 --k=128
 //   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
 //   bench_service plans     --server=127.0.0.1:7470 --pack=matrices.xz --generated=all
+#include <sparsed/attached.h>
 #include <sparsed/client.h>
 
 #include <CLI/CLI.hpp>
@@ -26,6 +28,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/bench/bare_kernel.h"
 #include "tests/bench/bare_stream.h"
 #include "tests/bench/patterns.h"
 
@@ -212,6 +215,71 @@ int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int de
                     {"from_device_ms", Quantile(out, 0.5)},
                     {"stream_over_shared", Quantile(theirs, 0.5) / Quantile(ours, 0.5)},
                     {"shared_over_kernel", Quantile(ours, 0.5) / Quantile(kernels, 0.5)},
+                    {"runs", runs}}
+            << std::endl;
+  return 0;
+}
+
+/// A product that runs here, on what the server exported, turn by turn with the same kernel on a
+/// layout of this process's own, and with a request.
+int Attached(const std::string& server, int64_t rows, int64_t row_nnz, int64_t width, int threads,
+             int runs) {
+  const Client client = Connect(server);
+  const CsrMatrix s = Random(rows, row_nnz, 1);
+  const std::string name = "bench-attached-" + std::to_string(rows);
+  absl::StatusOr<MatrixInfo> there = client.MatrixNamed(name).Info();
+  const Matrix matrix = there.ok() ? client.MatrixNamed(name) : Upload(client, name, s, width);
+  Require(matrix.WaitReady());
+  const auto attached = AttachedMatrix::Attach(client, name, {.threads = threads});
+  Require(attached.status());
+  const std::vector<float> b(rows * width, 1.0F);
+  std::vector<float> here(rows * width), bare(rows * width), sent(rows * width);
+  const DenseView from(b.data(), rows, width);
+  const auto ask = [&] { return attached->Spmm(from, MutableDenseView(here.data(), rows, width)); };
+  const absl::StatusOr<ComputeResult> first = ask();
+  Require(first.status());
+  const std::unique_ptr<BareKernel> kernel =
+      BareKernel::Make(first->plan, rows, rows, s.row_offsets, s.column_indices,
+                       std::get<std::vector<float>>(s.values));
+  if (kernel == nullptr) return 1;
+  std::vector<double> ours, theirs, requests;
+  for (int run = 0; run < runs + 2; ++run) {
+    const auto one = [&](bool of_ours) {
+      const auto begin = Clock::now();
+      if (of_ours) {
+        Require(ask().status());
+      } else {
+        kernel->Run(b.data(), bare.data(), width, threads);
+      }
+      const double milliseconds = MillisecondsSince(begin);
+      if (run >= 2) (of_ours ? ours : theirs).push_back(milliseconds);
+    };
+    one(run % 2 == 0);
+    one(run % 2 != 0);
+    if (run % 8 != 0) continue;
+    const auto begin = Clock::now();
+    Require(matrix.Spmm(from, MutableDenseView(sent.data(), rows, width)).status());
+    requests.push_back(MillisecondsSince(begin));
+  }
+  if (here != bare) {
+    std::cerr << "attached, there is another result\n";
+    return 1;
+  }
+  const absl::StatusOr<Stats> stats = client.GetStats();
+  Require(stats.status());
+  std::cout << json{{"bench", "attached"},
+                    {"rows", rows},
+                    {"row_nnz", row_nnz},
+                    {"k", width},
+                    {"threads", threads},
+                    {"plan", first->plan},
+                    {"attached_ms", Quantile(ours, 0.5)},
+                    {"bare_ms", Quantile(theirs, 0.5)},
+                    {"request_ms", Quantile(requests, 0.5)},
+                    {"attached_over_bare", Quantile(ours, 0.5) / Quantile(theirs, 0.5)},
+                    {"more_microseconds", 1e3 * (Quantile(ours, 0.5) - Quantile(theirs, 0.5))},
+                    {"runs_here", attached->runs()},
+                    {"shared_bytes", stats->memory_bytes.at("shared")},
                     {"runs", runs}}
             << std::endl;
   return 0;
@@ -554,6 +622,16 @@ int Main(int argc, char** argv) {
   shared->add_option("--row-nnz", row_nnz, "Nonzeros of a row");
   shared->add_option("--depth", depth, "Requests at once");
   shared->add_option("--runs", runs);
+  int64_t attached_rows = 1'000'000, attached_row_nnz = 16, attached_width = 128;
+  int attached_threads = 1;
+  CLI::App* attached =
+      app.add_subcommand("attached", "Products that run here, beside the bare kernel");
+  attached->add_option("--server", server);
+  attached->add_option("--rows", attached_rows, "And columns");
+  attached->add_option("--row-nnz", attached_row_nnz, "Nonzeros of a row");
+  attached->add_option("--k", attached_width, "Columns of the operand");
+  attached->add_option("--threads", attached_threads, "Of each product");
+  attached->add_option("--runs", runs);
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
@@ -596,6 +674,10 @@ int Main(int argc, char** argv) {
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs);
   if (*shared) return Shared(server, megabytes, row_nnz, depth, runs);
+  if (*attached) {
+    return Attached(server, attached_rows, attached_row_nnz, attached_width, attached_threads,
+                    runs);
+  }
   if (*latency) return Latency(server, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));
   if (*spgemm) return Spgemm(server, runs);
