@@ -49,6 +49,12 @@ int64_t Layout::bytes() const {
   return total;
 }
 
+std::shared_ptr<const Layout> WithoutElements(const Layout& layout) {
+  auto description = std::make_shared<Layout>(layout);
+  for (Array& array : description->arrays) array.buffer = Buffer();
+  return description;
+}
+
 void PlaceValues(const Layout& layout, ElementType type, const void* csr_values, void* slots,
                  int threads) {
   threads = std::max(threads, 1);

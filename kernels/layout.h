@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,9 @@ struct Layout {
   int64_t Parameter(std::string_view name) const;
   int64_t bytes() const;
 };
+
+/// The layout as it is described: its arrays have no elements.
+std::shared_ptr<const Layout> WithoutElements(const Layout& layout);
 
 /// Name of the array that, for each value slot, holds the CSR nonzero it comes from (i32, or i64 if
 /// nnz needs it; -1 is padding). A layout without it keeps CSR's order.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,26 +12,13 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "engine/catalog/plan.h"
+#include "engine/catalog/preparation_progress.h"
+#include "engine/catalog/trial_log.h"
 #include "engine/memory/lazy_array.h"
 #include "kernels/features/features.h"
 #include "kernels/layout.h"
 
 namespace sparsed::engine {
-
-enum class PreparationState : uint8_t { kQueued, kPreparing, kReady, kFailed };
-/// "QUEUED", "PREPARING", "READY", "FAILED".
-std::string_view Name(PreparationState state);
-
-/// Where the preparation of a pattern stands.
-struct PreparationStatus {
-  PreparationState state = PreparationState::kQueued;
-  std::string stage;  ///< empty between stages
-  int64_t done = 0;
-  int64_t total = 0;
-  std::string message;  ///< what just happened, for people
-  std::string detail;   ///< the outcome so far: gained, skipped and why, failed
-  double seconds = 0;   ///< spent so far
-};
 
 /// Thread-safe. Lives while a matrix, a request or a preparation holds it.
 class Pattern {
@@ -82,49 +68,22 @@ class Pattern {
   PlanTable& plans() { return plans_; }
   const PlanTable& plans() const { return plans_; }
 
-  PreparationStatus status() const;
-  std::vector<Measurement> measurements() const;
-  /// Replaces one of the same class, K, recipe, kernel, device and pair.
-  void AddMeasurement(Measurement measurement);
-  /// Replaces all; of each class, K, recipe, kernel, device and pair there is one.
-  void SetMeasurements(std::vector<Measurement> measurements);
-  /// Forgets those of the class; where `pair` is given, those of that pair alone.
-  void ForgetMeasurements(const ProblemClass& problem_class,
-                          const std::optional<PatternPair>& pair = std::nullopt);
-  /// What became of recipes, class by class.
-  std::vector<Decision> decisions() const;
-  /// Replaces those about the class, which all of `decisions` are about; where `pair` is given,
-  /// those about that pair alone.
-  void SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
-                    const std::optional<PatternPair>& pair = std::nullopt);
-  /// Changes the status and tells every watcher, in order. The lock is held while `change` runs,
-  /// not while watchers are told.
-  void UpdateStatus(const std::function<void(PreparationStatus&)>& change);
-
-  using Watcher = std::function<void(const PreparationStatus&)>;
-  /// Tells `watcher` the present status at once and each change until Unwatch; it must not block or
-  /// call back here.
-  int64_t Watch(Watcher watcher);
-  /// Afterwards the watcher is not called any more (waits for a call in progress on another
-  /// thread).
-  void Unwatch(int64_t id);
+  PreparationProgress& progress() { return progress_; }
+  const PreparationProgress& progress() const { return progress_; }
+  TrialLog& trials() { return trials_; }
+  const TrialLog& trials() const { return trials_; }
 
  private:
   const std::string hash_;
   const int64_t rows_, cols_, nnz_;
   const std::shared_ptr<LazyLayout> csr_;
   PlanTable plans_;
+  PreparationProgress progress_;
+  TrialLog trials_;
 
   mutable Mutex mutex_;
   std::map<std::string, BuiltEntry> layouts_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Features> features_ ABSL_GUARDED_BY(mutex_);
-  PreparationStatus status_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Measurement> measurements_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Decision> decisions_ ABSL_GUARDED_BY(mutex_);
-
-  Mutex watchers_mutex_;  ///< taken before mutex_; orders the calls of watchers
-  std::map<int64_t, Watcher> watchers_ ABSL_GUARDED_BY(watchers_mutex_);
-  int64_t next_watcher_ ABSL_GUARDED_BY(watchers_mutex_) = 1;
 };
 
 }  // namespace sparsed::engine

@@ -29,12 +29,6 @@ void CopyArrays(const Layout& layout, std::byte* to) {
   }
 }
 
-std::shared_ptr<const Layout> WithoutElements(const Layout& layout) {
-  auto description = std::make_shared<Layout>(layout);
-  for (Array& array : description->arrays) array.buffer = Buffer();
-  return description;
-}
-
 /// What stays the same while a layout is what it is, though it may leave memory and be read again.
 std::shared_ptr<const void> IdentityOf(const std::shared_ptr<Pattern>& pattern,
                                        const std::shared_ptr<const Layout>& layout) {

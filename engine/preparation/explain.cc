@@ -120,7 +120,7 @@ void FindMeasured(const Matrix& matrix, DeviceKind device, ExplainedOperation& o
   if (!found.exact) return;
   const Plan& plan = found.plan->plan;
   // Trials of a class may have been of a narrower product.
-  for (const Measurement& m : matrix.pattern()->measurements()) {
+  for (const Measurement& m : matrix.pattern()->trials().measurements()) {
     if (m.problem_class != wanted || m.recipe != plan.recipe || m.kernel != plan.kernel ||
         m.pair != plan.pair) {
       continue;

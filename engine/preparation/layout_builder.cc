@@ -197,7 +197,7 @@ absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(const Candidate
     if (!layout.ok()) continue;
     if (absl::Status status = LookForTiles(**layout); !status.ok()) return status;
   }
-  return RuledOutByOthers(candidate, problem_class, pattern_.measurements(), again,
+  return RuledOutByOthers(candidate, problem_class, pattern_.trials().measurements(), again,
                           clustered_ratio_);
 }
 

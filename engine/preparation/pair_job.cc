@@ -41,7 +41,7 @@ Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
     patterns.emplace(matrix->pattern()->hash(), matrix->pattern());
   }
   Pairs pairs;
-  for (const Measurement& m : pattern.measurements()) {
+  for (const Measurement& m : pattern.trials().measurements()) {
     if (m.problem_class != problem_class || !m.pair) continue;
     const auto right = patterns.find(m.pair->right);
     if (right != patterns.end()) pairs[{problem_class, *m.pair}] = right->second;
@@ -251,7 +251,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   if (nnz < kLeastPairNonzeros && asked.empty()) {
     return keep_default(fmt::format("{} nonzeros, fewer than {}", nnz, kLeastPairNonzeros));
   }
-  if (again_.contains(c)) pattern_->ForgetMeasurements(c, plan.pair);
+  if (again_.contains(c)) pattern_->trials().Forget(c, plan.pair);
   const absl::StatusOr<Factor> left = LoadFactor(c, left_matrix, pair.transpose_left);
   const absl::StatusOr<Factor> right = LoadFactor(c, right_matrix, pair.transpose_right);
   for (const absl::Status& s : {left.status(), right.status()}) {
@@ -312,7 +312,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
                            BackendOf(c).bytes_per_second();
     measurement.preparation_ms = 1e3 * build_seconds;
     measurement.model = BackendOf(c).model();
-    pattern_->AddMeasurement(std::move(measurement));
+    pattern_->trials().Add(std::move(measurement));
   };
   const auto worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);
   const double share_ms =
@@ -375,7 +375,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
   }
   // Of what was no candidate this time, because something else was asked for alone.
   const size_t made = decisions.size();
-  for (Decision& earlier : pattern_->decisions()) {
+  for (Decision& earlier : pattern_->trials().decisions()) {
     if (earlier.problem_class != c || earlier.pair != plan.pair || again_.contains(c)) continue;
     // Another recipe of a kernel may have been tried before.
     const auto is_newer = [&](const Decision& decision) {
@@ -386,14 +386,14 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
       decisions.push_back(std::move(earlier));
     }
   }
-  pattern_->SetDecisions(c, std::move(decisions), plan.pair);
+  pattern_->trials().SetDecisions(c, std::move(decisions), plan.pair);
   return absl::OkStatus();
 }
 
 bool PatternJob::KnowsAllKernels(const Plan& plan) const {
   const ProblemClass& c = plan.problem_class;
-  const std::vector<Measurement> measurements = pattern_->measurements();
-  const std::vector<Decision> decisions = pattern_->decisions();
+  const std::vector<Measurement> measurements = pattern_->trials().measurements();
+  const std::vector<Decision> decisions = pattern_->trials().decisions();
   return std::ranges::all_of(KernelsFor(ProblemOf(c), *csr_), [&](std::string_view kernel) {
     const auto is_of_it = [&](const auto& known) {
       return known.problem_class == c && known.pair == plan.pair && known.kernel == kernel;
@@ -456,7 +456,7 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
   const auto score = [&](const Measurement& m) {
     return (m.kernel == kernels.front() ? kLeastSpeedup : 1) * m.baseline_ms / m.median_ms;
   };
-  const std::vector<Measurement> measurements = pattern_->measurements();
+  const std::vector<Measurement> measurements = pattern_->trials().measurements();
   for (const Measurement& m : measurements) {
     // Another build of the program may have other kernels, or ones that read other layouts.
     if (m.problem_class != c || m.pair != plan.pair || m.median_ms <= 0 ||

@@ -140,7 +140,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   }
   absl::StatusOr<Array> values = search.matrix->Values(&stop_);
   if (!values.ok()) return values.status();
-  if (again_.contains(c)) pattern_->ForgetMeasurements(c);
+  if (again_.contains(c)) pattern_->trials().Forget(c);
   if (c.device == DeviceKind::kCpu) {
     if (absl::Status s = rooms_.executor.SettleMemoryRate(&stop_); !s.ok()) return s;
   }
@@ -169,7 +169,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   }
   if (absl::Status s = TryCandidates(search, last); !s.ok()) return s;
   if (search.only_asked) KeepEarlierDecisions(search);
-  pattern_->SetDecisions(c, search.decisions);
+  pattern_->trials().SetDecisions(c, search.decisions);
   search.trial.reset();  // Its operands make room for what follows.
   Decide(search);
   return absl::OkStatus();
@@ -348,7 +348,7 @@ void PatternJob::RecordMeasurement(const ClassSearch& search, const std::string&
                          BackendOf(c).bytes_per_second();
   measurement.preparation_ms = 1e3 * build_seconds;
   measurement.model = BackendOf(c).model();
-  pattern_->AddMeasurement(std::move(measurement));
+  pattern_->trials().Add(std::move(measurement));
 }
 
 void PatternJob::RecordDecision(ClassSearch& search, const std::string& recipe,
@@ -384,7 +384,7 @@ bool PatternJob::OnlyAsked(const ProblemClass& c, const PlanTable::Found& found)
 }
 
 void PatternJob::KeepEarlierDecisions(ClassSearch& search) const {
-  for (Decision& earlier : pattern_->decisions()) {
+  for (Decision& earlier : pattern_->trials().decisions()) {
     if (earlier.problem_class != search.plain.problem_class || earlier.recipe.empty()) continue;
     const bool is_new =
         std::ranges::any_of(AskedFor(earlier.problem_class),
@@ -435,7 +435,7 @@ void PatternJob::Decide(ClassSearch& search) {
 std::string PatternJob::WhyPlain(const ClassSearch& search) const {
   const Measurement* best = nullptr;
   const auto speedup = [](const Measurement& m) { return m.baseline_ms / m.median_ms; };
-  const std::vector<Measurement> measurements = pattern_->measurements();
+  const std::vector<Measurement> measurements = pattern_->trials().measurements();
   for (const Measurement& m : measurements) {
     const bool is_plain = m.recipe == kCsr && m.kernel == search.plain.kernel;
     if (m.problem_class != search.plain.problem_class || is_plain || m.median_ms <= 0) continue;
@@ -484,7 +484,7 @@ void PatternJob::DropLayout(Pattern& pattern, const std::string& recipe) {
 }
 
 bool PatternJob::IsMeasured(const Plan& plan, int runs) const {
-  return std::ranges::any_of(pattern_->measurements(), [&](const Measurement& m) {
+  return std::ranges::any_of(pattern_->trials().measurements(), [&](const Measurement& m) {
     return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
            m.kernel == plan.kernel && m.pair == plan.pair && m.runs > runs;
   });
@@ -517,7 +517,7 @@ bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const
     });
     if (is_planned) return true;
     // After a restart a product has its plan again when it is asked for.
-    return std::ranges::any_of(left.measurements(), [&](const Measurement& m) {
+    return std::ranges::any_of(left.trials().measurements(), [&](const Measurement& m) {
       if (!m.pair || left.plans().Find(m.problem_class, m.pair).exact) return false;
       Plan plan;
       plan.recipe = m.recipe;

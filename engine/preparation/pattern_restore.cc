@@ -91,7 +91,8 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
          Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,
          record.baseline_ms, record.floor_ms, record.preparation_ms, record.model, record.pair});
   }
-  for (auto& [pattern, of_pattern] : measurements) pattern->SetMeasurements(std::move(of_pattern));
+  for (auto& [pattern, of_pattern] : measurements)
+    pattern->trials().SetMeasurements(std::move(of_pattern));
   for (auto& [hash, classes] : foreign) {
     std::erase_if(classes, [&](const ProblemClass& c) { return ours[hash].contains(c); });
   }
@@ -103,7 +104,9 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
     decisions[{pattern->second.get(), *c}].push_back(
         {*c, record.recipe, record.tried, record.reason, record.kernel, record.pair});
   }
-  for (auto& [key, of_class] : decisions) key.first->SetDecisions(key.second, std::move(of_class));
+  for (auto& [key, of_class] : decisions) {
+    key.first->trials().SetDecisions(key.second, std::move(of_class));
+  }
   return foreign;
 }
 
@@ -299,14 +302,14 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
                           std::chrono::system_clock::now().time_since_epoch())
                           .count();
   std::vector<MeasurementRecord> measurements;
-  for (const Measurement& m : pattern_->measurements()) {
+  for (const Measurement& m : pattern_->trials().measurements()) {
     if (!classes.contains(m.problem_class) || is_unfinished(m)) continue;
     measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
                             m.device, m.k, m.median_ms, m.runs, now, m.baseline_ms, m.floor_ms,
                             m.preparation_ms, m.model, m.pair});
   }
   std::vector<DecisionRecord> decisions;
-  for (const Decision& d : pattern_->decisions()) {
+  for (const Decision& d : pattern_->trials().decisions()) {
     if (!classes.contains(d.problem_class) || is_unfinished(d)) continue;
     decisions.push_back({pattern_->hash(), ToString(d.problem_class), d.recipe, d.tried, d.reason,
                          d.kernel, d.pair});

@@ -101,7 +101,7 @@ class Preparation::Impl {
           "there is no product to try it on: multiply with the matrix first");
     }
     // After a failure it becomes ready, though there may be nothing left to do.
-    const bool failed = pattern->status().state == PreparationState::kFailed;
+    const bool failed = pattern->progress().status().state == PreparationState::kFailed;
     if (job.wants_nothing() && !failed) return absl::OkStatus();
     Want(*pattern, job);
     return Enqueue(std::move(job));
@@ -181,7 +181,7 @@ class Preparation::Impl {
   std::set<ProblemClass> KnownClasses(const Pattern& pattern, ElementType type) const {
     std::set<ProblemClass> classes;
     for (const auto& active : pattern.plans().List()) classes.insert(active->plan.problem_class);
-    for (const Measurement& m : pattern.measurements()) classes.insert(m.problem_class);
+    for (const Measurement& m : pattern.trials().measurements()) classes.insert(m.problem_class);
     {
       const MutexLock lock(mutex_);
       if (const auto waiting = queued_.find(&pattern); waiting != queued_.end()) {
@@ -247,14 +247,14 @@ class Preparation::Impl {
     const absl::Status stored = rooms_.store.PutWanted(wanted);
     // NOT_FOUND: the pattern has been deleted meanwhile.
     if (stored.ok() || absl::IsNotFound(stored)) return;
-    pattern.UpdateStatus([&](PreparationStatus& status) {
+    pattern.progress().Update([&](PreparationStatus& status) {
       status.message = fmt::format("a restart would forget what is to be prepared: {}",
                                    std::string(stored.message()));
     });
   }
 
   static void Skip(Pattern& pattern) {
-    pattern.UpdateStatus([](PreparationStatus& status) {
+    pattern.progress().Update([](PreparationStatus& status) {
       status.state = PreparationState::kReady;
       status.detail = status.message = "preparation is switched off; plain CSR is used";
     });
@@ -322,7 +322,7 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
     }
     StoredPreparation& stored = by_hash[hash];
     stored.foreign = std::move(foreign[hash]);
-    pattern->UpdateStatus([&](PreparationStatus& status) {
+    pattern->progress().Update([&](PreparationStatus& status) {
       status.detail = stored.record.detail;
       status.seconds = stored.record.seconds;
     });
@@ -366,7 +366,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
     // Its last matrix may have been deleted before this call; Forget has then come already.
     if (rooms_.catalog.MatricesOf(*pattern).empty()) return absl::OkStatus();
     if (job.priority == Priority::kClient) {
-      pattern->UpdateStatus(
+      pattern->progress().Update(
           [](PreparationStatus& status) { status.state = PreparationState::kQueued; });
     }
     if (const auto waiting = queued_.find(pattern.get()); waiting != queued_.end()) {
@@ -397,7 +397,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
   const std::string why = fmt::format(
       "not prepared: {} preparations are waiting; {}", options_.max_queued,
       excess->pattern->plans().List().empty() ? "plain CSR is used" : "the present plans are used");
-  excess->pattern->UpdateStatus([&](PreparationStatus& status) {
+  excess->pattern->progress().Update([&](PreparationStatus& status) {
     status.message = why;
     if (excess->priority == Priority::kTrial) return;
     status.state = PreparationState::kFailed;
@@ -479,7 +479,7 @@ bool Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::at
   std::set<ProblemClass> classes = job.classes;
   absl::Status status;
   if (job.priority != Priority::kTrial || job.stored) {
-    pattern.UpdateStatus([](PreparationStatus& s) { s.state = PreparationState::kPreparing; });
+    pattern.progress().Update([](PreparationStatus& s) { s.state = PreparationState::kPreparing; });
   }
   std::string detail;
   if (job.stored) {
@@ -514,7 +514,8 @@ bool Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::at
     return true;
   }
   rooms_.observer.OnPreparationEnd("cancelled");
-  pattern.UpdateStatus([](PreparationStatus& s) { s.message = "the preparation was cancelled"; });
+  pattern.progress().Update(
+      [](PreparationStatus& s) { s.message = "the preparation was cancelled"; });
   return true;
 }
 
@@ -541,7 +542,7 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
   const MutexLock lock(mutex_);
   const auto waiting = queued_.find(job.pattern.get());
   const bool more = waiting != queued_.end() && waiting->second.priority == Priority::kClient;
-  pattern.UpdateStatus([&](PreparationStatus& status) {
+  pattern.progress().Update([&](PreparationStatus& status) {
     status.state = more ? PreparationState::kQueued : state;
     status.detail = detail;
     // NOT_FOUND: the pattern has been deleted meanwhile.

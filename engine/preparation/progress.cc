@@ -10,7 +10,9 @@ constexpr std::chrono::milliseconds kBetweenUpdates(100);
 }  // namespace
 
 Progress::Progress(Pattern& pattern, Observer& observer)
-    : pattern_(pattern), observer_(observer), earlier_seconds_(pattern.status().seconds) {}
+    : pattern_(pattern),
+      observer_(observer),
+      earlier_seconds_(pattern.progress().status().seconds) {}
 
 void Progress::At(std::string_view stage, int64_t done, int64_t total) {
   const Clock::time_point now = Clock::now();
@@ -22,7 +24,7 @@ void Progress::At(std::string_view stage, int64_t done, int64_t total) {
     return;
   }
   told_ = now;
-  pattern_.UpdateStatus([&](PreparationStatus& status) {
+  pattern_.progress().Update([&](PreparationStatus& status) {
     status.stage = stage_;
     status.done = done;
     status.total = total;
@@ -35,7 +37,7 @@ void Progress::Leave() {
   const std::chrono::duration<double> spent = Clock::now() - stage_begin_;
   observer_.OnPreparationStage(stage_, spent.count());
   stage_.clear();
-  pattern_.UpdateStatus([&](PreparationStatus& status) {
+  pattern_.progress().Update([&](PreparationStatus& status) {
     status.stage.clear();
     status.done = status.total = 0;
     status.seconds = seconds();
@@ -43,7 +45,7 @@ void Progress::Leave() {
 }
 
 void Progress::Say(std::string message) {
-  pattern_.UpdateStatus([&](PreparationStatus& status) {
+  pattern_.progress().Update([&](PreparationStatus& status) {
     status.message = std::move(message);
     status.seconds = seconds();
   });

@@ -424,8 +424,9 @@ std::variant<Config, int> ParseCommandLine(int argc, const char* const* argv, st
       }
     }
     app.parse(argc, argv);
+    const bool print_config = flags.print_config;
     Config config = Complete(std::move(flags));
-    if (flags.print_config) {
+    if (print_config) {
       out << ToYaml(config);
       return 0;
     }

@@ -123,12 +123,12 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     plan.set_plan_ms(active->plan.plan_ms);
     plan.set_reason(active->plan.reason);
   }
-  for (const engine::Measurement& measured : pattern.measurements()) {
+  for (const engine::Measurement& measured : pattern.trials().measurements()) {
     if (measured.problem_class.type == matrix.type()) {
       ToProto(measured, pattern, *info.add_measurements());
     }
   }
-  for (const engine::Decision& decided : pattern.decisions()) {
+  for (const engine::Decision& decided : pattern.trials().decisions()) {
     if (decided.problem_class.type != matrix.type()) continue;
     v1::Decision& decision = *info.add_decisions();
     ToProto(decided.problem_class, *decision.mutable_problem_class());
@@ -292,7 +292,7 @@ v1::MatrixState ToProto(engine::PreparationState state) {
 
 v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix) {
   const engine::Pattern& pattern = *matrix.pattern();
-  const engine::PreparationStatus status = pattern.status();
+  const engine::PreparationStatus status = pattern.progress().status();
   v1::MatrixInfo info;
   info.set_name(matrix.name());
   info.set_rows(pattern.rows());

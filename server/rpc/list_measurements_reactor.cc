@@ -70,7 +70,7 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
     if (sent_ == measurements_.size()) {
       if (patterns_.empty()) return Conclude(absl::OkStatus());
       pattern_ = patterns_.extract(patterns_.begin()).mapped();
-      measurements_ = pattern_->measurements();
+      measurements_ = pattern_->trials().measurements();
       sent_ = 0;
     }
     const size_t count = std::min(kMost, measurements_.size() - sent_);

@@ -62,7 +62,7 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
     service_.live_streams.Remove(this);
     {
       const MutexLock observing(observe_mutex_);
-      if (pattern_ != nullptr) pattern_->Unwatch(watcher_);
+      if (pattern_ != nullptr) pattern_->progress().Unwatch(watcher_);
     }
     delete this;
   }
@@ -74,10 +74,10 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
     const auto matrix = service_.engine.catalog().Find(tenant_, name_);
     if (!matrix.ok()) return End(matrix.status());
     if ((*matrix)->pattern() == pattern_) return;
-    if (pattern_ != nullptr) pattern_->Unwatch(watcher_);
+    if (pattern_ != nullptr) pattern_->progress().Unwatch(watcher_);
     pattern_ = (*matrix)->pattern();
-    watcher_ =
-        pattern_->Watch([this](const engine::PreparationStatus& status) { OnStatus(status); });
+    watcher_ = pattern_->progress().Watch(
+        [this](const engine::PreparationStatus& status) { OnStatus(status); });
   }
 
   void OnStatus(const engine::PreparationStatus& status) {

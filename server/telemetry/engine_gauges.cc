@@ -140,7 +140,7 @@ void AddMatrices(Families& families, engine::Engine& engine) {
     engine::Pattern& pattern = *matrix->pattern();
     const bool first = seen.insert(&pattern).second;
     if (first) {
-      ++states[static_cast<size_t>(pattern.status().state)];
+      ++states[static_cast<size_t>(pattern.progress().status().state)];
     }
     layout_bytes["csr"] += matrix->resident_bytes() + (first ? pattern.resident_bytes() : 0);
     for (const auto& entry : pattern.Layouts()) {

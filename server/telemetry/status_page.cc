@@ -102,7 +102,7 @@ std::string Matrices(engine::Engine& engine) {
       "<th>state<th>what the preparation says</tr>";
   for (size_t i = 0; i < std::min(matrices.size(), kMaxMatrices); ++i) {
     const engine::Matrix& matrix = *matrices[i];
-    const engine::PreparationStatus status = matrix.pattern()->status();
+    const engine::PreparationStatus status = matrix.pattern()->progress().status();
     const std::string state =
         status.stage.empty() ? std::string(engine::Name(status.state))
                              : fmt::format("{} ({})", engine::Name(status.state), status.stage);

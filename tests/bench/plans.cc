@@ -182,7 +182,7 @@ class Bench {
     auto matrix = (*upload)->Finish(threads_);
     Require(matrix.status());
     while (true) {
-      const engine::PreparationStatus status = (*matrix)->pattern()->status();
+      const engine::PreparationStatus status = (*matrix)->pattern()->progress().status();
       if (status.state == engine::PreparationState::kReady ||
           status.state == engine::PreparationState::kFailed) {
         return status.seconds;

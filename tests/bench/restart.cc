@@ -141,7 +141,7 @@ absl::Status Measure(const std::string& directory, nlohmann::ordered_json& line)
   line["ready_seconds"] = SecondsSince(begin);
   const std::vector<MatrixLease> matrices = (*engine)->catalog().All();
   line["ready"] = std::ranges::count_if(matrices, [](const MatrixLease& matrix) {
-    return matrix->pattern()->status().state == PreparationState::kReady;
+    return matrix->pattern()->progress().status().state == PreparationState::kReady;
   });
   constexpr int64_t kRequests = 1000;
   const Problem problem = ProblemOf(Class(512));

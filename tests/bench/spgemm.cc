@@ -248,7 +248,7 @@ Choice Choose(const Operands& operands, int threads) {
   executor.Close();
   Choice choice;
   if (found.exact) choice.kernel = found.plan->plan.kernel;
-  for (const engine::Measurement& m : (*s)->pattern()->measurements()) {
+  for (const engine::Measurement& m : (*s)->pattern()->trials().measurements()) {
     choice.trials[m.kernel] = {{"ms", m.median_ms}, {"default_ms", m.baseline_ms}};
   }
   return choice;

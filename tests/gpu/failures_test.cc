@@ -604,7 +604,7 @@ TEST_F(FailuresTest, PlansOfAnotherModelAreTriedAgain) {
   options.gpu = DeviceOptions{.memory_bytes = int64_t{520} << 20};
   const auto ready = [&] {
     const MatrixLease matrix = engine_->catalog().Find("t", "m").value();
-    return matrix->pattern()->status().state == PreparationState::kReady &&
+    return matrix->pattern()->progress().status().state == PreparationState::kReady &&
            engine_->preparation().pending() == 0;
   };
   engine_.reset();
@@ -626,7 +626,7 @@ TEST_F(FailuresTest, PlansOfAnotherModelAreTriedAgain) {
   engine_ = Engine::Open(options, observer_).value();
   ASSERT_TRUE(Eventually(ready));
   const MatrixLease matrix = engine_->catalog().Find("t", "m").value();
-  const std::vector<Measurement> known = matrix->pattern()->measurements();
+  const std::vector<Measurement> known = matrix->pattern()->trials().measurements();
   ASSERT_FALSE(known.empty());
   for (const Measurement& measurement : known) {
     EXPECT_EQ(measurement.model, engine_->executor().model(DeviceKind::kCuda));
@@ -655,7 +655,7 @@ TEST(RestoredMeasurements, OfAnotherModelAreLeftOut) {
                                      [&](DeviceKind) -> const std::string& { return here; });
   std::set<std::string> classes, kernels;
   for (const ProblemClass& c : foreign["p"]) classes.insert(ToString(c));
-  for (const Measurement& m : pattern->measurements()) kernels.insert(m.kernel);
+  for (const Measurement& m : pattern->trials().measurements()) kernels.insert(m.kernel);
   EXPECT_EQ(classes, std::set<std::string>({"spmm f32 k<=32 cuda"}))
       << "nothing else is known of it; of a product nothing is asked before it is wanted";
   EXPECT_EQ(kernels, std::set<std::string>({"b", "d"}));

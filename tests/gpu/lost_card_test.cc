@@ -119,7 +119,7 @@ TEST_P(LostCardAt, ClassesAreTriedOnTheOther) {
   EXPECT_EQ(serving(), 1);
   for (const MatrixLease& matrix : {first, second}) {
     Pattern& pattern = *matrix->pattern();
-    const PreparationStatus status = pattern.status();
+    const PreparationStatus status = pattern.progress().status();
     EXPECT_EQ(status.state, PreparationState::kReady) << matrix->name() << ": " << status.detail;
     for (const ProblemClass& c : Classes()) {
       EXPECT_TRUE(pattern.plans().Find(c).decided()) << matrix->name() << ", " << ToString(c);
@@ -143,7 +143,7 @@ TEST_F(LostCard, WithoutAnotherThePreparationFailsAndSaysWhy) {
   Heal();
   EXPECT_EQ(serving(), 0);
   for (const MatrixLease& matrix : {first, second}) {
-    const PreparationStatus status = matrix->pattern()->status();
+    const PreparationStatus status = matrix->pattern()->progress().status();
     EXPECT_EQ(status.state, PreparationState::kFailed) << matrix->name();
     EXPECT_NE(status.detail.find(" is lost"), std::string::npos) << status.detail;
   }

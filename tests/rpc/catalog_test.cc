@@ -324,7 +324,7 @@ TEST(Catalog, ManyMeasurementsComeInSeveralMessages) {
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   for (int k = 1; k <= 2500; ++k) {
     measured.k = k;
-    (*matrix)->pattern()->AddMeasurement(measured);
+    (*matrix)->pattern()->trials().Add(measured);
   }
   std::vector<v1::PatternMeasurements> messages;
   ASSERT_TRUE(ListMeasurements(server, "", &messages).ok());
@@ -412,9 +412,9 @@ TEST(Catalog, PrepareAddsClassesAndTimesAgain) {
   engine::Measurement stale;
   const auto matrix = server.engine().catalog().Find("default", "a");
   ASSERT_TRUE(matrix.ok()) << matrix.status();
-  stale.problem_class = (*matrix)->pattern()->measurements()[0].problem_class;
+  stale.problem_class = (*matrix)->pattern()->trials().measurements()[0].problem_class;
   stale.kernel = "cpu.imaginary";
-  (*matrix)->pattern()->AddMeasurement(stale);
+  (*matrix)->pattern()->trials().Add(stale);
   EXPECT_EQ(prepared().measurements_size(), 3);
   request.clear_expected();
   request.set_again(true);

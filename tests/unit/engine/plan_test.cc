@@ -195,22 +195,22 @@ TEST(Watch, SeesEveryChangeInOrder) {
   ASSERT_TRUE(matrix.ok());
   Pattern& pattern = *(*matrix)->pattern();
   std::vector<int64_t> seen;
-  const int64_t id =
-      pattern.Watch([&](const PreparationStatus& status) { seen.push_back(status.done); });
+  const int64_t id = pattern.progress().Watch(
+      [&](const PreparationStatus& status) { seen.push_back(status.done); });
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 100; ++i) {
-        pattern.UpdateStatus([](PreparationStatus& status) { ++status.done; });
+        pattern.progress().Update([](PreparationStatus& status) { ++status.done; });
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  pattern.Unwatch(id);
-  pattern.UpdateStatus([](PreparationStatus& status) { status.done = -1; });
+  pattern.progress().Unwatch(id);
+  pattern.progress().Update([](PreparationStatus& status) { status.done = -1; });
   ASSERT_EQ(seen.size(), 401u);
   for (int64_t i = 0; i <= 400; ++i) EXPECT_EQ(seen[i], i);
-  EXPECT_EQ(pattern.status().done, -1);
+  EXPECT_EQ(pattern.progress().status().done, -1);
 }
 
 TEST(Measurements, OnePerClassAndContender) {
@@ -220,15 +220,15 @@ TEST(Measurements, OnePerClassAndContender) {
   Pattern& pattern = *(*matrix)->pattern();
   Measurement measurement{Spmm(32), 32, "csr", "cpu.csr", "cpu", 1.0, Gflops(1000, 32, 1.0), 3};
   EXPECT_DOUBLE_EQ(measurement.gflops, 0.064);
-  pattern.AddMeasurement(measurement);
+  pattern.trials().Add(measurement);
   measurement.median_ms = 2;
-  pattern.AddMeasurement(measurement);
+  pattern.trials().Add(measurement);
   measurement.recipe = "aspt";
-  pattern.AddMeasurement(measurement);
+  pattern.trials().Add(measurement);
   measurement.k = 16;
   measurement.median_ms = 3;
-  pattern.AddMeasurement(measurement);
-  const auto known = pattern.measurements();
+  pattern.trials().Add(measurement);
+  const auto known = pattern.trials().measurements();
   ASSERT_EQ(known.size(), 3u);
   EXPECT_EQ(known[0].median_ms, 2);
   EXPECT_EQ(known[1].median_ms, 2);

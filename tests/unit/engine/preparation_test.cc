@@ -172,7 +172,7 @@ test::Pattern Clusters() { return test::ShuffledClusters(60, 32, 4096, 64, 16, 1
 
 std::vector<std::string> Tried(const Pattern& pattern) {
   std::vector<std::string> recipes;
-  for (const Measurement& m : pattern.measurements()) recipes.push_back(m.recipe);
+  for (const Measurement& m : pattern.trials().measurements()) recipes.push_back(m.recipe);
   return recipes;
 }
 
@@ -210,7 +210,7 @@ void CheckConsistent(Site& site, Pattern& pattern) {
 /// Every recipe that there is a rule for was timed, or there is a reason why not.
 void CheckDecisions(const Pattern& pattern, const ProblemClass& c) {
   std::map<std::string, Decision> decided;
-  for (const Decision& decision : pattern.decisions()) {
+  for (const Decision& decision : pattern.trials().decisions()) {
     EXPECT_NE(decision.reason, "") << decision.recipe;
     if (decision.problem_class == c) decided[decision.recipe] = decision;
   }
@@ -218,7 +218,7 @@ void CheckDecisions(const Pattern& pattern, const ProblemClass& c) {
     ASSERT_TRUE(decided.contains(candidate.recipe)) << candidate.recipe;
   }
   std::set<std::string> timed;
-  for (const Measurement& m : pattern.measurements()) {
+  for (const Measurement& m : pattern.trials().measurements()) {
     if (m.problem_class == c) timed.insert(m.recipe);
   }
   for (const auto& [recipe, decision] : decided) {
@@ -240,8 +240,8 @@ TEST(Preparation, PlansForTheMatrixsOwnType) {
   auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, values);
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   ASSERT_TRUE(site.Idle());
-  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady)
-      << (*matrix)->pattern()->status().detail;
+  EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady)
+      << (*matrix)->pattern()->progress().status().detail;
   const auto plans = (*matrix)->pattern()->plans().List();
   ASSERT_EQ(plans.size(), 3u);
   for (const auto& active : plans) {
@@ -258,7 +258,7 @@ TEST(Preparation, TriesReorderingOnShuffledClusters) {
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   ASSERT_TRUE(site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const PreparationStatus status = pattern.status();
+  const PreparationStatus status = pattern.progress().status();
   EXPECT_EQ(status.state, PreparationState::kReady) << status.detail;
   EXPECT_THAT(status.message, HasSubstr("spmm f32 k<=32 cpu"));
   EXPECT_EQ(status.detail, "") << "plans and decisions say it all";
@@ -288,8 +288,8 @@ TEST(Preparation, KeepsPlainCsrWhereNothingIsGained) {
   ASSERT_TRUE(matrix.ok());
   ASSERT_TRUE(site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.status().message,
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.progress().status().message,
               HasSubstr("plain CSR is kept, 5000 nonzeros, fewer than 10000"));
   CheckDecisions(pattern, Class(Operation::kSpmm));
   const auto plans = pattern.plans().List();
@@ -318,7 +318,8 @@ TEST(Preparation, OddMatrices) {
   }
   ASSERT_TRUE(site.Idle());
   for (const MatrixLease& matrix : site.catalog.All()) {
-    EXPECT_EQ(matrix->pattern()->status().state, PreparationState::kReady) << matrix->name();
+    EXPECT_EQ(matrix->pattern()->progress().status().state, PreparationState::kReady)
+        << matrix->name();
     // ... and one of the product with itself, where there is one.
     const bool square = matrix->pattern()->rows() == matrix->pattern()->cols();
     EXPECT_EQ(matrix->pattern()->plans().List().size(), square ? 5u : 4u) << matrix->name();
@@ -347,7 +348,7 @@ struct Timed {
 Timed TimedOf(const Pattern& pattern, const std::string& pair_recipe) {
   Timed timed;
   double best = 0;
-  for (const Measurement& m : pattern.measurements()) {
+  for (const Measurement& m : pattern.trials().measurements()) {
     if (!m.pair || ToString(*m.pair, pattern.hash()) != pair_recipe) continue;
     EXPECT_GT(m.median_ms, 0);
     EXPECT_GT(m.baseline_ms, 0);
@@ -379,7 +380,8 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
       site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
     site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
     EXPECT_LE(site.preparation.pending(), 2) << "one that began before the second pair came";
-    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << "what is there stays usable";
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
+        << "what is there stays usable";
   }
   ASSERT_TRUE(site.Idle());
   const Timed square = TimedOf(pattern, "csr * csr");
@@ -392,7 +394,7 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
   const SpgemmKernel& fastest = *FindSpgemmKernel(square.fastest);
   EXPECT_EQ(found.plan->plan.recipe.substr(0, fastest.layout_kind.size()), fastest.layout_kind);
   EXPECT_TRUE(FindFactorLayouts({(*s)->pattern(), (*s)->pattern()}, found.plan->plan));
-  for (const Measurement& m : pattern.measurements()) {
+  for (const Measurement& m : pattern.trials().measurements()) {
     if (m.kernel == "cpu.dia.diagonals") {
       EXPECT_EQ(m.recipe, "dia");
     }
@@ -403,7 +405,7 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
   ASSERT_TRUE(found_t.exact);
   EXPECT_EQ(found_t.plan->plan.kernel, with_t.fastest);
   std::set<std::pair<std::string, std::string>> ruled_out;
-  for (const Decision& decision : pattern.decisions()) {
+  for (const Decision& decision : pattern.trials().decisions()) {
     EXPECT_NE(decision.reason, "");
     if (decision.pair && !decision.tried) ruled_out.emplace(decision.pair->right, decision.kernel);
   }
@@ -648,7 +650,7 @@ TEST(Preparation, LostLayoutsAreBuiltAgainHoweverSmallAndHoweverManyPairs) {
   measurement.kernel = active.plan.kernel;
   measurement.pair = active.plan.pair;
   measurement.median_ms = 0.5;
-  pattern.AddMeasurement(measurement);
+  pattern.trials().Add(measurement);
   // Of as many others as there may be.
   for (int i = 0; i < 16; ++i) {
     auto t = SendMatrix(site.catalog, "T" + std::to_string(i), test::Band(300, 4 + i));
@@ -692,14 +694,14 @@ TEST(Preparation, WhatIsAskedForOfAPairLeavesItsPlanAndItsFigures) {
   PlanDiagonals(site, pair, problem);
   const auto plan = [&] { return pattern.plans().Find(c, pair.pair()); };
   const auto runs_of_default = [&] {
-    for (const Measurement& m : pattern.measurements()) {
+    for (const Measurement& m : pattern.trials().measurements()) {
       if (m.pair && m.kernel == "cpu.csr.row_groups") return m.runs;
     }
     return -1;
   };
-  std::vector<Measurement> measurements = pattern.measurements();
+  std::vector<Measurement> measurements = pattern.trials().measurements();
   for (Measurement& m : measurements) m.runs = 1'000'000;
-  pattern.SetMeasurements(measurements);
+  pattern.trials().SetMeasurements(measurements);
   // No memory for what is asked for, but for the trial.
   constexpr size_t kPartOffsets = 3 * 4001 * sizeof(int64_t);
   site.budget.SetRefuse([](size_t bytes, MemoryUse use) {
@@ -714,7 +716,8 @@ TEST(Preparation, WhatIsAskedForOfAPairLeavesItsPlanAndItsFigures) {
   ask();
   EXPECT_EQ(plan().plan->plan.kernel, "cpu.dia.diagonals");
   EXPECT_TRUE(plan().decided()) << plan().plan->plan.reason;
-  EXPECT_THAT(pattern.status().detail, HasSubstr("not all that was asked for could be tried"));
+  EXPECT_THAT(pattern.progress().status().detail,
+              HasSubstr("not all that was asked for could be tried"));
   EXPECT_EQ(runs_of_default(), 1'000'000) << "the better-founded figure";
   site.budget.SetRefuse(nullptr);
   ask();
@@ -860,7 +863,8 @@ TEST(Preparation, ADamagedRightPatternIsANoteOfTheLeftOne) {
   site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
   ASSERT_TRUE(site.Idle());
   const Pattern& pattern = *(*s)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
+      << pattern.progress().status().detail;
   EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).decided());
 }
 
@@ -875,7 +879,7 @@ TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.dia.diagonals"));
   EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpgemm), PatternPair{pattern.hash()}).exact);
-  EXPECT_THAT(pattern.status().message, HasSubstr("csr * csr"));
+  EXPECT_THAT(pattern.progress().status().message, HasSubstr("csr * csr"));
   CheckConsistent(site, pattern);
 }
 
@@ -921,7 +925,8 @@ TEST(Preparation, PairsOfOddMatrices) {
     site.preparation.RequestTrial({(*left)->pattern(), (*right)->pattern()}, problem);
     ASSERT_TRUE(site.Idle());
     const Pattern& pattern = *(*left)->pattern();
-    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
+        << pattern.progress().status().detail;
     const auto found =
         pattern.plans().Find(ClassOf(problem), PatternPair{(*right)->pattern()->hash()});
     if (i == 0) {
@@ -944,14 +949,15 @@ TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
     BusyLane busy(site.executor);
     for (int i = 0; i < 100; ++i) site.preparation.RequestTrial(*matrix, problem);
     EXPECT_EQ(site.preparation.pending(), 1);
-    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << "what is there stays usable";
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
+        << "what is there stays usable";
   }
   ASSERT_TRUE(site.Idle());
   EXPECT_TRUE(pattern.plans().Find(ClassOf(problem)).exact);
   site.preparation.RequestTrial(*matrix, problem);
   EXPECT_EQ(site.preparation.pending(), 0);
   EXPECT_EQ(site.listener.ends("ready"), 2);
-  EXPECT_THAT(pattern.status().message, HasSubstr("sddmm f32 k<=32 cpu"));
+  EXPECT_THAT(pattern.progress().status().message, HasSubstr("sddmm f32 k<=32 cpu"));
   CheckDecisions(pattern, Class(Operation::kSpmm));
   CheckDecisions(pattern, ClassOf(problem));
   CheckConsistent(site, pattern);
@@ -960,7 +966,7 @@ TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
 /// Medians that were taken for the class, by recipe (of SpGEMM by pair) and kernel.
 std::map<std::string, double> MediansOf(const Pattern& pattern, const ProblemClass& c) {
   std::map<std::string, double> medians;
-  for (const Measurement& m : pattern.measurements()) {
+  for (const Measurement& m : pattern.trials().measurements()) {
     if (m.problem_class != c) continue;
     const std::string recipe = m.pair ? ToString(*m.pair, pattern.hash()) : m.recipe;
     medians[recipe + " / " + m.kernel] = m.median_ms;
@@ -981,10 +987,11 @@ TEST(Preparation, ARequestAddsClasses) {
                     .Request(*matrix, {Class(Operation::kSpmm), Class(Operation::kSddmm)},
                              /*again=*/false)
                     .ok());
-    EXPECT_NE(pattern.status().state, PreparationState::kReady) << "somebody may wait for it";
+    EXPECT_NE(pattern.progress().status().state, PreparationState::kReady)
+        << "somebody may wait for it";
   }
   ASSERT_TRUE(site.Idle());
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSddmm)).decided());
   EXPECT_EQ(pattern.plans().Find(Class(Operation::kSpmm)).plan, plan) << "left alone";
   EXPECT_EQ(MediansOf(pattern, Class(Operation::kSpmm)), medians);
@@ -1022,13 +1029,13 @@ TEST(Preparation, AClientWaitsForTheTrialThatBringsItsClass) {
   {
     BusyLane busy(site.executor);
     site.preparation.RequestTrial(*matrix, ProblemOf(Class(Operation::kSddmm)));
-    ASSERT_TRUE(Eventually([&] { return pattern.status().stage == "trial"; }));
-    EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+    ASSERT_TRUE(Eventually([&] { return pattern.progress().status().stage == "trial"; }));
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
     ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSddmm)}, false).ok());
-    EXPECT_EQ(pattern.status().state, PreparationState::kQueued);
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kQueued);
   }
   ASSERT_TRUE(site.Idle());
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSddmm)).decided());
 }
 
@@ -1042,14 +1049,14 @@ TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
   const ProblemClass other = Class(Operation::kSpmm, false, 64);
   const auto plan = pattern.plans().Find(c).plan;
   std::set<std::string> tried;
-  for (const Decision& decision : pattern.decisions()) {
+  for (const Decision& decision : pattern.trials().decisions()) {
     if (decision.tried) tried.insert(decision.recipe);
   }
   ASSERT_FALSE(tried.empty());
   // What stood in the way of a candidate: it was slow, for this K and for another.
   for (const std::string& recipe : tried) {
-    pattern.AddMeasurement(Imaginary(c, recipe));
-    pattern.AddMeasurement(Imaginary(other, recipe));
+    pattern.trials().Add(Imaginary(c, recipe));
+    pattern.trials().Add(Imaginary(other, recipe));
   }
   const MeasurementRecord stale = {pattern.hash(), ToString(c), "csr", "cpu.imaginary",
                                    "cpu",          kK,          1000,  1};
@@ -1057,16 +1064,17 @@ TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
   {
     BusyLane busy(site.executor);
     ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/true).ok());
-    ASSERT_TRUE(Eventually([&] { return pattern.status().stage == "trial"; }));
+    ASSERT_TRUE(Eventually([&] { return pattern.progress().status().stage == "trial"; }));
     EXPECT_EQ(pattern.plans().Find(c).plan, plan) << "it serves until there is a new one";
   }
   ASSERT_TRUE(site.Idle());
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
+      << pattern.progress().status().detail;
   EXPECT_NE(pattern.plans().Find(c).plan, plan);
   EXPECT_TRUE(pattern.plans().Find(c).decided());
   const std::map<std::string, double> medians = MediansOf(pattern, c);
   for (const auto& [what, ms] : medians) EXPECT_THAT(what, Not(HasSubstr("imaginary")));
-  for (const Decision& decision : pattern.decisions()) {
+  for (const Decision& decision : pattern.trials().decisions()) {
     EXPECT_NE(decision.reason, "it was slower for another K") << decision.recipe;
   }
   EXPECT_EQ(MediansOf(pattern, other).size(), tried.size()) << "nobody asked for these";
@@ -1103,15 +1111,16 @@ TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
   Pattern& pattern = *(*matrix)->pattern();
   const ProblemClass c = Class(Operation::kSpmm);
   EXPECT_THAT(Tried(pattern), ElementsAre("csr"));
-  const size_t decisions = pattern.decisions().size();
+  const size_t decisions = pattern.trials().decisions().size();
   const Asked asked = AskedFor("aspt(panel=32)", "cpu.aspt.panel");
   ASSERT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/false, asked).ok());
   ASSERT_TRUE(site.Idle());
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
+      << pattern.progress().status().detail;
   EXPECT_THAT(Tried(pattern), ElementsAre("csr", asked.recipe));
   EXPECT_EQ(MediansOf(pattern, c).count(asked.recipe + " / cpu.aspt.panel"), 1u);
-  EXPECT_EQ(pattern.decisions().size(), decisions + 1) << "those on others stand";
-  EXPECT_TRUE(std::ranges::any_of(pattern.decisions(), [&](const Decision& d) {
+  EXPECT_EQ(pattern.trials().decisions().size(), decisions + 1) << "those on others stand";
+  EXPECT_TRUE(std::ranges::any_of(pattern.trials().decisions(), [&](const Decision& d) {
     return d.recipe == asked.recipe && d.tried && d.reason == "it was asked for";
   }));
   EXPECT_TRUE(site.store->Load()->wanted.empty());
@@ -1130,7 +1139,7 @@ TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
   // A skip rule of the recipe's own is a decision.
   ASSERT_TRUE(site.preparation.Request(*matrix, {c}, false, AskedFor("row_segments")).ok());
   ASSERT_TRUE(site.Idle());
-  EXPECT_TRUE(std::ranges::any_of(pattern.decisions(), [&](const Decision& d) {
+  EXPECT_TRUE(std::ranges::any_of(pattern.trials().decisions(), [&](const Decision& d) {
     return d.recipe.starts_with("row_segments") && !d.tried &&
            d.reason.find("segments skipped") != std::string::npos;
   }));
@@ -1155,7 +1164,7 @@ TEST(Preparation, WhatWinsWhenItIsAskedForIsThePlan) {
   ASSERT_TRUE(site.Idle());
   const auto speedup = [&](std::string_view recipe) {
     double best = 0;
-    for (const Measurement& m : pattern.measurements()) {
+    for (const Measurement& m : pattern.trials().measurements()) {
       if (m.problem_class == c && m.recipe == recipe) {
         best = std::max(best, m.baseline_ms / m.median_ms);
       }
@@ -1182,7 +1191,7 @@ TEST(Preparation, TriesAKernelOfSpgemmThatIsAskedFor) {
   ASSERT_TRUE(site.Idle());
   const auto before = MediansOf(pattern, c);
   const auto decided = [&] {
-    return std::ranges::count(pattern.decisions(), c, &Decision::problem_class);
+    return std::ranges::count(pattern.trials().decisions(), c, &Decision::problem_class);
   };
   const auto decisions = decided();
   ASSERT_EQ(before.count("csr * csr / cpu.csr.heap"), 0u) << "a rule spoke against it";
@@ -1211,7 +1220,7 @@ TEST(Preparation, BoundsWhatWaitsToBeTried) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("64 recipes and kernels wait"));
   ASSERT_TRUE(site.Idle());
-  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
 }
 
 TEST(Preparation, RefusesWhatCannotBeTried) {
@@ -1251,7 +1260,7 @@ TEST(Preparation, AgainTimesEveryPairThatIsThere) {
     ASSERT_FALSE(TimedOf(pattern, ToString(pair, pattern.hash())).kernels.empty());
     Measurement imaginary = Imaginary(c, "csr");
     imaginary.pair = pair;
-    pattern.AddMeasurement(std::move(imaginary));
+    pattern.trials().Add(std::move(imaginary));
   }
   ASSERT_TRUE(site.preparation.Request(*s, {c}, /*again=*/true).ok());
   ASSERT_TRUE(site.Idle());
@@ -1278,15 +1287,15 @@ TEST(Preparation, APlanStaysThatFindsNoMemoryToBeTriedAgain) {
   Buffer hog = site.budget.Source(MemoryUse::kPreparation).Allocate(kPreparation - 4096).value();
   ASSERT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/true).ok());
   ASSERT_TRUE(site.Idle());
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_EQ(pattern.plans().Find(c).plan, plan);
-  EXPECT_THAT(pattern.status().detail, HasSubstr("stays, it could not be tried again"));
+  EXPECT_THAT(pattern.progress().status().detail, HasSubstr("stays, it could not be tried again"));
   EXPECT_EQ(site.store->Load()->plans.size(), 1u);
   hog = Buffer();
   ASSERT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/true).ok());
   ASSERT_TRUE(site.Idle());
   EXPECT_NE(pattern.plans().Find(c).plan, plan);
-  EXPECT_EQ(pattern.status().detail, "");
+  EXPECT_EQ(pattern.progress().status().detail, "");
   CheckConsistent(site, pattern);
 }
 
@@ -1314,7 +1323,7 @@ TEST(Preparation, StatesComeInOrder) {
   auto lane = std::make_unique<BusyLane>(site.executor);
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok());
-  const int64_t id = (*matrix)->pattern()->Watch([&](const PreparationStatus& status) {
+  const int64_t id = (*matrix)->pattern()->progress().Watch([&](const PreparationStatus& status) {
     std::lock_guard lock(mutex);
     const std::string state(Name(status.state));
     if (states.empty() || states.back() != state) states.push_back(state);
@@ -1324,7 +1333,7 @@ TEST(Preparation, StatesComeInOrder) {
   });
   lane.reset();
   ASSERT_TRUE(site.Idle());
-  (*matrix)->pattern()->Unwatch(id);
+  (*matrix)->pattern()->progress().Unwatch(id);
   EXPECT_EQ(states.back(), "READY");
   if (states.front() == "QUEUED") states.erase(states.begin());
   EXPECT_THAT(states, ElementsAre("PREPARING", "READY"));
@@ -1338,7 +1347,7 @@ TEST(Preparation, AnotherMatrixOfThePatternSharesWhatIsThere) {
   auto b = SendMatrix(site.catalog, "b", Clusters(), 2);
   ASSERT_TRUE(b.ok());
   EXPECT_EQ(site.preparation.pending(), 0);
-  EXPECT_EQ((*b)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_EQ((*b)->pattern()->progress().status().state, PreparationState::kReady);
   CheckConsistent(site, *(*b)->pattern());
 }
 
@@ -1367,7 +1376,7 @@ TEST(Preparation, ADeletedPatternThatComesBackIsPrepared) {
   }
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
-  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
   EXPECT_EQ((*matrix)->pattern()->plans().List().size(), 1u);
 }
 
@@ -1376,9 +1385,9 @@ TEST(Preparation, TooLittleMemoryIsNotedAndPlainCsrKept) {
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.status().message, HasSubstr("plain CSR is kept"));
-  EXPECT_THAT(pattern.status().detail, HasSubstr("preparation"));
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.progress().status().message, HasSubstr("plain CSR is kept"));
+  EXPECT_THAT(pattern.progress().status().detail, HasSubstr("preparation"));
   EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).exact);
   CheckConsistent(site, pattern);
 }
@@ -1393,9 +1402,9 @@ TEST(Preparation, AnUploadTriesAgainWhatMemoryDidNotAllow) {
   const auto decided = [&] {
     return (*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).decided();
   };
-  EXPECT_FALSE(decided()) << (*matrix)->pattern()->status().detail;
+  EXPECT_FALSE(decided()) << (*matrix)->pattern()->progress().status().detail;
   ASSERT_TRUE(SendMatrix(site.catalog, "n", Clusters(), 2).ok() && site.Idle());
-  EXPECT_TRUE(decided()) << (*matrix)->pattern()->status().detail;
+  EXPECT_TRUE(decided()) << (*matrix)->pattern()->progress().status().detail;
   CheckConsistent(site, *(*matrix)->pattern());
 }
 
@@ -1428,11 +1437,11 @@ TEST(Preparation, ANarrowerTrialWhenMemoryIsShort) {
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.decisions(),
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.trials().decisions(),
               Contains(::testing::Field(&Decision::reason, "timed at K = 16 for want of memory")));
-  ASSERT_FALSE(pattern.measurements().empty());
-  EXPECT_EQ(pattern.measurements()[0].k, 16);
+  ASSERT_FALSE(pattern.trials().measurements().empty());
+  EXPECT_EQ(pattern.trials().measurements()[0].k, 16);
   CheckConsistent(site, pattern);
 }
 
@@ -1477,8 +1486,8 @@ TEST(Preparation, GoesOnWithoutFeaturesThatFindNoMemory) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.features(), nullptr);
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.status().detail, HasSubstr("features are not known: "));
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.progress().status().detail, HasSubstr("features are not known: "));
   CheckConsistent(site, pattern);
 }
 
@@ -1489,12 +1498,12 @@ TEST(Preparation, StopsBuildingWhenItsTimeIsUp) {
   auto matrix = SendMatrix(site.catalog, "m", test::ShuffledClusters(600, 16, 65536, 24, 12, 1, 3));
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_THAT(Tried(pattern), ::testing::Each("csr")) << "that alone is timed";
   EXPECT_FALSE(pattern.plans().Find(Class(Operation::kSpmm)).decided()) << "it is tried again";
   EXPECT_NE(pattern.features(), nullptr);
   CheckDecisions(pattern, Class(Operation::kSpmm));
-  EXPECT_THAT(pattern.decisions(),
+  EXPECT_THAT(pattern.trials().decisions(),
               Contains(::testing::Field(&Decision::reason, HasSubstr("--preparation-seconds"))));
   EXPECT_GT(site.listener.recipes("no_time"), 0);
   EXPECT_EQ(site.listener.recipes("tried"), 0);
@@ -1511,8 +1520,8 @@ TEST(Preparation, ABuildUnderWayStopsWhenTheTimeIsUp) {
   ASSERT_TRUE(matrix.ok());
   ASSERT_TRUE(site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.decisions(),
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.trials().decisions(),
               Contains(::testing::Field(&Decision::reason, HasSubstr("0.25 s are used up"))));
   CheckConsistent(site, pattern);
 }
@@ -1524,7 +1533,7 @@ TEST(Preparation, MeasurementsAreWholeAndAgreeWithThePlan) {
   Pattern& pattern = *(*matrix)->pattern();
   const Plan plan = pattern.plans().Find(Class(Operation::kSpmm)).plan->plan;
   bool found = false;
-  for (const Measurement& m : pattern.measurements()) {
+  for (const Measurement& m : pattern.trials().measurements()) {
     EXPECT_GT(m.baseline_ms, 0) << m.recipe;
     EXPECT_GT(m.floor_ms, 0) << m.recipe;
     EXPECT_EQ(m.preparation_ms > 0, m.recipe != kCsr) << m.recipe;
@@ -1543,13 +1552,13 @@ TEST(Preparation, SwitchedOff) {
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok());
   EXPECT_EQ(site.preparation.pending(), 0);
-  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
-  EXPECT_THAT((*matrix)->pattern()->status().detail, HasSubstr("switched off"));
+  EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
+  EXPECT_THAT((*matrix)->pattern()->progress().status().detail, HasSubstr("switched off"));
   site.preparation.RequestTrial(*matrix, {Operation::kSddmm, false, ElementType::kF32, 8});
   EXPECT_EQ(site.preparation.pending(), 0);
   const absl::Status refused = site.preparation.Request(*matrix, {}, /*again=*/true);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
 }
 
 TEST(Preparation, AFullQueueDropsTheLeastImportant) {
@@ -1564,14 +1573,16 @@ TEST(Preparation, AFullQueueDropsTheLeastImportant) {
     matrices.push_back(*matrix);
     // The first is under way before the others queue up.
     if (i == 0) {
-      ASSERT_TRUE(Eventually(
-          [&] { return matrices[0]->pattern()->status().state == PreparationState::kPreparing; }));
+      ASSERT_TRUE(Eventually([&] {
+        return matrices[0]->pattern()->progress().status().state == PreparationState::kPreparing;
+      }));
     }
   }
   EXPECT_EQ(site.preparation.pending(), 3);
   for (int i : {3, 4}) {
-    EXPECT_EQ(matrices[i]->pattern()->status().state, PreparationState::kFailed);
-    EXPECT_THAT(matrices[i]->pattern()->status().detail, HasSubstr("2 preparations are waiting"));
+    EXPECT_EQ(matrices[i]->pattern()->progress().status().state, PreparationState::kFailed);
+    EXPECT_THAT(matrices[i]->pattern()->progress().status().detail,
+                HasSubstr("2 preparations are waiting"));
     const absl::Status refused = site.preparation.Request(matrices[i], {}, /*again=*/false);
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   }
@@ -1583,7 +1594,7 @@ TEST(Preparation, AFullQueueDropsTheLeastImportant) {
   }
   ASSERT_TRUE(site.Idle());
   for (const MatrixLease& matrix : matrices) {
-    EXPECT_EQ(matrix->pattern()->status().state, PreparationState::kReady);
+    EXPECT_EQ(matrix->pattern()->progress().status().state, PreparationState::kReady);
     EXPECT_TRUE(matrix->pattern()->plans().Find(Class(Operation::kSpmm)).decided());
   }
 }
@@ -1596,18 +1607,20 @@ TEST(Preparation, UploadsComeBeforeTrials) {
   std::vector<std::string> order;
   std::mutex mutex;
   const auto watch = [&](const MatrixLease& matrix) {
-    matrix->pattern()->Watch([&, name = matrix->name()](const PreparationStatus& status) {
-      std::lock_guard lock(mutex);
-      if (status.stage == "trial" && !::testing::Value(order, Contains(name))) {
-        order.push_back(name);
-      }
-    });
+    matrix->pattern()->progress().Watch(
+        [&, name = matrix->name()](const PreparationStatus& status) {
+          std::lock_guard lock(mutex);
+          if (status.stage == "trial" && !::testing::Value(order, Contains(name))) {
+            order.push_back(name);
+          }
+        });
   };
   {
     BusyLane busy(site.executor);
     // Occupies the worker.
     site.preparation.RequestTrial(*first, {Operation::kSddmm, false, ElementType::kF32, 8});
-    ASSERT_TRUE(Eventually([&] { return (*first)->pattern()->status().stage == "trial"; }));
+    ASSERT_TRUE(
+        Eventually([&] { return (*first)->pattern()->progress().status().stage == "trial"; }));
     watch(*second);
     site.preparation.RequestTrial(*second, {Operation::kSddmm, false, ElementType::kF32, 8});
     auto third = SendMatrix(site.catalog, "third", test::Uniform(400, 400, 30, 3));
@@ -1678,7 +1691,7 @@ TEST(Preparation, GetsItsTurnsBesideEndlessRequests) {
   ASSERT_TRUE(matrix.ok());
   ASSERT_TRUE(site.Idle());
   const Pattern& pattern = *(*matrix)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_THAT(Tried(pattern), Contains("csr"));
   EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).decided());
   EXPECT_GT(site.listener.trial_waits, 0);
@@ -1693,12 +1706,12 @@ TEST(Preparation, WithoutATurnInTimePlainCsrIsKeptForNow) {
   ASSERT_TRUE(matrix.ok());
   ASSERT_TRUE(site.Idle()) << "it waits for a lane that is never idle";
   const Pattern& pattern = *(*matrix)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   const PlanTable::Found found = pattern.plans().Find(Class(Operation::kSpmm));
   ASSERT_TRUE(found.exact);
   EXPECT_FALSE(found.decided()) << "it is to be tried again";
   EXPECT_THAT(
-      pattern.decisions(),
+      pattern.trials().decisions(),
       Contains(::testing::Field(&Decision::reason, HasSubstr("no lane had time for a trial"))));
 }
 
@@ -1749,15 +1762,15 @@ TEST(Preparation, ASmallOneDoesNotWaitForALongOne) {
   }
   auto small = SendMatrix(rooms.catalog, "small", test::Uniform(1000, 1000, 5, 9));
   ASSERT_TRUE(small.ok());
-  EXPECT_TRUE(
-      Eventually([&] { return (*small)->pattern()->status().state == PreparationState::kReady; }));
+  EXPECT_TRUE(Eventually(
+      [&] { return (*small)->pattern()->progress().status().state == PreparationState::kReady; }));
   for (const MatrixLease& matrix : large) {
-    EXPECT_NE(matrix->pattern()->status().state, PreparationState::kReady);
+    EXPECT_NE(matrix->pattern()->progress().status().state, PreparationState::kReady);
   }
   observer.Open();
   EXPECT_TRUE(Eventually([&] { return preparation.pending() == 0; }));
   for (const MatrixLease& matrix : large) {
-    EXPECT_EQ(matrix->pattern()->status().state, PreparationState::kReady);
+    EXPECT_EQ(matrix->pattern()->progress().status().state, PreparationState::kReady);
   }
   executor.Close();
 }
@@ -1797,7 +1810,8 @@ TEST(Preparation, OfTwoThatWaitTheShorterOneIsFirst) {
     BusyLane busy(site.executor);
     // Occupies the worker.
     site.preparation.RequestTrial(*first, {Operation::kSddmm, false, ElementType::kF32, 8});
-    ASSERT_TRUE(Eventually([&] { return (*first)->pattern()->status().stage == "trial"; }));
+    ASSERT_TRUE(
+        Eventually([&] { return (*first)->pattern()->progress().status().stage == "trial"; }));
     // 10 s and some milliseconds of work, as the queue sees it.
     for (const bool is_long : {true, false}) {
       const test::Pattern s = test::Uniform(1000, 1000, is_long ? 200 : 10, 2);
@@ -1810,12 +1824,13 @@ TEST(Preparation, OfTwoThatWaitTheShorterOneIsFirst) {
       }
       auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
       ASSERT_TRUE(matrix.ok());
-      (*matrix)->pattern()->Watch([&, name = header.name](const PreparationStatus& status) {
-        std::lock_guard lock(mutex);
-        if (status.state == PreparationState::kPreparing &&
-            !::testing::Value(order, Contains(name)))
-          order.push_back(name);
-      });
+      (*matrix)->pattern()->progress().Watch(
+          [&, name = header.name](const PreparationStatus& status) {
+            std::lock_guard lock(mutex);
+            if (status.state == PreparationState::kPreparing &&
+                !::testing::Value(order, Contains(name)))
+              order.push_back(name);
+          });
     }
   }
   ASSERT_TRUE(Eventually([&] {
@@ -1866,14 +1881,14 @@ TEST(Restart, BringsBackPlansWithoutBuilding) {
   auto matrix = site.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-  EXPECT_THAT(pattern.status().message, HasSubstr("2.00x over plain CSR"));
+  EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
+  EXPECT_THAT(pattern.progress().status().message, HasSubstr("2.00x over plain CSR"));
   const auto found = pattern.plans().Find(Class(Operation::kSpmm));
   ASSERT_TRUE(found.exact);
   EXPECT_THAT(found.plan->plan.recipe, HasSubstr("> aspt("));
   EXPECT_NE(found.plan->layout, nullptr);
   EXPECT_EQ(pattern.Layouts().at(0).build_seconds, 0.25);
-  EXPECT_FALSE(pattern.measurements().empty());
+  EXPECT_FALSE(pattern.trials().measurements().empty());
   EXPECT_EQ(site.listener.stages("lsh_cluster"), 0);
   EXPECT_EQ(site.listener.stages("trial"), 0);
   EXPECT_EQ(site.listener.stages("restore"), 1);
@@ -1906,12 +1921,13 @@ TEST(Restart, PreparesAgainWhereThePlansKernelIsGone) {
     auto matrix = site.catalog.Find("t", "m");
     ASSERT_TRUE(matrix.ok() && site.Idle());
     Pattern& pattern = *(*matrix)->pattern();
-    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().message;
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
+        << pattern.progress().status().message;
     const auto found = pattern.plans().Find(Class(Operation::kSpmm));
     ASSERT_TRUE(found.exact);
     EXPECT_NE(found.plan->plan.kernel, kernel);
     EXPECT_NE(FindSpmmKernel(found.plan->plan.kernel), nullptr);
-    EXPECT_TRUE(std::ranges::any_of(pattern.measurements(), [&](const Measurement& m) {
+    EXPECT_TRUE(std::ranges::any_of(pattern.trials().measurements(), [&](const Measurement& m) {
       return m.kernel == kernel;
     })) << "what an older program measured stays";
     EXPECT_GT(site.listener.stages("trial"), 0);
@@ -1951,21 +1967,21 @@ TEST(Restart, BringsBackWhatWasMeasuredAndDecided) {
     Site site(directory.path());
     auto matrix = SendMatrix(site.catalog, "m", Clusters());
     ASSERT_TRUE(matrix.ok() && site.Idle());
-    measured = (*matrix)->pattern()->measurements();
-    decided = (*matrix)->pattern()->decisions();
+    measured = (*matrix)->pattern()->trials().measurements();
+    decided = (*matrix)->pattern()->trials().decisions();
     ASSERT_FALSE(decided.empty());
   }
   Site site(directory.path());
   auto matrix = site.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok() && site.Idle());
-  const std::vector<Measurement> after = (*matrix)->pattern()->measurements();
+  const std::vector<Measurement> after = (*matrix)->pattern()->trials().measurements();
   ASSERT_EQ(after.size(), measured.size());
   for (size_t i = 0; i < after.size(); ++i) {
     EXPECT_EQ(after[i].baseline_ms, measured[i].baseline_ms);
     EXPECT_EQ(after[i].floor_ms, measured[i].floor_ms) << "of then, whatever the rate is now";
     EXPECT_EQ(after[i].preparation_ms, measured[i].preparation_ms);
   }
-  const std::vector<Decision> again = (*matrix)->pattern()->decisions();
+  const std::vector<Decision> again = (*matrix)->pattern()->trials().decisions();
   ASSERT_EQ(again.size(), decided.size());
   for (size_t i = 0; i < again.size(); ++i) {
     EXPECT_EQ(again[i].recipe, decided[i].recipe);
@@ -2106,8 +2122,8 @@ TEST(Restart, KeepsALayoutThatFindsNoMemory) {
     ASSERT_TRUE(found.exact);
     EXPECT_FALSE(found.decided());
     EXPECT_EQ(found.plan->plan.recipe, "csr");
-    EXPECT_EQ(pattern.status().state, PreparationState::kReady);
-    EXPECT_THAT(pattern.status().message, HasSubstr("want of memory for lsh_cluster"));
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
+    EXPECT_THAT(pattern.progress().status().message, HasSubstr("want of memory for lsh_cluster"));
     EXPECT_EQ(site.listener.stages("trial"), 0) << "it was not lost";
     site.preparation.RequestTrial(
         *matrix, {Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu});
@@ -2118,7 +2134,7 @@ TEST(Restart, KeepsALayoutThatFindsNoMemory) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_THAT(PlansOf(pattern).begin()->second, HasSubstr("lsh_cluster"));
-  EXPECT_THAT(pattern.status().message, Not(HasSubstr("memory")));
+  EXPECT_THAT(pattern.progress().status().message, Not(HasSubstr("memory")));
   EXPECT_EQ(site.listener.stages("trial"), 0);
   CheckConsistent(site, pattern);
 }
@@ -2135,7 +2151,7 @@ TEST(Restart, WritesNothingWhereThereIsNothingToDo) {
   EXPECT_EQ(log, 0U) << "thousands of patterns would wait for the disk, each";
   auto matrix = site.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok());
-  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
 }
 
 TEST(Restart, TriesAgainWhatMemoryDidNotAllow) {
@@ -2199,7 +2215,8 @@ TEST(Restart, BuildsADamagedLayoutAgain) {
     auto matrix = site.catalog.Find("t", "m");
     ASSERT_TRUE(matrix.ok() && site.Idle());
     Pattern& pattern = *(*matrix)->pattern();
-    EXPECT_EQ(pattern.status().state, PreparationState::kReady) << pattern.status().detail;
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
+        << pattern.progress().status().detail;
     EXPECT_EQ(PlansOf(pattern).size(), 1u);
     EXPECT_THAT(PlansOf(pattern).begin()->second, HasSubstr("lsh_cluster"));
     EXPECT_EQ(site.listener.damaged, round == 0 ? 1 : 0);
@@ -2227,7 +2244,7 @@ TEST(Restart, PreparesWhatWasNotFinished) {
   Site site(directory.path());
   auto matrix = site.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok() && site.Idle());
-  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kReady);
+  EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
   // What the upload named, and no other.
   const PlanTable& plans = (*matrix)->pattern()->plans();
   EXPECT_TRUE(plans.Find(Class(Operation::kSddmm)).exact);
@@ -2265,7 +2282,7 @@ TEST(Restart, KeepsThePlanThatWasBeingTriedAgainAndTriesItAgain) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_GT(site.listener.stages("trial"), 0);
-  EXPECT_THAT(pattern.decisions(),
+  EXPECT_THAT(pattern.trials().decisions(),
               Contains(::testing::Field(&Decision::reason, "it was there already")));
   EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).decided());
   EXPECT_TRUE(site.store->Load()->wanted.empty()) << "that is done";
@@ -2291,8 +2308,8 @@ TEST(Restart, FailsInWordsWhenThePatternIsDamaged) {
   Site site(directory.path());
   auto matrix = site.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok() && site.Idle());
-  EXPECT_EQ((*matrix)->pattern()->status().state, PreparationState::kFailed);
-  EXPECT_THAT((*matrix)->pattern()->status().detail, HasSubstr("row_offsets"));
+  EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kFailed);
+  EXPECT_THAT((*matrix)->pattern()->progress().status().detail, HasSubstr("row_offsets"));
   EXPECT_EQ(site.listener.ends("failed"), 1);
   EXPECT_THAT(site.listener.failures(), ElementsAre(HasSubstr("row_offsets")));
 }

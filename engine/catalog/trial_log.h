@@ -1,0 +1,39 @@
+// What trials on a pattern found: measurements, and what became of recipes and kernels.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/catalog/plan.h"
+#include "engine/store/pattern_pair.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// Thread-safe.
+class TrialLog {
+ public:
+  std::vector<Measurement> measurements() const;
+  /// Replaces one of the same class, K, recipe, kernel, device and pair.
+  void Add(Measurement measurement);
+  /// Replaces all; of each class, K, recipe, kernel, device and pair there is one.
+  void SetMeasurements(std::vector<Measurement> measurements);
+  /// Forgets the measurements of the class; where `pair` is given, those of that pair alone.
+  void Forget(const ProblemClass& problem_class,
+              const std::optional<PatternPair>& pair = std::nullopt);
+
+  /// What became of recipes, class by class.
+  std::vector<Decision> decisions() const;
+  /// Replaces those about the class, which all of `decisions` are about; where `pair` is given,
+  /// those about that pair alone.
+  void SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
+                    const std::optional<PatternPair>& pair = std::nullopt);
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<Measurement> measurements_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Decision> decisions_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sparsed::engine
