@@ -2,7 +2,9 @@
 
 namespace sparsed::server {
 
-std::string TenantOf(const grpc::ServerContextBase& /*context*/) { return "default"; }
-std::string TenantOf(const ucred& /*peer*/) { return "default"; }
+std::string TenantOf(const grpc::ServerContextBase& /*context*/) {
+  return std::string(kDefaultTenant);
+}
+std::string TenantOf(const ucred& /*peer*/) { return std::string(kDefaultTenant); }
 
 }  // namespace sparsed::server

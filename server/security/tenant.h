@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 struct ucred;
 
@@ -11,7 +12,10 @@ class ServerContextBase;
 
 namespace sparsed::server {
 
-/// The tenant that a call belongs to: the one of a server without identities.
+/// The one of a server without identities.
+inline constexpr std::string_view kDefaultTenant = "default";
+
+/// The tenant that a call belongs to.
 std::string TenantOf(const grpc::ServerContextBase& context);
 /// Likewise, of a process at the other end of a Unix socket.
 std::string TenantOf(const ucred& peer);

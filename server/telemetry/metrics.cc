@@ -2,6 +2,7 @@
 
 #include "engine/catalog/dense_catalog.h"
 #include "server/log/log.h"
+#include "server/security/tenant.h"
 
 namespace sparsed::server {
 namespace {
@@ -78,6 +79,10 @@ Metrics::Metrics()
   shared_out_ = &transfers.Add({{"path", "shared_host"}, {"direction", "out"}});
   attached_in_ = &transfers.Add({{"path", "attached"}, {"direction", "in"}});
   attached_out_ = &transfers.Add({{"path", "attached"}, {"direction", "out"}});
+  // There from the start, so that rates begin with the first of them.
+  for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
+    OnAttached({.tenant = kDefaultTenant, .operation = operation});
+  }
   damages_ =
       &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
            .Add({});
