@@ -74,7 +74,7 @@ class Backend {
   virtual double bytes_per_second() const = 0;
   /// Where its kernels read and write.
   virtual MemorySource& memory(MemoryUse use) = 0;
-  /// The same, which `owner` of host memory pays for where that is it.
+  /// The same, which `owner` pays for.
   virtual MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) = 0;
 
   /// What a scheduler runs jobs on; those of a GPU exist once.

@@ -321,8 +321,8 @@ absl::Status DenseCall::ExpectStreams() {
     if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
       if (absl::Status s = CheckRoom(impl_->budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
     }
-    operand.source = std::make_unique<StreamedOperand>(announced->name, operand.shape,
-                                                       announced->stream_array, gpu, host_memory());
+    operand.source = std::make_unique<StreamedOperand>(
+        announced->name, operand.shape, announced->stream_array, gpu, host_memory(), owner_);
   }
   return MayFit();
 }
@@ -551,7 +551,8 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
                                .old = {old, beta_ == 0 ? DenseShape() : operands_[1].shape},
                                .result = {written, result_shape_},
                                .alpha = alpha_,
-                               .beta = beta_};
+                               .beta = beta_,
+                               .owner = owner_};
   SlabMultiplication slabs(product, *impl_->gpu(lane.backend->id()), lane, token());
   const absl::Status status = slabs.Run();
   if (!status.ok()) return status;

@@ -27,8 +27,9 @@ class GpuBackend final : public Backend {
   absl::Status Checked(absl::Status status) override { return device_.Checked(std::move(status)); }
   double bytes_per_second() const override { return device_.bytes_per_second(); }
   MemorySource& memory(MemoryUse use) override { return device_.budget().Source(use); }
-  /// A card's memory has no owners yet.
-  MemorySource& MemoryFor(MemoryUse use, MemoryOwner& /*owner*/) override { return memory(use); }
+  MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) override {
+    return device_.budget().Source(use, &owner);
+  }
   std::vector<Lane> NewLanes() override;
   size_t kept_workspace() const override;
   void OnThread(const std::function<void()>& loop) override;

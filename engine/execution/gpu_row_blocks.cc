@@ -23,7 +23,7 @@ class OnGpu final : public RowBlocks {
  public:
   OnGpu(BoundSpgemm product, std::optional<ProductSizes> found, const RowBlockOptions& options)
       : RowBlocks(std::move(product), std::move(found), options),
-        memory_(product_.backend().memory(MemoryUse::kRequests)) {}
+        memory_(product_.backend().MemoryFor(MemoryUse::kRequests, options.owner)) {}
 
   absl::Status Begin(Lane& lane) override {
     if (absl::Status s = AllocateRows(); !s.ok()) return s;

@@ -8,11 +8,12 @@
 namespace sparsed::engine {
 
 StreamedOperand::StreamedOperand(std::string name, const DenseShape& shape, uint32_t stream_array,
-                                 GpuBackend* gpu, MemorySource& host)
+                                 GpuBackend* gpu, MemorySource& host, const MemoryOwner& owner)
     : shape_(shape), stream_array_(stream_array), gpu_(gpu), host_(host) {
   const int64_t elements = shape.elements();
-  auto memory = std::make_unique<OperandMemory>(gpu == nullptr ? nullptr : &gpu->device(), host,
-                                                static_cast<size_t>(elements) * SizeOf(shape.type));
+  auto memory =
+      std::make_unique<OperandMemory>(gpu == nullptr ? nullptr : &gpu->device(), host, owner,
+                                      static_cast<size_t>(elements) * SizeOf(shape.type));
   memory_ = memory.get();
   assembler_ = ArrayAssembler({std::move(name), shape.type, elements, {}}, std::move(memory));
 }

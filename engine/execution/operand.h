@@ -24,10 +24,10 @@ namespace sparsed::engine {
 /// thread feeds it, then a lane has it.
 class StreamedOperand {
  public:
-  /// `gpu` may be null; it and `host`, memory for requests, outlive this. Takes memory as bytes
-  /// come.
+  /// `gpu` may be null; it and `host`, memory for requests, which `owner` pays for, outlive this.
+  /// Takes memory as bytes come.
   StreamedOperand(std::string name, const DenseShape& shape, uint32_t stream_array, GpuBackend* gpu,
-                  MemorySource& host);
+                  MemorySource& host, const MemoryOwner& owner);
   ~StreamedOperand();
   StreamedOperand(const StreamedOperand&) = delete;
   StreamedOperand& operator=(const StreamedOperand&) = delete;

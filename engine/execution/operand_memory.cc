@@ -25,7 +25,7 @@ absl::StatusOr<bool> OperandMemory::FindsRoomOnDevice() {
     Arrived();
     return false;
   }
-  place_ = ArriveWhole(device_->budget().SourceAtOnce(MemoryUse::kRequests), bytes_);
+  place_ = ArriveWhole(device_->budget().SourceAtOnce(MemoryUse::kRequests, &owner_), bytes_);
   const absl::Status status = place_->Reach(0, bytes_);
   if (status.ok()) return true;
   Arrived();

@@ -14,9 +14,9 @@ namespace sparsed::engine {
 /// complete have half of the device's memory at most.
 class OperandMemory final : public ArrivingMemory {
  public:
-  /// `device` may be null; `host` is memory for requests. Both outlive this.
-  OperandMemory(Device* device, MemorySource& host, size_t bytes)
-      : device_(device), host_(host), bytes_(bytes) {}
+  /// `device` may be null; `host` is `owner`'s memory for requests. All outlive this.
+  OperandMemory(Device* device, MemorySource& host, const MemoryOwner& owner, size_t bytes)
+      : device_(device), host_(host), owner_(owner), bytes_(bytes) {}
   ~OperandMemory() override { Arrived(); }
 
   absl::Status Reach(size_t offset, size_t size) override;
@@ -35,6 +35,7 @@ class OperandMemory final : public ArrivingMemory {
 
   Device* const device_;
   MemorySource& host_;
+  const MemoryOwner& owner_;
   const size_t bytes_;
   size_t reached_ = 0;
   int64_t announced_ = 0;  ///< its part of the device's arriving()

@@ -50,10 +50,11 @@ absl::Status SlabMultiplication::ReserveFor(int64_t width) {
   const int64_t rest = k() % width == 0 ? width : k() % width;
   kernel_ = FindKernel(width, rest);
   if (!kernel_) return absl::UnimplementedError("no kernel for slabs");
-  MemorySource& memory = gpu_.memory(MemoryUse::kRequests);
+  MemorySource& memory = gpu_.MemoryFor(MemoryUse::kRequests, product_.owner);
   const size_t workspace = std::max(Bind(slabs_[0], width).Workspace(lane_.threads),
                                     Bind(slabs_[0], rest).Workspace(lane_.threads));
-  if (absl::Status s = Grow(lane_.workspace, workspace, memory); !s.ok()) return s;
+  MemorySource& of_lane = gpu_.memory(MemoryUse::kRequests);
+  if (absl::Status s = Grow(lane_.workspace, workspace, of_lane); !s.ok()) return s;
   for (Slab& slab : slabs_) {
     for (auto [array, rows] : {std::pair(&slab.b, product_.b.shape.rows),
                                std::pair(&slab.c, product_.result.shape.rows)}) {

@@ -26,6 +26,7 @@ struct SlabProduct {
   Host old;  ///< C's old value, which stays as it is; read if beta is not 0
   Host result;
   double alpha = 1, beta = 0;
+  MemoryOwner& owner;  ///< who pays
 };
 
 /// A slab's operand goes up while the one before is multiplied, and its result comes down

@@ -90,11 +90,15 @@ UseSources SourcesOf(Budget::State* state, MemoryOwner* owner) {
 /// Its bytes are guarded by the budget's mutex.
 class MemoryOwner {
  public:
-  explicit MemoryOwner(Budget::State* state) : sources(SourcesOf(state, this)) {}
+  MemoryOwner(Budget::State* state, std::string_view name)
+      : name(name), sources(SourcesOf(state, this)) {}
 
+  const std::string name;
   UseSources sources;
   int64_t bytes = 0;
 };
+
+std::string_view NameOf(const MemoryOwner& owner) { return owner.name; }
 
 /// Shared by the budget and every buffer that came from it.
 class Budget::State : public std::enable_shared_from_this<State> {
@@ -189,7 +193,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
     const MutexLock lock(mutex_);
     const auto known = owners_.find(name);
     if (known != owners_.end()) return known->second;
-    return owners_.try_emplace(std::string(name), this).first->second;
+    return owners_.try_emplace(std::string(name), this, name).first->second;
   }
   std::map<std::string, int64_t> owned() const {
     const MutexLock lock(mutex_);

@@ -26,6 +26,7 @@ std::string_view Subject(MemoryUse use);
 
 /// Who pays for memory: a tenant, of one budget (Budget::OwnerOf).
 class MemoryOwner;
+std::string_view NameOf(const MemoryOwner& owner);
 
 /// Counts bytes by use, and by who pays for them, and refuses what would exceed the limit. A buffer
 /// counts with what it takes: from 128 KiB on whole pages, which go back to the operating system

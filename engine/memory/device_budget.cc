@@ -17,7 +17,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   State(std::shared_ptr<DevicePool> pool, int64_t limit, int64_t spare)
       : limit_(limit), spare_(spare), pool_(std::move(pool)) {}
 
-  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use) {
+  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use, int64_t* owned) {
     if (bytes > static_cast<size_t>(limit_)) {
       return absl::ResourceExhaustedError(fmt::format(
           "{} needs {} bytes of device memory, more than the {} that --device-memory allows in all",
@@ -35,19 +35,20 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
       }
       total_ += size;
       used_[static_cast<int>(use)] += size;
+      if (owned != nullptr) *owned += size;
       peak_ = std::max(peak_, total_);
     }
     absl::StatusOr<Buffer> buffer = FromCard(bytes, use);
     if (!buffer.ok()) {
-      Uncount(size, use);
+      Uncount(size, use, owned);
       return buffer.status();
     }
     auto* const data = buffer->mutable_data();
     return Buffer(std::shared_ptr<std::byte>(data,
-                                             [state = shared_from_this(), size, use,
+                                             [state = shared_from_this(), size, use, owned,
                                               held = *std::move(buffer)](std::byte*) mutable {
                                                held = Buffer();
-                                               state->Uncount(size, use);
+                                               state->Uncount(size, use, owned);
                                              }),
                   bytes);
   }
@@ -71,6 +72,15 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
     const MutexLock lock(mutex_);
     return peak_;
   }
+  std::map<std::string, int64_t> owned() const {
+    const MutexLock lock(mutex_);
+    return {owned_.begin(), owned_.end()};
+  }
+  /// There as long as this.
+  int64_t* OwnedBy(std::string_view name) {
+    const MutexLock lock(mutex_);
+    return &owned_.try_emplace(std::string(name), 0).first->second;
+  }
 
  private:
   absl::StatusOr<Buffer> FromCard(size_t bytes, MemoryUse use) {
@@ -85,10 +95,11 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
     return pool_->Allocate(bytes);
   }
 
-  void Uncount(int64_t size, MemoryUse use) {
+  void Uncount(int64_t size, MemoryUse use, int64_t* owned) {
     const MutexLock lock(mutex_);
     total_ -= size;
     used_[static_cast<int>(use)] -= size;
+    if (owned != nullptr) *owned -= size;
   }
 
   const int64_t limit_, spare_;
@@ -97,6 +108,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   std::array<int64_t, kMemoryUses> used_ ABSL_GUARDED_BY(mutex_) = {};
   int64_t total_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t peak_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, int64_t> owned_ ABSL_GUARDED_BY(mutex_);
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);  ///< OK, or why nothing is allocated any more
 };
 
@@ -104,19 +116,36 @@ DeviceBudget::DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes
                            int64_t spare_bytes)
     : state_(std::make_shared<State>(std::move(pool), limit_bytes, spare_bytes)) {
   for (int i = 0; i < kMemoryUses; ++i) {
-    for (UseSource* source : {&sources_[i], &at_once_[i], &spare_[i]}) {
-      source->budget = this;
-      source->use = static_cast<MemoryUse>(i);
-    }
-    at_once_[i].at_once = true;
+    spare_[i].budget = this;
+    spare_[i].use = static_cast<MemoryUse>(i);
     spare_[i].evicts = false;
   }
+}
+
+DeviceBudget::Sources::Sources(DeviceBudget* budget, int64_t* owned) {
+  for (int i = 0; i < kMemoryUses; ++i) {
+    for (UseSource* each : {&source[i], &at_once[i]}) {
+      each->budget = budget;
+      each->use = static_cast<MemoryUse>(i);
+      each->owned = owned;
+    }
+    at_once[i].at_once = true;
+  }
+}
+
+DeviceBudget::Sources& DeviceBudget::SourcesOf(const MemoryOwner* owner) {
+  if (owner == nullptr) return unowned_;
+  const std::string_view name = NameOf(*owner);
+  const MutexLock lock(owners_mutex_);
+  const auto known = owners_.find(name);
+  if (known != owners_.end()) return known->second;
+  return owners_.try_emplace(std::string(name), this, state_->OwnedBy(name)).first->second;
 }
 
 absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
   State& state = *budget->state_;
-  absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use);
+  absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use, owned);
   while (evicts && absl::IsResourceExhausted(buffer.status()) &&
          static_cast<int64_t>(bytes) <= state.limit() && budget->evict &&
          budget->evict(static_cast<int64_t>(bytes), at_once)) {
@@ -125,13 +154,17 @@ absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
     } else {
       state.Trim();
     }
-    buffer = state.Allocate(bytes, use);
+    buffer = state.Allocate(bytes, use, owned);
   }
   return buffer;
 }
 
-MemorySource& DeviceBudget::Source(MemoryUse use) { return sources_[static_cast<int>(use)]; }
-MemorySource& DeviceBudget::SourceAtOnce(MemoryUse use) { return at_once_[static_cast<int>(use)]; }
+MemorySource& DeviceBudget::Source(MemoryUse use, const MemoryOwner* owner) {
+  return SourcesOf(owner).source[static_cast<int>(use)];
+}
+MemorySource& DeviceBudget::SourceAtOnce(MemoryUse use, const MemoryOwner* owner) {
+  return SourcesOf(owner).at_once[static_cast<int>(use)];
+}
 MemorySource& DeviceBudget::SpareSource(MemoryUse use) { return spare_[static_cast<int>(use)]; }
 void DeviceBudget::Trim() { state_->Trim(); }
 void DeviceBudget::Close(absl::Status why) { state_->Close(std::move(why)); }
@@ -139,5 +172,6 @@ int64_t DeviceBudget::limit() const { return state_->limit(); }
 int64_t DeviceBudget::used(MemoryUse use) const { return state_->used(use); }
 int64_t DeviceBudget::used() const { return state_->used(); }
 int64_t DeviceBudget::peak() const { return state_->peak(); }
+std::map<std::string, int64_t> DeviceBudget::owned() const { return state_->owned(); }
 
 }  // namespace sparsed::engine

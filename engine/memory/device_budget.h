@@ -4,8 +4,11 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 
+#include "base/mutex.h"
 #include "engine/memory/budget.h"
 #include "kernels/array.h"
 
@@ -27,18 +30,20 @@ class DevicePool {
   virtual void Trim() = 0;
 };
 
-/// Counts bytes by use and refuses what would exceed the limit, or leave less than `spare` bytes of
-/// the card to others. Before it refuses it asks to evict. Thread-safe. Buffers may outlive it.
+/// Counts bytes by use, and by who pays for them, and refuses what would exceed the limit, or leave
+/// less than `spare` bytes of the card to others. Before it refuses it asks to evict. Thread-safe.
+/// Buffers may outlive it.
 class DeviceBudget {
  public:
   DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes, int64_t spare_bytes);
 
   /// RESOURCE_EXHAUSTED: "the request needs 8589934592 bytes of device memory, 1073741824 of
-  /// 4294967296 are free ..."; with a RetryDelay unless it is more than the limit.
-  MemorySource& Source(MemoryUse use);
+  /// 4294967296 are free ..."; with a RetryDelay unless it is more than the limit. Copies of what
+  /// the host has, which go when others need the room, have no owner (null).
+  MemorySource& Source(MemoryUse use, const MemoryOwner* owner = nullptr);
   /// Likewise, but nothing is copied to the host to make room, nor given back to the card: for
   /// threads that must not block.
-  MemorySource& SourceAtOnce(MemoryUse use);
+  MemorySource& SourceAtOnce(MemoryUse use, const MemoryOwner* owner = nullptr);
   /// Likewise, but nothing is evicted: for what others can do without.
   MemorySource& SpareSource(MemoryUse use);
   /// Called without locks when `bytes` more are needed; true if anything was let go. `at_once`:
@@ -54,6 +59,8 @@ class DeviceBudget {
   int64_t used(MemoryUse use) const;
   int64_t used() const;
   int64_t peak() const;
+  /// Bytes that each owner's buffers count with, by name.
+  std::map<std::string, int64_t> owned() const;
 
  private:
   class State;
@@ -62,12 +69,23 @@ class DeviceBudget {
     absl::StatusOr<Buffer> Allocate(size_t bytes) override;
     DeviceBudget* budget = nullptr;
     MemoryUse use = MemoryUse::kRequests;
+    int64_t* owned = nullptr;  ///< the owner's bytes, guarded by the state
     bool evicts = true;
     bool at_once = false;
   };
 
+  /// Of one owner, or of none.
+  struct Sources {
+    Sources(DeviceBudget* budget, int64_t* owned);
+    std::array<UseSource, kMemoryUses> source, at_once;
+  };
+  Sources& SourcesOf(const MemoryOwner* owner);
+
   std::shared_ptr<State> state_;
-  std::array<UseSource, kMemoryUses> sources_, at_once_, spare_;
+  Sources unowned_{this, nullptr};
+  std::array<UseSource, kMemoryUses> spare_;
+  Mutex owners_mutex_;
+  std::map<std::string, Sources, std::less<>> owners_ ABSL_GUARDED_BY(owners_mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -117,6 +117,15 @@ void AddMemory(Families& families, engine::Engine& engine) {
                   "Memory in use by what can be read or computed again: it goes, while no request "
                   "uses it, when the room is needed",
                   static_cast<double>(engine.budget().evictions()->bytes()), {{"device", kCpu}});
+  families.Begin(MetricType::Gauge, "sparsed_memory_owned_bytes",
+                 "Memory in use that a tenant pays for; the rest is everybody's");
+  const auto add_owned = [&families](const auto& budget, const std::string& device) {
+    for (const auto& [tenant, bytes] : budget.owned()) {
+      families.Add({{"device", device}, {"tenant", tenant}}, static_cast<double>(bytes));
+    }
+  };
+  add_owned(engine.budget(), kCpu);
+  for (const auto& gpu : engine.gpus()) add_owned(gpu->budget(), gpu->name());
   families.Begin(MetricType::Gauge, "sparsed_memory_limit_bytes", "Memory that may be used");
   families.Add({{"device", kCpu}}, static_cast<double>(engine.budget().limit()));
   for (const auto& gpu : engine.gpus()) {

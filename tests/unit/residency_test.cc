@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 /// A card of `bytes`, of which others may take some.
 class FakeCard final : public DevicePool {
@@ -105,6 +106,30 @@ TEST_F(ResidencyTest, PlacesOnceAndCountsByUse) {
   EXPECT_EQ((*placed)->arrays[1].As<float>()[49], 2);
   EXPECT_EQ(budget_.used(MemoryUse::kLayouts), 456) << "the second array begins at byte 256";
   EXPECT_EQ(residency_.layout_bytes().at("csr"), 400);
+}
+
+TEST_F(ResidencyTest, WhoPaysIsCountedUntilTheLastCopyIsGone) {
+  Budget host(1 << 20, 1 << 20);
+  MemoryOwner& one = host.OwnerOf("one");
+  MemoryOwner& other = host.OwnerOf("other");
+  EXPECT_TRUE(budget_.owned().empty());
+  absl::StatusOr<Buffer> kept = budget_.Source(MemoryUse::kBuffers, &one).Allocate(100);
+  absl::StatusOr<Buffer> brief = budget_.SourceAtOnce(MemoryUse::kRequests, &one).Allocate(10);
+  const absl::StatusOr<Buffer> others = budget_.Source(MemoryUse::kRequests, &other).Allocate(1);
+  const absl::StatusOr<Buffer> nobodys = budget_.Source(MemoryUse::kRequests).Allocate(1000);
+  ASSERT_TRUE(kept.ok() && brief.ok() && others.ok() && nobodys.ok());
+  EXPECT_THAT(budget_.owned(), ElementsAre(Pair("one", 110), Pair("other", 1)));
+  EXPECT_EQ(budget_.used(MemoryUse::kRequests), 1011);
+  brief = Buffer();
+  EXPECT_THAT(budget_.owned(), ElementsAre(Pair("one", 100), Pair("other", 1)));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      budget_.Source(MemoryUse::kRequests, &one).Allocate(5000).status()));
+  EXPECT_EQ(budget_.owned().at("one"), 100) << "what was refused";
+  Buffer copy = *kept;
+  kept = Buffer();
+  EXPECT_EQ(budget_.owned().at("one"), 100);
+  copy = Buffer();
+  EXPECT_EQ(budget_.owned().at("one"), 0);
 }
 
 TEST_F(ResidencyTest, ALayoutLiesInOneAllocation) {
