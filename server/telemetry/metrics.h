@@ -18,8 +18,8 @@
 
 #include "base/mutex.h"
 #include "engine/observer.h"
-#include "server/telemetry/attached_runs.h"
 #include "server/log/log_limit.h"
+#include "server/telemetry/attached_runs.h"
 #include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {

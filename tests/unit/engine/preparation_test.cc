@@ -482,12 +482,12 @@ Measurement Imaginary(const ProblemClass& c, const std::string& recipe) {
 /// Whatever was fastest on this machine, the product's next plan is by diagonals.
 void MakeDiagonalsFastest(const std::shared_ptr<Pattern>& left,
                           const std::shared_ptr<Pattern>& right) {
-  std::vector<Measurement> measurements = left->measurements();
+  std::vector<Measurement> measurements = left->trials().measurements();
   for (Measurement& m : measurements) {
     if (!m.pair || m.pair->right != right->hash()) continue;
     m.median_ms = m.kernel == "cpu.dia.diagonals" ? 0.5 : m.baseline_ms;
   }
-  left->SetMeasurements(measurements);
+  left->trials().SetMeasurements(measurements);
 }
 
 TEST(Preparation, LayoutsOfFactorsStayWhileAPlanReadsThem) {
@@ -619,7 +619,7 @@ TEST(Preparation, LostLayoutsAreNotAskedForByEveryRequestWhileMemoryIsShort) {
   const PatternProduct pair = {(*s)->pattern(), (*s)->pattern()};
   PlanDiagonals(site, pair, problem);
   // What it was chosen by is gone, too: it could not be tried again.
-  pair.left->ForgetMeasurements(ClassOf(problem), pair.pair());
+  pair.left->trials().Forget(ClassOf(problem), pair.pair());
   pair.right->DropLayout("dia");
   site.budget.SetRefuse([](size_t, MemoryUse use) { return use == MemoryUse::kPreparation; });
   site.preparation.RequestTrial(pair, problem);
