@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cuda/exportable_memory.h"
+
 namespace sparsed::engine {
 namespace {
 
@@ -35,6 +37,26 @@ class CardPool final : public DevicePool {
     return buffer;
   }
 
+  size_t ExportableBytes(size_t bytes) const override {
+    if (granularity_ == 0) return bytes;
+    return (bytes + granularity_ - 1) / granularity_ * granularity_;
+  }
+
+  absl::StatusOr<Buffer> AllocateExportable(size_t bytes) override {
+    if (granularity_ == 0) return Allocate(bytes);
+    const cuda::DeviceScope scope(ordinal_);
+    return cuda::AllocateExportable(bytes);
+  }
+
+  /// The pool has no part in it: what that keeps from the card is no room.
+  absl::StatusOr<int64_t> LeftAfterExportable(size_t bytes) override {
+    if (granularity_ == 0) return LeftAfter(bytes);
+    const cuda::DeviceScope scope(ordinal_);
+    const absl::StatusOr<size_t> free = cuda::FreeBytes();
+    if (!free.ok()) return free.status();
+    return static_cast<int64_t>(*free) - static_cast<int64_t>(ExportableBytes(bytes));
+  }
+
   absl::StatusOr<int64_t> LeftAfter(size_t bytes) override {
     const cuda::DeviceScope scope(ordinal_);
     const absl::StatusOr<cuda::PoolState> pool = cuda::ReadPool();
@@ -61,9 +83,13 @@ class CardPool final : public DevicePool {
 
  private:
   CardPool(int ordinal, cuda::Stream stream)
-      : ordinal_(ordinal), stream_(std::move(stream)), memory_(cuda::DeviceMemory(stream_)) {}
+      : ordinal_(ordinal),
+        granularity_(cuda::ExportGranularity()),
+        stream_(std::move(stream)),
+        memory_(cuda::DeviceMemory(stream_)) {}
 
   const int ordinal_;
+  const size_t granularity_;  ///< of exportable memory; 0: there is none
   Mutex mutex_;
   cuda::Stream stream_ ABSL_GUARDED_BY(mutex_);
   const std::unique_ptr<MemorySource> memory_ ABSL_PT_GUARDED_BY(mutex_);

@@ -17,13 +17,14 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   State(std::shared_ptr<DevicePool> pool, int64_t limit, int64_t spare)
       : limit_(limit), spare_(spare), pool_(std::move(pool)) {}
 
-  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use, int64_t* owned) {
-    if (bytes > static_cast<size_t>(limit_)) {
+  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use, int64_t* owned, bool exportable) {
+    const size_t taken = exportable ? pool_->ExportableBytes(bytes) : bytes;
+    if (taken > static_cast<size_t>(limit_)) {
       return absl::ResourceExhaustedError(fmt::format(
           "{} needs {} bytes of device memory, more than the {} that --device-memory allows in all",
-          Subject(use), bytes, limit_));
+          Subject(use), taken, limit_));
     }
-    const auto size = static_cast<int64_t>(bytes);
+    const auto size = static_cast<int64_t>(taken);
     {
       const MutexLock lock(mutex_);
       if (!closed_.ok()) return closed_;
@@ -31,14 +32,14 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
         return RetryLater(absl::ResourceExhaustedError(fmt::format(
             "{} needs {} bytes of device memory, {} of {} are free; retry later, or raise "
             "--device-memory",
-            Subject(use), bytes, limit_ - total_, limit_)));
+            Subject(use), taken, limit_ - total_, limit_)));
       }
       total_ += size;
       used_[static_cast<int>(use)] += size;
       if (owned != nullptr) *owned += size;
       peak_ = std::max(peak_, total_);
     }
-    absl::StatusOr<Buffer> buffer = FromCard(bytes, use);
+    absl::StatusOr<Buffer> buffer = FromCard(bytes, use, exportable);
     if (!buffer.ok()) {
       Uncount(size, use, owned);
       return buffer.status();
@@ -83,8 +84,9 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   }
 
  private:
-  absl::StatusOr<Buffer> FromCard(size_t bytes, MemoryUse use) {
-    absl::StatusOr<int64_t> left = pool_->LeftAfter(bytes);
+  absl::StatusOr<Buffer> FromCard(size_t bytes, MemoryUse use, bool exportable) {
+    const absl::StatusOr<int64_t> left =
+        exportable ? pool_->LeftAfterExportable(bytes) : pool_->LeftAfter(bytes);
     if (!left.ok()) return left.status();
     if (*left < spare_) {
       return RetryLater(absl::ResourceExhaustedError(
@@ -92,7 +94,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
                       "few are free on it; retry later",
                       Subject(use), bytes, spare_ - *left)));
     }
-    return pool_->Allocate(bytes);
+    return exportable ? pool_->AllocateExportable(bytes) : pool_->Allocate(bytes);
   }
 
   void Uncount(int64_t size, MemoryUse use, int64_t* owned) {
@@ -119,6 +121,9 @@ DeviceBudget::DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes
     spare_[i].budget = this;
     spare_[i].use = static_cast<MemoryUse>(i);
     spare_[i].evicts = false;
+    exportable_[i].budget = this;
+    exportable_[i].use = static_cast<MemoryUse>(i);
+    exportable_[i].exportable = true;
   }
 }
 
@@ -145,7 +150,7 @@ DeviceBudget::Sources& DeviceBudget::SourcesOf(const MemoryOwner* owner) {
 absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
   State& state = *budget->state_;
-  absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use, owned);
+  absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use, owned, exportable);
   while (evicts && absl::IsResourceExhausted(buffer.status()) &&
          static_cast<int64_t>(bytes) <= state.limit() && budget->evict &&
          budget->evict(static_cast<int64_t>(bytes), at_once)) {
@@ -154,7 +159,7 @@ absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
     } else {
       state.Trim();
     }
-    buffer = state.Allocate(bytes, use, owned);
+    buffer = state.Allocate(bytes, use, owned, exportable);
   }
   return buffer;
 }
@@ -166,6 +171,9 @@ MemorySource& DeviceBudget::SourceAtOnce(MemoryUse use, const MemoryOwner* owner
   return SourcesOf(owner).at_once[static_cast<int>(use)];
 }
 MemorySource& DeviceBudget::SpareSource(MemoryUse use) { return spare_[static_cast<int>(use)]; }
+MemorySource& DeviceBudget::ExportableSource(MemoryUse use) {
+  return exportable_[static_cast<int>(use)];
+}
 void DeviceBudget::Trim() { state_->Trim(); }
 void DeviceBudget::Close(absl::Status why) { state_->Close(std::move(why)); }
 int64_t DeviceBudget::limit() const { return state_->limit(); }

@@ -18,12 +18,17 @@ namespace sparsed::engine {
 class DevicePool {
  public:
   virtual ~DevicePool() = default;
+  /// What an allocation of `bytes` takes of the card that other processes may map; as Allocate's,
+  /// unless the card has no such memory: then it is memory like any other.
+  virtual size_t ExportableBytes(size_t bytes) const { return bytes; }
+  virtual absl::StatusOr<Buffer> AllocateExportable(size_t bytes) { return Allocate(bytes); }
   /// May be used by any stream at once. Its last reference is dropped when nothing queued uses it
   /// any more.
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
   /// Bytes that the card could still give to anybody, beyond what `bytes` more would take from it;
   /// negative if it has less.
   virtual absl::StatusOr<int64_t> LeftAfter(size_t bytes) = 0;
+  virtual absl::StatusOr<int64_t> LeftAfterExportable(size_t bytes) { return LeftAfter(bytes); }
   /// What was freed counts as free again. Does not wait for the card.
   virtual void Settle() = 0;
   /// Gives unused memory back to the card, which may take a while.
@@ -46,6 +51,9 @@ class DeviceBudget {
   MemorySource& SourceAtOnce(MemoryUse use, const MemoryOwner* owner = nullptr);
   /// Likewise, but nothing is evicted: for what others can do without.
   MemorySource& SpareSource(MemoryUse use);
+  /// As Source, of memory that other processes can be given to map (cuda::Export), where the card
+  /// has such memory: whole multiples of some megabytes, which count.
+  MemorySource& ExportableSource(MemoryUse use);
   /// Called without locks when `bytes` more are needed; true if anything was let go. `at_once`:
   /// without copying anything. Set before the first allocation.
   std::function<bool(int64_t bytes, bool at_once)> evict;
@@ -72,6 +80,7 @@ class DeviceBudget {
     int64_t* owned = nullptr;  ///< the owner's bytes, guarded by the state
     bool evicts = true;
     bool at_once = false;
+    bool exportable = false;
   };
 
   /// Of one owner, or of none.
@@ -83,7 +92,7 @@ class DeviceBudget {
 
   std::shared_ptr<State> state_;
   Sources unowned_{this, nullptr};
-  std::array<UseSource, kMemoryUses> spare_;
+  std::array<UseSource, kMemoryUses> spare_, exportable_;
   Mutex owners_mutex_;
   std::map<std::string, Sources, std::less<>> owners_ ABSL_GUARDED_BY(owners_mutex_);
 };

@@ -92,7 +92,7 @@ absl::StatusOr<Array> Residency::CopyOf(const Array& array, MemoryUse use,
 absl::StatusOr<std::shared_ptr<const Layout>> Residency::CopyOf(const Layout& layout) {
   size_t bytes = 0;
   for (const Array& array : layout.arrays) bytes = Aligned(bytes) + array.bytes();
-  const absl::StatusOr<Buffer> room = budget_.Source(MemoryUse::kLayouts).Allocate(bytes);
+  const absl::StatusOr<Buffer> room = budget_.ExportableSource(MemoryUse::kLayouts).Allocate(bytes);
   if (!room.ok()) return room.status();
   auto copy = std::make_shared<Layout>(layout);
   size_t at = 0;

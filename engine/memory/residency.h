@@ -45,8 +45,8 @@ class Residency {
   Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in, PlaceSlots place_slots);
   ~Residency();
 
-  /// The original, with its arrays on the device, all in one allocation: another process that is
-  /// to use it needs one handle. RESOURCE_EXHAUSTED without room.
+  /// The original, with its arrays on the device, all in one exportable allocation: another process
+  /// that is to use it needs one descriptor. RESOURCE_EXHAUSTED without room.
   absl::StatusOr<std::shared_ptr<const Layout>> Place(const std::shared_ptr<const Layout>& layout);
   absl::StatusOr<std::shared_ptr<const Array>> Place(const Array& array, MemoryUse use);
   /// A matrix's values in the order of a layout, from those in CSR's order: brought there on the

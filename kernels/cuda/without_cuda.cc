@@ -2,6 +2,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/exportable_memory.h"
 
 namespace sparsed::cuda {
 namespace {
@@ -68,6 +69,13 @@ std::unique_ptr<MemorySource> DeviceMemory(const Stream&) { return std::make_uni
 MemorySource& PinnedMemory() {
   static NoMemory source;
   return source;
+}
+
+size_t ExportGranularity() { return 0; }
+absl::StatusOr<Buffer> AllocateExportable(size_t /*bytes*/) { return NotBuilt(); }
+absl::StatusOr<Descriptor> Export(const Buffer& /*memory*/) { return NotBuilt(); }
+absl::StatusOr<Buffer> Import(const Descriptor& /*exported*/, size_t /*bytes*/) {
+  return NotBuilt();
 }
 
 absl::StatusOr<Buffer> PinHost(Buffer /*memory*/) { return NotBuilt(); }

@@ -19,6 +19,7 @@
 #include "kernels/cpu/spmm/spmm.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/exportable_memory.h"
 
 namespace sparsed::cuda {
 
@@ -304,6 +305,11 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
 }
 absl::StatusOr<PoolState> ReadPool() { return TheHeap().pool(); }
 absl::StatusOr<size_t> FreeBytes() { return kBytes - TheHeap().pool().reserved; }
+size_t ExportGranularity() { return 4096; }
+absl::StatusOr<Buffer> AllocateExportable(size_t bytes) {
+  if (absl::Status s = Try(Step::kAllocate); !s.ok()) return s;
+  return TheHeap().Allocate(bytes);
+}
 absl::Status TrimPool(size_t keep) {
   ++stand_in::waits.trims;
   TheHeap().Trim(keep);
