@@ -3,67 +3,20 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <system_error>
-
-#include "client/src/convert.h"
+#include <utility>
 
 namespace sparsed {
 inline namespace client {
 namespace {
 
-constexpr size_t kMostReply = 4096;
-/// For the server to map, and a GPU's driver to pin, what it was given.
-constexpr time_t kPatienceSeconds = 120;
-/// After a server could not be asked.
+/// After a server could not be asked, or refused a block.
 constexpr std::chrono::seconds kPause{5};
 
 std::string Reason(int error) { return std::generic_category().message(error); }
-
-bool Send(int socket, const std::string& bytes, int file, int flags = 0) {
-  iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
-  if (file >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &file, sizeof(file));
-  }
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL | flags);
-  } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(bytes.size());
-}
-
-/// RESOURCE_EXHAUSTED: with MSG_DONTWAIT, there is none yet.
-absl::StatusOr<v1::LocalReply> Receive(int socket, int flags = 0) {
-  std::string bytes(kMostReply, 0);
-  ssize_t size = 0;
-  do {
-    size = recv(socket, bytes.data(), bytes.size(), flags);
-  } while (size < 0 && errno == EINTR);
-  if (size < 0 && errno == EAGAIN && flags != 0) {
-    return absl::ResourceExhaustedError("no answer yet");
-  }
-  v1::LocalReply reply;
-  if (size <= 0 || !reply.ParseFromArray(bytes.data(), static_cast<int>(size))) {
-    return absl::UnavailableError("the server's local socket gave no answer");
-  }
-  return reply;
-}
 
 }  // namespace
 
@@ -89,129 +42,101 @@ SharedBlock::~SharedBlock() {
   close(file_);
 }
 
-SharedMemory::~SharedMemory() {
-  const MutexLock lock(mutex_);
-  DisconnectLocked();
-}
+bool SharedMemory::OfThisProcess() const { return getpid() == process_; }
 
 absl::StatusOr<std::shared_ptr<SharedBlock>> SharedMemory::Allocate(size_t bytes) {
   absl::StatusOr<std::unique_ptr<SharedBlock>> made = SharedBlock::Make(bytes);
-  if (!made.ok()) return made.status();
+  if (!made.ok() || !OfThisProcess()) return made;
   std::shared_ptr<SharedBlock> block(made->release(),
                                      [self = shared_from_this()](SharedBlock* gone) {
                                        self->Forget(std::unique_ptr<SharedBlock>(gone));
                                      });
   const MutexLock lock(mutex_);
-  blocks_[block->data()] = {block, {}};
+  blocks_[block->data()].block = block;
   return block;
 }
 
 void SharedMemory::Forget(std::unique_ptr<SharedBlock> block) {
-  const MutexLock lock(mutex_);
-  auto node = blocks_.extract(block->data());
-  if (!node || node.mapped().region.empty() || !AliveLocked()) return;
-  v1::LocalRequest request;
-  request.mutable_forget()->set_region(node.mapped().region);
-  // This may be a thread of the transport's: it waits for nobody. A server that takes nothing
-  // forgets all of it with the connection.
-  if (Send(socket_, request.SerializeAsString(), -1, MSG_DONTWAIT)) {
-    ++unanswered_;
-  } else {
-    DisconnectLocked();
+  if (!OfThisProcess()) return;
+  Known known;
+  {
+    const MutexLock lock(mutex_);
+    known = std::move(blocks_.extract(block->data()).mapped());
   }
+  if (known.region.empty()) return;
+  v1::LocalRequest request;
+  request.mutable_forget()->set_region(known.region);
+  known.socket->Send(std::move(request));
 }
 
 std::optional<SharedMemory::Place> SharedMemory::Find(const void* data, size_t bytes,
                                                       size_t alignment) {
+  if (!OfThisProcess()) return std::nullopt;
   const auto* const begin = static_cast<const std::byte*>(data);
-  Place place;  // before the lock: should it be the block's last, Forget takes that
-  const MutexLock lock(mutex_);
+  // Before the lock, as they may be the last: Forget takes it, and a socket waits for its thread.
+  Place place;
+  std::shared_ptr<LocalSocket> former;
+  MutexLock lock(mutex_);
   auto found = blocks_.upper_bound(begin);
   if (found == blocks_.begin()) return std::nullopt;
-  Known& known = std::prev(found)->second;
+  Known& known = std::prev(found)->second;  // there as long as its block
   place.block = known.block.lock();
   if (place.block == nullptr) return std::nullopt;
   place.offset = static_cast<uint64_t>(begin - place.block->data());
   const bool inside =
       place.offset <= place.block->size() && bytes <= place.block->size() - place.offset;
-  if (!inside || place.offset % alignment != 0 || !ConnectLocked().ok()) return std::nullopt;
-  if (known.region.empty()) {
+  if (!inside || place.offset % alignment != 0) return std::nullopt;
+  while (known.asking) changed_.Wait(mutex_);
+  if (known.region.empty() || !known.socket->Alive()) {
+    if (Clock::now() < known.not_before) return std::nullopt;
+    known.asking = true;
+    known.region.clear();
+    lock.Unlock();
+    absl::StatusOr<std::shared_ptr<LocalSocket>> socket = Socket();
     v1::LocalRequest request;
     request.mutable_share();
-    absl::StatusOr<v1::LocalReply> reply = AskLocked(request, place.block->file());
-    if (!reply.ok()) return std::nullopt;
-    known.region = reply->region();
+    absl::StatusOr<LocalSocket::Reply> reply =
+        socket.ok() ? (*socket)->Ask(std::move(request), place.block->file())
+                    : absl::StatusOr<LocalSocket::Reply>(socket.status());
+    lock.Lock();
+    known.asking = false;
+    changed_.NotifyAll();
+    if (!reply.ok()) {
+      // An end of the connection says nothing of the block.
+      if (!absl::IsUnavailable(reply.status())) known.not_before = Clock::now() + kPause;
+      return std::nullopt;
+    }
+    former = std::exchange(known.socket, *std::move(socket));
+    known.region = reply->message.region();
   }
   place.region = known.region;
   return place;
 }
 
-bool SharedMemory::AliveLocked() {
-  if (socket_ < 0) return false;
-  for (; unanswered_ > 0; --unanswered_) {
-    const absl::Status status = Receive(socket_, MSG_DONTWAIT).status();
-    if (!status.ok()) return absl::IsResourceExhausted(status);
-  }
-  char byte = 0;
-  // Nothing comes that was not asked for: what can be read is the end.
-  return recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
-}
-
-void SharedMemory::DisconnectLocked() {
-  if (socket_ >= 0) close(socket_);
-  socket_ = -1;
-  unanswered_ = 0;
-  for (auto& [data, known] : blocks_) known.region.clear();
-}
-
-absl::Status SharedMemory::ConnectLocked() {
-  if (AliveLocked()) return absl::OkStatus();
-  DisconnectLocked();
+absl::StatusOr<std::shared_ptr<LocalSocket>> SharedMemory::Socket() {
   const absl::Status not_there = absl::UnavailableError("the server shares no memory");
-  const auto now = std::chrono::steady_clock::now();
-  if (now < not_before_) return not_there;
-  not_before_ = now + kPause;
-  const absl::StatusOr<Door> door = ask_();
-  sockaddr_un name = {};
-  name.sun_family = AF_UNIX;
-  if (!door.ok() || door->path.empty() || door->path.size() >= sizeof(name.sun_path)) {
-    return not_there;
+  if (!OfThisProcess()) return not_there;
+  std::shared_ptr<LocalSocket> ended;  // goes without the lock
+  MutexLock lock(mutex_);
+  while (connecting_) changed_.Wait(mutex_);
+  if (socket_ != nullptr && socket_->Alive()) return socket_;
+  if (Clock::now() < not_before_) return not_there;
+  connecting_ = true;
+  ended.swap(socket_);
+  lock.Unlock();
+  absl::StatusOr<std::shared_ptr<LocalSocket>> connected = not_there;
+  if (const absl::StatusOr<Door> door = ask_(); door.ok() && !door->path.empty()) {
+    connected = LocalSocket::Connect(door->path, door->server_id);
   }
-  std::memcpy(name.sun_path, door->path.data(), door->path.size());
-  socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  const timeval patience = {kPatienceSeconds, 0};
-  if (socket_ < 0 ||
-      setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) != 0 ||
-      connect(socket_, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
-    DisconnectLocked();
-    return not_there;
+  lock.Lock();
+  connecting_ = false;
+  changed_.NotifyAll();
+  if (connected.ok()) {
+    socket_ = *connected;
+  } else {
+    not_before_ = Clock::now() + kPause;
   }
-  // A server of another machine may have a socket of the same name there.
-  const absl::StatusOr<v1::LocalReply> hello = Receive(socket_);
-  if (!hello.ok() || hello->hello().server_id() != door->server_id) {
-    DisconnectLocked();
-    return not_there;
-  }
-  not_before_ = {};
-  return absl::OkStatus();
-}
-
-absl::StatusOr<v1::LocalReply> SharedMemory::AskLocked(const v1::LocalRequest& request, int file) {
-  absl::StatusOr<v1::LocalReply> reply =
-      absl::UnavailableError("the server's local socket took no request");
-  if (Send(socket_, request.SerializeAsString(), file)) {
-    // Answers come in order.
-    for (reply = Receive(socket_); reply.ok() && unanswered_ > 0; --unanswered_) {
-      reply = Receive(socket_);
-    }
-  }
-  if (!reply.ok()) {
-    DisconnectLocked();
-    return reply;
-  }
-  const absl::Status status = FromProto(reply->status());
-  if (!status.ok()) return status;
-  return reply;
+  return connected;
 }
 
 }  // namespace client

@@ -1,6 +1,8 @@
 // Memory that this process shares with a server on its machine (proto/sparsed/v1/local.proto).
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "sparsed/v1/local.pb.h"
+#include "client/src/local_socket.h"
 
 namespace sparsed {
 inline namespace client {
@@ -44,6 +46,8 @@ class SharedBlock {
 
 /// The blocks of one connection to a server, and the server's names for them. Blocks are shared
 /// when they are first used, over a socket of the server's that is opened then. Thread-safe.
+/// Belongs to the process that made it: in a child (fork) nothing is shared, and what the child
+/// inherited of the parent's blocks is memory like any other.
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
   /// What the server wants offsets of operands and results to be multiples of.
@@ -55,7 +59,6 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   };
   /// `ask` gets the server's answer, and may block.
   explicit SharedMemory(std::function<absl::StatusOr<Door>()> ask) : ask_(std::move(ask)) {}
-  ~SharedMemory();
 
   /// Forgotten by the server with its last copy.
   absl::StatusOr<std::shared_ptr<SharedBlock>> Allocate(size_t bytes);
@@ -67,29 +70,34 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
     uint64_t offset = 0;
   };
   /// None: they are of no block, or begin at no multiple of `alignment` of it, or the server shares
-  /// no memory. May block: it is asked to map the block.
+  /// no memory, or has refused this block a short while ago. May block: the server is asked to map
+  /// the block; who wants the same one waits for that, others do not.
   std::optional<Place> Find(const void* data, size_t bytes, size_t alignment = kAlignment);
 
+  /// The connection to the server's local socket; opened, unless that failed a short while ago.
+  /// UNAVAILABLE. May block.
+  absl::StatusOr<std::shared_ptr<LocalSocket>> Socket();
+
  private:
+  using Clock = std::chrono::steady_clock;
   struct Known {
     std::weak_ptr<SharedBlock> block;
-    std::string region;  ///< empty: the server does not know it
+    std::shared_ptr<LocalSocket> socket;  ///< over which the server named it
+    std::string region;                   ///< empty: the server does not know it
+    bool asking = false;
+    Clock::time_point not_before{};
   };
 
   void Forget(std::unique_ptr<SharedBlock> block);
-  /// Has a connection to the server, or says why not.
-  absl::Status ConnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DisconnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AliveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// `file` goes along; -1: none.
-  absl::StatusOr<v1::LocalReply> AskLocked(const v1::LocalRequest& request, int file)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool OfThisProcess() const;
 
   const std::function<absl::StatusOr<Door>()> ask_;
-  Mutex mutex_;  ///< held while the server is asked
-  int socket_ ABSL_GUARDED_BY(mutex_) = -1;
-  int unanswered_ ABSL_GUARDED_BY(mutex_) = 0;  ///< answers that nobody waited for
-  std::chrono::steady_clock::time_point not_before_ ABSL_GUARDED_BY(mutex_);
+  const int process_ = getpid();
+  Mutex mutex_;  ///< never held while the server is asked
+  CondVar changed_;
+  std::shared_ptr<LocalSocket> socket_ ABSL_GUARDED_BY(mutex_);
+  bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
+  Clock::time_point not_before_ ABSL_GUARDED_BY(mutex_);
   std::map<const std::byte*, Known> blocks_ ABSL_GUARDED_BY(mutex_);  ///< by where they begin
 };
 

@@ -1,33 +1,13 @@
-// A file descriptor that closes itself, and how many there may be.
+// File descriptors, and how many there may be.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
-#include <utility>
+
+#include "base/descriptor.h"
 
 namespace sparsed::server {
 
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-
-  int fd() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
+using sparsed::Descriptor;
 
 /// Raises the soft limit of descriptors to the hard one, and returns how many there may be now.
 int64_t RaiseDescriptorLimit();

@@ -10,13 +10,15 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
+#include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/packet.h"
 #include "engine/engine.h"
 #include "server/listener/descriptor.h"
 #include "server/rpc/convert.h"
@@ -30,46 +32,11 @@ namespace {
 
 constexpr int kEvents = 64;
 constexpr size_t kMostBytes = 4096;
+/// Replies that wait for a connection to take them; who takes none is dropped.
+constexpr size_t kMostUnsent = 1024;
 /// Where nothing can be done but to try again.
 constexpr int kPauseMs = 10;
 constexpr uint64_t kListening = 0, kWake = 1, kFirst = 2;
-
-/// A packet and the descriptor that came with it.
-struct Packet {
-  std::string bytes;
-  Descriptor file;
-};
-
-/// None: there is none yet. An empty one: the other end is gone, or sent what is too long, or more
-/// than one descriptor.
-std::optional<Packet> Receive(int socket) {
-  Packet packet;
-  packet.bytes.resize(kMostBytes);
-  iovec part = {packet.bytes.data(), packet.bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t size = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
-  bool one = true;
-  for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at)) {
-    if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
-    // There is room for two of them, for alignment's sake; all that came are ours to close.
-    const size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int file = -1;
-      std::memcpy(&file, CMSG_DATA(at) + i * sizeof(int), sizeof(file));
-      packet.file = Descriptor(file);
-    }
-    one = count <= 1;
-  }
-  const bool whole = size > 0 && one && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-  packet.bytes.resize(whole ? static_cast<size_t>(size) : 0);
-  return packet;
-}
 
 v1::LocalReply ReplyOf(const absl::Status& status) {
   v1::LocalReply reply;
@@ -107,7 +74,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
         } else if (event.data.u64 == kWake) {
           Settle();
         } else {
-          Serve(event.data.u64, (event.events & (EPOLLHUP | EPOLLERR)) != 0);
+          Serve(event.data.u64, event.events);
         }
       }
     }
@@ -129,14 +96,20 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     std::string tenant;
     std::map<std::string, int64_t> regions;  ///< their bytes
     int64_t bytes = 0;                       ///< of all of them
-    bool busy = false;                       ///< a worker maps what it shared
+    bool busy = false;                       ///< a worker does what it asked for
+    std::deque<Packet> unsent;
   };
   /// What a worker did for a connection.
-  struct Mapped {
+  struct Done {
+    v1::LocalReply reply;
+    Descriptor file;  ///< goes along with it
+    /// What else the loop is to do, before it sends them; null: the connection has gone.
+    std::function<void(Connection*)> settle;
+  };
+  struct Finished {
     uint64_t connection;
-    absl::Status status;
-    std::string region;  ///< its name, if that is OK
-    int64_t bytes;
+    uint64_t request_id;
+    Done done;
   };
 
   void Watch(int operation, int fd, uint32_t events, uint64_t id) {
@@ -174,7 +147,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     connection.tenant = TenantOf(peer);
     ++open_;
     Watch(EPOLL_CTL_ADD, fd, EPOLLIN, id);
-    Send(id, reply);
+    Send(id, /*request_id=*/0, std::move(reply));
   }
 
   void Drop(uint64_t id) {
@@ -185,24 +158,54 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     --open_;
   }
 
-  /// Who takes no answers is dropped.
-  void Send(uint64_t id, const v1::LocalReply& reply) {
-    const auto found = connections_.find(id);
-    if (found == connections_.end()) return;
-    const std::string bytes = reply.SerializeAsString();
-    const ssize_t sent =
-        send(found->second.socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent != static_cast<ssize_t>(bytes.size())) Drop(id);
+  void WatchConnection(uint64_t id, const Connection& connection) {
+    uint32_t events = 0;
+    if (!connection.busy) events |= EPOLLIN;
+    if (!connection.unsent.empty()) events |= EPOLLOUT;
+    Watch(EPOLL_CTL_MOD, connection.socket.fd(), events, id);
   }
 
-  void Serve(uint64_t id, bool ended) {
+  void Send(uint64_t id, uint64_t request_id, v1::LocalReply reply, Descriptor file = {}) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
+    reply.set_request_id(request_id);
+    found->second.unsent.push_back({reply.SerializeAsString(), std::move(file)});
+    if (found->second.unsent.size() > kMostUnsent) {
+      ++turned_away_;
+      return Drop(id);
+    }
+    SendSome(id, found->second);
+  }
+
+  void SendSome(uint64_t id, Connection& connection) {
+    bool full = false;
+    while (!connection.unsent.empty() && !full) {
+      switch (SendPacket(connection.socket.fd(), connection.unsent.front())) {
+        case Sent::kYes:
+          connection.unsent.pop_front();
+          break;
+        case Sent::kLater:
+          full = true;
+          break;
+        case Sent::kNever:
+          return Drop(id);
+      }
+    }
+    WatchConnection(id, connection);
+  }
+
+  void Serve(uint64_t id, uint32_t events) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    if ((events & EPOLLOUT) != 0) {
+      SendSome(id, found->second);
+      if ((events & ~uint32_t{EPOLLOUT}) == 0 || !connections_.contains(id)) return;
+    }
     if (found->second.busy) {
-      if (ended) Drop(id);
+      if ((events & (EPOLLHUP | EPOLLERR)) != 0) Drop(id);
       return;
     }
-    std::optional<Packet> packet = Receive(found->second.socket.fd());
+    std::optional<Packet> packet = ReceivePacket(found->second.socket.fd(), kMostBytes);
     if (!packet) return;
     v1::LocalRequest request;
     if (packet->bytes.empty()) return Drop(id);
@@ -210,60 +213,39 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       ++turned_away_;
       return Drop(id);
     }
+    const uint64_t request_id = request.request_id();
     switch (request.part_case()) {
       case v1::LocalRequest::kShare:
-        return Share(id, found->second, std::move(packet->file));
+        return Share(id, found->second, request_id, std::move(packet->file));
       case v1::LocalRequest::kForget:
-        return Forget(id, found->second, request.forget().region());
+        return Forget(id, found->second, request_id, request.forget().region());
       case v1::LocalRequest::PART_NOT_SET:
         break;
     }
-    Send(id, ReplyOf(absl::InvalidArgumentError("a request is neither share nor forget")));
+    Send(id, request_id,
+         ReplyOf(absl::InvalidArgumentError("a request is neither share nor forget")));
   }
 
-  void Share(uint64_t id, Connection& connection, Descriptor file) {
-    if (!file.open()) {
-      return Send(id, ReplyOf(absl::InvalidArgumentError(
-                          "the packet has no descriptor of the memory to share")));
-    }
-    if (connection.regions.size() >= options_.max_regions) {
-      return Send(id, ReplyOf(absl::ResourceExhaustedError(
-                          fmt::format("{} regions are shared over this connection, at most {} may "
-                                      "be; forget some",
-                                      connection.regions.size(), options_.max_regions))));
-    }
-    struct stat facts = {};
-    fstat(file.fd(), &facts);
-    if (facts.st_size > options_.max_bytes - connection.bytes) {
-      return Send(id, ReplyOf(absl::ResourceExhaustedError(fmt::format(
-                          "{} bytes are shared over this connection, with {} more they would be "
-                          "beyond the {} of --connection-memory; forget some",
-                          connection.bytes, facts.st_size, options_.max_bytes))));
-    }
+  /// Lets a worker do it; the connection is not read until that is done.
+  void LetWork(uint64_t id, Connection& connection, uint64_t request_id,
+               std::function<Done()> work) {
     const absl::Status queued =
-        workers_.Run([self = shared_from_this(), id, tenant = connection.tenant,
-                      shared = std::make_shared<Descriptor>(std::move(file))] {
-          self->Map(id, shared->fd(), tenant);
+        workers_.Run([self = shared_from_this(), id, request_id, doing = std::move(work)] {
+          self->Finish({id, request_id, doing()});
         });
-    if (!queued.ok()) return Send(id, ReplyOf(queued));
+    if (!queued.ok()) return Send(id, request_id, ReplyOf(queued));
     connection.busy = true;
-    Watch(EPOLL_CTL_MOD, connection.socket.fd(), 0, id);
+    WatchConnection(id, connection);
   }
 
   /// A worker's.
-  void Map(uint64_t id, int file, const std::string& tenant) {
-    absl::StatusOr<Buffer> memory = engine_.Share(file, tenant);
-    Mapped mapped = {id, memory.status(), {}, 0};
-    if (memory.ok()) {
-      mapped.bytes = static_cast<int64_t>(memory->size());
-      mapped.region = regions_.Add(*std::move(memory));
-    }
+  void Finish(Finished finished) {
     const MutexLock lock(mutex_);
     if (stopping_) {
-      regions_.Remove(mapped.region);
+      finished.done.settle(nullptr);
       return;
     }
-    mapped_.push_back(std::move(mapped));
+    finished_.push_back(std::move(finished));
     Wake();
   }
 
@@ -271,38 +253,78 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   void Settle() {
     uint64_t count = 0;
     (void)!read(wake_.fd(), &count, sizeof(count));
-    std::vector<Mapped> mapped;
+    std::vector<Finished> all;
     {
       const MutexLock lock(mutex_);
-      mapped.swap(mapped_);
+      all.swap(finished_);
     }
-    for (const Mapped& one : mapped) {
+    for (Finished& one : all) {
       const auto found = connections_.find(one.connection);
-      if (found == connections_.end()) {
-        regions_.Remove(one.region);
-        continue;
-      }
+      const bool here = found != connections_.end();
+      one.done.settle(here ? &found->second : nullptr);
+      if (!here) continue;
       found->second.busy = false;
-      Watch(EPOLL_CTL_MOD, found->second.socket.fd(), EPOLLIN, one.connection);
-      v1::LocalReply reply = ReplyOf(one.status);
-      if (one.status.ok()) {
-        reply.set_region(one.region);
-        found->second.regions.emplace(one.region, one.bytes);
-        found->second.bytes += one.bytes;
-      }
-      Send(one.connection, reply);
+      Send(one.connection, one.request_id, std::move(one.done.reply), std::move(one.done.file));
     }
   }
 
-  void Forget(uint64_t id, Connection& connection, const std::string& region) {
+  void Share(uint64_t id, Connection& connection, uint64_t request_id, Descriptor file) {
+    if (!file.open()) {
+      return Send(id, request_id,
+                  ReplyOf(absl::InvalidArgumentError(
+                      "the packet has no descriptor of the memory to share")));
+    }
+    if (connection.regions.size() >= options_.max_regions) {
+      return Send(id, request_id,
+                  ReplyOf(absl::ResourceExhaustedError(
+                      fmt::format("{} regions are shared over this connection, at most {} may "
+                                  "be; forget some",
+                                  connection.regions.size(), options_.max_regions))));
+    }
+    struct stat facts = {};
+    fstat(file.fd(), &facts);
+    if (facts.st_size > options_.max_bytes - connection.bytes) {
+      return Send(id, request_id,
+                  ReplyOf(absl::ResourceExhaustedError(fmt::format(
+                      "{} bytes are shared over this connection, with {} more they would be "
+                      "beyond the {} of --connection-memory; forget some",
+                      connection.bytes, facts.st_size, options_.max_bytes))));
+    }
+    LetWork(
+        id, connection, request_id,
+        [this, tenant = connection.tenant, shared = std::make_shared<Descriptor>(std::move(file))] {
+          return Map(shared->fd(), tenant);
+        });
+  }
+
+  /// A worker's.
+  Done Map(int file, const std::string& tenant) {
+    absl::StatusOr<Buffer> memory = engine_.Share(file, tenant);
+    Done done;
+    done.reply = ReplyOf(memory.status());
+    done.settle = [](Connection*) {};
+    if (!memory.ok()) return done;
+    const auto bytes = static_cast<int64_t>(memory->size());
+    const std::string region = regions_.Add(*std::move(memory));
+    done.reply.set_region(region);
+    done.settle = [this, region, bytes](Connection* connection) {
+      if (connection == nullptr) return regions_.Remove(region);
+      connection->regions.emplace(region, bytes);
+      connection->bytes += bytes;
+    };
+    return done;
+  }
+
+  void Forget(uint64_t id, Connection& connection, uint64_t request_id, const std::string& region) {
     const auto found = connection.regions.find(region);
     if (found == connection.regions.end()) {
-      return Send(id, ReplyOf(absl::NotFoundError("this connection has shared no such memory")));
+      return Send(id, request_id,
+                  ReplyOf(absl::NotFoundError("this connection has shared no such memory")));
     }
     connection.bytes -= found->second;
     connection.regions.erase(found);
     regions_.Remove(region);
-    Send(id, ReplyOf(absl::OkStatus()));
+    Send(id, request_id, ReplyOf(absl::OkStatus()));
   }
 
   const Options options_;
@@ -316,7 +338,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> open_ = 0, turned_away_ = 0;
   Mutex mutex_;
-  std::vector<Mapped> mapped_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Finished> finished_ ABSL_GUARDED_BY(mutex_);
 };
 
 LocalDoor::LocalDoor(ListenSocket socket, std::shared_ptr<Loop> loop)

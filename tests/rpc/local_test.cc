@@ -43,7 +43,8 @@ class Peer {
   Peer& operator=(const Peer&) = delete;
   ~Peer() { close(fd_); }
 
-  void Send(const std::string& bytes, const std::vector<int>& files = {}) {
+  /// False: the server has closed the connection.
+  bool Send(const std::string& bytes, const std::vector<int>& files = {}) {
     iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
     msghdr message = {};
     message.msg_iov = &part;
@@ -58,7 +59,7 @@ class Peer {
       header->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
       std::memcpy(CMSG_DATA(header), files.data(), files.size() * sizeof(int));
     }
-    sendmsg(fd_, &message, MSG_NOSIGNAL);
+    return sendmsg(fd_, &message, MSG_NOSIGNAL) >= 0;
   }
   /// None: the server closed the connection.
   std::optional<v1::LocalReply> Receive() {
@@ -237,6 +238,43 @@ TEST(Local, RegionsAreTheirConnectionsOwn) {
   EXPECT_EQ(one.Forget(region).status().code(), kOk);
   EXPECT_EQ(one.Forget(region).status().code(), kNotFound);
   EXPECT_EQ(server.engine().budget().used(engine::MemoryUse::kShared), 0);
+}
+
+TEST(Local, RepliesWaitForWhoReadsThemLater) {
+  TestServer server(WithLocal);
+  Peer peer(server);
+  peer.Receive();
+  // More than the socket takes; each has the number of its request.
+  constexpr uint64_t kRequests = 1000;
+  for (uint64_t id = 1; id <= kRequests; ++id) {
+    v1::LocalRequest request;
+    request.set_request_id(id);
+    request.mutable_forget()->set_region("nothing");
+    peer.Send(request.SerializeAsString());
+  }
+  for (uint64_t id = 1; id <= kRequests; ++id) {
+    const auto reply = peer.Receive();
+    ASSERT_TRUE(reply.has_value()) << id;
+    EXPECT_EQ(reply->request_id(), id);
+    EXPECT_EQ(reply->status().code(), kNotFound);
+  }
+}
+
+TEST(Local, WhoNeverReadsIsDisconnected) {
+  TestServer server([](server::Config& config) {
+    WithLocal(config);
+    WithPages(config);
+  });
+  Peer peer(server);
+  v1::LocalRequest request;
+  request.mutable_forget()->set_region("nothing");
+  int sent = 0;
+  while (sent < 10'000 && peer.Send(request.SerializeAsString())) ++sent;
+  EXPECT_LT(sent, 10'000);
+  EXPECT_TRUE(Eventually([&] {
+    const std::string metrics = server.Page("/metrics");
+    return metrics.find("sparsed_local_connections 0") != std::string::npos;
+  }));
 }
 
 TEST(Local, AConnectionSharesSoMuchAndSoManyMayCome) {
