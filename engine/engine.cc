@@ -116,8 +116,8 @@ class Engine::Scrubber {
   std::jthread thread_;  ///< last
 };
 
-absl::StatusOr<Buffer> Engine::Share(int file, std::string_view tenant) {
-  absl::StatusOr<Buffer> memory = MapShared(file, *budget_, budget_->OwnerOf(tenant));
+absl::StatusOr<Buffer> Engine::Share(int file, int64_t most_bytes, std::string_view tenant) {
+  absl::StatusOr<Buffer> memory = MapShared(file, most_bytes, *budget_, budget_->OwnerOf(tenant));
   if (!memory.ok() || gpus_.empty()) return memory;
   absl::StatusOr<Buffer> pinned = gpus_.front()->Pin(*memory);
   return pinned.ok() ? pinned : memory;

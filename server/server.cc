@@ -183,13 +183,14 @@ class Server::Impl {
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     gauges_ = std::make_unique<EngineGauges>(*engine_);
+    // Before the pages, which tell of it.
+    if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
     if (!config_.metrics_listen.empty()) {
       auto http = HttpPort::Start(config_.metrics_listen, Pages(), Probes());
       if (!http.ok()) return http.status();
       http_ = *std::move(http);
       metrics_address_ = http_->address();
     }
-    if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
     return StartGrpc();
   }
 

@@ -38,9 +38,16 @@ absl::StatusOr<size_t> CheckFile(int file) {
 
 }  // namespace
 
-absl::StatusOr<Buffer> MapShared(int file, Budget& budget, MemoryOwner& owner) {
+absl::StatusOr<Buffer> MapShared(int file, int64_t most_bytes, Budget& budget, MemoryOwner& owner) {
   const absl::StatusOr<size_t> bytes = CheckFile(file);
   if (!bytes.ok()) return bytes.status();
+  // The file may have grown since, and may grow on: this size is what is counted and mapped.
+  if (static_cast<int64_t>(*bytes) > most_bytes) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the memory file has {} bytes, {} more may be shared over this connection "
+                    "(--connection-memory); let go of some",
+                    *bytes, most_bytes));
+  }
   absl::StatusOr<Budget::Charge> charge = budget.Count(*bytes, MemoryUse::kShared, &owner);
   if (!charge.ok()) return charge.status();
   void* const at = mmap(nullptr, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

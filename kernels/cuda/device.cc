@@ -360,8 +360,14 @@ absl::StatusOr<Buffer> PinHost(Buffer memory) {
   const absl::Status pinned = ToStatus(cudaHostRegister(data, bytes, cudaHostRegisterPortable),
                                        fmt::format("pinning {} bytes of host memory", bytes));
   if (!pinned.ok()) return pinned;
-  return Buffer(std::shared_ptr<std::byte>(
-                    data, [kept = std::move(memory)](std::byte* at) { cudaHostUnregister(at); }),
+  int ordinal = 0;
+  cudaGetDevice(&ordinal);
+  return Buffer(std::shared_ptr<std::byte>(data,
+                                           [ordinal, kept = std::move(memory)](std::byte* at) {
+                                             // Whoever drops it, wherever.
+                                             const DeviceScope scope(ordinal);
+                                             cudaHostUnregister(at);
+                                           }),
                 bytes);
 }
 

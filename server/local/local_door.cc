@@ -5,7 +5,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -82,7 +81,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     Settle();  // for nobody
   }
 
+  /// Nothing is given to the workers any more.
   void Stop() {
+    const MutexLock lock(mutex_);
     stopping_ = true;
     Wake();
   }
@@ -90,26 +91,31 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   Counts counts() const { return {open_, turned_away_}; }
 
  private:
+  struct Region {
+    int64_t bytes = 0;
+    /// Who wants to know that nothing uses it any more.
+    std::vector<uint64_t> forgets;
+  };
   /// Used by the loop's thread alone.
   struct Connection {
     Descriptor socket;
     std::string tenant;
-    std::map<std::string, int64_t> regions;  ///< their bytes
-    int64_t bytes = 0;                       ///< of all of them
-    bool busy = false;                       ///< a worker does what it asked for
+    std::map<std::string, Region> regions;  ///< until they are unmapped
+    int64_t bytes = 0;                      ///< of all of them
+    bool busy = false;                      ///< a worker does what it asked for
     std::deque<Packet> unsent;
   };
   /// What a worker did for a connection.
   struct Done {
     v1::LocalReply reply;
     Descriptor file;  ///< goes along with it
-    /// What else the loop is to do, before it sends them; null: the connection has gone.
+    /// What else changes, before they are sent; null: the connection has gone.
     std::function<void(Connection*)> settle;
   };
+  /// For the loop's thread; with null if the connection has gone.
   struct Finished {
     uint64_t connection;
-    uint64_t request_id;
-    Done done;
+    std::function<void(Connection*)> settle;
   };
 
   void Watch(int operation, int fd, uint32_t events, uint64_t id) {
@@ -231,25 +237,32 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                std::function<Done()> work) {
     const absl::Status queued =
         workers_.Run([self = shared_from_this(), id, request_id, doing = std::move(work)] {
-          self->Finish({id, request_id, doing()});
+          const auto done = std::make_shared<Done>(doing());
+          self->Finish({id, [loop = self.get(), id, request_id, done](Connection* connection) {
+                          done->settle(connection);
+                          if (connection == nullptr) return;
+                          connection->busy = false;
+                          loop->Send(id, request_id, std::move(done->reply), std::move(done->file));
+                        }});
         });
     if (!queued.ok()) return Send(id, request_id, ReplyOf(queued));
     connection.busy = true;
     WatchConnection(id, connection);
   }
 
-  /// A worker's.
+  /// A worker's, or whose thread it is.
   void Finish(Finished finished) {
-    const MutexLock lock(mutex_);
-    if (stopping_) {
-      finished.done.settle(nullptr);
-      return;
+    {
+      const MutexLock lock(mutex_);
+      if (!stopping_) {
+        finished_.push_back(std::move(finished));
+        Wake();
+        return;
+      }
     }
-    finished_.push_back(std::move(finished));
-    Wake();
+    finished.settle(nullptr);
   }
 
-  /// Answers those that workers have done something for.
   void Settle() {
     uint64_t count = 0;
     (void)!read(wake_.fd(), &count, sizeof(count));
@@ -258,13 +271,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       const MutexLock lock(mutex_);
       all.swap(finished_);
     }
-    for (Finished& one : all) {
+    for (const Finished& one : all) {
       const auto found = connections_.find(one.connection);
-      const bool here = found != connections_.end();
-      one.done.settle(here ? &found->second : nullptr);
-      if (!here) continue;
-      found->second.busy = false;
-      Send(one.connection, one.request_id, std::move(one.done.reply), std::move(one.done.file));
+      one.settle(found == connections_.end() ? nullptr : &found->second);
     }
   }
 
@@ -281,50 +290,81 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                                   "be; forget some",
                                   connection.regions.size(), options_.max_regions))));
     }
-    struct stat facts = {};
-    fstat(file.fd(), &facts);
-    if (facts.st_size > options_.max_bytes - connection.bytes) {
-      return Send(id, request_id,
-                  ReplyOf(absl::ResourceExhaustedError(fmt::format(
-                      "{} bytes are shared over this connection, with {} more they would be "
-                      "beyond the {} of --connection-memory; forget some",
-                      connection.bytes, facts.st_size, options_.max_bytes))));
-    }
-    LetWork(
-        id, connection, request_id,
-        [this, tenant = connection.tenant, shared = std::make_shared<Descriptor>(std::move(file))] {
-          return Map(shared->fd(), tenant);
-        });
+    LetWork(id, connection, request_id,
+            [this, id, most = options_.max_bytes - connection.bytes, tenant = connection.tenant,
+             shared = std::make_shared<Descriptor>(std::move(file))] {
+              return Map(id, shared->fd(), most, tenant);
+            });
   }
 
   /// A worker's.
-  Done Map(int file, const std::string& tenant) {
-    absl::StatusOr<Buffer> memory = engine_.Share(file, tenant);
+  Done Map(uint64_t id, int file, int64_t most_bytes, const std::string& tenant) {
+    const absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, tenant);
     Done done;
     done.reply = ReplyOf(memory.status());
     done.settle = [](Connection*) {};
     if (!memory.ok()) return done;
     const auto bytes = static_cast<int64_t>(memory->size());
-    const std::string region = regions_.Add(*std::move(memory));
+    const std::string region = SharedRegions::NewName();
+    regions_.Add(region, Watched(*memory, id, region));
     done.reply.set_region(region);
     done.settle = [this, region, bytes](Connection* connection) {
       if (connection == nullptr) return regions_.Remove(region);
-      connection->regions.emplace(region, bytes);
+      connection->regions[region].bytes = bytes;
       connection->bytes += bytes;
     };
     return done;
   }
 
+  /// The same bytes; the loop is told when nothing uses them any more.
+  Buffer Watched(Buffer memory, uint64_t id, const std::string& region) {
+    std::byte* const data = memory.mutable_data();
+    const size_t size = memory.size();
+    const auto kept = std::make_shared<Buffer>(std::move(memory));
+    return Buffer(
+        std::shared_ptr<std::byte>(data, [self = shared_from_this(), id, region,
+                                          kept](std::byte*) { self->LetGo(id, region, kept); }),
+        size);
+  }
+
+  /// Of whoever used it last. A worker unmaps it: of gigabytes that takes a while.
+  void LetGo(uint64_t id, const std::string& region, const std::shared_ptr<Buffer>& memory) {
+    const auto unmap = [self = shared_from_this(), id, region, memory] {
+      *memory = Buffer();
+      self->Finish({id, [loop = self.get(), id, region](Connection* connection) {
+                      if (connection != nullptr) loop->Unmapped(id, *connection, region);
+                    }});
+    };
+    {
+      const MutexLock lock(mutex_);
+      if (!stopping_ && workers_.Run(unmap).ok()) return;
+    }
+    unmap();
+  }
+
+  void Unmapped(uint64_t id, Connection& connection, const std::string& region) {
+    const auto node = connection.regions.extract(region);
+    connection.bytes -= node.mapped().bytes;
+    // Each may be its last, to who takes no replies.
+    for (const uint64_t request_id : node.mapped().forgets) {
+      Send(id, request_id, ReplyOf(absl::OkStatus()));
+    }
+  }
+
+  /// Requests do not find it any more; the reply comes when none uses it any more.
   void Forget(uint64_t id, Connection& connection, uint64_t request_id, const std::string& region) {
     const auto found = connection.regions.find(region);
     if (found == connection.regions.end()) {
       return Send(id, request_id,
                   ReplyOf(absl::NotFoundError("this connection has shared no such memory")));
     }
-    connection.bytes -= found->second;
-    connection.regions.erase(found);
+    if (found->second.forgets.size() >= kMostUnsent) {
+      return Send(id, request_id,
+                  ReplyOf(absl::ResourceExhaustedError(
+                      fmt::format("{} requests to forget this memory wait already", kMostUnsent))));
+    }
+    found->second.forgets.push_back(request_id);
     regions_.Remove(region);
-    Send(id, request_id, ReplyOf(absl::OkStatus()));
   }
 
   const Options options_;

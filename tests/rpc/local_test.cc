@@ -1,5 +1,6 @@
 // The local socket and what requests may name of the memory that was shared over it.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -7,11 +8,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "sparsed/v1/local.pb.h"
@@ -20,6 +25,8 @@
 
 namespace sparsed::test {
 namespace {
+
+using ::testing::HasSubstr;
 
 std::string LocalPathOf(const TestServer& server) {
   const std::string address = server.address();
@@ -178,13 +185,17 @@ TEST(Local, TakesSealedMemoryFilesAlone) {
     EXPECT_EQ(refused.status().code(), kExhausted) << refused.status().message();
     const std::string region = peer.Share({most.fd()}).region();
     EXPECT_EQ(peer.Share({most.fd()}).status().code(), kExhausted);
+    // All of them together: three quarters of it.
+    const File more(size_t{200} << 20);
     Peer other(server), third(server);
     other.Receive();
     third.Receive();
-    EXPECT_EQ(other.Share({most.fd()}).status().code(), kOk);
-    EXPECT_EQ(third.Share({most.fd()}).status().code(), kExhausted) << "all of the host's";
+    EXPECT_EQ(other.Share({more.fd()}).status().code(), kOk);
+    const v1::LocalReply full = third.Share({more.fd()});
+    EXPECT_EQ(full.status().code(), kExhausted);
+    EXPECT_THAT(full.status().message(), HasSubstr("three quarters of --host-memory"));
     EXPECT_EQ(peer.Forget(region).status().code(), kOk);
-    EXPECT_EQ(third.Share({most.fd()}).status().code(), kOk);
+    EXPECT_EQ(third.Share({more.fd()}).status().code(), kOk);
     const int64_t before = server.engine().budget().used(engine::MemoryUse::kShared);
     const v1::LocalReply reply = peer.Share({good.fd()});
     EXPECT_EQ(reply.status().code(), kOk) << reply.status().message();
@@ -297,7 +308,8 @@ TEST(Local, AConnectionSharesSoMuchAndSoManyMayCome) {
 /// Requests that name parts of one region of 4 KiB.
 class SharedRequests : public testing::Test {
  protected:
-  SharedRequests() : server_(WithLocal), file_(4096), peer_(server_) {
+  explicit SharedRequests(const std::function<void(server::Config&)>& configure = WithLocal)
+      : server_(configure), file_(4096), peer_(server_) {
     pattern_ = Uniform(8, 8, 3, 1);
     values_ = MustUpload(server_, "s", pattern_);
     peer_.Receive();
@@ -441,6 +453,112 @@ TEST_F(SharedRequests, WhoseResultWouldOverwriteAnOperand) {
   EXPECT_EQ(CodeOf(request), kOk);
   start.mutable_accumulate()->mutable_shape()->set_leading_dimension(9);
   EXPECT_EQ(CodeOf(request), kInvalid);
+}
+
+TEST_F(SharedRequests, OfColumnsOfOneMatrix) {
+  // Columns of a matrix with 32: B's and C's first begin 16 columns apart.
+  for (int i = 0; i < 1024; ++i) file_.floats()[i] = static_cast<float>(i % 7);
+  v1::SpmmRequest request = Good();
+  v1::SpmmStart& start = *request.mutable_start();
+  v1::SharedResult& result = *start.mutable_result()->mutable_shared();
+  const auto columns = [&](int64_t count) {
+    for (v1::DenseShape* shape : {start.mutable_b()->mutable_shape(), result.mutable_shape()}) {
+      Shape(*shape, 8, count);
+      shape->set_leading_dimension(32);
+    }
+    Place(*result.mutable_memory(), 64);
+  };
+  columns(16);
+  ASSERT_EQ(CodeOf(request), kOk);
+  for (int row = 0; row < 8; ++row) {
+    for (int col = 0; col < 32; ++col) {
+      const float got = file_.floats()[row * 32 + col];
+      double expected = static_cast<float>((row * 32 + col) % 7);
+      if (col >= 16) {
+        expected = 0;
+        for (int64_t i = pattern_.row_offsets[row]; i < pattern_.row_offsets[row + 1]; ++i) {
+          const int64_t there = pattern_.column_indices[i] * 32 + col - 16;
+          expected += static_cast<double>(values_[i]) * (there % 7);
+        }
+      }
+      EXPECT_NEAR(got, expected, 1e-5) << row << ' ' << col;
+    }
+  }
+  columns(17);
+  EXPECT_EQ(CodeOf(request), kInvalid) << "the 17th";
+  // The other way round: the last columns of C would be the first of B, a row below.
+  columns(17);
+  Place(*start.mutable_b()->mutable_shared(), 64);
+  Place(*result.mutable_memory(), 0);
+  EXPECT_EQ(CodeOf(request), kInvalid);
+  columns(16);
+  Place(*start.mutable_b()->mutable_shared(), 64);
+  Place(*result.mutable_memory(), 128);
+  EXPECT_EQ(CodeOf(request), kOk) << "a row below, beside B";
+}
+
+TEST_F(SharedRequests, KeepTheirMemoryFromBeingForgotten) {
+  v1::SpmmRequest request = Good();
+  request.mutable_start()->mutable_b()->set_stream_array(0);
+  grpc::ClientContext context;
+  auto stream = server_.compute().Spmm(&context);
+  stream->Write(request);
+  ASSERT_TRUE(Eventually([&] { return server_.engine().executor().in_flight() == 1; }));
+  const auto forget = [this](uint64_t id, const std::string& region) {
+    v1::LocalRequest message;
+    message.set_request_id(id);
+    message.mutable_forget()->set_region(region);
+    peer_.Send(message.SerializeAsString());
+  };
+  forget(1, region_);
+  forget(2, "nothing");
+  EXPECT_EQ(peer_.Receive()->request_id(), 2u) << "the first waits for the request";
+  EXPECT_EQ(CodeOf(Good()), kNotFound) << "others do not find it any more";
+  EXPECT_EQ(server_.engine().budget().used(engine::MemoryUse::kShared), 4096);
+  const std::vector<float> b(64, 1);
+  WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b));
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), kOk) << answers[1].message();
+  const std::optional<v1::LocalReply> reply = peer_.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->request_id(), 1u);
+  EXPECT_EQ(reply->status().code(), kOk);
+  EXPECT_EQ(server_.engine().budget().used(engine::MemoryUse::kShared), 0);
+}
+
+/// To a server that waits half a second for bytes.
+class SilentRequests : public SharedRequests {
+ protected:
+  SilentRequests()
+      : SharedRequests([](server::Config& config) {
+          WithLocal(config);
+          config.receive_idle_seconds = 0.5;
+        }) {}
+};
+
+TEST_F(SilentRequests, HoldNoMemoryOnAStreamThatIsBusy) {
+  v1::SpmmRequest request = Good();
+  request.mutable_start()->mutable_b()->set_stream_array(0);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  auto stream = server_.compute().Spmm(&context);
+  stream->Write(request);
+  std::atomic<bool> ended = false;
+  std::thread busy([&] {
+    v1::SpmmRequest other;
+    other.mutable_cancel()->set_request_id(99);
+    while (!ended && stream->Write(other)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  ended = true;
+  busy.join();
+  EXPECT_EQ(answers[1].code(), grpc::DEADLINE_EXCEEDED) << answers[1].message();
+  EXPECT_EQ(peer_.Forget(region_).status().code(), kOk);
 }
 
 TEST_F(SharedRequests, ChunksNameMemoryToo) {
