@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <limits>
 #include <system_error>
 #include <utility>
+
+#include "base/descriptor.h"
 
 namespace sparsed {
 inline namespace client {
@@ -15,26 +18,45 @@ namespace {
 
 /// After a server could not be asked, or refused a block.
 constexpr std::chrono::seconds kPause{5};
+/// For the server to answer that it has forgotten memory: longer than most products take.
+constexpr std::chrono::seconds kForgetPatience{30};
+
+size_t PhysicalBytes() {
+  const int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return pages > 0 ? static_cast<size_t>(pages * page) : std::numeric_limits<size_t>::max();
+}
+
+bool TakePages(int file, size_t bytes) {
+  int result = 0;
+  do {
+    result = fallocate(file, 0, 0, static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
 
 std::string Reason(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SharedBlock>> SharedBlock::Make(size_t bytes) {
-  const int file = memfd_create("sparsed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   const auto refuse = [&](int error) {
-    if (file >= 0) close(file);
     return absl::ResourceExhaustedError(
         fmt::format("{} bytes of memory to share are not to be had: {}", bytes, Reason(error)));
   };
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0 ||
-      fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  // The system would take pages until it ends processes for want of them.
+  if (bytes > PhysicalBytes()) return refuse(ENOMEM);
+  Descriptor file(memfd_create("sparsed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // Its pages are this process's then, not the first's that happens to touch them, for whom it
+  // would be a signal that there are none.
+  if (!file.open() || !TakePages(file.fd(), bytes) ||
+      fcntl(file.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return refuse(errno);
   }
-  // The pages are this process's then, not the first's that happens to touch them.
-  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+  void* const at =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.fd(), 0);
   if (at == MAP_FAILED) return refuse(errno);
-  return std::unique_ptr<SharedBlock>(new SharedBlock(file, static_cast<std::byte*>(at), bytes));
+  return std::unique_ptr<SharedBlock>(
+      new SharedBlock(file.Release(), static_cast<std::byte*>(at), bytes));
 }
 
 SharedBlock::~SharedBlock() {
@@ -110,7 +132,27 @@ std::optional<SharedMemory::Place> SharedMemory::Find(const void* data, size_t b
     known.region = reply->message.region();
   }
   place.region = known.region;
+  place.socket = known.socket;
   return place;
+}
+
+void SharedMemory::GiveUp(const std::vector<Place>& places, std::function<void()> done) {
+  // Called when the last answer, which holds a copy, has come.
+  const std::shared_ptr<void> all(nullptr, [done = std::move(done)](void*) { done(); });
+  for (const Place& place : places) {
+    {
+      const MutexLock lock(mutex_);
+      const auto found = blocks_.find(place.block->data());
+      if (found != blocks_.end() && found->second.region == place.region) {
+        found->second.region.clear();
+      }
+    }
+    v1::LocalRequest request;
+    request.mutable_forget()->set_region(place.region);
+    place.socket->Send(
+        std::move(request), [all](const absl::StatusOr<LocalSocket::Reply>& /*reply*/) {},
+        Clock::now() + kForgetPatience);
+  }
 }
 
 absl::StatusOr<std::shared_ptr<LocalSocket>> SharedMemory::Socket() {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,7 +27,7 @@ class SharedMemory;
 /// A memory file, mapped. Its pages go with it, and with the server's last request that uses it.
 class SharedBlock {
  public:
-  /// RESOURCE_EXHAUSTED.
+  /// Takes every page of it. RESOURCE_EXHAUSTED if there is not as much.
   static absl::StatusOr<std::unique_ptr<SharedBlock>> Make(size_t bytes);
   SharedBlock(const SharedBlock&) = delete;
   SharedBlock& operator=(const SharedBlock&) = delete;
@@ -65,7 +66,8 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   /// Where bytes of the caller's lie for the server.
   struct Place {
-    std::shared_ptr<SharedBlock> block;  ///< to be kept until the server has answered
+    std::shared_ptr<SharedBlock> block;   ///< to be kept until the server has answered
+    std::shared_ptr<LocalSocket> socket;  ///< over which the region was shared
     std::string region;
     uint64_t offset = 0;
   };
@@ -73,6 +75,13 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   /// no memory, or has refused this block a short while ago. May block: the server is asked to map
   /// the block; who wants the same one waits for that, others do not.
   std::optional<Place> Find(const void* data, size_t bytes, size_t alignment = kAlignment);
+
+  /// For a request whose end never came, so that the server may still read and write `places`: it
+  /// is told to forget them, and `done` is called when it answers, which it does when no request
+  /// uses them any more; or when its local socket ends, as it does with the server; or after half a
+  /// minute, when they may still be overwritten. On another thread, or this one. Calls that come
+  /// later share the blocks anew, under other names.
+  void GiveUp(const std::vector<Place>& places, std::function<void()> done);
 
   /// The connection to the server's local socket; opened, unless that failed a short while ago.
   /// UNAVAILABLE. May block.
