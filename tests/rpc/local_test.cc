@@ -142,7 +142,10 @@ TEST(Local, ProductsOfAllKinds) {
     ASSERT_NE(at, std::string::npos) << metrics;
     EXPECT_GT(std::stod(metrics.substr(at + line.size())), 1e5);
   }
-  EXPECT_NE(metrics.find("sparsed_shared_regions 0"), std::string::npos);
+  // Once the server has noticed that the client is gone.
+  EXPECT_TRUE(Eventually([&] {
+    return server.Page("/metrics").find("sparsed_shared_regions 0") != std::string::npos;
+  }));
 }
 
 TEST(Local, GreetsWithTheServersId) {
