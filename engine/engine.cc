@@ -116,12 +116,8 @@ class Engine::Scrubber {
   std::jthread thread_;  ///< last
 };
 
-absl::StatusOr<Buffer> Engine::Share(int file, std::string_view tenant, int64_t most) {
-  // The rest is for matrices and for requests that share nothing.
-  const int64_t of_all = budget_->limit() / 4 * 3 - budget_->used(MemoryUse::kShared);
-  most = std::max<int64_t>(0, std::min(most, of_all));
-  absl::StatusOr<Buffer> memory =
-      MapShared(file, static_cast<size_t>(most), *budget_, budget_->OwnerOf(tenant));
+absl::StatusOr<Buffer> Engine::Share(int file, int64_t most_bytes, std::string_view tenant) {
+  absl::StatusOr<Buffer> memory = MapShared(file, most_bytes, *budget_, budget_->OwnerOf(tenant));
   if (!memory.ok() || gpus_.empty()) return memory;
   absl::StatusOr<Buffer> pinned = gpus_.front()->Pin(*memory);
   return pinned.ok() ? pinned : memory;

@@ -64,9 +64,8 @@ class Engine {
   std::optional<bool> store_up() const;
   const EngineOptions& options() const { return options_; }
   /// A memory file (see MapShared) that requests of the tenant may name parts of, as
-  /// OperandSpec::shared; pinned for the GPUs, unless the operating system does not let us. At most
-  /// `most` bytes, and three quarters of the host memory for all of them. Blocks.
-  absl::StatusOr<Buffer> Share(int file, std::string_view tenant, int64_t most);
+  /// OperandSpec::shared; pinned for the GPUs, unless the operating system does not let us. Blocks.
+  absl::StatusOr<Buffer> Share(int file, int64_t most_bytes, std::string_view tenant);
 
  private:
   explicit Engine(EngineOptions options);

@@ -12,40 +12,21 @@ constexpr size_t kMostProducts = 256;
 
 }  // namespace
 
-/// Thread-safe. Products may outlive the attachment.
-class Attachment::Releases {
- public:
-  void Add(uint64_t run) {
-    const MutexLock lock(mutex_);
-    runs_.push_back(run);
-  }
-  std::vector<uint64_t> Take() {
-    const MutexLock lock(mutex_);
-    return std::exchange(runs_, {});
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<uint64_t> runs_ ABSL_GUARDED_BY(mutex_);
-};
-
-Attachment::Attachment(std::unique_ptr<LocalSocket> socket, std::unique_ptr<UsagePage> usage,
+Attachment::Attachment(std::shared_ptr<LocalSocket> socket, std::unique_ptr<UsagePage> usage,
                        std::shared_ptr<const MappedFile> sequence)
-    : usage_(std::move(usage)),
-      sequence_(std::move(sequence)),
-      releases_(std::make_shared<Releases>()),
-      socket_(std::move(socket)) {}
+    : usage_(std::move(usage)), sequence_(std::move(sequence)), socket_(std::move(socket)) {}
 
 absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress& address,
                                                              const std::string& matrix) {
-  absl::StatusOr<std::unique_ptr<LocalSocket>> socket = LocalSocket::Connect(address);
+  absl::StatusOr<std::shared_ptr<LocalSocket>> socket = LocalSocket::Connect(address);
   if (!socket.ok()) return socket.status();
   absl::StatusOr<std::unique_ptr<UsagePage>> usage = UsagePage::Make();
   if (!usage.ok()) return usage.status();
   v1::LocalRequest request;
   request.mutable_attach()->set_matrix(matrix);
   request.mutable_attach()->set_kernels(KernelsHere());
-  const absl::StatusOr<LocalSocket::Reply> reply = (*socket)->Ask(request, (*usage)->file());
+  const absl::StatusOr<LocalSocket::Reply> reply =
+      (*socket)->Ask(std::move(request), (*usage)->file());
   if (!reply.ok()) return reply.status();
   absl::StatusOr<std::shared_ptr<const MappedFile>> sequence =
       MappedFile::Map(reply->file, sizeof(uint64_t));
@@ -67,7 +48,7 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
   };
   if (std::shared_ptr<const Product> product = known(); present(product)) return product;
 
-  const MutexLock lock(socket_mutex_);
+  const MutexLock lock(asking_);
   const std::shared_ptr<const Product> last = known();
   if (present(last)) return last;  // another thread asked meanwhile
   absl::StatusOr<std::shared_ptr<const Product>> fresh = AskLocked(problem);
@@ -82,15 +63,17 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
 
 absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::AskLocked(
     const v1::ProblemClass& problem) {
-  ReleaseLocked();
   v1::LocalRequest request;
   *request.mutable_export_()->mutable_problem() = problem;
-  const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(request);
+  const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(std::move(request));
   if (!reply.ok()) return reply.status();
   const v1::ExportedRun& run = reply->message.exported();
-  std::shared_ptr<Product> product(new Product, [releases = releases_, id = run.run()](Product* p) {
-    delete p;
-    releases->Add(id);
+  // Products may outlive the attachment. The server counts it as this caller's until it is told.
+  std::shared_ptr<Product> product(new Product, [socket = socket_, id = run.run()](Product* gone) {
+    delete gone;
+    v1::LocalRequest release;
+    release.mutable_release()->set_run(id);
+    socket->Send(std::move(release));
   });
   ExportedProduct::Memory memory;
   for (const auto& [from, to] :
@@ -121,28 +104,13 @@ absl::StatusOr<std::shared_ptr<const MappedFile>> Attachment::MapLocked(
   if (std::shared_ptr<const MappedFile> mapped = known.lock()) return mapped;
   v1::LocalRequest request;
   request.mutable_get()->set_id(memory.id());
-  const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(request);
+  const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(std::move(request));
   if (!reply.ok()) return reply.status();
   absl::StatusOr<std::shared_ptr<const MappedFile>> mapped =
       MappedFile::Map(reply->file, memory.bytes());
   if (mapped.ok()) known = *mapped;
   std::erase_if(mapped_, [](const auto& entry) { return entry.second.expired(); });
   return mapped;
-}
-
-void Attachment::ReleaseLocked() {
-  for (const uint64_t run : releases_->Take()) {
-    v1::LocalRequest request;
-    request.mutable_release()->set_run(run);
-    // A server that is gone counts nothing.
-    if (absl::IsUnavailable(socket_->Ask(request).status())) return;
-  }
-}
-
-bool Attachment::Alive() {
-  const MutexLock lock(socket_mutex_);
-  ReleaseLocked();
-  return socket_->Alive();
 }
 
 }  // namespace client

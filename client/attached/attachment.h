@@ -39,35 +39,30 @@ class Attachment {
   /// last; UNAVAILABLE if there is none. Else what the server said.
   absl::StatusOr<std::shared_ptr<const Product>> Find(const v1::ProblemClass& problem);
 
-  /// Tells the server what is not used any more, and whether it is there. For a thread that calls
-  /// it about once a second.
-  bool Alive();
+  /// Whether the server is there.
+  bool Alive() const { return socket_->Alive(); }
   UsagePage& usage() { return *usage_; }
 
  private:
-  /// What the server counts as this caller's until it is told otherwise.
-  class Releases;
   using Key = std::tuple<v1::ProblemClass::Operation, bool, int64_t, bool>;
 
-  Attachment(std::unique_ptr<LocalSocket> socket, std::unique_ptr<UsagePage> usage,
+  Attachment(std::shared_ptr<LocalSocket> socket, std::unique_ptr<UsagePage> usage,
              std::shared_ptr<const MappedFile> sequence);
   uint64_t sequence() const {
     return reinterpret_cast<const std::atomic<uint64_t>*>(sequence_->data())
         ->load(std::memory_order_acquire);
   }
   absl::StatusOr<std::shared_ptr<const Product>> AskLocked(const v1::ProblemClass& problem)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(socket_mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(asking_);
   /// The memory of that name, mapped.
   absl::StatusOr<std::shared_ptr<const MappedFile>> MapLocked(const v1::ExportedMemory& memory)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(socket_mutex_);
-  void ReleaseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(socket_mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(asking_);
 
   const std::unique_ptr<UsagePage> usage_;
   const std::shared_ptr<const MappedFile> sequence_;
-  const std::shared_ptr<Releases> releases_;
-  Mutex socket_mutex_;  ///< held while the server is asked
-  const std::unique_ptr<LocalSocket> socket_ ABSL_PT_GUARDED_BY(socket_mutex_);
-  std::map<uint64_t, std::weak_ptr<const MappedFile>> mapped_ ABSL_GUARDED_BY(socket_mutex_);
+  const std::shared_ptr<LocalSocket> socket_;
+  Mutex asking_;  ///< held while the server is asked what runs
+  std::map<uint64_t, std::weak_ptr<const MappedFile>> mapped_ ABSL_GUARDED_BY(asking_);
   Mutex mutex_;
   std::map<Key, std::shared_ptr<const Product>> products_ ABSL_GUARDED_BY(mutex_);
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,8 @@ std::pair<const std::byte*, const std::byte*> Extent(const View& view) {
 /// Gathers what a request sends and where its result goes, and the first thing that is wrong.
 class RequestBuilder {
  public:
-  explicit RequestBuilder(SharedMemory& shared_memory) : shared_memory_(shared_memory) {}
+  /// Null: everything goes in the stream.
+  explicit RequestBuilder(SharedMemory* shared_memory) : shared_memory_(shared_memory) {}
 
   v1::Operand Add(const Operand& operand, const char* what) {
     v1::Operand proto;
@@ -86,8 +88,20 @@ class RequestBuilder {
     return proto;
   }
 
-  const absl::Status& status() const { return status_; }
   DenseRequest& request() { return request_; }
+  /// All of it, opened with `start`.
+  template <typename Request, typename Start>
+  absl::StatusOr<DenseRequest> Take(Start start) {
+    if (!status_.ok()) return status_;
+    request_.encode_start = [start = std::move(start)](uint64_t id, uint64_t timeout_ns) {
+      Request request;
+      *request.mutable_start() = start;
+      request.mutable_start()->set_request_id(id);
+      request.mutable_start()->set_timeout_ns(timeout_ns);
+      return wire::Encode(request);
+    };
+    return std::move(request_);
+  }
 
  private:
   template <typename View>
@@ -100,15 +114,15 @@ class RequestBuilder {
   /// Whether all of it lies in memory that the server maps, and where.
   template <typename View>
   bool FindShared(const View& view, v1::SharedMemory& place) {
-    if (view.rows == 0) return false;
+    if (view.rows == 0 || shared_memory_ == nullptr) return false;
     const int64_t stride = view.leading_dimension == 0 ? view.cols : view.leading_dimension;
     const auto bytes =
         static_cast<size_t>((view.rows - 1) * stride + view.cols) * SizeOf(view.type);
-    std::optional<SharedMemory::Place> found = shared_memory_.Find(view.data, bytes);
+    std::optional<SharedMemory::Place> found = shared_memory_->Find(view.data, bytes);
     if (!found) return false;
-    place.set_region(std::move(found->region));
+    place.set_region(found->region);
     place.set_offset(found->offset);
-    request_.shared.push_back(std::move(found->block));
+    request_.shared.push_back(*std::move(found));
     return true;
   }
   void Refuse(const absl::Status& status) { status_.Update(status); }
@@ -120,7 +134,7 @@ class RequestBuilder {
     type_ = type;
   }
 
-  SharedMemory& shared_memory_;
+  SharedMemory* const shared_memory_;
   DenseRequest request_;
   std::vector<DenseView> views_;
   std::vector<std::string> held_;
@@ -128,21 +142,21 @@ class RequestBuilder {
   absl::Status status_;
 };
 
-template <typename Request, typename Start>
+/// `build` makes the request with a RequestBuilder.
+template <typename Build>
 Call<ComputeResult> LaunchDense(const std::shared_ptr<Connection>& connection,
-                                ComputeStream& stream, RequestBuilder builder, Start start,
+                                ComputeStream& stream, const Build& build,
                                 const CallOptions& options) {
-  if (!builder.status().ok()) return Refused<ComputeResult>(builder.status());
-  builder.request().encode_start = [start = std::move(start)](uint64_t id, uint64_t timeout_ns) {
-    Request request;
-    *request.mutable_start() = start;
-    request.mutable_start()->set_request_id(id);
-    request.mutable_start()->set_timeout_ns(timeout_ns);
-    return wire::Encode(request);
-  };
+  absl::StatusOr<DenseRequest> request = build(RequestBuilder(connection->shared_memory().get()));
+  if (!request.ok()) return Refused<ComputeResult>(request.status());
+  std::optional<DenseRequest> streamed;
+  if (!request->shared.empty() && request->repeatable) {
+    absl::StatusOr<DenseRequest> same = build(RequestBuilder(nullptr));
+    if (same.ok()) streamed = *std::move(same);
+  }
   auto state = std::make_shared<CallState<ComputeResult>>();
-  auto call = std::make_shared<DenseCall>(*connection, stream, options,
-                                          std::move(builder.request()), state);
+  auto call = std::make_shared<DenseCall>(*connection, stream, options, *std::move(request),
+                                          std::move(streamed), state);
   return Launch<ComputeResult>(connection, call, std::move(state));
 }
 
@@ -159,39 +173,44 @@ Operand AccumulateOf(const SpmmOptions& spmm, const Destination& c) {
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
                          const CallOptions& options) {
-  RequestBuilder builder(*connection->shared_memory());
-  v1::SpmmStart start;
-  start.set_matrix(matrix);
-  start.set_transpose(spmm.transpose);
-  start.set_alpha(spmm.alpha);
-  start.set_beta(spmm.beta);
-  start.set_allow_tf32(spmm.allow_tf32);
-  *start.mutable_b() = builder.Add(b, "b");
-  if (spmm.beta != 0)
-    *start.mutable_accumulate() = builder.Add(AccumulateOf(spmm, c), "accumulate");
-  if (spmm.values) *start.mutable_values() = builder.Add(*spmm.values, "SpmmOptions::values");
-  *start.mutable_result() = builder.Into(c, "c");
-  if (const auto* view = std::get_if<MutableDenseView>(&c)) {
-    builder.request().result_rows = view->rows;
-    builder.request().result_cols = view->cols;
-  }
-  return LaunchDense<v1::SpmmRequest>(connection, connection->spmm(), std::move(builder),
-                                      std::move(start), options);
+  const auto build = [&](RequestBuilder builder) {
+    v1::SpmmStart start;
+    start.set_matrix(matrix);
+    start.set_transpose(spmm.transpose);
+    start.set_alpha(spmm.alpha);
+    start.set_beta(spmm.beta);
+    start.set_allow_tf32(spmm.allow_tf32);
+    *start.mutable_b() = builder.Add(b, "b");
+    if (spmm.beta != 0) {
+      *start.mutable_accumulate() = builder.Add(AccumulateOf(spmm, c), "accumulate");
+    }
+    if (spmm.values) *start.mutable_values() = builder.Add(*spmm.values, "SpmmOptions::values");
+    *start.mutable_result() = builder.Into(c, "c");
+    if (const auto* view = std::get_if<MutableDenseView>(&c)) {
+      builder.request().result_rows = view->rows;
+      builder.request().result_cols = view->cols;
+    }
+    return builder.Take<v1::SpmmRequest>(std::move(start));
+  };
+  return LaunchDense(connection, connection->spmm(), build, options);
 }
 
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                           const Operand& a, const Operand& b, const Destination& values,
                           const SddmmOptions& sddmm, const CallOptions& options) {
-  RequestBuilder builder(*connection->shared_memory());
-  v1::SddmmStart start;
-  start.set_matrix(matrix);
-  start.set_unscaled(sddmm.unscaled);
-  *start.mutable_a() = builder.Add(a, "a");
-  *start.mutable_b() = builder.Add(b, "b");
-  if (sddmm.values) *start.mutable_values() = builder.Add(*sddmm.values, "SddmmOptions::values");
-  *start.mutable_result() = builder.Into(values, "values");
-  return LaunchDense<v1::SddmmRequest>(connection, connection->sddmm(), std::move(builder),
-                                       std::move(start), options);
+  const auto build = [&](RequestBuilder builder) {
+    v1::SddmmStart start;
+    start.set_matrix(matrix);
+    start.set_unscaled(sddmm.unscaled);
+    *start.mutable_a() = builder.Add(a, "a");
+    *start.mutable_b() = builder.Add(b, "b");
+    if (sddmm.values) {
+      *start.mutable_values() = builder.Add(*sddmm.values, "SddmmOptions::values");
+    }
+    *start.mutable_result() = builder.Into(values, "values");
+    return builder.Take<v1::SddmmRequest>(std::move(start));
+  };
+  return LaunchDense(connection, connection->sddmm(), build, options);
 }
 
 }  // namespace client

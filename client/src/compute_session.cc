@@ -41,6 +41,18 @@ void ComputeSession::Remove(const DenseCall& call, absl::Status status) {
   }
 }
 
+void ComputeSession::AwaitEndNoLonger(const DenseCall& call) {
+  Aborted aborted;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = aborted_.find(call.id());
+    if (found == aborted_.end()) return;
+    aborted.call.swap(found->second.call);
+    aborted.status = found->second.status;
+  }
+  if (aborted.call) aborted.call->EndLost(std::move(aborted.status));
+}
+
 void ComputeSession::Break() {
   if (const std::shared_ptr<Stream> stream = this->stream()) stream->Cancel();
 }
@@ -73,10 +85,12 @@ Stream::Handler::Next ComputeSession::OnMessage(const grpc::ByteBuffer& bytes) {
 void ComputeSession::OnReply(uint64_t id, const wire::Frame<v1::ComputeReply>& frame) {
   const auto* reply = std::get_if<v1::ComputeReply>(&frame);
   if (reply != nullptr && reply->has_end()) {
-    if (const std::shared_ptr<DenseCall> call = TakeEnded(id)) {
-      stream()->DropArrays(id);  // refused before it was all sent
-      call->OnEnd(reply->end());
-    }
+    std::optional<absl::Status> aborted;
+    const std::shared_ptr<DenseCall> call = TakeEnded(id, &aborted);
+    if (!call) return;
+    if (aborted) return call->AttemptOver(*std::move(aborted));
+    stream()->DropArrays(id);  // refused before it was all sent
+    call->OnEnd(reply->end());
     return;
   }
   const std::shared_ptr<DenseCall> call = Find(id);
@@ -100,7 +114,8 @@ void ComputeSession::EndForViolation(absl::Status status) {
 
 void ComputeSession::OnClosed(const absl::Status& status) {
   std::shared_ptr<Stream> ended;
-  std::vector<std::shared_ptr<DenseCall>> calls;
+  std::vector<Aborted> sent;
+  std::deque<std::shared_ptr<DenseCall>> unsent;
   absl::Status reason;
   {
     const MutexLock lock(mutex_);
@@ -114,14 +129,17 @@ void ComputeSession::OnClosed(const absl::Status& status) {
     } else {
       reason = status;
     }
-    for (auto& [id, call] : in_flight_) calls.push_back(std::move(call));
-    for (auto& call : waiting_) calls.push_back(std::move(call));
+    for (auto& [id, call] : in_flight_) sent.push_back({std::move(call), reason});
+    for (auto& [id, aborted] : aborted_) {
+      if (aborted.call) sent.push_back(std::move(aborted));
+    }
     in_flight_.clear();
     aborted_.clear();
-    waiting_.clear();
+    unsent.swap(waiting_);
     closed_changed_.NotifyAll();
   }
-  for (const auto& call : calls) call->AttemptOver(reason);
+  for (Aborted& one : sent) one.call->EndLost(std::move(one.status));
+  for (const auto& call : unsent) call->AttemptOver(reason);
 }
 
 void ComputeSession::SendLocked(const std::shared_ptr<DenseCall>& call) {
@@ -148,13 +166,15 @@ std::shared_ptr<DenseCall> ComputeSession::Find(uint64_t id) const {
   return found == in_flight_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<DenseCall> ComputeSession::TakeEnded(uint64_t id) {
+std::shared_ptr<DenseCall> ComputeSession::TakeEnded(uint64_t id,
+                                                     std::optional<absl::Status>* status) {
   const MutexLock lock(mutex_);
   std::shared_ptr<DenseCall> ended;
   if (auto node = in_flight_.extract(id)) {
     ended = std::move(node.mapped());
-  } else {
-    aborted_.erase(id);
+  } else if (auto aborted = aborted_.extract(id)) {
+    ended = std::move(aborted.mapped().call);
+    *status = std::move(aborted.mapped().status);
   }
   SendWaitingLocked();
   return ended;
@@ -162,12 +182,15 @@ std::shared_ptr<DenseCall> ComputeSession::TakeEnded(uint64_t id) {
 
 void ComputeSession::Abort(uint64_t id, absl::Status status) {
   std::shared_ptr<DenseCall> call;
+  bool waits = false;
   {
     const MutexLock lock(mutex_);
     auto node = in_flight_.extract(id);
     if (!node) return;
     call = std::move(node.mapped());
-    aborted_.emplace(id, call->LendShared());
+    waits = call->shares_memory();
+    if (waits) call->Aborted();
+    aborted_.emplace(id, waits ? Aborted{call, status} : Aborted{});
   }
   if (const std::shared_ptr<Stream> stream = this->stream()) {
     stream->DropArrays(id);
@@ -175,7 +198,7 @@ void ComputeSession::Abort(uint64_t id, absl::Status status) {
     cancel.mutable_cancel()->set_request_id(id);
     stream->Send(wire::Encode(cancel));
   }
-  call->AttemptOver(std::move(status));
+  if (!waits) call->AttemptOver(std::move(status));
 }
 
 }  // namespace client

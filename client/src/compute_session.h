@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "absl/status/status.h"
@@ -35,6 +36,9 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   bool Add(const std::shared_ptr<DenseCall>& call);
   /// Ends a request early, if it is still here, and tells the server.
   void Remove(const DenseCall& call, absl::Status status);
+  /// The server has not ended a request that was ended early, and may still use its shared memory:
+  /// that is taken back.
+  void AwaitEndNoLonger(const DenseCall& call);
   /// Ends the stream and with it all its requests.
   void Break();
   void WaitUntilClosed();
@@ -54,15 +58,24 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   std::shared_ptr<DenseCall> Find(uint64_t id) const;
   /// Null once it has ended.
   std::shared_ptr<Stream> stream() const;
-  /// Forgets a request that the server ended, and sends one that waits. Null if it was aborted.
-  std::shared_ptr<DenseCall> TakeEnded(uint64_t id);
+  /// A request that was ended early, which the server has yet to end. Its call waits for that, too,
+  /// if it shares memory; others have ended.
+  struct Aborted {
+    std::shared_ptr<DenseCall> call;
+    absl::Status status;
+  };
+  /// Forgets a request that the server ended, and sends one that waits. Null if it has ended
+  /// before; `status` is then that of its early end, if it had one.
+  std::shared_ptr<DenseCall> TakeEnded(uint64_t id, std::optional<absl::Status>* status);
   /// Ends a request that the server should not go on with; nothing if it is not in flight. Until
   /// the server has ended it, too, it takes up one of the places that the server grants.
   void Abort(uint64_t id, absl::Status status);
 
   const size_t max_in_flight_;
 
-  mutable Mutex mutex_;  // taken before calls' and the stream's locks
+  // Taken before calls' and the stream's locks. Calls end without it: what goes with them may be
+  // anything.
+  mutable Mutex mutex_;
   CondVar closed_changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   // Until the end: gRPC holds what was lent and not yet sent as long as the stream exists.
@@ -70,8 +83,7 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   absl::Status violation_ ABSL_GUARDED_BY(mutex_);  // of the protocol, by the server
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_ ABSL_GUARDED_BY(mutex_);
-  // Whose end the server has yet to send.
-  std::unordered_map<uint64_t, std::shared_ptr<void>> aborted_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Aborted> aborted_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<DenseCall>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -17,7 +17,7 @@ void DenseCall::StartAttempt() {
     const MutexLock lock(mutex_);
     receiving_ = true;
     begun_ = false;
-    received_.emplace(request_.result ? request_.result->size() : 0);
+    received_.emplace(request().result ? request().result->size() : 0);
     result_ = {};
   }
   EnforceDeadline();
@@ -31,6 +31,12 @@ void DenseCall::StopAttempt() {
 
 void DenseCall::BreakTransport() {
   if (const std::shared_ptr<ComputeSession> session = this->session()) session->Break();
+}
+
+void DenseCall::EndOverdue() {
+  if (const std::shared_ptr<ComputeSession> session = this->session()) {
+    session->AwaitEndNoLonger(*this);
+  }
 }
 
 void DenseCall::Joined(std::shared_ptr<ComputeSession> session, uint64_t id) {
@@ -55,43 +61,49 @@ grpc::ByteBuffer DenseCall::EncodeStart(uint64_t id) const {
     const std::chrono::nanoseconds left = deadline() - std::chrono::system_clock::now();
     timeout_ns = static_cast<uint64_t>(std::max<int64_t>(1, left.count()));
   }
-  return request_.encode_start(id, timeout_ns);
+  return request().encode_start(id, timeout_ns);
 }
 
 std::vector<OutgoingArray> DenseCall::LendOperands() {
   std::vector<OutgoingArray> arrays;
-  for (uint32_t i = 0; i < request_.operands.size(); ++i) {
-    arrays.push_back({.array = i, .bytes = request_.operands[i], .shared = {}, .lease = Lease()});
+  for (uint32_t i = 0; i < request().operands.size(); ++i) {
+    arrays.push_back({.array = i, .bytes = request().operands[i], .shared = {}, .lease = Lease()});
   }
   return arrays;
 }
 
-std::shared_ptr<void> DenseCall::LendShared() {
-  return request_.shared.empty() ? nullptr : Lease();
+void DenseCall::EndLost(absl::Status status) {
+  if (!shares_memory()) return AttemptOver(std::move(status));
+  const std::vector<SharedMemory::Place>& places = request().shared;
+  // Another run of the server knows no memory that was shared with an earlier one.
+  if (streamed_) request_ = &*streamed_;
+  connection().shared_memory()->GiveUp(
+      places, [self = std::static_pointer_cast<DenseCall>(shared_from_this()),
+               status = std::move(status)] { self->AttemptOver(status); });
 }
 
 absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
   const MutexLock lock(mutex_);
-  if (begun_ || begin.arrays_size() != (request_.result ? 1 : 0)) {
+  if (begun_ || begin.arrays_size() != (request().result ? 1 : 0)) {
     return absl::InternalError("the server announced a result that makes no sense");
   }
   begun_ = true;
   result_.plan = begin.plan();
-  if (!request_.result) return absl::OkStatus();
-  if (request_.result_rows >= 0 &&
-      (begin.rows() != request_.result_rows || begin.cols() != request_.result_cols)) {
+  if (!request().result) return absl::OkStatus();
+  if (request().result_rows >= 0 &&
+      (begin.rows() != request().result_rows || begin.cols() != request().result_cols)) {
     return absl::InvalidArgumentError(fmt::format("the result is {} x {}, the destination {} x {}",
-                                                  begin.rows(), begin.cols(), request_.result_rows,
-                                                  request_.result_cols));
+                                                  begin.rows(), begin.cols(), request().result_rows,
+                                                  request().result_cols));
   }
   const v1::ArrayHeader& array = begin.arrays(0);
-  const size_t elements = request_.result->size() / SizeOf(request_.result_type);
+  const size_t elements = request().result->size() / SizeOf(request().result_type);
   if (array.length() < 0 || static_cast<size_t>(array.length()) != elements ||
-      array.type() != ToProto(request_.result_type)) {
+      array.type() != ToProto(request().result_type)) {
     return absl::InvalidArgumentError(
         fmt::format("the result has {} elements of type {}, the destination {} of type {}",
                     array.length(), v1::ElementType_Name(array.type()), elements,
-                    v1::ElementType_Name(ToProto(request_.result_type))));
+                    v1::ElementType_Name(ToProto(request().result_type))));
   }
   return absl::OkStatus();
 }
@@ -99,7 +111,7 @@ absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
 absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
   const MutexLock lock(mutex_);
   if (!receiving_) return absl::OkStatus();  // cancelled: the memory is the caller's again
-  if (!begun_ || !request_.result || chunk.array != 0 ||
+  if (!begun_ || !request().result || chunk.array != 0 ||
       !received_->Add(chunk.offset, chunk.size)) {
     return absl::InternalError(
         fmt::format("the server sent {} bytes at {} of array {}, outside of the result or twice",
@@ -107,7 +119,8 @@ absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
   }
   size_t offset = chunk.offset;
   for (const grpc::Slice& slice : chunk.data) {
-    request_.result->Write(offset, slice.size(), reinterpret_cast<const std::byte*>(slice.begin()));
+    request().result->Write(offset, slice.size(),
+                            reinterpret_cast<const std::byte*>(slice.begin()));
     offset += slice.size();
   }
   return absl::OkStatus();

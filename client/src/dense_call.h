@@ -1,6 +1,7 @@
 // An SpMM or SDDMM: operands out of, and a result into, the caller's memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,18 +35,22 @@ struct DenseRequest {
   int64_t result_rows = -1;
   int64_t result_cols = -1;
   /// What it reads or writes in shared memory: kept for as long as the server may use it.
-  std::vector<std::shared_ptr<SharedBlock>> shared;
+  std::vector<SharedMemory::Place> shared;
   /// Whether sending it twice does no harm.
   bool repeatable = false;
 };
 
 class DenseCall final : public RemoteCall {
  public:
+  /// `streamed` is the same without shared memory, for attempts after one that lost it; where there
+  /// is none, they take `request`, too.
   DenseCall(Connection& connection, ComputeStream& stream, const CallOptions& options,
-            DenseRequest request, std::shared_ptr<CallState<ComputeResult>> state)
+            DenseRequest request, std::optional<DenseRequest> streamed,
+            std::shared_ptr<CallState<ComputeResult>> state)
       : RemoteCall(connection, options, request.repeatable ? Repeat::kSafe : Repeat::kNever),
         stream_(stream),
-        request_(std::move(request)),
+        first_(std::move(request)),
+        streamed_(std::move(streamed)),
         state_(std::move(state)) {}
 
   // The session's side.
@@ -55,8 +60,12 @@ class DenseCall final : public RemoteCall {
   uint64_t id() const;
   grpc::ByteBuffer EncodeStart(uint64_t id) const;
   std::vector<OutgoingArray> LendOperands();
-  /// What the server may use after the call was cancelled, until it answers; null: nothing.
-  std::shared_ptr<void> LendShared();
+  /// Whether the server may use the caller's memory until it has ended the attempt.
+  bool shares_memory() const { return !request().shared.empty(); }
+  /// The attempt was aborted; its AttemptOver() waits for the server's end.
+  void Aborted() { AwaitEnd(); }
+  /// AttemptOver() without the server's end, once its memory is the caller's.
+  void EndLost(absl::Status status);
   /// Errors are the server's fault and end the call. Nothing is written after AttemptOver().
   absl::Status OnBegin(const v1::Begin& begin);
   absl::Status OnChunk(const wire::ChunkView& chunk);
@@ -67,12 +76,17 @@ class DenseCall final : public RemoteCall {
   void StartAttempt() override;
   void StopAttempt() override;
   void BreakTransport() override;
+  void EndOverdue() override;
   void Deliver(absl::Status status) override;
 
   std::shared_ptr<ComputeSession> session() const;
+  /// The attempt's.
+  const DenseRequest& request() const { return *request_.load(); }
 
   ComputeStream& stream_;
-  const DenseRequest request_;
+  const DenseRequest first_;
+  const std::optional<DenseRequest> streamed_;
+  std::atomic<const DenseRequest*> request_ = &first_;
   const std::shared_ptr<CallState<ComputeResult>> state_;
 
   mutable Mutex mutex_;  // held while a chunk is copied

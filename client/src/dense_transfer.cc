@@ -36,6 +36,10 @@ class PutCall final : public Exchange {
     stream.CloseSending();
   }
 
+  std::vector<SharedMemory::Place> SharedPlaces() const override {
+    return PlacesOf({&elements_, 1});
+  }
+
   absl::StatusOr<Next> OnReply(Stream&, const grpc::ByteBuffer& bytes) override {
     v1::BufferInfo reply;
     if (absl::Status status = ParseReply(bytes, reply); !status.ok()) return status;

@@ -5,6 +5,16 @@
 namespace sparsed {
 inline namespace client {
 
+namespace {
+
+/// Whether the stream ended so that the server may not know it yet, and still handle what it got.
+bool MayStillRead(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsUnavailable(status);
+}
+
+}  // namespace
+
 std::shared_ptr<Stream> Exchange::stream() const {
   const MutexLock lock(mutex_);
   return stream_;
@@ -47,7 +57,20 @@ void Exchange::OnClosed(const absl::Status& status) {
   absl::Status end = error_;
   if (end.ok()) end = status.ok() ? Complete() : status;
   if (end.ok() && Continues()) return RunAttempt();
-  AttemptEnded(std::move(end));
+  std::vector<SharedMemory::Place> places;
+  if (MayStillRead(status)) places = SharedPlaces();
+  if (places.empty()) return AttemptEnded(std::move(end));
+  connection().shared_memory()->GiveUp(
+      places, [self = std::static_pointer_cast<Exchange>(shared_from_this()),
+               end = std::move(end)] { self->AttemptEnded(end); });
+}
+
+std::vector<SharedMemory::Place> PlacesOf(std::span<const OutgoingArray> arrays) {
+  std::vector<SharedMemory::Place> places;
+  for (const OutgoingArray& array : arrays) {
+    if (array.shared) places.push_back(*array.shared);
+  }
+  return places;
 }
 
 absl::Status ParseReply(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& reply) {

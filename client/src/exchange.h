@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,10 @@ class Exchange : public RemoteCall, public Stream::Handler {
   /// After that: does another exchange follow?
   virtual bool Continues() { return false; }
 
+  /// Where its attempts let the server read memory that it shares; only asked of one that ended
+  /// without the server's word.
+  virtual std::vector<SharedMemory::Place> SharedPlaces() const { return {}; }
+
   /// Ends the call with `error`; from outside OnReply.
   void Fail(absl::Status error) { Cancel(std::move(error)); }
   /// Of the attempt under way.
@@ -48,6 +53,9 @@ class Exchange : public RemoteCall, public Stream::Handler {
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   absl::Status error_;  // found in a reply of this attempt; only touched by the reading side
 };
+
+/// Of those of `arrays` that lie in shared memory.
+std::vector<SharedMemory::Place> PlacesOf(std::span<const OutgoingArray> arrays);
 
 /// INTERNAL if the server's `bytes` are not such a message.
 absl::Status ParseReply(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& reply);

@@ -1,6 +1,9 @@
-// The server's socket for processes of its machine (proto/sparsed/v1/local.proto).
+// A connection to the Unix socket of a server on this machine (proto/sparsed/v1/local.proto).
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,31 +21,45 @@ struct LocalAddress {
   std::string path, server_id;
 };
 
-/// A connection to it. Used by one thread at a time.
+/// A thread of its own sends what is asked and reads what is answered, so that neither side's
+/// socket fills up. Thread-safe. Belongs to the process that connected it: in a child (fork) it
+/// is as if it had ended, and touches nothing of the parent's.
 class LocalSocket {
  public:
-  /// FAILED_PRECONDITION if there is no such socket here, or another server's; PERMISSION_DENIED if
-  /// it is not this user's to open; UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(const LocalAddress& address);
-
   struct Reply {
     v1::LocalReply message;
-    Descriptor file;  ///< that came with it, if one did
+    Descriptor file;  ///< that came with it; the receiver's
   };
-  /// Waits for the server's answer, which may take a while: it maps memory, or copies it. `file`
-  /// goes along; -1: none. UNAVAILABLE once the connection is of no use; else what the server said.
-  absl::StatusOr<Reply> Ask(const v1::LocalRequest& request, int file = -1);
-  /// The same without waiting: the answer is dropped when it comes. False: it was not sent, and
-  /// the connection is of no use.
-  bool Tell(const v1::LocalRequest& request);
-  /// Whether the server is at the other end. Does not wait.
-  bool Alive();
+  /// Called once, on the socket's thread, which it must not block. Errors: the reply's own status;
+  /// UNAVAILABLE if the connection ended before the reply came; DEADLINE_EXCEEDED.
+  using OnReply = std::function<void(absl::StatusOr<Reply> reply)>;
+  using Clock = std::chrono::steady_clock;
+
+  /// Blocks until the server has said who it is. FAILED_PRECONDITION if there is no such socket
+  /// here, or another server's; PERMISSION_DENIED if it is not this user's to open; UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(const LocalAddress& address);
+  LocalSocket(const LocalSocket&) = delete;
+  LocalSocket& operator=(const LocalSocket&) = delete;
+  /// Ends the connection: what was asked over it ends with UNAVAILABLE, before this returns unless
+  /// it is the socket's thread that destroys it.
+  ~LocalSocket();
+
+  /// Asks and waits, at most two minutes: a GPU's driver pins what it is given. `file` goes along,
+  /// stays the caller's, and -1 is none. Errors as OnReply's; where no reply comes, the connection
+  /// ends. Not on the socket's thread.
+  absl::StatusOr<Reply> Ask(v1::LocalRequest request, int file = -1);
+  /// Asks without waiting. `on_reply` may be null; at `deadline` it is called with
+  /// DEADLINE_EXCEEDED, and what the server still answers is nobody's.
+  void Send(v1::LocalRequest request, OnReply on_reply = nullptr,
+            Clock::time_point deadline = Clock::time_point::max());
+  /// Whether the connection still stands.
+  bool Alive() const;
 
  private:
-  explicit LocalSocket(Descriptor socket) : socket_(std::move(socket)) {}
+  class Loop;
+  explicit LocalSocket(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}
 
-  Descriptor socket_;  ///< closed: of no use
-  int unanswered_ = 0;
+  const std::shared_ptr<Loop> loop_;  ///< its thread's, too
 };
 
 }  // namespace client

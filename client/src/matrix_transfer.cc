@@ -52,6 +52,8 @@ class UploadCall final : public Exchange {
     return lent;
   }
 
+  std::vector<SharedMemory::Place> SharedPlaces() const override { return PlacesOf(arrays_); }
+
   absl::StatusOr<Next> OnReply(Stream& stream, const grpc::ByteBuffer& bytes) override {
     v1::UploadReply reply;
     if (absl::Status status = ParseReply(bytes, reply); !status.ok()) return status;
@@ -114,6 +116,8 @@ class UpdateValuesCall final : public Exchange {
     stream.Send(wire::Encode(request_), 0, {values_.ForAttempt(++attempt_, Lease())});
     stream.CloseSending();
   }
+
+  std::vector<SharedMemory::Place> SharedPlaces() const override { return PlacesOf({&values_, 1}); }
 
   absl::StatusOr<Next> OnReply(Stream&, const grpc::ByteBuffer& bytes) override {
     v1::UpdateValuesReply reply;

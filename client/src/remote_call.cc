@@ -11,6 +11,8 @@ using std::chrono::system_clock;
 
 /// Longer than any write that makes progress.
 constexpr std::chrono::seconds kLeaseGrace{1};
+/// Most products take less.
+constexpr std::chrono::seconds kEndGrace{10};
 constexpr std::chrono::seconds kMaxBackoff{2};
 
 system_clock::time_point DeadlineOf(const CallOptions& options) {
@@ -156,6 +158,10 @@ void RemoteCall::LeasesOverdue() {
     if (leases_ == 0) return;
   }
   BreakTransport();
+}
+
+void RemoteCall::AwaitEnd() {
+  RunAt(system_clock::now() + kEndGrace, &RemoteCall::alarm_, &RemoteCall::EndOverdue);
 }
 
 void RemoteCall::EnforceDeadline() {

@@ -42,6 +42,8 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   virtual void StopAttempt() = 0;
   /// Memory is still lent a while after the end: break whatever holds it.
   virtual void BreakTransport() {}
+  /// The server has not said that it ended the attempt, long after it was asked to.
+  virtual void EndOverdue() {}
   /// Hands the result out: the last thing that happens to the call.
   virtual void Deliver(absl::Status status) = 0;
 
@@ -60,6 +62,8 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   std::shared_ptr<void> Lease();
   std::chrono::system_clock::time_point deadline() const { return deadline_; }
   bool has_deadline() const { return deadline_ != std::chrono::system_clock::time_point::max(); }
+  /// The attempt is over but for the server's word that it is: sees to EndOverdue().
+  void AwaitEnd();
   /// Cancels the call at its deadline; for calls whose stream has none.
   void EnforceDeadline();
   Connection& connection() const { return connection_; }
@@ -84,7 +88,7 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   Mutex mutex_;
   Repeat repeat_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<RemoteCall> self_ ABSL_GUARDED_BY(mutex_);
-  Alarm alarm_ ABSL_GUARDED_BY(mutex_);  // the next attempt, or overdue leases
+  Alarm alarm_ ABSL_GUARDED_BY(mutex_);  // the next attempt, or what is overdue
   Alarm deadline_alarm_ ABSL_GUARDED_BY(mutex_);
   int attempts_ ABSL_GUARDED_BY(mutex_) = 0;
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // between two attempts

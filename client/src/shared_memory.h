@@ -1,6 +1,8 @@
 // Memory that this process shares with a server on its machine (proto/sparsed/v1/local.proto).
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,7 +27,7 @@ class SharedMemory;
 /// A memory file, mapped. Its pages go with it, and with the server's last request that uses it.
 class SharedBlock {
  public:
-  /// RESOURCE_EXHAUSTED.
+  /// Takes every page of it. RESOURCE_EXHAUSTED if there is not as much.
   static absl::StatusOr<std::unique_ptr<SharedBlock>> Make(size_t bytes);
   SharedBlock(const SharedBlock&) = delete;
   SharedBlock& operator=(const SharedBlock&) = delete;
@@ -44,6 +47,8 @@ class SharedBlock {
 
 /// The blocks of one connection to a server, and the server's names for them. Blocks are shared
 /// when they are first used, over a socket of the server's that is opened then. Thread-safe.
+/// Belongs to the process that made it: in a child (fork) nothing is shared, and what the child
+/// inherited of the parent's blocks is memory like any other.
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
   /// What the server wants offsets of operands and results to be multiples of.
@@ -58,29 +63,46 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   /// Where bytes of the caller's lie for the server.
   struct Place {
-    std::shared_ptr<SharedBlock> block;  ///< to be kept until the server has answered
+    std::shared_ptr<SharedBlock> block;   ///< to be kept until the server has answered
+    std::shared_ptr<LocalSocket> socket;  ///< over which the region was shared
     std::string region;
     uint64_t offset = 0;
   };
   /// None: they are of no block, or begin at no multiple of `alignment` of it, or the server shares
-  /// no memory. May block: it is asked to map the block.
+  /// no memory, or has refused this block a short while ago. May block: the server is asked to map
+  /// the block; who wants the same one waits for that, others do not.
   std::optional<Place> Find(const void* data, size_t bytes, size_t alignment = kAlignment);
 
+  /// For a request whose end never came, so that the server may still read and write `places`: it
+  /// is told to forget them, and `done` is called when it answers, which it does when no request
+  /// uses them any more; or when its local socket ends, as it does with the server; or after half a
+  /// minute, when they may still be overwritten. On another thread, or this one. Calls that come
+  /// later share the blocks anew, under other names.
+  void GiveUp(const std::vector<Place>& places, std::function<void()> done);
+
  private:
+  using Clock = std::chrono::steady_clock;
   struct Known {
     std::weak_ptr<SharedBlock> block;
-    std::string region;  ///< empty: the server does not know it
+    std::shared_ptr<LocalSocket> socket;  ///< over which the server named it
+    std::string region;                   ///< empty: the server does not know it
+    bool asking = false;
+    Clock::time_point not_before{};
   };
 
   void Forget(std::unique_ptr<SharedBlock> block);
-  /// Has a connection to the server, or says why not.
-  absl::Status ConnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DisconnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool OfThisProcess() const;
+  /// The connection to the server's local socket; opened, unless that failed a short while ago.
+  /// UNAVAILABLE. May block.
+  absl::StatusOr<std::shared_ptr<LocalSocket>> Socket();
 
   const std::function<absl::StatusOr<LocalAddress>()> find_;
-  Mutex mutex_;  ///< held while the server is asked
-  std::unique_ptr<LocalSocket> socket_ ABSL_GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point not_before_ ABSL_GUARDED_BY(mutex_);
+  const int process_ = getpid();
+  Mutex mutex_;  ///< never held while the server is asked
+  CondVar changed_;
+  std::shared_ptr<LocalSocket> socket_ ABSL_GUARDED_BY(mutex_);
+  bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
+  Clock::time_point not_before_ ABSL_GUARDED_BY(mutex_);
   std::map<const std::byte*, Known> blocks_ ABSL_GUARDED_BY(mutex_);  ///< by where they begin
 };
 

@@ -32,6 +32,27 @@ size_t BytesOf(const DenseShape& shape) {
   return static_cast<size_t>(shape.elements()) * SizeOf(shape.type);
 }
 
+/// Whether two matrices have a byte in common. Those of one leading dimension may lie side by side:
+/// columns of one matrix. Of others all that lies between their rows counts as theirs.
+bool ShareBytes(const Array& one, const DenseShape& one_shape, const Array& other,
+                const DenseShape& other_shape) {
+  if (one.buffer.data() > other.buffer.data()) {
+    return ShareBytes(other, other_shape, one, one_shape);
+  }
+  if (one.length == 0 || other.length == 0) return false;
+  const auto distance = static_cast<uint64_t>(other.buffer.data() - one.buffer.data());
+  if (one_shape.leading_dimension != other_shape.leading_dimension || one.type != other.type) {
+    return distance < one.bytes();
+  }
+  const uint64_t size = SizeOf(one.type);
+  const uint64_t stride = static_cast<uint64_t>(one_shape.leading_dimension) * size;
+  const auto rows = static_cast<uint64_t>(one_shape.rows);
+  // The other's first row begins in this row of the one, its last byte maybe in the next.
+  const uint64_t row = distance / stride, in_row = distance % stride;
+  return (row < rows && in_row < static_cast<uint64_t>(one_shape.cols) * size) ||
+         (row + 1 < rows && in_row + static_cast<uint64_t>(other_shape.cols) * size > stride);
+}
+
 }  // namespace
 
 DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
@@ -223,16 +244,13 @@ absl::StatusOr<Array> DenseCall::SharedArray(std::string_view what, const Buffer
 
 absl::Status DenseCall::CheckApart() {
   if (!shared_result_.has_value()) return absl::OkStatus();
-  const std::byte* const begin = shared_result_->buffer.data();
-  const std::byte* const end = begin + shared_result_->bytes();
   for (const Operand& operand : operands_) {
     const Array* const shared = operand.shared();
-    if (shared == nullptr || shared->buffer.data() >= end ||
-        begin >= shared->buffer.data() + shared->bytes()) {
+    if (shared == nullptr || !ShareBytes(*shared, operand.shape, *shared_result_, result_shape_)) {
       continue;
     }
     const bool old_value = beta_ != 0 && &operand == &operands_[1];
-    if (!old_value || shared->buffer.data() != begin ||
+    if (!old_value || shared->buffer.data() != shared_result_->buffer.data() ||
         operand.shape.leading_dimension != result_shape_.leading_dimension) {
       return absl::InvalidArgumentError(
           fmt::format("the result would overwrite {}: they share bytes", shared->name));

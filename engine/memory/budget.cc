@@ -166,9 +166,8 @@ class Budget::State : public std::enable_shared_from_this<State> {
     if (NeverFits(bytes, use)) return std::nullopt;
     const auto size = static_cast<int64_t>(BlockBytes(bytes));
     const MutexLock lock(mutex_);
-    if (use == MemoryUse::kPreparation && UsedLocked(use) + size > preparation_limit_) {
-      return std::nullopt;
-    }
+    // Evictions free nothing of a use that has a limit of its own.
+    if (LimitOf(use) < limit_ && UsedLocked(use) + size > LimitOf(use)) return std::nullopt;
     return std::max<int64_t>(0, total_ + size - limit_);
   }
   const std::shared_ptr<EvictionQueue>& evictions() const { return evictions_; }
@@ -235,7 +234,14 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
 
   int64_t LimitOf(MemoryUse use) const {
-    return use == MemoryUse::kPreparation ? std::min(preparation_limit_, limit_) : limit_;
+    switch (use) {
+      case MemoryUse::kPreparation:
+        return std::min(preparation_limit_, limit_);
+      case MemoryUse::kShared:
+        return limit_ / 4 * 3;
+      default:
+        return limit_;
+    }
   }
   bool NeverFits(size_t bytes, MemoryUse use) const {
     const auto limit = static_cast<size_t>(LimitOf(use));
@@ -243,30 +249,43 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
   bool FitsLocked(size_t size, MemoryUse use) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto more = static_cast<int64_t>(size);
-    if (use == MemoryUse::kPreparation && UsedLocked(use) + more > preparation_limit_) return false;
-    return total_ + more <= limit_;
+    return UsedLocked(use) + more <= LimitOf(use) && total_ + more <= limit_;
   }
 
   static const char* FlagOf(MemoryUse use) {
     return use == MemoryUse::kPreparation ? "--preparation-memory" : "--host-memory";
   }
+  /// Of the sentence that it allows so much.
+  static std::string BoundOf(MemoryUse use) {
+    return use == MemoryUse::kShared ? "three quarters of --host-memory allow"
+                                     : fmt::format("{} allows", FlagOf(use));
+  }
   absl::Status RefusedForEver(size_t bytes, MemoryUse use) const {
     return absl::ResourceExhaustedError(
-        fmt::format("{} needs {} bytes of host memory, more than the {} that {} allows in all",
-                    Subject(use), std::max(bytes, BlockBytes(bytes)), LimitOf(use), FlagOf(use)));
+        fmt::format("{} needs {} bytes of host memory, more than the {} that {} in all",
+                    Subject(use), std::max(bytes, BlockBytes(bytes)), LimitOf(use), BoundOf(use)));
   }
   absl::Status RefusedNowLocked(size_t bytes, MemoryUse use) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto size = static_cast<int64_t>(BlockBytes(bytes));
+    if (UsedLocked(use) + size > LimitOf(use) && use == MemoryUse::kShared) {
+      // For as long as whoever shares it likes.
+      return absl::ResourceExhaustedError(fmt::format(
+          "{} needs {} bytes of host memory, {} of the {} that {} for it in all are free; let go "
+          "of some, or raise {}",
+          Subject(use), size, LimitOf(use) - UsedLocked(use), LimitOf(use), BoundOf(use),
+          FlagOf(use)));
+    }
     const bool preparation_full =
-        use == MemoryUse::kPreparation && UsedLocked(use) + size > preparation_limit_;
+        use == MemoryUse::kPreparation && UsedLocked(use) + size > LimitOf(use);
     const int64_t limit = preparation_full ? preparation_limit_ : limit_;
     const int64_t used = preparation_full ? UsedLocked(use) : total_;
     // What is in use now and can be evicted later does not last.
     const int64_t lasting =
         preparation_full ? 0
                          : UsedLocked(MemoryUse::kMatrices) + UsedLocked(MemoryUse::kLayouts) +
-                               UsedLocked(MemoryUse::kBuffers) - evictions_->bytes();
+                               UsedLocked(MemoryUse::kBuffers) + UsedLocked(MemoryUse::kShared) -
+                               evictions_->bytes();
     const bool waiting_helps = size <= limit - lasting;
     absl::Status refused = absl::ResourceExhaustedError(fmt::format(
         "{} needs {} bytes of host memory, {} of {} are free; {}delete matrices or buffers, or "

@@ -36,7 +36,8 @@ std::string_view NameOf(const MemoryOwner& owner);
 /// Buffers may outlive the budget.
 class Budget {
  public:
-  /// `limit_bytes` for all uses together; `preparation_bytes` for kPreparation alone.
+  /// `limit_bytes` for all uses together; `preparation_bytes` for kPreparation alone. kShared has
+  /// three quarters of the limit, as it lasts for as long as other processes like.
   Budget(int64_t limit_bytes, int64_t preparation_bytes);
   ~Budget();
 

@@ -38,15 +38,15 @@ absl::StatusOr<size_t> CheckFile(int file) {
 
 }  // namespace
 
-absl::StatusOr<Buffer> MapShared(int file, size_t most, Budget& budget, MemoryOwner& owner) {
+absl::StatusOr<Buffer> MapShared(int file, int64_t most_bytes, Budget& budget, MemoryOwner& owner) {
   const absl::StatusOr<size_t> bytes = CheckFile(file);
   if (!bytes.ok()) return bytes.status();
-  // As large as it is now: until here whoever sent it may have made it larger.
-  if (*bytes > most) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "the memory file has {} bytes, no more than {} can be shared now; share less, or forget "
-        "what is shared",
-        *bytes, most));
+  // The file may have grown since, and may grow on: this size is what is counted and mapped.
+  if (static_cast<int64_t>(*bytes) > most_bytes) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the memory file has {} bytes, {} more may be shared over this connection "
+                    "(--connection-memory); let go of some",
+                    *bytes, most_bytes));
   }
   absl::StatusOr<Budget::Charge> charge = budget.Count(*bytes, MemoryUse::kShared, &owner);
   if (!charge.ok()) return charge.status();

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -21,6 +20,7 @@
 
 #include "base/descriptor.h"
 #include "base/mutex.h"
+#include "base/packet.h"
 #include "engine/engine.h"
 #include "server/local/attached_caller.h"
 #include "server/rpc/convert.h"
@@ -36,73 +36,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kEvents = 64;
 constexpr size_t kMostBytes = 4096;
+/// Replies that wait for a connection to take them; who takes none is dropped.
+constexpr size_t kMostUnsent = 1024;
 /// Where nothing can be done but to try again.
 constexpr int kPauseMs = 10;
-/// Answers that a connection has not taken.
-constexpr size_t kMostUnsent = 64;
 constexpr std::chrono::seconds kCollectEvery{1};
 constexpr uint64_t kListening = 0, kWake = 1, kFirst = 2;
-
-/// A packet and the descriptor that came with it.
-struct Packet {
-  std::string bytes;
-  Descriptor file;
-};
-
-/// None: there is none yet. An empty one: the other end is gone, or sent what is too long, or more
-/// than one descriptor.
-std::optional<Packet> Receive(int socket) {
-  Packet packet;
-  packet.bytes.resize(kMostBytes);
-  iovec part = {packet.bytes.data(), packet.bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t size = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
-  bool one = true;
-  for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at)) {
-    if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
-    // There is room for two of them, for alignment's sake; all that came are ours to close.
-    const size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int file = -1;
-      std::memcpy(&file, CMSG_DATA(at) + i * sizeof(int), sizeof(file));
-      packet.file = Descriptor(file);
-    }
-    one = count <= 1;
-  }
-  const bool whole = size > 0 && one && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-  packet.bytes.resize(whole ? static_cast<size_t>(size) : 0);
-  return packet;
-}
-
-/// None: there is no room for it now. False: the other end is gone. `file` goes along; -1: none.
-std::optional<bool> Transmit(int socket, std::string bytes, int file) {
-  iovec part = {bytes.data(), bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (file >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &file, sizeof(file));
-  }
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  if (sent < 0 && errno == EAGAIN) return std::nullopt;
-  return sent == static_cast<ssize_t>(bytes.size());
-}
 
 v1::LocalReply ReplyOf(const absl::Status& status) {
   v1::LocalReply reply;
@@ -148,7 +87,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     Settle();  // for nobody
   }
 
+  /// Nothing is given to the workers any more.
   void Stop() {
+    const MutexLock lock(mutex_);
     stopping_ = true;
     Wake();
   }
@@ -156,28 +97,33 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   Counts counts() const { return {open_, turned_away_}; }
 
  private:
-  /// A reply, and the descriptor that goes with it.
-  struct Answer {
-    v1::LocalReply reply;
-    Descriptor file = {};
-  };
-  /// What a worker did for a connection.
-  struct Done {
-    Answer answer;
-    std::string region = {};  ///< what it shared
+  struct Region {
     int64_t bytes = 0;
-    std::shared_ptr<AttachedCaller> attached = nullptr;  ///< it has attached
+    /// Who wants to know that nothing uses it any more.
+    std::vector<uint64_t> forgets;
   };
   /// Used by the loop's thread alone.
   struct Connection {
     Descriptor socket;
     std::string tenant;
-    std::map<std::string, int64_t> regions;  ///< their bytes
-    int64_t bytes = 0;                       ///< of all of them
-    bool busy = false;                       ///< a worker does what it asked for
-    /// Null: it has not. A worker's while it is busy.
+    std::map<std::string, Region> regions;  ///< until they are unmapped
+    int64_t bytes = 0;                      ///< of all of them
+    bool busy = false;                      ///< a worker does what it asked for
+    /// Null: it has not attached. A worker's while it is busy.
     std::shared_ptr<AttachedCaller> attached;
-    std::deque<Answer> unsent;  ///< that its socket had no room for
+    std::deque<Packet> unsent;
+  };
+  /// What a worker did for a connection.
+  struct Done {
+    v1::LocalReply reply;
+    Descriptor file = {};  ///< goes along with it
+    /// What else changes, if anything, before they are sent; null: the connection has gone.
+    std::function<void(Connection*)> settle = nullptr;
+  };
+  /// For the loop's thread; with null if the connection has gone.
+  struct Finished {
+    uint64_t connection;
+    std::function<void(Connection*)> settle;
   };
 
   void Watch(int operation, int fd, uint32_t events, uint64_t id) {
@@ -215,73 +161,75 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     connection.tenant = TenantOf(peer);
     ++open_;
     Watch(EPOLL_CTL_ADD, fd, EPOLLIN, id);
-    Send(id, reply);
+    Send(id, /*request_id=*/0, std::move(reply));
   }
 
   void Drop(uint64_t id) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
-    Connection& connection = found->second;
-    if (!connection.busy) Collect(connection);
-    LetGo(std::move(connection.regions), std::move(connection.attached));
+    for (const auto& [region, bytes] : found->second.regions) regions_.Remove(region);
+    if (!found->second.busy) Collect(found->second);
+    Detach(std::move(found->second.attached));
     connections_.erase(found);
     --open_;
   }
 
-  /// By a worker: gigabytes are not unmapped at once.
-  void LetGo(std::map<std::string, int64_t> regions, std::shared_ptr<AttachedCaller> attached) {
-    if (regions.empty() && attached == nullptr) return;
-    auto work = [self = shared_from_this(), regions = std::move(regions),
-                 attached = std::move(attached)]() mutable {
-      for (const auto& [region, bytes] : regions) self->regions_.Remove(region);
-      attached = nullptr;
-    };
+  /// By a worker: what it was given may be gigabytes, which nobody else has any more.
+  void Detach(std::shared_ptr<AttachedCaller> attached) {
+    if (attached == nullptr) return;
+    auto work = [attached = std::move(attached)]() mutable { attached = nullptr; };
     // Without a worker it is done here; `work` is unchanged then.
     if (!workers_.Run(work).ok()) work();
   }
 
-  void Send(uint64_t id, Answer answer) {
-    const auto found = connections_.find(id);
-    if (found == connections_.end()) return;
-    // Who asks and takes no answers is dropped.
-    if (found->second.unsent.size() >= kMostUnsent) return Drop(id);
-    found->second.unsent.push_back(std::move(answer));
-    Flush(id);
+  void WatchConnection(uint64_t id, const Connection& connection) {
+    uint32_t events = 0;
+    if (!connection.busy) events |= EPOLLIN;
+    if (!connection.unsent.empty()) events |= EPOLLOUT;
+    Watch(EPOLL_CTL_MOD, connection.socket.fd(), events, id);
   }
-  void Send(uint64_t id, v1::LocalReply reply) { Send(id, Answer{std::move(reply)}); }
 
-  /// Sends what the socket takes.
-  void Flush(uint64_t id) {
+  void Send(uint64_t id, uint64_t request_id, v1::LocalReply reply, Descriptor file = {}) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
-    Connection& connection = found->second;
-    while (!connection.unsent.empty()) {
-      const Answer& next = connection.unsent.front();
-      const std::optional<bool> sent =
-          Transmit(connection.socket.fd(), next.reply.SerializeAsString(), next.file.fd());
-      if (!sent) break;
-      if (!*sent) return Drop(id);
-      connection.unsent.pop_front();
+    reply.set_request_id(request_id);
+    found->second.unsent.push_back({reply.SerializeAsString(), std::move(file)});
+    if (found->second.unsent.size() > kMostUnsent) {
+      ++turned_away_;
+      return Drop(id);
     }
-    WatchFor(id, connection);
+    SendSome(id, found->second);
   }
 
-  void WatchFor(uint64_t id, const Connection& connection) {
-    const uint32_t reads = connection.busy ? uint32_t{0} : EPOLLIN;
-    const uint32_t writes = connection.unsent.empty() ? 0U : EPOLLOUT;
-    Watch(EPOLL_CTL_MOD, connection.socket.fd(), reads | writes, id);
+  void SendSome(uint64_t id, Connection& connection) {
+    bool full = false;
+    while (!connection.unsent.empty() && !full) {
+      switch (SendPacket(connection.socket.fd(), connection.unsent.front())) {
+        case Sent::kYes:
+          connection.unsent.pop_front();
+          break;
+        case Sent::kLater:
+          full = true;
+          break;
+        case Sent::kNever:
+          return Drop(id);
+      }
+    }
+    WatchConnection(id, connection);
   }
 
   void Serve(uint64_t id, uint32_t events) {
-    if ((events & EPOLLOUT) != 0) Flush(id);
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
+    if ((events & EPOLLOUT) != 0) {
+      SendSome(id, found->second);
+      if ((events & ~uint32_t{EPOLLOUT}) == 0 || !connections_.contains(id)) return;
+    }
     if (found->second.busy) {
       if ((events & (EPOLLHUP | EPOLLERR)) != 0) Drop(id);
       return;
     }
-    if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
-    std::optional<Packet> packet = Receive(found->second.socket.fd());
+    std::optional<Packet> packet = ReceivePacket(found->second.socket.fd(), kMostBytes);
     if (!packet) return;
     v1::LocalRequest request;
     if (packet->bytes.empty()) return Drop(id);
@@ -289,150 +237,213 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       ++turned_away_;
       return Drop(id);
     }
-    Connection& connection = found->second;
+    const uint64_t request_id = request.request_id();
     switch (request.part_case()) {
       case v1::LocalRequest::kShare:
-        return Share(id, connection, std::move(packet->file));
+        return Share(id, found->second, request_id, std::move(packet->file));
       case v1::LocalRequest::kForget:
-        return Forget(id, connection, request.forget().region());
+        return Forget(id, found->second, request_id, request.forget().region());
       case v1::LocalRequest::kAttach:
-        return Attach(id, connection, request.attach(), std::move(packet->file));
+        return Attach(id, found->second, request_id, request.attach(), std::move(packet->file));
       case v1::LocalRequest::kExport:
       case v1::LocalRequest::kGet:
       case v1::LocalRequest::kRelease:
-        return AskAttached(id, connection, std::move(request));
+        return AskAttached(id, found->second, std::move(request));
       case v1::LocalRequest::PART_NOT_SET:
         break;
     }
-    Send(id, ReplyOf(absl::InvalidArgumentError("the request asks for nothing that is known")));
+    Send(id, request_id,
+         ReplyOf(absl::InvalidArgumentError("the request asks for nothing that is known")));
   }
 
-  /// `work` is done by a worker; until then nothing more is read from the connection. False: there
-  /// was none, and that is answered.
-  bool Begin(uint64_t id, Connection& connection, std::function<Done()> work) {
+  /// Lets a worker do it; the connection is not read until that is done.
+  void LetWork(uint64_t id, Connection& connection, uint64_t request_id,
+               std::function<Done()> work) {
     const absl::Status queued =
-        workers_.Run([self = shared_from_this(), id, work = std::move(work)] {
-          Done done = work();
-          const MutexLock lock(self->mutex_);
-          self->done_.emplace_back(id, std::move(done));
-          self->Wake();
+        workers_.Run([self = shared_from_this(), id, request_id, doing = std::move(work)] {
+          const auto done = std::make_shared<Done>(doing());
+          self->Finish({id, [loop = self.get(), id, request_id, done](Connection* connection) {
+                          if (done->settle) done->settle(connection);
+                          if (connection == nullptr) return;
+                          connection->busy = false;
+                          loop->Send(id, request_id, std::move(done->reply), std::move(done->file));
+                        }});
         });
-    if (!queued.ok()) {
-      Send(id, ReplyOf(queued));
-      return false;
-    }
+    if (!queued.ok()) return Send(id, request_id, ReplyOf(queued));
     connection.busy = true;
-    WatchFor(id, connection);
-    return true;
+    WatchConnection(id, connection);
   }
 
-  /// Answers those that workers have done something for.
+  /// A worker's, or whose thread it is.
+  void Finish(Finished finished) {
+    {
+      const MutexLock lock(mutex_);
+      if (!stopping_) {
+        finished_.push_back(std::move(finished));
+        Wake();
+        return;
+      }
+    }
+    finished.settle(nullptr);
+  }
+
   void Settle() {
     uint64_t count = 0;
     (void)!read(wake_.fd(), &count, sizeof(count));
-    std::vector<std::pair<uint64_t, Done>> all;
+    std::vector<Finished> all;
     {
       const MutexLock lock(mutex_);
-      all.swap(done_);
+      all.swap(finished_);
     }
-    for (auto& [id, done] : all) {
-      std::map<std::string, int64_t> regions;
-      if (!done.region.empty()) regions.emplace(done.region, done.bytes);
-      const auto found = connections_.find(id);
-      if (found == connections_.end()) {
-        LetGo(std::move(regions), std::move(done.attached));
-        continue;
-      }
-      Connection& connection = found->second;
-      connection.busy = false;
-      connection.regions.merge(regions);
-      connection.bytes += done.bytes;
-      if (done.attached != nullptr) connection.attached = std::move(done.attached);
-      Send(id, std::move(done.answer));
+    for (const Finished& one : all) {
+      const auto found = connections_.find(one.connection);
+      one.settle(found == connections_.end() ? nullptr : &found->second);
     }
   }
 
-  void Share(uint64_t id, Connection& connection, Descriptor file) {
+  void Share(uint64_t id, Connection& connection, uint64_t request_id, Descriptor file) {
     if (!file.open()) {
-      return Send(id, ReplyOf(absl::InvalidArgumentError(
-                          "the packet has no descriptor of the memory to share")));
+      return Send(id, request_id,
+                  ReplyOf(absl::InvalidArgumentError(
+                      "the packet has no descriptor of the memory to share")));
     }
     if (connection.regions.size() >= options_.max_regions) {
-      return Send(id, ReplyOf(absl::ResourceExhaustedError(
-                          fmt::format("{} regions are shared over this connection, at most {} may "
-                                      "be; forget some",
-                                      connection.regions.size(), options_.max_regions))));
+      return Send(id, request_id,
+                  ReplyOf(absl::ResourceExhaustedError(
+                      fmt::format("{} regions are shared over this connection, at most {} may "
+                                  "be; forget some",
+                                  connection.regions.size(), options_.max_regions))));
     }
-    Begin(id, connection,
-          [this, tenant = connection.tenant, most = options_.max_bytes - connection.bytes,
-           shared = std::make_shared<Descriptor>(std::move(file))] {
-            absl::StatusOr<Buffer> memory = engine_.Share(shared->fd(), tenant, most);
-            Done done{{ReplyOf(memory.status())}};
-            if (!memory.ok()) return done;
-            done.bytes = static_cast<int64_t>(memory->size());
-            done.region = regions_.Add(*std::move(memory));
-            done.answer.reply.set_region(done.region);
-            return done;
-          });
+    LetWork(id, connection, request_id,
+            [this, id, most = options_.max_bytes - connection.bytes, tenant = connection.tenant,
+             shared = std::make_shared<Descriptor>(std::move(file))] {
+              return Map(id, shared->fd(), most, tenant);
+            });
   }
 
-  void Forget(uint64_t id, Connection& connection, const std::string& region) {
+  /// A worker's.
+  Done Map(uint64_t id, int file, int64_t most_bytes, const std::string& tenant) {
+    const absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, tenant);
+    Done done;
+    done.reply = ReplyOf(memory.status());
+    if (!memory.ok()) return done;
+    const auto bytes = static_cast<int64_t>(memory->size());
+    const std::string region = SharedRegions::NewName();
+    regions_.Add(region, Watched(*memory, id, region));
+    done.reply.set_region(region);
+    done.settle = [this, region, bytes](Connection* connection) {
+      if (connection == nullptr) return regions_.Remove(region);
+      connection->regions[region].bytes = bytes;
+      connection->bytes += bytes;
+    };
+    return done;
+  }
+
+  /// The same bytes; the loop is told when nothing uses them any more.
+  Buffer Watched(Buffer memory, uint64_t id, const std::string& region) {
+    std::byte* const data = memory.mutable_data();
+    const size_t size = memory.size();
+    const auto kept = std::make_shared<Buffer>(std::move(memory));
+    return Buffer(
+        std::shared_ptr<std::byte>(data, [self = shared_from_this(), id, region,
+                                          kept](std::byte*) { self->LetGo(id, region, kept); }),
+        size);
+  }
+
+  /// Of whoever used it last. A worker unmaps it: of gigabytes that takes a while.
+  void LetGo(uint64_t id, const std::string& region, const std::shared_ptr<Buffer>& memory) {
+    const auto unmap = [self = shared_from_this(), id, region, memory] {
+      *memory = Buffer();
+      self->Finish({id, [loop = self.get(), id, region](Connection* connection) {
+                      if (connection != nullptr) loop->Unmapped(id, *connection, region);
+                    }});
+    };
+    {
+      const MutexLock lock(mutex_);
+      if (!stopping_ && workers_.Run(unmap).ok()) return;
+    }
+    unmap();
+  }
+
+  void Unmapped(uint64_t id, Connection& connection, const std::string& region) {
+    const auto node = connection.regions.extract(region);
+    connection.bytes -= node.mapped().bytes;
+    // Each may be its last, to who takes no replies.
+    for (const uint64_t request_id : node.mapped().forgets) {
+      Send(id, request_id, ReplyOf(absl::OkStatus()));
+    }
+  }
+
+  /// Requests do not find it any more; the reply comes when none uses it any more.
+  void Forget(uint64_t id, Connection& connection, uint64_t request_id, const std::string& region) {
     const auto found = connection.regions.find(region);
     if (found == connection.regions.end()) {
-      return Send(id, ReplyOf(absl::NotFoundError("this connection has shared no such memory")));
+      return Send(id, request_id,
+                  ReplyOf(absl::NotFoundError("this connection has shared no such memory")));
     }
-    const bool begun = Begin(id, connection, [this, region, bytes = found->second] {
-      regions_.Remove(region);
-      Done done{{ReplyOf(absl::OkStatus())}};
-      done.bytes = -bytes;
-      return done;
-    });
-    if (begun) connection.regions.erase(found);
+    if (found->second.forgets.size() >= kMostUnsent) {
+      return Send(id, request_id,
+                  ReplyOf(absl::ResourceExhaustedError(
+                      fmt::format("{} requests to forget this memory wait already", kMostUnsent))));
+    }
+    found->second.forgets.push_back(request_id);
+    regions_.Remove(region);
   }
 
-  void Attach(uint64_t id, Connection& connection, const v1::AttachMatrix& request,
-              Descriptor usage) {
+  void Attach(uint64_t id, Connection& connection, uint64_t request_id,
+              const v1::AttachMatrix& request, Descriptor usage) {
     if (connection.attached != nullptr) {
-      return Send(id, ReplyOf(absl::FailedPreconditionError(
-                          "this connection is attached already; each matrix needs its own")));
+      return Send(id, request_id,
+                  ReplyOf(absl::FailedPreconditionError(
+                      "this connection is attached already; each matrix needs its own")));
     }
-    Begin(id, connection,
-          [this, tenant = connection.tenant, request,
-           page = std::make_shared<Descriptor>(std::move(usage))] {
-            absl::StatusOr<std::unique_ptr<AttachedCaller>> attached =
-                AttachedCaller::Attach(engine_, tenant, request, *page);
-            if (!attached.ok()) return Done{{ReplyOf(attached.status())}};
-            absl::StatusOr<Descriptor> sequence = (*attached)->Sequence();
-            if (!sequence.ok()) return Done{{ReplyOf(sequence.status())}};
-            Done done{{ReplyOf(absl::OkStatus()), *std::move(sequence)}};
-            *done.answer.reply.mutable_attached() = (*attached)->matrix();
-            done.attached = *std::move(attached);
-            return done;
-          });
+    LetWork(id, connection, request_id,
+            [this, tenant = connection.tenant, request,
+             page = std::make_shared<Descriptor>(std::move(usage))] {
+              return Attach(tenant, request, *page);
+            });
+  }
+
+  /// A worker's.
+  Done Attach(const std::string& tenant, const v1::AttachMatrix& request, const Descriptor& usage) {
+    absl::StatusOr<std::shared_ptr<AttachedCaller>> attached =
+        AttachedCaller::Attach(engine_, tenant, request, usage);
+    if (!attached.ok()) return {ReplyOf(attached.status())};
+    absl::StatusOr<Descriptor> sequence = (*attached)->Sequence();
+    if (!sequence.ok()) return {ReplyOf(sequence.status())};
+    Done done{ReplyOf(absl::OkStatus()), *std::move(sequence)};
+    *done.reply.mutable_attached() = (*attached)->matrix();
+    done.settle = [this, caller = *std::move(attached)](Connection* connection) {
+      if (connection == nullptr) return Detach(caller);
+      connection->attached = caller;
+    };
+    return done;
   }
 
   /// What only those ask who have attached.
   void AskAttached(uint64_t id, Connection& connection, v1::LocalRequest request) {
+    const uint64_t request_id = request.request_id();
     if (connection.attached == nullptr) {
       return Send(
-          id,
+          id, request_id,
           ReplyOf(absl::FailedPreconditionError("this connection is not attached to a matrix")));
     }
-    Begin(id, connection, [caller = connection.attached, asked = std::move(request)] {
+    LetWork(id, connection, request_id, [caller = connection.attached, asked = std::move(request)] {
       return Ask(*caller, asked);
     });
   }
 
+  /// A worker's.
   static Done Ask(AttachedCaller& caller, const v1::LocalRequest& request) {
     if (request.has_get()) {
       absl::StatusOr<Descriptor> file = caller.Get(request.get().id());
-      if (!file.ok()) return {{ReplyOf(file.status())}};
-      return {{ReplyOf(absl::OkStatus()), *std::move(file)}};
+      if (!file.ok()) return {ReplyOf(file.status())};
+      return {ReplyOf(absl::OkStatus()), *std::move(file)};
     }
-    if (request.has_release()) return {{ReplyOf(caller.Release(request.release().run()))}};
+    if (request.has_release()) return {ReplyOf(caller.Release(request.release().run()))};
     absl::StatusOr<v1::ExportedRun> run = caller.Export(request.export_().problem());
-    Done done{{ReplyOf(run.status())}};
-    if (run.ok()) *done.answer.reply.mutable_exported() = *std::move(run);
+    Done done{ReplyOf(run.status())};
+    if (run.ok()) *done.reply.mutable_exported() = *std::move(run);
     return done;
   }
 
@@ -466,11 +477,11 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   int listening_ = -1;
   uint64_t next_ = kFirst;
   std::map<uint64_t, Connection> connections_;
+  Clock::time_point collect_at_{};
   std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> open_ = 0, turned_away_ = 0;
-  Clock::time_point collect_at_;
   Mutex mutex_;
-  std::vector<std::pair<uint64_t, Done>> done_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Finished> finished_ ABSL_GUARDED_BY(mutex_);
 };
 
 LocalDoor::LocalDoor(ListenSocket socket, std::shared_ptr<Loop> loop)

@@ -185,8 +185,11 @@ void ComputeStream::StopSilent(const Patience& patience, Todo& todo) {
   for (const auto& [id, request] : requests_) {
     if (request->submitted || request->failed || request->call() == nullptr) continue;
     // One that was only announced holds nothing, and may wait for the operands of those before it.
-    const bool begun = request->record().received_bytes > 0;
-    const auto since = begun ? request->last_byte : read_began_;
+    // Shared memory is held from the start.
+    const StageRecord& record = request->record();
+    const bool begun = record.received_bytes > 0;
+    const bool holds = begun || record.shared_bytes_in > 0 || record.shared_bytes_out > 0;
+    const auto since = holds ? request->last_byte : read_began_;
     if (!(patience.draining && !begun) && !patience.IsOver(since, patience.receive)) continue;
     Stop(*request, patience.NothingReceived(request->call()->Missing() + ", and nothing more came"),
          todo);

@@ -20,11 +20,11 @@ std::string RandomBytes(size_t count) {
   return bytes;
 }
 
-std::string SharedRegions::Add(Buffer memory) {
-  std::string name = RandomBytes(kNameBytes);
+std::string SharedRegions::NewName() { return RandomBytes(kNameBytes); }
+
+void SharedRegions::Add(const std::string& name, Buffer memory) {
   const MutexLock lock(mutex_);
   regions_.emplace(name, std::move(memory));
-  return name;
 }
 
 void SharedRegions::Remove(const std::string& name) {

@@ -19,8 +19,9 @@ std::string RandomBytes(size_t count);
 /// Thread-safe.
 class SharedRegions {
  public:
-  /// The name is random, of 16 bytes: who has it was told it.
-  std::string Add(Buffer memory);
+  /// Random, of 16 bytes: who has it was told it.
+  static std::string NewName();
+  void Add(const std::string& name, Buffer memory);
   /// Requests that found it keep it.
   void Remove(const std::string& name);
   /// From byte `offset` on, one at least. NOT_FOUND; INVALID_ARGUMENT for an offset behind its end.

@@ -46,7 +46,8 @@ class Peer {
   Peer& operator=(const Peer&) = delete;
   ~Peer() { close(fd_); }
 
-  void Send(const std::string& bytes, const std::vector<int>& files = {}) {
+  /// False: the server has closed the connection.
+  bool Send(const std::string& bytes, const std::vector<int>& files = {}) {
     iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
     msghdr message = {};
     message.msg_iov = &part;
@@ -61,7 +62,7 @@ class Peer {
       header->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
       std::memcpy(CMSG_DATA(header), files.data(), files.size() * sizeof(int));
     }
-    sendmsg(fd_, &message, MSG_NOSIGNAL);
+    return sendmsg(fd_, &message, MSG_NOSIGNAL) >= 0;
   }
   /// None: the server closed the connection. What came with it is in file().
   std::optional<v1::LocalReply> Receive() {

@@ -1,8 +1,14 @@
 // The local socket and what requests may name of the memory that was shared over it.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <map>
+#include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "tests/rpc/local_peer.h"
@@ -11,6 +17,8 @@
 
 namespace sparsed::test {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(Local, ProductsOfAllKinds) {
   TestServer server([](server::Config& config) {
@@ -26,7 +34,10 @@ TEST(Local, ProductsOfAllKinds) {
     ASSERT_NE(at, std::string::npos) << metrics;
     EXPECT_GT(std::stod(metrics.substr(at + line.size())), 1e5);
   }
-  EXPECT_NE(metrics.find("sparsed_shared_regions 0"), std::string::npos);
+  // Once the server has noticed that the client is gone.
+  EXPECT_TRUE(Eventually([&] {
+    return server.Page("/metrics").find("sparsed_shared_regions 0") != std::string::npos;
+  }));
 }
 
 TEST(Local, GreetsWithTheServersId) {
@@ -64,19 +75,22 @@ TEST(Local, TakesSealedMemoryFilesAlone) {
     const File not_writable(4096, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE);
     EXPECT_EQ(peer.Share({not_writable.fd()}).status().code(), kInvalid);
     // Of which no page is taken; the server has 1 GiB, a connection may take half of it.
-    const File huge(size_t{600} << 20), most(size_t{500} << 20), rest(size_t{250} << 20);
+    const File huge(size_t{600} << 20), most(size_t{500} << 20);
     const v1::LocalReply refused = peer.Share({huge.fd()});
     EXPECT_EQ(refused.status().code(), kExhausted) << refused.status().message();
     const std::string region = peer.Share({most.fd()}).region();
     EXPECT_EQ(peer.Share({most.fd()}).status().code(), kExhausted);
+    // All of them together: three quarters of it.
+    const File more(size_t{200} << 20);
     Peer other(server), third(server);
     other.Receive();
     third.Receive();
-    EXPECT_EQ(other.Share({rest.fd()}).status().code(), kOk);
-    EXPECT_EQ(third.Share({rest.fd()}).status().code(), kExhausted)
-        << "three quarters of the host's for all";
+    EXPECT_EQ(other.Share({more.fd()}).status().code(), kOk);
+    const v1::LocalReply full = third.Share({more.fd()});
+    EXPECT_EQ(full.status().code(), kExhausted);
+    EXPECT_THAT(full.status().message(), HasSubstr("three quarters of --host-memory"));
     EXPECT_EQ(peer.Forget(region).status().code(), kOk);
-    EXPECT_EQ(third.Share({rest.fd()}).status().code(), kOk);
+    EXPECT_EQ(third.Share({more.fd()}).status().code(), kOk);
     const int64_t before = server.engine().budget().used(engine::MemoryUse::kShared);
     const v1::LocalReply reply = peer.Share({good.fd()});
     EXPECT_EQ(reply.status().code(), kOk) << reply.status().message();
@@ -132,6 +146,43 @@ TEST(Local, RegionsAreTheirConnectionsOwn) {
   EXPECT_EQ(server.engine().budget().used(engine::MemoryUse::kShared), 0);
 }
 
+TEST(Local, RepliesWaitForWhoReadsThemLater) {
+  TestServer server(WithLocal);
+  Peer peer(server);
+  peer.Receive();
+  // More than the socket takes; each has the number of its request.
+  constexpr uint64_t kRequests = 1000;
+  for (uint64_t id = 1; id <= kRequests; ++id) {
+    v1::LocalRequest request;
+    request.set_request_id(id);
+    request.mutable_forget()->set_region("nothing");
+    peer.Send(request.SerializeAsString());
+  }
+  for (uint64_t id = 1; id <= kRequests; ++id) {
+    const auto reply = peer.Receive();
+    ASSERT_TRUE(reply.has_value()) << id;
+    EXPECT_EQ(reply->request_id(), id);
+    EXPECT_EQ(reply->status().code(), kNotFound);
+  }
+}
+
+TEST(Local, WhoNeverReadsIsDisconnected) {
+  TestServer server([](server::Config& config) {
+    WithLocal(config);
+    WithPages(config);
+  });
+  Peer peer(server);
+  v1::LocalRequest request;
+  request.mutable_forget()->set_region("nothing");
+  int sent = 0;
+  while (sent < 10'000 && peer.Send(request.SerializeAsString())) ++sent;
+  EXPECT_LT(sent, 10'000);
+  EXPECT_TRUE(Eventually([&] {
+    const std::string metrics = server.Page("/metrics");
+    return metrics.find("sparsed_local_connections 0") != std::string::npos;
+  }));
+}
+
 TEST(Local, AConnectionSharesSoMuchAndSoManyMayCome) {
   TestServer server(WithLocal);
   const File file(4096);
@@ -149,26 +200,11 @@ TEST(Local, AConnectionSharesSoMuchAndSoManyMayCome) {
   EXPECT_TRUE(Eventually([&] { return Peer(server).Receive().has_value(); }));
 }
 
-TEST(Local, AnswersWaitForWhoTakesThemLate) {
-  TestServer server(WithLocal);
-  Peer peer(server);
-  peer.Receive();
-  v1::LocalRequest request;
-  request.mutable_forget()->set_region("nothing");
-  // More than a socket holds on its way back.
-  constexpr int kRequests = 310;
-  for (int i = 0; i < kRequests; ++i) peer.Send(request.SerializeAsString());
-  for (int i = 0; i < kRequests; ++i) {
-    const std::optional<v1::LocalReply> reply = peer.Receive();
-    ASSERT_TRUE(reply.has_value()) << i;
-    EXPECT_EQ(reply->status().code(), kNotFound);
-  }
-}
-
 /// Requests that name parts of one region of 4 KiB.
 class SharedRequests : public testing::Test {
  protected:
-  SharedRequests() : server_(WithLocal), file_(4096), peer_(server_) {
+  explicit SharedRequests(const std::function<void(server::Config&)>& configure = WithLocal)
+      : server_(configure), file_(4096), peer_(server_) {
     pattern_ = Uniform(8, 8, 3, 1);
     values_ = MustUpload(server_, "s", pattern_);
     peer_.Receive();
@@ -312,6 +348,112 @@ TEST_F(SharedRequests, WhoseResultWouldOverwriteAnOperand) {
   EXPECT_EQ(CodeOf(request), kOk);
   start.mutable_accumulate()->mutable_shape()->set_leading_dimension(9);
   EXPECT_EQ(CodeOf(request), kInvalid);
+}
+
+TEST_F(SharedRequests, OfColumnsOfOneMatrix) {
+  // Columns of a matrix with 32: B's and C's first begin 16 columns apart.
+  for (int i = 0; i < 1024; ++i) file_.floats()[i] = static_cast<float>(i % 7);
+  v1::SpmmRequest request = Good();
+  v1::SpmmStart& start = *request.mutable_start();
+  v1::SharedResult& result = *start.mutable_result()->mutable_shared();
+  const auto columns = [&](int64_t count) {
+    for (v1::DenseShape* shape : {start.mutable_b()->mutable_shape(), result.mutable_shape()}) {
+      Shape(*shape, 8, count);
+      shape->set_leading_dimension(32);
+    }
+    Place(*result.mutable_memory(), 64);
+  };
+  columns(16);
+  ASSERT_EQ(CodeOf(request), kOk);
+  for (int row = 0; row < 8; ++row) {
+    for (int col = 0; col < 32; ++col) {
+      const float got = file_.floats()[row * 32 + col];
+      double expected = static_cast<float>((row * 32 + col) % 7);
+      if (col >= 16) {
+        expected = 0;
+        for (int64_t i = pattern_.row_offsets[row]; i < pattern_.row_offsets[row + 1]; ++i) {
+          const int64_t there = pattern_.column_indices[i] * 32 + col - 16;
+          expected += static_cast<double>(values_[i]) * (there % 7);
+        }
+      }
+      EXPECT_NEAR(got, expected, 1e-5) << row << ' ' << col;
+    }
+  }
+  columns(17);
+  EXPECT_EQ(CodeOf(request), kInvalid) << "the 17th";
+  // The other way round: the last columns of C would be the first of B, a row below.
+  columns(17);
+  Place(*start.mutable_b()->mutable_shared(), 64);
+  Place(*result.mutable_memory(), 0);
+  EXPECT_EQ(CodeOf(request), kInvalid);
+  columns(16);
+  Place(*start.mutable_b()->mutable_shared(), 64);
+  Place(*result.mutable_memory(), 128);
+  EXPECT_EQ(CodeOf(request), kOk) << "a row below, beside B";
+}
+
+TEST_F(SharedRequests, KeepTheirMemoryFromBeingForgotten) {
+  v1::SpmmRequest request = Good();
+  request.mutable_start()->mutable_b()->set_stream_array(0);
+  grpc::ClientContext context;
+  auto stream = server_.compute().Spmm(&context);
+  stream->Write(request);
+  ASSERT_TRUE(Eventually([&] { return server_.engine().executor().in_flight() == 1; }));
+  const auto forget = [this](uint64_t id, const std::string& region) {
+    v1::LocalRequest message;
+    message.set_request_id(id);
+    message.mutable_forget()->set_region(region);
+    peer_.Send(message.SerializeAsString());
+  };
+  forget(1, region_);
+  forget(2, "nothing");
+  EXPECT_EQ(peer_.Receive()->request_id(), 2u) << "the first waits for the request";
+  EXPECT_EQ(CodeOf(Good()), kNotFound) << "others do not find it any more";
+  EXPECT_EQ(server_.engine().budget().used(engine::MemoryUse::kShared), 4096);
+  const std::vector<float> b(64, 1);
+  WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b));
+  stream->WritesDone();
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), kOk) << answers[1].message();
+  const std::optional<v1::LocalReply> reply = peer_.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->request_id(), 1u);
+  EXPECT_EQ(reply->status().code(), kOk);
+  EXPECT_EQ(server_.engine().budget().used(engine::MemoryUse::kShared), 0);
+}
+
+/// To a server that waits half a second for bytes.
+class SilentRequests : public SharedRequests {
+ protected:
+  SilentRequests()
+      : SharedRequests([](server::Config& config) {
+          WithLocal(config);
+          config.receive_idle_seconds = 0.5;
+        }) {}
+};
+
+TEST_F(SilentRequests, HoldNoMemoryOnAStreamThatIsBusy) {
+  v1::SpmmRequest request = Good();
+  request.mutable_start()->mutable_b()->set_stream_array(0);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  auto stream = server_.compute().Spmm(&context);
+  stream->Write(request);
+  std::atomic<bool> ended = false;
+  std::thread busy([&] {
+    v1::SpmmRequest other;
+    other.mutable_cancel()->set_request_id(99);
+    while (!ended && stream->Write(other)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+  std::map<uint64_t, Answer> answers;
+  EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  ended = true;
+  busy.join();
+  EXPECT_EQ(answers[1].code(), grpc::DEADLINE_EXCEEDED) << answers[1].message();
+  EXPECT_EQ(peer_.Forget(region_).status().code(), kOk);
 }
 
 TEST_F(SharedRequests, ChunksNameMemoryToo) {

@@ -10,6 +10,8 @@ sparsed_test(client_attached_test ${CMAKE_CURRENT_LIST_DIR}/client/attached_test
   ${CMAKE_CURRENT_LIST_DIR}/client/shared_products.cc DEPS sparsed_attached LABELS unit)
 sparsed_test(client_shared_memory_test ${CMAKE_CURRENT_LIST_DIR}/client/shared_memory_test.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/shared_products.cc DEPS sparsed_client LABELS unit)
+sparsed_test(client_local_socket_test ${CMAKE_CURRENT_LIST_DIR}/client/local_socket_test.cc
+  DEPS sparsed_client sparsed_wire LABELS unit)
 sparsed_test(client_examples_test ${CMAKE_CURRENT_LIST_DIR}/client/examples_test.cc
   DEPS sparsed_examples LABELS unit)
 sparsed_test(client_retry_test ${CMAKE_CURRENT_LIST_DIR}/client/retry_test.cc

@@ -1,6 +1,8 @@
 // The budget and the assembler of chunks.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -12,6 +14,7 @@
 
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
+#include "engine/memory/shared_memory.h"
 #include "engine/retry.h"
 
 namespace sparsed::engine {
@@ -247,6 +250,46 @@ TEST(Budget, SaysWhenWaitingHelps) {
   const auto preparation = budget.Source(MemoryUse::kPreparation).Allocate(1 << 20).status();
   EXPECT_THAT(std::string(preparation.message()), HasSubstr("the preparation needs 1048576"));
   EXPECT_EQ(RetryDelay(preparation), std::nullopt);
+}
+
+TEST(Budget, SharedMemoryLastsAndHasThreeQuarters) {
+  Budget budget(1 << 20, 1 << 19);
+  MemoryOwner& owner = budget.OwnerOf("someone");
+  const auto share = [&](size_t bytes) { return budget.Count(bytes, MemoryUse::kShared, &owner); };
+  const auto never = share((3 << 18) + 4096).status();
+  EXPECT_THAT(std::string(never.message()), HasSubstr("three quarters of --host-memory"));
+  EXPECT_EQ(RetryDelay(never), std::nullopt);
+  auto shared = share(1 << 19);
+  ASSERT_TRUE(shared.ok());
+  const auto full = share(1 << 19).status();
+  EXPECT_THAT(std::string(full.message()), HasSubstr("262144 of the 786432"));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("three quarters of --host-memory"));
+  EXPECT_EQ(RetryDelay(full), std::nullopt);
+  // Nobody knows when it goes.
+  const auto request = budget.Source(MemoryUse::kRequests).Allocate(3 << 18).status();
+  EXPECT_THAT(std::string(request.message()), HasSubstr("524288 of 1048576 are free"));
+  EXPECT_EQ(RetryDelay(request), std::nullopt);
+}
+
+TEST(MapShared, TakesNoMoreThanItMay) {
+  Budget budget(1 << 20, 1 << 19);
+  MemoryOwner& owner = budget.OwnerOf("someone");
+  const int file = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(ftruncate(file, 8192), 0);
+  ASSERT_EQ(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  {
+    const absl::StatusOr<Buffer> memory = MapShared(file, 8192, budget, owner);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    EXPECT_EQ(memory->size(), 8192u);
+    // What was mapped does not grow with the file.
+    ASSERT_EQ(ftruncate(file, 1 << 19), 0);
+    EXPECT_EQ(budget.used(MemoryUse::kShared), 8192);
+    const absl::Status refused = MapShared(file, 8192, budget, owner).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("--connection-memory"));
+  }
+  EXPECT_EQ(budget.used(MemoryUse::kShared), 0);
+  close(file);
 }
 
 TEST(Budget, BuffersMayOutliveIt) {

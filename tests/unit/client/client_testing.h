@@ -3,36 +3,24 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "sparsed/client.h"
+#include "tests/unit/client/eventually.h"
 #include "tests/unit/client/server_process.h"
 
 namespace sparsed::test {
 
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-
-/// False if it does not become true within half a minute.
-inline bool Eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return true;
-}
 
 inline Client Connect(const ServerProcess& server, const ClientOptions& options = {}) {
   std::optional<Client> client;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -49,13 +50,21 @@ class ScriptedServer {
   const std::string& address() const { return address_; }
   /// How often the method was called.
   int calls(const std::string& method) { return service_.calls(method); }
+  /// What calls of the method began with.
+  std::vector<grpc::ByteBuffer> first_messages(const std::string& method) {
+    return service_.first_messages(method);
+  }
 
  private:
   class Reactor final : public grpc::ServerGenericBidiReactor {
    public:
-    explicit Reactor(Answer answer) : answer_(std::move(answer)) { StartRead(&in_); }
+    Reactor(Answer answer, std::function<void(const grpc::ByteBuffer&)> first)
+        : answer_(std::move(answer)), first_(std::move(first)) {
+      StartRead(&in_);
+    }
 
     void OnReadDone(bool ok) override {
+      if (ok && !std::exchange(begun_, true)) first_(in_);
       if (ok && answer_.after_all) return StartRead(&in_);
       WriteNext();
     }
@@ -80,6 +89,8 @@ class ScriptedServer {
     }
 
     Answer answer_;
+    const std::function<void(const grpc::ByteBuffer&)> first_;
+    bool begun_ = false;
     grpc::ByteBuffer in_;
     size_t next_ = 0;
     std::mutex mutex_;  // guards finished_
@@ -100,6 +111,11 @@ class ScriptedServer {
       return calls_[method];
     }
 
+    std::vector<grpc::ByteBuffer> first_messages(const std::string& method) {
+      const std::lock_guard lock(mutex_);
+      return first_messages_[method];
+    }
+
    private:
     grpc::ServerGenericBidiReactor* CreateReactor(
         grpc::GenericCallbackServerContext* context) override {
@@ -110,12 +126,17 @@ class ScriptedServer {
       const auto answer = answers_.find(context->method());
       return new Reactor(answer == answers_.end()
                              ? Answer{.end = grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "")}
-                             : answer->second);
+                             : answer->second,
+                         [this, method = context->method()](const grpc::ByteBuffer& message) {
+                           const std::lock_guard lock(mutex_);
+                           first_messages_[method].push_back(message);
+                         });
     }
 
     Answers answers_;
     std::mutex mutex_;
     std::map<std::string, int> calls_;
+    std::map<std::string, std::vector<grpc::ByteBuffer>> first_messages_;
   };
 
   std::string address_;

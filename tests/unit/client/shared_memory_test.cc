@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
@@ -208,18 +209,26 @@ TEST(SharedMemory, CancelledCallsEndBeforeTheirMemoryIsTheCallersAgain) {
   Folder folder;
   ServerProcess server({folder.local()});
   const Client client = Connect(server);
-  const CsrMatrix s = RandomMatrix(400, 300, 1);
-  Upload(client, "m", s);
-  for (int round = 0; round < 20; ++round) {
-    const auto b = client.AllocateShared(300, 512), c = client.AllocateShared(400, 512);
+  Upload(client, "m", RandomMatrix(2000, 2000, 1));
+  const auto idle = [&] { return client.GetStats()->in_flight.empty(); };
+  constexpr size_t kElements = 2000 * 512;
+  for (int round = 0; round < 5; ++round) {
+    const auto b = client.AllocateShared(2000, 512), c = client.AllocateShared(2000, 512);
     ASSERT_TRUE(b.ok() && c.ok());
+    auto* const result = static_cast<float*>(c->data());
+    // Zeros would be no trace of the server's.
+    std::fill_n(static_cast<float*>(b->data()), kElements, 1.0F);
+    std::fill_n(result, kElements, 5.0F);
     Call<ComputeResult> call = client.MatrixNamed("m").SpmmAsync(b->ConstView(), c->View());
-    if (round % 2 == 0) call.Cancel();
+    // In the midst of it: the first rows are there.
+    EXPECT_TRUE(
+        Eventually([&] { return call.Done() || *static_cast<volatile float*>(result) != 5.0F; }));
+    call.Cancel();
     const auto ended = call.Wait();
     EXPECT_TRUE(ended.ok() || absl::IsCancelled(ended.status())) << ended.status();
-    std::fill_n(static_cast<float*>(c->data()), 400 * 512, 5.0F);
-    usleep(1000);
-    EXPECT_EQ(static_cast<float*>(c->data())[400 * 512 - 1], 5.0F);
+    std::fill_n(result, kElements, 5.0F);
+    EXPECT_TRUE(Eventually(idle));
+    EXPECT_EQ(std::count(result, result + kElements, 5.0F), static_cast<int64_t>(kElements));
   }
   EXPECT_TRUE(Eventually([&] { return SharedBytes(client) == 0; }));
 }
