@@ -43,6 +43,13 @@ struct Layout {
   int64_t bytes() const;
 };
 
+/// Where the arrays of a layout lie one after another, in one block of memory, each begins at a
+/// multiple of this: kernels of all devices read them there.
+inline constexpr size_t kPackedAlignment = 256;
+constexpr size_t PackedBytes(size_t bytes) {
+  return (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
+}
+
 /// The layout as it is described: its arrays have no elements.
 std::shared_ptr<const Layout> WithoutElements(const Layout& layout);
 

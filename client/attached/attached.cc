@@ -71,29 +71,77 @@ bool Same(const A& a, const B& b) {
   return a.data == b.data && LeadingDimension(a) == LeadingDimension(b);
 }
 
-void CopyRows(const DenseView& from, const MutableDenseView& to) {
-  const size_t element = SizeOf(from.type);
-  for (int64_t row = 0; row < from.rows; ++row) {
-    std::memcpy(static_cast<std::byte*>(to.data) +
-                    static_cast<size_t>(row * LeadingDimension(to)) * element,
-                static_cast<const std::byte*>(from.data) +
-                    static_cast<size_t>(row * LeadingDimension(from)) * element,
-                static_cast<size_t>(from.cols) * element);
-  }
-}
-
 template <typename View>
 uint64_t Bytes(const View& view) {
   return static_cast<uint64_t>(view.rows * view.cols) * SizeOf(view.type);
 }
 
-ComputeResult ResultOf(const Attachment::Product& product, std::chrono::nanoseconds kernel) {
-  ComputeResult result;
-  result.plan = product.plan;
-  result.version = product.version;
-  result.timings.kernel = kernel;
-  result.timings.total = kernel;
-  return result;
+/// A copy in host memory of a matrix of a GPU's, without gaps.
+class HostCopy {
+ public:
+  HostCopy(int gpu, GpuStream stream) : gpu_(gpu), stream_(stream) {}
+
+  absl::Status Take(const DenseView& there) {
+    Resize(there);
+    const size_t row = RowBytes();
+    return CopyBetween(bytes_.get(), row, there.data, Pitch(there), row, Rows(), gpu_,
+                       stream_.handle);
+  }
+  /// Its elements are not set.
+  template <typename View>
+  void Resize(const View& there) {
+    rows_ = there.rows;
+    cols_ = there.cols;
+    type_ = there.type;
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(Rows() * RowBytes());
+  }
+  absl::Status Put(const MutableDenseView& there) const {
+    const size_t row = RowBytes();
+    return CopyBetween(there.data, Pitch(there), bytes_.get(), row, row, Rows(), gpu_,
+                       stream_.handle);
+  }
+  DenseView view() const { return {bytes_.get(), type_, rows_, cols_}; }
+  MutableDenseView mutable_view() { return {bytes_.get(), type_, rows_, cols_}; }
+
+ private:
+  template <typename View>
+  static size_t Pitch(const View& view) {
+    return static_cast<size_t>(LeadingDimension(view)) * SizeOf(view.type);
+  }
+  size_t Rows() const { return static_cast<size_t>(std::max<int64_t>(rows_, 0)); }
+  size_t RowBytes() const {
+    return static_cast<size_t>(std::max<int64_t>(cols_, 0)) * SizeOf(type_);
+  }
+
+  const int gpu_;
+  const GpuStream stream_;
+  int64_t rows_ = 0, cols_ = 0;
+  ValueType type_{};
+  std::unique_ptr<std::byte[]> bytes_;
+};
+
+/// None: `operand` is there, but no view. Null: it is not there.
+std::optional<const DenseView*> ViewOf(const std::optional<Operand>& operand) {
+  if (!operand) return nullptr;
+  const auto* const view = std::get_if<DenseView>(&*operand);
+  if (view == nullptr) return std::nullopt;
+  return view;
+}
+
+/// S's values, one column without gaps.
+bool FitsValues(const DenseView* view, const Attachment::Product& product) {
+  return view == nullptr ||
+         (Fits(*view, product.nnz, 1, product.type) && LeadingDimension(*view) == 1);
+}
+
+absl::Status NotOnGpu() {
+  return absl::FailedPreconditionError(
+      "the matrix is not attached on a GPU (AttachOptions::gpu), so nothing runs in a stream");
+}
+
+absl::Status NotAView() {
+  return absl::InvalidArgumentError(
+      "what runs in a stream takes operands in the GPU's memory, none that the server holds");
 }
 
 }  // namespace
@@ -101,8 +149,11 @@ ComputeResult ResultOf(const Attachment::Product& product, std::chrono::nanoseco
 /// Keeps an attachment, and takes another one when the server has started anew.
 class AttachedMatrix::State {
  public:
-  State(std::shared_ptr<Connection> connection, Matrix matrix, int threads)
-      : connection_(std::move(connection)), matrix_(std::move(matrix)), threads_(threads) {}
+  State(std::shared_ptr<Connection> connection, Matrix matrix, int threads, std::optional<int> gpu)
+      : connection_(std::move(connection)),
+        matrix_(std::move(matrix)),
+        threads_(threads),
+        gpu_(gpu) {}
 
   ~State() {
     {
@@ -132,28 +183,39 @@ class AttachedMatrix::State {
     return status_;
   }
   const Matrix& matrix() const { return matrix_; }
-  int threads() const { return threads_; }
+  const std::optional<int>& gpu() const { return gpu_; }
+  ExportedProduct::Where Where(GpuStream stream = {}) const { return {threads_, stream.handle}; }
   int64_t runs() const { return runs_; }
 
-  /// Of one run: times it, and counts it.
-  template <typename Run>
-  absl::StatusOr<ComputeResult> Timed(const Attachment::Product& product,
+  // None: they cannot run here, or what is wrong with them the server says.
+  std::optional<absl::StatusOr<ComputeResult>> Spmm(const DenseView& b, const MutableDenseView& c,
+                                                    const SpmmOptions& spmm,
+                                                    const ExportedProduct::Where& where);
+  std::optional<absl::StatusOr<ComputeResult>> Sddmm(const DenseView& a, const DenseView& b,
+                                                     const MutableDenseView& values,
+                                                     const SddmmOptions& sddmm,
+                                                     const ExportedProduct::Where& where);
+
+ private:
+  /// Counts one run.
+  absl::StatusOr<ComputeResult> Count(const Attachment::Product& product,
                                       UsagePage::Counters& counters, uint64_t bytes_in,
-                                      uint64_t bytes_out, const Run& run) {
-    const Clock::time_point begin = Clock::now();
-    const absl::Status status = run();
-    const std::chrono::nanoseconds kernel = Clock::now() - begin;
-    if (!status.ok()) return status;
+                                      uint64_t bytes_out,
+                                      const ExportedProduct::Accounted& accounted) {
+    if (!accounted.ok()) return accounted.status();
     counters.calls.fetch_add(1, std::memory_order_relaxed);
-    counters.nanoseconds.fetch_add(static_cast<uint64_t>(kernel.count()),
+    counters.nanoseconds.fetch_add(static_cast<uint64_t>(accounted->count()),
                                    std::memory_order_relaxed);
     counters.bytes_in.fetch_add(bytes_in, std::memory_order_relaxed);
     counters.bytes_out.fetch_add(bytes_out, std::memory_order_relaxed);
     runs_.fetch_add(1, std::memory_order_relaxed);
-    return ResultOf(product, kernel);
+    ComputeResult result;
+    result.plan = product.plan;
+    result.version = product.version;
+    if (!gpu_) result.timings.kernel = result.timings.total = *accounted;
+    return result;
   }
 
- private:
   absl::StatusOr<std::shared_ptr<Attachment>> Attach() {
     absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress();
     if (!address.ok()) return address.status();
@@ -161,7 +223,7 @@ class AttachedMatrix::State {
       return absl::FailedPreconditionError(
           "the server has no local socket (its --local-listen), so nobody can attach to it");
     }
-    return Attachment::Open(*address, matrix_.name());
+    return Attachment::Open(*address, matrix_.name(), gpu_);
   }
 
   void Keep() {
@@ -187,6 +249,7 @@ class AttachedMatrix::State {
   const std::shared_ptr<Connection> connection_;
   const Matrix matrix_;
   const int threads_;
+  const std::optional<int> gpu_;
   std::atomic<int64_t> runs_ = 0;
   Mutex mutex_;
   CondVar changed_;
@@ -202,8 +265,9 @@ absl::StatusOr<AttachedMatrix> AttachedMatrix::Attach(const Client& client, cons
     return absl::InvalidArgumentError(fmt::format(
         "{} threads cannot compute; 0 means as many as there are cores", attach.threads));
   }
-  auto state = std::make_shared<State>(client.connection_, client.MatrixNamed(name),
-                                       attach.threads == 0 ? DefaultThreads() : attach.threads);
+  auto state =
+      std::make_shared<State>(client.connection_, client.MatrixNamed(name),
+                              attach.threads == 0 ? DefaultThreads() : attach.threads, attach.gpu);
   if (absl::Status s = state->Open(); !s.ok()) return s;
   return AttachedMatrix(std::move(state));
 }
@@ -213,74 +277,146 @@ const Matrix& AttachedMatrix::matrix() const { return state_->matrix(); }
 absl::Status AttachedMatrix::status() const { return state_->status(); }
 int64_t AttachedMatrix::runs() const { return state_->runs(); }
 
-absl::StatusOr<ComputeResult> AttachedMatrix::Spmm(const Operand& b, const Destination& c,
-                                                   const SpmmOptions& spmm,
-                                                   const CallOptions& options) const {
-  const auto elsewhere = [&] { return state_->matrix().Spmm(b, c, spmm, options); };
-  const std::shared_ptr<Attachment> attachment = state_->attachment();
-  const auto* const from = std::get_if<DenseView>(&b);
-  const auto* const to = std::get_if<MutableDenseView>(&c);
-  const auto* const old = spmm.accumulate ? std::get_if<DenseView>(&*spmm.accumulate) : nullptr;
-  if (attachment == nullptr || from == nullptr || to == nullptr || spmm.values ||
-      (spmm.accumulate && old == nullptr)) {
-    return elsewhere();
-  }
+std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Spmm(
+    const DenseView& b, const MutableDenseView& c, const SpmmOptions& spmm,
+    const ExportedProduct::Where& where) {
+  const std::shared_ptr<Attachment> attachment = this->attachment();
+  const std::optional<const DenseView*> old = ViewOf(spmm.accumulate), own = ViewOf(spmm.values);
+  if (attachment == nullptr || !old || !own) return std::nullopt;
   v1::ProblemClass problem;
   problem.set_operation(v1::ProblemClass::SPMM);
   problem.set_transposed(spmm.transpose);
-  problem.set_k(from->cols);
+  problem.set_k(b.cols);
   problem.set_allow_tf32(spmm.allow_tf32);
   const absl::StatusOr<std::shared_ptr<const Attachment::Product>> found =
       attachment->Find(problem);
-  // What is wrong the server says.
-  if (!found.ok()) return elsewhere();
+  if (!found.ok()) return std::nullopt;
   const Attachment::Product& product = **found;
   const int64_t rows = spmm.transpose ? product.cols : product.rows;
-  const bool adds = spmm.beta != 0;
-  const bool in_place = old == nullptr || Same(*old, *to);
-  if (!Fits(*from, spmm.transpose ? product.rows : product.cols, from->cols, product.type) ||
-      !Fits(*to, rows, from->cols, product.type) || Overlap(*from, *to) ||
-      (old != nullptr &&
-       (!Fits(*old, rows, from->cols, product.type) || (!in_place && Overlap(*old, *to))))) {
-    return elsewhere();
+  const bool in_place = *old == nullptr || Same(**old, c);
+  if (!Fits(b, spmm.transpose ? product.rows : product.cols, b.cols, product.type) ||
+      !Fits(c, rows, b.cols, product.type) || Overlap(b, c) || !FitsValues(*own, product) ||
+      (*own != nullptr && Overlap(**own, c)) ||
+      (*old != nullptr &&
+       (!Fits(**old, rows, b.cols, product.type) || (!in_place && Overlap(**old, c))))) {
+    return std::nullopt;
   }
-  return state_->Timed(product, attachment->usage().spmm(), Bytes(*from), Bytes(*to), [&] {
-    if (adds && !in_place) CopyRows(*old, *to);
-    return product.runs->Spmm(MemoryOf(*from), MemoryOf(*to), spmm.alpha, spmm.beta,
-                              state_->threads());
-  });
+  if (spmm.beta != 0 && !in_place) {
+    const absl::Status copied = product.runs->Copy(MemoryOf(**old), MemoryOf(c), where);
+    if (!copied.ok()) return copied;
+  }
+  const DenseMemory values = *own == nullptr ? DenseMemory() : MemoryOf(**own);
+  return Count(product, attachment->usage().spmm(), Bytes(b), Bytes(c),
+               product.runs->Spmm(MemoryOf(b), MemoryOf(c), *own == nullptr ? nullptr : &values,
+                                  spmm.alpha, spmm.beta, where));
+}
+
+std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Sddmm(
+    const DenseView& a, const DenseView& b, const MutableDenseView& values,
+    const SddmmOptions& sddmm, const ExportedProduct::Where& where) {
+  const std::shared_ptr<Attachment> attachment = this->attachment();
+  const std::optional<const DenseView*> own = ViewOf(sddmm.values);
+  if (attachment == nullptr || !own) return std::nullopt;
+  v1::ProblemClass problem;
+  problem.set_operation(v1::ProblemClass::SDDMM);
+  problem.set_k(a.cols);
+  const absl::StatusOr<std::shared_ptr<const Attachment::Product>> found =
+      attachment->Find(problem);
+  if (!found.ok()) return std::nullopt;
+  const Attachment::Product& product = **found;
+  if (!Fits(a, product.rows, a.cols, product.type) ||
+      !Fits(b, product.cols, a.cols, product.type) || !Fits(values, product.nnz, 1, product.type) ||
+      Overlap(a, values) || Overlap(b, values) || !FitsValues(*own, product) ||
+      (*own != nullptr && (sddmm.unscaled || Overlap(**own, values)))) {
+    return std::nullopt;
+  }
+  const DenseMemory scale = *own == nullptr ? DenseMemory() : MemoryOf(**own);
+  return Count(product, attachment->usage().sddmm(), Bytes(a) + Bytes(b), Bytes(values),
+               product.runs->Sddmm(MemoryOf(a), MemoryOf(b), MemoryOf(values),
+                                   *own == nullptr ? nullptr : &scale, sddmm.unscaled, where));
+}
+
+absl::StatusOr<ComputeResult> AttachedMatrix::Spmm(const Operand& b, const Destination& c,
+                                                   const SpmmOptions& spmm,
+                                                   const CallOptions& options) const {
+  const auto* const from = std::get_if<DenseView>(&b);
+  const auto* const to = std::get_if<MutableDenseView>(&c);
+  if (from != nullptr && to != nullptr && !state_->gpu()) {
+    auto here = state_->Spmm(*from, *to, spmm, state_->Where());
+    if (here) return *std::move(here);
+  }
+  return state_->matrix().Spmm(b, c, spmm, options);
 }
 
 absl::StatusOr<ComputeResult> AttachedMatrix::Sddmm(const Operand& a, const Operand& b,
                                                     const Destination& values,
                                                     const SddmmOptions& sddmm,
                                                     const CallOptions& options) const {
-  const auto elsewhere = [&] { return state_->matrix().Sddmm(a, b, values, sddmm, options); };
-  const std::shared_ptr<Attachment> attachment = state_->attachment();
   const auto* const left = std::get_if<DenseView>(&a);
   const auto* const right = std::get_if<DenseView>(&b);
   const auto* const to = std::get_if<MutableDenseView>(&values);
-  if (attachment == nullptr || left == nullptr || right == nullptr || to == nullptr ||
-      sddmm.values) {
-    return elsewhere();
+  if (left != nullptr && right != nullptr && to != nullptr && !state_->gpu()) {
+    auto here = state_->Sddmm(*left, *right, *to, sddmm, state_->Where());
+    if (here) return *std::move(here);
   }
-  v1::ProblemClass problem;
-  problem.set_operation(v1::ProblemClass::SDDMM);
-  problem.set_k(left->cols);
-  const absl::StatusOr<std::shared_ptr<const Attachment::Product>> found =
-      attachment->Find(problem);
-  if (!found.ok()) return elsewhere();
-  const Attachment::Product& product = **found;
-  if (!Fits(*left, product.rows, left->cols, product.type) ||
-      !Fits(*right, product.cols, left->cols, product.type) ||
-      !Fits(*to, product.nnz, 1, product.type) || Overlap(*left, *to) || Overlap(*right, *to)) {
-    return elsewhere();
+  return state_->matrix().Sddmm(a, b, values, sddmm, options);
+}
+
+absl::StatusOr<ComputeResult> AttachedMatrix::Spmm(GpuStream stream, const DenseView& b,
+                                                   const MutableDenseView& c,
+                                                   const SpmmOptions& spmm) const {
+  if (!state_->gpu()) return NotOnGpu();
+  auto here = state_->Spmm(b, c, spmm, state_->Where(stream));
+  if (here) return *std::move(here);
+  const std::optional<const DenseView*> old = ViewOf(spmm.accumulate), own = ViewOf(spmm.values);
+  if (!old || !own) return NotAView();
+  const int gpu = *state_->gpu();
+  HostCopy from(gpu, stream), before(gpu, stream), values(gpu, stream), result(gpu, stream);
+  SpmmOptions there = spmm;
+  absl::Status status = from.Take(b);
+  if (status.ok() && spmm.beta != 0) {
+    status = before.Take(
+        *old != nullptr ? **old : DenseView(c.data, c.type, c.rows, c.cols, c.leading_dimension));
+    there.accumulate = before.view();
   }
-  return state_->Timed(
-      product, attachment->usage().sddmm(), Bytes(*left) + Bytes(*right), Bytes(*to), [&] {
-        return product.runs->Sddmm(MemoryOf(*left), MemoryOf(*right), MemoryOf(*to), sddmm.unscaled,
-                                   state_->threads());
-      });
+  if (status.ok() && *own != nullptr) {
+    status = values.Take(**own);
+    there.values = values.view();
+  }
+  if (!status.ok()) return status;
+  result.Resize(c);
+  absl::StatusOr<ComputeResult> done =
+      state_->matrix().Spmm(from.view(), result.mutable_view(), there);
+  if (!done.ok()) return done;
+  if (status = result.Put(c); !status.ok()) return status;
+  return done;
+}
+
+absl::StatusOr<ComputeResult> AttachedMatrix::Sddmm(GpuStream stream, const DenseView& a,
+                                                    const DenseView& b,
+                                                    const MutableDenseView& values,
+                                                    const SddmmOptions& sddmm) const {
+  if (!state_->gpu()) return NotOnGpu();
+  auto here = state_->Sddmm(a, b, values, sddmm, state_->Where(stream));
+  if (here) return *std::move(here);
+  const std::optional<const DenseView*> own = ViewOf(sddmm.values);
+  if (!own) return NotAView();
+  const int gpu = *state_->gpu();
+  HostCopy left(gpu, stream), right(gpu, stream), scale(gpu, stream), result(gpu, stream);
+  SddmmOptions there = sddmm;
+  absl::Status status = left.Take(a);
+  if (status.ok()) status = right.Take(b);
+  if (status.ok() && *own != nullptr) {
+    status = scale.Take(**own);
+    there.values = scale.view();
+  }
+  if (!status.ok()) return status;
+  result.Resize(values);
+  absl::StatusOr<ComputeResult> done =
+      state_->matrix().Sddmm(left.view(), right.view(), result.mutable_view(), there);
+  if (!done.ok()) return done;
+  if (status = result.Put(values); !status.ok()) return status;
+  return done;
 }
 
 }  // namespace client

@@ -12,12 +12,22 @@ constexpr size_t kMostProducts = 256;
 
 }  // namespace
 
-Attachment::Attachment(std::shared_ptr<LocalSocket> socket, std::unique_ptr<UsagePage> usage,
-                       std::shared_ptr<const MappedFile> sequence)
-    : usage_(std::move(usage)), sequence_(std::move(sequence)), socket_(std::move(socket)) {}
+Attachment::Attachment(std::optional<int> gpu, std::shared_ptr<LocalSocket> socket,
+                       std::unique_ptr<UsagePage> usage, std::shared_ptr<const MappedFile> sequence)
+    : gpu_(gpu),
+      usage_(std::move(usage)),
+      sequence_(std::move(sequence)),
+      socket_(std::move(socket)) {}
 
 absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress& address,
-                                                             const std::string& matrix) {
+                                                             const std::string& matrix,
+                                                             std::optional<int> gpu) {
+  std::string uuid;
+  if (gpu) {
+    absl::StatusOr<std::string> found = GpuUuid(*gpu);
+    if (!found.ok()) return absl::FailedPreconditionError(found.status().message());
+    uuid = *std::move(found);
+  }
   absl::StatusOr<std::shared_ptr<LocalSocket>> socket = LocalSocket::Connect(address);
   if (!socket.ok()) return socket.status();
   absl::StatusOr<std::unique_ptr<UsagePage>> usage = UsagePage::Make();
@@ -25,6 +35,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress&
   v1::LocalRequest request;
   request.mutable_attach()->set_matrix(matrix);
   request.mutable_attach()->set_kernels(KernelsHere());
+  request.mutable_attach()->set_gpu(uuid);
   const absl::StatusOr<LocalSocket::Reply> reply =
       (*socket)->Ask(std::move(request), (*usage)->file());
   if (!reply.ok()) return reply.status();
@@ -32,7 +43,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress&
       MappedFile::Map(reply->file, sizeof(uint64_t));
   if (!sequence.ok()) return sequence.status();
   return std::shared_ptr<Attachment>(
-      new Attachment(*std::move(socket), *std::move(usage), *std::move(sequence)));
+      new Attachment(gpu, *std::move(socket), *std::move(usage), *std::move(sequence)));
 }
 
 absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
@@ -68,25 +79,27 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::AskLocked
   const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(std::move(request));
   if (!reply.ok()) return reply.status();
   const v1::ExportedRun& run = reply->message.exported();
-  // Products may outlive the attachment. The server counts it as this caller's until it is told.
-  std::shared_ptr<Product> product(new Product, [socket = socket_, id = run.run()](Product* gone) {
-    delete gone;
-    v1::LocalRequest release;
-    release.mutable_release()->set_run(id);
-    socket->Send(std::move(release));
-  });
+  // The server counts it as this caller's until it is told, which is when nothing uses it any more:
+  // products may outlive the attachment.
   ExportedProduct::Memory memory;
+  memory.lease =
+      std::shared_ptr<const void>(nullptr, [socket = socket_, id = run.run()](const void*) {
+        v1::LocalRequest release;
+        release.mutable_release()->set_run(id);
+        socket->Send(std::move(release));
+      });
   for (const auto& [from, to] :
        {std::pair(&run.arrays(), &memory.arrays), std::pair(&run.values(), &memory.values),
         std::pair(&run.order(), &memory.order)}) {
     if (from == &run.order() && !run.has_order()) continue;
-    absl::StatusOr<std::shared_ptr<const MappedFile>> mapped = MapLocked(*from);
+    absl::StatusOr<std::shared_ptr<const MappedMemory>> mapped = MapLocked(*from);
     if (!mapped.ok()) return mapped.status();
     *to = *std::move(mapped);
   }
   absl::StatusOr<std::shared_ptr<const ExportedProduct>> runs =
-      ExportedProduct::Make(run, problem, std::move(memory));
+      ExportedProduct::Make(run, problem, gpu_, std::move(memory));
   if (!runs.ok()) return runs.status();
+  auto product = std::make_shared<Product>();
   product->runs = *std::move(runs);
   product->rows = run.matrix().rows();
   product->cols = run.matrix().cols();
@@ -98,16 +111,17 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::AskLocked
   return product;
 }
 
-absl::StatusOr<std::shared_ptr<const MappedFile>> Attachment::MapLocked(
+absl::StatusOr<std::shared_ptr<const MappedMemory>> Attachment::MapLocked(
     const v1::ExportedMemory& memory) {
-  std::weak_ptr<const MappedFile>& known = mapped_[memory.id()];
-  if (std::shared_ptr<const MappedFile> mapped = known.lock()) return mapped;
+  std::weak_ptr<const MappedMemory>& known = mapped_[memory.id()];
+  if (std::shared_ptr<const MappedMemory> mapped = known.lock()) return mapped;
   v1::LocalRequest request;
   request.mutable_get()->set_id(memory.id());
   const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(std::move(request));
   if (!reply.ok()) return reply.status();
-  absl::StatusOr<std::shared_ptr<const MappedFile>> mapped =
-      MappedFile::Map(reply->file, memory.bytes());
+  absl::StatusOr<std::shared_ptr<const MappedMemory>> mapped =
+      gpu_ ? MapGpuMemory(reply->file, memory.bytes(), *gpu_)
+           : MappedFile::Map(reply->file, memory.bytes());
   if (mapped.ok()) known = *mapped;
   std::erase_if(mapped_, [](const auto& entry) { return entry.second.expired(); });
   return mapped;

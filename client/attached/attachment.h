@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -23,9 +24,10 @@ inline namespace client {
 /// To a matrix of one run of a server. Thread-safe.
 class Attachment {
  public:
-  /// Errors as AttachedMatrix::Attach's.
+  /// For the GPU of that number, or the CPU. Errors as AttachedMatrix::Attach's.
   static absl::StatusOr<std::shared_ptr<Attachment>> Open(const LocalAddress& address,
-                                                          const std::string& matrix);
+                                                          const std::string& matrix,
+                                                          std::optional<int> gpu);
 
   /// What serves a problem.
   struct Product {
@@ -46,8 +48,8 @@ class Attachment {
  private:
   using Key = std::tuple<v1::ProblemClass::Operation, bool, int64_t, bool>;
 
-  Attachment(std::shared_ptr<LocalSocket> socket, std::unique_ptr<UsagePage> usage,
-             std::shared_ptr<const MappedFile> sequence);
+  Attachment(std::optional<int> gpu, std::shared_ptr<LocalSocket> socket,
+             std::unique_ptr<UsagePage> usage, std::shared_ptr<const MappedFile> sequence);
   uint64_t sequence() const {
     return reinterpret_cast<const std::atomic<uint64_t>*>(sequence_->data())
         ->load(std::memory_order_acquire);
@@ -55,14 +57,15 @@ class Attachment {
   absl::StatusOr<std::shared_ptr<const Product>> AskLocked(const v1::ProblemClass& problem)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(asking_);
   /// The memory of that name, mapped.
-  absl::StatusOr<std::shared_ptr<const MappedFile>> MapLocked(const v1::ExportedMemory& memory)
+  absl::StatusOr<std::shared_ptr<const MappedMemory>> MapLocked(const v1::ExportedMemory& memory)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(asking_);
 
+  const std::optional<int> gpu_;
   const std::unique_ptr<UsagePage> usage_;
   const std::shared_ptr<const MappedFile> sequence_;
   const std::shared_ptr<LocalSocket> socket_;
   Mutex asking_;  ///< held while the server is asked what runs
-  std::map<uint64_t, std::weak_ptr<const MappedFile>> mapped_ ABSL_GUARDED_BY(asking_);
+  std::map<uint64_t, std::weak_ptr<const MappedMemory>> mapped_ ABSL_GUARDED_BY(asking_);
   Mutex mutex_;
   std::map<Key, std::shared_ptr<const Product>> products_ ABSL_GUARDED_BY(mutex_);
 };

@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "client/attached/layout_product.h"
 #include "kernels/bound_run.h"
 #include "kernels/kernels_id.h"
 
@@ -39,15 +42,15 @@ absl::Status Misfit(std::string_view what) {
       fmt::format("what the server says of {} does not fit together", what));
 }
 
-/// A part of a file, which it keeps mapped.
-Buffer PartOf(const std::shared_ptr<const MappedFile>& file, size_t offset, size_t bytes) {
-  // Nobody writes it: the pages are not there for that.
-  auto* const at = const_cast<std::byte*>(file->data()) + offset;
-  return {std::shared_ptr<std::byte>(std::const_pointer_cast<MappedFile>(file), at), bytes};
+/// A part of it, which keeps it mapped.
+Buffer PartOf(const std::shared_ptr<const MappedMemory>& memory, size_t offset, size_t bytes) {
+  // Nobody writes it: it is not mapped for that.
+  auto* const at = const_cast<std::byte*>(memory->data()) + offset;
+  return {std::shared_ptr<std::byte>(std::const_pointer_cast<MappedMemory>(memory), at), bytes};
 }
 
 absl::StatusOr<std::shared_ptr<const Layout>> LayoutOf(
-    const v1::ExportedLayout& exported, const std::shared_ptr<const MappedFile>& arrays) {
+    const v1::ExportedLayout& exported, const std::shared_ptr<const MappedMemory>& arrays) {
   auto layout = std::make_shared<Layout>();
   layout->kind = exported.kind();
   layout->recipe = exported.recipe();
@@ -72,29 +75,90 @@ absl::StatusOr<std::shared_ptr<const Layout>> LayoutOf(
     array.type = *type;
     array.length = header.length();
     array.buffer = PartOf(arrays, offset, array.bytes());
-    offset += std::min(
-        left, (array.bytes() + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment);
+    offset += std::min(left, PackedBytes(array.bytes()));
   }
   return layout;
 }
 
-/// What one run at a time needs.
-struct Workspace {
-  Buffer scratch;
-  Buffer canonical;  ///< SDDMM's values, before they are put in order
-  /// What the kernel prepared for many runs with these leading dimensions.
-  std::pair<int64_t, int64_t> leading_dimensions;
-  std::shared_ptr<void> prepared;
+class HostSite final : public Site {
+ public:
+  Context context() const override {
+    Context context;
+    context.threads = threads;
+    return context;
+  }
+  MemorySource& memory() override { return HeapMemory(); }
+  absl::Status Settle() override { return absl::OkStatus(); }
+  bool keeps() const override { return true; }
+  absl::Status Gather(const int64_t* order, int64_t count, ElementType type, const void* from,
+                      void* to) override {
+    VisitBits(type, [&]<typename Bits>(Bits) {
+      for (int64_t i = 0; i < count; ++i) {
+        static_cast<Bits*>(to)[i] = static_cast<const Bits*>(from)[order[i]];
+      }
+    });
+    return absl::OkStatus();
+  }
+  absl::Status Scatter(const int64_t* order, int64_t count, ElementType type, const void* from,
+                       void* to) override {
+    VisitBits(type, [&]<typename Bits>(Bits) {
+      for (int64_t i = 0; i < count; ++i) {
+        static_cast<Bits*>(to)[order[i]] = static_cast<const Bits*>(from)[i];
+      }
+    });
+    return absl::OkStatus();
+  }
+  absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
+                           void* slots) override {
+    sparsed::PlaceValues(layout, type, csr_values, slots, threads);
+    return absl::OkStatus();
+  }
+  absl::Status CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                        size_t row_bytes, size_t rows) override {
+    for (size_t row = 0; row < rows && row_bytes > 0; ++row) {
+      std::memcpy(static_cast<std::byte*>(to) + row * to_pitch,
+                  static_cast<const std::byte*>(from) + row * from_pitch, row_bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  int threads = 1;  ///< of the run that it is taken for
 };
 
-absl::Status Grow(Buffer& buffer, size_t bytes) {
-  if (buffer.size() >= bytes) return absl::OkStatus();
-  buffer = Buffer();
-  absl::StatusOr<Buffer> larger = HeapMemory().Allocate(bytes);
-  if (!larger.ok()) return larger.status();
-  buffer = *std::move(larger);
-  return absl::OkStatus();
-}
+class HostProduct final : public LayoutProduct {
+ public:
+  using LayoutProduct::LayoutProduct;
+
+ private:
+  Accounted At(const Where& where, const Work& work) const override {
+    const auto begin = std::chrono::steady_clock::now();
+    std::unique_ptr<HostSite> site = Take();
+    site->threads = where.threads;
+    const absl::Status status = work(*site);
+    GiveBack(std::move(site));
+    if (!status.ok()) return status;
+    return std::chrono::steady_clock::now() - begin;
+  }
+
+  std::unique_ptr<HostSite> Take() const {
+    const MutexLock lock(mutex_);
+    if (idle_.empty()) return std::make_unique<HostSite>();
+    std::unique_ptr<HostSite> site = std::move(idle_.back());
+    idle_.pop_back();
+    return site;
+  }
+  void GiveBack(std::unique_ptr<HostSite> site) const {
+    const MutexLock lock(mutex_);
+    idle_.push_back(std::move(site));
+  }
+
+  mutable Mutex mutex_;
+  mutable std::vector<std::unique_ptr<HostSite>> idle_
+      ABSL_GUARDED_BY(mutex_);  ///< as many as ran at once
+};
+
+/// That kernels read values by.
+constexpr uintptr_t kValueAlignment = 16;
 
 ConstDense View(const DenseMemory& dense) {
   return {dense.data, dense.rows, dense.cols, dense.leading_dimension};
@@ -103,109 +167,146 @@ Dense MutableView(const DenseMemory& dense) {
   return {dense.data, dense.rows, dense.cols, dense.leading_dimension};
 }
 
-class LayoutProduct final : public ExportedProduct {
- public:
-  LayoutProduct(LayoutKernel kernel, const Problem& problem, std::shared_ptr<const Layout> layout,
-                Memory memory)
-      : kernel_(kernel),
-        problem_(problem),
-        layout_(std::move(layout)),
-        memory_(std::move(memory)) {}
+}  // namespace
 
-  absl::Status Spmm(const DenseMemory& b, const DenseMemory& c, double alpha, double beta,
-                    int threads) const override {
+absl::Status Site::Grow(Buffer& buffer, size_t bytes) {
+  if (buffer.size() >= bytes) return absl::OkStatus();
+  if (buffer.size() > 0) {
+    if (absl::Status settled = Settle(); !settled.ok()) return settled;
+    buffer = Buffer();
+  }
+  absl::StatusOr<Buffer> larger = memory().Allocate(bytes);
+  if (!larger.ok()) return larger.status();
+  buffer = *std::move(larger);
+  return absl::OkStatus();
+}
+
+ExportedProduct::Accounted LayoutProduct::Spmm(const DenseMemory& b, const DenseMemory& c,
+                                               const DenseMemory* own, double alpha, double beta,
+                                               const Where& where) const {
+  return At(where, [&](Site& site) {
     RunArguments arguments;
-    arguments.values = memory_.values->data();
+    const absl::StatusOr<const void*> values = Values(own, site);
+    if (!values.ok()) return values.status();
+    arguments.values = *values;
     arguments.dense[0] = View(b);
     arguments.result = MutableView(c);
     arguments.alpha = alpha;
     arguments.beta = beta;
-    Workspace workspace = Take();
-    absl::Status status = Run(arguments, workspace, threads);
-    GiveBack(std::move(workspace));
-    return status;
-  }
+    return Run(arguments, site);
+  });
+}
 
-  absl::Status Sddmm(const DenseMemory& a, const DenseMemory& b, const DenseMemory& out,
-                     bool unscaled, int threads) const override {
+ExportedProduct::Accounted LayoutProduct::Sddmm(const DenseMemory& a, const DenseMemory& b,
+                                                const DenseMemory& out, const DenseMemory* own,
+                                                bool unscaled, const Where& where) const {
+  return At(where, [&](Site& site) {
     RunArguments arguments;
-    arguments.values = unscaled ? nullptr : memory_.values->data();
+    if (!unscaled) {
+      const absl::StatusOr<const void*> values = Values(own, site);
+      if (!values.ok()) return values.status();
+      arguments.values = *values;
+    }
     arguments.dense = {View(a), View(b)};
-    arguments.result = MutableView(out);
-    Workspace workspace = Take();
     // Kernels write one value after the other, in the order of canonical CSR.
-    const bool in_order = memory_.order == nullptr && out.leading_dimension <= 1;
-    absl::Status status = absl::OkStatus();
-    if (!in_order) {
-      status = Grow(workspace.canonical, static_cast<size_t>(layout_->nnz) * SizeOf(problem_.type));
-      arguments.result = {workspace.canonical.mutable_data(), out.rows, 1, 1};
+    const bool dense = out.leading_dimension <= 1;
+    const bool in_order = order() == nullptr;
+    const size_t bytes = static_cast<size_t>(layout_->nnz) * SizeOf(problem_.type);
+    DenseMemory written = {out.data, out.rows, 1, 1};
+    absl::Status status;
+    if (!in_order || !dense) {
+      status = site.Grow(site.result, bytes);
+      written.data = site.result.mutable_data();
     }
-    if (status.ok()) status = Run(arguments, workspace, threads);
-    if (status.ok() && !in_order) Scatter(workspace.canonical, out);
-    GiveBack(std::move(workspace));
-    return status;
-  }
-
- private:
-  absl::Status Run(const RunArguments& arguments, Workspace& workspace, int threads) const {
-    const BoundRun run(kernel_, problem_, layout_, arguments);
-    Context context;
-    context.threads = threads;
-    if (run.prepares() && (workspace.prepared == nullptr ||
-                           workspace.leading_dimensions != run.leading_dimensions())) {
-      workspace.prepared.reset();
-      absl::StatusOr<std::shared_ptr<void>> prepared = run.Prepare(context, HeapMemory());
-      if (prepared.ok()) workspace.prepared = *std::move(prepared);
-      workspace.leading_dimensions = run.leading_dimensions();
-    }
-    context.prepared = workspace.prepared.get();
-    if (context.prepared == nullptr) {
-      absl::Status grown = Grow(workspace.scratch, run.Workspace(threads));
-      if (!grown.ok()) return grown;
-    }
-    context.workspace = {workspace.scratch.mutable_data(), workspace.scratch.size()};
-    return run.Run(context);
-  }
-
-  void Scatter(const Buffer& canonical, const DenseMemory& out) const {
-    VisitBits(problem_.type, [&]<typename Bits>(Bits) {
-      const auto* const from = reinterpret_cast<const Bits*>(canonical.data());
-      auto* const to = static_cast<Bits*>(out.data);
-      const auto* const order = memory_.order == nullptr
-                                    ? nullptr
-                                    : reinterpret_cast<const int64_t*>(memory_.order->data());
-      for (int64_t i = 0; i < layout_->nnz; ++i) {
-        to[(order == nullptr ? i : order[i]) * out.leading_dimension] = from[i];
+    arguments.result = MutableView(written);
+    if (status.ok()) status = Run(arguments, site);
+    if (status.ok() && !in_order) {
+      const void* const from = written.data;
+      written.data = out.data;
+      if (!dense) {
+        status = site.Grow(site.ordered, bytes);
+        written.data = site.ordered.mutable_data();
       }
-    });
-  }
+      if (status.ok()) {
+        status = site.Scatter(order(), layout_->nnz, problem_.type, from, written.data);
+      }
+    }
+    if (status.ok() && !dense) status = CopyAt(written, out, site);
+    return status;
+  });
+}
 
-  Workspace Take() const {
-    const MutexLock lock(mutex_);
-    if (idle_.empty()) return {};
-    Workspace workspace = std::move(idle_.back());
-    idle_.pop_back();
-    return workspace;
-  }
-  void GiveBack(Workspace workspace) const {
-    const MutexLock lock(mutex_);
-    idle_.push_back(std::move(workspace));
-  }
+absl::Status LayoutProduct::Copy(const DenseMemory& from, const DenseMemory& to,
+                                 const Where& where) const {
+  return At(where, [&](Site& site) { return CopyAt(from, to, site); }).status();
+}
 
-  const LayoutKernel kernel_;
-  const Problem problem_;
-  const std::shared_ptr<const Layout> layout_;
-  const Memory memory_;
-  mutable Mutex mutex_;
-  mutable std::vector<Workspace> idle_ ABSL_GUARDED_BY(mutex_);  ///< as many as ran at once
-};
+absl::Status LayoutProduct::CopyAt(const DenseMemory& from, const DenseMemory& to,
+                                   Site& site) const {
+  const size_t element = SizeOf(problem_.type);
+  return site.CopyRows(to.data, static_cast<size_t>(to.leading_dimension) * element, from.data,
+                       static_cast<size_t>(from.leading_dimension) * element,
+                       static_cast<size_t>(from.cols) * element, static_cast<size_t>(from.rows));
+}
 
-}  // namespace
+absl::StatusOr<const void*> LayoutProduct::Values(const DenseMemory* own, Site& site) const {
+  if (own == nullptr) return static_cast<const void*>(memory_.values->data());
+  const size_t element = SizeOf(problem_.type);
+  const void* values = own->data;
+  absl::Status status;
+  if (order() != nullptr) {
+    status = site.Grow(site.ordered, static_cast<size_t>(layout_->nnz) * element);
+    if (status.ok()) {
+      status =
+          site.Gather(order(), layout_->nnz, problem_.type, values, site.ordered.mutable_data());
+    }
+    values = site.ordered.data();
+  }
+  const bool as_they_are = layout_->Find(kValueSource) == nullptr &&
+                           reinterpret_cast<uintptr_t>(values) % kValueAlignment == 0;
+  if (status.ok() && !as_they_are) {
+    status = site.Grow(site.slots, static_cast<size_t>(layout_->value_slots) * element);
+    if (status.ok()) {
+      status = site.PlaceValues(*layout_, problem_.type, values, site.slots.mutable_data());
+    }
+    values = site.slots.data();
+  }
+  if (!status.ok()) return status;
+  return values;
+}
+
+absl::Status LayoutProduct::Run(const RunArguments& arguments, Site& site) const {
+  const BoundRun run(kernel_, problem_, layout_, arguments);
+  Context context = site.context();
+  if (run.prepares() && site.keeps() &&
+      (site.prepared == nullptr || site.leading_dimensions != run.leading_dimensions())) {
+    if (site.prepared != nullptr) {
+      if (absl::Status settled = site.Settle(); !settled.ok()) return settled;
+    }
+    site.prepared.reset();
+    absl::StatusOr<std::shared_ptr<void>> prepared = run.Prepare(context, site.memory());
+    if (prepared.ok()) site.prepared = *std::move(prepared);
+    site.leading_dimensions = run.leading_dimensions();
+  }
+  context.prepared = site.prepared.get();
+  if (context.prepared == nullptr) {
+    const absl::Status grown = site.Grow(site.scratch, run.Workspace(context.threads));
+    if (!grown.ok()) return grown;
+  }
+  context.workspace = {site.scratch.mutable_data(), site.scratch.size()};
+  return run.Run(context);
+}
+
+const int64_t* LayoutProduct::order() const {
+  return memory_.order == nullptr ? nullptr
+                                  : reinterpret_cast<const int64_t*>(memory_.order->data());
+}
 
 const std::string& KernelsHere() { return KernelsId(); }
 
 absl::StatusOr<std::shared_ptr<const ExportedProduct>> ExportedProduct::Make(
-    const v1::ExportedRun& run, const v1::ProblemClass& problem, Memory memory) {
+    const v1::ExportedRun& run, const v1::ProblemClass& problem, std::optional<int> gpu,
+    Memory memory) {
   const std::optional<ElementType> type = TypeOf(run.matrix().type());
   const bool sddmm = problem.operation() == v1::ProblemClass::SDDMM;
   const Operation operation = sddmm ? Operation::kSddmm : Operation::kSpmm;
@@ -227,13 +328,16 @@ absl::StatusOr<std::shared_ptr<const ExportedProduct>> ExportedProduct::Make(
                          .transposed = problem.transposed(),
                          .type = *type,
                          .k = problem.k(),
+                         .device = gpu ? DeviceKind::kCuda : DeviceKind::kCpu,
                          .allow_tf32 = problem.allow_tf32() && *type == ElementType::kF32};
   if (!kernel || !kernel->Serves(exact, **layout)) {
     return absl::UnimplementedError(
         fmt::format("there is no kernel {} here that serves this", run.kernel()));
   }
-  return std::make_shared<const LayoutProduct>(*kernel, exact, *std::move(layout),
-                                               std::move(memory));
+  if (gpu) {
+    return MakeGpuProduct(*kernel, exact, *std::move(layout), std::move(memory), *gpu);
+  }
+  return std::make_shared<const HostProduct>(*kernel, exact, *std::move(layout), std::move(memory));
 }
 
 }  // namespace client

@@ -45,7 +45,7 @@ absl::StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Map(const Descript
   return std::shared_ptr<const MappedFile>(new MappedFile(static_cast<std::byte*>(mapped), size));
 }
 
-MappedFile::~MappedFile() { munmap(data_, size_); }
+MappedFile::~MappedFile() { munmap(const_cast<std::byte*>(data()), size()); }
 
 absl::StatusOr<std::unique_ptr<UsagePage>> UsagePage::Make() {
   Descriptor file(memfd_create("sparsed", MFD_CLOEXEC | MFD_ALLOW_SEALING));

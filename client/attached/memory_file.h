@@ -13,26 +13,36 @@
 namespace sparsed {
 inline namespace client {
 
-/// Memory of the server's, for reading: a write through it is a signal. Its pages stay as long as
+/// Memory of the server's, for reading, where the kernels of a device read it. It stays as long as
 /// it is mapped, also after the server has gone.
-class MappedFile {
+class MappedMemory {
+ public:
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
+  virtual ~MappedMemory() = default;
+
+  const std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ protected:
+  MappedMemory(const std::byte* data, size_t size) : data_(data), size_(size) {}
+
+ private:
+  const std::byte* const data_;
+  const size_t size_;
+};
+
+/// Of the host: a write through it is a signal.
+class MappedFile final : public MappedMemory {
  public:
   /// All of the file, which has `bytes` at least, in pages that are there when this returns.
   /// INVALID_ARGUMENT for a file that is smaller, or could become so; RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::shared_ptr<const MappedFile>> Map(const Descriptor& file,
                                                                size_t bytes);
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile();
-
-  const std::byte* data() const { return data_; }
-  size_t size() const { return size_; }
+  ~MappedFile() override;
 
  private:
-  MappedFile(std::byte* data, size_t size) : data_(data), size_(size) {}
-
-  std::byte* const data_;
-  const size_t size_;
+  using MappedMemory::MappedMemory;
 };
 
 /// A page in which this process counts what it ran, and which the server reads. Thread-safe.

@@ -13,6 +13,7 @@
 #include "engine/catalog/matrix.h"
 #include "engine/execution/executor.h"
 #include "engine/memory/exported_memory.h"
+#include "kernels/device_id.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
 
@@ -27,7 +28,7 @@ struct ExportedRun {
   std::string plan;      ///< "<recipe> / <kernel>"
   std::string kernel;
   /// Its arrays have no elements: those lie in `arrays`, one after another, each at the next
-  /// multiple of Buffer::kAlignment.
+  /// multiple of kPackedAlignment.
   std::shared_ptr<const Layout> layout;
   std::shared_ptr<const ExportedMemory> arrays;
   std::shared_ptr<const ExportedMemory> values;  ///< in the layout's order
@@ -37,13 +38,11 @@ struct ExportedRun {
 /// One copy of what is exported, for all who ask for it while somebody has it. Thread-safe.
 class Exports {
  public:
-  explicit Exports(Budget& budget) : budget_(budget) {}
-
-  /// What was made of `one` and `other` (which may be the same), by `fill` if nobody has it:
-  /// `bytes` of it. Errors as ExportedMemory::Make's.
+  using Make = std::function<absl::StatusOr<std::shared_ptr<const ExportedMemory>>()>;
+  /// What was made of `one` and `other` (which may be the same), by `make` if nobody has it.
   absl::StatusOr<std::shared_ptr<const ExportedMemory>> Find(
       const std::shared_ptr<const void>& one, const std::shared_ptr<const void>& other,
-      size_t bytes, MemoryOwner& owner, const std::function<void(std::byte*)>& fill);
+      const Make& make);
 
  private:
   /// Their addresses are nobody else's while they are here.
@@ -56,33 +55,43 @@ class Exports {
     std::weak_ptr<const ExportedMemory> memory ABSL_GUARDED_BY(making);
   };
 
-  Budget& budget_;
   Mutex mutex_;
   std::map<Key, std::shared_ptr<Entry>, ByOwner> entries_ ABSL_GUARDED_BY(mutex_);
 };
 
+class GpuBackend;
+struct Resolved;
+
 /// A caller's hold on a name: what it stands for may change, or go. Thread-safe.
 class Attachment {
  public:
+  /// `device`: where the caller runs.
   Attachment(std::shared_ptr<Executor::Impl> impl, std::string tenant, std::string name,
-             std::unique_ptr<ExportedSequence> sequence);
+             DeviceId device, std::unique_ptr<ExportedSequence> sequence);
 
   const std::string& tenant() const { return tenant_; }
   const std::string& name() const { return name_; }
+  DeviceId device() const { return device_; }
   /// It grows when the matrix has other values, is another, is gone, or has another plan.
   const ExportedSequence& sequence() const { return *sequence_; }
   void Changed() const { sequence_->Increment(); }
 
   /// The matrix that the name stands for now. NOT_FOUND.
   absl::StatusOr<MatrixLease> Current() const;
-  /// For SpMM or SDDMM on the CPU; type and device of `problem` are the matrix's. Blocks on the
-  /// disk and on copies. A class without a plan is tried soon, as if a request had come. NOT_FOUND,
-  /// RESOURCE_EXHAUSTED, UNIMPLEMENTED without a kernel, INVALID_ARGUMENT.
+  /// For SpMM or SDDMM; type and device of `problem` are the matrix's and the caller's. Blocks on
+  /// the disk and on copies. A class without a plan is tried soon, as if a request had come.
+  /// NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED without a kernel, INVALID_ARGUMENT.
   absl::StatusOr<ExportedRun> Export(Problem problem);
 
  private:
+  /// Sets what `run` names of memory, from its matrix.
+  absl::Status ExportFiles(const Resolved& resolved, ExportedRun& run) const;
+  absl::Status ExportFrom(GpuBackend& gpu, const Resolved& resolved, ExportedRun& run) const;
+  absl::Status ExportOnThread(GpuBackend& gpu, const Resolved& resolved, ExportedRun& run) const;
+
   const std::shared_ptr<Executor::Impl> impl_;
   const std::string tenant_, name_;
+  const DeviceId device_;
   const std::shared_ptr<ExportedSequence> sequence_;  ///< those who tell of changes hold it, too
   Mutex mutex_;
   std::weak_ptr<const Pattern> followed_ ABSL_GUARDED_BY(mutex_);

@@ -40,7 +40,6 @@ Executor::Impl::Impl(
       budget(budget),
       observer(observer),
       derived(std::make_shared<DerivedPatterns>(budget, budget.limit() / kDerivedShare)),
-      exports(budget),
       cpu(budget, options.lanes, options.threads_per_lane),
       gpus([&] {
         std::deque<GpuBackend> backends;
@@ -60,6 +59,17 @@ std::vector<Backend*> Executor::Impl::backends() {
 GpuBackend* Executor::Impl::gpu(DeviceId device) {
   const auto found = std::ranges::find(gpus, device, &GpuBackend::id);
   return found == gpus.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<DeviceId> Executor::Impl::DeviceOf(std::string_view uuid) {
+  if (uuid.empty()) return cpu.id();
+  for (const GpuBackend& gpu : gpus) {
+    if (gpu.device().info().uuid != uuid) continue;
+    if (!gpu.status().ok()) return gpu.status();
+    return gpu.id();
+  }
+  return absl::FailedPreconditionError(
+      "the caller's GPU is none of this server's; attach on one that it serves from (--devices)");
 }
 
 Backend& Executor::Impl::backend(DeviceId device) {
@@ -271,11 +281,14 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
 }
 
 absl::StatusOr<std::shared_ptr<Attachment>> Executor::Attach(std::string_view tenant,
-                                                             std::string_view matrix) {
+                                                             std::string_view matrix,
+                                                             std::string_view gpu) {
+  const absl::StatusOr<DeviceId> device = impl_->DeviceOf(gpu);
+  if (!device.ok()) return device.status();
   absl::StatusOr<std::unique_ptr<ExportedSequence>> sequence = ExportedSequence::Make();
   if (!sequence.ok()) return sequence.status();
   auto attachment = std::make_shared<Attachment>(impl_, std::string(tenant), std::string(matrix),
-                                                 *std::move(sequence));
+                                                 *device, *std::move(sequence));
   impl_->attachments.Add(attachment);
   if (absl::Status s = attachment->Current().status(); !s.ok()) return s;
   return attachment;

@@ -56,10 +56,12 @@ class Executor {
   absl::StatusOr<std::shared_ptr<Call>> Begin(SddmmSpec spec, std::shared_ptr<ResultSink> sink);
   absl::StatusOr<std::shared_ptr<Call>> Begin(SpgemmSpec spec, std::shared_ptr<ResultSink> sink);
 
-  /// For a caller that maps what serves a matrix, and runs it itself. NOT_FOUND,
-  /// RESOURCE_EXHAUSTED.
+  /// For a caller that maps what serves a matrix, and runs it itself: on the GPU with that uuid
+  /// (cuda::DeviceUuid), or on the CPU, if it is empty. NOT_FOUND; FAILED_PRECONDITION if the GPU
+  /// is not one of these; RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(std::string_view tenant,
-                                                     std::string_view matrix);
+                                                     std::string_view matrix,
+                                                     std::string_view gpu = {});
   /// Tells those attached that the name stands for something else now.
   void MatrixChanged(std::string_view tenant, std::string_view matrix);
   int64_t attachments() const;

@@ -42,6 +42,8 @@ class Executor::Impl {
   DeviceKind first_choice() const { return gpus.empty() ? DeviceKind::kCpu : DeviceKind::kCuda; }
   /// Of a device that there is.
   Backend& backend(DeviceId device);
+  /// The GPU with that uuid; the CPU, if it is empty. FAILED_PRECONDITION.
+  absl::StatusOr<DeviceId> DeviceOf(std::string_view uuid);
   /// Null if it is the CPU.
   GpuBackend* gpu(DeviceId device);
   /// Where a call on `layout` (null: it is not in memory) with these held operands begins: the GPU

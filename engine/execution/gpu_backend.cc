@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/cuda/exportable_memory.h"
 #include "kernels/kernels_version.h"
 
 namespace sparsed::engine {
@@ -21,6 +22,36 @@ std::string ModelOf(const Device& device) {
 }  // namespace
 
 GpuBackend::GpuBackend(Device& device) : Backend(device.id(), ModelOf(device)), device_(device) {}
+
+absl::StatusOr<std::shared_ptr<const ExportedMemory>> GpuBackend::Export(
+    const std::shared_ptr<const Layout>& placed, MemoryOwner& owner) {
+  size_t bytes = 0;
+  const Buffer* some = nullptr;
+  for (const Array& array : placed->arrays) {
+    bytes = PackedBytes(bytes) + array.bytes();
+    if (array.bytes() > 0) some = &array.buffer;
+  }
+  if (some == nullptr) {
+    return ExportNew(0, owner, [](std::byte*) { return absl::OkStatus(); });
+  }
+  absl::StatusOr<Descriptor> file = cuda::Export(*some);
+  if (!file.ok()) return Checked(file.status());
+  return ExportedMemory::OfGpu(*std::move(file), bytes, placed);
+}
+
+absl::StatusOr<std::shared_ptr<const ExportedMemory>> GpuBackend::ExportNew(
+    size_t bytes, MemoryOwner& owner, const std::function<absl::Status(std::byte*)>& fill) {
+  // There is none of no bytes.
+  bytes = std::max<size_t>(bytes, 1);
+  absl::StatusOr<Buffer> memory =
+      device_.budget().ExportableSource(MemoryUse::kShared, &owner).Allocate(bytes);
+  if (!memory.ok()) return memory.status();
+  if (absl::Status status = fill(memory->mutable_data()); !status.ok()) return status;
+  absl::StatusOr<Descriptor> file = cuda::Export(*memory);
+  if (!file.ok()) return Checked(file.status());
+  return ExportedMemory::OfGpu(*std::move(file), bytes,
+                               std::make_shared<const Buffer>(*std::move(memory)));
+}
 
 std::vector<Lane> GpuBackend::NewLanes() {
   std::vector<Lane> lanes;

@@ -10,6 +10,7 @@
 
 #include "engine/execution/backend.h"
 #include "engine/memory/device.h"
+#include "engine/memory/exported_memory.h"
 
 namespace sparsed::engine {
 
@@ -22,6 +23,13 @@ class GpuBackend final : public Backend {
   /// A streamed operand that was put together in the device's memory, in the shape that kernels
   /// read it in if there is room for both.
   absl::StatusOr<PlacedDense> Repacked(const Array& array, const DenseShape& shape, Lane& lane);
+
+  /// What other processes map of a layout that was placed here, which stays for that long.
+  absl::StatusOr<std::shared_ptr<const ExportedMemory>> Export(
+      const std::shared_ptr<const Layout>& placed, MemoryOwner& owner);
+  /// New memory for them, `bytes` that `fill` writes; its errors, too.
+  absl::StatusOr<std::shared_ptr<const ExportedMemory>> ExportNew(
+      size_t bytes, MemoryOwner& owner, const std::function<absl::Status(std::byte*)>& fill);
 
   absl::Status status() const override { return device_.status(); }
   absl::Status Checked(absl::Status status) override { return device_.Checked(std::move(status)); }

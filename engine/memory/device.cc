@@ -121,10 +121,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
   Device& opened = *device;
   device->residency_ = std::make_unique<Residency>(
       opened.budget(),
-      [&opened](void* to, const void* from, size_t n) {
-        const MutexLock lock(opened.copies_mutex_);
-        return opened.CopyIn(*opened.copies_, to, from, n);
-      },
+      [&opened](void* to, const void* from, size_t n) { return opened.CopyIn(to, from, n); },
       [&opened](void* to, const void* from, const PitchedRows& rows) {
         const MutexLock lock(opened.copies_mutex_);
         return opened.CopyRowsIn(*opened.copies_, to, from, rows);
@@ -439,6 +436,11 @@ absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const v
   absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, slots);
   const absl::Status done = Settle(*copies_);
   return Checked(status.ok() ? done : status);
+}
+
+absl::Status Device::CopyIn(void* to, const void* from, size_t bytes) {
+  const MutexLock lock(copies_mutex_);
+  return CopyIn(*copies_, to, from, bytes);
 }
 
 absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {

@@ -97,6 +97,8 @@ class Device {
   /// returns when it is done.
   absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
                            void* slots);
+  /// Bytes from anywhere to the device, on a stream of its own; returns when they are there.
+  absl::Status CopyIn(void* to, const void* from, size_t bytes);
   /// A copy on the host, on a stream of the device's own.
   absl::StatusOr<Array> ToHost(const Array& array, MemorySource& memory);
   /// Of an array whose rows are on the device, as one of `length` elements, zeros between its rows.

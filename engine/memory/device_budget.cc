@@ -121,20 +121,18 @@ DeviceBudget::DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes
     spare_[i].budget = this;
     spare_[i].use = static_cast<MemoryUse>(i);
     spare_[i].evicts = false;
-    exportable_[i].budget = this;
-    exportable_[i].use = static_cast<MemoryUse>(i);
-    exportable_[i].exportable = true;
   }
 }
 
 DeviceBudget::Sources::Sources(DeviceBudget* budget, int64_t* owned) {
   for (int i = 0; i < kMemoryUses; ++i) {
-    for (UseSource* each : {&source[i], &at_once[i]}) {
+    for (UseSource* each : {&source[i], &at_once[i], &exportable[i]}) {
       each->budget = budget;
       each->use = static_cast<MemoryUse>(i);
       each->owned = owned;
     }
     at_once[i].at_once = true;
+    exportable[i].exportable = true;
   }
 }
 
@@ -171,8 +169,8 @@ MemorySource& DeviceBudget::SourceAtOnce(MemoryUse use, const MemoryOwner* owner
   return SourcesOf(owner).at_once[static_cast<int>(use)];
 }
 MemorySource& DeviceBudget::SpareSource(MemoryUse use) { return spare_[static_cast<int>(use)]; }
-MemorySource& DeviceBudget::ExportableSource(MemoryUse use) {
-  return exportable_[static_cast<int>(use)];
+MemorySource& DeviceBudget::ExportableSource(MemoryUse use, const MemoryOwner* owner) {
+  return SourcesOf(owner).exportable[static_cast<int>(use)];
 }
 void DeviceBudget::Trim() { state_->Trim(); }
 void DeviceBudget::Close(absl::Status why) { state_->Close(std::move(why)); }

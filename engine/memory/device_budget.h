@@ -53,7 +53,7 @@ class DeviceBudget {
   MemorySource& SpareSource(MemoryUse use);
   /// As Source, of memory that other processes can be given to map (cuda::Export), where the card
   /// has such memory: whole multiples of some megabytes, which count.
-  MemorySource& ExportableSource(MemoryUse use);
+  MemorySource& ExportableSource(MemoryUse use, const MemoryOwner* owner = nullptr);
   /// Called without locks when `bytes` more are needed; true if anything was let go. `at_once`:
   /// without copying anything. Set before the first allocation.
   std::function<bool(int64_t bytes, bool at_once)> evict;
@@ -86,13 +86,13 @@ class DeviceBudget {
   /// Of one owner, or of none.
   struct Sources {
     Sources(DeviceBudget* budget, int64_t* owned);
-    std::array<UseSource, kMemoryUses> source, at_once;
+    std::array<UseSource, kMemoryUses> source, at_once, exportable;
   };
   Sources& SourcesOf(const MemoryOwner* owner);
 
   std::shared_ptr<State> state_;
   Sources unowned_{this, nullptr};
-  std::array<UseSource, kMemoryUses> spare_, exportable_;
+  std::array<UseSource, kMemoryUses> spare_;
   Mutex owners_mutex_;
   std::map<std::string, Sources, std::less<>> owners_ ABSL_GUARDED_BY(owners_mutex_);
 };

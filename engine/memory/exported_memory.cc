@@ -41,14 +41,14 @@ absl::StatusOr<Descriptor> NewFile(size_t bytes) {
 
 }  // namespace
 
-ExportedMemory::ExportedMemory(Descriptor file, size_t bytes, Budget::Charge charge)
+ExportedMemory::ExportedMemory(Descriptor file, size_t bytes, std::shared_ptr<const void> kept)
     : id_([] {
         static std::atomic<uint64_t> next = 1;
         return next.fetch_add(1, std::memory_order_relaxed);
       }()),
       file_(std::move(file)),
       bytes_(bytes),
-      charge_(std::move(charge)) {}
+      kept_(std::move(kept)) {}
 
 absl::StatusOr<std::shared_ptr<const ExportedMemory>> ExportedMemory::Make(
     size_t bytes, Budget& budget, MemoryOwner& owner, const std::function<void(std::byte*)>& fill) {
@@ -65,8 +65,14 @@ absl::StatusOr<std::shared_ptr<const ExportedMemory>> ExportedMemory::Make(
       0) {
     return NotToBeHad(bytes, errno);
   }
+  return std::shared_ptr<const ExportedMemory>(new ExportedMemory(
+      *std::move(file), bytes, std::make_shared<const Budget::Charge>(*std::move(charge))));
+}
+
+std::shared_ptr<const ExportedMemory> ExportedMemory::OfGpu(Descriptor file, size_t bytes,
+                                                            std::shared_ptr<const void> kept) {
   return std::shared_ptr<const ExportedMemory>(
-      new ExportedMemory(*std::move(file), bytes, *std::move(charge)));
+      new ExportedMemory(std::move(file), bytes, std::move(kept)));
 }
 
 absl::StatusOr<std::unique_ptr<ExportedSequence>> ExportedSequence::Make() {

@@ -1,5 +1,5 @@
-// Host memory that processes of this machine map and read: layouts and values for those who run
-// kernels on them themselves.
+// Memory that processes of this machine map and read: layouts and values for those who run kernels
+// on them themselves.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@
 
 namespace sparsed::engine {
 
-/// A memory file that nobody writes any more, nor makes larger or smaller: who maps it keeps its
-/// pages, whatever becomes of this process. Thread-safe.
+/// A memory file that nobody writes any more, nor makes larger or smaller, or memory of a GPU: who
+/// maps it keeps it, whatever becomes of this process. Thread-safe.
 class ExportedMemory {
  public:
   /// `fill` writes all `bytes` (> 0) of it. Counts with them, as shared memory of `owner`, for as
@@ -25,18 +25,23 @@ class ExportedMemory {
       size_t bytes, Budget& budget, MemoryOwner& owner,
       const std::function<void(std::byte*)>& fill);
 
+  /// Memory of a GPU, `bytes` of it, that `file` stands for (cuda::Export). `kept` holds it, and
+  /// makes it count.
+  static std::shared_ptr<const ExportedMemory> OfGpu(Descriptor file, size_t bytes,
+                                                     std::shared_ptr<const void> kept);
+
   /// No other of this process has the same.
   uint64_t id() const { return id_; }
   size_t bytes() const { return bytes_; }
   int file() const { return file_.fd(); }
 
  private:
-  ExportedMemory(Descriptor file, size_t bytes, Budget::Charge charge);
+  ExportedMemory(Descriptor file, size_t bytes, std::shared_ptr<const void> kept);
 
   const uint64_t id_;
   const Descriptor file_;
   const size_t bytes_;
-  const Budget::Charge charge_;
+  const std::shared_ptr<const void> kept_;  ///< what counts it
 };
 
 /// A number in memory that this process alone writes, and others map and read. Thread-safe.

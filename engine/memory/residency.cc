@@ -9,12 +9,6 @@ namespace {
 
 /// Of an array in an allocation: what the driver gives an allocation of its own, which kernels
 /// load whole vectors from.
-constexpr size_t kArrayAlignment = 256;
-
-constexpr size_t Aligned(size_t bytes) {
-  return (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
-}
-
 }  // namespace
 
 Residency::Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in,
@@ -91,13 +85,13 @@ absl::StatusOr<Array> Residency::CopyOf(const Array& array, MemoryUse use,
 
 absl::StatusOr<std::shared_ptr<const Layout>> Residency::CopyOf(const Layout& layout) {
   size_t bytes = 0;
-  for (const Array& array : layout.arrays) bytes = Aligned(bytes) + array.bytes();
+  for (const Array& array : layout.arrays) bytes = PackedBytes(bytes) + array.bytes();
   const absl::StatusOr<Buffer> room = budget_.ExportableSource(MemoryUse::kLayouts).Allocate(bytes);
   if (!room.ok()) return room.status();
   auto copy = std::make_shared<Layout>(layout);
   size_t at = 0;
   for (Array& array : copy->arrays) {
-    at = Aligned(at);
+    at = PackedBytes(at);
     Buffer there = room->Part(at, array.bytes());
     const absl::Status copied = copy_in_(there.mutable_data(), array.buffer.data(), array.bytes());
     if (!copied.ok()) return copied;

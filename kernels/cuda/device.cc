@@ -86,6 +86,18 @@ absl::Status CountDevices(int* count) {
   return DriverRefuses(traces, Words(error));
 }
 
+std::string UuidOf(const cudaDeviceProp& properties) {
+  return std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes));
+}
+
+absl::Status CheckOrdinal(int ordinal) {
+  int count = 0;
+  if (absl::Status status = CountDevices(&count); !status.ok()) return status;
+  if (ordinal >= 0 && ordinal < count) return absl::OkStatus();
+  return absl::UnavailableError(
+      fmt::format("there is no GPU cuda:{}: this machine has {}", ordinal, count));
+}
+
 }  // namespace
 
 absl::Status ToStatus(cudaError_t error, std::string_view doing) {
@@ -125,14 +137,18 @@ DeviceScope::~DeviceScope() {
   if (before_ >= 0) cudaSetDevice(before_);
 }
 
-absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
-  int count = 0;
-  absl::Status status = CountDevices(&count);
+absl::StatusOr<std::string> DeviceUuid(int ordinal) {
+  if (absl::Status status = CheckOrdinal(ordinal); !status.ok()) return status;
+  cudaDeviceProp properties;
+  const absl::Status status =
+      ToStatus(cudaGetDeviceProperties(&properties, ordinal), "describing the GPU");
   if (!status.ok()) return status;
-  if (ordinal < 0 || ordinal >= count) {
-    return absl::UnavailableError(
-        fmt::format("there is no GPU cuda:{}: this machine has {}", ordinal, count));
-  }
+  return UuidOf(properties);
+}
+
+absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
+  absl::Status status = CheckOrdinal(ordinal);
+  if (!status.ok()) return status;
   const DeviceScope scope(ordinal);
   cudaDeviceProp properties;
   status = ToStatus(cudaGetDeviceProperties(&properties, ordinal), "describing the GPU");
@@ -158,6 +174,7 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   if (!status.ok()) return status;
   info.driver = fmt::format("{}.{}", driver / 1000, driver % 1000 / 10);
   info.name = properties.name;
+  info.uuid = UuidOf(properties);
   info.multiprocessors = properties.multiProcessorCount;
   info.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
   info.shared_bytes_per_block = properties.sharedMemPerBlockOptin;
@@ -214,7 +231,7 @@ absl::StatusOr<Stream> Stream::Create() {
 }
 
 Stream::~Stream() {
-  if (handle_ == nullptr) return;
+  if (handle_ == nullptr || !owned_) return;
   cudaStreamSynchronize(AsStream(handle_));
   cudaStreamDestroy(AsStream(handle_));
 }

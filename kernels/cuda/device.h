@@ -36,6 +36,7 @@ class DeviceScope {
 
 struct DeviceInfo {
   std::string name;
+  std::string uuid;    ///< as DeviceUuid's
   std::string driver;  ///< the CUDA version that the driver is for, "13.0"
   int multiprocessors = 0;
   size_t total_bytes = 0;
@@ -50,6 +51,9 @@ struct DeviceInfo {
 /// Opens and describes a GPU. NOT_FOUND where there is no trace of a GPU or a driver; UNAVAILABLE,
 /// with what to do, where there is one that cannot be used.
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal);
+/// The 16 bytes that tell a GPU from all others, whatever number a process has for it. Changes
+/// nothing on it. Errors as ProbeDevice's.
+absl::StatusOr<std::string> DeviceUuid(int ordinal);
 
 /// This process's pool of memory of the thread's GPU, in bytes.
 struct PoolState {
@@ -66,9 +70,13 @@ absl::Status TrimPool(size_t keep);
 class Stream {
  public:
   static absl::StatusOr<Stream> Create();
-  Stream(Stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  /// Somebody else's (a cudaStream_t), which outlives this and is left alone at the end.
+  static Stream Of(void* handle) { return Stream(handle, /*owned=*/false); }
+  Stream(Stream&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), owned_(other.owned_) {}
   Stream& operator=(Stream&& other) noexcept {
     std::swap(handle_, other.handle_);
+    std::swap(owned_, other.owned_);
     return *this;
   }
   ~Stream();
@@ -87,8 +95,9 @@ class Stream {
   absl::Status Synchronize();
 
  private:
-  explicit Stream(void* handle) : handle_(handle) {}
+  explicit Stream(void* handle, bool owned = true) : handle_(handle), owned_(owned) {}
   void* handle_;
+  bool owned_;
 };
 
 /// PlaceValues (layout.h) on the device, where the layout and both arrays are; queued.

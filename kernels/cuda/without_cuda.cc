@@ -1,4 +1,5 @@
 // Built in place of this room where there is no CUDA compiler: no kernels, no device.
+#include "kernels/cuda/capture.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/driver.h"
@@ -24,6 +25,11 @@ DeviceScope::DeviceScope(int /*ordinal*/) {}
 DeviceScope::~DeviceScope() = default;
 
 absl::StatusOr<DeviceInfo> ProbeDevice(int /*ordinal*/) {
+  const absl::Status status = CheckTraces(FindTraces());
+  return status.ok() ? NotBuilt() : status;
+}
+
+absl::StatusOr<std::string> DeviceUuid(int /*ordinal*/) {
   const absl::Status status = CheckTraces(FindTraces());
   return status.ok() ? NotBuilt() : status;
 }
@@ -75,6 +81,13 @@ size_t ExportGranularity() { return 0; }
 absl::StatusOr<Buffer> AllocateExportable(size_t /*bytes*/) { return NotBuilt(); }
 absl::StatusOr<Descriptor> Export(const Buffer& /*memory*/) { return NotBuilt(); }
 absl::StatusOr<Buffer> Import(const Descriptor& /*exported*/, size_t /*bytes*/) {
+  return NotBuilt();
+}
+
+CaptureScope::CaptureScope() {}
+CaptureScope::~CaptureScope() = default;
+absl::StatusOr<bool> IsCaptured(const Stream& /*stream*/) { return NotBuilt(); }
+absl::Status KeepWithGraph(const Stream& /*stream*/, std::shared_ptr<const void> /*kept*/) {
   return NotBuilt();
 }
 

@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<AttachedCaller>> AttachedCaller::Attach(
         "of the same build (lib/sparsed)");
   }
   absl::StatusOr<std::shared_ptr<engine::Attachment>> attachment =
-      engine.executor().Attach(tenant, request.matrix());
+      engine.executor().Attach(tenant, request.matrix(), request.gpu());
   if (!attachment.ok()) return attachment.status();
   const absl::StatusOr<engine::MatrixLease> matrix = (*attachment)->Current();
   if (!matrix.ok()) return matrix.status();
@@ -166,6 +166,7 @@ void AttachedCaller::Collect(const std::function<void(const AttachedRuns&)>& use
     if (since(0) == 0) continue;
     use({.tenant = attachment_->tenant(),
          .operation = first == 0 ? Operation::kSpmm : Operation::kSddmm,
+         .device = attachment_->device(),
          .calls = since(0),
          .seconds = static_cast<double>(since(1)) * 1e-9,
          .bytes_in = since(2),

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/device_id.h"
 #include "kernels/problem.h"
 
 namespace sparsed::server {
@@ -12,8 +13,9 @@ namespace sparsed::server {
 struct AttachedRuns {
   std::string_view tenant;
   Operation operation = Operation::kSpmm;
+  DeviceId device{};
   uint64_t calls = 0;
-  double seconds = 0;                    ///< in kernels
+  double seconds = 0;                    ///< of the device
   uint64_t bytes_in = 0, bytes_out = 0;  ///< of dense operands, and of results
 };
 

@@ -150,7 +150,8 @@ Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
 
 void Metrics::OnAttached(const AttachedRuns& runs) {
   const prometheus::Labels labels = {{"op", std::string(sparsed::Name(runs.operation))},
-                                     {"tenant", std::string(runs.tenant)}};
+                                     {"tenant", std::string(runs.tenant)},
+                                     {"device", sparsed::Name(runs.device)}};
   attached_calls_.Add(labels).Increment(static_cast<double>(runs.calls));
   attached_seconds_.Add(labels).Increment(runs.seconds);
   attached_in_->Increment(static_cast<double>(runs.bytes_in));

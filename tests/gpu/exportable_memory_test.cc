@@ -39,8 +39,9 @@ int RunChild(const std::string& test, const Descriptor& file) {
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   setenv("SPARSED_TEST_IMPORT", std::to_string(inherited).c_str(), 1);
-  // The shard that this is may not be the child's.
+  // Which tests of the shards are this process's is nothing to the child.
   unsetenv("GTEST_TOTAL_SHARDS");
+  unsetenv("GTEST_SHARD_INDEX");
   pid_t child = 0;
   EXPECT_EQ(posix_spawn(&child, self.c_str(), nullptr, nullptr, arguments.data(), environ), 0);
   int status = -1;

@@ -4,6 +4,11 @@
 // sanitizers that know nothing of CUDA. It fails where a test says so (stand_in.h).
 #include "tests/gpu/stand_in.h"
 
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,6 +22,7 @@
 #include "kernels/cpu/sddmm/sddmm.h"
 #include "kernels/cpu/spgemm/spgemm.h"
 #include "kernels/cpu/spmm/spmm.h"
+#include "kernels/cuda/capture.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/exportable_memory.h"
@@ -260,6 +266,59 @@ class DeviceHeap final : public MemorySource {
   }
 };
 
+/// All of it, while a copy of the buffer lives.
+absl::StatusOr<Buffer> MapFile(const Descriptor& file, size_t bytes, int access) {
+  struct stat facts = {};
+  if (fstat(file.fd(), &facts) != 0 || static_cast<size_t>(facts.st_size) < bytes) {
+    return absl::InvalidArgumentError("there is no such memory");
+  }
+  void* const at = mmap(nullptr, bytes, access, MAP_SHARED, file.fd(), 0);
+  if (at == MAP_FAILED) return absl::ResourceExhaustedError("no memory to map");
+  return Buffer(std::shared_ptr<std::byte>(static_cast<std::byte*>(at),
+                                           [bytes](std::byte* gone) { munmap(gone, bytes); }),
+                bytes);
+}
+
+/// Memory that other processes can map: of files.
+class Files {
+ public:
+  absl::StatusOr<Buffer> Allocate(size_t bytes) {
+    if (bytes == 0) return Buffer();
+    Descriptor file(memfd_create("stand-in", MFD_CLOEXEC));
+    if (!file.open() || ftruncate(file.fd(), static_cast<off_t>(bytes)) != 0) {
+      return absl::ResourceExhaustedError("no memory to export");
+    }
+    absl::StatusOr<Buffer> mapped = MapFile(file, bytes, PROT_READ | PROT_WRITE);
+    if (!mapped.ok()) return mapped;
+    std::byte* const data = mapped->mutable_data();
+    std::lock_guard lock(mutex_);
+    files_[data] = {bytes, std::move(file)};
+    return Buffer(std::shared_ptr<std::byte>(data,
+                                             [this, kept = *std::move(mapped)](std::byte* gone) {
+                                               std::lock_guard lock(mutex_);
+                                               files_.erase(gone);
+                                             }),
+                  bytes);
+  }
+  absl::StatusOr<Descriptor> Export(const std::byte* at) {
+    std::lock_guard lock(mutex_);
+    const auto after = files_.upper_bound(at);
+    if (after == files_.begin() || at >= std::prev(after)->first + std::prev(after)->second.first) {
+      return absl::InvalidArgumentError("this is memory of another kind");
+    }
+    return Descriptor(dup(std::prev(after)->second.second.fd()));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const std::byte*, std::pair<size_t, Descriptor>> files_;
+};
+
+Files& TheFiles() {
+  static auto* const files = new Files;
+  return *files;
+}
+
 double Milliseconds() {
   return std::chrono::duration<double, std::milli>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -291,10 +350,17 @@ std::span<const SpgemmKernel> SpgemmKernels() {
 DeviceScope::DeviceScope(int ordinal) : before_(std::exchange(present, ordinal)) {}
 DeviceScope::~DeviceScope() { present = before_; }
 
+absl::StatusOr<std::string> DeviceUuid(int ordinal) {
+  if (ordinal < 0 || ordinal >= stand_in::kCards) {
+    return absl::UnavailableError("there is no such stand-in");
+  }
+  return fmt::format("stand-in {:7}", ordinal);
+}
 absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   if (ordinal >= stand_in::kCards) return absl::UnavailableError("there is no such stand-in");
   DeviceInfo info;
   info.name = "stand-in";
+  info.uuid = *DeviceUuid(ordinal);
   info.driver = "1.0";
   info.multiprocessors = 1;
   info.total_bytes = info.free_bytes = kBytes;
@@ -303,12 +369,22 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
   info.shared_bytes_per_block = size_t{64} << 10;
   return info;
 }
+CaptureScope::CaptureScope() {}
+CaptureScope::~CaptureScope() = default;
+absl::StatusOr<bool> IsCaptured(const Stream& /*stream*/) { return false; }
+absl::Status KeepWithGraph(const Stream& /*stream*/, std::shared_ptr<const void> /*kept*/) {
+  return absl::UnimplementedError("a stand-in captures nothing");
+}
 absl::StatusOr<PoolState> ReadPool() { return TheHeap().pool(); }
 absl::StatusOr<size_t> FreeBytes() { return kBytes - TheHeap().pool().reserved; }
 size_t ExportGranularity() { return 4096; }
 absl::StatusOr<Buffer> AllocateExportable(size_t bytes) {
   if (absl::Status s = Try(Step::kAllocate); !s.ok()) return s;
-  return TheHeap().Allocate(bytes);
+  return TheFiles().Allocate(bytes);
+}
+absl::StatusOr<Descriptor> Export(const Buffer& memory) { return TheFiles().Export(memory.data()); }
+absl::StatusOr<Buffer> Import(const Descriptor& exported, size_t bytes) {
+  return MapFile(exported, bytes, PROT_READ);
 }
 absl::Status TrimPool(size_t keep) {
   ++stand_in::waits.trims;

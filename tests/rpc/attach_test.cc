@@ -237,7 +237,7 @@ TEST(Attach, WhatCallersRanIsCounted) {
     const size_t at = metrics.find("\n" + name + " ");
     return at == std::string::npos ? -1.0 : std::stod(metrics.substr(at + name.size() + 1));
   };
-  const std::string calls = R"(sparsed_attached_calls_total{op="spmm",tenant="default"})";
+  const std::string calls = R"(sparsed_attached_calls_total{device="cpu",op="spmm",tenant="default"})";
   {
     Peer peer(server);
     peer.Receive();
@@ -254,9 +254,9 @@ TEST(Attach, WhatCallersRanIsCounted) {
     counters[7] = 7;
   }
   EXPECT_TRUE(Eventually(
-      [&] { return sample(R"(sparsed_attached_calls_total{op="sddmm",tenant="default"})") == 5; }));
+      [&] { return sample(R"(sparsed_attached_calls_total{device="cpu",op="sddmm",tenant="default"})") == 5; }));
   EXPECT_EQ(sample(calls), 3);
-  EXPECT_EQ(sample(R"(sparsed_attached_kernel_seconds_total{op="spmm",tenant="default"})"), 2);
+  EXPECT_EQ(sample(R"(sparsed_attached_kernel_seconds_total{device="cpu",op="spmm",tenant="default"})"), 2);
   EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="in",path="attached"})"), 1000);
   EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="out",path="attached"})"), 507);
   EXPECT_TRUE(Eventually([&] { return sample("sparsed_attachments") == 0; }));

@@ -5,11 +5,17 @@
 //   auto graph = sparsed::AttachedMatrix::Attach(*client, "cora");
 //   auto result = graph->Spmm(sparsed::DenseView(b, n, k), sparsed::MutableDenseView(c, m, k));
 //
+// or, on a GPU that the server serves from, queued in a stream like any other kernel:
+//
+//   auto graph = sparsed::AttachedMatrix::Attach(*client, "cora", {.gpu = 0});
+//   graph->Spmm(sparsed::GpuStream{stream}, sparsed::DenseView(b, n, k), ...);
+//
 // A library of its own (CMake's sparsed::attached), which brings the kernels along.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,20 +30,29 @@ struct AttachOptions {
   /// Of each product, in a team of the thread that calls; 0: one for each core that this process
   /// may use.
   int threads = 0;
+  /// The GPU that products run on, as this process counts those that it sees (cudaGetDevice); none:
+  /// they run on the CPU. The server must serve from the same card.
+  std::optional<int> gpu = {};
+};
+
+/// A stream (cudaStream_t) of the GPU that a matrix is attached on; null: CUDA's default stream.
+struct GpuStream {
+  void* handle = nullptr;
 };
 
 /// A matrix on a server of this machine, attached to. Products run here for as long as they can,
-/// and on the server where they cannot: with operands or results that it holds, with values of the
-/// call's own, with a result that overlaps an operand, when the server is gone for good or has
-/// other kernels than this process. Both ways give the same errors. New values, a better plan and a
-/// deletion are seen by the next product that begins; what a server had when it died serves on
-/// until one answers at its address, which is then attached to. A cheap handle, usable from many
-/// threads; its products may run at once. Not to be used in a child after fork().
+/// and on the server where they cannot: with operands or results that it holds, with a result that
+/// overlaps an operand, when the server is gone for good or has other kernels than this process.
+/// Both ways give the same errors. New values, a better plan and a deletion are seen by the next
+/// product that begins; what a server had when it died serves on until one answers at its address,
+/// which is then attached to. A cheap handle, usable from many threads; its products may run at
+/// once. Not to be used in a child after fork().
 class AttachedMatrix {
  public:
   /// Asks the server, and returns once the matrix is attached. NOT_FOUND; FAILED_PRECONDITION, with
-  /// what is in the way, if the server is on another machine, has no local socket or other kernels;
-  /// PERMISSION_DENIED if its socket is not this user's to open; RESOURCE_EXHAUSTED; UNAVAILABLE.
+  /// what is in the way, if the server is on another machine, has no local socket, other kernels or
+  /// another GPU; PERMISSION_DENIED if its socket is not this user's to open; RESOURCE_EXHAUSTED;
+  /// UNAVAILABLE.
   static absl::StatusOr<AttachedMatrix> Attach(const Client& client, const std::string& name,
                                                const AttachOptions& attach = {});
 
@@ -58,6 +73,20 @@ class AttachedMatrix {
   absl::StatusOr<ComputeResult> Sddmm(const Operand& a, const Operand& b, const Destination& values,
                                       const SddmmOptions& sddmm = {},
                                       const CallOptions& options = {}) const;
+
+  /// Of a matrix that is attached on a GPU: queues the product in the stream and returns, or makes
+  /// it part of the graph that the stream is captured into. All operands, also those among the
+  /// options, and the result are in memory of that GPU. A graph multiplies with the values that the
+  /// matrix had when it was captured, and keeps them. What cannot run here (see above) is copied to
+  /// the host, computed by the server and copied back: then it is done when this returns, and a
+  /// graph cannot have it (FAILED_PRECONDITION). Timings of the result are zero where it was only
+  /// queued; the first product of its kind asks the server. FAILED_PRECONDITION if the matrix is
+  /// not attached on a GPU; INVALID_ARGUMENT for operands that are not views.
+  absl::StatusOr<ComputeResult> Spmm(GpuStream stream, const DenseView& b,
+                                     const MutableDenseView& c, const SpmmOptions& spmm = {}) const;
+  absl::StatusOr<ComputeResult> Sddmm(GpuStream stream, const DenseView& a, const DenseView& b,
+                                      const MutableDenseView& values,
+                                      const SddmmOptions& sddmm = {}) const;
 
  private:
   class State;

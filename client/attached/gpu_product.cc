@@ -1,0 +1,311 @@
+// Products that are queued in the caller's streams.
+#include <atomic>
+#include <deque>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/mutex.h"
+#include "client/attached/layout_product.h"
+#include "kernels/cuda/capture.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/exportable_memory.h"
+
+namespace sparsed {
+inline namespace client {
+namespace {
+
+/// Of so many runs in a stream, one is timed: events around each would cost more than a launch.
+constexpr int64_t kTimedEvery = 64;
+/// Streams that a product remembers; who has more waits for one of them now and then.
+constexpr size_t kMostStreams = 64;
+
+/// Lets go of what kernels may still use, which takes a while, on a thread of its own. What a graph
+/// kept comes here, too: the thread that ends a graph may call nothing of CUDA's.
+class Undertaker {
+ public:
+  /// Lives as long as the process does.
+  static Undertaker& Get() {
+    static auto* const undertaker = new Undertaker;
+    return *undertaker;
+  }
+
+  void LetGo(std::function<void()> gone) {
+    const MutexLock lock(mutex_);
+    waiting_.push_back(std::move(gone));
+    changed_.NotifyAll();
+  }
+
+ private:
+  Undertaker() {
+    std::thread([this] { Run(); }).detach();
+  }
+
+  [[noreturn]] void Run() {
+    const cuda::CaptureScope whatever_others_capture;
+    MutexLock lock(mutex_);
+    while (true) {
+      while (waiting_.empty()) changed_.Wait(mutex_);
+      const std::function<void()> gone = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.Unlock();
+      gone();
+      lock.Lock();
+    }
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
+};
+
+template <typename T>
+std::shared_ptr<T> LetGoLater(T* object) {
+  return std::shared_ptr<T>(object,
+                            [](T* gone) { Undertaker::Get().LetGo([gone] { delete gone; }); });
+}
+
+/// Work goes into a stream of the caller's.
+class StreamSite : public Site {
+ public:
+  StreamSite(void* stream, MemorySource& memory)
+      : stream_(cuda::Stream::Of(stream)), memory_(memory) {}
+
+  Context context() const override {
+    Context context;
+    context.stream = stream_.handle();
+    return context;
+  }
+  MemorySource& memory() override { return memory_; }
+  absl::Status Gather(const int64_t* order, int64_t count, ElementType type, const void* from,
+                      void* to) override {
+    Array positions;
+    positions.type = ElementType::kI64;
+    positions.length = count;
+    positions.buffer = Buffer(
+        std::shared_ptr<std::byte>(std::shared_ptr<std::byte>(),
+                                   reinterpret_cast<std::byte*>(const_cast<int64_t*>(order))),
+        static_cast<size_t>(count) * sizeof(int64_t));
+    return cuda::GatherElements(stream_, positions, type, from, to);
+  }
+  absl::Status Scatter(const int64_t* order, int64_t count, ElementType type, const void* from,
+                       void* to) override {
+    return cuda::ScatterElements(stream_, {order, static_cast<size_t>(count)}, type, from, to);
+  }
+  absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
+                           void* slots) override {
+    return cuda::PlaceValues(stream_, layout, type, csr_values, slots);
+  }
+  absl::Status CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                        size_t row_bytes, size_t rows) override {
+    return stream_.CopyRows(to, to_pitch, from, from_pitch, row_bytes, rows);
+  }
+
+ protected:
+  cuda::Stream& stream() { return stream_; }
+
+ private:
+  cuda::Stream stream_;
+  MemorySource& memory_;
+};
+
+/// One run's, of which a graph is made. What it has stays as it is for as long as the graph.
+class GraphSite final : public StreamSite {
+ public:
+  using StreamSite::StreamSite;
+  absl::Status Settle() override { return absl::OkStatus(); }
+  bool keeps() const override { return false; }
+};
+
+/// All runs' that are queued in one stream, one after the other.
+class QueueSite final : public StreamSite {
+ public:
+  using StreamSite::StreamSite;
+
+  absl::Status Settle() override { return passed_ ? passed_->Synchronize() : absl::OkStatus(); }
+  bool keeps() const override { return true; }
+
+  /// Nanoseconds to account for what was run since the last time.
+  ExportedProduct::Accounted Run(const std::function<absl::Status(Site&)>& work) {
+    if (!passed_) {
+      absl::StatusOr<cuda::Event> event = cuda::Event::Create();
+      if (!event.ok()) return event.status();
+      passed_.emplace(*std::move(event));
+    }
+    const bool timed = BeginTiming();
+    absl::Status status = work(*this);
+    // Also of what went wrong midway.
+    const absl::Status recorded = passed_->Record(stream());
+    if (timed && status.ok()) timing_ = end_->Record(stream()).ok();
+    if (status.ok()) status = recorded;
+    if (!status.ok()) return status;
+    ++runs_;
+    return Account();
+  }
+
+  Mutex mutex;  ///< held by who uses it
+
+ private:
+  bool BeginTiming() {
+    if (timing_ || runs_ % kTimedEvery != 0) return false;
+    for (std::optional<cuda::Event>* event : {&begin_, &end_}) {
+      if (event->has_value()) continue;
+      absl::StatusOr<cuda::Event> made = cuda::Event::Create();
+      if (!made.ok()) return false;
+      event->emplace(*std::move(made));
+    }
+    return begin_->Record(stream()).ok();
+  }
+
+  std::chrono::nanoseconds Account() {
+    if (timing_ && end_->Passed().value_or(false)) {
+      timing_ = false;
+      each_ = std::chrono::nanoseconds(
+          static_cast<int64_t>(1e6 * end_->MillisecondsSince(*begin_).value_or(0)));
+    }
+    ++unaccounted_;
+    if (each_.count() == 0) return {};
+    return each_ * std::exchange(unaccounted_, 0);
+  }
+
+  std::optional<cuda::Event> passed_, begin_, end_;
+  bool timing_ = false;  ///< both were recorded, and not read
+  int64_t runs_ = 0, unaccounted_ = 0;
+  std::chrono::nanoseconds each_{0};  ///< of a run, as the last that was timed took; 0: unknown
+};
+
+class GpuProduct final : public LayoutProduct, public std::enable_shared_from_this<GpuProduct> {
+ public:
+  GpuProduct(LayoutKernel kernel, const Problem& problem, std::shared_ptr<const Layout> layout,
+             Memory memory, int gpu)
+      : LayoutProduct(kernel, problem, std::move(layout), std::move(memory)),
+        gpu_(gpu),
+        memory_(*this) {}
+
+  /// On the undertaker's thread.
+  ~GpuProduct() override {
+    const cuda::DeviceScope scope(gpu_);
+    const MutexLock lock(mutex_);
+    for (const auto& [stream, site] : sites_) site->Settle().IgnoreError();
+    sites_.clear();
+  }
+
+ private:
+  /// Memory of the GPU that any stream may use at once.
+  class Memory final : public MemorySource {
+   public:
+    explicit Memory(const GpuProduct& product) : product_(product) {}
+    absl::StatusOr<Buffer> Allocate(size_t bytes) override { return product_.Allocate(bytes); }
+
+   private:
+    const GpuProduct& product_;
+  };
+
+  /// What a graph keeps.
+  struct Captured {
+    Captured(std::shared_ptr<const GpuProduct> of, void* stream)
+        : product(std::move(of)), site(stream, product->memory_) {}
+    const std::shared_ptr<const GpuProduct> product;
+    GraphSite site;  ///< goes first
+  };
+
+  Accounted At(const Where& where, const Work& work) const override {
+    const cuda::DeviceScope scope(gpu_);
+    const absl::StatusOr<bool> captured = cuda::IsCaptured(cuda::Stream::Of(where.stream));
+    if (!captured.ok()) return captured.status();
+    if (*captured) return Capture(where.stream, work);
+    const std::shared_ptr<QueueSite> site = SiteOf(where.stream);
+    const MutexLock lock(site->mutex);
+    return site->Run(work);
+  }
+
+  Accounted Capture(void* stream, const Work& work) const {
+    const std::shared_ptr<Captured> captured = LetGoLater(new Captured(shared_from_this(), stream));
+    absl::Status status = work(captured->site);
+    if (status.ok()) status = cuda::KeepWithGraph(cuda::Stream::Of(stream), captured);
+    if (!status.ok()) return status;
+    return std::chrono::nanoseconds(0);
+  }
+
+  std::shared_ptr<QueueSite> SiteOf(void* stream) const {
+    const MutexLock lock(mutex_);
+    const auto found = sites_.find(stream);
+    if (found != sites_.end()) return found->second;
+    // Some of these streams are no more, but nobody knows which.
+    if (sites_.size() >= kMostStreams) {
+      sites_.begin()->second->Settle().IgnoreError();
+      sites_.erase(sites_.begin());
+    }
+    return sites_.emplace(stream, std::make_shared<QueueSite>(stream, memory_)).first->second;
+  }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) const {
+    const cuda::CaptureScope whatever_others_capture;
+    const MutexLock lock(allocating_);
+    if (!stream_) {
+      absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+      if (!stream.ok()) return stream.status();
+      stream_.emplace(*std::move(stream));
+      source_ = cuda::DeviceMemory(*stream_);
+    }
+    absl::StatusOr<Buffer> buffer = source_->Allocate(bytes);
+    if (!buffer.ok()) return buffer;
+    if (absl::Status there = stream_->Synchronize(); !there.ok()) return there;
+    return buffer;
+  }
+
+  const int gpu_;
+  mutable Memory memory_;
+  mutable Mutex allocating_;
+  mutable std::optional<cuda::Stream> stream_ ABSL_GUARDED_BY(allocating_);
+  mutable std::unique_ptr<MemorySource> source_ ABSL_GUARDED_BY(allocating_);
+  mutable Mutex mutex_;
+  mutable std::map<void*, std::shared_ptr<QueueSite>> sites_ ABSL_GUARDED_BY(mutex_);
+};
+
+class MappedGpuMemory final : public MappedMemory {
+ public:
+  explicit MappedGpuMemory(Buffer memory)
+      : MappedMemory(memory.data(), memory.size()), memory_(std::move(memory)) {}
+
+ private:
+  const Buffer memory_;
+};
+
+}  // namespace
+
+std::shared_ptr<const ExportedProduct> MakeGpuProduct(LayoutKernel kernel, const Problem& problem,
+                                                      std::shared_ptr<const Layout> layout,
+                                                      ExportedProduct::Memory memory, int gpu) {
+  return LetGoLater(new GpuProduct(kernel, problem, std::move(layout), std::move(memory), gpu));
+}
+
+absl::StatusOr<std::string> GpuUuid(int gpu) { return cuda::DeviceUuid(gpu); }
+
+absl::StatusOr<std::shared_ptr<const MappedMemory>> MapGpuMemory(const Descriptor& file,
+                                                                 size_t bytes, int gpu) {
+  const cuda::DeviceScope scope(gpu);
+  const cuda::CaptureScope whatever_others_capture;
+  absl::StatusOr<Buffer> memory = cuda::Import(file, bytes);
+  if (!memory.ok()) return memory.status();
+  return std::make_shared<const MappedGpuMemory>(*std::move(memory));
+}
+
+absl::Status CopyBetween(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                         size_t row_bytes, size_t rows, int gpu, void* stream) {
+  const cuda::DeviceScope scope(gpu);
+  cuda::Stream copies = cuda::Stream::Of(stream);
+  const absl::StatusOr<bool> captured = cuda::IsCaptured(copies);
+  if (!captured.ok()) return captured.status();
+  if (*captured) {
+    return absl::FailedPreconditionError(
+        "a product that cannot run here cannot become part of a graph");
+  }
+  const absl::Status queued = copies.CopyRows(to, to_pitch, from, from_pitch, row_bytes, rows);
+  const absl::Status done = copies.Synchronize();
+  return queued.ok() ? done : queued;
+}
+
+}  // namespace client
+}  // namespace sparsed
