@@ -1,21 +1,93 @@
 #include "tests/bench/bare_kernel.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels/bound_run.h"
+#include "kernels/cuda/device.h"
 #include "kernels/formats/csr.h"
 #include "kernels/recipe.h"
 
 namespace sparsed::bench {
 namespace {
 
+void Must(const absl::Status& status) {
+  if (status.ok()) return;
+  std::cerr << status << "\n";
+  std::exit(1);
+}
+
+/// A place as kernels see it.
+class KernelPlace : public Place {
+ public:
+  /// A copy of what is on the host.
+  virtual Buffer Copy(const void* from, size_t bytes) = 0;
+  virtual MemorySource& memory() = 0;
+
+  float* Floats(std::span<const float> values) override {
+    floats_.push_back(Copy(values.data(), values.size_bytes()));
+    return reinterpret_cast<float*>(floats_.back().mutable_data());
+  }
+
+ protected:
+  std::vector<Buffer> floats_;
+};
+
+class HostPlace final : public KernelPlace {
+ public:
+  Buffer Copy(const void* from, size_t bytes) override {
+    Buffer copy = HeapMemory().Allocate(bytes).value();
+    if (bytes > 0) std::memcpy(copy.mutable_data(), from, bytes);
+    return copy;
+  }
+  MemorySource& memory() override { return HeapMemory(); }
+  void Back(std::span<float> to, const float* from) override {
+    std::copy(from, from + to.size(), to.begin());
+  }
+  void Wait() override {}
+  void* stream() const override { return nullptr; }
+};
+
+class GpuPlace final : public KernelPlace {
+ public:
+  explicit GpuPlace(int gpu)
+      : scope_(gpu),
+        stream_(cuda::Stream::Create().value()),
+        memory_(cuda::DeviceMemory(stream_)) {}
+  ~GpuPlace() override { floats_.clear(); }
+
+  Buffer Copy(const void* from, size_t bytes) override {
+    absl::StatusOr<Buffer> copy = memory_->Allocate(bytes);
+    Must(copy.status());
+    Must(stream_.Copy(copy->mutable_data(), from, bytes));
+    Must(stream_.Synchronize());
+    return *std::move(copy);
+  }
+  MemorySource& memory() override { return *memory_; }
+  void Back(std::span<float> to, const float* from) override {
+    Must(stream_.Copy(to.data(), from, to.size_bytes()));
+    Must(stream_.Synchronize());
+  }
+  void Wait() override { Must(stream_.Synchronize()); }
+  void* stream() const override { return stream_.handle(); }
+
+ private:
+  const cuda::DeviceScope scope_;
+  cuda::Stream stream_;
+  const std::unique_ptr<MemorySource> memory_;
+};
+
 class OnLayout final : public BareKernel {
  public:
-  OnLayout(LayoutKernel kernel, std::shared_ptr<const Layout> layout, Buffer values)
-      : kernel_(kernel), layout_(std::move(layout)), values_(std::move(values)) {}
+  OnLayout(KernelPlace& place, LayoutKernel kernel, std::shared_ptr<const Layout> layout,
+           Buffer values)
+      : place_(place), kernel_(kernel), layout_(std::move(layout)), values_(std::move(values)) {}
 
   void Run(const float* b, float* c, int64_t k, int threads) override {
     const int64_t rows = layout_->transposed ? layout_->cols : layout_->rows;
@@ -24,26 +96,41 @@ class OnLayout final : public BareKernel {
     arguments.values = values_.data();
     arguments.dense[0] = {b, cols, k, k};
     arguments.result = {c, rows, k, k};
-    const BoundRun run(kernel_, {.type = ElementType::kF32, .k = k}, layout_, arguments);
-    const size_t bytes = run.Workspace(threads);
-    if (workspace_.size() < bytes) workspace_ = HeapMemory().Allocate(bytes).value();
+    const DeviceKind device = place_.stream() == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
+    const BoundRun run(kernel_, {.type = ElementType::kF32, .k = k, .device = device}, layout_,
+                       arguments);
     Context context;
     context.threads = threads;
+    context.stream = place_.stream();
+    if (run.prepares() && k != prepared_for_) {
+      auto prepared = run.Prepare(context, place_.memory());
+      prepared_ = prepared.ok() ? *std::move(prepared) : nullptr;
+      prepared_for_ = k;
+    }
+    context.prepared = prepared_.get();
+    const size_t bytes = context.prepared == nullptr ? run.Workspace(threads) : 0;
+    if (workspace_.size() < bytes) workspace_ = place_.memory().Allocate(bytes).value();
     context.workspace = {workspace_.mutable_data(), workspace_.size()};
     if (const absl::Status status = run.Run(context); !status.ok()) std::cerr << status << "\n";
   }
 
  private:
+  KernelPlace& place_;
   const LayoutKernel kernel_;
   const std::shared_ptr<const Layout> layout_;
   const Buffer values_;
   Buffer workspace_;
+  std::shared_ptr<void> prepared_;
+  int64_t prepared_for_ = -1;  ///< this width
 };
 
 }  // namespace
 
-std::unique_ptr<BareKernel> BareKernel::Make(const std::string& plan, int64_t rows, int64_t cols,
-                                             std::span<const int64_t> row_offsets,
+std::unique_ptr<Place> Place::Host() { return std::make_unique<HostPlace>(); }
+std::unique_ptr<Place> Place::Gpu(int gpu) { return std::make_unique<GpuPlace>(gpu); }
+
+std::unique_ptr<BareKernel> BareKernel::Make(Place& place, const std::string& plan, int64_t rows,
+                                             int64_t cols, std::span<const int64_t> row_offsets,
                                              std::span<const int32_t> column_indices,
                                              std::span<const float> values) {
   const size_t slash = plan.find(" / ");
@@ -57,17 +144,21 @@ std::unique_ptr<BareKernel> BareKernel::Make(const std::string& plan, int64_t ro
   }
   BuildContext context;
   context.memory = &HeapMemory();
-  context.threads = 2;
+  const int threads = static_cast<int>(std::thread::hardware_concurrency());
+  context.threads = threads;
   auto built = BuildLayout(*parsed, {rows, cols, row_offsets, column_indices, {}}, context);
   if (!built.ok() || built->skipped) {
     std::cerr << "cannot build " << recipe << "\n";
     return nullptr;
   }
-  auto layout = std::make_shared<const Layout>(std::move(built->layout));
+  auto& there = static_cast<KernelPlace&>(place);
+  auto layout = std::make_shared<Layout>(std::move(built->layout));
   Buffer slots =
       HeapMemory().Allocate(static_cast<size_t>(layout->value_slots) * sizeof(float)).value();
-  PlaceValues(*layout, ElementType::kF32, values.data(), slots.mutable_data(), 2);
-  return std::make_unique<OnLayout>(*kernel, std::move(layout), std::move(slots));
+  PlaceValues(*layout, ElementType::kF32, values.data(), slots.mutable_data(), threads);
+  slots = there.Copy(slots.data(), slots.size());
+  for (Array& array : layout->arrays) array.buffer = there.Copy(array.buffer.data(), array.bytes());
+  return std::make_unique<OnLayout>(there, *kernel, std::move(layout), std::move(slots));
 }
 
 }  // namespace sparsed::bench

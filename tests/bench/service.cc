@@ -4,7 +4,7 @@
 //   bench_service bare-server --listen=127.0.0.1:7480 &  (or a Unix socket)
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
 //   bench_service shared    --server=unix:/run/sparsed.sock --megabytes=64 --row-nnz=16
-//   bench_service attached  --server=unix:/run/sparsed.sock --rows=1000000 --k=128
+//   bench_service attached  --server=unix:/run/sparsed.sock --rows=1000000 --k=128 [--gpu=0]
 //   bench_service latency   --server=unix:/run/sparsed.sock
 //   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
@@ -23,6 +23,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -221,67 +222,98 @@ int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int de
 }
 
 /// A product that runs here, on what the server exported, turn by turn with the same kernel on a
-/// layout of this process's own, and with a request.
+/// layout of this process's own, and with a request. On a GPU a turn is a batch that is queued at
+/// once: what it takes until it is queued is the host's time, and the device's until it is done.
 int Attached(const std::string& server, int64_t rows, int64_t row_nnz, int64_t width, int threads,
-             int runs) {
+             std::optional<int> gpu, int runs) {
   const Client client = Connect(server);
   const CsrMatrix s = Random(rows, row_nnz, 1);
   const std::string name = "bench-attached-" + std::to_string(rows);
-  absl::StatusOr<MatrixInfo> there = client.MatrixNamed(name).Info();
-  const Matrix matrix = there.ok() ? client.MatrixNamed(name) : Upload(client, name, s, width);
+  absl::StatusOr<MatrixInfo> known = client.MatrixNamed(name).Info();
+  const Matrix matrix = known.ok() ? client.MatrixNamed(name) : Upload(client, name, s, width);
   Require(matrix.WaitReady());
-  const auto attached = AttachedMatrix::Attach(client, name, {.threads = threads});
+  const auto attached = AttachedMatrix::Attach(client, name, {.threads = threads, .gpu = gpu});
   Require(attached.status());
-  const std::vector<float> b(rows * width, 1.0F);
-  std::vector<float> here(rows * width), bare(rows * width), sent(rows * width);
-  const DenseView from(b.data(), rows, width);
-  const auto ask = [&] { return attached->Spmm(from, MutableDenseView(here.data(), rows, width)); };
+  const std::unique_ptr<Place> place = gpu ? Place::Gpu(*gpu) : Place::Host();
+  const std::vector<float> b(rows * width, 1.0F), zeros(rows * width);
+  const float* const from = place->Floats(b);
+  float *const here = place->Floats(zeros), *const bare = place->Floats(zeros);
+  const DenseView from_view(from, rows, width);
+  const MutableDenseView here_view(here, rows, width);
+  const auto ask = [&] {
+    return gpu ? attached->Spmm(GpuStream{place->stream()}, from_view, here_view)
+               : attached->Spmm(from_view, here_view);
+  };
   const absl::StatusOr<ComputeResult> first = ask();
   Require(first.status());
   const std::unique_ptr<BareKernel> kernel =
-      BareKernel::Make(first->plan, rows, rows, s.row_offsets, s.column_indices,
+      BareKernel::Make(*place, first->plan, rows, rows, s.row_offsets, s.column_indices,
                        std::get<std::vector<float>>(s.values));
   if (kernel == nullptr) return 1;
-  std::vector<double> ours, theirs, requests;
+  const int batch = gpu ? 50 : 1;
+  struct Times {
+    std::vector<double> queued, done;
+  } ours, theirs;
+  std::vector<double> requests;
+  std::vector<float> sent(rows * width);
   for (int run = 0; run < runs + 2; ++run) {
-    const auto one = [&](bool of_ours) {
+    const auto turn = [&](bool of_ours) {
+      place->Wait();
       const auto begin = Clock::now();
-      if (of_ours) {
-        Require(ask().status());
-      } else {
-        kernel->Run(b.data(), bare.data(), width, threads);
+      for (int i = 0; i < batch; ++i) {
+        if (of_ours) {
+          Require(ask().status());
+        } else {
+          kernel->Run(from, bare, width, threads);
+        }
       }
-      const double milliseconds = MillisecondsSince(begin);
-      if (run >= 2) (of_ours ? ours : theirs).push_back(milliseconds);
+      const double queued = MillisecondsSince(begin);
+      place->Wait();
+      const double done = MillisecondsSince(begin);
+      if (run < 2) return;
+      Times& times = of_ours ? ours : theirs;
+      times.queued.push_back(queued / batch);
+      times.done.push_back(done / batch);
     };
-    one(run % 2 == 0);
-    one(run % 2 != 0);
+    turn(run % 2 == 0);
+    turn(run % 2 != 0);
     if (run % 8 != 0) continue;
     const auto begin = Clock::now();
-    Require(matrix.Spmm(from, MutableDenseView(sent.data(), rows, width)).status());
+    Require(
+        matrix.Spmm(DenseView(b.data(), rows, width), MutableDenseView(sent.data(), rows, width))
+            .status());
     requests.push_back(MillisecondsSince(begin));
   }
-  if (here != bare) {
+  std::vector<float> got(rows * width), expected(rows * width);
+  place->Back(got, here);
+  place->Back(expected, bare);
+  if (got != expected) {
     std::cerr << "attached, there is another result\n";
     return 1;
   }
   const absl::StatusOr<Stats> stats = client.GetStats();
   Require(stats.status());
-  std::cout << json{{"bench", "attached"},
-                    {"rows", rows},
-                    {"row_nnz", row_nnz},
-                    {"k", width},
-                    {"threads", threads},
-                    {"plan", first->plan},
-                    {"attached_ms", Quantile(ours, 0.5)},
-                    {"bare_ms", Quantile(theirs, 0.5)},
-                    {"request_ms", Quantile(requests, 0.5)},
-                    {"attached_over_bare", Quantile(ours, 0.5) / Quantile(theirs, 0.5)},
-                    {"more_microseconds", 1e3 * (Quantile(ours, 0.5) - Quantile(theirs, 0.5))},
-                    {"runs_here", attached->runs()},
-                    {"shared_bytes", stats->memory_bytes.at("shared")},
-                    {"runs", runs}}
-            << std::endl;
+  json line = {{"bench", "attached"},
+               {"device", gpu ? "cuda:" + std::to_string(*gpu) : "cpu"},
+               {"rows", rows},
+               {"row_nnz", row_nnz},
+               {"k", width},
+               {"threads", threads},
+               {"plan", first->plan},
+               {"attached_ms", Quantile(ours.done, 0.5)},
+               {"bare_ms", Quantile(theirs.done, 0.5)},
+               {"request_ms", Quantile(requests, 0.5)},
+               {"attached_over_bare", Quantile(ours.done, 0.5) / Quantile(theirs.done, 0.5)},
+               {"more_microseconds", 1e3 * (Quantile(ours.done, 0.5) - Quantile(theirs.done, 0.5))},
+               {"runs_here", attached->runs()},
+               {"shared_bytes", stats->memory_bytes.at("shared")},
+               {"batch", batch},
+               {"runs", runs}};
+  if (gpu) {
+    line["attached_host_us"] = 1e3 * Quantile(ours.queued, 0.5);
+    line["bare_host_us"] = 1e3 * Quantile(theirs.queued, 0.5);
+  }
+  std::cout << line << std::endl;
   return 0;
 }
 
@@ -631,6 +663,8 @@ int Main(int argc, char** argv) {
   attached->add_option("--row-nnz", attached_row_nnz, "Nonzeros of a row");
   attached->add_option("--k", attached_width, "Columns of the operand");
   attached->add_option("--threads", attached_threads, "Of each product");
+  std::optional<int> attached_gpu;
+  attached->add_option("--gpu", attached_gpu, "On this one; without it, on the CPU");
   attached->add_option("--runs", runs);
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
@@ -676,7 +710,7 @@ int Main(int argc, char** argv) {
   if (*shared) return Shared(server, megabytes, row_nnz, depth, runs);
   if (*attached) {
     return Attached(server, attached_rows, attached_row_nnz, attached_width, attached_threads,
-                    runs);
+                    attached_gpu, runs);
   }
   if (*latency) return Latency(server, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));

@@ -122,7 +122,7 @@ TEST(Attach, WhatIsExportedCanOnlyBeRead) {
   EXPECT_EQ(run.layout().arrays(0).name(), "row_offsets");
   EXPECT_TRUE(
       std::equal(pattern.row_offsets.begin(), pattern.row_offsets.end(), arrays.as<int64_t>()));
-  const size_t columns_at = (21 * sizeof(int64_t) + 63) / 64 * 64;
+  const size_t columns_at = (21 * sizeof(int64_t) + 255) / 256 * 256;
   EXPECT_TRUE(std::equal(pattern.column_indices.begin(), pattern.column_indices.end(),
                          arrays.as<int32_t>() + columns_at / sizeof(int32_t)));
   ASSERT_EQ(peer.Get(run.values().id()).status().code(), kOk);
@@ -237,7 +237,8 @@ TEST(Attach, WhatCallersRanIsCounted) {
     const size_t at = metrics.find("\n" + name + " ");
     return at == std::string::npos ? -1.0 : std::stod(metrics.substr(at + name.size() + 1));
   };
-  const std::string calls = R"(sparsed_attached_calls_total{device="cpu",op="spmm",tenant="default"})";
+  const std::string calls =
+      R"(sparsed_attached_calls_total{device="cpu",op="spmm",tenant="default"})";
   {
     Peer peer(server);
     peer.Receive();
@@ -253,10 +254,13 @@ TEST(Attach, WhatCallersRanIsCounted) {
     counters[4] = 5;
     counters[7] = 7;
   }
-  EXPECT_TRUE(Eventually(
-      [&] { return sample(R"(sparsed_attached_calls_total{device="cpu",op="sddmm",tenant="default"})") == 5; }));
+  EXPECT_TRUE(Eventually([&] {
+    return sample(R"(sparsed_attached_calls_total{device="cpu",op="sddmm",tenant="default"})") == 5;
+  }));
   EXPECT_EQ(sample(calls), 3);
-  EXPECT_EQ(sample(R"(sparsed_attached_kernel_seconds_total{device="cpu",op="spmm",tenant="default"})"), 2);
+  EXPECT_EQ(
+      sample(R"(sparsed_attached_kernel_seconds_total{device="cpu",op="spmm",tenant="default"})"),
+      2);
   EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="in",path="attached"})"), 1000);
   EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="out",path="attached"})"), 507);
   EXPECT_TRUE(Eventually([&] { return sample("sparsed_attachments") == 0; }));
