@@ -32,11 +32,14 @@ function(sparsed_install_program target component)
 endfunction()
 
 # sparsed_install_library(TARGET COMPONENT): installs a shared library of ours where programs find the
-# copied ones: it has no version of its own, and nobody else's programs are to link with it.
+# copied ones. It has no version of its own: programs link with it through sparsed::attached, and are
+# built anew with each release.
 function(sparsed_install_library target component)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
   target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
-  install(TARGETS ${target}
+  string(REGEX REPLACE "^sparsed_" "" name ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS ${target} EXPORT sparsedTargets
     LIBRARY DESTINATION ${SPARSED_LIBRARIES_DIR} COMPONENT ${component})
   set_property(GLOBAL APPEND PROPERTY SPARSED_LIBRARIES ${target})
 endfunction()

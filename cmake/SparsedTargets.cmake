@@ -40,7 +40,7 @@ function(sparsed_library name)
   else()
     add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
   endif()
-  target_link_libraries(${name} PUBLIC sparsed_options ${ARG_DEPS})
+  target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:sparsed_options> ${ARG_DEPS})
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 

@@ -1,5 +1,5 @@
 // Products that are queued in the caller's streams.
-#include <atomic>
+#include <bit>
 #include <deque>
 #include <map>
 #include <optional>
@@ -129,7 +129,7 @@ class QueueSite final : public StreamSite {
   /// Nanoseconds to account for what was run since the last time.
   ExportedProduct::Accounted Run(const std::function<absl::Status(Site&)>& work) {
     if (!passed_) {
-      absl::StatusOr<cuda::Event> event = cuda::Event::Create();
+      absl::StatusOr<cuda::Event> event = cuda::Event::CreateUntimed();
       if (!event.ok()) return event.status();
       passed_.emplace(*std::move(event));
     }
@@ -137,7 +137,10 @@ class QueueSite final : public StreamSite {
     absl::Status status = work(*this);
     // Also of what went wrong midway.
     const absl::Status recorded = passed_->Record(stream());
-    if (timed && status.ok()) timing_ = end_->Record(stream()).ok();
+    if (timed && status.ok()) {
+      timing_ = end_->Record(stream()).ok();
+      since_timed_ = 0;
+    }
     if (status.ok()) status = recorded;
     if (!status.ok()) return status;
     ++runs_;
@@ -159,7 +162,9 @@ class QueueSite final : public StreamSite {
   }
 
   std::chrono::nanoseconds Account() {
-    if (timing_ && end_->Passed().value_or(false)) {
+    ++since_timed_;
+    // To ask costs as much as to launch: after 1, 2, 4, ... runs.
+    if (timing_ && std::has_single_bit(since_timed_) && end_->Passed().value_or(false)) {
       timing_ = false;
       each_ = std::chrono::nanoseconds(
           static_cast<int64_t>(1e6 * end_->MillisecondsSince(*begin_).value_or(0)));
@@ -171,6 +176,7 @@ class QueueSite final : public StreamSite {
 
   std::optional<cuda::Event> passed_, begin_, end_;
   bool timing_ = false;  ///< both were recorded, and not read
+  uint64_t since_timed_ = 0;
   int64_t runs_ = 0, unaccounted_ = 0;
   std::chrono::nanoseconds each_{0};  ///< of a run, as the last that was timed took; 0: unknown
 };

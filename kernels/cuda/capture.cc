@@ -29,7 +29,7 @@ absl::StatusOr<bool> IsCaptured(const Stream& stream) {
   const absl::Status status =
       ToStatus(cudaStreamIsCapturing(AsStream(stream), &captured), "asking a stream");
   if (!status.ok()) return status;
-  return captured == cudaStreamCaptureStatusActive;
+  return captured != cudaStreamCaptureStatusNone;
 }
 
 absl::Status KeepWithGraph(const Stream& stream, std::shared_ptr<const void> kept) {

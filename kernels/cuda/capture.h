@@ -21,7 +21,8 @@ class CaptureScope {
   int before_ = 0;
 };
 
-/// Whether what is queued in the stream becomes part of a graph instead.
+/// Whether what is queued in the stream becomes part of a graph instead, or would, if that had not
+/// failed already.
 absl::StatusOr<bool> IsCaptured(const Stream& stream);
 
 /// Keeps `kept` for as long as the graph that the stream is captured into, or anything that is made

@@ -317,6 +317,14 @@ absl::StatusOr<size_t> RunningSumWorkspace(int64_t count) {
   return std::max<size_t>(bytes, 1);
 }
 
+absl::StatusOr<Event> Event::CreateUntimed() {
+  cudaEvent_t event = nullptr;
+  const absl::Status status =
+      ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+  if (!status.ok()) return status;
+  return Event(event);
+}
+
 absl::StatusOr<Event> Event::Create() {
   cudaEvent_t event = nullptr;
   const absl::Status status = ToStatus(cudaEventCreate(&event), "creating an event");

@@ -122,6 +122,8 @@ absl::StatusOr<size_t> RunningSumWorkspace(int64_t count);
 class Event {
  public:
   static absl::StatusOr<Event> Create();
+  /// One whose time is not asked for: it costs less to record.
+  static absl::StatusOr<Event> CreateUntimed();
   Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(handle_, other.handle_);

@@ -63,6 +63,7 @@ absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
 absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }
 
 absl::StatusOr<Event> Event::Create() { return NotBuilt(); }
+absl::StatusOr<Event> Event::CreateUntimed() { return NotBuilt(); }
 Event::~Event() = default;
 absl::Status Event::Record(const Stream&) { return NotBuilt(); }
 absl::Status Event::Hold(const Stream&) const { return NotBuilt(); }

@@ -471,6 +471,7 @@ absl::StatusOr<Event> Event::Create() {
   if (absl::Status s = Try(Step::kCreateEvent); !s.ok()) return s;
   return Event(new PointInTime);
 }
+absl::StatusOr<Event> Event::CreateUntimed() { return Create(); }
 Event::~Event() { delete static_cast<PointInTime*>(handle_); }
 absl::Status Event::Record(const Stream& /*stream*/) {
   *static_cast<PointInTime*>(handle_) = {Milliseconds(), 0};

@@ -1,4 +1,6 @@
-// Uploads a small matrix, multiplies with it, checks the product. Usage: consumer ADDRESS
+// Uploads a small matrix, multiplies with it on the server and here, checks the products. Usage:
+// consumer ADDRESS
+#include <sparsed/attached.h>
 #include <sparsed/client.h>
 
 #include <array>
@@ -38,6 +40,18 @@ int Run(const std::string& address) {
   if (!result.ok()) return Fail(result.status());
   if (c != std::array<float, 4>{7, 70, 6, 60}) {
     std::fprintf(stderr, "consumer: wrong product %g %g %g %g\n", c[0], c[1], c[2], c[3]);
+    return 1;
+  }
+  const absl::StatusOr<sparsed::AttachedMatrix> attached =
+      sparsed::AttachedMatrix::Attach(*client, "consumer");
+  if (!attached.ok()) return Fail(attached.status());
+  std::array<float, 4> here = {};
+  const absl::StatusOr<sparsed::ComputeResult> ran = attached->Spmm(
+      sparsed::DenseView(b.data(), 3, 2), sparsed::MutableDenseView(here.data(), 2, 2));
+  if (!ran.ok()) return Fail(ran.status());
+  if (here != c || attached->runs() != 1) {
+    std::fprintf(stderr, "consumer: attached, %lld runs gave %g %g %g %g\n",
+                 static_cast<long long>(attached->runs()), here[0], here[1], here[2], here[3]);
     return 1;
   }
   std::printf("plan %s, kernel %lld ns\n", result->plan.c_str(),

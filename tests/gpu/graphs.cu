@@ -1,0 +1,42 @@
+#include "tests/gpu/graphs.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace sparsed::test {
+namespace {
+
+void Must(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s\n", cudaGetErrorString(error));
+  std::abort();
+}
+
+}  // namespace
+
+CapturedGraph::CapturedGraph(const std::function<void(void* stream)>& queue) {
+  cudaStream_t stream = nullptr;
+  Must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  // Other threads, those of a server in this process, may do what this one must not.
+  Must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  queue(stream);
+  cudaGraph_t graph = nullptr;
+  Must(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t runs = nullptr;
+  Must(cudaGraphInstantiate(&runs, graph, 0));
+  Must(cudaGraphDestroy(graph));
+  stream_ = stream;
+  runs_ = runs;
+}
+
+CapturedGraph::~CapturedGraph() {
+  Must(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(runs_)));
+  Must(cudaStreamDestroy(static_cast<cudaStream_t>(stream_)));
+}
+
+void CapturedGraph::Run() {
+  Must(cudaGraphLaunch(static_cast<cudaGraphExec_t>(runs_), static_cast<cudaStream_t>(stream_)));
+  Must(cudaStreamSynchronize(static_cast<cudaStream_t>(stream_)));
+}
+
+}  // namespace sparsed::test

@@ -1,0 +1,24 @@
+// CUDA graphs for tests, without CUDA's types. All end the program if they fail.
+#pragma once
+
+#include <functional>
+
+namespace sparsed::test {
+
+/// What `queue` puts into a stream, to be run there any number of times.
+class CapturedGraph {
+ public:
+  explicit CapturedGraph(const std::function<void(void* stream)>& queue);
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+  ~CapturedGraph();
+
+  /// Returns when it is done.
+  void Run();
+
+ private:
+  void* stream_ = nullptr;
+  void* runs_ = nullptr;
+};
+
+}  // namespace sparsed::test
