@@ -37,6 +37,8 @@ function(sparsed_library name)
   if(ARG_SHARED)
     add_library(${name} SHARED ${ARG_UNPARSED_ARGUMENTS})
     sparsed_install_library(${name} server)
+    # Programs of other projects link with it alone.
+    list(TRANSFORM ARG_DEPS REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>")
   else()
     add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
   endif()
