@@ -1,7 +1,8 @@
-#include "tests/gpu/graphs.h"
-
+// CUDA graphs for tests.
 #include <cstdio>
 #include <cstdlib>
+
+#include "tests/gpu/graphs.h"
 
 namespace sparsed::test {
 namespace {
