@@ -8,6 +8,7 @@
 
 #include "client/src/admin_calls.h"
 #include "client/src/catalog_calls.h"
+#include "client/src/compute_calls.h"
 #include "client/src/connection.h"
 #include "client/src/convert.h"
 #include "client/src/dense_transfer.h"
@@ -93,6 +94,13 @@ Call<DenseMatrix> Client::PutZerosAsync(const std::string& name, ValueType type,
                                         const CallOptions& options) const {
   return client::PutDense(connection_, DenseNamed(name), DenseView(nullptr, type, rows, cols),
                           /*zeros=*/true, put, options);
+}
+
+absl::StatusOr<ComputeResult> Client::Run(const Chain& chain, const CallOptions& options) const {
+  return RunAsync(chain, options).Wait();
+}
+Call<ComputeResult> Client::RunAsync(const Chain& chain, const CallOptions& options) const {
+  return client::Run(connection_, chain, options);
 }
 
 absl::StatusOr<std::vector<DenseInfo>> Client::ListDense(const std::string& prefix,

@@ -26,7 +26,9 @@ std::pair<const std::byte*, const std::byte*> Extent(const View& view) {
 class RequestBuilder {
  public:
   /// Null: everything goes in the stream.
-  explicit RequestBuilder(SharedMemory* shared_memory) : shared_memory_(shared_memory) {}
+  explicit RequestBuilder(SharedMemory* shared_memory) : shared_memory_(shared_memory) {
+    request_.repeatable = true;
+  }
 
   v1::Operand Add(const Operand& operand, const char* what) {
     v1::Operand proto;
@@ -63,7 +65,9 @@ class RequestBuilder {
     if (const auto* held = std::get_if<DenseMatrix>(&destination)) {
       proto.set_buffer(held->name());
       // What was an operand too may have been overwritten already.
-      request_.repeatable = std::find(held_.begin(), held_.end(), held->name()) == held_.end();
+      if (std::find(held_.begin(), held_.end(), held->name()) != held_.end()) {
+        request_.repeatable = false;
+      }
       return proto;
     }
     const auto& view = std::get<MutableDenseView>(destination);
@@ -77,14 +81,14 @@ class RequestBuilder {
       SetShape(view, *proto.mutable_shared()->mutable_shape());
     } else {
       proto.set_stream(true);
-      request_.result = *bytes;
-      request_.result_type = view.type;
+      request_.results.push_back({*bytes, view.type});
     }
     const auto extent = Extent(view);
-    request_.repeatable = std::none_of(views_.begin(), views_.end(), [&](const DenseView& other) {
+    for (const DenseView& other : views_) {
       const auto [begin, end] = Extent(other);
-      return begin < extent.second && extent.first < end;  // half overwritten already
-    });
+      // Half overwritten already.
+      if (begin < extent.second && extent.first < end) request_.repeatable = false;
+    }
     return proto;
   }
 
@@ -211,6 +215,72 @@ Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const s
     return builder.Take<v1::SddmmRequest>(std::move(start));
   };
   return LaunchDense(connection, connection->sddmm(), build, options);
+}
+
+/// Makes the request of a chain.
+class ChainEncoder {
+ public:
+  static absl::StatusOr<DenseRequest> Build(const Chain& chain, RequestBuilder builder) {
+    v1::ChainStart start;
+    // On the wire operands come first.
+    std::vector<uint32_t> numbers;
+    uint32_t steps = 0;
+    for (const Chain::Source& value : chain.values_) {
+      const auto* const operand = std::get_if<size_t>(&value);
+      numbers.push_back(operand != nullptr
+                            ? static_cast<uint32_t>(*operand)
+                            : static_cast<uint32_t>(chain.operands_.size()) + steps++);
+    }
+    const auto number = [&](Chain::Value value) {
+      // One of another chain: there is no such value.
+      return value.number_ < numbers.size() ? numbers[value.number_] : ~uint32_t{0};
+    };
+    for (size_t i = 0; i < chain.operands_.size(); ++i) {
+      *start.add_operands() = builder.Add(chain.operands_[i], fmt::format("operand {}", i).c_str());
+    }
+    for (const Chain::Source& value : chain.values_) {
+      if (const auto* const spmm = std::get_if<Chain::SpmmStep>(&value)) {
+        v1::SpmmStep& step = *start.add_steps()->mutable_spmm();
+        step.set_matrix(spmm->matrix);
+        step.set_transpose(spmm->options.transpose);
+        step.set_alpha(spmm->options.alpha);
+        step.set_beta(spmm->options.beta);
+        step.set_b(number(spmm->b));
+        if (spmm->options.accumulate) step.set_accumulate(number(*spmm->options.accumulate));
+        if (spmm->options.values) step.set_values(number(*spmm->options.values));
+        step.set_allow_tf32(spmm->options.allow_tf32);
+      } else if (const auto* const sddmm = std::get_if<Chain::SddmmStep>(&value)) {
+        v1::SddmmStep& step = *start.add_steps()->mutable_sddmm();
+        step.set_matrix(sddmm->matrix);
+        step.set_unscaled(sddmm->options.unscaled);
+        step.set_a(number(sddmm->a));
+        step.set_b(number(sddmm->b));
+        if (sddmm->options.values) step.set_values(number(*sddmm->options.values));
+      } else if (const auto* const sum = std::get_if<Chain::SumStep>(&value)) {
+        v1::SumStep& step = *start.add_steps()->mutable_sum();
+        for (const Chain::Term& term : *sum) {
+          v1::SumTerm& message = *step.add_terms();
+          message.set_value(number(term.value));
+          message.set_factor(term.factor);
+        }
+      }
+    }
+    for (size_t i = 0; i < chain.outputs_.size(); ++i) {
+      v1::ChainResult& result = *start.add_results();
+      result.set_value(number(chain.outputs_[i].first));
+      *result.mutable_place() =
+          builder.Into(chain.outputs_[i].second, fmt::format("result {}", i).c_str());
+    }
+    return builder.Take<v1::ChainRequest>(std::move(start));
+  }
+};
+
+Call<ComputeResult> Run(const std::shared_ptr<Connection>& connection, const Chain& chain,
+                        const CallOptions& options) {
+  const auto build = [&](RequestBuilder builder) {
+    return ChainEncoder::Build(chain, std::move(builder));
+  };
+  return LaunchDense(connection, connection->chain(), build, options);
 }
 
 }  // namespace client

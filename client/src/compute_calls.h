@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/src/connection.h"
+#include "sparsed/chain.h"
 #include "sparsed/client.h"
 
 namespace sparsed {
@@ -16,6 +17,8 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                           const Operand& a, const Operand& b, const Destination& values,
                           const SddmmOptions& sddmm, const CallOptions& options);
+Call<ComputeResult> Run(const std::shared_ptr<Connection>& connection, const Chain& chain,
+                        const CallOptions& options);
 /// Streams the result to `on_block`.
 Call<SpgemmResult> Spgemm(const std::shared_ptr<Connection>& connection, const std::string& left,
                           const std::string& right, RowBlockCallback on_block,

@@ -51,7 +51,8 @@ Connection::Connection(const std::string& address, const ClientOptions& options)
       options_(options),
       stub_(MakeChannel(address, options)),
       spmm_(*this, "/sparsed.v1.Compute/Spmm"),
-      sddmm_(*this, "/sparsed.v1.Compute/Sddmm") {}
+      sddmm_(*this, "/sparsed.v1.Compute/Sddmm"),
+      chain_(*this, "/sparsed.v1.Compute/Chain") {}
 
 absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& address,
                                                              const ClientOptions& options) {

@@ -43,6 +43,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   ComputeStream& spmm() { return spmm_; }
   ComputeStream& sddmm() { return sddmm_; }
+  ComputeStream& chain() { return chain_; }
 
  private:
   Connection(const std::string& address, const ClientOptions& options);
@@ -56,6 +57,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<SharedMemory> shared_memory_;
   ComputeStream spmm_;
   ComputeStream sddmm_;
+  ComputeStream chain_;
 };
 
 }  // namespace client

@@ -17,7 +17,10 @@ void DenseCall::StartAttempt() {
     const MutexLock lock(mutex_);
     receiving_ = true;
     begun_ = false;
-    received_.emplace(request().result ? request().result->size() : 0);
+    received_.clear();
+    for (const DenseRequest::Result& result : request().results) {
+      received_.emplace_back(result.bytes.size());
+    }
     result_ = {};
   }
   EnforceDeadline();
@@ -84,26 +87,30 @@ void DenseCall::EndLost(absl::Status status) {
 
 absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
   const MutexLock lock(mutex_);
-  if (begun_ || begin.arrays_size() != (request().result ? 1 : 0)) {
+  const std::vector<DenseRequest::Result>& results = request().results;
+  if (begun_ || static_cast<size_t>(begin.arrays_size()) != results.size()) {
     return absl::InternalError("the server announced a result that makes no sense");
   }
   begun_ = true;
   result_.plan = begin.plan();
-  if (!request().result) return absl::OkStatus();
+  if (results.empty()) return absl::OkStatus();
   if (request().result_rows >= 0 &&
       (begin.rows() != request().result_rows || begin.cols() != request().result_cols)) {
     return absl::InvalidArgumentError(fmt::format("the result is {} x {}, the destination {} x {}",
                                                   begin.rows(), begin.cols(), request().result_rows,
                                                   request().result_cols));
   }
-  const v1::ArrayHeader& array = begin.arrays(0);
-  const size_t elements = request().result->size() / SizeOf(request().result_type);
-  if (array.length() < 0 || static_cast<size_t>(array.length()) != elements ||
-      array.type() != ToProto(request().result_type)) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const v1::ArrayHeader& array = begin.arrays(static_cast<int>(i));
+    const size_t elements = results[i].bytes.size() / SizeOf(results[i].type);
+    if (array.length() >= 0 && static_cast<size_t>(array.length()) == elements &&
+        array.type() == ToProto(results[i].type)) {
+      continue;
+    }
     return absl::InvalidArgumentError(
         fmt::format("the result has {} elements of type {}, the destination {} of type {}",
                     array.length(), v1::ElementType_Name(array.type()), elements,
-                    v1::ElementType_Name(ToProto(request().result_type))));
+                    v1::ElementType_Name(ToProto(results[i].type))));
   }
   return absl::OkStatus();
 }
@@ -111,16 +118,16 @@ absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
 absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
   const MutexLock lock(mutex_);
   if (!receiving_) return absl::OkStatus();  // cancelled: the memory is the caller's again
-  if (!begun_ || !request().result || chunk.array != 0 ||
-      !received_->Add(chunk.offset, chunk.size)) {
+  if (!begun_ || chunk.array >= received_.size() ||
+      !received_[chunk.array].Add(chunk.offset, chunk.size)) {
     return absl::InternalError(
         fmt::format("the server sent {} bytes at {} of array {}, outside of the result or twice",
                     chunk.size, chunk.offset, chunk.array));
   }
   size_t offset = chunk.offset;
   for (const grpc::Slice& slice : chunk.data) {
-    request().result->Write(offset, slice.size(),
-                            reinterpret_cast<const std::byte*>(slice.begin()));
+    request().results[chunk.array].bytes.Write(offset, slice.size(),
+                                               reinterpret_cast<const std::byte*>(slice.begin()));
     offset += slice.size();
   }
   return absl::OkStatus();
@@ -133,11 +140,16 @@ void DenseCall::OnEnd(const v1::End& end) {
     const MutexLock lock(mutex_);
     result_.timings = FromProto(end.timings());
     result_.version = end.version();
+    for (const v1::StepReport& step : end.steps()) {
+      result_.steps.push_back({step.plan(), std::chrono::nanoseconds(step.duration_ns())});
+    }
     if (status.ok() && !begun_) {
       status = absl::InternalError("the server ended the request before it began");
-    } else if (status.ok() && !received_->complete()) {
+    }
+    for (const Coverage& received : received_) {
+      if (!status.ok() || received.complete()) continue;
       status = absl::InternalError(fmt::format("the server sent {} of {} bytes of the result",
-                                               received_->covered(), received_->size()));
+                                               received.covered(), received.size()));
     }
   }
   AttemptOver(std::move(status));

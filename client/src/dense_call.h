@@ -1,4 +1,4 @@
-// An SpMM or SDDMM: operands out of, and a result into, the caller's memory.
+// An SpMM, SDDMM or chain: operands out of, and results into, the caller's memory.
 #pragma once
 
 #include <atomic>
@@ -28,10 +28,13 @@ struct DenseRequest {
   std::function<grpc::ByteBuffer(uint64_t id, uint64_t timeout_ns)> encode_start;
   /// Operands in the caller's memory, by array index.
   std::vector<StridedBytes> operands;
-  /// Set if the result goes to the caller's memory.
-  std::optional<StridedBytes> result;
-  ValueType result_type = ValueType::kF32;
-  /// What the result's shape must be; -1 if only the number of its elements counts (SDDMM).
+  /// A result that goes to the caller's memory.
+  struct Result {
+    StridedBytes bytes;
+    ValueType type = ValueType::kF32;
+  };
+  std::vector<Result> results;
+  /// What the result's shape must be; -1 if only the number of its elements counts (SDDMM, chains).
   int64_t result_rows = -1;
   int64_t result_cols = -1;
   /// What it reads or writes in shared memory: kept for as long as the server may use it.
@@ -94,7 +97,7 @@ class DenseCall final : public RemoteCall {
   uint64_t id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<Coverage> received_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Coverage> received_ ABSL_GUARDED_BY(mutex_);  ///< of each result
   ComputeResult result_ ABSL_GUARDED_BY(mutex_);
 };
 

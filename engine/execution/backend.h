@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "kernels/array.h"
 #include "kernels/bound_run.h"
 #include "kernels/device_id.h"
+#include "kernels/elementwise.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
 
@@ -36,6 +38,19 @@ struct Lane {
   int threads = 1;            ///< OpenMP team; 1 on a GPU
   DeviceLane* gpu = nullptr;  ///< a GPU's streams
   Buffer workspace = {};      ///< the backend's memory; grows to what a kernel asks for
+  /// On a GPU, kernels and copies within the device are queued and nobody waits for them: whoever
+  /// set this keeps all that they read and write until Backend::Settle.
+  bool queues = false;
+};
+
+/// A point in what a lane does, one thing after the other.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+  /// Waits until all before it is done.
+  virtual absl::Status Await() const = 0;
+  /// Of two of one lane that were awaited.
+  virtual absl::StatusOr<double> MillisecondsSince(const Moment& begin) const = 0;
 };
 
 /// A sparse matrix on a device.
@@ -124,6 +139,9 @@ class Backend {
   /// the device's `memory`.
   virtual absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
                                              MemorySource& memory, Lane& lane) = 0;
+  /// As WeightedSum; terms and the result are placed.
+  virtual absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
+                           Lane& lane) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
   virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is
@@ -144,10 +162,14 @@ class Backend {
   virtual absl::Status FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
                                  Lane& lane) = 0;
 
-  /// Runs it on the lane and waits. `*milliseconds`: the kernel's, also of one that failed where
-  /// that is known.
+  /// Runs it on the lane and waits, unless that queues. `*milliseconds`: the kernel's, also of one
+  /// that failed where that is known; of one that is queued, nothing.
   virtual absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                            double* milliseconds) = 0;
+  /// Now, for who measures what the lane does next, or did.
+  virtual absl::StatusOr<std::unique_ptr<Moment>> Now(Lane& lane) = 0;
+  /// Waits for what is queued.
+  virtual absl::Status Settle(Lane& lane) = 0;
   /// The same of any work. A context has the lane's threads or stream, and no workspace.
   virtual Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const = 0;
   virtual absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,

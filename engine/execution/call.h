@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,6 +72,49 @@ struct SpgemmSpec {
   uint64_t timeout_ns = 0;
 };
 
+/// One operation of a chain; makes one value. Values are numbered: first the chain's operands, then
+/// what its steps make, in their order. Each step uses values before its own.
+struct SpmmStep {
+  std::string matrix;
+  bool transpose = false;
+  double alpha = 1, beta = 0;
+  size_t b = 0;
+  std::optional<size_t> accumulate = {};  ///< needed if beta is not 0
+  std::optional<size_t> values = {};  ///< S's, as SpmmSpec's; the value of an SDDMM is such a one
+  bool allow_tf32 = false;
+};
+struct SddmmStep {
+  std::string matrix;
+  bool unscaled = false;
+  size_t a = 0, b = 0;
+  std::optional<size_t> values = {};
+};
+/// Of values of one shape, at most kMostTerms of them.
+struct SumStep {
+  struct Term {
+    size_t value = 0;
+    double factor = 1;
+  };
+  std::vector<Term> terms;
+};
+using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep>;
+
+/// Products and sums, one after the other, whose intermediate values stay where they are computed.
+struct ChainSpec {
+  static constexpr size_t kMostOperands = 64, kMostSteps = 1024, kMostResults = 16;
+
+  struct Result {
+    size_t value = 0;
+    ResultSpec place;
+    int64_t leading_dimension = 0;  ///< of a streamed one; 0: its columns
+  };
+  std::string tenant;
+  std::vector<OperandSpec> operands;
+  std::vector<ChainStep> steps;
+  std::vector<Result> results;
+  uint64_t timeout_ns = 0;
+};
+
 struct ArrayFacts {
   std::string name;
   ElementType type;
@@ -105,11 +149,18 @@ struct CallTimings {
   uint64_t from_device_ns = 0;
 };
 
+/// What a step of a chain did.
+struct StepEnd {
+  std::string plan;  ///< "<recipe> / <kernel>", or "sum"
+  uint64_t nanoseconds = 0;
+};
+
 struct CallEnd {
   absl::Status status;
   CallTimings timings;
-  int64_t nnz = 0;       ///< of an SpGEMM result
-  uint64_t version = 0;  ///< of S's values
+  std::vector<StepEnd> steps = {};  ///< of a chain, those that ran
+  int64_t nnz = 0;                  ///< of an SpGEMM result
+  uint64_t version = 0;             ///< of S's values
 };
 
 /// Where a call's results go. Called from one thread at a time, in the order OnBegin, then OnArray
@@ -120,8 +171,8 @@ class ResultSink {
  public:
   virtual ~ResultSink() = default;
   virtual void OnBegin(CallBegin begin) = 0;
-  /// Part of a dense result (index 0, "dense" or "values") from byte `offset` on: one after the
-  /// other, in order, the whole in the end.
+  /// Part of a dense result (its index among CallBegin::arrays) from byte `offset` on: one after
+  /// the other, in order, the whole in the end.
   virtual void OnArray(uint32_t index, uint64_t offset, Array part) = 0;
   /// The call pauses while more than its credit of block bytes is unreleased (Call::Release).
   virtual void OnBlock(ResultBlock block) = 0;

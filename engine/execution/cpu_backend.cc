@@ -17,6 +17,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kKeptWorkspace = size_t{16} << 20;
 
+class CpuMoment final : public Moment {
+ public:
+  absl::Status Await() const override { return absl::OkStatus(); }
+  absl::StatusOr<double> MillisecondsSince(const Moment& begin) const override {
+    const auto& other = static_cast<const CpuMoment&>(begin);
+    return std::chrono::duration<double, std::milli>(time_ - other.time_).count();
+  }
+
+ private:
+  const Clock::time_point time_ = Clock::now();
+};
+
 }  // namespace
 
 CpuBackend::CpuBackend(Budget& budget, int lanes, int threads_per_lane)
@@ -116,6 +128,16 @@ absl::StatusOr<PlacedDense> CpuBackend::Gather(const PlacedDense& from, const Ar
   absl::StatusOr<Array> array = ToCanonicalOrder(*from.array, order, memory, lane.threads);
   if (!array.ok()) return array.status();
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), from.shape};
+}
+
+absl::Status CpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
+                             Lane& lane) {
+  WeightedSum(terms, to.shape.type, to.MutableView(to.shape.cols), lane.threads);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Moment>> CpuBackend::Now(Lane& /*lane*/) {
+  return std::make_unique<CpuMoment>();
 }
 
 absl::Status CpuBackend::Repeat(const Array& period, Array& to, Lane& /*lane*/) {

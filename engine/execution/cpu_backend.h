@@ -45,6 +45,7 @@ class CpuBackend final : public Backend {
                        Lane& lane) override;
   absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
                                      MemorySource& memory, Lane& lane) override;
+  absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                   MemorySource& memory) override;
@@ -54,6 +55,8 @@ class CpuBackend final : public Backend {
                          Lane& lane) override;
   absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                    double* milliseconds) override;
+  absl::StatusOr<std::unique_ptr<Moment>> Now(Lane& lane) override;
+  absl::Status Settle(Lane& /*lane*/) override { return absl::OkStatus(); }
   Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;
   absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,
                      double* milliseconds) override;

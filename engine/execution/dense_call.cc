@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/execution/dense_product.h"
 #include "engine/execution/slabs.h"
 
 namespace sparsed::engine {
@@ -28,31 +29,6 @@ std::string_view ResultName(Operation operation) {
   return operation == Operation::kSddmm ? "values" : "dense";
 }
 
-size_t BytesOf(const DenseShape& shape) {
-  return static_cast<size_t>(shape.elements()) * SizeOf(shape.type);
-}
-
-/// Whether two matrices have a byte in common. Those of one leading dimension may lie side by side:
-/// columns of one matrix. Of others all that lies between their rows counts as theirs.
-bool ShareBytes(const Array& one, const DenseShape& one_shape, const Array& other,
-                const DenseShape& other_shape) {
-  if (one.buffer.data() > other.buffer.data()) {
-    return ShareBytes(other, other_shape, one, one_shape);
-  }
-  if (one.length == 0 || other.length == 0) return false;
-  const auto distance = static_cast<uint64_t>(other.buffer.data() - one.buffer.data());
-  if (one_shape.leading_dimension != other_shape.leading_dimension || one.type != other.type) {
-    return distance < one.bytes();
-  }
-  const uint64_t size = SizeOf(one.type);
-  const uint64_t stride = static_cast<uint64_t>(one_shape.leading_dimension) * size;
-  const auto rows = static_cast<uint64_t>(one_shape.rows);
-  // The other's first row begins in this row of the one, its last byte maybe in the next.
-  const uint64_t row = distance / stride, in_row = distance % stride;
-  return (row < rows && in_row < static_cast<uint64_t>(one_shape.cols) * size) ||
-         (row + 1 < rows && in_row + static_cast<uint64_t>(other_shape.cols) * size > stride);
-}
-
 }  // namespace
 
 DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
@@ -61,63 +37,35 @@ DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
       impl_(std::move(impl)),
       owner_(impl_->budget.OwnerOf(this->tenant())),
       matrix_(std::move(matrix)),
-      problem_(problem) {
+      problem_(problem),
+      operands_(*impl_, owner_) {
   end_.version = matrix_->version();
 }
 
 absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uint64_t size) {
-  for (const Operand& operand : operands_) {
-    StreamedOperand* const streamed = operand.streamed();
-    if (streamed == nullptr || streamed->stream_array() != array) continue;
-    claimed_ = streamed;
-    return streamed->Claim(offset, size);
-  }
-  return absl::InvalidArgumentError(
-      fmt::format("no operand of the request is announced as array {}", array));
+  return operands_.Claim(array, offset, size);
 }
 
-absl::Status DenseCall::Commit() {
-  return claimed_ == nullptr ? absl::OkStatus() : claimed_->Commit();
-}
+absl::Status DenseCall::Commit() { return operands_.Commit(); }
 
-bool DenseCall::complete() const {
-  return std::ranges::all_of(operands_, [](const Operand& operand) {
-    return operand.streamed() == nullptr || operand.streamed()->complete();
-  });
-}
+bool DenseCall::complete() const { return operands_.complete(); }
 
 std::string DenseCall::Missing() const {
-  for (const Operand& operand : operands_) {
-    const StreamedOperand* const streamed = operand.streamed();
-    if (streamed != nullptr && !streamed->complete()) return streamed->Missing();
-  }
-  return Job::Missing();
+  std::string missing = operands_.Missing();
+  return missing.empty() ? Job::Missing() : missing;
 }
 
-size_t DenseCall::announced() const {
-  size_t bytes = 0;
-  for (const Operand& operand : operands_) {
-    if (const StreamedOperand* const streamed = operand.streamed()) bytes += streamed->announced();
-  }
-  return bytes;
-}
+size_t DenseCall::announced() const { return operands_.announced(); }
 
-size_t DenseCall::counted() const {
-  size_t bytes = 0;
-  for (const Operand& operand : operands_) {
-    if (const StreamedOperand* const streamed = operand.streamed()) bytes += streamed->counted();
-  }
-  return bytes;
-}
+size_t DenseCall::counted() const { return operands_.counted(); }
 
 void DenseCall::Drop() {
-  destination_ = DenseWrite();
-  shared_result_.reset();
+  result_.Drop();
   plan_ = {};
   matrix_.reset();
   // Who hears of the end may need their memory for the next. Before it was submitted, somebody may
   // be writing into them.
-  if (submitted()) operands_.clear();
+  if (submitted()) operands_.Clear();
 }
 
 Job::Loader DenseCall::ToLoad() const {
@@ -126,14 +74,7 @@ Job::Loader DenseCall::ToLoad() const {
       matrix_->caller_order() != nullptr) {
     loaders.push_back(LoaderOf(matrix_->caller_order()));
   }
-  GpuBackend* const gpu = impl_->gpu(device());
-  for (const Operand& operand : operands_) {
-    if (operand.held() == nullptr) continue;
-    const auto& held = std::get<Operand::Held>(operand.source);
-    const bool on_device = gpu != nullptr && gpu->device().residency().PresenceOf(held) !=
-                                                 Residency::Presence::kNothing;
-    if (!on_device) loaders.push_back(LoaderOf(held));
-  }
+  operands_.AppendLoaders(impl_->gpu(device()), loaders);
   return LoaderOf(std::move(loaders));
 }
 
@@ -173,89 +114,25 @@ absl::Status DenseCall::Set(const SddmmSpec& spec) {
 
 absl::Status DenseCall::AddOperand(std::string_view what, const OperandSpec& spec, int64_t rows,
                                    int64_t cols) {
-  Operand operand;
-  if (spec.held.empty() && !spec.shape.has_value()) {
-    return absl::InvalidArgumentError(
-        fmt::format("operand {} needs a shape or the name of a held matrix", what));
-  }
-  if (spec.shared.size() > 0) {
-    operand.shape = *spec.shape;
-  } else if (spec.held.empty()) {
-    operand.shape = *spec.shape;
-    for (const Operand& other : operands_) {
-      const auto* const announced = std::get_if<Operand::Announced>(&other.source);
-      if (announced != nullptr && announced->stream_array == spec.stream_array) {
-        return absl::InvalidArgumentError(
-            fmt::format("two operands are announced as array {} of the stream", spec.stream_array));
-      }
-    }
-    operand.source = Operand::Announced{std::string(what), spec.stream_array};
-  } else {
-    absl::StatusOr<HeldDenseLease> held = impl_->dense.Find(tenant(), spec.held);
-    if (!held.ok()) return held.status();
-    operand.shape = (*held)->shape;
-    operand.source = (*held)->elements;
-    if (spec.shape.has_value() &&
-        (spec.shape->rows != operand.shape.rows || spec.shape->cols != operand.shape.cols ||
-         spec.shape->type != operand.shape.type)) {
-      return absl::InvalidArgumentError(fmt::format(
-          "operand {} is announced as {} x {} {}, but the held matrix '{}' is {} x {} {}", what,
-          spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held, operand.shape.rows,
-          operand.shape.cols, Name(operand.shape.type)));
-    }
-  }
-  if (operand.shape.leading_dimension == 0) operand.shape.leading_dimension = operand.shape.cols;
-  if (absl::Status status = ValidateShape(fmt::format("operand {}", what), operand.shape);
-      !status.ok())
-    return status;
-  if (operand.shape.type != matrix_->type()) {
+  if (absl::Status status = operands_.Add(what, spec, tenant()); !status.ok()) return status;
+  const DenseShape& shape = operands_.back().shape;
+  if (shape.type != matrix_->type()) {
     return absl::InvalidArgumentError(fmt::format("operand {} is {}, but matrix '{}' is {}", what,
-                                                  Name(operand.shape.type), matrix_->name(),
+                                                  Name(shape.type), matrix_->name(),
                                                   Name(matrix_->type())));
   }
-  if (operand.shape.rows != rows || (cols >= 0 && operand.shape.cols != cols)) {
+  if (shape.rows != rows || (cols >= 0 && shape.cols != cols)) {
     return absl::InvalidArgumentError(fmt::format("operand {} is {} x {}, expected {} x {}", what,
-                                                  operand.shape.rows, operand.shape.cols, rows,
+                                                  shape.rows, shape.cols, rows,
                                                   cols >= 0 ? fmt::to_string(cols) : "K"));
   }
-  if (spec.shared.size() > 0) {
-    absl::StatusOr<Array> array =
-        SharedArray(fmt::format("operand {}", what), spec.shared, operand.shape);
-    if (!array.ok()) return array.status();
-    operand.source = *std::move(array);
-  }
-  operands_.push_back(std::move(operand));
   return absl::OkStatus();
 }
 
-absl::StatusOr<Array> DenseCall::SharedArray(std::string_view what, const Buffer& memory,
-                                             const DenseShape& shape) const {
-  if (reinterpret_cast<uintptr_t>(memory.data()) % Buffer::kAlignment != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} begins at an offset that {} does not divide", what, Buffer::kAlignment));
-  }
-  if (BytesOf(shape) > memory.size()) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} takes {} bytes, {} are left of the shared memory from its offset on", what,
-                    BytesOf(shape), memory.size()));
-  }
-  return Array{std::string(what), shape.type, shape.elements(), memory};
-}
-
 absl::Status DenseCall::CheckApart() {
-  if (!shared_result_.has_value()) return absl::OkStatus();
-  for (const Operand& operand : operands_) {
-    const Array* const shared = operand.shared();
-    if (shared == nullptr || !ShareBytes(*shared, operand.shape, *shared_result_, result_shape_)) {
-      continue;
-    }
-    const bool old_value = beta_ != 0 && &operand == &operands_[1];
-    if (!old_value || shared->buffer.data() != shared_result_->buffer.data() ||
-        operand.shape.leading_dimension != result_shape_.leading_dimension) {
-      return absl::InvalidArgumentError(
-          fmt::format("the result would overwrite {}: they share bytes", shared->name));
-    }
-    in_place_ = true;
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    const bool is_old = beta_ != 0 && i == 1;
+    if (absl::Status s = result_.CheckApart(operands_[i], is_old, &in_place_); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -279,80 +156,27 @@ absl::Status DenseCall::SetValues(const std::optional<OperandSpec>& spec) {
 }
 
 absl::Status DenseCall::SetResult(const ResultSpec& spec, DenseShape shape) {
-  const std::string& held = spec.held;
-  if (spec.shared.size() > 0) {
-    if (!spec.shape.has_value() || spec.shape->rows != shape.rows ||
-        spec.shape->cols != shape.cols || spec.shape->type != shape.type) {
-      return absl::InvalidArgumentError(fmt::format(
-          "the result is {} x {} {}, its destination {}", shape.rows, shape.cols, Name(shape.type),
-          spec.shape.has_value() ? fmt::format("{} x {} {}", spec.shape->rows, spec.shape->cols,
-                                               Name(spec.shape->type))
-                                 : "has no shape"));
-    }
-    shape.leading_dimension = spec.shape->leading_dimension;
-  }
-  if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
-  result_shape_ = shape;
-  if (held.empty()) {
-    if (absl::Status s = ValidateShape("the result", shape); !s.ok()) return s;
-    if (spec.shared.size() == 0) return absl::OkStatus();
-    absl::StatusOr<Array> array = SharedArray("the result", spec.shared, shape);
-    if (!array.ok()) return array.status();
-    shared_result_ = *std::move(array);
-    return absl::OkStatus();
-  }
-  absl::StatusOr<DenseWrite> write = impl_->dense.BeginWrite(tenant(), held);
-  if (!write.ok()) return write.status();
-  const DenseShape& there = write->base()->shape;
-  if (there.rows != shape.rows || there.cols != shape.cols || there.type != shape.type) {
-    return absl::InvalidArgumentError(
-        fmt::format("the result is {} x {} {}, but the held matrix '{}' is {} x {} {}", shape.rows,
-                    shape.cols, Name(shape.type), held, there.rows, there.cols, Name(there.type)));
-  }
-  result_shape_ = there;
-  destination_ = *std::move(write);
-  keep_result_ = true;
-  return absl::OkStatus();
+  absl::StatusOr<DenseResult> result = DenseResult::Find(*impl_, tenant(), spec, shape);
+  if (result.ok()) result_ = *std::move(result);
+  return result.status();
 }
 
 absl::Status DenseCall::ChooseDevice() {
-  std::vector<Operand::Held> held;
-  for (const Operand& operand : operands_) {
-    if (operand.held() != nullptr) held.push_back(std::get<Operand::Held>(operand.source));
-  }
   TakePlan(impl_->first_choice());
   const bool planned = plan_.plan != nullptr && plan_.plan->layout != nullptr;
-  const absl::StatusOr<Backend*> backend = impl_->Place(
-      planned ? plan_.plan->layout->Resident() : matrix_->pattern()->resident_csr(), held);
+  const absl::StatusOr<Backend*> backend =
+      impl_->Place(planned ? plan_.plan->layout->Resident() : matrix_->pattern()->resident_csr(),
+                   operands_.held());
   if (!backend.ok()) return backend.status();
   MoveTo((*backend)->id());
   return absl::OkStatus();
 }
 
-absl::Status DenseCall::ExpectStreams() {
-  for (Operand& operand : operands_) {
-    const auto* const announced = std::get_if<Operand::Announced>(&operand.source);
-    if (announced == nullptr) continue;
-    GpuBackend* const gpu = impl_->gpu(device());
-    const size_t bytes = BytesOf(operand.shape);
-    // Memory is taken as it comes.
-    if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
-      if (absl::Status s = CheckRoom(impl_->budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
-    }
-    operand.source = std::make_unique<StreamedOperand>(
-        announced->name, operand.shape, announced->stream_array, gpu, host_memory(), owner_);
-  }
-  return MayFit();
-}
-
 absl::Status DenseCall::MayFit() const {
   if (device().kind != DeviceKind::kCpu) return absl::OkStatus();
   // Operands may fit each, and a result is below 2^63: no overflow.
-  size_t all = beta_ == 0 && !shared_result_.has_value() ? BytesOf(result_shape_) : 0;
-  for (const Operand& operand : operands_) {
-    all += operand.streamed() != nullptr ? BytesOf(operand.shape) : 0;
-  }
-  return impl_->budget.MayFit(all, MemoryUse::kRequests);
+  const size_t result = beta_ == 0 && !result_.shared().has_value() ? BytesOf(result_.shape()) : 0;
+  return impl_->budget.MayFit(result + operands_.streamed_bytes(), MemoryUse::kRequests);
 }
 
 void DenseCall::TakePlan(DeviceKind device) {
@@ -372,7 +196,7 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   };
   if (!elsewhere(*end)) return Next::kEnded;
   // Without room on the host either, what the device said stands.
-  if (absl::Status moved = MoveToHost(); !moved.ok()) {
+  if (absl::Status moved = operands_.MoveToHost(token()); !moved.ok()) {
     if (!absl::IsResourceExhausted(moved)) *end = std::move(moved);
     return Next::kEnded;
   }
@@ -382,21 +206,6 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   TakePlan(DeviceKind::kCpu);
   MoveTo(DeviceId{});
   return Next::kAgain;
-}
-
-bool DenseCall::operands_on_host() const {
-  return std::ranges::all_of(operands_, [](const Operand& operand) {
-    return operand.streamed() == nullptr || operand.streamed()->on_host();
-  });
-}
-
-absl::Status DenseCall::MoveToHost() {
-  for (const Operand& operand : operands_) {
-    StreamedOperand* const streamed = operand.streamed();
-    if (streamed == nullptr) continue;
-    if (absl::Status s = streamed->MoveToHost(token()); !s.ok()) return s;
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layout>& layout,
@@ -409,10 +218,7 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layo
     placed->values = *std::move(values);
     return placed;
   }
-  absl::StatusOr<Array> values = lane.backend->ValuesFor(
-      *matrix_, *layout, impl_->budget.Source(MemoryUse::kLayouts), lane.threads);
-  if (!values.ok()) return values.status();
-  return lane.backend->Place(layout, &*values, host_memory());
+  return PlaceWithValues(*impl_, *matrix_, layout, lane, host_memory());
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Layout& layout,
@@ -433,7 +239,7 @@ absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Lay
 absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {
   absl::StatusOr<PlacedSparse> placed = PlaceIn(plan.layout, lane);
   if (!absl::IsResourceExhausted(placed.status()) || plan.layout->recipe == kCsr ||
-      !operands_on_host()) {
+      !operands_.on_host()) {
     return placed;
   }
   impl_->no_room.Note(device(), plan_.plan->layout);
@@ -444,14 +250,7 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) 
 }
 
 absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
-  const std::string_view name = ResultName(problem_.operation);
-  MemorySource& memory = lane.backend->MemoryFor(result_use(), owner_);
-  const auto made = [&]() -> absl::StatusOr<PlacedDense> {
-    if (!shared_result_.has_value() || !lane.backend->shares_host_memory()) {
-      return lane.backend->NewDense(name, result_shape_, memory, lane);
-    }
-    return lane.backend->Bring(*shared_result_, result_shape_, lane);
-  };
+  const auto made = [&] { return result_.New(ResultName(problem_.operation), owner_, lane); };
   if (beta_ == 0 || (in_place_ && lane.backend->shares_host_memory())) return made();
   const Operand& accumulate = operands_[1];
   absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
@@ -459,8 +258,8 @@ absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
   // On the CPU a streamed C of the right shape is ours alone: it becomes the result. A kernel that
   // fails on a GPU may have written, and then the product is computed elsewhere.
   if (lane.backend->id().kind == DeviceKind::kCpu && accumulate.streamed() != nullptr &&
-      !keep_result_ && !shared_result_.has_value() &&
-      accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
+      result_.streamed() &&
+      accumulate.shape.leading_dimension == result_.shape().leading_dimension) {
     return old;
   }
   absl::StatusOr<PlacedDense> result = made();
@@ -487,7 +286,7 @@ absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
   PlacedDense written = *result;
   std::shared_ptr<const Array> order;
   if (!writes_in_order(*result)) {
-    const DenseShape packed = {result_shape_.rows, 1, 1, result_shape_.type};
+    const DenseShape packed = {result_.shape().rows, 1, 1, result_.shape().type};
     absl::StatusOr<PlacedDense> canonical =
         backend.NewDense("values", packed, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
     if (!canonical.ok()) return canonical.status();
@@ -501,29 +300,17 @@ absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
     }
   }
 
-  // A width that vectors divide is faster; what is behind the K columns are zeros.
-  Problem problem = plan.problem;
-  problem.k = CommonWidth(*first, sddmm ? *second : written);
-  if (!plan.kernel->Serves(problem, *s->layout)) problem.k = problem_.k;
-  RunArguments arguments;
-  arguments.values = s->values == nullptr ? nullptr : s->values->buffer.data();
-  arguments.dense[0] = first->View(problem.k);
-  if (sddmm) arguments.dense[1] = second->View(problem.k);
-  arguments.result = written.MutableView(sddmm ? 1 : problem.k);
-  arguments.alpha = alpha_;
-  arguments.beta = beta_;
-  const BoundRun run(*plan.kernel, problem, s->layout, arguments);
+  const BoundRun run =
+      BindProduct(plan, *s, *first, sddmm ? &*second : nullptr, written, alpha_, beta_);
   if (backend.id().kind != DeviceKind::kCpu) end_.timings.to_device_ns = NanosecondsSince(begin);
 
   RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
-  if (keep_result_) options.behind = [&] { return backend.ClearPadding(written, lane); };
+  if (result_.kept()) options.behind = [&] { return backend.ClearPadding(written, lane); };
   double milliseconds = 0;
   absl::Status status = backend.Run(lane, run, options, &milliseconds);
   AddKernelTime(milliseconds);
   if (!status.ok()) return status;
-  for (const Operand& operand : operands_) {
-    if (operand.streamed() != nullptr) operand.streamed()->Settled();
-  }
+  operands_.Settled();
   Observe(run.kernel());
 
   const auto computed = Clock::now();
@@ -556,18 +343,18 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
     old = *std::move(accumulate);
   }
   // On the host, whatever the lane's device.
-  const bool directly = shared_result_.has_value() && !in_place_;
+  const bool directly = result_.shared().has_value() && !in_place_;
   absl::StatusOr<PlacedDense> result =
-      directly ? impl_->cpu.Bring(*shared_result_, result_shape_, lane)
-               : impl_->cpu.NewDense(ResultName(problem_.operation), result_shape_,
-                                     impl_->cpu.MemoryFor(result_use(), owner_), lane);
+      directly ? impl_->cpu.Bring(*result_.shared(), result_.shape(), lane)
+               : impl_->cpu.NewDense(ResultName(problem_.operation), result_.shape(),
+                                     impl_->cpu.MemoryFor(result_.use(), owner_), lane);
   if (!result.ok()) return result.status();
   Array written = *result->array;
   const SlabProduct product = {.plan = plan,
                                .sparse = *s,
                                .b = {*b, operands_[0].shape},
                                .old = {old, beta_ == 0 ? DenseShape() : operands_[1].shape},
-                               .result = {written, result_shape_},
+                               .result = {written, result_.shape()},
                                .alpha = alpha_,
                                .beta = beta_,
                                .owner = owner_};
@@ -588,48 +375,23 @@ void DenseCall::AddKernelTime(double milliseconds) {
 }
 
 void DenseCall::Observe(std::string_view kernel) {
-  const Pattern& pattern = *matrix_->pattern();
-  const auto nnz = static_cast<double>(pattern.nnz());
-  const auto k = static_cast<double>(problem_.k);
-  double bytes = CompulsoryBytes(problem_, pattern.rows(), pattern.cols(), pattern.nnz());
-  // With beta, C's old value is read besides.
-  if (beta_ != 0) {
-    bytes +=
-        static_cast<double>(result_shape_.rows) * k * static_cast<double>(SizeOf(problem_.type));
-  }
-  const double flops =
-      problem_.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
-  impl_->RecordRun(device(), problem_.operation, kernel, end_.timings.kernel_ns, flops, bytes);
+  RecordProduct(*impl_, device(), *matrix_->pattern(), problem_, /*reads_result=*/beta_ != 0,
+                kernel, end_.timings.kernel_ns);
 }
 
 void DenseCall::SendBegin(const std::string& plan) {
-  CallBegin begin{plan, 0, result_shape_.rows, result_shape_.cols, {}};
-  if (!keep_result_ && !shared_result_.has_value()) {
-    begin.arrays.push_back({std::string(ResultName(problem_.operation)), result_shape_.type,
-                            result_shape_.elements()});
+  CallBegin begin{plan, 0, result_.shape().rows, result_.shape().cols, {}};
+  if (result_.streamed()) {
+    begin.arrays.push_back({std::string(ResultName(problem_.operation)), result_.shape().type,
+                            result_.shape().elements()});
   }
   sent_ = true;
   sink().OnBegin(std::move(begin));
 }
 
 absl::Status DenseCall::Send(PlacedDense result, Backend& from, Lane& lane) {
-  if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
-  if (keep_result_) {
-    MemorySource& memory = impl_->budget.Source(MemoryUse::kBuffers, &owner_);
-    return destination_.Publish(from.Hold(std::move(result), result_shape_, memory));
-  }
-  if (shared_result_.has_value()) {
-    if (result.array->buffer.data() == shared_result_->buffer.data()) return absl::OkStatus();
-    return from.FetchInto(result, result_shape_, *shared_result_, lane);
-  }
-  size_t sent = 0;
-  return from.Fetch(
-      result, result_shape_, host_memory(), lane, [&](const Array& host, size_t bytes) {
-        const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(host.type));
-        sink().OnArray(0, sent,
-                       {host.name, host.type, length, host.buffer.Part(sent, bytes - sent)});
-        sent = bytes;
-      });
+  return result_.Send(std::move(result), from, lane, 0, host_memory(),
+                      impl_->budget.Source(MemoryUse::kBuffers, &owner_), sink());
 }
 
 template <typename Spec>
@@ -644,7 +406,9 @@ absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executo
   absl::Status status = call->Set(spec);
   if (status.ok()) status = call->CheckApart();
   if (status.ok()) status = call->ChooseDevice();
-  if (status.ok()) status = call->ExpectStreams();
+  // What cannot fit is refused before it is sent.
+  if (status.ok()) status = call->operands_.ExpectStreams(call->impl_->gpu(call->device()));
+  if (status.ok()) status = call->MayFit();
   if (status.ok()) status = call->Start(spec.timeout_ns);
   if (!status.ok()) return status;
   return call;

@@ -8,8 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/execution/dense_result.h"
 #include "engine/execution/executor_impl.h"
-#include "engine/execution/operand.h"
+#include "engine/execution/request_operands.h"
 
 namespace sparsed::engine {
 
@@ -52,15 +53,10 @@ class DenseCall final : public Job {
   absl::Status SetValues(const std::optional<OperandSpec>& spec);
   /// Where the result goes.
   absl::Status SetResult(const ResultSpec& spec, DenseShape shape);
-  /// Of operands and results in memory of the caller's.
-  absl::StatusOr<Array> SharedArray(std::string_view what, const Buffer& memory,
-                                    const DenseShape& shape) const;
   /// INVALID_ARGUMENT if the result would overwrite an operand; C's old value it may replace.
   absl::Status CheckApart();
   /// Takes the plan and, by it and the operands, the device that it begins on.
   absl::Status ChooseDevice();
-  /// Prepares for what comes in the stream; what cannot fit there is refused before it is sent.
-  absl::Status ExpectStreams();
   /// RESOURCE_EXHAUSTED if its streamed operands and (if that is not one of them) its result
   /// together are more than the host ever has; on a GPU, parts may do.
   absl::Status MayFit() const;
@@ -77,8 +73,6 @@ class DenseCall final : public Job {
   absl::Status RunWhole(Resolved& plan, Lane& lane);
   /// Likewise, its operands being on the host.
   absl::Status RunInSlabs(Resolved& plan, Lane& lane);
-  bool operands_on_host() const;
-  absl::Status MoveToHost();
   /// Memory for the result, with C's old value in it if beta asks for it.
   absl::StatusOr<PlacedDense> NewResult(Lane& lane);
   /// SDDMM's kernels write one value after the other, in canonical CSR's order: where the result is
@@ -88,7 +82,6 @@ class DenseCall final : public Job {
            (matrix_->caller_order() == nullptr && result.shape.leading_dimension <= 1);
   }
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests, &owner_); }
-  MemoryUse result_use() const { return keep_result_ ? MemoryUse::kBuffers : MemoryUse::kRequests; }
 
   void SendBegin(const std::string& plan);
   /// Sends the result, or publishes it; it is where the kernels of `from` wrote it.
@@ -105,15 +98,11 @@ class DenseCall final : public Job {
   double alpha_ = 1, beta_ = 0;
   bool unscaled_ = false;
   /// SpMM: B, and C's old value; SDDMM: A, B; and of both, the last, S's values.
-  std::vector<Operand> operands_;
-  bool own_values_ = false;             ///< S's come with the request
-  StreamedOperand* claimed_ = nullptr;  ///< by the last Claim
-  DenseShape result_shape_;             ///< where the result goes; SetResult alone sets it
-  DenseWrite destination_;
-  bool keep_result_ = false;
-  std::optional<Array> shared_result_;  ///< it goes there
-  bool in_place_ = false;               ///< that is where C's old value is, too
-  bool sent_ = false;                   ///< something of the result
+  RequestOperands operands_;
+  bool own_values_ = false;  ///< S's come with the request
+  DenseResult result_;
+  bool in_place_ = false;  ///< it goes where C's old value is
+  bool sent_ = false;      ///< something of the result
 };
 
 }  // namespace sparsed::engine

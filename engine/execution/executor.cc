@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "engine/execution/chain_call.h"
 #include "engine/execution/dense_call.h"
 #include "engine/execution/executor_impl.h"
 #include "engine/execution/spgemm_call.h"
@@ -278,6 +279,11 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SddmmSpec spec,
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
   return SpgemmCall::Begin(impl_, std::move(spec), std::move(sink));
+}
+
+absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(ChainSpec spec,
+                                                      std::shared_ptr<ResultSink> sink) {
+  return ChainCall::Begin(impl_, std::move(spec), std::move(sink));
 }
 
 absl::StatusOr<std::shared_ptr<Attachment>> Executor::Attach(std::string_view tenant,

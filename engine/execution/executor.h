@@ -55,6 +55,7 @@ class Executor {
   absl::StatusOr<std::shared_ptr<Call>> Begin(SpmmSpec spec, std::shared_ptr<ResultSink> sink);
   absl::StatusOr<std::shared_ptr<Call>> Begin(SddmmSpec spec, std::shared_ptr<ResultSink> sink);
   absl::StatusOr<std::shared_ptr<Call>> Begin(SpgemmSpec spec, std::shared_ptr<ResultSink> sink);
+  absl::StatusOr<std::shared_ptr<Call>> Begin(ChainSpec spec, std::shared_ptr<ResultSink> sink);
 
   /// For a caller that maps what serves a matrix, and runs it itself: on the GPU with that uuid
   /// (cuda::DeviceUuid), or on the CPU, if it is empty. NOT_FOUND; FAILED_PRECONDITION if the GPU

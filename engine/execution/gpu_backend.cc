@@ -19,6 +19,18 @@ std::string ModelOf(const Device& device) {
                      kKernelsVersion);
 }
 
+class GpuMoment final : public Moment {
+ public:
+  explicit GpuMoment(cuda::Event event) : event_(std::move(event)) {}
+  absl::Status Await() const override { return event_.Synchronize(); }
+  absl::StatusOr<double> MillisecondsSince(const Moment& begin) const override {
+    return event_.MillisecondsSince(static_cast<const GpuMoment&>(begin).event_);
+  }
+
+ private:
+  const cuda::Event event_;
+};
+
 }  // namespace
 
 GpuBackend::GpuBackend(Device& device) : Backend(device.id(), ModelOf(device)), device_(device) {}
@@ -122,10 +134,8 @@ absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::OrderValues(const Place
   cuda::Stream& stream = lane.gpu->stream;
   const absl::Status status = cuda::PlaceValues(
       stream, layout, type, csr_values.array->buffer.data(), slots->buffer.mutable_data());
-  // Those in CSR's order may go now, and who fails before the kernel lets both go.
-  const absl::Status done = device_.Settle(stream);
-  if (!status.ok()) return status;
-  if (!done.ok()) return done;
+  // Those in CSR's order may go then, and who fails before the kernel lets both go.
+  if (absl::Status done = Queued(status, lane); !done.ok()) return done;
   return std::make_shared<const Array>(*std::move(slots));
 }
 
@@ -193,8 +203,7 @@ absl::StatusOr<PlacedDense> GpuBackend::NewDense(std::string_view name, const De
   if (!padded && shape.leading_dimension > shape.cols) {
     absl::Status filled = lane.gpu->stream.Fill(array->buffer.mutable_data(), 0, array->bytes());
     // Who fails before the kernel lets the memory go.
-    if (filled.ok()) filled = device_.Settle(lane.gpu->stream);
-    if (!filled.ok()) return filled;
+    if (filled = Queued(std::move(filled), lane); !filled.ok()) return filled;
   }
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), padded.value_or(shape),
                      padded.has_value()};
@@ -207,8 +216,7 @@ absl::Status GpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& t
       written.buffer.mutable_data(), to.shape.leading_dimension * size, from.array->buffer.data(),
       from.shape.leading_dimension * size, to.shape.cols * size, to.shape.rows);
   // The lane's stream has read it before whoever owns it lets it go, also where it failed midway.
-  const absl::Status done = device_.Settle(lane.gpu->stream);
-  return status.ok() ? done : status;
+  return Queued(std::move(status), lane);
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::PlaceIndices(
@@ -223,8 +231,7 @@ absl::Status GpuBackend::Scatter(const PlacedDense& from, const Array* order, co
   absl::Status status =
       cuda::ScatterElements(lane.gpu->stream, order->As<int64_t>(), to.shape.type,
                             from.array->buffer.data(), written.buffer.mutable_data());
-  const absl::Status done = device_.Settle(lane.gpu->stream);
-  return status.ok() ? done : status;
+  return Queued(std::move(status), lane);
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::Gather(const PlacedDense& from, const Array& order,
@@ -235,11 +242,31 @@ absl::StatusOr<PlacedDense> GpuBackend::Gather(const PlacedDense& from, const Ar
   const absl::Status status =
       cuda::GatherElements(lane.gpu->stream, order, from.shape.type, from.array->buffer.data(),
                            array->buffer.mutable_data());
-  // What it reads may go now, and who fails before the kernel lets both go.
-  const absl::Status done = device_.Settle(lane.gpu->stream);
-  if (!status.ok()) return status;
-  if (!done.ok()) return done;
+  // What it reads may go then, and who fails before the kernel lets both go.
+  if (absl::Status done = Queued(status, lane); !done.ok()) return done;
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), from.shape};
+}
+
+absl::Status GpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
+                             Lane& lane) {
+  return Queued(
+      cuda::WeightedSum(lane.gpu->stream, terms, to.shape.type, to.MutableView(to.shape.cols)),
+      lane);
+}
+
+absl::StatusOr<std::unique_ptr<Moment>> GpuBackend::Now(Lane& lane) {
+  absl::StatusOr<cuda::Event> event = cuda::Event::Create();
+  if (!event.ok()) return Checked(event.status());
+  if (absl::Status s = event->Record(lane.gpu->stream); !s.ok()) return Checked(std::move(s));
+  return std::make_unique<GpuMoment>(*std::move(event));
+}
+
+absl::Status GpuBackend::Settle(Lane& lane) { return device_.Settle(lane.gpu->stream); }
+
+absl::Status GpuBackend::Queued(absl::Status status, Lane& lane) {
+  if (lane.queues) return status;
+  const absl::Status done = Settle(lane);
+  return status.ok() ? done : status;
 }
 
 absl::Status GpuBackend::Repeat(const Array& period, Array& to, Lane& lane) {
@@ -308,15 +335,23 @@ absl::Status GpuBackend::FetchInto(const PlacedDense& result, const DenseShape& 
 absl::Status GpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                              double* milliseconds) {
   Context context = ContextOf(lane, options.stop);
+  // What is queued may use what would go for it.
+  if (lane.queues && run.prepares() && !lane.gpu->prepared.Has(run)) {
+    if (absl::Status s = Settle(lane); !s.ok()) return s;
+  }
   context.prepared =
       lane.gpu->prepared.For(run, context, device_.budget().SpareSource(MemoryUse::kLayouts));
   // What is prepared needs none.
   if (context.prepared == nullptr) {
-    const absl::Status grown =
-        Grow(options.workspace, run.Workspace(context.threads), options.memory);
+    const size_t bytes = run.Workspace(context.threads);
+    if (lane.queues && bytes > options.workspace.size()) {
+      if (absl::Status s = Settle(lane); !s.ok()) return s;
+    }
+    const absl::Status grown = Grow(options.workspace, bytes, options.memory);
     if (!grown.ok()) return grown;
     context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   }
+  if (lane.queues) return run.Run(context);
   const absl::StatusOr<double> timed = device_.Timed(
       *lane.gpu, [&] { return run.Run(context); }, options.behind);
   if (timed.ok()) *milliseconds = *timed;

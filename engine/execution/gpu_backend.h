@@ -63,6 +63,7 @@ class GpuBackend final : public Backend {
                        Lane& lane) override;
   absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
                                      MemorySource& memory, Lane& lane) override;
+  absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to, Lane& lane) override;
   absl::Status ClearPadding(const PlacedDense& dense, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
@@ -73,6 +74,8 @@ class GpuBackend final : public Backend {
                          Lane& lane) override;
   absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                    double* milliseconds) override;
+  absl::StatusOr<std::unique_ptr<Moment>> Now(Lane& lane) override;
+  absl::Status Settle(Lane& lane) override;
   Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;
   absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,
                      double* milliseconds) override;
@@ -81,6 +84,9 @@ class GpuBackend final : public Backend {
   absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) override;
 
  private:
+  /// What was queued, `status` being how that went, is done when this returns, unless the lane
+  /// queues.
+  absl::Status Queued(absl::Status status, Lane& lane);
   absl::StatusOr<Array> NewArray(MemorySource& memory, std::string_view name,
                                  const DenseShape& shape, const std::optional<DenseShape>& padded);
 

@@ -41,6 +41,10 @@ int64_t CommonWidth(const PlacedDense& one, const PlacedDense& other) {
   return one.width() == other.width() ? one.width() : one.shape.cols;
 }
 
+size_t BytesOf(const DenseShape& shape) {
+  return static_cast<size_t>(shape.elements()) * SizeOf(shape.type);
+}
+
 absl::Status CheckHolds(const Array& array, const DenseShape& shape) {
   if (array.length >= shape.elements() && array.type == shape.type) return absl::OkStatus();
   return absl::InternalError(

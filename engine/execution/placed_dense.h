@@ -43,6 +43,8 @@ struct PlacedDense {
 /// What a kernel computes: K, or, where both have as many zeros behind, up to those.
 int64_t CommonWidth(const PlacedDense& one, const PlacedDense& other);
 
+size_t BytesOf(const DenseShape& shape);
+
 /// INTERNAL unless `array` has the elements that a request or a held matrix promises, before
 /// anything is read or written by `shape`.
 absl::Status CheckHolds(const Array& array, const DenseShape& shape);

@@ -6,15 +6,24 @@
 
 namespace sparsed::engine {
 
+PreparedRuns::Entry PreparedRuns::EntryOf(const BoundRun& run) {
+  return {.lifetime = run.layout(),
+          .layout = run.layout().get(),
+          .kernel = run.kernel(),
+          .type = run.problem().type,
+          .k = run.problem().k,
+          .transposed = run.problem().transposed,
+          .leading_dimensions = run.leading_dimensions()};
+}
+
+bool PreparedRuns::Has(const BoundRun& run) {
+  const Entry* const found = Find(EntryOf(run));
+  return found != nullptr && (!found->try_again || Clock::now() < *found->try_again);
+}
+
 void* PreparedRuns::For(const BoundRun& run, const Context& context, MemorySource& memory) {
   if (!run.prepares()) return nullptr;
-  Entry entry{.lifetime = run.layout(),
-              .layout = run.layout().get(),
-              .kernel = run.kernel(),
-              .type = run.problem().type,
-              .k = run.problem().k,
-              .transposed = run.problem().transposed,
-              .leading_dimensions = run.leading_dimensions()};
+  Entry entry = EntryOf(run);
   if (const Entry* const found = Find(entry); found != nullptr) {
     if (!found->try_again || Clock::now() < *found->try_again) return found->prepared.get();
     entries_.pop_front();  // where Find put it

@@ -29,6 +29,9 @@ class PreparedRuns {
   /// Null: the kernel prepares nothing, or could not (the run does without).
   void* For(const BoundRun& run, const Context& context, MemorySource& memory);
 
+  /// Whether For makes nothing, and lets nothing go that was made for another run.
+  bool Has(const BoundRun& run);
+
   void Clear() { entries_.clear(); }
 
  private:
@@ -61,6 +64,7 @@ class PreparedRuns {
     bool refused_ = false;
   };
 
+  static Entry EntryOf(const BoundRun& run);
   const Entry* Find(const Entry& wanted);
   void* Keep(Entry entry);
 

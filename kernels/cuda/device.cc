@@ -302,6 +302,12 @@ absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, Ele
                   "putting values in order");
 }
 
+absl::Status WeightedSum(Stream& stream, std::span<const WeightedTerm> terms, ElementType type,
+                         const Dense& to) {
+  if (to.rows == 0 || to.cols == 0) return absl::OkStatus();
+  return ToStatus(WeightedSum(AsStream(stream.handle()), terms, type, to), "a weighted sum");
+}
+
 absl::Status RunningSum(const Context& context, const int64_t* from, int64_t count, int64_t* to) {
   size_t bytes = context.workspace.size();
   return ToStatus(

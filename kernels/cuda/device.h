@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
+#include "kernels/elementwise.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
 
@@ -112,6 +113,10 @@ absl::Status GatherElements(Stream& stream, const Array& order, ElementType type
 /// to[order[i]] = from[i], all on the device; elements of a type that IsFloat() is true of. Queued.
 absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, ElementType type,
                              const void* from, void* to);
+
+/// As sparsed::WeightedSum, all on the device. Queued.
+absl::Status WeightedSum(Stream& stream, std::span<const WeightedTerm> terms, ElementType type,
+                         const Dense& to);
 
 /// to[i] = from[0] + ... + from[i - 1] for i <= count, both on the device; queued in the context's
 /// stream, with a workspace of as many bytes as RunningSumWorkspace says.

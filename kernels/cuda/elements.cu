@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/lanes.cuh"
 
@@ -34,7 +36,84 @@ __global__ void Scatter(const int64_t* order, const T* from, T* to, int64_t coun
   if (i < count) to[__ldcs(order + i)] = from[i];
 }
 
+struct Terms {
+  int count;
+  const void* data[kMostTerms];
+  int64_t leading_dimension[kMostTerms];
+  double factor[kMostTerms];
+};
+
+/// kWidth columns a thread; the grid's y goes over rows.
+template <typename T, int kWidth>
+__global__ void Sum(const __grid_constant__ Terms terms, int64_t rows, int64_t vectors, T* to,
+                    int64_t to_leading_dimension) {
+  using Columns = Vector<T, kWidth>;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (first >= vectors) return;
+  for (int64_t row = static_cast<int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows;
+       row += static_cast<int64_t>(gridDim.y) * blockDim.y) {
+    SumOf<T> sums[kWidth] = {};
+    for (int term = 0; term < terms.count; ++term) {
+      const T* const from =
+          static_cast<const T*>(terms.data[term]) + row * terms.leading_dimension[term];
+      const auto factor = static_cast<SumOf<T>>(terms.factor[term]);
+      const Columns some = reinterpret_cast<const Columns*>(from)[first];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sums[i] += factor * Widen(some.at[i]);
+    }
+    Columns result;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) result.at[i] = Narrow<T>(sums[i]);
+    reinterpret_cast<Columns*>(to + row * to_leading_dimension)[first] = result;
+  }
+}
+
+template <typename T, int kWidth>
+void LaunchSum(cudaStream_t stream, const Terms& terms, const Dense& to) {
+  const int64_t vectors = to.cols / kWidth;
+  dim3 threads(1, 256);
+  while (threads.x < 256 && threads.x < vectors) {
+    threads.x *= 2;
+    threads.y /= 2;
+  }
+  const dim3 blocks(
+      static_cast<unsigned>((vectors + threads.x - 1) / threads.x),
+      static_cast<unsigned>(std::min<int64_t>((to.rows + threads.y - 1) / threads.y, 65535)));
+  Sum<T, kWidth><<<blocks, threads, 0, stream>>>(terms, to.rows, vectors, static_cast<T*>(to.data),
+                                                 to.leading_dimension);
+}
+
 }  // namespace
+
+cudaError_t WeightedSum(cudaStream_t stream, std::span<const WeightedTerm> terms, ElementType type,
+                        const Dense& to) {
+  const bool no_gaps =
+      to.leading_dimension == to.cols && std::ranges::all_of(terms, [&](const WeightedTerm& term) {
+        return term.dense.leading_dimension == to.cols;
+      });
+  const Dense shape = no_gaps ? Dense{to.data, 1, to.rows * to.cols, to.rows * to.cols} : to;
+  Terms all = {};
+  all.count = static_cast<int>(terms.size());
+  const auto widest = static_cast<int64_t>(16 / SizeOf(type));
+  const auto divides = [&](const void* data, int64_t leading_dimension) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && leading_dimension % widest == 0;
+  };
+  bool wide = shape.cols % widest == 0 && divides(to.data, shape.leading_dimension);
+  for (size_t i = 0; i < terms.size(); ++i) {
+    all.data[i] = terms[i].dense.data;
+    all.leading_dimension[i] = no_gaps ? shape.leading_dimension : terms[i].dense.leading_dimension;
+    all.factor[i] = terms[i].factor;
+    wide = wide && divides(all.data[i], all.leading_dimension[i]);
+  }
+  VisitFloat(type, [&]<typename T>(T) {
+    if (wide) {
+      LaunchSum<T, kWidest<T>>(stream, all, shape);
+    } else {
+      LaunchSum<T, 1>(stream, all, shape);
+    }
+  });
+  return cudaGetLastError();
+}
 
 cudaError_t ScatterElements(cudaStream_t stream, ElementType type, const int64_t* order,
                             const void* from, void* to, int64_t count) {

@@ -4,8 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/array.h"
+#include "kernels/elementwise.h"
 
 namespace sparsed::cuda {
 
@@ -24,6 +26,10 @@ cudaError_t GatherElements(cudaStream_t stream, ElementType type, const Array& s
 /// to[order[i]] = from[i], i < count, on the device; elements as above.
 cudaError_t ScatterElements(cudaStream_t stream, ElementType type, const int64_t* order,
                             const void* from, void* to, int64_t count);
+
+/// As sparsed::WeightedSum, of a result that is not empty.
+cudaError_t WeightedSum(cudaStream_t stream, std::span<const WeightedTerm> terms, ElementType type,
+                        const Dense& to);
 
 /// to[i] = outer[inner[i]], i < count, on the device.
 cudaError_t ComposeOrders(cudaStream_t stream, const int32_t* outer, const int32_t* inner,

@@ -59,6 +59,10 @@ absl::Status ScatterElements(Stream&, std::span<const int64_t>, ElementType, con
   return NotBuilt();
 }
 
+absl::Status WeightedSum(Stream&, std::span<const WeightedTerm>, ElementType, const Dense&) {
+  return NotBuilt();
+}
+
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
 absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }
 

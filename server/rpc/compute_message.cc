@@ -176,9 +176,97 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
   return spec;
 }
 
+engine::ChainStep ToStep(const v1::SpmmStep& message) {
+  engine::SpmmStep step;
+  step.matrix = message.matrix();
+  step.transpose = message.transpose();
+  step.alpha = message.has_alpha() ? message.alpha() : 1;
+  step.beta = message.beta();
+  step.b = message.b();
+  if (step.beta != 0) step.accumulate = message.accumulate();
+  if (message.has_values()) step.values = message.values();
+  step.allow_tf32 = message.allow_tf32();
+  return step;
+}
+
+engine::ChainStep ToStep(const v1::SddmmStep& message) {
+  engine::SddmmStep step;
+  step.matrix = message.matrix();
+  step.unscaled = message.unscaled();
+  step.a = message.a();
+  step.b = message.b();
+  if (message.has_values()) step.values = message.values();
+  return step;
+}
+
+engine::ChainStep ToStep(const v1::SumStep& message) {
+  engine::SumStep step;
+  for (const v1::SumTerm& term : message.terms()) {
+    step.terms.push_back({term.value(), term.has_factor() ? term.factor() : 1});
+  }
+  return step;
+}
+
+absl::StatusOr<engine::ChainStep> ToStep(const v1::ChainStep& message) {
+  switch (message.operation_case()) {
+    case v1::ChainStep::kSpmm:
+      return ToStep(message.spmm());
+    case v1::ChainStep::kSddmm:
+      return ToStep(message.sddmm());
+    case v1::ChainStep::kSum:
+      return ToStep(message.sum());
+    case v1::ChainStep::OPERATION_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("it has no operation, or one that this server does not know");
+}
+
+/// More than what may be would be refused by the engine, but not before it was copied.
+absl::Status CheckSize(std::string_view what, int size, size_t most) {
+  if (static_cast<size_t>(size) <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("a chain has at most {} {}, not {}", most, what, size));
+}
+
+absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& regions,
+                                   const v1::ChainStart& start) {
+  using Spec = engine::ChainSpec;
+  absl::Status status = CheckSize("operands", start.operands_size(), Spec::kMostOperands);
+  if (status.ok()) status = CheckSize("steps", start.steps_size(), Spec::kMostSteps);
+  if (status.ok()) status = CheckSize("results", start.results_size(), Spec::kMostResults);
+  if (!status.ok()) return status;
+  Spec spec;
+  spec.tenant = tenant;
+  spec.timeout_ns = start.timeout_ns();
+  for (const v1::Operand& message : start.operands()) {
+    auto operand = ToOperand(fmt::to_string(spec.operands.size()), message, regions);
+    if (!operand.ok()) return operand.status();
+    spec.operands.push_back(*std::move(operand));
+  }
+  for (const v1::ChainStep& message : start.steps()) {
+    auto step = ToStep(message);
+    if (!step.ok()) return Of(fmt::format("step {}", spec.steps.size()), step.status());
+    spec.steps.push_back(*std::move(step));
+  }
+  for (const v1::ChainResult& message : start.results()) {
+    auto place = ToResult(message.place(), regions);
+    if (!place.ok()) return Of(fmt::format("result {}", spec.results.size()), place.status());
+    spec.results.push_back({message.value(), *std::move(place), message.leading_dimension()});
+  }
+  return spec;
+}
+
 const std::string& Subject(const v1::SpmmStart& start) { return start.matrix(); }
 const std::string& Subject(const v1::SddmmStart& start) { return start.matrix(); }
 const std::string& Subject(const v1::SpgemmStart& start) { return start.left(); }
+const std::string& Subject(const v1::ChainStart& start) {
+  static const std::string none;
+  for (const v1::ChainStep& step : start.steps()) {
+    if (step.has_spmm()) return step.spmm().matrix();
+    if (step.has_sddmm()) return step.sddmm().matrix();
+  }
+  return none;
+}
 
 template <typename Request>
 absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const SharedRegions& regions,
@@ -208,6 +296,8 @@ absl::StatusOr<ComputeMessage> DecodeComputeMessage(Op op, const std::string& te
       return Decode<v1::SpmmRequest>(tenant, regions, bytes);
     case Op::kSddmm:
       return Decode<v1::SddmmRequest>(tenant, regions, bytes);
+    case Op::kChain:
+      return Decode<v1::ChainRequest>(tenant, regions, bytes);
     default:
       return Decode<v1::SpgemmRequest>(tenant, regions, bytes);
   }

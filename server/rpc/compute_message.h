@@ -15,11 +15,12 @@
 
 namespace sparsed::server {
 
-using ComputeSpec = std::variant<engine::SpmmSpec, engine::SddmmSpec, engine::SpgemmSpec>;
+using ComputeSpec =
+    std::variant<engine::SpmmSpec, engine::SddmmSpec, engine::SpgemmSpec, engine::ChainSpec>;
 
 struct ComputeStart {
   uint64_t request_id = 0;
-  std::string subject;               ///< S's name
+  std::string subject;               ///< S's name; of a chain, that of its first product
   absl::StatusOr<ComputeSpec> spec;  ///< or what is wrong with this request
 };
 struct ComputeCancel {
@@ -27,8 +28,8 @@ struct ComputeCancel {
 };
 using ComputeMessage = std::variant<ComputeStart, ComputeCancel, wire::ChunkView>;
 
-/// A message of the stream of `op` (kSpmm, kSddmm, kSpgemm), with the shared memory that it names.
-/// INVALID_ARGUMENT if it is malformed, which ends the stream.
+/// A message of the stream of `op` (kSpmm, kSddmm, kSpgemm, kChain), with the shared memory that it
+/// names. INVALID_ARGUMENT if it is malformed, which ends the stream.
 absl::StatusOr<ComputeMessage> DecodeComputeMessage(Op op, const std::string& tenant,
                                                     const SharedRegions& regions,
                                                     const grpc::ByteBuffer& bytes);

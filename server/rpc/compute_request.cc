@@ -185,6 +185,11 @@ grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
   timings.set_total_ns(record_.total_ns);
   message.set_nnz(end.nnz);
   message.set_version(end.version);
+  for (const engine::StepEnd& step : end.steps) {
+    v1::StepReport& report = *message.add_steps();
+    report.set_plan(step.plan);
+    report.set_duration_ns(step.nanoseconds);
+  }
   if (begin_.has_value() && end.status.ok()) *message.mutable_begin() = *std::move(begin_);
   return wire::Encode(reply);
 }

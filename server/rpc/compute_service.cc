@@ -4,8 +4,9 @@
 namespace sparsed::server {
 namespace {
 
-using Service = v1::Compute::WithRawCallbackMethod_Spmm<v1::Compute::WithRawCallbackMethod_Sddmm<
-    v1::Compute::WithRawCallbackMethod_Spgemm<v1::Compute::Service>>>;
+using Service = v1::Compute::WithRawCallbackMethod_Spmm<
+    v1::Compute::WithRawCallbackMethod_Sddmm<v1::Compute::WithRawCallbackMethod_Spgemm<
+        v1::Compute::WithRawCallbackMethod_Chain<v1::Compute::Service>>>>;
 
 class ComputeService final : public Service {
  public:
@@ -19,6 +20,9 @@ class ComputeService final : public Service {
   }
   BytesBidiReactor* Spgemm(grpc::CallbackServerContext* context) override {
     return StartCompute(Op::kSpgemm, service_, context);
+  }
+  BytesBidiReactor* Chain(grpc::CallbackServerContext* context) override {
+    return StartCompute(Op::kChain, service_, context);
   }
 
  private:

@@ -48,6 +48,9 @@ void CountBytes(engine::Engine& engine, const ComputeSpec& spec, StageRecord& re
     operand(sddmm->b);
     if (sddmm->values.has_value()) operand(*sddmm->values);
     result(sddmm->result);
+  } else if (const auto* chain = std::get_if<engine::ChainSpec>(&spec)) {
+    for (const engine::OperandSpec& of : chain->operands) operand(of);
+    for (const engine::ChainSpec::Result& of : chain->results) result(of.place);
   }
 }
 

@@ -1,4 +1,4 @@
-// The reactor of Compute.Spmm, Sddmm and Spgemm: many requests on one stream.
+// The reactor of Compute.Spmm, Sddmm, Spgemm and Chain: many requests on one stream.
 #pragma once
 
 #include <cstdint>

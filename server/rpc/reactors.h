@@ -42,7 +42,7 @@ grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                        std::atomic<int>& under_way);
-/// `op`: kSpmm, kSddmm or kSpgemm.
+/// `op`: kSpmm, kSddmm, kSpgemm or kChain.
 BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
                                grpc::CallbackServerContext* context);
 

@@ -7,6 +7,7 @@ std::string_view Name(Op op) {
       "spmm",
       "sddmm",
       "spgemm",
+      "chain",
       "upload",
       "update_values",
       "download",

@@ -16,6 +16,7 @@ enum class Op : uint8_t {
   kSpmm,
   kSddmm,
   kSpgemm,
+  kChain,
   kUpload,
   kUpdateValues,
   kDownload,
@@ -34,7 +35,7 @@ enum class Op : uint8_t {
   kExplain,
   kPrepare,
 };
-inline constexpr int kOps = 20;
+inline constexpr int kOps = 21;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

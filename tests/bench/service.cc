@@ -5,6 +5,7 @@
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
 //   bench_service shared    --server=unix:/run/sparsed.sock --megabytes=64 --row-nnz=16
 //   bench_service attached  --server=unix:/run/sparsed.sock --rows=1000000 --k=128 [--gpu=0]
+//   bench_service chain     --server=unix:/run/sparsed.sock --steps=10 [--gpu=0]
 //   bench_service latency   --server=unix:/run/sparsed.sock
 //   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
@@ -12,10 +13,12 @@
 //   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
 //   bench_service plans     --server=127.0.0.1:7470 --pack=matrices.xz --generated=all
 #include <sparsed/attached.h>
+#include <sparsed/chain.h>
 #include <sparsed/client.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -314,6 +317,83 @@ int Attached(const std::string& server, int64_t rows, int64_t row_nnz, int64_t w
     line["bare_host_us"] = 1e3 * Quantile(theirs.queued, 0.5);
   }
   std::cout << line << std::endl;
+  return 0;
+}
+
+/// S^steps * X as one request, operand and result held by the server, turn by turn with as many
+/// kernels in a row in this process, on a layout of its own.
+int Chained(const std::string& server, int64_t rows, int64_t row_nnz, int64_t width, int steps,
+            int threads, std::optional<int> gpu, int runs) {
+  const Client client = Connect(server);
+  CsrMatrix s = Random(rows, row_nnz, 1);
+  // Rows sum up to one or less, so that no power of it overflows.
+  for (float& value : std::get<std::vector<float>>(s.values)) {
+    value = 1.0F / static_cast<float>(row_nnz);
+  }
+  const std::string name = "bench-chain-" + std::to_string(rows);
+  const absl::StatusOr<MatrixInfo> known = client.MatrixNamed(name).Info();
+  const Matrix matrix = known.ok() ? client.MatrixNamed(name) : Upload(client, name, s, width);
+  Require(matrix.WaitReady());
+  const std::vector<float> b(rows * width, 1.0F), zeros(rows * width);
+  const auto held_b = client.PutDense("bench-chain-b", DenseView(b.data(), rows, width));
+  Require(held_b.status());
+  const auto held_c = client.PutZeros("bench-chain-c", ValueType::kF32, rows, width);
+  Require(held_c.status());
+  Chain chain;
+  Chain::Value x = chain.Input(*held_b);
+  for (int i = 0; i < steps; ++i) x = chain.Spmm(matrix, x);
+  chain.Output(x, *held_c);
+  const absl::StatusOr<ComputeResult> first = client.Run(chain);
+  Require(first.status());
+  const std::unique_ptr<Place> place = gpu ? Place::Gpu(*gpu) : Place::Host();
+  const float* const from = place->Floats(b);
+  const std::array<float*, 2> to = {place->Floats(zeros), place->Floats(zeros)};
+  const std::unique_ptr<BareKernel> kernel =
+      BareKernel::Make(*place, first->steps[0].plan, rows, rows, s.row_offsets, s.column_indices,
+                       std::get<std::vector<float>>(s.values));
+  if (kernel == nullptr) return 1;
+  std::vector<double> total, device, bare;
+  for (int run = 0; run < runs + 3; ++run) {
+    auto begin = Clock::now();
+    const absl::StatusOr<ComputeResult> done = client.Run(chain);
+    const double took = MillisecondsSince(begin);
+    Require(done.status());
+    place->Wait();
+    begin = Clock::now();
+    for (int i = 0; i < steps; ++i) {
+      kernel->Run(i == 0 ? from : to[(i - 1) % 2], to[i % 2], width, threads);
+    }
+    place->Wait();
+    if (run < 3) continue;
+    bare.push_back(MillisecondsSince(begin));
+    total.push_back(took);
+    device.push_back(std::chrono::duration<double, std::milli>(done->timings.kernel).count());
+  }
+  std::vector<float> got(rows * width), expected(rows * width);
+  Require(held_c->Read(MutableDenseView(got.data(), rows, width)).status());
+  place->Back(expected, to[(steps - 1) % 2]);
+  if (got != expected) {
+    std::cerr << "as a chain, there is another result\n";
+    return 1;
+  }
+  Require(held_b->Delete());
+  Require(held_c->Delete());
+  std::cout << json{{"bench", "chain"},
+                    {"device", gpu ? "cuda:" + std::to_string(*gpu) : "cpu"},
+                    {"rows", rows},
+                    {"row_nnz", row_nnz},
+                    {"k", width},
+                    {"steps", steps},
+                    {"plan", first->steps[0].plan},
+                    {"total_ms", Quantile(total, 0.5)},
+                    {"device_ms", Quantile(device, 0.5)},
+                    {"bare_ms", Quantile(bare, 0.5)},
+                    {"device_over_bare", Quantile(device, 0.5) / Quantile(bare, 0.5)},
+                    {"total_over_bare", Quantile(total, 0.5) / Quantile(bare, 0.5)},
+                    {"device_us_per_step", 1e3 * Quantile(device, 0.5) / steps},
+                    {"total_us_per_step", 1e3 * Quantile(total, 0.5) / steps},
+                    {"runs", runs}}
+            << std::endl;
   return 0;
 }
 
@@ -666,6 +746,17 @@ int Main(int argc, char** argv) {
   std::optional<int> attached_gpu;
   attached->add_option("--gpu", attached_gpu, "On this one; without it, on the CPU");
   attached->add_option("--runs", runs);
+  int chain_steps = 10;
+  CLI::App* chained =
+      app.add_subcommand("chain", "Propagations as one request, beside kernels in a row");
+  chained->add_option("--server", server);
+  chained->add_option("--rows", attached_rows, "And columns");
+  chained->add_option("--row-nnz", attached_row_nnz, "Nonzeros of a row");
+  chained->add_option("--k", attached_width, "Columns of the operand");
+  chained->add_option("--steps", chain_steps);
+  chained->add_option("--threads", attached_threads, "Of each kernel here");
+  chained->add_option("--gpu", attached_gpu, "On this one; without it, on the CPU");
+  chained->add_option("--runs", runs);
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
@@ -711,6 +802,10 @@ int Main(int argc, char** argv) {
   if (*attached) {
     return Attached(server, attached_rows, attached_row_nnz, attached_width, attached_threads,
                     attached_gpu, runs);
+  }
+  if (*chained) {
+    return Chained(server, attached_rows, attached_row_nnz, attached_width, chain_steps,
+                   attached_threads, attached_gpu, runs);
   }
   if (*latency) return Latency(server, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));

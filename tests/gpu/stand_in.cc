@@ -455,6 +455,12 @@ absl::Status ScatterElements(Stream& /*stream*/, std::span<const int64_t> order,
   return absl::OkStatus();
 }
 
+absl::Status WeightedSum(Stream& /*stream*/, std::span<const WeightedTerm> terms, ElementType type,
+                         const Dense& to) {
+  sparsed::WeightedSum(terms, type, to, 1);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t /*count*/) { return 1; }
 absl::Status RunningSum(const Context& /*context*/, const int64_t* from, int64_t count,
                         int64_t* to) {

@@ -32,6 +32,7 @@
 namespace sparsed {
 inline namespace client {
 
+class Chain;
 class Connection;
 class SharedBlock;
 
@@ -379,6 +380,10 @@ class Client {
   Call<DenseMatrix> PutZerosAsync(const std::string& name, ValueType type, int64_t rows,
                                   int64_t cols, const PutOptions& put = {},
                                   const CallOptions& options = {}) const;
+
+  /// Runs it as one request (see sparsed/chain.h). One that failed may have written some results.
+  absl::StatusOr<ComputeResult> Run(const Chain& chain, const CallOptions& options = {}) const;
+  Call<ComputeResult> RunAsync(const Chain& chain, const CallOptions& options = {}) const;
 
   /// A handle; asks the server nothing.
   DenseMatrix DenseNamed(std::string name) const {

@@ -340,11 +340,18 @@ struct Timings {
   std::chrono::nanoseconds setup{};  ///< disk, memory, libraries, attempts that failed
 };
 
-/// How an SpMM or SDDMM was done.
+/// What a step of a chain did.
+struct StepResult {
+  std::string plan;                     ///< "<recipe> / <kernel>", or "sum"
+  std::chrono::nanoseconds duration{};  ///< from the step before it to its end on the device
+};
+
+/// How an SpMM, an SDDMM or a chain was done.
 struct ComputeResult {
   std::string plan;      ///< "<recipe> / <kernel>"
   uint64_t version = 0;  ///< of the values that were used, or that the call's own took the place of
   Timings timings;
+  std::vector<StepResult> steps{};  ///< of a chain
 };
 
 /// How an SpGEMM was done.

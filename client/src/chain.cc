@@ -1,0 +1,31 @@
+#include "sparsed/chain.h"
+
+namespace sparsed {
+inline namespace client {
+
+Chain::Value Chain::Add(Source source) {
+  values_.push_back(std::move(source));
+  return Value(static_cast<uint32_t>(values_.size() - 1));
+}
+
+Chain::Value Chain::Input(Operand operand) {
+  operands_.push_back(std::move(operand));
+  return Add(operands_.size() - 1);
+}
+
+Chain::Value Chain::Spmm(const Matrix& s, Value b, const SpmmOptions& options) {
+  return Add(SpmmStep{s.name(), b, options});
+}
+
+Chain::Value Chain::Sddmm(const Matrix& s, Value a, Value b, const SddmmOptions& options) {
+  return Add(SddmmStep{s.name(), a, b, options});
+}
+
+Chain::Value Chain::Sum(std::vector<Term> terms) { return Add(std::move(terms)); }
+
+void Chain::Output(Value value, Destination destination) {
+  outputs_.emplace_back(value, std::move(destination));
+}
+
+}  // namespace client
+}  // namespace sparsed

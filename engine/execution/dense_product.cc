@@ -1,0 +1,48 @@
+#include "engine/execution/dense_product.h"
+
+#include <utility>
+
+namespace sparsed::engine {
+
+absl::StatusOr<PlacedSparse> PlaceWithValues(Executor::Impl& impl, const Matrix& matrix,
+                                             const std::shared_ptr<const Layout>& layout,
+                                             Lane& lane, MemorySource& host) {
+  absl::StatusOr<Array> values = lane.backend->ValuesFor(
+      matrix, *layout, impl.budget.Source(MemoryUse::kLayouts), lane.threads);
+  if (!values.ok()) return values.status();
+  return lane.backend->Place(layout, &*values, host);
+}
+
+BoundRun BindProduct(const Resolved& plan, const PlacedSparse& s, const PlacedDense& first,
+                     const PlacedDense* second, const PlacedDense& result, double alpha,
+                     double beta) {
+  const bool sddmm = plan.problem.operation == Operation::kSddmm;
+  // A width that vectors divide is faster; what is behind the K columns are zeros.
+  Problem problem = plan.problem;
+  problem.k = CommonWidth(first, sddmm ? *second : result);
+  if (!plan.kernel->Serves(problem, *s.layout)) problem.k = plan.problem.k;
+  RunArguments arguments;
+  arguments.values = s.values == nullptr ? nullptr : s.values->buffer.data();
+  arguments.dense[0] = first.View(problem.k);
+  if (sddmm) arguments.dense[1] = second->View(problem.k);
+  arguments.result = result.MutableView(sddmm ? 1 : problem.k);
+  arguments.alpha = alpha;
+  arguments.beta = beta;
+  return {*plan.kernel, problem, s.layout, arguments};
+}
+
+void RecordProduct(Executor::Impl& impl, DeviceId device, const Pattern& pattern,
+                   const Problem& problem, bool reads_result, std::string_view kernel,
+                   uint64_t nanoseconds) {
+  const auto nnz = static_cast<double>(pattern.nnz());
+  const auto k = static_cast<double>(problem.k);
+  double bytes = CompulsoryBytes(problem, pattern.rows(), pattern.cols(), pattern.nnz());
+  if (reads_result) {
+    const int64_t rows = problem.transposed ? pattern.cols() : pattern.rows();
+    bytes += static_cast<double>(rows) * k * static_cast<double>(SizeOf(problem.type));
+  }
+  const double flops = problem.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
+  impl.RecordRun(device, problem.operation, kernel, nanoseconds, flops, bytes);
+}
+
+}  // namespace sparsed::engine

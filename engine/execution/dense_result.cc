@@ -1,0 +1,122 @@
+#include "engine/execution/dense_result.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "engine/execution/request_operands.h"
+
+namespace sparsed::engine {
+namespace {
+
+/// Whether two matrices have a byte in common. Those of one leading dimension may lie side by side:
+/// columns of one matrix. Of others all that lies between their rows counts as theirs.
+bool ShareBytes(const Array& one, const DenseShape& one_shape, const Array& other,
+                const DenseShape& other_shape) {
+  if (one.buffer.data() > other.buffer.data()) {
+    return ShareBytes(other, other_shape, one, one_shape);
+  }
+  if (one.length == 0 || other.length == 0) return false;
+  const auto distance = static_cast<uint64_t>(other.buffer.data() - one.buffer.data());
+  if (one_shape.leading_dimension != other_shape.leading_dimension || one.type != other.type) {
+    return distance < one.bytes();
+  }
+  const uint64_t size = SizeOf(one.type);
+  const uint64_t stride = static_cast<uint64_t>(one_shape.leading_dimension) * size;
+  const auto rows = static_cast<uint64_t>(one_shape.rows);
+  // The other's first row begins in this row of the one, its last byte maybe in the next.
+  const uint64_t row = distance / stride, in_row = distance % stride;
+  return (row < rows && in_row < static_cast<uint64_t>(one_shape.cols) * size) ||
+         (row + 1 < rows && in_row + static_cast<uint64_t>(other_shape.cols) * size > stride);
+}
+
+}  // namespace
+
+absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::string& tenant,
+                                              const ResultSpec& spec, DenseShape shape) {
+  DenseResult result;
+  if (spec.shared.size() > 0) {
+    if (!spec.shape.has_value() || spec.shape->rows != shape.rows ||
+        spec.shape->cols != shape.cols || spec.shape->type != shape.type) {
+      return absl::InvalidArgumentError(fmt::format(
+          "the result is {} x {} {}, its destination {}", shape.rows, shape.cols, Name(shape.type),
+          spec.shape.has_value() ? fmt::format("{} x {} {}", spec.shape->rows, spec.shape->cols,
+                                               Name(spec.shape->type))
+                                 : "has no shape"));
+    }
+    shape.leading_dimension = spec.shape->leading_dimension;
+  }
+  if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
+  result.shape_ = shape;
+  if (spec.held.empty()) {
+    if (absl::Status s = ValidateShape("the result", shape); !s.ok()) return s;
+    if (spec.shared.size() == 0) return result;
+    absl::StatusOr<Array> array = SharedArray("the result", spec.shared, shape);
+    if (!array.ok()) return array.status();
+    result.shared_ = *std::move(array);
+    return result;
+  }
+  absl::StatusOr<DenseWrite> write = impl.dense.BeginWrite(tenant, spec.held);
+  if (!write.ok()) return write.status();
+  const DenseShape& held = write->base()->shape;
+  if (held.rows != shape.rows || held.cols != shape.cols || held.type != shape.type) {
+    return absl::InvalidArgumentError(fmt::format(
+        "the result is {} x {} {}, but the held matrix '{}' is {} x {} {}", shape.rows, shape.cols,
+        Name(shape.type), spec.held, held.rows, held.cols, Name(held.type)));
+  }
+  result.shape_ = held;
+  result.destination_ = *std::move(write);
+  result.kept_ = true;
+  return result;
+}
+
+absl::Status DenseResult::CheckApart(const Operand& operand, bool is_old, bool* in_place) const {
+  if (!shared_.has_value()) return absl::OkStatus();
+  const Array* const shared = operand.shared();
+  if (shared == nullptr || !ShareBytes(*shared, operand.shape, *shared_, shape_)) {
+    return absl::OkStatus();
+  }
+  if (!is_old || shared->buffer.data() != shared_->buffer.data() ||
+      operand.shape.leading_dimension != shape_.leading_dimension) {
+    return absl::InvalidArgumentError(
+        fmt::format("the result would overwrite {}: they share bytes", shared->name));
+  }
+  *in_place = true;
+  return absl::OkStatus();
+}
+
+absl::Status DenseResult::CheckApart(const DenseResult& other) const {
+  if (!shared_ || !other.shared_ || !ShareBytes(*shared_, shape_, *other.shared_, other.shape_)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("it would overwrite another result: they share bytes");
+}
+
+absl::StatusOr<PlacedDense> DenseResult::New(std::string_view name, MemoryOwner& owner,
+                                             Lane& lane) const {
+  Backend& backend = *lane.backend;
+  if (shared_.has_value() && backend.shares_host_memory()) {
+    return backend.Bring(*shared_, shape_, lane);
+  }
+  return backend.NewDense(name, shape_, backend.MemoryFor(use(), owner), lane);
+}
+
+absl::Status DenseResult::Send(PlacedDense result, Backend& from, Lane& lane, uint32_t index,
+                               MemorySource& memory, MemorySource& held_memory, ResultSink& sink) {
+  if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
+  if (kept_) {
+    return destination_.Publish(from.Hold(std::move(result), shape_, held_memory));
+  }
+  if (shared_.has_value()) {
+    if (result.array->buffer.data() == shared_->buffer.data()) return absl::OkStatus();
+    return from.FetchInto(result, shape_, *shared_, lane);
+  }
+  size_t sent = 0;
+  return from.Fetch(result, shape_, memory, lane, [&](const Array& host, size_t bytes) {
+    const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(host.type));
+    sink.OnArray(index, sent, {host.name, host.type, length, host.buffer.Part(sent, bytes - sent)});
+    sent = bytes;
+  });
+}
+
+}  // namespace sparsed::engine

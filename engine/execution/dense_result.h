@@ -1,0 +1,60 @@
+// Where a dense result of a request goes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/execution/executor_impl.h"
+#include "engine/execution/operand.h"
+
+namespace sparsed::engine {
+
+/// Into the request's stream, a matrix that is held, or memory that the caller shares.
+class DenseResult {
+ public:
+  DenseResult() = default;
+  /// For one of `shape`, whose leading dimension (0: its columns) counts where it is streamed.
+  /// INVALID_ARGUMENT; NOT_FOUND; ABORTED if somebody else writes into the held matrix.
+  static absl::StatusOr<DenseResult> Find(Executor::Impl& impl, const std::string& tenant,
+                                          const ResultSpec& spec, DenseShape shape);
+
+  /// As it will be there.
+  const DenseShape& shape() const { return shape_; }
+  bool kept() const { return kept_; }
+  /// Memory that the caller shares; none: it goes elsewhere.
+  const std::optional<Array>& shared() const { return shared_; }
+  bool streamed() const { return !kept_ && !shared_.has_value(); }
+  /// What its memory counts as.
+  MemoryUse use() const { return kept_ ? MemoryUse::kBuffers : MemoryUse::kRequests; }
+
+  /// INVALID_ARGUMENT if writing it would overwrite an operand. One that `is_old`, C's old value,
+  /// may lie exactly where the result goes: then `*in_place` becomes true.
+  absl::Status CheckApart(const Operand& operand, bool is_old, bool* in_place) const;
+
+  /// INVALID_ARGUMENT if they have a byte in common.
+  absl::Status CheckApart(const DenseResult& other) const;
+
+  /// Memory for it where the lane's kernels write; the caller's own, where they can.
+  absl::StatusOr<PlacedDense> New(std::string_view name, MemoryOwner& owner, Lane& lane) const;
+  /// Sends it, as array `index`, or publishes it. It is where the kernels of `from` wrote it.
+  /// `memory` of the host: for requests, and for what is held.
+  absl::Status Send(PlacedDense result, Backend& from, Lane& lane, uint32_t index,
+                    MemorySource& memory, MemorySource& held_memory, ResultSink& sink);
+
+  /// Lets go of what it would have been written into.
+  void Drop() {
+    destination_ = DenseWrite();
+    shared_.reset();
+  }
+
+ private:
+  DenseShape shape_;
+  DenseWrite destination_;
+  bool kept_ = false;
+  std::optional<Array> shared_;
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,180 @@
+#include "engine/execution/request_operands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace sparsed::engine {
+
+absl::StatusOr<Array> SharedArray(std::string_view what, const Buffer& memory,
+                                  const DenseShape& shape) {
+  if (reinterpret_cast<uintptr_t>(memory.data()) % Buffer::kAlignment != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} begins at an offset that {} does not divide", what, Buffer::kAlignment));
+  }
+  if (BytesOf(shape) > memory.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} takes {} bytes, {} are left of the shared memory from its offset on", what,
+                    BytesOf(shape), memory.size()));
+  }
+  return Array{std::string(what), shape.type, shape.elements(), memory};
+}
+
+absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec,
+                                  const std::string& tenant) {
+  Operand operand;
+  if (spec.held.empty() && !spec.shape.has_value()) {
+    return absl::InvalidArgumentError(
+        fmt::format("operand {} needs a shape or the name of a held matrix", what));
+  }
+  if (spec.shared.size() > 0) {
+    operand.shape = *spec.shape;
+  } else if (spec.held.empty()) {
+    operand.shape = *spec.shape;
+    for (const Operand& other : operands_) {
+      const auto* const announced = std::get_if<Operand::Announced>(&other.source);
+      if (announced != nullptr && announced->stream_array == spec.stream_array) {
+        return absl::InvalidArgumentError(
+            fmt::format("two operands are announced as array {} of the stream", spec.stream_array));
+      }
+    }
+    operand.source = Operand::Announced{std::string(what), spec.stream_array};
+  } else {
+    absl::StatusOr<HeldDenseLease> held = impl_.dense.Find(tenant, spec.held);
+    if (!held.ok()) return held.status();
+    operand.shape = (*held)->shape;
+    operand.source = (*held)->elements;
+    if (spec.shape.has_value() &&
+        (spec.shape->rows != operand.shape.rows || spec.shape->cols != operand.shape.cols ||
+         spec.shape->type != operand.shape.type)) {
+      return absl::InvalidArgumentError(fmt::format(
+          "operand {} is announced as {} x {} {}, but the held matrix '{}' is {} x {} {}", what,
+          spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held, operand.shape.rows,
+          operand.shape.cols, Name(operand.shape.type)));
+    }
+  }
+  if (operand.shape.leading_dimension == 0) operand.shape.leading_dimension = operand.shape.cols;
+  if (absl::Status status = ValidateShape(fmt::format("operand {}", what), operand.shape);
+      !status.ok()) {
+    return status;
+  }
+  if (spec.shared.size() > 0) {
+    absl::StatusOr<Array> array =
+        SharedArray(fmt::format("operand {}", what), spec.shared, operand.shape);
+    if (!array.ok()) return array.status();
+    operand.source = *std::move(array);
+  }
+  operands_.push_back(std::move(operand));
+  return absl::OkStatus();
+}
+
+absl::Status RequestOperands::ExpectStreams(GpuBackend* gpu) {
+  for (Operand& operand : operands_) {
+    const auto* const announced = std::get_if<Operand::Announced>(&operand.source);
+    if (announced == nullptr) continue;
+    const size_t bytes = BytesOf(operand.shape);
+    // Memory is taken as it comes.
+    if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
+      if (absl::Status s = CheckRoom(impl_.budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
+    }
+    operand.source = std::make_unique<StreamedOperand>(
+        announced->name, operand.shape, announced->stream_array, gpu,
+        impl_.budget.Source(MemoryUse::kRequests, &owner_), owner_);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Operand::Held> RequestOperands::held() const {
+  std::vector<Operand::Held> held;
+  for (const Operand& operand : operands_) {
+    if (operand.held() != nullptr) held.push_back(std::get<Operand::Held>(operand.source));
+  }
+  return held;
+}
+
+size_t RequestOperands::streamed_bytes() const {
+  size_t bytes = 0;
+  for (const Operand& operand : operands_) {
+    bytes += operand.streamed() != nullptr ? BytesOf(operand.shape) : 0;
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::byte*> RequestOperands::Claim(uint32_t array, uint64_t offset, uint64_t size) {
+  for (const Operand& operand : operands_) {
+    StreamedOperand* const streamed = operand.streamed();
+    if (streamed == nullptr || streamed->stream_array() != array) continue;
+    claimed_ = streamed;
+    return streamed->Claim(offset, size);
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("no operand of the request is announced as array {}", array));
+}
+
+absl::Status RequestOperands::Commit() {
+  return claimed_ == nullptr ? absl::OkStatus() : claimed_->Commit();
+}
+
+bool RequestOperands::complete() const {
+  return std::ranges::all_of(operands_, [](const Operand& operand) {
+    return operand.streamed() == nullptr || operand.streamed()->complete();
+  });
+}
+
+std::string RequestOperands::Missing() const {
+  for (const Operand& operand : operands_) {
+    const StreamedOperand* const streamed = operand.streamed();
+    if (streamed != nullptr && !streamed->complete()) return streamed->Missing();
+  }
+  return "";
+}
+
+size_t RequestOperands::announced() const {
+  size_t bytes = 0;
+  for (const Operand& operand : operands_) {
+    if (const StreamedOperand* const streamed = operand.streamed()) bytes += streamed->announced();
+  }
+  return bytes;
+}
+
+size_t RequestOperands::counted() const {
+  size_t bytes = 0;
+  for (const Operand& operand : operands_) {
+    if (const StreamedOperand* const streamed = operand.streamed()) bytes += streamed->counted();
+  }
+  return bytes;
+}
+
+void RequestOperands::AppendLoaders(GpuBackend* gpu, std::vector<Job::Loader>& loaders) const {
+  for (const Operand& operand : operands_) {
+    if (operand.held() == nullptr) continue;
+    const auto& held = std::get<Operand::Held>(operand.source);
+    const bool on_device = gpu != nullptr && gpu->device().residency().PresenceOf(held) !=
+                                                 Residency::Presence::kNothing;
+    if (!on_device) loaders.push_back(LoaderOf(held));
+  }
+}
+
+bool RequestOperands::on_host() const {
+  return std::ranges::all_of(operands_, [](const Operand& operand) {
+    return operand.streamed() == nullptr || operand.streamed()->on_host();
+  });
+}
+
+absl::Status RequestOperands::MoveToHost(const Token& token) {
+  for (const Operand& operand : operands_) {
+    StreamedOperand* const streamed = operand.streamed();
+    if (streamed == nullptr) continue;
+    if (absl::Status s = streamed->MoveToHost(token); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+void RequestOperands::Settled() {
+  for (const Operand& operand : operands_) {
+    if (operand.streamed() != nullptr) operand.streamed()->Settled();
+  }
+}
+
+}  // namespace sparsed::engine
