@@ -1,6 +1,4 @@
 // Chains on the GPU: results as anywhere, and what has no room there runs on the CPU.
-#include "sparsed/chain.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -8,6 +6,9 @@
 #include "engine/engine.h"
 #include "tests/gpu/gpu.h"
 #include "tests/rpc/test_server.h"
+
+// The library's types, which come behind the kernels' of the same names.
+#include "sparsed/chain.h"
 #include "tests/unit/client/chain_products.h"
 
 namespace sparsed::test {
