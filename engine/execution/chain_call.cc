@@ -612,7 +612,11 @@ absl::Status ChainCall::Send(Lane& lane) {
   Backend& backend = *lane.backend;
   const auto began = Clock::now();
   const DenseShape& first = results_[0].shape();
-  CallBegin begin{fmt::format("chain of {} steps", steps_.size()), 0, first.rows, first.cols, {}};
+  CallBegin begin{fmt::format("chain of {}: {}", steps_.size(), steps_[0].done.plan),
+                  0,
+                  first.rows,
+                  first.cols,
+                  {}};
   for (const DenseResult& result : results_) {
     if (!result.streamed()) continue;
     begin.arrays.push_back(

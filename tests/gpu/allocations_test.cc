@@ -237,6 +237,48 @@ class Allocations : public ::testing::TestWithParam<bool> {
     return status;
   }
 
+  /// C = 0.5 * S * B - 2 * A with other values of S's, and S .* (A * B^T) into a held matrix.
+  absl::Status Chain(Engine& engine, bool held_operands) const {
+    ChainSpec spec;
+    spec.tenant = std::string("t");
+    std::vector<const std::vector<float>*> arrays;
+    if (held_operands) {
+      spec.operands = {{{}, "a", 0}, {{}, "b", 0}, {{}, "w", 0}};
+    } else {
+      spec.operands = {{DenseShape{kRows, kK, kK, ElementType::kF32}, "", 0},
+                       {DenseShape{kCols, kK, kK, ElementType::kF32}, "", 1},
+                       {DenseShape{s_.nnz(), 1, 1, ElementType::kF32}, "", 2}};
+      arrays = {&a_, &b_, &other_values_};
+    }
+    SpmmStep product;
+    product.matrix = std::string("s");
+    product.b = 1;
+    product.values = 2;
+    SddmmStep edges;
+    edges.matrix = std::string("s");
+    edges.a = 0;
+    edges.b = 1;
+    spec.steps = {product, SumStep{{{3, 0.5}, {0, -2}}}, edges};
+    spec.results = {{4, {}, 0}, {5, {"onto", {}, {}}, 0}};
+    const HeldDenseLease before = engine.dense().Find("t", "onto").value();
+    const auto result = std::make_shared<Result>();
+    const absl::Status status = Run(engine, spec, result, arrays);
+    const HeldDenseLease after = engine.dense().Find("t", "onto").value();
+    EXPECT_EQ(before != after, status.ok());
+    if (!status.ok()) return status;
+    std::vector<double> expected = Wide(a_), magnitudes(expected.size());
+    reference::Spmm(s_.view(), Wide(Mirrored(other_values_)).data(), false, Wide(b_).data(), kK, kK,
+                    0.5, -2, expected.data(), magnitudes.data());
+    ExpectSums<float>(result->Elements<float>(), expected, magnitudes, kRows);
+    expected.assign(s_.nnz(), 0);
+    magnitudes.assign(s_.nnz(), 0);
+    reference::Sddmm(s_.view(), Wide(s_values_).data(), Wide(a_).data(), kK, Wide(b_).data(), kK,
+                     kK, expected.data(), magnitudes.data());
+    ExpectSums<float>(WithoutGaps(HostElements(*after), 1, kGap), Mirrored(expected),
+                      Mirrored(magnitudes), kK);
+    return status;
+  }
+
   /// op(S) * op(T) of matrices `left` and `right`.
   struct SpgemmForm {
     bool transposed = false, masked = false, kept = false;
@@ -331,6 +373,8 @@ class Allocations : public ::testing::TestWithParam<bool> {
         {"sddmm of held operands", sddmm(true, false)},
         {"sddmm into a held matrix", sddmm(false, true)},
         {"sddmm, all of it held", sddmm(true, true)},
+        {"chain", [this](Engine& engine) { return Chain(engine, false); }},
+        {"chain of held operands", [this](Engine& engine) { return Chain(engine, true); }},
         {"spgemm", spgemm({})},
         {"spgemm, kept", spgemm({.kept = true})},
         {"spgemm of transposes", spgemm({.transposed = true})},

@@ -348,7 +348,7 @@ struct StepResult {
 
 /// How an SpMM, an SDDMM or a chain was done.
 struct ComputeResult {
-  std::string plan;      ///< "<recipe> / <kernel>"
+  std::string plan;      ///< "<recipe> / <kernel>"; "chain of 3: " and that of its first step
   uint64_t version = 0;  ///< of the values that were used, or that the call's own took the place of
   Timings timings;
   std::vector<StepResult> steps{};  ///< of a chain

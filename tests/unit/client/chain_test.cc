@@ -36,8 +36,8 @@ TEST(Chain, IsCountedAsARequestOfItsOwn) {
   chain.Output(x, MutableDenseView(c.data(), 40, 8));
   const auto done = client.Run(chain);
   ASSERT_TRUE(done.ok()) << done.status();
-  EXPECT_EQ(done->plan, "chain of 2 steps");
   ASSERT_EQ(done->steps.size(), 2U);
+  EXPECT_EQ(done->plan, "chain of 2: " + done->steps[0].plan);
   EXPECT_NE(done->steps[0].plan.find(" / cpu."), std::string::npos) << done->steps[0].plan;
   EXPECT_EQ(done->steps[1].plan, "sum");
   EXPECT_EQ(done->version, client.MatrixNamed("m").Info()->version);
