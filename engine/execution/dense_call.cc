@@ -437,22 +437,22 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) 
     return placed;
   }
   impl_->no_room.Note(device(), plan_.plan->layout);
-  absl::StatusOr<Resolved> plain = ResolvePlain(matrix_, problem_);
+  absl::StatusOr<Resolved> plain = ResolvePlain(matrix_, plan.problem);
   if (!plain.ok()) return plain.status();
   plan = *std::move(plain);
   return PlaceIn(plan.layout, lane);
 }
 
-absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
-  const std::string_view name = ResultName(problem_.operation);
-  MemorySource& memory = lane.backend->MemoryFor(result_use(), owner_);
-  const auto made = [&]() -> absl::StatusOr<PlacedDense> {
-    if (!shared_result_.has_value() || !lane.backend->shares_host_memory()) {
-      return lane.backend->NewDense(name, result_shape_, memory, lane);
-    }
+absl::StatusOr<PlacedDense> DenseCall::EmptyResult(Lane& lane) {
+  if (shared_result_.has_value() && lane.backend->shares_host_memory()) {
     return lane.backend->Bring(*shared_result_, result_shape_, lane);
-  };
-  if (beta_ == 0 || (in_place_ && lane.backend->shares_host_memory())) return made();
+  }
+  return lane.backend->NewDense(ResultName(problem_.operation), result_shape_,
+                                lane.backend->MemoryFor(result_use(), owner_), lane);
+}
+
+absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
+  if (beta_ == 0 || (in_place_ && lane.backend->shares_host_memory())) return EmptyResult(lane);
   const Operand& accumulate = operands_[1];
   absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
   if (!old.ok()) return old;
@@ -463,10 +463,26 @@ absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
       accumulate.shape.leading_dimension == result_shape_.leading_dimension) {
     return old;
   }
-  absl::StatusOr<PlacedDense> result = made();
+  absl::StatusOr<PlacedDense> result = EmptyResult(lane);
   if (!result.ok()) return result;
   if (absl::Status s = lane.backend->CopyDense(*old, *result, lane); !s.ok()) return s;
   return result;
+}
+
+BoundRun DenseCall::Bind(const Resolved& plan, const PlacedSparse& s, const PlacedDense& first,
+                         const PlacedDense* second, const PlacedDense& written) const {
+  // A width that vectors divide is faster; what is behind the K columns is nobody's.
+  Problem problem = plan.problem;
+  problem.k = CommonWidth(first, second != nullptr ? *second : written);
+  if (!plan.kernel->Serves(problem, *s.layout)) problem.k = plan.problem.k;
+  RunArguments arguments;
+  arguments.values = s.values == nullptr ? nullptr : s.values->buffer.data();
+  arguments.dense[0] = first.View(problem.k);
+  if (second != nullptr) arguments.dense[1] = second->View(problem.k);
+  arguments.result = written.MutableView(second != nullptr ? 1 : problem.k);
+  arguments.alpha = alpha_;
+  arguments.beta = beta_;
+  return {*plan.kernel, problem, s.layout, arguments};
 }
 
 absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
@@ -501,18 +517,7 @@ absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
     }
   }
 
-  // A width that vectors divide is faster; what is behind the K columns are zeros.
-  Problem problem = plan.problem;
-  problem.k = CommonWidth(*first, sddmm ? *second : written);
-  if (!plan.kernel->Serves(problem, *s->layout)) problem.k = problem_.k;
-  RunArguments arguments;
-  arguments.values = s->values == nullptr ? nullptr : s->values->buffer.data();
-  arguments.dense[0] = first->View(problem.k);
-  if (sddmm) arguments.dense[1] = second->View(problem.k);
-  arguments.result = written.MutableView(sddmm ? 1 : problem.k);
-  arguments.alpha = alpha_;
-  arguments.beta = beta_;
-  const BoundRun run(*plan.kernel, problem, s->layout, arguments);
+  const BoundRun run = Bind(plan, *s, *first, sddmm ? &*second : nullptr, written);
   if (backend.id().kind != DeviceKind::kCpu) end_.timings.to_device_ns = NanosecondsSince(begin);
 
   RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
@@ -524,7 +529,7 @@ absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
   for (const Operand& operand : operands_) {
     if (operand.streamed() != nullptr) operand.streamed()->Settled();
   }
-  Observe(run.kernel());
+  Observe(problem_, run.kernel(), end_.timings.kernel_ns);
 
   const auto computed = Clock::now();
   if (written.array != result->array) {
@@ -576,7 +581,7 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
   if (!status.ok()) return status;
   // Copies and kernels overlap: the time is of all together.
   AddKernelTime(1e-6 * static_cast<double>(NanosecondsSince(began)));
-  Observe(slabs.kernel());
+  Observe(problem_, slabs.kernel(), end_.timings.kernel_ns);
   SendBegin(fmt::format("{}, in slabs of {} columns", plan.text, slabs.width()));
   return Send(*std::move(result), impl_->cpu, lane);
 }
@@ -587,19 +592,18 @@ void DenseCall::AddKernelTime(double milliseconds) {
   scheduler().AddBusy(device(), nanoseconds);
 }
 
-void DenseCall::Observe(std::string_view kernel) {
+void DenseCall::Observe(const Problem& problem, std::string_view kernel, uint64_t nanoseconds) {
   const Pattern& pattern = *matrix_->pattern();
   const auto nnz = static_cast<double>(pattern.nnz());
-  const auto k = static_cast<double>(problem_.k);
-  double bytes = CompulsoryBytes(problem_, pattern.rows(), pattern.cols(), pattern.nnz());
+  const auto k = static_cast<double>(problem.k);
+  double bytes = CompulsoryBytes(problem, pattern.rows(), pattern.cols(), pattern.nnz());
   // With beta, C's old value is read besides.
   if (beta_ != 0) {
     bytes +=
-        static_cast<double>(result_shape_.rows) * k * static_cast<double>(SizeOf(problem_.type));
+        static_cast<double>(result_shape_.rows) * k * static_cast<double>(SizeOf(problem.type));
   }
-  const double flops =
-      problem_.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
-  impl_->RecordRun(device(), problem_.operation, kernel, end_.timings.kernel_ns, flops, bytes);
+  const double flops = problem.operation == Operation::kSddmm ? nnz * (2.0 * k + 1) : 2.0 * nnz * k;
+  impl_->RecordRun(device(), problem.operation, kernel, nanoseconds, flops, bytes);
 }
 
 void DenseCall::SendBegin(const std::string& plan) {
