@@ -133,6 +133,7 @@ void DenseCall::OnEnd(const v1::End& end) {
     const MutexLock lock(mutex_);
     result_.timings = FromProto(end.timings());
     result_.version = end.version();
+    result_.batch = std::max<int64_t>(1, end.batch());  // a server may not say
     if (status.ok() && !begun_) {
       status = absl::InternalError("the server ended the request before it began");
     } else if (status.ok() && !received_->complete()) {

@@ -185,6 +185,7 @@ grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
   timings.set_total_ns(record_.total_ns);
   message.set_nnz(end.nnz);
   message.set_version(end.version);
+  if (end.status.ok()) message.set_batch(end.batch);
   if (begin_.has_value() && end.status.ok()) *message.mutable_begin() = *std::move(begin_);
   return wire::Encode(reply);
 }
