@@ -130,7 +130,7 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   DeviceId begun_on_;    ///< known at the start
   DeviceId device_;      ///< changed by who runs it, looked at by who queues it or takes it out
   bool loaded_ = false;  ///< only who runs it looks at it
-  Joint joint_;          ///< known at the start
+  Joint joint_;          ///< known at the start; without a key once a batch left it to itself
   bool coming_ = false;  ///< it may join others, once it is submitted; guarded by the scheduler's
   Mutex mutex_;          ///< taken before the scheduler's
   State state_ ABSL_GUARDED_BY(mutex_) = State::kReceiving;
