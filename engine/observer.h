@@ -1,6 +1,7 @@
 // What the engine reports while it works; the server turns it into metrics.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -25,6 +26,8 @@ class Observer {
  public:
   virtual ~Observer() = default;
   virtual void OnKernelRun(const KernelRun&) {}
+  /// So many requests, two or more, ran as one on the "cpu" or a GPU.
+  virtual void OnBatch(std::string_view /*device*/, int64_t /*requests*/) {}
   /// A stage of a preparation ended: "features", "lsh_cluster", "aspt", "trial", "restore", ...
   virtual void OnPreparationStage(std::string_view /*stage*/, double /*seconds*/) {}
   /// A trial waited so long for a lane of "cpu" or a GPU, for one run.

@@ -82,6 +82,7 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.execution.lanes = config.lanes;
   options.execution.threads_per_lane = std::max(1, config.threads / config.lanes);
   options.execution.max_queued = config.max_queued;
+  options.execution.batch_wait = std::chrono::microseconds(config.batch_wait_microseconds);
   // A client that reads slowly makes its SpGEMM pause before its connection's share is used up.
   options.execution.block_credit_bytes =
       std::min(options.execution.block_credit_bytes, ConnectionMemory(config) / 4);

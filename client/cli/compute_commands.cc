@@ -26,15 +26,17 @@ Report DenseReport(const std::string& matrix, const NpyArray& result, const Comp
                  {"type", Name(result.type())},
                  {"plan", how.plan},
                  {"version", how.version},
+                 {"batch", how.batch},
                  {"timings_ns", ToJson(how.timings)},
                  {"client_ns", std::chrono::nanoseconds(elapsed).count()},
                  {"out", out}};
   report.text = fmt::format(
-      "plan    {}\n"
+      "plan    {}{}\n"
       "server  {}\n"
       "client  {}\n"
       "wrote   {}: {}, {}\n",
-      how.plan, Text(how.timings), Milliseconds(elapsed), out, wrote, NpyTypeText(result.type()));
+      how.plan, how.batch > 1 ? fmt::format(", one of {} at once", how.batch) : "",
+      Text(how.timings), Milliseconds(elapsed), out, wrote, NpyTypeText(result.type()));
   return report;
 }
 

@@ -143,6 +143,7 @@ void DenseCall::OnEnd(const v1::End& end) {
     for (const v1::StepReport& step : end.steps()) {
       result_.steps.push_back({step.plan(), std::chrono::nanoseconds(step.duration_ns())});
     }
+    result_.batch = std::max<int64_t>(1, end.batch());  // a server may not say
     if (status.ok() && !begun_) {
       status = absl::InternalError("the server ended the request before it began");
     }

@@ -127,8 +127,12 @@ class Backend {
   /// zeros.
   virtual absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
                                                MemorySource& memory, Lane& lane) = 0;
-  /// Elements of one into another that is of as many rows and columns.
-  virtual absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) = 0;
+  /// Elements of each into another that is of as many rows and columns.
+  virtual absl::Status CopyDense(std::span<const DenseCopy> copies, Lane& lane) = 0;
+  absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) {
+    const DenseCopy copy{from, to};
+    return CopyDense({&copy, 1}, lane);
+  }
   /// Indices that belong to a matrix: stay there for the next call, if there is room.
   virtual absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
       const std::shared_ptr<LazyArray>& indices) = 0;

@@ -161,6 +161,7 @@ struct CallEnd {
   std::vector<StepEnd> steps = {};  ///< of a chain, those that ran
   int64_t nnz = 0;                  ///< of an SpGEMM result
   uint64_t version = 0;             ///< of S's values
+  int64_t batch = 1;                ///< calls that ran as one with it, itself counted
 };
 
 /// Where a call's results go. Called from one thread at a time, in the order OnBegin, then OnArray

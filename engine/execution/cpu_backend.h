@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -38,7 +39,8 @@ class CpuBackend final : public Backend {
   absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) override;
   absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
                                        MemorySource& memory, Lane& lane) override;
-  absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) override;
+  using Backend::CopyDense;
+  absl::Status CopyDense(std::span<const DenseCopy> copies, Lane& lane) override;
   absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
       const std::shared_ptr<LazyArray>& indices) override;
   absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,

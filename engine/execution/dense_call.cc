@@ -243,15 +243,18 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) 
     return placed;
   }
   impl_->no_room.Note(device(), plan_.plan->layout);
-  absl::StatusOr<Resolved> plain = ResolvePlain(matrix_, problem_);
+  absl::StatusOr<Resolved> plain = ResolvePlain(matrix_, plan.problem);
   if (!plain.ok()) return plain.status();
   plan = *std::move(plain);
   return PlaceIn(plan.layout, lane);
 }
 
+absl::StatusOr<PlacedDense> DenseCall::EmptyResult(Lane& lane) {
+  return result_.New(ResultName(problem_.operation), owner_, lane);
+}
+
 absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
-  const auto made = [&] { return result_.New(ResultName(problem_.operation), owner_, lane); };
-  if (beta_ == 0 || (in_place_ && lane.backend->shares_host_memory())) return made();
+  if (beta_ == 0 || (in_place_ && lane.backend->shares_host_memory())) return EmptyResult(lane);
   const Operand& accumulate = operands_[1];
   absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
   if (!old.ok()) return old;
@@ -262,7 +265,7 @@ absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
       accumulate.shape.leading_dimension == result_.shape().leading_dimension) {
     return old;
   }
-  absl::StatusOr<PlacedDense> result = made();
+  absl::StatusOr<PlacedDense> result = EmptyResult(lane);
   if (!result.ok()) return result;
   if (absl::Status s = lane.backend->CopyDense(*old, *result, lane); !s.ok()) return s;
   return result;
@@ -311,7 +314,7 @@ absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
   AddKernelTime(milliseconds);
   if (!status.ok()) return status;
   operands_.Settled();
-  Observe(run.kernel());
+  Observe(problem_, run.kernel(), end_.timings.kernel_ns);
 
   const auto computed = Clock::now();
   if (written.array != result->array) {
@@ -363,7 +366,7 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
   if (!status.ok()) return status;
   // Copies and kernels overlap: the time is of all together.
   AddKernelTime(1e-6 * static_cast<double>(NanosecondsSince(began)));
-  Observe(slabs.kernel());
+  Observe(problem_, slabs.kernel(), end_.timings.kernel_ns);
   SendBegin(fmt::format("{}, in slabs of {} columns", plan.text, slabs.width()));
   return Send(*std::move(result), impl_->cpu, lane);
 }
@@ -374,9 +377,9 @@ void DenseCall::AddKernelTime(double milliseconds) {
   scheduler().AddBusy(device(), nanoseconds);
 }
 
-void DenseCall::Observe(std::string_view kernel) {
-  RecordProduct(*impl_, device(), *matrix_->pattern(), problem_, /*reads_result=*/beta_ != 0,
-                kernel, end_.timings.kernel_ns);
+void DenseCall::Observe(const Problem& problem, std::string_view kernel, uint64_t nanoseconds) {
+  RecordProduct(*impl_, device(), *matrix_->pattern(), problem, /*reads_result=*/beta_ != 0, kernel,
+                nanoseconds);
 }
 
 void DenseCall::SendBegin(const std::string& plan) {

@@ -1,9 +1,11 @@
 // SpMM and SDDMM calls: dense operands in, one kernel run, a dense result out.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,7 +38,14 @@ class DenseCall final : public Job {
   size_t counted() const override;
 
  private:
+  class Joined;
+
   Next Run(Lane& lane, absl::Status* end) override;
+  /// A narrow SpMM joins others of the same matrix, values and options: their operands side by side
+  /// are one.
+  Joint JoinsAs() const override;
+  void RunTogether(Lane& lane, std::span<Job* const> batch, const std::atomic<bool>* stop,
+                   const Ended& ended) override;
   void Drop() override;
   Loader ToLoad() const override;
 
@@ -73,7 +82,9 @@ class DenseCall final : public Job {
   absl::Status RunWhole(Resolved& plan, Lane& lane);
   /// Likewise, its operands being on the host.
   absl::Status RunInSlabs(Resolved& plan, Lane& lane);
-  /// Memory for the result, with C's old value in it if beta asks for it.
+  /// Memory for the result, or the caller's.
+  absl::StatusOr<PlacedDense> EmptyResult(Lane& lane);
+  /// With C's old value in it if beta asks for it.
   absl::StatusOr<PlacedDense> NewResult(Lane& lane);
   /// SDDMM's kernels write one value after the other, in canonical CSR's order: where the result is
   /// to have another order, or gaps, that is elsewhere first.
@@ -87,8 +98,8 @@ class DenseCall final : public Job {
   /// Sends the result, or publishes it; it is where the kernels of `from` wrote it.
   absl::Status Send(PlacedDense result, Backend& from, Lane& lane);
   void AddKernelTime(double milliseconds);
-  /// Tells the observer of a product that `kernel` computed.
-  void Observe(std::string_view kernel);
+  /// Tells the observer of a product that `kernel` computed, of this call or of a batch.
+  void Observe(const Problem& problem, std::string_view kernel, uint64_t nanoseconds);
 
   const std::shared_ptr<Executor::Impl> impl_;
   MemoryOwner& owner_;  ///< the tenant

@@ -36,12 +36,16 @@ struct ExecutorOptions {
   int lanes = 1;             ///< calls that run at once
   int threads_per_lane = 1;  ///< OpenMP team of each
   int max_queued = 4096;     ///< calls waiting; more is RESOURCE_EXHAUSTED
+  /// For which a narrow SpMM that a lane has taken may wait for others that are arriving, to be run
+  /// as one with them; 0: each runs by itself, whoever waits.
+  std::chrono::microseconds batch_wait{0};
   int64_t block_credit_bytes =
       32 << 20;  ///< unreleased block bytes after which a streamed SpGEMM pauses
 };
 
 /// Lanes: owner threads with a fixed OpenMP team each. Tenants take turns; within a tenant, first
-/// come first served; a long SpGEMM gives way after each row block. Thread-safe.
+/// come first served, but that calls which can be joined run with the first of them; a long SpGEMM
+/// gives way after each row block. Thread-safe.
 class Executor {
  public:
   /// The GPUs, if there are any, take every product that they have a kernel and room for.

@@ -209,12 +209,16 @@ absl::StatusOr<PlacedDense> GpuBackend::NewDense(std::string_view name, const De
                      padded.has_value()};
 }
 
-absl::Status GpuBackend::CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) {
-  const size_t size = SizeOf(to.shape.type);
-  Array written = *to.array;
-  absl::Status status = lane.gpu->stream.CopyRows(
-      written.buffer.mutable_data(), to.shape.leading_dimension * size, from.array->buffer.data(),
-      from.shape.leading_dimension * size, to.shape.cols * size, to.shape.rows);
+absl::Status GpuBackend::CopyDense(std::span<const DenseCopy> copies, Lane& lane) {
+  absl::Status status;
+  for (const auto& [from, to] : copies) {
+    const size_t size = SizeOf(to.shape.type);
+    Array written = *to.array;
+    status = lane.gpu->stream.CopyRows(
+        written.buffer.mutable_data(), to.shape.leading_dimension * size, from.array->buffer.data(),
+        from.shape.leading_dimension * size, to.shape.cols * size, to.shape.rows);
+    if (!status.ok()) break;
+  }
   // The lane's stream has read it before whoever owns it lets it go, also where it failed midway.
   return Queued(std::move(status), lane);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
 namespace sparsed::engine {
 namespace {
@@ -35,6 +36,16 @@ PitchedRows RowsOf(const DenseShape& host, const DenseShape& device) {
           .row_bytes = static_cast<size_t>(host.cols) * size,
           .host_pitch = static_cast<size_t>(host.leading_dimension) * size,
           .device_pitch = static_cast<size_t>(device.leading_dimension) * size};
+}
+
+PlacedDense ColumnsOf(const PlacedDense& wide, int64_t first, int64_t count) {
+  Array part = *wide.array;
+  const size_t before = static_cast<size_t>(first) * SizeOf(part.type);
+  part.length -= first;
+  part.buffer = wide.array->buffer.Part(before, wide.array->buffer.size() - before);
+  DenseShape shape = wide.shape;
+  shape.cols = count;
+  return {std::make_shared<const Array>(std::move(part)), shape};
 }
 
 int64_t CommonWidth(const PlacedDense& one, const PlacedDense& other) {

@@ -40,6 +40,12 @@ struct PlacedDense {
     return {written.buffer.mutable_data(), shape.rows, columns, shape.leading_dimension};
   }
 };
+/// Elements that go from one to the other.
+struct DenseCopy {
+  PlacedDense from, to;
+};
+/// Columns [first, first + count) of a matrix that has some, in its memory.
+PlacedDense ColumnsOf(const PlacedDense& wide, int64_t first, int64_t count);
 /// What a kernel computes: K, or, where both have as many zeros behind, up to those.
 int64_t CommonWidth(const PlacedDense& one, const PlacedDense& other);
 

@@ -16,6 +16,9 @@ constexpr auto kRest = std::chrono::seconds(2);
 constexpr auto kLook = std::chrono::microseconds(200);
 /// After which who waits for a lane looks whether it is to stop.
 constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
+/// Waiting jobs among which others are looked for that can join the one before them: a queue may
+/// have thousands, and nobody else gets at it meanwhile.
+constexpr ptrdiff_t kMostLookedAt = 256;
 
 }  // namespace
 
@@ -33,6 +36,7 @@ Job::Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_p
 
 absl::Status Job::Start(uint64_t timeout_ns) {
   begun_on_ = device_;
+  if (scheduler_->options().batch_wait.count() > 0) joint_ = JoinsAs();
   token_ = std::make_shared<Token>([scheduler = scheduler_.get(), job = weak_from_this()] {
     // The job keeps the scheduler alive; without the job there is nothing to reap.
     if (!job.expired()) scheduler->Reap(job);
@@ -165,7 +169,10 @@ void Scheduler::Close() {
   for (const auto& job : jobs) {
     job->token_->Stop(absl::UnavailableError("the server is shutting down"));
   }
-  for (Lanes& lanes : lanes_) lanes.work.NotifyAll();
+  for (Lanes& lanes : lanes_) {
+    lanes.work.NotifyAll();
+    lanes.gathered.NotifyAll();
+  }
   blocking_work_.NotifyAll();
   for (Lanes& lanes : lanes_) {
     for (std::thread& thread : lanes.threads) thread.join();
@@ -195,13 +202,27 @@ bool Scheduler::Register(const std::shared_ptr<Job>& job) {
   const MutexLock lock(mutex_);
   if (closing_) return false;
   jobs_.emplace(job.get(), job);
-  ++lanes_of(job->begun_on_).begun;
+  Lanes& lanes = lanes_of(job->begun_on_);
+  ++lanes.begun;
+  if (!job->joint_.key.empty()) {
+    job->coming_ = true;
+    ++lanes.coming[job->joint_.key];
+  }
   return true;
 }
 
 void Scheduler::Unregister(Job* job) {
   const MutexLock lock(mutex_);
+  ComesNoMoreLocked(*job);
   if (jobs_.erase(job) > 0) --lanes_of(job->begun_on_).begun;
+}
+
+void Scheduler::ComesNoMoreLocked(Job& job) {
+  if (!std::exchange(job.coming_, false)) return;
+  Lanes& lanes = lanes_of(job.begun_on_);
+  const auto coming = lanes.coming.find(job.joint_.key);
+  if (--coming->second == 0) lanes.coming.erase(coming);
+  if (!lanes.gathering.empty()) lanes.gathered.NotifyAll();
 }
 
 bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
@@ -209,7 +230,17 @@ bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
   bool taken;
   {
     const MutexLock lock(mutex_);
+    ComesNoMoreLocked(*job);
     if (!resumed && lanes.queued >= options_.max_queued) return false;
+    if (!lanes.gathering.empty()) {
+      lanes.gathered.NotifyAll();
+      const auto batch = std::ranges::find_if(
+          lanes.gathering, [&](const Batch* gathers) { return gathers->Takes(*job); });
+      if (batch != lanes.gathering.end()) {
+        (*batch)->Add(std::move(job));
+        return true;
+      }
+    }
     lanes.queues[job->tenant_].push_back(std::move(job));
     taken = ++lanes.queued <= lanes.looking;
   }
@@ -225,15 +256,40 @@ void Scheduler::Reap(std::weak_ptr<Job> job) {
   reaper_work_.NotifyOne();
 }
 
-std::shared_ptr<Job> Scheduler::PopLocked(Lanes& lanes) {
+Scheduler::Batch Scheduler::PopLocked(Lanes& lanes) {
   auto queue = lanes.queues.upper_bound(lanes.last_tenant);
   if (queue == lanes.queues.end()) queue = lanes.queues.begin();
-  std::shared_ptr<Job> job = std::move(queue->second.front());
-  queue->second.pop_front();
+  std::deque<std::shared_ptr<Job>>& waiting = queue->second;
+  Batch batch;
+  batch.Add(std::move(waiting.front()));
+  waiting.pop_front();
+  if (!batch.joint().key.empty()) {
+    const auto end = waiting.begin() + std::min(kMostLookedAt, std::ssize(waiting));
+    const auto joined = std::remove_if(waiting.begin(), end, [&](const auto& job) {
+      if (!batch.Takes(*job)) return false;
+      batch.Add(job);
+      return true;
+    });
+    waiting.erase(joined, end);
+  }
   lanes.last_tenant = queue->first;
-  if (queue->second.empty()) lanes.queues.erase(queue);
-  --lanes.queued;
-  return job;
+  if (waiting.empty()) lanes.queues.erase(queue);
+  lanes.queued -= std::ssize(batch.jobs);
+  return batch;
+}
+
+void Scheduler::GatherLocked(Lanes& lanes, Batch& batch) {
+  const std::string& key = batch.joint().key;
+  if (key.empty()) return;
+  const auto until = std::chrono::steady_clock::now() + options_.batch_wait;
+  lanes.gathering.push_back(&batch);
+  const auto helps = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !closing_ && batch.width < batch.joint().most && lanes.coming.contains(key) &&
+           lanes.queued == 0;
+  };
+  while (helps() && lanes.gathered.WaitUntil(mutex_, until)) {
+  }
+  std::erase(lanes.gathering, &batch);
 }
 
 Scheduler::IdleWork& Scheduler::BeginIdleLocked(Lanes& lanes) {
@@ -264,10 +320,10 @@ void Scheduler::RunLane(Lane& lane, Lanes& lanes) {
     ++lanes.running;
     const bool had_job = MayRunLocked(lanes);
     if (had_job) {
-      std::shared_ptr<Job> job = PopLocked(lanes);
+      Batch batch = PopLocked(lanes);
+      GatherLocked(lanes, batch);
       lock.Unlock();
-      RunJob(job, lane);
-      job.reset();
+      RunBatch(std::move(batch), lane);
       // Large ones are given to whoever needs memory next; taking one again is cheap.
       if (lane.workspace.size() > lanes.backend->kept_workspace()) lane.workspace = Buffer();
       lock.Lock();
@@ -296,11 +352,25 @@ void Scheduler::RunLane(Lane& lane, Lanes& lanes) {
   }
 }
 
-void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
+void Scheduler::RunBatch(Batch batch, Lane& lane) {
+  std::vector<std::shared_ptr<Job>>& jobs = batch.jobs;
+  std::erase_if(jobs, [this](const std::shared_ptr<Job>& job) { return !BeginRun(job); });
+  if (jobs.size() > 1) {
+    RunTogether(jobs, lane);
+    for (const std::shared_ptr<Job>& job : jobs) {
+      job->joint_.key.clear();
+      // Each in a turn of its own.
+      if (job != jobs.front()) EndStep(job, Job::Next::kAgain, absl::OkStatus());
+    }
+  }
+  if (!jobs.empty()) RunJob(jobs.front(), lane);
+}
+
+bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {
   using State = Job::State;
   {
     const MutexLock lock(job->mutex_);
-    if (job->state_ != State::kQueued) return;  // reaped while it waited
+    if (job->state_ != State::kQueued) return false;  // reaped while it waited
     job->state_ = State::kRunning;
     job->end_.timings.queue_ns += NanosecondsSince(job->queued_);
   }
@@ -312,15 +382,47 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
         job->state_ = State::kLoading;
       }
       // Who stopped it before it was seen to load left it to us.
-      if (job->token_->stopped()) return Reap(job);
+      if (job->token_->stopped()) {
+        Reap(job);
+        return false;
+      }
       RunBlocking([load = std::move(load), token = job->token_, weak = std::weak_ptr<Job>(job)] {
         if (weak.expired() || token->stopped()) return;
         Job::Held held = load(token->flag());
         if (const std::shared_ptr<Job> job = weak.lock()) job->Loaded(std::move(held));
       });
-      return;
+      return false;
     }
   }
+  return true;
+}
+
+void Scheduler::RunTogether(std::vector<std::shared_ptr<Job>>& jobs, Lane& lane) {
+  const auto together = std::make_shared<Job::Together>();
+  std::vector<Job*> batch;
+  for (const std::shared_ptr<Job>& job : jobs) {
+    together->tokens.push_back(job->token_);
+    batch.push_back(job.get());
+  }
+  const auto set = [&](const std::shared_ptr<Job::Together>& in) {
+    for (Job* const job : batch) {
+      const MutexLock lock(job->mutex_);
+      job->together_ = in;
+    }
+  };
+  set(together);
+  together->Look();  // for those that were stopped before
+  std::vector<bool> ended(jobs.size());
+  batch.front()->RunTogether(lane, batch, &together->stop, [&](size_t job, absl::Status end) {
+    ended[job] = true;
+    EndJob(*batch[job], std::move(end));
+  });
+  set(nullptr);
+  size_t at = 0;
+  std::erase_if(jobs, [&](const std::shared_ptr<Job>&) { return ended[at++]; });
+}
+
+void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
   absl::Status end;
   Job::Next next = Job::Next::kEnded;
   if (job->token_->stopped()) {
@@ -328,6 +430,11 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
   } else {
     next = job->Run(lane, &end);
   }
+  EndStep(job, next, std::move(end));
+}
+
+void Scheduler::EndStep(const std::shared_ptr<Job>& job, Job::Next next, absl::Status end) {
+  using State = Job::State;
   if (next == Job::Next::kLeft) return;
   if (next != Job::Next::kEnded) {
     MutexLock lock(job->mutex_);
@@ -344,9 +451,13 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
     }
     end = job->token_->status();
   }
+  EndJob(*job, std::move(end));
+}
+
+void Scheduler::EndJob(Job& job, absl::Status end) {
   // What a kernel says when it was stopped is less than why it was stopped.
-  if (!end.ok() && job->token_->stopped()) end = job->token_->status();
-  job->Finish(std::move(end));
+  if (!end.ok() && job.token_->stopped()) end = job.token_->status();
+  job.Finish(std::move(end));
 }
 
 void Scheduler::RunReaper() {
@@ -359,8 +470,10 @@ void Scheduler::RunReaper() {
     if (job == nullptr) continue;
     lock.Unlock();
     bool end = false;
+    std::shared_ptr<Job::Together> together;
     {
       const MutexLock job_lock(job->mutex_);
+      together = job->together_;
       end = job->state_ == Job::State::kReceiving || job->state_ == Job::State::kQueued ||
             job->state_ == Job::State::kLoading || job->state_ == Job::State::kPaused;
       if (end && job->state_ == Job::State::kQueued) {
@@ -375,6 +488,7 @@ void Scheduler::RunReaper() {
       }
       if (end) job->state_ = Job::State::kLeft;  // no lane takes it any more
     }
+    if (together != nullptr) together->Look();
     if (end) job->Finish(job->token_->status());
     job.reset();  // its operands may be large: not under the lock
     lock.Lock();

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -28,6 +29,13 @@ namespace sparsed::engine {
 class Scheduler;
 
 uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
+
+/// What lets a job run together with others.
+struct Joint {
+  std::string key;    ///< jobs of one tenant and equal keys may run as one; empty: it runs alone
+  int64_t width = 0;  ///< its part of such a run
+  int64_t most = 0;   ///< the width of all of it; equal keys have the same
+};
 
 /// What every call has in common: its state, its token, its end. A job is run in steps; between two
 /// steps others may run.
@@ -58,6 +66,15 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
  protected:
   /// One step, on a lane. Not called again after kEnded or kLeft.
   virtual Next Run(Lane& lane, absl::Status* end) = 0;
+  /// Told of a job, by its place in the batch, that ended.
+  using Ended = std::function<void(size_t job, absl::Status end)>;
+  /// As what it may join others; asked once, by Start.
+  virtual Joint JoinsAs() const { return {}; }
+  /// Runs a batch of jobs whose keys are its own, itself the first of them, as one, in their only
+  /// step. Those that it does not tell `ended` of, having sent nothing for them, run each by itself
+  /// afterwards. `stop` becomes true when nobody wants any of them any more.
+  virtual void RunTogether(Lane& /*lane*/, std::span<Job* const> /*batch*/,
+                           const std::atomic<bool>* /*stop*/, const Ended& /*ended*/) {}
   /// Lets go of whatever it holds; called once, before OnEnd.
   virtual void Drop() = 0;
   /// What reads from the disk before it can run; null if all is in memory. Run once, elsewhere than
@@ -88,6 +105,19 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   friend class Scheduler;
   enum class State { kReceiving, kQueued, kLoading, kRunning, kPaused, kLeft, kEnded };
 
+  /// Jobs that are being run as one.
+  struct Together {
+    std::vector<std::shared_ptr<Token>> tokens;
+    std::atomic<bool> stop = false;
+
+    /// One of them was stopped: so is the run with the last of them.
+    void Look() {
+      if (std::ranges::all_of(tokens, [](const auto& token) { return token->stopped(); })) {
+        stop = true;
+      }
+    }
+  };
+
   /// What ToLoad asked for is in memory, or failed to get there.
   void Loaded(Held held);
   void AddSetup() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -100,9 +130,12 @@ class Job : public Call, public std::enable_shared_from_this<Job> {
   DeviceId begun_on_;    ///< known at the start
   DeviceId device_;      ///< changed by who runs it, looked at by who queues it or takes it out
   bool loaded_ = false;  ///< only who runs it looks at it
+  Joint joint_;          ///< known at the start; without a key once a batch left it to itself
+  bool coming_ = false;  ///< it may join others, once it is submitted; guarded by the scheduler's
   Mutex mutex_;          ///< taken before the scheduler's
   State state_ ABSL_GUARDED_BY(mutex_) = State::kReceiving;
   Held held_ ABSL_GUARDED_BY(mutex_);  ///< from when it was loaded until it ends
+  std::shared_ptr<Together> together_ ABSL_GUARDED_BY(mutex_);  ///< null: it is not in a batch
   std::optional<DeadlineTimer::Ticket> deadline_ ABSL_GUARDED_BY(mutex_);
   using Time = std::chrono::steady_clock::time_point;
   Time submitted_ ABSL_GUARDED_BY(mutex_);
@@ -147,6 +180,21 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     bool started = false;
     bool done = false;
   };
+  /// Jobs that a lane runs as one; where nothing can join the first of them, that alone.
+  struct Batch {
+    std::vector<std::shared_ptr<Job>> jobs;
+    int64_t width = 0;
+
+    void Add(std::shared_ptr<Job> job) {
+      width += job->joint_.width;
+      jobs.push_back(std::move(job));
+    }
+    const Joint& joint() const { return jobs.front()->joint_; }
+    bool Takes(const Job& job) const {
+      return !joint().key.empty() && job.joint_.key == joint().key &&
+             job.tenant() == jobs.front()->tenant() && width + job.joint_.width <= joint().most;
+    }
+  };
   /// The lanes of one device and what waits for them: guarded by mutex_, but for the backend, the
   /// threads and what is atomic.
   struct Lanes {
@@ -160,8 +208,13 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     bool used = false;               ///< since Rest looked last
     bool rested = true;              ///< since it was used last
     std::deque<IdleWork*> idle;
-    Turns turns;         ///< of idle work
-    bool alone = false;  ///< such a turn is under way that has the device to itself
+    /// Jobs that began with this device and are not submitted yet, by the key of what they may
+    /// join.
+    std::map<std::string, int64_t> coming;
+    std::vector<Batch*> gathering;  ///< whose lanes wait for more of them
+    CondVar gathered;               ///< there is less to wait for
+    Turns turns;                    ///< of idle work
+    bool alone = false;             ///< such a turn is under way that has the device to itself
     CondVar work;
     std::atomic<uint64_t> busy_ns{0};
     std::vector<std::thread> threads;
@@ -182,7 +235,13 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   bool Enqueue(std::shared_ptr<Job> job, bool resumed);
   /// Called when a token stopped: ends the job if no lane has it.
   void Reap(std::weak_ptr<Job> job);
-  std::shared_ptr<Job> PopLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The next job, and those of its tenant's that wait and can join it.
+  Batch PopLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Waits for jobs that can join, up to options().batch_wait, while one is coming, there is room
+  /// for it, and nothing else waits for a lane.
+  void GatherLocked(Lanes& lanes, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// It is submitted, or never will be.
+  void ComesNoMoreLocked(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayRunLocked(const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool stands_back = lanes.alone || (!lanes.idle.empty() && lanes.idle.front()->due);
     return lanes.queued > 0 && !stands_back;
@@ -196,7 +255,16 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   IdleWork& BeginIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// As one, if that can be; else, and where that comes to nothing, its jobs one by one.
+  void RunBatch(Batch batch, Lane& lane);
+  /// False if no lane is to run it now: it has ended meanwhile, or its data is read first.
+  bool BeginRun(const std::shared_ptr<Job>& job);
+  /// Leaves those in `jobs` that have not ended.
+  void RunTogether(std::vector<std::shared_ptr<Job>>& jobs, Lane& lane);
   void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
+  /// A lane has done a step of it; `end`: how it ended, if it did.
+  void EndStep(const std::shared_ptr<Job>& job, Job::Next next, absl::Status end);
+  void EndJob(Job& job, absl::Status end);
   void RunReaper();
   /// Called now and then: the lanes had nothing to do since the last call but one, for the first
   /// time since they had.

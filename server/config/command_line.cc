@@ -227,6 +227,13 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str()
       ->group("Limits");
+  app.add_option("--batch-wait", config.batch_wait_microseconds,
+                 "Microseconds that a narrow SpMM may wait for others of its tenant on the same "
+                 "matrix that are arriving, to be multiplied as one with them; 0: each by itself")
+      ->check(CLI::Range(int64_t{0}, int64_t{100'000}))
+      ->type_name("MICROSECONDS")
+      ->capture_default_str()
+      ->group("Limits");
   app.add_option("--receive-idle", config.receive_idle_seconds,
                  "Seconds for which a client may send nothing of an upload or an operand that it "
                  "announced; then it ends")

@@ -96,6 +96,7 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "max_chunk" << YAML::Value << config.max_chunk_bytes;
   out << YAML::Key << "max_requests_per_stream" << YAML::Value << config.max_requests_per_stream;
   out << YAML::Key << "max_queued" << YAML::Value << config.max_queued;
+  out << YAML::Key << "batch_wait" << YAML::Value << config.batch_wait_microseconds;
   out << YAML::Key << "receive_idle" << YAML::Value << config.receive_idle_seconds;
   out << YAML::Key << "send_idle" << YAML::Value << config.send_idle_seconds;
   out << YAML::Key << "buffer_time_to_live" << YAML::Value << config.buffer_time_to_live_seconds;

@@ -190,6 +190,7 @@ grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
     report.set_plan(step.plan);
     report.set_duration_ns(step.nanoseconds);
   }
+  if (end.status.ok()) message.set_batch(end.batch);
   if (begin_.has_value() && end.status.ok()) *message.mutable_begin() = *std::move(begin_);
   return wire::Encode(reply);
 }

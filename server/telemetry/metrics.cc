@@ -22,6 +22,8 @@ const Histogram::BucketBoundaries kRequestBuckets = {
 /// 1 ms to about an hour, each four times the one before.
 const Histogram::BucketBoundaries kPreparationBuckets = {1e-3,  4e-3,  16e-3, 64e-3, 0.256, 1.024,
                                                          4.096, 16.38, 65.54, 262.1, 1049,  3600};
+/// Requests: as many as there are columns, at most.
+const Histogram::BucketBoundaries kBatchBuckets = {2, 4, 8, 16, 32, 64, 128, 256};
 
 Family<Counter>& CounterFamily(Registry& registry, const char* name, const char* help) {
   return BuildCounter().Name(name).Help(help).Register(registry);
@@ -52,6 +54,8 @@ Metrics::Metrics()
       kernel_floor_seconds_(CounterFamily(
           registry_, "sparsed_kernel_floor_seconds_total",
           "Time that kernels would have taken at the device's measured memory and compute rates")),
+      batch_requests_(HistogramFamily(registry_, "sparsed_batch_requests",
+                                      "Requests that ran as one multiplication, by device")),
       attached_calls_(CounterFamily(registry_, "sparsed_attached_calls_total",
                                     "Products that attached callers ran themselves")),
       attached_seconds_(
@@ -83,6 +87,7 @@ Metrics::Metrics()
   for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
     OnAttached({.tenant = kDefaultTenant, .operation = operation});
   }
+  batch_requests_.Add({{"device", "cpu"}}, kBatchBuckets);
   damages_ =
       &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
            .Add({});
@@ -163,6 +168,11 @@ void Metrics::OnKernelRun(const engine::KernelRun& run) {
   kernel.seconds->Observe(run.seconds);
   kernel.flops->Increment(run.flops);
   kernel.floor_seconds->Increment(run.floor_seconds);
+}
+
+void Metrics::OnBatch(std::string_view device, int64_t requests) {
+  batch_requests_.Add({{"device", std::string(device)}}, kBatchBuckets)
+      .Observe(static_cast<double>(requests));
 }
 
 void Metrics::OnPreparationStage(std::string_view stage, double seconds) {

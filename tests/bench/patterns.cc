@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/bench/gpu/generated.h"
+#include "tests/matrix_market.h"
 #include "tests/matrix_pack.h"
 
 namespace sparsed::bench {
@@ -38,6 +39,12 @@ void ForEachPattern(const std::vector<std::string>& packs, std::vector<std::stri
     if (!pattern) Die("there is no generated matrix " + name);
     if (!use(Plain(name, *std::move(pattern)))) return;
   }
+}
+
+PlainPattern ReadPattern(const std::string& path) {
+  std::optional<test::Matrix> matrix = test::ReadMatrixMarket(path);
+  if (!matrix) Die(path + " cannot be read as a Matrix Market file");
+  return Plain(path, std::move(matrix->pattern));
 }
 
 }  // namespace sparsed::bench

@@ -22,4 +22,7 @@ struct PlainPattern {
 void ForEachPattern(const std::vector<std::string>& packs, std::vector<std::string> generated,
                     const std::function<bool(PlainPattern)>& use);
 
+/// That of a Matrix Market file. Ends the program, with a sentence, if it cannot be read.
+PlainPattern ReadPattern(const std::string& path);
+
 }  // namespace sparsed::bench

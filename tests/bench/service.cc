@@ -10,6 +10,7 @@
 //   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
 //   bench_service crowd     --server=127.0.0.1:7470 --clients=16 --k=128
+//   bench_service batch     --server=unix:/run/sparsed.sock --clients=16 --matrix=cora.mtx
 //   bench_service soak      --server=127.0.0.1:7470 --clients=64 --seconds=60
 //   bench_service plans     --server=127.0.0.1:7470 --pack=matrices.xz --generated=all
 #include <sparsed/attached.h>
@@ -30,6 +31,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/bench/bare_kernel.h"
@@ -80,6 +82,16 @@ CsrMatrix Random(int64_t n, int64_t row_nnz, uint64_t seed) {
     s.row_offsets.push_back(s.nnz());
   }
   s.values = std::vector<float>(s.column_indices.size(), 1.0F);
+  return s;
+}
+
+CsrMatrix Ones(PlainPattern pattern) {
+  CsrMatrix s;
+  s.rows = pattern.rows;
+  s.cols = pattern.cols;
+  s.values = std::vector<float>(pattern.column_indices.size(), 1.0F);
+  s.row_offsets = std::move(pattern.row_offsets);
+  s.column_indices = std::move(pattern.column_indices);
   return s;
 }
 
@@ -551,6 +563,99 @@ int Crowd(const std::string& server, int clients, int64_t k, double seconds) {
   return 0;
 }
 
+/// Many clients, each with a connection of its own, one narrow product on one matrix after the
+/// other, operand and result in the stream or, `shared`, in shared memory: what a server started
+/// with --batch-wait makes of them, or without.
+int Batch(const std::string& server, const CsrMatrix& s, int clients, int64_t k, bool shared,
+          double seconds) {
+  const Client admin = Connect(server);
+  UploadOptions options;
+  options.replace = true;
+  for (int64_t width = k; width <= std::min<int64_t>(256, clients * k); width *= 2) {
+    options.expected.push_back({Operation::kSpmm, false, width});
+  }
+  const absl::StatusOr<Matrix> matrix = admin.Upload("bench-batch", s.View(), options);
+  Require(matrix.status());
+  Require(matrix->WaitReady());
+  struct Asked {
+    double milliseconds;
+    int64_t batch;
+    double queue, kernel;
+  };
+  std::mutex mutex;
+  std::vector<Asked> all;
+  std::atomic<bool> counts = false, over = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i) {
+    threads.emplace_back([&] {
+      const Client client = Connect(server);
+      const Matrix mine = client.MatrixNamed(matrix->name());
+      std::vector<float> b(s.cols * k, 0.5F), c(s.rows * k);
+      std::optional<SharedMatrix> shared_b, shared_c;
+      if (shared) {
+        for (auto [to, rows] : {std::pair(&shared_b, s.cols), std::pair(&shared_c, s.rows)}) {
+          absl::StatusOr<SharedMatrix> made = client.AllocateShared(rows, k);
+          Require(made.status());
+          *to = *std::move(made);
+        }
+        std::copy(b.begin(), b.end(), static_cast<float*>(shared_b->data()));
+      }
+      const DenseView from = shared ? shared_b->ConstView() : DenseView(b.data(), s.cols, k);
+      const MutableDenseView to = shared ? shared_c->View() : MutableDenseView(c.data(), s.rows, k);
+      std::vector<Asked> own;
+      while (!over) {
+        const auto begin = Clock::now();
+        const absl::StatusOr<ComputeResult> done = mine.Spmm(from, to);
+        const double took = MillisecondsSince(begin);
+        Require(done.status());
+        const auto ms = [](std::chrono::nanoseconds of) {
+          return std::chrono::duration<double, std::milli>(of).count();
+        };
+        if (counts) {
+          own.push_back({took, done->batch, ms(done->timings.queue), ms(done->timings.kernel)});
+        }
+      }
+      const std::lock_guard lock(mutex);
+      all.insert(all.end(), own.begin(), own.end());
+    });
+  }
+  // First everything finds its place.
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds / 4));
+  counts = true;
+  const auto begin = Clock::now();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  over = true;
+  const double took = MillisecondsSince(begin);
+  for (std::thread& thread : threads) thread.join();
+  Require(matrix->Delete());
+  if (all.empty()) return 1;
+  const auto each = [&](const auto& of) {
+    std::vector<double> values;
+    for (const Asked& asked : all) values.push_back(of(asked));
+    return values;
+  };
+  const std::vector<double> latency = each([](const Asked& of) { return of.milliseconds; });
+  double runs = 0;
+  for (const Asked& asked : all) runs += 1.0 / static_cast<double>(asked.batch);
+  const auto count = static_cast<double>(all.size());
+  std::cout << json{{"bench", "batch"},
+                    {"server", server},
+                    {"rows", s.rows},
+                    {"nnz", s.nnz()},
+                    {"clients", clients},
+                    {"k", k},
+                    {"shared", shared},
+                    {"requests_per_second", count / took * 1e3},
+                    {"p50_ms", Quantile(latency, 0.5)},
+                    {"p99_ms", Quantile(latency, 0.99)},
+                    {"queue_p50_ms", Quantile(each([](const Asked& of) { return of.queue; }), 0.5)},
+                    {"kernel_p50_ms",
+                     Quantile(each([](const Asked& of) { return of.kernel; }), 0.5)},
+                    {"requests_a_run", count / runs}}
+            << std::endl;
+  return 0;
+}
+
 /// Many clients, each with a connection of its own, all on one matrix.
 int Soak(const std::string& server, int clients, double seconds) {
   const Client admin = Connect(server);
@@ -779,6 +884,16 @@ int Main(int argc, char** argv) {
   crowd->add_option("--clients", crowd_clients);
   crowd->add_option("--k", crowd_width, "Columns of the operands");
   crowd->add_option("--seconds", crowd_seconds, "That are counted");
+  std::string batch_matrix;
+  int64_t batch_width = 16;
+  bool batch_shared = false;
+  CLI::App* batch = app.add_subcommand("batch", "Many clients with narrow products on one matrix");
+  batch->add_option("--server", server);
+  batch->add_option("--matrix", batch_matrix, "A Matrix Market file; without it, one like cora");
+  batch->add_option("--clients", crowd_clients);
+  batch->add_option("--k", batch_width, "Columns of each operand");
+  batch->add_flag("--shared", batch_shared, "Operands and results in shared memory");
+  batch->add_option("--seconds", crowd_seconds, "That are counted");
   CLI::App* soak = app.add_subcommand("soak", "Many clients at once for a while");
   soak->add_option("--server", server);
   soak->add_option("--clients", clients);
@@ -811,6 +926,10 @@ int Main(int argc, char** argv) {
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));
   if (*spgemm) return Spgemm(server, runs);
   if (*crowd) return Crowd(server, crowd_clients, crowd_width, crowd_seconds);
+  if (*batch) {
+    const CsrMatrix s = batch_matrix.empty() ? Random(2708, 4, 7) : Ones(ReadPattern(batch_matrix));
+    return Batch(server, s, crowd_clients, batch_width, batch_shared, crowd_seconds);
+  }
   plans_options.server = server;
   if (*plans) return Plans(plans_options);
   return Soak(server, clients, seconds);

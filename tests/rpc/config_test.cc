@@ -124,6 +124,9 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--host-memory=1GiB", "--connection-memory=2GiB"},
               "connection-memory");
   ExpectWrong({"--in-memory", "--connection-memory=1KiB"}, "connection-memory");
+  ExpectWrong({"--in-memory", "--batch-wait=-1"}, "batch-wait");
+  ExpectWrong({"--in-memory", "--batch-wait=100001"}, "batch-wait");
+  ExpectWrong({"--in-memory", "--batch-wait=5ms"}, "batch-wait");
   ExpectWrong({"--in-memory", "--receive-idle=0"}, "receive-idle");
   ExpectWrong({"--in-memory", "--send-idle=-1"}, "send-idle");
   ExpectWrong({"--in-memory", "--max-chunk=4GiB"}, "max-chunk");
@@ -174,7 +177,8 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
                                      "listen:\n  - 127.0.0.1:1\n  - unix:/run/s\n"
                                      "data_dir: /from/file\n"
                                      "host_memory: 2GiB\n"
-                                     "max_requests_per_stream: 9\n");
+                                     "max_requests_per_stream: 9\n"
+                                     "batch_wait: 200\n");
   const std::string flag = "--config=" + path;
   const Parsed parsed = Parse({flag.c_str(), "--host-memory=1GiB"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
@@ -182,6 +186,7 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
   EXPECT_EQ(parsed.config().data_dir, "/from/file");
   EXPECT_EQ(parsed.config().host_memory_bytes, int64_t{1} << 30);
   EXPECT_EQ(parsed.config().max_requests_per_stream, 9);
+  EXPECT_EQ(parsed.config().batch_wait_microseconds, 200);
   const Parsed in_memory = Parse({flag.c_str(), "--in-memory"});
   ASSERT_EQ(in_memory.exit_code(), -1) << in_memory.err;
   EXPECT_TRUE(in_memory.config().in_memory());

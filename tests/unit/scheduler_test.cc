@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -59,12 +61,20 @@ class TestJob final : public Job {
   absl::StatusOr<std::byte*> Claim(uint32_t, uint64_t, uint64_t) override { return nullptr; }
   bool complete() const override { return true; }
   using Job::Charge;
+  using Job::Ended;
   using Job::Finish;
   using Job::token;
 
   Loader loader;
+  Joint joint;
+  std::function<void(std::span<Job* const>, const std::atomic<bool>*, const Ended&)> together;
 
  private:
+  Joint JoinsAs() const override { return joint; }
+  void RunTogether(Lane&, std::span<Job* const> batch, const std::atomic<bool>* stop,
+                   const Ended& ended) override {
+    together(batch, stop, ended);
+  }
   Loader ToLoad() const override { return loader; }
   Next Run(Lane&, absl::Status* end) override { return step_(*this, end); }
   void Drop() override {}
@@ -403,6 +413,192 @@ TEST_F(SchedulerTest, IdleWorkWaitsUntilItsTimeIsUp) {
   gate.Open();
   EXPECT_TRUE(busy->Wait().ok());
   EXPECT_TRUE(next->Wait().ok());
+}
+
+/// Jobs that may join each other; what ran is written down, as "2a" for two of key "a" at once.
+class BatchTest : public SchedulerTest {
+ protected:
+  struct Begun {
+    std::shared_ptr<Recorder> recorder;
+    std::shared_ptr<TestJob> job;
+  };
+
+  Begun Begin(const std::string& key, int64_t width = 1, const std::string& tenant = "t",
+              TestJob::Loader loader = nullptr) {
+    Begun begun{std::make_shared<Recorder>(), nullptr};
+    begun.job = std::make_shared<TestJob>(scheduler_, tenant, begun.recorder,
+                                          [this, key](TestJob&, absl::Status*) {
+                                            Write("1" + key);
+                                            return Job::Next::kEnded;
+                                          });
+    begun.job->joint = {key, width, /*most=*/4};
+    begun.job->loader = std::move(loader);
+    begun.job->together = [this, key](std::span<Job* const> batch, const std::atomic<bool>* stop,
+                                      const TestJob::Ended& ended) {
+      Write(std::to_string(batch.size()) + key);
+      if (together_) return together_(batch, stop, ended);
+      for (size_t i = 0; i < batch.size(); ++i) ended(i, absl::OkStatus());
+    };
+    EXPECT_TRUE(begun.job->Start(/*timeout_ns=*/0).ok());
+    return begun;
+  }
+  Begun Submit(const std::string& key, int64_t width = 1, const std::string& tenant = "t",
+               TestJob::Loader loader = nullptr) {
+    Begun begun = Begin(key, width, tenant, std::move(loader));
+    begun.job->Submit();
+    return begun;
+  }
+  /// Takes the only lane until the gate opens.
+  void TakeLane() {
+    auto step = [this](TestJob&, absl::Status*) {
+      gate_.Pass();
+      return Job::Next::kEnded;
+    };
+    Make(std::make_shared<Recorder>(), step)->Submit();
+    gate_.AwaitWaiting();
+  }
+  void Write(const std::string& what) {
+    std::lock_guard lock(mutex_);
+    ran_ += (ran_.empty() ? "" : " ") + what;
+  }
+  std::string ran() {
+    std::lock_guard lock(mutex_);
+    return ran_;
+  }
+
+  Gate gate_;
+  decltype(TestJob::together) together_;
+
+ private:
+  std::mutex mutex_;
+  std::string ran_;
+};
+
+TEST_F(BatchTest, JobsThatWaitRunAsOneInOneTurn) {
+  Open({.lanes = 1, .batch_wait = 1us});
+  TakeLane();
+  std::vector<Begun> all = {Submit("a"), Submit("b"),         Submit("a"), Submit("a", 1, "u"),
+                            Submit(""),  Submit("a", 2, "t"), Submit("a"), Submit("b")};
+  gate_.Open();
+  for (const Begun& begun : all) EXPECT_TRUE(begun.recorder->Wait().ok());
+  for (const Begun& begun : all) EXPECT_EQ(begun.recorder->ends(), 1);
+  // Turn by turn with "u"; the last "a" finds no room.
+  EXPECT_EQ(ran(), "1a 3a 2b 1 1a");
+  EXPECT_EQ(scheduler_->queue_depth(DeviceId{}), 0);
+  EXPECT_EQ(scheduler_->in_flight(DeviceId{}), 0);
+}
+
+TEST_F(BatchTest, NothingIsJoinedUnlessAskedFor) {
+  Open({.lanes = 1});
+  TakeLane();
+  const std::vector<Begun> all = {Submit("a"), Submit("a")};
+  gate_.Open();
+  for (const Begun& begun : all) EXPECT_TRUE(begun.recorder->Wait().ok());
+  EXPECT_EQ(ran(), "1a 1a");
+}
+
+TEST_F(BatchTest, ALaneWaitsForOneThatComes) {
+  Open({.lanes = 1, .batch_wait = 1h});
+  const Begun coming = Begin("a");
+  const Begun first = Submit("a"), second = Submit("a");
+  coming.job->Submit();
+  for (const Begun& begun : {coming, first, second}) EXPECT_TRUE(begun.recorder->Wait().ok());
+  EXPECT_EQ(ran(), "3a");
+}
+
+TEST_F(BatchTest, ALaneWaitsForNothingInVain) {
+  Open({.lanes = 1, .batch_wait = 1h});
+  // Alone.
+  EXPECT_TRUE(Submit("a").recorder->Wait().ok());
+  // Others that come cannot join it.
+  const Begun other = Begin("b"), unjoined = Begin("");
+  EXPECT_TRUE(Submit("a").recorder->Wait().ok());
+  // The one that was coming does not come any more.
+  const Begun coming = Begin("a");
+  const Begun left = Submit("a");
+  coming.job->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(coming.recorder->Wait()));
+  EXPECT_TRUE(left.recorder->Wait().ok());
+  // Something else waits for the lane.
+  const Begun late = Begin("a");
+  const Begun stands_back = Submit("a");
+  other.job->Submit();
+  EXPECT_TRUE(other.recorder->Wait().ok());
+  EXPECT_TRUE(stands_back.recorder->Wait().ok());
+  // There is room for no more.
+  EXPECT_TRUE(Submit("a", 4).recorder->Wait().ok());
+  late.job->Cancel();
+  unjoined.job->Cancel();
+}
+
+TEST_F(BatchTest, TheWaitEnds) {
+  Open({.lanes = 1, .batch_wait = 1us});
+  const Begun never = Begin("a");
+  EXPECT_TRUE(Submit("a").recorder->Wait().ok());
+  EXPECT_EQ(never.recorder->ends(), 0);
+  never.job->Cancel();
+}
+
+TEST_F(BatchTest, ClosingEndsTheWait) {
+  Open({.lanes = 1, .batch_wait = 1h});
+  const Begun never = Begin("a"), waits = Submit("a");
+  scheduler_->Close();
+  EXPECT_TRUE(absl::IsUnavailable(waits.recorder->Wait()));
+  EXPECT_TRUE(absl::IsUnavailable(never.recorder->Wait()));
+}
+
+TEST_F(BatchTest, ABatchGoesOnUntilNobodyWantsIt) {
+  Open({.lanes = 1, .batch_wait = 1us});
+  Gate running;
+  together_ = [&](std::span<Job* const>, const std::atomic<bool>* stop, const TestJob::Ended&) {
+    running.Pass();
+    EXPECT_FALSE(*stop) << "one of them is wanted";
+    Write("on");
+    while (!*stop) std::this_thread::sleep_for(1ms);
+  };
+  TakeLane();
+  const std::vector<Begun> all = {Submit("a"), Submit("a"), Submit("a")};
+  gate_.Open();
+  running.AwaitWaiting();
+  all[0].job->Cancel();
+  all[2].job->Cancel();
+  // Those who stop are looked at in order.
+  const Begun after = Begin("");
+  after.job->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(after.recorder->Wait()));
+  running.Open();
+  while (ran() != "3a on") std::this_thread::sleep_for(1ms);
+  all[1].job->Cancel();
+  for (const Begun& begun : all) EXPECT_TRUE(absl::IsCancelled(begun.recorder->Wait()));
+  EXPECT_EQ(ran(), "3a on");
+}
+
+TEST_F(BatchTest, WhatABatchLeavesRunsByItself) {
+  Open({.lanes = 1, .batch_wait = 1us});
+  together_ = [](std::span<Job* const>, const std::atomic<bool>*, const TestJob::Ended& ended) {
+    ended(1, absl::DataLossError("of this one alone"));
+  };
+  TakeLane();
+  const std::vector<Begun> all = {Submit("a"), Submit("a"), Submit("a"), Submit("b", 1, "u"),
+                                  Submit("", 1, "u")};
+  gate_.Open();
+  EXPECT_TRUE(absl::IsDataLoss(all[1].recorder->Wait()));
+  for (const size_t i : {0, 2, 3, 4}) EXPECT_TRUE(all[i].recorder->Wait().ok());
+  // In turns of its own: "u" has one in between.
+  EXPECT_EQ(ran(), "1b 3a 1a 1 1a");
+}
+
+TEST_F(BatchTest, WhatIsReadForOrWasCancelledIsNotInABatch) {
+  Open({.lanes = 1, .batch_wait = 1us});
+  TakeLane();
+  const Begun first = Submit("a"), cancelled = Submit("a"),
+              read = Submit("a", 1, "t", [](const std::atomic<bool>*) { return Job::Held(); }),
+              last = Submit("a");
+  cancelled.job->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(cancelled.recorder->Wait()));
+  gate_.Open();
+  for (const Begun& begun : {first, read, last}) EXPECT_TRUE(begun.recorder->Wait().ok());
+  EXPECT_EQ(ran(), "2a 1a");
 }
 
 TEST(Turns, TakeATwentiethOfTheTime) {

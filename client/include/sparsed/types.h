@@ -352,6 +352,8 @@ struct ComputeResult {
   uint64_t version = 0;  ///< of the values that were used, or that the call's own took the place of
   Timings timings;
   std::vector<StepResult> steps{};  ///< of a chain
+  /// Calls, anybody's of this tenant, that the server ran as one with it, itself counted.
+  int64_t batch = 1;
 };
 
 /// How an SpGEMM was done.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -218,6 +219,7 @@ void Machine::Open() {
   options.gpu = DeviceOptions{.memory_bytes = int64_t{520} << 20};  // where there is one
   options.scrub_interval_seconds = 0;
   options.execution.lanes = 2;
+  options.execution.batch_wait = std::chrono::microseconds(Chance(0.5) ? 200 : 0);
   options.preparation.trial_budget_ms = 5;
   options.preparation.default_classes = {{Operation::kSpmm, false, ElementType::kF32, 8}};
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(options, observer_);
