@@ -259,18 +259,21 @@ absl::Status ChainCall::SetResults() {
 }
 
 size_t ChainCall::PeakBytes() const {
-  size_t now = 0, peak = 0;
+  // Of a thousand values of up to 2^63 bytes each.
+  double now = 0, peak = 0;
+  const auto bytes_of = [&](size_t value) {
+    return static_cast<double>(BytesOf(values_[value].shape));
+  };
   for (size_t i = 0; i < steps_.size(); ++i) {
-    now += BytesOf(values_[value_of(i)].shape);
+    now += bytes_of(value_of(i));
     peak = std::max(peak, now);
-    std::set<size_t> last;
-    for (const size_t value : UsesOf(spec_.steps[i])) {
-      if (value >= spec_.operands.size() && values_[value].last_use == i) last.insert(value);
+    std::set<size_t> last = {value_of(i)};
+    for (const size_t value : UsesOf(spec_.steps[i])) last.insert(value);
+    for (const size_t value : last) {
+      if (value >= spec_.operands.size() && values_[value].last_use == i) now -= bytes_of(value);
     }
-    if (values_[value_of(i)].last_use == i) last.insert(value_of(i));
-    for (const size_t value : last) now -= BytesOf(values_[value].shape);
   }
-  return peak;
+  return static_cast<size_t>(std::min(peak, 0x1p62));
 }
 
 void ChainCall::TakePlans(DeviceKind kind) {
