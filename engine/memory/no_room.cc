@@ -15,19 +15,19 @@ bool IsOf(const std::weak_ptr<LazyLayout>& noted, const std::shared_ptr<LazyLayo
 
 void NoRoom::Note(DeviceId device, const std::shared_ptr<LazyLayout>& layout, Time now) {
   const MutexLock lock(mutex_);
-  std::erase_if(noted_, [&](const Noted& noted) {
-    return noted.layout.expired() || noted.until <= now ||
-           (noted.device == device && IsOf(noted.layout, layout));
+  std::erase_if(refusals_, [&](const Refusal& refusal) {
+    return refusal.layout.expired() || refusal.until <= now ||
+           (refusal.device == device && IsOf(refusal.layout, layout));
   });
-  noted_.push_back({device, layout, now + kTryAgainAfter});
+  refusals_.push_back({device, layout, now + kTryAgainAfter});
   any_ = true;
 }
 
 bool NoRoom::Has(DeviceId device, const std::shared_ptr<LazyLayout>& layout, Time now) const {
   if (!any_) return false;
   const MutexLock lock(mutex_);
-  return std::ranges::any_of(noted_, [&](const Noted& noted) {
-    return noted.device == device && noted.until > now && IsOf(noted.layout, layout);
+  return std::ranges::any_of(refusals_, [&](const Refusal& refusal) {
+    return refusal.device == device && refusal.until > now && IsOf(refusal.layout, layout);
   });
 }
 

@@ -28,14 +28,15 @@ class NoRoom {
            Time now = std::chrono::steady_clock::now()) const;
 
  private:
-  struct Noted {
+  struct Refusal {
     DeviceId device;
     std::weak_ptr<LazyLayout> layout;
     Time until;
   };
 
   mutable Mutex mutex_;
-  std::vector<Noted> noted_ ABSL_GUARDED_BY(mutex_);  ///< few; what is past goes with the next Note
+  /// Few; what is past goes with the next Note.
+  std::vector<Refusal> refusals_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> any_ = false;  ///< was noted since the start: until then nobody locks
 };
 

@@ -96,7 +96,7 @@ absl::Status SpgemmTrial::FindBounds(BoundSpgemm& product, Lane& lane, double* m
 
 absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
   sample_.clear();
-  row_nnz_ = columns_ = values_ = row_begin_there_ = Array();
+  row_nnz_ = columns_ = values_ = device_row_begin_ = Array();
   const std::span<int64_t> bounds = bounds_.span();
   const auto rows = static_cast<int64_t>(bounds.size());
   const int64_t all = Sum(bounds, {0, rows});
@@ -125,7 +125,7 @@ absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
   allocate("column_indices", ElementType::kI32, most_entries, columns_);
   allocate("values", problem_.type, most_entries, values_);
   if (!backend_.shares_host_memory()) {
-    allocate("row begins", ElementType::kI64, most_rows + 1, row_begin_there_);
+    allocate("row begins", ElementType::kI64, most_rows + 1, device_row_begin_);
   }
   return status;
 }
@@ -144,18 +144,18 @@ absl::StatusOr<double> SpgemmTrial::RunSample(BoundSpgemm& product, Lane& lane) 
     const std::span<int64_t> row_begin = row_begin_.span().first(count + 1);
     const std::span<int64_t> row_nnz = row_nnz_.MutableAs<int64_t>().first(count);
     const int64_t room = PlaceRowBlock(bounds_.span(), range, row_begin);
-    std::span<const int64_t> row_begin_there = row_begin;
+    std::span<const int64_t> device_row_begin = row_begin;
     if (!shared) {
-      status = backend_.CopyIn(lane, row_begin_there_.buffer.mutable_data(), row_begin.data(),
+      status = backend_.CopyIn(lane, device_row_begin_.buffer.mutable_data(), row_begin.data(),
                                row_begin.size_bytes());
       if (!status.ok()) return status;
-      row_begin_there = std::as_const(row_begin_there_).As<int64_t>().first(count + 1);
+      device_row_begin = std::as_const(device_row_begin_).As<int64_t>().first(count + 1);
     }
     double range_ms = 0;
     status = backend_.Timed(
         lane,
         [&] {
-          return product.Queue(*context, range, row_begin_there,
+          return product.Queue(*context, range, device_row_begin,
                                columns_.MutableAs<int32_t>().data(), values_.buffer.mutable_data(),
                                row_nnz);
         },

@@ -89,7 +89,7 @@ class SpgemmTrial {
   Scratch<int64_t> row_begin_;  ///< of the largest range
   // Where the kernels run, for the largest range.
   Buffer workspace_;
-  Array row_begin_there_;  ///< unless that is the host
+  Array device_row_begin_;  ///< unless that is the host
   Array row_nnz_, columns_, values_;
 };
 

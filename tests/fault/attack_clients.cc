@@ -1,0 +1,325 @@
+// Clients of every transport that are killed at any moment: nothing of theirs stays, the server
+// lives, and the others' results are right.
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sparsed/attached.h"
+#include "sparsed/client.h"
+#include "tests/fault/attack.h"
+#include "tests/fault/server_under_attack.h"
+
+namespace sparsed::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kRows = 20000;
+constexpr int64_t kRowNnz = 8;
+constexpr int kVictims = 8;  ///< at once
+constexpr auto kLongestLife = milliseconds(1500);
+/// Of a client that is to be killed for its first results, or to end by itself.
+constexpr std::chrono::seconds kPatience(30);
+constexpr std::array<const char*, 4> kTransports = {"stream", "held", "shared", "attached"};
+constexpr const char* kMatrix = "killed";
+
+// --- A client, which is a process of its own: `attack_clients --as TRANSPORT ADDRESS`.
+
+constexpr int kWrong = 3;   ///< exit code: a result was not what it should be
+constexpr int kFailed = 4;  ///< ... a call failed
+constexpr int kIdle = 5;    ///< ... it was told to end before its first result
+
+volatile sig_atomic_t told_to_end = 0;
+
+/// Small whole numbers: every order of summation gives the same.
+struct Problem {
+  std::vector<int64_t> offsets{0};
+  std::vector<int32_t> columns;
+  std::vector<float> values;
+
+  Problem() {
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t i = 0; i < kRowNnz; ++i) {
+        columns.push_back(static_cast<int32_t>(row % (kRows / kRowNnz) + i * (kRows / kRowNnz)));
+        values.push_back(static_cast<float>((row + i) % 5 - 2));
+      }
+      offsets.push_back(static_cast<int64_t>(columns.size()));
+    }
+  }
+  CsrView View() const {
+    return {.rows = kRows,
+            .cols = kRows,
+            .row_offsets = std::span<const int64_t>(offsets),
+            .column_indices = columns,
+            .values = std::span<const float>(values)};
+  }
+  static float B(int64_t row, int64_t column) {
+    return static_cast<float>((row * 3 + column * 5) % 17);
+  }
+  static void FillB(float* b, int64_t k) {
+    for (int64_t i = 0; i < kRows * k; ++i) b[i] = B(i / k, i % k);
+  }
+  bool Solves(const float* c, int64_t k) const {
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t j = 0; j < k; ++j) {
+        float sum = 0;
+        for (int64_t i = offsets[row]; i < offsets[row + 1]; ++i)
+          sum += values[i] * B(columns[i], j);
+        if (c[row * k + j] != sum) return false;
+      }
+    }
+    return true;
+  }
+};
+
+absl::Status Wrong() { return absl::DataLossError("a wrong product"); }
+
+/// One product with operand and result in the client's memory: b and c say where.
+template <typename Multiplier>
+absl::Status Multiply(const Problem& problem, const Multiplier& by, float* b, float* c, int64_t k) {
+  Problem::FillB(b, k);
+  std::fill_n(c, kRows * k, -1.0F);
+  const auto done = by.Spmm(DenseView(b, kRows, k), MutableDenseView(c, kRows, k));
+  if (!done.ok()) return done.status();
+  return problem.Solves(c, k) ? absl::OkStatus() : Wrong();
+}
+
+absl::Status MultiplyHeld(const Problem& problem, const Client& client, int64_t k) {
+  std::vector<float> data(kRows * k);
+  Problem::FillB(data.data(), k);
+  const PutOptions put{.owner = "killed", .time_to_live = std::chrono::seconds(2)};
+  const std::string name = fmt::format("killed-{}", getpid());
+  const auto b = client.PutDense(name + "-b", DenseView(data.data(), kRows, k), put);
+  if (!b.ok()) return b.status();
+  const auto c = client.PutZeros(name + "-c", ValueType::kF32, kRows, k, put);
+  if (!c.ok()) return c.status();
+  const auto done = client.MatrixNamed(kMatrix).Spmm(*b, *c);
+  if (!done.ok()) return done.status();
+  const auto read = c->Read(MutableDenseView(data.data(), kRows, k));
+  if (!read.ok()) return read.status();
+  return problem.Solves(data.data(), k) ? absl::OkStatus() : Wrong();
+}
+
+/// The same values anew: what is exported of the old ones has to go.
+absl::Status Update(const Problem& problem, const Client& client) {
+  return client.MatrixNamed(kMatrix).UpdateValues(std::span<const float>(problem.values)).status();
+}
+
+/// Computes by that transport until it is told to end.
+int BeClient(const std::string& transport, const std::string& address) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGTERM, [](int) { told_to_end = 1; });
+  const Problem problem;
+  int64_t results = 0;
+  const absl::Status status = [&]() -> absl::Status {
+    const auto client = Client::Connect(address);
+    if (!client.ok()) return client.status();
+    std::minstd_rand random(static_cast<uint32_t>(getpid()));
+    while (told_to_end == 0) {
+      const auto attached = transport == "attached"
+                                ? AttachedMatrix::Attach(*client, kMatrix, {.threads = 1})
+                                : absl::CancelledError();
+      if (transport == "attached" && !attached.ok()) return attached.status();
+      // A few products with what was allocated for them.
+      const int64_t k = 1 + static_cast<int64_t>(random() % 32);
+      const auto b = client->AllocateShared(kRows, k), c = client->AllocateShared(kRows, k);
+      if (!b.ok() || !c.ok()) return absl::ResourceExhaustedError("no memory to share");
+      std::vector<float> own_b(kRows * k), own_c(kRows * k);
+      for (uint32_t left = 1 + random() % 4; left > 0 && told_to_end == 0; --left) {
+        absl::Status done;
+        if (transport == "held") {
+          done = MultiplyHeld(problem, *client, k);
+        } else if (transport == "shared") {
+          done = Multiply(problem, client->MatrixNamed(kMatrix), static_cast<float*>(b->data()),
+                          static_cast<float*>(c->data()), k);
+        } else if (transport == "attached") {
+          done = Multiply(problem, *attached, own_b.data(), own_c.data(), k);
+          if (done.ok() && attached->runs() == 0) return absl::InternalError("it did not run here");
+          if (done.ok() && random() % 4 == 0) done = Update(problem, *client);
+        } else {
+          done = Multiply(problem, client->MatrixNamed(kMatrix), own_b.data(), own_c.data(), k);
+        }
+        if (!done.ok()) return done;
+        ++results;
+      }
+    }
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) std::cerr << transport << ": " << status << std::endl;
+  if (absl::IsDataLoss(status)) return kWrong;
+  if (!status.ok()) return kFailed;
+  return results > 0 ? 0 : kIdle;
+}
+
+// --- Who starts and kills them.
+
+pid_t Spawn(const std::string& transport, const std::string& address) {
+  std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  std::string as = "--as", what = transport, where = address;
+  char* const arguments[] = {self.data(), as.data(), what.data(), where.data(), nullptr};
+  pid_t child = 0;
+  return posix_spawn(&child, self.c_str(), nullptr, nullptr, arguments, environ) == 0 ? child : 0;
+}
+
+/// Exit status, or minus a signal; sends `sig` first.
+int End(pid_t child, int sig) {
+  kill(child, sig);
+  const auto deadline = Clock::now() + kPatience;
+  int how = 0;
+  while (waitpid(child, &how, WNOHANG) == 0) {
+    if (Clock::now() > deadline) kill(child, SIGKILL);
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return WIFEXITED(how) ? WEXITSTATUS(how) : -WTERMSIG(how);
+}
+
+struct Toll {
+  int64_t killed = 0;
+  int64_t failed = 0;            ///< ended by themselves before they were killed
+  int64_t bystanders_wrong = 0;  ///< or failed
+};
+
+/// Starts and kills clients for so long, beside one of each transport that nobody kills.
+Toll KillClients(const std::string& address, Clock::duration time, std::mt19937& random) {
+  struct Victim {
+    pid_t pid;
+    Clock::time_point dies;
+  };
+  std::vector<pid_t> bystanders;
+  for (const char* transport : kTransports) bystanders.push_back(Spawn(transport, address));
+  std::vector<Victim> victims;
+  Toll toll;
+  const auto end = Clock::now() + time;
+  while (Clock::now() < end || !victims.empty()) {
+    while (victims.size() < kVictims && Clock::now() < end) {
+      const auto life = std::uniform_int_distribution<int64_t>(0, kLongestLife.count())(random);
+      const size_t transport = random() % kTransports.size();
+      victims.push_back(
+          {Spawn(kTransports[transport], address), Clock::now() + milliseconds(life)});
+    }
+    std::erase_if(victims, [&](const Victim& victim) {
+      if (victim.dies > Clock::now()) return false;
+      ++(End(victim.pid, SIGKILL) == -SIGKILL ? toll.killed : toll.failed);
+      return true;
+    });
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  for (const pid_t pid : bystanders) {
+    // Beside so many, the first result may be late.
+    int how = End(pid, SIGTERM);
+    if (how != 0) {
+      std::cerr << "a bystander ended with " << how << std::endl;
+      ++toll.bystanders_wrong;
+    }
+  }
+  return toll;
+}
+
+int64_t Descriptors(pid_t pid) {
+  std::error_code ignored;
+  const std::filesystem::directory_iterator entries(fmt::format("/proc/{}/fd", pid), ignored);
+  return std::distance(begin(entries), end(entries));
+}
+
+/// What there should be nothing of when no client is there.
+const std::map<std::string, std::string>& Remains() {
+  static const auto* const samples = new std::map<std::string, std::string>{
+      {"regions", "sparsed_shared_regions"},
+      {"attachments", "sparsed_attachments"},
+      {"local connections", "sparsed_local_connections"},
+      {"bytes shared", R"(sparsed_memory_bytes{device="cpu",use="shared"})"},
+      {"bytes of held operands", R"(sparsed_memory_bytes{device="cpu",use="buffers"})"}};
+  return *samples;
+}
+
+/// Waits until nothing of dead clients is left, and says what is.
+void ExpectNothingLeft(const ServerUnderAttack& server, Bounds& bounds) {
+  std::map<std::string, double> left;
+  const auto deadline = Clock::now() + kPatience;
+  do {
+    left.clear();
+    for (const auto& [what, sample] : Remains()) {
+      const auto value = server.Metric(sample);
+      if (!value.ok() || *value != 0) left[what] = value.value_or(-1);
+    }
+    if (left.empty()) break;
+    std::this_thread::sleep_for(milliseconds(100));
+  } while (Clock::now() < deadline);
+  for (const auto& [what, sample] : Remains()) bounds.AtMost("left: " + what, left[what], 0, "");
+}
+
+absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
+  std::vector<std::string> flags = options.flags;
+  std::string folder = std::filesystem::temp_directory_path() / "sparsed_clients_XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) return absl::ErrnoToStatus(errno, folder);
+  flags.insert(flags.begin(), {"--local-listen=unix:" + folder + "/local", "--host-memory=2GiB",
+                               "--buffer-time-to-live=2"});
+  auto server = ServerUnderAttack::Start(flags);
+  if (!server.ok()) return server.status();
+  {
+    const auto client = Client::Connect((*server)->address());
+    if (!client.ok()) return client.status();
+    const auto uploaded = client->Upload(kMatrix, Problem().View());
+    if (!uploaded.ok()) return uploaded.status();
+    if (const absl::Status ready = uploaded->WaitReady(); !ready.ok()) return ready;
+  }
+  std::mt19937 random(std::random_device{}());
+  const auto seconds = std::chrono::duration<double>(options.seconds);
+  Toll all;
+  int64_t descriptors = 0, resident = 0;
+  // What a first part of the time leaves is what the server keeps for the next clients.
+  for (const double part : {0.25, 0.75}) {
+    descriptors = Descriptors((*server)->pid());
+    resident = (*server)->resident_bytes();
+    const Toll toll = KillClients(
+        (*server)->address(), std::chrono::duration_cast<Clock::duration>(part * seconds), random);
+    all.killed += toll.killed;
+    all.failed += toll.failed;
+    all.bystanders_wrong += toll.bystanders_wrong;
+    bounds.True("the server lives", (*server)->Lives());
+    if (!bounds.hold()) return absl::OkStatus();
+    ExpectNothingLeft(**server, bounds);
+  }
+  bounds.AtLeast("clients killed", static_cast<double>(all.killed), 1, "");
+  bounds.AtMost("clients that failed before", static_cast<double>(all.failed), 0, "");
+  bounds.AtMost("bystanders that failed", static_cast<double>(all.bystanders_wrong), 0, "");
+  bounds.AtMost("descriptors", static_cast<double>(Descriptors((*server)->pid())),
+                static_cast<double>(descriptors + 8), "");
+  bounds.AtMost("resident", static_cast<double>((*server)->resident_bytes()) / kMiB,
+                static_cast<double>(resident) / kMiB * 1.25 + 64, "MiB");
+  std::filesystem::remove_all(folder);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace sparsed::test
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::strcmp(argv[1], "--as") == 0) {
+    return sparsed::test::BeClient(argv[2], argv[3]);
+  }
+  return sparsed::test::AttackMain(argc, argv,
+                                   "Eight clients at once, by streams, with held operands, with "
+                                   "shared memory and attached, each\n"
+                                   "killed at a random moment. Nothing of theirs stays, the server "
+                                   "lives, and the results of one\n"
+                                   "client of each kind beside them are right.",
+                                   12, sparsed::test::Attack);
+}
