@@ -21,6 +21,14 @@ Chain::Value Chain::Sddmm(const Matrix& s, Value a, Value b, const SddmmOptions&
   return Add(SddmmStep{s.name(), a, b, options});
 }
 
+Chain::Value Chain::Softmax(const Matrix& s, Value x, double scale) {
+  return Add(SoftmaxStep{s.name(), scale, x, std::nullopt});
+}
+
+Chain::Value Chain::SoftmaxGradient(const Matrix& s, Value softmax, Value gradient, double scale) {
+  return Add(SoftmaxStep{s.name(), scale, softmax, gradient});
+}
+
 Chain::Value Chain::Sum(std::vector<Term> terms) { return Add(std::move(terms)); }
 
 void Chain::Output(Value value, Destination destination) {

@@ -256,6 +256,12 @@ class ChainEncoder {
         step.set_a(number(sddmm->a));
         step.set_b(number(sddmm->b));
         if (sddmm->options.values) step.set_values(number(*sddmm->options.values));
+      } else if (const auto* const softmax = std::get_if<Chain::SoftmaxStep>(&value)) {
+        v1::SoftmaxStep& step = *start.add_steps()->mutable_softmax();
+        step.set_matrix(softmax->matrix);
+        step.set_scale(softmax->scale);
+        step.set_value(number(softmax->value));
+        if (softmax->gradient) step.set_gradient(number(*softmax->gradient));
       } else if (const auto* const sum = std::get_if<Chain::SumStep>(&value)) {
         v1::SumStep& step = *start.add_steps()->mutable_sum();
         for (const Chain::Term& term : *sum) {

@@ -146,6 +146,10 @@ class Backend {
   /// As WeightedSum; terms and the result are placed.
   virtual absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
                            Lane& lane) = 0;
+  /// As RowSoftmax (`gradient` null) and RowSoftmaxGradient (y and its gradient), of nonzeros of a
+  /// placed CSR, in its order and one after the other.
+  virtual absl::Status Softmax(const Layout& csr, double scale, const PlacedDense& from,
+                               const PlacedDense* gradient, const PlacedDense& to, Lane& lane) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
   virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is

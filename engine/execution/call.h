@@ -97,7 +97,15 @@ struct SumStep {
   };
   std::vector<Term> terms;
 };
-using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep>;
+/// Softmax of factor * value over the nonzeros of each row of a matrix, nnz x 1; with `gradient`,
+/// of that softmax's result instead, its backward. See kernels/row_softmax.h.
+struct SoftmaxStep {
+  std::string matrix;
+  double scale = 1;
+  size_t value = 0;
+  std::optional<size_t> gradient = {};
+};
+using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep>;
 
 /// Products and sums, one after the other, whose intermediate values stay where they are computed.
 struct ChainSpec {

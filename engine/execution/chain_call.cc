@@ -40,6 +40,9 @@ std::vector<size_t> UsesOf(const ChainStep& step) {
   } else if (const auto* sddmm = std::get_if<SddmmStep>(&step)) {
     uses = {sddmm->a, sddmm->b};
     also(sddmm->values);
+  } else if (const auto* softmax = std::get_if<SoftmaxStep>(&step)) {
+    uses.push_back(softmax->value);
+    also(softmax->gradient);
   } else {
     for (const SumStep::Term& term : std::get<SumStep>(step).terms) uses.push_back(term.value);
   }
@@ -158,6 +161,7 @@ absl::Status ChainCall::CheckStep(const SpmmStep& spmm, Step& step) {
   absl::StatusOr<MatrixLease> matrix = FindMatrix(spmm.matrix);
   if (!matrix.ok()) return matrix.status();
   step.matrix = *std::move(matrix);
+  step.product = true;
   const Pattern& pattern = *step.matrix->pattern();
   const ElementType type = step.matrix->type();
   step.problem = {.operation = Operation::kSpmm,
@@ -187,6 +191,7 @@ absl::Status ChainCall::CheckStep(const SddmmStep& sddmm, Step& step) {
   absl::StatusOr<MatrixLease> matrix = FindMatrix(sddmm.matrix);
   if (!matrix.ok()) return matrix.status();
   step.matrix = *std::move(matrix);
+  step.product = true;
   const Pattern& pattern = *step.matrix->pattern();
   const ElementType type = step.matrix->type();
   step.problem = {.operation = Operation::kSddmm, .type = type};
@@ -220,6 +225,20 @@ absl::Status ChainCall::CheckStep(const SumStep& sum, Step& /*step*/) {
   }
   values_.push_back({.shape = shape, .order = std::move(order)});
   return absl::OkStatus();
+}
+
+absl::Status ChainCall::CheckStep(const SoftmaxStep& softmax, Step& step) {
+  absl::StatusOr<MatrixLease> matrix = FindMatrix(softmax.matrix);
+  if (!matrix.ok()) return matrix.status();
+  step.matrix = *std::move(matrix);
+  const int64_t nnz = step.matrix->pattern()->nnz();
+  const ElementType type = step.matrix->type();
+  absl::Status status = UseAs("its value", softmax.value, type, nnz, 1);
+  if (status.ok() && softmax.gradient) {
+    status = UseAs("the gradient", *softmax.gradient, type, nnz, 1);
+  }
+  values_.push_back({.shape = {nnz, 1, 1, type}, .order = OrderOf(step.matrix)});
+  return status;
 }
 
 absl::Status ChainCall::SetResults() {
@@ -278,7 +297,7 @@ size_t ChainCall::PeakBytes() const {
 
 void ChainCall::TakePlans(DeviceKind kind) {
   for (Step& step : steps_) {
-    if (step.matrix == nullptr) continue;
+    if (!step.product) continue;
     step.problem.device = kind;
     step.plan = step.matrix->pattern()->plans().Find(ClassOf(step.problem));
   }
@@ -288,7 +307,7 @@ absl::Status ChainCall::ChooseDevice() {
   TakePlans(impl_->first_choice());
   std::shared_ptr<const Layout> layout;
   for (const Step& step : steps_) {
-    if (step.matrix == nullptr) continue;
+    if (!step.product) continue;
     const bool planned = step.plan.plan != nullptr && step.plan.plan->layout != nullptr;
     layout = planned ? step.plan.plan->layout->Resident() : step.matrix->pattern()->resident_csr();
     break;
@@ -309,8 +328,12 @@ Job::Loader ChainCall::ToLoad() const {
   for (const auto& [name, matrix] : matrices_) {
     std::set<const void*> seen;
     for (const Step& step : steps_) {
-      if (step.matrix != matrix || !seen.insert(step.plan.plan.get()).second) continue;
-      loaders.push_back(LoaderOf(*impl_, device(), matrix, step.plan));
+      if (step.matrix != matrix) continue;
+      if (!step.product) {
+        loaders.push_back(LoaderOf(matrix));
+      } else if (seen.insert(step.plan.plan.get()).second) {
+        loaders.push_back(LoaderOf(*impl_, device(), matrix, step.plan));
+      }
     }
     if (matrix->caller_order() != nullptr) loaders.push_back(LoaderOf(matrix->caller_order()));
   }
@@ -415,7 +438,7 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
     step.done.nanoseconds = static_cast<uint64_t>(*ms * 1e6);
     end_.timings.kernel_ns += step.done.nanoseconds;
     scheduler().AddBusy(device(), step.done.nanoseconds);
-    if (step.matrix == nullptr) continue;
+    if (!step.product) continue;
     const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[i]);
     RecordProduct(*impl_, device(), *step.matrix->pattern(), step.problem,
                   spmm != nullptr && spmm->beta != 0, step.kernel, step.done.nanoseconds);
@@ -427,6 +450,7 @@ absl::Status ChainCall::RunStep(size_t i, Lane& lane) {
   const ChainStep& step = spec_.steps[i];
   if (const auto* spmm = std::get_if<SpmmStep>(&step)) return RunProduct(*spmm, i, lane);
   if (const auto* sddmm = std::get_if<SddmmStep>(&step)) return RunProduct(*sddmm, i, lane);
+  if (const auto* softmax = std::get_if<SoftmaxStep>(&step)) return RunSoftmax(*softmax, i, lane);
   return RunSum(std::get<SumStep>(step), i, lane);
 }
 
@@ -538,6 +562,27 @@ absl::Status ChainCall::RunSum(const SumStep& sum, size_t i, Lane& lane) {
   steps_[i].done.plan = "sum";
   if (absl::Status s = lane.backend->Sum(terms, *made.placed, lane); !s.ok()) return s;
   return lane.backend->ClearPadding(*made.placed, lane);
+}
+
+absl::Status ChainCall::RunSoftmax(const SoftmaxStep& softmax, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  const absl::StatusOr<std::shared_ptr<const Layout>> csr = step.matrix->pattern()->Csr();
+  if (!csr.ok()) return csr.status();
+  const absl::StatusOr<PlacedSparse> s = lane.backend->Place(*csr, nullptr, host_memory());
+  if (!s.ok()) return s.status();
+  kept_.push_back(s->layout);
+  Value& made = values_[value_of(i)];
+  const absl::StatusOr<PlacedDense> from = InOrder(softmax.value, made.order, lane);
+  if (!from.ok()) return from.status();
+  absl::StatusOr<PlacedDense> gradient = PlacedDense();
+  if (softmax.gradient) gradient = InOrder(*softmax.gradient, made.order, lane);
+  if (!gradient.ok()) return gradient.status();
+  absl::StatusOr<PlacedDense> to = NewValue(i, lane);
+  if (!to.ok()) return to.status();
+  made.placed = *std::move(to);
+  step.done.plan = softmax.gradient ? "softmax gradient" : "softmax";
+  return lane.backend->Softmax(*s->layout, softmax.scale, *from,
+                               softmax.gradient ? &*gradient : nullptr, *made.placed, lane);
 }
 
 absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& order, Lane& lane) {

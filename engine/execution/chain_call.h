@@ -44,7 +44,8 @@ class ChainCall final : public Job {
   /// A product or sum, with all that was looked up for it.
   struct Step {
     MatrixLease matrix;  ///< null: a sum
-    Problem problem;
+    bool product = false;
+    Problem problem;        ///< of a product, as the next two
     PlanTable::Found plan;  ///< as it was when the call began, or moved to the CPU
     StepEnd done = {};
     std::string_view kernel = {};  ///< that computed it
@@ -68,6 +69,7 @@ class ChainCall final : public Job {
   absl::Status CheckStep(const SpmmStep& spmm, Step& step);
   absl::Status CheckStep(const SddmmStep& sddmm, Step& step);
   absl::Status CheckStep(const SumStep& sum, Step& step);
+  absl::Status CheckStep(const SoftmaxStep& softmax, Step& step);
   absl::Status SetResults();
   absl::StatusOr<MatrixLease> FindMatrix(const std::string& name);
   /// The value that a step uses; INVALID_ARGUMENT if none before it has that number.
@@ -91,6 +93,7 @@ class ChainCall final : public Job {
   absl::Status RunProduct(const SpmmStep& spmm, size_t i, Lane& lane);
   absl::Status RunProduct(const SddmmStep& sddmm, size_t i, Lane& lane);
   absl::Status RunSum(const SumStep& sum, size_t i, Lane& lane);
+  absl::Status RunSoftmax(const SoftmaxStep& softmax, size_t i, Lane& lane);
   absl::StatusOr<Resolved> ResolveStep(Step& step);
   absl::StatusOr<PlacedSparse> PlaceMatrix(const Step& step, const Resolved& plan,
                                            const std::optional<size_t>& values, bool masks,

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "engine/catalog/canonical.h"
+#include "kernels/formats/csr.h"
 #include "kernels/kernels_version.h"
+#include "kernels/row_softmax.h"
 
 namespace sparsed::engine {
 namespace {
@@ -144,6 +146,19 @@ absl::StatusOr<PlacedDense> CpuBackend::Gather(const PlacedDense& from, const Ar
 absl::Status CpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
                              Lane& lane) {
   WeightedSum(terms, to.shape.type, to.MutableView(to.shape.cols), lane.threads);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Softmax(const Layout& csr, double scale, const PlacedDense& from,
+                                 const PlacedDense* gradient, const PlacedDense& to, Lane& lane) {
+  const std::span<const int64_t> rows = ViewCsr(csr).row_offsets;
+  void* const result = to.MutableView(1).data;
+  const void* const x = from.View(1).data;
+  if (gradient == nullptr) {
+    RowSoftmax(rows, to.shape.type, scale, x, result, lane.threads);
+  } else {
+    RowSoftmaxGradient(rows, to.shape.type, scale, x, gradient->View(1).data, result, lane.threads);
+  }
   return absl::OkStatus();
 }
 

@@ -48,6 +48,8 @@ class CpuBackend final : public Backend {
   absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
                                      MemorySource& memory, Lane& lane) override;
   absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to, Lane& lane) override;
+  absl::Status Softmax(const Layout& csr, double scale, const PlacedDense& from,
+                       const PlacedDense* gradient, const PlacedDense& to, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                   MemorySource& memory) override;

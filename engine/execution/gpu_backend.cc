@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/exportable_memory.h"
+#include "kernels/formats/csr.h"
 #include "kernels/kernels_version.h"
 
 namespace sparsed::engine {
@@ -256,6 +257,19 @@ absl::Status GpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDe
   return Queued(
       cuda::WeightedSum(lane.gpu->stream, terms, to.shape.type, to.MutableView(to.shape.cols)),
       lane);
+}
+
+absl::Status GpuBackend::Softmax(const Layout& csr, double scale, const PlacedDense& from,
+                                 const PlacedDense* gradient, const PlacedDense& to, Lane& lane) {
+  const std::span<const int64_t> rows = ViewCsr(csr).row_offsets;
+  cuda::Stream& stream = lane.gpu->stream;
+  void* const result = to.MutableView(1).data;
+  const void* const x = from.View(1).data;
+  const ElementType type = to.shape.type;
+  return Queued(gradient == nullptr ? cuda::RowSoftmax(stream, rows, type, scale, x, result)
+                                    : cuda::RowSoftmaxGradient(stream, rows, type, scale, x,
+                                                               gradient->View(1).data, result),
+                lane);
 }
 
 absl::StatusOr<std::unique_ptr<Moment>> GpuBackend::Now(Lane& lane) {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/row_softmax.h"
 #include "kernels/cuda/running_sum.h"
 
 namespace sparsed::cuda {
@@ -306,6 +307,22 @@ absl::Status WeightedSum(Stream& stream, std::span<const WeightedTerm> terms, El
                          const Dense& to) {
   if (to.rows == 0 || to.cols == 0) return absl::OkStatus();
   return ToStatus(WeightedSum(AsStream(stream.handle()), terms, type, to), "a weighted sum");
+}
+
+absl::Status RowSoftmax(Stream& stream, std::span<const int64_t> row_offsets, ElementType type,
+                        double scale, const void* x, void* y) {
+  if (row_offsets.size() < 2) return absl::OkStatus();
+  return ToStatus(RowSoftmax(AsStream(stream.handle()), row_offsets, type, scale, x, y),
+                  "softmax over rows");
+}
+
+absl::Status RowSoftmaxGradient(Stream& stream, std::span<const int64_t> row_offsets,
+                                ElementType type, double scale, const void* y, const void* dy,
+                                void* dx) {
+  if (row_offsets.size() < 2) return absl::OkStatus();
+  return ToStatus(
+      RowSoftmaxGradient(AsStream(stream.handle()), row_offsets, type, scale, y, dy, dx),
+      "the gradient of softmax over rows");
 }
 
 absl::Status RunningSum(const Context& context, const int64_t* from, int64_t count, int64_t* to) {

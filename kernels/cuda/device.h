@@ -118,6 +118,13 @@ absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, Ele
 absl::Status WeightedSum(Stream& stream, std::span<const WeightedTerm> terms, ElementType type,
                          const Dense& to);
 
+/// As sparsed::RowSoftmax and sparsed::RowSoftmaxGradient, all on the device. Queued.
+absl::Status RowSoftmax(Stream& stream, std::span<const int64_t> row_offsets, ElementType type,
+                        double scale, const void* x, void* y);
+absl::Status RowSoftmaxGradient(Stream& stream, std::span<const int64_t> row_offsets,
+                                ElementType type, double scale, const void* y, const void* dy,
+                                void* dx);
+
 /// to[i] = from[0] + ... + from[i - 1] for i <= count, both on the device; queued in the context's
 /// stream, with a workspace of as many bytes as RunningSumWorkspace says.
 absl::Status RunningSum(const Context& context, const int64_t* from, int64_t count, int64_t* to);

@@ -63,6 +63,15 @@ absl::Status WeightedSum(Stream&, std::span<const WeightedTerm>, ElementType, co
   return NotBuilt();
 }
 
+absl::Status RowSoftmax(Stream&, std::span<const int64_t>, ElementType, double, const void*,
+                        void*) {
+  return NotBuilt();
+}
+absl::Status RowSoftmaxGradient(Stream&, std::span<const int64_t>, ElementType, double, const void*,
+                                const void*, void*) {
+  return NotBuilt();
+}
+
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
 absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }
 

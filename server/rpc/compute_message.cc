@@ -207,6 +207,15 @@ engine::ChainStep ToStep(const v1::SumStep& message) {
   return step;
 }
 
+engine::ChainStep ToStep(const v1::SoftmaxStep& message) {
+  engine::SoftmaxStep step;
+  step.matrix = message.matrix();
+  step.scale = message.has_scale() ? message.scale() : 1;
+  step.value = message.value();
+  if (message.has_gradient()) step.gradient = message.gradient();
+  return step;
+}
+
 absl::StatusOr<engine::ChainStep> ToStep(const v1::ChainStep& message) {
   switch (message.operation_case()) {
     case v1::ChainStep::kSpmm:
@@ -215,6 +224,8 @@ absl::StatusOr<engine::ChainStep> ToStep(const v1::ChainStep& message) {
       return ToStep(message.sddmm());
     case v1::ChainStep::kSum:
       return ToStep(message.sum());
+    case v1::ChainStep::kSoftmax:
+      return ToStep(message.softmax());
     case v1::ChainStep::OPERATION_NOT_SET:
       break;
   }

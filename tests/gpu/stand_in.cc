@@ -26,6 +26,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/exportable_memory.h"
+#include "kernels/row_softmax.h"
 
 namespace sparsed::cuda {
 
@@ -458,6 +459,18 @@ absl::Status ScatterElements(Stream& /*stream*/, std::span<const int64_t> order,
 absl::Status WeightedSum(Stream& /*stream*/, std::span<const WeightedTerm> terms, ElementType type,
                          const Dense& to) {
   sparsed::WeightedSum(terms, type, to, 1);
+  return absl::OkStatus();
+}
+
+absl::Status RowSoftmax(Stream& /*stream*/, std::span<const int64_t> row_offsets, ElementType type,
+                        double scale, const void* x, void* y) {
+  sparsed::RowSoftmax(row_offsets, type, scale, x, y, 1);
+  return absl::OkStatus();
+}
+absl::Status RowSoftmaxGradient(Stream& /*stream*/, std::span<const int64_t> row_offsets,
+                                ElementType type, double scale, const void* y, const void* dy,
+                                void* dx) {
+  sparsed::RowSoftmaxGradient(row_offsets, type, scale, y, dy, dx, 1);
   return absl::OkStatus();
 }
 

@@ -62,6 +62,11 @@ class Chain {
   /// S .* (a * b^T), nnz x 1 in the order of the upload.
   Value Sddmm(const Matrix& s, Value a, Value b, const SddmmOptions& options);
   Value Sddmm(const Matrix& s, Value a, Value b) { return Sddmm(s, a, b, SddmmOptions()); }
+  /// Softmax of scale * x over the nonzeros of each row of S, for x of nnz x 1, as an Sddmm makes
+  /// it.
+  Value Softmax(const Matrix& s, Value x, double scale = 1);
+  /// Its backward: the gradient of x, for that of what Softmax made with the same scale.
+  Value SoftmaxGradient(const Matrix& s, Value softmax, Value gradient, double scale = 1);
   /// The sum of 1 to 64 matrices of one shape, times their factors.
   Value Sum(std::vector<Term> terms);
   /// Where a value goes; at most 16. None may share memory with an operand or another result.
@@ -79,9 +84,15 @@ class Chain {
     Value a, b;
     SddmmOptions options;
   };
+  struct SoftmaxStep {
+    std::string matrix;
+    double scale;
+    Value value;
+    std::optional<Value> gradient;
+  };
   using SumStep = std::vector<Term>;
   /// A step, or which operand, by value.
-  using Source = std::variant<size_t, SpmmStep, SddmmStep, SumStep>;
+  using Source = std::variant<size_t, SpmmStep, SddmmStep, SoftmaxStep, SumStep>;
 
   Value Add(Source source);
 

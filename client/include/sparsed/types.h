@@ -342,7 +342,7 @@ struct Timings {
 
 /// What a step of a chain did.
 struct StepResult {
-  std::string plan;                     ///< "<recipe> / <kernel>", or "sum"
+  std::string plan;                     ///< "<recipe> / <kernel>", or what it was: "sum", "softmax"
   std::chrono::nanoseconds duration{};  ///< from the step before it to its end on the device
 };
 

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
 #include <random>
 #include <type_traits>
 #include <utility>
@@ -140,7 +143,8 @@ class Place {
     EXPECT_TRUE(held.ok()) << held.status();
     return *held;
   }
-  void Expect(const Model& model) {
+  /// `relative` to what is expected, or to one.
+  void Expect(const Model& model, double relative = 0) {
     if (kind_ == 2) {
       const auto read = client_.DenseNamed(Name()).Read(View());
       EXPECT_TRUE(read.ok()) << read.status();
@@ -148,7 +152,10 @@ class Place {
     for (int64_t i = 0; i < rows_; ++i) {
       for (int64_t j = 0; j < stride_; ++j) {
         const double expected = j < cols_ ? model.at[i * cols_ + j] : 768;
-        ASSERT_EQ(Wide(data()[i * stride_ + j]), expected) << "at " << i << ", " << j;
+        const double got = Wide(data()[i * stride_ + j]);
+        if (got == expected || (std::isnan(got) && std::isnan(expected))) continue;
+        ASSERT_LE(std::abs(got - expected), relative * std::max(1.0, std::abs(expected)))
+            << "at " << i << ", " << j << ": " << got << ", not " << expected;
       }
     }
   }
@@ -285,6 +292,104 @@ void CheckRandomChains(const Client& client, unsigned seed, int chains) {
   }
 }
 
+Model Softmax(const Sparse& s, const Model& x, double scale) {
+  Model y = x;
+  for (int64_t row = 0; row < s.rows; ++row) {
+    double greatest = -std::numeric_limits<double>::infinity(), sum = 0;
+    const int64_t begin = s.offsets[row], end = s.offsets[row + 1];
+    for (int64_t i = begin; i < end; ++i) greatest = std::max(greatest, scale * x.at[i]);
+    for (int64_t i = begin; i < end; ++i) sum += std::exp(scale * x.at[i] - greatest);
+    for (int64_t i = begin; i < end; ++i) y.at[i] = std::exp(scale * x.at[i] - greatest) / sum;
+  }
+  return y;
+}
+
+Model SoftmaxGradient(const Sparse& s, const Model& y, const Model& dy, double scale) {
+  Model dx = y;
+  for (int64_t row = 0; row < s.rows; ++row) {
+    double sum = 0;
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) sum += y.at[i] * dy.at[i];
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+      dx.at[i] = scale * y.at[i] * (dy.at[i] - sum);
+    }
+  }
+  return dx;
+}
+
+/// Attention along the nonzeros, forward and backward, as one chain.
+template <typename T>
+void CheckAttention(const Client& client, double relative) {
+  std::mt19937 random(9);
+  Sparse s = RandomSparse(40, 3000, false, random);
+  // The first row is long, longer than what a warp takes.
+  Sparse full = {1, 3000};
+  for (int32_t col = 2999; col >= 0; --col) full.columns.push_back(col);
+  full.values.assign(3000, 1);
+  full.offsets.push_back(3000);
+  for (int64_t& offset : s.offsets) offset += 3000;
+  s.offsets.insert(s.offsets.begin(), 0);
+  s.columns.insert(s.columns.begin(), full.columns.begin(), full.columns.end());
+  s.values.insert(s.values.begin(), full.values.begin(), full.values.end());
+  ++s.rows;
+  const Matrix matrix = Send<T>(client, "attention", s);
+  constexpr int64_t kDim = 12;
+  constexpr double kScale = 0.25;
+  std::vector<Model> in;
+  std::vector<std::unique_ptr<Place<T>>> places;
+  Chain chain;
+  std::vector<Chain::Value> values;
+  for (const int64_t rows : {s.rows, s.cols, s.cols, s.rows}) {
+    Model model = Model::Zeros(rows, kDim);
+    for (double& x : model.at) x = (static_cast<double>(random() % 9) - 4) / 4;
+    places.push_back(std::make_unique<Place<T>>(client, model, random));
+    values.push_back(chain.Input(places.back()->AsOperand(model)));
+    in.push_back(std::move(model));
+  }
+  const Chain::Value q = values[0], k = values[1], v = values[2], d_out = values[3];
+  const std::vector<double> ones(s.columns.size(), 1);
+  const auto scores = chain.Sddmm(matrix, q, k, {.unscaled = true});
+  const auto weights = chain.Softmax(matrix, scores, kScale);
+  const auto out = chain.Spmm(matrix, v, {.values = weights});
+  const auto d_v = chain.Spmm(matrix, d_out, {.transpose = true, .values = weights});
+  const auto d_weights = chain.Sddmm(matrix, d_out, v, {.unscaled = true});
+  const auto d_scores = chain.SoftmaxGradient(matrix, weights, d_weights, kScale);
+  const auto d_q = chain.Spmm(matrix, k, {.values = d_scores});
+  const auto d_k = chain.Spmm(matrix, q, {.transpose = true, .values = d_scores});
+  const Model m_weights = Softmax(s, Sddmm(s, in[0], in[1], ones), kScale);
+  const Model m_scores = SoftmaxGradient(s, m_weights, Sddmm(s, in[3], in[2], ones), kScale);
+  const std::vector<std::pair<Chain::Value, Model>> expected = {
+      {weights, m_weights},
+      {out, Spmm(s, false, in[2], 1, 0, nullptr, m_weights.at)},
+      {d_v, Spmm(s, true, in[3], 1, 0, nullptr, m_weights.at)},
+      {d_q, Spmm(s, false, in[1], 1, 0, nullptr, m_scores.at)},
+      {d_k, Spmm(s, true, in[0], 1, 0, nullptr, m_scores.at)}};
+  std::vector<std::unique_ptr<Place<T>>> results;
+  for (const auto& [value, model] : expected) {
+    results.push_back(std::make_unique<Place<T>>(client, model, random));
+    chain.Output(value, results.back()->AsDestination());
+  }
+  const auto done = client.Run(chain);
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(done->steps[1].plan, "softmax");
+  EXPECT_EQ(done->steps[5].plan, "softmax gradient");
+  for (size_t i = 0; i < expected.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "attention in " << Name(kTypeOf<T>) << ", result " << i);
+    results[i]->Expect(expected[i].second, relative);
+  }
+
+  // Masked nonzeros are zeros, unless a row has no others.
+  Model x = Model::Zeros(s.nnz(), 1);
+  for (double& at : x.at) {
+    at = random() % 3 == 0 ? static_cast<double>(random() % 5) : -INFINITY;
+  }
+  for (int64_t i = s.offsets[1]; i < s.offsets[2]; ++i) x.at[i] = -INFINITY;
+  Place<T> from(client, x, random), to(client, x, random);
+  Chain masked;
+  masked.Output(masked.Softmax(matrix, masked.Input(from.AsOperand(x)), 2), to.AsDestination());
+  ASSERT_TRUE(client.Run(masked).ok());
+  to.Expect(Softmax(s, x, 2), relative);
+}
+
 void CheckRefusals(const Client& client) {
   std::mt19937 random(5);
   const Sparse s = RandomSparse(45, 31, true, random);
@@ -349,6 +454,12 @@ void CheckRefusals(const Client& client) {
   {
     Chain chain;
     const auto x = chain.Input(b_view);
+    chain.Output(chain.Softmax(matrix, x), c_view);
+    expect(chain, kInvalid, "step 0: its value, value 0, is 31 x 4 f32, expected ");
+  }
+  {
+    Chain chain;
+    const auto x = chain.Input(b_view);
     chain.Output(chain.Spmm(matrix, x, {.beta = 1, .accumulate = x}), c_view);
     expect(chain, kInvalid, "step 0: C, value 0, is 31 x 4 f32, expected 45 x 4 f32");
   }
@@ -401,6 +512,10 @@ void CheckChains(const Client& client) {
   CheckRandomChains<double>(client, 2, 6);
   CheckRandomChains<Float16>(client, 3, 6);
   CheckRandomChains<BFloat16>(client, 4, 6);
+  CheckAttention<float>(client, 2e-5);
+  CheckAttention<double>(client, 1e-12);
+  CheckAttention<Float16>(client, 1e-2);
+  CheckAttention<BFloat16>(client, 1e-1);
   CheckRefusals(client);
   CheckEarlyEnds(client);
 }
