@@ -18,7 +18,8 @@ namespace {
 
 /// Of so many runs in a stream, one is timed: events around each would cost more than a launch.
 constexpr int64_t kTimedEvery = 64;
-/// Streams that a product remembers; who has more waits for one of them now and then.
+/// Streams that a product remembers, if they are not all in use; it then forgets one that was not
+/// used for long.
 constexpr size_t kMostStreams = 64;
 
 /// Lets go of what kernels may still use, which takes a while, on a thread of its own. What a graph
@@ -122,6 +123,8 @@ class GraphSite final : public StreamSite {
 class QueueSite final : public StreamSite {
  public:
   using StreamSite::StreamSite;
+  /// Waits for what was queued, which uses its memory.
+  ~QueueSite() override { Settle().IgnoreError(); }
 
   absl::Status Settle() override { return passed_ ? passed_->Synchronize() : absl::OkStatus(); }
   bool keeps() const override { return true; }
@@ -147,7 +150,8 @@ class QueueSite final : public StreamSite {
     return Account();
   }
 
-  Mutex mutex;  ///< held by who uses it
+  Mutex mutex;        ///< held by who uses it
+  uint64_t used = 0;  ///< when, as its product counts; guarded by the product
 
  private:
   bool BeginTiming() {
@@ -193,7 +197,6 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
   ~GpuProduct() override {
     const cuda::DeviceScope scope(gpu_);
     const MutexLock lock(mutex_);
-    for (const auto& [stream, site] : sites_) site->Settle().IgnoreError();
     sites_.clear();
   }
 
@@ -221,9 +224,10 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
     const absl::StatusOr<bool> captured = cuda::IsCaptured(cuda::Stream::Of(where.stream));
     if (!captured.ok()) return captured.status();
     if (*captured) return Capture(where.stream, work);
-    const std::shared_ptr<QueueSite> site = SiteOf(where.stream);
-    const MutexLock lock(site->mutex);
-    return site->Run(work);
+    const absl::StatusOr<std::shared_ptr<QueueSite>> site = SiteOf(where.stream);
+    if (!site.ok()) return site.status();
+    const MutexLock lock((*site)->mutex);
+    return (*site)->Run(work);
   }
 
   Accounted Capture(void* stream, const Work& work) const {
@@ -234,16 +238,33 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
     return std::chrono::nanoseconds(0);
   }
 
-  std::shared_ptr<QueueSite> SiteOf(void* stream) const {
+  absl::StatusOr<std::shared_ptr<QueueSite>> SiteOf(void* stream) const {
+    const absl::StatusOr<cuda::QueueId> id = cuda::IdOf(cuda::Stream::Of(stream));
+    if (!id.ok()) return id.status();
     const MutexLock lock(mutex_);
-    const auto found = sites_.find(stream);
-    if (found != sites_.end()) return found->second;
-    // Some of these streams are no more, but nobody knows which.
-    if (sites_.size() >= kMostStreams) {
-      sites_.begin()->second->Settle().IgnoreError();
-      sites_.erase(sites_.begin());
+    std::shared_ptr<QueueSite>& site = sites_[*id];
+    if (site == nullptr) site = std::make_shared<QueueSite>(stream, memory_);
+    site->used = ++clock_;
+    std::shared_ptr<QueueSite> found = site;
+    if (sites_.size() > kMostStreams) ForgetOneLocked();
+    return found;
+  }
+
+  /// Some of the streams are no more, but nobody knows which.
+  void ForgetOneLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto oldest = sites_.end();
+    for (auto it = sites_.begin(); it != sites_.end(); ++it) {
+      // Others get it from here alone, so nobody has it, nor can get it meanwhile.
+      if (it->second.use_count() > 1) continue;
+      if (oldest == sites_.end() || it->second->used < oldest->second->used) oldest = it;
     }
-    return sites_.emplace(stream, std::make_shared<QueueSite>(stream, memory_)).first->second;
+    if (oldest == sites_.end()) return;
+    // Before the product, which lets go of itself there, too: its memory is the product's.
+    Undertaker::Get().LetGo([gpu = gpu_, site = std::move(oldest->second)]() mutable {
+      const cuda::DeviceScope scope(gpu);
+      site = nullptr;
+    });
+    sites_.erase(oldest);
   }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) const {
@@ -267,7 +288,8 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
   mutable std::optional<cuda::Stream> stream_ ABSL_GUARDED_BY(allocating_);
   mutable std::unique_ptr<MemorySource> source_ ABSL_GUARDED_BY(allocating_);
   mutable Mutex mutex_;
-  mutable std::map<void*, std::shared_ptr<QueueSite>> sites_ ABSL_GUARDED_BY(mutex_);
+  mutable std::map<cuda::QueueId, std::shared_ptr<QueueSite>> sites_ ABSL_GUARDED_BY(mutex_);
+  mutable uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class MappedGpuMemory final : public MappedMemory {

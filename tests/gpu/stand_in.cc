@@ -371,6 +371,9 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
 }
 CaptureScope::CaptureScope() {}
 CaptureScope::~CaptureScope() = default;
+absl::StatusOr<QueueId> IdOf(const Stream& stream) {
+  return QueueId{.stream = reinterpret_cast<uintptr_t>(stream.handle())};
+}
 absl::StatusOr<bool> IsCaptured(const Stream& /*stream*/) { return false; }
 absl::Status KeepWithGraph(const Stream& /*stream*/, std::shared_ptr<const void> /*kept*/) {
   return absl::UnimplementedError("a stand-in captures nothing");

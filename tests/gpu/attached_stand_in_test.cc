@@ -1,0 +1,65 @@
+// Attached callers of a GPU that a test tells what to do (stand_in.h).
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/stand_in.h"
+#include "tests/rpc/local_peer.h"
+#include "tests/rpc/test_server.h"
+
+// The client's types have names of the kernels': they come after them.
+#include "sparsed/attached.h"
+#include "tests/unit/client/client_matrices.h"
+#include "tests/unit/client/eventually.h"
+
+namespace sparsed::test {
+namespace {
+
+namespace stand_in = cuda::stand_in;
+
+/// Its memory is the host's.
+class StandInAttached : public testing::Test {
+ protected:
+  StandInAttached() {
+    auto client = Client::Connect(server_.address());
+    EXPECT_TRUE(client.ok()) << client.status();
+    client_.emplace(*std::move(client));
+    Upload(*client_, "m", s_);
+    auto attached = AttachedMatrix::Attach(*client_, "m", {.gpu = 0});
+    EXPECT_TRUE(attached.ok()) << attached.status();
+    attached_.emplace(*std::move(attached));
+  }
+  ~StandInAttached() override { stand_in::Heal(); }
+
+  absl::StatusOr<ComputeResult> Spmm(GpuStream stream = {}, const SpmmOptions& options = {}) {
+    return attached_->Spmm(stream, DenseView(b_.data(), s_.cols, kWidth),
+                           MutableDenseView(c_.data(), s_.rows, kWidth), options);
+  }
+
+  static constexpr int64_t kWidth = 8;
+  TestServer server_{[](server::Config& config) {
+    config.devices = {"cuda:0"};
+    WithLocal(config);
+    WithPages(config);
+  }};
+  CsrMatrix s_ = RandomMatrix(40, 30, 1);
+  std::vector<float> b_ = RandomDense(30 * kWidth, 3), c_ = std::vector<float>(40 * kWidth);
+  std::optional<Client> client_;
+  std::optional<AttachedMatrix> attached_;
+};
+
+TEST_F(StandInAttached, ManyStreamsDoNotWaitForOneAnother) {
+  ASSERT_TRUE(Spmm().ok());
+  const stand_in::Waits before = stand_in::WaitsOfThisThread();
+  for (uintptr_t i = 1; i <= 500; ++i) {
+    ASSERT_TRUE(Spmm({reinterpret_cast<void*>(i)}).ok());
+    ASSERT_EQ(c_, Multiply(s_, false, b_, kWidth)) << i;
+  }
+  EXPECT_EQ(stand_in::WaitsOfThisThread().events, before.events);
+  EXPECT_EQ(attached_->runs(), 501);
+}
+
+}  // namespace
+}  // namespace sparsed::test
