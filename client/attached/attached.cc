@@ -165,7 +165,9 @@ class AttachedMatrix::State {
   }
 
   absl::Status Open() {
-    absl::StatusOr<std::shared_ptr<Attachment>> opened = Attach();
+    const absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress();
+    if (!address.ok()) return address.status();
+    absl::StatusOr<std::shared_ptr<Attachment>> opened = Attach(*address);
     if (!opened.ok()) return opened.status();
     const MutexLock lock(mutex_);
     attachment_ = *std::move(opened);
@@ -216,31 +218,27 @@ class AttachedMatrix::State {
     return result;
   }
 
-  absl::StatusOr<std::shared_ptr<Attachment>> Attach() {
-    absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress();
-    if (!address.ok()) return address.status();
-    if (address->path.empty()) {
+  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const LocalAddress& address) const {
+    if (address.path.empty()) {
       return absl::FailedPreconditionError(
           "the server has no local socket (its --local-listen), so nobody can attach to it");
     }
-    return Attachment::Open(*address, matrix_.name(), gpu_);
+    return Attachment::Open(address, matrix_.name(), gpu_);
   }
 
   void Keep() {
     MutexLock lock(mutex_);
-    while (!closing_) {
+    while (true) {
       changed_.WaitUntil(mutex_, Clock::now() + kLook);
       if (closing_) return;
-      const std::shared_ptr<Attachment> present = attachment_;
+      if (attachment_ != nullptr && attachment_->Alive()) continue;
       lock.Unlock();
-      if (present != nullptr && present->Alive()) {
-        lock.Lock();
-        continue;
-      }
-      absl::StatusOr<std::shared_ptr<Attachment>> again = Attach();
+      const absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress();
+      absl::StatusOr<std::shared_ptr<Attachment>> again =
+          address.ok() ? Attach(*address) : address.status();
       lock.Lock();
-      // While nobody answers, what there is serves.
-      if (!again.ok() && absl::IsUnavailable(again.status())) continue;
+      // While nobody answers, what there is serves. Who answers may have other values.
+      if (absl::IsUnavailable(address.status())) continue;
       status_ = again.status();
       attachment_ = again.ok() ? *std::move(again) : nullptr;
     }

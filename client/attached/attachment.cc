@@ -63,7 +63,8 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
   const std::shared_ptr<const Product> last = known();
   if (present(last)) return last;  // another thread asked meanwhile
   absl::StatusOr<std::shared_ptr<const Product>> fresh = AskLocked(problem);
-  if (absl::IsUnavailable(fresh.status()) && last != nullptr) return last;
+  // The server's own UNAVAILABLE, of a GPU that it lost, is an answer.
+  if (absl::IsUnavailable(fresh.status()) && !Alive() && last != nullptr) return last;
   const MutexLock products_lock(mutex_);
   // What is not up to date is asked for again, by who needs it: until then nobody keeps its memory.
   std::erase_if(products_, [&](const auto& entry) { return entry.second->sequence < sequence(); });

@@ -261,6 +261,7 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAdd
   }
   const absl::StatusOr<Reply> hello = Parse(*std::move(packet));
   if (!hello.ok()) return silent;
+  if (absl::Status refused = FromProto(hello->message.status()); !refused.ok()) return refused;
   // A server of another machine may have a socket of the same name there.
   if (hello->message.hello().server_id() != address.server_id) {
     return absl::FailedPreconditionError(

@@ -36,7 +36,8 @@ class LocalSocket {
   using Clock = std::chrono::steady_clock;
 
   /// Blocks until the server has said who it is. FAILED_PRECONDITION if there is no such socket
-  /// here, or another server's; PERMISSION_DENIED if it is not this user's to open; UNAVAILABLE.
+  /// here, or another server's; PERMISSION_DENIED if it is not this user's to open;
+  /// RESOURCE_EXHAUSTED if the server has too many connections; UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(const LocalAddress& address);
   LocalSocket(const LocalSocket&) = delete;
   LocalSocket& operator=(const LocalSocket&) = delete;

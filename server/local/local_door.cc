@@ -145,10 +145,18 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       if (errno != EAGAIN) poll(nullptr, 0, kPauseMs);
       return;
     }
+    if (connections_.size() >= options_.max_connections) {
+      ++turned_away_;
+      const v1::LocalReply full = ReplyOf(absl::ResourceExhaustedError(fmt::format(
+          "{} connections to the local socket are open, which is the most; each process has one, "
+          "and one more for each matrix that it is attached to",
+          connections_.size())));
+      SendPacket(socket.fd(), {full.SerializeAsString(), Descriptor()});
+      return;
+    }
     ucred peer = {};
     socklen_t size = sizeof(peer);
-    if (connections_.size() >= options_.max_connections ||
-        getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    if (getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
       ++turned_away_;
       return;
     }

@@ -29,7 +29,7 @@ class LocalDoor {
   struct Options {
     std::string address;           ///< "unix:/path"
     std::string server_id;         ///< for the greeting
-    size_t max_connections = 256;  ///< past it, who comes is turned away
+    size_t max_connections = 256;  ///< past it, who comes is told so, and turned away
     size_t max_regions = 1024;     ///< of one connection
     int64_t max_bytes = 0;         ///< of all regions of one connection
     /// Gets what callers ran themselves, about once a second; on the door's thread.

@@ -61,5 +61,20 @@ TEST_F(StandInAttached, ManyStreamsDoNotWaitForOneAnother) {
   EXPECT_EQ(attached_->runs(), 501);
 }
 
+TEST_F(StandInAttached, OfALostGpuOldValuesAreNotUsed) {
+  ASSERT_TRUE(Spmm().ok());
+  auto& values = std::get<std::vector<float>>(s_.values);
+  for (float& value : values) value += 1;
+  ASSERT_TRUE(client_->MatrixNamed("m").UpdateValues(std::span<const float>(values)).ok());
+  // The server, asked for the new values, says UNAVAILABLE; it is not gone.
+  stand_in::Fail(stand_in::Step::kCopy, 0, 1, absl::UnavailableError("lost"));
+  const auto done = Spmm();
+  if (done.ok()) {
+    EXPECT_EQ(done->version, 2u);
+    EXPECT_EQ(c_, Multiply(s_, false, b_, kWidth));
+  }
+  EXPECT_EQ(attached_->runs(), 1);
+}
+
 }  // namespace
 }  // namespace sparsed::test
