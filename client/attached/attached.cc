@@ -199,22 +199,23 @@ class AttachedMatrix::State {
                                                      const ExportedProduct::Where& where);
 
  private:
-  /// Counts one run.
+  /// Counts one run, if it was one.
   absl::StatusOr<ComputeResult> Count(const Attachment::Product& product,
                                       UsagePage::Counters& counters, uint64_t bytes_in,
                                       uint64_t bytes_out,
                                       const ExportedProduct::Accounted& accounted) {
     if (!accounted.ok()) return accounted.status();
-    counters.calls.fetch_add(1, std::memory_order_relaxed);
-    counters.nanoseconds.fetch_add(static_cast<uint64_t>(accounted->count()),
-                                   std::memory_order_relaxed);
-    counters.bytes_in.fetch_add(bytes_in, std::memory_order_relaxed);
-    counters.bytes_out.fetch_add(bytes_out, std::memory_order_relaxed);
-    runs_.fetch_add(1, std::memory_order_relaxed);
     ComputeResult result;
     result.plan = product.plan;
     result.version = product.version;
-    if (!gpu_) result.timings.kernel = result.timings.total = *accounted;
+    const std::optional<std::chrono::nanoseconds>& took = *accounted;
+    if (!took) return result;
+    counters.calls.fetch_add(1, std::memory_order_relaxed);
+    counters.nanoseconds.fetch_add(static_cast<uint64_t>(took->count()), std::memory_order_relaxed);
+    counters.bytes_in.fetch_add(bytes_in, std::memory_order_relaxed);
+    counters.bytes_out.fetch_add(bytes_out, std::memory_order_relaxed);
+    runs_.fetch_add(1, std::memory_order_relaxed);
+    if (!gpu_) result.timings.kernel = result.timings.total = *took;
     return result;
   }
 
@@ -299,14 +300,12 @@ std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Spmm(
        (!Fits(**old, rows, b.cols, product.type) || (!in_place && Overlap(**old, c))))) {
     return std::nullopt;
   }
-  if (spmm.beta != 0 && !in_place) {
-    const absl::Status copied = product.runs->Copy(MemoryOf(**old), MemoryOf(c), where);
-    if (!copied.ok()) return copied;
-  }
-  const DenseMemory values = *own == nullptr ? DenseMemory() : MemoryOf(**own);
+  std::optional<DenseMemory> before, values;
+  if (spmm.beta != 0 && !in_place) before = MemoryOf(**old);
+  if (*own != nullptr) values = MemoryOf(**own);
   return Count(product, attachment->usage().spmm(), Bytes(b), Bytes(c),
-               product.runs->Spmm(MemoryOf(b), MemoryOf(c), *own == nullptr ? nullptr : &values,
-                                  spmm.alpha, spmm.beta, where));
+               product.runs->Spmm(MemoryOf(b), MemoryOf(c), before ? &*before : nullptr,
+                                  values ? &*values : nullptr, spmm.alpha, spmm.beta, where));
 }
 
 std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Sddmm(

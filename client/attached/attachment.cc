@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress&
 
 absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
     const v1::ProblemClass& problem) {
-  const Key key = {problem.operation(), problem.transposed(), problem.k(), problem.allow_tf32()};
+  const Key key = KeyOf(problem);
   const auto known = [&] {
     const MutexLock lock(mutex_);
     const auto found = products_.find(key);
@@ -97,8 +97,9 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::AskLocked
     if (!mapped.ok()) return mapped.status();
     *to = *std::move(mapped);
   }
+  if (clocks_.size() >= kMostProducts) clocks_.clear();
   absl::StatusOr<std::shared_ptr<const ExportedProduct>> runs =
-      ExportedProduct::Make(run, problem, gpu_, std::move(memory));
+      ExportedProduct::Make(run, problem, gpu_, std::move(memory), clocks_[KeyOf(problem)]);
   if (!runs.ok()) return runs.status();
   auto product = std::make_shared<Product>();
   product->runs = *std::move(runs);

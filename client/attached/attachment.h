@@ -47,6 +47,9 @@ class Attachment {
 
  private:
   using Key = std::tuple<v1::ProblemClass::Operation, bool, int64_t, bool>;
+  static Key KeyOf(const v1::ProblemClass& problem) {
+    return {problem.operation(), problem.transposed(), problem.k(), problem.allow_tf32()};
+  }
 
   Attachment(std::optional<int> gpu, std::shared_ptr<LocalSocket> socket,
              std::unique_ptr<UsagePage> usage, std::shared_ptr<const MappedFile> sequence);
@@ -66,6 +69,7 @@ class Attachment {
   const std::shared_ptr<LocalSocket> socket_;
   Mutex asking_;  ///< held while the server is asked what runs
   std::map<uint64_t, std::weak_ptr<const MappedMemory>> mapped_ ABSL_GUARDED_BY(asking_);
+  std::map<Key, std::shared_ptr<ExportedProduct::Clock>> clocks_ ABSL_GUARDED_BY(asking_);
   Mutex mutex_;
   std::map<Key, std::shared_ptr<const Product>> products_ ABSL_GUARDED_BY(mutex_);
 };

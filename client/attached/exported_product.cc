@@ -182,10 +182,14 @@ absl::Status Site::Grow(Buffer& buffer, size_t bytes) {
 }
 
 ExportedProduct::Accounted LayoutProduct::Spmm(const DenseMemory& b, const DenseMemory& c,
-                                               const DenseMemory* own, double alpha, double beta,
+                                               const DenseMemory* old, const DenseMemory* own,
+                                               double alpha, double beta,
                                                const Where& where) const {
   return At(where, [&](Site& site) {
     RunArguments arguments;
+    if (old != nullptr) {
+      if (absl::Status copied = CopyAt(*old, c, site); !copied.ok()) return copied;
+    }
     const absl::StatusOr<const void*> values = Values(own, site);
     if (!values.ok()) return values.status();
     arguments.values = *values;
@@ -234,11 +238,6 @@ ExportedProduct::Accounted LayoutProduct::Sddmm(const DenseMemory& a, const Dens
     if (status.ok() && !dense) status = CopyAt(written, out, site);
     return status;
   });
-}
-
-absl::Status LayoutProduct::Copy(const DenseMemory& from, const DenseMemory& to,
-                                 const Where& where) const {
-  return At(where, [&](Site& site) { return CopyAt(from, to, site); }).status();
 }
 
 absl::Status LayoutProduct::CopyAt(const DenseMemory& from, const DenseMemory& to,
@@ -294,7 +293,7 @@ absl::Status LayoutProduct::Run(const RunArguments& arguments, Site& site) const
     if (!grown.ok()) return grown;
   }
   context.workspace = {site.scratch.mutable_data(), site.scratch.size()};
-  return run.Run(context);
+  return site.Timed([&] { return run.Run(context); });
 }
 
 const int64_t* LayoutProduct::order() const {
@@ -306,7 +305,7 @@ const std::string& KernelsHere() { return KernelsId(); }
 
 absl::StatusOr<std::shared_ptr<const ExportedProduct>> ExportedProduct::Make(
     const v1::ExportedRun& run, const v1::ProblemClass& problem, std::optional<int> gpu,
-    Memory memory) {
+    Memory memory, std::shared_ptr<Clock>& clock) {
   const std::optional<ElementType> type = TypeOf(run.matrix().type());
   const bool sddmm = problem.operation() == v1::ProblemClass::SDDMM;
   const Operation operation = sddmm ? Operation::kSddmm : Operation::kSpmm;
@@ -335,7 +334,7 @@ absl::StatusOr<std::shared_ptr<const ExportedProduct>> ExportedProduct::Make(
         fmt::format("there is no kernel {} here that serves this", run.kernel()));
   }
   if (gpu) {
-    return MakeGpuProduct(*kernel, exact, *std::move(layout), std::move(memory), *gpu);
+    return MakeGpuProduct(*kernel, exact, *std::move(layout), std::move(memory), *gpu, clock);
   }
   return std::make_shared<const HostProduct>(*kernel, exact, *std::move(layout), std::move(memory));
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tests/gpu/gpu.h"
@@ -74,6 +75,23 @@ TEST_F(StandInAttached, OfALostGpuOldValuesAreNotUsed) {
     EXPECT_EQ(c_, Multiply(s_, false, b_, kWidth));
   }
   EXPECT_EQ(attached_->runs(), 1);
+}
+
+TEST_F(StandInAttached, TimesAreAccountedThoughValuesChangeAtEveryStep) {
+  stand_in::PassAfter(2);
+  auto& values = std::get<std::vector<float>>(s_.values);
+  for (int step = 0; step < 10; ++step) {
+    ASSERT_TRUE(client_->MatrixNamed("m").UpdateValues(std::span<const float>(values)).ok());
+    ASSERT_TRUE(Spmm().ok());
+  }
+  EXPECT_EQ(attached_->runs(), 10);
+  const std::string name =
+      R"(sparsed_attached_kernel_seconds_total{device="cuda:0",op="spmm",tenant="default"} )";
+  EXPECT_TRUE(Eventually([&] {
+    const std::string metrics = server_.Page("/metrics");
+    const size_t at = metrics.find(name);
+    return at != std::string::npos && std::stod(metrics.substr(at + name.size())) > 0;
+  }));
 }
 
 }  // namespace

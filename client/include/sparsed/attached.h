@@ -61,7 +61,7 @@ class AttachedMatrix {
   const Matrix& matrix() const;
   /// OK while products can run here, else why they run on the server.
   absl::Status status() const;
-  /// Products that ran here, through this handle and its copies.
+  /// Products that ran here, through this handle and its copies; not those that a graph runs.
   int64_t runs() const;
 
   /// As Matrix::Spmm. Here `options.timeout` does not end it: a kernel that has begun runs to its
