@@ -277,15 +277,15 @@ absl::StatusOr<const void*> LayoutProduct::Values(const DenseMemory* own, Site& 
 absl::Status LayoutProduct::Run(const RunArguments& arguments, Site& site) const {
   const BoundRun run(kernel_, problem_, layout_, arguments);
   Context context = site.context();
-  if (run.prepares() && site.keeps() &&
-      (site.prepared == nullptr || site.leading_dimensions != run.leading_dimensions())) {
+  if (run.prepares() && site.keeps() && site.prepared_for != run.leading_dimensions()) {
     if (site.prepared != nullptr) {
       if (absl::Status settled = site.Settle(); !settled.ok()) return settled;
     }
     site.prepared.reset();
     absl::StatusOr<std::shared_ptr<void>> prepared = run.Prepare(context, site.memory());
+    // It runs without, if that failed.
     if (prepared.ok()) site.prepared = *std::move(prepared);
-    site.leading_dimensions = run.leading_dimensions();
+    site.prepared_for = run.leading_dimensions();
   }
   context.prepared = site.prepared.get();
   if (context.prepared == nullptr) {

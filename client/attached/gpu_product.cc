@@ -48,10 +48,11 @@ class Undertaker {
     MutexLock lock(mutex_);
     while (true) {
       while (waiting_.empty()) changed_.Wait(mutex_);
-      const std::function<void()> gone = std::move(waiting_.front());
+      std::function<void()> gone = std::move(waiting_.front());
       waiting_.pop_front();
       lock.Unlock();
       gone();
+      gone = nullptr;
       lock.Lock();
     }
   }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,9 +48,9 @@ class Site {
   Buffer result;   ///< SDDMM's, before they are put in order
   Buffer ordered;  ///< values, in CSR's order or the caller's
   Buffer slots;    ///< values in the layout's order
-  /// What the kernel prepared for many runs with these leading dimensions.
-  std::pair<int64_t, int64_t> leading_dimensions;
+  /// What the kernel prepared for many runs, if it could, and with which leading dimensions.
   std::shared_ptr<void> prepared;
+  std::optional<std::pair<int64_t, int64_t>> prepared_for;
 };
 
 class LayoutProduct : public ExportedProduct {

@@ -1,6 +1,8 @@
 // Attached callers of a GPU that a test tells what to do (stand_in.h).
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -92,6 +94,41 @@ TEST_F(StandInAttached, TimesAreAccountedThoughValuesChangeAtEveryStep) {
     const size_t at = metrics.find(name);
     return at != std::string::npos && std::stod(metrics.substr(at + name.size())) > 0;
   }));
+}
+
+TEST_F(StandInAttached, WhatIsRefusedIsNotAskedForByEveryProduct) {
+  std::atomic<int> refused = 0;
+  server_.engine().budget().SetRefuse([&](size_t /*bytes*/, engine::MemoryUse use) {
+    if (use == engine::MemoryUse::kShared) ++refused;
+    return use == engine::MemoryUse::kShared;
+  });
+  const auto on_cpu = AttachedMatrix::Attach(*client_, "m");
+  ASSERT_TRUE(on_cpu.ok()) << on_cpu.status();
+  const auto product = [&] {
+    const auto done = on_cpu->Spmm(DenseView(b_.data(), s_.cols, kWidth),
+                                   MutableDenseView(c_.data(), s_.rows, kWidth));
+    EXPECT_TRUE(done.ok()) << done.status();
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 100; ++i) product();
+  const auto seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(refused, 1);
+  EXPECT_LE(refused, 1 + seconds / std::chrono::seconds(1));
+  EXPECT_EQ(on_cpu->status().code(), absl::StatusCode::kResourceExhausted) << on_cpu->status();
+  EXPECT_EQ(on_cpu->runs(), 0);
+  server_.engine().budget().SetRefuse(nullptr);
+  EXPECT_TRUE(Eventually([&] {
+    product();
+    return on_cpu->runs() > 0;
+  }));
+  EXPECT_TRUE(on_cpu->status().ok()) << on_cpu->status();
+}
+
+TEST_F(StandInAttached, MatricesThatNoMemoryHoldsAreRefused) {
+  float element = 0;
+  const auto done = attached_->Spmm({}, DenseView(&element, int64_t{1} << 62, kWidth),
+                                    MutableDenseView(c_.data(), s_.rows, kWidth));
+  EXPECT_EQ(done.status().code(), absl::StatusCode::kResourceExhausted) << done.status();
 }
 
 }  // namespace

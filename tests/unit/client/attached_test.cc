@@ -301,6 +301,37 @@ TEST(Attached, AServerThatAnswersButRefusesIsAsked) {
   EXPECT_TRUE(Eventually([&] { return attached.status().ok(); })) << attached.status();
 }
 
+TEST(Attached, AServerThatSaysNothingIsNotWaitedForBeyondTheTimeout) {
+  Folder folder;
+  ServerProcess server({folder.local()});
+  const Client client = Connect(server);
+  const CsrMatrix s = RandomMatrix(40, 30, 1);
+  Upload(client, "m", s);
+  const AttachedMatrix attached = Attach(client, "m");
+  const std::vector<float> b = RandomDense(30 * 8, 3);
+  server.Pause();
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      std::vector<float> c(40 * 8);
+      const auto late = attached.Spmm(DenseView(b.data(), 30, 8), MutableDenseView(c.data(), 40, 8),
+                                      {}, {.timeout = std::chrono::milliseconds(300)});
+      EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded) << late.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kDeadlineExceeded);
+  server.Resume();
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_EQ(Product(attached, s, b, 8), Multiply(s, false, b, 8));
+    return attached.runs() > 0;
+  }));
+  EXPECT_TRUE(attached.status().ok()) << attached.status();
+  EXPECT_TRUE(Eventually([&] { return SharedBytes(client) > 0; }));
+}
+
 TEST(Attached, OneCopyServesAllAndGoesWithTheLast) {
   Folder folder;
   ServerProcess server({folder.local()});
