@@ -124,6 +124,13 @@ class GraphSite final : public StreamSite {
 /// of them. Thread-safe.
 class KernelClock final : public ExportedProduct::Clock {
  public:
+  explicit KernelClock(int gpu) : gpu_(gpu) {}
+  ~KernelClock() override {
+    const cuda::DeviceScope scope(gpu_);  // whoever drops it, wherever
+    begin_.reset();
+    end_.reset();
+  }
+
   absl::Status Timed(cuda::Stream& stream, const std::function<absl::Status()>& queue) {
     if (!Begin(stream)) return queue();
     absl::Status status = queue();
@@ -174,6 +181,7 @@ class KernelClock final : public ExportedProduct::Clock {
     since_timed_ = 0;
   }
 
+  const int gpu_;
   Mutex mutex_;
   std::optional<cuda::Event> begin_ ABSL_GUARDED_BY(mutex_), end_ ABSL_GUARDED_BY(mutex_);
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kIdle;
@@ -344,7 +352,7 @@ class MappedGpuMemory final : public MappedMemory {
 std::shared_ptr<const ExportedProduct> MakeGpuProduct(
     LayoutKernel kernel, const Problem& problem, std::shared_ptr<const Layout> layout,
     ExportedProduct::Memory memory, int gpu, std::shared_ptr<ExportedProduct::Clock>& clock) {
-  if (clock == nullptr) clock = std::make_shared<KernelClock>();
+  if (clock == nullptr) clock = std::make_shared<KernelClock>(gpu);
   return LetGoLater(new GpuProduct(kernel, problem, std::move(layout), std::move(memory), gpu,
                                    std::static_pointer_cast<KernelClock>(clock)));
 }
@@ -363,6 +371,7 @@ absl::StatusOr<std::shared_ptr<const MappedMemory>> MapGpuMemory(const Descripto
 absl::Status CopyBetween(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                          size_t row_bytes, size_t rows, int gpu, void* stream) {
   const cuda::DeviceScope scope(gpu);
+  const cuda::CaptureScope whatever_others_capture;
   cuda::Stream copies = cuda::Stream::Of(stream);
   const absl::StatusOr<bool> captured = cuda::IsCaptured(copies);
   if (!captured.ok()) return captured.status();
