@@ -43,6 +43,8 @@ namespace sparsed::server {
 namespace {
 
 constexpr int kWorkers = 4;
+/// Threads that copy for callers who attach.
+constexpr int kExporters = 2;
 constexpr std::string_view kLocalSocket = "local.sock";
 constexpr int kMaxStreamsPerConnection = 256;
 /// Unless the flag says otherwise.
@@ -150,7 +152,8 @@ class Server::Impl {
   Impl(const Config& config, std::function<void()> give_up)
       : config_(config),
         give_up_(std::move(give_up)),
-        workers_(kWorkers, static_cast<size_t>(config.max_queued)) {}
+        workers_(kWorkers, static_cast<size_t>(config.max_queued)),
+        exporters_(kExporters, static_cast<size_t>(config.max_queued)) {}
 
   ~Impl() {
     probe_.reset();
@@ -224,7 +227,7 @@ class Server::Impl {
     if (const std::string error = AddressError(options.address, true); !error.empty()) {
       status = absl::InvalidArgumentError(error);
     } else {
-      auto door = LocalDoor::Open(std::move(options), *engine_, workers_, regions_);
+      auto door = LocalDoor::Open(std::move(options), *engine_, workers_, exporters_, regions_);
       status = door.status();
       if (door.ok()) {
         local_door_ = *std::move(door);
@@ -397,7 +400,7 @@ class Server::Impl {
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineGauges> gauges_;
   SharedRegions regions_;
-  WorkerPool workers_;
+  WorkerPool workers_, exporters_;
   std::unique_ptr<LocalDoor> local_door_;
   std::string local_socket_;  ///< its path; empty: there is none
   std::unique_ptr<ServiceContext> context_;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -24,6 +25,14 @@ using Clock = std::chrono::steady_clock;
 
 /// Between two looks at whether the server is there.
 constexpr std::chrono::seconds kLook{1};
+
+Clock::time_point DeadlineOf(const CallOptions& options) {
+  const Clock::time_point now = Clock::now();
+  if (!options.timeout || *options.timeout > Clock::time_point::max() - now) {
+    return Clock::time_point::max();
+  }
+  return now + *options.timeout;
+}
 
 /// That OpenMP would use: the cores that the process may run on.
 int DefaultThreads() {
@@ -82,18 +91,24 @@ class HostCopy {
   HostCopy(int gpu, GpuStream stream) : gpu_(gpu), stream_(stream) {}
 
   absl::Status Take(const DenseView& there) {
-    Resize(there);
+    if (absl::Status s = Resize(there); !s.ok()) return s;
     const size_t row = RowBytes();
     return CopyBetween(bytes_.get(), row, there.data, Pitch(there), row, Rows(), gpu_,
                        stream_.handle);
   }
   /// Its elements are not set.
   template <typename View>
-  void Resize(const View& there) {
+  absl::Status Resize(const View& there) {
     rows_ = there.rows;
     cols_ = there.cols;
     type_ = there.type;
-    bytes_ = std::make_unique_for_overwrite<std::byte[]>(Rows() * RowBytes());
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(std::max<int64_t>(rows_, 0), std::max<int64_t>(cols_, 0), &bytes) ||
+        __builtin_mul_overflow(bytes, SizeOf(type_), &bytes)) {
+      return TooLarge();
+    }
+    bytes_.reset(new (std::nothrow) std::byte[bytes]);
+    return bytes_ == nullptr ? TooLarge() : absl::OkStatus();
   }
   absl::Status Put(const MutableDenseView& there) const {
     const size_t row = RowBytes();
@@ -107,6 +122,11 @@ class HostCopy {
   template <typename View>
   static size_t Pitch(const View& view) {
     return static_cast<size_t>(LeadingDimension(view)) * SizeOf(view.type);
+  }
+  absl::Status TooLarge() const {
+    return absl::ResourceExhaustedError(fmt::format(
+        "the product runs on the server, and for a matrix of {} x {} there is no host memory",
+        rows_, cols_));
   }
   size_t Rows() const { return static_cast<size_t>(std::max<int64_t>(rows_, 0)); }
   size_t RowBytes() const {
@@ -159,13 +179,16 @@ class AttachedMatrix::State {
     {
       const MutexLock lock(mutex_);
       closing_ = true;
+      if (opening_ != nullptr) opening_->End();
       changed_.NotifyAll();
     }
     if (keeper_.joinable()) keeper_.join();
   }
 
   absl::Status Open() {
-    absl::StatusOr<std::shared_ptr<Attachment>> opened = Attach();
+    const absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress();
+    if (!address.ok()) return address.status();
+    absl::StatusOr<std::shared_ptr<Attachment>> opened = Attach(*address);
     if (!opened.ok()) return opened.status();
     const MutexLock lock(mutex_);
     attachment_ = *std::move(opened);
@@ -179,8 +202,10 @@ class AttachedMatrix::State {
     return attachment_;
   }
   absl::Status status() {
+    std::shared_ptr<Attachment> present;
     const MutexLock lock(mutex_);
-    return status_;
+    present = attachment_;
+    return present == nullptr || !status_.ok() ? status_ : present->status();
   }
   const Matrix& matrix() const { return matrix_; }
   const std::optional<int>& gpu() const { return gpu_; }
@@ -190,40 +215,52 @@ class AttachedMatrix::State {
   // None: they cannot run here, or what is wrong with them the server says.
   std::optional<absl::StatusOr<ComputeResult>> Spmm(const DenseView& b, const MutableDenseView& c,
                                                     const SpmmOptions& spmm,
-                                                    const ExportedProduct::Where& where);
+                                                    const ExportedProduct::Where& where,
+                                                    const CallOptions& options = {});
   std::optional<absl::StatusOr<ComputeResult>> Sddmm(const DenseView& a, const DenseView& b,
                                                      const MutableDenseView& values,
                                                      const SddmmOptions& sddmm,
-                                                     const ExportedProduct::Where& where);
+                                                     const ExportedProduct::Where& where,
+                                                     const CallOptions& options = {});
 
  private:
-  /// Counts one run.
+  /// Counts one run, if it was one.
   absl::StatusOr<ComputeResult> Count(const Attachment::Product& product,
                                       UsagePage::Counters& counters, uint64_t bytes_in,
                                       uint64_t bytes_out,
                                       const ExportedProduct::Accounted& accounted) {
     if (!accounted.ok()) return accounted.status();
-    counters.calls.fetch_add(1, std::memory_order_relaxed);
-    counters.nanoseconds.fetch_add(static_cast<uint64_t>(accounted->count()),
-                                   std::memory_order_relaxed);
-    counters.bytes_in.fetch_add(bytes_in, std::memory_order_relaxed);
-    counters.bytes_out.fetch_add(bytes_out, std::memory_order_relaxed);
-    runs_.fetch_add(1, std::memory_order_relaxed);
     ComputeResult result;
     result.plan = product.plan;
     result.version = product.version;
-    if (!gpu_) result.timings.kernel = result.timings.total = *accounted;
+    const std::optional<std::chrono::nanoseconds>& took = *accounted;
+    if (!took) return result;
+    counters.calls.fetch_add(1, std::memory_order_relaxed);
+    counters.nanoseconds.fetch_add(static_cast<uint64_t>(took->count()), std::memory_order_relaxed);
+    counters.bytes_in.fetch_add(bytes_in, std::memory_order_relaxed);
+    counters.bytes_out.fetch_add(bytes_out, std::memory_order_relaxed);
+    runs_.fetch_add(1, std::memory_order_relaxed);
+    if (!gpu_) result.timings.kernel = result.timings.total = *took;
     return result;
   }
 
-  absl::StatusOr<std::shared_ptr<Attachment>> Attach() {
-    absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress();
-    if (!address.ok()) return address.status();
-    if (address->path.empty()) {
+  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const LocalAddress& address) {
+    if (address.path.empty()) {
       return absl::FailedPreconditionError(
           "the server has no local socket (its --local-listen), so nobody can attach to it");
     }
-    return Attachment::Open(*address, matrix_.name(), gpu_);
+    absl::StatusOr<std::shared_ptr<LocalSocket>> socket = LocalSocket::Connect(address);
+    if (!socket.ok()) return socket.status();
+    {
+      const MutexLock lock(mutex_);
+      if (closing_) return absl::CancelledError("nobody is attached any more");
+      opening_ = *socket;
+    }
+    absl::StatusOr<std::shared_ptr<Attachment>> opened =
+        Attachment::Open(*socket, matrix_.name(), gpu_);
+    const MutexLock lock(mutex_);
+    opening_ = nullptr;
+    return opened;
   }
 
   void Keep() {
@@ -231,18 +268,20 @@ class AttachedMatrix::State {
     while (!closing_) {
       changed_.WaitUntil(mutex_, Clock::now() + kLook);
       if (closing_) return;
-      const std::shared_ptr<Attachment> present = attachment_;
+      if (attachment_ != nullptr && attachment_->Alive()) continue;
       lock.Unlock();
-      if (present != nullptr && present->Alive()) {
-        lock.Lock();
-        continue;
-      }
-      absl::StatusOr<std::shared_ptr<Attachment>> again = Attach();
+      const absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress();
+      absl::StatusOr<std::shared_ptr<Attachment>> again =
+          address.ok() ? Attach(*address) : address.status();
       lock.Lock();
-      // While nobody answers, what there is serves.
-      if (!again.ok() && absl::IsUnavailable(again.status())) continue;
+      // While nobody answers, what there is serves. Who answers may have other values.
+      if (absl::IsUnavailable(address.status())) continue;
       status_ = again.status();
-      attachment_ = again.ok() ? *std::move(again) : nullptr;
+      std::shared_ptr<Attachment> other = again.ok() ? *std::move(again) : nullptr;
+      attachment_.swap(other);
+      lock.Unlock();
+      other = nullptr;  // which may unmap gigabytes
+      lock.Lock();
     }
   }
 
@@ -254,6 +293,8 @@ class AttachedMatrix::State {
   Mutex mutex_;
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  /// What the keeper waits on, maybe.
+  std::shared_ptr<LocalSocket> opening_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::thread keeper_;  ///< looks whether the server is there
@@ -279,7 +320,7 @@ int64_t AttachedMatrix::runs() const { return state_->runs(); }
 
 std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Spmm(
     const DenseView& b, const MutableDenseView& c, const SpmmOptions& spmm,
-    const ExportedProduct::Where& where) {
+    const ExportedProduct::Where& where, const CallOptions& options) {
   const std::shared_ptr<Attachment> attachment = this->attachment();
   const std::optional<const DenseView*> old = ViewOf(spmm.accumulate), own = ViewOf(spmm.values);
   if (attachment == nullptr || !old || !own) return std::nullopt;
@@ -288,9 +329,13 @@ std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Spmm(
   problem.set_transposed(spmm.transpose);
   problem.set_k(b.cols);
   problem.set_allow_tf32(spmm.allow_tf32);
+  const Clock::time_point deadline = DeadlineOf(options);
   const absl::StatusOr<std::shared_ptr<const Attachment::Product>> found =
-      attachment->Find(problem);
-  if (!found.ok()) return std::nullopt;
+      attachment->Find(problem, deadline);
+  if (!found.ok()) {
+    if (Clock::now() >= deadline) return found.status();
+    return std::nullopt;
+  }
   const Attachment::Product& product = **found;
   const int64_t rows = spmm.transpose ? product.cols : product.rows;
   const bool in_place = *old == nullptr || Same(**old, c);
@@ -301,28 +346,30 @@ std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Spmm(
        (!Fits(**old, rows, b.cols, product.type) || (!in_place && Overlap(**old, c))))) {
     return std::nullopt;
   }
-  if (spmm.beta != 0 && !in_place) {
-    const absl::Status copied = product.runs->Copy(MemoryOf(**old), MemoryOf(c), where);
-    if (!copied.ok()) return copied;
-  }
-  const DenseMemory values = *own == nullptr ? DenseMemory() : MemoryOf(**own);
+  std::optional<DenseMemory> before, values;
+  if (spmm.beta != 0 && !in_place) before = MemoryOf(**old);
+  if (*own != nullptr) values = MemoryOf(**own);
   return Count(product, attachment->usage().spmm(), Bytes(b), Bytes(c),
-               product.runs->Spmm(MemoryOf(b), MemoryOf(c), *own == nullptr ? nullptr : &values,
-                                  spmm.alpha, spmm.beta, where));
+               product.runs->Spmm(MemoryOf(b), MemoryOf(c), before ? &*before : nullptr,
+                                  values ? &*values : nullptr, spmm.alpha, spmm.beta, where));
 }
 
 std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Sddmm(
     const DenseView& a, const DenseView& b, const MutableDenseView& values,
-    const SddmmOptions& sddmm, const ExportedProduct::Where& where) {
+    const SddmmOptions& sddmm, const ExportedProduct::Where& where, const CallOptions& options) {
   const std::shared_ptr<Attachment> attachment = this->attachment();
   const std::optional<const DenseView*> own = ViewOf(sddmm.values);
   if (attachment == nullptr || !own) return std::nullopt;
   v1::ProblemClass problem;
   problem.set_operation(v1::ProblemClass::SDDMM);
   problem.set_k(a.cols);
+  const Clock::time_point deadline = DeadlineOf(options);
   const absl::StatusOr<std::shared_ptr<const Attachment::Product>> found =
-      attachment->Find(problem);
-  if (!found.ok()) return std::nullopt;
+      attachment->Find(problem, deadline);
+  if (!found.ok()) {
+    if (Clock::now() >= deadline) return found.status();
+    return std::nullopt;
+  }
   const Attachment::Product& product = **found;
   if (!Fits(a, product.rows, a.cols, product.type) ||
       !Fits(b, product.cols, a.cols, product.type) || !Fits(values, product.nnz, 1, product.type) ||
@@ -342,7 +389,7 @@ absl::StatusOr<ComputeResult> AttachedMatrix::Spmm(const Operand& b, const Desti
   const auto* const from = std::get_if<DenseView>(&b);
   const auto* const to = std::get_if<MutableDenseView>(&c);
   if (from != nullptr && to != nullptr && !state_->gpu()) {
-    auto here = state_->Spmm(*from, *to, spmm, state_->Where());
+    auto here = state_->Spmm(*from, *to, spmm, state_->Where(), options);
     if (here) return *std::move(here);
   }
   return state_->matrix().Spmm(b, c, spmm, options);
@@ -356,7 +403,7 @@ absl::StatusOr<ComputeResult> AttachedMatrix::Sddmm(const Operand& a, const Oper
   const auto* const right = std::get_if<DenseView>(&b);
   const auto* const to = std::get_if<MutableDenseView>(&values);
   if (left != nullptr && right != nullptr && to != nullptr && !state_->gpu()) {
-    auto here = state_->Sddmm(*left, *right, *to, sddmm, state_->Where());
+    auto here = state_->Sddmm(*left, *right, *to, sddmm, state_->Where(), options);
     if (here) return *std::move(here);
   }
   return state_->matrix().Sddmm(a, b, values, sddmm, options);
@@ -384,7 +431,7 @@ absl::StatusOr<ComputeResult> AttachedMatrix::Spmm(GpuStream stream, const Dense
     there.values = values.view();
   }
   if (!status.ok()) return status;
-  result.Resize(c);
+  if (status = result.Resize(c); !status.ok()) return status;
   absl::StatusOr<ComputeResult> done =
       state_->matrix().Spmm(from.view(), result.mutable_view(), there);
   if (!done.ok()) return done;
@@ -411,7 +458,7 @@ absl::StatusOr<ComputeResult> AttachedMatrix::Sddmm(GpuStream stream, const Dens
     there.values = scale.view();
   }
   if (!status.ok()) return status;
-  result.Resize(values);
+  if (status = result.Resize(values); !status.ok()) return status;
   absl::StatusOr<ComputeResult> done =
       state_->matrix().Sddmm(left.view(), right.view(), result.mutable_view(), there);
   if (!done.ok()) return done;

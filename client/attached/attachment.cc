@@ -1,5 +1,6 @@
 #include "client/attached/attachment.h"
 
+#include <chrono>
 #include <utility>
 
 namespace sparsed {
@@ -9,6 +10,10 @@ namespace {
 
 /// Of different widths, mostly: each is a round trip, and its workspaces.
 constexpr size_t kMostProducts = 256;
+/// Before what could not run here is asked for again.
+constexpr std::chrono::seconds kPause{1};
+
+using Clock = LocalSocket::Clock;
 
 }  // namespace
 
@@ -19,7 +24,7 @@ Attachment::Attachment(std::optional<int> gpu, std::shared_ptr<LocalSocket> sock
       sequence_(std::move(sequence)),
       socket_(std::move(socket)) {}
 
-absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress& address,
+absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(std::shared_ptr<LocalSocket> socket,
                                                              const std::string& matrix,
                                                              std::optional<int> gpu) {
   std::string uuid;
@@ -28,8 +33,6 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress&
     if (!found.ok()) return absl::FailedPreconditionError(found.status().message());
     uuid = *std::move(found);
   }
-  absl::StatusOr<std::shared_ptr<LocalSocket>> socket = LocalSocket::Connect(address);
-  if (!socket.ok()) return socket.status();
   absl::StatusOr<std::unique_ptr<UsagePage>> usage = UsagePage::Make();
   if (!usage.ok()) return usage.status();
   v1::LocalRequest request;
@@ -37,67 +40,123 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(const LocalAddress&
   request.mutable_attach()->set_kernels(KernelsHere());
   request.mutable_attach()->set_gpu(uuid);
   const absl::StatusOr<LocalSocket::Reply> reply =
-      (*socket)->Ask(std::move(request), (*usage)->file());
+      socket->Ask(std::move(request), (*usage)->file());
   if (!reply.ok()) return reply.status();
   absl::StatusOr<std::shared_ptr<const MappedFile>> sequence =
       MappedFile::Map(reply->file, sizeof(uint64_t));
   if (!sequence.ok()) return sequence.status();
   return std::shared_ptr<Attachment>(
-      new Attachment(gpu, *std::move(socket), *std::move(usage), *std::move(sequence)));
+      new Attachment(gpu, std::move(socket), *std::move(usage), *std::move(sequence)));
+}
+
+std::optional<absl::Status> Attachment::KnownLocked(const Key& key,
+                                                    std::shared_ptr<const Product>& product) {
+  const auto found = products_.find(key);
+  product = found == products_.end() ? nullptr : found->second;
+  if (product != nullptr && product->sequence >= sequence()) return absl::OkStatus();
+  const auto refused = refused_.find(key);
+  if (refused == refused_.end() || refused->second.sequence < sequence() ||
+      refused->second.until <= Clock::now()) {
+    return std::nullopt;
+  }
+  return refused->second.why;
+}
+
+absl::Status Attachment::status() {
+  const MutexLock lock(mutex_);
+  const Refusal* last = nullptr;
+  for (const auto& [key, refused] : refused_) {
+    if (refused.sequence < sequence()) continue;
+    if (last == nullptr || refused.until > last->until) last = &refused;
+  }
+  return last == nullptr ? absl::OkStatus() : last->why;
 }
 
 absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
-    const v1::ProblemClass& problem) {
-  const Key key = {problem.operation(), problem.transposed(), problem.k(), problem.allow_tf32()};
-  const auto known = [&] {
-    const MutexLock lock(mutex_);
-    const auto found = products_.find(key);
-    return found == products_.end() ? nullptr : found->second;
-  };
-  const auto present = [&](const std::shared_ptr<const Product>& product) {
-    return product != nullptr && product->sequence >= sequence();
-  };
-  if (std::shared_ptr<const Product> product = known(); present(product)) return product;
-
-  const MutexLock lock(asking_);
-  const std::shared_ptr<const Product> last = known();
-  if (present(last)) return last;  // another thread asked meanwhile
-  absl::StatusOr<std::shared_ptr<const Product>> fresh = AskLocked(problem);
-  if (absl::IsUnavailable(fresh.status()) && last != nullptr) return last;
-  const MutexLock products_lock(mutex_);
+    const v1::ProblemClass& problem, Clock::time_point deadline) {
+  const Key key = KeyOf(problem);
+  // To unmap what nobody uses any more may take a while: it is done after the lock.
+  std::shared_ptr<const Product> last;
+  std::vector<std::shared_ptr<const Product>> gone;
+  MutexLock lock(mutex_);
+  while (true) {
+    if (const std::optional<absl::Status> known = KnownLocked(key, last)) {
+      if (!known->ok()) return *known;
+      return last;
+    }
+    if (!asking_) break;
+    gone.push_back(std::move(last));
+    if (deadline == Clock::time_point::max()) {
+      asked_.Wait(mutex_);
+    } else if (!asked_.WaitUntil(mutex_, deadline)) {
+      return absl::DeadlineExceededError("others wait for the server's local socket");
+    }
+  }
+  asking_ = true;
+  lock.Unlock();
+  const uint64_t before = sequence();
+  absl::StatusOr<std::shared_ptr<const Product>> fresh = Ask(problem, deadline);
+  lock.Lock();
+  asking_ = false;
+  asked_.NotifyAll();
+  // The server's own UNAVAILABLE, of a GPU that it lost, is an answer.
+  if (absl::IsUnavailable(fresh.status()) && !Alive() && last != nullptr) return last;
   // What is not up to date is asked for again, by who needs it: until then nobody keeps its memory.
-  std::erase_if(products_, [&](const auto& entry) { return entry.second->sequence < sequence(); });
-  if (products_.size() >= kMostProducts) products_.clear();
-  if (fresh.ok()) products_[key] = *fresh;
+  const bool full = products_.size() >= kMostProducts;
+  for (auto it = products_.begin(); it != products_.end();) {
+    if (full || it->second->sequence < sequence()) {
+      gone.push_back(std::move(it->second));
+      it = products_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  if (refused_.size() >= kMostProducts) refused_.clear();
+  if (fresh.ok()) {
+    products_[key] = *fresh;
+    refused_.erase(key);
+  } else {
+    refused_[key] = {fresh.status(), before, Clock::now() + kPause};
+  }
   return fresh;
 }
 
-absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::AskLocked(
-    const v1::ProblemClass& problem) {
+std::shared_ptr<const void> Attachment::Lease(const std::shared_ptr<LocalSocket>& socket,
+                                              uint64_t run) {
+  return std::shared_ptr<const void>(nullptr, [socket, run](const void*) {
+    v1::LocalRequest release;
+    release.mutable_release()->set_run(run);
+    socket->Send(std::move(release));
+  });
+}
+
+absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Ask(
+    const v1::ProblemClass& problem, Clock::time_point deadline) {
   v1::LocalRequest request;
   *request.mutable_export_()->mutable_problem() = problem;
-  const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(std::move(request));
+  const auto let_go = [socket = std::weak_ptr(socket_)](absl::StatusOr<LocalSocket::Reply> late) {
+    const std::shared_ptr<LocalSocket> there = socket.lock();
+    if (there != nullptr && late.ok()) Lease(there, late->message.exported().run());
+  };
+  const absl::StatusOr<LocalSocket::Reply> reply =
+      socket_->Ask(std::move(request), /*file=*/-1, deadline, let_go);
   if (!reply.ok()) return reply.status();
   const v1::ExportedRun& run = reply->message.exported();
   // The server counts it as this caller's until it is told, which is when nothing uses it any more:
   // products may outlive the attachment.
   ExportedProduct::Memory memory;
-  memory.lease =
-      std::shared_ptr<const void>(nullptr, [socket = socket_, id = run.run()](const void*) {
-        v1::LocalRequest release;
-        release.mutable_release()->set_run(id);
-        socket->Send(std::move(release));
-      });
+  memory.lease = Lease(socket_, run.run());
   for (const auto& [from, to] :
        {std::pair(&run.arrays(), &memory.arrays), std::pair(&run.values(), &memory.values),
         std::pair(&run.order(), &memory.order)}) {
     if (from == &run.order() && !run.has_order()) continue;
-    absl::StatusOr<std::shared_ptr<const MappedMemory>> mapped = MapLocked(*from);
+    absl::StatusOr<std::shared_ptr<const MappedMemory>> mapped = Map(*from, deadline);
     if (!mapped.ok()) return mapped.status();
     *to = *std::move(mapped);
   }
+  if (clocks_.size() >= kMostProducts) clocks_.clear();
   absl::StatusOr<std::shared_ptr<const ExportedProduct>> runs =
-      ExportedProduct::Make(run, problem, gpu_, std::move(memory));
+      ExportedProduct::Make(run, problem, gpu_, std::move(memory), clocks_[KeyOf(problem)]);
   if (!runs.ok()) return runs.status();
   auto product = std::make_shared<Product>();
   product->runs = *std::move(runs);
@@ -111,13 +170,14 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::AskLocked
   return product;
 }
 
-absl::StatusOr<std::shared_ptr<const MappedMemory>> Attachment::MapLocked(
-    const v1::ExportedMemory& memory) {
+absl::StatusOr<std::shared_ptr<const MappedMemory>> Attachment::Map(
+    const v1::ExportedMemory& memory, Clock::time_point deadline) {
   std::weak_ptr<const MappedMemory>& known = mapped_[memory.id()];
   if (std::shared_ptr<const MappedMemory> mapped = known.lock()) return mapped;
   v1::LocalRequest request;
   request.mutable_get()->set_id(memory.id());
-  const absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(std::move(request));
+  const absl::StatusOr<LocalSocket::Reply> reply =
+      socket_->Ask(std::move(request), /*file=*/-1, deadline);
   if (!reply.ok()) return reply.status();
   absl::StatusOr<std::shared_ptr<const MappedMemory>> mapped =
       gpu_ ? MapGpuMemory(reply->file, memory.bytes(), *gpu_)

@@ -24,8 +24,9 @@ inline namespace client {
 /// To a matrix of one run of a server. Thread-safe.
 class Attachment {
  public:
-  /// For the GPU of that number, or the CPU. Errors as AttachedMatrix::Attach's.
-  static absl::StatusOr<std::shared_ptr<Attachment>> Open(const LocalAddress& address,
+  /// For the GPU of that number, or the CPU, over a connection that nobody else uses. Errors as
+  /// AttachedMatrix::Attach's.
+  static absl::StatusOr<std::shared_ptr<Attachment>> Open(std::shared_ptr<LocalSocket> socket,
                                                           const std::string& matrix,
                                                           std::optional<int> gpu);
 
@@ -37,9 +38,13 @@ class Attachment {
     std::string plan;
     uint64_t version = 0, sequence = 0;
   };
-  /// The present one; asks the server if that may have changed. Without the server, what served
-  /// last; UNAVAILABLE if there is none. Else what the server said.
-  absl::StatusOr<std::shared_ptr<const Product>> Find(const v1::ProblemClass& problem);
+  /// The present one; asks the server if that may have changed, unless it refused a moment ago.
+  /// Without the server, what served last; UNAVAILABLE if there is none. Else what the server said;
+  /// DEADLINE_EXCEEDED if it had said nothing then.
+  absl::StatusOr<std::shared_ptr<const Product>> Find(const v1::ProblemClass& problem,
+                                                      LocalSocket::Clock::time_point deadline);
+  /// Why something cannot run here, if that is so.
+  absl::Status status();
 
   /// Whether the server is there.
   bool Alive() const { return socket_->Alive(); }
@@ -47,6 +52,16 @@ class Attachment {
 
  private:
   using Key = std::tuple<v1::ProblemClass::Operation, bool, int64_t, bool>;
+  static Key KeyOf(const v1::ProblemClass& problem) {
+    return {problem.operation(), problem.transposed(), problem.k(), problem.allow_tf32()};
+  }
+
+  /// Why there is no product; asked for again when the matrix changes, or some time has passed.
+  struct Refusal {
+    absl::Status why;
+    uint64_t sequence = 0;
+    LocalSocket::Clock::time_point until;
+  };
 
   Attachment(std::optional<int> gpu, std::shared_ptr<LocalSocket> socket,
              std::unique_ptr<UsagePage> usage, std::shared_ptr<const MappedFile> sequence);
@@ -54,20 +69,30 @@ class Attachment {
     return reinterpret_cast<const std::atomic<uint64_t>*>(sequence_->data())
         ->load(std::memory_order_acquire);
   }
-  absl::StatusOr<std::shared_ptr<const Product>> AskLocked(const v1::ProblemClass& problem)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(asking_);
-  /// The memory of that name, mapped.
-  absl::StatusOr<std::shared_ptr<const MappedMemory>> MapLocked(const v1::ExportedMemory& memory)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(asking_);
+  /// What is known without asking; `product`: the last one, if there is any.
+  std::optional<absl::Status> KnownLocked(const Key& key, std::shared_ptr<const Product>& product)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// By who asks.
+  absl::StatusOr<std::shared_ptr<const Product>> Ask(const v1::ProblemClass& problem,
+                                                     LocalSocket::Clock::time_point deadline);
+  /// The memory of that name, mapped. By who asks.
+  absl::StatusOr<std::shared_ptr<const MappedMemory>> Map(const v1::ExportedMemory& memory,
+                                                          LocalSocket::Clock::time_point deadline);
+  static std::shared_ptr<const void> Lease(const std::shared_ptr<LocalSocket>& socket,
+                                           uint64_t run);
 
   const std::optional<int> gpu_;
   const std::unique_ptr<UsagePage> usage_;
   const std::shared_ptr<const MappedFile> sequence_;
   const std::shared_ptr<LocalSocket> socket_;
-  Mutex asking_;  ///< held while the server is asked what runs
-  std::map<uint64_t, std::weak_ptr<const MappedMemory>> mapped_ ABSL_GUARDED_BY(asking_);
+  // Used by who asks.
+  std::map<uint64_t, std::weak_ptr<const MappedMemory>> mapped_;
+  std::map<Key, std::shared_ptr<ExportedProduct::Clock>> clocks_;
   Mutex mutex_;
+  CondVar asked_;
+  bool asking_ ABSL_GUARDED_BY(mutex_) = false;  ///< a thread asks the server what runs
   std::map<Key, std::shared_ptr<const Product>> products_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, Refusal> refused_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace client

@@ -182,10 +182,14 @@ absl::Status Site::Grow(Buffer& buffer, size_t bytes) {
 }
 
 ExportedProduct::Accounted LayoutProduct::Spmm(const DenseMemory& b, const DenseMemory& c,
-                                               const DenseMemory* own, double alpha, double beta,
+                                               const DenseMemory* old, const DenseMemory* own,
+                                               double alpha, double beta,
                                                const Where& where) const {
   return At(where, [&](Site& site) {
     RunArguments arguments;
+    if (old != nullptr) {
+      if (absl::Status copied = CopyAt(*old, c, site); !copied.ok()) return copied;
+    }
     const absl::StatusOr<const void*> values = Values(own, site);
     if (!values.ok()) return values.status();
     arguments.values = *values;
@@ -236,11 +240,6 @@ ExportedProduct::Accounted LayoutProduct::Sddmm(const DenseMemory& a, const Dens
   });
 }
 
-absl::Status LayoutProduct::Copy(const DenseMemory& from, const DenseMemory& to,
-                                 const Where& where) const {
-  return At(where, [&](Site& site) { return CopyAt(from, to, site); }).status();
-}
-
 absl::Status LayoutProduct::CopyAt(const DenseMemory& from, const DenseMemory& to,
                                    Site& site) const {
   const size_t element = SizeOf(problem_.type);
@@ -278,15 +277,15 @@ absl::StatusOr<const void*> LayoutProduct::Values(const DenseMemory* own, Site& 
 absl::Status LayoutProduct::Run(const RunArguments& arguments, Site& site) const {
   const BoundRun run(kernel_, problem_, layout_, arguments);
   Context context = site.context();
-  if (run.prepares() && site.keeps() &&
-      (site.prepared == nullptr || site.leading_dimensions != run.leading_dimensions())) {
+  if (run.prepares() && site.keeps() && site.prepared_for != run.leading_dimensions()) {
     if (site.prepared != nullptr) {
       if (absl::Status settled = site.Settle(); !settled.ok()) return settled;
     }
     site.prepared.reset();
     absl::StatusOr<std::shared_ptr<void>> prepared = run.Prepare(context, site.memory());
+    // It runs without, if that failed.
     if (prepared.ok()) site.prepared = *std::move(prepared);
-    site.leading_dimensions = run.leading_dimensions();
+    site.prepared_for = run.leading_dimensions();
   }
   context.prepared = site.prepared.get();
   if (context.prepared == nullptr) {
@@ -294,7 +293,7 @@ absl::Status LayoutProduct::Run(const RunArguments& arguments, Site& site) const
     if (!grown.ok()) return grown;
   }
   context.workspace = {site.scratch.mutable_data(), site.scratch.size()};
-  return run.Run(context);
+  return site.Timed([&] { return run.Run(context); });
 }
 
 const int64_t* LayoutProduct::order() const {
@@ -306,7 +305,7 @@ const std::string& KernelsHere() { return KernelsId(); }
 
 absl::StatusOr<std::shared_ptr<const ExportedProduct>> ExportedProduct::Make(
     const v1::ExportedRun& run, const v1::ProblemClass& problem, std::optional<int> gpu,
-    Memory memory) {
+    Memory memory, std::shared_ptr<Clock>& clock) {
   const std::optional<ElementType> type = TypeOf(run.matrix().type());
   const bool sddmm = problem.operation() == v1::ProblemClass::SDDMM;
   const Operation operation = sddmm ? Operation::kSddmm : Operation::kSpmm;
@@ -335,7 +334,7 @@ absl::StatusOr<std::shared_ptr<const ExportedProduct>> ExportedProduct::Make(
         fmt::format("there is no kernel {} here that serves this", run.kernel()));
   }
   if (gpu) {
-    return MakeGpuProduct(*kernel, exact, *std::move(layout), std::move(memory), *gpu);
+    return MakeGpuProduct(*kernel, exact, *std::move(layout), std::move(memory), *gpu, clock);
   }
   return std::make_shared<const HostProduct>(*kernel, exact, *std::move(layout), std::move(memory));
 }

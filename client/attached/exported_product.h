@@ -41,11 +41,18 @@ class ExportedProduct {
     std::shared_ptr<const void> lease;                          ///< goes after all of them
     std::shared_ptr<const MappedMemory> arrays, values, order;  ///< `order` may be null
   };
-  /// `run` serves `problem`, on the GPU (the process's number) or the CPU. INVALID_ARGUMENT if what
-  /// the server said does not fit together; UNIMPLEMENTED if this process has no such kernel.
+  /// How long a problem's runs take, as far as that is known. Products of it that follow each other
+  /// have the same.
+  class Clock {
+   public:
+    virtual ~Clock() = default;
+  };
+  /// `run` serves `problem`, on the GPU (the process's number) or the CPU; `clock` is that of the
+  /// products before it, or null, and that of the next. INVALID_ARGUMENT if what the server said
+  /// does not fit together; UNIMPLEMENTED if this process has no such kernel.
   static absl::StatusOr<std::shared_ptr<const ExportedProduct>> Make(
       const v1::ExportedRun& run, const v1::ProblemClass& problem, std::optional<int> gpu,
-      Memory memory);
+      Memory memory, std::shared_ptr<Clock>& clock);
   virtual ~ExportedProduct() = default;
 
   /// On the CPU: with that many threads of OpenMP, and it is done when this returns. On a GPU: it
@@ -56,20 +63,19 @@ class ExportedProduct {
     void* stream = nullptr;
   };
   /// Nanoseconds of the device to account for: on a GPU an estimate, as only some runs are timed.
-  /// RESOURCE_EXHAUSTED without memory to work in.
-  using Accounted = absl::StatusOr<std::chrono::nanoseconds>;
+  /// None: nothing ran, but a graph will. RESOURCE_EXHAUSTED without memory to work in.
+  using Accounted = absl::StatusOr<std::optional<std::chrono::nanoseconds>>;
 
-  /// c = alpha * op(S) * b + beta * c. Shapes are those of the problem. `own` (null: none) is what
-  /// S's values are instead, one column without gaps, in the order that S was sent in.
-  virtual Accounted Spmm(const DenseMemory& b, const DenseMemory& c, const DenseMemory* own,
-                         double alpha, double beta, const Where& where) const = 0;
+  /// c = alpha * op(S) * b + beta * old, where `old` is c if null, and overlaps it with no byte
+  /// else. Shapes are those of the problem. `own` (null: none) is what S's values are instead, one
+  /// column without gaps, in the order that S was sent in.
+  virtual Accounted Spmm(const DenseMemory& b, const DenseMemory& c, const DenseMemory* old,
+                         const DenseMemory* own, double alpha, double beta,
+                         const Where& where) const = 0;
   /// out = S .* (a * b^T), one column, in the order that S was sent in; `unscaled`: of ones in the
   /// place of S's values.
   virtual Accounted Sddmm(const DenseMemory& a, const DenseMemory& b, const DenseMemory& out,
                           const DenseMemory* own, bool unscaled, const Where& where) const = 0;
-  /// Rows of one matrix of the problem's type into another of the same shape.
-  virtual absl::Status Copy(const DenseMemory& from, const DenseMemory& to,
-                            const Where& where) const = 0;
 };
 
 }  // namespace client

@@ -16,9 +16,10 @@ namespace sparsed {
 inline namespace client {
 namespace {
 
-/// Of so many runs in a stream, one is timed: events around each would cost more than a launch.
+/// Of so many runs, one is timed: events around each would cost more than a launch.
 constexpr int64_t kTimedEvery = 64;
-/// Streams that a product remembers; who has more waits for one of them now and then.
+/// Streams that a product remembers, if they are not all in use; it then forgets one that was not
+/// used for long.
 constexpr size_t kMostStreams = 64;
 
 /// Lets go of what kernels may still use, which takes a while, on a thread of its own. What a graph
@@ -47,10 +48,11 @@ class Undertaker {
     MutexLock lock(mutex_);
     while (true) {
       while (waiting_.empty()) changed_.Wait(mutex_);
-      const std::function<void()> gone = std::move(waiting_.front());
+      std::function<void()> gone = std::move(waiting_.front());
       waiting_.pop_front();
       lock.Unlock();
       gone();
+      gone = nullptr;
       lock.Lock();
     }
   }
@@ -118,90 +120,134 @@ class GraphSite final : public StreamSite {
   bool keeps() const override { return false; }
 };
 
-/// All runs' that are queued in one stream, one after the other.
-class QueueSite final : public StreamSite {
+/// Measures some of the kernels that are queued for one problem, and says what to account for all
+/// of them. Thread-safe.
+class KernelClock final : public ExportedProduct::Clock {
  public:
-  using StreamSite::StreamSite;
-
-  absl::Status Settle() override { return passed_ ? passed_->Synchronize() : absl::OkStatus(); }
-  bool keeps() const override { return true; }
-
-  /// Nanoseconds to account for what was run since the last time.
-  ExportedProduct::Accounted Run(const std::function<absl::Status(Site&)>& work) {
-    if (!passed_) {
-      absl::StatusOr<cuda::Event> event = cuda::Event::CreateUntimed();
-      if (!event.ok()) return event.status();
-      passed_.emplace(*std::move(event));
-    }
-    const bool timed = BeginTiming();
-    absl::Status status = work(*this);
-    // Also of what went wrong midway.
-    const absl::Status recorded = passed_->Record(stream());
-    if (timed && status.ok()) {
-      timing_ = end_->Record(stream()).ok();
-      since_timed_ = 0;
-    }
-    if (status.ok()) status = recorded;
-    if (!status.ok()) return status;
-    ++runs_;
-    return Account();
+  explicit KernelClock(int gpu) : gpu_(gpu) {}
+  ~KernelClock() override {
+    const cuda::DeviceScope scope(gpu_);  // whoever drops it, wherever
+    begin_.reset();
+    end_.reset();
   }
 
-  Mutex mutex;  ///< held by who uses it
+  absl::Status Timed(cuda::Stream& stream, const std::function<absl::Status()>& queue) {
+    if (!Begin(stream)) return queue();
+    absl::Status status = queue();
+    End(stream, status);
+    return status;
+  }
+
+  /// For one more run: what it is to be accounted with, and those before it that were not yet.
+  std::chrono::nanoseconds Account() {
+    const MutexLock lock(mutex_);
+    ++unaccounted_;
+    // To ask costs as much as to launch: after 1, 2, 4, ... runs.
+    if (stage_ == Stage::kEnded && std::has_single_bit(++since_timed_) &&
+        end_->Passed().value_or(false)) {
+      stage_ = Stage::kIdle;
+      each_ = std::chrono::nanoseconds(
+          static_cast<int64_t>(1e6 * end_->MillisecondsSince(*begin_).value_or(0)));
+    }
+    if (each_.count() == 0) return {};
+    return each_ * std::exchange(unaccounted_, 0);
+  }
 
  private:
-  bool BeginTiming() {
-    if (timing_ || runs_ % kTimedEvery != 0) return false;
+  enum class Stage : uint8_t {
+    kIdle,
+    kBegun,  ///< a thread queues what is measured
+    kEnded,  ///< both were recorded, and not read
+  };
+
+  bool Begin(cuda::Stream& stream) {
+    const MutexLock lock(mutex_);
+    // Not the first, which loads the kernel.
+    if (runs_++ % kTimedEvery != 1 || stage_ != Stage::kIdle) return false;
     for (std::optional<cuda::Event>* event : {&begin_, &end_}) {
       if (event->has_value()) continue;
       absl::StatusOr<cuda::Event> made = cuda::Event::Create();
       if (!made.ok()) return false;
       event->emplace(*std::move(made));
     }
-    return begin_->Record(stream()).ok();
+    if (!begin_->Record(stream).ok()) return false;
+    stage_ = Stage::kBegun;
+    return true;
   }
 
-  std::chrono::nanoseconds Account() {
-    ++since_timed_;
-    // To ask costs as much as to launch: after 1, 2, 4, ... runs.
-    if (timing_ && std::has_single_bit(since_timed_) && end_->Passed().value_or(false)) {
-      timing_ = false;
-      each_ = std::chrono::nanoseconds(
-          static_cast<int64_t>(1e6 * end_->MillisecondsSince(*begin_).value_or(0)));
+  void End(cuda::Stream& stream, const absl::Status& queued) {
+    const MutexLock lock(mutex_);
+    stage_ = queued.ok() && end_->Record(stream).ok() ? Stage::kEnded : Stage::kIdle;
+    since_timed_ = 0;
+  }
+
+  const int gpu_;
+  Mutex mutex_;
+  std::optional<cuda::Event> begin_ ABSL_GUARDED_BY(mutex_), end_ ABSL_GUARDED_BY(mutex_);
+  Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kIdle;
+  uint64_t since_timed_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t runs_ ABSL_GUARDED_BY(mutex_) = 0, unaccounted_ ABSL_GUARDED_BY(mutex_) = 0;
+  /// Of a run, as the last that was timed took; 0: unknown.
+  std::chrono::nanoseconds each_ ABSL_GUARDED_BY(mutex_){0};
+};
+
+/// All runs' that are queued in one stream, one after the other.
+class QueueSite final : public StreamSite {
+ public:
+  QueueSite(void* stream, MemorySource& memory, std::shared_ptr<KernelClock> clock)
+      : StreamSite(stream, memory), clock_(std::move(clock)) {}
+  /// Waits for what was queued, which uses its memory.
+  ~QueueSite() override { Settle().IgnoreError(); }
+
+  absl::Status Settle() override { return passed_ ? passed_->Synchronize() : absl::OkStatus(); }
+  bool keeps() const override { return true; }
+  absl::Status Timed(const std::function<absl::Status()>& kernel) override {
+    return clock_->Timed(stream(), kernel);
+  }
+
+  ExportedProduct::Accounted Run(const std::function<absl::Status(Site&)>& work) {
+    if (!passed_) {
+      absl::StatusOr<cuda::Event> event = cuda::Event::CreateUntimed();
+      if (!event.ok()) return event.status();
+      passed_.emplace(*std::move(event));
     }
-    ++unaccounted_;
-    if (each_.count() == 0) return {};
-    return each_ * std::exchange(unaccounted_, 0);
+    absl::Status status = work(*this);
+    // Also of what went wrong midway.
+    const absl::Status recorded = passed_->Record(stream());
+    if (status.ok()) status = recorded;
+    if (!status.ok()) return status;
+    return clock_->Account();
   }
 
-  std::optional<cuda::Event> passed_, begin_, end_;
-  bool timing_ = false;  ///< both were recorded, and not read
-  uint64_t since_timed_ = 0;
-  int64_t runs_ = 0, unaccounted_ = 0;
-  std::chrono::nanoseconds each_{0};  ///< of a run, as the last that was timed took; 0: unknown
+  Mutex mutex;        ///< held by who uses it
+  uint64_t used = 0;  ///< when, as its product counts; guarded by the product
+
+ private:
+  const std::shared_ptr<KernelClock> clock_;
+  std::optional<cuda::Event> passed_;
 };
 
 class GpuProduct final : public LayoutProduct, public std::enable_shared_from_this<GpuProduct> {
  public:
   GpuProduct(LayoutKernel kernel, const Problem& problem, std::shared_ptr<const Layout> layout,
-             Memory memory, int gpu)
+             ExportedProduct::Memory memory, int gpu, std::shared_ptr<KernelClock> clock)
       : LayoutProduct(kernel, problem, std::move(layout), std::move(memory)),
         gpu_(gpu),
-        memory_(*this) {}
+        clock_(std::move(clock)),
+        workspaces_(*this) {}
 
   /// On the undertaker's thread.
   ~GpuProduct() override {
     const cuda::DeviceScope scope(gpu_);
     const MutexLock lock(mutex_);
-    for (const auto& [stream, site] : sites_) site->Settle().IgnoreError();
     sites_.clear();
   }
 
  private:
   /// Memory of the GPU that any stream may use at once.
-  class Memory final : public MemorySource {
+  class Workspaces final : public MemorySource {
    public:
-    explicit Memory(const GpuProduct& product) : product_(product) {}
+    explicit Workspaces(const GpuProduct& product) : product_(product) {}
     absl::StatusOr<Buffer> Allocate(size_t bytes) override { return product_.Allocate(bytes); }
 
    private:
@@ -211,39 +257,59 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
   /// What a graph keeps.
   struct Captured {
     Captured(std::shared_ptr<const GpuProduct> of, void* stream)
-        : product(std::move(of)), site(stream, product->memory_) {}
+        : product(std::move(of)), site(stream, product->workspaces_) {}
     const std::shared_ptr<const GpuProduct> product;
     GraphSite site;  ///< goes first
   };
 
   Accounted At(const Where& where, const Work& work) const override {
     const cuda::DeviceScope scope(gpu_);
+    const cuda::CaptureScope whatever_others_capture;
     const absl::StatusOr<bool> captured = cuda::IsCaptured(cuda::Stream::Of(where.stream));
     if (!captured.ok()) return captured.status();
     if (*captured) return Capture(where.stream, work);
-    const std::shared_ptr<QueueSite> site = SiteOf(where.stream);
-    const MutexLock lock(site->mutex);
-    return site->Run(work);
+    const absl::StatusOr<std::shared_ptr<QueueSite>> site = SiteOf(where.stream);
+    if (!site.ok()) return site.status();
+    const MutexLock lock((*site)->mutex);
+    return (*site)->Run(work);
   }
 
   Accounted Capture(void* stream, const Work& work) const {
     const std::shared_ptr<Captured> captured = LetGoLater(new Captured(shared_from_this(), stream));
-    absl::Status status = work(captured->site);
-    if (status.ok()) status = cuda::KeepWithGraph(cuda::Stream::Of(stream), captured);
+    // First: if the work fails midway, what it queued is part of the graph all the same.
+    absl::Status status = cuda::KeepWithGraph(cuda::Stream::Of(stream), captured);
+    if (status.ok()) status = work(captured->site);
     if (!status.ok()) return status;
-    return std::chrono::nanoseconds(0);
+    return std::nullopt;
   }
 
-  std::shared_ptr<QueueSite> SiteOf(void* stream) const {
+  absl::StatusOr<std::shared_ptr<QueueSite>> SiteOf(void* stream) const {
+    const absl::StatusOr<cuda::QueueId> id = cuda::IdOf(cuda::Stream::Of(stream));
+    if (!id.ok()) return id.status();
     const MutexLock lock(mutex_);
-    const auto found = sites_.find(stream);
-    if (found != sites_.end()) return found->second;
-    // Some of these streams are no more, but nobody knows which.
-    if (sites_.size() >= kMostStreams) {
-      sites_.begin()->second->Settle().IgnoreError();
-      sites_.erase(sites_.begin());
+    std::shared_ptr<QueueSite>& site = sites_[*id];
+    if (site == nullptr) site = std::make_shared<QueueSite>(stream, workspaces_, clock_);
+    site->used = ++now_;
+    std::shared_ptr<QueueSite> found = site;
+    if (sites_.size() > kMostStreams) ForgetOneLocked();
+    return found;
+  }
+
+  /// Some of the streams are no more, but nobody knows which.
+  void ForgetOneLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto oldest = sites_.end();
+    for (auto it = sites_.begin(); it != sites_.end(); ++it) {
+      // Others get it from here alone, so nobody has it, nor can get it meanwhile.
+      if (it->second.use_count() > 1) continue;
+      if (oldest == sites_.end() || it->second->used < oldest->second->used) oldest = it;
     }
-    return sites_.emplace(stream, std::make_shared<QueueSite>(stream, memory_)).first->second;
+    if (oldest == sites_.end()) return;
+    // Before the product, which lets go of itself there, too: its memory is the product's.
+    Undertaker::Get().LetGo([gpu = gpu_, site = std::move(oldest->second)]() mutable {
+      const cuda::DeviceScope scope(gpu);
+      site = nullptr;
+    });
+    sites_.erase(oldest);
   }
 
   absl::StatusOr<Buffer> Allocate(size_t bytes) const {
@@ -262,12 +328,14 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
   }
 
   const int gpu_;
-  mutable Memory memory_;
+  const std::shared_ptr<KernelClock> clock_;
+  mutable Workspaces workspaces_;
   mutable Mutex allocating_;
   mutable std::optional<cuda::Stream> stream_ ABSL_GUARDED_BY(allocating_);
   mutable std::unique_ptr<MemorySource> source_ ABSL_GUARDED_BY(allocating_);
   mutable Mutex mutex_;
-  mutable std::map<void*, std::shared_ptr<QueueSite>> sites_ ABSL_GUARDED_BY(mutex_);
+  mutable std::map<cuda::QueueId, std::shared_ptr<QueueSite>> sites_ ABSL_GUARDED_BY(mutex_);
+  mutable uint64_t now_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class MappedGpuMemory final : public MappedMemory {
@@ -281,10 +349,12 @@ class MappedGpuMemory final : public MappedMemory {
 
 }  // namespace
 
-std::shared_ptr<const ExportedProduct> MakeGpuProduct(LayoutKernel kernel, const Problem& problem,
-                                                      std::shared_ptr<const Layout> layout,
-                                                      ExportedProduct::Memory memory, int gpu) {
-  return LetGoLater(new GpuProduct(kernel, problem, std::move(layout), std::move(memory), gpu));
+std::shared_ptr<const ExportedProduct> MakeGpuProduct(
+    LayoutKernel kernel, const Problem& problem, std::shared_ptr<const Layout> layout,
+    ExportedProduct::Memory memory, int gpu, std::shared_ptr<ExportedProduct::Clock>& clock) {
+  if (clock == nullptr) clock = std::make_shared<KernelClock>(gpu);
+  return LetGoLater(new GpuProduct(kernel, problem, std::move(layout), std::move(memory), gpu,
+                                   std::static_pointer_cast<KernelClock>(clock)));
 }
 
 absl::StatusOr<std::string> GpuUuid(int gpu) { return cuda::DeviceUuid(gpu); }
@@ -301,6 +371,7 @@ absl::StatusOr<std::shared_ptr<const MappedMemory>> MapGpuMemory(const Descripto
 absl::Status CopyBetween(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                          size_t row_bytes, size_t rows, int gpu, void* stream) {
   const cuda::DeviceScope scope(gpu);
+  const cuda::CaptureScope whatever_others_capture;
   cuda::Stream copies = cuda::Stream::Of(stream);
   const absl::StatusOr<bool> captured = cuda::IsCaptured(copies);
   if (!captured.ok()) return captured.status();

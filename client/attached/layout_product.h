@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,8 @@ class Site {
   virtual ~Site() = default;
 
   virtual Context context() const = 0;
+  /// Runs `kernel`, or queues it: what counts as the run's time, if the site measures that.
+  virtual absl::Status Timed(const std::function<absl::Status()>& kernel) { return kernel(); }
   virtual MemorySource& memory() = 0;
   /// Called before memory of this site goes that earlier runs may still use.
   virtual absl::Status Settle() = 0;
@@ -45,9 +48,9 @@ class Site {
   Buffer result;   ///< SDDMM's, before they are put in order
   Buffer ordered;  ///< values, in CSR's order or the caller's
   Buffer slots;    ///< values in the layout's order
-  /// What the kernel prepared for many runs with these leading dimensions.
-  std::pair<int64_t, int64_t> leading_dimensions;
+  /// What the kernel prepared for many runs, if it could, and with which leading dimensions.
   std::shared_ptr<void> prepared;
+  std::optional<std::pair<int64_t, int64_t>> prepared_for;
 };
 
 class LayoutProduct : public ExportedProduct {
@@ -59,11 +62,10 @@ class LayoutProduct : public ExportedProduct {
         memory_(std::move(memory)),
         layout_(std::move(layout)) {}
 
-  Accounted Spmm(const DenseMemory& b, const DenseMemory& c, const DenseMemory* own, double alpha,
-                 double beta, const Where& where) const final;
+  Accounted Spmm(const DenseMemory& b, const DenseMemory& c, const DenseMemory* old,
+                 const DenseMemory* own, double alpha, double beta, const Where& where) const final;
   Accounted Sddmm(const DenseMemory& a, const DenseMemory& b, const DenseMemory& out,
                   const DenseMemory* own, bool unscaled, const Where& where) const final;
-  absl::Status Copy(const DenseMemory& from, const DenseMemory& to, const Where& where) const final;
 
  protected:
   using Work = std::function<absl::Status(Site&)>;
@@ -84,10 +86,10 @@ class LayoutProduct : public ExportedProduct {
   const std::shared_ptr<const Layout> layout_;
 };
 
-/// On a GPU of this process.
-std::shared_ptr<const ExportedProduct> MakeGpuProduct(LayoutKernel kernel, const Problem& problem,
-                                                      std::shared_ptr<const Layout> layout,
-                                                      ExportedProduct::Memory memory, int gpu);
+/// On a GPU of this process. `clock`: as ExportedProduct::Make's.
+std::shared_ptr<const ExportedProduct> MakeGpuProduct(
+    LayoutKernel kernel, const Problem& problem, std::shared_ptr<const Layout> layout,
+    ExportedProduct::Memory memory, int gpu, std::shared_ptr<ExportedProduct::Clock>& clock);
 
 }  // namespace client
 }  // namespace sparsed

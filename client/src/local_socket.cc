@@ -38,6 +38,10 @@ absl::Status Ended() {
   return absl::UnavailableError("the connection to the server's local socket ended");
 }
 
+absl::Status Late() {
+  return absl::DeadlineExceededError("the server's local socket gave no answer in time");
+}
+
 int MillisecondsUntil(Clock::time_point time) {
   if (time == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - Clock::now()).count();
@@ -171,7 +175,7 @@ class LocalSocket::Loop : public std::enable_shared_from_this<Loop> {
     }
     for (const Waiting& one : late) {
       if (!one.on_reply) continue;
-      one.on_reply(absl::DeadlineExceededError("the server's local socket gave no answer in time"));
+      one.on_reply(Late());
     }
     late.clear();
     std::array<pollfd, 2> ready = {pollfd{wake_.fd(), POLLIN, 0}, pollfd{socket_.fd(), POLLIN, 0}};
@@ -261,6 +265,7 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAdd
   }
   const absl::StatusOr<Reply> hello = Parse(*std::move(packet));
   if (!hello.ok()) return silent;
+  if (absl::Status refused = FromProto(hello->message.status()); !refused.ok()) return refused;
   // A server of another machine may have a socket of the same name there.
   if (hello->message.hello().server_id() != address.server_id) {
     return absl::FailedPreconditionError(
@@ -282,7 +287,10 @@ void LocalSocket::Send(v1::LocalRequest request, OnReply on_reply, Clock::time_p
   loop_->Send(std::move(request), Descriptor(), std::move(on_reply), deadline);
 }
 
-absl::StatusOr<LocalSocket::Reply> LocalSocket::Ask(v1::LocalRequest request, int file) {
+void LocalSocket::End() { loop_->End(); }
+
+absl::StatusOr<LocalSocket::Reply> LocalSocket::Ask(v1::LocalRequest request, int file,
+                                                    Clock::time_point deadline, OnReply on_late) {
   Descriptor sent;
   if (file >= 0) {
     // The caller may be told of the end while the thread still sends it.
@@ -293,20 +301,35 @@ absl::StatusOr<LocalSocket::Reply> LocalSocket::Ask(v1::LocalRequest request, in
     Mutex mutex;
     CondVar changed;
     std::optional<absl::StatusOr<Reply>> reply ABSL_GUARDED_BY(mutex);
+    bool late ABSL_GUARDED_BY(mutex) = false;  ///< nobody waits any more
   };
   const auto answer = std::make_shared<Answer>();
+  const Clock::time_point last = Clock::now() + kPatience;
   loop_->Send(
       std::move(request), std::move(sent),
-      [answer](absl::StatusOr<Reply> reply) {
-        const MutexLock lock(answer->mutex);
+      // The loop is there while it calls.
+      [answer, loop = loop_.get(), on_late = std::move(on_late)](absl::StatusOr<Reply> reply) {
+        // What it would have given is unknown; the server takes it back with the connection.
+        if (absl::IsDeadlineExceeded(reply.status())) loop->End();
+        MutexLock lock(answer->mutex);
+        if (answer->late) {
+          lock.Unlock();
+          if (on_late) on_late(std::move(reply));
+          return;
+        }
         answer->reply.emplace(std::move(reply));
         answer->changed.NotifyAll();
       },
-      Clock::now() + kPatience);
+      last);
   const MutexLock lock(answer->mutex);
-  while (!answer->reply) answer->changed.Wait(answer->mutex);
-  // What it would have given is unknown; the server takes it back with the connection.
-  if (absl::IsDeadlineExceeded(answer->reply->status())) loop_->End();
+  while (!answer->reply) {
+    if (deadline >= last) {
+      answer->changed.Wait(answer->mutex);
+    } else if (!answer->changed.WaitUntil(answer->mutex, deadline) && !answer->reply) {
+      answer->late = true;
+      return Late();
+    }
+  }
   return *std::move(answer->reply);
 }
 

@@ -36,7 +36,8 @@ class LocalSocket {
   using Clock = std::chrono::steady_clock;
 
   /// Blocks until the server has said who it is. FAILED_PRECONDITION if there is no such socket
-  /// here, or another server's; PERMISSION_DENIED if it is not this user's to open; UNAVAILABLE.
+  /// here, or another server's; PERMISSION_DENIED if it is not this user's to open;
+  /// RESOURCE_EXHAUSTED if the server has too many connections; UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(const LocalAddress& address);
   LocalSocket(const LocalSocket&) = delete;
   LocalSocket& operator=(const LocalSocket&) = delete;
@@ -46,12 +47,17 @@ class LocalSocket {
 
   /// Asks and waits, at most two minutes: a GPU's driver pins what it is given. `file` goes along,
   /// stays the caller's, and -1 is none. Errors as OnReply's; where no reply comes, the connection
-  /// ends. Not on the socket's thread.
-  absl::StatusOr<Reply> Ask(v1::LocalRequest request, int file = -1);
+  /// ends. At `deadline`, if that is earlier, DEADLINE_EXCEEDED: then `on_late` gets what still
+  /// comes. Not on the socket's thread.
+  absl::StatusOr<Reply> Ask(v1::LocalRequest request, int file = -1,
+                            Clock::time_point deadline = Clock::time_point::max(),
+                            OnReply on_late = nullptr);
   /// Asks without waiting. `on_reply` may be null; at `deadline` it is called with
   /// DEADLINE_EXCEEDED, and what the server still answers is nobody's.
   void Send(v1::LocalRequest request, OnReply on_reply = nullptr,
             Clock::time_point deadline = Clock::time_point::max());
+  /// Ends the connection, as the destructor does, without waiting.
+  void End();
   /// Whether the connection still stands.
   bool Alive() const;
 

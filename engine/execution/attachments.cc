@@ -197,7 +197,7 @@ absl::Status Attachment::ExportOnThread(GpuBackend& gpu, const Resolved& resolve
   const auto copy = [&](std::byte* to) {
     return gpu.device().CopyIn(to, order->buffer.data(), order->bytes());
   };
-  return Set(impl_->exports.Find(caller_order, layout,
+  return Set(impl_->exports.Find(caller_order, gpu.device().identity(),
                                  [&] { return gpu.ExportNew(order->bytes(), owner, copy); }),
              run.order);
 }

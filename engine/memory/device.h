@@ -49,6 +49,8 @@ class Device {
 
   DeviceId id() const { return {DeviceKind::kCuda, ordinal_}; }
   int ordinal() const { return ordinal_; }
+  /// For who keeps something by device.
+  const std::shared_ptr<const void>& identity() const { return identity_; }
   const std::string& name() const { return name_; }  ///< "cuda:0"
   const std::string& description() const { return description_; }
   const cuda::DeviceInfo& info() const { return info_; }
@@ -140,6 +142,7 @@ class Device {
   absl::Status Lose(const absl::Status& why);
 
   const int ordinal_;
+  const std::shared_ptr<const void> identity_ = std::make_shared<int>(0);
   const std::string name_;
   cuda::DeviceInfo info_;  ///< as it was at the start
   std::string description_;

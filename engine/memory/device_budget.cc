@@ -18,7 +18,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
       : limit_(limit), spare_(spare), pool_(std::move(pool)) {}
 
   absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use, int64_t* owned, bool exportable) {
-    const size_t taken = exportable ? pool_->ExportableBytes(bytes) : bytes;
+    const size_t taken = Taken(bytes, exportable);
     if (taken > static_cast<size_t>(limit_)) {
       return absl::ResourceExhaustedError(fmt::format(
           "{} needs {} bytes of device memory, more than the {} that --device-memory allows in all",
@@ -28,6 +28,12 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
     {
       const MutexLock lock(mutex_);
       if (!closed_.ok()) return closed_;
+      if (!MayFitLocked(size, use)) {
+        return RetryLater(absl::ResourceExhaustedError(fmt::format(
+            "{} needs {} bytes of device memory, more than what is left of the three quarters of "
+            "--device-memory that callers may have mapped; let some go",
+            Subject(use), taken)));
+      }
       if (total_ + size > limit_) {
         return RetryLater(absl::ResourceExhaustedError(fmt::format(
             "{} needs {} bytes of device memory, {} of {} are free; retry later, or raise "
@@ -52,6 +58,16 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
                                                state->Uncount(size, use, owned);
                                              }),
                   bytes);
+  }
+
+  /// What it counts with.
+  size_t Taken(size_t bytes, bool exportable) const {
+    return exportable ? pool_->ExportableBytes(bytes) : bytes;
+  }
+  /// Whether it may be allocated if enough else goes.
+  bool MayFit(size_t taken, MemoryUse use) const {
+    const MutexLock lock(mutex_);
+    return taken <= static_cast<size_t>(limit_) && MayFitLocked(static_cast<int64_t>(taken), use);
   }
 
   void Settle() { pool_->Settle(); }
@@ -95,6 +111,10 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
                       Subject(use), bytes, spare_ - *left)));
     }
     return exportable ? pool_->AllocateExportable(bytes) : pool_->Allocate(bytes);
+  }
+
+  bool MayFitLocked(int64_t size, MemoryUse use) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return use != MemoryUse::kShared || used_[static_cast<int>(use)] + size <= limit_ - limit_ / 4;
   }
 
   void Uncount(int64_t size, MemoryUse use, int64_t* owned) {
@@ -148,10 +168,10 @@ DeviceBudget::Sources& DeviceBudget::SourcesOf(const MemoryOwner* owner) {
 absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
   State& state = *budget->state_;
+  const size_t taken = state.Taken(bytes, exportable);
   absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use, owned, exportable);
-  while (evicts && absl::IsResourceExhausted(buffer.status()) &&
-         static_cast<int64_t>(bytes) <= state.limit() && budget->evict &&
-         budget->evict(static_cast<int64_t>(bytes), at_once)) {
+  while (evicts && absl::IsResourceExhausted(buffer.status()) && state.MayFit(taken, use) &&
+         budget->evict && budget->evict(static_cast<int64_t>(taken), at_once)) {
     if (at_once) {
       state.Settle();
     } else {
@@ -171,6 +191,9 @@ MemorySource& DeviceBudget::SourceAtOnce(MemoryUse use, const MemoryOwner* owner
 MemorySource& DeviceBudget::SpareSource(MemoryUse use) { return spare_[static_cast<int>(use)]; }
 MemorySource& DeviceBudget::ExportableSource(MemoryUse use, const MemoryOwner* owner) {
   return SourcesOf(owner).exportable[static_cast<int>(use)];
+}
+size_t DeviceBudget::ExportableBytes(size_t bytes) const {
+  return state_->Taken(bytes, /*exportable=*/true);
 }
 void DeviceBudget::Trim() { state_->Trim(); }
 void DeviceBudget::Close(absl::Status why) { state_->Close(std::move(why)); }

@@ -36,7 +36,8 @@ class DevicePool {
 };
 
 /// Counts bytes by use, and by who pays for them, and refuses what would exceed the limit, or leave
-/// less than `spare` bytes of the card to others. Before it refuses it asks to evict. Thread-safe.
+/// less than `spare` bytes of the card to others; kShared, which only callers let go, has three
+/// quarters of the limit. Before it refuses it asks to evict. Thread-safe.
 /// Buffers may outlive it.
 class DeviceBudget {
  public:
@@ -54,6 +55,8 @@ class DeviceBudget {
   /// As Source, of memory that other processes can be given to map (cuda::Export), where the card
   /// has such memory: whole multiples of some megabytes, which count.
   MemorySource& ExportableSource(MemoryUse use, const MemoryOwner* owner = nullptr);
+  /// What `bytes` of it count with.
+  size_t ExportableBytes(size_t bytes) const;
   /// Called without locks when `bytes` more are needed; true if anything was let go. `at_once`:
   /// without copying anything. Set before the first allocation.
   std::function<bool(int64_t bytes, bool at_once)> evict;

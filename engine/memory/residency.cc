@@ -7,8 +7,13 @@
 namespace sparsed::engine {
 namespace {
 
-/// Of an array in an allocation: what the driver gives an allocation of its own, which kernels
-/// load whole vectors from.
+/// Of its arrays in one allocation.
+size_t BytesTogether(const Layout& layout) {
+  size_t bytes = 0;
+  for (const Array& array : layout.arrays) bytes = PackedBytes(bytes) + array.bytes();
+  return bytes;
+}
+
 }  // namespace
 
 Residency::Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in,
@@ -59,8 +64,12 @@ absl::StatusOr<std::shared_ptr<const T>> Residency::PlaceAs(
   if (made.ok()) {
     Entry& placed = entries_[key];
     placed.copy = *made;
-    placed.bytes = static_cast<int64_t>((*made)->bytes());
-    if constexpr (std::is_same_v<T, Layout>) placed.kind = (*made)->kind;
+    if constexpr (std::is_same_v<T, Layout>) {
+      placed.kind = (*made)->kind;
+      placed.bytes = static_cast<int64_t>(budget_.ExportableBytes(BytesTogether(**made)));
+    } else {
+      placed.bytes = static_cast<int64_t>((*made)->bytes());
+    }
   } else {
     entries_.erase(key);
   }
@@ -84,9 +93,8 @@ absl::StatusOr<Array> Residency::CopyOf(const Array& array, MemoryUse use,
 }
 
 absl::StatusOr<std::shared_ptr<const Layout>> Residency::CopyOf(const Layout& layout) {
-  size_t bytes = 0;
-  for (const Array& array : layout.arrays) bytes = PackedBytes(bytes) + array.bytes();
-  const absl::StatusOr<Buffer> room = budget_.ExportableSource(MemoryUse::kLayouts).Allocate(bytes);
+  const absl::StatusOr<Buffer> room =
+      budget_.ExportableSource(MemoryUse::kLayouts).Allocate(BytesTogether(layout));
   if (!room.ok()) return room.status();
   auto copy = std::make_shared<Layout>(layout);
   size_t at = 0;

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <utility>
 
 #include "kernels/cuda/check.h"
@@ -22,6 +23,19 @@ CaptureScope::CaptureScope() {
 CaptureScope::~CaptureScope() {
   auto mode = static_cast<cudaStreamCaptureMode>(before_);
   cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
+absl::StatusOr<QueueId> IdOf(const Stream& stream) {
+  unsigned long long id = 0;  // NOLINT(google-runtime-int): CUDA's
+  const absl::Status status = ToStatus(cudaStreamGetId(AsStream(stream), &id), "asking a stream");
+  if (!status.ok()) return status;
+  QueueId queue = {.stream = id};
+  if (AsStream(stream) == cudaStreamPerThread) {
+    static std::atomic<uint64_t> threads = 0;
+    thread_local const uint64_t own = ++threads;
+    queue.thread = own;
+  }
+  return queue;
 }
 
 absl::StatusOr<bool> IsCaptured(const Stream& stream) {

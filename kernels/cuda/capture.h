@@ -1,6 +1,9 @@
-// CUDA graphs, as far as those need to know of them who queue kernels in a caller's stream.
+// A caller's stream, as far as those need to know of it who queue kernels there: which one it is,
+// and whether a graph is made of it.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -20,6 +23,16 @@ class CaptureScope {
  private:
   int before_ = 0;
 };
+
+/// No two queues of work have the same in the life of a process, while handles of streams are used
+/// again, and one of them (cudaStreamPerThread) means another queue on each thread.
+struct QueueId {
+  uint64_t stream = 0;
+  uint64_t thread = 0;  ///< that calls, where the handle means its own; else 0
+  auto operator<=>(const QueueId&) const = default;
+};
+/// Of the stream for the thread that calls.
+absl::StatusOr<QueueId> IdOf(const Stream& stream);
 
 /// Whether what is queued in the stream becomes part of a graph instead, or would, if that had not
 /// failed already.

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <map>
 
+#include "kernels/cuda/capture.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/formats/csr.h"
@@ -17,10 +19,6 @@ bool Load(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   return function != nullptr;
 }
-
-struct Handle {
-  cusparseHandle_t handle = nullptr;  // lives as long as its thread and the driver's context
-};
 
 }  // namespace
 
@@ -73,15 +71,21 @@ absl::Status ToStatus(cusparseStatus_t status, std::string_view doing) {
 }
 
 absl::StatusOr<cusparseHandle_t> CusparseHandle(void* stream) {
-  thread_local Handle own;
-  if (own.handle == nullptr) {
-    const absl::Status status = ToStatus(OpenCusparse()->Create(&own.handle), "opening");
+  // By device, of which a handle is; they live as long as the thread and the driver's context.
+  thread_local std::map<int, cusparseHandle_t> opened;
+  int device = 0;
+  absl::Status status = ToStatus(cudaGetDevice(&device), "finding the GPU");
+  if (!status.ok()) return status;
+  cusparseHandle_t& handle = opened[device];
+  if (handle == nullptr) {
+    const CaptureScope whatever_others_capture;  // it allocates
+    status = ToStatus(OpenCusparse()->Create(&handle), "opening");
     if (!status.ok()) return status;
   }
-  const absl::Status status = ToStatus(
-      OpenCusparse()->SetStream(own.handle, static_cast<cudaStream_t>(stream)), "its stream");
+  status =
+      ToStatus(OpenCusparse()->SetStream(handle, static_cast<cudaStream_t>(stream)), "its stream");
   if (!status.ok()) return status;
-  return own.handle;
+  return handle;
 }
 
 absl::StatusOr<SparseMatrix> DescribeCsr(const Layout& layout, const Problem& problem,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/capture.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/elements.h"
@@ -91,6 +92,22 @@ std::string UuidOf(const cudaDeviceProp& properties) {
   return std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes));
 }
 
+/// Of what a stream that is captured into a graph, or another one meanwhile, does not let happen.
+bool IsOfCapture(cudaError_t error) {
+  return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
+}
+
+/// What every later call answers, too, or success.
+cudaError_t ErrorThatStays() {
+  const CaptureScope whatever_others_capture;
+  // To query it while a blocking stream is captured would spoil that; to ask this does not.
+  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
+  cudaError_t error = cudaStreamIsCapturing(cudaStreamLegacy, &captured);
+  if (error == cudaSuccess) error = cudaStreamQuery(cudaStreamLegacy);
+  cudaGetLastError();
+  return error == cudaErrorNotReady || IsOfCapture(error) ? cudaSuccess : error;
+}
+
 absl::Status CheckOrdinal(int ordinal) {
   int count = 0;
   if (absl::Status status = CountDevices(&count); !status.ok()) return status;
@@ -105,10 +122,8 @@ absl::Status ToStatus(cudaError_t error, std::string_view doing) {
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();  // or the next launch would seem to have failed
   const std::string message = fmt::format("{}: {}", doing, cudaGetErrorString(error));
-  // An error that stays with the process is every later call's, too.
-  const cudaError_t after = cudaStreamQuery(cudaStreamLegacy);
-  cudaGetLastError();
-  if (after != cudaSuccess && after != cudaErrorNotReady) return absl::UnavailableError(message);
+  if (IsOfCapture(error)) return absl::FailedPreconditionError(message);
+  if (ErrorThatStays() != cudaSuccess) return absl::UnavailableError(message);
   if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
   return absl::InternalError(message);
 }

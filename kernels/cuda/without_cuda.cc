@@ -100,6 +100,7 @@ absl::StatusOr<Buffer> Import(const Descriptor& /*exported*/, size_t /*bytes*/) 
 
 CaptureScope::CaptureScope() {}
 CaptureScope::~CaptureScope() = default;
+absl::StatusOr<QueueId> IdOf(const Stream& /*stream*/) { return NotBuilt(); }
 absl::StatusOr<bool> IsCaptured(const Stream& /*stream*/) { return NotBuilt(); }
 absl::Status KeepWithGraph(const Stream& /*stream*/, std::shared_ptr<const void> /*kept*/) {
   return NotBuilt();

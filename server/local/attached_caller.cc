@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/engine.h"
@@ -71,10 +72,9 @@ void Describe(const engine::ExportedMemory& memory, v1::ExportedMemory& to) {
 
 }  // namespace
 
-AttachedCaller::AttachedCaller(engine::Engine& engine,
-                               std::shared_ptr<engine::Attachment> attachment,
+AttachedCaller::AttachedCaller(std::shared_ptr<engine::Attachment> attachment,
                                const uint64_t* usage)
-    : engine_(engine), attachment_(std::move(attachment)), usage_(usage) {}
+    : attachment_(std::move(attachment)), usage_(usage) {}
 
 AttachedCaller::~AttachedCaller() { munmap(const_cast<uint64_t*>(usage_), kUsageBytes); }
 
@@ -89,13 +89,10 @@ absl::StatusOr<std::unique_ptr<AttachedCaller>> AttachedCaller::Attach(
   absl::StatusOr<std::shared_ptr<engine::Attachment>> attachment =
       engine.executor().Attach(tenant, request.matrix(), request.gpu());
   if (!attachment.ok()) return attachment.status();
-  const absl::StatusOr<engine::MatrixLease> matrix = (*attachment)->Current();
-  if (!matrix.ok()) return matrix.status();
+  if (absl::Status s = (*attachment)->Current().status(); !s.ok()) return s;
   const absl::StatusOr<const uint64_t*> page = MapUsage(usage);
   if (!page.ok()) return page.status();
-  std::unique_ptr<AttachedCaller> caller(new AttachedCaller(engine, *std::move(attachment), *page));
-  Describe(**matrix, caller->matrix_);
-  return caller;
+  return std::unique_ptr<AttachedCaller>(new AttachedCaller(*std::move(attachment), *page));
 }
 
 absl::StatusOr<Descriptor> AttachedCaller::Sequence() const {
@@ -155,24 +152,24 @@ absl::Status AttachedCaller::Release(uint64_t run) {
 
 void AttachedCaller::Collect(const std::function<void(const AttachedRuns&)>& use) {
   constexpr size_t kOfOne = kCounters / 2;
-  std::array<uint64_t, kCounters> now;
-  for (size_t i = 0; i < kCounters; ++i) {
-    now[i] = __atomic_load_n(usage_ + i, __ATOMIC_RELAXED);
-    // It counts up; what does not is no count.
-    if (now[i] < seen_[i]) now[i] = seen_[i];
-  }
   for (const size_t first : {size_t{0}, kOfOne}) {
-    const auto since = [&](size_t i) { return now[first + i] - seen_[first + i]; };
-    if (since(0) == 0) continue;
+    std::array<uint64_t, kOfOne> now, since;
+    for (size_t i = 0; i < kOfOne; ++i) {
+      // It counts up; what does not is no count.
+      now[i] = std::max(__atomic_load_n(usage_ + first + i, __ATOMIC_RELAXED), seen_[first + i]);
+      since[i] = now[i] - seen_[first + i];
+    }
+    // What belongs to a call that is not counted yet is told with it.
+    if (since[0] == 0) continue;
+    std::ranges::copy(now, seen_.begin() + first);
     use({.tenant = attachment_->tenant(),
          .operation = first == 0 ? Operation::kSpmm : Operation::kSddmm,
          .device = attachment_->device(),
-         .calls = since(0),
-         .seconds = static_cast<double>(since(1)) * 1e-9,
-         .bytes_in = since(2),
-         .bytes_out = since(3)});
+         .calls = since[0],
+         .seconds = static_cast<double>(since[1]) * 1e-9,
+         .bytes_in = since[2],
+         .bytes_out = since[3]});
   }
-  seen_ = now;
 }
 
 }  // namespace sparsed::server

@@ -21,7 +21,7 @@ class Engine;
 
 namespace sparsed::server {
 
-/// Of one connection. Used by one thread at a time.
+/// Of one connection. Used by one thread at a time, except for Collect.
 class AttachedCaller {
  public:
   /// `usage`: see AttachMatrix of local.proto. Its errors.
@@ -33,8 +33,7 @@ class AttachedCaller {
   AttachedCaller& operator=(const AttachedCaller&) = delete;
   ~AttachedCaller();
 
-  /// The matrix as it was then, and what says that it changed.
-  const v1::AttachedMatrix& matrix() const { return matrix_; }
+  /// What says that the matrix changed.
   absl::StatusOr<Descriptor> Sequence() const;
 
   /// Blocks on the disk and on copies. Errors as of ExportRun in local.proto.
@@ -43,20 +42,18 @@ class AttachedCaller {
   /// What it names is gone when this returns, if nobody else has it: which may take a while.
   absl::Status Release(uint64_t run);
 
-  /// For each operation that it ran since the last call. What it says may be anything.
+  /// For each operation that it ran since the last call. What it says may be anything. On one
+  /// thread at a time, whatever another one does here.
   void Collect(const std::function<void(const AttachedRuns&)>& use);
 
  private:
   static constexpr size_t kCounters = 8;
 
-  AttachedCaller(engine::Engine& engine, std::shared_ptr<engine::Attachment> attachment,
-                 const uint64_t* usage);
+  AttachedCaller(std::shared_ptr<engine::Attachment> attachment, const uint64_t* usage);
 
-  engine::Engine& engine_;
   const std::shared_ptr<engine::Attachment> attachment_;
-  v1::AttachedMatrix matrix_;
-  const uint64_t* const usage_;  ///< the caller's page, mapped
-  std::array<uint64_t, kCounters> seen_{};
+  const uint64_t* const usage_;             ///< the caller's page, mapped
+  std::array<uint64_t, kCounters> seen_{};  ///< Collect's
   std::map<uint64_t, engine::ExportedRun> runs_;
   uint64_t next_ = 1;
 };

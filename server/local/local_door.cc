@@ -53,8 +53,13 @@ v1::LocalReply ReplyOf(const absl::Status& status) {
 
 class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
  public:
-  Loop(Options options, engine::Engine& engine, WorkerPool& workers, SharedRegions& regions)
-      : options_(std::move(options)), engine_(engine), workers_(workers), regions_(regions) {}
+  Loop(Options options, engine::Engine& engine, WorkerPool& workers, WorkerPool& exporters,
+       SharedRegions& regions)
+      : options_(std::move(options)),
+        engine_(engine),
+        workers_(workers),
+        exporters_(exporters),
+        regions_(regions) {}
 
   absl::Status Prepare(int listening) {
     epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
@@ -87,7 +92,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     Settle();  // for nobody
   }
 
-  /// Nothing is given to the workers any more.
+  /// No region is given to the workers any more.
   void Stop() {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -109,7 +114,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     std::map<std::string, Region> regions;  ///< until they are unmapped
     int64_t bytes = 0;                      ///< of all of them
     bool busy = false;                      ///< a worker does what it asked for
-    /// Null: it has not attached. A worker's while it is busy.
+    /// Null: it has not attached. A worker's while it is busy, but for what it counts.
     std::shared_ptr<AttachedCaller> attached;
     std::deque<Packet> unsent;
   };
@@ -145,10 +150,18 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       if (errno != EAGAIN) poll(nullptr, 0, kPauseMs);
       return;
     }
+    if (connections_.size() >= options_.max_connections) {
+      ++turned_away_;
+      const v1::LocalReply full = ReplyOf(absl::ResourceExhaustedError(fmt::format(
+          "{} connections to the local socket are open, which is the most; each process has one, "
+          "and one more for each matrix that it is attached to",
+          connections_.size())));
+      SendPacket(socket.fd(), {full.SerializeAsString(), Descriptor()});
+      return;
+    }
     ucred peer = {};
     socklen_t size = sizeof(peer);
-    if (connections_.size() >= options_.max_connections ||
-        getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    if (getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
       ++turned_away_;
       return;
     }
@@ -168,7 +181,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
     for (const auto& [region, bytes] : found->second.regions) regions_.Remove(region);
-    if (!found->second.busy) Collect(found->second);
+    Collect(found->second);
     Detach(std::move(found->second.attached));
     connections_.erase(found);
     --open_;
@@ -177,9 +190,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   /// By a worker: what it was given may be gigabytes, which nobody else has any more.
   void Detach(std::shared_ptr<AttachedCaller> attached) {
     if (attached == nullptr) return;
-    auto work = [attached = std::move(attached)]() mutable { attached = nullptr; };
-    // Without a worker it is done here; `work` is unchanged then.
-    if (!workers_.Run(work).ok()) work();
+    const auto held = std::make_shared<std::shared_ptr<AttachedCaller>>(std::move(attached));
+    const auto work = [held] { *held = nullptr; };
+    if (!workers_.Run(work).ok()) work();  // without a worker it is done here
   }
 
   void WatchConnection(uint64_t id, const Connection& connection) {
@@ -257,10 +270,10 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   /// Lets a worker do it; the connection is not read until that is done.
-  void LetWork(uint64_t id, Connection& connection, uint64_t request_id,
+  void LetWork(WorkerPool& workers, uint64_t id, Connection& connection, uint64_t request_id,
                std::function<Done()> work) {
     const absl::Status queued =
-        workers_.Run([self = shared_from_this(), id, request_id, doing = std::move(work)] {
+        workers.Run([self = shared_from_this(), id, request_id, doing = std::move(work)] {
           const auto done = std::make_shared<Done>(doing());
           self->Finish({id, [loop = self.get(), id, request_id, done](Connection* connection) {
                           if (done->settle) done->settle(connection);
@@ -314,7 +327,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                                   "be; forget some",
                                   connection.regions.size(), options_.max_regions))));
     }
-    LetWork(id, connection, request_id,
+    LetWork(workers_, id, connection, request_id,
             [this, id, most = options_.max_bytes - connection.bytes, tenant = connection.tenant,
              shared = std::make_shared<Descriptor>(std::move(file))] {
               return Map(id, shared->fd(), most, tenant);
@@ -397,7 +410,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                   ReplyOf(absl::FailedPreconditionError(
                       "this connection is attached already; each matrix needs its own")));
     }
-    LetWork(id, connection, request_id,
+    LetWork(workers_, id, connection, request_id,
             [this, tenant = connection.tenant, request,
              page = std::make_shared<Descriptor>(std::move(usage))] {
               return Attach(tenant, request, *page);
@@ -412,10 +425,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     absl::StatusOr<Descriptor> sequence = (*attached)->Sequence();
     if (!sequence.ok()) return {ReplyOf(sequence.status())};
     Done done{ReplyOf(absl::OkStatus()), *std::move(sequence)};
-    *done.reply.mutable_attached() = (*attached)->matrix();
-    done.settle = [this, caller = *std::move(attached)](Connection* connection) {
-      if (connection == nullptr) return Detach(caller);
-      connection->attached = caller;
+    done.settle = [this, caller = *std::move(attached)](Connection* connection) mutable {
+      if (connection == nullptr) return Detach(std::move(caller));
+      connection->attached = std::move(caller);
     };
     return done;
   }
@@ -428,9 +440,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
           id, request_id,
           ReplyOf(absl::FailedPreconditionError("this connection is not attached to a matrix")));
     }
-    LetWork(id, connection, request_id, [caller = connection.attached, asked = std::move(request)] {
-      return Ask(*caller, asked);
-    });
+    LetWork(
+        request.has_export_() ? exporters_ : workers_, id, connection, request_id,
+        [caller = connection.attached, asked = std::move(request)] { return Ask(*caller, asked); });
   }
 
   /// A worker's.
@@ -459,9 +471,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     }
     const Clock::time_point now = Clock::now();
     if (now >= collect_at_) {
-      for (auto& [id, connection] : connections_) {
-        if (!connection.busy) Collect(connection);
-      }
+      for (auto& [id, connection] : connections_) Collect(connection);
       collect_at_ = now + kCollectEvery;
     }
     return static_cast<int>(
@@ -472,6 +482,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   const Options options_;
   engine::Engine& engine_;
   WorkerPool& workers_;
+  WorkerPool& exporters_;
   SharedRegions& regions_;
   Descriptor epoll_, wake_;
   int listening_ = -1;
@@ -491,10 +502,11 @@ LocalDoor::LocalDoor(ListenSocket socket, std::shared_ptr<Loop> loop)
 
 absl::StatusOr<std::unique_ptr<LocalDoor>> LocalDoor::Open(Options options, engine::Engine& engine,
                                                            WorkerPool& workers,
+                                                           WorkerPool& exporters,
                                                            SharedRegions& regions) {
   absl::StatusOr<ListenSocket> socket = ListenSocket::Open(options.address, SOCK_SEQPACKET);
   if (!socket.ok()) return socket.status();
-  auto loop = std::make_shared<Loop>(std::move(options), engine, workers, regions);
+  auto loop = std::make_shared<Loop>(std::move(options), engine, workers, exporters, regions);
   if (absl::Status s = loop->Prepare(socket->sockets().front().fd()); !s.ok()) return s;
   return std::unique_ptr<LocalDoor>(new LocalDoor(*std::move(socket), std::move(loop)));
 }

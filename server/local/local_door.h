@@ -22,14 +22,15 @@ namespace sparsed::server {
 class SharedRegions;
 class WorkerPool;
 
-/// A thread that reads what they say, and never blocks; memory is mapped, copied and let go by
-/// `workers`. Who comes in is up to the permissions of the socket's file.
+/// A thread that reads what they say, and never blocks; memory is mapped and let go by `workers`,
+/// and copied for those who attached by `exporters`, of whom many may wait for one copy. Who comes
+/// in is up to the permissions of the socket's file.
 class LocalDoor {
  public:
   struct Options {
     std::string address;           ///< "unix:/path"
     std::string server_id;         ///< for the greeting
-    size_t max_connections = 256;  ///< past it, who comes is turned away
+    size_t max_connections = 256;  ///< past it, who comes is told so, and turned away
     size_t max_regions = 1024;     ///< of one connection
     int64_t max_bytes = 0;         ///< of all regions of one connection
     /// Gets what callers ran themselves, about once a second; on the door's thread.
@@ -42,7 +43,7 @@ class LocalDoor {
 
   /// All but the options outlive it. Errors as ListenSocket::Open's.
   static absl::StatusOr<std::unique_ptr<LocalDoor>> Open(Options options, engine::Engine& engine,
-                                                         WorkerPool& workers,
+                                                         WorkerPool& workers, WorkerPool& exporters,
                                                          SharedRegions& regions);
   /// Forgets what was shared; what is being mapped is forgotten once it is.
   ~LocalDoor();

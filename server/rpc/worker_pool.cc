@@ -37,10 +37,11 @@ void WorkerPool::RunThread() {
   while (true) {
     while (!closing_ && waiting_.empty()) changed_.Wait(mutex_);
     if (waiting_.empty()) return;
-    const std::function<void()> work = std::move(waiting_.front());
+    std::function<void()> work = std::move(waiting_.front());
     waiting_.pop_front();
     lock.Unlock();
     work();
+    work = nullptr;  // what it holds goes without the lock, too
     lock.Lock();
   }
 }

@@ -7,8 +7,10 @@
 // The client's types have names of the kernels': they come after them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <thread>
@@ -351,6 +353,57 @@ TEST(GpuAttached, ManyStreamsWhileValuesChange) {
   }
   ended = true;
   for (std::thread& thread : threads) thread.join();
+}
+
+/// CUDA's handle of the stream that each thread has for itself (cudaStreamPerThread).
+const GpuStream kOwnStream = {reinterpret_cast<void*>(0x2)};
+
+TEST(GpuAttached, EachThreadsOwnStreamIsAnother) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpuWithLocal);
+  const Client client = ClientOf(server);
+  // Columns backwards, so that values of a call's own are put in order in memory of the stream's.
+  constexpr int64_t kRows = 20000, kEach = 8, kWidth = 4;
+  std::vector<int64_t> offsets = {0};
+  std::vector<int32_t> columns;
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t i = kEach; i-- > 0;) columns.push_back(static_cast<int32_t>((row + i) % kRows));
+    if (row + kEach > kRows) std::sort(columns.end() - kEach, columns.end(), std::greater());
+    offsets.push_back(offsets.back() + kEach);
+  }
+  const std::vector<float> ones(columns.size(), 1);
+  ASSERT_TRUE(client
+                  .Upload("m",
+                          {.rows = kRows,
+                           .cols = kRows,
+                           .row_offsets = std::span<const int64_t>(offsets),
+                           .column_indices = columns,
+                           .values = std::span<const float>(ones)},
+                          {.sort = true})
+                  .ok());
+  const AttachedMatrix attached = AttachOnGpu(client, "m");
+  const std::vector<float> b(kRows * kWidth, 1);
+  OnGpu from(DenseView(b.data(), kRows, kWidth));
+  const DenseView operand = from.view();
+  std::vector<std::thread> threads;
+  for (int i = 1; i <= 4; ++i) {
+    threads.emplace_back([&, i] {
+      const std::vector<float> own(columns.size(), static_cast<float>(i));
+      std::vector<float> c(kRows * kWidth);
+      OnGpu values(DenseView(own.data(), static_cast<int64_t>(own.size()), 1));
+      OnGpu to(MutableDenseView(c.data(), kRows, kWidth));
+      cuda::Stream stream = cuda::Stream::Of(kOwnStream.handle);
+      for (int round = 0; round < 100; ++round) {
+        const auto done = attached.Spmm(kOwnStream, operand, to.view(), {.values = values.view()});
+        ASSERT_TRUE(done.ok()) << done.status();
+        Must(stream.Copy(c.data(), to.view().data, c.size() * sizeof(float)));
+        Must(stream.Synchronize());
+        ASSERT_EQ(c, std::vector<float>(c.size(), static_cast<float>(i * kEach))) << round;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(attached.runs(), 400);
 }
 
 TEST(GpuAttached, WhatCallersRanIsCounted) {

@@ -1,7 +1,9 @@
 // Attached products that become parts of CUDA graphs.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "tests/gpu/gpu.h"
@@ -60,6 +62,7 @@ TEST(GpuGraphs, KeepWhatTheyUse) {
       EXPECT_EQ(attached->Spmm(GpuStream{stream}, View(y), Into(y)).status().code(),
                 absl::StatusCode::kFailedPrecondition);
     });
+    EXPECT_EQ(attached->runs(), 0) << "nothing ran";
   }
   // Other values, which new products see, and then no matrix at all.
   for (float& value : values) value += 1;
@@ -77,6 +80,50 @@ TEST(GpuGraphs, KeepWhatTheyUse) {
   EXPECT_GT(used(), 0);
   graph.reset();
   EXPECT_TRUE(Eventually([&] { return used() == 0; }));
+}
+
+TEST(GpuGraphs, AreNotSpoiledByProductsOfOtherThreads) {
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  TestServer server([](server::Config& config) {
+    config.devices = {"cuda:0"};
+    WithLocal(config);
+  });
+  const auto connected = Client::Connect(server.address());
+  ASSERT_TRUE(connected.ok()) << connected.status();
+  const CsrMatrix s = RandomMatrix(kRows, kRows, 1);
+  Upload(*connected, "m", s);
+  const std::vector<float> b = RandomDense(kRows * kWidth, 3);
+  const Buffer x = Gpu::Get()->Upload(b.data(), kBytes);
+  Buffer y = Gpu::Get()->Upload(b.data(), kBytes), z = Gpu::Get()->Upload(b.data(), kBytes);
+  const auto attached = AttachedMatrix::Attach(*connected, "m", {.gpu = 0});
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  // The server is asked before, and has nothing to do meanwhile.
+  ASSERT_TRUE(attached->Spmm(GpuStream{Gpu::Get()->stream().handle()}, View(x), Into(y)).ok());
+  Must(Gpu::Get()->stream().Synchronize());
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  absl::StatusOr<cuda::Stream> other = cuda::Stream::Create();
+  ASSERT_TRUE(other.ok()) << other.status();
+  CapturedGraph graph(
+      [&](void* stream) {
+        std::thread([&] {
+          // The first of this stream, and those whose times are asked for.
+          for (int i = 0; i < 100; ++i) {
+            const auto done = attached->Spmm(GpuStream{other->handle()}, View(x), Into(z));
+            EXPECT_TRUE(done.ok()) << done.status();
+          }
+        }).join();
+        const auto captured = attached->Spmm(GpuStream{stream}, View(x), Into(y));
+        EXPECT_TRUE(captured.ok()) << captured.status();
+      },
+      /*global=*/true);
+  graph.Run();
+  Must(other->Synchronize());
+  const std::vector<float> expected = Multiply(s, false, b, kWidth);
+  std::vector<float> c(expected.size());
+  for (const Buffer* result : {&y, &z}) {
+    Gpu::Get()->Download(c.data(), result->data(), kBytes);
+    EXPECT_EQ(c, expected);
+  }
 }
 
 }  // namespace

@@ -15,11 +15,11 @@ void Must(cudaError_t error) {
 
 }  // namespace
 
-CapturedGraph::CapturedGraph(const std::function<void(void* stream)>& queue) {
+CapturedGraph::CapturedGraph(const std::function<void(void* stream)>& queue, bool global) {
   cudaStream_t stream = nullptr;
   Must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  // Other threads, those of a server in this process, may do what this one must not.
-  Must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  Must(cudaStreamBeginCapture(
+      stream, global ? cudaStreamCaptureModeGlobal : cudaStreamCaptureModeThreadLocal));
   queue(stream);
   cudaGraph_t graph = nullptr;
   Must(cudaStreamEndCapture(stream, &graph));

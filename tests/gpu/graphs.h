@@ -8,7 +8,9 @@ namespace sparsed::test {
 /// What `queue` puts into a stream, to be run there any number of times.
 class CapturedGraph {
  public:
-  explicit CapturedGraph(const std::function<void(void* stream)>& queue);
+  /// `global`: meanwhile all other threads are forbidden what could spoil it, those of a server in
+  /// this process, too.
+  explicit CapturedGraph(const std::function<void(void* stream)>& queue, bool global = false);
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
   ~CapturedGraph();

@@ -41,6 +41,8 @@ struct Failures {
 std::mutex failures_mutex;
 std::map<Step, Failures> failures;
 std::atomic<bool> failing = false;
+constexpr int kAsked = 1000;
+std::atomic<int> pass_after = kAsked;
 thread_local Waits waits;
 
 }  // namespace
@@ -56,10 +58,13 @@ int Failed(Step step) {
   return failures[step].failed;
 }
 
+void PassAfter(int asked) { pass_after = asked; }
+
 void Heal() {
   std::lock_guard lock(failures_mutex);
   failures.clear();
   failing = false;
+  pass_after = kAsked;
 }
 
 Waits WaitsOfThisThread() { return waits; }
@@ -127,8 +132,6 @@ using stand_in::Try;
 constexpr size_t kBytes = size_t{4} << 30;
 /// The thread's card.
 thread_local int present = 0;
-/// How often an event must be asked before it has passed: like a card that others keep busy.
-constexpr int kAsked = 1000;
 
 struct PointInTime {
   double milliseconds = 0;
@@ -372,6 +375,9 @@ absl::StatusOr<DeviceInfo> ProbeDevice(int ordinal) {
 }
 CaptureScope::CaptureScope() {}
 CaptureScope::~CaptureScope() = default;
+absl::StatusOr<QueueId> IdOf(const Stream& stream) {
+  return QueueId{.stream = reinterpret_cast<uintptr_t>(stream.handle())};
+}
 absl::StatusOr<bool> IsCaptured(const Stream& /*stream*/) { return false; }
 absl::Status KeepWithGraph(const Stream& /*stream*/, std::shared_ptr<const void> /*kept*/) {
   return absl::UnimplementedError("a stand-in captures nothing");
@@ -503,7 +509,7 @@ absl::Status Event::Synchronize() const {
 }
 absl::StatusOr<bool> Event::Passed() const {
   if (absl::Status s = Try(Step::kAskEvent); !s.ok()) return s;
-  return ++static_cast<PointInTime*>(handle_)->asked > kAsked;
+  return ++static_cast<PointInTime*>(handle_)->asked > stand_in::pass_after;
 }
 absl::StatusOr<float> Event::MillisecondsSince(const Event& begin) const {
   if (absl::Status s = Try(Step::kElapsed); !s.ok()) return s;

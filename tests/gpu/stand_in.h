@@ -32,7 +32,10 @@ inline constexpr Step kSteps[] = {Step::kAllocate,    Step::kCopy,        Step::
 void Fail(Step step, int first, int count, absl::Status status);
 /// How many of `step` did, since Fail was called.
 int Failed(Step step);
-/// From now on none fails.
+/// An event has passed when it was asked so many times, and once more: like a card that others keep
+/// busy. 1000 unless told.
+void PassAfter(int asked);
+/// From now on none fails, and events pass as ever.
 void Heal();
 
 /// There are so many of them, cuda:0 and on, alike.

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/catalog/plan.h"
@@ -71,9 +73,6 @@ TEST(Attach, WhatIsWrongIsRefused) {
     EXPECT_EQ(server.engine().executor().attachments(), 0);
     const v1::LocalReply attached = peer.Attach("s", KernelsId(), {page.fd()});
     EXPECT_EQ(attached.status().code(), kOk) << attached.status().message();
-    EXPECT_EQ(attached.attached().rows(), 20);
-    EXPECT_EQ(attached.attached().cols(), 30);
-    EXPECT_EQ(attached.attached().nnz(), 60);
     EXPECT_EQ(server.engine().executor().attachments(), 1);
     EXPECT_EQ(peer.Attach("s", KernelsId(), {page.fd()}).status().code(), kPrecondition);
     EXPECT_EQ(peer.Export(-1).status().code(), kInvalid);
@@ -84,6 +83,9 @@ TEST(Attach, WhatIsWrongIsRefused) {
     EXPECT_EQ(peer.Release(7).status().code(), kNotFound);
     const v1::LocalReply run = peer.Export(4);
     ASSERT_EQ(run.status().code(), kOk) << run.status().message();
+    EXPECT_EQ(run.exported().matrix().rows(), 20);
+    EXPECT_EQ(run.exported().matrix().cols(), 30);
+    EXPECT_EQ(run.exported().matrix().nnz(), 60);
     EXPECT_EQ(peer.file(), -1);
     // What one was given is not another's.
     Peer other(server);
@@ -249,10 +251,18 @@ TEST(Attach, WhatCallersRanIsCounted) {
     counters[2] = 1000;
     counters[3] = 500;
     EXPECT_TRUE(Eventually([&] { return sample(calls) == 3; }));
+    // Written before the call that it belongs to, and read in between.
+    counters[5] = 3'000'000'000;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     // What goes backwards is no count; what comes last is counted when the caller goes.
     counters[0] = 1;
     counters[4] = 5;
     counters[7] = 7;
+    // It goes while it is served.
+    v1::LocalRequest last;
+    last.mutable_export_()->mutable_problem()->set_operation(v1::ProblemClass::SPMM);
+    last.mutable_export_()->mutable_problem()->set_k(4);
+    peer.Send(last.SerializeAsString());
   }
   EXPECT_TRUE(Eventually([&] {
     return sample(R"(sparsed_attached_calls_total{device="cpu",op="sddmm",tenant="default"})") == 5;
@@ -261,6 +271,9 @@ TEST(Attach, WhatCallersRanIsCounted) {
   EXPECT_EQ(
       sample(R"(sparsed_attached_kernel_seconds_total{device="cpu",op="spmm",tenant="default"})"),
       2);
+  EXPECT_EQ(
+      sample(R"(sparsed_attached_kernel_seconds_total{device="cpu",op="sddmm",tenant="default"})"),
+      3);
   EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="in",path="attached"})"), 1000);
   EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="out",path="attached"})"), 507);
   EXPECT_TRUE(Eventually([&] { return sample("sparsed_attachments") == 0; }));

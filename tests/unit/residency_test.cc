@@ -35,6 +35,9 @@ class FakeCard final : public DevicePool {
                                              [this, memory, bytes](std::byte*) { free_ += bytes; }),
                   bytes);
   }
+  size_t ExportableBytes(size_t bytes) const override {
+    return (bytes + granularity - 1) / granularity * granularity;
+  }
   absl::StatusOr<int64_t> LeftAfter(size_t bytes) override {
     return free_ - static_cast<int64_t>(bytes);
   }
@@ -43,6 +46,7 @@ class FakeCard final : public DevicePool {
   void TakenByOthers(int64_t bytes) { free_ -= bytes; }
   int64_t free() const { return free_; }
   std::atomic<int> trims = 0, allocations = 0;
+  size_t granularity = 1;  ///< of memory to export
 
  private:
   std::atomic<int64_t> free_;
@@ -91,6 +95,31 @@ class ResidencyTest : public ::testing::Test {
       }};
 };
 
+TEST_F(ResidencyTest, WhatIsToBeExportedGoesAndComesInWholeMultiples) {
+  card_->granularity = 3000;
+  const auto layout = HostLayout(100);
+  const Array other = HostArray(100, 1), large = HostArray(500, 2);
+  ASSERT_TRUE(residency_.Place(layout).ok());
+  ASSERT_TRUE(residency_.Place(other, MemoryUse::kMatrices).ok());
+  EXPECT_EQ(budget_.used(), 3400);
+  ASSERT_TRUE(residency_.Place(large, MemoryUse::kMatrices).ok());
+  EXPECT_EQ(residency_.evictions(), 1) << "the layout alone made room";
+  // What never fits evicts nothing.
+  card_->granularity = 5000;
+  EXPECT_TRUE(absl::IsResourceExhausted(residency_.Place(layout).status()));
+  EXPECT_EQ(residency_.evictions(), 1);
+}
+
+TEST_F(ResidencyTest, CallersDoNotMapAllOfIt) {
+  const Array other = HostArray(200, 1);
+  ASSERT_TRUE(residency_.Place(other, MemoryUse::kMatrices).ok());
+  MemorySource& shared = budget_.ExportableSource(MemoryUse::kShared);
+  const auto most = shared.Allocate(3000);
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(shared.Allocate(1).status()));
+  EXPECT_EQ(residency_.evictions(), 0);
+}
+
 TEST_F(ResidencyTest, PlacesOnceAndCountsByUse) {
   const Array host = HostArray(100, 7);
   auto there = residency_.Place(host, MemoryUse::kMatrices);
@@ -105,7 +134,7 @@ TEST_F(ResidencyTest, PlacesOnceAndCountsByUse) {
   ASSERT_TRUE(placed.ok());
   EXPECT_EQ((*placed)->arrays[1].As<float>()[49], 2);
   EXPECT_EQ(budget_.used(MemoryUse::kLayouts), 456) << "the second array begins at byte 256";
-  EXPECT_EQ(residency_.layout_bytes().at("csr"), 400);
+  EXPECT_EQ(residency_.layout_bytes().at("csr"), 456);
 }
 
 TEST_F(ResidencyTest, WhoPaysIsCountedUntilTheLastCopyIsGone) {

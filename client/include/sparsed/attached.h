@@ -59,13 +59,13 @@ class AttachedMatrix {
   const std::string& name() const;
   /// The same matrix, whose products run on the server.
   const Matrix& matrix() const;
-  /// OK while products can run here, else why they run on the server.
+  /// OK while products can run here, else why they run on the server, or the last one did.
   absl::Status status() const;
-  /// Products that ran here, through this handle and its copies.
+  /// Products that ran here, through this handle and its copies; not those that a graph runs.
   int64_t runs() const;
 
-  /// As Matrix::Spmm. Here `options.timeout` does not end it: a kernel that has begun runs to its
-  /// end.
+  /// As Matrix::Spmm. Here `options.timeout` ends the wait for the server's answer to what runs, no
+  /// more: a kernel that has begun runs to its end.
   absl::StatusOr<ComputeResult> Spmm(const Operand& b, const Destination& c,
                                      const SpmmOptions& spmm = {},
                                      const CallOptions& options = {}) const;

@@ -2,14 +2,18 @@
 #include "sparsed/attached.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
+#include "base/descriptor.h"
 #include "sparsed/client.h"
 #include "tests/unit/client/client_testing.h"
 #include "tests/unit/client/server_process.h"
@@ -253,6 +257,79 @@ TEST(Attached, AServerThatDiesTakesNothingAway) {
   EXPECT_EQ(
       attached.Spmm(DenseView(b.data(), 30, 8), MutableDenseView(c.data(), 40, 8)).status().code(),
       absl::StatusCode::kNotFound);
+}
+
+TEST(Attached, AServerThatAnswersButRefusesIsAsked) {
+  Folder folder;
+  const std::vector<std::string> flags = {folder.local(), "--data-dir=" + folder.path()};
+  const std::string address = "unix:" + folder.path() + "/socket";
+  auto server = std::make_unique<ServerProcess>(flags, address);
+  CsrMatrix s = RandomMatrix(40, 30, 1);
+  const Client client =
+      Connect(*server, {.connect_timeout = std::chrono::milliseconds(500), .max_attempts = 1});
+  Upload(client, "m", s);
+  const AttachedMatrix attached = Attach(client, "m");
+  const std::vector<float> b = RandomDense(30 * 8, 3);
+  EXPECT_EQ(Product(attached, s, b, 8), Multiply(s, false, b, 8));
+  server->End(SIGKILL);
+  // Others take all connections of the server that comes back.
+  std::atomic<bool> ended = false;
+  std::thread others([&] {
+    sockaddr_un name = {};
+    name.sun_family = AF_UNIX;
+    const std::string path = folder.path() + "/local";
+    std::memcpy(name.sun_path, path.data(), path.size());
+    std::vector<Descriptor> taken;
+    while (!ended) {
+      Descriptor one(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+      if (taken.size() < 300 &&
+          connect(one.fd(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) {
+        taken.push_back(std::move(one));
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  });
+  server = std::make_unique<ServerProcess>(flags, address);
+  const Client anew = Connect(*server);
+  for (float& value : std::get<std::vector<float>>(s.values)) value = 2 * value + 1;
+  ASSERT_TRUE(anew.MatrixNamed("m").UpdateValues(std::span<const float>(F32(s))).ok());
+  EXPECT_TRUE(Eventually([&] { return Product(attached, s, b, 8) == Multiply(s, false, b, 8); }));
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kResourceExhausted) << attached.status();
+  ended = true;
+  others.join();
+  EXPECT_TRUE(Eventually([&] { return attached.status().ok(); })) << attached.status();
+}
+
+TEST(Attached, AServerThatSaysNothingIsNotWaitedForBeyondTheTimeout) {
+  Folder folder;
+  ServerProcess server({folder.local()});
+  const Client client = Connect(server);
+  const CsrMatrix s = RandomMatrix(40, 30, 1);
+  Upload(client, "m", s);
+  const AttachedMatrix attached = Attach(client, "m");
+  const std::vector<float> b = RandomDense(30 * 8, 3);
+  server.Pause();
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      std::vector<float> c(40 * 8);
+      const auto late = attached.Spmm(DenseView(b.data(), 30, 8), MutableDenseView(c.data(), 40, 8),
+                                      {}, {.timeout = std::chrono::milliseconds(300)});
+      EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded) << late.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kDeadlineExceeded);
+  server.Resume();
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_EQ(Product(attached, s, b, 8), Multiply(s, false, b, 8));
+    return attached.runs() > 0;
+  }));
+  EXPECT_TRUE(attached.status().ok()) << attached.status();
+  EXPECT_TRUE(Eventually([&] { return SharedBytes(client) > 0; }));
 }
 
 TEST(Attached, OneCopyServesAllAndGoesWithTheLast) {
