@@ -11,7 +11,7 @@ namespace sparsed {
 /// y[i] = exp(scale * x[i] - m) / sum over the row of exp(scale * x[j] - m), m the row's greatest
 /// scale * x[j]. `row_offsets` is CSR's; x and y have one element a nonzero, of `type`, which
 /// IsFloat() is true of, and may be the same. In f64 for f64, in f32 for the others. A row with a
-/// NaN, or without anything above minus infinity, is NaN.
+/// NaN or infinity, or without anything above minus infinity, is NaN.
 void RowSoftmax(std::span<const int64_t> row_offsets, ElementType type, double scale, const void* x,
                 void* y, int threads);
 

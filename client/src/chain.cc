@@ -1,11 +1,24 @@
 #include "sparsed/chain.h"
 
+#include <atomic>
+
 namespace sparsed {
 inline namespace client {
 
+namespace {
+
+uint64_t NewId() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
+Chain::Chain() : id_(NewId()) {}
+
 Chain::Value Chain::Add(Source source) {
   values_.push_back(std::move(source));
-  return Value(static_cast<uint32_t>(values_.size() - 1));
+  return {id_, static_cast<uint32_t>(values_.size() - 1)};
 }
 
 Chain::Value Chain::Input(Operand operand) {

@@ -84,6 +84,11 @@ class RequestBuilder {
       request_.results.push_back({*bytes, view.type});
     }
     const auto extent = Extent(view);
+    for (const auto& [begin, end] : results_) {
+      if (begin >= extent.second || extent.first >= end) continue;
+      Refuse(absl::InvalidArgumentError(fmt::format("{} shares memory with another result", what)));
+    }
+    results_.push_back(extent);
     for (const DenseView& other : views_) {
       const auto [begin, end] = Extent(other);
       // Half overwritten already.
@@ -141,6 +146,7 @@ class RequestBuilder {
   SharedMemory* const shared_memory_;
   DenseRequest request_;
   std::vector<DenseView> views_;
+  std::vector<std::pair<const std::byte*, const std::byte*>> results_;  ///< their memory
   std::vector<std::string> held_;
   std::optional<ValueType> type_;
   absl::Status status_;
@@ -231,9 +237,11 @@ class ChainEncoder {
                             ? static_cast<uint32_t>(*operand)
                             : static_cast<uint32_t>(chain.operands_.size()) + steps++);
     }
+    bool foreign = false;
     const auto number = [&](Chain::Value value) {
-      // One of another chain: there is no such value.
-      return value.number_ < numbers.size() ? numbers[value.number_] : ~uint32_t{0};
+      // One of a copy that went on by itself may have no number here.
+      foreign = foreign || value.chain_ != chain.id_ || value.number_ >= numbers.size();
+      return foreign ? 0 : numbers[value.number_];
     };
     for (size_t i = 0; i < chain.operands_.size(); ++i) {
       *start.add_operands() = builder.Add(chain.operands_[i], fmt::format("operand {}", i).c_str());
@@ -276,6 +284,15 @@ class ChainEncoder {
       result.set_value(number(chain.outputs_[i].first));
       *result.mutable_place() =
           builder.Into(chain.outputs_[i].second, fmt::format("result {}", i).c_str());
+      if (const auto* view = std::get_if<MutableDenseView>(&chain.outputs_[i].second)) {
+        v1::DenseShape& shape = *result.mutable_shape();
+        shape.set_rows(view->rows);
+        shape.set_cols(view->cols);
+        shape.set_type(ToProto(view->type));
+      }
+    }
+    if (foreign) {
+      return absl::InvalidArgumentError("a step or a result is of a value of another chain");
     }
     return builder.Take<v1::ChainRequest>(std::move(start));
   }

@@ -107,7 +107,8 @@ struct SoftmaxStep {
 };
 using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep>;
 
-/// Products and sums, one after the other, whose intermediate values stay where they are computed.
+/// Products, sums and softmaxes, one after the other, whose intermediate values stay where they are
+/// computed.
 struct ChainSpec {
   static constexpr size_t kMostOperands = 64, kMostSteps = 1024, kMostResults = 16;
 
@@ -115,6 +116,8 @@ struct ChainSpec {
     size_t value = 0;
     ResultSpec place;
     int64_t leading_dimension = 0;  ///< of a streamed one; 0: its columns
+    /// Rows, columns and type that it must have, if set.
+    std::optional<DenseShape> shape = {};
   };
   std::string tenant;
   std::vector<OperandSpec> operands;
@@ -159,14 +162,14 @@ struct CallTimings {
 
 /// What a step of a chain did.
 struct StepEnd {
-  std::string plan;  ///< "<recipe> / <kernel>", or "sum"
+  std::string plan;  ///< "<recipe> / <kernel>", or "sum", "softmax", "softmax gradient"
   uint64_t nanoseconds = 0;
 };
 
 struct CallEnd {
   absl::Status status;
   CallTimings timings;
-  std::vector<StepEnd> steps = {};  ///< of a chain, those that ran
+  std::vector<StepEnd> steps = {};  ///< of a chain that ended well
   int64_t nnz = 0;                  ///< of an SpGEMM result
   uint64_t version = 0;             ///< of S's values
   int64_t batch = 1;                ///< calls that ran as one with it, itself counted

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -15,9 +16,10 @@ using Clock = std::chrono::steady_clock;
 
 /// After so long somebody else may have the lane.
 constexpr auto kTurn = std::chrono::milliseconds(20);
-/// Steps that are queued before the device has done the first of them: enough for it never to wait,
-/// few enough for a chain that is cancelled to end soon.
+/// Short steps that are queued before the device has done the first of them: enough for it never to
+/// wait. Of others one, so that a chain that is cancelled ends soon.
 constexpr size_t kAhead = 8;
+constexpr double kShortMilliseconds = 2;
 
 absl::Status OfStep(size_t i, const absl::Status& status) {
   if (status.ok()) return status;
@@ -157,6 +159,17 @@ absl::Status ChainCall::UseAs(std::string_view what, size_t value, ElementType t
       Name(shape.type), rows, cols < 0 ? "K" : fmt::to_string(cols), Name(type)));
 }
 
+absl::Status ChainCall::UseAsNonzeros(std::string_view what, size_t value, ElementType type,
+                                      int64_t nnz) {
+  absl::Status status = UseAs(what, value, type, nnz, 1);
+  if (!status.ok() || value >= operands_.size()) return status;
+  const int64_t leading_dimension = operands_[value].shape.leading_dimension;
+  if (leading_dimension == 1) return status;
+  return absl::InvalidArgumentError(
+      fmt::format("{}, value {}, has leading dimension {}, expected 1: one value after the other",
+                  what, value, leading_dimension));
+}
+
 absl::Status ChainCall::CheckStep(const SpmmStep& spmm, Step& step) {
   absl::StatusOr<MatrixLease> matrix = FindMatrix(spmm.matrix);
   if (!matrix.ok()) return matrix.status();
@@ -181,7 +194,7 @@ absl::Status ChainCall::CheckStep(const SpmmStep& spmm, Step& step) {
     status = UseAs("C", *spmm.accumulate, type, out_rows, k);
   }
   if (status.ok() && spmm.values) {
-    status = UseAs("S's values", *spmm.values, type, pattern.nnz(), 1);
+    status = UseAsNonzeros("S's values", *spmm.values, type, pattern.nnz());
   }
   values_.push_back({.shape = {out_rows, k, k, type}, .order = nullptr});
   return status;
@@ -203,7 +216,7 @@ absl::Status ChainCall::CheckStep(const SddmmStep& sddmm, Step& step) {
     if (sddmm.unscaled) {
       return absl::InvalidArgumentError("S has values, but the product is unscaled");
     }
-    status = UseAs("S's values", *sddmm.values, type, pattern.nnz(), 1);
+    status = UseAsNonzeros("S's values", *sddmm.values, type, pattern.nnz());
   }
   values_.push_back({.shape = {pattern.nnz(), 1, 1, type}, .order = OrderOf(step.matrix)});
   return status;
@@ -233,15 +246,17 @@ absl::Status ChainCall::CheckStep(const SoftmaxStep& softmax, Step& step) {
   step.matrix = *std::move(matrix);
   const int64_t nnz = step.matrix->pattern()->nnz();
   const ElementType type = step.matrix->type();
-  absl::Status status = UseAs("its value", softmax.value, type, nnz, 1);
+  absl::Status status = UseAsNonzeros("its value", softmax.value, type, nnz);
   if (status.ok() && softmax.gradient) {
-    status = UseAs("the gradient", *softmax.gradient, type, nnz, 1);
+    status = UseAsNonzeros("the gradient", *softmax.gradient, type, nnz);
   }
   values_.push_back({.shape = {nnz, 1, 1, type}, .order = OrderOf(step.matrix)});
   return status;
 }
 
 absl::Status ChainCall::SetResults() {
+  std::vector<bool> used(values_.size());
+  for (size_t i = 0; i < steps_.size(); ++i) used[value_of(i)] = values_[value_of(i)].last_use > i;
   for (size_t i = 0; i < spec_.results.size(); ++i) {
     const ChainSpec::Result& wanted = spec_.results[i];
     absl::Status status;
@@ -250,6 +265,12 @@ absl::Status ChainCall::SetResults() {
           "it is value {}, but there are values 0 to {}", wanted.value, values_.size() - 1));
     } else {
       DenseShape shape = values_[wanted.value].shape;
+      if (wanted.shape && (wanted.shape->rows != shape.rows || wanted.shape->cols != shape.cols ||
+                           wanted.shape->type != shape.type)) {
+        return absl::InvalidArgumentError(fmt::format(
+            "result {}: it is {} x {} {}, its destination {} x {} {}", i, shape.rows, shape.cols,
+            Name(shape.type), wanted.shape->rows, wanted.shape->cols, Name(wanted.shape->type)));
+      }
       if (wanted.leading_dimension != 0) shape.leading_dimension = wanted.leading_dimension;
       absl::StatusOr<DenseResult> result = DenseResult::Find(*impl_, tenant(), wanted.place, shape);
       status = result.status();
@@ -268,9 +289,10 @@ absl::Status ChainCall::SetResults() {
     }
     Value& value = values_[wanted.value];
     value.last_use = steps_.size();
-    // Nonzeros in another order, or with gaps, are put in theirs when all is computed.
+    // Nonzeros in another order, or with gaps, are put in theirs when all is computed; so is what
+    // later steps read, where the caller could change it.
     const bool as_computed =
-        value.order == nullptr &&
+        value.order == nullptr && !(results_.back().shared() && used[wanted.value]) &&
         (value.shape.cols > 1 || results_.back().shape().leading_dimension == 1);
     if (wanted.value >= spec_.operands.size() && !value.result && as_computed) value.result = i;
   }
@@ -281,7 +303,9 @@ size_t ChainCall::PeakBytes() const {
   // Of a thousand values of up to 2^63 bytes each.
   double now = 0, peak = 0;
   const auto bytes_of = [&](size_t value) {
-    return static_cast<double>(BytesOf(values_[value].shape));
+    const std::optional<size_t>& result = values_[value].result;
+    const bool callers = device().kind == DeviceKind::kCpu && result && results_[*result].shared();
+    return callers ? 0 : static_cast<double>(BytesOf(values_[value].shape));
   };
   for (size_t i = 0; i < steps_.size(); ++i) {
     now += bytes_of(value_of(i));
@@ -357,6 +381,7 @@ void ChainCall::Restart() {
   for (Value& value : values_) value.placed.reset();
   free_.clear();
   kept_.clear();
+  used_.clear();
 }
 
 Job::Next ChainCall::Run(Lane& lane, absl::Status* end) {
@@ -413,17 +438,31 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
   if (!begin.ok()) return begin.status();
   std::vector<std::unique_ptr<Moment>> moments;
   moments.push_back(*std::move(begin));
+  size_t ahead = 1;
   while (next_ < steps_.size()) {
     if (token().stopped()) return token().status();
-    if (absl::Status s = RunStep(next_, lane); !s.ok()) return OfStep(next_, s);
+    absl::Status ran = RunStep(next_, lane);
+    if (absl::IsResourceExhausted(ran) && may_repeat_ && !(free_.empty() && kept_.empty())) {
+      // What steps before it used is there for it once they have ended.
+      if (absl::Status s = backend.Settle(lane); !s.ok()) return s;
+      free_.clear();
+      kept_.clear();
+      values_[value_of(next_)].placed.reset();
+      ran = RunStep(next_, lane);
+    }
+    if (!ran.ok()) return OfStep(next_, ran);
+    std::ranges::move(used_, std::back_inserter(kept_));
+    used_.clear();
     absl::StatusOr<std::unique_ptr<Moment>> end = backend.Now(lane);
     if (!end.ok()) return end.status();
     moments.push_back(*std::move(end));
     Recycle(next_);
     ++next_;
-    if (moments.size() > kAhead) {
-      const absl::Status passed = moments[moments.size() - 1 - kAhead]->Await();
-      if (!passed.ok()) return passed;
+    if (moments.size() > ahead + 1) {
+      const size_t last = moments.size() - 1 - ahead;
+      if (absl::Status passed = moments[last]->Await(); !passed.ok()) return passed;
+      const absl::StatusOr<double> ms = moments[last]->MillisecondsSince(*moments[last - 1]);
+      ahead = ms.ok() && *ms < kShortMilliseconds ? kAhead : 1;
     }
     if (Clock::now() - began > kTurn) break;
   }
@@ -448,27 +487,32 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
 
 absl::Status ChainCall::RunStep(size_t i, Lane& lane) {
   const ChainStep& step = spec_.steps[i];
+  may_repeat_ = true;
+  used_.clear();
   if (const auto* spmm = std::get_if<SpmmStep>(&step)) return RunProduct(*spmm, i, lane);
   if (const auto* sddmm = std::get_if<SddmmStep>(&step)) return RunProduct(*sddmm, i, lane);
   if (const auto* softmax = std::get_if<SoftmaxStep>(&step)) return RunSoftmax(*softmax, i, lane);
   return RunSum(std::get<SumStep>(step), i, lane);
 }
 
-absl::StatusOr<Resolved> ChainCall::ResolveStep(Step& step) {
-  absl::StatusOr<Resolved> plan = Resolve(*impl_, device(), step.matrix, step.problem, step.plan);
-  if (plan.ok()) step.done.plan = plan->text;
-  return plan;
+absl::StatusOr<Resolved> ChainCall::ResolveStep(const Step& step) {
+  return Resolve(*impl_, device(), step.matrix, step.problem, step.plan);
 }
 
-absl::StatusOr<PlacedSparse> ChainCall::PlaceMatrix(const Step& step, const Resolved& plan,
+absl::StatusOr<PlacedSparse> ChainCall::PlaceMatrix(const Step& step, Resolved& plan,
                                                     const std::optional<size_t>& values, bool masks,
                                                     Lane& lane) {
   Backend& backend = *lane.backend;
-  absl::StatusOr<PlacedSparse> s;
-  if (values || masks) {
-    s = backend.Place(plan.layout, nullptr, host_memory());
-  } else {
-    s = PlaceWithValues(*impl_, *step.matrix, plan.layout, lane, host_memory());
+  const auto place = [&] {
+    return values || masks
+               ? backend.Place(plan.layout, nullptr, host_memory())
+               : PlaceWithValues(*impl_, *step.matrix, plan.layout, lane, host_memory());
+  };
+  absl::StatusOr<PlacedSparse> s = place();
+  // First what can be had by waiting.
+  if (absl::IsResourceExhausted(s.status()) && free_.empty() && kept_.empty() &&
+      FallBackToPlain(*impl_, device(), step.matrix, plan)) {
+    s = place();
   }
   if (!s.ok()) return s;
   if (values) {
@@ -479,8 +523,8 @@ absl::StatusOr<PlacedSparse> ChainCall::PlaceMatrix(const Step& step, const Reso
     if (!ordered.ok()) return ordered.status();
     s->values = *std::move(ordered);
   }
-  kept_.push_back(s->layout);
-  kept_.push_back(s->values);
+  used_.push_back(s->layout);
+  used_.push_back(s->values);
   return s;
 }
 
@@ -490,6 +534,7 @@ absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedS
   Backend& backend = *lane.backend;
   const BoundRun run = BindProduct(plan, s, first, second, result, alpha, beta);
   step.kernel = run.kernel();
+  step.done.plan = plan.text;
   const RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
   double milliseconds = 0;
   if (absl::Status status = backend.Run(lane, run, options, &milliseconds); !status.ok()) {
@@ -500,7 +545,7 @@ absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedS
 
 absl::Status ChainCall::RunProduct(const SpmmStep& spmm, size_t i, Lane& lane) {
   Step& step = steps_[i];
-  const absl::StatusOr<Resolved> plan = ResolveStep(step);
+  absl::StatusOr<Resolved> plan = ResolveStep(step);
   if (!plan.ok()) return plan.status();
   const absl::StatusOr<PlacedSparse> s = PlaceMatrix(step, *plan, spmm.values, false, lane);
   if (!s.ok()) return s.status();
@@ -512,6 +557,7 @@ absl::Status ChainCall::RunProduct(const SpmmStep& spmm, size_t i, Lane& lane) {
     const bool last = *spmm.accumulate >= spec_.operands.size() && old.last_use == i &&
                       *spmm.accumulate != spmm.b && spmm.accumulate != spmm.values;
     if (last && old.order == nullptr && !old.result && !made.result) {
+      may_repeat_ = false;
       made.placed = std::exchange(old.placed, std::nullopt);
     } else {
       const absl::StatusOr<PlacedDense> from = InOrder(*spmm.accumulate, nullptr, lane);
@@ -532,7 +578,7 @@ absl::Status ChainCall::RunProduct(const SpmmStep& spmm, size_t i, Lane& lane) {
 
 absl::Status ChainCall::RunProduct(const SddmmStep& sddmm, size_t i, Lane& lane) {
   Step& step = steps_[i];
-  const absl::StatusOr<Resolved> plan = ResolveStep(step);
+  absl::StatusOr<Resolved> plan = ResolveStep(step);
   if (!plan.ok()) return plan.status();
   const absl::StatusOr<PlacedSparse> s =
       PlaceMatrix(step, *plan, sddmm.values, sddmm.unscaled, lane);
@@ -570,7 +616,7 @@ absl::Status ChainCall::RunSoftmax(const SoftmaxStep& softmax, size_t i, Lane& l
   if (!csr.ok()) return csr.status();
   const absl::StatusOr<PlacedSparse> s = lane.backend->Place(*csr, nullptr, host_memory());
   if (!s.ok()) return s.status();
-  kept_.push_back(s->layout);
+  used_.push_back(s->layout);
   Value& made = values_[value_of(i)];
   const absl::StatusOr<PlacedDense> from = InOrder(softmax.value, made.order, lane);
   if (!from.ok()) return from.status();
@@ -596,8 +642,8 @@ absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& 
     if (!indices.ok()) return indices.status();
     absl::StatusOr<PlacedDense> to = NewTemporary(from.shape, lane);
     if (!to.ok()) return to.status();
-    kept_.push_back(to->array);
-    kept_.push_back(*indices);
+    used_.push_back(to->array);
+    used_.push_back(*indices);
     if (absl::Status s = backend.Scatter(placed, indices->get(), *to, lane); !s.ok()) return s;
     placed = *std::move(to);
   }
@@ -608,8 +654,8 @@ absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& 
     absl::StatusOr<PlacedDense> to =
         backend.Gather(placed, **indices, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
     if (!to.ok()) return to.status();
-    kept_.push_back(to->array);
-    kept_.push_back(*indices);
+    used_.push_back(to->array);
+    used_.push_back(*indices);
     placed = *std::move(to);
   }
   return placed;
@@ -633,11 +679,6 @@ absl::StatusOr<PlacedDense> ChainCall::NewTemporary(const DenseShape& shape, Lan
   }
   Backend& backend = *lane.backend;
   MemorySource& memory = backend.MemoryFor(MemoryUse::kRequests, owner_);
-  absl::StatusOr<PlacedDense> made = backend.NewDense("dense", shape, memory, lane);
-  if (!absl::IsResourceExhausted(made.status()) || free_.empty()) return made;
-  // Others' memory, of another shape, once nothing that is queued uses it.
-  if (absl::Status s = backend.Settle(lane); !s.ok()) return s;
-  free_.clear();
   return backend.NewDense("dense", shape, memory, lane);
 }
 
@@ -671,7 +712,8 @@ absl::Status ChainCall::Send(Lane& lane) {
         {begin.arrays.empty() ? "dense" : fmt::format("dense {}", begin.arrays.size()),
          result.shape().type, result.shape().elements()});
   }
-  // What takes memory first: afterwards nothing but the way to the caller can fail.
+  free_.clear();
+  // What takes memory of the device first: until something was sent, all of it may run elsewhere.
   std::vector<PlacedDense> ready;
   for (size_t i = 0; i < results_.size(); ++i) {
     const size_t index = spec_.results[i].value;
@@ -697,13 +739,17 @@ absl::Status ChainCall::Send(Lane& lane) {
   }
   sent_ = true;
   sink().OnBegin(std::move(begin));
+  // Held ones last: others see them.
   uint32_t array = 0;
-  for (size_t i = 0; i < results_.size(); ++i) {
-    const bool streamed = results_[i].streamed();
-    absl::Status s = results_[i].Send(std::move(ready[i]), backend, lane, array, host_memory(),
-                                      impl_->budget.Source(MemoryUse::kBuffers, &owner_), sink());
-    if (!s.ok()) return s;
-    if (streamed) ++array;
+  for (const bool held : {false, true}) {
+    for (size_t i = 0; i < results_.size(); ++i) {
+      if (results_[i].kept() != held) continue;
+      const bool streamed = results_[i].streamed();
+      absl::Status s = results_[i].Send(std::move(ready[i]), backend, lane, array, host_memory(),
+                                        impl_->budget.Source(MemoryUse::kBuffers, &owner_), sink());
+      if (!s.ok()) return s;
+      if (streamed) ++array;
+    }
   }
   if (backend.id().kind != DeviceKind::kCpu) {
     end_.timings.from_device_ns += NanosecondsSince(began);

@@ -77,6 +77,8 @@ class ChainCall final : public Job {
   /// ... which must be so large.
   absl::Status UseAs(std::string_view what, size_t value, ElementType type, int64_t rows,
                      int64_t cols);
+  /// ... as one value for each nonzero, one after the other.
+  absl::Status UseAsNonzeros(std::string_view what, size_t value, ElementType type, int64_t nnz);
   /// Those that lie in the order of a matrix's CSR are in no other.
   static MatrixLease OrderOf(const MatrixLease& matrix) {
     return matrix->caller_order() == nullptr ? nullptr : matrix;
@@ -94,8 +96,8 @@ class ChainCall final : public Job {
   absl::Status RunProduct(const SddmmStep& sddmm, size_t i, Lane& lane);
   absl::Status RunSum(const SumStep& sum, size_t i, Lane& lane);
   absl::Status RunSoftmax(const SoftmaxStep& softmax, size_t i, Lane& lane);
-  absl::StatusOr<Resolved> ResolveStep(Step& step);
-  absl::StatusOr<PlacedSparse> PlaceMatrix(const Step& step, const Resolved& plan,
+  absl::StatusOr<Resolved> ResolveStep(const Step& step);
+  absl::StatusOr<PlacedSparse> PlaceMatrix(const Step& step, Resolved& plan,
                                            const std::optional<size_t>& values, bool masks,
                                            Lane& lane);
   absl::Status Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
@@ -127,8 +129,9 @@ class ChainCall final : public Job {
   bool sent_ = false;  ///< something of the results
   /// Memory of values that nothing uses any more.
   std::vector<PlacedDense> free_;
-  /// What is queued uses it.
-  std::vector<std::shared_ptr<const void>> kept_;
+  /// What steps that are queued use, and the one that is being queued.
+  std::vector<std::shared_ptr<const void>> kept_, used_;
+  bool may_repeat_ = true;  ///< the step that is being queued: it has overwritten nothing
 };
 
 }  // namespace sparsed::engine

@@ -238,14 +238,10 @@ absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Lay
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {
   absl::StatusOr<PlacedSparse> placed = PlaceIn(plan.layout, lane);
-  if (!absl::IsResourceExhausted(placed.status()) || plan.layout->recipe == kCsr ||
-      !operands_.on_host()) {
+  if (!absl::IsResourceExhausted(placed.status()) || !operands_.on_host() ||
+      !FallBackToPlain(*impl_, device(), matrix_, plan)) {
     return placed;
   }
-  impl_->no_room.Note(device(), plan_.plan->layout);
-  absl::StatusOr<Resolved> plain = ResolvePlain(matrix_, plan.problem);
-  if (!plain.ok()) return plain.status();
-  plan = *std::move(plain);
   return PlaceIn(plan.layout, lane);
 }
 

@@ -142,7 +142,10 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const Ma
       impl.LayoutIsDamaged(*matrix->pattern(), *found.plan, layout.status());
     }
     if (absl::IsResourceExhausted(layout.status())) impl.no_room.Note(device, planned);
-    if (layout.ok()) resolved.layout = *std::move(layout);
+    if (layout.ok()) {
+      resolved.layout = *std::move(layout);
+      resolved.planned = planned;
+    }
   }
   if (resolved.layout == nullptr) {
     absl::StatusOr<std::shared_ptr<const Layout>> csr = matrix->pattern()->Csr();
@@ -179,6 +182,16 @@ absl::StatusOr<Resolved> ResolvePlain(const MatrixLease& matrix, const Problem& 
   resolved.kernel = *first;
   resolved.text = TextOf(resolved);
   return resolved;
+}
+
+bool FallBackToPlain(Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
+                     Resolved& resolved) {
+  if (resolved.planned == nullptr) return false;
+  impl.no_room.Note(device, resolved.planned);
+  absl::StatusOr<Resolved> plain = ResolvePlain(matrix, resolved.problem);
+  if (!plain.ok()) return false;
+  resolved = *std::move(plain);
+  return true;
 }
 
 absl::Status CheckedOn(Backend& backend, const Token& token, absl::Status status) {

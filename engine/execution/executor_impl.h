@@ -78,6 +78,7 @@ class Executor::Impl {
 struct Resolved {
   std::optional<LayoutKernel> kernel;
   std::shared_ptr<const Layout> layout;  ///< in host memory
+  std::shared_ptr<LazyLayout> planned;   ///< what the plan has it from; null: plain CSR
   Problem problem;                       ///< of the matrix
   std::string text;                      ///< "<recipe> / <kernel>"
 };
@@ -87,6 +88,10 @@ struct Resolved {
 /// that does. Reads the disk if they are not in memory.
 absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
                                  const Problem& problem, const PlanTable::Found& found);
+/// Where what was resolved found no room on the device: plain CSR, which later requests take at
+/// once for a while. False if it was that, or there is none.
+bool FallBackToPlain(Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
+                     Resolved& resolved);
 /// Plain CSR, whatever the plan.
 absl::StatusOr<Resolved> ResolvePlain(const MatrixLease& matrix, const Problem& problem);
 

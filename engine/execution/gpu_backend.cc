@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -354,11 +355,12 @@ absl::Status GpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& 
                              double* milliseconds) {
   Context context = ContextOf(lane, options.stop);
   // What is queued may use what would go for it.
-  if (lane.queues && run.prepares() && !lane.gpu->prepared.Has(run)) {
+  const auto now = std::chrono::steady_clock::now();
+  if (lane.queues && run.prepares() && !lane.gpu->prepared.Has(run, now)) {
     if (absl::Status s = Settle(lane); !s.ok()) return s;
   }
   context.prepared =
-      lane.gpu->prepared.For(run, context, device_.budget().SpareSource(MemoryUse::kLayouts));
+      lane.gpu->prepared.For(run, context, device_.budget().SpareSource(MemoryUse::kLayouts), now);
   // What is prepared needs none.
   if (context.prepared == nullptr) {
     const size_t bytes = run.Workspace(context.threads);

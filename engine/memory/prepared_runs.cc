@@ -16,16 +16,17 @@ PreparedRuns::Entry PreparedRuns::EntryOf(const BoundRun& run) {
           .leading_dimensions = run.leading_dimensions()};
 }
 
-bool PreparedRuns::Has(const BoundRun& run) {
+bool PreparedRuns::Has(const BoundRun& run, Clock::time_point now) {
   const Entry* const found = Find(EntryOf(run));
-  return found != nullptr && (!found->try_again || Clock::now() < *found->try_again);
+  return found != nullptr && (!found->try_again || now < *found->try_again);
 }
 
-void* PreparedRuns::For(const BoundRun& run, const Context& context, MemorySource& memory) {
+void* PreparedRuns::For(const BoundRun& run, const Context& context, MemorySource& memory,
+                        Clock::time_point now) {
   if (!run.prepares()) return nullptr;
   Entry entry = EntryOf(run);
   if (const Entry* const found = Find(entry); found != nullptr) {
-    if (!found->try_again || Clock::now() < *found->try_again) return found->prepared.get();
+    if (!found->try_again || now < *found->try_again) return found->prepared.get();
     entries_.pop_front();  // where Find put it
   }
   Limited limited(memory);
@@ -34,7 +35,7 @@ void* PreparedRuns::For(const BoundRun& run, const Context& context, MemorySourc
     entry.prepared = *std::move(prepared);
     entry.bytes = limited.bytes();
   } else if (absl::IsResourceExhausted(prepared.status()) && !limited.refused()) {
-    entry.try_again = Clock::now() + kTryAgainAfter;
+    entry.try_again = now + kTryAgainAfter;
   }
   return Keep(std::move(entry));
 }

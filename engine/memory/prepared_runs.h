@@ -21,21 +21,22 @@ namespace sparsed::engine {
 /// what found no memory is prepared kTryAgainAfter later, if it is asked for. Not thread-safe.
 class PreparedRuns {
  public:
+  using Clock = std::chrono::steady_clock;
   static constexpr size_t kMost = 16;
   static constexpr size_t kMostBytes = size_t{256} << 20;
   static constexpr std::chrono::milliseconds kTryAgainAfter{1000};
 
   /// For `run`; prepared now, in the context's stream and in memory from `memory`, if it was not.
   /// Null: the kernel prepares nothing, or could not (the run does without).
-  void* For(const BoundRun& run, const Context& context, MemorySource& memory);
+  void* For(const BoundRun& run, const Context& context, MemorySource& memory,
+            Clock::time_point now = Clock::now());
 
-  /// Whether For makes nothing, and lets nothing go that was made for another run.
-  bool Has(const BoundRun& run);
+  /// Whether For makes nothing at that time, and lets nothing go that was made for another run.
+  bool Has(const BoundRun& run, Clock::time_point now);
 
   void Clear() { entries_.clear(); }
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Entry {
     std::weak_ptr<const Layout> lifetime;
     const Layout* layout;

@@ -28,8 +28,8 @@ struct Softened {
       sum += Exp(number - greatest);
       return;
     }
-    // Also a NaN, which stays.
-    sum = sum * Exp(greatest - number) + 1;
+    // Also a NaN, which stays, and infinity, which is no number afterwards: exp(0) is 1 otherwise.
+    sum = sum * Exp(greatest - number) + Exp(number - number);
     greatest = number;
   }
   __device__ void Merge(const Softened& other) {

@@ -183,7 +183,7 @@ engine::ChainStep ToStep(const v1::SpmmStep& message) {
   step.alpha = message.has_alpha() ? message.alpha() : 1;
   step.beta = message.beta();
   step.b = message.b();
-  if (step.beta != 0) step.accumulate = message.accumulate();
+  if (message.has_accumulate()) step.accumulate = message.accumulate();
   if (message.has_values()) step.values = message.values();
   step.allow_tf32 = message.allow_tf32();
   return step;
@@ -232,7 +232,7 @@ absl::StatusOr<engine::ChainStep> ToStep(const v1::ChainStep& message) {
   return absl::InvalidArgumentError("it has no operation, or one that this server does not know");
 }
 
-/// More than what may be would be refused by the engine, but not before it was copied.
+/// The engine refuses them, too, but when they were looked up one by one.
 absl::Status CheckSize(std::string_view what, int size, size_t most) {
   if (static_cast<size_t>(size) <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -262,7 +262,14 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
   for (const v1::ChainResult& message : start.results()) {
     auto place = ToResult(message.place(), regions);
     if (!place.ok()) return Of(fmt::format("result {}", spec.results.size()), place.status());
-    spec.results.push_back({message.value(), *std::move(place), message.leading_dimension()});
+    std::optional<engine::DenseShape> shape;
+    if (message.has_shape()) {
+      auto expected = ToShape(fmt::format("result {}", spec.results.size()), message.shape());
+      if (!expected.ok()) return expected.status();
+      shape = *expected;
+    }
+    spec.results.push_back(
+        {message.value(), *std::move(place), message.leading_dimension(), shape});
   }
   return spec;
 }
@@ -275,6 +282,7 @@ const std::string& Subject(const v1::ChainStart& start) {
   for (const v1::ChainStep& step : start.steps()) {
     if (step.has_spmm()) return step.spmm().matrix();
     if (step.has_sddmm()) return step.sddmm().matrix();
+    if (step.has_softmax()) return step.softmax().matrix();
   }
   return none;
 }

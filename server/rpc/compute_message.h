@@ -20,7 +20,7 @@ using ComputeSpec =
 
 struct ComputeStart {
   uint64_t request_id = 0;
-  std::string subject;               ///< S's name; of a chain, that of its first product
+  std::string subject;               ///< S's name; of a chain, the first that it names
   absl::StatusOr<ComputeSpec> spec;  ///< or what is wrong with this request
 };
 struct ComputeCancel {

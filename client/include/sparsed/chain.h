@@ -33,7 +33,8 @@ class Chain {
   class Value {
     friend class Chain;
     friend class ChainEncoder;
-    explicit Value(uint32_t number) : number_(number) {}
+    Value(uint64_t chain, uint32_t number) : chain_(chain), number_(number) {}
+    uint64_t chain_;
     uint32_t number_;
   };
   struct Term {
@@ -53,6 +54,8 @@ class Chain {
     bool unscaled = false;  ///< do not multiply by S's values
     std::optional<Value> values{};
   };
+
+  Chain();
 
   /// At most 64.
   Value Input(Operand operand);
@@ -96,6 +99,7 @@ class Chain {
 
   Value Add(Source source);
 
+  uint64_t id_;  ///< of this one and its copies
   std::vector<Operand> operands_;
   std::vector<Source> values_;
   std::vector<std::pair<Value, Destination>> outputs_;
