@@ -1,6 +1,7 @@
 #include "tests/bench/bare_kernel.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -83,6 +84,37 @@ class GpuPlace final : public KernelPlace {
   const std::unique_ptr<MemorySource> memory_;
 };
 
+class BothWays final : public PinnedCopies {
+ public:
+  BothWays(int gpu, size_t bytes)
+      : scope_(gpu),
+        in_(cuda::Stream::Create().value()),
+        out_(cuda::Stream::Create().value()),
+        memory_(cuda::DeviceMemory(in_)) {
+    for (Buffer* buffer : {&host_[0], &host_[1]}) {
+      *buffer = cuda::PinnedMemory().Allocate(bytes).value();
+      std::memset(buffer->mutable_data(), 1, bytes);
+    }
+    for (Buffer* buffer : {&device_[0], &device_[1]}) *buffer = memory_->Allocate(bytes).value();
+    Must(in_.Synchronize());
+  }
+
+  void Run(int count) override {
+    for (int i = 0; i < count; ++i) {
+      Must(in_.Copy(device_[0].mutable_data(), host_[0].data(), host_[0].size()));
+      Must(out_.Copy(host_[1].mutable_data(), device_[1].data(), host_[1].size()));
+    }
+    Must(in_.Synchronize());
+    Must(out_.Synchronize());
+  }
+
+ private:
+  const cuda::DeviceScope scope_;
+  cuda::Stream in_, out_;
+  const std::unique_ptr<MemorySource> memory_;
+  std::array<Buffer, 2> host_, device_;
+};
+
 class OnLayout final : public BareKernel {
  public:
   OnLayout(KernelPlace& place, LayoutKernel kernel, std::shared_ptr<const Layout> layout,
@@ -125,6 +157,10 @@ class OnLayout final : public BareKernel {
 };
 
 }  // namespace
+
+std::unique_ptr<PinnedCopies> PinnedCopies::Make(int gpu, size_t bytes) {
+  return std::make_unique<BothWays>(gpu, bytes);
+}
 
 std::unique_ptr<Place> Place::Host() { return std::make_unique<HostPlace>(); }
 std::unique_ptr<Place> Place::Gpu(int gpu) { return std::make_unique<GpuPlace>(gpu); }

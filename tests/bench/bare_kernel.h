@@ -26,6 +26,17 @@ class Place {
   virtual void* stream() const = 0;
 };
 
+/// Copies from pinned memory to a GPU and, at the same time, back: what nothing that moves operands
+/// and results can do better.
+class PinnedCopies {
+ public:
+  /// `bytes` a copy. Ends the program if it fails.
+  static std::unique_ptr<PinnedCopies> Make(int gpu, size_t bytes);
+  virtual ~PinnedCopies() = default;
+  /// Waits for `count` copies each way.
+  virtual void Run(int count) = 0;
+};
+
 /// SpMM in f32 by a plan of a server's.
 class BareKernel {
  public:

@@ -23,6 +23,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -159,9 +160,10 @@ int Streaming(const std::string& server, const std::string& bare, int64_t megaby
 }
 
 /// The same product with operand and result in memory shared with the server, beside the stream and
-/// beside a copy of as many bytes each way within this process; `depth` requests are under way at
-/// once.
-int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int depth, int runs) {
+/// beside a copy of as many bytes each way within this process; of `requests` in all, `depth` are
+/// under way at once. With `gpu`, beside as many copies by its driver, both ways at once.
+int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int depth, int requests,
+           std::optional<int> gpu, int runs) {
   const Client client = Connect(server);
   constexpr int64_t kWidth = 256;
   const int64_t n = (megabytes << 20) / kWidth / static_cast<int64_t>(sizeof(float));
@@ -180,15 +182,23 @@ int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int de
   const auto ask = [&](const DenseView& from, const MutableDenseView& to) {
     return matrix.SpmmAsync(from, to);
   };
-  std::vector<double> ours, theirs, copies, kernels, in, out;
+  std::unique_ptr<PinnedCopies> driver;
+  if (gpu) driver = PinnedCopies::Make(*gpu, own.size() * sizeof(float));
+  std::vector<double> ours, theirs, copies, kernels, in, out, pinned;
   for (int run = 0; run < runs + 2; ++run) {
     auto begin = Clock::now();
-    std::vector<Call<ComputeResult>> calls;
-    for (const SharedMatrix& result : results) calls.push_back(ask(b.ConstView(), result.View()));
+    std::deque<Call<ComputeResult>> calls;
+    int asked = 0;
+    const auto ask_next = [&] {
+      calls.push_back(ask(b.ConstView(), results[asked++ % depth].View()));
+    };
+    while (asked < depth) ask_next();
     double kernel = 0, to_device = 0, from_device = 0;
-    for (Call<ComputeResult>& call : calls) {
-      const absl::StatusOr<ComputeResult> done = call.Wait();
+    while (!calls.empty()) {
+      const absl::StatusOr<ComputeResult> done = calls.front().Wait();
       Require(done.status());
+      calls.pop_front();
+      if (asked < requests) ask_next();
       const auto ms = [](std::chrono::nanoseconds of) {
         return std::chrono::duration<double, std::milli>(of).count();
       };
@@ -196,7 +206,12 @@ int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int de
       to_device += ms(done->timings.to_device);
       from_device += ms(done->timings.from_device);
     }
-    const double shared = MillisecondsSince(begin) / depth;
+    const double shared = MillisecondsSince(begin) / requests;
+    if (driver != nullptr) {
+      begin = Clock::now();
+      driver->Run(requests);
+      if (run >= 2) pinned.push_back(MillisecondsSince(begin) / requests);
+    }
     begin = Clock::now();
     Require(ask(DenseView(own.data(), n, kWidth), MutableDenseView(streamed.data(), n, kWidth))
                 .Wait()
@@ -209,9 +224,9 @@ int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int de
     ours.push_back(shared);
     theirs.push_back(stream);
     copies.push_back(copy);
-    kernels.push_back(kernel / depth);
-    in.push_back(to_device / depth);
-    out.push_back(from_device / depth);
+    kernels.push_back(kernel / requests);
+    in.push_back(to_device / requests);
+    out.push_back(from_device / requests);
   }
   for (const SharedMatrix& result : results) {
     if (std::equal(streamed.begin(), streamed.end(), static_cast<float*>(result.data()))) continue;
@@ -219,20 +234,25 @@ int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int de
     return 1;
   }
   Require(matrix.Delete());
-  std::cout << json{{"bench", "shared"},
-                    {"megabytes_each_way", megabytes},
-                    {"row_nnz", row_nnz},
-                    {"depth", depth},
-                    {"shared_ms", Quantile(ours, 0.5)},
-                    {"stream_ms", Quantile(theirs, 0.5)},
-                    {"copy_ms", Quantile(copies, 0.5)},
-                    {"kernel_ms", Quantile(kernels, 0.5)},
-                    {"to_device_ms", Quantile(in, 0.5)},
-                    {"from_device_ms", Quantile(out, 0.5)},
-                    {"stream_over_shared", Quantile(theirs, 0.5) / Quantile(ours, 0.5)},
-                    {"shared_over_kernel", Quantile(ours, 0.5) / Quantile(kernels, 0.5)},
-                    {"runs", runs}}
-            << std::endl;
+  json line = json{{"bench", "shared"},
+                   {"megabytes_each_way", megabytes},
+                   {"row_nnz", row_nnz},
+                   {"depth", depth},
+                   {"requests", requests},
+                   {"shared_ms", Quantile(ours, 0.5)},
+                   {"stream_ms", Quantile(theirs, 0.5)},
+                   {"copy_ms", Quantile(copies, 0.5)},
+                   {"kernel_ms", Quantile(kernels, 0.5)},
+                   {"to_device_ms", Quantile(in, 0.5)},
+                   {"from_device_ms", Quantile(out, 0.5)},
+                   {"stream_over_shared", Quantile(theirs, 0.5) / Quantile(ours, 0.5)},
+                   {"shared_over_kernel", Quantile(ours, 0.5) / Quantile(kernels, 0.5)},
+                   {"runs", runs}};
+  if (gpu) {
+    line["pinned_ms"] = Quantile(pinned, 0.5);
+    line["pinned_over_shared"] = Quantile(pinned, 0.5) / Quantile(ours, 0.5);
+  }
+  std::cout << line << std::endl;
   return 0;
 }
 
@@ -837,13 +857,16 @@ int Main(int argc, char** argv) {
   streaming->add_option("--megabytes", megabytes, "Each way");
   streaming->add_option("--runs", runs);
   int64_t row_nnz = 1;
-  int depth = 1;
+  int depth = 1, requests = 0;
+  std::optional<int> attached_gpu;
   CLI::App* shared =
       app.add_subcommand("shared", "Operand and result in shared memory, beside the stream");
   shared->add_option("--server", server);
   shared->add_option("--megabytes", megabytes, "Each way");
   shared->add_option("--row-nnz", row_nnz, "Nonzeros of a row");
   shared->add_option("--depth", depth, "Requests at once");
+  shared->add_option("--requests", requests, "Requests in all; as many as at once, if not given");
+  shared->add_option("--gpu", attached_gpu, "Copies by this one's driver beside them");
   shared->add_option("--runs", runs);
   int64_t attached_rows = 1'000'000, attached_row_nnz = 16, attached_width = 128;
   int attached_threads = 1;
@@ -854,7 +877,6 @@ int Main(int argc, char** argv) {
   attached->add_option("--row-nnz", attached_row_nnz, "Nonzeros of a row");
   attached->add_option("--k", attached_width, "Columns of the operand");
   attached->add_option("--threads", attached_threads, "Of each product");
-  std::optional<int> attached_gpu;
   attached->add_option("--gpu", attached_gpu, "On this one; without it, on the CPU");
   attached->add_option("--runs", runs);
   int chain_steps = 10;
@@ -919,7 +941,9 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs);
-  if (*shared) return Shared(server, megabytes, row_nnz, depth, runs);
+  if (*shared) {
+    return Shared(server, megabytes, row_nnz, depth, std::max(requests, depth), attached_gpu, runs);
+  }
   if (*attached) {
     return Attached(server, attached_rows, attached_row_nnz, attached_width, attached_threads,
                     attached_gpu, runs);
