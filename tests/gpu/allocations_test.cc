@@ -101,7 +101,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
     Hold(*engine, "a", {kRows, kK, kK, ElementType::kF32}, a_);
     Hold(*engine, "b", {kCols, kK, kK, ElementType::kF32}, b_);
     Hold(*engine, "w", {s_.nnz(), 1, 1, ElementType::kF32}, other_values_);
-    Hold(*engine, "w of heads", {s_.nnz(), kHeads, kHeads, ElementType::kF32}, values_of_heads_);
+    Hold(*engine, "wide", {s_.nnz(), kHeads, kHeads, ElementType::kF32}, values_of_heads_);
     Hold(*engine, "into", {kRows, kK, kK + kGap, ElementType::kF32}, {});
     Hold(*engine, "onto", {s_.nnz(), 1, kGap, ElementType::kF32}, {});
     return engine;
@@ -288,7 +288,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
     spec.tenant = std::string("t");
     std::vector<const std::vector<float>*> arrays;
     if (held_operands) {
-      spec.operands = {{{}, "a", 0}, {{}, "b", 0}, {{}, "w of heads", 0}};
+      spec.operands = {{{}, "a", 0}, {{}, "b", 0}, {{}, "wide", 0}};
     } else {
       spec.operands = {{DenseShape{kRows, kK, kK, ElementType::kF32}, "", 0},
                        {DenseShape{kCols, kK, kK, ElementType::kF32}, "", 1},
