@@ -305,6 +305,8 @@ std::string_view NpyDescr(ValueType type) {
       return "<f8";
     case ValueType::kF16:
       return "<f2";
+    case ValueType::kI64:
+      return "<i8";
     case ValueType::kF32:
     case ValueType::kBF16:
       break;

@@ -16,6 +16,7 @@ double Largest(ValueType type) {
     case ValueType::kF32:
       return std::numeric_limits<float>::max();
     case ValueType::kF64:
+    case ValueType::kI64:
       break;
   }
   return std::numeric_limits<double>::max();

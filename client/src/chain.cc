@@ -42,6 +42,40 @@ Chain::Value Chain::SoftmaxGradient(const Matrix& s, Value softmax, Value gradie
   return Add(SoftmaxStep{s.name(), scale, softmax, gradient});
 }
 
+Chain::Value Chain::Mean(const Matrix& s, Value b, const ReduceOptions& options) {
+  return Add(ReduceStep{s.name(), Reduction::kMean, b, options, false});
+}
+
+Chain::Value Chain::Max(const Matrix& s, Value b, const ReduceOptions& options) {
+  return Add(ReduceStep{s.name(), Reduction::kMax, b, options, false});
+}
+
+Chain::Value Chain::Min(const Matrix& s, Value b, const ReduceOptions& options) {
+  return Add(ReduceStep{s.name(), Reduction::kMin, b, options, false});
+}
+
+Chain::Best Chain::MaxAndWhich(const Matrix& s, Value b, const ReduceOptions& options) {
+  return AddBest(s, Reduction::kMax, b, options);
+}
+
+Chain::Best Chain::MinAndWhich(const Matrix& s, Value b, const ReduceOptions& options) {
+  return AddBest(s, Reduction::kMin, b, options);
+}
+
+Chain::Best Chain::AddBest(const Matrix& s, Reduction reduction, Value b,
+                           const ReduceOptions& options) {
+  const Value value = Add(ReduceStep{s.name(), reduction, b, options, true});
+  return {value, Add(SecondValue())};
+}
+
+Chain::Value Chain::Scale(const Matrix& s, const ScaleOptions& options) {
+  return Add(ScaleStep{s.name(), options});
+}
+
+Chain::Value Chain::Total(const Matrix& s, const TotalOptions& options) {
+  return Add(TotalStep{s.name(), options});
+}
+
 Chain::Value Chain::Sum(std::vector<Term> terms) { return Add(std::move(terms)); }
 
 void Chain::Output(Value value, Destination destination) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -76,7 +77,8 @@ class RequestBuilder {
       Refuse(bytes.status());
       return proto;
     }
-    CheckType(view.type, what);
+    // Which nonzeros results are of goes with results of any type.
+    if (view.type != ValueType::kI64) CheckType(view.type, what);
     if (FindShared(view, *proto.mutable_shared()->mutable_memory())) {
       SetShape(view, *proto.mutable_shared()->mutable_shape());
     } else {
@@ -230,14 +232,15 @@ class ChainEncoder {
     v1::ChainStart start;
     // On the wire operands come first.
     std::vector<uint32_t> numbers;
-    uint32_t steps = 0;
+    uint32_t made = 0;
     for (const Chain::Source& value : chain.values_) {
       const auto* const operand = std::get_if<size_t>(&value);
       numbers.push_back(operand != nullptr
                             ? static_cast<uint32_t>(*operand)
-                            : static_cast<uint32_t>(chain.operands_.size()) + steps++);
+                            : static_cast<uint32_t>(chain.operands_.size()) + made++);
     }
     bool foreign = false;
+    absl::Status wrong;
     const auto number = [&](Chain::Value value) {
       // One of a copy that went on by itself may have no number here.
       foreign = foreign || value.chain_ != chain.id_ || value.number_ >= numbers.size();
@@ -264,12 +267,38 @@ class ChainEncoder {
         step.set_a(number(sddmm->a));
         step.set_b(number(sddmm->b));
         if (sddmm->options.values) step.set_values(number(*sddmm->options.values));
+        const int64_t heads = sddmm->options.heads;
+        if (heads < 1 || heads > std::numeric_limits<uint32_t>::max()) {
+          wrong.Update(absl::InvalidArgumentError(
+              fmt::format("step {}: {} heads, expected 1 or more", start.steps_size() - 1, heads)));
+        }
+        step.set_heads(static_cast<uint32_t>(heads));
       } else if (const auto* const softmax = std::get_if<Chain::SoftmaxStep>(&value)) {
         v1::SoftmaxStep& step = *start.add_steps()->mutable_softmax();
         step.set_matrix(softmax->matrix);
         step.set_scale(softmax->scale);
         step.set_value(number(softmax->value));
         if (softmax->gradient) step.set_gradient(number(*softmax->gradient));
+      } else if (const auto* const reduce = std::get_if<Chain::ReduceStep>(&value)) {
+        v1::ReduceStep& step = *start.add_steps()->mutable_reduce();
+        step.set_matrix(reduce->matrix);
+        step.set_transpose(reduce->options.transpose);
+        step.set_reduction(static_cast<v1::Reduction>(reduce->reduction));
+        step.set_b(number(reduce->b));
+        if (reduce->options.values) step.set_values(number(*reduce->options.values));
+        step.set_unscaled(reduce->options.unscaled);
+        step.set_arguments(reduce->arguments);
+      } else if (const auto* const scale = std::get_if<Chain::ScaleStep>(&value)) {
+        v1::ScaleStep& step = *start.add_steps()->mutable_scale();
+        step.set_matrix(scale->matrix);
+        if (scale->options.values) step.set_value(number(*scale->options.values));
+        if (scale->options.rows) step.set_rows(number(*scale->options.rows));
+        if (scale->options.cols) step.set_cols(number(*scale->options.cols));
+      } else if (const auto* const total = std::get_if<Chain::TotalStep>(&value)) {
+        v1::TotalStep& step = *start.add_steps()->mutable_total();
+        step.set_matrix(total->matrix);
+        step.set_transpose(total->options.transpose);
+        if (total->options.values) step.set_value(number(*total->options.values));
       } else if (const auto* const sum = std::get_if<Chain::SumStep>(&value)) {
         v1::SumStep& step = *start.add_steps()->mutable_sum();
         for (const Chain::Term& term : *sum) {
@@ -294,6 +323,7 @@ class ChainEncoder {
     if (foreign) {
       return absl::InvalidArgumentError("a step or a result is of a value of another chain");
     }
+    if (!wrong.ok()) return wrong;
     return builder.Take<v1::ChainRequest>(std::move(start));
   }
 };

@@ -46,6 +46,8 @@ v1::ElementType ToProto(ValueType type) {
       return v1::ELEMENT_TYPE_F16;
     case ValueType::kBF16:
       return v1::ELEMENT_TYPE_BF16;
+    case ValueType::kI64:
+      return v1::ELEMENT_TYPE_I64;
   }
   return v1::ELEMENT_TYPE_UNSPECIFIED;
 }

@@ -21,6 +21,7 @@ constexpr size_t SizeOf(ValueType type) {
     case ValueType::kF32:
       return 4;
     case ValueType::kF64:
+    case ValueType::kI64:
       return 8;
     case ValueType::kF16:
     case ValueType::kBF16:

@@ -13,6 +13,8 @@ const char* Name(ValueType type) {
       return "f16";
     case ValueType::kBF16:
       return "bf16";
+    case ValueType::kI64:
+      return "i64";
   }
   return "unknown";
 }
@@ -22,6 +24,7 @@ ValueType TypeOf(const ConstValues& values) { return static_cast<ValueType>(valu
 Values ZeroValues(ValueType type, size_t length) {
   switch (type) {
     case ValueType::kF32:
+    case ValueType::kI64:
       break;
     case ValueType::kF64:
       return std::vector<double>(length);

@@ -55,6 +55,10 @@ absl::Status ValidateShape(std::string_view what, const DenseShape& shape) {
     return absl::InvalidArgumentError(
         fmt::format("{} is {}, expected f32, f64, f16 or bf16", what, Name(shape.type)));
   }
+  return ValidateSizes(what, shape);
+}
+
+absl::Status ValidateSizes(std::string_view what, const DenseShape& shape) {
   if (shape.rows < 0) {
     return absl::InvalidArgumentError(
         fmt::format("{} has {} rows, expected 0 or more", what, shape.rows));

@@ -40,6 +40,8 @@ struct DenseShape {
 /// INVALID_ARGUMENT for negative sizes, cols < 1, a leading dimension below cols, a type that is no
 /// float, an overflow.
 absl::Status ValidateShape(std::string_view what, const DenseShape& shape);
+/// The same but for the type.
+absl::Status ValidateSizes(std::string_view what, const DenseShape& shape);
 
 /// What times to live are measured by.
 using DenseClock = std::chrono::steady_clock;

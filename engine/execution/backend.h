@@ -24,7 +24,9 @@
 #include "kernels/device_id.h"
 #include "kernels/elementwise.h"
 #include "kernels/layout.h"
+#include "kernels/nonzero_passes.h"
 #include "kernels/problem.h"
+#include "kernels/row_products.h"
 
 namespace sparsed::engine {
 
@@ -136,20 +138,28 @@ class Backend {
   /// Indices that belong to a matrix: stay there for the next call, if there is room.
   virtual absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
       const std::shared_ptr<LazyArray>& indices) = 0;
-  /// to[order[i]] = from[i], one column each; `order` (i64, placed) may be null: to[i] = from[i].
+  /// Row order[i] of `to` is row i of `from`; `order` (i64, placed) may be null: row i.
   virtual absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
                                Lane& lane) = 0;
-  /// from[order[i]] for each i, one column without gaps; `order` (i64) is placed. The new one takes
-  /// the device's `memory`.
+  /// Row order[i] of `from` for each i; `order` (i64) is placed. The new one takes the device's
+  /// `memory`.
   virtual absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
                                              MemorySource& memory, Lane& lane) = 0;
   /// As WeightedSum; terms and the result are placed.
   virtual absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
                            Lane& lane) = 0;
   /// As RowSoftmax (`gradient` null) and RowSoftmaxGradient (y and its gradient), of nonzeros of a
-  /// placed CSR, in its order and one after the other.
+  /// placed CSR, in its order.
   virtual absl::Status Softmax(const Layout& csr, double scale, const PlacedDense& from,
                                const PlacedDense* gradient, const PlacedDense& to, Lane& lane) = 0;
+  // As the functions of these names (kernels/row_products.h, kernels/nonzero_passes.h); all that
+  // they read and write is placed. UNIMPLEMENTED of what a GPU has no kernel for.
+  virtual absl::Status ComputeRowProducts(const RowProducts& products, ElementType type,
+                                          Lane& lane) = 0;
+  virtual absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) = 0;
+  virtual absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type,
+                                     Lane& lane) = 0;
+  virtual absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
   virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is

@@ -14,6 +14,7 @@
 #include "engine/catalog/dense_catalog.h"
 #include "kernels/array.h"
 #include "kernels/problem.h"
+#include "kernels/row_products.h"
 
 namespace sparsed::engine {
 
@@ -72,22 +73,26 @@ struct SpgemmSpec {
   uint64_t timeout_ns = 0;
 };
 
-/// One operation of a chain; makes one value. Values are numbered: first the chain's operands, then
-/// what its steps make, in their order. Each step uses values before its own.
+/// One operation of a chain; makes one value, if it does not say more. Values are numbered: first
+/// the chain's operands, then what its steps make, in their order. Each step uses values before its
+/// own.
 struct SpmmStep {
   std::string matrix;
   bool transpose = false;
   double alpha = 1, beta = 0;
   size_t b = 0;
   std::optional<size_t> accumulate = {};  ///< needed if beta is not 0
-  std::optional<size_t> values = {};  ///< S's, as SpmmSpec's; the value of an SDDMM is such a one
+  /// S's, as SpmmSpec's; the value of an SDDMM is such a one. Of H heads nnz x H (see
+  /// kernels/row_products.h).
+  std::optional<size_t> values = {};
   bool allow_tf32 = false;
 };
 struct SddmmStep {
   std::string matrix;
   bool unscaled = false;
   size_t a = 0, b = 0;
-  std::optional<size_t> values = {};
+  std::optional<size_t> values = {};  ///< nnz x 1, or nnz x heads
+  int64_t heads = 1;
 };
 /// Of values of one shape, at most kMostTerms of them.
 struct SumStep {
@@ -97,7 +102,32 @@ struct SumStep {
   };
   std::vector<Term> terms;
 };
-/// Softmax of factor * value over the nonzeros of each row of a matrix, nnz x 1; with `gradient`,
+/// A mean, greatest or least (see kernels/row_products.h).
+struct ReduceStep {
+  std::string matrix;
+  bool transpose = false;
+  Reduction reduction = Reduction::kMean;  ///< no sum
+  size_t b = 0;
+  std::optional<size_t> values = {};  ///< S's, nnz x 1
+  bool unscaled = false;              ///< INVALID_ARGUMENT with `values`
+  /// Makes a second value: which nonzero each greatest or least is of, in the order of the upload;
+  /// i64, for results alone.
+  bool arguments = false;
+};
+/// rows[i] * value * cols[j] for each nonzero (see kernels/nonzero_passes.h).
+struct ScaleStep {
+  std::string matrix;
+  std::optional<size_t> value = {};  ///< nnz x H; none: the matrix's own values
+  std::optional<size_t> rows = {};   ///< M x 1 or M x H
+  std::optional<size_t> cols = {};   ///< N x 1 or N x H
+};
+/// What the values of each row, or column, add up to.
+struct TotalStep {
+  std::string matrix;
+  bool transpose = false;
+  std::optional<size_t> value = {};  ///< nnz x H; none: the matrix's own values
+};
+/// Softmax of factor * value over the nonzeros of each row of a matrix, nnz x H; with `gradient`,
 /// of that softmax's result instead, its backward. See kernels/row_softmax.h.
 struct SoftmaxStep {
   std::string matrix;
@@ -105,10 +135,10 @@ struct SoftmaxStep {
   size_t value = 0;
   std::optional<size_t> gradient = {};
 };
-using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep>;
+using ChainStep =
+    std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep, ReduceStep, ScaleStep, TotalStep>;
 
-/// Products, sums and softmaxes, one after the other, whose intermediate values stay where they are
-/// computed.
+/// Operations one after the other, whose intermediate values stay where they are computed.
 struct ChainSpec {
   static constexpr size_t kMostOperands = 64, kMostSteps = 1024, kMostResults = 16;
 
@@ -162,7 +192,7 @@ struct CallTimings {
 
 /// What a step of a chain did.
 struct StepEnd {
-  std::string plan;  ///< "<recipe> / <kernel>", or "sum", "softmax", "softmax gradient"
+  std::string plan;  ///< "<recipe> / <kernel>", or what it was: "sum", "softmax", "mean"
   uint64_t nanoseconds = 0;
 };
 

@@ -21,36 +21,6 @@ constexpr auto kTurn = std::chrono::milliseconds(20);
 constexpr size_t kAhead = 8;
 constexpr double kShortMilliseconds = 2;
 
-absl::Status OfStep(size_t i, const absl::Status& status) {
-  if (status.ok()) return status;
-  absl::Status named(status.code(), fmt::format("step {}: {}", i, std::string(status.message())));
-  status.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
-  return named;
-}
-
-/// The values that a step uses.
-std::vector<size_t> UsesOf(const ChainStep& step) {
-  std::vector<size_t> uses;
-  const auto also = [&](const std::optional<size_t>& value) {
-    if (value) uses.push_back(*value);
-  };
-  if (const auto* spmm = std::get_if<SpmmStep>(&step)) {
-    uses.push_back(spmm->b);
-    if (spmm->beta != 0) also(spmm->accumulate);
-    also(spmm->values);
-  } else if (const auto* sddmm = std::get_if<SddmmStep>(&step)) {
-    uses = {sddmm->a, sddmm->b};
-    also(sddmm->values);
-  } else if (const auto* softmax = std::get_if<SoftmaxStep>(&step)) {
-    uses.push_back(softmax->value);
-    also(softmax->gradient);
-  } else {
-    for (const SumStep::Term& term : std::get<SumStep>(step).terms) uses.push_back(term.value);
-  }
-  return uses;
-}
-
 }  // namespace
 
 /// While it lives the lane queues; then it waits for what is queued.
@@ -96,209 +66,6 @@ absl::StatusOr<std::shared_ptr<Call>> ChainCall::Begin(std::shared_ptr<Executor:
   return call;
 }
 
-absl::Status ChainCall::Check() {
-  const auto limit = [](std::string_view what, size_t count, size_t least, size_t most) {
-    if (count >= least && count <= most) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        fmt::format("a chain has {} to {} {}, not {}", least, most, what, count));
-  };
-  absl::Status status = limit("operands", spec_.operands.size(), 1, ChainSpec::kMostOperands);
-  if (status.ok()) status = limit("steps", spec_.steps.size(), 1, ChainSpec::kMostSteps);
-  if (status.ok()) status = limit("results", spec_.results.size(), 1, ChainSpec::kMostResults);
-  if (!status.ok()) return status;
-  for (size_t i = 0; i < spec_.operands.size(); ++i) {
-    status = operands_.Add(fmt::to_string(i), spec_.operands[i], tenant());
-    if (!status.ok()) return status;
-    DenseShape shape = operands_.back().shape;
-    shape.leading_dimension = shape.cols;
-    values_.push_back({.shape = shape, .order = nullptr});
-  }
-  for (size_t i = 0; i < spec_.steps.size(); ++i) {
-    Step& step = steps_.emplace_back();
-    // Its value is the last of values_ afterwards.
-    status = std::visit([&](const auto& spec) { return CheckStep(spec, step); }, spec_.steps[i]);
-    if (!status.ok()) return OfStep(i, status);
-    if (status = ValidateShape("its value", values_.back().shape); !status.ok()) {
-      return OfStep(i, status);
-    }
-    for (const size_t value : UsesOf(spec_.steps[i])) values_[value].last_use = i;
-    values_.back().last_use = i;
-  }
-  for (const Step& step : steps_) {
-    if (step.matrix == nullptr) continue;
-    end_.version = step.matrix->version();
-    break;
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<MatrixLease> ChainCall::FindMatrix(const std::string& name) {
-  const auto found = matrices_.find(name);
-  if (found != matrices_.end()) return found->second;
-  absl::StatusOr<MatrixLease> matrix = impl_->catalog.Find(tenant(), name);
-  if (matrix.ok()) matrices_.emplace(name, *matrix);
-  return matrix;
-}
-
-absl::StatusOr<ChainCall::Value*> ChainCall::Use(std::string_view what, size_t value) {
-  if (value < values_.size()) return &values_[value];
-  return absl::InvalidArgumentError(fmt::format(
-      "{} is value {}, but before it there are values 0 to {}", what, value, values_.size() - 1));
-}
-
-absl::Status ChainCall::UseAs(std::string_view what, size_t value, ElementType type, int64_t rows,
-                              int64_t cols) {
-  const absl::StatusOr<Value*> used = Use(what, value);
-  if (!used.ok()) return used.status();
-  const DenseShape& shape = (*used)->shape;
-  if (shape.rows == rows && (cols < 0 || shape.cols == cols) && shape.type == type) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(fmt::format(
-      "{}, value {}, is {} x {} {}, expected {} x {} {}", what, value, shape.rows, shape.cols,
-      Name(shape.type), rows, cols < 0 ? "K" : fmt::to_string(cols), Name(type)));
-}
-
-absl::Status ChainCall::UseAsNonzeros(std::string_view what, size_t value, ElementType type,
-                                      int64_t nnz) {
-  absl::Status status = UseAs(what, value, type, nnz, 1);
-  if (!status.ok() || value >= operands_.size()) return status;
-  const int64_t leading_dimension = operands_[value].shape.leading_dimension;
-  if (leading_dimension == 1) return status;
-  return absl::InvalidArgumentError(
-      fmt::format("{}, value {}, has leading dimension {}, expected 1: one value after the other",
-                  what, value, leading_dimension));
-}
-
-absl::Status ChainCall::CheckStep(const SpmmStep& spmm, Step& step) {
-  absl::StatusOr<MatrixLease> matrix = FindMatrix(spmm.matrix);
-  if (!matrix.ok()) return matrix.status();
-  step.matrix = *std::move(matrix);
-  step.product = true;
-  const Pattern& pattern = *step.matrix->pattern();
-  const ElementType type = step.matrix->type();
-  step.problem = {.operation = Operation::kSpmm,
-                  .transposed = spmm.transpose,
-                  .type = type,
-                  .allow_tf32 = spmm.allow_tf32 && type == ElementType::kF32};
-  const int64_t in_rows = spmm.transpose ? pattern.rows() : pattern.cols();
-  const int64_t out_rows = spmm.transpose ? pattern.cols() : pattern.rows();
-  absl::Status status = UseAs("B", spmm.b, type, in_rows, -1);
-  if (!status.ok()) return status;
-  const int64_t k = step.problem.k = values_[spmm.b].shape.cols;
-  if (spmm.beta != 0) {
-    if (!spmm.accumulate) {
-      return absl::InvalidArgumentError(
-          fmt::format("beta is {}, but there is no value to accumulate to", spmm.beta));
-    }
-    status = UseAs("C", *spmm.accumulate, type, out_rows, k);
-  }
-  if (status.ok() && spmm.values) {
-    status = UseAsNonzeros("S's values", *spmm.values, type, pattern.nnz());
-  }
-  values_.push_back({.shape = {out_rows, k, k, type}, .order = nullptr});
-  return status;
-}
-
-absl::Status ChainCall::CheckStep(const SddmmStep& sddmm, Step& step) {
-  absl::StatusOr<MatrixLease> matrix = FindMatrix(sddmm.matrix);
-  if (!matrix.ok()) return matrix.status();
-  step.matrix = *std::move(matrix);
-  step.product = true;
-  const Pattern& pattern = *step.matrix->pattern();
-  const ElementType type = step.matrix->type();
-  step.problem = {.operation = Operation::kSddmm, .type = type};
-  absl::Status status = UseAs("A", sddmm.a, type, pattern.rows(), -1);
-  if (!status.ok()) return status;
-  step.problem.k = values_[sddmm.a].shape.cols;
-  status = UseAs("B", sddmm.b, type, pattern.cols(), step.problem.k);
-  if (status.ok() && sddmm.values) {
-    if (sddmm.unscaled) {
-      return absl::InvalidArgumentError("S has values, but the product is unscaled");
-    }
-    status = UseAsNonzeros("S's values", *sddmm.values, type, pattern.nnz());
-  }
-  values_.push_back({.shape = {pattern.nnz(), 1, 1, type}, .order = OrderOf(step.matrix)});
-  return status;
-}
-
-absl::Status ChainCall::CheckStep(const SumStep& sum, Step& /*step*/) {
-  if (sum.terms.empty() || sum.terms.size() > kMostTerms) {
-    return absl::InvalidArgumentError(
-        fmt::format("a sum has 1 to {} terms, not {}", kMostTerms, sum.terms.size()));
-  }
-  const absl::StatusOr<Value*> first = Use("a term", sum.terms[0].value);
-  if (!first.ok()) return first.status();
-  const DenseShape shape = (*first)->shape;
-  MatrixLease order = (*first)->order;
-  for (const SumStep::Term& term : sum.terms) {
-    absl::Status status = UseAs("a term", term.value, shape.type, shape.rows, shape.cols);
-    if (!status.ok()) return status;
-    if (values_[term.value].order != order) order = nullptr;
-  }
-  values_.push_back({.shape = shape, .order = std::move(order)});
-  return absl::OkStatus();
-}
-
-absl::Status ChainCall::CheckStep(const SoftmaxStep& softmax, Step& step) {
-  absl::StatusOr<MatrixLease> matrix = FindMatrix(softmax.matrix);
-  if (!matrix.ok()) return matrix.status();
-  step.matrix = *std::move(matrix);
-  const int64_t nnz = step.matrix->pattern()->nnz();
-  const ElementType type = step.matrix->type();
-  absl::Status status = UseAsNonzeros("its value", softmax.value, type, nnz);
-  if (status.ok() && softmax.gradient) {
-    status = UseAsNonzeros("the gradient", *softmax.gradient, type, nnz);
-  }
-  values_.push_back({.shape = {nnz, 1, 1, type}, .order = OrderOf(step.matrix)});
-  return status;
-}
-
-absl::Status ChainCall::SetResults() {
-  std::vector<bool> used(values_.size());
-  for (size_t i = 0; i < steps_.size(); ++i) used[value_of(i)] = values_[value_of(i)].last_use > i;
-  for (size_t i = 0; i < spec_.results.size(); ++i) {
-    const ChainSpec::Result& wanted = spec_.results[i];
-    absl::Status status;
-    if (wanted.value >= values_.size()) {
-      status = absl::InvalidArgumentError(fmt::format(
-          "it is value {}, but there are values 0 to {}", wanted.value, values_.size() - 1));
-    } else {
-      DenseShape shape = values_[wanted.value].shape;
-      if (wanted.shape && (wanted.shape->rows != shape.rows || wanted.shape->cols != shape.cols ||
-                           wanted.shape->type != shape.type)) {
-        return absl::InvalidArgumentError(fmt::format(
-            "result {}: it is {} x {} {}, its destination {} x {} {}", i, shape.rows, shape.cols,
-            Name(shape.type), wanted.shape->rows, wanted.shape->cols, Name(wanted.shape->type)));
-      }
-      if (wanted.leading_dimension != 0) shape.leading_dimension = wanted.leading_dimension;
-      absl::StatusOr<DenseResult> result = DenseResult::Find(*impl_, tenant(), wanted.place, shape);
-      status = result.status();
-      for (size_t j = 0; j < operands_.size() && status.ok(); ++j) {
-        bool in_place = false;
-        status = result->CheckApart(operands_[j], /*is_old=*/false, &in_place);
-      }
-      for (size_t j = 0; j < results_.size() && status.ok(); ++j) {
-        status = result->CheckApart(results_[j]);
-      }
-      if (status.ok()) results_.push_back(*std::move(result));
-    }
-    if (!status.ok()) {
-      return absl::Status(status.code(),
-                          fmt::format("result {}: {}", i, std::string(status.message())));
-    }
-    Value& value = values_[wanted.value];
-    value.last_use = steps_.size();
-    // Nonzeros in another order, or with gaps, are put in theirs when all is computed; so is what
-    // later steps read, where the caller could change it.
-    const bool as_computed =
-        value.order == nullptr && !(results_.back().shared() && used[wanted.value]) &&
-        (value.shape.cols > 1 || results_.back().shape().leading_dimension == 1);
-    if (wanted.value >= spec_.operands.size() && !value.result && as_computed) value.result = i;
-  }
-  return absl::OkStatus();
-}
-
 size_t ChainCall::PeakBytes() const {
   // Of a thousand values of up to 2^63 bytes each.
   double now = 0, peak = 0;
@@ -308,9 +75,12 @@ size_t ChainCall::PeakBytes() const {
     return callers ? 0 : static_cast<double>(BytesOf(values_[value].shape));
   };
   for (size_t i = 0; i < steps_.size(); ++i) {
-    now += bytes_of(value_of(i));
+    std::set<size_t> last;
+    for (size_t made = steps_[i].value; made < values_end(i); ++made) {
+      now += bytes_of(made);
+      last.insert(made);
+    }
     peak = std::max(peak, now);
-    std::set<size_t> last = {value_of(i)};
     for (const size_t value : UsesOf(spec_.steps[i])) last.insert(value);
     for (const size_t value : last) {
       if (value >= spec_.operands.size() && values_[value].last_use == i) now -= bytes_of(value);
@@ -323,7 +93,7 @@ void ChainCall::TakePlans(DeviceKind kind) {
   for (Step& step : steps_) {
     if (!step.product) continue;
     step.problem.device = kind;
-    step.plan = step.matrix->pattern()->plans().Find(ClassOf(step.problem));
+    if (step.planned()) step.plan = step.matrix->pattern()->plans().Find(ClassOf(step.problem));
   }
 }
 
@@ -331,7 +101,7 @@ absl::Status ChainCall::ChooseDevice() {
   TakePlans(impl_->first_choice());
   std::shared_ptr<const Layout> layout;
   for (const Step& step : steps_) {
-    if (!step.product) continue;
+    if (step.matrix == nullptr) continue;
     const bool planned = step.plan.plan != nullptr && step.plan.plan->layout != nullptr;
     layout = planned ? step.plan.plan->layout->Resident() : step.matrix->pattern()->resident_csr();
     break;
@@ -353,8 +123,9 @@ Job::Loader ChainCall::ToLoad() const {
     std::set<const void*> seen;
     for (const Step& step : steps_) {
       if (step.matrix != matrix) continue;
-      if (!step.product) {
+      if (!step.planned()) {
         loaders.push_back(LoaderOf(matrix));
+        if (step.on_transpose) loaders.push_back(LoaderOfTransposed(matrix));
       } else if (seen.insert(step.plan.plan.get()).second) {
         loaders.push_back(LoaderOf(*impl_, device(), matrix, step.plan));
       }
@@ -363,6 +134,22 @@ Job::Loader ChainCall::ToLoad() const {
   }
   operands_.AppendLoaders(impl_->gpu(device()), loaders);
   return LoaderOf(std::move(loaders));
+}
+
+Job::Loader ChainCall::LoaderOfTransposed(const MatrixLease& matrix) const {
+  // A lane of the CPU has more threads for it.
+  if (device().kind == DeviceKind::kCpu ||
+      impl_->derived->FindTransposed(matrix->pattern()) != nullptr) {
+    return nullptr;
+  }
+  return [impl = impl_, matrix](const std::atomic<bool>* stop) -> Held {
+    BuildContext context;
+    context.stop = stop;
+    absl::StatusOr<std::shared_ptr<const Layout>> built =
+        impl->derived->Transposed(matrix->pattern(), context);
+    // Whoever runs the call afterwards meets the same error and reports it.
+    return built.ok() ? Held{*std::move(built)} : Held();
+  };
 }
 
 void ChainCall::Drop() {
@@ -447,7 +234,9 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
       if (absl::Status s = backend.Settle(lane); !s.ok()) return s;
       free_.clear();
       kept_.clear();
-      values_[value_of(next_)].placed.reset();
+      for (size_t made = steps_[next_].value; made < values_end(next_); ++made) {
+        values_[made].placed.reset();
+      }
       ran = RunStep(next_, lane);
     }
     if (!ran.ok()) return OfStep(next_, ran);
@@ -480,19 +269,16 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
     if (!step.product) continue;
     const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[i]);
     RecordProduct(*impl_, device(), *step.matrix->pattern(), step.problem,
-                  spmm != nullptr && spmm->beta != 0, step.kernel, step.done.nanoseconds);
+                  spmm != nullptr && spmm->beta != 0, step.kernel, step.done.nanoseconds,
+                  step.heads);
   }
   return absl::OkStatus();
 }
 
 absl::Status ChainCall::RunStep(size_t i, Lane& lane) {
-  const ChainStep& step = spec_.steps[i];
   may_repeat_ = true;
   used_.clear();
-  if (const auto* spmm = std::get_if<SpmmStep>(&step)) return RunProduct(*spmm, i, lane);
-  if (const auto* sddmm = std::get_if<SddmmStep>(&step)) return RunProduct(*sddmm, i, lane);
-  if (const auto* softmax = std::get_if<SoftmaxStep>(&step)) return RunSoftmax(*softmax, i, lane);
-  return RunSum(std::get<SumStep>(step), i, lane);
+  return std::visit([&](const auto& spec) { return Run(spec, i, lane); }, spec_.steps[i]);
 }
 
 absl::StatusOr<Resolved> ChainCall::ResolveStep(const Step& step) {
@@ -543,41 +329,76 @@ absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedS
   return backend.ClearPadding(result, lane);
 }
 
-absl::Status ChainCall::RunProduct(const SpmmStep& spmm, size_t i, Lane& lane) {
+absl::StatusOr<std::shared_ptr<const Layout>> ChainCall::RowsOf(const Step& step, Lane& lane) {
+  if (!step.on_transpose) return step.matrix->pattern()->Csr();
+  BuildContext context;
+  context.threads = lane.threads;
+  context.stop = token().flag();
+  return impl_->derived->Transposed(step.matrix->pattern(), context);
+}
+
+absl::StatusOr<ChainCall::PlacedRows> ChainCall::PlaceRows(const Step& step,
+                                                           const std::optional<size_t>& values,
+                                                           bool masks, Lane& lane) {
+  const absl::StatusOr<std::shared_ptr<const Layout>> rows = RowsOf(step, lane);
+  if (!rows.ok()) return rows.status();
+  const absl::StatusOr<PlacedSparse> s =
+      values || masks ? lane.backend->Place(*rows, nullptr, host_memory())
+                      : PlaceWithValues(*impl_, *step.matrix, *rows, lane, host_memory());
+  if (!s.ok()) return s.status();
+  used_.push_back(s->layout);
+  used_.push_back(s->values);
+  PlacedRows placed = {s->layout, {}, /*by_slot=*/true};
+  if (values) {
+    absl::StatusOr<PlacedDense> canonical = InOrder(*values, OrderOf(step.matrix), lane);
+    if (!canonical.ok()) return canonical.status();
+    placed.values = canonical->View(canonical->shape.cols);
+    placed.by_slot = false;
+  } else if (!masks) {
+    placed.values = {s->values->buffer.data(), s->layout->nnz, 1, 1};
+  }
+  return placed;
+}
+
+absl::Status ChainCall::Run(const SpmmStep& spmm, size_t i, Lane& lane) {
   Step& step = steps_[i];
+  if (!step.planned()) return RunHeads(spmm, i, lane);
   absl::StatusOr<Resolved> plan = ResolveStep(step);
   if (!plan.ok()) return plan.status();
   const absl::StatusOr<PlacedSparse> s = PlaceMatrix(step, *plan, spmm.values, false, lane);
   if (!s.ok()) return s.status();
   const absl::StatusOr<PlacedDense> b = InOrder(spmm.b, nullptr, lane);
   if (!b.ok()) return b.status();
-  Value& made = values_[value_of(i)];
-  if (spmm.beta != 0) {
-    Value& old = values_[*spmm.accumulate];
-    const bool last = *spmm.accumulate >= spec_.operands.size() && old.last_use == i &&
-                      *spmm.accumulate != spmm.b && spmm.accumulate != spmm.values;
-    if (last && old.order == nullptr && !old.result && !made.result) {
-      may_repeat_ = false;
-      made.placed = std::exchange(old.placed, std::nullopt);
-    } else {
-      const absl::StatusOr<PlacedDense> from = InOrder(*spmm.accumulate, nullptr, lane);
-      if (!from.ok()) return from.status();
-      absl::StatusOr<PlacedDense> to = NewValue(i, lane);
-      if (!to.ok()) return to.status();
-      made.placed = *std::move(to);
-      absl::Status copied = lane.backend->CopyDense(*from, *made.placed, lane);
-      if (!copied.ok()) return copied;
-    }
-  } else {
-    absl::StatusOr<PlacedDense> to = NewValue(i, lane);
-    if (!to.ok()) return to.status();
-    made.placed = *std::move(to);
-  }
-  return Multiply(step, *plan, *s, *b, nullptr, *made.placed, spmm.alpha, spmm.beta, lane);
+  const absl::StatusOr<PlacedDense> c = NewResult(spmm, i, lane);
+  if (!c.ok()) return c.status();
+  return Multiply(step, *plan, *s, *b, nullptr, *c, spmm.alpha, spmm.beta, lane);
 }
 
-absl::Status ChainCall::RunProduct(const SddmmStep& sddmm, size_t i, Lane& lane) {
+absl::Status ChainCall::RunHeads(const SpmmStep& spmm, size_t i, Lane& lane) {
   Step& step = steps_[i];
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, spmm.values, false, lane);
+  if (!s.ok()) return s.status();
+  const absl::StatusOr<PlacedDense> b = InOrder(spmm.b, nullptr, lane);
+  if (!b.ok()) return b.status();
+  const absl::StatusOr<PlacedDense> c = NewResult(spmm, i, lane);
+  if (!c.ok()) return c.status();
+  const bool on_cpu = lane.backend->id().kind == DeviceKind::kCpu;
+  step.kernel = on_cpu ? "cpu.csr.head_products" : "cuda.csr.head_products";
+  step.done.plan = fmt::format("{} / {}", s->layout->recipe, step.kernel);
+  RowProducts products{*s->layout};
+  products.values = s->values;
+  products.values_by_slot = s->by_slot;
+  products.b = b->View(b->shape.cols);
+  products.c = c->MutableView(c->shape.cols);
+  products.alpha = spmm.alpha;
+  products.beta = spmm.beta;
+  absl::Status done = lane.backend->ComputeRowProducts(products, c->shape.type, lane);
+  return done.ok() ? lane.backend->ClearPadding(*c, lane) : done;
+}
+
+absl::Status ChainCall::Run(const SddmmStep& sddmm, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  if (!step.planned()) return RunHeads(sddmm, i, lane);
   absl::StatusOr<Resolved> plan = ResolveStep(step);
   if (!plan.ok()) return plan.status();
   const absl::StatusOr<PlacedSparse> s =
@@ -587,48 +408,157 @@ absl::Status ChainCall::RunProduct(const SddmmStep& sddmm, size_t i, Lane& lane)
   if (!a.ok()) return a.status();
   const absl::StatusOr<PlacedDense> b = InOrder(sddmm.b, nullptr, lane);
   if (!b.ok()) return b.status();
-  absl::StatusOr<PlacedDense> to = NewValue(i, lane);
-  if (!to.ok()) return to.status();
-  Value& made = values_[value_of(i)];
-  made.placed = *std::move(to);
-  return Multiply(step, *plan, *s, *a, &*b, *made.placed, 1, 0, lane);
+  const absl::StatusOr<PlacedDense> o = NewValue(step.value, lane);
+  if (!o.ok()) return o.status();
+  return Multiply(step, *plan, *s, *a, &*b, *o, 1, 0, lane);
 }
 
-absl::Status ChainCall::RunSum(const SumStep& sum, size_t i, Lane& lane) {
-  Value& made = values_[value_of(i)];
+absl::Status ChainCall::RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, sddmm.values, sddmm.unscaled, lane);
+  if (!s.ok()) return s.status();
+  const absl::StatusOr<PlacedDense> a = InOrder(sddmm.a, nullptr, lane);
+  if (!a.ok()) return a.status();
+  const absl::StatusOr<PlacedDense> b = InOrder(sddmm.b, nullptr, lane);
+  if (!b.ok()) return b.status();
+  const absl::StatusOr<PlacedDense> o = NewValue(step.value, lane);
+  if (!o.ok()) return o.status();
+  const bool on_cpu = lane.backend->id().kind == DeviceKind::kCpu;
+  step.kernel = on_cpu ? "cpu.csr.head_dots" : "cuda.csr.head_dots";
+  step.done.plan = fmt::format("{} / {}", s->layout->recipe, step.kernel);
+  HeadDots dots{*s->layout};
+  dots.values = s->values;
+  dots.a = a->View(a->shape.cols);
+  dots.b = b->View(b->shape.cols);
+  dots.out = o->MutableView(o->shape.cols);
+  absl::Status done = lane.backend->ComputeHeadDots(dots, o->shape.type, lane);
+  return done.ok() ? lane.backend->ClearPadding(*o, lane) : done;
+}
+
+absl::Status ChainCall::Run(const ReduceStep& reduce, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, reduce.values, reduce.unscaled, lane);
+  if (!s.ok()) return s.status();
+  const absl::StatusOr<PlacedDense> b = InOrder(reduce.b, nullptr, lane);
+  if (!b.ok()) return b.status();
+  const absl::StatusOr<PlacedDense> c = NewValue(step.value, lane);
+  if (!c.ok()) return c.status();
+  RowProducts products{*s->layout};
+  products.reduction = reduce.reduction;
+  products.values = s->values;
+  products.values_by_slot = s->by_slot;
+  products.b = b->View(b->shape.cols);
+  products.c = c->MutableView(c->shape.cols);
+  absl::StatusOr<PlacedDense> arguments = PlacedDense();
+  if (reduce.arguments) {
+    arguments = NewValue(step.value + 1, lane);
+    if (!arguments.ok()) return arguments.status();
+    products.arguments = arguments->MutableView(arguments->shape.cols);
+    if (step.matrix->caller_order() != nullptr) {
+      const absl::StatusOr<std::shared_ptr<const Array>> order =
+          lane.backend->PlaceIndices(step.matrix->caller_order());
+      if (!order.ok()) return order.status();
+      used_.push_back(*order);
+      products.positions = (*order)->As<int64_t>();
+    }
+  }
+  step.done.plan = Name(reduce.reduction);
+  absl::Status done = lane.backend->ComputeRowProducts(products, c->shape.type, lane);
+  if (done.ok()) done = lane.backend->ClearPadding(*c, lane);
+  if (done.ok() && reduce.arguments) done = lane.backend->ClearPadding(*arguments, lane);
+  return done;
+}
+
+absl::Status ChainCall::Run(const ScaleStep& scale, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, scale.value, false, lane);
+  if (!s.ok()) return s.status();
+  NonzeroScaling scaling{*s->layout};
+  scaling.x = s->values;
+  const auto place = [&](const std::optional<size_t>& value, ConstDense& factors) {
+    if (!value) return absl::OkStatus();
+    const absl::StatusOr<PlacedDense> placed = InOrder(*value, nullptr, lane);
+    if (placed.ok()) factors = placed->View(placed->shape.cols);
+    return placed.status();
+  };
+  absl::Status done = place(scale.rows, scaling.rows);
+  if (done.ok()) done = place(scale.cols, scaling.cols);
+  if (!done.ok()) return done;
+  const absl::StatusOr<PlacedDense> y = NewValue(step.value, lane);
+  if (!y.ok()) return y.status();
+  scaling.y = y->MutableView(y->shape.cols);
+  step.done.plan = "scale";
+  done = lane.backend->ScaleNonzeros(scaling, y->shape.type, lane);
+  return done.ok() ? lane.backend->ClearPadding(*y, lane) : done;
+}
+
+absl::Status ChainCall::Run(const TotalStep& total, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, total.value, false, lane);
+  if (!s.ok()) return s.status();
+  const absl::StatusOr<PlacedDense> y = NewValue(step.value, lane);
+  if (!y.ok()) return y.status();
+  NonzeroTotals totals{*s->layout};
+  totals.x = s->values;
+  totals.x_by_slot = s->by_slot;
+  totals.y = y->MutableView(y->shape.cols);
+  step.done.plan = "total";
+  absl::Status done = lane.backend->TotalNonzeros(totals, y->shape.type, lane);
+  return done.ok() ? lane.backend->ClearPadding(*y, lane) : done;
+}
+
+absl::Status ChainCall::Run(const SumStep& sum, size_t i, Lane& lane) {
+  Step& step = steps_[i];
   std::vector<WeightedTerm> terms;
   for (const SumStep::Term& term : sum.terms) {
-    const absl::StatusOr<PlacedDense> placed = InOrder(term.value, made.order, lane);
+    const absl::StatusOr<PlacedDense> placed = InOrder(term.value, values_[step.value].order, lane);
     if (!placed.ok()) return placed.status();
     terms.push_back({term.factor, placed->View(placed->shape.cols)});
   }
-  absl::StatusOr<PlacedDense> to = NewValue(i, lane);
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
   if (!to.ok()) return to.status();
-  made.placed = *std::move(to);
-  steps_[i].done.plan = "sum";
-  if (absl::Status s = lane.backend->Sum(terms, *made.placed, lane); !s.ok()) return s;
-  return lane.backend->ClearPadding(*made.placed, lane);
+  step.done.plan = "sum";
+  if (absl::Status s = lane.backend->Sum(terms, *to, lane); !s.ok()) return s;
+  return lane.backend->ClearPadding(*to, lane);
 }
 
-absl::Status ChainCall::RunSoftmax(const SoftmaxStep& softmax, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const SoftmaxStep& softmax, size_t i, Lane& lane) {
   Step& step = steps_[i];
-  const absl::StatusOr<std::shared_ptr<const Layout>> csr = step.matrix->pattern()->Csr();
-  if (!csr.ok()) return csr.status();
-  const absl::StatusOr<PlacedSparse> s = lane.backend->Place(*csr, nullptr, host_memory());
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, std::nullopt, /*masks=*/true, lane);
   if (!s.ok()) return s.status();
-  used_.push_back(s->layout);
-  Value& made = values_[value_of(i)];
-  const absl::StatusOr<PlacedDense> from = InOrder(softmax.value, made.order, lane);
+  const MatrixLease& order = values_[step.value].order;
+  const absl::StatusOr<PlacedDense> from = InOrder(softmax.value, order, lane);
   if (!from.ok()) return from.status();
   absl::StatusOr<PlacedDense> gradient = PlacedDense();
-  if (softmax.gradient) gradient = InOrder(*softmax.gradient, made.order, lane);
+  if (softmax.gradient) gradient = InOrder(*softmax.gradient, order, lane);
   if (!gradient.ok()) return gradient.status();
-  absl::StatusOr<PlacedDense> to = NewValue(i, lane);
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
   if (!to.ok()) return to.status();
-  made.placed = *std::move(to);
   step.done.plan = softmax.gradient ? "softmax gradient" : "softmax";
-  return lane.backend->Softmax(*s->layout, softmax.scale, *from,
-                               softmax.gradient ? &*gradient : nullptr, *made.placed, lane);
+  absl::Status done = lane.backend->Softmax(*s->layout, softmax.scale, *from,
+                                            softmax.gradient ? &*gradient : nullptr, *to, lane);
+  return done.ok() ? lane.backend->ClearPadding(*to, lane) : done;
+}
+
+absl::StatusOr<PlacedDense> ChainCall::NewResult(const SpmmStep& spmm, size_t i, Lane& lane) {
+  const size_t index = steps_[i].value;
+  if (spmm.beta == 0) return NewValue(index, lane);
+  Value& made = values_[index];
+  Value& old = values_[*spmm.accumulate];
+  const bool last = *spmm.accumulate >= spec_.operands.size() && old.last_use == i &&
+                    *spmm.accumulate != spmm.b && spmm.accumulate != spmm.values;
+  if (last && old.order == nullptr && !old.result && !made.result) {
+    may_repeat_ = false;
+    made.placed = std::exchange(old.placed, std::nullopt);
+    return *made.placed;
+  }
+  const absl::StatusOr<PlacedDense> from = InOrder(*spmm.accumulate, nullptr, lane);
+  if (!from.ok()) return from.status();
+  absl::StatusOr<PlacedDense> to = NewValue(index, lane);
+  if (!to.ok()) return to;
+  absl::Status copied = lane.backend->CopyDense(*from, *to, lane);
+  if (!copied.ok()) return copied;
+  return to;
 }
 
 absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& order, Lane& lane) {
@@ -644,7 +574,9 @@ absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& 
     if (!to.ok()) return to.status();
     used_.push_back(to->array);
     used_.push_back(*indices);
-    if (absl::Status s = backend.Scatter(placed, indices->get(), *to, lane); !s.ok()) return s;
+    absl::Status scattered = backend.Scatter(placed, indices->get(), *to, lane);
+    if (scattered.ok()) scattered = backend.ClearPadding(*to, lane);
+    if (!scattered.ok()) return scattered;
     placed = *std::move(to);
   }
   if (order != nullptr) {
@@ -661,10 +593,13 @@ absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& 
   return placed;
 }
 
-absl::StatusOr<PlacedDense> ChainCall::NewValue(size_t i, Lane& lane) {
-  const Value& value = values_[value_of(i)];
-  if (!value.result) return NewTemporary(value.shape, lane);
-  return results_[*value.result].New("dense", owner_, lane);
+absl::StatusOr<PlacedDense> ChainCall::NewValue(size_t index, Lane& lane) {
+  Value& value = values_[index];
+  absl::StatusOr<PlacedDense> placed = value.result
+                                           ? results_[*value.result].New("dense", owner_, lane)
+                                           : NewTemporary(value.shape, lane);
+  if (placed.ok()) value.placed = *placed;
+  return placed;
 }
 
 absl::StatusOr<PlacedDense> ChainCall::NewTemporary(const DenseShape& shape, Lane& lane) {
@@ -694,7 +629,7 @@ void ChainCall::Recycle(size_t i) {
     value.placed.reset();
   };
   for (const size_t value : UsesOf(spec_.steps[i])) recycle(value);
-  recycle(value_of(i));
+  for (size_t made = steps_[i].value; made < values_end(i); ++made) recycle(made);
 }
 
 absl::Status ChainCall::Send(Lane& lane) {

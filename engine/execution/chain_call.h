@@ -1,4 +1,5 @@
-// Chains: products and sums whose intermediate values stay on the device.
+// Chains: operations whose intermediate values stay on the device. What they are checked for is in
+// chain_check.cc, how they run in chain_call.cc.
 #pragma once
 
 #include <chrono>
@@ -41,25 +42,43 @@ class ChainCall final : public Job {
   size_t counted() const override { return operands_.counted(); }
 
  private:
-  /// A product or sum, with all that was looked up for it.
+  /// An operation, with all that was looked up for it.
   struct Step {
-    MatrixLease matrix;  ///< null: a sum
-    bool product = false;
-    Problem problem;        ///< of a product, as the next two
-    PlanTable::Found plan;  ///< as it was when the call began, or moved to the CPU
+    MatrixLease matrix = nullptr;  ///< null: a sum
+    size_t value = 0;              ///< the first that it makes; there may be another behind it
+    bool product = false;          ///< an SpMM or SDDMM, of which `problem` and `heads` speak
+    Problem problem = {};
+    int64_t heads = 1;
+    bool on_transpose = false;  ///< without a plan: runs on the CSR of S^T
+    PlanTable::Found plan;      ///< as it was when the call began, or moved to the CPU
     StepEnd done = {};
     std::string_view kernel = {};  ///< that computed it
+
+    /// By the plan of its class; other operations run on plain CSR.
+    bool planned() const { return product && heads == 1; }
   };
   struct Value {
     DenseShape shape;  ///< without gaps
     /// Values of its nonzeros, in the order of its CSR; null: not nonzeros, or in the order of the
     /// upload.
     MatrixLease order;
+    size_t made = 0;                    ///< the step that makes it; of an operand, none
     size_t last_use = 0;                ///< a step, or behind them all
     std::optional<size_t> result = {};  ///< it is computed where that goes
     std::optional<PlacedDense> placed = {};
   };
+  /// Plain CSR on a device, and values of its nonzeros.
+  struct PlacedRows {
+    std::shared_ptr<const Layout> layout;
+    ConstDense values;  ///< no data: it only masks
+    bool by_slot;       ///< in the layout's order; else in that of S's CSR
+  };
   class Queue;
+
+  /// `status`, whose sentence names the step from then on.
+  static absl::Status OfStep(size_t i, const absl::Status& status);
+  /// The values that a step uses.
+  static std::vector<size_t> UsesOf(const ChainStep& step);
 
   Next Run(Lane& lane, absl::Status* end) override;
   void Drop() override;
@@ -70,15 +89,24 @@ class ChainCall final : public Job {
   absl::Status CheckStep(const SddmmStep& sddmm, Step& step);
   absl::Status CheckStep(const SumStep& sum, Step& step);
   absl::Status CheckStep(const SoftmaxStep& softmax, Step& step);
+  absl::Status CheckStep(const ReduceStep& reduce, Step& step);
+  absl::Status CheckStep(const ScaleStep& scale, Step& step);
+  absl::Status CheckStep(const TotalStep& total, Step& step);
+  static absl::Status CheckHeads(std::string_view what, int64_t k, int64_t heads);
+  void AddValue(const DenseShape& shape, MatrixLease order = nullptr);
+  /// One of a matrix's nonzeros.
+  void AddNonzeros(const MatrixLease& matrix, int64_t heads);
   absl::Status SetResults();
   absl::StatusOr<MatrixLease> FindMatrix(const std::string& name);
   /// The value that a step uses; INVALID_ARGUMENT if none before it has that number.
   absl::StatusOr<Value*> Use(std::string_view what, size_t value);
-  /// ... which must be so large.
+  /// ... which must be so large; with cols < 0 of any width, which the sentence has as `any`.
   absl::Status UseAs(std::string_view what, size_t value, ElementType type, int64_t rows,
-                     int64_t cols);
-  /// ... as one value for each nonzero, one after the other.
-  absl::Status UseAsNonzeros(std::string_view what, size_t value, ElementType type, int64_t nnz);
+                     int64_t cols, std::string_view any = "K");
+  /// ... as values of nonzeros; those of one head without gaps.
+  static constexpr int64_t kAnyHeads = -1;
+  absl::Status UseAsNonzeros(std::string_view what, size_t value, ElementType type, int64_t nnz,
+                             int64_t heads);
   /// Those that lie in the order of a matrix's CSR are in no other.
   static MatrixLease OrderOf(const MatrixLease& matrix) {
     return matrix->caller_order() == nullptr ? nullptr : matrix;
@@ -92,10 +120,22 @@ class ChainCall final : public Job {
   /// Steps from next_ on, until there are no more or it is somebody else's turn.
   absl::Status RunSteps(Lane& lane);
   absl::Status RunStep(size_t i, Lane& lane);
-  absl::Status RunProduct(const SpmmStep& spmm, size_t i, Lane& lane);
-  absl::Status RunProduct(const SddmmStep& sddmm, size_t i, Lane& lane);
-  absl::Status RunSum(const SumStep& sum, size_t i, Lane& lane);
-  absl::Status RunSoftmax(const SoftmaxStep& softmax, size_t i, Lane& lane);
+  absl::Status Run(const SpmmStep& spmm, size_t i, Lane& lane);
+  absl::Status Run(const SddmmStep& sddmm, size_t i, Lane& lane);
+  absl::Status Run(const SumStep& sum, size_t i, Lane& lane);
+  absl::Status Run(const SoftmaxStep& softmax, size_t i, Lane& lane);
+  absl::Status Run(const ReduceStep& reduce, size_t i, Lane& lane);
+  absl::Status Run(const ScaleStep& scale, size_t i, Lane& lane);
+  absl::Status Run(const TotalStep& total, size_t i, Lane& lane);
+  absl::Status RunHeads(const SpmmStep& spmm, size_t i, Lane& lane);
+  absl::Status RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane);
+  /// Plain CSR of S or of S^T, as the step has it.
+  absl::StatusOr<std::shared_ptr<const Layout>> RowsOf(const Step& step, Lane& lane);
+  /// The same on the device, with a value of the chain's, S's own, or none.
+  absl::StatusOr<PlacedRows> PlaceRows(const Step& step, const std::optional<size_t>& values,
+                                       bool masks, Lane& lane);
+  /// Builds what lanes of a GPU would build with one thread; null: it is there.
+  Loader LoaderOfTransposed(const MatrixLease& matrix) const;
   absl::StatusOr<Resolved> ResolveStep(const Step& step);
   absl::StatusOr<PlacedSparse> PlaceMatrix(const Step& step, Resolved& plan,
                                            const std::optional<size_t>& values, bool masks,
@@ -105,15 +145,20 @@ class ChainCall final : public Job {
                         const PlacedDense& result, double alpha, double beta, Lane& lane);
   /// A value in the order of another matrix's CSR; null: as the caller would have it.
   absl::StatusOr<PlacedDense> InOrder(size_t value, const MatrixLease& order, Lane& lane);
-  /// Memory for what step `i` makes.
-  absl::StatusOr<PlacedDense> NewValue(size_t i, Lane& lane);
+  /// Memory for a value, which has it from then on.
+  absl::StatusOr<PlacedDense> NewValue(size_t index, Lane& lane);
+  /// The same for what step `i` makes, with what it accumulates to in it.
+  absl::StatusOr<PlacedDense> NewResult(const SpmmStep& spmm, size_t i, Lane& lane);
   absl::StatusOr<PlacedDense> NewTemporary(const DenseShape& shape, Lane& lane);
   /// What step `i` used last is free for the next.
   void Recycle(size_t i);
   absl::Status Send(Lane& lane);
   /// Forgets what was computed.
   void Restart();
-  size_t value_of(size_t step) const { return spec_.operands.size() + step; }
+  /// Behind the last value that a step makes.
+  size_t values_end(size_t step) const {
+    return step + 1 < steps_.size() ? steps_[step + 1].value : values_.size();
+  }
   MemorySource& host_memory() { return impl_->budget.Source(MemoryUse::kRequests, &owner_); }
 
   const std::shared_ptr<Executor::Impl> impl_;

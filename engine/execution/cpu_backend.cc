@@ -7,7 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/catalog/canonical.h"
 #include "kernels/formats/csr.h"
 #include "kernels/kernels_version.h"
 #include "kernels/row_softmax.h"
@@ -30,6 +29,27 @@ class CpuMoment final : public Moment {
  private:
   const Clock::time_point time_ = Clock::now();
 };
+
+struct RowMove {
+  int64_t from, to;
+};
+
+/// Copies rows; `move_of(i, order[i])` says which and where to.
+template <typename MoveOf>
+void MoveRows(std::span<const int64_t> order, const ConstDense& from, const Dense& to,
+              ElementType type, int threads, MoveOf move_of) {
+  const auto rows = static_cast<int64_t>(order.size());
+  VisitBits(type, [&]<typename Bits>(Bits) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < rows; ++i) {
+      const RowMove move = move_of(i, order[i]);
+      const Bits* const source =
+          static_cast<const Bits*>(from.data) + move.from * from.leading_dimension;
+      Bits* const target = static_cast<Bits*>(to.data) + move.to * to.leading_dimension;
+      for (int64_t j = 0; j < to.cols; ++j) target[j] = source[j];
+    }
+  });
+}
 
 }  // namespace
 
@@ -124,23 +144,21 @@ absl::StatusOr<std::shared_ptr<const Array>> CpuBackend::PlaceIndices(
 absl::Status CpuBackend::Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
                                  Lane& lane) {
   if (order == nullptr) return CopyDense(from, to, lane);
-  Array written = *to.array;
-  VisitBits(written.type, [&]<typename Bits>(Bits) {
-    const auto at = order->As<int64_t>();
-    const auto elements = from.array->As<Bits>();
-    const auto result = written.MutableAs<Bits>();
-    for (size_t i = 0; i < at.size(); ++i) {
-      result[at[i] * to.shape.leading_dimension] = elements[i];
-    }
-  });
+  MoveRows(order->As<int64_t>(), from.View(from.shape.cols), to.MutableView(to.shape.cols),
+           to.shape.type, lane.threads,
+           [](int64_t i, int64_t other) { return RowMove{.from = i, .to = other}; });
   return absl::OkStatus();
 }
 
 absl::StatusOr<PlacedDense> CpuBackend::Gather(const PlacedDense& from, const Array& order,
                                                MemorySource& memory, Lane& lane) {
-  absl::StatusOr<Array> array = ToCanonicalOrder(*from.array, order, memory, lane.threads);
-  if (!array.ok()) return array.status();
-  return PlacedDense{std::make_shared<const Array>(*std::move(array)), from.shape};
+  DenseShape shape = from.shape;
+  shape.leading_dimension = shape.cols;
+  absl::StatusOr<PlacedDense> to = NewDense(from.array->name, shape, memory, lane);
+  if (!to.ok()) return to;
+  MoveRows(order.As<int64_t>(), from.View(shape.cols), to->MutableView(shape.cols), shape.type,
+           lane.threads, [](int64_t i, int64_t other) { return RowMove{.from = other, .to = i}; });
+  return to;
 }
 
 absl::Status CpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
@@ -152,13 +170,35 @@ absl::Status CpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDe
 absl::Status CpuBackend::Softmax(const Layout& csr, double scale, const PlacedDense& from,
                                  const PlacedDense* gradient, const PlacedDense& to, Lane& lane) {
   const std::span<const int64_t> rows = ViewCsr(csr).row_offsets;
-  void* const result = to.MutableView(1).data;
-  const void* const x = from.View(1).data;
+  const int64_t heads = to.shape.cols;
   if (gradient == nullptr) {
-    RowSoftmax(rows, to.shape.type, scale, x, result, lane.threads);
+    RowSoftmax(rows, to.shape.type, scale, from.View(heads), to.MutableView(heads), lane.threads);
   } else {
-    RowSoftmaxGradient(rows, to.shape.type, scale, x, gradient->View(1).data, result, lane.threads);
+    RowSoftmaxGradient(rows, to.shape.type, scale, from.View(heads), gradient->View(heads),
+                       to.MutableView(heads), lane.threads);
   }
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::ComputeRowProducts(const RowProducts& products, ElementType type,
+                                            Lane& lane) {
+  sparsed::ComputeRowProducts(products, type, lane.threads);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) {
+  sparsed::ComputeHeadDots(dots, type, lane.threads);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::ScaleNonzeros(const NonzeroScaling& scaling, ElementType type,
+                                       Lane& lane) {
+  sparsed::ScaleNonzeros(scaling, type, lane.threads);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) {
+  sparsed::TotalNonzeros(totals, type, lane.threads);
   return absl::OkStatus();
 }
 

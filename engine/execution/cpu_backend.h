@@ -50,6 +50,11 @@ class CpuBackend final : public Backend {
   absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to, Lane& lane) override;
   absl::Status Softmax(const Layout& csr, double scale, const PlacedDense& from,
                        const PlacedDense* gradient, const PlacedDense& to, Lane& lane) override;
+  absl::Status ComputeRowProducts(const RowProducts& products, ElementType type,
+                                  Lane& lane) override;
+  absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) override;
+  absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type, Lane& lane) override;
+  absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                   MemorySource& memory) override;

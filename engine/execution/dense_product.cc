@@ -33,10 +33,11 @@ BoundRun BindProduct(const Resolved& plan, const PlacedSparse& s, const PlacedDe
 
 void RecordProduct(Executor::Impl& impl, DeviceId device, const Pattern& pattern,
                    const Problem& problem, bool reads_result, std::string_view kernel,
-                   uint64_t nanoseconds) {
+                   uint64_t nanoseconds, int64_t heads) {
   const auto nnz = static_cast<double>(pattern.nnz());
   const auto k = static_cast<double>(problem.k);
   double bytes = CompulsoryBytes(problem, pattern.rows(), pattern.cols(), pattern.nnz());
+  bytes += nnz * static_cast<double>(heads - 1) * static_cast<double>(SizeOf(problem.type));
   if (reads_result) {
     const int64_t rows = problem.transposed ? pattern.cols() : pattern.rows();
     bytes += static_cast<double>(rows) * k * static_cast<double>(SizeOf(problem.type));

@@ -22,9 +22,10 @@ BoundRun BindProduct(const Resolved& plan, const PlacedSparse& s, const PlacedDe
                      const PlacedDense* second, const PlacedDense& result, double alpha,
                      double beta);
 
-/// Tells the observer of a product that `kernel` computed; `reads_result`: with C's old value.
+/// Tells the observer of a product that `kernel` computed; `reads_result`: with C's old value;
+/// `heads`: as many values for each nonzero.
 void RecordProduct(Executor::Impl& impl, DeviceId device, const Pattern& pattern,
                    const Problem& problem, bool reads_result, std::string_view kernel,
-                   uint64_t nanoseconds);
+                   uint64_t nanoseconds, int64_t heads = 1);
 
 }  // namespace sparsed::engine

@@ -49,7 +49,7 @@ absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::s
   if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
   result.shape_ = shape;
   if (spec.held.empty()) {
-    if (absl::Status s = ValidateShape("the result", shape); !s.ok()) return s;
+    if (absl::Status s = ValidateSizes("the result", shape); !s.ok()) return s;
     if (spec.shared.size() == 0) return result;
     absl::StatusOr<Array> array = SharedArray("the result", spec.shared, shape);
     if (!array.ok()) return array.status();

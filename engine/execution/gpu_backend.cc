@@ -233,24 +233,24 @@ absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::PlaceIndices(
 absl::Status GpuBackend::Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
                                  Lane& lane) {
   if (order == nullptr) return CopyDense(from, to, lane);
-  Array written = *to.array;
-  absl::Status status =
-      cuda::ScatterElements(lane.gpu->stream, order->As<int64_t>(), to.shape.type,
-                            from.array->buffer.data(), written.buffer.mutable_data());
+  const int64_t columns = to.shape.cols;
+  absl::Status status = cuda::ScatterRows(lane.gpu->stream, order->As<int64_t>(), to.shape.type,
+                                          from.View(columns), to.MutableView(columns));
   return Queued(std::move(status), lane);
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::Gather(const PlacedDense& from, const Array& order,
                                                MemorySource& memory, Lane& lane) {
-  absl::StatusOr<Array> array =
-      AllocateArray(memory, from.array->name, from.shape.type, order.length);
-  if (!array.ok()) return array.status();
-  const absl::Status status =
-      cuda::GatherElements(lane.gpu->stream, order, from.shape.type, from.array->buffer.data(),
-                           array->buffer.mutable_data());
+  DenseShape shape = from.shape;
+  shape.leading_dimension = shape.cols;
+  absl::StatusOr<PlacedDense> to = NewDense(from.array->name, shape, memory, lane);
+  if (!to.ok()) return to;
+  absl::Status status = cuda::GatherRows(lane.gpu->stream, order.As<int64_t>(), shape.type,
+                                         from.View(shape.cols), to->MutableView(shape.cols));
+  if (status.ok()) status = ClearPadding(*to, lane);
   // What it reads may go then, and who fails before the kernel lets both go.
   if (absl::Status done = Queued(status, lane); !done.ok()) return done;
-  return PlacedDense{std::make_shared<const Array>(*std::move(array)), from.shape};
+  return to;
 }
 
 absl::Status GpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
@@ -264,13 +264,38 @@ absl::Status GpuBackend::Softmax(const Layout& csr, double scale, const PlacedDe
                                  const PlacedDense* gradient, const PlacedDense& to, Lane& lane) {
   const std::span<const int64_t> rows = ViewCsr(csr).row_offsets;
   cuda::Stream& stream = lane.gpu->stream;
-  void* const result = to.MutableView(1).data;
-  const void* const x = from.View(1).data;
+  const int64_t heads = to.shape.cols;
+  const Dense result = to.MutableView(heads);
+  const ConstDense x = from.View(heads);
   const ElementType type = to.shape.type;
   return Queued(gradient == nullptr ? cuda::RowSoftmax(stream, rows, type, scale, x, result)
                                     : cuda::RowSoftmaxGradient(stream, rows, type, scale, x,
-                                                               gradient->View(1).data, result),
+                                                               gradient->View(heads), result),
                 lane);
+}
+
+absl::Status GpuBackend::ComputeRowProducts(const RowProducts& products, ElementType type,
+                                            Lane& lane) {
+  const absl::Status grown =
+      GrowWorkspace(lane.workspace, cuda::RowProductsWorkspace(products, type),
+                    memory(MemoryUse::kRequests), lane);
+  if (!grown.ok()) return grown;
+  Context context = ContextOf(lane, nullptr);
+  context.workspace = {lane.workspace.mutable_data(), lane.workspace.size()};
+  return Queued(cuda::ComputeRowProducts(context, products, type), lane);
+}
+
+absl::Status GpuBackend::ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) {
+  return Queued(cuda::ComputeHeadDots(ContextOf(lane, nullptr), dots, type), lane);
+}
+
+absl::Status GpuBackend::ScaleNonzeros(const NonzeroScaling& scaling, ElementType type,
+                                       Lane& lane) {
+  return Queued(cuda::ScaleNonzeros(lane.gpu->stream, scaling, type), lane);
+}
+
+absl::Status GpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) {
+  return Queued(cuda::TotalNonzeros(lane.gpu->stream, totals, type), lane);
 }
 
 absl::StatusOr<std::unique_ptr<Moment>> GpuBackend::Now(Lane& lane) {
@@ -286,6 +311,14 @@ absl::Status GpuBackend::Queued(absl::Status status, Lane& lane) {
   if (lane.queues) return status;
   const absl::Status done = Settle(lane);
   return status.ok() ? done : status;
+}
+
+absl::Status GpuBackend::GrowWorkspace(Buffer& workspace, size_t bytes, MemorySource& memory,
+                                       Lane& lane) {
+  if (lane.queues && bytes > workspace.size()) {
+    if (absl::Status s = Settle(lane); !s.ok()) return s;
+  }
+  return Grow(workspace, bytes, memory);
 }
 
 absl::Status GpuBackend::Repeat(const Array& period, Array& to, Lane& lane) {
@@ -363,11 +396,8 @@ absl::Status GpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& 
       lane.gpu->prepared.For(run, context, device_.budget().SpareSource(MemoryUse::kLayouts), now);
   // What is prepared needs none.
   if (context.prepared == nullptr) {
-    const size_t bytes = run.Workspace(context.threads);
-    if (lane.queues && bytes > options.workspace.size()) {
-      if (absl::Status s = Settle(lane); !s.ok()) return s;
-    }
-    const absl::Status grown = Grow(options.workspace, bytes, options.memory);
+    const absl::Status grown =
+        GrowWorkspace(options.workspace, run.Workspace(context.threads), options.memory, lane);
     if (!grown.ok()) return grown;
     context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   }

@@ -68,6 +68,11 @@ class GpuBackend final : public Backend {
   absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to, Lane& lane) override;
   absl::Status Softmax(const Layout& csr, double scale, const PlacedDense& from,
                        const PlacedDense* gradient, const PlacedDense& to, Lane& lane) override;
+  absl::Status ComputeRowProducts(const RowProducts& products, ElementType type,
+                                  Lane& lane) override;
+  absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) override;
+  absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type, Lane& lane) override;
+  absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) override;
   absl::Status ClearPadding(const PlacedDense& dense, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
@@ -91,6 +96,8 @@ class GpuBackend final : public Backend {
   /// What was queued, `status` being how that went, is done when this returns, unless the lane
   /// queues.
   absl::Status Queued(absl::Status status, Lane& lane);
+  /// Makes `workspace` so large, once what is queued does not use it any more.
+  absl::Status GrowWorkspace(Buffer& workspace, size_t bytes, MemorySource& memory, Lane& lane);
   absl::StatusOr<Array> NewArray(MemorySource& memory, std::string_view name,
                                  const DenseShape& shape, const std::optional<DenseShape>& padded);
 

@@ -8,7 +8,6 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/row_softmax.h"
 #include "kernels/cuda/running_sum.h"
 
 namespace sparsed::cuda {
@@ -318,26 +317,24 @@ absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, Ele
                   "putting values in order");
 }
 
+absl::Status GatherRows(Stream& stream, std::span<const int64_t> order, ElementType type,
+                        const ConstDense& from, const Dense& to) {
+  if (order.empty() || to.cols == 0) return absl::OkStatus();
+  return ToStatus(GatherRows(AsStream(stream.handle()), order, type, from, to),
+                  "putting rows in order");
+}
+
+absl::Status ScatterRows(Stream& stream, std::span<const int64_t> order, ElementType type,
+                         const ConstDense& from, const Dense& to) {
+  if (order.empty() || to.cols == 0) return absl::OkStatus();
+  return ToStatus(ScatterRows(AsStream(stream.handle()), order, type, from, to),
+                  "putting rows in order");
+}
+
 absl::Status WeightedSum(Stream& stream, std::span<const WeightedTerm> terms, ElementType type,
                          const Dense& to) {
   if (to.rows == 0 || to.cols == 0) return absl::OkStatus();
   return ToStatus(WeightedSum(AsStream(stream.handle()), terms, type, to), "a weighted sum");
-}
-
-absl::Status RowSoftmax(Stream& stream, std::span<const int64_t> row_offsets, ElementType type,
-                        double scale, const void* x, void* y) {
-  if (row_offsets.size() < 2) return absl::OkStatus();
-  return ToStatus(RowSoftmax(AsStream(stream.handle()), row_offsets, type, scale, x, y),
-                  "softmax over rows");
-}
-
-absl::Status RowSoftmaxGradient(Stream& stream, std::span<const int64_t> row_offsets,
-                                ElementType type, double scale, const void* y, const void* dy,
-                                void* dx) {
-  if (row_offsets.size() < 2) return absl::OkStatus();
-  return ToStatus(
-      RowSoftmaxGradient(AsStream(stream.handle()), row_offsets, type, scale, y, dy, dx),
-      "the gradient of softmax over rows");
 }
 
 absl::Status RunningSum(const Context& context, const int64_t* from, int64_t count, int64_t* to) {

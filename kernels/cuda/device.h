@@ -18,7 +18,9 @@
 #include "kernels/array.h"
 #include "kernels/elementwise.h"
 #include "kernels/layout.h"
+#include "kernels/nonzero_passes.h"
 #include "kernels/problem.h"
+#include "kernels/row_products.h"
 
 namespace sparsed::cuda {
 
@@ -118,12 +120,32 @@ absl::Status ScatterElements(Stream& stream, std::span<const int64_t> order, Ele
 absl::Status WeightedSum(Stream& stream, std::span<const WeightedTerm> terms, ElementType type,
                          const Dense& to);
 
+/// Row i of `to` is row order[i] of `from`, or (scattered) row order[i] of `to` row i of `from`,
+/// all on the device. Queued.
+absl::Status GatherRows(Stream& stream, std::span<const int64_t> order, ElementType type,
+                        const ConstDense& from, const Dense& to);
+absl::Status ScatterRows(Stream& stream, std::span<const int64_t> order, ElementType type,
+                         const ConstDense& from, const Dense& to);
+
 /// As sparsed::RowSoftmax and sparsed::RowSoftmaxGradient, all on the device. Queued.
 absl::Status RowSoftmax(Stream& stream, std::span<const int64_t> row_offsets, ElementType type,
-                        double scale, const void* x, void* y);
+                        double scale, const ConstDense& x, const Dense& y);
 absl::Status RowSoftmaxGradient(Stream& stream, std::span<const int64_t> row_offsets,
-                                ElementType type, double scale, const void* y, const void* dy,
-                                void* dx);
+                                ElementType type, double scale, const ConstDense& y,
+                                const ConstDense& dy, const Dense& dx);
+
+/// As sparsed::ScaleNonzeros and sparsed::TotalNonzeros, all on the device. Queued. UNIMPLEMENTED
+/// of 2^31 rows or more.
+absl::Status ScaleNonzeros(Stream& stream, const NonzeroScaling& scaling, ElementType type);
+absl::Status TotalNonzeros(Stream& stream, const NonzeroTotals& totals, ElementType type);
+
+/// As sparsed::ComputeRowProducts and sparsed::ComputeHeadDots, all on the device; queued in the
+/// context's stream, with a workspace of as many bytes as RowProductsWorkspace says.
+/// UNIMPLEMENTED of operands that are too wide.
+absl::Status ComputeRowProducts(const Context& context, const RowProducts& products,
+                                ElementType type);
+size_t RowProductsWorkspace(const RowProducts& products, ElementType type);
+absl::Status ComputeHeadDots(const Context& context, const HeadDots& dots, ElementType type);
 
 /// to[i] = from[0] + ... + from[i - 1] for i <= count, both on the device; queued in the context's
 /// stream, with a workspace of as many bytes as RunningSumWorkspace says.

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/lanes.cuh"
@@ -34,6 +36,48 @@ template <typename T>
 __global__ void Scatter(const int64_t* order, const T* from, T* to, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < count) to[__ldcs(order + i)] = from[i];
+}
+
+/// Words of `words` a row, which lie so many words apart; a thread has one of them.
+template <bool kScatters, typename Word>
+__global__ void MoveRows(const int64_t* order, int64_t rows, int words, const Word* from,
+                         int64_t from_pitch, Word* to, int64_t to_pitch) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= rows * words) return;
+  const int64_t row = i / words, word = i % words;
+  const int64_t other = __ldg(order + row);
+  to[(kScatters ? other : row) * to_pitch + word] =
+      from[(kScatters ? row : other) * from_pitch + word];
+}
+
+/// By the widest words that all rows consist of.
+template <bool kScatters>
+cudaError_t LaunchMoveRows(cudaStream_t stream, std::span<const int64_t> order, ElementType type,
+                           const ConstDense& from, const Dense& to) {
+  const auto size = static_cast<int64_t>(SizeOf(type));
+  const auto rows = static_cast<int64_t>(order.size());
+  const auto move = [&]<typename Word>(Word) {
+    constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));
+    const int64_t words = to.cols * size / kBytes;
+    const int64_t blocks = (rows * words + 255) / 256;
+    if (words > std::numeric_limits<int32_t>::max() ||
+        blocks > std::numeric_limits<int32_t>::max()) {
+      return cudaErrorInvalidConfiguration;
+    }
+    MoveRows<kScatters><<<static_cast<unsigned>(blocks), 256, 0, stream>>>(
+        order.data(), rows, static_cast<int>(words), static_cast<const Word*>(from.data),
+        from.leading_dimension * size / kBytes, static_cast<Word*>(to.data),
+        to.leading_dimension * size / kBytes);
+    return cudaGetLastError();
+  };
+  const auto all = static_cast<uint64_t>(to.cols * size) |
+                   static_cast<uint64_t>(from.leading_dimension * size) |
+                   static_cast<uint64_t>(to.leading_dimension * size) |
+                   reinterpret_cast<uintptr_t>(from.data) | reinterpret_cast<uintptr_t>(to.data);
+  if (all % 16 == 0) return move(uint4{});
+  if (all % 8 == 0) return move(uint2{});
+  if (all % 4 == 0) return move(uint32_t{});
+  return move(uint16_t{});
 }
 
 struct Terms {
@@ -122,6 +166,16 @@ cudaError_t ScatterElements(cudaStream_t stream, ElementType type, const int64_t
         order, static_cast<const T*>(from), static_cast<T*>(to), count);
   });
   return cudaGetLastError();
+}
+
+cudaError_t GatherRows(cudaStream_t stream, std::span<const int64_t> order, ElementType type,
+                       const ConstDense& from, const Dense& to) {
+  return LaunchMoveRows<false>(stream, order, type, from, to);
+}
+
+cudaError_t ScatterRows(cudaStream_t stream, std::span<const int64_t> order, ElementType type,
+                        const ConstDense& from, const Dense& to) {
+  return LaunchMoveRows<true>(stream, order, type, from, to);
 }
 
 cudaError_t GatherElements(cudaStream_t stream, ElementType type, const Array& source,

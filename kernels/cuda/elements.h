@@ -27,6 +27,13 @@ cudaError_t GatherElements(cudaStream_t stream, ElementType type, const Array& s
 cudaError_t ScatterElements(cudaStream_t stream, ElementType type, const int64_t* order,
                             const void* from, void* to, int64_t count);
 
+/// Row i of `to` is row order[i] of `from`, or (scattered) row order[i] of `to` row i of `from`, on
+/// the device; of rows that are not empty.
+cudaError_t GatherRows(cudaStream_t stream, std::span<const int64_t> order, ElementType type,
+                       const ConstDense& from, const Dense& to);
+cudaError_t ScatterRows(cudaStream_t stream, std::span<const int64_t> order, ElementType type,
+                        const ConstDense& from, const Dense& to);
+
 /// As sparsed::WeightedSum, of a result that is not empty.
 cudaError_t WeightedSum(cudaStream_t stream, std::span<const WeightedTerm> terms, ElementType type,
                         const Dense& to);

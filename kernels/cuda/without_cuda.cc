@@ -63,14 +63,32 @@ absl::Status WeightedSum(Stream&, std::span<const WeightedTerm>, ElementType, co
   return NotBuilt();
 }
 
-absl::Status RowSoftmax(Stream&, std::span<const int64_t>, ElementType, double, const void*,
-                        void*) {
+absl::Status GatherRows(Stream&, std::span<const int64_t>, ElementType, const ConstDense&,
+                        const Dense&) {
   return NotBuilt();
 }
-absl::Status RowSoftmaxGradient(Stream&, std::span<const int64_t>, ElementType, double, const void*,
-                                const void*, void*) {
+absl::Status ScatterRows(Stream&, std::span<const int64_t>, ElementType, const ConstDense&,
+                         const Dense&) {
   return NotBuilt();
 }
+
+absl::Status RowSoftmax(Stream&, std::span<const int64_t>, ElementType, double, const ConstDense&,
+                        const Dense&) {
+  return NotBuilt();
+}
+absl::Status RowSoftmaxGradient(Stream&, std::span<const int64_t>, ElementType, double,
+                                const ConstDense&, const ConstDense&, const Dense&) {
+  return NotBuilt();
+}
+
+absl::Status ScaleNonzeros(Stream&, const NonzeroScaling&, ElementType) { return NotBuilt(); }
+absl::Status TotalNonzeros(Stream&, const NonzeroTotals&, ElementType) { return NotBuilt(); }
+
+absl::Status ComputeRowProducts(const Context&, const RowProducts&, ElementType) {
+  return NotBuilt();
+}
+size_t RowProductsWorkspace(const RowProducts&, ElementType) { return 0; }
+absl::Status ComputeHeadDots(const Context&, const HeadDots&, ElementType) { return NotBuilt(); }
 
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
 absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }

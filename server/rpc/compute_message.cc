@@ -196,6 +196,53 @@ engine::ChainStep ToStep(const v1::SddmmStep& message) {
   step.a = message.a();
   step.b = message.b();
   if (message.has_values()) step.values = message.values();
+  step.heads = std::max<int64_t>(message.heads(), 1);
+  return step;
+}
+
+absl::StatusOr<Reduction> ToReduction(v1::Reduction reduction) {
+  switch (reduction) {
+    case v1::REDUCTION_MEAN:
+      return Reduction::kMean;
+    case v1::REDUCTION_MAX:
+      return Reduction::kMax;
+    case v1::REDUCTION_MIN:
+      return Reduction::kMin;
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("reduction {} is unknown; there are 1 (mean), 2 (max) and 3 (min)",
+                      static_cast<int>(reduction)));
+  }
+}
+
+absl::StatusOr<engine::ChainStep> ToStep(const v1::ReduceStep& message) {
+  engine::ReduceStep step;
+  step.matrix = message.matrix();
+  step.transpose = message.transpose();
+  const absl::StatusOr<Reduction> reduction = ToReduction(message.reduction());
+  if (!reduction.ok()) return reduction.status();
+  step.reduction = *reduction;
+  step.b = message.b();
+  if (message.has_values()) step.values = message.values();
+  step.unscaled = message.unscaled();
+  step.arguments = message.arguments();
+  return step;
+}
+
+engine::ChainStep ToStep(const v1::ScaleStep& message) {
+  engine::ScaleStep step;
+  step.matrix = message.matrix();
+  if (message.has_value()) step.value = message.value();
+  if (message.has_rows()) step.rows = message.rows();
+  if (message.has_cols()) step.cols = message.cols();
+  return step;
+}
+
+engine::ChainStep ToStep(const v1::TotalStep& message) {
+  engine::TotalStep step;
+  step.matrix = message.matrix();
+  step.transpose = message.transpose();
+  if (message.has_value()) step.value = message.value();
   return step;
 }
 
@@ -226,6 +273,12 @@ absl::StatusOr<engine::ChainStep> ToStep(const v1::ChainStep& message) {
       return ToStep(message.sum());
     case v1::ChainStep::kSoftmax:
       return ToStep(message.softmax());
+    case v1::ChainStep::kReduce:
+      return ToStep(message.reduce());
+    case v1::ChainStep::kScale:
+      return ToStep(message.scale());
+    case v1::ChainStep::kTotal:
+      return ToStep(message.total());
     case v1::ChainStep::OPERATION_NOT_SET:
       break;
   }
@@ -283,6 +336,9 @@ const std::string& Subject(const v1::ChainStart& start) {
     if (step.has_spmm()) return step.spmm().matrix();
     if (step.has_sddmm()) return step.sddmm().matrix();
     if (step.has_softmax()) return step.softmax().matrix();
+    if (step.has_reduce()) return step.reduce().matrix();
+    if (step.has_scale()) return step.scale().matrix();
+    if (step.has_total()) return step.total().matrix();
   }
   return none;
 }

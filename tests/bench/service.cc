@@ -6,6 +6,7 @@
 //   bench_service shared    --server=unix:/run/sparsed.sock --megabytes=64 --row-nnz=16
 //   bench_service attached  --server=unix:/run/sparsed.sock --rows=1000000 --k=128 [--gpu=0]
 //   bench_service chain     --server=unix:/run/sparsed.sock --steps=10 [--gpu=0]
+//   bench_service heads     --server=unix:/run/sparsed.sock --rows=100000 --heads=8 --k=32
 //   bench_service latency   --server=unix:/run/sparsed.sock
 //   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
@@ -24,6 +25,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -432,6 +434,168 @@ int Chained(const std::string& server, int64_t rows, int64_t row_nnz, int64_t wi
                     {"total_us_per_step", 1e3 * Quantile(total, 0.5) / steps},
                     {"runs", runs}}
             << std::endl;
+  return 0;
+}
+
+/// Sums and dot products of several heads as one request, turn by turn with a request for each
+/// head, all under way at once, and with one product as wide that has a value for each nonzero: the
+/// matrix's own, or the request's. Everything is held by the server.
+int Heads(const std::string& server, int64_t rows, int64_t row_nnz, int heads, int64_t width,
+          int runs) {
+  const Client client = Connect(server);
+  const CsrMatrix s = Random(rows, row_nnz, 1);
+  const int64_t k = heads * width, nnz = s.nnz();
+  UploadOptions options;
+  options.replace = true;
+  options.expected = {{Operation::kSpmm, false, width},
+                      {Operation::kSpmm, false, k},
+                      {Operation::kSddmm, false, width}};
+  const absl::StatusOr<Matrix> matrix = client.Upload("bench-heads", s.View(), options);
+  Require(matrix.status());
+  Require(matrix->WaitReady());
+  // Sums of so few multiples of a quarter are exact.
+  std::mt19937 random(5);
+  const auto numbers = [&](int64_t count) {
+    std::vector<float> made(static_cast<size_t>(count));
+    for (float& x : made) x = static_cast<float>(static_cast<int>(random() % 9) - 4) / 4;
+    return made;
+  };
+  const std::vector<float> b = numbers(rows * k), values = numbers(nnz * heads);
+  const auto put = [&](const std::string& name, const float* data, int64_t of, int64_t cols,
+                       int64_t leading_dimension) {
+    absl::StatusOr<DenseMatrix> held =
+        client.PutDense("bench-heads-" + name, DenseView(data, of, cols, leading_dimension));
+    Require(held.status());
+    return *std::move(held);
+  };
+  const auto zeros = [&](const std::string& name, int64_t of, int64_t cols) {
+    absl::StatusOr<DenseMatrix> held =
+        client.PutZeros("bench-heads-" + name, ValueType::kF32, of, cols);
+    Require(held.status());
+    return *std::move(held);
+  };
+  const DenseMatrix all_b = put("b", b.data(), rows, k, k), all_c = zeros("c", rows, k),
+                    all_values = put("values", values.data(), nnz, heads, heads),
+                    wide_c = zeros("wide", rows, k), all_dots = zeros("dots", nnz, heads);
+  std::vector<DenseMatrix> head_b, head_c, head_values, head_dots;
+  for (int h = 0; h < heads; ++h) {
+    const std::string name = std::to_string(h);
+    head_b.push_back(put("b" + name, b.data() + h * width, rows, width, k));
+    head_values.push_back(put("values" + name, values.data() + h, nnz, 1, heads));
+    head_c.push_back(zeros("c" + name, rows, width));
+    head_dots.push_back(zeros("dots" + name, nnz, 1));
+  }
+  Chain products, dots;
+  products.Output(
+      products.Spmm(*matrix, products.Input(all_b), {.values = products.Input(all_values)}), all_c);
+  const Chain::Value both = dots.Input(all_b);
+  dots.Output(dots.Sddmm(*matrix, both, both, {.unscaled = true, .heads = heads}), all_dots);
+  const auto await_all = [](std::vector<Call<ComputeResult>> calls) {
+    double kernel = 0;
+    for (Call<ComputeResult>& call : calls) {
+      const absl::StatusOr<ComputeResult> done = call.Wait();
+      Require(done.status());
+      kernel += std::chrono::duration<double, std::milli>(done->timings.kernel).count();
+    }
+    return kernel;
+  };
+  struct Way {
+    std::string name;
+    std::function<std::vector<Call<ComputeResult>>()> begin;
+    std::vector<double> total, kernel;
+  };
+  const auto one = [](Call<ComputeResult> call) {
+    std::vector<Call<ComputeResult>> calls;
+    calls.push_back(std::move(call));
+    return calls;
+  };
+  std::vector<Way> ways = {
+      {"spmm_heads", [&] { return one(client.RunAsync(products)); }, {}, {}},
+      {"spmm_requests",
+       [&] {
+         std::vector<Call<ComputeResult>> calls;
+         for (int h = 0; h < heads; ++h) {
+           calls.push_back(matrix->SpmmAsync(head_b[h], head_c[h], {.values = head_values[h]}));
+         }
+         return calls;
+       },
+       {},
+       {}},
+      {"spmm_wide", [&] { return one(matrix->SpmmAsync(all_b, wide_c)); }, {}, {}},
+      {"spmm_wide_values",
+       [&] { return one(matrix->SpmmAsync(all_b, wide_c, {.values = head_values[0]})); },
+       {},
+       {}},
+      {"sddmm_heads", [&] { return one(client.RunAsync(dots)); }, {}, {}},
+      {"sddmm_requests",
+       [&] {
+         std::vector<Call<ComputeResult>> calls;
+         for (int h = 0; h < heads; ++h) {
+           calls.push_back(
+               matrix->SddmmAsync(head_b[h], head_b[h], head_dots[h], {.unscaled = true}));
+         }
+         return calls;
+       },
+       {},
+       {}},
+  };
+  for (int run = 0; run < runs + 3; ++run) {
+    for (Way& way : ways) {
+      const auto begin = Clock::now();
+      const double kernel = await_all(way.begin());
+      const double took = MillisecondsSince(begin);
+      if (run < 3) continue;
+      way.total.push_back(took);
+      way.kernel.push_back(kernel);
+    }
+  }
+  const auto same = [](const DenseMatrix& all, const std::vector<DenseMatrix>& of_heads,
+                       int64_t count, int64_t columns) {
+    const auto heads = static_cast<int64_t>(of_heads.size());
+    std::vector<float> got(count * heads * columns), part(count * columns);
+    Require(all.Read(MutableDenseView(got.data(), count, heads * columns)).status());
+    for (int64_t h = 0; h < heads; ++h) {
+      Require(of_heads[h].Read(MutableDenseView(part.data(), count, columns)).status());
+      for (int64_t i = 0; i < count * columns; ++i) {
+        if (got[(i / columns * heads + h) * columns + i % columns] != part[i]) return false;
+      }
+    }
+    return true;
+  };
+  if (!same(all_c, head_c, rows, width) || !same(all_dots, head_dots, nnz, 1)) {
+    std::cerr << "heads have other results than requests of their own\n";
+    return 1;
+  }
+  const absl::StatusOr<ComputeResult> last = client.Run(products);
+  Require(last.status());
+  json line = {{"bench", "heads"},
+               {"server", server},
+               {"rows", rows},
+               {"row_nnz", row_nnz},
+               {"heads", heads},
+               {"k", width},
+               {"plan", last->steps[0].plan},
+               {"runs", runs}};
+  std::map<std::string, double> total;
+  for (const Way& way : ways) {
+    total[way.name] = Quantile(way.total, 0.5);
+    line[way.name + "_ms"] = total[way.name];
+    line[way.name + "_kernel_ms"] = Quantile(way.kernel, 0.5);
+  }
+  line["spmm_requests_over_heads"] = total["spmm_requests"] / total["spmm_heads"];
+  line["spmm_heads_over_wide"] = total["spmm_heads"] / total["spmm_wide"];
+  line["spmm_wide_values_over_wide"] = total["spmm_wide_values"] / total["spmm_wide"];
+  line["sddmm_requests_over_heads"] = total["sddmm_requests"] / total["sddmm_heads"];
+  // Indices, values, a row of B for each nonzero, and C.
+  const double bytes = static_cast<double>(nnz) * 4.0 * static_cast<double>(1 + heads + k) +
+                       8.0 * static_cast<double>(rows) + 4.0 * static_cast<double>(rows * k);
+  line["spmm_heads_gigabytes_per_second"] =
+      bytes / static_cast<double>(line["spmm_heads_kernel_ms"]) / 1e6;
+  std::cout << line << std::endl;
+  Require(matrix->Delete());
+  const absl::StatusOr<std::vector<DenseInfo>> left = client.ListDense("bench-heads-");
+  Require(left.status());
+  for (const DenseInfo& info : *left) Require(client.DenseNamed(info.name).Delete());
   return 0;
 }
 
@@ -890,6 +1054,15 @@ int Main(int argc, char** argv) {
   chained->add_option("--threads", attached_threads, "Of each kernel here");
   chained->add_option("--gpu", attached_gpu, "On this one; without it, on the CPU");
   chained->add_option("--runs", runs);
+  int heads = 8;
+  int64_t heads_rows = 100'000, heads_row_nnz = 16, heads_width = 32;
+  CLI::App* of_heads = app.add_subcommand("heads", "Several heads as one request, and as several");
+  of_heads->add_option("--server", server);
+  of_heads->add_option("--rows", heads_rows, "And columns");
+  of_heads->add_option("--row-nnz", heads_row_nnz, "Nonzeros of a row");
+  of_heads->add_option("--heads", heads);
+  of_heads->add_option("--k", heads_width, "Columns of each head");
+  of_heads->add_option("--runs", runs);
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
@@ -952,6 +1125,7 @@ int Main(int argc, char** argv) {
     return Chained(server, attached_rows, attached_row_nnz, attached_width, chain_steps,
                    attached_threads, attached_gpu, runs);
   }
+  if (*of_heads) return Heads(server, heads_rows, heads_row_nnz, heads, heads_width, runs);
   if (*latency) return Latency(server, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));
   if (*spgemm) return Spgemm(server, runs);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -76,7 +77,7 @@ constexpr int64_t kAll = std::numeric_limits<int32_t>::max();
 /// them, "w" are other values of S, "into" and "onto" are for results.
 class Allocations : public ::testing::TestWithParam<bool> {
  protected:
-  static constexpr int64_t kRows = 150, kCols = 120, kK = 21, kGap = 3;
+  static constexpr int64_t kRows = 150, kCols = 120, kK = 21, kGap = 3, kHeads = 3;
 
   static bool on_device() { return GetParam(); }
 
@@ -100,6 +101,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
     Hold(*engine, "a", {kRows, kK, kK, ElementType::kF32}, a_);
     Hold(*engine, "b", {kCols, kK, kK, ElementType::kF32}, b_);
     Hold(*engine, "w", {s_.nnz(), 1, 1, ElementType::kF32}, other_values_);
+    Hold(*engine, "wide", {s_.nnz(), kHeads, kHeads, ElementType::kF32}, values_of_heads_);
     Hold(*engine, "into", {kRows, kK, kK + kGap, ElementType::kF32}, {});
     Hold(*engine, "onto", {s_.nnz(), 1, kGap, ElementType::kF32}, {});
     return engine;
@@ -279,6 +281,103 @@ class Allocations : public ::testing::TestWithParam<bool> {
     return status;
   }
 
+  /// Attention of heads, normalised once more, forth and back; of what comes of it the greatest
+  /// over each row, and which they are; those and S * B with the heads' values into a held matrix.
+  absl::Status ChainOfHeads(Engine& engine, bool held_operands) const {
+    ChainSpec spec;
+    spec.tenant = std::string("t");
+    std::vector<const std::vector<float>*> arrays;
+    if (held_operands) {
+      spec.operands = {{{}, "a", 0}, {{}, "b", 0}, {{}, "wide", 0}};
+    } else {
+      spec.operands = {{DenseShape{kRows, kK, kK, ElementType::kF32}, "", 0},
+                       {DenseShape{kCols, kK, kK, ElementType::kF32}, "", 1},
+                       {DenseShape{s_.nnz(), kHeads, kHeads, ElementType::kF32}, "", 2}};
+      arrays = {&a_, &b_, &values_of_heads_};
+    }
+    SpmmStep product;
+    product.matrix = std::string("s");
+    product.b = 1;
+    product.values = 2;
+    SddmmStep scores;
+    scores.matrix = std::string("s");
+    scores.a = 0;
+    scores.b = 1;
+    scores.heads = kHeads;
+    SoftmaxStep weights;
+    weights.matrix = std::string("s");
+    weights.value = 4;
+    TotalStep total;
+    total.matrix = std::string("s");
+    total.value = 5;
+    ScaleStep scaled;
+    scaled.matrix = std::string("s");
+    scaled.value = 5;
+    scaled.rows = 6;
+    SpmmStep back = product;
+    back.transpose = true;
+    back.b = 0;
+    back.values = 7;
+    ReduceStep greatest;
+    greatest.matrix = std::string("s");
+    greatest.reduction = Reduction::kMax;
+    greatest.b = 8;
+    greatest.arguments = true;
+    spec.steps = {product, scores, weights,  total,
+                  scaled,  back,   greatest, SumStep{{{3, 1}, {9, 0.5}}}};
+    spec.results = {{11, {"into", {}, {}}, 0}, {10, {}, 0}};
+    const HeldDenseLease before = engine.dense().Find("t", "into").value();
+    const auto result = std::make_shared<Result>();
+    const absl::Status status = Run(engine, spec, result, arrays);
+    const HeldDenseLease after = engine.dense().Find("t", "into").value();
+    EXPECT_EQ(before != after, status.ok());
+    if (!status.ok()) return status;
+    constexpr int64_t kWidth = kK / kHeads;
+    // In canonical order.
+    std::vector<double> weight(s_.nnz() * kHeads), expected(kRows * kK), back_again(kCols * kK);
+    for (int64_t row = 0; row < kRows; ++row) {
+      const int64_t begin = s_.row_offsets[row], end = s_.row_offsets[row + 1];
+      std::vector<double> sums(kHeads);
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t col = s_.column_indices[p], sent = begin + end - 1 - p;
+        for (int64_t j = 0; j < kK; ++j) {
+          const int64_t head = j / kWidth;
+          weight[p * kHeads + head] += s_values_[p] * double{a_[row * kK + j]} * b_[col * kK + j];
+          expected[row * kK + j] +=
+              double{values_of_heads_[sent * kHeads + head]} * b_[col * kK + j];
+        }
+        for (int64_t head = 0; head < kHeads; ++head) {
+          double& w = weight[p * kHeads + head];
+          sums[head] += w = std::exp(w);
+        }
+      }
+      for (int64_t p = begin; p < end; ++p) {
+        for (int64_t j = 0; j < kK; ++j) {
+          const int64_t head = j / kWidth;
+          back_again[s_.column_indices[p] * kK + j] +=
+              weight[p * kHeads + head] / sums[head] * a_[row * kK + j];
+        }
+      }
+    }
+    const std::vector<float> got = WithoutGaps(HostElements(*after), kK, kK + kGap);
+    const std::vector<int64_t> which = result->Elements<int64_t>();
+    EXPECT_EQ(which.size(), got.size());
+    int wrong = 0;
+    for (int64_t i = 0; i < kRows * kK && which.size() == got.size(); ++i) {
+      const int64_t begin = s_.row_offsets[i / kK], end = s_.row_offsets[i / kK + 1];
+      const auto value = [&](int64_t p) {
+        return s_values_[p] * back_again[s_.column_indices[p] * kK + i % kK];
+      };
+      double most = value(begin);
+      for (int64_t p = begin; p < end; ++p) most = std::max(most, value(p));
+      const bool of_row = which[i] >= begin && which[i] < end;
+      wrong += !of_row || std::abs(value(begin + end - 1 - which[i]) - most) > 1e-4 ||
+               std::abs(got[i] - (expected[i] + 0.5 * most)) > 1e-4;
+    }
+    EXPECT_EQ(wrong, 0);
+    return status;
+  }
+
   /// op(S) * op(T) of matrices `left` and `right`.
   struct SpgemmForm {
     bool transposed = false, masked = false, kept = false;
@@ -375,6 +474,9 @@ class Allocations : public ::testing::TestWithParam<bool> {
         {"sddmm, all of it held", sddmm(true, true)},
         {"chain", [this](Engine& engine) { return Chain(engine, false); }},
         {"chain of held operands", [this](Engine& engine) { return Chain(engine, true); }},
+        {"chain of heads", [this](Engine& engine) { return ChainOfHeads(engine, false); }},
+        {"chain of heads, of held operands",
+         [this](Engine& engine) { return ChainOfHeads(engine, true); }},
         {"spgemm", spgemm({})},
         {"spgemm, kept", spgemm({.kept = true})},
         {"spgemm of transposes", spgemm({.transposed = true})},
@@ -453,6 +555,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
   const std::vector<float> s_values_ = FloatsOf(s_, 1), t_values_ = FloatsOf(t_, 2);
   const std::vector<float> a_ = Floats(kRows * kK, 6), b_ = Floats(kCols * kK, 5);
   const std::vector<float> other_values_ = Floats(s_.nnz(), 7);
+  const std::vector<float> values_of_heads_ = Floats(s_.nnz() * kHeads, 9);
 
  private:
   static std::vector<float> Floats(int64_t count, uint64_t seed) {

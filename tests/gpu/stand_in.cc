@@ -329,6 +329,20 @@ double Milliseconds() {
       .count();
 }
 
+/// `rows_of(i, order[i])`: the row of `from` and that of `to`.
+template <typename RowsOf>
+absl::Status MoveRows(std::span<const int64_t> order, ElementType type, const ConstDense& from,
+                      const Dense& to, RowsOf rows_of) {
+  const auto size = static_cast<int64_t>(SizeOf(type));
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto [from_row, to_row] = rows_of(static_cast<int64_t>(i), order[i]);
+    std::memcpy(static_cast<std::byte*>(to.data) + to_row * to.leading_dimension * size,
+                static_cast<const std::byte*>(from.data) + from_row * from.leading_dimension * size,
+                static_cast<size_t>(to.cols * size));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::span<const SpmmKernel> SpmmKernels() {
@@ -468,15 +482,51 @@ absl::Status WeightedSum(Stream& /*stream*/, std::span<const WeightedTerm> terms
   return absl::OkStatus();
 }
 
+absl::Status GatherRows(Stream& /*stream*/, std::span<const int64_t> order, ElementType type,
+                        const ConstDense& from, const Dense& to) {
+  return MoveRows(order, type, from, to,
+                  [](int64_t i, int64_t other) { return std::pair(other, i); });
+}
+absl::Status ScatterRows(Stream& /*stream*/, std::span<const int64_t> order, ElementType type,
+                         const ConstDense& from, const Dense& to) {
+  return MoveRows(order, type, from, to,
+                  [](int64_t i, int64_t other) { return std::pair(i, other); });
+}
+
 absl::Status RowSoftmax(Stream& /*stream*/, std::span<const int64_t> row_offsets, ElementType type,
-                        double scale, const void* x, void* y) {
+                        double scale, const ConstDense& x, const Dense& y) {
   sparsed::RowSoftmax(row_offsets, type, scale, x, y, 1);
   return absl::OkStatus();
 }
 absl::Status RowSoftmaxGradient(Stream& /*stream*/, std::span<const int64_t> row_offsets,
-                                ElementType type, double scale, const void* y, const void* dy,
-                                void* dx) {
+                                ElementType type, double scale, const ConstDense& y,
+                                const ConstDense& dy, const Dense& dx) {
   sparsed::RowSoftmaxGradient(row_offsets, type, scale, y, dy, dx, 1);
+  return absl::OkStatus();
+}
+
+absl::Status ScaleNonzeros(Stream& /*stream*/, const NonzeroScaling& scaling, ElementType type) {
+  sparsed::ScaleNonzeros(scaling, type, 1);
+  return absl::OkStatus();
+}
+absl::Status TotalNonzeros(Stream& /*stream*/, const NonzeroTotals& totals, ElementType type) {
+  sparsed::TotalNonzeros(totals, type, 1);
+  return absl::OkStatus();
+}
+
+absl::Status ComputeRowProducts(const Context& context, const RowProducts& products,
+                                ElementType type) {
+  if (context.workspace.size() < RowProductsWorkspace(products, type)) {
+    return absl::InternalError("there is no workspace");
+  }
+  sparsed::ComputeRowProducts(products, type, 1);
+  return absl::OkStatus();
+}
+size_t RowProductsWorkspace(const RowProducts& products, ElementType /*type*/) {
+  return static_cast<size_t>(products.c.cols) * sizeof(double);
+}
+absl::Status ComputeHeadDots(const Context& /*context*/, const HeadDots& dots, ElementType type) {
+  sparsed::ComputeHeadDots(dots, type, 1);
   return absl::OkStatus();
 }
 

@@ -384,5 +384,43 @@ TEST_F(BadCompute, KeepingUnderATakenNameIsRefused) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+TEST_F(BadCompute, AStepOfAChainIsOfNoKind) {
+  grpc::ClientContext context;
+  auto stream = server_.compute().Chain(&context);
+  const auto refused = [&](uint64_t id, const std::function<void(v1::ChainStep&)>& make) {
+    v1::ChainRequest request;
+    v1::ChainStart& start = *request.mutable_start();
+    start.set_request_id(id);
+    v1::DenseShape& shape = *start.add_operands()->mutable_shape();
+    shape.set_rows(kCols);
+    shape.set_cols(kWidth);
+    shape.set_type(v1::ELEMENT_TYPE_F32);
+    make(*start.add_steps());
+    start.add_results()->set_value(1);
+    stream->Write(request);
+    std::map<uint64_t, Answer> answers;
+    EXPECT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+    EXPECT_EQ(answers[id].code(), grpc::INVALID_ARGUMENT) << answers[id].message();
+    return answers[id].message();
+  };
+  const auto reduction = [](int number, bool arguments) {
+    return [=](v1::ChainStep& step) {
+      step.mutable_reduce()->set_matrix("s");
+      step.mutable_reduce()->set_reduction(static_cast<v1::Reduction>(number));
+      step.mutable_reduce()->set_arguments(arguments);
+    };
+  };
+  EXPECT_NE(refused(1, [](v1::ChainStep&) {}).find("step 0: it has no operation"),
+            std::string::npos);
+  const std::string unknown = "step 0: reduction 7 is unknown; there are 1 (mean), 2 (max)";
+  EXPECT_NE(refused(2, reduction(7, false)).find(unknown), std::string::npos);
+  EXPECT_NE(refused(3, reduction(0, false)).find("step 0: reduction 0 is unknown"),
+            std::string::npos);
+  EXPECT_NE(refused(4, reduction(v1::REDUCTION_MEAN, true)).find("step 0: a mean has no arguments"),
+            std::string::npos);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 }  // namespace
 }  // namespace sparsed::test

@@ -1,4 +1,4 @@
-// Several products as one request: what one makes and the next one takes never leaves the device.
+// Several operations as one request: what one makes and the next one takes never leaves the device.
 //
 //   // Three propagations, and the mean of all four matrices (LightGCN).
 //   sparsed::Chain chain;
@@ -23,7 +23,7 @@ inline namespace client {
 
 class ChainEncoder;
 
-/// A program of products and sums, put together here and run by Client::Run, as often as one likes:
+/// A program of operations, put together here and run by Client::Run, as often as one likes:
 /// operands are read, and results written, anew each time, and their memory is used until the call
 /// has ended. What does not go together is said by Run, as INVALID_ARGUMENT that names the step,
 /// counted from 0. Of one server's matrices; one version of each is used in one run.
@@ -46,13 +46,38 @@ class Chain {
     double alpha = 1;
     double beta = 0;
     std::optional<Value> accumulate{};  ///< added beta times
-    /// S's, nnz x 1 in the order of the upload; what an Sddmm of S made is such a one.
+    /// S's, nnz x 1 in the order of the upload; what an Sddmm of S made is such a one. nnz x H: K
+    /// is a multiple of H, and the columns h K/H to (h + 1) K/H are multiplied with column h of
+    /// them.
     std::optional<Value> values{};
     bool allow_tf32 = false;  ///< as in sparsed::SpmmOptions
   };
   struct SddmmOptions {
     bool unscaled = false;  ///< do not multiply by S's values
+    /// S's, nnz x 1 or nnz x heads.
     std::optional<Value> values{};
+    /// Of which each has K / heads columns of a and b, side by side, and a column of the result.
+    int64_t heads = 1;
+  };
+  struct ReduceOptions {
+    bool transpose = false;
+    std::optional<Value> values{};  ///< S's, nnz x 1
+    bool unscaled = false;          ///< do not multiply by S's values
+  };
+  /// A greatest or least of each row, and which nonzero it is of: i64, of the same shape, the
+  /// position in the order of the upload of the first in its row, -1 of none. `which` is only for a
+  /// destination of int64_t in the caller's memory.
+  struct Best {
+    Value value, which;
+  };
+  struct ScaleOptions {
+    std::optional<Value> values{};  ///< nnz x H; S's own if there are none
+    std::optional<Value> rows{};    ///< M x 1, or M x H
+    std::optional<Value> cols{};    ///< N x 1, or N x H
+  };
+  struct TotalOptions {
+    bool transpose = false;         ///< of each column
+    std::optional<Value> values{};  ///< nnz x H; S's own if there are none
   };
 
   Chain();
@@ -62,14 +87,29 @@ class Chain {
   /// alpha * S * b + beta * accumulate; with S^T likewise. At most 1,024 steps in all.
   Value Spmm(const Matrix& s, Value b, const SpmmOptions& options);
   Value Spmm(const Matrix& s, Value b) { return Spmm(s, b, SpmmOptions()); }
-  /// S .* (a * b^T), nnz x 1 in the order of the upload.
+  /// S .* (a * b^T), nnz x 1 in the order of the upload; of several heads nnz x heads.
   Value Sddmm(const Matrix& s, Value a, Value b, const SddmmOptions& options);
   Value Sddmm(const Matrix& s, Value a, Value b) { return Sddmm(s, a, b, SddmmOptions()); }
-  /// Softmax of scale * x over the nonzeros of each row of S, for x of nnz x 1, as an Sddmm makes
+  /// Softmax of scale * x over the nonzeros of each row of S, for x of nnz x H, as an Sddmm makes
   /// it.
   Value Softmax(const Matrix& s, Value x, double scale = 1);
   /// Its backward: the gradient of x, for that of what Softmax made with the same scale.
   Value SoftmaxGradient(const Matrix& s, Value softmax, Value gradient, double scale = 1);
+  /// Of the products s * b of each row's nonzeros the mean, or the greatest or least: 0 of none,
+  /// NaN if any is.
+  Value Mean(const Matrix& s, Value b, const ReduceOptions& options);
+  Value Mean(const Matrix& s, Value b) { return Mean(s, b, ReduceOptions()); }
+  Value Max(const Matrix& s, Value b, const ReduceOptions& options);
+  Value Max(const Matrix& s, Value b) { return Max(s, b, ReduceOptions()); }
+  Value Min(const Matrix& s, Value b, const ReduceOptions& options);
+  Value Min(const Matrix& s, Value b) { return Min(s, b, ReduceOptions()); }
+  Best MaxAndWhich(const Matrix& s, Value b, const ReduceOptions& options);
+  Best MinAndWhich(const Matrix& s, Value b, const ReduceOptions& options);
+  /// rows[i] * values[p] * cols[j] for each nonzero p = (i, j) of S, nnz x H.
+  Value Scale(const Matrix& s, const ScaleOptions& options);
+  /// What the values of each row, or column, of S add up to, M x H (N x H).
+  Value Total(const Matrix& s, const TotalOptions& options);
+  Value Total(const Matrix& s) { return Total(s, TotalOptions()); }
   /// The sum of 1 to 64 matrices of one shape, times their factors.
   Value Sum(std::vector<Term> terms);
   /// Where a value goes; at most 16. None may share memory with an operand or another result.
@@ -93,11 +133,31 @@ class Chain {
     Value value;
     std::optional<Value> gradient;
   };
+  enum class Reduction : uint8_t { kMean = 1, kMax = 2, kMin = 3 };
+  struct ReduceStep {
+    std::string matrix;
+    Reduction reduction;
+    Value b;
+    ReduceOptions options;
+    bool arguments;
+  };
+  struct ScaleStep {
+    std::string matrix;
+    ScaleOptions options;
+  };
+  struct TotalStep {
+    std::string matrix;
+    TotalOptions options;
+  };
   using SumStep = std::vector<Term>;
+  /// What the step before made, too.
+  struct SecondValue {};
   /// A step, or which operand, by value.
-  using Source = std::variant<size_t, SpmmStep, SddmmStep, SoftmaxStep, SumStep>;
+  using Source = std::variant<size_t, SpmmStep, SddmmStep, SoftmaxStep, ReduceStep, ScaleStep,
+                              TotalStep, SumStep, SecondValue>;
 
   Value Add(Source source);
+  Best AddBest(const Matrix& s, Reduction reduction, Value b, const ReduceOptions& options);
 
   uint64_t id_;  ///< of this one and its copies
   std::vector<Operand> operands_;

@@ -21,21 +21,27 @@ inline namespace client {
 
 /// Type of a matrix's values and of the dense matrices that it meets. Products of the 16-bit types
 /// are summed in f32 and rounded once.
-enum class ValueType : uint8_t { kF32, kF64, kF16, kBF16 };
+enum class ValueType : uint8_t {
+  kF32,
+  kF64,
+  kF16,
+  kBF16,
+  kI64,  ///< of results that say which nonzeros they are of (Chain::Best), and of nothing else
+};
 
-/// "f32", "f64", "f16", "bf16".
+/// "f32", "f64", "f16", "bf16", "i64".
 const char* Name(ValueType type);
 
-/// Values in the caller's memory. The alternatives are in the order of ValueType.
+/// Values in the caller's memory. The alternatives are in the order of ValueType, without i64.
 using ConstValues = std::variant<std::span<const float>, std::span<const double>,
                                  std::span<const Float16>, std::span<const BFloat16>>;
 ValueType TypeOf(const ConstValues& values);
 int64_t Length(const ConstValues& values);
 
-/// Values of their own. The alternatives are in the order of ValueType.
+/// Values of their own. The alternatives are in the order of ValueType, without i64.
 using Values = std::variant<std::vector<float>, std::vector<double>, std::vector<Float16>,
                             std::vector<BFloat16>>;
-/// `length` zeros of the type.
+/// `length` zeros of the type; of i64, which values never are, of f32.
 Values ZeroValues(ValueType type, size_t length = 0);
 
 /// A row-major dense matrix in the caller's memory, which the call does not change.
@@ -71,6 +77,8 @@ struct MutableDenseView {
       : MutableDenseView(data, ValueType::kF16, rows, cols, leading_dimension) {}
   MutableDenseView(BFloat16* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
       : MutableDenseView(data, ValueType::kBF16, rows, cols, leading_dimension) {}
+  MutableDenseView(int64_t* data, int64_t rows, int64_t cols, int64_t leading_dimension = 0)
+      : MutableDenseView(data, ValueType::kI64, rows, cols, leading_dimension) {}
   /// One column: the values of an SDDMM.
   explicit MutableDenseView(std::span<float> column)
       : MutableDenseView(column.data(), static_cast<int64_t>(column.size()), 1) {}
@@ -342,7 +350,7 @@ struct Timings {
 
 /// What a step of a chain did.
 struct StepResult {
-  std::string plan;                     ///< "<recipe> / <kernel>", or what it was: "sum", "softmax"
+  std::string plan;  ///< "<recipe> / <kernel>", or what it was: "sum", "softmax", "max"
   std::chrono::nanoseconds duration{};  ///< from the step before it to its end on the device
 };
 

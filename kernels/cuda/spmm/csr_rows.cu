@@ -26,6 +26,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
 #include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/row_chunks.cuh"
 #include "kernels/cuda/spmm/slice.cuh"
 #include "kernels/cuda/spmm/spmm.h"
 
@@ -112,40 +113,6 @@ __device__ inline void AddNonzerosTogether(const typename Slice::Element* b, uin
   }
 }
 
-// The row of a nonzero: every lane of the group probes one boundary a step.
-template <int kGroup>
-__device__ int64_t RowOf(const int64_t* row_offsets, int64_t rows, int64_t position, int lane) {
-  const unsigned mask = GroupMask<kGroup>();
-  int64_t low = 0, high = rows;  // row_offsets[low] <= position < row_offsets[high]
-  while (high - low > 1) {
-    const int64_t step = (high - low + kGroup) / (kGroup + 1);
-    const int64_t probe = min(low + (lane + 1) * step, high);
-    const int below = __popc(__ballot_sync(mask, row_offsets[probe] <= position) & mask);
-    high = min(low + (below + 1) * step, high);
-    low += below * step;
-  }
-  return low;
-}
-
-struct Span {
-  int64_t begin, end;
-};
-
-// The part of a split row that belongs to a chunk: a row's part is the chunk that begins in it; its
-// first chunk also takes what comes before.
-template <typename T, int kGroup>
-__device__ Span ChunkOf(const Product<T>& p, int64_t chunk, int lane, int64_t* first_of) {
-  const int64_t position = chunk * p.chunk;
-  *first_of = -1;
-  if (position >= p.nnz) return {0, 0};
-  const int64_t row = RowOf<kGroup>(p.row_offsets, p.rows, position, lane);
-  const Span whole = {p.row_offsets[row], p.row_offsets[row + 1]};
-  if (!p.IsSplit(whole.end - whole.begin)) return {0, 0};
-  const bool first = whole.begin > position - p.chunk;
-  if (first) *first_of = row;
-  return {first ? whole.begin : position, min(position + p.chunk, whole.end)};
-}
-
 // How the lanes of a warp share rows.
 enum class Sharing : uint8_t {
   kGroups,    // a row for each group
@@ -174,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2 || kI
   const bool is_chunk = team < p.chunks;
   if (is_chunk) {
     int64_t first_of;
-    span = ChunkOf<T, kGroup * kTeam>(p, team, threadIdx.x % (kGroup * kTeam), &first_of);
+    span = ChunkOf<kGroup * kTeam>(p, team, threadIdx.x % (kGroup * kTeam), &first_of);
     if (lane == 0 && member == 0 && blockIdx.y == 0) p.first_of[team] = first_of;
     if (span.begin < span.end) out = p.partial + team * p.partial_stride + first;
   } else if (team - p.chunks < p.rows) {

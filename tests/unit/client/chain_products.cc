@@ -23,6 +23,7 @@ template <typename T>
 constexpr ValueType kTypeOf = std::is_same_v<T, float>     ? ValueType::kF32
                               : std::is_same_v<T, double>  ? ValueType::kF64
                               : std::is_same_v<T, Float16> ? ValueType::kF16
+                              : std::is_same_v<T, int64_t> ? ValueType::kI64
                                                            : ValueType::kBF16;
 
 template <typename T>
@@ -78,14 +79,21 @@ struct Model {
   }
 };
 
+/// One value for each nonzero.
+Model Nonzeros(const std::vector<double>& values) {
+  return {static_cast<int64_t>(values.size()), 1, values};
+}
+
 Model Spmm(const Sparse& s, bool transpose, const Model& b, double alpha, double beta,
-           const Model* old, const std::vector<double>& values) {
+           const Model* old, const Model& values) {
+  const int64_t width = b.cols / values.cols;
   Model c = Model::Zeros(transpose ? s.cols : s.rows, b.cols);
   for (int64_t row = 0; row < s.rows; ++row) {
     for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
       const int64_t to = transpose ? s.columns[i] : row, from = transpose ? row : s.columns[i];
       for (int64_t j = 0; j < b.cols; ++j) {
-        c.at[to * b.cols + j] += alpha * values[i] * b.at[from * b.cols + j];
+        c.at[to * b.cols + j] +=
+            alpha * values.at[i * values.cols + j / width] * b.at[from * b.cols + j];
       }
     }
   }
@@ -95,18 +103,91 @@ Model Spmm(const Sparse& s, bool transpose, const Model& b, double alpha, double
   return c;
 }
 
-Model Sddmm(const Sparse& s, const Model& a, const Model& b, const std::vector<double>& values) {
-  Model o = Model::Zeros(s.nnz(), 1);
+Model Sddmm(const Sparse& s, const Model& a, const Model& b, const Model& values,
+            int64_t heads = 1) {
+  Model o = Model::Zeros(s.nnz(), heads);
+  const int64_t width = a.cols / heads;
   for (int64_t row = 0; row < s.rows; ++row) {
     for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
-      double sum = 0;
       for (int64_t j = 0; j < a.cols; ++j) {
-        sum += a.at[row * a.cols + j] * b.at[s.columns[i] * a.cols + j];
+        const int64_t head = j / width;
+        o.at[i * heads + head] += values.at[i * values.cols + (values.cols == 1 ? 0 : head)] *
+                                  a.at[row * a.cols + j] * b.at[s.columns[i] * a.cols + j];
       }
-      o.at[i] = values[i] * sum;
     }
   }
   return o;
+}
+
+enum class Reduction : uint8_t { kMean, kMax, kMin };
+
+/// `which`: of a greatest or least, the nonzero that it is of.
+Model Reduce(const Sparse& s, bool transpose, Reduction reduction, const Model& b,
+             const std::vector<double>& values, Model* which) {
+  Model c = Model::Zeros(transpose ? s.cols : s.rows, b.cols);
+  *which = c;
+  std::ranges::fill(which->at, -1);
+  std::vector<double> count(static_cast<size_t>(c.rows));
+  // In ascending order of columns, or of rows.
+  std::vector<int64_t> order(static_cast<size_t>(s.nnz())), rows(order.size());
+  for (int64_t row = 0; row < s.rows; ++row) {
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+      order[i] = i;
+      rows[i] = row;
+    }
+  }
+  std::ranges::sort(order, {}, [&](int64_t i) { return std::pair(rows[i], s.columns[i]); });
+  for (const int64_t i : order) {
+    const int64_t to = transpose ? s.columns[i] : rows[i];
+    const int64_t from = transpose ? rows[i] : s.columns[i];
+    ++count[to];
+    for (int64_t j = 0; j < b.cols; ++j) {
+      const double product = values[i] * b.at[from * b.cols + j];
+      double& result = c.at[to * b.cols + j];
+      double& at = which->at[to * b.cols + j];
+      if (reduction == Reduction::kMean) {
+        result += product;
+      } else if (at < 0 ||
+                 (!std::isnan(result) &&
+                  (std::isnan(product) ||
+                   (reduction == Reduction::kMax ? product > result : product < result)))) {
+        result = product;
+        at = static_cast<double>(i);
+      }
+    }
+  }
+  for (int64_t i = 0; i < c.rows * c.cols && reduction == Reduction::kMean; ++i) {
+    c.at[i] /= std::max(count[i / c.cols], 1.0);
+  }
+  return c;
+}
+
+Model Scale(const Sparse& s, const Model& x, const Model* rows, const Model* cols) {
+  const auto factor = [](const Model* of, int64_t row, int64_t head) {
+    return of == nullptr ? 1 : of->at[row * of->cols + (of->cols == 1 ? 0 : head)];
+  };
+  Model y = x;
+  for (int64_t row = 0; row < s.rows; ++row) {
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+      for (int64_t head = 0; head < x.cols; ++head) {
+        y.at[i * x.cols + head] *= factor(rows, row, head) * factor(cols, s.columns[i], head);
+      }
+    }
+  }
+  return y;
+}
+
+Model Total(const Sparse& s, bool transpose, const Model& x) {
+  Model y = Model::Zeros(transpose ? s.cols : s.rows, x.cols);
+  for (int64_t row = 0; row < s.rows; ++row) {
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+      const int64_t to = transpose ? s.columns[i] : row;
+      for (int64_t head = 0; head < x.cols; ++head) {
+        y.at[to * x.cols + head] += x.at[i * x.cols + head];
+      }
+    }
+  }
+  return y;
 }
 
 /// A dense matrix of the caller's: in memory of its own, shared, or held by the server.
@@ -115,7 +196,8 @@ class Place {
  public:
   Place(const Client& client, const Model& shape, std::mt19937& random)
       : client_(client), rows_(shape.rows), cols_(shape.cols) {
-    kind_ = random() % 3;
+    // The server holds no i64.
+    kind_ = random() % (std::is_same_v<T, int64_t> ? 2 : 3);
     stride_ = cols_ + (kind_ == 2 || cols_ == 1 ? 0 : static_cast<int64_t>(random() % 3));
     if (kind_ == 1) {
       auto shared = client.AllocateShared(std::max<int64_t>(rows_, 1), stride_, kTypeOf<T>);
@@ -228,7 +310,7 @@ void CheckRandomChains(const Client& client, unsigned seed, int chains) {
         own = values[i];
         s_values = models[i].at;
       }
-      const uint32_t kind = random() % 4;
+      const uint32_t kind = random() % 6;
       if (kind < 2) {
         Chain::SpmmOptions options;
         options.transpose = random() % 2 == 0;
@@ -241,7 +323,7 @@ void CheckRandomChains(const Client& client, unsigned seed, int chains) {
           options.accumulate = values[old];
         }
         Model model = Spmm(s, options.transpose, models[b], options.alpha, options.beta,
-                           options.beta == 0 ? nullptr : &models[old], s_values);
+                           options.beta == 0 ? nullptr : &models[old], Nonzeros(s_values));
         if (!model.IsSmall()) continue;
         values.push_back(chain.Spmm(matrices[which], values[b], options));
         models.push_back(std::move(model));
@@ -251,9 +333,25 @@ void CheckRandomChains(const Client& client, unsigned seed, int chains) {
         options.unscaled = !own && random() % 2 == 0;
         if (options.unscaled) s_values.assign(s_values.size(), 1);
         const size_t a = with_rows(s.rows, k), b = with_rows(s.cols, k);
-        Model model = Sddmm(s, models[a], models[b], s_values);
+        Model model = Sddmm(s, models[a], models[b], Nonzeros(s_values));
         if (!model.IsSmall()) continue;
         values.push_back(chain.Sddmm(matrices[which], values[a], values[b], options));
+        models.push_back(std::move(model));
+      } else if (kind == 3) {
+        const Chain::ReduceOptions options = {.transpose = random() % 2 == 0, .values = own};
+        const size_t b = with_rows(options.transpose ? s.rows : s.cols, k);
+        Model positions;
+        models.push_back(
+            Reduce(s, options.transpose, Reduction::kMax, models[b], s_values, &positions));
+        values.push_back(chain.Max(matrices[which], values[b], options));
+      } else if (kind == 4 && which == 0) {
+        Chain::ScaleOptions options = {.values = own};
+        std::optional<size_t> rows;
+        if (k == 1) rows = with_rows(s.rows, 1);
+        if (rows) options.rows = values[*rows];
+        Model model = Scale(s, Nonzeros(s_values), rows ? &models[*rows] : nullptr, nullptr);
+        if (!model.IsSmall()) continue;
+        values.push_back(chain.Scale(matrices[which], options));
         models.push_back(std::move(model));
       } else {
         const size_t first = random() % values.size();
@@ -294,23 +392,33 @@ void CheckRandomChains(const Client& client, unsigned seed, int chains) {
 
 Model Softmax(const Sparse& s, const Model& x, double scale) {
   Model y = x;
-  for (int64_t row = 0; row < s.rows; ++row) {
-    double greatest = -std::numeric_limits<double>::infinity(), sum = 0;
-    const int64_t begin = s.offsets[row], end = s.offsets[row + 1];
-    for (int64_t i = begin; i < end; ++i) greatest = std::max(greatest, scale * x.at[i]);
-    for (int64_t i = begin; i < end; ++i) sum += std::exp(scale * x.at[i] - greatest);
-    for (int64_t i = begin; i < end; ++i) y.at[i] = std::exp(scale * x.at[i] - greatest) / sum;
+  for (int64_t head = 0; head < x.cols; ++head) {
+    const auto at = [&](int64_t i) { return i * x.cols + head; };
+    for (int64_t row = 0; row < s.rows; ++row) {
+      double greatest = -std::numeric_limits<double>::infinity(), sum = 0;
+      const int64_t begin = s.offsets[row], end = s.offsets[row + 1];
+      for (int64_t i = begin; i < end; ++i) greatest = std::max(greatest, scale * x.at[at(i)]);
+      for (int64_t i = begin; i < end; ++i) sum += std::exp(scale * x.at[at(i)] - greatest);
+      for (int64_t i = begin; i < end; ++i) {
+        y.at[at(i)] = std::exp(scale * x.at[at(i)] - greatest) / sum;
+      }
+    }
   }
   return y;
 }
 
 Model SoftmaxGradient(const Sparse& s, const Model& y, const Model& dy, double scale) {
   Model dx = y;
-  for (int64_t row = 0; row < s.rows; ++row) {
-    double sum = 0;
-    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) sum += y.at[i] * dy.at[i];
-    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
-      dx.at[i] = scale * y.at[i] * (dy.at[i] - sum);
+  for (int64_t head = 0; head < y.cols; ++head) {
+    const auto at = [&](int64_t i) { return i * y.cols + head; };
+    for (int64_t row = 0; row < s.rows; ++row) {
+      double sum = 0;
+      for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+        sum += y.at[at(i)] * dy.at[at(i)];
+      }
+      for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+        dx.at[at(i)] = scale * y.at[at(i)] * (dy.at[at(i)] - sum);
+      }
     }
   }
   return dx;
@@ -318,7 +426,8 @@ Model SoftmaxGradient(const Sparse& s, const Model& y, const Model& dy, double s
 
 /// Attention along the nonzeros, forward and backward, as one chain.
 template <typename T>
-void CheckAttention(const Client& client, double relative) {
+void CheckAttention(const Client& client, int64_t heads, double relative) {
+  SCOPED_TRACE(testing::Message() << heads << " heads");
   std::mt19937 random(9);
   Sparse s = RandomSparse(40, 3000, false, random);
   // The first row is long, longer than what a warp takes.
@@ -346,23 +455,23 @@ void CheckAttention(const Client& client, double relative) {
     in.push_back(std::move(model));
   }
   const Chain::Value q = values[0], k = values[1], v = values[2], d_out = values[3];
-  const std::vector<double> ones(s.columns.size(), 1);
-  const auto scores = chain.Sddmm(matrix, q, k, {.unscaled = true});
+  const Model ones = Nonzeros(std::vector<double>(s.columns.size(), 1));
+  const auto scores = chain.Sddmm(matrix, q, k, {.unscaled = true, .heads = heads});
   const auto weights = chain.Softmax(matrix, scores, kScale);
   const auto out = chain.Spmm(matrix, v, {.values = weights});
   const auto d_v = chain.Spmm(matrix, d_out, {.transpose = true, .values = weights});
-  const auto d_weights = chain.Sddmm(matrix, d_out, v, {.unscaled = true});
+  const auto d_weights = chain.Sddmm(matrix, d_out, v, {.unscaled = true, .heads = heads});
   const auto d_scores = chain.SoftmaxGradient(matrix, weights, d_weights, kScale);
   const auto d_q = chain.Spmm(matrix, k, {.values = d_scores});
   const auto d_k = chain.Spmm(matrix, q, {.transpose = true, .values = d_scores});
-  const Model m_weights = Softmax(s, Sddmm(s, in[0], in[1], ones), kScale);
-  const Model m_scores = SoftmaxGradient(s, m_weights, Sddmm(s, in[3], in[2], ones), kScale);
+  const Model m_weights = Softmax(s, Sddmm(s, in[0], in[1], ones, heads), kScale);
+  const Model m_scores = SoftmaxGradient(s, m_weights, Sddmm(s, in[3], in[2], ones, heads), kScale);
   const std::vector<std::pair<Chain::Value, Model>> expected = {
       {weights, m_weights},
-      {out, Spmm(s, false, in[2], 1, 0, nullptr, m_weights.at)},
-      {d_v, Spmm(s, true, in[3], 1, 0, nullptr, m_weights.at)},
-      {d_q, Spmm(s, false, in[1], 1, 0, nullptr, m_scores.at)},
-      {d_k, Spmm(s, true, in[0], 1, 0, nullptr, m_scores.at)}};
+      {out, Spmm(s, false, in[2], 1, 0, nullptr, m_weights)},
+      {d_v, Spmm(s, true, in[3], 1, 0, nullptr, m_weights)},
+      {d_q, Spmm(s, false, in[1], 1, 0, nullptr, m_scores)},
+      {d_k, Spmm(s, true, in[0], 1, 0, nullptr, m_scores)}};
   std::vector<std::unique_ptr<Place<T>>> results;
   for (const auto& [value, model] : expected) {
     results.push_back(std::make_unique<Place<T>>(client, model, random));
@@ -378,16 +487,174 @@ void CheckAttention(const Client& client, double relative) {
   }
 
   // Masked nonzeros are zeros, unless a row has no others.
-  Model x = Model::Zeros(s.nnz(), 1);
+  Model x = Model::Zeros(s.nnz(), heads);
   for (double& at : x.at) {
     at = random() % 3 == 0 ? static_cast<double>(random() % 5) : -INFINITY;
   }
-  for (int64_t i = s.offsets[1]; i < s.offsets[2]; ++i) x.at[i] = -INFINITY;
+  for (int64_t i = s.offsets[1]; i < s.offsets[2]; ++i) x.at[i * heads] = -INFINITY;
   Place<T> from(client, x, random), to(client, x, random);
   Chain masked;
   masked.Output(masked.Softmax(matrix, masked.Input(from.AsOperand(x)), 2), to.AsDestination());
   ASSERT_TRUE(client.Run(masked).ok());
   to.Expect(Softmax(s, x, 2), relative);
+}
+
+/// Every step of nonzeros of several heads, alone, of small whole numbers.
+template <typename T>
+void CheckHeads(const Client& client, unsigned seed) {
+  std::mt19937 random(seed);
+  for (const bool ordered : {true, false}) {
+    const Sparse s = RandomSparse(45, 31, ordered, random);
+    const Matrix matrix = Send<T>(client, "heads", s);
+    for (const auto& [heads, width] :
+         std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {2, 4}, {3, 5}, {8, 8}, {6, 1}}) {
+      SCOPED_TRACE(testing::Message() << Name(kTypeOf<T>) << ", " << heads << " heads of " << width
+                                      << (ordered ? "" : ", not in order"));
+      const int64_t k = heads * width;
+      Chain chain;
+      std::vector<std::unique_ptr<Place<T>>> places;
+      const auto input = [&](int64_t rows, int64_t cols) {
+        Model model = Model::Zeros(rows, cols);
+        for (double& x : model.at) x = static_cast<double>(random() % 3) - 1;
+        places.push_back(std::make_unique<Place<T>>(client, model, random));
+        return std::pair(chain.Input(places.back()->AsOperand(model)), model);
+      };
+      const auto [a, m_a] = input(s.rows, k);
+      const auto [b, m_b] = input(s.cols, k);
+      const auto [values, m_values] = input(s.nnz(), heads);
+      const auto [single, m_single] = input(s.nnz(), 1);
+      const auto [rows, m_rows] = input(s.rows, heads);
+      const auto [cols, m_cols] = input(s.cols, 1);
+      const Model own = Nonzeros(s.values);
+      const auto dots = chain.Sddmm(matrix, a, b, {.values = values, .heads = heads});
+      const Model m_dots = Sddmm(s, m_a, m_b, m_values, heads);
+      const auto scaled = chain.Scale(matrix, {.values = dots, .rows = rows, .cols = cols});
+      const Model m_scaled = Scale(s, m_dots, &m_rows, &m_cols);
+      Model m_sum = m_dots;
+      for (size_t i = 0; i < m_sum.at.size(); ++i) m_sum.at[i] = 2 * m_dots.at[i] - m_values.at[i];
+      const std::vector<std::pair<Chain::Value, Model>> expected = {
+          {chain.Spmm(matrix, b, {.values = values}), Spmm(s, false, m_b, 1, 0, nullptr, m_values)},
+          {chain.Spmm(matrix, a, {.transpose = true, .values = values}),
+           Spmm(s, true, m_a, 1, 0, nullptr, m_values)},
+          {chain.Spmm(matrix, b, {.alpha = -1, .beta = 2, .accumulate = a, .values = values}),
+           Spmm(s, false, m_b, -1, 2, &m_a, m_values)},
+          // What the server itself made: in its order, not the caller's.
+          {chain.Spmm(matrix, a, {.transpose = true, .beta = 1, .accumulate = b, .values = scaled}),
+           Spmm(s, true, m_a, 1, 1, &m_b, m_scaled)},
+          {dots, m_dots},
+          {scaled, m_scaled},
+          {chain.Sddmm(matrix, a, b, {.heads = heads}), Sddmm(s, m_a, m_b, own, heads)},
+          {chain.Sddmm(matrix, a, b, {.values = single, .heads = heads}),
+           Sddmm(s, m_a, m_b, m_single, heads)},
+          {chain.Scale(matrix, {.cols = cols}), Scale(s, own, nullptr, &m_cols)},
+          {chain.Total(matrix, {.values = scaled}), Total(s, false, m_scaled)},
+          {chain.Total(matrix, {.transpose = true, .values = values}), Total(s, true, m_values)},
+          {chain.Total(matrix), Total(s, false, own)},
+          {chain.Total(matrix, {.transpose = true}), Total(s, true, own)},
+          // Values in two orders.
+          {chain.Sum({{dots, 2}, {values, -1}}), m_sum},
+      };
+      std::vector<std::unique_ptr<Place<T>>> results;
+      for (const auto& [value, model] : expected) {
+        ASSERT_TRUE(std::ranges::all_of(model.at, [](double x) { return std::abs(x) <= 256; }));
+        results.push_back(std::make_unique<Place<T>>(client, model, random));
+        chain.Output(value, results.back()->AsDestination());
+      }
+      for (int again = 0; again < 2; ++again) {
+        const auto done = client.Run(chain);
+        ASSERT_TRUE(done.ok()) << done.status();
+        EXPECT_EQ(done->steps[1].plan, "scale");
+        EXPECT_EQ(done->steps[10].plan, "total");
+        EXPECT_EQ(done->steps[0].plan.find("head_dots") != std::string::npos, heads > 1)
+            << done->steps[0].plan;
+        EXPECT_EQ(done->steps[3].plan.find("head_products") != std::string::npos, heads > 1)
+            << done->steps[3].plan;
+        for (size_t i = 0; i < expected.size(); ++i) {
+          SCOPED_TRACE(testing::Message() << "result " << i);
+          results[i]->Expect(expected[i].second);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+/// Means, greatest and least ones, and which nonzeros those are of.
+template <typename T>
+void CheckReductions(const Client& client, unsigned seed, double relative) {
+  std::mt19937 random(seed);
+  for (const bool ordered : {true, false}) {
+    const Sparse s = RandomSparse(45, 31, ordered, random);
+    const Matrix matrix = Send<T>(client, "reductions", s);
+    for (const int64_t k : {1, 3, 8}) {
+      for (const bool transpose : {false, true}) {
+        Chain chain;
+        const int64_t in = transpose ? s.rows : s.cols;
+        Model m_b = Model::Zeros(in, k), m_own = Model::Zeros(s.nnz(), 1);
+        for (double& x : m_b.at) x = static_cast<double>(random() % 9) - 4;
+        for (double& x : m_own.at) x = static_cast<double>(random() % 3) - 1;
+        m_b.at[random() % m_b.at.size()] = std::numeric_limits<double>::quiet_NaN();
+        m_b.at[random() % m_b.at.size()] = INFINITY;
+        m_b.at[random() % m_b.at.size()] = -INFINITY;
+        Place<T> b_place(client, m_b, random), own_place(client, m_own, random);
+        const auto b = chain.Input(b_place.AsOperand(m_b));
+        const auto own = chain.Input(own_place.AsOperand(m_own));
+        const std::vector<double> ones(s.columns.size(), 1);
+        std::vector<Model> expected, expected_which;
+        std::vector<std::unique_ptr<Place<T>>> results;
+        std::vector<std::unique_ptr<Place<int64_t>>> positions;
+        std::vector<std::string> plans;
+        const auto add = [&](Reduction reduction, const Chain::ReduceOptions& options,
+                             const std::vector<double>& values) {
+          Model which;
+          expected.push_back(Reduce(s, transpose, reduction, m_b, values, &which));
+          results.push_back(std::make_unique<Place<T>>(client, expected.back(), random));
+          plans.push_back(reduction == Reduction::kMean  ? "mean"
+                          : reduction == Reduction::kMax ? "max"
+                                                         : "min");
+          if (reduction == Reduction::kMean) {
+            chain.Output(chain.Mean(matrix, b, options), results.back()->AsDestination());
+            return;
+          }
+          const Chain::Best best = reduction == Reduction::kMax
+                                       ? chain.MaxAndWhich(matrix, b, options)
+                                       : chain.MinAndWhich(matrix, b, options);
+          chain.Output(best.value, results.back()->AsDestination());
+          positions.push_back(std::make_unique<Place<int64_t>>(client, which, random));
+          expected_which.push_back(which);
+          chain.Output(best.which, positions.back()->AsDestination());
+        };
+        for (const Reduction reduction : {Reduction::kMean, Reduction::kMax, Reduction::kMin}) {
+          add(reduction, {.transpose = transpose}, s.values);
+          add(reduction, {.transpose = transpose, .values = own}, m_own.at);
+          add(reduction, {.transpose = transpose, .unscaled = true}, ones);
+        }
+        // Of which nobody wants to know which.
+        Model which;
+        expected.push_back(Reduce(s, transpose, Reduction::kMin, m_b, s.values, &which));
+        results.push_back(std::make_unique<Place<T>>(client, expected.back(), random));
+        plans.emplace_back("min");
+        chain.Output(chain.Min(matrix, b, {.transpose = transpose}),
+                     results.back()->AsDestination());
+        const auto done = client.Run(chain);
+        ASSERT_TRUE(done.ok()) << done.status();
+        ASSERT_EQ(done->steps.size(), plans.size());
+        for (size_t i = 0; i < plans.size(); ++i) EXPECT_EQ(done->steps[i].plan, plans[i]);
+        for (size_t i = 0; i < results.size(); ++i) {
+          SCOPED_TRACE(testing::Message() << Name(kTypeOf<T>) << " result " << i << " of " << k
+                                          << (transpose ? " columns, transposed" : " columns")
+                                          << (ordered ? "" : ", not in order"));
+          results[i]->Expect(expected[i], relative);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+        for (size_t i = 0; i < positions.size(); ++i) {
+          SCOPED_TRACE(testing::Message() << "positions " << i);
+          positions[i]->Expect(expected_which[i]);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
 }
 
 void CheckRefusals(const Client& client) {
@@ -481,6 +748,105 @@ void CheckRefusals(const Client& client) {
     chain.Output(chain.Spmm(matrix, x), c_view);
     expect(chain, kInvalid, "");
   }
+  std::vector<float> values(static_cast<size_t>(s.nnz() * 3));
+  const DenseView three(values.data(), s.nnz(), 3);
+  {
+    Chain chain;
+    const auto x = chain.Input(b_view);
+    chain.Output(chain.Spmm(matrix, x, {.values = chain.Input(three)}), c_view);
+    expect(chain, kInvalid, "step 0: B has 4 columns, which 3 heads do not divide");
+  }
+  {
+    Chain chain;
+    const auto x = chain.Input(b_view);
+    const auto y = chain.Spmm(matrix, x);
+    chain.Output(chain.Sddmm(matrix, y, x, {.heads = 3}),
+                 MutableDenseView(values.data(), s.nnz(), 3));
+    expect(chain, kInvalid, "step 1: A has 4 columns, which 3 heads do not divide");
+  }
+  for (const int64_t heads : {int64_t{0}, int64_t{-1}, int64_t{1} << 32}) {
+    Chain chain;
+    const auto x = chain.Input(b_view);
+    const auto y = chain.Spmm(matrix, x);
+    chain.Output(chain.Sddmm(matrix, y, x, {.heads = heads}),
+                 MutableDenseView(o.data(), s.nnz(), 1));
+    expect(chain, kInvalid, fmt::format("step 1: {} heads, expected 1 or more", heads));
+  }
+  {
+    Chain chain;
+    const auto x = chain.Input(b_view);
+    const auto y = chain.Spmm(matrix, x);
+    const auto edges = chain.Sddmm(matrix, y, x, {.values = chain.Input(three), .heads = 2});
+    chain.Output(edges, MutableDenseView(values.data(), s.nnz(), 2));
+    expect(chain, kInvalid, "step 1: S's values are of 3 heads, the product of 2");
+  }
+  {
+    Chain chain;
+    const auto x = chain.Input(three);
+    chain.Output(chain.SoftmaxGradient(matrix, x, chain.Scale(matrix, {})), c_view);
+    expect(chain, kInvalid, "step 1: the gradient, value 1, is ");
+  }
+  {
+    Chain chain;
+    const auto x = chain.Input(b_view);
+    chain.Output(chain.Mean(matrix, x, {.values = chain.Scale(matrix, {}), .unscaled = true}),
+                 c_view);
+    expect(chain, kInvalid, "step 1: S has values, but the reduction is unscaled");
+  }
+  {
+    Chain chain;
+    const auto x = chain.Input(b_view);
+    chain.Output(chain.Max(matrix, x, {.values = chain.Input(three)}), c_view);
+    expect(chain, kInvalid, "step 0: S's values, value 1, is ");
+  }
+  {
+    Chain chain;
+    chain.Output(chain.Min(matrix, chain.Input(b_view), {.transpose = true}), c_view);
+    expect(chain, kInvalid, "step 0: B, value 0, is 31 x 4 f32, expected 45 x K f32");
+  }
+  {
+    Chain chain;
+    const auto x = chain.Input(b_view);
+    chain.Output(chain.Scale(matrix, {.rows = x}), MutableDenseView(o.data(), s.nnz(), 1));
+    expect(chain, kInvalid, "step 0: what rows are scaled by, value 0, is 31 x 4 f32, expected 45");
+  }
+  {
+    Chain chain;
+    chain.Output(chain.Total(matrix, {.values = chain.Input(b_view)}), c_view);
+    expect(chain, kInvalid, "step 0: its value, value 0, is 31 x 4 f32, expected ");
+  }
+  {
+    Chain chain;
+    const Chain::Best best = chain.MaxAndWhich(matrix, chain.Input(b_view), {});
+    chain.Output(chain.Spmm(matrix, best.which, {.transpose = true}), c_view);
+    expect(chain, kInvalid,
+           "step 1: B is value 2, a reduction's arguments, which are for results alone");
+    Chain sum;
+    const Chain::Best other = sum.MaxAndWhich(matrix, sum.Input(b_view), {});
+    sum.Output(sum.Sum({{other.which, 1}}), c_view);
+    expect(sum, kInvalid,
+           "step 1: a term is value 2, a reduction's arguments, which are for results alone");
+  }
+  {
+    // Of other types.
+    std::vector<int64_t> which(45 * 4);
+    Chain chain;
+    const Chain::Best best = chain.MaxAndWhich(matrix, chain.Input(b_view), {});
+    chain.Output(best.which, c_view);
+    expect(chain, kInvalid, "result 0: it is 45 x 4 i64, its destination 45 x 4 f32");
+    Chain swapped;
+    const Chain::Best other = swapped.MaxAndWhich(matrix, swapped.Input(b_view), {});
+    swapped.Output(other.value, MutableDenseView(which.data(), 45, 4));
+    expect(swapped, kInvalid, "result 0: it is 45 x 4 f32, its destination 45 x 4 i64");
+    const auto held = client.PutZeros("which", ValueType::kF32, 45, 4);
+    ASSERT_TRUE(held.ok()) << held.status();
+    Chain holding;
+    const Chain::Best third = holding.MaxAndWhich(matrix, holding.Input(b_view), {});
+    holding.Output(third.which, *held);
+    expect(holding, kInvalid,
+           "result 0: the result is 45 x 4 i64, but the held matrix 'which' is 45 x 4 f32");
+    EXPECT_EQ(client.PutZeros("no", ValueType::kI64, 45, 4).status().code(), kInvalid);
+  }
   {
     const auto shared = client.AllocateShared(45, 8);
     ASSERT_TRUE(shared.ok());
@@ -524,10 +890,20 @@ void CheckChains(const Client& client) {
   CheckRandomChains<double>(client, 2, 6);
   CheckRandomChains<Float16>(client, 3, 6);
   CheckRandomChains<BFloat16>(client, 4, 6);
-  CheckAttention<float>(client, 2e-5);
-  CheckAttention<double>(client, 1e-12);
-  CheckAttention<Float16>(client, 1e-2);
-  CheckAttention<BFloat16>(client, 1e-1);
+  for (const int64_t heads : {1, 3}) {
+    CheckAttention<float>(client, heads, 2e-5);
+    CheckAttention<double>(client, heads, 1e-12);
+    CheckAttention<Float16>(client, heads, 1e-2);
+    CheckAttention<BFloat16>(client, heads, 1e-1);
+  }
+  CheckHeads<float>(client, 11);
+  CheckHeads<double>(client, 12);
+  CheckHeads<Float16>(client, 13);
+  CheckHeads<BFloat16>(client, 14);
+  CheckReductions<float>(client, 21, 1e-6);
+  CheckReductions<double>(client, 22, 1e-14);
+  CheckReductions<Float16>(client, 23, 1e-3);
+  CheckReductions<BFloat16>(client, 24, 8e-3);
   CheckRefusals(client);
   CheckEarlyEnds(client);
 }

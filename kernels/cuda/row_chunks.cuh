@@ -1,0 +1,47 @@
+// Long rows of CSR in chunks of equally many nonzeros, each of which a group of lanes finds the row
+// of by a search, so that nothing is prepared (the splitting of long rows of RoDe, Pang et al.,
+// PPoPP 2024).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/lanes.cuh"
+
+namespace sparsed::cuda {
+
+// The row of a nonzero: every lane of the group probes one boundary a step.
+template <int kGroup>
+__device__ int64_t RowOf(const int64_t* row_offsets, int64_t rows, int64_t position, int lane) {
+  const unsigned mask = GroupMask<kGroup>();
+  int64_t low = 0, high = rows;  // row_offsets[low] <= position < row_offsets[high]
+  while (high - low > 1) {
+    const int64_t step = (high - low + kGroup) / (kGroup + 1);
+    const int64_t probe = min(low + (lane + 1) * step, high);
+    const int below = __popc(__ballot_sync(mask, row_offsets[probe] <= position) & mask);
+    high = min(low + (below + 1) * step, high);
+    low += below * step;
+  }
+  return low;
+}
+
+struct Span {
+  int64_t begin, end;
+};
+
+// The part of a split row that belongs to a chunk: a row's part is the chunk that begins in it; its
+// first chunk also takes what comes before. `p` has row_offsets, rows, nnz, chunk (nonzeros of one)
+// and IsSplit (rows of more than two of them).
+template <int kGroup, typename Product>
+__device__ Span ChunkOf(const Product& p, int64_t chunk, int lane, int64_t* first_of) {
+  const int64_t position = chunk * p.chunk;
+  *first_of = -1;
+  if (position >= p.nnz) return {0, 0};
+  const int64_t row = RowOf<kGroup>(p.row_offsets, p.rows, position, lane);
+  const Span whole = {p.row_offsets[row], p.row_offsets[row + 1]};
+  if (!p.IsSplit(whole.end - whole.begin)) return {0, 0};
+  const bool first = whole.begin > position - p.chunk;
+  if (first) *first_of = row;
+  return {first ? whole.begin : position, min(position + p.chunk, whole.end)};
+}
+
+}  // namespace sparsed::cuda

@@ -1,0 +1,105 @@
+// What has no plan, on the GPU.
+#include <gtest/gtest.h>
+
+#include "kernels/formats/csr.h"
+#include "tests/gpu/gpu.h"
+#include "tests/kernels/nonzero_harness.h"
+
+namespace sparsed::test {
+namespace {
+
+class OnGpu final : public NonzeroSite {
+ public:
+  explicit OnGpu(Gpu& gpu) : gpu_(gpu) {}
+
+  Buffer Upload(const void* data, size_t bytes) override { return gpu_.Upload(data, bytes); }
+  void Download(void* to, const Buffer& from, size_t bytes) override {
+    gpu_.Download(to, from.data(), bytes);
+  }
+  absl::Status Compute(const RowProducts& products, ElementType type) override {
+    const size_t bytes = cuda::RowProductsWorkspace(products, type);
+    Buffer workspace = gpu_.Allocate(bytes + kGuard);
+    Must(gpu_.stream().Fill(workspace.mutable_data(), 0xff, bytes + kGuard));
+    Context context;
+    context.workspace = {workspace.mutable_data(), bytes};
+    context.stream = gpu_.stream().handle();
+    const absl::Status done = Done(cuda::ComputeRowProducts(context, products, type));
+    unsigned char guard[kGuard];
+    gpu_.Download(guard, workspace.data() + bytes, kGuard);
+    for (const unsigned char byte : guard) EXPECT_EQ(byte, 0xff) << "behind the workspace";
+    return done;
+  }
+  absl::Status Compute(const HeadDots& dots, ElementType type) override {
+    Context context;
+    context.stream = gpu_.stream().handle();
+    return Done(cuda::ComputeHeadDots(context, dots, type));
+  }
+  absl::Status Compute(const NonzeroScaling& scaling, ElementType type) override {
+    return Done(cuda::ScaleNonzeros(gpu_.stream(), scaling, type));
+  }
+  absl::Status Compute(const NonzeroTotals& totals, ElementType type) override {
+    return Done(cuda::TotalNonzeros(gpu_.stream(), totals, type));
+  }
+  absl::Status Softmax(const Layout& csr, ElementType type, double scale, const ConstDense& x,
+                       const ConstDense* dy, const Dense& y) override {
+    const auto rows = ViewCsr(csr).row_offsets;
+    return Done(dy == nullptr
+                    ? cuda::RowSoftmax(gpu_.stream(), rows, type, scale, x, y)
+                    : cuda::RowSoftmaxGradient(gpu_.stream(), rows, type, scale, x, *dy, y));
+  }
+
+ private:
+  static constexpr size_t kGuard = 256;
+
+  absl::Status Done(const absl::Status& started) {
+    const absl::Status done = gpu_.stream().Synchronize();
+    return started.ok() ? done : started;
+  }
+
+  Gpu& gpu_;
+};
+
+TEST(GpuNonzeros, AsInFloat64) {
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  OnGpu gpu(*Gpu::Get());
+  CheckNonzeroKernels(gpu);
+  CheckNonzeroKernelsOfLongRows(gpu);
+}
+
+/// Rows of matrices of several columns, by words of 2 to 16 bytes.
+TEST(GpuNonzeros, ArePutInOrder) {
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  Gpu& gpu = *Gpu::Get();
+  const std::vector<int64_t> order = {4, 0, 3, 1, 2};
+  const Buffer order_there = gpu.Upload(order.data(), order.size() * sizeof(int64_t));
+  const std::span<const int64_t> placed = {reinterpret_cast<const int64_t*>(order_there.data()),
+                                           order.size()};
+  for (const int64_t cols : {1, 2, 3, 4, 8, 13}) {
+    for (const int64_t padding : {0, 1, 4}) {
+      SCOPED_TRACE(testing::Message() << cols << " columns and " << padding);
+      const int64_t pitch = cols + padding;
+      std::vector<uint16_t> from(5 * pitch);
+      for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint16_t>(i + 1);
+      const Buffer from_there = gpu.Upload(from.data(), from.size() * sizeof(uint16_t));
+      for (const bool scatters : {false, true}) {
+        std::vector<uint16_t> to(5 * pitch, 7777);
+        Buffer to_there = gpu.Upload(to.data(), to.size() * sizeof(uint16_t));
+        const ConstDense source = {from_there.data(), 5, cols, pitch};
+        const Dense target = {to_there.mutable_data(), 5, cols, pitch};
+        Must(scatters ? cuda::ScatterRows(gpu.stream(), placed, ElementType::kBF16, source, target)
+                      : cuda::GatherRows(gpu.stream(), placed, ElementType::kBF16, source, target));
+        gpu.Download(to.data(), to_there.data(), to.size() * sizeof(uint16_t));
+        for (int64_t i = 0; i < 5; ++i) {
+          for (int64_t j = 0; j < pitch; ++j) {
+            const int64_t to_row = scatters ? order[i] : i, from_row = scatters ? i : order[i];
+            ASSERT_EQ(to[to_row * pitch + j], j < cols ? from[from_row * pitch + j] : 7777)
+                << i << ", " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparsed::test
