@@ -40,18 +40,21 @@ std::optional<Op> OpOf(RingMessage what) {
   }
 }
 
-/// An `end` that has no room in a slot, without what it can be understood without.
-grpc::ByteBuffer Shortened(const grpc::ByteBuffer& message) {
-  constexpr size_t kMostMessage = 256;
+/// An `end` of more than `most` bytes, without what it can be understood without.
+grpc::ByteBuffer Shortened(const grpc::ByteBuffer& message, size_t most) {
+  constexpr size_t kMostSentence = 256;
   v1::ComputeReply reply;
   if (!wire::Parse(message, reply).ok()) reply.Clear();
-  reply.mutable_end()->clear_steps();
-  std::string& sentence = *reply.mutable_end()->mutable_status()->mutable_message();
-  if (sentence.size() > kMostMessage) {
-    size_t size = kMostMessage;
+  v1::End& end = *reply.mutable_end();
+  end.clear_steps();
+  std::string& sentence = *end.mutable_status()->mutable_message();
+  if (sentence.size() > kMostSentence) {
+    size_t size = kMostSentence;
     while (size > 0 && (static_cast<unsigned char>(sentence[size]) & 0xC0) == 0x80) --size;
     sentence.resize(size);
   }
+  if (reply.ByteSizeLong() > most && end.has_begin()) end.mutable_begin()->clear_plan();
+  if (reply.ByteSizeLong() > most) end.mutable_status()->clear_details();
   return wire::Encode(reply);
 }
 
@@ -100,7 +103,8 @@ class ComputeRing final : public Ring,
   /// There is room: no more requests are taken than there are slots for replies.
   bool Write(const grpc::ByteBuffer* message, bool /*more*/) override {
     const size_t most = ring_.size().message_bytes();
-    replies_.Put(RingMessage::kReply, message->Length() <= most ? *message : Shortened(*message));
+    replies_.Put(RingMessage::kReply,
+                 message->Length() <= most ? *message : Shortened(*message, most));
     ring_.reply_bell.Ring();
     // Whom the caller wakes may still have counted it as unanswered.
     ++answered_;
@@ -111,8 +115,9 @@ class ComputeRing final : public Ring,
     const auto keep = weak_from_this().lock();  // null: it is being made
     v1::Status message;
     ToProto(status, message);
-    ring_.End(message);
+    // First: its caller may ask for another as soon as it sees the end.
     ended_ = true;
+    ring_.End(message);
     ring_.request_bell.Wake();
   }
   void Cancel(const absl::Status& /*status*/) override {}  // nothing is being written for long
