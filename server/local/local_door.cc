@@ -118,7 +118,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     bool busy = false;                      ///< a worker does what it asked for
     /// Null: it has not attached. A worker's while it is busy, but for what it counts.
     std::shared_ptr<AttachedCaller> attached;
-    std::shared_ptr<Ring> ring;  ///< null: it has opened none
+    std::weak_ptr<Ring> ring;  ///< null: it has none, or one that has ended
     std::deque<Packet> unsent;
   };
   /// What a worker did for a connection.
@@ -186,7 +186,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     for (const auto& [region, bytes] : found->second.regions) regions_.Remove(region);
     Collect(found->second);
     Detach(std::move(found->second.attached));
-    if (found->second.ring != nullptr) found->second.ring->Leave();
+    if (const auto ring = found->second.ring.lock()) ring->Leave();
     connections_.erase(found);
     --open_;
   }
@@ -472,7 +472,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                   ReplyOf(absl::InvalidArgumentError(
                       "the packet has no descriptor of the memory of the ring")));
     }
-    if (connection.ring != nullptr && !connection.ring->ended()) {
+    if (const auto ring = connection.ring.lock(); ring != nullptr && !ring->ended()) {
       return Send(id, request_id,
                   ReplyOf(absl::FailedPreconditionError("this connection has a ring already")));
     }

@@ -59,9 +59,7 @@ grpc::ByteBuffer Shortened(const grpc::ByteBuffer& message, size_t most) {
 }
 
 /// Between its stream and the memory.
-class ComputeRing final : public Ring,
-                          public ComputeTransport,
-                          public std::enable_shared_from_this<ComputeRing> {
+class ComputeRing final : public Ring, public ComputeTransport {
  public:
   ComputeRing(const ServiceContext& service, std::string tenant, wire::RingSize size, Buffer memory)
       : spin_(std::chrono::microseconds(service.config.ring_spin_microseconds)),
@@ -72,7 +70,7 @@ class ComputeRing final : public Ring,
         // Of its arrays, which it has not, nothing counts.
         stream_(service, std::move(tenant), std::make_shared<ConnectionShare>(0), *this) {}
 
-  /// On its thread: until the stream is finished.
+  /// On its thread: until the stream is finished, and nobody else uses this any more.
   void Run() {
     Clock::time_point last = Clock::now();
     while (!ended_) {
@@ -86,6 +84,7 @@ class ComputeRing final : public Ring,
         wire::Relax();
       }
     }
+    finished_->wait(false);
   }
 
   // The connection's.
@@ -112,13 +111,16 @@ class ComputeRing final : public Ring,
     return true;
   }
   void Finish(const absl::Status& status) override {
-    const auto keep = weak_from_this().lock();  // null: it is being made
+    const auto finished = finished_;
     v1::Status message;
     ToProto(status, message);
     // First: its caller may ask for another as soon as it sees the end.
     ended_ = true;
     ring_.End(message);
     ring_.request_bell.Wake();
+    // From here on it may be gone.
+    *finished = true;
+    finished->notify_all();
   }
   void Cancel(const absl::Status& /*status*/) override {}  // nothing is being written for long
   bool IsCancelled() const override { return parted_; }
@@ -193,7 +195,9 @@ class ComputeRing final : public Ring,
   std::atomic<bool> left_ = false;      ///< the connection has gone
   std::atomic<bool> parted_ = false;    ///< the stream knows that nobody is there
   std::atomic<bool> ended_ = false;     ///< the stream is finished
-  ComputeStream stream_;                ///< last: it may call at once
+  /// ... and has let go of this; waited for.
+  const std::shared_ptr<std::atomic<bool>> finished_ = std::make_shared<std::atomic<bool>>(false);
+  ComputeStream stream_;  ///< last: it may call at once
 };
 
 }  // namespace

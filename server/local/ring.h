@@ -15,7 +15,8 @@ namespace sparsed::server {
 
 struct ServiceContext;
 
-/// A ring of one connection. It has a thread, which takes its requests; lanes put their replies.
+/// A ring of one connection. It has a thread, which takes its requests and keeps it until its end;
+/// lanes put their replies.
 class Ring {
  public:
   virtual ~Ring() = default;

@@ -75,8 +75,10 @@ TEST(Ring, TakesHeldOperands) {
 
 TEST(Ring, WhereThereIsNoneRequestsGoByTheStream) {
   Folder folder;
-  for (const char* flag : {"--max-rings=0", "--local-listen=off"}) {
-    ServerProcess server({flag == std::string("--max-rings=0") ? folder.local() : flag, flag});
+  const std::vector<std::vector<std::string>> without = {{"--local-listen=off"},
+                                                         {folder.local(), "--max-rings=0"}};
+  for (const std::vector<std::string>& flags : without) {
+    ServerProcess server(flags);
     const Client client = Connect(server, {.ring = true});
     const CsrMatrix s = RandomMatrix(40, 30, 1);
     Upload(client, "m", s);
