@@ -421,7 +421,7 @@ void LatencyOf(const std::string& server, const CsrMatrix& s, int64_t k, bool he
     Operand b;
     Destination c;
     std::vector<SharedMatrix> memory = {};
-    std::vector<double> total = {}, kernel = {}, over = {};
+    std::vector<double> total = {}, kernel = {}, over = {}, server = {};
   };
   const Client owner = Connect(server);
   const std::string name = "bench-latency";
@@ -461,6 +461,9 @@ void LatencyOf(const std::string& server, const CsrMatrix& s, int64_t k, bool he
       way.total.push_back(took);
       way.kernel.push_back(kernel);
       way.over.push_back(took - kernel);
+      // By its own clock, from when it had the message until it had the reply.
+      way.server.push_back(std::chrono::duration<double, std::micro>(done->timings.total).count() -
+                           kernel);
     }
   }
   for (const Way& way : ways) {
@@ -473,6 +476,7 @@ void LatencyOf(const std::string& server, const CsrMatrix& s, int64_t k, bool he
                       {"total_us", Quantile(way.total, 0.5)},
                       {"kernel_us", Quantile(way.kernel, 0.5)},
                       {"over_kernel_us", Quantile(way.over, 0.5)},
+                      {"of_which_server_us", Quantile(way.server, 0.5)},
                       {"over_kernel_p99_us", Quantile(way.over, 0.99)},
                       {"spin_us", way.name == "ring, spinning" ? spin.count() : 0},
                       {"runs", runs}}
