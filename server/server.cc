@@ -25,6 +25,7 @@
 #include "server/listener/front_door.h"
 #include "server/listener/self_probe.h"
 #include "server/local/local_door.h"
+#include "server/local/ring.h"
 #include "server/log/log.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
@@ -187,13 +188,18 @@ class Server::Impl {
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     gauges_ = std::make_unique<EngineGauges>(*engine_);
+    context_ = std::make_unique<ServiceContext>(ServiceContext{
+        config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
+        live_streams_, shares_, regions_, /*metrics_address=*/"", /*local_socket=*/"", server_id_,
+        started_, started_steady_});
+    rings_ = std::make_unique<Rings>(*context_);
     // Its counts are on the pages.
     if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
     if (!config_.metrics_listen.empty()) {
       auto http = HttpPort::Start(config_.metrics_listen, Pages(), Probes());
       if (!http.ok()) return http.status();
       http_ = *std::move(http);
-      metrics_address_ = http_->address();
+      context_->metrics_address = http_->address();
     }
     return StartGrpc();
   }
@@ -209,7 +215,7 @@ class Server::Impl {
   }
 
   const std::vector<std::string>& addresses() const { return addresses_; }
-  const std::string& metrics_address() const { return metrics_address_; }
+  const std::string& metrics_address() const { return context_->metrics_address; }
   engine::Engine& engine() { return *engine_; }
 
  private:
@@ -227,11 +233,12 @@ class Server::Impl {
     if (const std::string error = AddressError(options.address, true); !error.empty()) {
       status = absl::InvalidArgumentError(error);
     } else {
-      auto door = LocalDoor::Open(std::move(options), *engine_, workers_, exporters_, regions_);
+      auto door =
+          LocalDoor::Open(std::move(options), *engine_, workers_, exporters_, regions_, *rings_);
       status = door.status();
       if (door.ok()) {
         local_door_ = *std::move(door);
-        local_socket_ = std::filesystem::absolute(path).string();
+        context_->local_socket = std::filesystem::absolute(path).string();
         return absl::OkStatus();
       }
     }
@@ -245,10 +252,6 @@ class Server::Impl {
     // Once nobody uses it, gRPC takes itself down, and may wait ten seconds for a poller of its
     // own.
     grpc_init();
-    context_ = std::make_unique<ServiceContext>(
-        ServiceContext{config_, *engine_, telemetry_, workers_,
-                       std::max(1, config_.threads / kWorkers), live_streams_, shares_, regions_,
-                       metrics_address_, local_socket_, server_id_, started_, started_steady_});
     services_.push_back(MakeCatalogService(*context_));
     services_.push_back(MakeComputeService(*context_));
     services_.push_back(MakeBuffersService(*context_));
@@ -363,7 +366,7 @@ class Server::Impl {
            const LocalDoor::Counts local =
                local_door_ == nullptr ? LocalDoor::Counts() : local_door_->counts();
            for (auto& family : LocalMetrics(local.connections, local.turned_away, regions_.count(),
-                                            engine_->executor().attachments())) {
+                                            engine_->executor().attachments(), rings_->count())) {
              families.push_back(std::move(family));
            }
            return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
@@ -392,7 +395,6 @@ class Server::Impl {
   mutable Mutex health_mutex_;
   std::string unreachable_ ABSL_GUARDED_BY(health_mutex_);  ///< why the probe failed
   grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(health_mutex_) = nullptr;
-  std::string metrics_address_;
   std::vector<std::string> addresses_;
   LiveStreams live_streams_{config_};
   ConnectionShares shares_{ConnectionMemory(config_)};
@@ -400,10 +402,10 @@ class Server::Impl {
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineGauges> gauges_;
   SharedRegions regions_;
+  std::unique_ptr<ServiceContext> context_;
+  std::unique_ptr<Rings> rings_;  ///< workers open them
   WorkerPool workers_, exporters_;
   std::unique_ptr<LocalDoor> local_door_;
-  std::string local_socket_;  ///< its path; empty: there is none
-  std::unique_ptr<ServiceContext> context_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<FrontDoor> door_;
   std::unique_ptr<grpc::Server> grpc_;

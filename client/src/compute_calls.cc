@@ -25,6 +25,9 @@ std::pair<const std::byte*, const std::byte*> Extent(const View& view) {
 
 /// Gathers what a request sends and where its result goes, and the first thing that is wrong.
 class RequestBuilder {
+  /// Around a start, with the largest id and timeout.
+  static constexpr size_t kEnvelopeBytes = 64;
+
  public:
   /// Null: everything goes in the stream.
   explicit RequestBuilder(SharedMemory* shared_memory) : shared_memory_(shared_memory) {
@@ -102,8 +105,11 @@ class RequestBuilder {
   DenseRequest& request() { return request_; }
   /// All of it, opened with `start`.
   template <typename Request, typename Start>
-  absl::StatusOr<DenseRequest> Take(Start start) {
+  absl::StatusOr<DenseRequest> Take(Start start, wire::RingMessage message,
+                                    size_t reply_bytes = 0) {
     if (!status_.ok()) return status_;
+    request_.message = message;
+    request_.message_bytes = std::max(start.ByteSizeLong() + kEnvelopeBytes, reply_bytes);
     request_.encode_start = [start = std::move(start)](uint64_t id, uint64_t timeout_ns) {
       Request request;
       *request.mutable_start() = start;
@@ -169,6 +175,11 @@ Call<ComputeResult> LaunchDense(const std::shared_ptr<Connection>& connection,
   auto state = std::make_shared<CallState<ComputeResult>>();
   auto call = std::make_shared<DenseCall>(*connection, stream, options, *std::move(request),
                                           std::move(streamed), state);
+  if (connection->options().ring) {
+    state->WaitWith([weak = std::weak_ptr<DenseCall>(call)](const auto& end) {
+      if (const auto waited = weak.lock()) waited->ReadRing(end);
+    });
+  }
   return Launch<ComputeResult>(connection, call, std::move(state));
 }
 
@@ -202,7 +213,7 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
       builder.request().result_rows = view->rows;
       builder.request().result_cols = view->cols;
     }
-    return builder.Take<v1::SpmmRequest>(std::move(start));
+    return builder.Take<v1::SpmmRequest>(std::move(start), wire::RingMessage::kSpmm);
   };
   return LaunchDense(connection, connection->spmm(), build, options);
 }
@@ -220,7 +231,7 @@ Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const s
       *start.mutable_values() = builder.Add(*sddmm.values, "SddmmOptions::values");
     }
     *start.mutable_result() = builder.Into(values, "values");
-    return builder.Take<v1::SddmmRequest>(std::move(start));
+    return builder.Take<v1::SddmmRequest>(std::move(start), wire::RingMessage::kSddmm);
   };
   return LaunchDense(connection, connection->sddmm(), build, options);
 }
@@ -324,7 +335,9 @@ class ChainEncoder {
       return absl::InvalidArgumentError("a step or a result is of a value of another chain");
     }
     if (!wrong.ok()) return wrong;
-    return builder.Take<v1::ChainRequest>(std::move(start));
+    // The reply has each step's plan.
+    const size_t reply_bytes = 512 + 128 * static_cast<size_t>(start.steps_size());
+    return builder.Take<v1::ChainRequest>(std::move(start), wire::RingMessage::kChain, reply_bytes);
   }
 };
 

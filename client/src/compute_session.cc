@@ -54,12 +54,12 @@ void ComputeSession::AwaitEndNoLonger(const DenseCall& call) {
 }
 
 void ComputeSession::Break() {
-  if (const std::shared_ptr<Stream> stream = this->stream()) stream->Cancel();
+  if (const std::shared_ptr<ComputeChannel> channel = this->channel()) channel->Cancel();
 }
 
-std::shared_ptr<Stream> ComputeSession::stream() const {
+std::shared_ptr<ComputeChannel> ComputeSession::channel() const {
   const MutexLock lock(mutex_);
-  return stream_;
+  return channel_;
 }
 
 void ComputeSession::WaitUntilClosed() {
@@ -89,7 +89,7 @@ void ComputeSession::OnReply(uint64_t id, const wire::Frame<v1::ComputeReply>& f
     const std::shared_ptr<DenseCall> call = TakeEnded(id, &aborted);
     if (!call) return;
     if (aborted) return call->AttemptOver(*std::move(aborted));
-    stream()->DropArrays(id);  // refused before it was all sent
+    channel()->DropArrays(id);  // refused before it was all sent
     call->OnEnd(reply->end());
     return;
   }
@@ -113,14 +113,14 @@ void ComputeSession::EndForViolation(absl::Status status) {
 }
 
 void ComputeSession::OnClosed(const absl::Status& status) {
-  std::shared_ptr<Stream> ended;
+  std::shared_ptr<ComputeChannel> ended;
   std::vector<Aborted> sent;
   std::deque<std::shared_ptr<DenseCall>> unsent;
   absl::Status reason;
   {
     const MutexLock lock(mutex_);
     closed_ = true;
-    ended.swap(stream_);
+    ended.swap(channel_);
     if (!violation_.ok()) {
       reason = violation_;
     } else if (status.ok() || absl::IsCancelled(status)) {
@@ -145,7 +145,7 @@ void ComputeSession::OnClosed(const absl::Status& status) {
 void ComputeSession::SendLocked(const std::shared_ptr<DenseCall>& call) {
   const uint64_t id = call->id();
   in_flight_.emplace(id, call);
-  stream_->Send(call->EncodeStart(id), id, call->LendOperands());
+  channel_->Send(call->message(), call->EncodeStart(id), id, call->LendOperands());
 }
 
 void ComputeSession::SendWaitingLocked() {
@@ -192,11 +192,11 @@ void ComputeSession::Abort(uint64_t id, absl::Status status) {
     if (waits) call->Aborted();
     aborted_.emplace(id, waits ? Aborted{call, status} : Aborted{});
   }
-  if (const std::shared_ptr<Stream> stream = this->stream()) {
-    stream->DropArrays(id);
+  if (const std::shared_ptr<ComputeChannel> channel = this->channel()) {
+    channel->DropArrays(id);
     v1::SpmmRequest cancel;  // the same field in every kind of request
     cancel.mutable_cancel()->set_request_id(id);
-    stream->Send(wire::Encode(cancel));
+    channel->Send(wire::RingMessage::kSpmm, wire::Encode(cancel), id, {});
   }
   if (!waits) call->AttemptOver(std::move(status));
 }

@@ -1,4 +1,4 @@
-// One opening of a compute stream: which requests are on it.
+// One opening of a compute stream or a ring: which requests are on it.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
@@ -23,13 +24,10 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
  public:
   explicit ComputeSession(size_t max_in_flight) : max_in_flight_(max_in_flight) {}
 
-  /// Starts the stream whose handler this is; before anything else.
-  void Start(const std::shared_ptr<Stream>& stream) {
-    {
-      const MutexLock lock(mutex_);
-      stream_ = stream;
-    }
-    stream->Start();
+  /// What carries it, and has this for its handler; before anything else.
+  void Use(std::shared_ptr<ComputeChannel> channel) {
+    const MutexLock lock(mutex_);
+    channel_ = std::move(channel);
   }
 
   /// False if the stream has broken: nothing was done, try another session.
@@ -57,7 +55,7 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
   /// Null if it is not in flight.
   std::shared_ptr<DenseCall> Find(uint64_t id) const;
   /// Null once it has ended.
-  std::shared_ptr<Stream> stream() const;
+  std::shared_ptr<ComputeChannel> channel() const;
   /// A request that was ended early, which the server has yet to end. Its call waits for that, too,
   /// if it shares memory; others have ended.
   struct Aborted {
@@ -73,13 +71,13 @@ class ComputeSession : public Stream::Handler, public std::enable_shared_from_th
 
   const size_t max_in_flight_;
 
-  // Taken before calls' and the stream's locks. Calls end without it: what goes with them may be
+  // Taken before calls' and the channel's locks. Calls end without it: what goes with them may be
   // anything.
   mutable Mutex mutex_;
   CondVar closed_changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   // Until the end: gRPC holds what was lent and not yet sent as long as the stream exists.
-  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ComputeChannel> channel_ ABSL_GUARDED_BY(mutex_);
   absl::Status violation_ ABSL_GUARDED_BY(mutex_);  // of the protocol, by the server
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, std::shared_ptr<DenseCall>> in_flight_ ABSL_GUARDED_BY(mutex_);

@@ -25,9 +25,11 @@ void ComputeStream::Submit(const std::shared_ptr<DenseCall>& call) {
     const MutexLock lock(mutex_);
     if (session_ == session) {
       session_ = std::make_shared<ComputeSession>(connection_.max_requests_per_stream());
-      session_->Start(Stream::Create(connection_.stub(), method_,
-                                     std::chrono::system_clock::time_point::max(),
-                                     connection_.chunk_bytes(), session_));
+      const std::shared_ptr<Stream> stream =
+          Stream::Create(connection_.stub(), method_, std::chrono::system_clock::time_point::max(),
+                         connection_.chunk_bytes(), session_);
+      session_->Use(stream);
+      stream->Start();
     }
     session = session_;
   }

@@ -52,7 +52,8 @@ Connection::Connection(const std::string& address, const ClientOptions& options)
       stub_(MakeChannel(address, options)),
       spmm_(*this, "/sparsed.v1.Compute/Spmm"),
       sddmm_(*this, "/sparsed.v1.Compute/Sddmm"),
-      chain_(*this, "/sparsed.v1.Compute/Chain") {}
+      chain_(*this, "/sparsed.v1.Compute/Chain"),
+      ring_(*this) {}
 
 absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& address,
                                                              const ClientOptions& options) {

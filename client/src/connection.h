@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/src/compute_stream.h"
+#include "client/src/ring.h"
 #include "client/src/shared_memory.h"
 #include "client/src/stream.h"
 #include "sparsed/client.h"
@@ -44,6 +45,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ComputeStream& spmm() { return spmm_; }
   ComputeStream& sddmm() { return sddmm_; }
   ComputeStream& chain() { return chain_; }
+  ComputeRing& ring() { return ring_; }
 
  private:
   Connection(const std::string& address, const ClientOptions& options);
@@ -58,6 +60,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ComputeStream spmm_;
   ComputeStream sddmm_;
   ComputeStream chain_;
+  ComputeRing ring_;
 };
 
 }  // namespace client

@@ -8,6 +8,7 @@
 
 #include "client/src/compute_session.h"
 #include "client/src/convert.h"
+#include "client/src/ring.h"
 
 namespace sparsed {
 inline namespace client {
@@ -24,10 +25,15 @@ void DenseCall::StartAttempt() {
     result_ = {};
   }
   EnforceDeadline();
-  stream_.Submit(std::static_pointer_cast<DenseCall>(shared_from_this()));
+  const auto self = std::static_pointer_cast<DenseCall>(shared_from_this());
+  // Others come after a pause anyway, and where a ring had no answer the server has more to say.
+  const bool by_ring = std::exchange(first_attempt_, false) && !request().carries_arrays();
+  if (!by_ring || !connection().ring().Submit(self)) stream_.Submit(self);
 }
 
 void DenseCall::StopAttempt() {
+  // Its end may be there.
+  if (const std::shared_ptr<Ring> ring = this->ring()) ring->Read();
   const std::shared_ptr<ComputeSession> session = this->session();
   if (session) session->Remove(*this, absl::CancelledError("the call was cancelled"));
 }
@@ -37,6 +43,7 @@ void DenseCall::BreakTransport() {
 }
 
 void DenseCall::EndOverdue() {
+  if (const std::shared_ptr<Ring> ring = this->ring()) ring->Read();
   if (const std::shared_ptr<ComputeSession> session = this->session()) {
     session->AwaitEndNoLonger(*this);
   }
@@ -51,6 +58,23 @@ void DenseCall::Joined(std::shared_ptr<ComputeSession> session, uint64_t id) {
 uint64_t DenseCall::id() const {
   const MutexLock lock(mutex_);
   return id_;
+}
+
+std::shared_ptr<Ring> DenseCall::ring() const {
+  const MutexLock lock(mutex_);
+  return ring_;
+}
+
+void DenseCall::Through(std::shared_ptr<Ring> ring) {
+  const MutexLock lock(mutex_);
+  ring_ = std::move(ring);
+  on_ring_ = ring_ != nullptr;
+}
+
+void DenseCall::ReadRing(std::optional<std::chrono::steady_clock::time_point> end) {
+  if (const std::shared_ptr<Ring> ring = this->ring()) {
+    ring->ReadUntil(end, [this] { return !on_ring_; });
+  }
 }
 
 std::shared_ptr<ComputeSession> DenseCall::session() const {
@@ -157,10 +181,14 @@ void DenseCall::OnEnd(const v1::End& end) {
 }
 
 void DenseCall::AttemptOver(absl::Status status) {
+  std::shared_ptr<Ring> ring;
   {
     const MutexLock lock(mutex_);
     receiving_ = false;
+    ring.swap(ring_);
+    on_ring_ = false;
   }
+  if (ring) ring->Wake();
   AttemptEnded(std::move(status));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@ namespace sparsed {
 inline namespace client {
 
 class ComputeSession;
+class Ring;
 
 /// What a dense request sends and where its result goes.
 struct DenseRequest {
@@ -41,6 +43,11 @@ struct DenseRequest {
   std::vector<SharedMemory::Place> shared;
   /// Whether sending it twice does no harm.
   bool repeatable = false;
+  /// For a ring: what the message is, and no fewer bytes than it or its reply take.
+  wire::RingMessage message = wire::RingMessage::kSpmm;
+  size_t message_bytes = 0;
+
+  bool carries_arrays() const { return !operands.empty() || !results.empty(); }
 };
 
 class DenseCall final : public RemoteCall {
@@ -56,7 +63,16 @@ class DenseCall final : public RemoteCall {
         streamed_(std::move(streamed)),
         state_(std::move(state)) {}
 
+  /// For who waits for it, until `end` at the longest (none: no end): reads the ring, if an attempt
+  /// went through one.
+  void ReadRing(std::optional<std::chrono::steady_clock::time_point> end);
+
   // The session's side.
+
+  /// The attempt goes through a ring; null: it does not.
+  void Through(std::shared_ptr<Ring> ring);
+  wire::RingMessage message() const { return request().message; }
+  size_t message_bytes() const { return request().message_bytes; }
 
   /// The attempt is on `session` now.
   void Joined(std::shared_ptr<ComputeSession> session, uint64_t id);
@@ -83,6 +99,7 @@ class DenseCall final : public RemoteCall {
   void Deliver(absl::Status status) override;
 
   std::shared_ptr<ComputeSession> session() const;
+  std::shared_ptr<Ring> ring() const;
   /// The attempt's.
   const DenseRequest& request() const { return *request_.load(); }
 
@@ -90,10 +107,13 @@ class DenseCall final : public RemoteCall {
   const DenseRequest first_;
   const std::optional<DenseRequest> streamed_;
   std::atomic<const DenseRequest*> request_ = &first_;
+  bool first_attempt_ = true;
   const std::shared_ptr<CallState<ComputeResult>> state_;
 
   mutable Mutex mutex_;  // held while a chunk is copied
   std::shared_ptr<ComputeSession> session_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Ring> ring_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> on_ring_ = false;  ///< there is a ring_
   uint64_t id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;

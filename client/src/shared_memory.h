@@ -80,6 +80,10 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   /// later share the blocks anew, under other names.
   void GiveUp(const std::vector<Place>& places, std::function<void()> done);
 
+  /// The connection to the server's local socket; opened, unless that failed a short while ago.
+  /// UNAVAILABLE. May block.
+  absl::StatusOr<std::shared_ptr<LocalSocket>> Socket();
+
  private:
   using Clock = std::chrono::steady_clock;
   struct Known {
@@ -92,9 +96,6 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   void Forget(std::unique_ptr<SharedBlock> block);
   bool OfThisProcess() const;
-  /// The connection to the server's local socket; opened, unless that failed a short while ago.
-  /// UNAVAILABLE. May block.
-  absl::StatusOr<std::shared_ptr<LocalSocket>> Socket();
 
   const std::function<absl::StatusOr<LocalAddress>()> find_;
   const int process_ = getpid();

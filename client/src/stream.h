@@ -11,10 +11,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "client/src/compute_channel.h"
 #include "client/src/shared_memory.h"
 #include "client/src/strided_bytes.h"
 
@@ -43,6 +45,7 @@ struct OutgoingArray {
 /// A reactor of its own lifetime: it keeps itself until the call is over. Thread-safe; no method
 /// blocks. Works for every kind of method, as all look alike on the wire.
 class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                     public ComputeChannel,
                      public std::enable_shared_from_this<Stream> {
  public:
   /// Called on gRPC's threads.
@@ -68,9 +71,13 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   /// requests take turns; messages overtake arrays. False if the stream is closed.
   bool Send(grpc::ByteBuffer message, uint64_t request_id = 0,
             std::vector<OutgoingArray> arrays = {});
+  void Send(wire::RingMessage /*what*/, grpc::ByteBuffer message, uint64_t request_id,
+            std::vector<OutgoingArray> arrays) override {
+    Send(std::move(message), request_id, std::move(arrays));
+  }
   bool SendArrays(uint64_t request_id, std::vector<OutgoingArray> arrays);
   /// Forgets what is left of a request's arrays.
-  void DropArrays(uint64_t request_id);
+  void DropArrays(uint64_t request_id) override;
   /// Half-closes once everything queued is sent.
   void CloseSending();
   /// Whether the server may know that everything was sent.
@@ -78,7 +85,7 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   /// Reads on after Next::kPause.
   void Resume();
   /// Ends the call; OnClosed comes with CANCELLED or with how it ended otherwise.
-  void Cancel();
+  void Cancel() override;
 
  private:
   struct Outgoing {

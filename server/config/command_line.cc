@@ -223,6 +223,19 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(count)
       ->capture_default_str()
       ->group("Limits");
+  app.add_option("--max-rings", config.max_rings,
+                 "Rings of requests that processes of this machine may have, each with a thread "
+                 "here; who gets none uses its stream. 0: none")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group("Limits");
+  app.add_option("--ring-spin", config.ring_spin_microseconds,
+                 "Microseconds that the thread of a ring looks for the next request before it "
+                 "sleeps: up to a CPU for each ring in use, for the time to wake")
+      ->check(CLI::Range(int64_t{0}, int64_t{100'000}))
+      ->type_name("MICROSECONDS")
+      ->capture_default_str()
+      ->group("Limits");
   app.add_option("--max-queued", config.max_queued, "Requests waiting for a lane")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str()

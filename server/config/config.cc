@@ -95,6 +95,8 @@ std::string ToYaml(const Config& config) {
   }
   out << YAML::Key << "max_chunk" << YAML::Value << config.max_chunk_bytes;
   out << YAML::Key << "max_requests_per_stream" << YAML::Value << config.max_requests_per_stream;
+  out << YAML::Key << "max_rings" << YAML::Value << config.max_rings;
+  out << YAML::Key << "ring_spin" << YAML::Value << config.ring_spin_microseconds;
   out << YAML::Key << "max_queued" << YAML::Value << config.max_queued;
   out << YAML::Key << "batch_wait" << YAML::Value << config.batch_wait_microseconds;
   out << YAML::Key << "receive_idle" << YAML::Value << config.receive_idle_seconds;

@@ -38,7 +38,9 @@ struct Config {
   int64_t max_connections = 0;  ///< of clients; 0: as many as there are descriptors for, or 4096
   int64_t max_chunk_bytes = 2 << 20;
   int max_requests_per_stream = 64;
-  int max_queued = 4096;  ///< requests waiting for a lane
+  int max_rings = 16;                  ///< of processes of this machine; each has a thread
+  int64_t ring_spin_microseconds = 0;  ///< for which its thread looks for the next before it sleeps
+  int max_queued = 4096;               ///< requests waiting for a lane
   /// For which a narrow SpMM may wait for others to join; 0: none is joined.
   int64_t batch_wait_microseconds = 0;
   double shutdown_grace_seconds = 30;  ///< for requests in flight after SIGTERM

@@ -23,6 +23,7 @@
 #include "base/packet.h"
 #include "engine/engine.h"
 #include "server/local/attached_caller.h"
+#include "server/local/ring.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/shared_regions.h"
 #include "server/rpc/worker_pool.h"
@@ -54,12 +55,13 @@ v1::LocalReply ReplyOf(const absl::Status& status) {
 class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
  public:
   Loop(Options options, engine::Engine& engine, WorkerPool& workers, WorkerPool& exporters,
-       SharedRegions& regions)
+       SharedRegions& regions, Rings& rings)
       : options_(std::move(options)),
         engine_(engine),
         workers_(workers),
         exporters_(exporters),
-        regions_(regions) {}
+        regions_(regions),
+        rings_(rings) {}
 
   absl::Status Prepare(int listening) {
     epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
@@ -116,6 +118,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     bool busy = false;                      ///< a worker does what it asked for
     /// Null: it has not attached. A worker's while it is busy, but for what it counts.
     std::shared_ptr<AttachedCaller> attached;
+    std::weak_ptr<Ring> ring;  ///< null: it has none, or one that has ended
     std::deque<Packet> unsent;
   };
   /// What a worker did for a connection.
@@ -183,6 +186,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     for (const auto& [region, bytes] : found->second.regions) regions_.Remove(region);
     Collect(found->second);
     Detach(std::move(found->second.attached));
+    if (const auto ring = found->second.ring.lock()) ring->Leave();
     connections_.erase(found);
     --open_;
   }
@@ -262,6 +266,8 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       case v1::LocalRequest::kGet:
       case v1::LocalRequest::kRelease:
         return AskAttached(id, found->second, std::move(request));
+      case v1::LocalRequest::kRing:
+        return OpenRing(id, found->second, request_id, request.ring(), std::move(packet->file));
       case v1::LocalRequest::PART_NOT_SET:
         break;
     }
@@ -459,6 +465,39 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     return done;
   }
 
+  void OpenRing(uint64_t id, Connection& connection, uint64_t request_id,
+                const v1::OpenRing& request, Descriptor file) {
+    if (!file.open()) {
+      return Send(id, request_id,
+                  ReplyOf(absl::InvalidArgumentError(
+                      "the packet has no descriptor of the memory of the ring")));
+    }
+    if (const auto ring = connection.ring.lock(); ring != nullptr && !ring->ended()) {
+      return Send(id, request_id,
+                  ReplyOf(absl::FailedPreconditionError("this connection has a ring already")));
+    }
+    LetWork(workers_, id, connection, request_id,
+            [this, tenant = connection.tenant, request, most = options_.max_bytes,
+             shared = std::make_shared<Descriptor>(std::move(file))] {
+              return OpenRing(tenant, request, shared->fd(), most);
+            });
+  }
+
+  /// A worker's.
+  Done OpenRing(const std::string& tenant, const v1::OpenRing& request, int file,
+                int64_t most_bytes) {
+    absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, tenant);
+    if (!memory.ok()) return {ReplyOf(memory.status())};
+    absl::StatusOr<std::shared_ptr<Ring>> ring = rings_.Open(tenant, request, *std::move(memory));
+    if (!ring.ok()) return {ReplyOf(ring.status())};
+    Done done{ReplyOf(absl::OkStatus())};
+    done.settle = [opened = *std::move(ring)](Connection* connection) {
+      if (connection == nullptr) return opened->Leave();
+      connection->ring = opened;
+    };
+    return done;
+  }
+
   void Collect(Connection& connection) {
     if (connection.attached != nullptr) connection.attached->Collect(options_.on_runs);
   }
@@ -484,6 +523,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   WorkerPool& workers_;
   WorkerPool& exporters_;
   SharedRegions& regions_;
+  Rings& rings_;
   Descriptor epoll_, wake_;
   int listening_ = -1;
   uint64_t next_ = kFirst;
@@ -503,10 +543,11 @@ LocalDoor::LocalDoor(ListenSocket socket, std::shared_ptr<Loop> loop)
 absl::StatusOr<std::unique_ptr<LocalDoor>> LocalDoor::Open(Options options, engine::Engine& engine,
                                                            WorkerPool& workers,
                                                            WorkerPool& exporters,
-                                                           SharedRegions& regions) {
+                                                           SharedRegions& regions, Rings& rings) {
   absl::StatusOr<ListenSocket> socket = ListenSocket::Open(options.address, SOCK_SEQPACKET);
   if (!socket.ok()) return socket.status();
-  auto loop = std::make_shared<Loop>(std::move(options), engine, workers, exporters, regions);
+  auto loop =
+      std::make_shared<Loop>(std::move(options), engine, workers, exporters, regions, rings);
   if (absl::Status s = loop->Prepare(socket->sockets().front().fd()); !s.ok()) return s;
   return std::unique_ptr<LocalDoor>(new LocalDoor(*std::move(socket), std::move(loop)));
 }

@@ -19,6 +19,7 @@ class Engine;
 
 namespace sparsed::server {
 
+class Rings;
 class SharedRegions;
 class WorkerPool;
 
@@ -44,7 +45,7 @@ class LocalDoor {
   /// All but the options outlive it. Errors as ListenSocket::Open's.
   static absl::StatusOr<std::unique_ptr<LocalDoor>> Open(Options options, engine::Engine& engine,
                                                          WorkerPool& workers, WorkerPool& exporters,
-                                                         SharedRegions& regions);
+                                                         SharedRegions& regions, Rings& rings);
   /// Forgets what was shared; what is being mapped is forgotten once it is.
   ~LocalDoor();
 

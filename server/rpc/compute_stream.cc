@@ -6,16 +6,33 @@
 
 #include "engine/engine.h"
 #include "engine/retry.h"
-#include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/receive_chunk.h"
-#include "server/security/tenant.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
 namespace {
 
 constexpr size_t kRememberedFailures = 1024;
+
+/// Calls `operand` and `result` with every OperandSpec and ResultSpec of a request.
+template <typename Operand, typename Result>
+void ForEachPlace(const ComputeSpec& spec, const Operand& operand, const Result& result) {
+  if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
+    operand(spmm->b);
+    if (spmm->accumulate.has_value()) operand(*spmm->accumulate);
+    if (spmm->values.has_value()) operand(*spmm->values);
+    result(spmm->result);
+  } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
+    operand(sddmm->a);
+    operand(sddmm->b);
+    if (sddmm->values.has_value()) operand(*sddmm->values);
+    result(sddmm->result);
+  } else if (const auto* chain = std::get_if<engine::ChainSpec>(&spec)) {
+    for (const engine::OperandSpec& of : chain->operands) operand(of);
+    for (const engine::ChainSpec::Result& of : chain->results) result(of.place);
+  }
+}
 
 /// Bytes of operands and results that do not come and go in the stream, for the record.
 void CountBytes(engine::Engine& engine, const ComputeSpec& spec, StageRecord& record) {
@@ -38,20 +55,20 @@ void CountBytes(engine::Engine& engine, const ComputeSpec& spec, StageRecord& re
     record.held_bytes_out += held(of.held);
     if (of.shared.size() > 0 && of.shape) record.shared_bytes_out += bytes_of(*of.shape);
   };
-  if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
-    operand(spmm->b);
-    if (spmm->accumulate.has_value()) operand(*spmm->accumulate);
-    if (spmm->values.has_value()) operand(*spmm->values);
-    result(spmm->result);
-  } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
-    operand(sddmm->a);
-    operand(sddmm->b);
-    if (sddmm->values.has_value()) operand(*sddmm->values);
-    result(sddmm->result);
-  } else if (const auto* chain = std::get_if<engine::ChainSpec>(&spec)) {
-    for (const engine::OperandSpec& of : chain->operands) operand(of);
-    for (const engine::ChainSpec::Result& of : chain->results) result(of.place);
-  }
+  ForEachPlace(spec, operand, result);
+}
+
+/// INVALID_ARGUMENT if arrays would have to come or go with its messages.
+absl::Status CheckNoArrays(const ComputeSpec& spec) {
+  bool arrays = false;
+  const auto look = [&](const auto& of) {
+    arrays = arrays || (of.held.empty() && of.shared.size() == 0);
+  };
+  ForEachPlace(spec, look, look);
+  if (!arrays) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a ring carries no arrays: operands and results of its requests are held, or lie in shared "
+      "memory");
 }
 
 uint64_t TimeoutOf(const ComputeSpec& spec) {
@@ -60,14 +77,13 @@ uint64_t TimeoutOf(const ComputeSpec& spec) {
 
 }  // namespace
 
-ComputeStream::ComputeStream(Op op, const ServiceContext& service,
-                             grpc::CallbackServerContext* context)
-    : op_(op),
-      service_(service),
-      context_(*context),
-      tenant_(TenantOf(*context)),
+ComputeStream::ComputeStream(const ServiceContext& service, std::string tenant,
+                             std::shared_ptr<ConnectionShare> share, ComputeTransport& transport)
+    : service_(service),
+      transport_(transport),
+      tenant_(std::move(tenant)),
       max_requests_(static_cast<size_t>(service.config.max_requests_per_stream)),
-      share_(service.shares.Of(*context)) {
+      share_(std::move(share)) {
   Todo todo;
   todo.read = service_.live_streams.Add(this);
   {
@@ -79,21 +95,23 @@ ComputeStream::ComputeStream(Op op, const ServiceContext& service,
   Do(std::move(todo));
 }
 
-void ComputeStream::OnReadDone(bool ok) {
+ComputeStream::~ComputeStream() { service_.live_streams.Remove(this); }
+
+bool ComputeStream::OnMessage(Op op, grpc::ByteBuffer bytes) {
   {
     const MutexLock lock(mutex_);
     handling_ = true;
   }
-  if (!ok) return OnReadsDone();
-  auto message = DecodeComputeMessage(op_, tenant_, service_.regions, in_);
-  in_.Clear();
+  auto message = DecodeComputeMessage(op, tenant_, service_.regions, bytes);
+  bytes.Clear();
+  const bool begins = message.ok() && std::holds_alternative<ComputeStart>(*message);
   const absl::Status status =
-      message.ok() ? Handle(*std::move(message)) : absl::Status(message.status());
+      message.ok() ? Handle(op, *std::move(message)) : absl::Status(message.status());
   Todo todo;
   {
     const MutexLock lock(mutex_);
     handling_ = false;
-    if (finished_) return;
+    if (finished_) return begins;
     if (!status.ok()) {
       reads_done_ = true;
       Abandon(status, todo);
@@ -105,16 +123,18 @@ void ComputeStream::OnReadDone(bool ok) {
     Proceed(todo);
   }
   Do(std::move(todo));
+  return begins;
 }
 
-void ComputeStream::OnReadsDone() {
+void ComputeStream::OnReadsDone(const absl::Status& why) {
   Todo todo;
   {
     const MutexLock lock(mutex_);
     handling_ = false;
     if (finished_) return;
     reads_done_ = true;
-    if (context_.IsCancelled()) Abandon(absl::CancelledError("the client is gone"), todo);
+    if (!why.ok()) Abandon(why, todo);
+    if (transport_.IsCancelled()) Abandon(absl::CancelledError("the client is gone"), todo);
     for (const auto& [id, request] : requests_) {
       if (request->submitted || abandoned_) continue;
       Stop(*request,
@@ -127,7 +147,7 @@ void ComputeStream::OnReadsDone() {
   Do(std::move(todo));
 }
 
-void ComputeStream::OnWriteDone(bool ok) {
+void ComputeStream::OnWritten(bool ok) {
   Todo todo;
   {
     const MutexLock lock(mutex_);
@@ -174,7 +194,7 @@ void ComputeStream::OnTick(const Patience& patience) {
           fmt::format("the reader took nothing of the results of {} requests", requests_.size()));
       Abandon(status, todo);
       cancelled_ = true;
-      CancelCall(context_, status);
+      transport_.Cancel(status);
     }
     EndLate(patience.now);
     StopSilent(patience, todo);
@@ -208,15 +228,16 @@ void ComputeStream::Count(InFlightTable& table) {
   for (const auto& [id, request] : requests_) request->Count(table);
 }
 
-void ComputeStream::OnDone() {
-  service_.live_streams.Remove(this);
-  delete this;
-}
-
-absl::Status ComputeStream::Handle(ComputeMessage message) {
-  if (auto* chunk = std::get_if<wire::ChunkView>(&message)) return Receive(*chunk);
+absl::Status ComputeStream::Handle(Op op, ComputeMessage message) {
+  if (auto* chunk = std::get_if<wire::ChunkView>(&message)) {
+    if (!transport_.is_ring()) return Receive(*chunk);
+    return absl::InvalidArgumentError("a ring carries no chunks");
+  }
   if (auto* start = std::get_if<ComputeStart>(&message)) {
-    Start(std::move(*start));
+    if (transport_.is_ring() && start->spec.ok()) {
+      if (absl::Status s = CheckNoArrays(*start->spec); !s.ok()) start->spec = std::move(s);
+    }
+    Start(op, std::move(*start));
   } else {
     Cancel(std::get<ComputeCancel>(message));
   }
@@ -244,10 +265,11 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, Todo& todo) {
   return absl::OkStatus();
 }
 
-void ComputeStream::Start(ComputeStart start) {
+void ComputeStream::Start(Op op, ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
-      *this, start.request_id, service_.telemetry.Begin(op_, tenant_, start.subject),
+      *this, start.request_id, service_.telemetry.Begin(op, tenant_, start.subject),
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
+  request->record().ring = transport_.is_ring();
   Todo todo;
   absl::Status admitted;
   {
@@ -443,9 +465,7 @@ bool ComputeStream::TakeWrite(Todo& todo) {
   } else if (request->has_queued()) {
     sending_.push_back(request);
   }
-  out_options_ = grpc::WriteOptions();
-  // What follows at once may share a packet with it.
-  if (!sending_.empty()) out_options_.set_buffer_hint();
+  more_follow_ = !sending_.empty();
   writing_ = true;
   return true;
 }
@@ -464,24 +484,19 @@ void ComputeStream::Proceed(Todo& todo) {
   todo.finish = TakeFinish();
   todo.telemetry = &service_.telemetry;
   if (todo.read && !todo.finish.has_value()) {
-    // Under the lock: who finishes the stream comes before it or after it. gRPC calls back later.
+    // Under the lock: who finishes the stream comes before it or after it.
     read_began_ = Patience::Clock::now();
-    StartRead(&in_);
+    transport_.Read();
   }
 }
 
 void ComputeStream::Do(Todo todo) {
-  // `this` is used only by who writes, finishes, or is one of gRPC's callbacks.
+  // `this` is used only by who writes, finishes, or is one of the transport's calls.
   for (auto& [call, status] : todo.stop) call->Fail(std::move(status));
   if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
   for (StageRecord& record : todo.ended) todo.telemetry->End(std::move(record));
-  if (todo.write) StartWrite(&out_, out_options_);
-  if (todo.finish.has_value()) Finish(ToGrpc(*todo.finish));
-}
-
-BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
-                               grpc::CallbackServerContext* context) {
-  return new ComputeStream(op, service, context);
+  if (todo.write && transport_.Write(&out_, more_follow_)) OnWritten(true);
+  if (todo.finish.has_value()) transport_.Finish(*todo.finish);
 }
 
 }  // namespace sparsed::server

@@ -1,4 +1,4 @@
-// The reactor of Compute.Spmm, Sddmm, Spgemm and Chain: many requests on one stream.
+// A stream of Compute requests: many at once, whatever carries their messages.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,48 @@
 #include "server/rpc/compute_message.h"
 #include "server/rpc/compute_request.h"
 #include "server/rpc/live_streams.h"
-#include "server/rpc/reactors.h"
+#include "server/rpc/service.h"
 
 namespace sparsed::server {
 
-/// gRPC reads on one thread at a time; lanes bring results on theirs; one write is outstanding.
+/// What carries the messages of a stream: gRPC, or a ring. The stream calls it from any thread.
+class ComputeTransport {
+ public:
+  virtual ~ComputeTransport() = default;
+  /// Asks for the next message, or the end of them: ComputeStream::OnMessage or OnReadsDone comes,
+  /// but not in here, where the stream's lock is held.
+  virtual void Read() = 0;
+  /// Sends `*message`, which stays until ComputeStream::OnWritten comes; `more` follow at once.
+  /// True: it is gone already, and OnWritten does not come.
+  virtual bool Write(const grpc::ByteBuffer* message, bool more) = 0;
+  /// The stream's last call: nothing is being read, written or in flight.
+  virtual void Finish(const absl::Status& status) = 0;
+  /// The client takes nothing: what is being written is dropped. Finish has yet to come.
+  virtual void Cancel(const absl::Status& status) = 0;
+  virtual bool IsCancelled() const = 0;
+  /// Whether it is a ring, which carries no arrays.
+  virtual bool is_ring() const = 0;
+};
+
+/// Messages come on one thread at a time; lanes bring results on theirs; one write is outstanding.
 /// Requests with something to send take turns, a message each. The stream is finished only when no
 /// call can reach it any more, so requests refer to it without counting.
-class ComputeStream final : public BytesBidiReactor, public LiveStream {
+class ComputeStream final : public LiveStream {
  public:
-  ComputeStream(Op op, const ServiceContext& service, grpc::CallbackServerContext* context);
+  /// `transport` outlives it, and is called from here on.
+  ComputeStream(const ServiceContext& service, std::string tenant,
+                std::shared_ptr<ConnectionShare> share, ComputeTransport& transport);
+  ~ComputeStream() override;
 
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  /// What was asked for with Read: a request's message, of `op` (kSpmm, kSddmm, kSpgemm, kChain).
+  /// Whether it began a request, which has an end.
+  bool OnMessage(Op op, grpc::ByteBuffer bytes);
+  /// Likewise: the transport's messages are at their end, or `why` none can follow, which ends the
+  /// stream with it.
+  void OnReadsDone(const absl::Status& why = absl::OkStatus());
+  void OnWritten(bool ok);
+  /// The client is gone.
+  void OnCancel();
   void OnDrain() override;
   void OnTick(const Patience& patience) override;
   void Count(InFlightTable& table) override;
@@ -64,9 +91,8 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
     Telemetry* telemetry = nullptr;  ///< of `ended`
   };
 
-  void OnReadsDone();
-  absl::Status Handle(ComputeMessage message);
-  void Start(ComputeStart start);
+  absl::Status Handle(Op op, ComputeMessage message);
+  void Start(Op op, ComputeStart start);
   absl::Status Receive(const wire::ChunkView& chunk);
   void Cancel(const ComputeCancel& cancel);
   void Submit(ComputeRequest& request, engine::Call& call);
@@ -91,13 +117,11 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   /// Does what is to do. Unless it writes or finishes, `this` may be gone already.
   void Do(Todo todo) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const Op op_;
   const ServiceContext& service_;
-  grpc::CallbackServerContext& context_;
+  ComputeTransport& transport_;
   const std::string tenant_;
   const size_t max_requests_;
   const std::shared_ptr<ConnectionShare> share_;
-  grpc::ByteBuffer in_;
 
   Mutex mutex_;  ///< also guards the requests
   /// Whose end was not sent yet.
@@ -127,7 +151,7 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   int64_t credit_ ABSL_GUARDED_BY(mutex_) = 0;
   // While `writing_`, of who writes.
   grpc::ByteBuffer out_;
-  grpc::WriteOptions out_options_;
+  bool more_follow_ = false;  ///< what follows at once may share a packet with it
 };
 
 }  // namespace sparsed::server

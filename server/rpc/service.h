@@ -23,7 +23,7 @@ class SharedRegions;
 class Telemetry;
 class WorkerPool;
 
-/// Outlives the services and their calls.
+/// Outlives the services, rings, and their calls.
 struct ServiceContext {
   const Config& config;
   engine::Engine& engine;

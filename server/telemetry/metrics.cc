@@ -81,6 +81,8 @@ Metrics::Metrics()
   held_out_ = &transfers.Add({{"path", "held"}, {"direction", "out"}});
   shared_in_ = &transfers.Add({{"path", "shared_host"}, {"direction", "in"}});
   shared_out_ = &transfers.Add({{"path", "shared_host"}, {"direction", "out"}});
+  ring_in_ = &transfers.Add({{"path", "ring"}, {"direction", "in"}});
+  ring_out_ = &transfers.Add({{"path", "ring"}, {"direction", "out"}});
   attached_in_ = &transfers.Add({{"path", "attached"}, {"direction", "in"}});
   attached_out_ = &transfers.Add({{"path", "attached"}, {"direction", "out"}});
   // There from the start, so that rates begin with the first of them.
@@ -91,6 +93,9 @@ Metrics::Metrics()
   damages_ =
       &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
            .Add({});
+  ring_requests_ = &CounterFamily(registry_, "sparsed_ring_requests_total",
+                                  "Requests that came through a ring and ended")
+                        .Add({});
   for (const char* state : {"ready", "failed", "cancelled"}) {
     preparations_ended_.Add({{"state", state}});
   }
@@ -136,8 +141,9 @@ void Metrics::End(const StageRecord& record) {
   stream_out_->Increment(static_cast<double>(record.stream_bytes_out));
   held_in_->Increment(static_cast<double>(record.held_bytes_in));
   held_out_->Increment(static_cast<double>(record.held_bytes_out));
-  shared_in_->Increment(static_cast<double>(record.shared_bytes_in));
-  shared_out_->Increment(static_cast<double>(record.shared_bytes_out));
+  (record.ring ? ring_in_ : shared_in_)->Increment(static_cast<double>(record.shared_bytes_in));
+  (record.ring ? ring_out_ : shared_out_)->Increment(static_cast<double>(record.shared_bytes_out));
+  if (record.ring) ring_requests_->Increment();
 }
 
 Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {

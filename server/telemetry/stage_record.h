@@ -57,6 +57,7 @@ struct StageRecord {
   uint64_t stream_bytes_in = 0, stream_bytes_out = 0;  ///< array bytes on the wire
   uint64_t held_bytes_in = 0, held_bytes_out = 0;      ///< of held operands, into held results
   uint64_t shared_bytes_in = 0, shared_bytes_out = 0;  ///< in memory shared with the caller
+  bool ring = false;                                   ///< its messages came and went through one
   absl::Status status;
 
   uint64_t& operator[](Phase phase) { return phase_ns[static_cast<size_t>(phase)]; }

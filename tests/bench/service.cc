@@ -7,8 +7,8 @@
 //   bench_service attached  --server=unix:/run/sparsed.sock --rows=1000000 --k=128 [--gpu=0]
 //   bench_service chain     --server=unix:/run/sparsed.sock --steps=10 [--gpu=0]
 //   bench_service heads     --server=unix:/run/sparsed.sock --rows=100000 --heads=8 --k=32
-//   bench_service latency   --server=unix:/run/sparsed.sock
-//   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
+//   bench_service latency   --server=unix:/run/sparsed.sock [--spin=50]   (its --ring-spin:
+//   likewise) bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
 //   bench_service crowd     --server=127.0.0.1:7470 --clients=16 --k=128
 //   bench_service batch     --server=unix:/run/sparsed.sock --clients=16 --matrix=cora.mtx
@@ -53,8 +53,8 @@ void Require(const absl::Status& status) {
   std::exit(1);
 }
 
-Client Connect(const std::string& address) {
-  absl::StatusOr<Client> client = Client::Connect(address);
+Client Connect(const std::string& address, const ClientOptions& options = {}) {
+  absl::StatusOr<Client> client = Client::Connect(address, options);
   Require(client.status());
   return *std::move(client);
 }
@@ -599,8 +599,87 @@ int Heads(const std::string& server, int64_t rows, int64_t row_nnz, int heads, i
   return 0;
 }
 
-/// A small matrix, the operand in the request.
-int Latency(const std::string& server, int runs) {
+/// Products of one matrix whose operand and result the server finds by itself: over gRPC and
+/// through a ring, whose caller sleeps or spins for its reply, turn by turn. What each costs on top
+/// of its kernel.
+void LatencyOf(const std::string& server, const CsrMatrix& s, int64_t k, bool held,
+               std::chrono::microseconds spin, int runs) {
+  struct Way {
+    std::string name;
+    Client client;
+    Matrix matrix;
+    Operand b;
+    Destination c;
+    std::vector<SharedMatrix> memory = {};
+    std::vector<double> total = {}, kernel = {}, over = {}, server = {};
+  };
+  const Client owner = Connect(server);
+  const std::string name = "bench-latency";
+  const Matrix uploaded = Upload(owner, name, s, k);
+  const std::vector<float> ones(s.cols * k, 1.0F);
+  const auto held_b = owner.PutDense(name + "-b", DenseView(ones.data(), s.cols, k));
+  const auto held_c = owner.PutZeros(name + "-c", ValueType::kF32, s.rows, k);
+  Require(held_b.status());
+  Require(held_c.status());
+  std::vector<Way> ways;
+  const auto add = [&](const std::string& way, const ClientOptions& options) {
+    const Client client = Connect(server, options);
+    ways.push_back({way, client, client.MatrixNamed(name), client.DenseNamed(held_b->name()),
+                    client.DenseNamed(held_c->name())});
+    if (held) return;
+    auto b = client.AllocateShared(s.cols, k), c = client.AllocateShared(s.rows, k);
+    Require(b.status());
+    Require(c.status());
+    std::fill_n(static_cast<float*>(b->data()), s.cols * k, 1.0F);
+    ways.back().b = b->ConstView();
+    ways.back().c = c->View();
+    ways.back().memory = {*b, *c};
+  };
+  add("stream", {});
+  add("ring", {.ring = true});
+  add("ring, spinning", {.ring = true, .ring_spin = spin});
+  std::string plan;
+  for (int run = 0; run < runs + 100; ++run) {
+    for (Way& way : ways) {
+      const auto begin = Clock::now();
+      const auto done = way.matrix.Spmm(way.b, way.c);
+      const double took = 1e3 * MillisecondsSince(begin);
+      Require(done.status());
+      if (run < 100) continue;
+      const double kernel = std::chrono::duration<double, std::micro>(done->timings.kernel).count();
+      plan = done->plan;
+      way.total.push_back(took);
+      way.kernel.push_back(kernel);
+      way.over.push_back(took - kernel);
+      // By its own clock, from when it had the message until it had the reply.
+      way.server.push_back(std::chrono::duration<double, std::micro>(done->timings.total).count() -
+                           kernel);
+    }
+  }
+  for (const Way& way : ways) {
+    std::cout << json{{"bench", "latency"},
+                      {"way", way.name},
+                      {"operands", held ? "held" : "shared"},
+                      {"rows", s.rows},
+                      {"k", k},
+                      {"plan", plan},
+                      {"total_us", Quantile(way.total, 0.5)},
+                      {"kernel_us", Quantile(way.kernel, 0.5)},
+                      {"over_kernel_us", Quantile(way.over, 0.5)},
+                      {"of_which_server_us", Quantile(way.server, 0.5)},
+                      {"over_kernel_p99_us", Quantile(way.over, 0.99)},
+                      {"spin_us", way.name == "ring, spinning" ? spin.count() : 0},
+                      {"runs", runs}}
+              << std::endl;
+  }
+  ways.clear();
+  Require(held_b->Delete());
+  Require(held_c->Delete());
+  Require(uploaded.Delete());
+}
+
+/// A small matrix, the operand in the request; then small ones whose operands are there already.
+int Latency(const std::string& server, int64_t spin, int runs) {
   const Client client = Connect(server);
   constexpr int64_t kRows = 1000, kWidth = 16;
   const Matrix matrix = Upload(client, "bench-small", Random(kRows, 8, 2), kWidth);
@@ -620,6 +699,10 @@ int Latency(const std::string& server, int runs) {
                     {"p99_ms", Quantile(milliseconds, 0.99)},
                     {"runs", runs}}
             << std::endl;
+  for (const bool held : {false, true}) {
+    LatencyOf(server, Random(2708, 4, 7), 16, held, std::chrono::microseconds(spin), runs);
+    LatencyOf(server, Random(10'000, 16, 7), 32, held, std::chrono::microseconds(spin), runs);
+  }
   return 0;
 }
 
@@ -1066,6 +1149,8 @@ int Main(int argc, char** argv) {
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
+  int64_t spin = 50;
+  latency->add_option("--spin", spin, "Microseconds that who waits at a ring looks at it");
   int64_t held_width = 64;
   CLI::App* held = app.add_subcommand("held", "Queries whose operand and result stay there");
   held->add_option("--server", server);
@@ -1126,7 +1211,7 @@ int Main(int argc, char** argv) {
                    attached_threads, attached_gpu, runs);
   }
   if (*of_heads) return Heads(server, heads_rows, heads_row_nnz, heads, heads_width, runs);
-  if (*latency) return Latency(server, std::max(runs, 1000));
+  if (*latency) return Latency(server, spin, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));
   if (*spgemm) return Spgemm(server, runs);
   if (*crowd) return Crowd(server, crowd_clients, crowd_width, crowd_seconds);

@@ -37,7 +37,7 @@ constexpr int kVictims = 8;  ///< at once
 constexpr auto kLongestLife = milliseconds(1500);
 /// Of a client that is to be killed for its first results, or to end by itself.
 constexpr std::chrono::seconds kPatience(30);
-constexpr std::array<const char*, 4> kTransports = {"stream", "held", "shared", "attached"};
+constexpr std::array<const char*, 5> kTransports = {"stream", "held", "shared", "ring", "attached"};
 constexpr const char* kMatrix = "killed";
 
 // --- A client, which is a process of its own: `attack_clients --as TRANSPORT ADDRESS`.
@@ -129,7 +129,7 @@ int BeClient(const std::string& transport, const std::string& address) {
   const Problem problem;
   int64_t results = 0;
   const absl::Status status = [&]() -> absl::Status {
-    const auto client = Client::Connect(address);
+    const auto client = Client::Connect(address, {.ring = transport == "ring"});
     if (!client.ok()) return client.status();
     std::minstd_rand random(static_cast<uint32_t>(getpid()));
     while (told_to_end == 0) {
@@ -146,7 +146,7 @@ int BeClient(const std::string& transport, const std::string& address) {
         absl::Status done;
         if (transport == "held") {
           done = MultiplyHeld(problem, *client, k);
-        } else if (transport == "shared") {
+        } else if (transport == "shared" || transport == "ring") {
           done = Multiply(problem, client->MatrixNamed(kMatrix), static_cast<float*>(b->data()),
                           static_cast<float*>(c->data()), k);
         } else if (transport == "attached") {
@@ -243,6 +243,7 @@ const std::map<std::string, std::string>& Remains() {
   static const auto* const samples = new std::map<std::string, std::string>{
       {"regions", "sparsed_shared_regions"},
       {"attachments", "sparsed_attachments"},
+      {"rings", "sparsed_rings"},
       {"local connections", "sparsed_local_connections"},
       {"bytes shared", R"(sparsed_memory_bytes{device="cpu",use="shared"})"},
       {"bytes of held operands", R"(sparsed_memory_bytes{device="cpu",use="buffers"})"}};
@@ -317,7 +318,7 @@ int main(int argc, char** argv) {
   }
   return sparsed::test::AttackMain(argc, argv,
                                    "Eight clients at once, by streams, with held operands, with "
-                                   "shared memory and attached, each\n"
+                                   "shared memory, by rings and attached, each\n"
                                    "killed at a random moment. Nothing of theirs stays, the server "
                                    "lives, and the results of one\n"
                                    "client of each kind beside them are right.",

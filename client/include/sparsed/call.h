@@ -45,18 +45,28 @@ class CallState {
     if (!error_) error_.emplace(std::move(error));
   }
 
+  /// Who waits, or asks whether the call is done, first calls `wait` in its own thread, which may
+  /// bring the end about. It returns when it can do no more for the call, or when `end` has come
+  /// (none: it never does). Set before anybody waits.
+  void WaitWith(
+      std::function<void(std::optional<std::chrono::steady_clock::time_point> end)> wait) {
+    wait_ = std::move(wait);
+  }
+
   bool Overruled() const {
     const std::lock_guard lock(mutex_);
     return error_.has_value();
   }
 
   bool Done() const {
+    if (wait_) wait_(std::chrono::steady_clock::time_point::min());
     const std::lock_guard lock(mutex_);
     return result_.has_value() && events_.empty();
   }
 
   /// Runs events until the call is done or the time is over; whether it is done.
   bool WaitUntil(std::optional<std::chrono::steady_clock::time_point> end) {
+    if (wait_) wait_(end);
     std::unique_lock lock(mutex_);
     const auto something = [this] { return result_.has_value() || !events_.empty(); };
     while (true) {
@@ -89,6 +99,7 @@ class CallState {
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  std::function<void(std::optional<std::chrono::steady_clock::time_point>)> wait_;
   std::deque<std::function<void()>> events_;
   bool discarding_ = false;
   std::optional<Result<T>> result_;

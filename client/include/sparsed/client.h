@@ -54,6 +54,14 @@ struct ClientOptions {
   /// again: its calls fail, and memory lent to them comes back. (A frozen server at a Unix socket
   /// keeps that memory for as long as it lives.) A server takes offence at less than ten seconds.
   std::chrono::milliseconds keepalive{30'000};
+  /// Whether SpMM, SDDMM and chains whose operands and results the server finds by itself (in
+  /// shared memory, or held) go to a server on this machine through a ring in memory shared with
+  /// it, and their replies come back through it. Where there is none, they go over the connection
+  /// as ever. Whoever waits for such a call, or asks whether it is done, reads the ring.
+  bool ring = false;
+  /// For how long who waits looks at the ring before it sleeps: a CPU is busy meanwhile, and the
+  /// time to wake is saved. 0: it sleeps at once.
+  std::chrono::microseconds ring_spin{0};
 };
 
 struct CallOptions {
