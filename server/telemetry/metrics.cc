@@ -81,6 +81,8 @@ Metrics::Metrics()
   held_out_ = &transfers.Add({{"path", "held"}, {"direction", "out"}});
   shared_in_ = &transfers.Add({{"path", "shared_host"}, {"direction", "in"}});
   shared_out_ = &transfers.Add({{"path", "shared_host"}, {"direction", "out"}});
+  gpu_in_ = &transfers.Add({{"path", "shared_device"}, {"direction", "in"}});
+  gpu_out_ = &transfers.Add({{"path", "shared_device"}, {"direction", "out"}});
   attached_in_ = &transfers.Add({{"path", "attached"}, {"direction", "in"}});
   attached_out_ = &transfers.Add({{"path", "attached"}, {"direction", "out"}});
   // There from the start, so that rates begin with the first of them.
@@ -138,6 +140,8 @@ void Metrics::End(const StageRecord& record) {
   held_out_->Increment(static_cast<double>(record.held_bytes_out));
   shared_in_->Increment(static_cast<double>(record.shared_bytes_in));
   shared_out_->Increment(static_cast<double>(record.shared_bytes_out));
+  gpu_in_->Increment(static_cast<double>(record.gpu_bytes_in));
+  gpu_out_->Increment(static_cast<double>(record.gpu_bytes_out));
 }
 
 Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
