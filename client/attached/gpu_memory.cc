@@ -20,6 +20,7 @@
 #include "client/src/arrays.h"
 #include "client/src/compute_calls.h"
 #include "client/src/connection.h"
+#include "client/src/convert.h"
 
 namespace sparsed {
 inline namespace client {
@@ -409,7 +410,7 @@ class StreamProduct {
   const GpuStream stream_;
   std::list<Staged<DenseView>> operands_;
   Staged<MutableDenseView> staged_result_{memory_, stream_};
-  MutableDenseView result_;
+  MutableDenseView result_{nullptr, ValueType::kF32, 0, 0};
   bool empty_ = false;
   int64_t copied_ = 0;
 };
