@@ -181,8 +181,7 @@ class GpuMemoryState {
   bool InPlace(const View& view) const {
     const size_t bytes = static_cast<size_t>(view.rows - 1) * Pitch(view) + RowBytes(view);
     const std::optional<SharedMemory::Place> place = shared().Find(view.data, bytes);
-    const bool gaps = view.cols == 1 && view.leading_dimension > 1;
-    return place && place->block->on_gpu() && !gaps;
+    return place && place->block->on_gpu();
   }
 
  private:
@@ -325,7 +324,9 @@ class StreamProduct {
       empty_ = true;
       return view;
     }
-    if (state_.InPlace(view)) return view;
+    // Values of S may have no gaps.
+    const bool gaps = view.cols == 1 && view.leading_dimension > 1;
+    if (!gaps && state_.InPlace(view)) return view;
     Staged<DenseView>& staged = operands_.emplace_back(memory_, stream_);
     if (absl::Status s = staged.Copy(view); !s.ok()) return s;
     const DenseView copy = staged.Of(view);

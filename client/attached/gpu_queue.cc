@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/capture.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/exportable_memory.h"
 #include "kernels/cuda/stream_words.h"
 
 namespace sparsed {
@@ -66,6 +67,15 @@ absl::StatusOr<std::shared_ptr<GpuQueue>> GpuQueue::Open(int gpu, const std::str
 }
 
 GpuQueue::~GpuQueue() {
+  // What has not begun when the server hears that it is closed never does.
+  while (!idle() && alive()) std::this_thread::sleep_for(kNap);
+  page_->Write(kEnd, taken_);
+  {
+    // The stream may not have come to its last wait, which reads the page.
+    const cuda::DeviceScope scope(gpu_);
+    const cuda::CaptureScope whatever_others_capture;
+    cuda::SynchronizeDevice().IgnoreError();
+  }
   v1::LocalRequest request;
   request.mutable_close_queue()->set_queue(name_);
   socket_->Send(std::move(request));

@@ -22,7 +22,7 @@ class GpuQueue {
   /// Asks the server. Errors as OpenQueue's; UNIMPLEMENTED where the GPU's driver does not do it.
   static absl::StatusOr<std::shared_ptr<GpuQueue>> Open(int gpu, const std::string& uuid,
                                                         std::shared_ptr<LocalSocket> socket);
-  /// The stream has passed all that was queued in it.
+  /// Waits until the stream has passed all that was queued in it.
   ~GpuQueue();
   GpuQueue(const GpuQueue&) = delete;
   GpuQueue& operator=(const GpuQueue&) = delete;

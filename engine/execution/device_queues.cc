@@ -69,6 +69,11 @@ class DeviceQueue::State {
     const MutexLock lock(mutex_);
     if (!broken_.ok()) return broken_;
     if (waiting_.size() + running_.size() >= kMostRequests) RetireLocked(gone);
+    // A kernel's time, as if it were run by whoever takes the request.
+    if (waiting_.size() + running_.size() >= kMostRequests && !running_.empty()) {
+      const absl::Status passed = running_.front().events.end.Synchronize();
+      if (passed.ok()) EndFirstLocked(gone);
+    }
     if (waiting_.size() + running_.size() >= kMostRequests) {
       return absl::ResourceExhaustedError(fmt::format(
           "{} requests of this queue have not ended, which is the most", kMostRequests));
@@ -188,13 +193,19 @@ class DeviceQueue::State {
       const absl::StatusOr<bool> passed = first.events.end.Passed();
       if (!passed.ok()) return BreakLocked(backend_.Checked(passed.status()), gone);
       if (!*passed) return;
-      const absl::StatusOr<float> milliseconds =
-          first.events.end.MillisecondsSince(first.events.begin);
-      if (milliseconds.ok()) first.request.ended(*milliseconds);
-      events_.push_back(std::move(first.events));
-      gone.push_back(std::move(first.request));
-      running_.pop_front();
+      EndFirstLocked(gone);
     }
+  }
+
+  /// The stream has passed it.
+  void EndFirstLocked(Gone& gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Running& first = running_.front();
+    const absl::StatusOr<float> milliseconds =
+        first.events.end.MillisecondsSince(first.events.begin);
+    if (milliseconds.ok()) first.request.ended(*milliseconds);
+    events_.push_back(std::move(first.events));
+    gone.push_back(std::move(first.request));
+    running_.pop_front();
   }
 
   /// The caller's stream goes on, and the caller hears of it.
@@ -299,7 +310,8 @@ class DeviceQueues::Keeper {
     MutexLock lock(mutex_);
     while (!closing_) {
       std::vector<std::shared_ptr<DeviceQueue::State>> all = queues_;
-      awake_ = false;
+      // Somebody else may have waited for long; who comes is looked at closely.
+      if (std::exchange(awake_, false)) moved = Clock::now();
       lock.Unlock();
       const Clock::time_point now = Clock::now();
       DeviceQueue::State::Seen any;

@@ -112,7 +112,7 @@ class StandInQueues : public testing::Test {
     v1::SpmmRequest request = SpmmStartOf(id, "s", kCols, kWidth);
     v1::SpmmStart& start = *request.mutable_start();
     start.mutable_b()->mutable_shared()->set_region(b_.name);
-    v1::SharedDestination& to = *start.mutable_result()->mutable_shared();
+    auto& to = *start.mutable_result()->mutable_shared();
     to.mutable_memory()->set_region(c_.name);
     to.mutable_shape()->set_rows(kRows);
     to.mutable_shape()->set_cols(kWidth);
