@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -8,8 +9,11 @@
 
 #include "base/sleep.h"
 #include "engine/catalog/stored.h"
+#include "engine/execution/device_queues.h"
+#include "engine/execution/gpu_backend.h"
 #include "engine/memory/processor.h"
 #include "engine/memory/shared_memory.h"
+#include "kernels/cuda/exportable_memory.h"
 
 namespace sparsed::engine {
 namespace {
@@ -121,6 +125,52 @@ absl::StatusOr<Buffer> Engine::Share(int file, int64_t most_bytes, std::string_v
   if (!memory.ok() || gpus_.empty()) return memory;
   absl::StatusOr<Buffer> pinned = gpus_.front()->Pin(*memory);
   return pinned.ok() ? pinned : memory;
+}
+
+absl::StatusOr<GpuBackend*> Engine::GpuOf(std::string_view uuid) {
+  if (uuid.empty()) return absl::InvalidArgumentError("the GPU's uuid is missing");
+  return executor_->GpuOf(uuid);
+}
+
+absl::StatusOr<Engine::GpuMemory> Engine::AllocateShared(std::string_view gpu, size_t bytes,
+                                                         std::string_view tenant) {
+  const absl::StatusOr<GpuBackend*> found = GpuOf(gpu);
+  if (!found.ok()) return found.status();
+  if (bytes == 0) return absl::InvalidArgumentError("no bytes of memory to share");
+  Device& device = (*found)->device();
+  absl::StatusOr<Buffer> memory =
+      device.budget()
+          .ExportableSource(MemoryUse::kShared, &budget_->OwnerOf(tenant))
+          .Allocate(bytes);
+  if (!memory.ok()) return memory.status();
+  // What was in that memory before is nobody's business.
+  if (absl::Status s = device.Clear(memory->mutable_data(), bytes); !s.ok()) {
+    return device.Checked(std::move(s));
+  }
+  const cuda::DeviceScope scope(device.ordinal());
+  absl::StatusOr<Descriptor> file = cuda::Export(*memory);
+  if (!file.ok()) return device.Checked(file.status());
+  return GpuMemory{*std::move(memory), device.id(), *std::move(file)};
+}
+
+absl::StatusOr<std::shared_ptr<DeviceQueue>> Engine::OpenQueue(std::string_view gpu, int page,
+                                                               std::string_view tenant) {
+  const absl::StatusOr<GpuBackend*> found = GpuOf(gpu);
+  if (!found.ok()) return found.status();
+  struct stat facts = {};
+  if (fstat(page, &facts) != 0 || facts.st_size != DeviceQueues::kPageBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("a queue takes a memory file of {} bytes", DeviceQueues::kPageBytes));
+  }
+  absl::StatusOr<Buffer> mapped =
+      MapShared(page, DeviceQueues::kPageBytes, *budget_, budget_->OwnerOf(tenant));
+  if (!mapped.ok()) return mapped.status();
+  absl::StatusOr<Buffer> pinned = (*found)->device().Pin(*std::move(mapped));
+  if (!pinned.ok()) {
+    return absl::ResourceExhaustedError(fmt::format("the queue's page cannot be pinned: {}",
+                                                    std::string(pinned.status().message())));
+  }
+  return (*found)->queues().Open(*std::move(pinned));
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/descriptor.h"
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/executor.h"
@@ -22,6 +23,8 @@
 #include "engine/store/store_watcher.h"
 
 namespace sparsed::engine {
+
+class DeviceQueue;
 
 struct EngineOptions {
   std::string data_dir;  ///< empty: in memory
@@ -67,9 +70,26 @@ class Engine {
   /// OperandSpec::shared; pinned for the GPUs, unless the operating system does not let us. Blocks.
   absl::StatusOr<Buffer> Share(int file, int64_t most_bytes, std::string_view tenant);
 
+  /// Memory of a GPU's that another process can map, too.
+  struct GpuMemory {
+    Buffer memory;
+    DeviceId device;
+    Descriptor file;  ///< what stands for it; see cuda::Export
+  };
+  /// Zeros, on the GPU with that uuid (cuda::DeviceUuid), which the tenant pays for.
+  /// FAILED_PRECONDITION if it is none of these; RESOURCE_EXHAUSTED; UNIMPLEMENTED where a GPU has
+  /// no such memory. Blocks.
+  absl::StatusOr<GpuMemory> AllocateShared(std::string_view gpu, size_t bytes,
+                                           std::string_view tenant);
+  /// A queue on that GPU, whose words are in `page`, a sealed memory file of
+  /// DeviceQueues::kPageBytes that stays the caller's. INVALID_ARGUMENT for another file. Blocks.
+  absl::StatusOr<std::shared_ptr<DeviceQueue>> OpenQueue(std::string_view gpu, int page,
+                                                         std::string_view tenant);
+
  private:
   explicit Engine(EngineOptions options);
   absl::Status OpenGpus(Observer& observer);
+  absl::StatusOr<GpuBackend*> GpuOf(std::string_view uuid);
 
   const EngineOptions options_;
   // In the order of construction; destroyed in reverse.

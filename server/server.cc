@@ -366,7 +366,8 @@ class Server::Impl {
            const LocalDoor::Counts local =
                local_door_ == nullptr ? LocalDoor::Counts() : local_door_->counts();
            for (auto& family : LocalMetrics(local.connections, local.turned_away, regions_.count(),
-                                            engine_->executor().attachments(), rings_->count())) {
+                                            regions_.queues(), engine_->executor().attachments(),
+                                            rings_->count())) {
              families.push_back(std::move(family));
            }
            return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",

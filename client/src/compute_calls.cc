@@ -55,6 +55,7 @@ class RequestBuilder {
       SetShape(view, *proto.mutable_shape());
       return proto;
     }
+    CheckOnHost(view, what);
     // Rows are sent without the gaps between them.
     proto.mutable_shape()->set_rows(view.rows);
     proto.mutable_shape()->set_cols(view.cols);
@@ -85,6 +86,7 @@ class RequestBuilder {
     if (FindShared(view, *proto.mutable_shared()->mutable_memory())) {
       SetShape(view, *proto.mutable_shared()->mutable_shape());
     } else {
+      CheckOnHost(view, what);
       proto.set_stream(true);
       request_.results.push_back({*bytes, view.type});
     }
@@ -100,6 +102,13 @@ class RequestBuilder {
       if (begin < extent.second && extent.first < end) request_.repeatable = false;
     }
     return proto;
+  }
+
+  /// A place in a queue is used up by the first attempt.
+  template <typename Start>
+  void SetQueue(const std::string& queue, Start& start) {
+    start.set_queue(queue);
+    if (!queue.empty()) request_.repeatable = false;
   }
 
   DenseRequest& request() { return request_; }
@@ -142,6 +151,16 @@ class RequestBuilder {
     request_.shared.push_back(*std::move(found));
     return true;
   }
+  /// What the server does not find in shared memory is read and written here.
+  template <typename View>
+  void CheckOnHost(const View& view, const char* what) {
+    if (view.rows == 0 || shared_memory_ == nullptr || !shared_memory_->OnGpu(view.data)) return;
+    Refuse(absl::FailedPreconditionError(fmt::format(
+        "{} is in memory of a GPU that the server cannot use: it begins at no multiple of {} bytes "
+        "of its allocation, has gaps between its values, leaves its allocation, or the server that "
+        "it came from has gone",
+        what, SharedMemory::kAlignment)));
+  }
   void Refuse(const absl::Status& status) { status_.Update(status); }
   void CheckType(ValueType type, const char* what) {
     if (type_ && *type_ != type) {
@@ -168,7 +187,9 @@ Call<ComputeResult> LaunchDense(const std::shared_ptr<Connection>& connection,
   absl::StatusOr<DenseRequest> request = build(RequestBuilder(connection->shared_memory().get()));
   if (!request.ok()) return Refused<ComputeResult>(request.status());
   std::optional<DenseRequest> streamed;
-  if (!request->shared.empty() && request->repeatable) {
+  const bool on_gpu = std::any_of(request->shared.begin(), request->shared.end(),
+                                  [](const auto& place) { return place.block->on_gpu(); });
+  if (!request->shared.empty() && request->repeatable && !on_gpu) {
     absl::StatusOr<DenseRequest> same = build(RequestBuilder(nullptr));
     if (same.ok()) streamed = *std::move(same);
   }
@@ -195,7 +216,7 @@ Operand AccumulateOf(const SpmmOptions& spmm, const Destination& c) {
 
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
-                         const CallOptions& options) {
+                         const CallOptions& options, const std::string& queue) {
   const auto build = [&](RequestBuilder builder) {
     v1::SpmmStart start;
     start.set_matrix(matrix);
@@ -203,6 +224,7 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
     start.set_alpha(spmm.alpha);
     start.set_beta(spmm.beta);
     start.set_allow_tf32(spmm.allow_tf32);
+    builder.SetQueue(queue, start);
     *start.mutable_b() = builder.Add(b, "b");
     if (spmm.beta != 0) {
       *start.mutable_accumulate() = builder.Add(AccumulateOf(spmm, c), "accumulate");
@@ -220,11 +242,13 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
 
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                           const Operand& a, const Operand& b, const Destination& values,
-                          const SddmmOptions& sddmm, const CallOptions& options) {
+                          const SddmmOptions& sddmm, const CallOptions& options,
+                          const std::string& queue) {
   const auto build = [&](RequestBuilder builder) {
     v1::SddmmStart start;
     start.set_matrix(matrix);
     start.set_unscaled(sddmm.unscaled);
+    builder.SetQueue(queue, start);
     *start.mutable_a() = builder.Add(a, "a");
     *start.mutable_b() = builder.Add(b, "b");
     if (sddmm.values) {

@@ -11,12 +11,15 @@
 namespace sparsed {
 inline namespace client {
 
+/// `queue`: the request's place in one (SpmmStart.queue); empty: it runs when it comes. One in a
+/// queue is sent once.
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
-                         const CallOptions& options);
+                         const CallOptions& options, const std::string& queue = "");
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                           const Operand& a, const Operand& b, const Destination& values,
-                          const SddmmOptions& sddmm, const CallOptions& options);
+                          const SddmmOptions& sddmm, const CallOptions& options,
+                          const std::string& queue = "");
 Call<ComputeResult> Run(const std::shared_ptr<Connection>& connection, const Chain& chain,
                         const CallOptions& options);
 /// Streams the result to `on_block`.

@@ -59,7 +59,13 @@ absl::StatusOr<std::unique_ptr<SharedBlock>> SharedBlock::Make(size_t bytes) {
       new SharedBlock(file.Release(), static_cast<std::byte*>(at), bytes));
 }
 
+std::unique_ptr<SharedBlock> SharedBlock::OfGpu(std::byte* data, size_t size,
+                                                std::shared_ptr<void> there) {
+  return std::unique_ptr<SharedBlock>(new SharedBlock(-1, data, size, std::move(there)));
+}
+
 SharedBlock::~SharedBlock() {
+  if (on_gpu()) return;
   munmap(data_, size_);
   close(file_);
 }
@@ -69,13 +75,37 @@ bool SharedMemory::OfThisProcess() const { return getpid() == process_; }
 absl::StatusOr<std::shared_ptr<SharedBlock>> SharedMemory::Allocate(size_t bytes) {
   absl::StatusOr<std::unique_ptr<SharedBlock>> made = SharedBlock::Make(bytes);
   if (!made.ok() || !OfThisProcess()) return made;
-  std::shared_ptr<SharedBlock> block(made->release(),
+  return Adopt(*std::move(made), nullptr, "");
+}
+
+std::shared_ptr<SharedBlock> SharedMemory::Adopt(std::unique_ptr<SharedBlock> made,
+                                                 std::shared_ptr<LocalSocket> socket,
+                                                 std::string region) {
+  std::shared_ptr<SharedBlock> block(made.release(),
                                      [self = shared_from_this()](SharedBlock* gone) {
                                        self->Forget(std::unique_ptr<SharedBlock>(gone));
                                      });
   const MutexLock lock(mutex_);
-  blocks_[block->data()].block = block;
+  Known& known = blocks_[block->data()];
+  known.block = block;
+  known.socket = std::move(socket);
+  known.region = std::move(region);
   return block;
+}
+
+std::map<const std::byte*, SharedMemory::Known>::iterator SharedMemory::BlockOf(
+    const std::byte* begin) {
+  const auto after = blocks_.upper_bound(begin);
+  return after == blocks_.begin() ? blocks_.end() : std::prev(after);
+}
+
+bool SharedMemory::OnGpu(const void* data) {
+  const auto* const begin = static_cast<const std::byte*>(data);
+  std::shared_ptr<SharedBlock> block;  // goes without the lock, if it is the last
+  const MutexLock lock(mutex_);
+  const auto found = BlockOf(begin);
+  if (found != blocks_.end()) block = found->second.block.lock();
+  return block != nullptr && block->on_gpu() && begin < block->data() + block->size();
 }
 
 void SharedMemory::Forget(std::unique_ptr<SharedBlock> block) {
@@ -99,9 +129,9 @@ std::optional<SharedMemory::Place> SharedMemory::Find(const void* data, size_t b
   Place place;
   std::shared_ptr<LocalSocket> former;
   MutexLock lock(mutex_);
-  auto found = blocks_.upper_bound(begin);
-  if (found == blocks_.begin()) return std::nullopt;
-  Known& known = std::prev(found)->second;  // there as long as its block
+  const auto found = BlockOf(begin);
+  if (found == blocks_.end()) return std::nullopt;
+  Known& known = found->second;  // there as long as its block
   place.block = known.block.lock();
   if (place.block == nullptr) return std::nullopt;
   place.offset = static_cast<uint64_t>(begin - place.block->data());
@@ -110,6 +140,7 @@ std::optional<SharedMemory::Place> SharedMemory::Find(const void* data, size_t b
   if (!inside || place.offset % alignment != 0) return std::nullopt;
   while (known.asking) changed_.Wait(mutex_);
   if (known.region.empty() || !known.socket->Alive()) {
+    if (place.block->on_gpu()) return std::nullopt;
     if (Clock::now() < known.not_before) return std::nullopt;
     known.asking = true;
     known.region.clear();

@@ -24,11 +24,15 @@ inline namespace client {
 
 class SharedMemory;
 
-/// A memory file, mapped. Its pages go with it, and with the server's last request that uses it.
+/// A memory file, mapped; or memory of a GPU, which only the GPU reads and writes. Its pages go
+/// with it, and with the server's last request that uses it.
 class SharedBlock {
  public:
   /// Takes every page of it. RESOURCE_EXHAUSTED if there is not as much.
   static absl::StatusOr<std::unique_ptr<SharedBlock>> Make(size_t bytes);
+  /// What `there` keeps, of a GPU.
+  static std::unique_ptr<SharedBlock> OfGpu(std::byte* data, size_t size,
+                                            std::shared_ptr<void> there);
   SharedBlock(const SharedBlock&) = delete;
   SharedBlock& operator=(const SharedBlock&) = delete;
   ~SharedBlock();
@@ -36,13 +40,16 @@ class SharedBlock {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   int file() const { return file_; }
+  bool on_gpu() const { return there_ != nullptr; }
 
  private:
-  SharedBlock(int file, std::byte* data, size_t size) : file_(file), data_(data), size_(size) {}
+  SharedBlock(int file, std::byte* data, size_t size, std::shared_ptr<void> there = nullptr)
+      : file_(file), data_(data), size_(size), there_(std::move(there)) {}
 
   const int file_;
   std::byte* const data_;
   const size_t size_;
+  const std::shared_ptr<void> there_;  ///< null: it is a file's
 };
 
 /// The blocks of one connection to a server, and the server's names for them. Blocks are shared
@@ -60,6 +67,16 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   /// Forgotten by the server with its last copy.
   absl::StatusOr<std::shared_ptr<SharedBlock>> Allocate(size_t bytes);
+  /// Likewise, of memory that the server shares with this process, by the name that it has over
+  /// `socket`. It cannot be shared anew.
+  std::shared_ptr<SharedBlock> Adopt(std::unique_ptr<SharedBlock> block,
+                                     std::shared_ptr<LocalSocket> socket, std::string region);
+  /// Whether bytes of the caller's are a GPU's, and therefore to be touched by nobody but the
+  /// server.
+  bool OnGpu(const void* data);
+  /// The connection to the server's local socket; opened, unless that failed a short while ago.
+  /// UNAVAILABLE. May block.
+  absl::StatusOr<std::shared_ptr<LocalSocket>> Socket();
 
   /// Where bytes of the caller's lie for the server.
   struct Place {
@@ -69,8 +86,8 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
     uint64_t offset = 0;
   };
   /// None: they are of no block, or begin at no multiple of `alignment` of it, or the server shares
-  /// no memory, or has refused this block a short while ago. May block: the server is asked to map
-  /// the block; who wants the same one waits for that, others do not.
+  /// no memory, or has refused this block a short while ago; or of a GPU, and forgotten. May block:
+  /// the server is asked to map the block; who wants the same one waits for that, others do not.
   std::optional<Place> Find(const void* data, size_t bytes, size_t alignment = kAlignment);
 
   /// For a request whose end never came, so that the server may still read and write `places`: it
@@ -96,6 +113,9 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   void Forget(std::unique_ptr<SharedBlock> block);
   bool OfThisProcess() const;
+  /// The block that these bytes begin in; end() if there is none.
+  std::map<const std::byte*, Known>::iterator BlockOf(const std::byte* begin)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::function<absl::StatusOr<LocalAddress>()> find_;
   const int process_ = getpid();

@@ -37,7 +37,8 @@ struct OutgoingArray {
   OutgoingArray ForAttempt(int attempt, std::shared_ptr<void> lent) const {
     OutgoingArray array = *this;
     array.lease = std::move(lent);
-    if (attempt > 0) array.shared.reset();
+    // Only the server reads a GPU's.
+    if (attempt > 0 && array.shared && !array.shared->block->on_gpu()) array.shared.reset();
     return array;
   }
 };

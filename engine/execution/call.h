@@ -13,10 +13,13 @@
 #include "absl/status/statusor.h"
 #include "engine/catalog/dense_catalog.h"
 #include "kernels/array.h"
+#include "kernels/device_id.h"
 #include "kernels/problem.h"
 #include "kernels/row_products.h"
 
 namespace sparsed::engine {
+
+class DeviceQueue;
 
 /// A dense operand as the request names it.
 struct OperandSpec {
@@ -26,14 +29,23 @@ struct OperandSpec {
   /// If not empty, it is there, from its first element on; the end may lie behind the operand's.
   /// Memory that the caller may change at any time, which harms nobody but its result.
   Buffer shared = {};
+  DeviceId shared_on = {};  ///< where that is
 };
 
 /// Where a dense result goes: into the stream, if nothing is set.
 struct ResultSpec {
   std::string held;  ///< name of the held matrix that receives it
   Buffer shared;     ///< the caller's memory, as OperandSpec's
+  DeviceId shared_on = {};
   /// Of what `shared` is to receive; must agree with the result.
   std::optional<DenseShape> shape;
+};
+
+/// A request's place in a queue. It then ends, without having begun, as soon as nothing but the
+/// GPU's end can be in its way; all that it reads and writes is shared memory of the queue's GPU.
+struct QueueSpec {
+  std::shared_ptr<DeviceQueue> queue;  ///< null: it is in none
+  uint32_t number = 0;                 ///< as DeviceQueue::Request's
 };
 
 struct SpmmSpec {
@@ -49,6 +61,7 @@ struct SpmmSpec {
   std::optional<OperandSpec> values = {};
   bool allow_tf32 = false;  ///< as in Problem
   uint64_t timeout_ns = 0;  ///< 0: none
+  QueueSpec queue = {};
 };
 
 struct SddmmSpec {
@@ -58,6 +71,7 @@ struct SddmmSpec {
   ResultSpec result;                       ///< if not streamed, nnz x 1
   std::optional<OperandSpec> values = {};  ///< as SpmmSpec's; INVALID_ARGUMENT where unscaled
   uint64_t timeout_ns = 0;
+  QueueSpec queue = {};
 };
 
 /// C<M> = op(S) * op(T) in a semiring.

@@ -71,7 +71,7 @@ size_t ChainCall::PeakBytes() const {
   double now = 0, peak = 0;
   const auto bytes_of = [&](size_t value) {
     const std::optional<size_t>& result = values_[value].result;
-    const bool callers = device().kind == DeviceKind::kCpu && result && results_[*result].shared();
+    const bool callers = result && results_[*result].written_in_place(impl_->backend(device()));
     return callers ? 0 : static_cast<double>(BytesOf(values_[value].shape));
   };
   for (size_t i = 0; i < steps_.size(); ++i) {

@@ -26,7 +26,7 @@ constexpr int64_t kMostBytes = int64_t{64} << 20;
 }  // namespace
 
 Joint DenseCall::JoinsAs() const {
-  if (problem_.operation != Operation::kSpmm || own_values_) return {};
+  if (problem_.operation != Operation::kSpmm || own_values_ || queue_.queue != nullptr) return {};
   const int64_t rows = operands_[0].shape.rows + result_.shape().rows;
   if (operands_[0].shape.rows == 0 || result_.shape().rows == 0) return {};
   const int64_t fit = kMostBytes / (rows * static_cast<int64_t>(SizeOf(problem_.type)));

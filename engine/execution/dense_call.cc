@@ -14,6 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// A century, as for deadlines.
+constexpr uint64_t kLongestTimeout = 100ull * 365 * 24 * 3600 * 1000000000;
+
 Problem ProblemOf(const SpmmSpec& spec, ElementType type) {
   return {.operation = Operation::kSpmm,
           .transposed = spec.transpose,
@@ -60,6 +63,7 @@ size_t DenseCall::announced() const { return operands_.announced(); }
 size_t DenseCall::counted() const { return operands_.counted(); }
 
 void DenseCall::Drop() {
+  queue_ = {};
   result_.Drop();
   plan_ = {};
   matrix_.reset();
@@ -82,6 +86,7 @@ absl::Status DenseCall::Set(const SpmmSpec& spec) {
   const Pattern& pattern = *matrix_->pattern();
   alpha_ = spec.alpha;
   beta_ = spec.beta;
+  queue_ = spec.queue;
   const int64_t in_rows = problem_.transposed ? pattern.rows() : pattern.cols();
   const int64_t out_rows = problem_.transposed ? pattern.cols() : pattern.rows();
   if (absl::Status status = AddOperand("B", spec.b, in_rows, -1); !status.ok()) return status;
@@ -103,6 +108,7 @@ absl::Status DenseCall::Set(const SpmmSpec& spec) {
 absl::Status DenseCall::Set(const SddmmSpec& spec) {
   const Pattern& pattern = *matrix_->pattern();
   unscaled_ = spec.unscaled;
+  queue_ = spec.queue;
   if (absl::Status status = AddOperand("A", spec.a, pattern.rows(), -1); !status.ok())
     return status;
   problem_.k = operands_[0].shape.cols;
@@ -162,13 +168,40 @@ absl::Status DenseCall::SetResult(const ResultSpec& spec, DenseShape shape) {
 }
 
 absl::Status DenseCall::ChooseDevice() {
+  if (queue_.queue != nullptr) return TakeQueue();
   TakePlan(impl_->first_choice());
+  // Where its memory is: elsewhere it would have to be copied, there and back.
+  GpuBackend* const there = operands_.gpu() != nullptr ? operands_.gpu() : result_.gpu();
+  if (there != nullptr) {
+    if (absl::Status lost = there->status(); !lost.ok()) return lost;
+    MoveTo(there->id());
+    return absl::OkStatus();
+  }
   const bool planned = plan_.plan != nullptr && plan_.plan->layout != nullptr;
   const absl::StatusOr<Backend*> backend =
       impl_->Place(planned ? plan_.plan->layout->Resident() : matrix_->pattern()->resident_csr(),
                    operands_.held());
   if (!backend.ok()) return backend.status();
   MoveTo((*backend)->id());
+  return absl::OkStatus();
+}
+
+absl::Status DenseCall::TakeQueue() {
+  const DeviceId device = queue_.queue->device();
+  GpuBackend& gpu = *impl_->gpu(device);
+  const auto elsewhere = [&](std::string_view what) {
+    return absl::InvalidArgumentError(fmt::format(
+        "the request is in a queue of {}, but {} is in no memory of that GPU's which caller and "
+        "server share",
+        Name(device), what));
+  };
+  for (const Operand& operand : operands_) {
+    if (operand.gpu() != &gpu) return elsewhere("an operand");
+  }
+  if (result_.gpu() != &gpu) return elsewhere("the result");
+  if (absl::Status lost = gpu.status(); !lost.ok()) return lost;
+  TakePlan(device.kind);
+  MoveTo(device);
   return absl::OkStatus();
 }
 
@@ -189,6 +222,10 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
   const auto run = [&](absl::Status (DenseCall::*how)(Resolved&, Lane&)) {
     return CheckedOn(*lane.backend, token(), plan.ok() ? (this->*how)(*plan, lane) : plan.status());
   };
+  if (queue_.queue != nullptr) {
+    *end = run(&DenseCall::Enqueue);
+    return Next::kEnded;
+  }
   *end = run(&DenseCall::RunWhole);
   if (device().kind == DeviceKind::kCpu) return Next::kEnded;
   const auto elsewhere = [&](const absl::Status& status) {
@@ -212,7 +249,8 @@ absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layo
                                                 Lane& lane) {
   if (unscaled_ || own_values_) {
     absl::StatusOr<PlacedSparse> placed = lane.backend->Place(layout, nullptr, host_memory());
-    if (!placed.ok() || unscaled_) return placed;
+    // In a queue the values are not there yet.
+    if (!placed.ok() || unscaled_ || queue_.queue != nullptr) return placed;
     absl::StatusOr<std::shared_ptr<const Array>> values = PlaceOwnValues(*placed->layout, lane);
     if (!values.ok()) return values.status();
     placed->values = *std::move(values);
@@ -250,7 +288,9 @@ absl::StatusOr<PlacedDense> DenseCall::EmptyResult(Lane& lane) {
 }
 
 absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
-  if (beta_ == 0 || (in_place_ && lane.backend->shares_host_memory())) return EmptyResult(lane);
+  if (beta_ == 0 || (in_place_ && result_.written_in_place(*lane.backend))) {
+    return EmptyResult(lane);
+  }
   const Operand& accumulate = operands_[1];
   absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
   if (!old.ok()) return old;
@@ -342,7 +382,7 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
     old = *std::move(accumulate);
   }
   // On the host, whatever the lane's device.
-  const bool directly = result_.shared().has_value() && !in_place_;
+  const bool directly = result_.written_in_place(impl_->cpu) && !in_place_;
   absl::StatusOr<PlacedDense> result =
       directly ? impl_->cpu.Bring(*result_.shared(), result_.shape(), lane)
                : impl_->cpu.NewDense(ResultName(problem_.operation), result_.shape(),
@@ -408,6 +448,9 @@ absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executo
   // What cannot fit is refused before it is sent.
   if (status.ok()) status = call->operands_.ExpectStreams(call->impl_->gpu(call->device()));
   if (status.ok()) status = call->MayFit();
+  if (spec.timeout_ns > 0 && spec.timeout_ns < kLongestTimeout) {
+    call->until_ = Clock::now() + std::chrono::nanoseconds(spec.timeout_ns);
+  }
   if (status.ok()) status = call->Start(spec.timeout_ns);
   if (!status.ok()) return status;
   return call;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -66,6 +67,9 @@ class DenseCall final : public Job {
   absl::Status CheckApart();
   /// Takes the plan and, by it and the operands, the device that it begins on.
   absl::Status ChooseDevice();
+  /// The device is its queue's. INVALID_ARGUMENT if an operand or the result is not in memory that
+  /// is shared there.
+  absl::Status TakeQueue();
   /// RESOURCE_EXHAUSTED if its streamed operands and (if that is not one of them) its result
   /// together are more than the host ever has; on a GPU, parts may do.
   absl::Status MayFit() const;
@@ -80,6 +84,8 @@ class DenseCall final : public Job {
   absl::StatusOr<std::shared_ptr<const Array>> PlaceOwnValues(const Layout& layout, Lane& lane);
   /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead.
   absl::Status RunWhole(Resolved& plan, Lane& lane);
+  /// Binds all of it, and hands it to its queue.
+  absl::Status Enqueue(Resolved& plan, Lane& lane);
   /// Likewise, its operands being on the host.
   absl::Status RunInSlabs(Resolved& plan, Lane& lane);
   /// Memory for the result, or the caller's.
@@ -114,6 +120,9 @@ class DenseCall final : public Job {
   DenseResult result_;
   bool in_place_ = false;  ///< it goes where C's old value is
   bool sent_ = false;      ///< something of the result
+  QueueSpec queue_;
+  /// By when it is to begin, in a queue.
+  std::chrono::steady_clock::time_point until_ = std::chrono::steady_clock::time_point::max();
 };
 
 }  // namespace sparsed::engine

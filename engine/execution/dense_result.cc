@@ -54,6 +54,7 @@ absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::s
     absl::StatusOr<Array> array = SharedArray("the result", spec.shared, shape);
     if (!array.ok()) return array.status();
     result.shared_ = *std::move(array);
+    result.gpu_ = impl.gpu(spec.shared_on);
     return result;
   }
   absl::StatusOr<DenseWrite> write = impl.dense.BeginWrite(tenant, spec.held);
@@ -95,10 +96,29 @@ absl::Status DenseResult::CheckApart(const DenseResult& other) const {
 absl::StatusOr<PlacedDense> DenseResult::New(std::string_view name, MemoryOwner& owner,
                                              Lane& lane) const {
   Backend& backend = *lane.backend;
-  if (shared_.has_value() && backend.shares_host_memory()) {
-    return backend.Bring(*shared_, shape_, lane);
+  if (written_in_place(backend)) {
+    if (gpu_ == nullptr) return backend.Bring(*shared_, shape_, lane);
+    return PlacedDense{std::make_shared<const Array>(*shared_), shape_};
   }
   return backend.NewDense(name, shape_, backend.MemoryFor(use(), owner), lane);
+}
+
+absl::Status DenseResult::SendToGpu(const PlacedDense& result, Backend& from, Lane& lane,
+                                    MemorySource& memory) {
+  if (gpu_ == &from) {
+    const PlacedDense there = {std::make_shared<const Array>(*shared_), shape_};
+    const absl::Status copied = from.CopyDense(result, there, lane);
+    const absl::Status done = from.Settle(lane);
+    return copied.ok() ? done : copied;
+  }
+  DenseShape packed = shape_;
+  packed.leading_dimension = shape_.cols;
+  absl::StatusOr<Array> host = AllocateArray(memory, shared_->name, shape_.type, packed.elements());
+  if (!host.ok()) return host.status();
+  if (absl::Status s = from.FetchInto(result, packed, *host, lane); !s.ok()) return s;
+  const PitchedRows rows = RowsOf(packed, shape_);
+  return gpu_->Checked(
+      gpu_->device().PutRows(shared_->buffer.mutable_data(), host->buffer.data(), rows));
 }
 
 absl::Status DenseResult::Send(PlacedDense result, Backend& from, Lane& lane, uint32_t index,
@@ -109,6 +129,7 @@ absl::Status DenseResult::Send(PlacedDense result, Backend& from, Lane& lane, ui
   }
   if (shared_.has_value()) {
     if (result.array->buffer.data() == shared_->buffer.data()) return absl::OkStatus();
+    if (gpu_ != nullptr) return SendToGpu(result, from, lane, memory);
     return from.FetchInto(result, shape_, *shared_, lane);
   }
   size_t sent = 0;

@@ -26,6 +26,13 @@ class DenseResult {
   bool kept() const { return kept_; }
   /// Memory that the caller shares; none: it goes elsewhere.
   const std::optional<Array>& shared() const { return shared_; }
+  /// Where that is; null: not in a GPU's memory.
+  GpuBackend* gpu() const { return gpu_; }
+  /// Kernels of the backend write where it is shared.
+  bool written_in_place(const Backend& backend) const {
+    return shared_.has_value() &&
+           (gpu_ == nullptr ? backend.shares_host_memory() : gpu_ == &backend);
+  }
   bool streamed() const { return !kept_ && !shared_.has_value(); }
   /// What its memory counts as.
   MemoryUse use() const { return kept_ ? MemoryUse::kBuffers : MemoryUse::kRequests; }
@@ -51,10 +58,15 @@ class DenseResult {
   }
 
  private:
+  /// To memory of a GPU that its kernels did not write.
+  absl::Status SendToGpu(const PlacedDense& result, Backend& from, Lane& lane,
+                         MemorySource& memory);
+
   DenseShape shape_;
   DenseWrite destination_;
   bool kept_ = false;
   std::optional<Array> shared_;
+  GpuBackend* gpu_ = nullptr;
 };
 
 }  // namespace sparsed::engine

@@ -70,7 +70,7 @@ absl::StatusOr<DeviceId> Executor::Impl::DeviceOf(std::string_view uuid) {
     return gpu.id();
   }
   return absl::FailedPreconditionError(
-      "the caller's GPU is none of this server's; attach on one that it serves from (--devices)");
+      "the caller's GPU is none of this server's; take one that it serves from (--devices)");
 }
 
 Backend& Executor::Impl::backend(DeviceId device) {
@@ -277,7 +277,11 @@ Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalo
 
 Executor::~Executor() { Close(); }
 
-void Executor::Close() { impl_->scheduler->Close(); }
+void Executor::Close() {
+  impl_->scheduler->Close();
+  // What is in them keeps what calls share.
+  for (GpuBackend& gpu : impl_->gpus) gpu.queues().Close();
+}
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
@@ -371,6 +375,11 @@ absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop) {
       stop);
 }
 const std::deque<GpuBackend>& Executor::gpus() const { return impl_->gpus; }
+absl::StatusOr<GpuBackend*> Executor::GpuOf(std::string_view uuid) const {
+  const absl::StatusOr<DeviceId> device = impl_->DeviceOf(uuid);
+  if (!device.ok()) return device.status();
+  return impl_->gpu(*device);
+}
 GpuBackend* Executor::IdlestGpu() const { return impl_->IdlestGpu(); }
 DeviceKind Executor::first_choice() const { return impl_->first_choice(); }
 const ExecutorOptions& Executor::options() const { return impl_->scheduler->options(); }

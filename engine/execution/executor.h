@@ -102,6 +102,8 @@ class Executor {
   const std::deque<GpuBackend>& gpus() const;
   /// The GPU that serves and has the fewest calls; null: none does.
   GpuBackend* IdlestGpu() const;
+  /// The GPU with that uuid. FAILED_PRECONDITION if it is none of these; UNAVAILABLE if it is lost.
+  absl::StatusOr<GpuBackend*> GpuOf(std::string_view uuid) const;
   DeviceKind first_choice() const;  ///< where calls run that find room there
   const ExecutorOptions& options() const;
 

@@ -35,7 +35,8 @@ class GpuMoment final : public Moment {
 
 }  // namespace
 
-GpuBackend::GpuBackend(Device& device) : Backend(device.id(), ModelOf(device)), device_(device) {}
+GpuBackend::GpuBackend(Device& device)
+    : Backend(device.id(), ModelOf(device)), device_(device), queues_(device, *this) {}
 
 absl::StatusOr<std::shared_ptr<const ExportedMemory>> GpuBackend::Export(
     const std::shared_ptr<const Layout>& placed, MemoryOwner& owner) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/execution/backend.h"
+#include "engine/execution/device_queues.h"
 #include "engine/memory/device.h"
 #include "engine/memory/exported_memory.h"
 
@@ -21,6 +22,7 @@ class GpuBackend final : public Backend {
   explicit GpuBackend(Device& device);
 
   Device& device() const { return device_; }
+  DeviceQueues& queues() { return queues_; }
   /// A streamed operand that was put together in the device's memory, in the shape that kernels
   /// read it in if there is room for both.
   absl::StatusOr<PlacedDense> Repacked(const Array& array, const DenseShape& shape, Lane& lane);
@@ -102,6 +104,7 @@ class GpuBackend final : public Backend {
                                  const DenseShape& shape, const std::optional<DenseShape>& padded);
 
   Device& device_;
+  DeviceQueues queues_;
 };
 
 }  // namespace sparsed::engine

@@ -112,12 +112,22 @@ absl::Status StreamedOperand::MoveToHost(const Token& token) {
 
 absl::StatusOr<PlacedDense> Operand::On(Backend& backend, Lane& lane, const Token& token) const {
   if (StreamedOperand* const bytes = streamed()) return bytes->On(backend, lane, token);
+  if (gpu() == &backend) return PlacedDense{std::make_shared<const Array>(*shared()), shape};
+  if (gpu() != nullptr) {
+    absl::StatusOr<Array> host = OnHost();
+    if (!host.ok()) return host.status();
+    return backend.Bring(*std::move(host), shape, lane);
+  }
   if (shared() != nullptr) return backend.Bring(*shared(), shape, lane);
   return backend.PlaceHeld(std::get<Held>(source), shape);
 }
 
 absl::StatusOr<Array> Operand::OnHost() const {
   if (StreamedOperand* const bytes = streamed()) return bytes->OnHost();
+  if (const auto* const there = std::get_if<SharedOnGpu>(&source)) {
+    absl::StatusOr<Array> host = there->gpu->device().ToHost(there->array, *there->host);
+    return host.ok() ? host : there->gpu->Checked(host.status());
+  }
   if (shared() != nullptr) return *shared();
   absl::StatusOr<Array> array = held()->Get();
   if (!array.ok()) return array;

@@ -95,9 +95,15 @@ struct Operand {
   using Streamed = std::unique_ptr<StreamedOperand>;
   using Held = std::shared_ptr<LazyArray>;
   using Shared = Array;  ///< in host memory that the caller maps, too
+  /// In a GPU's memory that the caller maps, too.
+  struct SharedOnGpu {
+    Array array;
+    GpuBackend* gpu;
+    MemorySource* host;  ///< for requests, where it is needed elsewhere
+  };
 
   DenseShape shape;
-  std::variant<Announced, Streamed, Held, Shared> source;
+  std::variant<Announced, Streamed, Held, Shared, SharedOnGpu> source;
 
   /// Null if it comes from elsewhere.
   StreamedOperand* streamed() const {
@@ -108,7 +114,16 @@ struct Operand {
     const auto* const held = std::get_if<Held>(&source);
     return held == nullptr ? nullptr : held->get();
   }
-  const Array* shared() const { return std::get_if<Shared>(&source); }
+  /// Wherever that is.
+  const Array* shared() const {
+    const auto* const on_gpu = std::get_if<SharedOnGpu>(&source);
+    return on_gpu != nullptr ? &on_gpu->array : std::get_if<Shared>(&source);
+  }
+  /// Where it is shared; null: not in a GPU's memory.
+  GpuBackend* gpu() const {
+    const auto* const on_gpu = std::get_if<SharedOnGpu>(&source);
+    return on_gpu == nullptr ? nullptr : on_gpu->gpu;
+  }
 
   absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token) const;
   absl::StatusOr<Array> OnHost() const;

@@ -63,7 +63,13 @@ absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec
     absl::StatusOr<Array> array =
         SharedArray(fmt::format("operand {}", what), spec.shared, operand.shape);
     if (!array.ok()) return array.status();
-    operand.source = *std::move(array);
+    GpuBackend* const gpu = impl_.gpu(spec.shared_on);
+    if (gpu == nullptr) {
+      operand.source = *std::move(array);
+    } else {
+      operand.source = Operand::SharedOnGpu{*std::move(array), gpu,
+                                            &impl_.budget.Source(MemoryUse::kRequests, &owner_)};
+    }
   }
   operands_.push_back(std::move(operand));
   return absl::OkStatus();
@@ -91,6 +97,18 @@ std::vector<Operand::Held> RequestOperands::held() const {
     if (operand.held() != nullptr) held.push_back(std::get<Operand::Held>(operand.source));
   }
   return held;
+}
+
+GpuBackend* RequestOperands::gpu() const {
+  const auto count = [&](GpuBackend* gpu) {
+    return std::ranges::count(operands_, gpu, [](const Operand& operand) { return operand.gpu(); });
+  };
+  GpuBackend* most = nullptr;
+  for (const Operand& operand : operands_) {
+    GpuBackend* const gpu = operand.gpu();
+    if (gpu != nullptr && (most == nullptr || count(gpu) > count(most))) most = gpu;
+  }
+  return most;
 }
 
 size_t RequestOperands::streamed_bytes() const {

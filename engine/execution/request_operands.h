@@ -38,6 +38,8 @@ class RequestOperands {
   auto begin() const { return operands_.begin(); }
   auto end() const { return operands_.end(); }
   std::vector<Operand::Held> held() const;
+  /// That most of those shared in a GPU's memory are on; null: none is.
+  GpuBackend* gpu() const;
   /// Bytes of those that come in the stream.
   size_t streamed_bytes() const;
 

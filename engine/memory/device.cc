@@ -443,6 +443,25 @@ absl::Status Device::CopyIn(void* to, const void* from, size_t bytes) {
   return CopyIn(*copies_, to, from, bytes);
 }
 
+absl::Status Device::PutRows(void* to, const void* from, const PitchedRows& rows) {
+  const cuda::DeviceScope scope(ordinal_);
+  const MutexLock lock(copies_mutex_);
+  // Not through staging, whose parts have zeros in the gaps.
+  const absl::Status queued =
+      copies_->CopyRows(to, rows.device_pitch, from, rows.host_pitch, rows.row_bytes, rows.rows);
+  const absl::Status done = Settle(*copies_);
+  if (queued.ok()) bytes_in_ += static_cast<int64_t>(rows.rows * rows.row_bytes);
+  return queued.ok() ? done : queued;
+}
+
+absl::Status Device::Clear(void* to, size_t bytes) {
+  const cuda::DeviceScope scope(ordinal_);
+  const MutexLock lock(copies_mutex_);
+  const absl::Status queued = copies_->Fill(to, 0, bytes);
+  const absl::Status done = Settle(*copies_);
+  return queued.ok() ? done : queued;
+}
+
 absl::StatusOr<Array> Device::ToHost(const Array& array, MemorySource& memory) {
   absl::StatusOr<Array> host = AllocateArray(memory, array.name, array.type, array.length);
   if (!host.ok()) return host;

@@ -101,6 +101,10 @@ class Device {
                            void* slots);
   /// Bytes from anywhere to the device, on a stream of its own; returns when they are there.
   absl::Status CopyIn(void* to, const void* from, size_t bytes);
+  /// Rows of the host to the device, whose gaps stay as they are, likewise.
+  absl::Status PutRows(void* to, const void* from, const PitchedRows& rows);
+  /// Zeros, likewise.
+  absl::Status Clear(void* to, size_t bytes);
   /// A copy on the host, on a stream of the device's own.
   absl::StatusOr<Array> ToHost(const Array& array, MemorySource& memory);
   /// Of an array whose rows are on the device, as one of `length` elements, zeros between its rows.

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/driver_function.h"
 
 namespace sparsed::cuda {
 namespace {
 
-/// Of the driver's library, which a machine without a GPU lacks.
 struct Driver {
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
   decltype(&cuMemCreate) create = nullptr;
@@ -35,29 +35,15 @@ struct Driver {
 
  private:
   Driver() {
-    complete = Find("cuMemGetAllocationGranularity", granularity) && Find("cuMemCreate", create) &&
-               Find("cuMemRelease", release) && Find("cuMemAddressReserve", reserve) &&
-               Find("cuMemAddressFree", free_address) && Find("cuMemMap", map) &&
-               Find("cuMemUnmap", unmap) && Find("cuMemSetAccess", set_access) &&
-               Find("cuMemRetainAllocationHandle", retain) &&
-               Find("cuMemExportToShareableHandle", export_handle) &&
-               Find("cuMemImportFromShareableHandle", import_handle) &&
-               Find("cuDeviceGetAttribute", attribute);
-  }
-
-  template <typename Function>
-  static bool Find(const char* name, Function& function) {
-    constexpr unsigned kVersion = 12000;  // that these are called by
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void* at = nullptr;
-    if (cudaGetDriverEntryPointByVersion(name, &at, kVersion, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess) {
-      cudaGetLastError();
-      return false;
-    }
-    function = reinterpret_cast<Function>(at);
-    return true;
+    complete = FindInDriver("cuMemGetAllocationGranularity", granularity) &&
+               FindInDriver("cuMemCreate", create) && FindInDriver("cuMemRelease", release) &&
+               FindInDriver("cuMemAddressReserve", reserve) &&
+               FindInDriver("cuMemAddressFree", free_address) && FindInDriver("cuMemMap", map) &&
+               FindInDriver("cuMemUnmap", unmap) && FindInDriver("cuMemSetAccess", set_access) &&
+               FindInDriver("cuMemRetainAllocationHandle", retain) &&
+               FindInDriver("cuMemExportToShareableHandle", export_handle) &&
+               FindInDriver("cuMemImportFromShareableHandle", import_handle) &&
+               FindInDriver("cuDeviceGetAttribute", attribute);
   }
 };
 
@@ -183,7 +169,7 @@ absl::StatusOr<Descriptor> Export(const Buffer& memory) {
   return Descriptor(file);
 }
 
-absl::StatusOr<Buffer> Import(const Descriptor& exported, size_t bytes) {
+absl::StatusOr<Buffer> Import(const Descriptor& exported, size_t bytes, Access access) {
   const size_t granularity = ExportGranularity();
   if (granularity == 0) return NoSuchMemory();
   if (!exported.open() || bytes == 0) {
@@ -196,7 +182,15 @@ absl::StatusOr<Buffer> Import(const Descriptor& exported, size_t bytes) {
       ToStatus(Driver::Get().import_handle(&handle, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                "importing memory of the GPU");
   if (!status.ok()) return absl::InvalidArgumentError(std::string(status.message()));
-  return Map(handle, bytes, rounded, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  return Map(handle, bytes, rounded,
+             access == Access::kReadWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                          : CU_MEM_ACCESS_FLAGS_PROT_READ);
+}
+
+absl::Status SynchronizeDevice() {
+  const cudaError_t error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::UnavailableError(fmt::format("waiting for the GPU: {}", cudaGetErrorString(error)));
 }
 
 }  // namespace sparsed::cuda

@@ -23,9 +23,15 @@ absl::StatusOr<Buffer> AllocateExportable(size_t bytes);
 /// INVALID_ARGUMENT for other memory.
 absl::StatusOr<Descriptor> Export(const Buffer& memory);
 
+enum class Access : bool { kRead, kReadWrite };
 /// Maps `bytes` of what another process exported, on the thread's GPU, which is the one that they
 /// are of. For reading alone: a kernel that writes them fails, and with it all that this process
 /// does on the GPU. INVALID_ARGUMENT if the descriptor stands for no such memory, or for less.
-absl::StatusOr<Buffer> Import(const Descriptor& exported, size_t bytes);
+absl::StatusOr<Buffer> Import(const Descriptor& exported, size_t bytes,
+                              Access access = Access::kRead);
+
+/// Waits for all that this process has under way on the thread's GPU: what it uses of memory that
+/// was imported may go then.
+absl::Status SynchronizeDevice();
 
 }  // namespace sparsed::cuda

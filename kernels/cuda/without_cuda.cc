@@ -4,6 +4,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/exportable_memory.h"
+#include "kernels/cuda/stream_words.h"
 
 namespace sparsed::cuda {
 namespace {
@@ -112,7 +113,15 @@ MemorySource& PinnedMemory() {
 size_t ExportGranularity() { return 0; }
 absl::StatusOr<Buffer> AllocateExportable(size_t /*bytes*/) { return NotBuilt(); }
 absl::StatusOr<Descriptor> Export(const Buffer& /*memory*/) { return NotBuilt(); }
-absl::StatusOr<Buffer> Import(const Descriptor& /*exported*/, size_t /*bytes*/) {
+absl::StatusOr<Buffer> Import(const Descriptor& /*exported*/, size_t /*bytes*/, Access /*access*/) {
+  return NotBuilt();
+}
+absl::Status SynchronizeDevice() { return NotBuilt(); }
+
+absl::Status QueueWrite(const Stream& /*stream*/, uint32_t* /*word*/, uint32_t /*value*/) {
+  return NotBuilt();
+}
+absl::Status QueueWait(const Stream& /*stream*/, const uint32_t* /*word*/, uint32_t /*value*/) {
   return NotBuilt();
 }
 

@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/packet.h"
 #include "engine/engine.h"
+#include "engine/execution/device_queues.h"
 #include "server/local/attached_caller.h"
 #include "server/local/ring.h"
 #include "server/rpc/convert.h"
@@ -39,6 +40,8 @@ constexpr int kEvents = 64;
 constexpr size_t kMostBytes = 4096;
 /// Replies that wait for a connection to take them; who takes none is dropped.
 constexpr size_t kMostUnsent = 1024;
+/// Queues of one connection.
+constexpr size_t kMostQueues = 64;
 /// Where nothing can be done but to try again.
 constexpr int kPauseMs = 10;
 constexpr std::chrono::seconds kCollectEvery{1};
@@ -115,7 +118,8 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     std::string tenant;
     std::map<std::string, Region> regions;  ///< until they are unmapped
     int64_t bytes = 0;                      ///< of all of them
-    bool busy = false;                      ///< a worker does what it asked for
+    std::map<std::string, std::shared_ptr<engine::DeviceQueue>> queues;
+    bool busy = false;  ///< a worker does what it asked for
     /// Null: it has not attached. A worker's while it is busy, but for what it counts.
     std::shared_ptr<AttachedCaller> attached;
     std::weak_ptr<Ring> ring;  ///< null: it has none, or one that has ended
@@ -184,6 +188,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
     for (const auto& [region, bytes] : found->second.regions) regions_.Remove(region);
+    for (const auto& [name, queue] : found->second.queues) CloseQueue(name, queue);
     Collect(found->second);
     Detach(std::move(found->second.attached));
     if (const auto ring = found->second.ring.lock()) ring->Leave();
@@ -260,6 +265,13 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
         return Share(id, found->second, request_id, std::move(packet->file));
       case v1::LocalRequest::kForget:
         return Forget(id, found->second, request_id, request.forget().region());
+      case v1::LocalRequest::kAllocate:
+        return Allocate(id, found->second, request_id, request.allocate());
+      case v1::LocalRequest::kOpenQueue:
+        return OpenQueue(id, found->second, request_id, request.open_queue(),
+                         std::move(packet->file));
+      case v1::LocalRequest::kCloseQueue:
+        return CloseQueue(id, found->second, request_id, request.close_queue().queue());
       case v1::LocalRequest::kAttach:
         return Attach(id, found->second, request_id, request.attach(), std::move(packet->file));
       case v1::LocalRequest::kExport:
@@ -326,13 +338,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                   ReplyOf(absl::InvalidArgumentError(
                       "the packet has no descriptor of the memory to share")));
     }
-    if (connection.regions.size() >= options_.max_regions) {
-      return Send(id, request_id,
-                  ReplyOf(absl::ResourceExhaustedError(
-                      fmt::format("{} regions are shared over this connection, at most {} may "
-                                  "be; forget some",
-                                  connection.regions.size(), options_.max_regions))));
-    }
+    if (HasMostRegions(id, connection, request_id)) return;
     LetWork(workers_, id, connection, request_id,
             [this, id, most = options_.max_bytes - connection.bytes, tenant = connection.tenant,
              shared = std::make_shared<Descriptor>(std::move(file))] {
@@ -340,15 +346,95 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
             });
   }
 
+  /// Then it has been told so.
+  bool HasMostRegions(uint64_t id, const Connection& connection, uint64_t request_id) {
+    if (connection.regions.size() < options_.max_regions) return false;
+    Send(id, request_id,
+         ReplyOf(absl::ResourceExhaustedError(
+             fmt::format("{} regions are shared over this connection, at most {} may be; forget "
+                         "some",
+                         connection.regions.size(), options_.max_regions))));
+    return true;
+  }
+
+  void Allocate(uint64_t id, Connection& connection, uint64_t request_id,
+                const v1::AllocateMemory& request) {
+    if (HasMostRegions(id, connection, request_id)) return;
+    const auto left = static_cast<uint64_t>(options_.max_bytes - connection.bytes);
+    if (request.bytes() > left) {
+      return Send(id, request_id,
+                  ReplyOf(absl::ResourceExhaustedError(fmt::format(
+                      "{} bytes are asked for, {} more may be shared over this connection "
+                      "(--connection-memory); let go of some",
+                      request.bytes(), left))));
+    }
+    LetWork(workers_, id, connection, request_id, [this, id, request, tenant = connection.tenant] {
+      absl::StatusOr<engine::Engine::GpuMemory> memory =
+          engine_.AllocateShared(request.gpu(), request.bytes(), tenant);
+      if (!memory.ok()) return Done{ReplyOf(memory.status())};
+      Done done = GiveName(id, {std::move(memory->memory), memory->device});
+      done.file = std::move(memory->file);
+      return done;
+    });
+  }
+
+  void OpenQueue(uint64_t id, Connection& connection, uint64_t request_id,
+                 const v1::OpenQueue& request, Descriptor page) {
+    if (connection.queues.size() >= kMostQueues) {
+      return Send(id, request_id,
+                  ReplyOf(absl::ResourceExhaustedError(fmt::format(
+                      "{} queues are open over this connection, which is the most; close some",
+                      connection.queues.size()))));
+    }
+    LetWork(workers_, id, connection, request_id,
+            [this, request, tenant = connection.tenant,
+             page = std::make_shared<Descriptor>(std::move(page))] {
+              absl::StatusOr<std::shared_ptr<engine::DeviceQueue>> queue =
+                  engine_.OpenQueue(request.gpu(), page->fd(), tenant);
+              Done done{ReplyOf(queue.status())};
+              if (!queue.ok()) return done;
+              const std::string name = SharedRegions::NewName();
+              regions_.AddQueue(name, *queue);
+              done.reply.set_queue(name);
+              done.settle = [this, name, opened = *std::move(queue)](Connection* connection) {
+                if (connection == nullptr) return CloseQueue(name, opened);
+                connection->queues[name] = opened;
+              };
+              return done;
+            });
+  }
+
+  void CloseQueue(uint64_t id, Connection& connection, uint64_t request_id,
+                  const std::string& name) {
+    auto queue = connection.queues.extract(name);
+    if (queue.empty()) {
+      return Send(id, request_id,
+                  ReplyOf(absl::NotFoundError("this connection has opened no such queue")));
+    }
+    CloseQueue(name, queue.mapped());
+    Send(id, request_id, ReplyOf(absl::OkStatus()));
+  }
+
+  /// By a worker, as it may wait for what has begun.
+  void CloseQueue(const std::string& name, const std::shared_ptr<engine::DeviceQueue>& queue) {
+    regions_.RemoveQueue(name);
+    const auto close = [queue] { queue->Close(); };
+    if (!workers_.Run(close).ok()) close();
+  }
+
   /// A worker's.
   Done Map(uint64_t id, int file, int64_t most_bytes, const std::string& tenant) {
-    const absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, tenant);
-    Done done;
-    done.reply = ReplyOf(memory.status());
-    if (!memory.ok()) return done;
-    const auto bytes = static_cast<int64_t>(memory->size());
+    absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, tenant);
+    if (!memory.ok()) return {ReplyOf(memory.status())};
+    return GiveName(id, {*std::move(memory), DeviceId{}});
+  }
+
+  /// A worker's: requests find it from now on.
+  Done GiveName(uint64_t id, SharedRegion shared) {
+    Done done{ReplyOf(absl::OkStatus())};
+    const auto bytes = static_cast<int64_t>(shared.memory.size());
     const std::string region = SharedRegions::NewName();
-    regions_.Add(region, Watched(*memory, id, region));
+    regions_.Add(region, {Watched(std::move(shared.memory), id, region), shared.device});
     done.reply.set_region(region);
     done.settle = [this, region, bytes](Connection* connection) {
       if (connection == nullptr) return regions_.Remove(region);

@@ -40,10 +40,11 @@ absl::StatusOr<engine::OperandSpec> ToOperand(std::string_view what, const v1::O
         return absl::InvalidArgumentError(
             fmt::format("operand {} is in shared memory, but its shape is missing", what));
       }
-      absl::StatusOr<Buffer> memory =
+      absl::StatusOr<SharedRegion> region =
           regions.Find(message.shared().region(), message.shared().offset());
-      if (!memory.ok()) return Of(fmt::format("operand {}", what), memory.status());
-      operand.shared = *std::move(memory);
+      if (!region.ok()) return Of(fmt::format("operand {}", what), region.status());
+      operand.shared = std::move(region->memory);
+      operand.shared_on = region->device;
       return operand;
     }
     case v1::Operand::SOURCE_NOT_SET:
@@ -68,9 +69,10 @@ absl::StatusOr<engine::ResultSpec> ToResult(const v1::Destination& message,
       auto shape = ToShape("the destination's shape", message.shared().shape());
       if (!shape.ok()) return shape.status();
       result.shape = *shape;
-      absl::StatusOr<Buffer> memory = regions.Find(place.region(), place.offset());
-      if (!memory.ok()) return Of("the destination", memory.status());
-      result.shared = *std::move(memory);
+      absl::StatusOr<SharedRegion> region = regions.Find(place.region(), place.offset());
+      if (!region.ok()) return Of("the destination", region.status());
+      result.shared = std::move(region->memory);
+      result.shared_on = region->device;
       return result;
     }
     case v1::Destination::kStream:
@@ -113,6 +115,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
   auto result = ToResult(start.result(), regions);
   if (!result.ok()) return result.status();
   spec.result = *std::move(result);
+  auto queue = regions.FindQueue(start.queue());
+  if (!queue.ok()) return queue.status();
+  spec.queue = *std::move(queue);
   return spec;
 }
 
@@ -135,6 +140,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
   auto result = ToResult(start.result(), regions);
   if (!result.ok()) return result.status();
   spec.result = *std::move(result);
+  auto queue = regions.FindQueue(start.queue());
+  if (!queue.ok()) return queue.status();
+  spec.queue = *std::move(queue);
   return spec;
 }
 
@@ -299,6 +307,10 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
   if (status.ok()) status = CheckSize("steps", start.steps_size(), Spec::kMostSteps);
   if (status.ok()) status = CheckSize("results", start.results_size(), Spec::kMostResults);
   if (!status.ok()) return status;
+  if (!start.queue().empty()) {
+    return absl::UnimplementedError(
+        "a chain runs in no queue; send it without one when its operands are there");
+  }
   Spec spec;
   spec.tenant = tenant;
   spec.timeout_ns = start.timeout_ns();

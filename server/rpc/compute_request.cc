@@ -106,6 +106,7 @@ void ComputeRequest::QueueEnd(engine::CallEnd end) {
   if (!end.status.ok()) {
     record_.held_bytes_in = record_.held_bytes_out = 0;
     record_.shared_bytes_in = record_.shared_bytes_out = 0;
+    record_.gpu_bytes_in = record_.gpu_bytes_out = 0;
     DropQueue();
   }
   queue_.emplace_back(std::move(end));

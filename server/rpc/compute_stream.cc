@@ -49,11 +49,15 @@ void CountBytes(engine::Engine& engine, const ComputeSpec& spec, StageRecord& re
   };
   const auto operand = [&](const engine::OperandSpec& of) {
     record.held_bytes_in += held(of.held);
-    if (of.shared.size() > 0 && of.shape) record.shared_bytes_in += bytes_of(*of.shape);
+    if (of.shared.size() == 0 || !of.shape) return;
+    const bool host = of.shared_on.kind == DeviceKind::kCpu;
+    (host ? record.shared_bytes_in : record.gpu_bytes_in) += bytes_of(*of.shape);
   };
   const auto result = [&](const engine::ResultSpec& of) {
     record.held_bytes_out += held(of.held);
-    if (of.shared.size() > 0 && of.shape) record.shared_bytes_out += bytes_of(*of.shape);
+    if (of.shared.size() == 0 || !of.shape) return;
+    const bool host = of.shared_on.kind == DeviceKind::kCpu;
+    (host ? record.shared_bytes_out : record.gpu_bytes_out) += bytes_of(*of.shape);
   };
   ForEachPlace(spec, operand, result);
 }
@@ -211,7 +215,8 @@ void ComputeStream::StopSilent(const Patience& patience, Todo& todo) {
     // Shared memory is held from the start.
     const StageRecord& record = request->record();
     const bool begun = record.received_bytes > 0;
-    const bool holds = begun || record.shared_bytes_in > 0 || record.shared_bytes_out > 0;
+    const bool holds = begun || record.shared_bytes_in > 0 || record.shared_bytes_out > 0 ||
+                       record.gpu_bytes_in > 0 || record.gpu_bytes_out > 0;
     const auto since = holds ? request->last_byte : read_began_;
     if (!(patience.draining && !begun) && !patience.IsOver(since, patience.receive)) continue;
     Stop(*request, patience.NothingReceived(request->call()->Missing() + ", and nothing more came"),

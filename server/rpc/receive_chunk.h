@@ -35,9 +35,15 @@ absl::Status ReceiveChunk(const wire::ChunkView& chunk, int64_t max_chunk_bytes,
   }
   Buffer shared;
   if (chunk.shared && chunk.bytes() > 0) {
-    absl::StatusOr<Buffer> found = regions.Find(chunk.shared->region(), chunk.shared->offset());
+    absl::StatusOr<SharedRegion> found =
+        regions.Find(chunk.shared->region(), chunk.shared->offset());
     if (!found.ok()) return found.status();
-    shared = *std::move(found);
+    if (found->device.kind != DeviceKind::kCpu) {
+      return absl::InvalidArgumentError(fmt::format(
+          "a chunk of array {} is in memory of a GPU; chunks are taken from host memory",
+          chunk.array));
+    }
+    shared = std::move(found->memory);
     if (chunk.bytes() > shared.size()) {
       return absl::InvalidArgumentError(fmt::format(
           "a chunk of array {} has {} bytes of shared memory, {} are left there from its offset on",

@@ -24,13 +24,14 @@ MetricFamily Gauge(const char* name, const char* help, int64_t value) {
 }  // namespace
 
 std::vector<MetricFamily> LocalMetrics(int64_t connections, int64_t refused, int64_t regions,
-                                       int64_t attachments, int64_t rings) {
+                                       int64_t queues, int64_t attachments, int64_t rings) {
   MetricFamily turned_away =
       Gauge("sparsed_local_connections_refused_total",
             "Connections to the local socket that were turned away", refused);
   turned_away.type = MetricType::Counter;
   return {Gauge("sparsed_local_connections", "Processes at the local socket", connections),
           Gauge("sparsed_shared_regions", "Pieces of memory that processes share", regions),
+          Gauge("sparsed_queues", "Callers' streams that requests run in the order of", queues),
           Gauge("sparsed_attachments", "Callers that run products themselves, by matrix once",
                 attachments),
           Gauge("sparsed_rings", "Rings that requests come through, each with a thread", rings),

@@ -14,7 +14,7 @@ std::vector<prometheus::MetricFamily> ConnectionMetrics(const ConnectionCounts& 
 
 /// Of the local socket and of what is shared over it.
 std::vector<prometheus::MetricFamily> LocalMetrics(int64_t connections, int64_t refused,
-                                                   int64_t regions, int64_t attachments,
-                                                   int64_t rings);
+                                                   int64_t regions, int64_t queues,
+                                                   int64_t attachments, int64_t rings);
 
 }  // namespace sparsed::server

@@ -83,6 +83,8 @@ Metrics::Metrics()
   shared_out_ = &transfers.Add({{"path", "shared_host"}, {"direction", "out"}});
   ring_in_ = &transfers.Add({{"path", "ring"}, {"direction", "in"}});
   ring_out_ = &transfers.Add({{"path", "ring"}, {"direction", "out"}});
+  gpu_in_ = &transfers.Add({{"path", "shared_device"}, {"direction", "in"}});
+  gpu_out_ = &transfers.Add({{"path", "shared_device"}, {"direction", "out"}});
   attached_in_ = &transfers.Add({{"path", "attached"}, {"direction", "in"}});
   attached_out_ = &transfers.Add({{"path", "attached"}, {"direction", "out"}});
   // There from the start, so that rates begin with the first of them.
@@ -143,6 +145,8 @@ void Metrics::End(const StageRecord& record) {
   held_out_->Increment(static_cast<double>(record.held_bytes_out));
   (record.ring ? ring_in_ : shared_in_)->Increment(static_cast<double>(record.shared_bytes_in));
   (record.ring ? ring_out_ : shared_out_)->Increment(static_cast<double>(record.shared_bytes_out));
+  gpu_in_->Increment(static_cast<double>(record.gpu_bytes_in));
+  gpu_out_->Increment(static_cast<double>(record.gpu_bytes_out));
   if (record.ring) ring_requests_->Increment();
 }
 

@@ -60,6 +60,8 @@ void LogRequest(const StageRecord& record, LogLevel level, int64_t suppressed) {
   bytes("held_bytes_out", record.held_bytes_out);
   bytes("shared_bytes_in", record.shared_bytes_in);
   bytes("shared_bytes_out", record.shared_bytes_out);
+  bytes("shared_gpu_bytes_in", record.gpu_bytes_in);
+  bytes("shared_gpu_bytes_out", record.gpu_bytes_out);
   if (!record.status.ok()) fields.push_back({"message", std::string(record.status.message())});
   if (suppressed > 0) fields.push_back({"not_logged", suppressed});
   Log(level, "request", fields);

@@ -51,6 +51,9 @@ class HostPlace final : public KernelPlace {
   void Back(std::span<float> to, const float* from) override {
     std::copy(from, from + to.size(), to.begin());
   }
+  void Put(float* to, std::span<const float> from) override {
+    std::copy(from.begin(), from.end(), to);
+  }
   void Wait() override {}
   void* stream() const override { return nullptr; }
 };
@@ -73,6 +76,10 @@ class GpuPlace final : public KernelPlace {
   MemorySource& memory() override { return *memory_; }
   void Back(std::span<float> to, const float* from) override {
     Must(stream_.Copy(to.data(), from, to.size_bytes()));
+    Must(stream_.Synchronize());
+  }
+  void Put(float* to, std::span<const float> from) override {
+    Must(stream_.Copy(to, from.data(), from.size_bytes()));
     Must(stream_.Synchronize());
   }
   void Wait() override { Must(stream_.Synchronize()); }

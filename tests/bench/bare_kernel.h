@@ -20,6 +20,8 @@ class Place {
   /// Memory there, as long as the place is.
   virtual float* Floats(std::span<const float> values) = 0;
   virtual void Back(std::span<float> to, const float* from) = 0;
+  /// Into memory there that is somebody else's.
+  virtual void Put(float* to, std::span<const float> from) = 0;
   /// Waits for what was queued.
   virtual void Wait() = 0;
   /// cudaStream_t.

@@ -5,6 +5,7 @@
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
 //   bench_service shared    --server=unix:/run/sparsed.sock --megabytes=64 --row-nnz=16
 //   bench_service attached  --server=unix:/run/sparsed.sock --rows=1000000 --k=128 [--gpu=0]
+//   bench_service shared_device --server=unix:/run/sparsed.sock --rows=1000000 --k=128 --gpu=0
 //   bench_service chain     --server=unix:/run/sparsed.sock --steps=10 [--gpu=0]
 //   bench_service heads     --server=unix:/run/sparsed.sock --rows=100000 --heads=8 --k=32
 //   bench_service latency   --server=unix:/run/sparsed.sock [--spin=50]   (its --ring-spin:
@@ -17,6 +18,7 @@
 #include <sparsed/attached.h>
 #include <sparsed/chain.h>
 #include <sparsed/client.h>
+#include <sparsed/gpu_memory.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -351,6 +353,103 @@ int Attached(const std::string& server, int64_t rows, int64_t row_nnz, int64_t w
     line["bare_host_us"] = 1e3 * Quantile(theirs.queued, 0.5);
   }
   std::cout << line << std::endl;
+  return 0;
+}
+
+/// Products that are queued in a stream of this process's and run in the server's, operand and
+/// result in GPU memory of the server's, turn by turn with the same kernel in this process: many at
+/// once, and one at a time, each waited for; and a request that is waited for, on the same memory.
+int SharedDevice(const std::string& server, int64_t rows, int64_t row_nnz, int64_t width, int gpu,
+                 int runs) {
+  const Client client = Connect(server);
+  const CsrMatrix s = Random(rows, row_nnz, 1);
+  const std::string name = "bench-shared-device-" + std::to_string(rows);
+  absl::StatusOr<MatrixInfo> known = client.MatrixNamed(name).Info();
+  const Matrix matrix = known.ok() ? client.MatrixNamed(name) : Upload(client, name, s, width);
+  Require(matrix.WaitReady());
+  const absl::StatusOr<GpuMemory> memory = GpuMemory::Open(client, gpu);
+  Require(memory.status());
+  const QueuedMatrix queued(*memory, matrix);
+  const std::unique_ptr<Place> place = Place::Gpu(gpu);
+  const auto allocate = [&] {
+    absl::StatusOr<GpuMatrix> made = memory->Allocate(rows, width);
+    Require(made.status());
+    return *std::move(made);
+  };
+  const GpuMatrix b = allocate(), c = allocate();
+  const std::vector<float> ones(rows * width, 1.0F), zeros(rows * width);
+  place->Put(static_cast<float*>(b.data()), ones);
+  const float* const from = place->Floats(ones);
+  float* const bare = place->Floats(zeros);
+  const GpuStream stream{place->stream()};
+  int64_t not_queued = 0;
+  const auto ask = [&] {
+    const absl::StatusOr<QueuedResult> result = queued.Spmm(stream, b.ConstView(), c.View());
+    Require(result.status());
+    not_queued += result->queued ? 0 : 1;
+    return result->plan;
+  };
+  const std::string plan = ask();
+  const std::unique_ptr<BareKernel> kernel =
+      BareKernel::Make(*place, plan, rows, rows, s.row_offsets, s.column_indices,
+                       std::get<std::vector<float>>(s.values));
+  if (kernel == nullptr) return 1;
+  constexpr int kBatch = 50;
+  std::map<std::string, std::vector<double>> times;
+  const auto turn = [&](const std::string& what, bool counts, int times_over, bool wait,
+                        const std::function<void()>& product) {
+    place->Wait();
+    const auto begin = Clock::now();
+    for (int i = 0; i < times_over; ++i) {
+      product();
+      if (wait) place->Wait();
+    }
+    const double host = MillisecondsSince(begin);
+    place->Wait();
+    if (!counts) return;
+    times[what].push_back(MillisecondsSince(begin) / times_over);
+    times[what + "_host"].push_back(host / times_over);
+  };
+  const auto ours = [&] { ask(); };
+  const auto theirs = [&] { kernel->Run(from, bare, width, 1); };
+  const auto request = [&] { Require(matrix.Spmm(b.ConstView(), c.View()).status()); };
+  for (int run = 0; run < runs + 2; ++run) {
+    const bool counts = run >= 2;
+    for (const bool first : {run % 2 == 0, run % 2 != 0}) {
+      turn(first ? "queued" : "bare", counts, kBatch, false,
+           first ? std::function<void()>(ours) : theirs);
+      turn(first ? "queued_each" : "bare_each", counts, 5, true,
+           first ? std::function<void()>(ours) : theirs);
+    }
+    turn("request", counts, 2, false, request);
+  }
+  std::vector<float> got(rows * width), expected(rows * width);
+  place->Back(got, static_cast<const float*>(c.data()));
+  place->Back(expected, bare);
+  if (got != expected) {
+    std::cerr << "queued on the server, there is another result\n";
+    return 1;
+  }
+  const auto median = [&](const std::string& what) { return Quantile(times.at(what), 0.5); };
+  std::cout << json{{"bench", "shared_device"},
+                    {"rows", rows},
+                    {"row_nnz", row_nnz},
+                    {"k", width},
+                    {"plan", plan},
+                    {"queued_ms", median("queued")},
+                    {"queued_host_us", 1e3 * median("queued_host")},
+                    {"bare_ms", median("bare")},
+                    {"queued_each_ms", median("queued_each")},
+                    {"bare_each_ms", median("bare_each")},
+                    {"request_ms", median("request")},
+                    {"queued_over_bare", median("queued") / median("bare")},
+                    {"each_over_bare", median("queued_each") / median("bare_each")},
+                    {"queued_more_us", 1e3 * (median("queued") - median("bare"))},
+                    {"each_more_us", 1e3 * (median("queued_each") - median("bare_each"))},
+                    {"not_queued", not_queued},
+                    {"batch", kBatch},
+                    {"runs", runs}}
+            << std::endl;
   return 0;
 }
 
@@ -1124,6 +1223,15 @@ int Main(int argc, char** argv) {
   attached->add_option("--row-nnz", attached_row_nnz, "Nonzeros of a row");
   attached->add_option("--k", attached_width, "Columns of the operand");
   attached->add_option("--threads", attached_threads, "Of each product");
+  int shared_gpu = 0;
+  CLI::App* shared_device = app.add_subcommand(
+      "shared_device", "Products queued on the server from a stream, beside the bare kernel");
+  shared_device->add_option("--server", server);
+  shared_device->add_option("--rows", attached_rows, "And columns");
+  shared_device->add_option("--row-nnz", attached_row_nnz, "Nonzeros of a row");
+  shared_device->add_option("--k", attached_width, "Columns of the operand");
+  shared_device->add_option("--gpu", shared_gpu);
+  shared_device->add_option("--runs", runs);
   attached->add_option("--gpu", attached_gpu, "On this one; without it, on the CPU");
   attached->add_option("--runs", runs);
   int chain_steps = 10;
@@ -1205,6 +1313,9 @@ int Main(int argc, char** argv) {
   if (*attached) {
     return Attached(server, attached_rows, attached_row_nnz, attached_width, attached_threads,
                     attached_gpu, runs);
+  }
+  if (*shared_device) {
+    return SharedDevice(server, attached_rows, attached_row_nnz, attached_width, shared_gpu, runs);
   }
   if (*chained) {
     return Chained(server, attached_rows, attached_row_nnz, attached_width, chain_steps,

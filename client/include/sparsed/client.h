@@ -413,6 +413,7 @@ class Client {
 
  private:
   friend class AttachedMatrix;
+  friend class GpuMemory;
   explicit Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
   std::shared_ptr<Connection> connection_;
