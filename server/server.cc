@@ -26,6 +26,7 @@
 #include "server/listener/self_probe.h"
 #include "server/local/local_door.h"
 #include "server/log/log.h"
+#include "server/rpc/carrier.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
@@ -245,10 +246,10 @@ class Server::Impl {
     // Once nobody uses it, gRPC takes itself down, and may wait ten seconds for a poller of its
     // own.
     grpc_init();
-    context_ = std::make_unique<ServiceContext>(
-        ServiceContext{config_, *engine_, telemetry_, workers_,
-                       std::max(1, config_.threads / kWorkers), live_streams_, shares_, regions_,
-                       metrics_address_, local_socket_, server_id_, started_, started_steady_});
+    context_ = std::make_unique<ServiceContext>(ServiceContext{
+        config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
+        live_streams_, shares_, regions_, carriers_, metrics_address_, local_socket_, server_id_,
+        started_, started_steady_});
     services_.push_back(MakeCatalogService(*context_));
     services_.push_back(MakeComputeService(*context_));
     services_.push_back(MakeBuffersService(*context_));
@@ -395,6 +396,7 @@ class Server::Impl {
   std::string metrics_address_;
   std::vector<std::string> addresses_;
   LiveStreams live_streams_{config_};
+  Carriers carriers_;
   ConnectionShares shares_{ConnectionMemory(config_)};
   Telemetry telemetry_;
   std::unique_ptr<engine::Engine> engine_;

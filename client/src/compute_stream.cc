@@ -10,27 +10,31 @@ namespace sparsed {
 inline namespace client {
 
 ComputeStream::~ComputeStream() {
-  if (!session_) return;
-  session_->Break();
-  session_->WaitUntilClosed();
+  for (const std::shared_ptr<ComputeSession>& session : sessions_) {
+    session->Break();
+    session->WaitUntilClosed();
+  }
 }
 
 void ComputeStream::Submit(const std::shared_ptr<DenseCall>& call) {
-  std::shared_ptr<ComputeSession> session;
-  {
-    const MutexLock lock(mutex_);
-    session = session_;
-  }
+  std::shared_ptr<ComputeSession> session = Last();
   while (!session || !session->Add(call)) {
     const MutexLock lock(mutex_);
-    if (session_ == session) {
-      session_ = std::make_shared<ComputeSession>(connection_.max_requests_per_stream());
-      session_->Start(Stream::Create(connection_.stub(), method_,
-                                     std::chrono::system_clock::time_point::max(),
-                                     connection_.chunk_bytes(), session_));
+    if (sessions_.empty() || sessions_.back() == session) {
+      std::erase_if(sessions_, [](const auto& broken) { return broken->closed(); });
+      const auto next = std::make_shared<ComputeSession>(connection_);
+      sessions_.push_back(next);
+      next->Start(Stream::Create(connection_.stub(), method_,
+                                 std::chrono::system_clock::time_point::max(),
+                                 connection_.chunk_bytes(), next));
     }
-    session = session_;
+    session = sessions_.back();
   }
+}
+
+std::shared_ptr<ComputeSession> ComputeStream::Last() {
+  const MutexLock lock(mutex_);
+  return sessions_.empty() ? nullptr : sessions_.back();
 }
 
 }  // namespace client

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/rpc/carrier.h"
 #include "server/rpc/compute_message.h"
 #include "server/rpc/compute_request.h"
 #include "server/rpc/live_streams.h"
@@ -20,9 +21,15 @@ namespace sparsed::server {
 
 /// gRPC reads on one thread at a time; lanes bring results on theirs; one write is outstanding.
 /// Requests with something to send take turns, a message each. The stream is finished only when no
-/// call can reach it any more, so requests refer to it without counting.
-class ComputeStream final : public BytesBidiReactor, public LiveStream {
+/// call can reach it any more, so requests refer to it without counting. Its carriers bring chunks
+/// on threads of their own, write whatever chunk is next when they are ready, and may keep it for a
+/// while after its end.
+class ComputeStream final : public BytesBidiReactor,
+                            public LiveStream,
+                            public std::enable_shared_from_this<ComputeStream> {
  public:
+  static BytesBidiReactor* Start(Op op, const ServiceContext& service,
+                                 grpc::CallbackServerContext* context);
   ComputeStream(Op op, const ServiceContext& service, grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
@@ -51,6 +58,16 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   /// For requests: their call has ended.
   void QueueEnd(ComputeRequest& request, engine::CallEnd end);
 
+  // For its carriers.
+
+  /// False if the chunk's request is not there: the carrier keeps it, and is resumed. An error ends
+  /// the carrier; what is wrong with the chunk ends its request.
+  absl::StatusOr<bool> ReceiveFrom(Carrier& carrier, wire::ChunkView chunk);
+  /// What it had to write is written.
+  void CarrierReady(const Carrier& carrier);
+  /// Requests that use it fail. OK: its client closed it.
+  void CarrierEnded(const Carrier& carrier, const absl::Status& why);
+
  private:
   /// Found to do under the lock, done without it.
   struct Todo {
@@ -60,20 +77,40 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
     int64_t credit = 0;
     bool read = false;
     bool write = false;
+    std::vector<std::pair<std::shared_ptr<Carrier>, grpc::ByteBuffer>> carried;
+    std::vector<std::pair<std::shared_ptr<Carrier>, absl::Status>> end_carriers;
     std::optional<absl::Status> finish;
     Telemetry* telemetry = nullptr;  ///< of `ended`
   };
 
+  /// A carrier of this stream.
+  struct Joined {
+    std::shared_ptr<Carrier> carrier;
+    bool writing = false;
+    std::shared_ptr<ComputeRequest> of;  ///< whose chunk it writes; null: its name
+  };
+
+  void Begin();
   void OnReadsDone();
   absl::Status Handle(ComputeMessage message);
-  void Start(ComputeStart start);
-  absl::Status Receive(const wire::ChunkView& chunk);
+  void Open(ComputeStart start);
+  /// Carriers with chunks of requests that were not there look again.
+  void ResumeCarriers();
+  /// `by`: a carrier; null: this stream itself.
+  absl::Status Receive(const wire::ChunkView& chunk, const Carrier* by);
   void Cancel(const ComputeCancel& cancel);
-  void Submit(ComputeRequest& request, engine::Call& call);
 
+  static void MarkSubmitted(ComputeRequest& request);
   void StopSilent(const Patience& patience, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLate(Patience::Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Admit(const ComputeStart& start, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admit(const ComputeStart& start, ComputeRequest& request, Todo& todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Join(const std::vector<std::string>& carriers, ComputeRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Whether a chunk came before its request.
+  bool IsEarly(const wire::ChunkView& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool FailedRecently(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Joined>::iterator Find(const Carrier& carrier) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const std::shared_ptr<ComputeRequest>& request, absl::Status status, Todo& todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RememberFailed(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -83,6 +120,9 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Abandon(absl::Status status, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeWrite(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives a chunk to each carrier that is ready.
+  void TakeCarried(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndCarriers(const absl::Status& status, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<absl::Status> TakeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   /// Takes the next write, or the stream's end, if it is time, and begins to read if that is to do:
@@ -97,6 +137,7 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   const std::string tenant_;
   const size_t max_requests_;
   const std::shared_ptr<ConnectionShare> share_;
+  std::shared_ptr<ComputeStream> self_;  ///< until its call is done
   grpc::ByteBuffer in_;
 
   Mutex mutex_;  ///< also guards the requests
@@ -104,6 +145,9 @@ class ComputeStream final : public BytesBidiReactor, public LiveStream {
   std::map<uint64_t, std::shared_ptr<ComputeRequest>> requests_ ABSL_GUARDED_BY(mutex_);
   /// With queued replies, in turn.
   std::deque<std::shared_ptr<ComputeRequest>> sending_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Joined> carriers_ ABSL_GUARDED_BY(mutex_);
+  /// Those that may keep a chunk of a request that was not there.
+  std::vector<std::shared_ptr<Carrier>> waiting_ ABSL_GUARDED_BY(mutex_);
   /// Their chunks may still be on the way.
   std::deque<uint64_t> recently_failed_ ABSL_GUARDED_BY(mutex_);
   /// In `sending_` but not in `requests_`.

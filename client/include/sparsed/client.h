@@ -54,6 +54,12 @@ struct ClientOptions {
   /// again: its calls fail, and memory lent to them comes back. (A frozen server at a Unix socket
   /// keeps that memory for as long as it lives.) A server takes offence at less than ten seconds.
   std::chrono::milliseconds keepalive{30'000};
+  /// Connections that the operands and results of a product or chain travel over if one of them has
+  /// 4 MiB or more; at most 16. One stream is bound by one core at each end: with cores to spare,
+  /// and a network (or none in between) that is faster than that, 4 bring up to three times the
+  /// bytes a second. The first such request opens them and goes over one alone. What cannot be
+  /// opened is done without, as at a server that knows only one.
+  int streams = 1;
 };
 
 struct CallOptions {
