@@ -27,6 +27,7 @@
 #include "server/local/local_door.h"
 #include "server/local/ring.h"
 #include "server/log/log.h"
+#include "server/rpc/carrier.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
@@ -190,8 +191,8 @@ class Server::Impl {
     gauges_ = std::make_unique<EngineGauges>(*engine_);
     context_ = std::make_unique<ServiceContext>(ServiceContext{
         config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
-        live_streams_, shares_, regions_, /*metrics_address=*/"", /*local_socket=*/"", server_id_,
-        started_, started_steady_});
+        live_streams_, shares_, regions_, carriers_, /*metrics_address=*/"", /*local_socket=*/"",
+        server_id_, started_, started_steady_});
     rings_ = std::make_unique<Rings>(*context_);
     // Its counts are on the pages.
     if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
@@ -398,6 +399,7 @@ class Server::Impl {
   grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(health_mutex_) = nullptr;
   std::vector<std::string> addresses_;
   LiveStreams live_streams_{config_};
+  Carriers carriers_;
   ConnectionShares shares_{ConnectionMemory(config_)};
   Telemetry telemetry_;
   std::unique_ptr<engine::Engine> engine_;

@@ -10,29 +10,35 @@ namespace sparsed {
 inline namespace client {
 
 ComputeStream::~ComputeStream() {
-  if (!session_) return;
-  session_->Break();
-  session_->WaitUntilClosed();
+  for (const std::shared_ptr<ComputeSession>& session : sessions_) {
+    session->Break();
+    session->WaitUntilClosed();
+  }
 }
 
 void ComputeStream::Submit(const std::shared_ptr<DenseCall>& call) {
-  std::shared_ptr<ComputeSession> session;
-  {
-    const MutexLock lock(mutex_);
-    session = session_;
-  }
+  std::shared_ptr<ComputeSession> session = Last();
   while (!session || !session->Add(call)) {
     const MutexLock lock(mutex_);
-    if (session_ == session) {
-      session_ = std::make_shared<ComputeSession>(connection_.max_requests_per_stream());
+    if (sessions_.empty() || sessions_.back() == session) {
+      std::erase_if(sessions_, [](const auto& broken) { return broken->closed(); });
+      const auto next = std::make_shared<ComputeSession>(
+          connection_, static_cast<size_t>(connection_.max_requests_per_stream()),
+          connection_.carriers());
+      sessions_.push_back(next);
       const std::shared_ptr<Stream> stream =
           Stream::Create(connection_.stub(), method_, std::chrono::system_clock::time_point::max(),
-                         connection_.chunk_bytes(), session_);
-      session_->Use(stream);
+                         connection_.chunk_bytes(), next);
+      next->Use(stream);
       stream->Start();
     }
-    session = session_;
+    session = sessions_.back();
   }
+}
+
+std::shared_ptr<ComputeSession> ComputeStream::Last() {
+  const MutexLock lock(mutex_);
+  return sessions_.empty() ? nullptr : sessions_.back();
 }
 
 }  // namespace client

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
@@ -31,10 +32,14 @@ class ComputeStream {
   void Submit(const std::shared_ptr<DenseCall>& call);
 
  private:
+  /// Null before the first.
+  std::shared_ptr<ComputeSession> Last();
+
   Connection& connection_;
   const std::string method_;
   Mutex mutex_;
-  std::shared_ptr<ComputeSession> session_ ABSL_GUARDED_BY(mutex_);
+  /// The last may take requests; those before it have broken, and have yet to close.
+  std::vector<std::shared_ptr<ComputeSession>> sessions_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace client

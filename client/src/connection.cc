@@ -17,6 +17,7 @@ namespace {
 /// Replies that are not chunks: a long list of matrices with all that was tried on them.
 constexpr int kMaxReceiveBytes = 256 << 20;
 constexpr int64_t kMinChunkBytes = 4096;
+constexpr int kMostStreams = 16;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const ClientOptions& options) {
@@ -50,6 +51,7 @@ Connection::Connection(const std::string& address, const ClientOptions& options)
     : address_(address),
       options_(options),
       stub_(MakeChannel(address, options)),
+      carriers_(static_cast<size_t>(std::clamp(options.streams, 1, kMostStreams) - 1)),
       spmm_(*this, "/sparsed.v1.Compute/Spmm"),
       sddmm_(*this, "/sparsed.v1.Compute/Sddmm"),
       chain_(*this, "/sparsed.v1.Compute/Chain"),
@@ -89,6 +91,14 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
         return asked->FindLocalAddress();
       });
   return connection;
+}
+
+grpc::GenericStub& Connection::carrier_stub(size_t i) {
+  const MutexLock lock(mutex_);
+  if (carrier_stubs_.size() <= i) carrier_stubs_.resize(i + 1);
+  std::unique_ptr<grpc::GenericStub>& stub = carrier_stubs_[i];
+  if (stub == nullptr) stub = std::make_unique<grpc::GenericStub>(MakeChannel(address_, options_));
+  return *stub;
 }
 
 absl::StatusOr<LocalAddress> Connection::FindLocalAddress() {

@@ -6,8 +6,10 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "client/src/compute_stream.h"
 #include "client/src/ring.h"
 #include "client/src/shared_memory.h"
@@ -28,6 +30,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::string& address() const { return address_; }
   const ClientOptions& options() const { return options_; }
   grpc::GenericStub& stub() { return stub_; }
+  /// Connections besides that, for large operands and results (ClientOptions::streams); each is
+  /// made when it is first asked for. `i` is below carriers().
+  size_t carriers() const { return carriers_; }
+  grpc::GenericStub& carrier_stub(size_t i);
   size_t chunk_bytes() const { return chunk_bytes_; }
   int max_requests_per_stream() const { return max_requests_per_stream_; }
 
@@ -53,6 +59,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::string address_;
   const ClientOptions options_;
   grpc::GenericStub stub_;
+  const size_t carriers_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<grpc::GenericStub>> carrier_stubs_ ABSL_GUARDED_BY(mutex_);
   // Written once, in Open().
   size_t chunk_bytes_ = 0;
   int max_requests_per_stream_ = 1;

@@ -13,11 +13,18 @@
 namespace sparsed {
 inline namespace client {
 
+namespace {
+
+/// Below that, another stream brings less than it costs.
+constexpr size_t kLargeBytes = size_t{4} << 20;
+
+}  // namespace
+
 void DenseCall::StartAttempt() {
   {
     const MutexLock lock(mutex_);
     receiving_ = true;
-    begun_ = false;
+    begun_ = carried_ = ended_ = false;
     received_.clear();
     for (const DenseRequest::Result& result : request().results) {
       received_.emplace_back(result.bytes.size());
@@ -82,13 +89,23 @@ std::shared_ptr<ComputeSession> DenseCall::session() const {
   return session_;
 }
 
-grpc::ByteBuffer DenseCall::EncodeStart(uint64_t id) const {
+bool DenseCall::large() const {
+  const auto is_large = [](const StridedBytes& bytes) { return bytes.size() >= kLargeBytes; };
+  return std::ranges::any_of(request().operands, is_large) ||
+         std::ranges::any_of(request().results, is_large, &DenseRequest::Result::bytes);
+}
+
+grpc::ByteBuffer DenseCall::EncodeStart(uint64_t id, const std::vector<std::string>& carriers) {
+  {
+    const MutexLock lock(mutex_);
+    carried_ = !carriers.empty();
+  }
   uint64_t timeout_ns = 0;
   if (has_deadline()) {
     const std::chrono::nanoseconds left = deadline() - std::chrono::system_clock::now();
     timeout_ns = static_cast<uint64_t>(std::max<int64_t>(1, left.count()));
   }
-  return request().encode_start(id, timeout_ns);
+  return request().encode_start(id, timeout_ns, carriers);
 }
 
 std::vector<OutgoingArray> DenseCall::LendOperands() {
@@ -139,14 +156,18 @@ absl::Status DenseCall::OnBegin(const v1::Begin& begin) {
   return absl::OkStatus();
 }
 
-absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
-  const MutexLock lock(mutex_);
-  if (!receiving_) return absl::OkStatus();  // cancelled: the memory is the caller's again
-  if (!begun_ || chunk.array >= received_.size() ||
-      !received_[chunk.array].Add(chunk.offset, chunk.size)) {
-    return absl::InternalError(
-        fmt::format("the server sent {} bytes at {} of array {}, outside of the result or twice",
-                    chunk.size, chunk.offset, chunk.array));
+absl::StatusOr<bool> DenseCall::OnChunk(const wire::ChunkView& chunk, bool carried) {
+  {
+    const MutexLock lock(mutex_);
+    if (!receiving_) return false;  // cancelled: the memory is the caller's again
+    // Carriers may be faster than the stream.
+    if ((!begun_ && !carried) || chunk.array >= received_.size() ||
+        !received_[chunk.array].Add(chunk.offset, chunk.size)) {
+      return absl::InternalError(
+          fmt::format("the server sent {} bytes at {} of array {}, outside of the result or twice",
+                      chunk.size, chunk.offset, chunk.array));
+    }
+    ++copying_;
   }
   size_t offset = chunk.offset;
   for (const grpc::Slice& slice : chunk.data) {
@@ -154,30 +175,39 @@ absl::Status DenseCall::OnChunk(const wire::ChunkView& chunk) {
                                                reinterpret_cast<const std::byte*>(slice.begin()));
     offset += slice.size();
   }
-  return absl::OkStatus();
-}
-
-void DenseCall::OnEnd(const v1::End& end) {
-  absl::Status status = FromProto(end.status());
-  if (status.ok() && end.has_begin()) status = OnBegin(end.begin());
+  std::optional<absl::Status> over;
   {
     const MutexLock lock(mutex_);
-    result_.timings = FromProto(end.timings());
-    result_.version = end.version();
-    for (const v1::StepReport& step : end.steps()) {
-      result_.steps.push_back({step.plan(), std::chrono::nanoseconds(step.duration_ns())});
-    }
-    result_.batch = std::max<int64_t>(1, end.batch());  // a server may not say
-    if (status.ok() && !begun_) {
-      status = absl::InternalError("the server ended the request before it began");
-    }
-    for (const Coverage& received : received_) {
-      if (!status.ok() || received.complete()) continue;
-      status = absl::InternalError(fmt::format("the server sent {} of {} bytes of the result",
-                                               received.covered(), received.size()));
-    }
+    if (--copying_ > 0) return false;
+    if (!over_) return ended_ && CompleteLocked();
+    over = std::exchange(over_, std::nullopt);
   }
-  AttemptOver(std::move(status));
+  AttemptEnded(*std::move(over));
+  return false;
+}
+
+bool DenseCall::CompleteLocked() const {
+  return copying_ == 0 && std::ranges::all_of(received_, &Coverage::complete);
+}
+
+std::optional<absl::Status> DenseCall::OnEnd(const v1::End& end) {
+  absl::Status status = FromProto(end.status());
+  if (status.ok() && end.has_begin()) status = OnBegin(end.begin());
+  const MutexLock lock(mutex_);
+  result_.timings = FromProto(end.timings());
+  result_.version = end.version();
+  for (const v1::StepReport& step : end.steps()) {
+    result_.steps.push_back({step.plan(), std::chrono::nanoseconds(step.duration_ns())});
+  }
+  result_.batch = std::max<int64_t>(1, end.batch());  // a server may not say
+  if (!status.ok()) return status;
+  if (!begun_) return absl::InternalError("the server ended the request before it began");
+  ended_ = true;
+  if (CompleteLocked()) return absl::OkStatus();
+  if (carried_) return std::nullopt;
+  const auto missing = std::ranges::find_if_not(received_, &Coverage::complete);
+  return absl::InternalError(fmt::format("the server sent {} of {} bytes of the result",
+                                         missing->covered(), missing->size()));
 }
 
 void DenseCall::AttemptOver(absl::Status status) {
@@ -185,6 +215,10 @@ void DenseCall::AttemptOver(absl::Status status) {
   {
     const MutexLock lock(mutex_);
     receiving_ = false;
+    if (copying_ > 0) {
+      over_ = std::move(status);
+      return;
+    }
     ring.swap(ring_);
     on_ring_ = false;
   }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/coverage.h"
@@ -26,8 +27,11 @@ class Ring;
 
 /// What a dense request sends and where its result goes.
 struct DenseRequest {
-  /// The message that opens it, for an id and the nanoseconds that are left (0: no limit).
-  std::function<grpc::ByteBuffer(uint64_t id, uint64_t timeout_ns)> encode_start;
+  /// The message that opens it, for an id, the nanoseconds that are left (0: no limit) and the
+  /// names of its carriers.
+  std::function<grpc::ByteBuffer(uint64_t id, uint64_t timeout_ns,
+                                 const std::vector<std::string>& carriers)>
+      encode_start;
   /// Operands in the caller's memory, by array index.
   std::vector<StridedBytes> operands;
   /// A result that goes to the caller's memory.
@@ -77,7 +81,10 @@ class DenseCall final : public RemoteCall {
   /// The attempt is on `session` now.
   void Joined(std::shared_ptr<ComputeSession> session, uint64_t id);
   uint64_t id() const;
-  grpc::ByteBuffer EncodeStart(uint64_t id) const;
+  /// Whether an operand or a result is so large that carriers help.
+  bool large() const;
+  /// `carriers`: the names of those that bring chunks of its result, too.
+  grpc::ByteBuffer EncodeStart(uint64_t id, const std::vector<std::string>& carriers);
   std::vector<OutgoingArray> LendOperands();
   /// Whether the server may use the caller's memory until it has ended the attempt.
   bool shares_memory() const { return !request().shared.empty(); }
@@ -87,8 +94,11 @@ class DenseCall final : public RemoteCall {
   void EndLost(absl::Status status);
   /// Errors are the server's fault and end the call. Nothing is written after AttemptOver().
   absl::Status OnBegin(const v1::Begin& begin);
-  absl::Status OnChunk(const wire::ChunkView& chunk);
-  void OnEnd(const v1::End& end);
+  /// True: with it everything is here, and the end came before; AttemptOver is to follow.
+  absl::StatusOr<bool> OnChunk(const wire::ChunkView& chunk, bool carried);
+  /// How the attempt is over; none if carriers have yet to bring some of its result.
+  std::optional<absl::Status> OnEnd(const v1::End& end);
+  /// Once for each attempt.
   void AttemptOver(absl::Status status);
 
  private:
@@ -110,13 +120,20 @@ class DenseCall final : public RemoteCall {
   bool first_attempt_ = true;
   const std::shared_ptr<CallState<ComputeResult>> state_;
 
-  mutable Mutex mutex_;  // held while a chunk is copied
+  bool CompleteLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
   std::shared_ptr<ComputeSession> session_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Ring> ring_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> on_ring_ = false;  ///< there is a ring_
   uint64_t id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
+  bool carried_ ABSL_GUARDED_BY(mutex_) = false;  ///< has carriers
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;    ///< well, by the server
+  int copying_ ABSL_GUARDED_BY(mutex_) = 0;       ///< threads that write to the caller's memory
+  /// The attempt is over when the last of them is done.
+  std::optional<absl::Status> over_ ABSL_GUARDED_BY(mutex_);
   std::vector<Coverage> received_ ABSL_GUARDED_BY(mutex_);  ///< of each result
   ComputeResult result_ ABSL_GUARDED_BY(mutex_);
 };

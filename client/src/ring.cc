@@ -56,8 +56,8 @@ void Ring::Start(std::shared_ptr<Stream::Handler> session) {
   session_ = std::move(session);
 }
 
-void Ring::Send(wire::RingMessage what, grpc::ByteBuffer message, uint64_t /*request_id*/,
-                std::vector<OutgoingArray> /*arrays*/) {
+void Ring::Send(wire::RingMessage what, grpc::ByteBuffer message,
+                std::shared_ptr<OutgoingArrays> /*arrays*/) {
   if (!OfThisProcess()) return;
   const MutexLock lock(send_mutex_);
   waiting_.emplace_back(what, std::move(message));
@@ -185,8 +185,11 @@ ComputeRing::Opened ComputeRing::Current() {
         Ring::Open(*std::move(socket), connection_.options().ring_spin);
     if (ring.ok()) {
       opened.ring = *std::move(ring);
-      opened.session = std::make_shared<ComputeSession>(std::min<size_t>(
-          static_cast<size_t>(connection_.max_requests_per_stream()), opened.ring->slots()));
+      opened.session = std::make_shared<ComputeSession>(
+          connection_,
+          std::min<size_t>(static_cast<size_t>(connection_.max_requests_per_stream()),
+                           opened.ring->slots()),
+          /*carriers=*/0);
       opened.session->Use(opened.ring);
       opened.ring->Start(opened.session);
     }

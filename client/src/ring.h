@@ -49,8 +49,8 @@ class Ring final : public ComputeChannel {
   /// Whether server and ring are still there; what else was in flight has ended if not.
   bool Usable();
 
-  void Send(wire::RingMessage what, grpc::ByteBuffer message, uint64_t request_id,
-            std::vector<OutgoingArray> arrays) override;
+  void Send(wire::RingMessage what, grpc::ByteBuffer message,
+            std::shared_ptr<OutgoingArrays> arrays) override;
   void DropArrays(uint64_t /*request_id*/) override {}
   void Cancel() override;
 

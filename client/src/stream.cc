@@ -1,7 +1,6 @@
 #include "client/src/stream.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -54,6 +53,32 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return FromProto(details);
 }
 
+OutgoingArrays::OutgoingArrays(uint64_t request_id, std::vector<OutgoingArray> arrays)
+    : request_id_(request_id) {
+  for (OutgoingArray& array : arrays) {
+    if (array.bytes.size() > 0) arrays_.push_back(std::move(array));
+  }
+}
+
+bool OutgoingArrays::empty() const {
+  const MutexLock lock(mutex_);
+  return arrays_.empty();
+}
+
+std::optional<OutgoingArrays::Chunk> OutgoingArrays::Next(size_t chunk_bytes) {
+  const MutexLock lock(mutex_);
+  if (arrays_.empty()) return std::nullopt;
+  OutgoingArray& array = arrays_.front();
+  const size_t offset = taken_;
+  const size_t size = std::min(chunk_bytes, array.bytes.size() - offset);
+  taken_ += size;
+  if (taken_ < array.bytes.size()) return Chunk{array, offset, size};
+  Chunk last{std::move(array), offset, size};
+  arrays_.pop_front();
+  taken_ = 0;
+  return last;
+}
+
 std::shared_ptr<Stream> Stream::Create(grpc::GenericStub& stub, const std::string& method,
                                        std::chrono::system_clock::time_point deadline,
                                        size_t chunk_bytes, std::shared_ptr<Handler> handler) {
@@ -72,35 +97,35 @@ void Stream::Start() {
 
 bool Stream::Send(grpc::ByteBuffer message, uint64_t request_id,
                   std::vector<OutgoingArray> arrays) {
+  return Send(std::move(message), std::make_shared<OutgoingArrays>(request_id, std::move(arrays)));
+}
+
+bool Stream::Send(grpc::ByteBuffer message, std::shared_ptr<OutgoingArrays> arrays) {
   const MutexLock lock(mutex_);
   if (!open_ || close_sending_) return false;
   messages_.push_back(std::move(message));
-  QueueLocked(request_id, std::move(arrays));
+  if (arrays != nullptr && !arrays->empty()) arrays_.push_back(std::move(arrays));
   WriteNextLocked();
   return true;
 }
 
 bool Stream::SendArrays(uint64_t request_id, std::vector<OutgoingArray> arrays) {
+  return SendArrays(std::make_shared<OutgoingArrays>(request_id, std::move(arrays)));
+}
+
+bool Stream::SendArrays(std::shared_ptr<OutgoingArrays> arrays) {
   const MutexLock lock(mutex_);
   if (!open_ || close_sending_) return false;
-  QueueLocked(request_id, std::move(arrays));
+  if (arrays != nullptr && !arrays->empty()) arrays_.push_back(std::move(arrays));
   WriteNextLocked();
   return true;
 }
 
-void Stream::QueueLocked(uint64_t request_id, std::vector<OutgoingArray> arrays) {
-  std::erase_if(arrays, [](const OutgoingArray& array) { return array.bytes.size() == 0; });
-  if (arrays.empty()) return;
-  arrays_.push_back(
-      {request_id,
-       {std::make_move_iterator(arrays.begin()), std::make_move_iterator(arrays.end())}});
-}
-
 void Stream::DropArrays(uint64_t request_id) {
-  std::vector<Outgoing> dropped;  // leases end without the lock
+  std::vector<std::shared_ptr<OutgoingArrays>> dropped;  // leases end without the lock
   const MutexLock lock(mutex_);
   for (auto it = arrays_.begin(); it != arrays_.end();) {
-    if (it->request_id == request_id) {
+    if ((*it)->request_id() == request_id) {
       dropped.push_back(std::move(*it));
       it = arrays_.erase(it);
     } else {
@@ -143,7 +168,7 @@ void Stream::Cancel() {
 
 void Stream::OnReadDone(bool ok) {
   if (!ok) {
-    std::deque<Outgoing> dropped;  // leases end without the lock
+    std::deque<std::shared_ptr<OutgoingArrays>> dropped;  // leases end without the lock
     {
       const MutexLock lock(mutex_);
       open_ = false;
@@ -189,40 +214,34 @@ void Stream::OnDone(const grpc::Status& status) {
 
 void Stream::WriteNextLocked() {
   if (!open_ || writing_ || sending_closed_) return;
-  if (messages_.empty() && arrays_.empty()) {
+  grpc::WriteOptions options;
+  if (!messages_.empty()) {
+    outgoing_ = messages_.front();
+    messages_.pop_front();
+    if (!messages_.empty() || !arrays_.empty()) options.set_buffer_hint();
+  } else if (!TakeChunkLocked()) {
     if (close_sending_) {
       sending_closed_ = true;
       StartWritesDone();
     }
     return;
   }
-  grpc::WriteOptions options;
-  if (!messages_.empty()) {
-    outgoing_ = messages_.front();
-    messages_.pop_front();
-    if (!messages_.empty() || !arrays_.empty()) options.set_buffer_hint();
-  } else {
-    outgoing_ = NextChunkLocked();
-  }
   writing_ = true;
   StartWrite(&outgoing_, options);
 }
 
-grpc::ByteBuffer Stream::NextChunkLocked() {
-  Outgoing request = std::move(arrays_.front());
-  arrays_.pop_front();
-  OutgoingArray& array = request.arrays.front();
-  const size_t offset = request.sent;
-  const size_t size = std::min(chunk_bytes_, array.bytes.size() - offset);
-  outgoing_data_ = size;
-  grpc::ByteBuffer chunk = EncodeChunk(request.request_id, array, offset, size);
-  request.sent += size;
-  if (request.sent == array.bytes.size()) {
-    request.arrays.pop_front();
-    request.sent = 0;
+bool Stream::TakeChunkLocked() {
+  while (!arrays_.empty()) {
+    std::shared_ptr<OutgoingArrays> arrays = std::move(arrays_.front());
+    arrays_.pop_front();
+    const std::optional<OutgoingArrays::Chunk> chunk = arrays->Next(chunk_bytes_);
+    if (!chunk) continue;  // another stream took the last
+    outgoing_data_ = chunk->size;
+    outgoing_ = EncodeChunk(arrays->request_id(), chunk->array, chunk->offset, chunk->size);
+    if (arrays != nullptr && !arrays->empty()) arrays_.push_back(std::move(arrays));
+    return true;
   }
-  if (!request.arrays.empty()) arrays_.push_back(std::move(request));
-  return chunk;
+  return false;
 }
 
 }  // namespace client

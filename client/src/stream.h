@@ -43,6 +43,29 @@ struct OutgoingArray {
   }
 };
 
+/// A request's arrays, chunk by chunk, for one stream or several that share them out. Thread-safe.
+class OutgoingArrays {
+ public:
+  /// Of an array, bytes [offset, offset + size).
+  struct Chunk {
+    OutgoingArray array;
+    size_t offset = 0;
+    size_t size = 0;
+  };
+
+  OutgoingArrays(uint64_t request_id, std::vector<OutgoingArray> arrays);
+  uint64_t request_id() const { return request_id_; }
+  bool empty() const;
+  /// The next, of at most `chunk_bytes`; none if all are taken.
+  std::optional<Chunk> Next(size_t chunk_bytes);
+
+ private:
+  const uint64_t request_id_;
+  mutable Mutex mutex_;
+  std::deque<OutgoingArray> arrays_ ABSL_GUARDED_BY(mutex_);
+  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;  ///< of the front array
+};
+
 /// A reactor of its own lifetime: it keeps itself until the call is over. Thread-safe; no method
 /// blocks. Works for every kind of method, as all look alike on the wire.
 class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
@@ -72,11 +95,14 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   /// requests take turns; messages overtake arrays. False if the stream is closed.
   bool Send(grpc::ByteBuffer message, uint64_t request_id = 0,
             std::vector<OutgoingArray> arrays = {});
-  void Send(wire::RingMessage /*what*/, grpc::ByteBuffer message, uint64_t request_id,
-            std::vector<OutgoingArray> arrays) override {
-    Send(std::move(message), request_id, std::move(arrays));
+  bool Send(grpc::ByteBuffer message, std::shared_ptr<OutgoingArrays> arrays);
+  void Send(wire::RingMessage /*what*/, grpc::ByteBuffer message,
+            std::shared_ptr<OutgoingArrays> arrays) override {
+    Send(std::move(message), std::move(arrays));
   }
   bool SendArrays(uint64_t request_id, std::vector<OutgoingArray> arrays);
+  /// Those that another stream sends, too.
+  bool SendArrays(std::shared_ptr<OutgoingArrays> arrays);
   /// Forgets what is left of a request's arrays.
   void DropArrays(uint64_t request_id) override;
   /// Half-closes once everything queued is sent.
@@ -89,12 +115,6 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   void Cancel() override;
 
  private:
-  struct Outgoing {
-    uint64_t request_id;
-    std::deque<OutgoingArray> arrays;
-    size_t sent = 0;  // of the front array
-  };
-
   Stream(size_t chunk_bytes, std::shared_ptr<Handler> handler)
       : chunk_bytes_(chunk_bytes), handler_(std::move(handler)) {}
 
@@ -102,10 +122,9 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
-  void QueueLocked(uint64_t request_id, std::vector<OutgoingArray> arrays)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  grpc::ByteBuffer NextChunkLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// False if none is left.
+  bool TakeChunkLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t chunk_bytes_;
   std::shared_ptr<Handler> handler_;
@@ -122,7 +141,7 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   bool close_sending_ ABSL_GUARDED_BY(mutex_) = false;
   bool sending_closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<grpc::ByteBuffer> messages_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Outgoing> arrays_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<OutgoingArrays>> arrays_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer outgoing_ ABSL_GUARDED_BY(mutex_);
   size_t outgoing_data_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/catalog/dense_catalog.h"
@@ -235,20 +237,37 @@ class ResultSink {
   virtual void OnEnd(CallEnd end) = 0;
 };
 
+/// Where some bytes of an operand are to be written. They have come once it is committed; what is
+/// let go of before never comes. Used by one thread at a time; the call outlives it. Move-only.
+class ClaimedBytes {
+ public:
+  using OnWritten = absl::AnyInvocable<absl::Status()>;
+
+  ClaimedBytes(std::byte* data, OnWritten on_written)
+      : data_(data), on_written_(std::move(on_written)) {}
+
+  /// The caller's until Commit.
+  std::byte* data() const { return data_; }
+  /// They are written; once.
+  absl::Status Commit() { return on_written_(); }
+
+ private:
+  std::byte* data_;
+  OnWritten on_written_;
+};
+
 /// Made by Executor::Begin, which looked everything up and checked every shape; memory for streamed
 /// operands is taken as they come. From then on OnEnd comes exactly once: after Submit, or when it
 /// is cancelled or its deadline passes, also while operands are still arriving. Whoever began it
-/// submits or cancels it. Claim, Missing, announced, counted and Submit belong to the thread that
-/// feeds it, and Submit is the last of them; Cancel and Release may come from anywhere, and neither
-/// calls the sink before it returns.
+/// submits or cancels it. Several threads may feed it, with Claim and what that gives, complete,
+/// Missing, announced and counted; Submit comes when none of them is in there any more, and is the
+/// last of these. Cancel and Release may come from anywhere, and neither calls the sink before it
+/// returns.
 class Call {
  public:
   virtual ~Call() = default;
   /// Where operand bytes may be written; INVALID_ARGUMENT for an unknown array, overlaps, overruns.
-  /// The memory is the caller's until Commit.
-  virtual absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) = 0;
-  /// The bytes claimed last are written.
-  virtual absl::Status Commit() { return absl::OkStatus(); }
+  virtual absl::StatusOr<ClaimedBytes> Claim(uint32_t array, uint64_t offset, uint64_t size) = 0;
   /// All operand bytes have arrived: it may be submitted.
   virtual bool complete() const = 0;
   /// What has not arrived, for a sentence: "operand B has 12 of 4096 bytes".

@@ -29,10 +29,9 @@ class ChainCall final : public Job {
                                                      std::shared_ptr<ResultSink> sink);
   ChainCall(std::shared_ptr<Executor::Impl> impl, ChainSpec spec, std::shared_ptr<ResultSink> sink);
 
-  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) override {
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t array, uint64_t offset, uint64_t size) override {
     return operands_.Claim(array, offset, size);
   }
-  absl::Status Commit() override { return operands_.Commit(); }
   bool complete() const override { return operands_.complete(); }
   std::string Missing() const override {
     std::string missing = operands_.Missing();

@@ -45,11 +45,9 @@ DenseCall::DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
   end_.version = matrix_->version();
 }
 
-absl::StatusOr<std::byte*> DenseCall::Claim(uint32_t array, uint64_t offset, uint64_t size) {
+absl::StatusOr<ClaimedBytes> DenseCall::Claim(uint32_t array, uint64_t offset, uint64_t size) {
   return operands_.Claim(array, offset, size);
 }
-
-absl::Status DenseCall::Commit() { return operands_.Commit(); }
 
 bool DenseCall::complete() const { return operands_.complete(); }
 

@@ -31,8 +31,7 @@ class DenseCall final : public Job {
   DenseCall(std::shared_ptr<Executor::Impl> impl, std::string tenant,
             std::shared_ptr<ResultSink> sink, MatrixLease matrix, const Problem& problem);
 
-  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
-  absl::Status Commit() override;
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
   bool complete() const override;
   std::string Missing() const override;
   size_t announced() const override;

@@ -9,60 +9,96 @@ namespace sparsed::engine {
 
 StreamedOperand::StreamedOperand(std::string name, const DenseShape& shape, uint32_t stream_array,
                                  GpuBackend* gpu, MemorySource& host, const MemoryOwner& owner)
-    : shape_(shape), stream_array_(stream_array), gpu_(gpu), host_(host) {
-  const int64_t elements = shape.elements();
-  auto memory =
-      std::make_unique<OperandMemory>(gpu == nullptr ? nullptr : &gpu->device(), host, owner,
-                                      static_cast<size_t>(elements) * SizeOf(shape.type));
+    : shape_(shape),
+      bytes_(static_cast<size_t>(shape.elements()) * SizeOf(shape.type)),
+      stream_array_(stream_array),
+      gpu_(gpu),
+      host_(host) {
+  auto memory = std::make_unique<OperandMemory>(gpu == nullptr ? nullptr : &gpu->device(), host,
+                                                owner, bytes_);
   memory_ = memory.get();
-  assembler_ = ArrayAssembler({std::move(name), shape.type, elements, {}}, std::move(memory));
+  assembler_ =
+      ArrayAssembler({std::move(name), shape.type, shape.elements(), {}}, std::move(memory));
 }
 
 StreamedOperand::~StreamedOperand() {
+  const MutexLock lock(mutex_);
   if (!on_gpu_ || !pieces_under_way_) return;
   // Copies into memory that is about to be somebody else's. This may be a thread that must not
   // wait for them.
   gpu_->device().KeepUntilSent({assembler_.array().buffer, std::move(array_.buffer)});
 }
 
-absl::StatusOr<std::byte*> StreamedOperand::Claim(uint64_t offset, uint64_t size) {
-  absl::StatusOr<std::byte*> to = assembler_.Claim(offset, size);
+absl::StatusOr<ClaimedBytes> StreamedOperand::Claim(uint64_t offset, uint64_t size) {
+  const MutexLock lock(mutex_);
+  const absl::StatusOr<std::byte*> to = assembler_.Claim(offset, size);
   if (absl::IsUnavailable(to.status())) return gpu_->Checked(to.status());
   on_gpu_ = memory_->on_device();
-  if (!to.ok() || !on_gpu_ || size == 0) return to;
-  piece_ = gpu_->device().TakePieceBlock(size);
-  if (piece_) {
-    piece_to_ = *to;
-    piece_bytes_ = size;
-    return piece_.data();
+  if (!to.ok()) return to.status();
+  const auto into = [this, size](std::byte* data) {
+    return ClaimedBytes(data, [this, size] { return Written(nullptr, {}, size); });
+  };
+  if (!on_gpu_ || size == 0) return into(*to);
+  if (StagingBlock piece = gpu_->device().TakePieceBlock(size)) {
+    std::byte* const data = piece.data();
+    return ClaimedBytes(data, [this, to = *to, piece = std::move(piece), size]() mutable {
+      return Written(to, std::move(piece), size);
+    });
   }
   // To copy it from here would make this thread wait for the device.
   absl::StatusOr<Buffer> late = host_.Allocate(size);
-  if (!late.ok()) {
-    lost_ = true;
-    return late.status();
-  }
+  if (!late.ok()) return late.status();
   late_.push_back({offset, size, *std::move(late)});
   late_bytes_ += size + kLateBytes;
-  return late_.back().bytes.mutable_data();
+  return into(late_.back().bytes.mutable_data());
 }
 
-absl::Status StreamedOperand::Commit() {
-  if (!piece_) return absl::OkStatus();
-  pieces_under_way_ = true;
-  return gpu_->device().SendPiece(piece_to_, std::exchange(piece_, {}), piece_bytes_);
+absl::Status StreamedOperand::Written(std::byte* to, StagingBlock block, size_t size) {
+  if (block) {
+    {
+      const MutexLock lock(mutex_);
+      pieces_under_way_ = true;
+    }
+    if (absl::Status s = gpu_->device().SendPiece(to, std::move(block), size); !s.ok()) return s;
+  }
+  const MutexLock lock(mutex_);
+  written_ += size;
+  return absl::OkStatus();
+}
+
+bool StreamedOperand::complete() const {
+  const MutexLock lock(mutex_);
+  return written_ == bytes_;
 }
 
 std::string StreamedOperand::Missing() const {
+  const MutexLock lock(mutex_);
   return fmt::format("operand {} has {} of {} bytes", assembler_.array().name,
-                     assembler_.received(), assembler_.array().bytes());
+                     assembler_.received(), bytes_);
+}
+
+size_t StreamedOperand::counted() const {
+  const MutexLock lock(mutex_);
+  return assembler_.counted() + late_bytes_;
+}
+
+void StreamedOperand::Settled() {
+  const MutexLock lock(mutex_);
+  pieces_under_way_ = false;
+}
+
+bool StreamedOperand::on_host() const {
+  const MutexLock lock(mutex_);
+  return !on_gpu_;
 }
 
 absl::Status StreamedOperand::TakeArray() {
   if (taken_) return absl::OkStatus();
+  const MutexLock lock(mutex_);
   absl::StatusOr<Array> array = assembler_.Finish();
   if (!array.ok()) return array.status();
   array_ = *std::move(array);
+  to_bring_ = std::move(late_);
   taken_ = true;
   return absl::OkStatus();
 }
@@ -73,39 +109,40 @@ absl::StatusOr<Array> StreamedOperand::OnHost() {
 }
 
 absl::StatusOr<PlacedDense> StreamedOperand::On(Backend& backend, Lane& lane, const Token& token) {
-  if (!on_gpu_) {
+  if (on_host()) {
     absl::StatusOr<Array> host = OnHost();
     if (!host.ok()) return host.status();
     return backend.Bring(*std::move(host), shape_, lane);
   }
   if (absl::Status s = TakeArray(); !s.ok()) return s;
   Device& device = gpu_->device();
-  for (const Late& late : late_) {
+  for (const Late& late : to_bring_) {
     // There may be very many.
     if (token.stopped()) return token.status();
     absl::Status copied = device.CopyIn(
         lane.gpu->stream, array_.buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
     if (!copied.ok()) return copied;
   }
-  late_.clear();
+  to_bring_.clear();
   if (absl::Status s = device.AwaitPieces(lane.gpu->stream); !s.ok()) return s;
   return gpu_->Repacked(array_, shape_, lane);
 }
 
 absl::Status StreamedOperand::MoveToHost(const Token& token) {
-  if (!on_gpu_) return absl::OkStatus();
+  if (on_host()) return absl::OkStatus();
   if (absl::Status s = TakeArray(); !s.ok()) return s;
   Device& device = gpu_->device();
   if (absl::Status s = device.DrainPieces(); !s.ok()) return s;
-  pieces_under_way_ = false;
+  Settled();
   absl::StatusOr<Array> on_host = device.ToHost(array_, host_);
   if (!on_host.ok()) return on_host.status();
-  for (const Late& late : late_) {
+  for (const Late& late : to_bring_) {
     if (token.stopped()) return token.status();
     std::memcpy(on_host->buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
   }
-  late_.clear();
+  to_bring_.clear();
   array_ = *std::move(on_host);
+  const MutexLock lock(mutex_);
   on_gpu_ = false;
   return absl::OkStatus();
 }

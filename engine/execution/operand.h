@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "engine/execution/call.h"
 #include "engine/execution/gpu_backend.h"
 #include "engine/execution/operand_memory.h"
 #include "engine/execution/placed_dense.h"
@@ -20,8 +22,8 @@
 namespace sparsed::engine {
 
 /// An operand whose bytes come in the request's stream: put together in the memory of the GPU that
-/// will use it, if its first bytes find room there, else on the host. Until it is complete one
-/// thread feeds it, then a lane has it.
+/// will use it, if its first bytes find room there, else on the host. Until it is complete any
+/// number of threads feed it, then a lane has it.
 class StreamedOperand {
  public:
   /// `gpu` may be null; it and `host`, memory for requests, which `owner` pays for, outlive this.
@@ -33,14 +35,13 @@ class StreamedOperand {
   StreamedOperand& operator=(const StreamedOperand&) = delete;
 
   uint32_t stream_array() const { return stream_array_; }
-  /// As Call::Claim and Call::Commit.
-  absl::StatusOr<std::byte*> Claim(uint64_t offset, uint64_t size);
-  absl::Status Commit();
-  bool complete() const { return !lost_ && assembler_.complete(); }
+  /// As Call::Claim.
+  absl::StatusOr<ClaimedBytes> Claim(uint64_t offset, uint64_t size);
+  bool complete() const;
   /// "operand B has 12 of 4096 bytes".
   std::string Missing() const;
-  size_t announced() const { return assembler_.array().bytes(); }
-  size_t counted() const { return assembler_.counted() + late_bytes_; }
+  size_t announced() const { return bytes_; }
+  size_t counted() const;
 
   /// In host memory; it was put together there, or brought there.
   absl::StatusOr<Array> OnHost();
@@ -48,9 +49,9 @@ class StreamedOperand {
   /// lane's stream may use it.
   absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token);
   /// All that was sent to the GPU is there: the stream of a lane that it was placed for has passed.
-  void Settled() { pieces_under_way_ = false; }
+  void Settled();
   /// It takes none of the GPU's memory, but while a lane uses it.
-  bool on_host() const { return !on_gpu_; }
+  bool on_host() const;
   /// From the GPU to the host, if it is there. CANCELLED, or why `token` stopped.
   absl::Status MoveToHost(const Token& token);
 
@@ -63,24 +64,29 @@ class StreamedOperand {
   /// What one takes besides its bytes, roughly: they may be few.
   static constexpr size_t kLateBytes = 256;
 
+  /// `size` claimed bytes are written; those in a block are yet to go `to` the device.
+  absl::Status Written(std::byte* to, StagingBlock block, size_t size);
   absl::Status TakeArray();
 
   const DenseShape shape_;
+  const size_t bytes_;
   const uint32_t stream_array_;
   GpuBackend* const gpu_;
   MemorySource& host_;
-  OperandMemory* memory_;  ///< the assembler's
-  ArrayAssembler assembler_;
-  Array array_;  ///< once it was taken from the assembler
+
+  mutable Mutex mutex_;                            ///< not held while bytes are copied
+  OperandMemory* memory_ ABSL_GUARDED_BY(mutex_);  ///< the assembler's
+  ArrayAssembler assembler_ ABSL_GUARDED_BY(mutex_);
+  size_t written_ ABSL_GUARDED_BY(mutex_) = 0;   ///< bytes, of those that were claimed
+  bool on_gpu_ ABSL_GUARDED_BY(mutex_) = false;  ///< known with its first bytes
+  bool pieces_under_way_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Late> late_ ABSL_GUARDED_BY(mutex_);
+  size_t late_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  ///< of all that came late, with kLateBytes each
+
+  // The lane's, once it took them from above.
   bool taken_ = false;
-  bool on_gpu_ = false;  ///< known with its first bytes
-  bool lost_ = false;    ///< a claimed part found no memory after all
-  StagingBlock piece_;   ///< claimed last, not committed yet; none: nothing is to be sent
-  std::byte* piece_to_ = nullptr;
-  size_t piece_bytes_ = 0;
-  bool pieces_under_way_ = false;
-  std::vector<Late> late_;
-  size_t late_bytes_ = 0;  ///< of all that came late, with kLateBytes each
+  Array array_;
+  std::vector<Late> to_bring_;
 };
 
 /// One that will come in the stream, to a device that is not known yet.

@@ -119,19 +119,15 @@ size_t RequestOperands::streamed_bytes() const {
   return bytes;
 }
 
-absl::StatusOr<std::byte*> RequestOperands::Claim(uint32_t array, uint64_t offset, uint64_t size) {
+absl::StatusOr<ClaimedBytes> RequestOperands::Claim(uint32_t array, uint64_t offset,
+                                                    uint64_t size) {
   for (const Operand& operand : operands_) {
     StreamedOperand* const streamed = operand.streamed();
     if (streamed == nullptr || streamed->stream_array() != array) continue;
-    claimed_ = streamed;
     return streamed->Claim(offset, size);
   }
   return absl::InvalidArgumentError(
       fmt::format("no operand of the request is announced as array {}", array));
-}
-
-absl::Status RequestOperands::Commit() {
-  return claimed_ == nullptr ? absl::OkStatus() : claimed_->Commit();
 }
 
 bool RequestOperands::complete() const {

@@ -44,8 +44,7 @@ class RequestOperands {
   size_t streamed_bytes() const;
 
   // As Call's.
-  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
-  absl::Status Commit();
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t array, uint64_t offset, uint64_t size);
   bool complete() const;
   /// Empty: nothing.
   std::string Missing() const;
@@ -65,7 +64,6 @@ class RequestOperands {
   Executor::Impl& impl_;
   MemoryOwner& owner_;
   std::vector<Operand> operands_;
-  StreamedOperand* claimed_ = nullptr;  ///< by the last Claim
 };
 
 }  // namespace sparsed::engine

@@ -65,8 +65,8 @@ SpgemmCall::SpgemmCall(std::shared_ptr<Executor::Impl> impl, Backend& backend, S
   end_.version = left_->version();
 }
 
-absl::StatusOr<std::byte*> SpgemmCall::Claim(uint32_t array, uint64_t /*offset*/,
-                                             uint64_t /*size*/) {
+absl::StatusOr<ClaimedBytes> SpgemmCall::Claim(uint32_t array, uint64_t /*offset*/,
+                                               uint64_t /*size*/) {
   return absl::InvalidArgumentError(
       fmt::format("SpGEMM has no operands in the stream, but array {} came", array));
 }

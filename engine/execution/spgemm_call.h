@@ -26,7 +26,7 @@ class SpgemmCall final : public Job {
              std::shared_ptr<ResultSink> sink, MatrixLease left, MatrixLease right,
              MatrixLease mask);
 
-  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
   bool complete() const override { return true; }
 
  private:

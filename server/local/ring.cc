@@ -68,7 +68,11 @@ class ComputeRing final : public Ring, public ComputeTransport {
         requests_(ring_.RequestConsumer()),
         replies_(ring_.ReplyProducer()),
         // Of its arrays, which it has not, nothing counts.
-        stream_(service, std::move(tenant), std::make_shared<ConnectionShare>(0), *this) {}
+        stream_(std::make_shared<ComputeStream>(service, std::move(tenant),
+                                                std::make_shared<ConnectionShare>(0), *this)) {
+    stream_->Begin();
+  }
+  ~ComputeRing() override { stream_->OnDone(); }
 
   /// On its thread: until the stream is finished, and nobody else uses this any more.
   void Run() {
@@ -130,7 +134,7 @@ class ComputeRing final : public Ring, public ComputeTransport {
   void Part() {
     if (!parted_.exchange(true)) {
       reading_ = false;
-      stream_.OnReadsDone();
+      stream_->OnReadsDone();
     } else {
       Sleep();
     }
@@ -163,13 +167,13 @@ class ComputeRing final : public Ring, public ComputeTransport {
     }
     reading_ = false;
     ++begun_;
-    if (!stream_.OnMessage(*op, std::move((*taken)->bytes))) --begun_;
+    if (!stream_->OnMessage(*op, std::move((*taken)->bytes))) --begun_;
     return true;
   }
 
   bool Violated(const absl::Status& status) {
     reading_ = false;
-    stream_.OnReadsDone(status);
+    stream_->OnReadsDone(status);
     return true;
   }
 
@@ -197,7 +201,7 @@ class ComputeRing final : public Ring, public ComputeTransport {
   std::atomic<bool> ended_ = false;     ///< the stream is finished
   /// ... and has let go of this; waited for.
   const std::shared_ptr<std::atomic<bool>> finished_ = std::make_shared<std::atomic<bool>>(false);
-  ComputeStream stream_;  ///< last: it may call at once
+  const std::shared_ptr<ComputeStream> stream_;
 };
 
 }  // namespace

@@ -355,6 +355,12 @@ const std::string& Subject(const v1::ChainStart& start) {
   return none;
 }
 
+template <typename Start>
+std::vector<std::string> CarriersOf(const Start& start) {
+  return {start.carriers().begin(), start.carriers().end()};
+}
+std::vector<std::string> CarriersOf(const v1::SpgemmStart& /*start*/) { return {}; }
+
 template <typename Request>
 absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const SharedRegions& regions,
                                       const grpc::ByteBuffer& bytes) {
@@ -365,7 +371,7 @@ absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const SharedReg
   switch (request.part_case()) {
     case Request::kStart:
       return ComputeStart{request.start().request_id(), Subject(request.start()),
-                          ToSpec(tenant, regions, request.start())};
+                          ToSpec(tenant, regions, request.start()), CarriersOf(request.start())};
     case Request::kCancel:
       return ComputeCancel{request.cancel().request_id()};
     default:

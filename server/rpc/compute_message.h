@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/execution/call.h"
@@ -22,6 +23,7 @@ struct ComputeStart {
   uint64_t request_id = 0;
   std::string subject;               ///< S's name; of a chain, the first that it names
   absl::StatusOr<ComputeSpec> spec;  ///< or what is wrong with this request
+  std::vector<std::string> carriers;
 };
 struct ComputeCancel {
   uint64_t request_id = 0;

@@ -1,3 +1,4 @@
+#include <memory>
 #include <utility>
 
 #include "server/rpc/client_wait.h"
@@ -16,20 +17,26 @@ class ComputeReactor final : public BytesBidiReactor, public ComputeTransport {
   ComputeReactor(Op op, const ServiceContext& service, grpc::CallbackServerContext* context)
       : op_(op),
         context_(*context),
-        stream_(service, TenantOf(*context), service.shares.Of(*context), *this) {}
+        stream_(std::make_shared<ComputeStream>(service, TenantOf(*context),
+                                                service.shares.Of(*context), *this)) {
+    stream_->Begin();
+  }
 
  private:
   // gRPC's calls.
 
   void OnReadDone(bool ok) override {
-    if (!ok) return stream_.OnReadsDone();
+    if (!ok) return stream_->OnReadsDone();
     grpc::ByteBuffer message;
     message.Swap(&in_);
-    stream_.OnMessage(op_, std::move(message));
+    stream_->OnMessage(op_, std::move(message));
   }
-  void OnWriteDone(bool ok) override { stream_.OnWritten(ok); }
-  void OnCancel() override { stream_.OnCancel(); }
-  void OnDone() override { delete this; }
+  void OnWriteDone(bool ok) override { stream_->OnWritten(ok); }
+  void OnCancel() override { stream_->OnCancel(); }
+  void OnDone() override {
+    stream_->OnDone();
+    delete this;
+  }
 
   // The stream's.
 
@@ -48,7 +55,7 @@ class ComputeReactor final : public BytesBidiReactor, public ComputeTransport {
   const Op op_;
   grpc::CallbackServerContext& context_;
   grpc::ByteBuffer in_;
-  ComputeStream stream_;  ///< last: it may call at once
+  const std::shared_ptr<ComputeStream> stream_;
 };
 
 }  // namespace

@@ -134,7 +134,10 @@ void ComputeRequest::EndIfLate(StageRecord::Clock::time_point now) {
 void ComputeRequest::EndSending(const absl::Status& status) {
   const bool sending = std::ranges::any_of(
       queue_, [](const Queued& queued) { return std::holds_alternative<ArrayChunks>(queued); });
-  if (!ended || !sending) return;
+  if (ended && sending) FailSending(status);
+}
+
+void ComputeRequest::FailSending(const absl::Status& status) {
   Queued end = std::move(queue_.back());
   DropQueue();
   record_.status = status;
@@ -142,12 +145,27 @@ void ComputeRequest::EndSending(const absl::Status& status) {
   queue_.push_back(std::move(end));
 }
 
-ComputeWrite ComputeRequest::TakeNext() {
+bool ComputeRequest::may_send() const {
+  if (queue_.empty()) return false;
+  const auto* const end = std::get_if<engine::CallEnd>(&queue_.front());
+  return end == nullptr || carried == 0 || !end->status.ok();
+}
+
+bool ComputeRequest::MayCarry(const Carrier& carrier) const {
+  return !queue_.empty() && std::holds_alternative<ArrayChunks>(queue_.front()) && Uses(carrier);
+}
+
+bool ComputeRequest::Uses(const Carrier& carrier) const {
+  return std::ranges::find(carriers, &carrier) != carriers.end();
+}
+
+ComputeWrite ComputeRequest::TakeNext(const Carrier* by) {
   ComputeWrite write;
   Queued& next = queue_.front();
   if (auto* chunks = std::get_if<ArrayChunks>(&next)) {
     write.bytes = chunks->Next(&write.data_bytes);
     record_.stream_bytes_out += write.data_bytes;
+    if (by != nullptr) record_.carried_bytes_out += write.data_bytes;
     queued_bytes_ -= static_cast<int64_t>(write.data_bytes);
     if (!chunks->done()) return write;
   } else if (const auto* end = std::get_if<engine::CallEnd>(&next)) {
@@ -161,7 +179,8 @@ ComputeWrite ComputeRequest::TakeNext() {
 }
 
 grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
-  // All that came before has been written: a stream has one write outstanding.
+  // All that came before has been written: a stream has one write outstanding, and it waited for
+  // those of carriers.
   if (first_data_.has_value()) record_[Phase::kSend] = NanosecondsSince(*first_data_);
   record_.total_ns = NanosecondsSince(record_.begun);
   // What no phase has: before the call was handed to the engine, or a thread was there for it.

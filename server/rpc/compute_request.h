@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "engine/execution/call.h"
 #include "server/rpc/array_chunks.h"
@@ -19,6 +20,7 @@
 
 namespace sparsed::server {
 
+class Carrier;
 class ComputeStream;
 
 /// A message ready to be written.
@@ -55,6 +57,14 @@ class ComputeRequest final : public engine::ResultSink {
   bool submitted = false;
   /// The call was told to fail: its remaining chunks are not wanted.
   bool failed = false;
+  /// Why, if it was to fail before the call was there.
+  absl::Status failure;
+  /// They carry chunks of it, besides the stream.
+  std::vector<const Carrier*> carriers;
+  /// Threads that are writing operand bytes.
+  int feeding = 0;
+  /// Chunks that carriers are writing: an end that is OK waits for them.
+  int carried = 0;
   /// The call has ended, or there never was one; the end message may still wait.
   bool ended = false;
   /// For operands, until the call ended.
@@ -72,13 +82,21 @@ class ComputeRequest final : public engine::ResultSink {
   /// Ends the sending of a result that is there already with `status`; nothing if none of it is
   /// queued.
   void EndSending(const absl::Status& status);
+  /// The same if the last of it is being written: only the end message may still be queued. The
+  /// call has ended.
+  void FailSending(const absl::Status& status);
   /// Likewise, with DEADLINE_EXCEEDED, if its time is up; while it runs that is the call's affair.
   void EndIfLate(StageRecord::Clock::time_point now);
   void DropQueue();
   void Count(InFlightTable& table) const;
   bool has_queued() const { return !queue_.empty(); }
-  /// The next message; has_queued().
-  ComputeWrite TakeNext();
+  /// The next message is one for the stream to write, now.
+  bool may_send() const;
+  /// It is one that the carrier may write.
+  bool MayCarry(const Carrier& carrier) const;
+  bool Uses(const Carrier& carrier) const;
+  /// The next message; has_queued(). `by`: a carrier; null: the stream.
+  ComputeWrite TakeNext(const Carrier* by = nullptr);
 
  private:
   using Queued = std::variant<v1::ComputeReply, ArrayChunks, engine::CallEnd>;

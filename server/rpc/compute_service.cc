@@ -4,9 +4,9 @@
 namespace sparsed::server {
 namespace {
 
-using Service = v1::Compute::WithRawCallbackMethod_Spmm<
-    v1::Compute::WithRawCallbackMethod_Sddmm<v1::Compute::WithRawCallbackMethod_Spgemm<
-        v1::Compute::WithRawCallbackMethod_Chain<v1::Compute::Service>>>>;
+using Service = v1::Compute::WithRawCallbackMethod_Spmm<v1::Compute::WithRawCallbackMethod_Sddmm<
+    v1::Compute::WithRawCallbackMethod_Spgemm<v1::Compute::WithRawCallbackMethod_Chain<
+        v1::Compute::WithRawCallbackMethod_Carry<v1::Compute::Service>>>>>;
 
 class ComputeService final : public Service {
  public:
@@ -23,6 +23,9 @@ class ComputeService final : public Service {
   }
   BytesBidiReactor* Chain(grpc::CallbackServerContext* context) override {
     return StartCompute(Op::kChain, service_, context);
+  }
+  BytesBidiReactor* Carry(grpc::CallbackServerContext* context) override {
+    return StartCarry(service_, context);
   }
 
  private:

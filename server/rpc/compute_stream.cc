@@ -14,6 +14,8 @@ namespace sparsed::server {
 namespace {
 
 constexpr size_t kRememberedFailures = 1024;
+/// Of one stream.
+constexpr size_t kMostCarriers = 16;
 
 /// Calls `operand` and `result` with every OperandSpec and ResultSpec of a request.
 template <typename Operand, typename Result>
@@ -87,7 +89,9 @@ ComputeStream::ComputeStream(const ServiceContext& service, std::string tenant,
       transport_(transport),
       tenant_(std::move(tenant)),
       max_requests_(static_cast<size_t>(service.config.max_requests_per_stream)),
-      share_(std::move(share)) {
+      share_(std::move(share)) {}
+
+void ComputeStream::Begin() {
   Todo todo;
   todo.read = service_.live_streams.Add(this);
   {
@@ -99,7 +103,7 @@ ComputeStream::ComputeStream(const ServiceContext& service, std::string tenant,
   Do(std::move(todo));
 }
 
-ComputeStream::~ComputeStream() { service_.live_streams.Remove(this); }
+void ComputeStream::OnDone() { service_.live_streams.Remove(this); }
 
 bool ComputeStream::OnMessage(Op op, grpc::ByteBuffer bytes) {
   {
@@ -140,7 +144,8 @@ void ComputeStream::OnReadsDone(const absl::Status& why) {
     if (!why.ok()) Abandon(why, todo);
     if (transport_.IsCancelled()) Abandon(absl::CancelledError("the client is gone"), todo);
     for (const auto& [id, request] : requests_) {
-      if (request->submitted || abandoned_) continue;
+      // Of those with carriers, bytes may still come by these.
+      if (request->submitted || abandoned_ || !request->carriers.empty()) continue;
       Stop(*request,
            absl::InvalidArgumentError(
                "the stream was closed before all bytes of the operands had come"),
@@ -208,9 +213,10 @@ void ComputeStream::OnTick(const Patience& patience) {
 }
 
 void ComputeStream::StopSilent(const Patience& patience, Todo& todo) {
-  if (abandoned_ || handling_ || reads_done_ || read_paused_) return;
+  if (abandoned_ || handling_ || read_paused_) return;
   for (const auto& [id, request] : requests_) {
     if (request->submitted || request->failed || request->call() == nullptr) continue;
+    if (request->feeding > 0) continue;
     // One that was only announced holds nothing, and may wait for the operands of those before it.
     // Shared memory is held from the start.
     const StageRecord& record = request->record();
@@ -235,21 +241,22 @@ void ComputeStream::Count(InFlightTable& table) {
 
 absl::Status ComputeStream::Handle(Op op, ComputeMessage message) {
   if (auto* chunk = std::get_if<wire::ChunkView>(&message)) {
-    if (!transport_.is_ring()) return Receive(*chunk);
+    if (!transport_.is_ring()) return Receive(*chunk, nullptr);
     return absl::InvalidArgumentError("a ring carries no chunks");
   }
   if (auto* start = std::get_if<ComputeStart>(&message)) {
     if (transport_.is_ring() && start->spec.ok()) {
       if (absl::Status s = CheckNoArrays(*start->spec); !s.ok()) start->spec = std::move(s);
     }
-    Start(op, std::move(*start));
+    Open(op, std::move(*start));
+    ResumeCarriers();
   } else {
     Cancel(std::get<ComputeCancel>(message));
   }
   return absl::OkStatus();
 }
 
-absl::Status ComputeStream::Admit(const ComputeStart& start, Todo& todo) {
+absl::Status ComputeStream::Admit(const ComputeStart& start, ComputeRequest& request, Todo& todo) {
   if (abandoned_) return status_;
   if (draining_) return absl::UnavailableError("the server is shutting down");
   const auto same = requests_.find(start.request_id);
@@ -267,10 +274,45 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, Todo& todo) {
         fmt::format("{} requests are in flight on this stream, at most {} may be; wait for an end",
                     requests_.size(), max_requests_)));
   }
+  return Join(start.carriers, request);
+}
+
+absl::Status ComputeStream::Join(const std::vector<std::string>& carriers,
+                                 ComputeRequest& request) {
+  if (carriers.size() > kMostCarriers) {
+    return absl::InvalidArgumentError(
+        fmt::format("a request has at most {} carriers, not {}", kMostCarriers, carriers.size()));
+  }
+  for (const std::string& name : carriers) {
+    auto joined = std::ranges::find_if(
+        carriers_, [&](const Joined& other) { return other.carrier->name() == name; });
+    if (joined == carriers_.end()) {
+      absl::StatusOr<std::shared_ptr<Carrier>> carrier = service_.carriers.Find(tenant_, name);
+      if (!carrier.ok()) return carrier.status();
+      if (carriers_.size() >= kMostCarriers) {
+        return absl::InvalidArgumentError(
+            fmt::format("a stream has at most {} carriers", kMostCarriers));
+      }
+      bool writing = false;
+      if (absl::Status s = (*carrier)->Join(shared_from_this(), &writing); !s.ok()) return s;
+      waiting_.push_back(*carrier);
+      joined = carriers_.insert(carriers_.end(), Joined{*std::move(carrier), writing, nullptr});
+    }
+    if (!request.Uses(*joined->carrier)) request.carriers.push_back(joined->carrier.get());
+  }
   return absl::OkStatus();
 }
 
-void ComputeStream::Start(Op op, ComputeStart start) {
+void ComputeStream::ResumeCarriers() {
+  std::vector<std::shared_ptr<Carrier>> waiting;
+  {
+    const MutexLock lock(mutex_);
+    waiting.swap(waiting_);
+  }
+  for (const std::shared_ptr<Carrier>& carrier : waiting) carrier->Resume();
+}
+
+void ComputeStream::Open(Op op, ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
       *this, start.request_id, service_.telemetry.Begin(op, tenant_, start.subject),
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
@@ -280,7 +322,7 @@ void ComputeStream::Start(Op op, ComputeStart start) {
   {
     const MutexLock lock(mutex_);
     std::erase(recently_failed_, start.request_id);
-    admitted = Admit(start, todo);
+    admitted = Admit(start, *request, todo);
     if (admitted.ok()) {
       requests_.emplace(start.request_id, request);
     } else {
@@ -305,71 +347,110 @@ void ComputeStream::Start(Op op, ComputeStart start) {
     }
     return Do(std::move(todo));
   }
-  const bool complete = (*call)->complete();
+  bool complete = (*call)->complete();
   {
     const MutexLock lock(mutex_);
     if (!request->ended) request->set_call(*call);
     const absl::Status fits =
         share_->Check("the request", static_cast<int64_t>((*call)->announced()));
     if (!fits.ok()) Stop(*request, fits, todo);
+    if (!request->failure.ok()) Stop(*request, request->failure, todo);
     if (abandoned_) Stop(*request, status_, todo);
+    complete = complete && todo.stop.empty();
+    if (complete) MarkSubmitted(*request);
     if (!todo.stop.empty()) Proceed(todo);
   }
   if (!todo.stop.empty()) return Do(std::move(todo));
-  if (complete) Submit(*request, **call);
+  if (complete) (*call)->Submit();
 }
 
-absl::Status ComputeStream::Receive(const wire::ChunkView& chunk) {
+bool ComputeStream::FailedRecently(uint64_t id) const {
+  return std::ranges::find(recently_failed_, id) != recently_failed_.end();
+}
+
+bool ComputeStream::IsEarly(const wire::ChunkView& chunk) const {
+  if (abandoned_ || finished_) return false;
+  const auto found = requests_.find(chunk.request_id);
+  if (found == requests_.end()) return !FailedRecently(chunk.request_id);
+  const ComputeRequest& request = *found->second;
+  return request.call() == nullptr && !request.ended && !request.failed;
+}
+
+absl::StatusOr<bool> ComputeStream::ReceiveFrom(Carrier& carrier, wire::ChunkView chunk) {
+  {
+    const MutexLock lock(mutex_);
+    if (IsEarly(chunk)) {
+      // Under the lock: whoever opens the request resumes it afterwards.
+      if (absl::Status kept = carrier.Keep(std::move(chunk)); !kept.ok()) return kept;
+      waiting_.push_back(carrier.shared_from_this());
+      return false;
+    }
+  }
+  // Its request may end meanwhile, and is then no reason to end the carrier.
+  Receive(chunk, &carrier).IgnoreError();
+  return true;
+}
+
+absl::Status ComputeStream::Receive(const wire::ChunkView& chunk, const Carrier* by) {
   std::shared_ptr<ComputeRequest> request;
   std::shared_ptr<engine::Call> call;
-  bool submitted = false;
+  absl::Status status;
   {
     const MutexLock lock(mutex_);
     const auto found = requests_.find(chunk.request_id);
     if (found == requests_.end()) {
-      if (std::count(recently_failed_.begin(), recently_failed_.end(), chunk.request_id) > 0) {
-        return absl::OkStatus();
-      }
+      if (FailedRecently(chunk.request_id)) return absl::OkStatus();
       return absl::InvalidArgumentError(
           fmt::format("a chunk came for request {}, which is not in flight", chunk.request_id));
     }
     request = found->second;
     if (request->ended || request->failed) return absl::OkStatus();
-    CountChunk(chunk, request->record());
+    call = request->call();
+    CountChunk(chunk, request->record(), by != nullptr);
     // Messages without a byte are silence, too.
     if (chunk.bytes() > 0) request->last_byte = Patience::Clock::now();
-    submitted = request->submitted;
-    call = request->call();
-  }
-  if (submitted && chunk.bytes() == 0) return absl::OkStatus();
-  absl::Status status =
-      submitted ? absl::InvalidArgumentError(fmt::format(
-                      "a chunk of array {} came after all operand bytes had come", chunk.array))
-                : ReceiveChunk(chunk, service_.config.max_chunk_bytes, service_.regions, *call);
-  if (status.ok()) {
-    const MutexLock lock(mutex_);
-    if (!request->ended) status = request->operands.GrowTo(static_cast<int64_t>(call->counted()));
+    if (request->submitted && chunk.bytes() == 0) return absl::OkStatus();
+    if (request->submitted) {
+      status = absl::InvalidArgumentError(
+          fmt::format("a chunk of array {} came after all operand bytes had come", chunk.array));
+    } else if (by != nullptr && !request->Uses(*by)) {
+      status = absl::InvalidArgumentError(fmt::format(
+          "a chunk of array {} came by a carrier that the request does not name", chunk.array));
+    }
+    if (!status.ok()) {
+      request->failed = true;
+    } else {
+      ++request->feeding;
+    }
   }
   if (!status.ok()) {
-    {
-      const MutexLock lock(mutex_);
-      request->failed = true;
-    }
     call->Fail(status);
-  } else if (call->complete()) {
-    Submit(*request, *call);
+    return absl::OkStatus();
+  }
+  status = ReceiveChunk(chunk, service_.config.max_chunk_bytes, service_.regions, *call);
+  const auto counted = static_cast<int64_t>(call->counted());
+  bool complete = false;
+  {
+    const MutexLock lock(mutex_);
+    --request->feeding;
+    if (status.ok() && !request->ended) status = request->operands.GrowTo(counted);
+    if (!status.ok()) request->failed = true;
+    // Whoever leaves last: nobody else is in the call then, or gets in.
+    complete = request->feeding == 0 && !request->failed && !request->ended && call->complete();
+    if (complete) MarkSubmitted(*request);
+  }
+  if (!status.ok()) {
+    call->Fail(status);
+  } else if (complete) {
+    call->Submit();
   }
   return absl::OkStatus();
 }
 
-void ComputeStream::Submit(ComputeRequest& request, engine::Call& call) {
-  {
-    const MutexLock lock(mutex_);
-    request.submitted = true;
-    StageRecord& record = request.record();
-    if (record.received_bytes > 0) record[Phase::kReceive] = NanosecondsSince(record.begun);
-  }
-  call.Submit();
+void ComputeStream::MarkSubmitted(ComputeRequest& request) {
+  request.submitted = true;
+  StageRecord& record = request.record();
+  if (record.received_bytes > 0) record[Phase::kReceive] = NanosecondsSince(record.begun);
 }
 
 void ComputeStream::Cancel(const ComputeCancel& cancel) {
@@ -434,7 +515,11 @@ bool ComputeStream::Forget(const ComputeRequest& request) {
 
 void ComputeStream::Stop(ComputeRequest& request, absl::Status status, Todo& todo) {
   request.failed = true;
-  if (request.call() != nullptr) todo.stop.emplace_back(request.call(), std::move(status));
+  if (request.call() != nullptr) {
+    todo.stop.emplace_back(request.call(), std::move(status));
+  } else {
+    request.failure = std::move(status);
+  }
 }
 
 void ComputeStream::Abandon(absl::Status status, Todo& todo) {
@@ -452,12 +537,86 @@ void ComputeStream::Abandon(absl::Status status, Todo& todo) {
   for (const auto& [id, request] : requests_) {
     Stop(*request, absl::CancelledError("the stream ended"), todo);
   }
+  EndCarriers(status_, todo);
+}
+
+void ComputeStream::EndCarriers(const absl::Status& status, Todo& todo) {
+  for (Joined& joined : carriers_)
+    todo.end_carriers.emplace_back(std::move(joined.carrier), status);
+  carriers_.clear();
+  waiting_.clear();
+}
+
+void ComputeStream::CarrierReady(const Carrier& carrier) {
+  Todo todo;
+  {
+    const MutexLock lock(mutex_);
+    const auto joined = Find(carrier);
+    if (joined == carriers_.end()) return;
+    joined->writing = false;
+    if (joined->of != nullptr) --std::exchange(joined->of, nullptr)->carried;
+    Proceed(todo);
+  }
+  Do(std::move(todo));
+}
+
+void ComputeStream::CarrierEnded(const Carrier& carrier, const absl::Status& why) {
+  const bool gone = why.ok() || absl::IsCancelled(why);
+  const absl::Status status(
+      gone ? absl::StatusCode::kUnavailable : why.code(),
+      fmt::format("a carrier of the request ended: {}",
+                  why.ok() ? "its client closed it" : std::string(why.message())));
+  Todo todo;
+  {
+    const MutexLock lock(mutex_);
+    const auto joined = Find(carrier);
+    if (joined == carriers_.end()) return;
+    const std::shared_ptr<ComputeRequest> lost = std::move(joined->of);
+    if (lost != nullptr) --lost->carried;
+    carriers_.erase(joined);
+    std::erase_if(waiting_, [&](const auto& other) { return other.get() == &carrier; });
+    for (const auto& [id, request] : requests_) {
+      if (!request->Uses(carrier)) continue;
+      std::erase(request->carriers, &carrier);
+      if (!request->ended) {
+        Stop(*request, status, todo);
+      } else if (request == lost) {
+        request->FailSending(status);
+      } else {
+        request->EndSending(status);
+      }
+    }
+    Proceed(todo);
+  }
+  Do(std::move(todo));
+}
+
+std::vector<ComputeStream::Joined>::iterator ComputeStream::Find(const Carrier& carrier) {
+  return std::ranges::find_if(
+      carriers_, [&](const Joined& joined) { return joined.carrier.get() == &carrier; });
+}
+
+void ComputeStream::TakeCarried(Todo& todo) {
+  for (Joined& joined : carriers_) {
+    if (joined.writing) continue;
+    const auto next = std::ranges::find_if(
+        sending_, [&](const auto& request) { return request->MayCarry(*joined.carrier); });
+    if (next == sending_.end()) continue;
+    joined.of = std::move(*next);
+    sending_.erase(next);
+    joined.writing = true;
+    ++joined.of->carried;
+    todo.carried.emplace_back(joined.carrier, joined.of->TakeNext(joined.carrier.get()).bytes);
+    if (joined.of->has_queued()) sending_.push_back(joined.of);
+  }
 }
 
 bool ComputeStream::TakeWrite(Todo& todo) {
-  if (writing_ || sending_.empty()) return false;
-  const std::shared_ptr<ComputeRequest> request = std::move(sending_.front());
-  sending_.pop_front();
+  const auto may_send = [](const auto& request) { return request->may_send(); };
+  const auto next = std::ranges::find_if(sending_, may_send);
+  if (writing_ || next == sending_.end()) return false;
+  const std::shared_ptr<ComputeRequest> request = std::move(*next);
+  sending_.erase(next);
   write_began_ = Patience::Clock::now();
   request->EndIfLate(write_began_);
   ComputeWrite write = request->TakeNext();
@@ -470,7 +629,7 @@ bool ComputeStream::TakeWrite(Todo& todo) {
   } else if (request->has_queued()) {
     sending_.push_back(request);
   }
-  more_follow_ = !sending_.empty();
+  more_follow_ = std::ranges::any_of(sending_, may_send);
   writing_ = true;
   return true;
 }
@@ -486,7 +645,10 @@ std::optional<absl::Status> ComputeStream::TakeFinish() {
 
 void ComputeStream::Proceed(Todo& todo) {
   todo.write = TakeWrite(todo);
+  TakeCarried(todo);
   todo.finish = TakeFinish();
+  // They brought what they were to bring.
+  if (todo.finish.has_value()) EndCarriers(absl::OkStatus(), todo);
   todo.telemetry = &service_.telemetry;
   if (todo.read && !todo.finish.has_value()) {
     // Under the lock: who finishes the stream comes before it or after it.
@@ -500,6 +662,8 @@ void ComputeStream::Do(Todo todo) {
   for (auto& [call, status] : todo.stop) call->Fail(std::move(status));
   if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
   for (StageRecord& record : todo.ended) todo.telemetry->End(std::move(record));
+  for (auto& [carrier, bytes] : todo.carried) carrier->Write(std::move(bytes));
+  for (const auto& [carrier, status] : todo.end_carriers) carrier->End(status);
   if (todo.write && transport_.Write(&out_, more_follow_)) OnWritten(true);
   if (todo.finish.has_value()) transport_.Finish(*todo.finish);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/rpc/carrier.h"
 #include "server/rpc/compute_message.h"
 #include "server/rpc/compute_request.h"
 #include "server/rpc/live_streams.h"
@@ -39,13 +40,19 @@ class ComputeTransport {
 
 /// Messages come on one thread at a time; lanes bring results on theirs; one write is outstanding.
 /// Requests with something to send take turns, a message each. The stream is finished only when no
-/// call can reach it any more, so requests refer to it without counting.
-class ComputeStream final : public LiveStream {
+/// call can reach it any more, so requests refer to it without counting. Its carriers bring chunks
+/// on threads of their own, write whatever chunk is next when they are ready, and may keep it for a
+/// while after its end.
+class ComputeStream final : public LiveStream, public std::enable_shared_from_this<ComputeStream> {
  public:
-  /// `transport` outlives it, and is called from here on.
+  /// `transport` stays until OnDone.
   ComputeStream(const ServiceContext& service, std::string tenant,
                 std::shared_ptr<ConnectionShare> share, ComputeTransport& transport);
-  ~ComputeStream() override;
+
+  /// Begins to use the transport.
+  void Begin();
+  /// The transport is gone, after its Finish.
+  void OnDone();
 
   /// What was asked for with Read: a request's message, of `op` (kSpmm, kSddmm, kSpgemm, kChain).
   /// Whether it began a request, which has an end.
@@ -78,6 +85,16 @@ class ComputeStream final : public LiveStream {
   /// For requests: their call has ended.
   void QueueEnd(ComputeRequest& request, engine::CallEnd end);
 
+  // For its carriers.
+
+  /// False if the chunk's request is not there: the carrier keeps it, and is resumed. An error ends
+  /// the carrier; what is wrong with the chunk ends its request.
+  absl::StatusOr<bool> ReceiveFrom(Carrier& carrier, wire::ChunkView chunk);
+  /// What it had to write is written.
+  void CarrierReady(const Carrier& carrier);
+  /// Requests that use it fail. OK: its client closed it.
+  void CarrierEnded(const Carrier& carrier, const absl::Status& why);
+
  private:
   /// Found to do under the lock, done without it.
   struct Todo {
@@ -87,19 +104,38 @@ class ComputeStream final : public LiveStream {
     int64_t credit = 0;
     bool read = false;
     bool write = false;
+    std::vector<std::pair<std::shared_ptr<Carrier>, grpc::ByteBuffer>> carried;
+    std::vector<std::pair<std::shared_ptr<Carrier>, absl::Status>> end_carriers;
     std::optional<absl::Status> finish;
     Telemetry* telemetry = nullptr;  ///< of `ended`
   };
 
-  absl::Status Handle(Op op, ComputeMessage message);
-  void Start(Op op, ComputeStart start);
-  absl::Status Receive(const wire::ChunkView& chunk);
-  void Cancel(const ComputeCancel& cancel);
-  void Submit(ComputeRequest& request, engine::Call& call);
+  /// A carrier of this stream.
+  struct Joined {
+    std::shared_ptr<Carrier> carrier;
+    bool writing = false;
+    std::shared_ptr<ComputeRequest> of;  ///< whose chunk it writes; null: its name
+  };
 
+  absl::Status Handle(Op op, ComputeMessage message);
+  void Open(Op op, ComputeStart start);
+  /// Carriers with chunks of requests that were not there look again.
+  void ResumeCarriers();
+  /// `by`: a carrier; null: this stream itself.
+  absl::Status Receive(const wire::ChunkView& chunk, const Carrier* by);
+  void Cancel(const ComputeCancel& cancel);
+
+  static void MarkSubmitted(ComputeRequest& request);
   void StopSilent(const Patience& patience, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLate(Patience::Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Admit(const ComputeStart& start, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admit(const ComputeStart& start, ComputeRequest& request, Todo& todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Join(const std::vector<std::string>& carriers, ComputeRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Whether a chunk came before its request.
+  bool IsEarly(const wire::ChunkView& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool FailedRecently(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Joined>::iterator Find(const Carrier& carrier) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const std::shared_ptr<ComputeRequest>& request, absl::Status status, Todo& todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RememberFailed(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -109,6 +145,9 @@ class ComputeStream final : public LiveStream {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Abandon(absl::Status status, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeWrite(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives a chunk to each carrier that is ready.
+  void TakeCarried(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndCarriers(const absl::Status& status, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<absl::Status> TakeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   /// Takes the next write, or the stream's end, if it is time, and begins to read if that is to do:
@@ -128,6 +167,9 @@ class ComputeStream final : public LiveStream {
   std::map<uint64_t, std::shared_ptr<ComputeRequest>> requests_ ABSL_GUARDED_BY(mutex_);
   /// With queued replies, in turn.
   std::deque<std::shared_ptr<ComputeRequest>> sending_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Joined> carriers_ ABSL_GUARDED_BY(mutex_);
+  /// Those that may keep a chunk of a request that was not there.
+  std::vector<std::shared_ptr<Carrier>> waiting_ ABSL_GUARDED_BY(mutex_);
   /// Their chunks may still be on the way.
   std::deque<uint64_t> recently_failed_ ABSL_GUARDED_BY(mutex_);
   /// In `sending_` but not in `requests_`.

@@ -45,5 +45,6 @@ grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
 /// `op`: kSpmm, kSddmm, kSpgemm or kChain.
 BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
                                grpc::CallbackServerContext* context);
+BytesBidiReactor* StartCarry(const ServiceContext& service, grpc::CallbackServerContext* context);
 
 }  // namespace sparsed::server

@@ -14,13 +14,14 @@
 namespace sparsed::server {
 
 /// For the record: bytes came, by the stream or in shared memory.
-inline void CountChunk(const wire::ChunkView& chunk, StageRecord& record) {
+inline void CountChunk(const wire::ChunkView& chunk, StageRecord& record, bool carried = false) {
   record.received_bytes += chunk.bytes();
+  if (carried) record.carried_bytes_in += chunk.size;
   (chunk.shared ? record.shared_bytes_in : record.stream_bytes_in) += chunk.bytes();
 }
 
-/// `target` has Claim(array, offset, size), and perhaps Commit(): an upload, an update, a put, a
-/// call.
+/// `target` has Claim(array, offset, size), which gives memory to write to, or
+/// engine::ClaimedBytes: an upload, an update, a put, a call.
 template <typename Target>
 absl::Status ReceiveChunk(const wire::ChunkView& chunk, int64_t max_chunk_bytes,
                           const SharedRegions& regions, Target& target) {
@@ -50,17 +51,17 @@ absl::Status ReceiveChunk(const wire::ChunkView& chunk, int64_t max_chunk_bytes,
           chunk.array, chunk.bytes(), shared.size()));
     }
   }
-  const absl::StatusOr<std::byte*> destination =
-      target.Claim(chunk.array, chunk.offset, chunk.bytes());
-  if (!destination.ok()) return destination.status();
-  if (chunk.shared) {
-    if (chunk.bytes() > 0) std::memcpy(*destination, shared.data(), chunk.bytes());
+  const auto copy_to = [&](std::byte* destination) {
+    if (!chunk.shared) return wire::CopyTo(chunk, destination);
+    if (chunk.bytes() > 0) std::memcpy(destination, shared.data(), chunk.bytes());
+  };
+  auto claimed = target.Claim(chunk.array, chunk.offset, chunk.bytes());
+  if (!claimed.ok()) return claimed.status();
+  if constexpr (requires { claimed->Commit(); }) {
+    copy_to(claimed->data());
+    return claimed->Commit();
   } else {
-    wire::CopyTo(chunk, *destination);
-  }
-  if constexpr (requires { target.Commit(); }) {
-    return target.Commit();
-  } else {
+    copy_to(*claimed);
     return absl::OkStatus();
   }
 }

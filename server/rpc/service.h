@@ -17,6 +17,7 @@ class Engine;
 
 namespace sparsed::server {
 
+class Carriers;
 class ConnectionShares;
 class LiveStreams;
 class SharedRegions;
@@ -33,6 +34,7 @@ struct ServiceContext {
   LiveStreams& live_streams;
   ConnectionShares& shares;
   const SharedRegions& regions;
+  Carriers& carriers;
   std::string metrics_address;  ///< empty: off
   std::string local_socket;     ///< a path; empty: off
   std::string server_id;        ///< of this run

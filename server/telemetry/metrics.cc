@@ -87,6 +87,10 @@ Metrics::Metrics()
   gpu_out_ = &transfers.Add({{"path", "shared_device"}, {"direction", "out"}});
   attached_in_ = &transfers.Add({{"path", "attached"}, {"direction", "in"}});
   attached_out_ = &transfers.Add({{"path", "attached"}, {"direction", "out"}});
+  auto& carried = CounterFamily(registry_, "sparsed_carried_bytes_total",
+                                "Array bytes of the path stream that carriers moved");
+  carried_in_ = &carried.Add({{"direction", "in"}});
+  carried_out_ = &carried.Add({{"direction", "out"}});
   // There from the start, so that rates begin with the first of them.
   for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
     OnAttached({.tenant = kDefaultTenant, .operation = operation});
@@ -141,6 +145,8 @@ void Metrics::End(const StageRecord& record) {
   }
   stream_in_->Increment(static_cast<double>(record.stream_bytes_in));
   stream_out_->Increment(static_cast<double>(record.stream_bytes_out));
+  carried_in_->Increment(static_cast<double>(record.carried_bytes_in));
+  carried_out_->Increment(static_cast<double>(record.carried_bytes_out));
   held_in_->Increment(static_cast<double>(record.held_bytes_in));
   held_out_->Increment(static_cast<double>(record.held_bytes_out));
   (record.ring ? ring_in_ : shared_in_)->Increment(static_cast<double>(record.shared_bytes_in));

@@ -109,8 +109,9 @@ class Metrics : public engine::Observer {
   std::array<Series<prometheus::Gauge>, kOps> in_flight_;
   std::array<Series<prometheus::Histogram>, kOps> request_seconds_;
   std::array<std::array<Series<prometheus::Histogram>, kPhases>, kOps> phase_seconds_;
-  prometheus::Counter *stream_in_, *stream_out_, *held_in_, *held_out_, *shared_in_, *shared_out_,
-      *gpu_in_, *gpu_out_, *ring_in_, *ring_out_, *attached_in_, *attached_out_;
+  prometheus::Counter *stream_in_, *stream_out_, *carried_in_, *carried_out_, *held_in_, *held_out_,
+      *shared_in_, *shared_out_, *gpu_in_, *gpu_out_, *ring_in_, *ring_out_, *attached_in_,
+      *attached_out_;
   prometheus::Counter *damages_, *ring_requests_;
   LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20};
 

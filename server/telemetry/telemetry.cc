@@ -56,6 +56,8 @@ void LogRequest(const StageRecord& record, LogLevel level, int64_t suppressed) {
   };
   bytes("stream_bytes_in", record.stream_bytes_in);
   bytes("stream_bytes_out", record.stream_bytes_out);
+  bytes("carried_bytes_in", record.carried_bytes_in);
+  bytes("carried_bytes_out", record.carried_bytes_out);
   bytes("held_bytes_in", record.held_bytes_in);
   bytes("held_bytes_out", record.held_bytes_out);
   bytes("shared_bytes_in", record.shared_bytes_in);

@@ -111,55 +111,78 @@ Matrix Upload(const Client& client, const std::string& name, const CsrMatrix& s,
   return *std::move(matrix);
 }
 
-/// An operand in and a result out, with as little multiplication as there can be (a diagonal),
-/// beside the same bytes bare.
-int Streaming(const std::string& server, const std::string& bare, int64_t megabytes, int runs) {
-  const Client client = Connect(server);
+/// An operand in and a result out, with as little multiplication as there can be (a diagonal), over
+/// so many streams, turn by turn with the same bytes bare over one.
+int Streaming(const std::string& server, const std::string& bare, int64_t megabytes, int runs,
+              const std::vector<int>& streams) {
   constexpr int64_t kWidth = 256;
   const int64_t n = (megabytes << 20) / kWidth / static_cast<int64_t>(sizeof(float));
+  const Client client = Connect(server);
   const Matrix diagonal = Upload(client, "bench-diagonal", Random(n, 1, 1), kWidth);
   std::vector<float> b(n * kWidth, 1.0F), c(n * kWidth);
   const auto bytes = static_cast<int64_t>(b.size() * sizeof(float));
-  std::vector<double> ours, theirs;
-  std::vector<Timings> timings;
-  for (int run = 0; run < runs + 1; ++run) {
-    const auto begin = Clock::now();
-    absl::StatusOr<ComputeResult> result =
-        diagonal.Spmm(DenseView(b.data(), n, kWidth), MutableDenseView(c.data(), n, kWidth));
-    const double milliseconds = MillisecondsSince(begin);
-    Require(result.status());
-    const double other = BareStreamMilliseconds(bare, bytes, bytes);
-    if (run == 0) continue;  // both warm up
-    timings.push_back(result->timings);
-    ours.push_back(milliseconds);
-    theirs.push_back(other);
+  struct Measured {
+    std::optional<Client> client;
+    std::vector<double> ours;
+    std::vector<Timings> timings;
+  };
+  std::vector<Measured> measured(streams.size());
+  std::vector<double> theirs;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    absl::StatusOr<Client> connected = Client::Connect(server, {.streams = streams[i]});
+    Require(connected.status());
+    measured[i].client = *std::move(connected);
   }
-  if (c != b) {
-    std::cerr << "the diagonal changed the operand\n";
-    return 1;
+  // All warm up; the first request opens the other streams.
+  constexpr int kWarm = 2;
+  for (int run = 0; run < runs + kWarm; ++run) {
+    for (Measured& of : measured) {
+      const Matrix matrix = of.client->MatrixNamed("bench-diagonal");
+      std::fill(c.begin(), c.end(), 0.0F);
+      const auto begin = Clock::now();
+      absl::StatusOr<ComputeResult> result =
+          matrix.Spmm(DenseView(b.data(), n, kWidth), MutableDenseView(c.data(), n, kWidth));
+      const double milliseconds = MillisecondsSince(begin);
+      Require(result.status());
+      if (c != b) {
+        std::cerr << "the diagonal changed the operand\n";
+        return 1;
+      }
+      if (run < kWarm) continue;
+      of.timings.push_back(result->timings);
+      of.ours.push_back(milliseconds);
+    }
+    const double other = BareStreamMilliseconds(bare, bytes, bytes);
+    if (run >= kWarm) theirs.push_back(other);
   }
   Require(diagonal.Delete());
-  const auto phase = [&](std::chrono::nanoseconds Timings::*of) {
-    std::vector<double> all;
-    for (const Timings& run : timings) {
-      all.push_back(std::chrono::duration<double, std::milli>(run.*of).count());
-    }
-    return Quantile(std::move(all), 0.5);
-  };
-  std::cout << json{{"bench", "streaming"},
-                    {"megabytes_each_way", bytes >> 20},
-                    {"ours_ms", Quantile(ours, 0.5)},
-                    {"bare_ms", Quantile(theirs, 0.5)},
-                    {"ratio", Quantile(ours, 0.5) / Quantile(theirs, 0.5)},
-                    {"receive_ms", phase(&Timings::receive)},
-                    {"queue_ms", phase(&Timings::queue)},
-                    {"to_device_ms", phase(&Timings::to_device)},
-                    {"kernel_ms", phase(&Timings::kernel)},
-                    {"from_device_ms", phase(&Timings::from_device)},
-                    {"send_ms", phase(&Timings::send)},
-                    {"total_ms", phase(&Timings::total)},
-                    {"runs", runs}}
-            << std::endl;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const auto phase = [&](std::chrono::nanoseconds Timings::*of) {
+      std::vector<double> all;
+      for (const Timings& run : measured[i].timings) {
+        all.push_back(std::chrono::duration<double, std::milli>(run.*of).count());
+      }
+      return Quantile(std::move(all), 0.5);
+    };
+    const double ours = Quantile(measured[i].ours, 0.5);
+    const double first = Quantile(measured[0].ours, 0.5);
+    std::cout << json{{"bench", "streaming"},
+                      {"megabytes_each_way", bytes >> 20},
+                      {"streams", streams[i]},
+                      {"ours_ms", ours},
+                      {"bare_ms", Quantile(theirs, 0.5)},
+                      {"ratio", ours / Quantile(theirs, 0.5)},
+                      {"speedup", first / ours},  // over the first number of streams
+                      {"receive_ms", phase(&Timings::receive)},
+                      {"queue_ms", phase(&Timings::queue)},
+                      {"to_device_ms", phase(&Timings::to_device)},
+                      {"kernel_ms", phase(&Timings::kernel)},
+                      {"from_device_ms", phase(&Timings::from_device)},
+                      {"send_ms", phase(&Timings::send)},
+                      {"total_ms", phase(&Timings::total)},
+                      {"runs", runs}}
+              << std::endl;
+  }
   return 0;
 }
 
@@ -1193,6 +1216,7 @@ int Main(int argc, char** argv) {
   std::string server = "127.0.0.1:7470", bare = "127.0.0.1:7480", listen = bare;
   int64_t megabytes = 64;
   int runs = 21, clients = 64;
+  std::vector<int> streams = {1, 2, 4};
   double seconds = 60;
   CLI::App* bare_server = app.add_subcommand("bare-server", "Serve bare gRPC streams");
   bare_server->add_option("--listen", listen);
@@ -1202,6 +1226,7 @@ int Main(int argc, char** argv) {
   streaming->add_option("--bare", bare);
   streaming->add_option("--megabytes", megabytes, "Each way");
   streaming->add_option("--runs", runs);
+  streaming->add_option("--streams", streams, "Streams that a client has, one after the other");
   int64_t row_nnz = 1;
   int depth = 1, requests = 0;
   std::optional<int> attached_gpu;
@@ -1306,7 +1331,7 @@ int Main(int argc, char** argv) {
   plans->add_option("--seconds", plans_options.seconds, "Begin no other matrix after so long");
   CLI11_PARSE(app, argc, argv);
   if (*bare_server) return ServeBareStreams(listen);
-  if (*streaming) return Streaming(server, bare, megabytes, runs);
+  if (*streaming) return Streaming(server, bare, megabytes, runs, streams);
   if (*shared) {
     return Shared(server, megabytes, row_nnz, depth, std::max(requests, depth), attached_gpu, runs);
   }

@@ -37,7 +37,10 @@ constexpr int kVictims = 8;  ///< at once
 constexpr auto kLongestLife = milliseconds(1500);
 /// Of a client that is to be killed for its first results, or to end by itself.
 constexpr std::chrono::seconds kPatience(30);
-constexpr std::array<const char*, 5> kTransports = {"stream", "held", "shared", "ring", "attached"};
+constexpr std::array<const char*, 6> kTransports = {"stream", "streams", "held",
+                                                    "shared", "ring",    "attached"};
+/// Of operands from which on a client with several streams uses them: 4 MiB.
+constexpr int64_t kLargeWidth = 53;
 constexpr const char* kMatrix = "killed";
 
 // --- A client, which is a process of its own: `attack_clients --as TRANSPORT ADDRESS`.
@@ -129,7 +132,9 @@ int BeClient(const std::string& transport, const std::string& address) {
   const Problem problem;
   int64_t results = 0;
   const absl::Status status = [&]() -> absl::Status {
-    const auto client = Client::Connect(address, {.ring = transport == "ring"});
+    const bool streams = transport == "streams";
+    const auto client =
+        Client::Connect(address, {.ring = transport == "ring", .streams = streams ? 3 : 1});
     if (!client.ok()) return client.status();
     std::minstd_rand random(static_cast<uint32_t>(getpid()));
     while (told_to_end == 0) {
@@ -138,7 +143,7 @@ int BeClient(const std::string& transport, const std::string& address) {
                                 : absl::CancelledError();
       if (transport == "attached" && !attached.ok()) return attached.status();
       // A few products with what was allocated for them.
-      const int64_t k = 1 + static_cast<int64_t>(random() % 32);
+      const int64_t k = (streams ? kLargeWidth : 1) + static_cast<int64_t>(random() % 32);
       const auto b = client->AllocateShared(kRows, k), c = client->AllocateShared(kRows, k);
       if (!b.ok() || !c.ok()) return absl::ResourceExhaustedError("no memory to share");
       std::vector<float> own_b(kRows * k), own_c(kRows * k);
@@ -316,11 +321,12 @@ int main(int argc, char** argv) {
   if (argc == 4 && std::strcmp(argv[1], "--as") == 0) {
     return sparsed::test::BeClient(argv[2], argv[3]);
   }
-  return sparsed::test::AttackMain(argc, argv,
-                                   "Eight clients at once, by streams, with held operands, with "
-                                   "shared memory, by rings and attached, each\n"
-                                   "killed at a random moment. Nothing of theirs stays, the server "
-                                   "lives, and the results of one\n"
-                                   "client of each kind beside them are right.",
-                                   12, sparsed::test::Attack);
+  return sparsed::test::AttackMain(
+      argc, argv,
+      "Eight clients at once, by one stream and by three, with held operands, with "
+      "shared memory, by rings and attached, each\n"
+      "killed at a random moment. Nothing of theirs stays, the server "
+      "lives, and the results of one\n"
+      "client of each kind beside them are right.",
+      12, sparsed::test::Attack);
 }

@@ -415,12 +415,12 @@ TEST_F(FailuresTest, MemoryIsNobodyElsesWhileAPieceMayBeOnItsWay) {
     auto call = engine_->executor().Begin(Accumulate(), result);
     ASSERT_TRUE(call.ok()) << call.status();
     // The operand's memory is taken with its first bytes, which takes the device.
-    const absl::StatusOr<std::byte*> to = (*call)->Claim(0, 0, sizeof(float));
+    absl::StatusOr<ClaimedBytes> to = (*call)->Claim(0, 0, sizeof(float));
     ASSERT_TRUE(to.ok()) << to.status();
-    std::memcpy(*to, b_.data(), sizeof(float));
+    std::memcpy(to->data(), b_.data(), sizeof(float));
     Fail(Step::kRecord, 0, 1'000'000, absl::InternalError("told to"));
     Fail(Step::kSynchronize, 0, 1'000'000, absl::InternalError("told to"));
-    EXPECT_FALSE((*call)->Commit().ok());
+    EXPECT_FALSE(to->Commit().ok());
     (*call)->Fail(absl::InternalError("told to"));
     EXPECT_FALSE(result->Wait().ok());
   }
@@ -502,8 +502,8 @@ TEST_F(FailuresTest, WhoFeedsACallNeverWaitsForTheDevice) {
         waits = cuda::stand_in::WaitsOfThisThread();
         EXPECT_EQ(waits.trims, before.trims);
       }
-      std::memcpy(*to, bytes + at, size);
-      ASSERT_TRUE((*call)->Commit().ok());
+      std::memcpy(to->data(), bytes + at, size);
+      ASSERT_TRUE(to->Commit().ok());
     }
     if (whole) {
       ASSERT_TRUE(FeedAndCommit(**call, 1, c_).ok());
@@ -520,6 +520,39 @@ TEST_F(FailuresTest, WhoFeedsACallNeverWaitsForTheDevice) {
   EXPECT_GT(device().residency().evictions(), evictions);
 }
 
+TEST_F(FailuresTest, SeveralPiecesAreOutAtOnce) {
+  for (const bool whole : {true, false}) {
+    const auto result = std::make_shared<Result>();
+    auto call = engine_->executor().Begin(Accumulate(), result);
+    ASSERT_TRUE(call.ok()) << call.status();
+    const auto* bytes = reinterpret_cast<const std::byte*>(b_.data());
+    const size_t size = b_.size() * sizeof(float), part = size / 7 + 1;
+    std::vector<ClaimedBytes> claimed;
+    for (size_t at = 0; at < size; at += part) {
+      auto to = (*call)->Claim(0, at, std::min(part, size - at));
+      ASSERT_TRUE(to.ok()) << to.status();
+      claimed.push_back(*std::move(to));
+    }
+    // From the last to the first, as several threads might.
+    for (size_t i = claimed.size(); i-- > 0;) {
+      const size_t at = i * part;
+      std::memcpy(claimed[i].data(), bytes + at, std::min(part, size - at));
+      if (i == 0 && !whole) break;
+      ASSERT_TRUE(claimed[i].Commit().ok());
+    }
+    ASSERT_TRUE(FeedAndCommit(**call, 1, c_).ok());
+    EXPECT_EQ((*call)->complete(), whole);
+    if (whole) {
+      (*call)->Submit();
+      ASSERT_TRUE(result->Wait().ok());
+      ExpectNear(result->Elements<float>(), Expected());
+    } else {
+      (*call)->Cancel();
+      EXPECT_FALSE(result->Wait().ok());
+    }
+  }
+}
+
 TEST_F(FailuresTest, PiecesThatWaitOnTheHostAreCounted) {
   std::vector<StagingBlock> taken;
   for (StagingBlock block = device().TakePieceBlock(1); block; block = device().TakePieceBlock(1)) {
@@ -533,14 +566,15 @@ TEST_F(FailuresTest, PiecesThatWaitOnTheHostAreCounted) {
   for (size_t at = 0; at < kTiny; ++at) {
     auto to = (*call)->Claim(0, at, 1);
     ASSERT_TRUE(to.ok()) << to.status();
-    **to = bytes[at];
-    ASSERT_TRUE((*call)->Commit().ok());
+    *to->data() = bytes[at];
+    ASSERT_TRUE(to->Commit().ok());
     EXPECT_EQ((*call)->counted(), (at + 1) * 257);
   }
   const size_t rest = b_.size() * sizeof(float) - kTiny;
   auto to = (*call)->Claim(0, kTiny, rest);
   ASSERT_TRUE(to.ok()) << to.status();
-  std::memcpy(*to, bytes + kTiny, rest);
+  std::memcpy(to->data(), bytes + kTiny, rest);
+  ASSERT_TRUE(to->Commit().ok());
   EXPECT_EQ((*call)->counted(), kTiny * 257 + rest + 256);
   ASSERT_TRUE(FeedAndCommit(**call, 1, c_).ok());
   (*call)->Submit();
@@ -667,7 +701,9 @@ class DeviceJob final : public Job {
   DeviceJob(std::shared_ptr<Scheduler> scheduler, std::shared_ptr<ResultSink> sink, Step step)
       : Job(std::move(scheduler), "t", std::move(sink), DeviceId{DeviceKind::kCuda, 0}),
         step_(std::move(step)) {}
-  absl::StatusOr<std::byte*> Claim(uint32_t, uint64_t, uint64_t) override { return nullptr; }
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t, uint64_t, uint64_t) override {
+    return absl::InvalidArgumentError("it has no operands");
+  }
   bool complete() const override { return true; }
 
  private:

@@ -58,10 +58,10 @@ class SeveralDevices : public ::testing::Test {
   static absl::Status Finish(Call& call, const std::vector<float>& b, Result& sink) {
     if (!b.empty()) {
       const size_t size = b.size() * sizeof(float);
-      absl::StatusOr<std::byte*> to = call.Claim(0, 0, size);
+      absl::StatusOr<ClaimedBytes> to = call.Claim(0, 0, size);
       if (!to.ok()) return to.status();
-      std::memcpy(*to, b.data(), size);
-      if (absl::Status s = call.Commit(); !s.ok()) return s;
+      std::memcpy(to->data(), b.data(), size);
+      if (absl::Status s = to->Commit(); !s.ok()) return s;
     }
     call.Submit();
     return sink.Wait();

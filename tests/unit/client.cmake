@@ -22,13 +22,15 @@ sparsed_test(client_retry_test ${CMAKE_CURRENT_LIST_DIR}/client/retry_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
 sparsed_test(client_hostile_server_test ${CMAKE_CURRENT_LIST_DIR}/client/hostile_server_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
+sparsed_test(client_streams_test ${CMAKE_CURRENT_LIST_DIR}/client/streams_test.cc
+  DEPS sparsed_client sparsed_wire LABELS unit)
 # The command line, run as people do.
 sparsed_test(client_sparsectl_test ${CMAKE_CURRENT_LIST_DIR}/client/sparsectl_test.cc
   DEPS sparsed_client LABELS unit)
 target_compile_definitions(client_sparsectl_test PRIVATE
   SPARSECTL_PROGRAM="$<TARGET_FILE:sparsectl>")
 add_dependencies(client_sparsectl_test sparsectl)
-foreach(test client_test client_chain_test client_attached_test client_shared_memory_test client_ring_test client_examples_test client_retry_test client_sparsectl_test)
+foreach(test client_test client_streams_test client_chain_test client_attached_test client_shared_memory_test client_ring_test client_examples_test client_retry_test client_sparsectl_test)
   target_compile_definitions(${test} PRIVATE SPARSED_PROGRAM="$<TARGET_FILE:sparsed>")
   add_dependencies(${test} sparsed)
 endforeach()

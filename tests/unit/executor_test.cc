@@ -10,8 +10,11 @@
 #include <future>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <span>
+#include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "engine/catalog/catalog.h"
@@ -115,7 +118,13 @@ class ExecutorTest : public ::testing::Test {
   static void Feed(Receiver& to, uint32_t array, const std::vector<T>& data) {
     auto claimed = to.Claim(array, 0, data.size() * sizeof(T));
     ASSERT_TRUE(claimed.ok()) << claimed.status();
-    if (!data.empty()) std::memcpy(*claimed, data.data(), data.size() * sizeof(T));
+    const size_t size = data.size() * sizeof(T);
+    if constexpr (std::is_base_of_v<Call, Receiver>) {
+      if (size > 0) std::memcpy(claimed->data(), data.data(), size);
+      ASSERT_TRUE(claimed->Commit().ok());
+    } else if (size > 0) {
+      std::memcpy(*claimed, data.data(), size);
+    }
   }
 
   std::vector<float> Random(int64_t count) {
@@ -221,6 +230,75 @@ TEST_F(ExecutorTest, SpmmStreamedWithAlphaBetaAndGaps) {
     for (int64_t row = 0; row + 1 < out; ++row)
       EXPECT_EQ(got[row * ldc + k], 0) << "a gap leaks old memory";
   }
+}
+
+TEST_F(ExecutorTest, ManyThreadsFeedACall) {
+  const GeneratedMatrix s = UniformMatrix(600, 400, 5, 1);
+  Upload("S", s);
+  constexpr int64_t kWidth = 101;
+  const auto b = Random(400 * kWidth);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(b.data());
+  const size_t size = b.size() * sizeof(float);
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.b.shape = DenseShape{400, kWidth, kWidth, ElementType::kF32};
+  auto sink = std::make_shared<Collector>();
+  auto call = executor_->Begin(spec, sink);
+  ASSERT_TRUE(call.ok()) << call.status();
+  constexpr size_t kThreads = 4, kChunk = 1003;
+  std::vector<std::thread> threads;
+  for (size_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      // Two are out at once, and the later one is committed first.
+      std::optional<ClaimedBytes> before;
+      for (size_t at = thread * kChunk; at < size; at += kThreads * kChunk) {
+        const size_t part = std::min(kChunk, size - at);
+        absl::StatusOr<ClaimedBytes> to = (*call)->Claim(0, at, part);
+        ASSERT_TRUE(to.ok()) << to.status();
+        EXPECT_FALSE((*call)->Claim(0, at, 1).ok()) << "it was claimed already";
+        EXPECT_FALSE((*call)->complete());
+        EXPECT_GT((*call)->counted(), 0u);
+        std::memcpy(to->data(), bytes + at, part);
+        if (before.has_value()) {
+          EXPECT_TRUE(to->Commit().ok());
+          EXPECT_TRUE(before->Commit().ok());
+          before.reset();
+        } else {
+          before = *std::move(to);
+        }
+      }
+      EXPECT_TRUE(!before.has_value() || before->Commit().ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE((*call)->complete());
+  (*call)->Submit();
+  ASSERT_TRUE(sink->Wait());
+  ASSERT_TRUE(sink->end.status.ok()) << sink->end.status;
+  std::vector<double> expected(600 * kWidth), magnitude(600 * kWidth);
+  reference::Spmm(s.view(), Values(s).data(), false, Wide(b).data(), kWidth, kWidth, 1, 0,
+                  expected.data(), magnitude.data());
+  ExpectNear(expected, magnitude, std::as_const(sink->result).As<float>().data(), kWidth, kWidth);
+}
+
+TEST_F(ExecutorTest, WhatIsClaimedAndNotCommittedHasNotCome) {
+  Upload("S", UniformMatrix(60, 45, 5, 1));
+  SpmmSpec spec;
+  spec.tenant = "t";
+  spec.matrix = "S";
+  spec.b.shape = DenseShape{45, 1, 1, ElementType::kF32};
+  auto sink = std::make_shared<Collector>();
+  auto call = executor_->Begin(spec, sink);
+  ASSERT_TRUE(call.ok()) << call.status();
+  {
+    absl::StatusOr<ClaimedBytes> all = (*call)->Claim(0, 0, 45 * sizeof(float));
+    ASSERT_TRUE(all.ok()) << all.status();
+  }
+  EXPECT_FALSE((*call)->complete());
+  (*call)->Fail(absl::InvalidArgumentError("told to"));
+  ASSERT_TRUE(sink->Wait());
+  EXPECT_EQ(sink->end.status.message(), "told to");
 }
 
 TEST_F(ExecutorTest, SpmmBetweenHeldMatricesMovesNothing) {

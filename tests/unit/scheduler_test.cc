@@ -58,7 +58,9 @@ class TestJob final : public Job {
           std::shared_ptr<ResultSink> sink, Step step)
       : Job(std::move(scheduler), std::move(tenant), std::move(sink), DeviceId{}),
         step_(std::move(step)) {}
-  absl::StatusOr<std::byte*> Claim(uint32_t, uint64_t, uint64_t) override { return nullptr; }
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t, uint64_t, uint64_t) override {
+    return absl::InvalidArgumentError("it has no operands");
+  }
   bool complete() const override { return true; }
   using Job::Charge;
   using Job::Ended;

@@ -80,10 +80,10 @@ absl::Status FeedAndCommit(Call& call, uint32_t array, const std::vector<T>& dat
   constexpr size_t kChunk = 30'001;
   for (size_t at = 0; at < data.size() * sizeof(T); at += kChunk) {
     const size_t size = std::min(kChunk, data.size() * sizeof(T) - at);
-    absl::StatusOr<std::byte*> to = call.Claim(array, at, size);
+    absl::StatusOr<ClaimedBytes> to = call.Claim(array, at, size);
     if (!to.ok()) return to.status();
-    std::memcpy(*to, bytes + at, size);
-    if (absl::Status s = call.Commit(); !s.ok()) return s;
+    std::memcpy(to->data(), bytes + at, size);
+    if (absl::Status s = to->Commit(); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
