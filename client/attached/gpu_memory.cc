@@ -43,6 +43,11 @@ size_t Pitch(const View& view) {
   return static_cast<size_t>(view.leading_dimension == 0 ? view.cols : view.leading_dimension) *
          SizeOf(view.type);
 }
+/// As an operand one column has none: values of S may have no gaps.
+template <typename View>
+bool HasGaps(const View& view) {
+  return view.cols == 1 && view.leading_dimension > 1;
+}
 template <typename View>
 size_t RowBytes(const View& view) {
   return static_cast<size_t>(view.cols) * SizeOf(view.type);
@@ -324,9 +329,7 @@ class StreamProduct {
       empty_ = true;
       return view;
     }
-    // Values of S may have no gaps.
-    const bool gaps = view.cols == 1 && view.leading_dimension > 1;
-    if (!gaps && state_.InPlace(view)) return view;
+    if (!HasGaps(view) && state_.InPlace(view)) return view;
     Staged<DenseView>& staged = operands_.emplace_back(memory_, stream_);
     if (absl::Status s = staged.Copy(view); !s.ok()) return s;
     const DenseView copy = staged.Of(view);
@@ -344,7 +347,8 @@ class StreamProduct {
       empty_ = true;
       return view;
     }
-    if (state_.InPlace(view)) return view;
+    // What it holds is an operand, then.
+    if (!(reads && HasGaps(view)) && state_.InPlace(view)) return view;
     if (absl::Status s = staged_result_.Copy(view); !s.ok()) return s;
     const MutableDenseView copy = staged_result_.Of(view);
     if (reads) {
