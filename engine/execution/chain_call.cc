@@ -16,10 +16,11 @@ using Clock = std::chrono::steady_clock;
 
 /// After so long somebody else may have the lane.
 constexpr auto kTurn = std::chrono::milliseconds(20);
-/// Short steps that are queued before the device has done the first of them: enough for it never to
-/// wait. Of others one, so that a chain that is cancelled ends soon.
+/// Short steps that are queued behind the one that the host waits for, which it does when there are
+/// twice as many: enough for the device never to wait. Of others one, so that a chain that is
+/// cancelled ends soon.
 constexpr size_t kAhead = 8;
-constexpr double kShortMilliseconds = 2;
+constexpr double kShortMilliseconds = 1;
 
 }  // namespace
 
@@ -225,7 +226,7 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
   if (!begin.ok()) return begin.status();
   std::vector<std::unique_ptr<Moment>> moments;
   moments.push_back(*std::move(begin));
-  size_t ahead = 1;
+  size_t ahead = 1, passed = 0;  // a moment that was waited for
   while (next_ < steps_.size()) {
     if (token().stopped()) return token().status();
     absl::Status ran = RunStep(next_, lane);
@@ -247,11 +248,14 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
     moments.push_back(*std::move(end));
     Recycle(next_);
     ++next_;
-    if (moments.size() > ahead + 1) {
+    // Not for each of them: to wait costs the host a part of what a short step takes.
+    if (moments.size() - 1 - passed >= 2 * ahead) {
       const size_t last = moments.size() - 1 - ahead;
-      if (absl::Status passed = moments[last]->Await(); !passed.ok()) return passed;
-      const absl::StatusOr<double> ms = moments[last]->MillisecondsSince(*moments[last - 1]);
-      ahead = ms.ok() && *ms < kShortMilliseconds ? kAhead : 1;
+      if (absl::Status s = moments[last]->Await(); !s.ok()) return s;
+      const absl::StatusOr<double> ms = moments[last]->MillisecondsSince(*moments[passed]);
+      const auto steps = static_cast<double>(last - passed);
+      ahead = ms.ok() && *ms < kShortMilliseconds * steps ? kAhead : 1;
+      passed = last;
     }
     if (Clock::now() - began > kTurn) break;
   }

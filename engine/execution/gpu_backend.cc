@@ -23,14 +23,20 @@ std::string ModelOf(const Device& device) {
 
 class GpuMoment final : public Moment {
  public:
-  explicit GpuMoment(cuda::Event event) : event_(std::move(event)) {}
+  /// `lane` outlives it, and is used by the same thread.
+  GpuMoment(cuda::Event event, DeviceLane& lane) : event_(std::move(event)), lane_(lane) {}
+  ~GpuMoment() override { lane_.spare_events.push_back(std::move(event_)); }
+  GpuMoment(const GpuMoment&) = delete;
+  GpuMoment& operator=(const GpuMoment&) = delete;
+  absl::Status Record(const cuda::Stream& stream) { return event_.Record(stream); }
   absl::Status Await() const override { return event_.Synchronize(); }
   absl::StatusOr<double> MillisecondsSince(const Moment& begin) const override {
     return event_.MillisecondsSince(static_cast<const GpuMoment&>(begin).event_);
   }
 
  private:
-  const cuda::Event event_;
+  cuda::Event event_;
+  DeviceLane& lane_;
 };
 
 }  // namespace
@@ -300,10 +306,16 @@ absl::Status GpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType 
 }
 
 absl::StatusOr<std::unique_ptr<Moment>> GpuBackend::Now(Lane& lane) {
-  absl::StatusOr<cuda::Event> event = cuda::Event::Create();
-  if (!event.ok()) return Checked(event.status());
-  if (absl::Status s = event->Record(lane.gpu->stream); !s.ok()) return Checked(std::move(s));
-  return std::make_unique<GpuMoment>(*std::move(event));
+  std::vector<cuda::Event>& spare = lane.gpu->spare_events;
+  if (spare.empty()) {
+    absl::StatusOr<cuda::Event> event = cuda::Event::Create();
+    if (!event.ok()) return Checked(event.status());
+    spare.push_back(*std::move(event));
+  }
+  auto moment = std::make_unique<GpuMoment>(std::move(spare.back()), *lane.gpu);
+  spare.pop_back();
+  if (absl::Status s = moment->Record(lane.gpu->stream); !s.ok()) return Checked(std::move(s));
+  return moment;
 }
 
 absl::Status GpuBackend::Settle(Lane& lane) { return device_.Settle(lane.gpu->stream); }

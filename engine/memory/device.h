@@ -35,6 +35,7 @@ struct DeviceLane {
   cuda::Stream second;     ///< for work that overlaps with the first's
   cuda::Event begin, end;  ///< around a kernel
   PreparedRuns prepared;
+  std::vector<cuda::Event> spare_events = {};  ///< for who marks many moments
 
   cuda::Stream& streams(size_t turn) { return turn == 0 ? stream : second; }
 };
