@@ -161,7 +161,7 @@ absl::StatusOr<bool> DenseCall::OnChunk(const wire::ChunkView& chunk, bool carri
     const MutexLock lock(mutex_);
     if (!receiving_) return false;  // cancelled: the memory is the caller's again
     // Carriers may be faster than the stream.
-    if ((!begun_ && !carried) || chunk.array >= received_.size() ||
+    if (!(carried ? carried_ : begun_) || chunk.array >= received_.size() ||
         !received_[chunk.array].Add(chunk.offset, chunk.size)) {
       return absl::InternalError(
           fmt::format("the server sent {} bytes at {} of array {}, outside of the result or twice",

@@ -63,10 +63,10 @@ struct ClientOptions {
   /// time to wake is saved. 0: it sleeps at once.
   std::chrono::microseconds ring_spin{0};
   /// Connections that the operands and results of a product or chain travel over if one of them has
-  /// 4 MiB or more; at most 16. One stream is bound by one core at each end: with cores to spare,
-  /// and a network (or none in between) that is faster than that, 4 bring up to three times the
-  /// bytes a second. The first such request opens them and goes over one alone. What cannot be
-  /// opened is done without, as at a server that knows only one.
+  /// 4 MiB or more; at most 16. One stream is bound by one core at each end, so more help where
+  /// both have cores to spare and the network (or none in between) is faster than that; where the
+  /// cores are busy they help nothing. The first such request opens them and goes over one alone.
+  /// What cannot be opened is done without, as at a server that knows only one.
   int streams = 1;
 };
 
