@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kLook{1};
 /// A caller's stream is looked at all the time at first, then after naps of this part of the time
 /// that it has been waited for: that is how late it is seen.
 constexpr std::chrono::microseconds kSpin{50};
-constexpr int kNapPart = 8;
+constexpr int kNapPart = 32;
 constexpr std::chrono::microseconds kLeastNap{5}, kLongestNap{1000};
 
 /// The words go round.
