@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kColumns = 256;
 /// Nonzeros: longer rows are shared out by columns, one row after the other.
 constexpr int64_t kLongRow = 1 << 14;
-/// Nonzeros of shorter rows that are multiplied head by head: their indices and values stay in the
-/// nearest cache.
+/// Nonzeros of shorter rows whose values are put in order together, head by head, and multiplied
+/// so: their indices stay in the nearest cache.
 constexpr int64_t kNonzerosTogether = 1024;
 /// Columns of a long row for one thread: a line of the cache and more.
 constexpr int64_t kColumnsOfLong = 32;
@@ -50,21 +50,27 @@ class Sums {
 
   /// Columns [from, to) of rows of C.
   void Compute(RowRange rows, int64_t from, int64_t to) {
-    for (; from < to; from = std::min((from / width_ + 1) * width_, to)) {
-      ComputeHead(rows, from, std::min((from / width_ + 1) * width_, to));
+    const int64_t first = csr_.row_offsets[rows.begin];
+    const int64_t count = csr_.row_offsets[rows.end] - first;
+    const int64_t first_head = from / width_, heads = (to - 1) / width_ + 1 - first_head;
+    GatherValues(first, count, first_head, heads);
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t column = std::max(from, (first_head + head) * width_);
+      cpu::CsrProduct<T> product = product_;
+      product.values = values_.data() + head * count - first;
+      product.b = static_cast<const T*>(p_.b.data) + column;
+      product.c = static_cast<T*>(p_.c.data) + column;
+      product.k = std::min(to, (first_head + head + 1) * width_) - column;
+      ComputeHead(product, rows);
     }
   }
 
  private:
-  void ComputeHead(RowRange rows, int64_t from, int64_t to) {
-    const int64_t first = csr_.row_offsets[rows.begin], last = csr_.row_offsets[rows.end];
-    GatherValues(first, last, from / width_);
-    cpu::CsrProduct<T> product = product_;
-    product.values = values_.data() - first;
-    product.b = static_cast<const T*>(p_.b.data) + from;
-    product.c = static_cast<T*>(p_.c.data) + from;
-    product.k = to - from;
-    if (p_.reduction == Reduction::kSum) return cpu::MultiplyRows(product, rows, first, last);
+  void ComputeHead(cpu::CsrProduct<T>& product, RowRange rows) {
+    if (p_.reduction == Reduction::kSum) {
+      return cpu::MultiplyRows(product, rows, csr_.row_offsets[rows.begin],
+                               csr_.row_offsets[rows.end]);
+    }
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const int64_t begin = csr_.row_offsets[row], end = csr_.row_offsets[row + 1];
       T* const c = product.c + row * product.ldc;
@@ -82,15 +88,17 @@ class Sums {
     }
   }
 
-  void GatherValues(int64_t first, int64_t last, int64_t head) {
-    values_.resize(static_cast<size_t>(last - first + 1));  // never none
+  /// Those of `count` nonzeros from `first` on, head by head.
+  void GatherValues(int64_t first, int64_t count, int64_t first_head, int64_t heads) {
+    values_.resize(static_cast<size_t>(count * heads + 1));  // never none
     if (p_.values.data == nullptr) {
       std::ranges::fill(values_, static_cast<T>(SumOf<T>(1)));
       return;
     }
-    const T* const from = static_cast<const T*>(p_.values.data) + head;
-    for (int64_t slot = first; slot < last; ++slot) {
-      values_[slot - first] = from[source_[slot] * p_.values.leading_dimension];
+    for (int64_t i = 0; i < count; ++i) {
+      const T* const from = static_cast<const T*>(p_.values.data) +
+                            source_[first + i] * p_.values.leading_dimension + first_head;
+      for (int64_t head = 0; head < heads; ++head) values_[head * count + i] = from[head];
     }
   }
 

@@ -178,6 +178,8 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
                                      "data_dir: /from/file\n"
                                      "host_memory: 2GiB\n"
                                      "max_requests_per_stream: 9\n"
+                                     "max_rings: 3\n"
+                                     "ring_spin: 20\n"
                                      "batch_wait: 200\n");
   const std::string flag = "--config=" + path;
   const Parsed parsed = Parse({flag.c_str(), "--host-memory=1GiB"});
@@ -187,6 +189,8 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
   EXPECT_EQ(parsed.config().host_memory_bytes, int64_t{1} << 30);
   EXPECT_EQ(parsed.config().max_requests_per_stream, 9);
   EXPECT_EQ(parsed.config().batch_wait_microseconds, 200);
+  EXPECT_EQ(parsed.config().max_rings, 3);
+  EXPECT_EQ(parsed.config().ring_spin_microseconds, 20);
   const Parsed in_memory = Parse({flag.c_str(), "--in-memory"});
   ASSERT_EQ(in_memory.exit_code(), -1) << in_memory.err;
   EXPECT_TRUE(in_memory.config().in_memory());
