@@ -38,9 +38,9 @@ struct OperandSpec {
 struct ResultSpec {
   std::string held;  ///< name of the held matrix that receives it
   Buffer shared;     ///< the caller's memory, as OperandSpec's
-  DeviceId shared_on = {};
   /// Of what `shared` is to receive; must agree with the result.
   std::optional<DenseShape> shape;
+  DeviceId shared_on = {};  ///< where `shared` is
 };
 
 /// A request's place in a queue. It then ends, without having begun, as soon as nothing but the
