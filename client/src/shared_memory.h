@@ -97,10 +97,6 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   /// later share the blocks anew, under other names.
   void GiveUp(const std::vector<Place>& places, std::function<void()> done);
 
-  /// The connection to the server's local socket; opened, unless that failed a short while ago.
-  /// UNAVAILABLE. May block.
-  absl::StatusOr<std::shared_ptr<LocalSocket>> Socket();
-
  private:
   using Clock = std::chrono::steady_clock;
   struct Known {
