@@ -32,6 +32,7 @@ void ForEachRow(std::span<const int64_t> row_offsets, int64_t columns, int threa
   const auto rows = static_cast<int64_t>(row_offsets.size()) - 1;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, kRowsAtOnce)
   for (int64_t row = 0; row < rows; ++row) {
+    if (row_offsets[row] == row_offsets[row + 1]) continue;
     for (int64_t column = 0; column < columns; ++column) {
       of_row(row_offsets[row], row_offsets[row + 1], column);
     }

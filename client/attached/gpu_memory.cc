@@ -63,6 +63,8 @@ class GpuMemoryState {
       : connection_(std::move(connection)), gpu_(gpu), uuid_(std::move(uuid)), options_(options) {}
 
   ~GpuMemoryState() {
+    // While somebody still sees to it that streams of a server that died go on.
+    while (Busy()) std::this_thread::sleep_for(kLook / 100);
     {
       const MutexLock lock(mutex_);
       closing_ = true;
@@ -90,11 +92,18 @@ class GpuMemoryState {
     const absl::StatusOr<StreamId> id = IdOfStream(gpu_, stream);
     if (!id.ok()) return id.status();
     const size_t rounded = (bytes + kMultiple - 1) / kMultiple * kMultiple;
+    std::list<Kept> gone;  // without the lock, which takes a while
     {
       const MutexLock lock(mutex_);
       // One that is not much larger.
-      for (auto it = kept_.begin(); it != kept_.end(); ++it) {
+      for (auto next = kept_.begin(); next != kept_.end();) {
+        const auto it = next++;
         const size_t size = it->block->size();
+        if (!shared().Find(it->block->data(), size)) {  // its server has gone
+          kept_bytes_ -= size;
+          gone.splice(gone.end(), kept_, it);
+          continue;
+        }
         if (size < rounded || size > rounded + rounded / 4) continue;
         if (it->stream != *id && !it->freed->Passed()) continue;
         std::shared_ptr<SharedBlock> block = std::move(it->block);
@@ -222,6 +231,11 @@ class GpuMemoryState {
       // A stream that waits in vain may come to its wait late.
       for (const auto& queue : broken_) queue->Look();
     }
+  }
+
+  bool Busy() {
+    const MutexLock lock(mutex_);
+    return std::ranges::any_of(queues_, [](const auto& entry) { return !entry.second->idle(); });
   }
 
   const std::shared_ptr<Connection> connection_;

@@ -90,7 +90,7 @@ absl::Status GpuQueue::status() {
 }
 
 absl::StatusOr<std::string> GpuQueue::Begin(void* stream) {
-  while (taken_ - page_->Read(kEnd) > kMostRequests && status().ok()) {
+  while (Left() > static_cast<int32_t>(kMostRequests) && status().ok()) {
     std::this_thread::sleep_for(kNap);
   }
   if (absl::Status s = status(); !s.ok()) return s;
@@ -117,7 +117,10 @@ void GpuQueue::Look() {
   if (cut_off_) page_->Write(kEnd, taken_);
 }
 
-bool GpuQueue::idle() const { return page_->Read(kEnd) == taken_; }
+bool GpuQueue::idle() const { return Left() <= 0; }
+
+// Less than none: the server ran one whose reply was lost.
+int32_t GpuQueue::Left() const { return static_cast<int32_t>(taken_ - page_->Read(kEnd)); }
 
 }  // namespace client
 }  // namespace sparsed

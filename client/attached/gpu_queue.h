@@ -45,6 +45,8 @@ class GpuQueue {
   bool idle() const;
 
  private:
+  /// Requests that were taken and have not ended.
+  int32_t Left() const;
   class Page;
   GpuQueue(int gpu, std::shared_ptr<LocalSocket> socket, std::unique_ptr<Page> page,
            std::string name);

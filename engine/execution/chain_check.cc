@@ -7,6 +7,12 @@
 #include "engine/execution/chain_call.h"
 
 namespace sparsed::engine {
+namespace {
+
+/// Of values of nonzeros: kernels do something for each of them in each row.
+constexpr int64_t kMostHeads = 1024;
+
+}  // namespace
 
 absl::Status ChainCall::OfStep(size_t i, const absl::Status& status) {
   if (status.ok()) return status;
@@ -116,6 +122,11 @@ absl::Status ChainCall::UseAs(std::string_view what, size_t value, ElementType t
 absl::Status ChainCall::UseAsNonzeros(std::string_view what, size_t value, ElementType type,
                                       int64_t nnz, int64_t heads) {
   absl::Status status = UseAs(what, value, type, nnz, heads, "H");
+  if (status.ok() && values_[value].shape.cols > kMostHeads) {
+    return absl::InvalidArgumentError(fmt::format("{}, value {}, is of {} heads, at most {} may be",
+                                                  what, value, values_[value].shape.cols,
+                                                  kMostHeads));
+  }
   if (!status.ok() || value >= operands_.size() || values_[value].shape.cols > 1) return status;
   const int64_t leading_dimension = operands_[value].shape.leading_dimension;
   if (leading_dimension == 1) return status;

@@ -59,8 +59,14 @@ class DeviceQueue::State {
     const MutexLock lock(mutex_);
     if (bytes <= lane_.workspace.size()) return absl::OkStatus();
     const cuda::DeviceScope scope(device_.ordinal());
+    MemorySource& memory = backend_.memory(MemoryUse::kRequests);
+    absl::StatusOr<Buffer> larger = memory.Allocate(bytes);
+    // Those that wait were promised what there is.
+    if (!larger.ok() && !waiting_.empty()) return larger.status();
     if (absl::Status s = backend_.Settle(lane_); !s.ok()) return s;
-    return Grow(lane_.workspace, bytes, backend_.memory(MemoryUse::kRequests));
+    if (!larger.ok()) return Grow(lane_.workspace, bytes, memory);
+    lane_.workspace = *std::move(larger);
+    return absl::OkStatus();
   }
 
   /// `*waits`: for the caller's stream.
