@@ -284,7 +284,8 @@ void ComputeSession::SendLocked(const std::shared_ptr<DenseCall>& call) {
   if (call->large()) sent.carriers = TakeCarriersLocked();
   std::vector<std::string> names;
   for (const std::shared_ptr<Carrier>& carrier : sent.carriers) names.push_back(carrier->name);
-  const auto arrays = std::make_shared<OutgoingArrays>(id, call->LendOperands());
+  const auto arrays = std::make_shared<OutgoingArrays>(id, call->LendOperands(),
+                                                       /*shared_out=*/!sent.carriers.empty());
   channel_->Send(call->message(), call->EncodeStart(id, names), arrays);
   for (const std::shared_ptr<Carrier>& carrier : sent.carriers) carrier->stream->SendArrays(arrays);
 }

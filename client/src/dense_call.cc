@@ -21,6 +21,8 @@ constexpr size_t kLargeBytes = size_t{4} << 20;
 }  // namespace
 
 void DenseCall::StartAttempt() {
+  // Here nobody copies into the results of the attempt before.
+  if (memory_lost_.exchange(false) && streamed_) request_ = &*streamed_;
   {
     const MutexLock lock(mutex_);
     receiving_ = true;
@@ -120,7 +122,7 @@ void DenseCall::EndLost(absl::Status status) {
   if (!shares_memory()) return AttemptOver(std::move(status));
   const std::vector<SharedMemory::Place>& places = request().shared;
   // Another run of the server knows no memory that was shared with an earlier one.
-  if (streamed_) request_ = &*streamed_;
+  memory_lost_ = true;
   connection().shared_memory()->GiveUp(
       places, [self = std::static_pointer_cast<DenseCall>(shared_from_this()),
                status = std::move(status)] { self->AttemptOver(status); });

@@ -117,6 +117,7 @@ class DenseCall final : public RemoteCall {
   const DenseRequest first_;
   const std::optional<DenseRequest> streamed_;
   std::atomic<const DenseRequest*> request_ = &first_;
+  std::atomic<bool> memory_lost_ = false;  ///< the next attempt sends what it shared
   bool first_attempt_ = true;
   const std::shared_ptr<CallState<ComputeResult>> state_;
 

@@ -156,6 +156,7 @@ bool Ring::Usable() {
   if (ended_ || !OfThisProcess()) return false;
   if (!ring_.Ended().has_value() && socket_->Alive()) return true;
   Read();
+  if (!ended_) Read();  // what was there came first
   return false;
 }
 
@@ -188,7 +189,8 @@ ComputeRing::Opened ComputeRing::Current() {
       opened.session = std::make_shared<ComputeSession>(
           connection_,
           std::min<size_t>(static_cast<size_t>(connection_.max_requests_per_stream()),
-                           opened.ring->slots()),
+                           // Room for a cancellation.
+                           opened.ring->slots() - 1),
           /*carriers=*/0);
       opened.session->Use(opened.ring);
       opened.ring->Start(opened.session);

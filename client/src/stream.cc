@@ -53,8 +53,9 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return FromProto(details);
 }
 
-OutgoingArrays::OutgoingArrays(uint64_t request_id, std::vector<OutgoingArray> arrays)
-    : request_id_(request_id) {
+OutgoingArrays::OutgoingArrays(uint64_t request_id, std::vector<OutgoingArray> arrays,
+                               bool shared_out)
+    : request_id_(request_id), shared_out_(shared_out) {
   for (OutgoingArray& array : arrays) {
     if (array.bytes.size() > 0) arrays_.push_back(std::move(array));
   }
@@ -218,7 +219,11 @@ void Stream::WriteNextLocked() {
   if (!messages_.empty()) {
     outgoing_ = messages_.front();
     messages_.pop_front();
-    if (!messages_.empty() || !arrays_.empty()) options.set_buffer_hint();
+    // What others may take before it is this stream's turn does not follow for sure.
+    const bool follows = !messages_.empty() || std::ranges::any_of(arrays_, [](const auto& a) {
+      return !a->shared_out();
+    });
+    if (follows) options.set_buffer_hint();
   } else if (!TakeChunkLocked()) {
     if (close_sending_) {
       sending_closed_ = true;

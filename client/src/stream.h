@@ -53,14 +53,17 @@ class OutgoingArrays {
     size_t size = 0;
   };
 
-  OutgoingArrays(uint64_t request_id, std::vector<OutgoingArray> arrays);
+  /// `shared_out`: several streams send them.
+  OutgoingArrays(uint64_t request_id, std::vector<OutgoingArray> arrays, bool shared_out = false);
   uint64_t request_id() const { return request_id_; }
+  bool shared_out() const { return shared_out_; }
   bool empty() const;
   /// The next, of at most `chunk_bytes`; none if all are taken.
   std::optional<Chunk> Next(size_t chunk_bytes);
 
  private:
   const uint64_t request_id_;
+  const bool shared_out_;
   mutable Mutex mutex_;
   std::deque<OutgoingArray> arrays_ ABSL_GUARDED_BY(mutex_);
   size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;  ///< of the front array

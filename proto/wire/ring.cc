@@ -70,12 +70,16 @@ RingProducer::RingProducer(std::byte* counts, std::byte* slots, RingSize size)
     : put_(*WordsOf(counts)), taken_(*WordsOf(counts + kTakenOffset)), slots_(slots), size_(size) {}
 
 absl::StatusOr<uint32_t> RingProducer::Untaken() const {
-  const uint32_t put = count_.load();
-  // Later than that, so it may be more.
+  // Meanwhile more may be put in, by another thread, and taken out.
+  const uint32_t before = count_.load();
   const uint32_t taken = taken_.load();
-  if (put - taken <= size_.slots) return put - taken;
+  const uint32_t after = count_.load();
+  const auto left = static_cast<int32_t>(after - taken);
+  if (left >= 0 && after - taken <= size_.slots + (after - before)) {
+    return static_cast<uint32_t>(std::max(static_cast<int32_t>(before - taken), 0));
+  }
   return absl::InvalidArgumentError(
-      fmt::format("{} messages were taken out of the ring, but {} were put in", taken, put));
+      fmt::format("{} messages were taken out of the ring, but {} were put in", taken, after));
 }
 
 void RingProducer::Put(RingMessage what, const grpc::ByteBuffer& message) {

@@ -102,7 +102,10 @@ class ComputeRing final : public Ring, public ComputeTransport {
  private:
   // The stream's.
 
-  void Read() override { reading_ = true; }
+  void Read() override {
+    reading_ = true;
+    ring_.request_bell.Ring();
+  }
   /// There is room: no more requests are taken than there are slots for replies.
   bool Write(const grpc::ByteBuffer* message, bool /*more*/) override {
     const size_t most = ring_.size().message_bytes();

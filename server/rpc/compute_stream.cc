@@ -241,7 +241,7 @@ void ComputeStream::Count(InFlightTable& table) {
 
 absl::Status ComputeStream::Handle(Op op, ComputeMessage message) {
   if (auto* chunk = std::get_if<wire::ChunkView>(&message)) {
-    if (!transport_.is_ring()) return Receive(*chunk, nullptr);
+    if (!transport_.is_ring()) return Receive(*chunk, nullptr, nullptr);
     return absl::InvalidArgumentError("a ring carries no chunks");
   }
   if (auto* start = std::get_if<ComputeStart>(&message)) {
@@ -377,26 +377,27 @@ bool ComputeStream::IsEarly(const wire::ChunkView& chunk) const {
 }
 
 absl::StatusOr<bool> ComputeStream::ReceiveFrom(Carrier& carrier, wire::ChunkView chunk) {
-  {
-    const MutexLock lock(mutex_);
-    if (IsEarly(chunk)) {
-      // Under the lock: whoever opens the request resumes it afterwards.
-      if (absl::Status kept = carrier.Keep(std::move(chunk)); !kept.ok()) return kept;
-      waiting_.push_back(carrier.shared_from_this());
-      return false;
-    }
-  }
-  // Its request may end meanwhile, and is then no reason to end the carrier.
-  Receive(chunk, &carrier).IgnoreError();
-  return true;
+  bool kept = false;
+  const absl::Status status = Receive(chunk, &carrier, &kept);
+  // What is wrong with a chunk whose request is there, or was, is no reason to end the carrier.
+  if (!kept) return true;
+  if (!status.ok()) return status;
+  return false;
 }
 
-absl::Status ComputeStream::Receive(const wire::ChunkView& chunk, const Carrier* by) {
+absl::Status ComputeStream::Receive(wire::ChunkView& chunk, Carrier* by, bool* kept) {
   std::shared_ptr<ComputeRequest> request;
   std::shared_ptr<engine::Call> call;
   absl::Status status;
   {
     const MutexLock lock(mutex_);
+    if (by != nullptr && IsEarly(chunk)) {
+      // Under the lock: whoever opens the request resumes it afterwards.
+      *kept = true;
+      if (absl::Status s = by->Keep(std::move(chunk)); !s.ok()) return s;
+      waiting_.push_back(by->shared_from_this());
+      return absl::OkStatus();
+    }
     const auto found = requests_.find(chunk.request_id);
     if (found == requests_.end()) {
       if (FailedRecently(chunk.request_id)) return absl::OkStatus();
@@ -629,7 +630,9 @@ bool ComputeStream::TakeWrite(Todo& todo) {
   } else if (request->has_queued()) {
     sending_.push_back(request);
   }
-  more_follow_ = std::ranges::any_of(sending_, may_send);
+  // Not what carriers may take before it is this stream's turn.
+  more_follow_ = std::ranges::any_of(
+      sending_, [&](const auto& other) { return may_send(other) && other->carriers.empty(); });
   writing_ = true;
   return true;
 }

@@ -121,8 +121,9 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   void Open(Op op, ComputeStart start);
   /// Carriers with chunks of requests that were not there look again.
   void ResumeCarriers();
-  /// `by`: a carrier; null: this stream itself.
-  absl::Status Receive(const wire::ChunkView& chunk, const Carrier* by);
+  /// `by`: a carrier, which gets the chunk back, with `*kept`, if its request is not there; null:
+  /// this stream itself.
+  absl::Status Receive(wire::ChunkView& chunk, Carrier* by, bool* kept);
   void Cancel(const ComputeCancel& cancel);
 
   static void MarkSubmitted(ComputeRequest& request);
