@@ -26,8 +26,6 @@ namespace sparsed::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-/// Bytes of B that the L2 cache has no room for beside everything else.
-constexpr int64_t kLargeOperand = int64_t{24} << 20;
 
 /// What is kept of products.
 enum class Kind : uint8_t {
@@ -46,8 +44,7 @@ struct Product {
   const T* b;
   T* c;
   int64_t rows, nnz, ldc, k;
-  int width;  // columns of a head
-  int64_t b_rows;
+  int width;          // columns of a head
   uint32_t b_stride;  // bytes from one row of B to the next
   SumOf<T> alpha, beta;
   bool mean;
@@ -324,9 +321,7 @@ cudaError_t LaunchGroup(cudaStream_t stream, const Product<T>& product) {
   if (product.k <= 2 * kWidth) {
     return Launch<T, kAligned, 2, kKind, kPerElement>(stream, product);
   }
-  // Narrow slabs of a large B meet in the L2 cache.
-  const bool is_large = product.b_rows * product.b_stride > kLargeOperand;
-  if (product.k <= 16 * kWidth || is_large) {
+  if (product.k <= 16 * kWidth) {
     return Launch<T, kAligned, 8, kKind, kPerElement>(stream, product);
   }
   return Launch<T, kAligned, 32, kKind, kPerElement>(stream, product);
@@ -386,7 +381,6 @@ absl::Status ComputeRowProducts(const Context& context, const RowProducts& produ
     product.b = static_cast<const T*>(products.b.data);
     product.c = static_cast<T*>(products.c.data);
     product.rows = layout.rows;
-    product.b_rows = products.b.rows;
     product.nnz = layout.nnz;
     product.ldc = products.c.leading_dimension;
     product.k = k;

@@ -106,7 +106,7 @@ void Carrier::Resume() {
 
 void Carrier::OnReadDone(bool ok) {
   if (!ok) {
-    if (context_.IsCancelled()) return End(absl::CancelledError("the client is gone"));
+    if (context_.IsCancelled()) return End(WhyGone());
     {
       // Results may still leave by one that is a stream's.
       const MutexLock lock(mutex_);
@@ -164,11 +164,16 @@ void Carrier::OnWriteDone(bool ok) {
     stream = stream_;
     FinishLocked();
   }
-  if (!ok) return End(absl::CancelledError("the client is gone"));
+  if (!ok) return End(WhyGone());
   if (stream != nullptr) stream->CarrierReady(*this);
 }
 
-void Carrier::OnCancel() { End(absl::CancelledError("the client is gone")); }
+void Carrier::OnCancel() { End(WhyGone()); }
+
+absl::Status Carrier::WhyGone() {
+  const MutexLock lock(mutex_);
+  return cancelled_.ok() ? absl::CancelledError("the client is gone") : cancelled_;
+}
 
 void Carrier::OnDrain() {
   {
@@ -183,9 +188,9 @@ void Carrier::OnTick(const Patience& patience) {
   {
     const MutexLock lock(mutex_);
     if (finished_) return;
-    if (writing_ && !cancelled_ && patience.IsOver(write_began_, patience.send)) {
+    if (writing_ && cancelled_.ok() && patience.IsOver(write_began_, patience.send)) {
       over = patience.NothingTaken("the reader of a carrier took nothing");
-      cancelled_ = true;
+      cancelled_ = over;
       CancelCall(context_, over);
     } else if (waiting_.has_value() && patience.IsOver(waiting_since_, patience.receive)) {
       over = patience.NothingReceived(

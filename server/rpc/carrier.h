@@ -59,6 +59,7 @@ class Carrier final : public BytesBidiReactor,
 
  private:
   void Begin();
+  absl::Status WhyGone();
   void Take(wire::ChunkView chunk);
   void StartWriting(grpc::ByteBuffer bytes);
   absl::Status KeepLocked(wire::ChunkView chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -79,7 +80,7 @@ class Carrier final : public BytesBidiReactor,
   ShareHold held_ ABSL_GUARDED_BY(mutex_);  ///< for `waiting_`, of its own connection
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   Patience::Clock::time_point write_began_ ABSL_GUARDED_BY(mutex_);
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;  ///< by us: its client took nothing
+  absl::Status cancelled_ ABSL_GUARDED_BY(mutex_);  ///< not OK: by us, as its client took nothing
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;      ///< with `status_`
   bool forgotten_ ABSL_GUARDED_BY(mutex_) = false;  ///< by the others, after its end
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
