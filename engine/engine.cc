@@ -170,7 +170,7 @@ absl::StatusOr<std::shared_ptr<DeviceQueue>> Engine::OpenQueue(std::string_view 
     return absl::ResourceExhaustedError(fmt::format("the queue's page cannot be pinned: {}",
                                                     std::string(pinned.status().message())));
   }
-  return (*found)->queues().Open(*std::move(pinned));
+  return (*found)->queues().Open(*std::move(pinned), tenant);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
