@@ -180,6 +180,7 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
                                      "max_requests_per_stream: 9\n"
                                      "max_rings: 3\n"
                                      "ring_spin: 20\n"
+                                     "trust_caller_gpu_memory: true\n"
                                      "batch_wait: 200\n");
   const std::string flag = "--config=" + path;
   const Parsed parsed = Parse({flag.c_str(), "--host-memory=1GiB"});
@@ -189,6 +190,7 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
   EXPECT_EQ(parsed.config().host_memory_bytes, int64_t{1} << 30);
   EXPECT_EQ(parsed.config().max_requests_per_stream, 9);
   EXPECT_EQ(parsed.config().batch_wait_microseconds, 200);
+  EXPECT_TRUE(parsed.config().trust_caller_gpu_memory);
   EXPECT_EQ(parsed.config().max_rings, 3);
   EXPECT_EQ(parsed.config().ring_spin_microseconds, 20);
   const Parsed in_memory = Parse({flag.c_str(), "--in-memory"});
