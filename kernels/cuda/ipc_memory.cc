@@ -17,6 +17,7 @@ namespace {
 static_assert(sizeof(IpcHandle) == sizeof(CUipcMemHandle));
 
 struct Driver {
+  decltype(&cuCtxGetCurrent) context = nullptr;
   decltype(&cuPointerGetAttributes) attributes = nullptr;
   decltype(&cuMemGetAddressRange) range = nullptr;
   decltype(&cuIpcGetMemHandle) get = nullptr;
@@ -31,21 +32,26 @@ struct Driver {
 
  private:
   Driver() {
-    complete = FindInDriver("cuPointerGetAttributes", attributes) &&
+    complete = FindInDriver("cuCtxGetCurrent", context) &&
+               FindInDriver("cuPointerGetAttributes", attributes) &&
                FindInDriver("cuMemGetAddressRange", range) &&
                FindInDriver("cuIpcGetMemHandle", get) && FindInDriver("cuIpcOpenMemHandle", open) &&
                FindInDriver("cuIpcCloseMemHandle", close);
   }
 };
 
-/// The thread's GPU; -1: the driver is not to be asked. A thread that has not used it yet has no
-/// context, without which the driver says nothing.
+/// The thread's GPU; -1: the driver is not to be asked. It tells nothing to a thread that has no
+/// context, as one that has not used the GPU yet.
 int ReadyDevice() {
+  const Driver& driver = Driver::Get();
   int device = 0;
-  if (Driver::Get().complete && cudaGetDevice(&device) == cudaSuccess &&
-      cudaSetDevice(device) == cudaSuccess) {
-    return device;
+  CUcontext context = nullptr;
+  if (!driver.complete || cudaGetDevice(&device) != cudaSuccess) {
+    cudaGetLastError();
+    return -1;
   }
+  if (driver.context(&context) == CUDA_SUCCESS && context != nullptr) return device;
+  if (cudaSetDevice(device) == cudaSuccess) return device;
   cudaGetLastError();
   return -1;
 }

@@ -354,6 +354,11 @@ Config Complete(Flags flags) {
     throw CLI::ValidationError(
         "choose one: --data-dir=DIR keeps matrices over a restart, --in-memory keeps nothing");
   }
+  if (config.trust_caller_gpu_memory && config.local_listen.empty()) {
+    throw CLI::ValidationError(
+        "--trust-caller-gpu-memory: such memory is handed over the local socket, which "
+        "--local-listen=off leaves out");
+  }
   const int64_t usable = UsableMemoryBytes();
   if (config.host_memory_bytes == 0) config.host_memory_bytes = DefaultHostMemory(usable);
   if (config.host_memory_bytes < kMinHostMemory) {

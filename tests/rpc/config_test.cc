@@ -171,6 +171,13 @@ TEST(CommandLine, WhatIsSaidTwiceIsRefused) {
   EXPECT_EQ(Parse({"--in-memory", "--listen=127.0.0.1:0", "--listen=127.0.0.1:0"}).exit_code(), -1);
 }
 
+TEST(CommandLine, GpuMemoryOfCallersNeedsTheLocalSocket) {
+  EXPECT_FALSE(Parse({"--in-memory"}).config().trust_caller_gpu_memory);
+  const char* const flag = "--trust-caller-gpu-memory";
+  EXPECT_TRUE(Parse({"--data-dir=/d", flag}).config().trust_caller_gpu_memory);
+  ExpectWrong({"--data-dir=/d", "--local-listen=off", flag}, flag);
+}
+
 TEST(CommandLine, TheFileSetsAndFlagsWin) {
   const std::string path = WriteFile("sparsed.yaml",
                                      "# a comment\n"
