@@ -348,12 +348,12 @@ absl::Status MoveRows(std::span<const int64_t> order, ElementType type, const Co
   return absl::OkStatus();
 }
 
-/// What CallerAllocation made, and who has it open.
+/// What CallerAllocation made, of files, and who has it open: at addresses of their own.
 class CallerMemories {
  public:
   struct Memory {
-    std::shared_ptr<std::byte> data;
-    size_t bytes = 0;
+    Buffer mapped;  ///< the caller's
+    Descriptor file;
     int card = 0;
     uint64_t id = 0;
   };
@@ -361,7 +361,7 @@ class CallerMemories {
   void Add(Memory memory) {
     std::lock_guard lock(mutex_);
     memory.id = ++ids_;
-    std::byte* const begin = memory.data.get();
+    std::byte* const begin = memory.mapped.mutable_data();
     memories_[begin] = std::move(memory);
   }
   Memory Remove(std::byte* begin) {
@@ -374,8 +374,9 @@ class CallerMemories {
     const auto after = memories_.upper_bound(const_cast<std::byte*>(at));
     if (after == memories_.begin()) return std::nullopt;
     const auto& [begin, memory] = *std::prev(after);
-    if (at >= begin + memory.bytes || memory.card != present) return std::nullopt;
-    return Allocation{begin, memory.bytes, memory.id};
+    const size_t bytes = memory.mapped.size();
+    if (at >= begin + bytes || memory.card != present) return std::nullopt;
+    return Allocation{begin, bytes, memory.id};
   }
   absl::StatusOr<Buffer> Open(const IpcHandle& handle) {
     std::lock_guard lock(mutex_);
@@ -387,12 +388,16 @@ class CallerMemories {
     if (!open_.insert(handle).second) {
       return absl::InvalidArgumentError("the handle does not open: it is open already");
     }
-    return Buffer(std::shared_ptr<std::byte>(found->second.data.get(),
-                                             [this, handle, kept = found->second.data](std::byte*) {
+    const size_t bytes = found->second.mapped.size();
+    absl::StatusOr<Buffer> mapped = MapFile(found->second.file, bytes, PROT_READ | PROT_WRITE);
+    if (!mapped.ok()) return mapped;
+    std::byte* const data = mapped->mutable_data();
+    return Buffer(std::shared_ptr<std::byte>(data,
+                                             [this, handle, kept = *std::move(mapped)](std::byte*) {
                                                std::lock_guard lock(mutex_);
                                                open_.erase(handle);
                                              }),
-                  found->second.bytes);
+                  bytes);
   }
   static IpcHandle HandleOf(std::byte* begin) {
     IpcHandle handle = {'h', 'a', 'n', 'd', 'l', 'e'};
@@ -427,10 +432,13 @@ CallerMemories& TheCallerMemories() {
 namespace stand_in {
 
 CallerAllocation::CallerAllocation(size_t bytes, int card) {
-  Buffer memory = *HeapMemory().Allocate(bytes);
-  data_ = memory.mutable_data();
-  TheCallerMemories().Add(
-      {std::shared_ptr<std::byte>(data_, [memory](std::byte*) {}), bytes, card});
+  CallerMemories::Memory memory;
+  memory.file = Descriptor(memfd_create("stand-in", MFD_CLOEXEC));
+  if (ftruncate(memory.file.fd(), static_cast<off_t>(bytes)) != 0) std::abort();
+  memory.mapped = *MapFile(memory.file, bytes, PROT_READ | PROT_WRITE);
+  memory.card = card;
+  data_ = memory.mapped.mutable_data();
+  TheCallerMemories().Add(std::move(memory));
 }
 CallerAllocation::~CallerAllocation() { TheCallerMemories().Remove(data_); }
 void CallerAllocation::Reallocate() { TheCallerMemories().Add(TheCallerMemories().Remove(data_)); }
