@@ -153,6 +153,25 @@ absl::StatusOr<Engine::GpuMemory> Engine::AllocateShared(std::string_view gpu, s
   return GpuMemory{*std::move(memory), device.id(), *std::move(file)};
 }
 
+absl::StatusOr<Engine::GpuMemory> Engine::OpenCallerMemory(std::string_view gpu,
+                                                           std::string_view handle,
+                                                           uint64_t allocation, size_t bytes) {
+  const absl::StatusOr<GpuBackend*> found = GpuOf(gpu);
+  if (!found.ok()) return found.status();
+  Device& device = (*found)->device();
+  if (absl::Status s = device.status(); !s.ok()) return s;
+  cuda::IpcHandle copy;
+  if (handle.size() != copy.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("a handle of an allocation has {} bytes, not {}", copy.size(), handle.size()));
+  }
+  if (bytes == 0) return absl::InvalidArgumentError("no bytes of memory to use");
+  std::ranges::copy(handle, copy.begin());
+  absl::StatusOr<Buffer> memory = caller_memory_.Open(device.ordinal(), copy, allocation, bytes);
+  if (!memory.ok()) return memory.status();
+  return GpuMemory{*std::move(memory), device.id(), Descriptor()};
+}
+
 absl::StatusOr<std::shared_ptr<DeviceQueue>> Engine::OpenQueue(std::string_view gpu, int page,
                                                                std::string_view tenant) {
   const absl::StatusOr<GpuBackend*> found = GpuOf(gpu);
@@ -170,7 +189,7 @@ absl::StatusOr<std::shared_ptr<DeviceQueue>> Engine::OpenQueue(std::string_view 
     return absl::ResourceExhaustedError(fmt::format("the queue's page cannot be pinned: {}",
                                                     std::string(pinned.status().message())));
   }
-  return (*found)->queues().Open(*std::move(pinned));
+  return (*found)->queues().Open(*std::move(pinned), tenant);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,

@@ -16,6 +16,7 @@
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/executor.h"
 #include "engine/memory/budget.h"
+#include "engine/memory/caller_memory.h"
 #include "engine/memory/device.h"
 #include "engine/observer.h"
 #include "engine/preparation/preparation.h"
@@ -81,6 +82,11 @@ class Engine {
   /// no such memory. Blocks.
   absl::StatusOr<GpuMemory> AllocateShared(std::string_view gpu, size_t bytes,
                                            std::string_view tenant);
+  /// Memory that another process allocated on that GPU, where it is: `handle` is of
+  /// cuda::HandleOf, the rest as CallerMemory::Open has it. It counts as nobody's here, and `file`
+  /// is none. Errors as AllocateShared's; INVALID_ARGUMENT. Blocks.
+  absl::StatusOr<GpuMemory> OpenCallerMemory(std::string_view gpu, std::string_view handle,
+                                             uint64_t allocation, size_t bytes);
   /// A queue on that GPU, whose words are in `page`, a sealed memory file of
   /// DeviceQueues::kPageBytes that stays the caller's. INVALID_ARGUMENT for another file. Blocks.
   absl::StatusOr<std::shared_ptr<DeviceQueue>> OpenQueue(std::string_view gpu, int page,
@@ -96,6 +102,7 @@ class Engine {
   std::unique_ptr<Store> store_;
   std::unique_ptr<Budget> budget_;
   std::vector<std::unique_ptr<Device>> gpus_;
+  CallerMemory caller_memory_;
   /// Those that were asked for and are not used, and why; NOT_FOUND: there is no trace of one.
   std::vector<std::pair<DeviceId, absl::Status>> not_opened_;
   std::unique_ptr<Catalog> catalog_;

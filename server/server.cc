@@ -225,6 +225,7 @@ class Server::Impl {
     LocalDoor::Options options;
     options.server_id = server_id_;
     options.max_bytes = ConnectionMemory(config_);
+    options.trusts_caller_memory = config_.trust_caller_gpu_memory;
     options.on_runs = [this](const AttachedRuns& runs) { telemetry_.metrics().OnAttached(runs); };
     options.address = asked_for ? config_.local_listen
                                 : fmt::format("unix:{}/{}", config_.data_dir, kLocalSocket);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "client/attached/caller_memory.h"
 #include "client/attached/exported_product.h"
 #include "client/attached/gpu_queue.h"
 #include "client/attached/gpu_streams.h"
@@ -60,7 +61,13 @@ class GpuMemoryState {
  public:
   GpuMemoryState(std::shared_ptr<Connection> connection, int gpu, std::string uuid,
                  const GpuMemoryOptions& options)
-      : connection_(std::move(connection)), gpu_(gpu), uuid_(std::move(uuid)), options_(options) {}
+      : connection_(std::move(connection)),
+        gpu_(gpu),
+        uuid_(std::move(uuid)),
+        options_(options),
+        callers_(std::make_shared<CallerMemory>(shared(), gpu_, uuid_)) {
+    shared().Ask(callers_);
+  }
 
   ~GpuMemoryState() {
     // While somebody still sees to it that streams of a server that died go on.
@@ -190,12 +197,13 @@ class GpuMemoryState {
     return queues_.emplace(*id, *std::move(queue)).first->second;
   }
 
-  /// Whether requests can use it where it is.
+  /// Where requests can use it where it is, if they can.
   template <typename View>
-  bool InPlace(const View& view) const {
+  std::optional<SharedMemory::Place> InPlace(const View& view) const {
     const size_t bytes = static_cast<size_t>(view.rows - 1) * Pitch(view) + RowBytes(view);
-    const std::optional<SharedMemory::Place> place = shared().Find(view.data, bytes);
-    return place && place->block->on_gpu();
+    std::optional<SharedMemory::Place> place = shared().Find(view.data, bytes);
+    if (place && !place->block->on_gpu()) place.reset();
+    return place;
   }
 
  private:
@@ -242,6 +250,7 @@ class GpuMemoryState {
   const int gpu_;
   const std::string uuid_;
   const GpuMemoryOptions options_;
+  const std::shared_ptr<CallerMemory> callers_;
   Mutex mutex_;
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -343,7 +352,7 @@ class StreamProduct {
       empty_ = true;
       return view;
     }
-    if (!HasGaps(view) && state_.InPlace(view)) return view;
+    if (!HasGaps(view) && InPlace(view)) return view;
     Staged<DenseView>& staged = operands_.emplace_back(memory_, stream_);
     if (absl::Status s = staged.Copy(view); !s.ok()) return s;
     const DenseView copy = staged.Of(view);
@@ -362,7 +371,7 @@ class StreamProduct {
       return view;
     }
     // What it holds is an operand, then.
-    if (!(reads && HasGaps(view)) && state_.InPlace(view)) return view;
+    if (!(reads && HasGaps(view)) && InPlace(view)) return view;
     if (absl::Status s = staged_result_.Copy(view); !s.ok()) return s;
     const MutableDenseView copy = staged_result_.Of(view);
     if (reads) {
@@ -390,10 +399,19 @@ class StreamProduct {
       }
     }
     done->copied_bytes = copied_;
+    done->in_place_bytes = in_place_;
     return done;
   }
 
  private:
+  template <typename View>
+  bool InPlace(const View& view) {
+    std::optional<SharedMemory::Place> place = state_.InPlace(view);
+    if (!place) return false;
+    if (place->foreign) in_place_ += view.rows * static_cast<int64_t>(RowBytes(view));
+    places_.push_back(*std::move(place));
+    return true;
+  }
   template <typename To, typename From>
   absl::Status Copy(void* to, const To& to_view, const void* from, const From& from_view) {
     copied_ += to_view.rows * static_cast<int64_t>(RowBytes(to_view));
@@ -431,7 +449,8 @@ class StreamProduct {
   Staged<MutableDenseView> staged_result_{memory_, stream_};
   MutableDenseView result_{nullptr, ValueType::kF32, 0, 0};
   bool empty_ = false;
-  int64_t copied_ = 0;
+  std::vector<SharedMemory::Place> places_;  ///< that the request names, kept until it is sent
+  int64_t copied_ = 0, in_place_ = 0;
 };
 
 /// Null: it is not there.

@@ -159,8 +159,8 @@ class RequestBuilder {
     if (view.rows == 0 || shared_memory_ == nullptr || !shared_memory_->OnGpu(view.data)) return;
     Refuse(absl::FailedPreconditionError(fmt::format(
         "{} is in memory of a GPU that the server cannot use: it begins at no multiple of {} bytes "
-        "of its allocation, has gaps between its values, leaves its allocation, or the server that "
-        "it came from has gone",
+        "of its allocation, has gaps between its values, leaves its allocation, the server that it "
+        "came from has gone, or it came from none (see --trust-caller-gpu-memory)",
         what, SharedMemory::kAlignment)));
   }
   void Refuse(const absl::Status& status) { status_.Update(status); }

@@ -311,9 +311,18 @@ std::shared_ptr<DenseCall> ComputeSession::Find(uint64_t id) const {
 
 std::shared_ptr<DenseCall> ComputeSession::TakeEnded(uint64_t id, const v1::End& end,
                                                      absl::Status* status) {
-  const MutexLock lock(mutex_);
+  // The server may know that a carrier has ended before this side does: whatever is sent again is
+  // to go by others.
+  std::vector<std::shared_ptr<Carrier>> given_up;
+  MutexLock lock(mutex_);
   std::shared_ptr<DenseCall> ended;
   if (auto node = in_flight_.extract(id)) {
+    if (absl::IsUnavailable(FromProto(end.status()))) {
+      given_up = node.mapped().carriers;
+      for (Slot& slot : slots_) {
+        if (std::ranges::count(given_up, slot.carrier) > 0) slot.carrier.reset();
+      }
+    }
     // Under the lock: what completes it looks for it among those that arrive.
     if (std::optional<absl::Status> over = node.mapped().call->OnEnd(end)) {
       ended = std::move(node.mapped().call);
@@ -326,6 +335,8 @@ std::shared_ptr<DenseCall> ComputeSession::TakeEnded(uint64_t id, const v1::End&
     *status = std::move(aborted.mapped().status);
   }
   SendWaitingLocked();
+  lock.Unlock();
+  for (const std::shared_ptr<Carrier>& carrier : given_up) carrier->stream->Cancel();
   return ended;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <system_error>
@@ -99,13 +100,33 @@ std::map<const std::byte*, SharedMemory::Known>::iterator SharedMemory::BlockOf(
   return after == blocks_.begin() ? blocks_.end() : std::prev(after);
 }
 
+void SharedMemory::Ask(std::weak_ptr<Foreign> foreign) {
+  const MutexLock lock(mutex_);
+  std::erase_if(foreigners_, [](const auto& one) { return one.expired(); });
+  foreigners_.push_back(std::move(foreign));
+}
+
+std::vector<std::shared_ptr<SharedMemory::Foreign>> SharedMemory::Foreigners() {
+  std::vector<std::shared_ptr<Foreign>> alive;
+  const MutexLock lock(mutex_);
+  for (const std::weak_ptr<Foreign>& one : foreigners_) {
+    if (auto there = one.lock()) alive.push_back(std::move(there));
+  }
+  return alive;
+}
+
 bool SharedMemory::OnGpu(const void* data) {
   const auto* const begin = static_cast<const std::byte*>(data);
-  std::shared_ptr<SharedBlock> block;  // goes without the lock, if it is the last
-  const MutexLock lock(mutex_);
-  const auto found = BlockOf(begin);
-  if (found != blocks_.end()) block = found->second.block.lock();
-  return block != nullptr && block->on_gpu() && begin < block->data() + block->size();
+  {
+    std::shared_ptr<SharedBlock> block;  // goes without the lock, if it is the last
+    const MutexLock lock(mutex_);
+    const auto found = BlockOf(begin);
+    if (found != blocks_.end()) block = found->second.block.lock();
+    if (block != nullptr && begin < block->data() + block->size()) return block->on_gpu();
+  }
+  return OfThisProcess() && std::ranges::any_of(Foreigners(), [data](const auto& foreign) {
+           return foreign->OnGpu(data);
+         });
 }
 
 void SharedMemory::Forget(std::unique_ptr<SharedBlock> block) {
@@ -130,14 +151,18 @@ std::optional<SharedMemory::Place> SharedMemory::Find(const void* data, size_t b
   std::shared_ptr<LocalSocket> former;
   MutexLock lock(mutex_);
   const auto found = BlockOf(begin);
-  if (found == blocks_.end()) return std::nullopt;
+  if (found != blocks_.end()) place.block = found->second.block.lock();
+  if (place.block == nullptr || begin >= place.block->data() + place.block->size()) {
+    lock.Unlock();
+    for (const std::shared_ptr<Foreign>& foreign : Foreigners()) {
+      if (std::optional<Place> there = foreign->Find(data, bytes, alignment)) return there;
+    }
+    return std::nullopt;
+  }
   Known& known = found->second;  // there as long as its block
-  place.block = known.block.lock();
-  if (place.block == nullptr) return std::nullopt;
   place.offset = static_cast<uint64_t>(begin - place.block->data());
-  const bool inside =
-      place.offset <= place.block->size() && bytes <= place.block->size() - place.offset;
-  if (!inside || place.offset % alignment != 0) return std::nullopt;
+  if (bytes > place.block->size() - place.offset || place.offset % alignment != 0)
+    return std::nullopt;
   while (known.asking) changed_.Wait(mutex_);
   if (known.region.empty() || !known.socket->Alive()) {
     if (place.block->on_gpu()) return std::nullopt;
@@ -177,6 +202,9 @@ void SharedMemory::GiveUp(const std::vector<Place>& places, std::function<void()
       if (found != blocks_.end() && found->second.region == place.region) {
         found->second.region.clear();
       }
+    }
+    if (place.foreign) {
+      for (const std::shared_ptr<Foreign>& foreign : Foreigners()) foreign->GivenUp(place);
     }
     v1::LocalRequest request;
     request.mutable_forget()->set_region(place.region);

@@ -84,7 +84,22 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
     std::shared_ptr<LocalSocket> socket;  ///< over which the region was shared
     std::string region;
     uint64_t offset = 0;
+    bool foreign = false;  ///< what a Foreign found
   };
+
+  /// Memory of this process's that nobody allocated here, but the server may use. Thread-safe.
+  class Foreign {
+   public:
+    virtual ~Foreign() = default;
+    /// As those of SharedMemory.
+    virtual bool OnGpu(const void* data) = 0;
+    virtual std::optional<Place> Find(const void* data, size_t bytes, size_t alignment) = 0;
+    /// The server has been told to forget it; what `Find` finds later has another name.
+    virtual void GivenUp(const Place& place) = 0;
+  };
+  /// From now on it is asked, as long as it lives, for what is of no block.
+  void Ask(std::weak_ptr<Foreign> foreign);
+
   /// None: they are of no block, or begin at no multiple of `alignment` of it, or the server shares
   /// no memory, or has refused this block a short while ago; or of a GPU, and forgotten. May block:
   /// the server is asked to map the block; who wants the same one waits for that, others do not.
@@ -109,6 +124,8 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   void Forget(std::unique_ptr<SharedBlock> block);
   bool OfThisProcess() const;
+  /// Those that live.
+  std::vector<std::shared_ptr<Foreign>> Foreigners();
   /// The block that these bytes begin in; end() if there is none.
   std::map<const std::byte*, Known>::iterator BlockOf(const std::byte* begin)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -121,6 +138,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
   Clock::time_point not_before_ ABSL_GUARDED_BY(mutex_);
   std::map<const std::byte*, Known> blocks_ ABSL_GUARDED_BY(mutex_);  ///< by where they begin
+  std::vector<std::weak_ptr<Foreign>> foreigners_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace client

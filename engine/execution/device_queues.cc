@@ -36,9 +36,10 @@ bool Reached(uint32_t word, uint32_t number) { return static_cast<int32_t>(word 
 /// Of one queue. Where more than one lock is held, the keeper's is the last.
 class DeviceQueue::State {
  public:
-  State(Device& device, Backend& backend, Buffer page, DeviceLane own)
+  State(Device& device, Backend& backend, Buffer page, DeviceLane own, std::string_view tenant)
       : device_(device),
         backend_(backend),
+        tenant_(tenant),
         page_(std::move(page)),
         own_(std::move(own)),
         lane_{.backend = &backend, .threads = 1, .gpu = &own_, .workspace = {}, .queues = true} {}
@@ -54,6 +55,7 @@ class DeviceQueue::State {
   }
 
   DeviceId device() const { return backend_.id(); }
+  const std::string& tenant() const { return tenant_; }
 
   absl::Status Reserve(size_t bytes) {
     const MutexLock lock(mutex_);
@@ -235,6 +237,7 @@ class DeviceQueue::State {
 
   Device& device_;
   Backend& backend_;
+  const std::string tenant_;
   Mutex mutex_;
   Buffer page_;
   DeviceLane own_;
@@ -252,7 +255,7 @@ class DeviceQueues::Keeper {
  public:
   Keeper(Device& device, Backend& backend) : device_(device), backend_(backend) {}
 
-  absl::StatusOr<std::shared_ptr<DeviceQueue::State>> Open(Buffer page) {
+  absl::StatusOr<std::shared_ptr<DeviceQueue::State>> Open(Buffer page, std::string_view tenant) {
     const cuda::DeviceScope scope(device_.ordinal());
     absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create(), second = cuda::Stream::Create();
     if (!stream.ok()) return backend_.Checked(stream.status());
@@ -262,12 +265,17 @@ class DeviceQueues::Keeper {
     if (!end.ok()) return backend_.Checked(end.status());
     auto state = std::make_shared<DeviceQueue::State>(
         device_, backend_, std::move(page),
-        DeviceLane{*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}});
+        DeviceLane{*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}},
+        tenant);
     const MutexLock lock(mutex_);
     if (closing_) return absl::UnavailableError("the server is shutting down");
-    if (queues_.size() >= kMost) {
-      return absl::ResourceExhaustedError(
-          fmt::format("{} queues are open on {}, which is the most", kMost, Name(backend_.id())));
+    const auto own = static_cast<size_t>(std::ranges::count(
+        queues_, tenant, [](const auto& queue) -> std::string_view { return queue->tenant(); }));
+    if (const size_t left = kMost - queues_.size(); own >= left) {
+      return absl::ResourceExhaustedError(fmt::format(
+          "{} queues are open on {}, {} of them this tenant's; of {} it has at most as many as are "
+          "left for others; close some",
+          queues_.size(), Name(backend_.id()), own, kMost));
     }
     if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
     queues_.push_back(state);
@@ -388,8 +396,10 @@ DeviceQueues::DeviceQueues(Device& device, Backend& backend)
     : keeper_(std::make_shared<Keeper>(device, backend)) {}
 DeviceQueues::~DeviceQueues() { Close(); }
 
-absl::StatusOr<std::shared_ptr<DeviceQueue>> DeviceQueues::Open(Buffer page) {
-  absl::StatusOr<std::shared_ptr<DeviceQueue::State>> state = keeper_->Open(std::move(page));
+absl::StatusOr<std::shared_ptr<DeviceQueue>> DeviceQueues::Open(Buffer page,
+                                                                std::string_view tenant) {
+  absl::StatusOr<std::shared_ptr<DeviceQueue::State>> state =
+      keeper_->Open(std::move(page), tenant);
   if (!state.ok()) return state.status();
   return std::shared_ptr<DeviceQueue>(new DeviceQueue(*std::move(state), keeper_));
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,7 @@ class DeviceQueue;
 /// Those of one GPU, and the thread that looks after them. Thread-safe.
 class DeviceQueues {
  public:
+  /// Of all tenants; one has no more than are left for others.
   static constexpr size_t kMost = 256;
   /// What the words of a page are; as local.proto has them.
   static constexpr size_t kBegin = 0, kEnd = 1, kFailed = 2;
@@ -35,7 +37,7 @@ class DeviceQueues {
   DeviceQueues& operator=(const DeviceQueues&) = delete;
 
   /// `page` is pinned for the GPU, and of kPageBytes. RESOURCE_EXHAUSTED; UNAVAILABLE.
-  absl::StatusOr<std::shared_ptr<DeviceQueue>> Open(Buffer page);
+  absl::StatusOr<std::shared_ptr<DeviceQueue>> Open(Buffer page, std::string_view tenant);
   /// Likewise: none is opened any more. Idempotent.
   void Close();
   int64_t count() const;

@@ -4,6 +4,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/exportable_memory.h"
+#include "kernels/cuda/ipc_memory.h"
 #include "kernels/cuda/stream_words.h"
 
 namespace sparsed::cuda {
@@ -117,6 +118,11 @@ absl::StatusOr<Buffer> Import(const Descriptor& /*exported*/, size_t /*bytes*/, 
   return NotBuilt();
 }
 absl::Status SynchronizeDevice() { return NotBuilt(); }
+
+bool IsDeviceMemory(const void* /*data*/) { return false; }
+std::optional<Allocation> AllocationOf(const void* /*data*/) { return std::nullopt; }
+absl::StatusOr<IpcHandle> HandleOf(const Allocation& /*allocation*/) { return NotBuilt(); }
+absl::StatusOr<Buffer> OpenIpcMemory(const IpcHandle& /*handle*/) { return NotBuilt(); }
 
 absl::Status QueueWrite(const Stream& /*stream*/, uint32_t* /*word*/, uint32_t /*value*/) {
   return NotBuilt();

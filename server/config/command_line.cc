@@ -109,6 +109,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(LocalAddress())
       ->capture_default_str()
       ->group("Serving");
+  app.add_flag("--trust-caller-gpu-memory", config.trust_caller_gpu_memory,
+               "Use GPU memory that processes on this machine allocated themselves where it is, "
+               "instead of having it copied; what happens if they free it while it is used is not "
+               "defined")
+      ->group("Serving");
   CLI::Option* data_dir = app.add_option("--data-dir", config.data_dir,
                                          "Keep matrices in this folder (made if missing)")
                               ->type_name("DIR")
@@ -348,6 +353,11 @@ Config Complete(Flags flags) {
   if (config.data_dir.empty() && !flags.in_memory) {
     throw CLI::ValidationError(
         "choose one: --data-dir=DIR keeps matrices over a restart, --in-memory keeps nothing");
+  }
+  if (config.trust_caller_gpu_memory && config.local_listen.empty()) {
+    throw CLI::ValidationError(
+        "--trust-caller-gpu-memory: such memory is handed over the local socket, which "
+        "--local-listen=off leaves out");
   }
   const int64_t usable = UsableMemoryBytes();
   if (config.host_memory_bytes == 0) config.host_memory_bytes = DefaultHostMemory(usable);

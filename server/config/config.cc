@@ -66,6 +66,7 @@ std::string ToYaml(const Config& config) {
       << (config.metrics_listen.empty() ? "off" : config.metrics_listen);
   out << YAML::Key << "local_listen" << YAML::Value
       << (config.local_listen.empty() ? "off" : config.local_listen);
+  out << YAML::Key << "trust_caller_gpu_memory" << YAML::Value << config.trust_caller_gpu_memory;
   if (config.in_memory()) {
     out << YAML::Key << "in_memory" << YAML::Value << true;
   } else {

@@ -18,6 +18,9 @@ struct Config {
   /// "unix:/path" of the socket where processes of this machine share memory; "auto": in data_dir,
   /// if there is one and it can be; empty: off.
   std::string local_listen = "auto";
+  /// Whether memory that processes of this machine allocated on a GPU themselves is used where it
+  /// is. They can free it under a kernel, and what happens then CUDA does not say.
+  bool trust_caller_gpu_memory = false;
   bool salvage = false;  ///< rebuild the catalog in data_dir and do not serve
   std::vector<std::string> devices = {"auto"};  ///< "auto", "cpu", "cuda:0", "cuda:1" ...
 

@@ -267,6 +267,8 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
         return Forget(id, found->second, request_id, request.forget().region());
       case v1::LocalRequest::kAllocate:
         return Allocate(id, found->second, request_id, request.allocate());
+      case v1::LocalRequest::kOpenCallerMemory:
+        return OpenCallerMemory(id, found->second, request_id, request.open_caller_memory());
       case v1::LocalRequest::kOpenQueue:
         return OpenQueue(id, found->second, request_id, request.open_queue(),
                          std::move(packet->file));
@@ -372,9 +374,29 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       absl::StatusOr<engine::Engine::GpuMemory> memory =
           engine_.AllocateShared(request.gpu(), request.bytes(), tenant);
       if (!memory.ok()) return Done{ReplyOf(memory.status())};
-      Done done = GiveName(id, {std::move(memory->memory), memory->device});
+      const auto counted = static_cast<int64_t>(memory->memory.size());
+      Done done = GiveName(id, {std::move(memory->memory), memory->device}, counted);
       done.file = std::move(memory->file);
       return done;
+    });
+  }
+
+  /// Nothing of the server's is taken for it but a name.
+  void OpenCallerMemory(uint64_t id, Connection& connection, uint64_t request_id,
+                        const v1::OpenCallerMemory& request) {
+    if (!options_.trusts_caller_memory) {
+      return Send(
+          id, request_id,
+          ReplyOf(absl::PermissionDeniedError(
+              "this server does not use GPU memory that its callers allocated; its operator "
+              "may let it (--trust-caller-gpu-memory)")));
+    }
+    if (HasMostRegions(id, connection, request_id)) return;
+    LetWork(workers_, id, connection, request_id, [this, id, request] {
+      absl::StatusOr<engine::Engine::GpuMemory> memory = engine_.OpenCallerMemory(
+          request.gpu(), request.handle(), request.allocation(), request.bytes());
+      if (!memory.ok()) return Done{ReplyOf(memory.status())};
+      return GiveName(id, {std::move(memory->memory), memory->device}, /*counted=*/0);
     });
   }
 
@@ -426,13 +448,13 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   Done Map(uint64_t id, int file, int64_t most_bytes, const std::string& tenant) {
     absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, tenant);
     if (!memory.ok()) return {ReplyOf(memory.status())};
-    return GiveName(id, {*std::move(memory), DeviceId{}});
+    const auto counted = static_cast<int64_t>(memory->size());
+    return GiveName(id, {*std::move(memory), DeviceId{}}, counted);
   }
 
-  /// A worker's: requests find it from now on.
-  Done GiveName(uint64_t id, SharedRegion shared) {
+  /// A worker's: requests find it from now on. `bytes` of it count as the connection's.
+  Done GiveName(uint64_t id, SharedRegion shared, int64_t bytes) {
     Done done{ReplyOf(absl::OkStatus())};
-    const auto bytes = static_cast<int64_t>(shared.memory.size());
     const std::string region = SharedRegions::NewName();
     regions_.Add(region, {Watched(std::move(shared.memory), id, region), shared.device});
     done.reply.set_region(region);

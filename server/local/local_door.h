@@ -34,6 +34,8 @@ class LocalDoor {
     size_t max_connections = 256;  ///< past it, who comes is told so, and turned away
     size_t max_regions = 1024;     ///< of one connection
     int64_t max_bytes = 0;         ///< of all regions of one connection
+    /// Whether memory that callers allocated on a GPU themselves is used where it is.
+    bool trusts_caller_memory = false;
     /// Gets what callers ran themselves, about once a second; on the door's thread.
     std::function<void(const AttachedRuns&)> on_runs = [](const AttachedRuns&) {};
   };

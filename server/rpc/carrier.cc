@@ -15,8 +15,9 @@
 namespace sparsed::server {
 namespace {
 
+/// Without it the request can be sent again.
 absl::Status NotKnown() {
-  return absl::NotFoundError(
+  return absl::UnavailableError(
       "a carrier of the request is not known here: it was not opened, or has ended");
 }
 

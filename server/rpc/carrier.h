@@ -38,7 +38,7 @@ class Carrier final : public BytesBidiReactor,
   // For its stream.
 
   /// From now on it is that stream's: `*writing` until the stream hears of CarrierReady.
-  /// FAILED_PRECONDITION if it is another's, NOT_FOUND if it has ended.
+  /// FAILED_PRECONDITION if it is another's, UNAVAILABLE if it has ended.
   absl::Status Join(std::shared_ptr<ComputeStream> stream, bool* writing);
   /// Until Resume: the chunk's request is not there yet. RESOURCE_EXHAUSTED if its connection holds
   /// too much.
@@ -92,7 +92,7 @@ class Carriers {
  public:
   void Add(std::shared_ptr<Carrier> carrier);
   void Remove(const std::string& name);
-  /// NOT_FOUND; another tenant's are not known, either.
+  /// UNAVAILABLE; another tenant's are not known, either.
   absl::StatusOr<std::shared_ptr<Carrier>> Find(const std::string& tenant,
                                                 const std::string& name) const;
 

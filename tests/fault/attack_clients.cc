@@ -19,10 +19,14 @@
 #include <thread>
 #include <vector>
 
-#include "sparsed/attached.h"
-#include "sparsed/client.h"
+#include "kernels/cuda/device.h"
 #include "tests/fault/attack.h"
 #include "tests/fault/server_under_attack.h"
+
+// The client's types have names of the kernels': they come after them.
+#include "sparsed/attached.h"
+#include "sparsed/client.h"
+#include "sparsed/gpu_memory.h"
 
 namespace sparsed::test {
 namespace {
@@ -37,8 +41,10 @@ constexpr int kVictims = 8;  ///< at once
 constexpr auto kLongestLife = milliseconds(1500);
 /// Of a client that is to be killed for its first results, or to end by itself.
 constexpr std::chrono::seconds kPatience(30);
-constexpr std::array<const char*, 6> kTransports = {"stream", "streams", "held",
-                                                    "shared", "ring",    "attached"};
+/// The last two where the server has a GPU: requests in memory of it, and products in queues.
+constexpr std::array<const char*, 8> kTransports = {"stream", "streams",  "held", "shared",
+                                                    "ring",   "attached", "gpu",  "queued"};
+constexpr size_t kOnCpu = 6;
 /// Of operands from which on a client with several streams uses them: 4 MiB.
 constexpr int64_t kLargeWidth = 53;
 constexpr const char* kMatrix = "killed";
@@ -120,6 +126,51 @@ absl::Status MultiplyHeld(const Problem& problem, const Client& client, int64_t 
   return problem.Solves(data.data(), k) ? absl::OkStatus() : Wrong();
 }
 
+/// Products on a GPU: b and c are matrices of it, and what is to be in b and comes back goes by way
+/// of the host.
+class GpuClient {
+ public:
+  static absl::StatusOr<GpuClient> Open(const Client& client) {
+    absl::StatusOr<GpuMemory> memory = GpuMemory::Open(client, 0);
+    if (!memory.ok()) return memory.status();
+    absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+    if (!stream.ok()) return stream.status();
+    return GpuClient(*std::move(memory), *std::move(stream));
+  }
+
+  absl::Status Multiply(const Problem& problem, const Matrix& matrix, bool queued, int64_t k) {
+    const absl::StatusOr<GpuMatrix> b = memory_.Allocate(kRows, k), c = memory_.Allocate(kRows, k);
+    if (!b.ok()) return b.status();
+    if (!c.ok()) return c.status();
+    std::vector<float> host(kRows * k);
+    const size_t bytes = host.size() * sizeof(float);
+    Problem::FillB(host.data(), k);
+    if (absl::Status s = stream_.Copy(b->data(), host.data(), bytes); !s.ok()) return s;
+    absl::Status done;
+    if (queued) {
+      done = QueuedMatrix(memory_, matrix)
+                 .Spmm({stream_.handle()}, b->ConstView(), c->View())
+                 .status();
+    } else {
+      done = stream_.Synchronize();
+      if (done.ok()) done = matrix.Spmm(b->ConstView(), c->View()).status();
+    }
+    if (done.ok()) done = stream_.Copy(host.data(), c->data(), bytes);
+    // Also after an error: what was queued uses what goes.
+    const absl::Status waited = stream_.Synchronize();
+    if (!done.ok()) return done;
+    if (!waited.ok()) return waited;
+    return problem.Solves(host.data(), k) ? absl::OkStatus() : Wrong();
+  }
+
+ private:
+  GpuClient(GpuMemory memory, cuda::Stream stream)
+      : memory_(std::move(memory)), stream_(std::move(stream)) {}
+
+  const GpuMemory memory_;
+  cuda::Stream stream_;
+};
+
 /// The same values anew: what is exported of the old ones has to go.
 absl::Status Update(const Problem& problem, const Client& client) {
   return client.MatrixNamed(kMatrix).UpdateValues(std::span<const float>(problem.values)).status();
@@ -137,6 +188,9 @@ int BeClient(const std::string& transport, const std::string& address) {
         Client::Connect(address, {.ring = transport == "ring", .streams = streams ? 3 : 1});
     if (!client.ok()) return client.status();
     std::minstd_rand random(static_cast<uint32_t>(getpid()));
+    const bool on_gpu = transport == "gpu" || transport == "queued";
+    absl::StatusOr<GpuClient> gpu = on_gpu ? GpuClient::Open(*client) : absl::CancelledError();
+    if (on_gpu && !gpu.ok()) return gpu.status();
     while (told_to_end == 0) {
       const auto attached = transport == "attached"
                                 ? AttachedMatrix::Attach(*client, kMatrix, {.threads = 1})
@@ -154,6 +208,8 @@ int BeClient(const std::string& transport, const std::string& address) {
         } else if (transport == "shared" || transport == "ring") {
           done = Multiply(problem, client->MatrixNamed(kMatrix), static_cast<float*>(b->data()),
                           static_cast<float*>(c->data()), k);
+        } else if (on_gpu) {
+          done = gpu->Multiply(problem, client->MatrixNamed(kMatrix), transport == "queued", k);
         } else if (transport == "attached") {
           done = Multiply(problem, *attached, own_b.data(), own_c.data(), k);
           if (done.ok() && attached->runs() == 0) return absl::InternalError("it did not run here");
@@ -201,21 +257,23 @@ struct Toll {
   int64_t bystanders_wrong = 0;  ///< or failed
 };
 
-/// Starts and kills clients for so long, beside one of each transport that nobody kills.
-Toll KillClients(const std::string& address, Clock::duration time, std::mt19937& random) {
+/// Starts and kills clients for so long, beside one of each of so many transports that nobody
+/// kills.
+Toll KillClients(const std::string& address, size_t transports, Clock::duration time,
+                 std::mt19937& random) {
   struct Victim {
     pid_t pid;
     Clock::time_point dies;
   };
   std::vector<pid_t> bystanders;
-  for (const char* transport : kTransports) bystanders.push_back(Spawn(transport, address));
+  for (size_t i = 0; i < transports; ++i) bystanders.push_back(Spawn(kTransports[i], address));
   std::vector<Victim> victims;
   Toll toll;
   const auto end = Clock::now() + time;
   while (Clock::now() < end || !victims.empty()) {
     while (victims.size() < kVictims && Clock::now() < end) {
       const auto life = std::uniform_int_distribution<int64_t>(0, kLongestLife.count())(random);
-      const size_t transport = random() % kTransports.size();
+      const size_t transport = random() % transports;
       victims.push_back(
           {Spawn(kTransports[transport], address), Clock::now() + milliseconds(life)});
     }
@@ -243,32 +301,37 @@ int64_t Descriptors(pid_t pid) {
   return std::distance(begin(entries), end(entries));
 }
 
+constexpr const char* kSharedOnGpu = R"(sparsed_memory_bytes{device="cuda:0",use="shared"})";
+
 /// What there should be nothing of when no client is there.
-const std::map<std::string, std::string>& Remains() {
-  static const auto* const samples = new std::map<std::string, std::string>{
+std::map<std::string, std::string> Remains(bool has_gpu) {
+  std::map<std::string, std::string> samples = {
       {"regions", "sparsed_shared_regions"},
       {"attachments", "sparsed_attachments"},
       {"rings", "sparsed_rings"},
+      {"queues", "sparsed_queues"},
       {"local connections", "sparsed_local_connections"},
       {"bytes shared", R"(sparsed_memory_bytes{device="cpu",use="shared"})"},
       {"bytes of held operands", R"(sparsed_memory_bytes{device="cpu",use="buffers"})"}};
-  return *samples;
+  if (has_gpu) samples["bytes shared on the GPU"] = kSharedOnGpu;
+  return samples;
 }
 
 /// Waits until nothing of dead clients is left, and says what is.
-void ExpectNothingLeft(const ServerUnderAttack& server, Bounds& bounds) {
+void ExpectNothingLeft(const ServerUnderAttack& server, bool has_gpu, Bounds& bounds) {
+  const std::map<std::string, std::string> remains = Remains(has_gpu);
   std::map<std::string, double> left;
   const auto deadline = Clock::now() + kPatience;
   do {
     left.clear();
-    for (const auto& [what, sample] : Remains()) {
+    for (const auto& [what, sample] : remains) {
       const auto value = server.Metric(sample);
       if (!value.ok() || *value != 0) left[what] = value.value_or(-1);
     }
     if (left.empty()) break;
     std::this_thread::sleep_for(milliseconds(100));
   } while (Clock::now() < deadline);
-  for (const auto& [what, sample] : Remains()) bounds.AtMost("left: " + what, left[what], 0, "");
+  for (const auto& [what, sample] : remains) bounds.AtMost("left: " + what, left[what], 0, "");
 }
 
 absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
@@ -286,6 +349,9 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
     if (!uploaded.ok()) return uploaded.status();
     if (const absl::Status ready = uploaded->WaitReady(); !ready.ok()) return ready;
   }
+  const bool has_gpu = (*server)->Metric(R"(sparsed_device_up{device="cuda:0"})").value_or(0) == 1;
+  if (!has_gpu) std::cout << "no GPU here: none of its clients is killed" << std::endl;
+  const size_t transports = has_gpu ? kTransports.size() : kOnCpu;
   std::mt19937 random(std::random_device{}());
   const auto seconds = std::chrono::duration<double>(options.seconds);
   Toll all;
@@ -294,14 +360,15 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   for (const double part : {0.25, 0.75}) {
     descriptors = Descriptors((*server)->pid());
     resident = (*server)->resident_bytes();
-    const Toll toll = KillClients(
-        (*server)->address(), std::chrono::duration_cast<Clock::duration>(part * seconds), random);
+    const Toll toll =
+        KillClients((*server)->address(), transports,
+                    std::chrono::duration_cast<Clock::duration>(part * seconds), random);
     all.killed += toll.killed;
     all.failed += toll.failed;
     all.bystanders_wrong += toll.bystanders_wrong;
     bounds.True("the server lives", (*server)->Lives());
     if (!bounds.hold()) return absl::OkStatus();
-    ExpectNothingLeft(**server, bounds);
+    ExpectNothingLeft(**server, has_gpu, bounds);
   }
   bounds.AtLeast("clients killed", static_cast<double>(all.killed), 1, "");
   bounds.AtMost("clients that failed before", static_cast<double>(all.failed), 0, "");
@@ -324,7 +391,7 @@ int main(int argc, char** argv) {
   return sparsed::test::AttackMain(
       argc, argv,
       "Eight clients at once, by one stream and by three, with held operands, with "
-      "shared memory, by rings and attached, each\n"
+      "shared memory, by rings, attached, and with a GPU in its memory and in queues, each\n"
       "killed at a random moment. Nothing of theirs stays, the server "
       "lives, and the results of one\n"
       "client of each kind beside them are right.",

@@ -1,1 +1,1 @@
-sparsed_attack(clients DEPS sparsed_attached sparsed_client fmt::fmt)
+sparsed_attack(clients DEPS sparsed_attached sparsed_client sparsed_kernels fmt::fmt)

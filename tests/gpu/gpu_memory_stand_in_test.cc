@@ -399,6 +399,29 @@ TEST_F(StandInQueues, AQueueTakesOnlySoMany) {
   EXPECT_EQ(more.size(), 63U) << "of one connection";
 }
 
+TEST_F(StandInQueues, ATenantLeavesAsManyToOthers) {
+  std::vector<std::unique_ptr<Peer>> peers;
+  size_t open = 1;  // of the first
+  v1::LocalReply reply;
+  for (bool refused = false; !refused;) {
+    ASSERT_LT(peers.size(), 10U);
+    peers.push_back(std::make_unique<Peer>(server_));
+    peers.back()->Receive();
+    for (int i = 0; i < 64 && !refused; ++i) {
+      reply = peers.back()->Ask(OpenOf(UuidOf(0)), {page_.fd()});
+      refused = reply.status().code() != kOk;
+      if (!refused) ++open;
+    }
+  }
+  EXPECT_EQ(reply.status().code(), kExhausted) << reply.status().message();
+  EXPECT_EQ(open, engine::DeviceQueues::kMost / 2);
+  // Another card has its own; and who closes some may open others.
+  EXPECT_EQ(peers.back()->Ask(OpenOf(UuidOf(1)), {page_.fd()}).status().code(), kOk);
+  peers.erase(peers.begin());
+  EXPECT_TRUE(Eventually(
+      [&] { return peer_->Ask(OpenOf(UuidOf(0)), {page_.fd()}).status().code() == kOk; }));
+}
+
 TEST_F(StandInQueues, TheServerClosesWithRequestsThatWait) {
   EXPECT_EQ(CodeOf(RequestOf(1, PlaceOf(1))), kOk);
   // The destructor of the server is the test.

@@ -16,6 +16,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,6 +29,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/exportable_memory.h"
+#include "kernels/cuda/ipc_memory.h"
 #include "kernels/cuda/stream_words.h"
 #include "kernels/row_softmax.h"
 
@@ -345,7 +348,119 @@ absl::Status MoveRows(std::span<const int64_t> order, ElementType type, const Co
   return absl::OkStatus();
 }
 
+/// What CallerAllocation made, of files, and who has it open: at addresses of their own.
+class CallerMemories {
+ public:
+  struct Memory {
+    Buffer mapped;  ///< the caller's
+    Descriptor file;
+    int card = 0;
+    uint64_t id = 0;
+  };
+
+  void Add(Memory memory) {
+    std::lock_guard lock(mutex_);
+    memory.id = ++ids_;
+    std::byte* const begin = memory.mapped.mutable_data();
+    memories_[begin] = std::move(memory);
+  }
+  Memory Remove(std::byte* begin) {
+    std::lock_guard lock(mutex_);
+    return std::move(memories_.extract(begin).mapped());
+  }
+  std::optional<Allocation> Find(const void* data) {
+    std::lock_guard lock(mutex_);
+    const auto* const at = static_cast<const std::byte*>(data);
+    const auto after = memories_.upper_bound(const_cast<std::byte*>(at));
+    if (after == memories_.begin()) return std::nullopt;
+    const auto& [begin, memory] = *std::prev(after);
+    const size_t bytes = memory.mapped.size();
+    if (at >= begin + bytes || memory.card != present) return std::nullopt;
+    return Allocation{begin, bytes, memory.id};
+  }
+  absl::StatusOr<Buffer> Open(const IpcHandle& handle) {
+    std::lock_guard lock(mutex_);
+    const auto found = memories_.find(BeginOf(handle));
+    if (found == memories_.end() || HandleOf(found->first) != handle ||
+        found->second.card != present) {
+      return absl::InvalidArgumentError("the handle does not open: it stands for nothing here");
+    }
+    if (!open_.insert(handle).second) {
+      return absl::InvalidArgumentError("the handle does not open: it is open already");
+    }
+    const size_t bytes = found->second.mapped.size();
+    absl::StatusOr<Buffer> mapped = MapFile(found->second.file, bytes, PROT_READ | PROT_WRITE);
+    if (!mapped.ok()) return mapped;
+    std::byte* const data = mapped->mutable_data();
+    return Buffer(std::shared_ptr<std::byte>(data,
+                                             [this, handle, kept = *std::move(mapped)](std::byte*) {
+                                               std::lock_guard lock(mutex_);
+                                               open_.erase(handle);
+                                             }),
+                  bytes);
+  }
+  static IpcHandle HandleOf(std::byte* begin) {
+    IpcHandle handle = {'h', 'a', 'n', 'd', 'l', 'e'};
+    std::memcpy(handle.data() + handle.size() - sizeof(begin), &begin, sizeof(begin));
+    return handle;
+  }
+  int open() {
+    std::lock_guard lock(mutex_);
+    return static_cast<int>(open_.size());
+  }
+
+ private:
+  static std::byte* BeginOf(const IpcHandle& handle) {
+    std::byte* begin = nullptr;
+    std::memcpy(&begin, handle.data() + handle.size() - sizeof(begin), sizeof(begin));
+    return begin;
+  }
+
+  std::mutex mutex_;
+  std::map<std::byte*, Memory> memories_;
+  std::set<IpcHandle> open_;
+  uint64_t ids_ = 0;
+};
+
+CallerMemories& TheCallerMemories() {
+  static auto* const memories = new CallerMemories;
+  return *memories;
+}
+
 }  // namespace
+
+namespace stand_in {
+
+CallerAllocation::CallerAllocation(size_t bytes, int card) {
+  CallerMemories::Memory memory;
+  memory.file = Descriptor(memfd_create("stand-in", MFD_CLOEXEC));
+  if (ftruncate(memory.file.fd(), static_cast<off_t>(bytes)) != 0) std::abort();
+  memory.mapped = *MapFile(memory.file, bytes, PROT_READ | PROT_WRITE);
+  memory.card = card;
+  data_ = memory.mapped.mutable_data();
+  TheCallerMemories().Add(std::move(memory));
+}
+CallerAllocation::~CallerAllocation() { TheCallerMemories().Remove(data_); }
+void CallerAllocation::Reallocate() { TheCallerMemories().Add(TheCallerMemories().Remove(data_)); }
+float* CallerAllocation::floats() const { return reinterpret_cast<float*>(data_); }
+int OpenHandles() { return TheCallerMemories().open(); }
+
+}  // namespace stand_in
+
+bool IsDeviceMemory(const void* data) {
+  for (int card = 0; card < stand_in::kCards; ++card) {
+    const DeviceScope scope(card);
+    if (AllocationOf(data)) return true;
+  }
+  return false;
+}
+std::optional<Allocation> AllocationOf(const void* data) { return TheCallerMemories().Find(data); }
+absl::StatusOr<IpcHandle> HandleOf(const Allocation& allocation) {
+  return CallerMemories::HandleOf(allocation.begin);
+}
+absl::StatusOr<Buffer> OpenIpcMemory(const IpcHandle& handle) {
+  return TheCallerMemories().Open(handle);
+}
 
 std::span<const SpmmKernel> SpmmKernels() {
   static const SpmmKernel kernels[] = {

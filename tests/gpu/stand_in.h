@@ -1,6 +1,7 @@
 // What the GPU made of the CPU (stand_in.cc) is told by a test, and what it remembers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -49,5 +50,25 @@ struct Waits {
   bool operator==(const Waits&) const = default;
 };
 Waits WaitsOfThisThread();
+
+/// Memory of a card as cudaMalloc gives it to a caller, in what the card takes for another process
+/// than the server's, though a test has both: others can open it by handle. The bytes stay while
+/// somebody has it open, as the driver has it.
+class CallerAllocation {
+ public:
+  explicit CallerAllocation(size_t bytes, int card = 0);
+  CallerAllocation(const CallerAllocation&) = delete;
+  CallerAllocation& operator=(const CallerAllocation&) = delete;
+  /// Frees it: its handle opens no more.
+  ~CallerAllocation();
+  /// Frees it, and allocates as much in the same place, with the same handle.
+  void Reallocate();
+  float* floats() const;
+
+ private:
+  std::byte* data_ = nullptr;
+};
+/// Handles that are open, over all.
+int OpenHandles();
 
 }  // namespace sparsed::cuda::stand_in

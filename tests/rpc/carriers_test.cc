@@ -229,7 +229,7 @@ TEST(Carriers, AreNotGuessedAndNotTakenFromOthers) {
   for (const std::string& forged : {std::string(), std::string(16, 'x'), carrier.name() + "x"}) {
     open.stream->Write(StartOf(1, "good", 50, 3, {carrier.name(), forged}));
     const Answer answer = open.ReadOne();
-    EXPECT_EQ(answer.code(), grpc::NOT_FOUND);
+    EXPECT_EQ(answer.code(), grpc::UNAVAILABLE);
     EXPECT_THAT(answer.message(), HasSubstr("is not known here"));
   }
   // It was named first by the stream above.
@@ -246,7 +246,7 @@ TEST(Carriers, AreNotGuessedAndNotTakenFromOthers) {
   closed.stream().WritesDone();
   EXPECT_TRUE(closed.ReadAll().ok());
   open.stream->Write(StartOf(4, "good", 50, 3, {closed.name()}));
-  EXPECT_EQ(open.ReadOne().code(), grpc::NOT_FOUND);
+  EXPECT_EQ(open.ReadOne().code(), grpc::UNAVAILABLE);
 }
 
 TEST(Carriers, OfOneStreamAreBounded) {

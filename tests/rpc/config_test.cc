@@ -171,6 +171,13 @@ TEST(CommandLine, WhatIsSaidTwiceIsRefused) {
   EXPECT_EQ(Parse({"--in-memory", "--listen=127.0.0.1:0", "--listen=127.0.0.1:0"}).exit_code(), -1);
 }
 
+TEST(CommandLine, GpuMemoryOfCallersNeedsTheLocalSocket) {
+  EXPECT_FALSE(Parse({"--in-memory"}).config().trust_caller_gpu_memory);
+  const char* const flag = "--trust-caller-gpu-memory";
+  EXPECT_TRUE(Parse({"--data-dir=/d", flag}).config().trust_caller_gpu_memory);
+  ExpectWrong({"--data-dir=/d", "--local-listen=off", flag}, flag);
+}
+
 TEST(CommandLine, TheFileSetsAndFlagsWin) {
   const std::string path = WriteFile("sparsed.yaml",
                                      "# a comment\n"
@@ -180,6 +187,7 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
                                      "max_requests_per_stream: 9\n"
                                      "max_rings: 3\n"
                                      "ring_spin: 20\n"
+                                     "trust_caller_gpu_memory: true\n"
                                      "batch_wait: 200\n");
   const std::string flag = "--config=" + path;
   const Parsed parsed = Parse({flag.c_str(), "--host-memory=1GiB"});
@@ -189,6 +197,7 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
   EXPECT_EQ(parsed.config().host_memory_bytes, int64_t{1} << 30);
   EXPECT_EQ(parsed.config().max_requests_per_stream, 9);
   EXPECT_EQ(parsed.config().batch_wait_microseconds, 200);
+  EXPECT_TRUE(parsed.config().trust_caller_gpu_memory);
   EXPECT_EQ(parsed.config().max_rings, 3);
   EXPECT_EQ(parsed.config().ring_spin_microseconds, 20);
   const Parsed in_memory = Parse({flag.c_str(), "--in-memory"});

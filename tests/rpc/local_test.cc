@@ -51,6 +51,31 @@ TEST(Local, GreetsWithTheServersId) {
   EXPECT_EQ(peer.Receive()->hello().server_id(), info.server_id());
 }
 
+TEST(Local, UsesGpuMemoryOfCallersOnlyIfItMay) {
+  v1::LocalRequest request;
+  v1::OpenCallerMemory& open = *request.mutable_open_caller_memory();
+  open.set_gpu(std::string(16, 'x'));
+  open.set_handle(std::string(64, 'x'));
+  open.set_bytes(4096);
+  {
+    TestServer server(WithLocal);
+    Peer peer(server);
+    peer.Receive();
+    const v1::LocalReply reply = peer.Ask(request);
+    EXPECT_EQ(reply.status().code(), grpc::PERMISSION_DENIED);
+    EXPECT_THAT(reply.status().message(), HasSubstr("--trust-caller-gpu-memory"));
+  }
+  TestServer server([](server::Config& config) {
+    WithLocal(config);
+    config.trust_caller_gpu_memory = true;
+  });
+  Peer peer(server);
+  peer.Receive();
+  EXPECT_EQ(peer.Ask(request).status().code(), kPrecondition) << "it has no such GPU";
+  open.clear_gpu();
+  EXPECT_EQ(peer.Ask(request).status().code(), kInvalid);
+}
+
 TEST(Local, TakesSealedMemoryFilesAlone) {
   TestServer server(WithLocal);
   const size_t files = OpenFiles();

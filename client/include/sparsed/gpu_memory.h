@@ -98,9 +98,13 @@ class GpuMemory {
 struct QueuedResult : ComputeResult {
   /// It is done when the stream has passed it; false: it was done before the call returned.
   bool queued = false;
-  /// Of operands and result that were in other memory than GpuMemory's: copied there on the GPU, or
+  /// Of operands and result that are in other memory than GpuMemory's: copied there on the GPU, or
   /// back, in the stream.
   int64_t copied_bytes = 0;
+  /// Of operands and result that this process allocated itself (cudaMalloc), and the server used
+  /// where they are, as its operator lets it (--trust-caller-gpu-memory). Such memory is to stay
+  /// allocated until the stream has passed the product.
+  int64_t in_place_bytes = 0;
 };
 
 /// A matrix on the server, whose products are queued in streams of the caller's. They run in the

@@ -26,7 +26,8 @@ constexpr size_t kResultBytes = kRows * sizeof(float);
 /// end.
 class CarryingServer final : public v1::Compute::Service, public v1::Admin::Service {
  public:
-  enum class Last { kComes, kIsAnother, kNever, kNoCarriers };
+  /// kNotKnown: the server says that the carrier has ended, though it has not.
+  enum class Last { kComes, kIsAnother, kNever, kNoCarriers, kNotKnown };
 
   explicit CarryingServer(Last last) : last_(last) {
     address_ = "unix:" + testing::TempDir() + "sparsed_carrying_" + std::to_string(getpid());
@@ -107,6 +108,14 @@ class CarryingServer final : public v1::Compute::Service, public v1::Admin::Serv
     const uint64_t id = start.request_id();
     const bool carried = start.carriers_size() > 0;
     v1::ComputeReply reply;
+    if (carried && last_ == Last::kNotKnown) {
+      reply.mutable_end()->set_request_id(id);
+      reply.mutable_end()->mutable_status()->set_code(grpc::StatusCode::UNAVAILABLE);
+      stream.Write(reply);
+      const std::lock_guard lock(mutex_);
+      ++carried_;
+      return;
+    }
     v1::Begin& begin = *reply.mutable_begin();
     begin.set_request_id(id);
     begin.set_rows(kRows);
@@ -155,8 +164,8 @@ absl::Status MultiplyCarried(CarryingServer& server, const Client& client) {
   return status;
 }
 
-Client ConnectTo(const CarryingServer& server, int streams) {
-  auto client = Client::Connect(server.address(), {.max_attempts = 1, .streams = streams});
+Client ConnectTo(const CarryingServer& server, int streams, int attempts = 1) {
+  auto client = Client::Connect(server.address(), {.max_attempts = attempts, .streams = streams});
   EXPECT_TRUE(client.ok()) << client.status();
   return *std::move(client);
 }
@@ -173,6 +182,13 @@ TEST(ClientStreams, OneThatBreaksBehindTheEndIsUnavailable) {
   const absl::Status status = MultiplyCarried(server, ConnectTo(server, 2));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_NE(status.message().find("carried some of the request"), std::string::npos) << status;
+}
+
+TEST(ClientStreams, OneThatTheServerKnowsNoMoreIsNotUsedAgain) {
+  CarryingServer server(CarryingServer::Last::kNotKnown);
+  const absl::Status status = MultiplyCarried(server, ConnectTo(server, 2, 2));
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(server.opened(), 2);
 }
 
 TEST(ClientStreams, AreNotTrusted) {
