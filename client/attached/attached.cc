@@ -233,6 +233,7 @@ class AttachedMatrix::State {
     ComputeResult result;
     result.plan = product.plan;
     result.version = product.version;
+    result.transport = Transport::kAttached;
     const std::optional<std::chrono::nanoseconds>& took = *accounted;
     if (!took) return result;
     counters.calls.fetch_add(1, std::memory_order_relaxed);

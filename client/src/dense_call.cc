@@ -20,6 +20,14 @@ constexpr size_t kLargeBytes = size_t{4} << 20;
 
 }  // namespace
 
+Transport DenseRequest::transport() const {
+  if (carries_arrays()) return Transport::kStream;
+  if (shared.empty()) return Transport::kHeld;
+  const bool on_gpu = std::ranges::all_of(
+      shared, [](const SharedMemory::Place& place) { return place.block->on_gpu(); });
+  return on_gpu ? Transport::kSharedDevice : Transport::kSharedHost;
+}
+
 void DenseCall::StartAttempt() {
   // Here nobody copies into the results of the attempt before.
   if (memory_lost_.exchange(false) && streamed_) request_ = &*streamed_;
@@ -32,6 +40,7 @@ void DenseCall::StartAttempt() {
       received_.emplace_back(result.bytes.size());
     }
     result_ = {};
+    result_.transport = request().transport();
   }
   EnforceDeadline();
   const auto self = std::static_pointer_cast<DenseCall>(shared_from_this());
@@ -78,6 +87,7 @@ void DenseCall::Through(std::shared_ptr<Ring> ring) {
   const MutexLock lock(mutex_);
   ring_ = std::move(ring);
   on_ring_ = ring_ != nullptr;
+  result_.transport = on_ring_ ? Transport::kRing : request().transport();
 }
 
 void DenseCall::ReadRing(std::optional<std::chrono::steady_clock::time_point> end) {

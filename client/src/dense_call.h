@@ -52,6 +52,8 @@ struct DenseRequest {
   size_t message_bytes = 0;
 
   bool carries_arrays() const { return !operands.empty() || !results.empty(); }
+  /// How its arrays travel if it goes through no ring.
+  Transport transport() const;
 };
 
 class DenseCall final : public RemoteCall {

@@ -76,6 +76,24 @@ const char* Name(Semiring semiring) {
   return "unknown";
 }
 
+const char* Name(Transport transport) {
+  switch (transport) {
+    case Transport::kStream:
+      return "stream";
+    case Transport::kRing:
+      return "ring";
+    case Transport::kSharedHost:
+      return "shared_host";
+    case Transport::kSharedDevice:
+      return "shared_device";
+    case Transport::kHeld:
+      return "held";
+    case Transport::kAttached:
+      return "attached";
+  }
+  return "unknown";
+}
+
 const char* Name(MatrixState state) {
   switch (state) {
     case MatrixState::kQueued:

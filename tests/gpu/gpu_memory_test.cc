@@ -237,6 +237,7 @@ TEST(GpuMemoryTest, ProductsOfAStreamRunInItsOrder) {
       const auto done = matrix.Spmm(Queue(), from.ConstView(), to.View());
       ASSERT_TRUE(done.ok()) << done.status();
       ASSERT_TRUE(done->queued);
+      EXPECT_EQ(done->transport, Transport::kSharedDevice);
     }
     ASSERT_EQ(powers.Get(*powers.y), powers.Expected(3)) << "round " << round;
   }

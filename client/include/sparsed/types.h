@@ -354,6 +354,18 @@ struct StepResult {
   std::chrono::nanoseconds duration{};  ///< from the step before it to its end on the device
 };
 
+/// How operands and results, and the request, travel between caller and server.
+enum class Transport : uint8_t {
+  kStream,        ///< over the connection
+  kRing,          ///< the request through a ring, the arrays in shared memory or held
+  kSharedHost,    ///< in host memory that both map
+  kSharedDevice,  ///< in GPU memory that both map
+  kHeld,          ///< held by the server
+  kAttached,      ///< not at all: the caller's own process computed
+};
+/// "stream", "ring", "shared_host", "shared_device", "held", "attached".
+const char* Name(Transport transport);
+
 /// How an SpMM, an SDDMM or a chain was done.
 struct ComputeResult {
   std::string plan;      ///< "<recipe> / <kernel>"; "chain of 3: " and that of its first step
@@ -362,6 +374,9 @@ struct ComputeResult {
   std::vector<StepResult> steps{};  ///< of a chain
   /// Calls, anybody's of this tenant, that the server ran as one with it, itself counted.
   int64_t batch = 1;
+  /// The slowest way that an operand or a result took, in the order above; kRing of a request that
+  /// went through the ring.
+  Transport transport = Transport::kStream;
 };
 
 /// How an SpGEMM was done.

@@ -66,6 +66,35 @@ TEST(Attached, ProductsOfAllKinds) {
   EXPECT_EQ(runs, calls);
 }
 
+TEST(Attached, CallsSayWhichWayTheyTook) {
+  Folder folder;
+  ServerProcess server({folder.local()});
+  const Client client = Connect(server), by_ring = Connect(server, {.ring = true});
+  const CsrMatrix s = RandomMatrix(40, 30, 1);
+  const Matrix matrix = Upload(client, "m", s);
+  const std::vector<float> dense = RandomDense(30 * 8, 3);
+  std::vector<float> result(40 * 8);
+  const DenseView b(dense.data(), 30, 8);
+  const MutableDenseView c(result.data(), 40, 8);
+  const auto held_b = client.PutDense("b", b);
+  const auto held_c = client.PutZeros("c", ValueType::kF32, 40, 8);
+  const auto shared_b = client.AllocateShared(30, 8), shared_c = client.AllocateShared(40, 8);
+  ASSERT_TRUE(held_b.ok() && held_c.ok() && shared_b.ok() && shared_c.ok());
+  const auto way = [](const absl::StatusOr<ComputeResult>& done) -> std::string {
+    return done.ok() ? Name(done->transport) : done.status().ToString();
+  };
+  EXPECT_EQ(way(matrix.Spmm(b, c)), "stream");
+  EXPECT_EQ(way(matrix.Spmm(*held_b, *held_c)), "held");
+  EXPECT_EQ(way(matrix.Spmm(shared_b->ConstView(), shared_c->View())), "shared_host");
+  EXPECT_EQ(way(matrix.Spmm(*held_b, shared_c->View())), "shared_host");
+  EXPECT_EQ(way(matrix.Spmm(shared_b->ConstView(), c)), "stream");
+  EXPECT_EQ(way(by_ring.MatrixNamed("m").Spmm(*held_b, *held_c)), "ring");
+  EXPECT_EQ(way(by_ring.MatrixNamed("m").Spmm(b, *held_c)), "stream");
+  const AttachedMatrix attached = Attach(client, "m");
+  EXPECT_EQ(way(attached.Spmm(b, c)), "attached");
+  EXPECT_EQ(way(attached.Spmm(*held_b, *held_c)), "held");
+}
+
 TEST(Attached, SddmmSpeaksTheOrderOfTheUpload) {
   Folder folder;
   ServerProcess server({folder.local()});
