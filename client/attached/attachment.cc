@@ -22,7 +22,8 @@ Attachment::Attachment(std::optional<int> gpu, std::shared_ptr<LocalSocket> sock
     : gpu_(gpu),
       usage_(std::move(usage)),
       sequence_(std::move(sequence)),
-      socket_(std::move(socket)) {}
+      socket_(std::move(socket)),
+      chains_(ExportedChains::Make(gpu)) {}
 
 absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(std::shared_ptr<LocalSocket> socket,
                                                              const std::string& matrix,
@@ -134,6 +135,8 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Ask(
     const v1::ProblemClass& problem, Clock::time_point deadline) {
   v1::LocalRequest request;
   *request.mutable_export_()->mutable_problem() = problem;
+  const bool plain_rows = problem.operation() == v1::ProblemClass::OPERATION_UNSPECIFIED;
+  request.mutable_export_()->set_plain_rows(plain_rows);
   const auto let_go = [socket = std::weak_ptr(socket_)](absl::StatusOr<LocalSocket::Reply> late) {
     const std::shared_ptr<LocalSocket> there = socket.lock();
     if (there != nullptr && late.ok()) Lease(there, late->message.exported().run());
@@ -154,12 +157,21 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Ask(
     if (!mapped.ok()) return mapped.status();
     *to = *std::move(mapped);
   }
-  if (clocks_.size() >= kMostProducts) clocks_.clear();
-  absl::StatusOr<std::shared_ptr<const ExportedProduct>> runs =
-      ExportedProduct::Make(run, problem, gpu_, std::move(memory), clocks_[KeyOf(problem)]);
-  if (!runs.ok()) return runs.status();
   auto product = std::make_shared<Product>();
-  product->runs = *std::move(runs);
+  if (plain_rows) {
+    absl::StatusOr<std::shared_ptr<const ExportedRows>> csr =
+        ExportedRows::Make(run, gpu_, std::move(memory));
+    if (!csr.ok()) return csr.status();
+    product->csr = *std::move(csr);
+    product->order = product->csr->order();
+  } else {
+    if (clocks_.size() >= kMostProducts) clocks_.clear();
+    absl::StatusOr<std::shared_ptr<const ExportedProduct>> runs =
+        ExportedProduct::Make(run, problem, gpu_, std::move(memory), clocks_[KeyOf(problem)]);
+    if (!runs.ok()) return runs.status();
+    product->runs = *std::move(runs);
+    product->order = product->runs->order();
+  }
   product->rows = run.matrix().rows();
   product->cols = run.matrix().cols();
   product->nnz = run.matrix().nnz();

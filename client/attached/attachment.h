@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "client/attached/exported_chain.h"
 #include "client/attached/exported_product.h"
 #include "client/attached/memory_file.h"
 #include "client/src/local_socket.h"
@@ -30,15 +31,18 @@ class Attachment {
                                                           const std::string& matrix,
                                                           std::optional<int> gpu);
 
-  /// What serves a problem.
+  /// What serves a problem: a kernel with a plan or, for what has none, plain CSR.
   struct Product {
     std::shared_ptr<const ExportedProduct> runs;
+    std::shared_ptr<const ExportedRows> csr;
+    const int64_t* order = nullptr;       ///< ExportedProduct::order
     int64_t rows = 0, cols = 0, nnz = 0;  ///< of S
     v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
     std::string plan;
     uint64_t version = 0, sequence = 0;
   };
-  /// The present one; asks the server if that may have changed, unless it refused a moment ago.
+  /// The present one, of an unspecified operation plain CSR of S or, transposed, of S^T; asks the
+  /// server if that may have changed, unless it refused a moment ago.
   /// Without the server, what served last; UNAVAILABLE if there is none. Else what the server said;
   /// DEADLINE_EXCEEDED if it had said nothing then.
   absl::StatusOr<std::shared_ptr<const Product>> Find(const v1::ProblemClass& problem,
@@ -48,7 +52,9 @@ class Attachment {
 
   /// Whether the server is there.
   bool Alive() const { return socket_->Alive(); }
+  const std::optional<int>& gpu() const { return gpu_; }
   UsagePage& usage() { return *usage_; }
+  ExportedChains& chains() { return *chains_; }
 
  private:
   using Key = std::tuple<v1::ProblemClass::Operation, bool, int64_t, bool>;
@@ -85,6 +91,7 @@ class Attachment {
   const std::unique_ptr<UsagePage> usage_;
   const std::shared_ptr<const MappedFile> sequence_;
   const std::shared_ptr<LocalSocket> socket_;
+  const std::shared_ptr<ExportedChains> chains_;
   // Used by who asks.
   std::map<uint64_t, std::weak_ptr<const MappedMemory>> mapped_;
   std::map<Key, std::shared_ptr<ExportedProduct::Clock>> clocks_;

@@ -23,6 +23,9 @@ absl::StatusOr<std::string> GpuUuid(int gpu);
 /// Maps memory of a GPU that another process exported, for reading. INVALID_ARGUMENT.
 absl::StatusOr<std::shared_ptr<const MappedMemory>> MapGpuMemory(const Descriptor& file,
                                                                  size_t bytes, int gpu);
+/// FAILED_PRECONDITION while the stream is captured into a graph: what runs elsewhere is no part of
+/// it.
+absl::Status CheckNotPartOfGraph(int gpu, void* stream);
 /// Copies what the stream has written, or is to read, between the GPU and the host; waits.
 /// FAILED_PRECONDITION while the stream is captured into a graph.
 absl::Status CopyBetween(void* to, size_t to_pitch, const void* from, size_t from_pitch,
@@ -54,6 +57,10 @@ class ExportedProduct {
       const v1::ExportedRun& run, const v1::ProblemClass& problem, std::optional<int> gpu,
       Memory memory, std::shared_ptr<Clock>& clock);
   virtual ~ExportedProduct() = default;
+
+  /// For each nonzero of CSR its place in the order that S was sent in, where kernels read it;
+  /// null: that is CSR's.
+  virtual const int64_t* order() const = 0;
 
   /// On the CPU: with that many threads of OpenMP, and it is done when this returns. On a GPU: it
   /// is queued in the stream (cudaStream_t) or, while that is captured, becomes part of its graph,

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
-static_assert(2 * sizeof(UsagePage::Counters) == 8 * sizeof(uint64_t));
+static_assert(sizeof(UsagePage::Counters) == 4 * sizeof(uint64_t));
 
 absl::Status NotToBeHad(size_t bytes) {
   return absl::ResourceExhaustedError(fmt::format("{} bytes of shared memory cannot be mapped: {}",
@@ -55,7 +55,8 @@ absl::StatusOr<std::unique_ptr<UsagePage>> UsagePage::Make() {
   }
   void* const at = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
   if (at == MAP_FAILED) return NotToBeHad(kPageBytes);
-  return std::unique_ptr<UsagePage>(new UsagePage(std::move(file), new (at) Counters[2]()));
+  return std::unique_ptr<UsagePage>(
+      new UsagePage(std::move(file), new (at) Counters[kOperations]()));
 }
 
 UsagePage::~UsagePage() { munmap(page_, kPageBytes); }

@@ -48,6 +48,7 @@ class MappedFile final : public MappedMemory {
 /// A page in which this process counts what it ran, and which the server reads. Thread-safe.
 class UsagePage {
  public:
+  static constexpr size_t kOperations = 3;
   /// Of one operation.
   struct Counters {
     std::atomic<uint64_t> calls, nanoseconds, bytes_in, bytes_out;
@@ -60,6 +61,7 @@ class UsagePage {
 
   Counters& spmm() { return page_[0]; }
   Counters& sddmm() { return page_[1]; }
+  Counters& chain() { return page_[2]; }
   int file() const { return file_.fd(); }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "engine/execution/executor_impl.h"
@@ -23,15 +24,6 @@ void CopyArrays(const Layout& layout, std::byte* to) {
     if (array.bytes() > 0) std::memcpy(to, array.buffer.data(), array.bytes());
     to += PackedBytes(array.bytes());
   }
-}
-
-/// What stays the same while a layout is what it is, though it may leave memory and be read again.
-std::shared_ptr<const void> IdentityOf(const std::shared_ptr<Pattern>& pattern,
-                                       const std::shared_ptr<const Layout>& layout) {
-  if (layout->recipe == kCsr) return pattern;
-  const std::shared_ptr<LazyLayout> kept = pattern->FindLayout(layout->recipe);
-  if (kept != nullptr && kept->Resident() == layout) return kept;
-  return layout;
 }
 
 using Exported = absl::StatusOr<std::shared_ptr<const ExportedMemory>>;
@@ -85,7 +77,7 @@ absl::StatusOr<MatrixLease> Attachment::Current() const {
   return impl_->catalog.Find(tenant_, name_);
 }
 
-absl::StatusOr<ExportedRun> Attachment::Export(Problem problem) {
+absl::StatusOr<ExportedRun> Attachment::Begin() {
   // What changes from here on, the caller sees by it, and asks again.
   ExportedRun run;
   run.sequence = sequence_->value();
@@ -93,38 +85,83 @@ absl::StatusOr<ExportedRun> Attachment::Export(Problem problem) {
   if (!found.ok()) return found.status();
   run.matrix = *std::move(found);
   run.version = run.matrix->version();
-  const MatrixLease& matrix = run.matrix;
-  const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-  {
-    const MutexLock lock(mutex_);
-    if (followed_.lock() != pattern) {
-      plans_ = pattern->plans().Watch([sequence = sequence_] { sequence->Increment(); });
-      followed_ = pattern;
-    }
+  const std::shared_ptr<Pattern>& pattern = run.matrix->pattern();
+  const MutexLock lock(mutex_);
+  if (followed_.lock() != pattern) {
+    plans_ = pattern->plans().Watch([sequence = sequence_] { sequence->Increment(); });
+    followed_ = pattern;
   }
+  return run;
+}
+
+absl::StatusOr<ExportedRun> Attachment::Export(Problem problem) {
+  absl::StatusOr<ExportedRun> run = Begin();
+  if (!run.ok()) return run;
   const bool served = problem.operation == Operation::kSpmm ||
                       (problem.operation == Operation::kSddmm && !problem.transposed);
   if (!served || problem.k < 0) {
-    return absl::InvalidArgumentError("callers run SpMM and SDDMM themselves, nothing else");
+    return absl::InvalidArgumentError(
+        "callers run SpMM, SDDMM and what has no plan themselves, nothing else");
   }
+  const MatrixLease& matrix = run->matrix;
   problem.type = matrix->type();
   problem.device = device_.kind;
   problem.allow_tf32 = problem.allow_tf32 && problem.type == ElementType::kF32;
   const absl::StatusOr<Resolved> resolved =
-      Resolve(*impl_, device_, matrix, problem, pattern->plans().Find(ClassOf(problem)));
+      Resolve(*impl_, device_, matrix, problem, matrix->pattern()->plans().Find(ClassOf(problem)));
   if (!resolved.ok()) return resolved.status();
-  GpuBackend* const gpu = impl_->gpu(device_);
-  const absl::Status exported =
-      gpu == nullptr ? ExportFiles(*resolved, run) : ExportFrom(*gpu, *resolved, run);
-  if (!exported.ok()) return exported;
-  run.plan = resolved->text;
-  run.kernel = resolved->kernel->name();
-  run.layout = WithoutElements(*resolved->layout);
+  if (absl::Status s = ExportLayout(resolved->layout, *run); !s.ok()) return s;
+  run->plan = resolved->text;
+  run->kernel = resolved->kernel->name();
   return run;
 }
 
-absl::Status Attachment::ExportFiles(const Resolved& resolved, ExportedRun& run) const {
-  const Layout& layout = *resolved.layout;
+absl::StatusOr<ExportedRun> Attachment::ExportRows(bool transposed) {
+  absl::StatusOr<ExportedRun> run = Begin();
+  if (!run.ok()) return run;
+  const absl::StatusOr<std::shared_ptr<const Layout>> rows =
+      RowsOf(run->matrix->pattern(), transposed);
+  if (!rows.ok()) return rows.status();
+  if (absl::Status s = ExportLayout(*rows, *run); !s.ok()) return s;
+  run->plan = (*rows)->recipe;
+  return run;
+}
+
+absl::StatusOr<std::shared_ptr<const Layout>> Attachment::RowsOf(
+    const std::shared_ptr<Pattern>& pattern, bool transposed) const {
+  if (!transposed) return pattern->Csr();
+  if (std::shared_ptr<const Layout> found = impl_->derived->FindTransposed(pattern)) return found;
+  absl::StatusOr<std::shared_ptr<const Layout>> built;
+  // A team of OpenMP stays with the thread that made it, so that one goes.
+  std::thread([&] {
+    BuildContext context;
+    context.threads = impl_->cpu.threads_per_lane();
+    built = impl_->derived->Transposed(pattern, context);
+  }).join();
+  return built;
+}
+
+absl::Status Attachment::ExportLayout(const std::shared_ptr<const Layout>& layout,
+                                      ExportedRun& run) const {
+  run.layout = WithoutElements(*layout);
+  GpuBackend* const gpu = impl_->gpu(device_);
+  if (gpu == nullptr) return ExportFiles(layout, run);
+  absl::Status status;
+  gpu->OnThread([&] { status = ExportFrom(*gpu, layout, run); });
+  return status;
+}
+
+std::shared_ptr<const void> Attachment::IdentityOf(
+    const std::shared_ptr<Pattern>& pattern, const std::shared_ptr<const Layout>& layout) const {
+  if (layout->recipe == kCsr) return pattern;
+  if (layout->recipe == DerivedPatterns::kTransposeRecipe) return impl_->derived;
+  const std::shared_ptr<LazyLayout> kept = pattern->FindLayout(layout->recipe);
+  if (kept != nullptr && kept->Resident() == layout) return kept;
+  return layout;
+}
+
+absl::Status Attachment::ExportFiles(const std::shared_ptr<const Layout>& layout,
+                                     ExportedRun& run) const {
   const Matrix& matrix = *run.matrix;
   const absl::StatusOr<Array> values = matrix.Values();
   if (!values.ok()) return values.status();
@@ -132,18 +169,18 @@ absl::Status Attachment::ExportFiles(const Resolved& resolved, ExportedRun& run)
   const auto file = [&](size_t bytes, const std::function<void(std::byte*)>& fill) {
     return ExportedMemory::Make(FileBytes(bytes), impl_->budget, owner, fill);
   };
-  const std::shared_ptr<const void> identity = IdentityOf(matrix.pattern(), resolved.layout);
-  absl::Status status =
-      Set(impl_->exports.Find(
-              identity, identity,
-              [&] { return file(ArrayBytes(layout), [&](auto* to) { CopyArrays(layout, to); }); }),
-          run.arrays);
+  const std::shared_ptr<Pattern>& pattern = matrix.pattern();
+  const std::shared_ptr<const void> identity = IdentityOf(pattern, layout);
+  const auto arrays = [&] {
+    return file(ArrayBytes(*layout), [&](auto* to) { CopyArrays(*layout, to); });
+  };
+  absl::Status status = Set(impl_->exports.Find(pattern, identity, arrays), run.arrays);
   if (!status.ok()) return status;
-  const ElementType type = resolved.problem.type;
-  const size_t value_bytes = static_cast<size_t>(layout.value_slots) * SizeOf(type);
+  const ElementType type = matrix.type();
+  const size_t value_bytes = static_cast<size_t>(layout->value_slots) * SizeOf(type);
   // Request threads have no teams: one thread places them.
   const auto place = [&](std::byte* to) {
-    PlaceValues(layout, type, values->buffer.data(), to, /*threads=*/1);
+    PlaceValues(*layout, type, values->buffer.data(), to, /*threads=*/1);
   };
   status = Set(impl_->exports.Find(run.matrix, identity, [&] { return file(value_bytes, place); }),
                run.values);
@@ -159,19 +196,12 @@ absl::Status Attachment::ExportFiles(const Resolved& resolved, ExportedRun& run)
       run.order);
 }
 
-absl::Status Attachment::ExportFrom(GpuBackend& gpu, const Resolved& resolved,
+absl::Status Attachment::ExportFrom(GpuBackend& gpu, const std::shared_ptr<const Layout>& on_host,
                                     ExportedRun& run) const {
-  absl::Status status;
-  gpu.OnThread([&] { status = ExportOnThread(gpu, resolved, run); });
-  return status;
-}
-
-absl::Status Attachment::ExportOnThread(GpuBackend& gpu, const Resolved& resolved,
-                                        ExportedRun& run) const {
   const Matrix& matrix = *run.matrix;
   MemoryOwner& owner = impl_->budget.OwnerOf(tenant_);
   absl::StatusOr<PlacedSparse> placed =
-      gpu.Place(resolved.layout, /*values=*/nullptr, gpu.memory(MemoryUse::kLayouts));
+      gpu.Place(on_host, /*values=*/nullptr, gpu.memory(MemoryUse::kLayouts));
   if (!placed.ok()) return placed.status();
   const std::shared_ptr<const Layout>& layout = placed->layout;
   absl::Status status = Set(
@@ -179,7 +209,7 @@ absl::Status Attachment::ExportOnThread(GpuBackend& gpu, const Resolved& resolve
   if (!status.ok()) return status;
   const absl::StatusOr<Array> values = matrix.Values();
   if (!values.ok()) return values.status();
-  const ElementType type = resolved.problem.type;
+  const ElementType type = matrix.type();
   const size_t value_bytes = static_cast<size_t>(layout->value_slots) * SizeOf(type);
   const auto place = [&](std::byte* to) -> absl::Status {
     const absl::StatusOr<std::shared_ptr<const Array>> there =

@@ -25,8 +25,8 @@ struct ExportedRun {
   uint64_t sequence = 0;  ///< it is what requests run on for as long as the matrix's is no higher
   MatrixLease matrix;
   uint64_t version = 0;  ///< of the values
-  std::string plan;      ///< "<recipe> / <kernel>"
-  std::string kernel;
+  std::string plan;      ///< "<recipe> / <kernel>"; of plain rows "<recipe>"
+  std::string kernel;    ///< empty of plain rows
   /// Its arrays have no elements: those lie in `arrays`, one after another, each at the next
   /// multiple of kPackedAlignment.
   std::shared_ptr<const Layout> layout;
@@ -60,7 +60,6 @@ class Exports {
 };
 
 class GpuBackend;
-struct Resolved;
 
 /// A caller's hold on a name: what it stands for may change, or go. Thread-safe.
 class Attachment {
@@ -82,12 +81,23 @@ class Attachment {
   /// the disk and on copies. A class without a plan is tried soon, as if a request had come.
   /// NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED without a kernel, INVALID_ARGUMENT.
   absl::StatusOr<ExportedRun> Export(Problem problem);
+  /// Plain CSR of S, or of S^T, for what has no plan. Blocks likewise, also on making that of S^T.
+  absl::StatusOr<ExportedRun> ExportRows(bool transposed);
 
  private:
-  /// Sets what `run` names of memory, from its matrix.
-  absl::Status ExportFiles(const Resolved& resolved, ExportedRun& run) const;
-  absl::Status ExportFrom(GpuBackend& gpu, const Resolved& resolved, ExportedRun& run) const;
-  absl::Status ExportOnThread(GpuBackend& gpu, const Resolved& resolved, ExportedRun& run) const;
+  /// The present matrix, whose changes the caller is told from here on.
+  absl::StatusOr<ExportedRun> Begin();
+  absl::StatusOr<std::shared_ptr<const Layout>> RowsOf(const std::shared_ptr<Pattern>& pattern,
+                                                       bool transposed) const;
+  /// Sets the layout of `run`, and what it names of memory, from its matrix.
+  absl::Status ExportLayout(const std::shared_ptr<const Layout>& layout, ExportedRun& run) const;
+  absl::Status ExportFiles(const std::shared_ptr<const Layout>& layout, ExportedRun& run) const;
+  absl::Status ExportFrom(GpuBackend& gpu, const std::shared_ptr<const Layout>& layout,
+                          ExportedRun& run) const;
+  /// What stays the same while a layout in host memory is what it is, though it may leave memory
+  /// and be read, or made, again.
+  std::shared_ptr<const void> IdentityOf(const std::shared_ptr<Pattern>& pattern,
+                                         const std::shared_ptr<const Layout>& layout) const;
 
   const std::shared_ptr<Executor::Impl> impl_;
   const std::string tenant_, name_;

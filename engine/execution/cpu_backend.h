@@ -17,6 +17,7 @@ class CpuBackend final : public Backend {
   CpuBackend(Budget& budget, int lanes, int threads_per_lane);
 
   MemoryRate& memory_rate() { return memory_rate_; }
+  int threads_per_lane() const { return threads_per_lane_; }
 
   double bytes_per_second() const override { return memory_rate_.bytes_per_second(); }
   MemorySource& memory(MemoryUse use) override { return budget_.Source(use); }

@@ -10,9 +10,6 @@
 namespace sparsed::engine {
 namespace {
 
-/// The recipe of S^T in plain CSR, as the preparation names it, too.
-constexpr const char* kTransposeRecipe = "transpose";
-
 /// All are looked through under the lock.
 constexpr size_t kMostEntries = 1024;
 

@@ -30,6 +30,9 @@ struct RowSizes {
 /// Thread-safe.
 class DerivedPatterns final : public Evictable {
  public:
+  /// Of S^T in plain CSR, as the preparation names it, too. All that are made by it are equal.
+  static constexpr const char* kTransposeRecipe = "transpose";
+
   /// `limit_bytes` of the budget at the most.
   DerivedPatterns(Budget& budget, int64_t limit_bytes)
       : memory_(budget.Source(MemoryUse::kLayouts)),

@@ -99,11 +99,9 @@ absl::StatusOr<Descriptor> AttachedCaller::Sequence() const {
   return Copy(attachment_->sequence().file());
 }
 
-absl::StatusOr<v1::ExportedRun> AttachedCaller::Export(const v1::ProblemClass& problem) {
-  if (runs_.size() >= kMostRuns) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "{} runs were exported to this caller, which is the most; let some go", runs_.size()));
-  }
+absl::StatusOr<engine::ExportedRun> AttachedCaller::ExportOf(const v1::ExportRun& request) {
+  const v1::ProblemClass& problem = request.problem();
+  if (request.plain_rows()) return attachment_->ExportRows(problem.transposed());
   Problem exact;
   switch (problem.operation()) {
     case v1::ProblemClass::SPMM:
@@ -113,12 +111,21 @@ absl::StatusOr<v1::ExportedRun> AttachedCaller::Export(const v1::ProblemClass& p
       exact.operation = Operation::kSddmm;
       break;
     default:
-      return absl::InvalidArgumentError("callers run SpMM and SDDMM themselves, nothing else");
+      return absl::InvalidArgumentError(
+          "callers run SpMM, SDDMM and what has no plan themselves, nothing else");
   }
   exact.transposed = problem.transposed();
   exact.k = problem.k();
   exact.allow_tf32 = problem.allow_tf32();
-  absl::StatusOr<engine::ExportedRun> run = attachment_->Export(exact);
+  return attachment_->Export(exact);
+}
+
+absl::StatusOr<v1::ExportedRun> AttachedCaller::Export(const v1::ExportRun& request) {
+  if (runs_.size() >= kMostRuns) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} runs were exported to this caller, which is the most; let some go", runs_.size()));
+  }
+  absl::StatusOr<engine::ExportedRun> run = ExportOf(request);
   if (!run.ok()) return run.status();
   v1::ExportedRun message;
   message.set_run(next_);
@@ -151,8 +158,10 @@ absl::Status AttachedCaller::Release(uint64_t run) {
 }
 
 void AttachedCaller::Collect(const std::function<void(const AttachedRuns&)>& use) {
-  constexpr size_t kOfOne = kCounters / 2;
-  for (const size_t first : {size_t{0}, kOfOne}) {
+  constexpr size_t kOfOne = 4;
+  constexpr std::array<std::string_view, kCounters / kOfOne> kOperations = {"spmm", "sddmm",
+                                                                            "chain"};
+  for (size_t first = 0; first < kCounters; first += kOfOne) {
     std::array<uint64_t, kOfOne> now, since;
     for (size_t i = 0; i < kOfOne; ++i) {
       // It counts up; what does not is no count.
@@ -163,7 +172,7 @@ void AttachedCaller::Collect(const std::function<void(const AttachedRuns&)>& use
     if (since[0] == 0) continue;
     std::ranges::copy(now, seen_.begin() + first);
     use({.tenant = attachment_->tenant(),
-         .operation = first == 0 ? Operation::kSpmm : Operation::kSddmm,
+         .operation = kOperations[first / kOfOne],
          .device = attachment_->device(),
          .calls = since[0],
          .seconds = static_cast<double>(since[1]) * 1e-9,

@@ -37,7 +37,7 @@ class AttachedCaller {
   absl::StatusOr<Descriptor> Sequence() const;
 
   /// Blocks on the disk and on copies. Errors as of ExportRun in local.proto.
-  absl::StatusOr<v1::ExportedRun> Export(const v1::ProblemClass& problem);
+  absl::StatusOr<v1::ExportedRun> Export(const v1::ExportRun& request);
   absl::StatusOr<Descriptor> Get(uint64_t id) const;
   /// What it names is gone when this returns, if nobody else has it: which may take a while.
   absl::Status Release(uint64_t run);
@@ -47,9 +47,10 @@ class AttachedCaller {
   void Collect(const std::function<void(const AttachedRuns&)>& use);
 
  private:
-  static constexpr size_t kCounters = 8;
+  static constexpr size_t kCounters = 12;
 
   AttachedCaller(std::shared_ptr<engine::Attachment> attachment, const uint64_t* usage);
+  absl::StatusOr<engine::ExportedRun> ExportOf(const v1::ExportRun& request);
 
   const std::shared_ptr<engine::Attachment> attachment_;
   const uint64_t* const usage_;             ///< the caller's page, mapped

@@ -545,7 +545,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       return {ReplyOf(absl::OkStatus()), *std::move(file)};
     }
     if (request.has_release()) return {ReplyOf(caller.Release(request.release().run()))};
-    absl::StatusOr<v1::ExportedRun> run = caller.Export(request.export_().problem());
+    absl::StatusOr<v1::ExportedRun> run = caller.Export(request.export_());
     Done done{ReplyOf(run.status())};
     if (run.ok()) *done.reply.mutable_exported() = *std::move(run);
     return done;

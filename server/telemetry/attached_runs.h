@@ -5,14 +5,13 @@
 #include <string_view>
 
 #include "kernels/device_id.h"
-#include "kernels/problem.h"
 
 namespace sparsed::server {
 
 /// What a caller ran since it was asked last.
 struct AttachedRuns {
   std::string_view tenant;
-  Operation operation = Operation::kSpmm;
+  std::string_view operation;  ///< "spmm", "sddmm", "chain"
   DeviceId device{};
   uint64_t calls = 0;
   double seconds = 0;                    ///< of the device

@@ -57,7 +57,7 @@ Metrics::Metrics()
       batch_requests_(HistogramFamily(registry_, "sparsed_batch_requests",
                                       "Requests that ran as one multiplication, by device")),
       attached_calls_(CounterFamily(registry_, "sparsed_attached_calls_total",
-                                    "Products that attached callers ran themselves")),
+                                    "Products and chains that attached callers ran themselves")),
       attached_seconds_(
           CounterFamily(registry_, "sparsed_attached_kernel_seconds_total",
                         "Time that attached callers spent in kernels, as they say themselves")),
@@ -92,7 +92,7 @@ Metrics::Metrics()
   carried_in_ = &carried.Add({{"direction", "in"}});
   carried_out_ = &carried.Add({{"direction", "out"}});
   // There from the start, so that rates begin with the first of them.
-  for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
+  for (const char* const operation : {"spmm", "sddmm", "chain"}) {
     OnAttached({.tenant = kDefaultTenant, .operation = operation});
   }
   batch_requests_.Add({{"device", "cpu"}}, kBatchBuckets);
@@ -170,7 +170,7 @@ Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
 }
 
 void Metrics::OnAttached(const AttachedRuns& runs) {
-  const prometheus::Labels labels = {{"op", std::string(sparsed::Name(runs.operation))},
+  const prometheus::Labels labels = {{"op", std::string(runs.operation)},
                                      {"tenant", std::string(runs.tenant)},
                                      {"device", sparsed::Name(runs.device)}};
   attached_calls_.Add(labels).Increment(static_cast<double>(runs.calls));

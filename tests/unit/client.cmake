@@ -9,6 +9,7 @@ sparsed_test(client_test ${CMAKE_CURRENT_LIST_DIR}/client/client_test.cc
 sparsed_test(client_chain_test ${CMAKE_CURRENT_LIST_DIR}/client/chain_test.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/chain_products.cc DEPS sparsed_client LABELS unit)
 sparsed_test(client_attached_test ${CMAKE_CURRENT_LIST_DIR}/client/attached_test.cc
+  ${CMAKE_CURRENT_LIST_DIR}/client/chain_products.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/shared_products.cc DEPS sparsed_attached LABELS unit)
 sparsed_test(client_shared_memory_test ${CMAKE_CURRENT_LIST_DIR}/client/shared_memory_test.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/shared_products.cc DEPS sparsed_client LABELS unit)

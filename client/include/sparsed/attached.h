@@ -1,5 +1,6 @@
-// Products that a process on the server's machine computes itself: with the kernels, layouts and
-// plans of the server, which it maps, on operands of its own. Nothing is sent, nothing is copied.
+// Products and chains that a process on the server's machine computes itself: with the kernels,
+// layouts and plans of the server, which it maps, on operands of its own. Nothing is sent, nothing
+// is copied.
 //
 //   auto client = sparsed::Client::Connect("unix:/run/sparsed.sock");
 //   auto graph = sparsed::AttachedMatrix::Attach(*client, "cora");
@@ -20,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "sparsed/chain.h"
 #include "sparsed/client.h"
 #include "sparsed/types.h"
 
@@ -61,7 +63,7 @@ class AttachedMatrix {
   const Matrix& matrix() const;
   /// OK while products can run here, else why they run on the server, or the last one did.
   absl::Status status() const;
-  /// Products that ran here, through this handle and its copies; not those that a graph runs.
+  /// Products and chains that ran here, through this handle and its copies; not those that a graph runs.
   int64_t runs() const;
 
   /// As Matrix::Spmm. Here `options.timeout` ends the wait for the server's answer to what runs, no
@@ -87,6 +89,15 @@ class AttachedMatrix {
   absl::StatusOr<ComputeResult> Sddmm(GpuStream stream, const DenseView& a, const DenseView& b,
                                       const MutableDenseView& values,
                                       const SddmmOptions& sddmm = {}) const;
+
+  /// As Client::Run, of a chain whose steps are all of this matrix, on operands and results in this
+  /// process's memory; any other runs on the server. All steps use one version of the values.
+  absl::StatusOr<ComputeResult> Run(const Chain& chain, const CallOptions& options = {}) const;
+  /// Of a matrix that is attached on a GPU: queued in the stream, or part of the graph that the
+  /// stream is captured into, as Spmm above. All operands and results that are views are in memory
+  /// of that GPU. What the steps make in between lies in memory that is kept for the stream's next
+  /// chain; a stream's chains run one after the other.
+  absl::StatusOr<ComputeResult> Run(GpuStream stream, const Chain& chain) const;
 
  private:
   class State;

@@ -21,6 +21,7 @@
 namespace sparsed {
 inline namespace client {
 
+class AttachedChain;
 class ChainEncoder;
 
 /// A program of operations, put together here and run by Client::Run, as often as one likes:
@@ -33,6 +34,7 @@ class Chain {
   class Value {
     friend class Chain;
     friend class ChainEncoder;
+    friend class AttachedChain;
     Value(uint64_t chain, uint32_t number) : chain_(chain), number_(number) {}
     uint64_t chain_;
     uint32_t number_;
@@ -117,6 +119,7 @@ class Chain {
 
  private:
   friend class ChainEncoder;
+  friend class AttachedChain;
   struct SpmmStep {
     std::string matrix;
     Value b;

@@ -194,18 +194,20 @@ Model Total(const Sparse& s, bool transpose, const Model& x) {
 template <typename T>
 class Place {
  public:
-  Place(const Client& client, const Model& shape, std::mt19937& random)
-      : client_(client), rows_(shape.rows), cols_(shape.cols) {
+  Place(ChainRunner& runner, const Model& shape, std::mt19937& random)
+      : client_(runner.client()), rows_(shape.rows), cols_(shape.cols) {
     // The server holds no i64.
-    kind_ = random() % (std::is_same_v<T, int64_t> ? 2 : 3);
+    kind_ = random() % (std::is_same_v<T, int64_t> || runner.here() ? 2 : 3);
     stride_ = cols_ + (kind_ == 2 || cols_ == 1 ? 0 : static_cast<int64_t>(random() % 3));
     if (kind_ == 1) {
-      auto shared = client.AllocateShared(std::max<int64_t>(rows_, 1), stride_, kTypeOf<T>);
+      auto shared = client_.AllocateShared(std::max<int64_t>(rows_, 1), stride_, kTypeOf<T>);
       EXPECT_TRUE(shared.ok()) << shared.status();
       shared_.push_back(*shared);
     }
     own_.resize(static_cast<size_t>(rows_ * stride_));
     std::fill_n(data(), rows_ * stride_, As<T>(768));
+    device_ = runner.Allocate(static_cast<size_t>(rows_ * stride_) * sizeof(T));
+    if (device_ != nullptr) device_->Write(data());
   }
   Operand AsOperand(const Model& model) {
     for (int64_t i = 0; i < rows_; ++i) {
@@ -214,12 +216,19 @@ class Place {
       }
     }
     const DenseView view(data(), kTypeOf<T>, rows_, cols_, stride_);
+    if (device_ != nullptr) {
+      device_->Write(data());
+      return DenseView(device_->data(), kTypeOf<T>, rows_, cols_, stride_);
+    }
     if (kind_ != 2) return view;
     auto held = client_.PutDense(Name(), view);
     EXPECT_TRUE(held.ok()) << held.status();
     return *held;
   }
   Destination AsDestination() {
+    if (device_ != nullptr) {
+      return MutableDenseView(device_->data(), kTypeOf<T>, rows_, cols_, stride_);
+    }
     if (kind_ != 2) return View();
     auto held = client_.PutZeros(Name(), kTypeOf<T>, rows_, cols_);
     EXPECT_TRUE(held.ok()) << held.status();
@@ -231,6 +240,7 @@ class Place {
       const auto read = client_.DenseNamed(Name()).Read(View());
       EXPECT_TRUE(read.ok()) << read.status();
     }
+    if (device_ != nullptr) device_->Read(data());
     for (int64_t i = 0; i < rows_; ++i) {
       for (int64_t j = 0; j < stride_; ++j) {
         const double expected = j < cols_ ? model.at[i * cols_ + j] : 768;
@@ -253,6 +263,7 @@ class Place {
   int64_t stride_;
   std::vector<SharedMatrix> shared_;
   std::vector<T> own_;
+  std::unique_ptr<DeviceBytes> device_;
 };
 
 template <typename T>
@@ -272,12 +283,12 @@ Matrix Send(const Client& client, const std::string& name, const Sparse& s) {
 
 /// Chains of random steps over two matrices.
 template <typename T>
-void CheckRandomChains(const Client& client, unsigned seed, int chains) {
+void CheckRandomChains(ChainRunner& runner, unsigned seed, int chains) {
   std::mt19937 random(seed);
   const std::vector<Sparse> sparse = {RandomSparse(45, 45, false, random),
                                       RandomSparse(45, 31, true, random)};
-  const std::vector<Matrix> matrices = {Send<T>(client, "square", sparse[0]),
-                                        Send<T>(client, "tall", sparse[1])};
+  const std::vector<Matrix> matrices = {Send<T>(runner.client(), "square", sparse[0]),
+                                        Send<T>(runner.client(), "tall", sparse[1])};
   for (int turn = 0; turn < chains; ++turn) {
     SCOPED_TRACE(testing::Message() << "type " << Name(kTypeOf<T>) << " chain " << turn);
     Chain chain;
@@ -289,7 +300,7 @@ void CheckRandomChains(const Client& client, unsigned seed, int chains) {
          {Model::Zeros(45, k), Model::Zeros(31, k), Model::Zeros(sparse[0].nnz(), 1)}) {
       Model model = shape;
       for (double& x : model.at) x = static_cast<double>(random() % 3) - 1;
-      operands.push_back(std::make_unique<Place<T>>(client, model, random));
+      operands.push_back(std::make_unique<Place<T>>(runner, model, random));
       values.push_back(chain.Input(operands.back()->AsOperand(model)));
       models.push_back(model);
     }
@@ -301,7 +312,7 @@ void CheckRandomChains(const Client& client, unsigned seed, int chains) {
       return fit[random() % fit.size()];
     };
     for (int step = 0; step < 12; ++step) {
-      const size_t which = random() % 2;
+      const size_t which = runner.here() ? 0 : random() % 2;
       const Sparse& s = sparse[which];
       std::vector<double> s_values = s.values;
       std::optional<Chain::Value> own;
@@ -373,12 +384,12 @@ void CheckRandomChains(const Client& client, unsigned seed, int chains) {
     for (size_t i = 0; i < values.size() && results.size() < 14; ++i) {
       for (int twice = 0; twice < 2; ++twice) {
         if (i + 1 < values.size() && random() % 4 != 0) continue;
-        results.emplace_back(i, std::make_unique<Place<T>>(client, models[i], random));
+        results.emplace_back(i, std::make_unique<Place<T>>(runner, models[i], random));
         chain.Output(values[i], results.back().second->AsDestination());
       }
     }
     for (int again = 0; again < 2; ++again) {
-      const auto done = client.Run(chain);
+      const auto done = runner.Run(matrices, chain);
       ASSERT_TRUE(done.ok()) << done.status();
       EXPECT_EQ(done->steps.size(), values.size() - operands.size());
       for (const auto& [value, place] : results) {
@@ -426,7 +437,7 @@ Model SoftmaxGradient(const Sparse& s, const Model& y, const Model& dy, double s
 
 /// Attention along the nonzeros, forward and backward, as one chain.
 template <typename T>
-void CheckAttention(const Client& client, int64_t heads, double relative) {
+void CheckAttention(ChainRunner& runner, int64_t heads, double relative) {
   SCOPED_TRACE(testing::Message() << heads << " heads");
   std::mt19937 random(9);
   Sparse s = RandomSparse(40, 3000, false, random);
@@ -440,7 +451,7 @@ void CheckAttention(const Client& client, int64_t heads, double relative) {
   s.columns.insert(s.columns.begin(), full.columns.begin(), full.columns.end());
   s.values.insert(s.values.begin(), full.values.begin(), full.values.end());
   ++s.rows;
-  const Matrix matrix = Send<T>(client, "attention", s);
+  const Matrix matrix = Send<T>(runner.client(), "attention", s);
   constexpr int64_t kDim = 12;
   constexpr double kScale = 0.25;
   std::vector<Model> in;
@@ -450,7 +461,7 @@ void CheckAttention(const Client& client, int64_t heads, double relative) {
   for (const int64_t rows : {s.rows, s.cols, s.cols, s.rows}) {
     Model model = Model::Zeros(rows, kDim);
     for (double& x : model.at) x = (static_cast<double>(random() % 9) - 4) / 4;
-    places.push_back(std::make_unique<Place<T>>(client, model, random));
+    places.push_back(std::make_unique<Place<T>>(runner, model, random));
     values.push_back(chain.Input(places.back()->AsOperand(model)));
     in.push_back(std::move(model));
   }
@@ -474,10 +485,10 @@ void CheckAttention(const Client& client, int64_t heads, double relative) {
       {d_k, Spmm(s, true, in[0], 1, 0, nullptr, m_scores)}};
   std::vector<std::unique_ptr<Place<T>>> results;
   for (const auto& [value, model] : expected) {
-    results.push_back(std::make_unique<Place<T>>(client, model, random));
+    results.push_back(std::make_unique<Place<T>>(runner, model, random));
     chain.Output(value, results.back()->AsDestination());
   }
-  const auto done = client.Run(chain);
+  const auto done = runner.Run({matrix}, chain);
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_EQ(done->steps[1].plan, "softmax");
   EXPECT_EQ(done->steps[5].plan, "softmax gradient");
@@ -492,20 +503,20 @@ void CheckAttention(const Client& client, int64_t heads, double relative) {
     at = random() % 3 == 0 ? static_cast<double>(random() % 5) : -INFINITY;
   }
   for (int64_t i = s.offsets[1]; i < s.offsets[2]; ++i) x.at[i * heads] = -INFINITY;
-  Place<T> from(client, x, random), to(client, x, random);
+  Place<T> from(runner, x, random), to(runner, x, random);
   Chain masked;
   masked.Output(masked.Softmax(matrix, masked.Input(from.AsOperand(x)), 2), to.AsDestination());
-  ASSERT_TRUE(client.Run(masked).ok());
+  ASSERT_TRUE(runner.Run({matrix}, masked).ok());
   to.Expect(Softmax(s, x, 2), relative);
 }
 
 /// Every step of nonzeros of several heads, alone, of small whole numbers.
 template <typename T>
-void CheckHeads(const Client& client, unsigned seed) {
+void CheckHeads(ChainRunner& runner, unsigned seed) {
   std::mt19937 random(seed);
   for (const bool ordered : {true, false}) {
     const Sparse s = RandomSparse(45, 31, ordered, random);
-    const Matrix matrix = Send<T>(client, "heads", s);
+    const Matrix matrix = Send<T>(runner.client(), "heads", s);
     for (const auto& [heads, width] :
          std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {2, 4}, {3, 5}, {8, 8}, {6, 1}}) {
       SCOPED_TRACE(testing::Message() << Name(kTypeOf<T>) << ", " << heads << " heads of " << width
@@ -516,7 +527,7 @@ void CheckHeads(const Client& client, unsigned seed) {
       const auto input = [&](int64_t rows, int64_t cols) {
         Model model = Model::Zeros(rows, cols);
         for (double& x : model.at) x = static_cast<double>(random() % 3) - 1;
-        places.push_back(std::make_unique<Place<T>>(client, model, random));
+        places.push_back(std::make_unique<Place<T>>(runner, model, random));
         return std::pair(chain.Input(places.back()->AsOperand(model)), model);
       };
       const auto [a, m_a] = input(s.rows, k);
@@ -557,11 +568,11 @@ void CheckHeads(const Client& client, unsigned seed) {
       std::vector<std::unique_ptr<Place<T>>> results;
       for (const auto& [value, model] : expected) {
         ASSERT_TRUE(std::ranges::all_of(model.at, [](double x) { return std::abs(x) <= 256; }));
-        results.push_back(std::make_unique<Place<T>>(client, model, random));
+        results.push_back(std::make_unique<Place<T>>(runner, model, random));
         chain.Output(value, results.back()->AsDestination());
       }
       for (int again = 0; again < 2; ++again) {
-        const auto done = client.Run(chain);
+        const auto done = runner.Run({matrix}, chain);
         ASSERT_TRUE(done.ok()) << done.status();
         EXPECT_EQ(done->steps[1].plan, "scale");
         EXPECT_EQ(done->steps[10].plan, "total");
@@ -581,11 +592,11 @@ void CheckHeads(const Client& client, unsigned seed) {
 
 /// Means, greatest and least ones, and which nonzeros those are of.
 template <typename T>
-void CheckReductions(const Client& client, unsigned seed, double relative) {
+void CheckReductions(ChainRunner& runner, unsigned seed, double relative) {
   std::mt19937 random(seed);
   for (const bool ordered : {true, false}) {
     const Sparse s = RandomSparse(45, 31, ordered, random);
-    const Matrix matrix = Send<T>(client, "reductions", s);
+    const Matrix matrix = Send<T>(runner.client(), "reductions", s);
     for (const int64_t k : {1, 3, 8}) {
       for (const bool transpose : {false, true}) {
         Chain chain;
@@ -596,7 +607,7 @@ void CheckReductions(const Client& client, unsigned seed, double relative) {
         m_b.at[random() % m_b.at.size()] = std::numeric_limits<double>::quiet_NaN();
         m_b.at[random() % m_b.at.size()] = INFINITY;
         m_b.at[random() % m_b.at.size()] = -INFINITY;
-        Place<T> b_place(client, m_b, random), own_place(client, m_own, random);
+        Place<T> b_place(runner, m_b, random), own_place(runner, m_own, random);
         const auto b = chain.Input(b_place.AsOperand(m_b));
         const auto own = chain.Input(own_place.AsOperand(m_own));
         const std::vector<double> ones(s.columns.size(), 1);
@@ -608,7 +619,7 @@ void CheckReductions(const Client& client, unsigned seed, double relative) {
                              const std::vector<double>& values) {
           Model which;
           expected.push_back(Reduce(s, transpose, reduction, m_b, values, &which));
-          results.push_back(std::make_unique<Place<T>>(client, expected.back(), random));
+          results.push_back(std::make_unique<Place<T>>(runner, expected.back(), random));
           plans.push_back(reduction == Reduction::kMean  ? "mean"
                           : reduction == Reduction::kMax ? "max"
                                                          : "min");
@@ -620,7 +631,7 @@ void CheckReductions(const Client& client, unsigned seed, double relative) {
                                        ? chain.MaxAndWhich(matrix, b, options)
                                        : chain.MinAndWhich(matrix, b, options);
           chain.Output(best.value, results.back()->AsDestination());
-          positions.push_back(std::make_unique<Place<int64_t>>(client, which, random));
+          positions.push_back(std::make_unique<Place<int64_t>>(runner, which, random));
           expected_which.push_back(which);
           chain.Output(best.which, positions.back()->AsDestination());
         };
@@ -632,11 +643,11 @@ void CheckReductions(const Client& client, unsigned seed, double relative) {
         // Of which nobody wants to know which.
         Model which;
         expected.push_back(Reduce(s, transpose, Reduction::kMin, m_b, s.values, &which));
-        results.push_back(std::make_unique<Place<T>>(client, expected.back(), random));
+        results.push_back(std::make_unique<Place<T>>(runner, expected.back(), random));
         plans.emplace_back("min");
         chain.Output(chain.Min(matrix, b, {.transpose = transpose}),
                      results.back()->AsDestination());
-        const auto done = client.Run(chain);
+        const auto done = runner.Run({matrix}, chain);
         ASSERT_TRUE(done.ok()) << done.status();
         ASSERT_EQ(done->steps.size(), plans.size());
         for (size_t i = 0; i < plans.size(); ++i) EXPECT_EQ(done->steps[i].plan, plans[i]);
@@ -657,15 +668,16 @@ void CheckReductions(const Client& client, unsigned seed, double relative) {
   }
 }
 
-void CheckRefusals(const Client& client) {
+void CheckRefusals(ChainRunner& runner) {
   std::mt19937 random(5);
   const Sparse s = RandomSparse(45, 31, true, random);
+  const Client& client = runner.client();
   const Matrix matrix = Send<float>(client, "refusals", s);
   std::vector<float> b(31 * 4), c(45 * 4), o(static_cast<size_t>(s.nnz()));
   const DenseView b_view(b.data(), 31, 4);
   const MutableDenseView c_view(c.data(), 45, 4);
   const auto expect = [&](const Chain& chain, absl::StatusCode code, std::string_view sentence) {
-    const absl::Status status = client.Run(chain).status();
+    const absl::Status status = runner.Run({matrix}, chain).status();
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_NE(std::string(status.message()).find(sentence), std::string::npos)
         << status << "\nexpected: " << sentence;
@@ -885,27 +897,28 @@ void CheckEarlyEnds(const Client& client) {
 
 }  // namespace
 
-void CheckChains(const Client& client) {
-  CheckRandomChains<float>(client, 1, 12);
-  CheckRandomChains<double>(client, 2, 6);
-  CheckRandomChains<Float16>(client, 3, 6);
-  CheckRandomChains<BFloat16>(client, 4, 6);
+void CheckChains(ChainRunner& runner) {
+  CheckRandomChains<float>(runner, 1, 12);
+  CheckRandomChains<double>(runner, 2, 6);
+  CheckRandomChains<Float16>(runner, 3, 6);
+  CheckRandomChains<BFloat16>(runner, 4, 6);
   for (const int64_t heads : {1, 3}) {
-    CheckAttention<float>(client, heads, 2e-5);
-    CheckAttention<double>(client, heads, 1e-12);
-    CheckAttention<Float16>(client, heads, 1e-2);
-    CheckAttention<BFloat16>(client, heads, 1e-1);
+    CheckAttention<float>(runner, heads, 2e-5);
+    CheckAttention<double>(runner, heads, 1e-12);
+    CheckAttention<Float16>(runner, heads, 1e-2);
+    CheckAttention<BFloat16>(runner, heads, 1e-1);
   }
-  CheckHeads<float>(client, 11);
-  CheckHeads<double>(client, 12);
-  CheckHeads<Float16>(client, 13);
-  CheckHeads<BFloat16>(client, 14);
-  CheckReductions<float>(client, 21, 1e-6);
-  CheckReductions<double>(client, 22, 1e-14);
-  CheckReductions<Float16>(client, 23, 1e-3);
-  CheckReductions<BFloat16>(client, 24, 8e-3);
-  CheckRefusals(client);
-  CheckEarlyEnds(client);
+  CheckHeads<float>(runner, 11);
+  CheckHeads<double>(runner, 12);
+  CheckHeads<Float16>(runner, 13);
+  CheckHeads<BFloat16>(runner, 14);
+  CheckReductions<float>(runner, 21, 1e-6);
+  CheckReductions<double>(runner, 22, 1e-14);
+  CheckReductions<Float16>(runner, 23, 1e-3);
+  CheckReductions<BFloat16>(runner, 24, 8e-3);
+  if (const std::unique_ptr<DeviceBytes> device = runner.Allocate(1); device != nullptr) return;
+  CheckRefusals(runner);
+  if (!runner.here()) CheckEarlyEnds(runner.client());
 }
 
 }  // namespace sparsed::test

@@ -1,13 +1,16 @@
-// Products that are queued in the caller's streams.
+// Runs that are queued in the caller's streams.
+#include <algorithm>
 #include <bit>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
-#include "client/attached/layout_product.h"
+#include "client/attached/site.h"
 #include "kernels/cuda/capture.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/exportable_memory.h"
@@ -16,11 +19,14 @@ namespace sparsed {
 inline namespace client {
 namespace {
 
-/// Of so many runs, one is timed: events around each would cost more than a launch.
-constexpr int64_t kTimedEvery = 64;
-/// Streams that a product remembers, if they are not all in use; it then forgets one that was not
-/// used for long.
+/// Of so many runs, one is timed: events around each would cost more than a launch. An odd number,
+/// as chains often come in turns.
+constexpr int64_t kTimedEvery = 63;
+/// Streams that are remembered, if they are not all in use; then one is forgotten that was not used
+/// for long.
 constexpr size_t kMostStreams = 64;
+/// What a stream's runs used and may use again.
+constexpr size_t kMostKept = 64;
 
 /// Lets go of what kernels may still use, which takes a while, on a thread of its own. What a graph
 /// kept comes here, too: the thread that ends a graph may call nothing of CUDA's.
@@ -62,10 +68,9 @@ class Undertaker {
   std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-template <typename T>
-std::shared_ptr<T> LetGoLater(T* object) {
-  return std::shared_ptr<T>(object,
-                            [](T* gone) { Undertaker::Get().LetGo([gone] { delete gone; }); });
+template <typename View>
+bool IsColumn(const View& view) {
+  return view.cols == 1 && view.leading_dimension == 1;
 }
 
 /// Work goes into a stream of the caller's.
@@ -80,20 +85,16 @@ class StreamSite : public Site {
     return context;
   }
   MemorySource& memory() override { return memory_; }
-  absl::Status Gather(const int64_t* order, int64_t count, ElementType type, const void* from,
-                      void* to) override {
-    Array positions;
-    positions.type = ElementType::kI64;
-    positions.length = count;
-    positions.buffer = Buffer(
-        std::shared_ptr<std::byte>(std::shared_ptr<std::byte>(),
-                                   reinterpret_cast<std::byte*>(const_cast<int64_t*>(order))),
-        static_cast<size_t>(count) * sizeof(int64_t));
-    return cuda::GatherElements(stream_, positions, type, from, to);
+  absl::Status Gather(std::span<const int64_t> order, ElementType type, const ConstDense& from,
+                      const Dense& to) override {
+    return cuda::GatherRows(stream_, order, type, from, to);
   }
-  absl::Status Scatter(const int64_t* order, int64_t count, ElementType type, const void* from,
-                       void* to) override {
-    return cuda::ScatterElements(stream_, {order, static_cast<size_t>(count)}, type, from, to);
+  absl::Status Scatter(std::span<const int64_t> order, ElementType type, const ConstDense& from,
+                       const Dense& to) override {
+    if (IsColumn(from) && IsColumn(to)) {
+      return cuda::ScatterElements(stream_, order, type, from.data, to.data);
+    }
+    return cuda::ScatterRows(stream_, order, type, from, to);
   }
   absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
                            void* slots) override {
@@ -101,7 +102,37 @@ class StreamSite : public Site {
   }
   absl::Status CopyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                         size_t row_bytes, size_t rows) override {
+    if (row_bytes == 0 || rows == 0) return absl::OkStatus();
     return stream_.CopyRows(to, to_pitch, from, from_pitch, row_bytes, rows);
+  }
+  absl::Status ComputeRowProducts(const RowProducts& products, ElementType type) override {
+    const absl::Status grown = Grow(scratch, cuda::RowProductsWorkspace(products, type));
+    if (!grown.ok()) return grown;
+    Context there = context();
+    there.workspace = {scratch.mutable_data(), scratch.size()};
+    return cuda::ComputeRowProducts(there, products, type);
+  }
+  absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type) override {
+    return cuda::ComputeHeadDots(context(), dots, type);
+  }
+  absl::Status RowSoftmax(std::span<const int64_t> row_offsets, ElementType type, double scale,
+                          const ConstDense& x, const Dense& y) override {
+    return cuda::RowSoftmax(stream_, row_offsets, type, scale, x, y);
+  }
+  absl::Status RowSoftmaxGradient(std::span<const int64_t> row_offsets, ElementType type,
+                                  double scale, const ConstDense& y, const ConstDense& dy,
+                                  const Dense& dx) override {
+    return cuda::RowSoftmaxGradient(stream_, row_offsets, type, scale, y, dy, dx);
+  }
+  absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type) override {
+    return cuda::ScaleNonzeros(stream_, scaling, type);
+  }
+  absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type) override {
+    return cuda::TotalNonzeros(stream_, totals, type);
+  }
+  absl::Status WeightedSum(std::span<const WeightedTerm> terms, ElementType type,
+                           const Dense& to) override {
+    return cuda::WeightedSum(stream_, terms, type, to);
   }
 
  protected:
@@ -118,10 +149,14 @@ class GraphSite final : public StreamSite {
   using StreamSite::StreamSite;
   absl::Status Settle() override { return absl::OkStatus(); }
   bool keeps() const override { return false; }
+  void Keep(const std::shared_ptr<const void>& used) override { kept_.push_back(used); }
+
+ private:
+  std::vector<std::shared_ptr<const void>> kept_;
 };
 
-/// Measures some of the kernels that are queued for one problem, and says what to account for all
-/// of them. Thread-safe.
+/// Measures some of the runs that are queued, which are of one problem, say, and says what to
+/// account for all of them. Thread-safe.
 class KernelClock final : public ExportedProduct::Clock {
  public:
   explicit KernelClock(int gpu) : gpu_(gpu) {}
@@ -194,24 +229,37 @@ class KernelClock final : public ExportedProduct::Clock {
 /// All runs' that are queued in one stream, one after the other.
 class QueueSite final : public StreamSite {
  public:
-  QueueSite(void* stream, MemorySource& memory, std::shared_ptr<KernelClock> clock)
-      : StreamSite(stream, memory), clock_(std::move(clock)) {}
-  /// Waits for what was queued, which uses its memory.
-  ~QueueSite() override { Settle().IgnoreError(); }
-
-  absl::Status Settle() override { return passed_ ? passed_->Synchronize() : absl::OkStatus(); }
-  bool keeps() const override { return true; }
-  absl::Status Timed(const std::function<absl::Status()>& kernel) override {
-    return clock_->Timed(stream(), kernel);
+  QueueSite(void* stream, MemorySource& memory, Timing timing, std::shared_ptr<KernelClock> clock)
+      : StreamSite(stream, memory), timing_(timing), clock_(std::move(clock)) {}
+  /// Waits for what was queued, which uses its memory. The stream itself may be no more.
+  ~QueueSite() override {
+    if (passed_) passed_->Synchronize().IgnoreError();
   }
 
-  ExportedProduct::Accounted Run(const std::function<absl::Status(Site&)>& work) {
+  /// Also for what the present run has queued so far.
+  absl::Status Settle() override {
+    if (!passed_) return absl::OkStatus();
+    if (absl::Status recorded = passed_->Record(stream()); !recorded.ok()) return recorded;
+    return passed_->Synchronize();
+  }
+  bool keeps() const override { return true; }
+  void Keep(const std::shared_ptr<const void>& used) override {
+    if (std::ranges::find(kept_, used) == kept_.end()) kept_.push_back(used);
+  }
+  absl::Status Timed(const std::function<absl::Status()>& kernel) override {
+    return timing_ == Timing::kKernels ? clock_->Timed(stream(), kernel) : kernel();
+  }
+
+  ExportedProduct::Accounted Run(const Sites::Work& work, int gpu) {
     if (!passed_) {
       absl::StatusOr<cuda::Event> event = cuda::Event::CreateUntimed();
       if (!event.ok()) return event.status();
       passed_.emplace(*std::move(event));
     }
-    absl::Status status = work(*this);
+    LetGoOfOld(gpu);
+    absl::Status status = timing_ == Timing::kRuns
+                              ? clock_->Timed(stream(), [&] { return work(*this); })
+                              : work(*this);
     // Also of what went wrong midway.
     const absl::Status recorded = passed_->Record(stream());
     if (status.ok()) status = recorded;
@@ -220,49 +268,52 @@ class QueueSite final : public StreamSite {
   }
 
   Mutex mutex;        ///< held by who uses it
-  uint64_t used = 0;  ///< when, as its product counts; guarded by the product
+  uint64_t used = 0;  ///< when, as the sites count; guarded by them
 
  private:
+  /// What nobody else has any more, once the stream has passed what was queued before.
+  void LetGoOfOld(int gpu) {
+    const bool too_many = kept_.size() > kMostKept;
+    const auto old = std::stable_partition(kept_.begin(), kept_.end(), [&](const auto& kept) {
+      return !too_many && kept.use_count() > 1;
+    });
+    if (old == kept_.end()) return;
+    auto gone = std::make_shared<std::vector<std::shared_ptr<const void>>>(
+        std::move_iterator(old), std::move_iterator(kept_.end()));
+    kept_.erase(old, kept_.end());
+    absl::StatusOr<cuda::Event> event = cuda::Event::CreateUntimed();
+    if (!event.ok() || !event->Record(stream()).ok()) {
+      Settle().IgnoreError();
+      return;
+    }
+    LetGo(gpu, [gone = std::move(gone),
+                passed = std::make_shared<cuda::Event>(*std::move(event))]() mutable {
+      passed->Synchronize().IgnoreError();
+      gone = nullptr;
+      passed = nullptr;
+    });
+  }
+
+  const Timing timing_;
   const std::shared_ptr<KernelClock> clock_;
+  std::vector<std::shared_ptr<const void>> kept_;
   std::optional<cuda::Event> passed_;
 };
 
-class GpuProduct final : public LayoutProduct, public std::enable_shared_from_this<GpuProduct> {
+class GpuSites final : public Sites, public std::enable_shared_from_this<GpuSites> {
  public:
-  GpuProduct(LayoutKernel kernel, const Problem& problem, std::shared_ptr<const Layout> layout,
-             ExportedProduct::Memory memory, int gpu, std::shared_ptr<KernelClock> clock)
-      : LayoutProduct(kernel, problem, std::move(layout), std::move(memory)),
-        gpu_(gpu),
-        clock_(std::move(clock)),
-        workspaces_(*this) {}
+  GpuSites(int gpu, Timing timing, std::shared_ptr<KernelClock> clock)
+      : gpu_(gpu), timing_(timing), clock_(std::move(clock)), workspaces_(*this) {}
 
-  /// On the undertaker's thread.
-  ~GpuProduct() override {
+  /// Waits for what was queued.
+  ~GpuSites() override {
     const cuda::DeviceScope scope(gpu_);
+    const cuda::CaptureScope whatever_others_capture;
     const MutexLock lock(mutex_);
     sites_.clear();
   }
 
- private:
-  /// Memory of the GPU that any stream may use at once.
-  class Workspaces final : public MemorySource {
-   public:
-    explicit Workspaces(const GpuProduct& product) : product_(product) {}
-    absl::StatusOr<Buffer> Allocate(size_t bytes) override { return product_.Allocate(bytes); }
-
-   private:
-    const GpuProduct& product_;
-  };
-
-  /// What a graph keeps.
-  struct Captured {
-    Captured(std::shared_ptr<const GpuProduct> of, void* stream)
-        : product(std::move(of)), site(stream, product->workspaces_) {}
-    const std::shared_ptr<const GpuProduct> product;
-    GraphSite site;  ///< goes first
-  };
-
-  Accounted At(const Where& where, const Work& work) const override {
+  ExportedProduct::Accounted At(const ExportedProduct::Where& where, const Work& work) override {
     const cuda::DeviceScope scope(gpu_);
     const cuda::CaptureScope whatever_others_capture;
     const absl::StatusOr<bool> captured = cuda::IsCaptured(cuda::Stream::Of(where.stream));
@@ -271,11 +322,31 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
     const absl::StatusOr<std::shared_ptr<QueueSite>> site = SiteOf(where.stream);
     if (!site.ok()) return site.status();
     const MutexLock lock((*site)->mutex);
-    return (*site)->Run(work);
+    return (*site)->Run(work, gpu_);
   }
 
-  Accounted Capture(void* stream, const Work& work) const {
-    const std::shared_ptr<Captured> captured = LetGoLater(new Captured(shared_from_this(), stream));
+ private:
+  /// Memory of the GPU that any stream may use at once.
+  class Workspaces final : public MemorySource {
+   public:
+    explicit Workspaces(GpuSites& sites) : sites_(sites) {}
+    absl::StatusOr<Buffer> Allocate(size_t bytes) override { return sites_.Allocate(bytes); }
+
+   private:
+    GpuSites& sites_;
+  };
+
+  /// What a graph keeps.
+  struct Captured {
+    Captured(std::shared_ptr<GpuSites> of, void* stream)
+        : sites(std::move(of)), site(stream, sites->workspaces_) {}
+    const std::shared_ptr<GpuSites> sites;
+    GraphSite site;  ///< goes first
+  };
+
+  ExportedProduct::Accounted Capture(void* stream, const Work& work) {
+    const std::shared_ptr<Captured> captured =
+        LetGoLater(new Captured(shared_from_this(), stream), gpu_);
     // First: if the work fails midway, what it queued is part of the graph all the same.
     absl::Status status = cuda::KeepWithGraph(cuda::Stream::Of(stream), captured);
     if (status.ok()) status = work(captured->site);
@@ -283,12 +354,12 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
     return std::nullopt;
   }
 
-  absl::StatusOr<std::shared_ptr<QueueSite>> SiteOf(void* stream) const {
+  absl::StatusOr<std::shared_ptr<QueueSite>> SiteOf(void* stream) {
     const absl::StatusOr<cuda::QueueId> id = cuda::IdOf(cuda::Stream::Of(stream));
     if (!id.ok()) return id.status();
     const MutexLock lock(mutex_);
     std::shared_ptr<QueueSite>& site = sites_[*id];
-    if (site == nullptr) site = std::make_shared<QueueSite>(stream, workspaces_, clock_);
+    if (site == nullptr) site = std::make_shared<QueueSite>(stream, workspaces_, timing_, clock_);
     site->used = ++now_;
     std::shared_ptr<QueueSite> found = site;
     if (sites_.size() > kMostStreams) ForgetOneLocked();
@@ -296,7 +367,7 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
   }
 
   /// Some of the streams are no more, but nobody knows which.
-  void ForgetOneLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void ForgetOneLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto oldest = sites_.end();
     for (auto it = sites_.begin(); it != sites_.end(); ++it) {
       // Others get it from here alone, so nobody has it, nor can get it meanwhile.
@@ -304,15 +375,12 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
       if (oldest == sites_.end() || it->second->used < oldest->second->used) oldest = it;
     }
     if (oldest == sites_.end()) return;
-    // Before the product, which lets go of itself there, too: its memory is the product's.
-    Undertaker::Get().LetGo([gpu = gpu_, site = std::move(oldest->second)]() mutable {
-      const cuda::DeviceScope scope(gpu);
-      site = nullptr;
-    });
+    // Before what its runs use, and before these sites, whose memory it has: they go there, too.
+    LetGo(gpu_, [site = std::move(oldest->second)]() mutable { site = nullptr; });
     sites_.erase(oldest);
   }
 
-  absl::StatusOr<Buffer> Allocate(size_t bytes) const {
+  absl::StatusOr<Buffer> Allocate(size_t bytes) {
     const cuda::CaptureScope whatever_others_capture;
     const MutexLock lock(allocating_);
     if (!stream_) {
@@ -328,14 +396,15 @@ class GpuProduct final : public LayoutProduct, public std::enable_shared_from_th
   }
 
   const int gpu_;
+  const Timing timing_;
   const std::shared_ptr<KernelClock> clock_;
-  mutable Workspaces workspaces_;
-  mutable Mutex allocating_;
-  mutable std::optional<cuda::Stream> stream_ ABSL_GUARDED_BY(allocating_);
-  mutable std::unique_ptr<MemorySource> source_ ABSL_GUARDED_BY(allocating_);
-  mutable Mutex mutex_;
-  mutable std::map<cuda::QueueId, std::shared_ptr<QueueSite>> sites_ ABSL_GUARDED_BY(mutex_);
-  mutable uint64_t now_ ABSL_GUARDED_BY(mutex_) = 0;
+  Workspaces workspaces_;
+  Mutex allocating_;
+  std::optional<cuda::Stream> stream_ ABSL_GUARDED_BY(allocating_);
+  std::unique_ptr<MemorySource> source_ ABSL_GUARDED_BY(allocating_);
+  Mutex mutex_;
+  std::map<cuda::QueueId, std::shared_ptr<QueueSite>> sites_ ABSL_GUARDED_BY(mutex_);
+  uint64_t now_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class MappedGpuMemory final : public MappedMemory {
@@ -349,12 +418,18 @@ class MappedGpuMemory final : public MappedMemory {
 
 }  // namespace
 
-std::shared_ptr<const ExportedProduct> MakeGpuProduct(
-    LayoutKernel kernel, const Problem& problem, std::shared_ptr<const Layout> layout,
-    ExportedProduct::Memory memory, int gpu, std::shared_ptr<ExportedProduct::Clock>& clock) {
+void LetGo(int gpu, std::function<void()> destroy) {
+  Undertaker::Get().LetGo([gpu, destroy = std::move(destroy)]() mutable {
+    const cuda::DeviceScope scope(gpu);
+    destroy();
+    destroy = nullptr;
+  });
+}
+
+std::shared_ptr<Sites> MakeGpuSites(int gpu, Timing timing,
+                                    std::shared_ptr<ExportedProduct::Clock>& clock) {
   if (clock == nullptr) clock = std::make_shared<KernelClock>(gpu);
-  return LetGoLater(new GpuProduct(kernel, problem, std::move(layout), std::move(memory), gpu,
-                                   std::static_pointer_cast<KernelClock>(clock)));
+  return std::make_shared<GpuSites>(gpu, timing, std::static_pointer_cast<KernelClock>(clock));
 }
 
 absl::StatusOr<std::string> GpuUuid(int gpu) { return cuda::DeviceUuid(gpu); }
@@ -368,17 +443,21 @@ absl::StatusOr<std::shared_ptr<const MappedMemory>> MapGpuMemory(const Descripto
   return std::make_shared<const MappedGpuMemory>(*std::move(memory));
 }
 
+absl::Status CheckNotPartOfGraph(int gpu, void* stream) {
+  const cuda::DeviceScope scope(gpu);
+  const absl::StatusOr<bool> captured = cuda::IsCaptured(cuda::Stream::Of(stream));
+  if (!captured.ok()) return captured.status();
+  if (!*captured) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a product that cannot run here cannot become part of a graph");
+}
+
 absl::Status CopyBetween(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                          size_t row_bytes, size_t rows, int gpu, void* stream) {
+  if (absl::Status s = CheckNotPartOfGraph(gpu, stream); !s.ok()) return s;
   const cuda::DeviceScope scope(gpu);
   const cuda::CaptureScope whatever_others_capture;
   cuda::Stream copies = cuda::Stream::Of(stream);
-  const absl::StatusOr<bool> captured = cuda::IsCaptured(copies);
-  if (!captured.ok()) return captured.status();
-  if (*captured) {
-    return absl::FailedPreconditionError(
-        "a product that cannot run here cannot become part of a graph");
-  }
   const absl::Status queued = copies.CopyRows(to, to_pitch, from, from_pitch, row_bytes, rows);
   const absl::Status done = copies.Synchronize();
   return queued.ok() ? done : queued;
