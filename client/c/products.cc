@@ -1,8 +1,8 @@
 // SpMM, SDDMM, and what is a chain of one step: reductions, several heads, softmax, scale, total.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "client/c/arguments.h"
@@ -10,6 +10,7 @@
 #include "client/c/errors.h"
 #include "client/c/handles.h"
 #include "client/c/results.h"
+#include "client/c/steps.h"
 #include "sparsed/chain.h"
 
 namespace sparsed::c {
@@ -32,11 +33,6 @@ absl::Status RunChain(LocalMatrix& local, const Place& place, const Chain& chain
                          });
 }
 
-std::optional<Chain::Value> Input(Chain& chain, const std::optional<Operand>& operand) {
-  if (!operand) return std::nullopt;
-  return chain.Input(*operand);
-}
-
 // ---- SpMM
 
 struct Spmm {
@@ -46,27 +42,6 @@ struct Spmm {
   Destination c;
   std::optional<Destination> which;
 };
-
-/// A sum of several heads. `c` is an operand of its own then, if it is read.
-Chain::Value AddSum(Chain& chain, const Matrix& matrix, const Spmm& spmm) {
-  Chain::SpmmOptions options;
-  options.transpose = spmm.given.transpose != 0;
-  options.alpha = spmm.given.alpha;
-  options.beta = spmm.given.beta;
-  options.allow_tf32 = spmm.given.allow_tf32 != 0;
-  options.values = Input(chain, spmm.values);
-  if (spmm.given.beta != 0) {
-    options.accumulate = Input(chain, spmm.accumulate);
-    if (!options.accumulate) {
-      const auto* const view = std::get_if<MutableDenseView>(&spmm.c);
-      options.accumulate =
-          chain.Input(view == nullptr ? Operand(std::get<DenseMatrix>(spmm.c))
-                                      : DenseView(view->data, view->type, view->rows, view->cols,
-                                                  view->leading_dimension));
-    }
-  }
-  return chain.Spmm(matrix, chain.Input(spmm.b), options);
-}
 
 void AddReduction(Chain& chain, const Matrix& matrix, const Spmm& spmm) {
   Chain::ReduceOptions options;
@@ -89,13 +64,9 @@ void AddReduction(Chain& chain, const Matrix& matrix, const Spmm& spmm) {
 
 absl::Status Run(LocalMatrix& local, const Place& place, const Spmm& spmm,
                  const CallOptions& options, sparsed_result* result, sparsed_call** call) {
-  if (spmm.given.reduce != SPARSED_SUM || OfHeads(spmm.given.values)) {
+  if (spmm.given.reduce != SPARSED_SUM) {
     Chain chain;
-    if (spmm.given.reduce == SPARSED_SUM) {
-      chain.Output(AddSum(chain, local.matrix(), spmm), spmm.c);
-    } else {
-      AddReduction(chain, local.matrix(), spmm);
-    }
+    AddReduction(chain, local.matrix(), spmm);
     return RunChain(local, place, chain, options, result, call);
   }
   const SpmmOptions how = {.transpose = spmm.given.transpose != 0,
@@ -104,6 +75,10 @@ absl::Status Run(LocalMatrix& local, const Place& place, const Spmm& spmm,
                            .accumulate = spmm.accumulate,
                            .allow_tf32 = spmm.given.allow_tf32 != 0,
                            .values = spmm.values};
+  if (OfHeads(spmm.given.values)) {
+    return RunChain(local, place, ChainOf(local.matrix(), spmm.b, spmm.c, how), options, result,
+                    call);
+  }
   if (call == nullptr) return Deliver(local.Spmm(place, spmm.b, spmm.c, how, options), result);
   return FinishOrHandOut(local.matrix().SpmmAsync(spmm.b, spmm.c, how, options), call,
                          [result](const ComputeResult& done) {
@@ -123,17 +98,12 @@ struct Sddmm {
 
 absl::Status Run(LocalMatrix& local, const Place& place, const Sddmm& sddmm,
                  const CallOptions& options, sparsed_result* result, sparsed_call** call) {
-  if (sddmm.given.heads > 1 || OfHeads(sddmm.given.values)) {
-    Chain chain;
-    Chain::SddmmOptions how;
-    how.unscaled = sddmm.given.unscaled != 0;
-    how.values = Input(chain, sddmm.values);
-    if (sddmm.given.heads > 0) how.heads = sddmm.given.heads;
-    const Chain::Value a = chain.Input(sddmm.a), b = chain.Input(sddmm.b);
-    chain.Output(chain.Sddmm(local.matrix(), a, b, how), sddmm.out);
-    return RunChain(local, place, chain, options, result, call);
-  }
   const SddmmOptions how = {.unscaled = sddmm.given.unscaled != 0, .values = sddmm.values};
+  if (sddmm.given.heads > 1 || OfHeads(sddmm.given.values)) {
+    const int64_t heads = std::max<int64_t>(sddmm.given.heads, 1);
+    return RunChain(local, place, ChainOf(local.matrix(), sddmm.a, sddmm.b, sddmm.out, how, heads),
+                    options, result, call);
+  }
   if (call == nullptr) {
     return Deliver(local.Sddmm(place, sddmm.a, sddmm.b, sddmm.out, how, options), result);
   }

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "client/c/local.h"
+#include "client/c/steps.h"
 #include "sparsed/attached.h"
 #include "sparsed/gpu_memory.h"
 
@@ -150,8 +151,8 @@ absl::Status LocalClient::FreeOnGpu(const Place& place, void* data) {
 
 absl::StatusOr<ComputeResult> LocalClient::Run(const Place& place, const Chain& chain,
                                                const CallOptions& options) {
-  if (place.gpu >= 0) return absl::UnimplementedError("chains with operands on a GPU");
-  return client_.Run(chain, options);
+  if (place.gpu < 0) return client_.Run(chain, options);
+  return AttachedMatrix::RunOverHost(client_, chain, place.gpu, GpuStream{place.stream});
 }
 
 class LocalMatrix::Attachments {
@@ -218,7 +219,7 @@ absl::StatusOr<ComputeResult> LocalMatrix::Spmm(const Place& place, const Operan
   if (const GpuMemory* const memory = client_->gpus().Memory(client_->client(), place.gpu)) {
     return QueuedMatrix(*memory, matrix_).Spmm(stream, ViewOf(b), ViewOf(c), spmm);
   }
-  return absl::UnimplementedError("operands on a GPU that the server does not share");
+  return client_->Run(place, ChainOf(matrix_, b, c, spmm), options);
 }
 
 absl::StatusOr<ComputeResult> LocalMatrix::Sddmm(const Place& place, const Operand& a,
@@ -239,12 +240,19 @@ absl::StatusOr<ComputeResult> LocalMatrix::Sddmm(const Place& place, const Opera
     return QueuedMatrix(*memory, matrix_)
         .Sddmm(stream, ViewOf(a), ViewOf(b), ViewOf(values), sddmm);
   }
-  return absl::UnimplementedError("operands on a GPU that the server does not share");
+  return client_->Run(place, ChainOf(matrix_, a, b, values, sddmm, /*heads=*/1), options);
 }
 
 absl::StatusOr<ComputeResult> LocalMatrix::Run(const Place& place, const Chain& chain,
                                                const CallOptions& options) {
-  return client_->Run(place, chain, options);
+  if (place.gpu >= kMostGpus) return NoSuchGpu(place.gpu);
+  if (place.gpu < 0) {
+    const AttachedMatrix* const here = attachments_->OnCpu();
+    return here != nullptr ? here->Run(chain, options) : client_->Run(place, chain, options);
+  }
+  const AttachedMatrix* const here = attachments_->OnGpu(place.gpu);
+  return here != nullptr ? here->Run(GpuStream{place.stream}, chain)
+                         : client_->Run(place, chain, options);
 }
 
 }  // namespace sparsed::c
