@@ -2,8 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "client/c/arguments.h"
 #include "client/c/calls.h"
@@ -11,6 +15,7 @@
 #include "client/c/handles.h"
 #include "client/c/results.h"
 #include "client/c/steps.h"
+#include "client/src/convert.h"
 #include "sparsed/chain.h"
 
 namespace sparsed::c {
@@ -22,12 +27,13 @@ bool OfHeads(const sparsed_dense* values) {
   return values != nullptr && (values->held != nullptr || values->cols > 1);
 }
 
-/// Of this matrix alone.
+/// Of this matrix alone. `kept` is used until the call has ended.
 absl::Status RunChain(LocalMatrix& local, const Place& place, const Chain& chain,
-                      const CallOptions& options, sparsed_result* result, sparsed_call** call) {
+                      const CallOptions& options, sparsed_result* result, sparsed_call** call,
+                      std::shared_ptr<void> kept = nullptr) {
   if (call == nullptr) return Deliver(local.Run(place, chain, options), result);
   return FinishOrHandOut(local.client()->client().RunAsync(chain, options), call,
-                         [result](const ComputeResult& how) {
+                         [result, kept = std::move(kept)](const ComputeResult& how) {
                            Set(how, result);
                            return absl::OkStatus();
                          });
@@ -42,6 +48,41 @@ struct Spmm {
   Destination c;
   std::optional<Destination> which;
 };
+
+/// What `c` holds, without gaps. A chain's result may not lie where an operand does.
+std::shared_ptr<std::byte[]> CopyOf(const MutableDenseView& c) {
+  const size_t row = static_cast<size_t>(c.cols) * SizeOf(c.type);
+  const int64_t stride = c.leading_dimension == 0 ? c.cols : c.leading_dimension;
+  std::shared_ptr<std::byte[]> copy(new std::byte[static_cast<size_t>(c.rows) * row]);
+  for (int64_t i = 0; i < c.rows; ++i) {
+    std::memcpy(
+        copy.get() + static_cast<size_t>(i) * row,
+        static_cast<const std::byte*>(c.data) + static_cast<size_t>(i * stride) * SizeOf(c.type),
+        row);
+  }
+  return copy;
+}
+
+/// Whether the sum adds to what host memory holds where it goes.
+bool AddsInPlace(const Place& place, const Spmm& spmm) {
+  const auto* const c = std::get_if<MutableDenseView>(&spmm.c);
+  if (place.gpu >= 0 || c == nullptr || spmm.given.beta == 0) return false;
+  if (!spmm.accumulate) return true;
+  const auto* const old = std::get_if<DenseView>(&*spmm.accumulate);
+  return old != nullptr && old->data == c->data;
+}
+
+absl::Status RunHeads(LocalMatrix& local, const Place& place, const Spmm& spmm, SpmmOptions how,
+                      const CallOptions& options, sparsed_result* result, sparsed_call** call) {
+  std::shared_ptr<std::byte[]> before;
+  if (AddsInPlace(place, spmm)) {
+    const auto& c = std::get<MutableDenseView>(spmm.c);
+    before = CopyOf(c);
+    how.accumulate = DenseView(before.get(), c.type, c.rows, c.cols);
+  }
+  return RunChain(local, place, ChainOf(local.matrix(), spmm.b, spmm.c, how), options, result, call,
+                  before);
+}
 
 void AddReduction(Chain& chain, const Matrix& matrix, const Spmm& spmm) {
   Chain::ReduceOptions options;
@@ -76,8 +117,7 @@ absl::Status Run(LocalMatrix& local, const Place& place, const Spmm& spmm,
                            .allow_tf32 = spmm.given.allow_tf32 != 0,
                            .values = spmm.values};
   if (OfHeads(spmm.given.values)) {
-    return RunChain(local, place, ChainOf(local.matrix(), spmm.b, spmm.c, how), options, result,
-                    call);
+    return RunHeads(local, place, spmm, how, options, result, call);
   }
   if (call == nullptr) return Deliver(local.Spmm(place, spmm.b, spmm.c, how, options), result);
   return FinishOrHandOut(local.matrix().SpmmAsync(spmm.b, spmm.c, how, options), call,
@@ -122,6 +162,22 @@ struct NamedOperand {
   bool optional = false;
 };
 
+/// An operand without rows. A chain takes its type from its operands, of which it has one at least.
+absl::Status AddNothing(const Matrix& matrix, const Destination& result, const CallOptions& options,
+                        Chain& chain) {
+  const auto* const view = std::get_if<MutableDenseView>(&result);
+  ValueType type = ValueType::kF32;
+  if (view != nullptr) {
+    type = view->type;
+  } else {
+    const absl::StatusOr<MatrixInfo> info = matrix.Info(options);
+    if (!info.ok()) return info.status();
+    type = info->type;
+  }
+  chain.Input(DenseView(nullptr, type, 0, 1));
+  return absl::OkStatus();
+}
+
 /// Runs what `add` (Chain::Value(Chain&, const Matrix&, operands' values)) makes of the operands,
 /// of which there are N.
 template <size_t N, typename Add>
@@ -144,6 +200,9 @@ sparsed_error* RunStep(sparsed_matrix* matrix, const NamedOperand (&operands)[N]
     const CallOptions call_options = in.Call(options);
     const Place place = in.Place(options, call);
     if (!in.ok()) return in.status();
+    if (std::ranges::none_of(values, [](const auto& value) { return value.has_value(); })) {
+      if (absl::Status s = AddNothing(matrix->matrix(), to, call_options, chain); !s.ok()) return s;
+    }
     chain.Output(add(chain, matrix->matrix(), values), to);
     return RunChain(*matrix->local, place, chain, call_options, result, call);
   });

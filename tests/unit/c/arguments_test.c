@@ -95,7 +95,8 @@ static void TestDense(sparsed_matrix* matrix) {
   bad.leading_dimension = kK - 1;
   CHECK_REFUSED(sparsed_spmm(matrix, &bad, &good, NULL, NULL, NULL, NULL), "leading dimension 7");
   bad = Dense(b, INT64_C(1) << 40, INT64_C(1) << 40);
-  CHECK_REFUSED(sparsed_spmm(matrix, &bad, &good, NULL, NULL, NULL, NULL), "larger than any memory");
+  CHECK_REFUSED(sparsed_spmm(matrix, &bad, &good, NULL, NULL, NULL, NULL),
+                "larger than any memory");
   bad = Dense(NULL, kCols, kK);
   CHECK_REFUSED(sparsed_spmm(matrix, &bad, &good, NULL, NULL, NULL, NULL), "has no data");
   bad = Dense(b, kCols, kK);

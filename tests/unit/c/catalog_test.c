@@ -45,8 +45,7 @@ static void TestValues(sparsed_matrix* matrix, const Sparse* s) {
   CHECK(again == 0);
   CHECK_ENDS(sparsed_update_values(matrix, values, 1, SPARSED_F32, NULL, NULL, NULL, NULL),
              SPARSED_INVALID_ARGUMENT, "");
-  CHECK_OK(
-      sparsed_update_values(matrix, s->values, s->nnz, SPARSED_F32, NULL, NULL, NULL, NULL));
+  CHECK_OK(sparsed_update_values(matrix, s->values, s->nnz, SPARSED_F32, NULL, NULL, NULL, NULL));
 }
 
 typedef struct Steps {
@@ -154,8 +153,7 @@ void TestFiles(sparsed_client* client) {
   sparsed_csr_view view;
   sparsed_matrix* matrix = NULL;
   close(mkstemp(path));
-  Write(path,
-        "%%MatrixMarket matrix coordinate real symmetric\n2 2 3\n1 1 1.5\n2 1 2\n2 1 0.5\n");
+  Write(path, "%%MatrixMarket matrix coordinate real symmetric\n2 2 3\n1 1 1.5\n2 1 2\n2 1 0.5\n");
   CHECK_OK(sparsed_csr_read_matrix_market(path, SPARSED_F64, &csr));
   sparsed_csr_get(csr, &view);
   CHECK(view.rows == 2 && view.nnz == 3 && view.type == SPARSED_F64);
@@ -207,8 +205,8 @@ void TestHeld(sparsed_client* client, const Sparse* s) {
   CHECK_OK(sparsed_dense_renew(client, "held.b", NULL));
   CHECK(Says(sparsed_dense_list(client, "held.b", NULL, &json), &json, "\"owner\":\"a.test\""));
   from.device = 0;
-  CHECK_ENDS(sparsed_dense_put(client, "held.b", &from, NULL, NULL, NULL),
-             SPARSED_INVALID_ARGUMENT, "host memory");
+  CHECK_ENDS(sparsed_dense_put(client, "held.b", &from, NULL, NULL, NULL), SPARSED_INVALID_ARGUMENT,
+             "host memory");
   CHECK_OK(sparsed_dense_delete(client, "held.b", NULL));
   CHECK_OK(sparsed_dense_delete(client, "held.c", NULL));
   CHECK_ENDS(sparsed_spmm(matrix, &held_b, &to, NULL, NULL, NULL, NULL), SPARSED_NOT_FOUND,

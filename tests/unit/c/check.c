@@ -15,8 +15,8 @@ int failures = 0;
 
 int CheckEnds(sparsed_error* error, int32_t code, const char* part, const char* call,
               const char* file, int line) {
-  const int as_expected = sparsed_error_code(error) == code &&
-                          strstr(sparsed_error_message(error), part) != NULL;
+  const int as_expected =
+      sparsed_error_code(error) == code && strstr(sparsed_error_message(error), part) != NULL;
   if (!as_expected) {
     ++failures;
     fprintf(stderr, "%s:%d: %s\n  ended with %d, \"%s\"\n  expected %d, \"%s\"\n", file, line, call,
@@ -28,9 +28,12 @@ int CheckEnds(sparsed_error* error, int32_t code, const char* part, const char* 
 
 void Start(Server* server, const char* program, int local) {
   char listen[160], local_listen[160];
-  char* arguments[] = {(char*)program,         (char*)"--in-memory",
-                       (char*)"--metrics-listen=off", (char*)"--log-level=error",
-                       listen,                 local_listen,
+  char* arguments[] = {(char*)program,
+                       (char*)"--in-memory",
+                       (char*)"--metrics-listen=off",
+                       (char*)"--log-level=error",
+                       listen,
+                       local_listen,
                        NULL};
   pid_t pid = 0;
   strcpy(server->folder, "/tmp/sparsed_c_XXXXXX");
@@ -88,8 +91,8 @@ void Make(Sparse* s) {
 }
 
 sparsed_csr_view View(const Sparse* s) {
-  const sparsed_csr_view view = {kRows, kCols,       s->nnz,            s->row_offsets,
-                                 8,     SPARSED_F32, s->column_indices, s->values};
+  const sparsed_csr_view view = {
+      kRows, kCols, s->nnz, s->row_offsets, 8, SPARSED_F32, s->column_indices, s->values};
   return view;
 }
 

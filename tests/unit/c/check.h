@@ -10,15 +10,16 @@
 
 extern int failures;
 
-#define CHECK(condition)                                                     \
-  do {                                                                       \
-    if (!(condition)) {                                                      \
-      ++failures;                                                            \
+#define CHECK(condition)                                                      \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      ++failures;                                                             \
       fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-    }                                                                        \
+    }                                                                         \
   } while (0)
 
-/* Frees the error that a call ended with. Its code is to be `code`, and its sentence to have `part`. */
+/* Frees the error that a call ended with. Its code is to be `code`, and its sentence to have
+ * `part`. */
 #define CHECK_ENDS(call, code, part) CheckEnds(call, code, part, #call, __FILE__, __LINE__)
 #define CHECK_OK(call) CHECK_ENDS(call, SPARSED_OK, "")
 int CheckEnds(sparsed_error* error, int32_t code, const char* part, const char* call,
@@ -36,7 +37,8 @@ void Kill(Server* server);
 sparsed_client* Connect(const Server* server, const sparsed_client_options* options);
 
 enum { kRows = 60, kCols = 50, kMost = 600, kK = 8 };
-/* S, in CSR with sorted rows, of f32; small whole numbers, so that sums are exact. Row 7 is empty. */
+/* S, in CSR with sorted rows, of f32; small whole numbers, so that sums are exact. Row 7 is empty.
+ */
 typedef struct Sparse {
   int64_t nnz;
   int64_t row_offsets[kRows + 1];

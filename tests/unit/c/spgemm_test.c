@@ -129,7 +129,7 @@ void TestSpgemm(sparsed_client* client, const Sparse* s) {
   CHECK_OK(sparsed_spgemm(matrix, matrix, &spgemm, NULL, &result, &csr, NULL));
   sparsed_csr_get(csr, &view);
   CHECK(view.rows == kRows && view.cols == kRows && Agrees(&view, 0, sums, pairs));
-  CHECK(result.version == 1 && strlen(result.plan) > 0);
+  CHECK(result.version > 0 && strlen(result.plan) > 0);
   sparsed_csr_free(csr);
   csr = NULL;
   CHECK_OK(sparsed_spgemm(matrix, matrix, &spgemm, NULL, NULL, &csr, &call));
