@@ -19,8 +19,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// After something was refused, for so long nobody asks again.
-constexpr std::chrono::seconds kPause{3};
+/// After something was refused, for so long nobody asks again; twice as long after each time.
+constexpr std::chrono::seconds kFirstPause{3}, kLongestPause{48};
+/// For what this server is. A product waits for no more than that on top.
+constexpr std::chrono::milliseconds kInfoTimeout{500};
 /// As many as a process sees.
 constexpr int kMostGpus = 64;
 
@@ -46,7 +48,8 @@ class Lazy {
     absl::StatusOr<T> made = make();
     // What does not exist may be there with the next call.
     if (!made.ok() && !absl::IsNotFound(made.status())) {
-      again_.store((Clock::now() + kPause).time_since_epoch().count(), std::memory_order_relaxed);
+      again_.store((Clock::now() + pause_).time_since_epoch().count(), std::memory_order_relaxed);
+      pause_ = std::min(2 * pause_, kLongestPause);
     }
     const T* const known = made.ok() ? Keep(*std::move(made)) : nullptr;
     making_.store(false, std::memory_order_release);
@@ -74,6 +77,7 @@ class Lazy {
 
   std::atomic<const T*> made_ = nullptr;
   std::atomic<bool> making_ = false;
+  std::chrono::seconds pause_ = kFirstPause;  ///< of who makes it
   std::atomic<Clock::rep> again_ = Clock::time_point::min().time_since_epoch().count();
 };
 
@@ -164,7 +168,7 @@ class LocalMatrix::Attachments {
     return cpu_.Get([this]() -> absl::StatusOr<AttachedMatrix> {
       const LocalClient& local = *matrix_.client();
       if (!local.options().attach) return absl::FailedPreconditionError("nobody wants it");
-      const absl::StatusOr<ServerInfo> server = local.client().GetServerInfo();
+      const absl::StatusOr<ServerInfo> server = local.client().GetServerInfo({.timeout = kInfoTimeout});
       if (!server.ok()) return server.status();
       if (!ServesFromCpu(*server)) return absl::FailedPreconditionError("the server has a GPU");
       return Attach(std::nullopt);
