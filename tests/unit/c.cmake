@@ -1,4 +1,7 @@
 # The C interface, used by C programs, and what its libraries show.
+if(NOT TARGET sparsed_client_c)
+  return()
+endif()
 foreach(library client attached)
   set(name c_${library}_test)
   add_executable(${name} c/arguments_test.c c/calls_test.c c/catalog_test.c c/chains_test.c c/check.c
