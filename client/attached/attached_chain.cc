@@ -1,17 +1,10 @@
 #include "client/attached/attached_chain.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <list>
-#include <string_view>
 #include <utility>
 #include <variant>
 
-#include "client/attached/attached_state.h"
 #include "client/attached/views.h"
-#include "client/src/arrays.h"
-#include "client/src/compute_calls.h"
 #include "client/src/convert.h"
 
 namespace sparsed {
@@ -21,63 +14,17 @@ namespace {
 // As the server has them.
 constexpr size_t kMostOperands = 64, kMostSteps = 1024, kMostResults = 16, kMostTerms = 64;
 constexpr int64_t kMostHeads = 1024;
-/// Of one value: sums of a thousand of them do not overflow.
-constexpr size_t kMostBytes = size_t{1} << 50;
-constexpr size_t kAlignment = 256;
-
 /// While values change all the time, the server may have the word.
 constexpr int kAttempts = 8;
 
-/// None: too many.
-std::optional<size_t> BytesOf(int64_t rows, int64_t cols, size_t element) {
-  size_t bytes = 0;
-  if (__builtin_mul_overflow(rows, cols, &bytes) ||
-      __builtin_mul_overflow(bytes, element, &bytes) || bytes > kMostBytes) {
-    return std::nullopt;
-  }
-  return bytes;
-}
-
 template <typename View>
 bool IsWhole(const View& view) {
+  int64_t bytes = 0;
   return view.rows >= 0 && view.cols >= 1 && LeadingDimension(view) >= view.cols &&
          (view.data != nullptr || view.rows == 0) &&
-         BytesOf(view.rows, LeadingDimension(view), SizeOf(view.type));
+         !__builtin_mul_overflow(view.rows, LeadingDimension(view), &bytes) &&
+         !__builtin_mul_overflow(bytes, static_cast<int64_t>(SizeOf(view.type)), &bytes);
 }
-
-/// Blocks of memory that values have one after another.
-class Blocks {
- public:
-  size_t Take(size_t bytes) {
-    bytes = std::max((bytes + kAlignment - 1) / kAlignment, size_t{1}) * kAlignment;
-    auto best = free_.end();
-    for (auto it = free_.begin(); it != free_.end(); ++it) {
-      if (it->bytes >= bytes && (best == free_.end() || it->bytes < best->bytes)) best = it;
-    }
-    Block taken = {end_, bytes};
-    if (best == free_.end()) {
-      end_ += bytes;
-    } else {
-      taken = *best;
-      free_.erase(best);
-    }
-    taken_.push_back(taken);
-    return taken.offset;
-  }
-  void Give(size_t offset) {
-    const auto given = std::ranges::find(taken_, offset, &Block::offset);
-    free_.push_back(*given);
-    taken_.erase(given);
-  }
-  size_t end() const { return end_; }
-
- private:
-  struct Block {
-    size_t offset, bytes;
-  };
-  std::vector<Block> free_, taken_;
-  size_t end_ = 0;
-};
 
 const char* NameOf(ChainProgram::Reduction reduction) {
   switch (reduction) {
@@ -131,7 +78,7 @@ bool AttachedChain::Lower() {
   // One of sums alone is of no matrix.
   if (matrix_ == nullptr && FindRows(/*transposed=*/false) == nullptr) return false;
   program_.type = matrix_->type;
-  return CheckOperands() && WriteOutputs() && LayOut();
+  return CheckOperands() && WriteOutputs() && program_.LayOut();
 }
 
 bool AttachedChain::TakeOutputs() {
@@ -195,6 +142,7 @@ bool AttachedChain::Lower(const Chain::SpmmStep& spmm, size_t value) {
   if (own != kNone) step.values = heads == 1 ? WithoutGaps(InCsr(own)) : InCsr(own);
   step.alpha = options.alpha;
   step.beta = options.beta;
+  if (options.accumulate && options.accumulate->chain_ != chain_.id_) return false;
   if (options.beta != 0) {
     const size_t old = options.accumulate ? Use(*options.accumulate, value) : kNone;
     if (old == kNone || !Is(old, made.rows, k)) return false;
@@ -381,56 +329,6 @@ bool AttachedChain::WriteOutputs() {
   return true;
 }
 
-bool AttachedChain::LayOut() {
-  std::vector<Step>& steps = program_.steps;
-  std::vector<ChainProgram::Value>& values = program_.values;
-  const auto for_each_use = [&](const Step& step, const auto& use) {
-    for (const size_t value : {step.a, step.b, step.values, step.old, step.by_rows, step.by_cols}) {
-      if (value != kNone) use(value);
-    }
-    for (size_t i = 0; i < step.terms; ++i) use(program_.terms[step.first_term + i].value);
-  };
-  for (size_t i = 0; i < steps.size(); ++i) {
-    for_each_use(steps[i], [&](size_t value) { facts_[value].last_use = i; });
-  }
-  Blocks blocks;
-  std::vector<size_t> over;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    Step& step = steps[i];
-    over.clear();
-    for_each_use(step, [&](size_t value) {
-      if (values[value].temporary && facts_[value].last_use == i &&
-          std::ranges::find(over, value) == over.end()) {
-        over.push_back(value);
-      }
-    });
-    // What C was and nobody needs any more becomes C.
-    const auto old = std::ranges::find(over, step.old);
-    const bool in_place = old != over.end() && values[step.to].temporary && step.old != step.b &&
-                          step.old != step.values;
-    if (in_place) {
-      values[step.to].offset = values[step.old].offset;
-      over.erase(old);
-      step.old = kNone;
-    }
-    for (const size_t made : {step.to, step.which}) {
-      if (made == kNone || !values[made].temporary || (made == step.to && in_place)) continue;
-      const std::optional<size_t> bytes =
-          BytesOf(facts_[made].rows, facts_[made].cols, values[made].element);
-      if (!bytes) return false;
-      values[made].offset = blocks.Take(*bytes);
-    }
-    for (const size_t made : {step.to, step.which}) {
-      if (made != kNone && values[made].temporary && facts_[made].last_use == kNone) {
-        over.push_back(made);
-      }
-    }
-    for (const size_t value : over) blocks.Give(values[value].offset);
-  }
-  program_.temporary_bytes = blocks.end();
-  return true;
-}
-
 const AttachedChain::Product* AttachedChain::Find(v1::ProblemClass::Operation operation,
                                                   bool transposed, int64_t k, bool allow_tf32) {
   v1::ProblemClass problem;
@@ -547,99 +445,6 @@ bool AttachedChain::Make(size_t value, const Facts& facts) {
   made.element = facts.indices ? sizeof(int64_t) : SizeOf(operands_[0]->type);
   made.temporary = true;
   return true;
-}
-
-std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Run(
-    const Chain& chain, const ExportedProduct::Where& where, const CallOptions& options) {
-  const std::shared_ptr<Attachment> attachment = this->attachment();
-  if (attachment == nullptr) return std::nullopt;
-  AttachedChain built(*attachment, chain, matrix_.name(), DeadlineOf(options));
-  const absl::StatusOr<bool> here = built.Build();
-  if (!here.ok()) return here.status();
-  if (!*here) return std::nullopt;
-  std::vector<std::string>& plans = built.plans();
-  std::vector<std::chrono::nanoseconds> durations(plans.size());
-  const ExportedProduct::Accounted ran =
-      attachment->chains().Run(built.program(), where, durations);
-  // Nothing but results was written.
-  if (absl::IsUnimplemented(ran.status()) || absl::IsResourceExhausted(ran.status())) {
-    return std::nullopt;
-  }
-  absl::StatusOr<ComputeResult> result =
-      Count(fmt::format("chain of {}: {}", plans.size(), plans[0]), built.version(),
-            attachment->usage().chain(), built.bytes_in(), built.bytes_out(), ran);
-  if (!result.ok()) return result;
-  result->steps.reserve(plans.size());
-  for (size_t i = 0; i < plans.size(); ++i) {
-    result->steps.push_back({std::move(plans[i]), durations[i]});
-  }
-  return result;
-}
-
-absl::StatusOr<ComputeResult> AttachedMatrix::State::RunThere(const Chain& chain,
-                                                              const CallOptions& options) const {
-  return client::Run(connection_, chain, options).Wait();
-}
-
-absl::StatusOr<ComputeResult> AttachedMatrix::State::RunThere(const Chain& chain,
-                                                              GpuStream stream) const {
-  return AttachedChain::RunOverHost(connection_, chain, *gpu_, stream);
-}
-
-absl::StatusOr<ComputeResult> AttachedMatrix::Run(const Chain& chain,
-                                                  const CallOptions& options) const {
-  if (!state_->gpu()) {
-    auto here = state_->Run(chain, state_->Where(), options);
-    if (here) return *std::move(here);
-  }
-  return state_->RunThere(chain, options);
-}
-
-absl::StatusOr<ComputeResult> AttachedMatrix::Run(GpuStream stream, const Chain& chain) const {
-  if (!state_->gpu()) return NotOnGpu();
-  auto here = state_->Run(chain, state_->Where(stream));
-  if (here) return *std::move(here);
-  return state_->RunThere(chain, stream);
-}
-
-absl::StatusOr<ComputeResult> AttachedMatrix::RunOverHost(const Client& client, const Chain& chain,
-                                                          int gpu, GpuStream stream) {
-  return AttachedChain::RunOverHost(client.connection_, chain, gpu, stream);
-}
-
-absl::StatusOr<ComputeResult> AttachedChain::RunOverHost(
-    const std::shared_ptr<Connection>& connection, const Chain& chain, int gpu, GpuStream stream) {
-  absl::Status status = CheckNotPartOfGraph(gpu, stream.handle);
-  Chain there = chain;
-  std::list<HostCopy> copies;
-  for (size_t i = 0; i < there.operands_.size() && status.ok(); ++i) {
-    auto* const view = std::get_if<DenseView>(&there.operands_[i]);
-    if (view == nullptr) continue;
-    status = client::BytesOf(*view, fmt::format("operand {}", i)).status();
-    if (status.ok()) status = copies.emplace_back(gpu, stream).Take(*view);
-    if (status.ok()) *view = copies.back().view();
-  }
-  std::vector<std::pair<MutableDenseView, HostCopy*>> results;
-  for (size_t i = 0; i < there.outputs_.size() && status.ok(); ++i) {
-    auto* const view = std::get_if<MutableDenseView>(&there.outputs_[i].second);
-    if (view == nullptr) continue;
-    status = client::BytesOf(*view, fmt::format("result {}", i)).status();
-    for (const auto& [other, copy] : results) {
-      if (!Overlap(other, *view)) continue;
-      status.Update(absl::InvalidArgumentError(
-          fmt::format("result {} shares memory with another result", i)));
-    }
-    if (status.ok()) status = copies.emplace_back(gpu, stream).Resize(*view);
-    if (!status.ok()) break;
-    results.emplace_back(*view, &copies.back());
-    *view = copies.back().mutable_view();
-  }
-  if (!status.ok()) return status;
-  absl::StatusOr<ComputeResult> done = client::Run(connection, there, {}).Wait();
-  for (auto it = results.begin(); it != results.end() && done.ok(); ++it) {
-    if (status = it->second->Put(it->first); !status.ok()) return status;
-  }
-  return done;
 }
 
 }  // namespace client

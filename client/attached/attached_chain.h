@@ -63,7 +63,6 @@ class AttachedChain {
     bool csr = false;      ///< of nonzeros in CSR's order, which is not the upload's
     /// The same in CSR's order, in that of the upload, and without gaps, if there is one.
     size_t to_csr = kNone, to_upload = kNone, packed = kNone;
-    size_t last_use = kNone;  ///< a step of the program
   };
 
   // False: it cannot run here.
@@ -80,8 +79,6 @@ class AttachedChain {
   bool Lower(const Chain::SecondValue& /*made*/, size_t /*value*/) { return true; }
   bool CheckOperands() const;
   bool WriteOutputs();
-  /// Gives temporaries their places, those that are not needed at the same time the same.
-  bool LayOut();
 
   /// Null: there is none, or it is of another version than those before it.
   const Product* Find(v1::ProblemClass::Operation operation, bool transposed, int64_t k,

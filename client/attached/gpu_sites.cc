@@ -19,9 +19,9 @@ namespace sparsed {
 inline namespace client {
 namespace {
 
-/// Of so many runs, one is timed: events around each would cost more than a launch. An odd number,
-/// as chains often come in turns.
-constexpr int64_t kTimedEvery = 63;
+/// Of so many runs, one is timed: events around each would cost more than a launch. A prime number,
+/// as chains come in turns.
+constexpr int64_t kTimedEvery = 61;
 /// Streams that are remembered, if they are not all in use; then one is forgotten that was not used
 /// for long.
 constexpr size_t kMostStreams = 64;

@@ -1,6 +1,7 @@
 // Attached callers of a GPU that a test tells what to do (stand_in.h).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
@@ -123,6 +124,47 @@ TEST_F(StandInAttached, WhatIsRefusedIsNotAskedForByEveryProduct) {
     return on_cpu->runs() > 0;
   }));
   EXPECT_TRUE(on_cpu->status().ok()) << on_cpu->status();
+}
+
+TEST_F(StandInAttached, ChainsDoNotWait) {
+  Chain chain;
+  const auto b = chain.Input(DenseView(b_.data(), s_.cols, kWidth));
+  const auto weights = chain.Scale(client_->MatrixNamed("m"), {});
+  chain.Output(chain.Spmm(client_->MatrixNamed("m"), b, {.values = weights}),
+               MutableDenseView(c_.data(), s_.rows, kWidth));
+  const auto run = [&](uintptr_t stream) {
+    std::ranges::fill(c_, -1.0F);
+    const auto done = attached_->Run(GpuStream{reinterpret_cast<void*>(stream)}, chain);
+    ASSERT_TRUE(done.ok()) << done.status();
+    ASSERT_EQ(done->transport, Transport::kAttached);
+    ASSERT_EQ(c_, Multiply(s_, false, b_, kWidth));
+  };
+  run(1);
+  const stand_in::Waits before = stand_in::WaitsOfThisThread();
+  for (int i = 0; i < 200; ++i) run(1);
+  for (uintptr_t stream = 2; stream < 300; ++stream) run(stream);
+  EXPECT_EQ(stand_in::WaitsOfThisThread().events, before.events);
+  EXPECT_EQ(attached_->runs(), 499);
+}
+
+TEST_F(StandInAttached, AChainThatFindsNoMemoryRunsOnTheServer) {
+  Chain chain;
+  const auto b = chain.Input(DenseView(b_.data(), s_.cols, kWidth));
+  chain.Output(chain.Sum({{chain.Spmm(client_->MatrixNamed("m"), b), 2}}),
+               MutableDenseView(c_.data(), s_.rows, kWidth));
+  ASSERT_TRUE(attached_->Run(GpuStream{}, chain).ok());
+  ASSERT_EQ(attached_->runs(), 1);
+  std::ranges::fill(c_, -1.0F);
+  stand_in::Fail(stand_in::Step::kAllocate, 0, 1, absl::ResourceExhaustedError("no memory"));
+  const auto done = attached_->Run(GpuStream{reinterpret_cast<void*>(uintptr_t{7})}, chain);
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(attached_->runs(), 1);
+  std::vector<float> expected = Multiply(s_, false, b_, kWidth);
+  for (float& x : expected) x *= 2;
+  EXPECT_EQ(c_, expected);
+  // What fails otherwise is said.
+  stand_in::Fail(stand_in::Step::kKernel, 0, 1000, absl::InternalError("broken"));
+  EXPECT_EQ(attached_->Run(GpuStream{}, chain).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(StandInAttached, MatricesThatNoMemoryHoldsAreRefused) {

@@ -11,12 +11,14 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "sparsed/attached.h"
+#include "tests/unit/client/chain_products.h"
 #include "tests/unit/client/client_matrices.h"
 #include "tests/unit/client/eventually.h"
 #include "tests/unit/client/shared_products.h"
@@ -141,6 +143,221 @@ TEST(GpuAttached, ProductsOfAllKinds) {
   for (const AttachedMatrix& one : attached) runs += one.runs();
   // Of three types: of three widths 16 products each and an SDDMM, and one with its own values.
   EXPECT_EQ(runs, 3 * (3 * 9 + 1));
+}
+
+/// Chains in the stream, on operands in the GPU's memory.
+class InStream final : public ChainRunner {
+ public:
+  using ChainRunner::ChainRunner;
+  absl::StatusOr<ComputeResult> Run(const std::vector<Matrix>& of, const Chain& chain) override {
+    const std::string& name = of[0].name();
+    if (!attached_.contains(name)) attached_.emplace(name, AttachOnGpu(client(), name));
+    auto done = attached_.at(name).Run(Queue(), chain);
+    if (done.ok()) {
+      EXPECT_EQ(done->transport, Transport::kAttached);
+    }
+    ++runs;
+    return done;
+  }
+  bool here() const override { return true; }
+  std::unique_ptr<DeviceBytes> Allocate(size_t bytes) override {
+    class Bytes final : public DeviceBytes {
+     public:
+      explicit Bytes(size_t bytes) : bytes_(bytes), memory_(Gpu::Get()->Allocate(bytes + 1)) {}
+      void* data() override { return memory_.mutable_data(); }
+      void Write(const void* from) override {
+        if (bytes_ > 0) Must(Gpu::Get()->stream().Copy(data(), from, bytes_));
+        Must(Gpu::Get()->stream().Synchronize());
+      }
+      void Read(void* to) override {
+        if (bytes_ > 0) Gpu::Get()->Download(to, data(), bytes_);
+      }
+
+     private:
+      const size_t bytes_;
+      Buffer memory_;
+    };
+    return std::make_unique<Bytes>(bytes);
+  }
+
+  int64_t ran() const {
+    int64_t all = 0;
+    for (const auto& [name, attached] : attached_) all += attached.runs();
+    return all;
+  }
+  int64_t runs = 0;
+
+ private:
+  std::map<std::string, AttachedMatrix> attached_;
+};
+
+TEST(GpuAttached, ChainsOfAllKinds) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpuWithLocal);
+  InStream runner(ClientOf(server));
+  CheckChains(runner);
+  EXPECT_GT(runner.runs, 100);
+  EXPECT_EQ(runner.ran(), runner.runs);
+}
+
+TEST(GpuAttached, ChainsThatCannotRunHereRunOnTheServer) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpuWithLocal);
+  const Client client = ClientOf(server);
+  const CsrMatrix s = RandomMatrix(30, 30, 1), other = RandomMatrix(30, 30, 2);
+  const Matrix matrix = Upload(client, "m", s), second = Upload(client, "other", other);
+  const AttachedMatrix attached = AttachOnGpu(client, "m");
+  const std::vector<float> b = RandomDense(30 * 4, 3), once = Multiply(s, false, b, 4);
+  std::vector<float> c(30 * 4, kPoison);
+  OnGpu from(DenseView(b.data(), 30, 4));
+  OnGpu to(MutableDenseView(c.data(), 30, 4));
+  const auto run = [&](const Chain& chain) {
+    const auto done = attached.Run(Queue(), chain);
+    EXPECT_TRUE(done.ok()) << done.status();
+    if (done.ok()) {
+      EXPECT_EQ(done->transport, Transport::kStream);
+    }
+    to.Back(c.data());
+  };
+  {
+    Chain both;
+    both.Output(both.Spmm(second, both.Spmm(matrix, both.Input(from.view()))), to.view());
+    run(both);
+    EXPECT_EQ(c, Multiply(other, false, once, 4));
+  }
+  {
+    const auto held = client.PutDense("b", DenseView(b.data(), 30, 4));
+    ASSERT_TRUE(held.ok());
+    Chain of_held;
+    of_held.Output(of_held.Spmm(matrix, of_held.Input(*held)), to.view());
+    run(of_held);
+    EXPECT_EQ(c, once);
+  }
+  {
+    // The result over the operand.
+    OnGpu both(DenseView(b.data(), 30, 4));
+    auto* const data = static_cast<float*>(const_cast<void*>(both.view().data));
+    Chain over;
+    over.Output(over.Spmm(matrix, over.Input(both.view())), MutableDenseView(data, 30, 4));
+    run(over);
+    both.Back(c.data());
+    EXPECT_EQ(c, once);
+  }
+  {
+    Chain twice;
+    const auto y = twice.Spmm(matrix, twice.Input(from.view()));
+    twice.Output(y, to.view());
+    twice.Output(y, to.view());
+    const absl::Status refused = attached.Run(Queue(), twice).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  }
+  {
+    OnGpu narrow(DenseView(b.data(), 29, 4));
+    Chain wrong, there;
+    wrong.Output(wrong.Spmm(matrix, wrong.Input(narrow.view())), to.view());
+    there.Output(there.Spmm(matrix, there.Input(DenseView(b.data(), 29, 4))),
+                 MutableDenseView(c.data(), 30, 4));
+    const absl::Status refused = attached.Run(Queue(), wrong).status();
+    EXPECT_EQ(refused, client.Run(there).status());
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  }
+  EXPECT_EQ(attached.runs(), 0);
+  // Operands in host memory are the server's to compute with, too.
+  Chain on_host;
+  on_host.Output(on_host.Spmm(matrix, on_host.Input(DenseView(b.data(), 30, 4))),
+                 MutableDenseView(c.data(), 30, 4));
+  ASSERT_TRUE(attached.Run(on_host).ok());
+  EXPECT_EQ(c, once);
+  EXPECT_EQ(attached.runs(), 0);
+}
+
+TEST(GpuAttached, ChainsOfManyStreamsWhileValuesChange) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpuWithLocal);
+  const Client client = ClientOf(server);
+  CsrMatrix s = RandomMatrix(400, 400, 1);
+  auto& values = std::get<std::vector<float>>(s.values);
+  std::ranges::fill(values, 1.0F);
+  const Matrix matrix = Upload(client, "m", s);
+  const AttachedMatrix attached = AttachOnGpu(client, "m");
+  const std::vector<float> b(400 * 16, 1);
+  const std::vector<float> expected = Multiply(s, true, Multiply(s, false, b, 16), 16);
+  const Buffer from = Gpu::Get()->Upload(b.data(), b.size() * sizeof(float));
+  const DenseView operand(reinterpret_cast<const float*>(from.data()), 400, 16);
+  std::atomic<bool> ended = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+      ASSERT_TRUE(stream.ok()) << stream.status();
+      Buffer to = Gpu::Get()->Allocate(b.size() * sizeof(float));
+      const MutableDenseView result(reinterpret_cast<float*>(to.mutable_data()), 400, 16);
+      std::vector<float> c(b.size());
+      // In turns, chains of other sizes and of steps without a plan.
+      Chain there_and_back, attention;
+      const auto x = there_and_back.Input(operand);
+      there_and_back.Output(
+          there_and_back.Spmm(matrix, there_and_back.Spmm(matrix, x), {.transpose = true}), result);
+      const auto y = attention.Input(operand);
+      const auto weights =
+          attention.Softmax(matrix, attention.Sddmm(matrix, y, y, {.unscaled = true, .heads = 4}));
+      attention.Output(attention.Spmm(matrix, y, {.values = weights}), result);
+      while (!ended) {
+        // Of ones, whatever the weights; 0 of rows without nonzeros.
+        ASSERT_TRUE(attached.Run(GpuStream{stream->handle()}, attention).ok());
+        const auto done = attached.Run(GpuStream{stream->handle()}, there_and_back);
+        ASSERT_TRUE(done.ok()) << done.status();
+        Must(stream->Copy(c.data(), to.data(), c.size() * sizeof(float)));
+        Must(stream->Synchronize());
+        const auto square = static_cast<float>(done->version * done->version);
+        for (size_t at = 0; at < c.size(); ++at) ASSERT_EQ(c[at], expected[at] * square) << at;
+      }
+    });
+  }
+  for (int version = 2; version <= 12; ++version) {
+    const std::vector<float> fresh(values.size(), static_cast<float>(version));
+    EXPECT_TRUE(matrix.UpdateValues(std::span<const float>(fresh)).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ended = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(attached.runs(), 0);
+}
+
+TEST(GpuAttached, OfOldValuesThatChainsUsedNothingIsLeft) {
+  SKIP_WITHOUT_GPU();
+  TestServer server(OnGpuWithLocal);
+  const Client client = ClientOf(server);
+  CsrMatrix s = RandomMatrix(500, 500, 1);
+  const Matrix matrix = Upload(client, "m", s);
+  const std::vector<float> b = RandomDense(500 * 8, 3);
+  std::vector<float> c(500 * 8);
+  OnGpu from(DenseView(b.data(), 500, 8));
+  OnGpu to(MutableDenseView(c.data(), 500, 8));
+  {
+    const AttachedMatrix attached = AttachOnGpu(client, "m");
+    Chain chain;
+    // Of no plan, which might change meanwhile.
+    chain.Output(chain.Max(matrix, chain.Mean(matrix, chain.Input(from.view()))), to.view());
+    const auto run = [&] {
+      const auto done = attached.Run(Queue(), chain);
+      ASSERT_TRUE(done.ok()) << done.status();
+    };
+    run();
+    const int64_t shared = SharedOnGpu(server);
+    EXPECT_GT(shared, 0);
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(matrix.UpdateValues(std::span<const float>(F32(s))).ok());
+      run();
+    }
+    run();
+    Must(Gpu::Get()->stream().Synchronize());
+    EXPECT_TRUE(Eventually([&] {
+      run();
+      return SharedOnGpu(server) == shared;
+    })) << SharedOnGpu(server);
+  }
+  EXPECT_TRUE(Eventually([&] { return SharedOnGpu(server) == 0; }));
 }
 
 TEST(GpuAttached, OperandsBeginAnywhere) {
@@ -418,12 +635,18 @@ TEST(GpuAttached, WhatCallersRanIsCounted) {
   const AttachedMatrix attached = AttachOnGpu(client, "m");
   const std::vector<float> b = RandomDense(100 * 8, 3);
   for (int i = 0; i < 5; ++i) ProductOf(attached, s, b, 8);
-  EXPECT_TRUE(Eventually([&] {
+  std::vector<float> c(100 * 8);
+  OnGpu from(DenseView(b.data(), 100, 8));
+  OnGpu to(MutableDenseView(c.data(), 100, 8));
+  Chain chain;
+  chain.Output(chain.Mean(client.MatrixNamed("m"), chain.Input(from.view())), to.view());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(attached.Run(Queue(), chain).ok());
+  const auto counted = [&](const std::string& operation, int calls) {
     return server.Page("/metrics")
-               .find(
-                   "sparsed_attached_calls_total{device=\"cuda:0\",op=\"spmm\",tenant=\"default\"} "
-                   "5") != std::string::npos;
-  }));
+               .find(R"(sparsed_attached_calls_total{device="cuda:0",op=")" + operation +
+                     R"(",tenant="default"} )" + std::to_string(calls)) != std::string::npos;
+  };
+  EXPECT_TRUE(Eventually([&] { return counted("spmm", 5) && counted("chain", 3); }));
 }
 
 }  // namespace

@@ -137,6 +137,56 @@ TEST(Attach, WhatIsExportedCanOnlyBeRead) {
   EXPECT_TRUE(std::equal(values.begin(), values.end(), exported.as<float>()));
 }
 
+TEST(Attach, PlainRowsAreExportedOnce) {
+  TestServer server(WithLocal);
+  const Pattern pattern = Uniform(20, 30, 3, 1);
+  const std::vector<float> values = MustUpload(server, "s", pattern);
+  const File page(4096);
+  Peer one(server), other(server);
+  for (Peer* peer : {&one, &other}) {
+    peer->Receive();
+    ASSERT_EQ(peer->Attach("s", KernelsId(), {page.fd()}).status().code(), kOk);
+  }
+  const auto rows_of = [](Peer& peer, bool transposed) {
+    v1::LocalRequest request;
+    request.mutable_export_()->set_plain_rows(true);
+    request.mutable_export_()->mutable_problem()->set_transposed(transposed);
+    const v1::LocalReply reply = peer.Ask(request);
+    EXPECT_EQ(reply.status().code(), kOk) << reply.status().message();
+    return reply.exported();
+  };
+  const v1::ExportedRun rows = rows_of(one, false), transposed = rows_of(one, true);
+  EXPECT_EQ(rows.plan(), "csr");
+  EXPECT_EQ(rows.layout().kind(), "csr");
+  EXPECT_EQ(transposed.plan(), "transpose");
+  EXPECT_EQ(transposed.layout().kind(), "csr");
+  EXPECT_TRUE(transposed.layout().transposed());
+  EXPECT_EQ(transposed.layout().rows(), 30);
+  EXPECT_EQ(transposed.matrix().rows(), 20);
+  EXPECT_EQ(rows.kernel() + transposed.kernel(), "");
+  // The same as for a product on plain CSR, and for others.
+  EXPECT_EQ(one.Export(4).exported().arrays().id(), rows.arrays().id());
+  EXPECT_EQ(rows_of(other, false).arrays().id(), rows.arrays().id());
+  EXPECT_EQ(rows_of(other, false).values().id(), rows.values().id());
+  EXPECT_EQ(rows_of(other, true).arrays().id(), transposed.arrays().id());
+  EXPECT_EQ(rows_of(other, true).values().id(), transposed.values().id());
+  // By its columns, ascending rows in each.
+  std::vector<float> expected;
+  for (int32_t column = 0; column < 30; ++column) {
+    for (int64_t i = 0; i < pattern.nnz(); ++i) {
+      if (pattern.column_indices[i] == column) expected.push_back(values[i]);
+    }
+  }
+  ASSERT_EQ(one.Get(transposed.values().id()).status().code(), kOk);
+  ExpectReadOnly(one.file());
+  const Mapped exported(one.file());
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), exported.as<float>()));
+  // New values, the same arrays.
+  MustUpdate(server, "s", FloatValues(pattern.nnz(), 9));
+  EXPECT_EQ(rows_of(one, true).arrays().id(), transposed.arrays().id());
+  EXPECT_NE(rows_of(one, true).values().id(), transposed.values().id());
+}
+
 TEST(Attach, ChangesAreTold) {
   TestServer server(WithLocal);
   const Pattern pattern = Uniform(20, 30, 3, 1);
@@ -258,6 +308,9 @@ TEST(Attach, WhatCallersRanIsCounted) {
     counters[0] = 1;
     counters[4] = 5;
     counters[7] = 7;
+    counters[8] = 2;
+    counters[9] = 4'000'000'000;
+    counters[10] = 11;
     // It goes while it is served.
     v1::LocalRequest last;
     last.mutable_export_()->mutable_problem()->set_operation(v1::ProblemClass::SPMM);
@@ -274,7 +327,11 @@ TEST(Attach, WhatCallersRanIsCounted) {
   EXPECT_EQ(
       sample(R"(sparsed_attached_kernel_seconds_total{device="cpu",op="sddmm",tenant="default"})"),
       3);
-  EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="in",path="attached"})"), 1000);
+  EXPECT_EQ(sample(R"(sparsed_attached_calls_total{device="cpu",op="chain",tenant="default"})"), 2);
+  EXPECT_EQ(
+      sample(R"(sparsed_attached_kernel_seconds_total{device="cpu",op="chain",tenant="default"})"),
+      4);
+  EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="in",path="attached"})"), 1011);
   EXPECT_EQ(sample(R"(sparsed_transfer_bytes_total{direction="out",path="attached"})"), 507);
   EXPECT_TRUE(Eventually([&] { return sample("sparsed_attachments") == 0; }));
   munmap(counters, 4096);

@@ -9,8 +9,11 @@ sparsed_test(client_test ${CMAKE_CURRENT_LIST_DIR}/client/client_test.cc
 sparsed_test(client_chain_test ${CMAKE_CURRENT_LIST_DIR}/client/chain_test.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/chain_products.cc DEPS sparsed_client LABELS unit)
 sparsed_test(client_attached_test ${CMAKE_CURRENT_LIST_DIR}/client/attached_test.cc
-  ${CMAKE_CURRENT_LIST_DIR}/client/chain_products.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/shared_products.cc DEPS sparsed_attached LABELS unit)
+sparsed_test(client_attached_chain_test ${CMAKE_CURRENT_LIST_DIR}/client/attached_chain_test.cc
+  ${CMAKE_CURRENT_LIST_DIR}/client/chain_products.cc DEPS sparsed_attached LABELS unit)
+sparsed_test(client_chain_program_test ${CMAKE_CURRENT_LIST_DIR}/client/chain_program_test.cc
+  DEPS sparsed_attached sparsed_wire LABELS unit)
 sparsed_test(client_shared_memory_test ${CMAKE_CURRENT_LIST_DIR}/client/shared_memory_test.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/shared_products.cc DEPS sparsed_client LABELS unit)
 sparsed_test(client_ring_test ${CMAKE_CURRENT_LIST_DIR}/client/ring_test.cc
@@ -31,7 +34,7 @@ sparsed_test(client_sparsectl_test ${CMAKE_CURRENT_LIST_DIR}/client/sparsectl_te
 target_compile_definitions(client_sparsectl_test PRIVATE
   SPARSECTL_PROGRAM="$<TARGET_FILE:sparsectl>")
 add_dependencies(client_sparsectl_test sparsectl)
-foreach(test client_test client_streams_test client_chain_test client_attached_test client_shared_memory_test client_ring_test client_examples_test client_retry_test client_sparsectl_test)
+foreach(test client_test client_streams_test client_chain_test client_attached_test client_attached_chain_test client_shared_memory_test client_ring_test client_examples_test client_retry_test client_sparsectl_test)
   target_compile_definitions(${test} PRIVATE SPARSED_PROGRAM="$<TARGET_FILE:sparsed>")
   add_dependencies(${test} sparsed)
 endforeach()

@@ -63,7 +63,8 @@ class AttachedMatrix {
   const Matrix& matrix() const;
   /// OK while products can run here, else why they run on the server, or the last one did.
   absl::Status status() const;
-  /// Products and chains that ran here, through this handle and its copies; not those that a graph runs.
+  /// Products and chains that ran here, through this handle and its copies; not those that a graph
+  /// runs.
   int64_t runs() const;
 
   /// As Matrix::Spmm. Here `options.timeout` ends the wait for the server's answer to what runs, no
