@@ -1,7 +1,8 @@
 # What is installed and what travels. Components:
 #   server              the server, and the kernels that others use as well
-#   client              the client; with `server` and `development` (in client/) what `cmake --install`
-#                       installs
+#   client              the command line client
+#   c_interface         the libraries and the header for programs in C and other languages (client/c); with
+#                       those above and `development` (in client/) what `cmake --install` installs
 #   measurement         the GPU tests and the bench
 #   libraries           copies of the shared libraries that a stock Debian or Ubuntu lacks
 # The tarball has all but `development`; of the .deb packages each component but `libraries` is one,
@@ -98,6 +99,10 @@ function(sparsed_package)
   set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION net)
   set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME sparsectl)
   set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION net)
+  set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_NAME libsparsed)
+  set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_SECTION libs)
+  # The kernels' library, which only one of the two libraries loads, is in there.
+  set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_RECOMMENDS "sparsed (= ${PROJECT_VERSION})")
   set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_NAME sparsed-bench)
   set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_SECTION science)
   # The kernels' library is in there.
@@ -110,6 +115,7 @@ function(sparsed_package)
   include(CPack)
   cpack_add_component(server DESCRIPTION "The server that holds sparse matrices and multiplies them")
   cpack_add_component(client DESCRIPTION "The command line client")
+  cpack_add_component(c_interface DESCRIPTION "The client library for C and other languages")
   cpack_add_component(measurement DESCRIPTION "Tests of the GPU kernels, and their benchmark")
   cpack_add_component(development DESCRIPTION "The C++ client library and its headers")
 endfunction()

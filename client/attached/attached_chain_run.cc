@@ -70,6 +70,11 @@ absl::StatusOr<ComputeResult> AttachedMatrix::Run(GpuStream stream, const Chain&
   return state_->RunThere(chain, stream);
 }
 
+absl::StatusOr<ComputeResult> AttachedMatrix::RunOverHost(const Client& client, const Chain& chain,
+                                                          int gpu, GpuStream stream) {
+  return AttachedChain::RunOverHost(client.connection_, chain, gpu, stream);
+}
+
 absl::StatusOr<ComputeResult> AttachedChain::RunOverHost(
     const std::shared_ptr<Connection>& connection, const Chain& chain, int gpu, GpuStream stream) {
   absl::Status status = CheckNotPartOfGraph(gpu, stream.handle);

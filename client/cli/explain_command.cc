@@ -16,56 +16,8 @@ std::string NameOf(const ExplainedOperation& operation) {
   return operation.k == 1 ? "SpMV" : fmt::format("SpMM K={}", operation.k);
 }
 
-double Intensity(double flops, double bytes) { return bytes > 0 ? flops / bytes : 0; }
-
-/// What the roofline gives for so many bytes, in 10^9 operations a second.
-double RooflineGflops(const Explanation& e, double flops, double bytes) {
-  return 1e-9 * std::min(e.flops_per_second, Intensity(flops, bytes) * e.bytes_per_second);
-}
-
 double RooflineMs(const Explanation& e, const Movement& m, double bytes) {
   return 1e3 * std::max(m.flops / e.flops_per_second, bytes / e.bytes_per_second);
-}
-
-Json ToJson(const Movement& m) {
-  return {{"flops", m.flops},
-          {"footprint_bytes", m.footprint_bytes},
-          {"partition_bytes", m.partition_bytes},
-          {"moved_bytes", m.moved_bytes},
-          {"operand_footprint_bytes", m.operand_footprint_bytes},
-          {"operand_moved_bytes", m.operand_moved_bytes},
-          {"result_nnz", m.result_nnz},
-          {"largest_row", m.largest_row},
-          {"intensity", Intensity(m.flops, m.moved_bytes)},
-          {"estimate", m.estimate}};
-}
-
-Json ToJson(const std::string& name, const Explanation& e) {
-  Json json = {{"name", name},
-               {"device", e.device},
-               {"cache_bytes", e.cache_bytes},
-               {"line_bytes", e.line_bytes},
-               {"workers", e.workers},
-               {"bytes_per_second", e.bytes_per_second},
-               {"flops_per_second", e.flops_per_second},
-               {"reordered_by", e.reordered_by},
-               {"operations", Json::array()}};
-  for (const ExplainedOperation& o : e.operations) {
-    json["operations"].push_back(
-        {{"operation", o.operation == Operation::kSpgemm ? "spgemm" : "spmm"},
-         {"k", o.k},
-         {"limit", o.limit},
-         {"greatest_gain", o.greatest_gain},
-         {"known_gain", o.known_gain},
-         {"imbalance", o.imbalance},
-         {"greatest_intensity", Intensity(o.stored.flops, o.stored.footprint_bytes)},
-         {"roofline_gflops", RooflineGflops(e, o.stored.flops, o.stored.moved_bytes)},
-         {"measured_ms", o.measured_ms},
-         {"measured", o.measured},
-         {"stored", ToJson(o.stored)},
-         {"reordered", ToJson(o.reordered)}});
-  }
-  return json;
 }
 
 std::string MiB(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }

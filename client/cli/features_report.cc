@@ -20,22 +20,6 @@ std::string Number(double value) {
   return whole ? Count(static_cast<int64_t>(value)) : fmt::format("{:.6g}", value);
 }
 
-Json ToJson(const MatrixFeatures& features) {
-  Json json = {{"features", Json::object()},
-               {"distance_histogram", Json::array()},
-               {"density_map", Json::array()}};
-  for (const Feature& feature : features.values) json["features"][feature.name] = feature.value;
-  for (const DistanceBin& bin : features.distances) {
-    json["distance_histogram"].push_back(
-        {{"least", bin.least}, {"most", bin.most}, {"count", bin.count}});
-  }
-  for (size_t begin = 0; begin + kSide <= features.density_map.size(); begin += kSide) {
-    const auto row = features.density_map.begin() + static_cast<int64_t>(begin);
-    json["density_map"].push_back(std::vector<int32_t>(row, row + kSide));
-  }
-  return json;
-}
-
 /// A table for each source.
 std::string ValuesText(const MatrixFeatures& features) {
   std::string text;

@@ -58,20 +58,6 @@ std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns) {
   return csv;
 }
 
-Json ToJson(const std::vector<PatternMeasurements>& patterns) {
-  Json json = Json::array();
-  for (const PatternMeasurements& pattern : patterns) {
-    Json features = Json::object();
-    for (const Feature& feature : pattern.features.values) features[feature.name] = feature.value;
-    Json measurements = Json::array();
-    for (const Measurement& m : pattern.measurements) measurements.push_back(ToJson(m));
-    json.push_back({{"pattern_hash", pattern.pattern_hash},
-                    {"features", std::move(features)},
-                    {"measurements", std::move(measurements)}});
-  }
-  return json;
-}
-
 std::string KnownMilliseconds(double milliseconds) {
   return milliseconds > 0 ? fmt::format("{:.3f}", milliseconds) : "";
 }

@@ -15,7 +15,6 @@ namespace sparsed::cli {
 /// kernel, device, median_ms, preparation_ms, floor_ms, csr_ms (empty if not known), runs, model
 /// (of the processor or the card; empty if not known). Columns are only added, at the end.
 std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns);
-Json ToJson(const std::vector<PatternMeasurements>& patterns);
 /// For people: a table for each pattern, fastest first within a class.
 std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns);
 

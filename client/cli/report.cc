@@ -22,17 +22,6 @@ size_t Width(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-Json ToJson(const ProblemClass& c) {
-  return {{"operation", Name(c.operation)},
-          {"transposed", c.transposed},
-          {"k", c.k},
-          {"allow_tf32", c.allow_tf32}};
-}
-
-int64_t UnixNs(std::chrono::system_clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
 }  // namespace
 
 std::string Table::Text() const {
@@ -128,89 +117,6 @@ std::string Text(const Timings& t) {
   add("from device", t.from_device);
   add("send", t.send);
   return Milliseconds(t.total) + phases;
-}
-
-Json ToJson(const Timings& t) {
-  return {{"queue", t.queue.count()},   {"receive", t.receive.count()},
-          {"setup", t.setup.count()},   {"to_device", t.to_device.count()},
-          {"kernel", t.kernel.count()}, {"from_device", t.from_device.count()},
-          {"send", t.send.count()},     {"total", t.total.count()}};
-}
-
-Json ToJson(const Measurement& m) {
-  return {{"class", ToJson(m.problem_class)},
-          {"type", Name(m.type)},
-          {"recipe", m.recipe},
-          {"kernel", m.kernel},
-          {"device", m.device},
-          {"k", m.k},
-          {"median_ms", m.median_ms},
-          {"csr_ms", m.baseline_ms},
-          {"preparation_ms", m.preparation_ms},
-          {"floor_ms", m.floor_ms},
-          {"gflops", m.gflops},
-          {"floor_share", m.floor_share},
-          {"runs", m.runs},
-          {"model", m.model}};
-}
-
-Json ToJson(const MatrixInfo& info) {
-  Json json = {{"name", info.name},
-               {"rows", info.rows},
-               {"cols", info.cols},
-               {"nnz", info.nnz},
-               {"type", Name(info.type)},
-               {"pattern_hash", info.pattern_hash},
-               {"version", info.version},
-               {"state", Name(info.state)},
-               {"detail", info.detail},
-               {"durable", info.durable},
-               {"csr_bytes", info.csr_bytes},
-               {"created_unix_ns", UnixNs(info.created)},
-               {"preparation_seconds", info.preparation_seconds},
-               {"plans", Json::array()},
-               {"layouts", Json::array()},
-               {"measurements", Json::array()},
-               {"decisions", Json::array()}};
-  for (const PlanInfo& plan : info.plans) {
-    json["plans"].push_back({{"class", ToJson(plan.problem_class)},
-                             {"recipe", plan.recipe},
-                             {"kernel", plan.kernel},
-                             {"device", plan.device},
-                             {"baseline_ms", plan.baseline_ms},
-                             {"plan_ms", plan.plan_ms},
-                             {"reason", plan.reason}});
-  }
-  for (const LayoutInfo& layout : info.layouts) {
-    json["layouts"].push_back({{"kind", layout.kind},
-                               {"recipe", layout.recipe},
-                               {"bytes", layout.bytes},
-                               {"build_seconds", layout.build_seconds}});
-  }
-  for (const Measurement& m : info.measurements) json["measurements"].push_back(ToJson(m));
-  for (const Decision& decision : info.decisions) {
-    json["decisions"].push_back({{"class", ToJson(decision.problem_class)},
-                                 {"recipe", decision.recipe},
-                                 {"tried", decision.tried},
-                                 {"reason", decision.reason}});
-  }
-  return json;
-}
-
-Json ToJson(const DenseInfo& info) {
-  return {{"name", info.name},
-          {"rows", info.rows},
-          {"cols", info.cols},
-          {"leading_dimension", info.leading_dimension},
-          {"type", Name(info.type)},
-          {"bytes", info.bytes},
-          {"durable", info.durable},
-          {"version", info.version},
-          {"tenant", info.tenant},
-          {"owner", info.owner},
-          {"time_to_live_ns",
-           info.time_to_live.has_value() ? Json(info.time_to_live->count()) : Json()},
-          {"idle_ns", info.idle.count()}};
 }
 
 Json ErrorJson(std::string_view code, std::string_view message) {

@@ -3,17 +3,15 @@
 
 #include <chrono>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/cli/json.h"
 #include "sparsed/types.h"
 
 namespace sparsed::cli {
-
-using Json = nlohmann::ordered_json;
 
 /// The same facts twice.
 struct Report {
@@ -50,11 +48,6 @@ std::string Text(const Timings& timings);
 
 /// What a .npy file of the type holds: "f32"; "float32, which holds bf16 exactly".
 std::string NpyTypeText(ValueType type);
-
-Json ToJson(const Timings& timings);
-Json ToJson(const Measurement& measurement);
-Json ToJson(const MatrixInfo& info);
-Json ToJson(const DenseInfo& info);
 
 /// {"error": {"code": "NOT_FOUND", "message": "..."}}
 Json ErrorJson(std::string_view code, std::string_view message);

@@ -131,17 +131,7 @@ std::string WaitsFor(const std::string& activity) {
 absl::StatusOr<Report> Stats(const Client& client) {
   const auto stats = client.GetStats();
   if (!stats.ok()) return stats.status();
-  Report report;
-  report.json = {{"uptime_seconds", stats->uptime_seconds},
-                 {"device_busy_seconds", stats->device_busy_seconds},
-                 {"matrices", stats->matrices},
-                 {"patterns", stats->patterns},
-                 {"buffers", stats->dense_matrices},
-                 {"requests_in_flight", stats->requests_in_flight},
-                 {"preparations_pending", stats->preparations_pending},
-                 {"memory_bytes", stats->memory_bytes},
-                 {"in_flight", Json::array()},
-                 {"requests", Json::array()}};
+  Report report{ToJson(*stats), ""};
   report.text = fmt::format(
       "up            {:.0f} s, devices busy {:.1f} s\n"
       "holds         {} matrices, {} patterns, {} dense matrices\n"
@@ -153,19 +143,12 @@ absl::StatusOr<Report> Stats(const Client& client) {
   if (!memory.empty()) report.text += fmt::format("\n{}", memory.Text());
   Table in_flight({"IN FLIGHT", "WAITS FOR", "COUNT", "BYTES", "OLDEST"});
   for (const RequestsInFlight& requests : stats->in_flight) {
-    report.json["in_flight"].push_back({{"operation", requests.operation},
-                                        {"activity", requests.activity},
-                                        {"count", requests.count},
-                                        {"bytes", requests.bytes},
-                                        {"oldest_seconds", requests.oldest_seconds}});
     in_flight.Add({requests.operation, WaitsFor(requests.activity), Count(requests.count),
                    Bytes(requests.bytes), fmt::format("{:.1f} s", requests.oldest_seconds)});
   }
   if (!in_flight.empty()) report.text += fmt::format("\n{}", in_flight.Text());
   Table requests({"REQUESTS", "CODE", "COUNT"});
   for (const RequestCount& request : stats->requests) {
-    report.json["requests"].push_back(
-        {{"operation", request.operation}, {"code", request.code}, {"count", request.count}});
     requests.Add({request.operation, request.code, Count(request.count)});
   }
   if (!requests.empty()) report.text += fmt::format("\n{}", requests.Text());
@@ -175,18 +158,7 @@ absl::StatusOr<Report> Stats(const Client& client) {
 absl::StatusOr<Report> Info(const Client& client) {
   const absl::StatusOr<ServerInfo> info = client.GetServerInfo();
   if (!info.ok()) return info.status();
-  Report report;
-  report.json = {{"version", info->version},
-                 {"devices", Json::array()},
-                 {"max_chunk_bytes", info->max_chunk_bytes},
-                 {"host_memory_limit_bytes", info->host_memory_limit_bytes},
-                 {"durable", info->durable},
-                 {"max_requests_per_stream", info->max_requests_per_stream},
-                 {"metrics_address", info->metrics_address},
-                 {"local_socket", info->local_socket},
-                 {"started_unix_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                         info->started.time_since_epoch())
-                                         .count()}};
+  Report report{ToJson(*info), ""};
   report.text = fmt::format(
       "sparsed {}, started {}\n"
       "memory   {} at most\n"
@@ -202,10 +174,6 @@ absl::StatusOr<Report> Info(const Client& client) {
           : fmt::format("processes here share memory at {}", info->local_socket));
   Table devices({"DEVICE", "THREADS", "DESCRIPTION", "NOTE"});
   for (const DeviceInfo& device : info->devices) {
-    report.json["devices"].push_back({{"name", device.name},
-                                      {"description", device.description},
-                                      {"threads", device.threads},
-                                      {"unavailable", device.unavailable}});
     devices.Add(
         {device.name, std::to_string(device.threads), device.description, device.unavailable});
   }

@@ -100,6 +100,12 @@ class AttachedMatrix {
   /// chain; a stream's chains run one after the other.
   absl::StatusOr<ComputeResult> Run(GpuStream stream, const Chain& chain) const;
 
+  /// What is left where nobody can attach: copies the operands that are views, in that GPU's memory,
+  /// to the host in the stream, has the server run the chain, and copies its results back. Done when
+  /// it returns. FAILED_PRECONDITION while the stream is captured into a graph.
+  static absl::StatusOr<ComputeResult> RunOverHost(const Client& client, const Chain& chain,
+                                                   int gpu, GpuStream stream);
+
  private:
   class State;
   explicit AttachedMatrix(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -135,7 +135,8 @@ typedef struct sparsed_call sparsed_call;
 /* Waits no longer than that (-1: until the end; 0: not at all), and runs its callbacks meanwhile,
  * in this thread. 1 if it is done. */
 SPARSED_API int32_t sparsed_call_wait(sparsed_call* call, int64_t timeout_ns);
-/* Asks it to end early, with CANCELLED; from any thread. It may still end otherwise. */
+/* Asks it to end early, with CANCELLED; from any thread, before it is finished or freed. It may still
+ * end otherwise. */
 SPARSED_API void sparsed_call_cancel(sparsed_call* call);
 /* Waits for its end, sets what the call was to give back (whose pointers are used here, last), and
  * frees it. */

@@ -1,0 +1,108 @@
+// Dense matrices that the server holds.
+#include <chrono>
+#include <utility>
+
+#include "client/c/arguments.h"
+#include "client/c/calls.h"
+#include "client/c/errors.h"
+#include "client/c/handles.h"
+#include "client/c/json.h"
+
+using sparsed::c::Arguments;
+
+namespace sparsed::c {
+namespace {
+
+PutOptions PutOptionsOf(const sparsed_put_options* given, Arguments& in) {
+  const sparsed_put_options options =
+      in.Options(given, sparsed_put_options SPARSED_PUT_OPTIONS_INIT, "put");
+  PutOptions put;
+  put.durable = options.durable != 0;
+  if (options.owner != nullptr) put.owner = options.owner;
+  if (in.NotNegative(options.time_to_live_ns, "time_to_live_ns") > 0) {
+    put.time_to_live = std::chrono::nanoseconds(options.time_to_live_ns);
+  }
+  return put;
+}
+
+}  // namespace
+}  // namespace sparsed::c
+
+extern "C" {
+
+sparsed_error* sparsed_dense_put(sparsed_client* client, const char* name,
+                                 const sparsed_dense* dense, const sparsed_put_options* put,
+                                 const sparsed_call_options* options, sparsed_call** call) {
+  return sparsed::c::Guarded([&]() -> absl::Status {
+    Arguments in;
+    in.Need(client, "client");
+    const std::string as = in.Name(name, "name");
+    const sparsed::DenseView view = in.HostView(dense, "dense", /*zeros=*/true);
+    const sparsed::PutOptions how = sparsed::c::PutOptionsOf(put, in);
+    const sparsed::CallOptions call_options = in.Call(options);
+    if (!in.ok()) return in.status();
+    const sparsed::Client& to = client->client();
+    return sparsed::c::FinishOrHandOut(
+        view.data == nullptr
+            ? to.PutZerosAsync(as, view.type, view.rows, view.cols, how, call_options)
+            : to.PutDenseAsync(as, view, how, call_options),
+        call, [](const sparsed::DenseMatrix&) { return absl::OkStatus(); });
+  });
+}
+
+sparsed_error* sparsed_dense_read(sparsed_client* client, const char* name,
+                                  const sparsed_dense* into, const sparsed_call_options* options,
+                                  sparsed_call** call) {
+  return sparsed::c::Guarded([&]() -> absl::Status {
+    Arguments in;
+    in.Need(client, "client");
+    const std::string of = in.Name(name, "name");
+    const sparsed::DenseView view = in.HostView(into, "into", /*zeros=*/false);
+    const sparsed::CallOptions call_options = in.Call(options);
+    if (!in.ok()) return in.status();
+    const sparsed::MutableDenseView to(into->data, view.type, view.rows, view.cols,
+                                       view.leading_dimension);
+    return sparsed::c::FinishOrHandOut(client->client().DenseNamed(of).ReadAsync(to, call_options),
+                                       call,
+                                       [](const sparsed::DenseInfo&) { return absl::OkStatus(); });
+  });
+}
+
+sparsed_error* sparsed_dense_renew(sparsed_client* client, const char* name,
+                                   const sparsed_call_options* options) {
+  return sparsed::c::Guarded([&]() -> absl::Status {
+    Arguments in;
+    in.Need(client, "client");
+    const std::string of = in.Name(name, "name");
+    const sparsed::CallOptions call = in.Call(options);
+    if (!in.ok()) return in.status();
+    return client->client().DenseNamed(of).Renew(call).status();
+  });
+}
+
+sparsed_error* sparsed_dense_delete(sparsed_client* client, const char* name,
+                                    const sparsed_call_options* options) {
+  return sparsed::c::Guarded([&]() -> absl::Status {
+    Arguments in;
+    in.Need(client, "client");
+    const std::string of = in.Name(name, "name");
+    const sparsed::CallOptions call = in.Call(options);
+    if (!in.ok()) return in.status();
+    return client->client().DenseNamed(of).Delete(call);
+  });
+}
+
+sparsed_error* sparsed_dense_list(sparsed_client* client, const char* prefix,
+                                  const sparsed_call_options* options, char** json) {
+  return sparsed::c::Guarded([&]() -> absl::Status {
+    Arguments in;
+    in.Need(client, "client");
+    in.Need(json, "json");
+    const sparsed::CallOptions call = in.Call(options);
+    if (!in.ok()) return in.status();
+    return sparsed::c::SetJson(client->client().ListDense(prefix == nullptr ? "" : prefix, call),
+                               json);
+  });
+}
+
+}  // extern "C"

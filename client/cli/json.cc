@@ -1,0 +1,240 @@
+#include "client/cli/json.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace sparsed::cli {
+namespace {
+
+Json ToJson(const ProblemClass& c) {
+  return {{"operation", Name(c.operation)},
+          {"transposed", c.transposed},
+          {"k", c.k},
+          {"allow_tf32", c.allow_tf32}};
+}
+
+int64_t UnixNs(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+Json ToJson(const Movement& m) {
+  return {{"flops", m.flops},
+          {"footprint_bytes", m.footprint_bytes},
+          {"partition_bytes", m.partition_bytes},
+          {"moved_bytes", m.moved_bytes},
+          {"operand_footprint_bytes", m.operand_footprint_bytes},
+          {"operand_moved_bytes", m.operand_moved_bytes},
+          {"result_nnz", m.result_nnz},
+          {"largest_row", m.largest_row},
+          {"intensity", Intensity(m.flops, m.moved_bytes)},
+          {"estimate", m.estimate}};
+}
+
+}  // namespace
+
+double Intensity(double flops, double bytes) { return bytes > 0 ? flops / bytes : 0; }
+
+double RooflineGflops(const Explanation& e, double flops, double bytes) {
+  return 1e-9 * std::min(e.flops_per_second, Intensity(flops, bytes) * e.bytes_per_second);
+}
+
+Json ToJson(const Timings& t) {
+  return {{"queue", t.queue.count()},   {"receive", t.receive.count()},
+          {"setup", t.setup.count()},   {"to_device", t.to_device.count()},
+          {"kernel", t.kernel.count()}, {"from_device", t.from_device.count()},
+          {"send", t.send.count()},     {"total", t.total.count()}};
+}
+
+Json ToJson(const Measurement& m) {
+  return {{"class", ToJson(m.problem_class)},
+          {"type", Name(m.type)},
+          {"recipe", m.recipe},
+          {"kernel", m.kernel},
+          {"device", m.device},
+          {"k", m.k},
+          {"median_ms", m.median_ms},
+          {"csr_ms", m.baseline_ms},
+          {"preparation_ms", m.preparation_ms},
+          {"floor_ms", m.floor_ms},
+          {"gflops", m.gflops},
+          {"floor_share", m.floor_share},
+          {"runs", m.runs},
+          {"model", m.model}};
+}
+
+Json ToJson(const MatrixInfo& info) {
+  Json json = {{"name", info.name},
+               {"rows", info.rows},
+               {"cols", info.cols},
+               {"nnz", info.nnz},
+               {"type", Name(info.type)},
+               {"pattern_hash", info.pattern_hash},
+               {"version", info.version},
+               {"state", Name(info.state)},
+               {"detail", info.detail},
+               {"durable", info.durable},
+               {"csr_bytes", info.csr_bytes},
+               {"created_unix_ns", UnixNs(info.created)},
+               {"preparation_seconds", info.preparation_seconds},
+               {"plans", Json::array()},
+               {"layouts", Json::array()},
+               {"measurements", Json::array()},
+               {"decisions", Json::array()}};
+  for (const PlanInfo& plan : info.plans) {
+    json["plans"].push_back({{"class", ToJson(plan.problem_class)},
+                             {"recipe", plan.recipe},
+                             {"kernel", plan.kernel},
+                             {"device", plan.device},
+                             {"baseline_ms", plan.baseline_ms},
+                             {"plan_ms", plan.plan_ms},
+                             {"reason", plan.reason}});
+  }
+  for (const LayoutInfo& layout : info.layouts) {
+    json["layouts"].push_back({{"kind", layout.kind},
+                               {"recipe", layout.recipe},
+                               {"bytes", layout.bytes},
+                               {"build_seconds", layout.build_seconds}});
+  }
+  for (const Measurement& m : info.measurements) json["measurements"].push_back(ToJson(m));
+  for (const Decision& decision : info.decisions) {
+    json["decisions"].push_back({{"class", ToJson(decision.problem_class)},
+                                 {"recipe", decision.recipe},
+                                 {"tried", decision.tried},
+                                 {"reason", decision.reason}});
+  }
+  return json;
+}
+
+Json ToJson(const DenseInfo& info) {
+  return {{"name", info.name},
+          {"rows", info.rows},
+          {"cols", info.cols},
+          {"leading_dimension", info.leading_dimension},
+          {"type", Name(info.type)},
+          {"bytes", info.bytes},
+          {"durable", info.durable},
+          {"version", info.version},
+          {"tenant", info.tenant},
+          {"owner", info.owner},
+          {"time_to_live_ns",
+           info.time_to_live.has_value() ? Json(info.time_to_live->count()) : Json()},
+          {"idle_ns", info.idle.count()}};
+}
+
+Json ToJson(const std::vector<MatrixInfo>& infos) {
+  Json json = Json::array();
+  for (const MatrixInfo& info : infos) json.push_back(ToJson(info));
+  return json;
+}
+
+Json ToJson(const std::vector<DenseInfo>& infos) {
+  Json json = Json::array();
+  for (const DenseInfo& info : infos) json.push_back(ToJson(info));
+  return json;
+}
+
+Json ToJson(const ServerInfo& info) {
+  Json json = {{"version", info.version},
+               {"devices", Json::array()},
+               {"max_chunk_bytes", info.max_chunk_bytes},
+               {"host_memory_limit_bytes", info.host_memory_limit_bytes},
+               {"durable", info.durable},
+               {"max_requests_per_stream", info.max_requests_per_stream},
+               {"metrics_address", info.metrics_address},
+               {"local_socket", info.local_socket},
+               {"started_unix_ns", UnixNs(info.started)}};
+  for (const DeviceInfo& device : info.devices) {
+    json["devices"].push_back({{"name", device.name},
+                               {"description", device.description},
+                               {"threads", device.threads},
+                               {"unavailable", device.unavailable}});
+  }
+  return json;
+}
+
+Json ToJson(const sparsed::Stats& stats) {
+  Json json = {{"uptime_seconds", stats.uptime_seconds},
+               {"device_busy_seconds", stats.device_busy_seconds},
+               {"matrices", stats.matrices},
+               {"patterns", stats.patterns},
+               {"buffers", stats.dense_matrices},
+               {"requests_in_flight", stats.requests_in_flight},
+               {"preparations_pending", stats.preparations_pending},
+               {"memory_bytes", stats.memory_bytes},
+               {"in_flight", Json::array()},
+               {"requests", Json::array()}};
+  for (const RequestsInFlight& requests : stats.in_flight) {
+    json["in_flight"].push_back({{"operation", requests.operation},
+                                 {"activity", requests.activity},
+                                 {"count", requests.count},
+                                 {"bytes", requests.bytes},
+                                 {"oldest_seconds", requests.oldest_seconds}});
+  }
+  for (const RequestCount& request : stats.requests) {
+    json["requests"].push_back(
+        {{"operation", request.operation}, {"code", request.code}, {"count", request.count}});
+  }
+  return json;
+}
+
+Json ToJson(const MatrixFeatures& features) {
+  constexpr size_t kSide = MatrixFeatures::kDensityMapSide;
+  Json json = {{"features", Json::object()},
+               {"distance_histogram", Json::array()},
+               {"density_map", Json::array()}};
+  for (const Feature& feature : features.values) json["features"][feature.name] = feature.value;
+  for (const DistanceBin& bin : features.distances) {
+    json["distance_histogram"].push_back(
+        {{"least", bin.least}, {"most", bin.most}, {"count", bin.count}});
+  }
+  for (size_t begin = 0; begin + kSide <= features.density_map.size(); begin += kSide) {
+    const auto row = features.density_map.begin() + static_cast<int64_t>(begin);
+    json["density_map"].push_back(std::vector<int32_t>(row, row + kSide));
+  }
+  return json;
+}
+
+Json ToJson(const std::vector<PatternMeasurements>& patterns) {
+  Json json = Json::array();
+  for (const PatternMeasurements& pattern : patterns) {
+    Json features = Json::object();
+    for (const Feature& feature : pattern.features.values) features[feature.name] = feature.value;
+    Json measurements = Json::array();
+    for (const Measurement& m : pattern.measurements) measurements.push_back(ToJson(m));
+    json.push_back({{"pattern_hash", pattern.pattern_hash},
+                    {"features", std::move(features)},
+                    {"measurements", std::move(measurements)}});
+  }
+  return json;
+}
+
+Json ToJson(const std::string& name, const Explanation& e) {
+  Json json = {{"name", name},
+               {"device", e.device},
+               {"cache_bytes", e.cache_bytes},
+               {"line_bytes", e.line_bytes},
+               {"workers", e.workers},
+               {"bytes_per_second", e.bytes_per_second},
+               {"flops_per_second", e.flops_per_second},
+               {"reordered_by", e.reordered_by},
+               {"operations", Json::array()}};
+  for (const ExplainedOperation& o : e.operations) {
+    json["operations"].push_back(
+        {{"operation", o.operation == Operation::kSpgemm ? "spgemm" : "spmm"},
+         {"k", o.k},
+         {"limit", o.limit},
+         {"greatest_gain", o.greatest_gain},
+         {"known_gain", o.known_gain},
+         {"imbalance", o.imbalance},
+         {"greatest_intensity", Intensity(o.stored.flops, o.stored.footprint_bytes)},
+         {"roofline_gflops", RooflineGflops(e, o.stored.flops, o.stored.moved_bytes)},
+         {"measured_ms", o.measured_ms},
+         {"measured", o.measured},
+         {"stored", ToJson(o.stored)},
+         {"reordered", ToJson(o.reordered)}});
+  }
+  return json;
+}
+
+}  // namespace sparsed::cli
