@@ -1,0 +1,561 @@
+"""The C interface (`sparsed/c.h`) by ctypes: loading, declarations, structs, errors.
+
+Which library: `SPARSED_LIBRARY` (a file, or a folder that has it), else the one beside this
+package, else the system's; `libsparsed_attached.so` before `libsparsed_client.so`.
+
+Structs are packed by `struct`, all those of one call into one block of memory (a frame), because
+ctypes.Structure would cost microseconds. Functions take addresses as integers.
+
+After a fork nothing that the parent made may be used or freed in the child, where only one thread
+of it is left. `generation` counts forks: what was made in another generation is forgotten. The
+child loads a fresh copy of the library without kernels, since the parent's copy has lost its
+threads, and neither OpenMP nor CUDA can be used there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_char_p, c_int32, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparsed._errors import BY_CODE, FailedPrecondition, Unimplemented, Unknown
+
+C_VERSION = 1
+CLIENT_LIBRARY = "libsparsed_client.so"
+ATTACHED_LIBRARY = "libsparsed_attached.so"
+
+# Element types, places, reductions: as in c.h.
+F32, F64, F16, BF16, I64 = range(5)
+HOST = -1
+SUM, MEAN, MAX, MIN = range(4)
+ELEMENT_BYTES = (4, 8, 2, 2, 8)
+TYPE_NAMES = ("f32", "f64", "f16", "bf16", "i64")
+REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": MAX, "min": MIN}
+SEMIRINGS = {"sum-product": 1, "boolean": 2, "min-plus": 3, "plus-pair": 4}
+OPERATIONS = {"spmm": 1, "sddmm": 2, "spgemm": 3}
+
+Progress = CFUNCTYPE(None, c_void_p, c_int64, c_int64)
+PreparationProgress = CFUNCTYPE(
+    None, c_void_p, c_char_p, c_char_p, c_int64, c_int64, c_char_p
+)
+RowBlock = CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p)
+
+# Structs. N: size_t, P: pointer; "0q" at the end pads to 8 bytes.
+DENSE = struct.Struct("@PqqqiiP")
+CLIENT_OPTIONS = struct.Struct("@Nqiqqqiqiii0q")
+CALL_OPTIONS = struct.Struct("@NqP")
+PUT_OPTIONS = struct.Struct("@NiPq")
+CSR_VIEW = struct.Struct("@qqqPiiPP")
+PROBLEM = struct.Struct("@iiqii")
+UPLOAD_OPTIONS = struct.Struct("@NiiiPPNPP")
+PREPARE_OPTIONS = struct.Struct("@NPNiPP")
+UPDATE_OPTIONS = struct.Struct("@NiQ")
+SPMM_OPTIONS = struct.Struct("@NiiddPPiiP")
+SDDMM_OPTIONS = struct.Struct("@NiPq")
+SPGEMM_OPTIONS = struct.Struct("@NiiiPPi0q")
+RESULT = struct.Struct("@Qii8q256s")
+
+_P, _I, _L, _D, _S = c_void_p, c_int32, c_int64, ctypes.c_double, c_char_p
+# name: (what it returns, what it takes). Pointers to errors come back as integers, None for NULL.
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "sparsed_c_version": (_I, ()),
+    "sparsed_version": (_S, ()),
+    "sparsed_has_kernels": (_I, ()),
+    "sparsed_error_code": (_I, (_P,)),
+    "sparsed_error_message": (_S, (_P,)),
+    "sparsed_error_retry_ms": (_L, (_P,)),
+    "sparsed_error_free": (None, (_P,)),
+    "sparsed_text_free": (None, (_P,)),
+    "sparsed_connect": (_P, (_S, _P, _P)),
+    "sparsed_client_free": (None, (_P,)),
+    "sparsed_server_info": (_P, (_P, _P, _P)),
+    "sparsed_server_stats": (_P, (_P, _P, _P)),
+    "sparsed_call_wait": (_I, (_P, _L)),
+    "sparsed_call_cancel": (None, (_P,)),
+    "sparsed_call_finish": (_P, (_P,)),
+    "sparsed_call_free": (None, (_P,)),
+    "sparsed_dense_put": (_P, (_P, _S, _P, _P, _P, _P)),
+    "sparsed_dense_read": (_P, (_P, _S, _P, _P, _P)),
+    "sparsed_dense_renew": (_P, (_P, _S, _P)),
+    "sparsed_dense_delete": (_P, (_P, _S, _P)),
+    "sparsed_dense_list": (_P, (_P, _S, _P, _P)),
+    "sparsed_memory_allocate": (_P, (_P, c_size_t, _P)),
+    "sparsed_memory_data": (_P, (_P,)),
+    "sparsed_memory_free": (None, (_P,)),
+    "sparsed_gpu_allocate": (_P, (_P, _I, c_size_t, _P, _P)),
+    "sparsed_gpu_free": (_P, (_P, _I, _P, _P)),
+    "sparsed_gpu_pool_set": (_P, (_P,)),
+    "sparsed_csr_get": (None, (_P, _P)),
+    "sparsed_csr_free": (None, (_P,)),
+    "sparsed_csr_read_matrix_market": (_P, (_S, _I, _P)),
+    "sparsed_upload": (_P, (_P, _S, _P, _P, _P, _P, _P)),
+    "sparsed_matrix_named": (_P, (_P, _S, _P)),
+    "sparsed_matrix_free": (None, (_P,)),
+    "sparsed_matrix_name": (_S, (_P,)),
+    "sparsed_matrix_list": (_P, (_P, _S, _P, _P)),
+    "sparsed_matrix_info": (_P, (_P, _P, _P)),
+    "sparsed_matrix_features": (_P, (_P, _P, _P)),
+    "sparsed_matrix_explain": (_P, (_P, _L, _S, _P, _P)),
+    "sparsed_measurements": (_P, (_P, _P, _P, _P)),
+    "sparsed_prepare": (_P, (_P, _P, _P)),
+    "sparsed_wait_ready": (_P, (_P, PreparationProgress, _P, _P, _P)),
+    "sparsed_update_values": (_P, (_P, _P, _L, _I, _P, _P, _P, _P)),
+    "sparsed_download": (_P, (_P, _P, _P, _P)),
+    "sparsed_matrix_delete": (_P, (_P, _P)),
+    "sparsed_transport_name": (_S, (_I,)),
+    "sparsed_spmm": (_P, (_P,) * 7),
+    "sparsed_sddmm": (_P, (_P,) * 8),
+    "sparsed_softmax": (_P, (_P, _P, _P, _D, _P, _P, _P)),
+    "sparsed_softmax_gradient": (_P, (_P, _P, _P, _P, _D, _P, _P, _P)),
+    "sparsed_scale": (_P, (_P,) * 8),
+    "sparsed_total": (_P, (_P, _P, _I, _P, _P, _P, _P)),
+    "sparsed_spgemm": (_P, (_P,) * 7),
+    "sparsed_spgemm_blocks": (_P, (_P, _P, _P, RowBlock, _P, _P, _P, _P)),
+    "sparsed_attach": (_P, (_P, _I)),
+    "sparsed_chain_new": (_P, (_P, _P)),
+    "sparsed_chain_free": (None, (_P,)),
+    "sparsed_chain_input": (_P, (_P, _P, _P)),
+    "sparsed_chain_spmm": (_P, (_P, _P, _I, _I, _I, _D, _D, _I, _I, _I, _I, _P, _P)),
+    "sparsed_chain_sddmm": (_P, (_P, _P, _I, _I, _I, _I, _L, _P)),
+    "sparsed_chain_softmax": (_P, (_P, _P, _I, _I, _D, _P)),
+    "sparsed_chain_scale": (_P, (_P, _P, _I, _I, _I, _P)),
+    "sparsed_chain_total": (_P, (_P, _P, _I, _I, _P)),
+    "sparsed_chain_sum": (_P, (_P, _P, _P, c_size_t, _P)),
+    "sparsed_chain_output": (_P, (_P, _I, _P)),
+    "sparsed_chain_run": (_P, (_P, _P, _P, _P)),
+}
+
+# ---- Loading -------------------------------------------------------------------------------------
+
+# Counts forks of this process's line since the package was imported.
+generation = 0
+_library: Any = None
+_lock = threading.Lock()
+# Whether a parent of this process had loaded the library before it forked.
+_lost_in_fork = False
+
+
+def _candidates(names: tuple[str, ...]) -> list[str]:
+    chosen = os.environ.get("SPARSED_LIBRARY")
+    if chosen:
+        path = Path(chosen)
+        return [str(path / name) for name in names] if path.is_dir() else [chosen]
+    here = Path(__file__).parent
+    beside = [str(here / "lib" / name) for name in names if (here / "lib" / name).exists()]
+    return beside or list(names)
+
+
+def _open(names: tuple[str, ...]) -> tuple[Any, str]:
+    reasons = []
+    for candidate in _candidates(names):
+        try:
+            return ctypes.CDLL(candidate, mode=os.RTLD_NOW | os.RTLD_LOCAL), candidate
+        except OSError as error:
+            reasons.append(str(error))
+    raise ImportError(
+        "the native library of sparsed cannot be loaded (SPARSED_LIBRARY may name it): "
+        + "; ".join(reasons)
+    )
+
+
+def _open_copy() -> Any:
+    """A second copy of the library without kernels, apart from the one that the parent loaded."""
+    for candidate in _candidates((CLIENT_LIBRARY,)):
+        # SPARSED_LIBRARY may name a file: the thin library lies beside it.
+        path = Path(candidate)
+        if path.name == ATTACHED_LIBRARY:
+            path = path.with_name(CLIENT_LIBRARY)
+        try:
+            content = _find_system_library() if path.parent == Path() else path.read_bytes()
+        except OSError:
+            continue
+        descriptor = os.memfd_create("sparsed_client")
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(content)
+            return ctypes.CDLL(f"/proc/self/fd/{descriptor}", mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        finally:
+            os.close(descriptor)
+    raise FailedPrecondition(
+        f"this process was forked from one that uses sparsed, and {CLIENT_LIBRARY}, of which it "
+        "needs a copy of its own, was not found: set SPARSED_LIBRARY to the folder that has it, or "
+        "start processes with 'spawn'"
+    )
+
+
+def _find_system_library() -> bytes:
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if folder and (Path(folder) / CLIENT_LIBRARY).exists():
+            return (Path(folder) / CLIENT_LIBRARY).read_bytes()
+    # What the dynamic linker finds, it says once it is loaded.
+    ctypes.CDLL(CLIENT_LIBRARY, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            if line.rstrip().endswith("/" + CLIENT_LIBRARY):
+                return Path(line.split(maxsplit=5)[5].strip()).read_bytes()
+    raise OSError(f"{CLIENT_LIBRARY} is not in this process")
+
+
+def _declare(opened: Any) -> Any:
+    for name, (returns, takes) in _FUNCTIONS.items():
+        try:
+            function = getattr(opened, name)
+        except AttributeError:
+            raise ImportError(
+                f"the native library of sparsed has no {name}: it is older than this package"
+            ) from None
+        function.restype = returns
+        function.argtypes = takes
+    version = opened.sparsed_c_version()
+    if version < C_VERSION:
+        raise ImportError(
+            f"the native library of sparsed has version {version} of the C interface, and this "
+            f"package needs {C_VERSION}"
+        )
+    return opened
+
+
+def library() -> Any:
+    """The library of this process, loaded at the first call; its functions are its attributes."""
+    global _library
+    if _library is None:
+        with _lock:
+            if _library is None:
+                if _lost_in_fork:
+                    _library = _declare(_open_copy())
+                else:
+                    _library = _declare(_open((ATTACHED_LIBRARY, CLIENT_LIBRARY))[0])
+    return _library
+
+
+def _after_fork_in_child() -> None:
+    global generation, _library, _lock, _lost_in_fork, _last
+    generation += 1
+    _lost_in_fork = _lost_in_fork or _library is not None
+    _library = None
+    _lock = threading.Lock()
+    _last = threading.local()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+# ---- Errors and handles --------------------------------------------------------------------------
+
+
+def check(error: int | None) -> None:
+    """Raises what a function of the library gave back, if that is an error, and frees it."""
+    if error:
+        raise take_error(error)
+
+
+def take_error(error: int) -> Exception:
+    lib = library()
+    message = (lib.sparsed_error_message(error) or b"").decode("utf-8", "replace")
+    retry_ms = lib.sparsed_error_retry_ms(error)
+    kind = BY_CODE.get(lib.sparsed_error_code(error), Unknown)
+    lib.sparsed_error_free(error)
+    return kind(message, retry_ms / 1000 if retry_ms >= 0 else None)
+
+
+class Handle:
+    """Owns something of the library's, and frees it with its last reference.
+
+    To use one: keep a reference to it while its pointer is in use, so that it cannot be freed.
+    """
+
+    __slots__ = ("pointer", "generation", "_free", "__weakref__")
+
+    def __init__(self, pointer: int, free: Callable[[int], None]) -> None:
+        self.pointer = pointer
+        self.generation = generation
+        self._free = free
+
+    def __del__(self) -> None:
+        # Not in a child: it is the parent's.
+        if self.generation == generation:
+            self._free(self.pointer)
+
+
+class Out:
+    """Memory for what a function gives back by pointer."""
+
+    __slots__ = ("_value", "address")
+
+    def __init__(self) -> None:
+        self._value = c_void_p()
+        self.address = ctypes.addressof(self._value)
+
+    @property
+    def value(self) -> int:
+        return self._value.value or 0
+
+
+def take_text(pointer: int) -> str:
+    """Decodes and frees text of the library's."""
+    text = ctypes.string_at(pointer).decode("utf-8", "replace")
+    library().sparsed_text_free(pointer)
+    return text
+
+
+def call_options(timeout: float | None, stream: int = 0) -> bytes:
+    """`sparsed_call_options`; timeout in seconds, None or 0: none."""
+    return CALL_OPTIONS.pack(CALL_OPTIONS.size, nanoseconds(timeout), stream)
+
+
+def nanoseconds(timeout: float | None) -> int:
+    return max(1, int(timeout * 1e9)) if timeout else 0
+
+
+# ---- Products ------------------------------------------------------------------------------------
+
+
+class Dense(NamedTuple):
+    """`sparsed_dense`. `held` is the address of a name, 0 without."""
+
+    data: int
+    rows: int
+    cols: int
+    leading_dimension: int
+    type: int
+    device: int = HOST
+    held: int = 0
+
+
+class Result(NamedTuple):
+    """How a product was done. Times in nanoseconds, 0 of what did not happen.
+
+    Attributes:
+        transport: how operands and results travelled, the slowest way that one of them took:
+            "stream", "ring", "shared_host", "shared_device", "held" or "attached".
+        plan: "<recipe> / <kernel>".
+        version: of the sparse matrix's values that were used.
+        batch: calls that the server ran as one with it, itself counted.
+    """
+
+    transport: str
+    plan: str
+    version: int
+    batch: int
+    queue_ns: int
+    receive_ns: int
+    to_device_ns: int
+    kernel_ns: int
+    from_device_ns: int
+    send_ns: int
+    setup_ns: int
+    total_ns: int
+
+
+_last = threading.local()
+
+
+def set_last_result(frame: Any, offset: int) -> None:
+    """`frame` has a sparsed_result at `offset`: that of this thread's last product."""
+    _last.result = (frame, offset)
+
+
+def last_result() -> Result | None:
+    """How this thread's last product was done; None before the first one."""
+    found = getattr(_last, "result", None)
+    if found is None:
+        return None
+    fields = RESULT.unpack_from(*found)
+    transport = library().sparsed_transport_name(fields[1]).decode()
+    plan = fields[11].split(b"\0", 1)[0].decode("utf-8", "replace")
+    return Result(transport, plan, fields[0], fields[2], *fields[3:11])
+
+
+# One block of memory for all that a product's function is given. First what every product has: two
+# to four dense matrices, the call's options, the result; then options of its own.
+_SLOTS = 5
+_DENSE = [i * DENSE.size for i in range(_SLOTS)]
+_CALL = _SLOTS * DENSE.size
+_RESULT = _CALL + CALL_OPTIONS.size
+_OPTIONS = _RESULT + RESULT.size
+_Frame = ctypes.c_char * (_OPTIONS + SPMM_OPTIONS.size)
+
+_put_dense = DENSE.pack_into
+_put_call = CALL_OPTIONS.pack_into
+_put_spmm = SPMM_OPTIONS.pack_into
+_put_sddmm = SDDMM_OPTIONS.pack_into
+_address = ctypes.addressof
+
+
+class Product:
+    """A product that is ready to be started: `start(0)` blocks, `start(address)` puts the call
+    that is under way there. The frame must live until its end."""
+
+    __slots__ = ("frame", "_function", "_arguments")
+
+    def __init__(self, frame: Any, function: Any, arguments: tuple[Any, ...]) -> None:
+        self.frame = frame
+        self._function = function
+        self._arguments = arguments
+
+    def start(self, call: int | None = None) -> int | None:
+        error: int | None = self._function(*self._arguments, call)
+        return error
+
+    def run(self) -> None:
+        """Blocks until it is done (on a GPU: queued). Raises its error."""
+        error = self._function(*self._arguments, None)
+        if error:
+            raise take_error(error)
+        _last.result = (self.frame, _RESULT)
+
+    def done(self) -> None:
+        _last.result = (self.frame, _RESULT)
+
+
+def spmm(
+    matrix: int,
+    b: Dense | tuple[int, ...],
+    c: Dense | tuple[int, ...],
+    transpose: bool = False,
+    reduce: int = SUM,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    accumulate: Dense | tuple[int, ...] | None = None,
+    values: Dense | tuple[int, ...] | None = None,
+    unscaled: bool = False,
+    allow_tf32: bool = False,
+    which: Dense | tuple[int, ...] | None = None,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """c = alpha op(S) b + beta accumulate. `matrix`: a handle's pointer. See sparsed_spmm."""
+    frame = _Frame()
+    at = _address(frame)
+    _put_dense(frame, 0, *b)
+    _put_dense(frame, 48, *c)
+    at_accumulate = at_values = at_which = 0
+    if accumulate is not None:
+        _put_dense(frame, 96, *accumulate)
+        at_accumulate = at + 96
+    if values is not None:
+        _put_dense(frame, 144, *values)
+        at_values = at + 144
+    if which is not None:
+        _put_dense(frame, 192, *which)
+        at_which = at + 192
+    _put_call(frame, _CALL, 24, timeout_ns, stream)
+    _put_spmm(
+        frame, _OPTIONS, 64, transpose, reduce, alpha, beta, at_accumulate, at_values, unscaled,
+        allow_tf32, at_which,
+    )  # fmt: skip
+    arguments = (matrix, at, at + 48, at + _OPTIONS, at + _CALL, at + _RESULT)
+    return Product(frame, (_library or library()).sparsed_spmm, arguments)
+
+
+def sddmm(
+    matrix: int,
+    a: Dense | tuple[int, ...],
+    b: Dense | tuple[int, ...],
+    out: Dense | tuple[int, ...],
+    unscaled: bool = False,
+    values: Dense | tuple[int, ...] | None = None,
+    heads: int = 1,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """out = S .* (a b^T), nnz x heads. See sparsed_sddmm."""
+    frame = _Frame()
+    at = _address(frame)
+    _put_dense(frame, 0, *a)
+    _put_dense(frame, 48, *b)
+    _put_dense(frame, 96, *out)
+    at_values = 0
+    if values is not None:
+        _put_dense(frame, 144, *values)
+        at_values = at + 144
+    _put_call(frame, _CALL, 24, timeout_ns, stream)
+    _put_sddmm(frame, _OPTIONS, 32, unscaled, at_values, heads)
+    arguments = (matrix, at, at + 48, at + 96, at + _OPTIONS, at + _CALL, at + _RESULT)
+    return Product(frame, (_library or library()).sparsed_sddmm, arguments)
+
+
+def _dense_frame(
+    dense: tuple[Dense | tuple[int, ...] | None, ...], timeout_ns: int, stream: int
+) -> tuple[Any, list[int], int]:
+    """A frame with up to five dense matrices; their addresses (0 of None), and its own."""
+    frame = _Frame()
+    at = _address(frame)
+    addresses = []
+    for offset, one in zip(_DENSE, dense, strict=False):
+        if one is not None:
+            _put_dense(frame, offset, *one)
+        addresses.append(at + offset if one is not None else 0)
+    _put_call(frame, _CALL, 24, timeout_ns, stream)
+    return frame, addresses, at
+
+
+def softmax(
+    matrix: int,
+    x: Dense | tuple[int, ...],
+    y: Dense | tuple[int, ...],
+    scale: float = 1.0,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """y = softmax of scale x over the nonzeros of each row, nnz x H. See sparsed_softmax."""
+    frame, (at_x, at_y), at = _dense_frame((x, y), timeout_ns, stream)
+    arguments = (matrix, at_x, at_y, scale, at + _CALL, at + _RESULT)
+    return Product(frame, library().sparsed_softmax, arguments)
+
+
+def softmax_gradient(
+    matrix: int,
+    y: Dense | tuple[int, ...],
+    dy: Dense | tuple[int, ...],
+    dx: Dense | tuple[int, ...],
+    scale: float = 1.0,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """See sparsed_softmax_gradient."""
+    frame, (at_y, at_dy, at_dx), at = _dense_frame((y, dy, dx), timeout_ns, stream)
+    arguments = (matrix, at_y, at_dy, at_dx, scale, at + _CALL, at + _RESULT)
+    return Product(frame, library().sparsed_softmax_gradient, arguments)
+
+
+def scale(
+    matrix: int,
+    values: Dense | tuple[int, ...] | None,
+    rows: Dense | tuple[int, ...] | None,
+    cols: Dense | tuple[int, ...] | None,
+    y: Dense | tuple[int, ...],
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """y[p] = rows[i] values[p] cols[j] for each nonzero p = (i, j). See sparsed_scale."""
+    frame, addresses, at = _dense_frame((values, rows, cols, y), timeout_ns, stream)
+    arguments = (matrix, *addresses, at + _CALL, at + _RESULT)
+    return Product(frame, library().sparsed_scale, arguments)
+
+
+def total(
+    matrix: int,
+    values: Dense | tuple[int, ...] | None,
+    transpose: bool,
+    y: Dense | tuple[int, ...],
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """What the values of each row (transpose: column) add up to. See sparsed_total."""
+    frame, (at_values, at_y), at = _dense_frame((values, y), timeout_ns, stream)
+    arguments = (matrix, at_values, transpose, at_y, at + _CALL, at + _RESULT)
+    return Product(frame, library().sparsed_total, arguments)
+
+
+# ---- Chains --------------------------------------------------------------------------------------
+
+
+def run_chain(chain: int, timeout_ns: int = 0, stream: int = 0) -> Product:
+    """See sparsed_chain_run; the chain is put together by the library's own functions."""
+    frame, _, at = _dense_frame((), timeout_ns, stream)
+    return Product(frame, library().sparsed_chain_run, (chain, at + _CALL, at + _RESULT))
