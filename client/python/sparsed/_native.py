@@ -33,6 +33,7 @@ ATTACHED_LIBRARY = "libsparsed_attached.so"
 F32, F64, F16, BF16, I64 = range(5)
 HOST = -1
 SUM, MEAN, MAX, MIN = range(4)
+TRANSPORT_STREAM, TRANSPORT_ATTACHED = 0, 5
 ELEMENT_BYTES = (4, 8, 2, 2, 8)
 TYPE_NAMES = ("f32", "f64", "f16", "bf16", "i64")
 REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": MAX, "min": MIN}
@@ -135,7 +136,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 # Counts forks of this process's line since the package was imported.
 generation = 0
 _library: Any = None
-_lock = threading.Lock()
+_lock = threading.RLock()
 # Whether a parent of this process had loaded the library before it forked.
 _lost_in_fork = False
 
@@ -233,12 +234,17 @@ def library() -> Any:
     return _library
 
 
+def lock() -> threading.RLock:
+    """Guards what is set up once in a process: the library, connections. Free after a fork."""
+    return _lock
+
+
 def _after_fork_in_child() -> None:
     global generation, _library, _lock, _lost_in_fork, _last
     generation += 1
     _lost_in_fork = _lost_in_fork or _library is not None
     _library = None
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _last = threading.local()
 
 
@@ -300,6 +306,13 @@ def take_text(pointer: int) -> str:
     text = ctypes.string_at(pointer).decode("utf-8", "replace")
     library().sparsed_text_free(pointer)
     return text
+
+
+def text(function: Any, *arguments: Any) -> str:
+    """What a function whose last parameter is a char** gives back."""
+    out = Out()
+    check(function(*arguments, out.address))
+    return take_text(out.value)
 
 
 def call_options(timeout: float | None, stream: int = 0) -> bytes:
@@ -384,6 +397,7 @@ _put_call = CALL_OPTIONS.pack_into
 _put_spmm = SPMM_OPTIONS.pack_into
 _put_sddmm = SDDMM_OPTIONS.pack_into
 _address = ctypes.addressof
+_get_int32 = struct.Struct("@i").unpack_from
 
 
 class Product:
@@ -409,7 +423,14 @@ class Product:
         _last.result = (self.frame, _RESULT)
 
     def done(self) -> None:
+        """To be called in the thread that waited for it, when it has ended well."""
         _last.result = (self.frame, _RESULT)
+
+    @property
+    def transport(self) -> int:
+        """How its operands travelled; SPARSED_TRANSPORT_... of c.h."""
+        number: int = _get_int32(self.frame, _RESULT + 8)[0]
+        return number
 
 
 def spmm(
