@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 from sparsed._errors import BY_CODE, FailedPrecondition, Unimplemented, Unknown
 
 C_VERSION = 1
-CLIENT_LIBRARY = "libsparsed_client.so"
-ATTACHED_LIBRARY = "libsparsed_attached.so"
+# By the number of the C interface's binary form; development files may be there alone, without it.
+CLIENT_LIBRARIES = ("libsparsed_client.so.1", "libsparsed_client.so")
+ATTACHED_LIBRARIES = ("libsparsed_attached.so.1", "libsparsed_attached.so")
 
 # Element types, places, reductions: as in c.h.
 F32, F64, F16, BF16, I64 = range(5)
@@ -151,11 +152,11 @@ def _candidates(names: tuple[str, ...]) -> list[str]:
     return beside or list(names)
 
 
-def _open(names: tuple[str, ...]) -> tuple[Any, str]:
+def _open(names: tuple[str, ...]) -> Any:
     reasons = []
     for candidate in _candidates(names):
         try:
-            return ctypes.CDLL(candidate, mode=os.RTLD_NOW | os.RTLD_LOCAL), candidate
+            return ctypes.CDLL(candidate, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
             reasons.append(str(error))
     raise ImportError(
@@ -166,13 +167,13 @@ def _open(names: tuple[str, ...]) -> tuple[Any, str]:
 
 def _open_copy() -> Any:
     """A second copy of the library without kernels, apart from the one that the parent loaded."""
-    for candidate in _candidates((CLIENT_LIBRARY,)):
+    for candidate in _candidates(CLIENT_LIBRARIES):
         # SPARSED_LIBRARY may name a file: the thin library lies beside it.
         path = Path(candidate)
-        if path.name == ATTACHED_LIBRARY:
-            path = path.with_name(CLIENT_LIBRARY)
+        if path.name in ATTACHED_LIBRARIES:
+            path = path.with_name(CLIENT_LIBRARIES[ATTACHED_LIBRARIES.index(path.name)])
         try:
-            content = _find_system_library() if path.parent == Path() else path.read_bytes()
+            content = _read_system_library(path.name) if path.parent == Path() else path.read_bytes()
         except OSError:
             continue
         descriptor = os.memfd_create("sparsed_client")
@@ -183,23 +184,21 @@ def _open_copy() -> Any:
         finally:
             os.close(descriptor)
     raise FailedPrecondition(
-        f"this process was forked from one that uses sparsed, and {CLIENT_LIBRARY}, of which it "
+        f"this process was forked from one that uses sparsed, and {CLIENT_LIBRARIES[0]}, of which it "
         "needs a copy of its own, was not found: set SPARSED_LIBRARY to the folder that has it, or "
         "start processes with 'spawn'"
     )
 
 
-def _find_system_library() -> bytes:
-    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        if folder and (Path(folder) / CLIENT_LIBRARY).exists():
-            return (Path(folder) / CLIENT_LIBRARY).read_bytes()
-    # What the dynamic linker finds, it says once it is loaded.
-    ctypes.CDLL(CLIENT_LIBRARY, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+def _read_system_library(name: str) -> bytes:
+    # What the dynamic linker finds, /proc says once it is loaded; nothing of it is used.
+    ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_LOCAL)
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
-            if line.rstrip().endswith("/" + CLIENT_LIBRARY):
-                return Path(line.split(maxsplit=5)[5].strip()).read_bytes()
-    raise OSError(f"{CLIENT_LIBRARY} is not in this process")
+            path = Path(line.rstrip().split(maxsplit=5)[-1])
+            if path.name.startswith(name):
+                return path.read_bytes()
+    raise OSError(f"{name} is not in this process")
 
 
 def _declare(opened: Any) -> Any:
@@ -230,7 +229,7 @@ def library() -> Any:
                 if _lost_in_fork:
                     _library = _declare(_open_copy())
                 else:
-                    _library = _declare(_open((ATTACHED_LIBRARY, CLIENT_LIBRARY))[0])
+                    _library = _declare(_open(ATTACHED_LIBRARIES + CLIENT_LIBRARIES))
     return _library
 
 

@@ -8,7 +8,7 @@ the elements of a row may not), and copied otherwise.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -196,7 +196,7 @@ def stream_of(product: Operand) -> int:
 
 def _data(array: np.ndarray[Any, Any]) -> int:
     try:
-        return _address(_char_at(array))  # the fastest way; not of read-only or empty arrays
+        return _address(_char_at(cast(Any, array)))  # the fastest way; not of read-only or empty arrays
     except (TypeError, ValueError, BufferError):
         return int(array.__array_interface__["data"][0])
 

@@ -4,6 +4,7 @@ server, too."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -114,12 +115,12 @@ def _parse_shape(shape: Any, num_nodes: int | None) -> tuple[int, int] | None:
     if shape is None:
         return None
     try:
-        extent = (int(shape), int(shape)) if np.ndim(shape) == 0 else tuple(map(int, shape))
+        extent = tuple(map(int, [shape, shape] if np.ndim(shape) == 0 else shape))
     except (TypeError, ValueError) as error:
         raise InvalidType(f"shape {shape!r} is neither a number nor (rows, cols)") from error
     if len(extent) != 2 or min(extent) < 0:
         raise InvalidArgument(f"shape {shape!r} is none of a matrix: (rows, cols) is expected")
-    return cast("tuple[int, int]", extent)
+    return extent[0], extent[1]
 
 
 def _no_values(values: Any, what: str) -> None:
@@ -576,8 +577,8 @@ def take_csr(pointer: int) -> Taken:
 
 def view_csr(pointer: int, owner: Any) -> Taken:
     view = bytearray(_native.CSR_VIEW.size)
-    at = (_native.ctypes.c_char * len(view)).from_buffer(view)
-    _native.library().sparsed_csr_get(pointer, _native.ctypes.addressof(at))
+    at = (ctypes.c_char * len(view)).from_buffer(view)
+    _native.library().sparsed_csr_get(pointer, ctypes.addressof(at))
     return unpack_csr_view(bytes(view), owner)
 
 

@@ -41,7 +41,8 @@ def bfloat16() -> np.dtype[Any] | None:
         from ml_dtypes import bfloat16 as scalar
     except ImportError:
         return None
-    return np.dtype(scalar)
+    dtype: np.dtype[Any] = np.dtype(scalar)
+    return dtype
 
 
 def of_dtype(dtype: Any) -> int | None:
