@@ -240,6 +240,8 @@ class Matrix:
         if return_argument:
             which = self._new_result(b, rows, cols, I64, b.ndim, staged)
             at_which = which.dense
+        if cols == 0:  # nothing to be computed
+            return _of_nothing(c, which)
         product = _native.spmm(
             handle.pointer, b.dense, c.dense, transpose, kind, alpha, beta, at_accumulate,
             at_values, unscaled, allow_tf32, at_which,
@@ -297,6 +299,9 @@ class Matrix:
             raise InvalidArgument(f"a has {left.cols} columns, and b has {right.cols}")
         if not isinstance(heads, int) or heads < 1 or left.cols % heads != 0:
             raise InvalidArgument(f"heads is {heads!r}, and has to divide the {left.cols} columns")
+        if left.cols == 0:  # sums of nothing
+            left = _operands.zeros_like(left, heads, "a")
+            right = _operands.zeros_like(right, heads, "b")
         staged = self._staged((left, right), sizes.nnz * heads) if out is None else False
         if staged:
             left, right = self._in_shared_memory(left), self._in_shared_memory(right)
@@ -395,18 +400,19 @@ class Matrix:
     ) -> Operation[Any]:
         handle = self._native_handle()
         sizes = self._known_sizes()
-        rows = sizes.cols if transpose else sizes.rows
-        given = None
-        cols, ndim = 1, 1
-        if values is not None:
-            given = self._values_operand(values, sizes.type, sizes.nnz)
-            cols, ndim = given.cols, given.ndim
-        y = self._result(given, out, rows, cols, sizes.type, ndim)
+        rows, inner = (sizes.cols, sizes.rows) if transpose else (sizes.rows, sizes.cols)
+        if values is None:  # a chain has at least one operand
+            ones = np.ones(inner, _types.numpy_dtype(sizes.type))
+            return self._spmm(
+                ones, transpose, None, "sum", 1.0, 0.0, None, out, False, False, False, timeout
+            )
+        given = self._values_operand(values, sizes.type, sizes.nnz)
+        y = self._result(given, out, rows, given.cols, sizes.type, given.ndim)
         product = _native.total(
-            handle.pointer, given.dense if given else None, transpose, y.dense,
-            _native.nanoseconds(timeout), _operands.stream_of(given or y),
+            handle.pointer, given.dense, transpose, y.dense, _native.nanoseconds(timeout),
+            _operands.stream_of(given),
         )  # fmt: skip
-        return self._product(product, y, None, (handle, given, y), given or y)
+        return self._product(product, y, None, (handle, given, y), given)
 
     def scale(
         self,
@@ -438,6 +444,8 @@ class Matrix:
         handle = self._native_handle()
         sizes = self._known_sizes()
         given = []
+        if values is None and rows is None and cols is None:  # a chain has at least one operand
+            rows = np.ones(sizes.rows, _types.numpy_dtype(sizes.type))
         if values is not None:
             given.append(self._values_operand(values, sizes.type, sizes.nnz))
         at_values = given[-1].dense if given else None
@@ -448,13 +456,13 @@ class Matrix:
             at.append(given[-1].dense if factors is not None else None)
         heads = max((one.cols for one in given), default=1)
         ndim = 2 if any(one.ndim == 2 for one in given) else 1
-        model = given[0] if given else None
+        model = given[0]
         y = self._result(model, out, sizes.nnz, heads, sizes.type, ndim)
         product = _native.scale(
             handle.pointer, at_values, at[0], at[1], y.dense, _native.nanoseconds(timeout),
-            _operands.stream_of(model or y),
+            _operands.stream_of(model),
         )  # fmt: skip
-        return self._product(product, y, None, (handle, given, y), model or y)
+        return self._product(product, y, None, (handle, given, y), model)
 
     def spgemm(
         self,
@@ -990,6 +998,14 @@ class Transposed:
 
     def __repr__(self) -> str:
         return f"{self._matrix!r}.T"
+
+
+def _of_nothing(result: Operand, which: Operand | None) -> Operation[Any]:
+    made = _operands.give(result)
+    return Operation(
+        lambda _: None, lambda: made if which is None else (made, _operands.give(which)), None,
+        None, True,
+    )  # fmt: skip
 
 
 def _is_sparse(x: Any) -> bool:

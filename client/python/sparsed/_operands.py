@@ -172,6 +172,14 @@ def empty_numpy(rows: int, cols: int, type_: int, ndim: int) -> Operand:
     return Operand(dense, array, NUMPY, ndim, array)
 
 
+def zeros_like(model: Operand, cols: int, what: str) -> Operand:
+    """Of as many rows as `model`, which has no columns."""
+    rows, type_ = model.rows, model.dense[4]
+    if model.kind == TORCH:
+        return operand(model.array.new_zeros((rows, cols)), what, type_)
+    return operand(np.zeros((rows, cols), _types.numpy_dtype(type_)), what, type_)
+
+
 def stream_of(product: Operand) -> int:
     """The framework's current stream on the GPU that the operand is on, as a cudaStream_t."""
     if product.dense[5] == HOST:
