@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 class Server:
     """A server's process, its addresses, and its end."""
 
-    def __init__(self, *flags, folder=None, local=True):
+    def __init__(self, *flags, folder=None, local=True, memory="1GiB"):
         self.folder = Path(folder or tempfile.mkdtemp(prefix="sparsed-"))
         self.address = f"unix:{self.folder}/s.sock"
         self.flags = [
             f"--listen={self.address}",
             "--metrics-listen=off",
             f"--local-listen=unix:{self.folder}/local.sock" if local else "--local-listen=off",
-            "--host-memory=1GiB",
+            f"--host-memory={memory}",
             "--devices=cpu",
             *flags,
         ]
