@@ -863,7 +863,7 @@ class Matrix:
     def _new_result(
         self, model: Operand, rows: int, cols: int, type_: int, ndim: int, staged: bool
     ) -> Operand:
-        if not staged or type_ == I64:
+        if not staged:
             return _operands.empty_like(model, rows, cols, type_, ndim)
         return self._empty_in_shared_memory(model, rows, cols, type_, ndim)
 
@@ -911,7 +911,9 @@ class Matrix:
         copy = client._pool.array(client._native_handle().pointer, (rows, cols), bits)
         np.copyto(copy, _sparse.strided_at(data, rows, cols, leading, bits))
         dense = (_operands._data(copy), rows, cols, cols, type_, device, 0)
-        return Operand(dense, (copy, source.array), source.kind, source.ndim, source.source)
+        shared = Operand(dense, source.array, source.kind, source.ndim, source.source)
+        shared.copy = copy
+        return shared
 
     def _empty_in_shared_memory(
         self, model: Operand, rows: int, cols: int, type_: int, ndim: int

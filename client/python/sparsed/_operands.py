@@ -29,11 +29,13 @@ class Operand:
     Attributes:
         dense: where it is, for the library. A vector is one column.
         array: what keeps its memory, or the copy that was made.
+        source: as the caller gave it, or gets it.
+        copy: what keeps its memory where that is a copy in shared memory.
         kind: NUMPY, TORCH, OTHER or HELD.
         ndim: 1 or 2.
     """
 
-    __slots__ = ("dense", "array", "kind", "ndim", "source")
+    __slots__ = ("dense", "array", "kind", "ndim", "source", "copy")
 
     def __init__(self, dense: Any, array: Any, kind: int, ndim: int, source: Any = None) -> None:
         self.dense = dense
@@ -41,6 +43,7 @@ class Operand:
         self.kind = kind
         self.ndim = ndim
         self.source = source
+        self.copy: Any = None
 
     @property
     def rows(self) -> int:
