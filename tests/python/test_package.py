@@ -97,16 +97,31 @@ def test_what_is_public():
                 assert member.__doc__, f"{kind.__name__}.{name}"
 
 
-def test_types():
+def test_types(tmp_path, monkeypatch):
     """mypy's strict mode has nothing to say, about the package and about its use."""
     api = pytest.importorskip("mypy.api")
-    config = ROOT / "client/python/pyproject.toml"
-    sources = [str(path) for path in sorted(FOLDER.glob("*.py"))]
-    out, errors, _ = api.run(["--config-file", str(config), "--strict", *sources])
+    folder = ROOT / "client/python"
+    sources = [str(path) for path in sorted((folder / "sparsed").glob("*.py"))]
+    config = ["--config-file", str(folder / "pyproject.toml"), "--cache-dir", os.devnull]
+    out, errors, _ = api.run([*config, *sources])
     wrong = [
         line for line in out.splitlines() if ": error:" in line and "/torch/" not in line
     ]
     assert not wrong, out + errors
+    # A program that uses the package is checked against its types.
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sparsed\n"
+        "g = sparsed.connect('x').upload('g', None)\n"
+        "n: int = g.nnz\n"
+        "m: str = g.nnz\n"
+        "g.spmm(None, transposed=True)\n"
+    )
+    monkeypatch.setenv("MYPYPATH", str(FOLDER.parent) if FOLDER.parent == folder else "")
+    out, errors, _ = api.run([*config, "--python-executable", sys.executable, str(program)])
+    assert "program.py:4: error: Incompatible types in assignment" in out, out + errors
+    assert 'program.py:5: error: Unexpected keyword argument "transposed"' in out
+    assert "program.py:3" not in out
 
 
 def test_the_reference_is_current():
@@ -115,6 +130,16 @@ def test_the_reference_is_current():
         [sys.executable, generator, "--check"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", ["docs/python.md"])
+def test_examples_of_the_documentation(server, page):
+    """Its blocks of Python are one program."""
+    pytest.importorskip("scipy")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert len(blocks) > 5
+    program = "\n".join(blocks).replace("unix:/tmp/sparsed.sock", server.address)
+    assert "attached" in run(program)
 
 
 def test_installed_files():

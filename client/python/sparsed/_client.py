@@ -31,10 +31,6 @@ from sparsed._shared import SharedPool
 if TYPE_CHECKING:
     from sparsed._matrix import Matrix
 
-# A server that is gone is given up after three pauses of 50, 100 and 200 ms, within a second.
-_ATTEMPTS = 4
-_KEEPALIVE = 30.0
-
 Problem = int | str
 """A class of products to prepare for: "spmm:128" (the width), "spmm^T:128", "spmm:128:tf32",
 "sddmm:64", "spgemm"; a number is the width of an SpMM."""
@@ -51,8 +47,8 @@ def connect(
     streams: int = 1,
     attach: bool = True,
     threads: int | None = None,
-    attempts: int = _ATTEMPTS,
-    keepalive: float = _KEEPALIVE,
+    attempts: int = 4,
+    keepalive: float = 30.0,
 ) -> Client:
     """Connects to a server.
 
@@ -66,7 +62,8 @@ def connect(
         streams: connections that large operands travel over.
         attach: whether products run in this process where they can.
         threads: of products that run here, on the CPU; None: as many as there are cores.
-        attempts: of a call that is safe to repeat, at a server that does not answer.
+        attempts: of a call that is safe to repeat, at a server that does not answer; pauses are 50,
+            100, 200, ... ms, so that one that is gone is given up within a second.
         keepalive: seconds after which a silent server is asked for a sign of life.
 
     Returns:
