@@ -71,6 +71,8 @@ class Matrix:
         self._handle = handle
         # Whether operands are copied into shared memory on their way: None: not found out yet.
         self._stages: bool | None = None
+        # What sparsed.torch knows of it.
+        self._torch: Any = None
         client._matrices.add(self)
 
     # ---- What it is
@@ -640,7 +642,12 @@ class Matrix:
             )  # fmt: skip
             return error
 
-        return Operation(start, lambda: int(version.value), (handle, given, update, options))
+        def finish() -> int:
+            if self._torch is not None:
+                self._torch.values_changed()
+            return int(version.value)
+
+        return Operation(start, finish, (handle, given, update, options))
 
     def download(self, *, timeout: float | None = None) -> Any:
         """The matrix as a `scipy.sparse.csr_array` (16-bit values as f32), or a `sparsed.Csr` where
