@@ -4,6 +4,8 @@ import base64
 import pickle
 import re
 import struct
+import subprocess
+import sys
 import time
 import zlib
 
@@ -259,6 +261,28 @@ def test_exceptions():
     assert issubclass(sparsed.InvalidArgument, ValueError)
     assert issubclass(sparsed.InvalidType, TypeError)
     assert issubclass(sparsed.NotFound, LookupError)
+
+
+def test_interrupts(server, name):
+    """Long calls end when Python is interrupted."""
+    program = """
+import signal, sys, threading, time, os
+import scipy.sparse as sp, sparsed
+c = sparsed.connect(sys.argv[1], attach=False)
+g = c.upload(sys.argv[2], sp.random(20_000, 20_000, 0.01, format="csr", rng=1, dtype="f4"))
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+begin = time.monotonic()
+try:
+    g.spgemm(g)
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - begin < 20)
+print(c.matrix(sys.argv[2]).shape)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, server.address, name], capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "interrupted True\n(20000, 20000)\n", done.stderr
 
 
 # ---- SciPy's linear operators

@@ -39,7 +39,7 @@ class Operation(Generic[T]):
         queued: it cannot be under way (it is on a GPU): it blocks, at most until it is queued.
     """
 
-    __slots__ = ("_start", "_finish", "_keep", "_callbacks", "_queued")
+    __slots__ = ("_start", "_make", "_keep", "_callbacks", "_queued")
 
     def __init__(
         self,
@@ -50,10 +50,13 @@ class Operation(Generic[T]):
         queued: bool = False,
     ) -> None:
         self._start = start
-        self._finish = finish
+        self._make = finish
         self._keep = keep
         self._callbacks = callbacks
         self._queued = queued
+
+    def _finish(self) -> T:
+        return self._make()
 
     def run(self) -> T:
         """Blocks in the library: the fastest way, and where attached products run."""

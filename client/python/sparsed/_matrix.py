@@ -15,7 +15,7 @@ from sparsed._calls import Callbacks, Operation
 from sparsed._client import _c_name, _host_array, pack_problems
 from sparsed._errors import Error, InvalidArgument, InvalidType, NotFound
 from sparsed._native import I64
-from sparsed._operands import HELD, NUMPY, OTHER, TORCH, Operand
+from sparsed._operands import HELD, NUMPY, OTHER, TORCH, Operand, SharedOperand
 from sparsed._progress import Listener, Progress
 from sparsed._report import Report, density_image
 
@@ -33,6 +33,35 @@ class Sizes(NamedTuple):
     cols: int
     nnz: int
     type: int
+
+
+class ProductOperation(Operation[Any]):
+    """A product of a matrix's, which gives `result`, and `which` if there is one. Its operands are
+    like `operand`; `keep` is what has to live until its end."""
+
+    __slots__ = ("_matrix", "_operand", "_product", "_result", "_which")
+
+    def __init__(
+        self, matrix: Matrix, product: _native.Product, result: Operand, which: Operand | None,
+        keep: Any, operand: Operand,
+    ) -> None:  # fmt: skip
+        self._start = product.start
+        self._keep = keep
+        self._callbacks = None
+        self._queued = operand.dense[5] >= 0
+        self._matrix = matrix
+        self._operand = operand
+        self._product = product
+        self._result = result
+        self._which = which
+
+    def _finish(self) -> Any:
+        product, matrix = self._product, self._matrix
+        product.done()
+        if matrix._stages is not False:
+            matrix._look_how_it_travelled(product, self._operand)
+        made = _operands.give(self._result)
+        return made if self._which is None else (made, _operands.give(self._which))
 
 
 class Matrix:
@@ -878,15 +907,7 @@ class Matrix:
         self, product: _native.Product, result: Operand, which: Operand | None, keep: Any,
         operand: Operand,
     ) -> Operation[Any]:  # fmt: skip
-        def finish() -> Any:
-            product.done()
-            if self._stages is not False:
-                self._look_how_it_travelled(product, operand)
-            made = _operands.give(result)
-            return made if which is None else (made, _operands.give(which))
-
-        queued = operand.dense[5] >= 0
-        return Operation(product.start, finish, (product, keep, which), None, queued)
+        return ProductOperation(self, product, result, which, keep, operand)
 
     # ---- Shared memory, where operands would have to be sent
 
@@ -902,11 +923,12 @@ class Matrix:
     def _look_how_it_travelled(self, product: _native.Product, operand: Operand) -> None:
         """Large operands that were sent though the server is on this machine are copied into shared
         memory from the next product on."""
+        if operand.rows * operand.cols * 4 < _STAGED_BYTES or operand.kind == HELD:
+            return
         if product.transport == _native.TRANSPORT_ATTACHED:
             self._stages = None if self._stages is None else False
         elif self._stages is None and product.transport == _native.TRANSPORT_STREAM:
-            if operand.rows * operand.cols * 4 >= _STAGED_BYTES and operand.kind != HELD:
-                self._stages = self.client._shares_memory()
+            self._stages = self.client._shares_memory()
 
     def _in_shared_memory(self, source: Operand) -> Operand:
         client = self.client
@@ -918,7 +940,7 @@ class Matrix:
         copy = client._pool.array(client._native_handle().pointer, (rows, cols), bits)
         np.copyto(copy, _sparse.strided_at(data, rows, cols, leading, bits))
         dense = (_operands._data(copy), rows, cols, cols, type_, device, 0)
-        shared = Operand(dense, source.array, source.kind, source.ndim, source.source)
+        shared = SharedOperand(dense, source.array, source.kind, source.ndim, source.source)
         shared.copy = copy
         return shared
 

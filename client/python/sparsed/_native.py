@@ -382,18 +382,18 @@ def last_result() -> Result | None:
     return Result(transport, plan, fields[0], fields[2], *fields[3:11])
 
 
-# One block of memory for all that a product's function is given. First what every product has: two
-# to four dense matrices, the call's options, the result; then options of its own.
-_SLOTS = 5
-_DENSE = [i * DENSE.size for i in range(_SLOTS)]
-_CALL = _SLOTS * DENSE.size
-_RESULT = _CALL + CALL_OPTIONS.size
-_OPTIONS = _RESULT + RESULT.size
-_Frame = ctypes.c_char * (_OPTIONS + SPMM_OPTIONS.size)
+# One block of memory for all that a product's function is given: what an SpMM always has, packed at
+# once (two dense matrices, the call's options, its own), up to three more dense matrices, the result.
+_SPMM = struct.Struct("@PqqqiiP PqqqiiP NqP NiiddPPiiP")
+_DENSE = (0, 48, 184, 232, 280)
+_CALL = 96
+_OPTIONS = 120
+_RESULT = 328
+_Frame = ctypes.c_char * (_RESULT + RESULT.size)
 
 _put_dense = DENSE.pack_into
 _put_call = CALL_OPTIONS.pack_into
-_put_spmm = SPMM_OPTIONS.pack_into
+_put_spmm = _SPMM.pack_into
 _put_sddmm = SDDMM_OPTIONS.pack_into
 _address = ctypes.addressof
 _get_int32 = struct.Struct("@i").unpack_from
@@ -451,24 +451,21 @@ def spmm(
     """c = alpha op(S) b + beta accumulate. `matrix`: a handle's pointer. See sparsed_spmm."""
     frame = _Frame()
     at = _address(frame)
-    _put_dense(frame, 0, *b)
-    _put_dense(frame, 48, *c)
     at_accumulate = at_values = at_which = 0
     if accumulate is not None:
-        _put_dense(frame, 96, *accumulate)
-        at_accumulate = at + 96
+        _put_dense(frame, 184, *accumulate)
+        at_accumulate = at + 184
     if values is not None:
-        _put_dense(frame, 144, *values)
-        at_values = at + 144
+        _put_dense(frame, 232, *values)
+        at_values = at + 232
     if which is not None:
-        _put_dense(frame, 192, *which)
-        at_which = at + 192
-    _put_call(frame, _CALL, 24, timeout_ns, stream)
+        _put_dense(frame, 280, *which)
+        at_which = at + 280
     _put_spmm(
-        frame, _OPTIONS, 64, transpose, reduce, alpha, beta, at_accumulate, at_values, unscaled,
-        allow_tf32, at_which,
+        frame, 0, *b, *c, 24, timeout_ns, stream, 64, transpose, reduce, alpha, beta, at_accumulate,
+        at_values, unscaled, allow_tf32, at_which,
     )  # fmt: skip
-    arguments = (matrix, at, at + 48, at + _OPTIONS, at + _CALL, at + _RESULT)
+    arguments = (matrix, at, at + 48, at + 120, at + 96, at + 328)
     return Product(frame, (_library or library()).sparsed_spmm, arguments)
 
 
@@ -488,14 +485,14 @@ def sddmm(
     at = _address(frame)
     _put_dense(frame, 0, *a)
     _put_dense(frame, 48, *b)
-    _put_dense(frame, 96, *out)
+    _put_dense(frame, 184, *out)
     at_values = 0
     if values is not None:
-        _put_dense(frame, 144, *values)
-        at_values = at + 144
+        _put_dense(frame, 232, *values)
+        at_values = at + 232
     _put_call(frame, _CALL, 24, timeout_ns, stream)
     _put_sddmm(frame, _OPTIONS, 32, unscaled, at_values, heads)
-    arguments = (matrix, at, at + 48, at + 96, at + _OPTIONS, at + _CALL, at + _RESULT)
+    arguments = (matrix, at, at + 48, at + 184, at + _OPTIONS, at + _CALL, at + _RESULT)
     return Product(frame, (_library or library()).sparsed_sddmm, arguments)
 
 

@@ -8,6 +8,7 @@ the elements of a row may not), and copied otherwise.
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any, cast
 
 import numpy as np
@@ -18,9 +19,11 @@ from sparsed._native import ELEMENT_BYTES, HOST, I64, Dense
 
 NUMPY, TORCH, OTHER, HELD = range(4)
 
+_modules = sys.modules
 _char_at = ctypes.c_char.from_buffer
 _address = ctypes.addressof
 _OF_DTYPE = _types._OF_DTYPE
+_OF_TORCH = _types._OF_TORCH
 
 
 class Operand:
@@ -30,12 +33,11 @@ class Operand:
         dense: where it is, for the library. A vector is one column.
         array: what keeps its memory, or the copy that was made.
         source: as the caller gave it, or gets it.
-        copy: what keeps its memory where that is a copy in shared memory.
         kind: NUMPY, TORCH, OTHER or HELD.
         ndim: 1 or 2.
     """
 
-    __slots__ = ("dense", "array", "kind", "ndim", "source", "copy")
+    __slots__ = ("dense", "array", "kind", "ndim", "source")
 
     def __init__(self, dense: Any, array: Any, kind: int, ndim: int, source: Any = None) -> None:
         self.dense = dense
@@ -43,7 +45,6 @@ class Operand:
         self.kind = kind
         self.ndim = ndim
         self.source = source
-        self.copy: Any = None
 
     @property
     def rows(self) -> int:
@@ -59,6 +60,13 @@ class Operand:
     def device(self) -> int:
         device: int = self.dense[5]
         return device
+
+
+class SharedOperand(Operand):
+    """One whose memory is a copy in shared memory."""
+
+    __slots__ = ("copy",)
+    copy: Any
 
 
 class HeldDense:
@@ -108,7 +116,7 @@ def operand(x: Any, what: str, type_: int) -> Operand:
     """`x` for reading. `what` is its name for errors, `type_` the type that it must have."""
     if type(x) is np.ndarray:
         return _numpy(x, what, type_)
-    torch = _types.torch()
+    torch = _modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _torch(x, what, type_, torch)
     if isinstance(x, HeldDense):
@@ -161,7 +169,10 @@ def empty_like(model: Operand, rows: int, cols: int, type_: int, ndim: int) -> O
     """A new array of the kind of `model` and where that is, for a result."""
     if model.kind == TORCH:
         shape: tuple[int, ...] = (rows, cols) if ndim == 2 else (rows,)
-        tensor = model.array.new_empty(shape, dtype=_types.torch_dtype(type_))
+        if type_ == model.dense[4]:
+            tensor = model.array.new_empty(shape)
+        else:
+            tensor = model.array.new_empty(shape, dtype=_types.torch_dtype(type_))
         dense = (tensor.data_ptr(), rows, cols, cols, type_, model.dense[5], 0)
         return Operand(dense, tensor, TORCH, ndim, tensor)
     if model.kind == OTHER:
@@ -307,24 +318,24 @@ def _torch(x: Any, what: str, type_: int, torch: Any, copy: bool = True) -> Oper
             f"{what} is sparse, a tensor of layout {x.layout}: a dense matrix is expected (spgemm "
             "multiplies sparse by sparse)"
         )
-    found = _types.of_torch(x.dtype)
-    if found != type_:
+    if _OF_TORCH.get(x.dtype) != type_ and _types.of_torch(x.dtype) != type_:
         raise _wrong_type(what, str(x.dtype), type_)
     if x.requires_grad and torch.is_grad_enabled():
         raise InvalidArgument(
             f"{what} requires a gradient, and this call has none: use sparsed.torch, or "
             f"{what}.detach()"
         )
-    device = x.device
-    if device.type == "cpu":
+    if x.is_cpu:
         number = HOST
-    elif device.type == "cuda":
-        number = device.index
+    elif x.is_cuda:
+        number = x.get_device()
     else:
-        raise InvalidType(f"{what} is on the device {device}: the CPU or a CUDA GPU is expected")
+        raise InvalidType(f"{what} is on the device {x.device}: the CPU or a CUDA GPU is expected")
     ndim = x.dim()
     if ndim == 2:
         rows, cols = x.shape
+        if x.is_contiguous() and not x.is_neg():
+            return Operand((x.data_ptr(), rows, cols, cols, type_, number, 0), x, TORCH, 2, x)
         row_stride, element_stride = x.stride()
     elif ndim == 1:
         rows, cols = x.shape[0], 1
