@@ -186,6 +186,12 @@ def test_pickle(g):
     check(pickle.loads(pickle.dumps(g)))
 
 
+def test_pickled_held_matrices(client):
+    with client.put(None, x()) as held:
+        again = pickle.loads(pickle.dumps(held))
+        assert (again.read() == x()).all()
+
+
 def test_a_pickled_matrix_that_is_gone(g):
     pickled = pickle.dumps(g)
     g.delete()

@@ -95,11 +95,25 @@ def test_large_operands_are_copied_into_shared_memory(g, a):
     rows = np.repeat(np.arange(N), np.diff(a.indptr))
     close(g.sddmm(x, y), a.data * (x[rows] * y[a.indices]).sum(1))
     assert sparsed.last_transport() == "shared_host"
-    # Small ones are sent, and those whose result has a place.
+    # Results that have a place are copied there.
+    wider = np.zeros((N, K + 5), np.float32)
+    out = wider[:, 3 : K + 3]
+    assert g.spmm(x, out=out) is out
+    assert sparsed.last_transport() == "shared_host"
+    close(out, a @ x)
+    assert not wider[:, :3].any()
+    assert not wider[:, K + 3 :].any()
+    close(g.spmm(x, alpha=2, beta=1, out=out), 3 * (a @ x))
+    close(g.spmm(x, alpha=2, beta=1, accumulate=x, out=out), 2 * (a @ x) + x)
+    numbers = np.empty(a.nnz, np.float32)
+    assert g.sddmm(x, y, out=numbers) is numbers
+    close(numbers, a.data * (x[rows] * y[a.indices]).sum(1))
+    with g.client.zeros(None, (N, K)) as held:
+        assert g.spmm(x, out=held) is held
+        close(held.read(), a @ x)
+    # Small ones are sent.
     close(g.spmm(x[:, :3].copy()), a @ x[:, :3])
     assert sparsed.last_transport() == "stream"
-    out = np.empty((N, K), np.float32)
-    close(g.spmm(x, out=out), a @ x)
 
 
 def test_results_in_shared_memory_are_apart(g, a):
@@ -178,6 +192,29 @@ def test_attached(client, a, name):
     g.attach()
     with pytest.raises(sparsed.Error):
         g.attach(gpu=0)  # this server has none
+
+
+def test_awaited_and_attached(server, a, name):
+    """Products that are awaited run on the server, by way of shared memory; those that block here."""
+    import asyncio
+
+    import sparsed.aio
+
+    async def main():
+        async with await sparsed.aio.connect(server.address) as c:
+            g = await c.upload(name, a)
+            x = wide()
+            transports = []
+            for _ in range(3):
+                close(await g.spmm(x), a @ x)
+                transports.append(sparsed.last_transport())
+                close(g.sync.spmm(x), a @ x)
+                transports.append(sparsed.last_transport())
+            return transports
+
+    assert asyncio.run(main()) == [
+        "stream", "attached", "shared_host", "attached", "shared_host", "attached"
+    ]  # fmt: skip
 
 
 def test_threads_of_attached_products(server, a, name):

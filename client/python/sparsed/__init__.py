@@ -14,6 +14,7 @@ is imported until it is asked for.
 from __future__ import annotations
 
 from sparsed._client import Client, connect
+from sparsed._csr import Csr
 from sparsed._errors import (
     Aborted,
     AlreadyExists,
@@ -34,12 +35,13 @@ from sparsed._errors import (
     Unimplemented,
     Unknown,
 )
-from sparsed._matrix import Matrix, Transposed
+from sparsed._held import HeldDense
+from sparsed._matrix import Matrix
 from sparsed._native import Result, last_result
-from sparsed._operands import HeldDense
 from sparsed._progress import Progress
 from sparsed._report import Report
-from sparsed._sparse import Csr, positions
+from sparsed._sparse import positions
+from sparsed._transposed import Transposed
 
 __version__ = "0.1.0"
 

@@ -1,39 +1,24 @@
-"""Connections to a server."""
+"""Clients of a server."""
 
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import re
-import uuid
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from sparsed import _native, _operands, _progress, _sparse, _types
+from sparsed import _native, _progress, _sparse
+from sparsed._buffers import Buffers
 from sparsed._calls import Callbacks, Operation
-from sparsed._errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    InvalidType,
-    NotFound,
-    Unimplemented,
-)
-from sparsed._operands import HeldDense
+from sparsed._errors import InvalidType, Unimplemented
+from sparsed._handle import Sizes
+from sparsed._matrix import Matrix
+from sparsed._names import Problem, c_name, pack_problems, unused_name
 from sparsed._progress import Listener, Progress
 from sparsed._report import Report
-from sparsed._shared import SharedPool
-
-if TYPE_CHECKING:
-    from sparsed._matrix import Matrix
-
-Problem = int | str
-"""A class of products to prepare for: "spmm:128" (the width), "spmm^T:128", "spmm:128:tf32",
-"sddmm:64", "spgemm"; a number is the width of an SpMM."""
 
 
 def connect(
@@ -97,43 +82,13 @@ def connect(
     return client
 
 
-class Client:
+class Client(Buffers):
     """A connection to a server; made by `connect`.
 
     Can be used from many threads. A client that was pickled, or that a process inherited by a
     fork, connects anew to the same address when it is first used there. When the server was gone
     and is back, the client works again by itself.
     """
-
-    def __init__(self, address: str, options: dict[str, Any]) -> None:
-        self._address = address
-        self._options = options
-        self._handle: _native.Handle | None = None
-        self._closed = False
-        self._pool = SharedPool()
-        self._local: bool | None = None
-        self._matrices: weakref.WeakSet[Matrix] = weakref.WeakSet()
-
-    @property
-    def address(self) -> str:
-        """As `connect` was given it."""
-        return self._address
-
-    def close(self) -> None:
-        """Ends the connection. Calls under way go on; later ones raise FailedPrecondition."""
-        self._closed = True
-        self._handle = None
-        for matrix in list(self._matrices):
-            matrix._handle = None
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<sparsed.Client {self._address}{', closed' if self._closed else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._address, tuple(sorted(self._options.items())))
@@ -219,9 +174,7 @@ class Client:
         progress: Any,
         timeout: float | None,
     ) -> Operation[Matrix]:
-        from sparsed._matrix import Matrix, Sizes
-
-        c_name = _c_name(name)
+        encoded = c_name(name)
         handle = self._native_handle()
         csr = _sparse.canonical(m, shape, dtype, values, num_nodes)
         view = _native.CSR_VIEW.pack(
@@ -247,7 +200,7 @@ class Client:
 
         def start(call: int | None) -> int | None:
             error: int | None = lib.sparsed_upload(
-                handle.pointer, c_name, view, upload, options, out.address, call
+                handle.pointer, encoded, view, upload, options, out.address, call
             )
             return error
 
@@ -265,16 +218,14 @@ class Client:
         Raises:
             NotFound: there is none.
         """
-        from sparsed._matrix import Matrix
-
         matrix = Matrix(self, name, None, None)
-        _c_name(name)
+        c_name(name)
         matrix._known_sizes()
         return matrix
 
     def matrices(self, prefix: str = "") -> list[Report]:
         """What the server says about each matrix whose name begins with `prefix`, by name."""
-        listed = self._json("sparsed_matrix_list", _c_name(prefix, "prefix"), None)
+        listed = self._json("sparsed_matrix_list", c_name(prefix, "prefix"), None)
         if isinstance(listed, dict):
             listed = listed["matrices"]
         return [Report(one, f"matrix {one['name']}") for one in listed]
@@ -283,158 +234,11 @@ class Client:
     def temporary(self, m: Any, **options: Any) -> Iterator[Matrix]:
         """Uploads a matrix under a name that nobody has, for a `with`; it is deleted at the end.
         Options are those of `upload`."""
-        matrix = self.upload(_unused_name(), m, **options)
+        matrix = self.upload(unused_name(), m, **options)
         try:
             yield matrix
         finally:
             matrix._delete_if_there()
-
-    # ---- Dense matrices that the server holds
-
-    def put(
-        self,
-        name: str | None,
-        x: Any,
-        *,
-        dtype: Any = None,
-        durable: bool = False,
-        owner: str | None = None,
-        time_to_live: float | None = None,
-        timeout: float | None = None,
-    ) -> HeldDense:
-        """Has the server hold a copy of a dense matrix, in the place of one of this name. Products
-        take it as operand or `out` without its travelling.
-
-        Args:
-            name: None: one that nobody has; to be used in a `with`.
-            x: a 2-D array in host memory; a 1-D one is a column.
-            dtype: of lists; else that of `x` counts.
-            durable: on disk before this returns.
-            owner: whom it is listed for, a job or a person.
-            time_to_live: seconds that it stays though nothing uses it; the server decides
-                otherwise.
-        """
-        return self._put(name, x, dtype, durable, owner, time_to_live, timeout).wait()
-
-    def zeros(
-        self,
-        name: str | None,
-        shape: tuple[int, int],
-        dtype: Any = "f32",
-        *,
-        owner: str | None = None,
-        time_to_live: float | None = None,
-        timeout: float | None = None,
-    ) -> HeldDense:
-        """Has the server hold a dense matrix of zeros: a place for results. See `put`."""
-        rows, cols = _dense_shape(shape)
-        dense = (0, rows, cols, cols, _types.parse(dtype), _native.HOST, 0)
-        return self._put_dense(name, dense, None, False, owner, time_to_live, timeout).wait()
-
-    def _put(
-        self, name: str | None, x: Any, dtype: Any, durable: bool, owner: str | None,
-        time_to_live: float | None, timeout: float | None,
-    ) -> Operation[HeldDense]:  # fmt: skip
-        x = _host_array(x)
-        if dtype is None:
-            dtype = getattr(x, "dtype", "f32")
-        operand = _operands.operand(x, "x", _types.parse(dtype))
-        return self._put_dense(name, operand.dense, operand, durable, owner, time_to_live, timeout)
-
-    def _put_dense(
-        self, name: str | None, dense: Any, keep: Any, durable: bool, owner: str | None,
-        time_to_live: float | None, timeout: float | None,
-    ) -> Operation[HeldDense]:  # fmt: skip
-        name = _unused_name() if name is None else name
-        c_name = _c_name(name)
-        handle = self._native_handle()
-        c_owner = ctypes.create_string_buffer(owner.encode()) if owner else None
-        put = _native.PUT_OPTIONS.pack(
-            _native.PUT_OPTIONS.size, durable, ctypes.addressof(c_owner) if c_owner else 0,
-            _native.nanoseconds(time_to_live),
-        )  # fmt: skip
-        packed = _native.DENSE.pack(*dense)
-        options = _native.call_options(timeout)
-        lib = _native.library()
-
-        def start(call: int | None) -> int | None:
-            error: int | None = lib.sparsed_dense_put(
-                handle.pointer, c_name, packed, put, options, call
-            )
-            return error
-
-        def finish() -> HeldDense:
-            return HeldDense(self, name, dense[1], dense[2], dense[4])
-
-        return Operation(start, finish, (handle, keep, c_owner, put, packed, options))
-
-    def held(self, name: str) -> HeldDense:
-        """The dense matrix of that name that the server holds already.
-
-        Raises:
-            NotFound: there is none.
-        """
-        for one in self.buffers(name):
-            if one["name"] == name:
-                return HeldDense(self, name, one["rows"], one["cols"], _types.parse(one["type"]))
-        raise NotFound(f"the server holds no dense matrix {name!r}")
-
-    def buffers(self, prefix: str = "") -> list[Report]:
-        """What the server says about each dense matrix that it holds whose name begins with
-        `prefix`, by name."""
-        listed = self._json("sparsed_dense_list", _c_name(prefix, "prefix"), None)
-        if isinstance(listed, dict):
-            listed = listed["buffers"]
-        return [Report(one, f"held dense matrix {one['name']}") for one in listed]
-
-    def _read_held(self, held: HeldDense, out: Any, timeout: float | None) -> Operation[Any]:
-        rows, cols = held.shape
-        if out is None:
-            into = _operands.empty_numpy(rows, cols, held._type, 2)
-        else:
-            into = _operands.destination(out, "out", held.shape, held._type)
-        handle = self._native_handle()
-        packed = _native.DENSE.pack(*into.dense)
-        options = _native.call_options(timeout)
-        name = held.name.encode()
-        lib = _native.library()
-
-        def start(call: int | None) -> int | None:
-            error: int | None = lib.sparsed_dense_read(handle.pointer, name, packed, options, call)
-            return error
-
-        return Operation(start, lambda: _operands.give(into), (handle, packed, options, into))
-
-    def _renew_held(self, name: str) -> None:
-        lib = _native.library()
-        handle = self._native_handle()
-        _native.check(lib.sparsed_dense_renew(handle.pointer, name.encode(), None))
-
-    def _delete_held(self, name: str) -> None:
-        lib = _native.library()
-        handle = self._native_handle()
-        _native.check(lib.sparsed_dense_delete(handle.pointer, name.encode(), None))
-
-    def _release_held(self, name: str) -> None:
-        try:
-            self._delete_held(name)
-        except NotFound:
-            pass
-
-    # ---- Memory that the server shares
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any = "f32") -> np.ndarray[Any, Any]:
-        """A NumPy array in memory that a server on this machine maps, too: operands and results in
-        it are not copied on their way. Elsewhere it is an array like any other. Its contents are
-        anything."""
-        extents = (shape,) if isinstance(shape, int) else tuple(shape)
-        if any(not isinstance(extent, int) or extent < 0 for extent in extents):
-            raise InvalidArgument(f"shape {shape!r} is none of an array")
-        handle = self._native_handle()
-        array: np.ndarray[Any, Any] = self._pool.array(
-            handle.pointer, extents, _types.numpy_dtype(_types.parse(dtype))
-        )
-        return array
 
     # ---- The server
 
@@ -451,42 +255,6 @@ class Client:
         listed = self._json("sparsed_measurements", None, None)
         return list(listed)
 
-    # ---- Inside
-
-    def _native_handle(self) -> _native.Handle:
-        """The connection in this process; connects if there is none yet."""
-        handle = self._handle
-        if handle is not None and handle.generation == _native.generation:
-            return handle
-        return self._connect()
-
-    def _connect(self) -> _native.Handle:
-        if self._closed:
-            raise FailedPrecondition(f"the client of {self._address} is closed")
-        with _native.lock():
-            if self._handle is not None and self._handle.generation == _native.generation:
-                return self._handle
-            lib = _native.library()
-            out = _native.Out()
-            address = _c_name(self._address, "address")
-            _native.check(lib.sparsed_connect(address, _pack_options(self._options), out.address))
-            self._pool = SharedPool()
-            self._local = None
-            self._handle = _native.Handle(out.value, lib.sparsed_client_free)
-            return self._handle
-
-    def _json(self, function: str, *arguments: Any) -> Any:
-        lib = _native.library()
-        handle = self._native_handle()
-        return json.loads(_native.text(getattr(lib, function), handle.pointer, *arguments))
-
-    def _shares_memory(self) -> bool:
-        """Whether the server is on this machine and shares memory; asked once."""
-        if self._local is None:
-            socket = self.info().get("local_socket") or ""
-            self._local = bool(socket) and os.path.exists(socket)
-        return self._local
-
 
 # Clients that were unpickled in this process, so that what was pickled apart shares connections.
 _restored: weakref.WeakValueDictionary[Any, Client] = weakref.WeakValueDictionary()
@@ -502,83 +270,5 @@ def _restore(address: str, options: tuple[tuple[str, Any], ...]) -> Client:
         return client
 
 
-def _pack_options(options: dict[str, Any]) -> bytes:
-    try:
-        milliseconds = round(options["timeout"] * 1000)
-        return _native.CLIENT_OPTIONS.pack(
-            _native.CLIENT_OPTIONS.size,
-            max(1, milliseconds),
-            options["attempts"],
-            0,
-            0,
-            round(options["keepalive"] * 1000),
-            bool(options["ring"]),
-            round(options["ring_spin"] * 1e6),
-            options["streams"],
-            0 if options["attach"] else 1,
-            options["threads"],
-        )
-    except Exception as error:
-        raise InvalidArgument(f"the options of the connection are wrong: {error}") from error
-
-
-def _c_name(name: Any, what: str = "name") -> bytes:
-    if not isinstance(name, str):
-        raise InvalidType(f"{what} is a {type(name).__name__}, expected a string")
-    if "\0" in name:
-        raise InvalidArgument(f"{what} has a zero byte in it")
-    return name.encode("utf-8", "surrogateescape")
-
-
-def _unused_name() -> str:
-    return f"tmp-{os.getpid()}-{uuid.uuid4().hex}"
-
-
 def _pointer(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-def _dense_shape(shape: Any) -> tuple[int, int]:
-    try:
-        rows, cols = (int(extent) for extent in shape)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"shape {shape!r} is not (rows, cols)") from error
-    if rows < 0 or cols < 0 or rows * cols > 2**60:
-        raise InvalidArgument(f"shape {shape!r} makes no dense matrix")
-    return rows, cols
-
-
-def _host_array(x: Any) -> Any:
-    """Copies what is on a GPU to host memory."""
-    torch = _types.torch()
-    if torch is not None and isinstance(x, torch.Tensor):
-        return x.cpu()
-    if hasattr(x, "__cuda_array_interface__") and hasattr(x, "get"):
-        return x.get()
-    return x
-
-
-_PROBLEM = re.compile(r"(spmm|spmm\^T|sddmm|spgemm)(?::(\d+))?(:tf32)?")
-
-
-def pack_problems(problems: Iterable[Problem] | Problem | None) -> bytes:
-    """An array of sparsed_problem."""
-    if problems is None:
-        return b""
-    packed = []
-    for problem in [problems] if isinstance(problems, (int, str)) else problems:
-        text = f"spmm:{problem}" if isinstance(problem, int) else str(problem)
-        found = _PROBLEM.fullmatch(text)
-        sparse = found is not None and found[1] == "spgemm"
-        if found is None or sparse != (found[2] is None) or (found[3] and found[1][:4] != "spmm"):
-            raise InvalidArgument(
-                f"{problem!r} is none of spmm:K, spmm^T:K (both also with :tf32 behind), sddmm:K "
-                "and spgemm"
-            )
-        operation = _native.OPERATIONS[found[1].removesuffix("^T")]
-        packed.append(
-            _native.PROBLEM.pack(
-                operation, found[1].endswith("^T"), int(found[2] or 0), found[3] is not None, 0
-            )
-        )
-    return b"".join(packed)

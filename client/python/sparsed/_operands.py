@@ -15,6 +15,7 @@ import numpy as np
 
 from sparsed import _dlpack, _types
 from sparsed._errors import FailedPrecondition, InvalidArgument, InvalidType
+from sparsed._held import HeldDense
 from sparsed._native import ELEMENT_BYTES, HOST, I64, Dense
 
 NUMPY, TORCH, OTHER, HELD = range(4)
@@ -67,49 +68,6 @@ class SharedOperand(Operand):
 
     __slots__ = ("copy",)
     copy: Any
-
-
-class HeldDense:
-    """A dense matrix that the server holds, by name: an operand or a result of products that does
-    not travel. Made by `Client.put`, `Client.zeros` and `Client.held`.
-
-    As a context manager it is deleted at the end.
-
-    Attributes:
-        name: its name on the server.
-        shape: (rows, cols).
-        type: "f32", "f64", "f16" or "bf16".
-    """
-
-    def __init__(self, client: Any, name: str, rows: int, cols: int, type_: int) -> None:
-        self._client = client
-        self._type = type_
-        self.name = name
-        self.shape = (rows, cols)
-        self.type = _types.name(type_)
-        self._c_name = ctypes.create_string_buffer(name.encode())
-
-    def read(self, out: Any = None, *, timeout: float | None = None) -> Any:
-        """A copy of it: a NumPy array, or `out`, a CPU array of its shape and type."""
-        return self._client._read_held(self, out, timeout).wait()
-
-    def renew(self) -> None:
-        """Its time to live begins anew."""
-        self._client._renew_held(self.name)
-
-    def delete(self) -> None:
-        """The server forgets it; calls under way keep it. NotFound if it is gone already."""
-        self._client._delete_held(self.name)
-
-    def __enter__(self) -> HeldDense:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client._release_held(self.name)
-
-    def __repr__(self) -> str:
-        rows, cols = self.shape
-        return f"<sparsed.HeldDense {self.name!r}: {rows} x {cols}, {self.type}>"
 
 
 def operand(x: Any, what: str, type_: int) -> Operand:

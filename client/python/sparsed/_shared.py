@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsed import _native
-from sparsed._sparse import array_at
+from sparsed._csr import array_at
 
 # Of blocks that nobody uses at the moment, of one client.
 _KEPT_BYTES = 1 << 30

@@ -4,51 +4,18 @@ server, too."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from sparsed import _native, _types
+from sparsed import _files, _types
+from sparsed._csr import Array, Csr, Taken, widened_bf16
 from sparsed._errors import InvalidArgument, InvalidType
+from sparsed._files import Entries, expand
 from sparsed._native import BF16, F16, F32, F64
 
-Array = np.ndarray[Any, Any]
 _LARGEST_INDEX = 2**31 - 1
-
-
-class Csr(NamedTuple):
-    """A sparse matrix compressed by rows, as NumPy arrays.
-
-    Attributes:
-        shape: (rows, cols).
-        row_offsets: rows + 1 integers, from 0 to nnz.
-        column_indices: nnz integers.
-        values: nnz numbers; None: ones.
-    """
-
-    shape: tuple[int, int]
-    row_offsets: Array
-    column_indices: Array
-    values: Array | None
-
-    @property
-    def nnz(self) -> int:
-        return len(self.column_indices)
-
-    def to_scipy(self) -> Any:
-        """A `scipy.sparse.csr_array` of the same arrays; 16-bit values become f32, which SciPy
-        can compute with."""
-        from scipy.sparse import csr_array
-
-        values = np.ones(self.nnz, np.float32) if self.values is None else self.values
-        if values.dtype.itemsize == 2:
-            values = values.astype(np.float32)
-        result = csr_array((values, self.column_indices, self.row_offsets), shape=self.shape)
-        result.has_canonical_format = True
-        return result
 
 
 class Canonical(NamedTuple):
@@ -71,7 +38,7 @@ def canonical(
     extent = _parse_shape(shape, num_nodes)
     if isinstance(m, (str, os.PathLike)):
         _no_values(values, "a file")
-        return _check_shape(_read_file(os.fspath(m), type_), extent)
+        return _check_shape(_of_file(os.fspath(m), type_), extent)
     edges = _edges(m, extent)
     if edges is not None:
         return _of_edges(*edges, values, type_)
@@ -102,6 +69,15 @@ def positions(m: Any, shape: Any = None, num_nodes: int | None = None) -> Array:
     result = np.empty(len(order), np.int64)
     result[order] = np.cumsum(first) - 1
     return result
+
+
+def _of_file(path: str, type_: int | None) -> Canonical:
+    found = _files.read(path, type_)
+    if isinstance(found, Taken):
+        return Canonical(
+            *found.shape, found.row_offsets, found.column_indices, found.values, found.type
+        )
+    return _of_entries(*found, type_)
 
 
 # ---- What it is ----------------------------------------------------------------------------------
@@ -184,7 +160,7 @@ def _edges(
     return array[1], array[0], extent
 
 
-def _entries(m: Any, extent: tuple[int, int] | None) -> tuple[str, Any, Any, Any, Any]:
+def _entries(m: Any, extent: tuple[int, int] | None) -> Entries:
     """("csr", shape, row offsets, column indices, values) or ("coo", shape, rows, columns,
     values); values None: ones."""
     if isinstance(m, Csr):
@@ -210,7 +186,7 @@ def _entries(m: Any, extent: tuple[int, int] | None) -> tuple[str, Any, Any, Any
     )
 
 
-def _torch_entries(m: Any, torch: Any) -> tuple[str, Any, Any, Any, Any]:
+def _torch_entries(m: Any, torch: Any) -> Entries:
     if m.dim() != 2:
         raise InvalidArgument(f"the tensor has {m.dim()} dimensions, expected 2")
     m = m.detach()
@@ -223,7 +199,7 @@ def _torch_entries(m: Any, torch: Any) -> tuple[str, Any, Any, Any, Any]:
     if m.layout is torch.sparse_csr:
         return "csr", shape, _host(m.crow_indices()), _host(m.col_indices()), _host(m.values())
     if m.layout is torch.sparse_csc:
-        cols = _expand(_host(m.ccol_indices()))
+        cols = expand(_host(m.ccol_indices()))
         return "coo", shape, _host(m.row_indices()), cols, _host(m.values())
     if m.layout is torch.strided:
         if m.dtype is torch.bfloat16:
@@ -233,7 +209,7 @@ def _torch_entries(m: Any, torch: Any) -> tuple[str, Any, Any, Any, Any]:
     return _torch_entries(m.to_sparse_coo() if hasattr(m, "to_sparse_coo") else m.to_sparse(), torch)
 
 
-def _scipy_entries(m: Any) -> tuple[str, Any, Any, Any, Any]:
+def _scipy_entries(m: Any) -> Entries:
     if m.ndim != 2:
         raise InvalidArgument(f"the matrix has {m.ndim} dimensions, expected 2")
     if hasattr(m, "get") and not hasattr(m, "items"):  # CuPy's
@@ -247,7 +223,7 @@ def _scipy_entries(m: Any) -> tuple[str, Any, Any, Any, Any]:
 
 def _triple_entries(
     m: tuple[Any, ...], extent: tuple[int, int] | None
-) -> tuple[str, Any, Any, Any, Any]:
+) -> Entries:
     if len(m) not in (2, 3):
         raise InvalidType(f"a tuple of {len(m)} is not a matrix: (row, col, value) is")
     rows, cols = _host(m[0]), _host(m[1])
@@ -265,7 +241,7 @@ def _triple_entries(
     return "coo", extent, rows, cols, values
 
 
-def _dense_entries(m: Array) -> tuple[str, Any, Any, Any, Any]:
+def _dense_entries(m: Array) -> Entries:
     if m.ndim != 2:
         raise InvalidArgument(f"the array has {m.ndim} dimensions, expected 2")
     if m.dtype.kind not in "fiub" and m.dtype.name != "bfloat16":
@@ -275,14 +251,6 @@ def _dense_entries(m: Array) -> tuple[str, Any, Any, Any, Any]:
 
 
 # ---- To canonical CSR ----------------------------------------------------------------------------
-
-
-def _expand(offsets: Array) -> Array:
-    """The row of each nonzero."""
-    counts = np.diff(offsets)
-    if len(offsets) == 0 or (counts < 0).any():
-        raise InvalidArgument("row offsets of the matrix decrease")
-    return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
 
 
 def _check_indices(indices: Array, extent: int, what: str) -> None:
@@ -304,7 +272,7 @@ def _as_coo(
     if kind == "coo":
         return shape, first, cols, values
     _check_offsets(first, shape[0], len(cols))
-    return shape, _expand(first), cols, values
+    return shape, expand(first), cols, values
 
 
 def _check_offsets(offsets: Array, rows: int, nnz: int) -> None:
@@ -330,7 +298,7 @@ def _of_entries(
         _check_indices(cols, columns, "column")
         if _is_canonical(first, cols):
             return _ready(rows, columns, first, cols, values, type_)
-        first = _expand(first)
+        first = expand(first)
     return _of_coo(rows, columns, first, cols, values, type_)
 
 
@@ -446,7 +414,7 @@ def _values(values: Array | None, type_: int | None) -> tuple[Array | None, int]
 def _widen(values: Array, type_: int) -> Array:
     """What sums are made in: f64 of f64, f32 of the others."""
     if type_ == BF16 and values.dtype == np.uint16:
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        return widened_bf16(values)
     return values if type_ == F64 else values.astype(np.float32)
 
 
@@ -458,156 +426,3 @@ def _convert(values: Array, type_: int) -> Array:
     bits = single.view(np.uint32)
     rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
     return np.where(np.isnan(single), np.uint16(0x7FC0), rounded)
-
-
-# ---- Files ---------------------------------------------------------------------------------------
-
-
-def _read_file(path: str, type_: int | None) -> Canonical:
-    if path.endswith(".npz"):
-        return _of_entries(*_read_npz(path), type_)
-    if path.endswith((".mtx", ".mtx.gz")):
-        return _read_matrix_market(path, F32 if type_ is None else type_)
-    raise InvalidArgument(f"{path} is none of .mtx, .mtx.gz and .npz")
-
-
-def _read_matrix_market(path: str, type_: int) -> Canonical:
-    lib = _native.library()
-    out = _native.Out()
-    _native.check(lib.sparsed_csr_read_matrix_market(os.fsencode(path), type_, out.address))
-    csr = take_csr(out.value)
-    return Canonical(*csr.shape, csr.row_offsets, csr.column_indices, csr.values, csr.type)
-
-
-def _read_npz(path: str) -> tuple[str, Any, Any, Any, Any]:
-    """As scipy.sparse.save_npz writes them."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            part = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise InvalidArgument(f"{path} is no .npz file of a sparse matrix: {error}") from error
-    try:
-        kind = part["format"].item()
-        kind = kind.decode() if isinstance(kind, bytes) else str(kind)
-        shape = tuple(int(extent) for extent in part["shape"])
-        return _npz_entries(kind, shape, part)
-    except KeyError as error:
-        raise InvalidArgument(
-            f"{path} has no array {error}, which scipy.sparse.save_npz writes"
-        ) from None
-
-
-def _npz_entries(
-    kind: str, shape: tuple[int, ...], part: dict[str, Array]
-) -> tuple[str, Any, Any, Any, Any]:
-    if kind == "csr":
-        return "csr", shape, part["indptr"], part["indices"], part["data"]
-    if kind == "csc":
-        return "coo", shape, part["indices"], _expand(part["indptr"]), part["data"]
-    if kind == "coo":
-        if "coords" in part:
-            return "coo", shape, part["coords"][0], part["coords"][1], part["data"]
-        return "coo", shape, part["row"], part["col"], part["data"]
-    if kind == "bsr":
-        data = part["data"]
-        blocks, height, width = data.shape
-        row = np.repeat(_expand(part["indptr"]) * height, height * width)
-        row += np.tile(np.repeat(np.arange(height), width), blocks)
-        col = np.repeat(part["indices"].astype(np.int64) * width, height * width)
-        col += np.tile(np.arange(width), height * blocks)
-        return "coo", shape, row, col, data.reshape(-1)
-    if kind == "dia":
-        data, offsets = part["data"], part["offsets"]
-        col = np.tile(np.arange(data.shape[1], dtype=np.int64), len(offsets))
-        row = col - np.repeat(offsets.astype(np.int64), data.shape[1])
-        flat = data.reshape(-1)
-        inside = (row >= 0) & (row < shape[0]) & (col < shape[1]) & (flat != 0)
-        return "coo", shape, row[inside], col[inside], flat[inside]
-    raise InvalidArgument(f"a sparse matrix of format {kind!r} in an .npz file is not known here")
-
-
-# ---- Results -------------------------------------------------------------------------------------
-
-
-class _Memory:
-    """Memory of the library's as an array: NumPy keeps this object as long as the array."""
-
-    def __init__(self, data: int, shape: tuple[int, ...], typestr: str, owner: Any) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "data": (data, False),
-            "shape": shape,
-            "typestr": typestr,
-            "version": 3,
-        }
-
-
-def array_at(data: int, shape: Sequence[int], dtype: np.dtype[Any], owner: Any) -> Array:
-    """An array over memory that `owner` keeps."""
-    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if count == 0:
-        return np.empty(tuple(shape), dtype)
-    flat = np.asarray(_Memory(data, (count,), "|u1", owner))
-    return flat.view(dtype).reshape(tuple(shape))
-
-
-class Taken(NamedTuple):
-    shape: tuple[int, int]
-    row_offsets: Array
-    column_indices: Array
-    values: Array
-    type: int
-
-    def csr(self) -> Csr:
-        values = self.values
-        if self.type == BF16:
-            dtype = _types.bfloat16()
-            values = _widen(values, BF16) if dtype is None else values.view(dtype)
-        return Csr(self.shape, self.row_offsets, self.column_indices, values)
-
-
-def take_csr(pointer: int) -> Taken:
-    """Arrays over a sparsed_csr, which is freed with the last of them. Values of bf16: uint16."""
-    lib = _native.library()
-    owner = _native.Handle(pointer, lib.sparsed_csr_free)
-    return view_csr(pointer, owner)
-
-
-def view_csr(pointer: int, owner: Any) -> Taken:
-    view = bytearray(_native.CSR_VIEW.size)
-    at = (ctypes.c_char * len(view)).from_buffer(view)
-    _native.library().sparsed_csr_get(pointer, ctypes.addressof(at))
-    return unpack_csr_view(bytes(view), owner)
-
-
-def unpack_csr_view(view: bytes, owner: Any) -> Taken:
-    rows, cols, nnz, offsets, offset_bytes, type_, indices, values = _native.CSR_VIEW.unpack(view)
-    dtype = np.dtype(np.uint16) if type_ == BF16 else _types.numpy_dtype(type_)
-    offset_type = np.dtype(np.int64 if offset_bytes == 8 else np.int32)
-    return Taken(
-        (rows, cols),
-        array_at(offsets, (rows + 1,), offset_type, owner),
-        array_at(indices, (nnz,), np.dtype(np.int32), owner),
-        array_at(values, (nnz,), dtype, owner),
-        type_,
-    )
-
-
-def result(taken: Taken) -> Any:
-    """SciPy's CSR, or ours where SciPy is not installed."""
-    try:
-        import scipy.sparse  # noqa: F401
-    except ImportError:
-        return taken.csr()
-    return taken.csr().to_scipy()
-
-
-def strided_at(data: int, rows: int, cols: int, leading: int, dtype: np.dtype[Any]) -> Array:
-    """A row-major matrix of somebody else's, for a moment."""
-    if rows == 0 or cols == 0:
-        return np.empty((rows, cols), dtype)
-    flat = array_at(data, ((rows - 1) * leading + cols,), dtype, None)
-    step = dtype.itemsize
-    return np.lib.stride_tricks.as_strided(flat, (rows, cols), (leading * step, step))

@@ -23,11 +23,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import sparsed
-from sparsed import _matrix, _progress
+from sparsed import _matrix, _progress, _transposed
 from sparsed._calls import Operation, in_thread
-from sparsed._client import _unused_name
+from sparsed._names import unused_name
 from sparsed._errors import Error
-from sparsed._operands import HeldDense
+from sparsed._held import HeldDense
 from sparsed._progress import Listener
 from sparsed._report import Report
 
@@ -109,7 +109,7 @@ class Client:
     @asynccontextmanager
     async def temporary(self, m: Any, **options: Any) -> AsyncIterator[Matrix]:
         """See `sparsed.Client.temporary`; for an `async with`."""
-        matrix = await self.upload(_unused_name(), m, **options)
+        matrix = await self.upload(unused_name(), m, **options)
         try:
             yield matrix
         finally:
@@ -233,7 +233,7 @@ class Matrix:
         """See `sparsed.Matrix.spmm`."""
         return await self._run(
             self.sync._spmm, x, transpose, values, reduce, alpha, beta, accumulate, out, unscaled,
-            return_argument, allow_tf32, timeout,
+            return_argument, allow_tf32, timeout, True,
         )  # fmt: skip
 
     async def sddmm(
@@ -248,7 +248,7 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.sddmm`."""
-        return await self._run(self.sync._sddmm, a, b, values, unscaled, heads, out, timeout)
+        return await self._run(self.sync._sddmm, a, b, values, unscaled, heads, out, timeout, True)
 
     async def softmax(
         self, x: Any, *, scale: float = 1.0, out: Any = None, timeout: float | None = None
@@ -304,7 +304,7 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.spgemm`."""
-        if not isinstance(other, (Matrix, _matrix.Matrix, _matrix.Transposed)):
+        if not isinstance(other, (Matrix, _matrix.Matrix, _transposed.Transposed)):
             async with self.client.temporary(other, dtype=self.type) as uploaded:
                 return await self.spgemm(
                     uploaded, transpose=transpose, transpose_other=transpose_other,
