@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,26 +36,30 @@ _NONE = -1  # SPARSED_NO_VALUE
 _Dense = tuple[int, int, int, int, int, int, int]
 
 
-def _operand(tensor: Tensor | None) -> tuple[Tensor | None, _Dense | None]:
+def _operand(tensor: Tensor) -> tuple[Tensor, _Dense]:
     """The tensor, or a contiguous copy of it that has to outlive the call, and where it lies."""
-    if tensor is None:
-        return None, None
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
     rows, cols = tensor.shape
-    leading, step = tensor.stride()
-    if (step != 1 and cols > 1) or (leading < cols and rows > 1):
-        tensor = tensor.contiguous()
-        leading = cols
-    return tensor, _place(tensor, rows, cols, leading if rows > 1 else cols)
+    leading = cols
+    if not tensor.is_contiguous():
+        leading, step = tensor.stride()
+        if rows <= 1 or leading < cols or (step != 1 and cols > 1):
+            tensor = tensor.contiguous()
+            leading = cols
+    if tensor.is_neg():
+        tensor, leading = tensor.resolve_neg().contiguous(), cols
+    return tensor, _place(tensor, rows, cols, leading)
+
+
+def _optional(tensor: Tensor | None) -> tuple[Tensor | None, _Dense | None]:
+    return (None, None) if tensor is None else _operand(tensor)
 
 
 def _place(tensor: Tensor, rows: int, cols: int, leading: int) -> _Dense:
-    kind = _TYPES.get(tensor.dtype)
-    if kind is None:
-        raise InvalidType(f"tensors are f32, f64, f16 or bf16, not {tensor.dtype}")
     device = _native.HOST if tensor.is_cpu else tensor.device.index
-    return (tensor.data_ptr(), rows, cols, leading, kind, device, 0)
+    try:
+        return (tensor.data_ptr(), rows, cols, leading, _TYPES[tensor.dtype], device, 0)
+    except KeyError:
+        raise InvalidType(f"tensors are f32, f64, f16 or bf16, not {tensor.dtype}") from None
 
 
 def _result(tensor: Tensor) -> _Dense:
@@ -65,25 +70,25 @@ def _result(tensor: Tensor) -> _Dense:
 def _stream(tensor: Tensor) -> int:
     if tensor.is_cpu:
         return 0
-    if _raw_stream is None:
+    if _raw_stream is None or not tensor.is_cuda:
         raise InvalidArgument(f"tensors are on the CPU or on a CUDA device, not on {tensor.device}")
     return int(_raw_stream(tensor.device.index))
 
 
-def _run(graph: Graph, start: Callable[[int], _native.Product]) -> None:
-    """Runs a product of the graph's matrix. One that was made here of another matrix, and that
-    another process deleted, is made again."""
+def _run(graph: Graph, start: Callable[..., _native.Product], *arguments: Any) -> None:
+    """Runs a product of the graph's matrix, `start(matrix, *arguments)`. A matrix that was made
+    here of another one, and that somebody deleted, is made again."""
     if graph.stale and graph.restore is not None:
         graph.restore()
+    handle = graph.matrix()._native_handle()
     try:
-        handle = graph.matrix()._native_handle()
-        start(handle.pointer).run()
+        start(handle.pointer, *arguments).run()
     except NotFound:
         if graph.restore is None:
             raise
         graph.restore()
         handle = graph.matrix()._native_handle()
-        start(handle.pointer).run()
+        start(handle.pointer, *arguments).run()
 
 
 def spmm(
@@ -106,17 +111,12 @@ def spmm(
     if out is None:
         out = x.new_empty((graph.cols if transpose else graph.rows, x.shape[1]))
     x, at_x = _operand(x)
-    values, at_values = _operand(values)
-    accumulate, at_accumulate = _operand(accumulate)
-    at_out = _result(out)
+    values, at_values = _optional(values)
+    accumulate, at_accumulate = _optional(accumulate)
     at_which = None if which is None else _result(which)
-    stream = _stream(out)
     _run(
-        graph,
-        lambda matrix: _native.spmm(
-            matrix, at_x, at_out, transpose, reduce, alpha, beta, at_accumulate, at_values,
-            unscaled, False, at_which, 0, stream,
-        ),
+        graph, _native.spmm, at_x, _result(out), transpose, reduce, alpha, beta, at_accumulate,
+        at_values, unscaled, False, at_which, 0, _stream(out),
     )  # fmt: skip
     return out
 
@@ -133,15 +133,11 @@ def sddmm(
     out = a.new_empty((graph.nnz, heads))
     a, at_a = _operand(a)
     b, at_b = _operand(b)
-    values, at_values = _operand(values)
-    at_out = _result(out)
-    stream = _stream(out)
+    values, at_values = _optional(values)
     _run(
-        graph,
-        lambda matrix: _native.sddmm(
-            matrix, at_a, at_b, at_out, unscaled, at_values, heads, 0, stream
-        ),
-    )
+        graph, _native.sddmm, at_a, at_b, _result(out), unscaled, at_values, heads, 0,
+        _stream(out),
+    )  # fmt: skip
     return out
 
 
@@ -149,9 +145,7 @@ def softmax(graph: Graph, x: Tensor, scale: float) -> Tensor:
     """Over the nonzeros of each row, of scale x."""
     y = x.new_empty(x.shape)
     x, at_x = _operand(x)
-    at_y = _result(y)
-    stream = _stream(y)
-    _run(graph, lambda matrix: _native.softmax(matrix, at_x, at_y, scale, 0, stream))
+    _run(graph, _native.softmax, at_x, _result(y), scale, 0, _stream(y))
     return y
 
 
@@ -159,12 +153,7 @@ def softmax_gradient(graph: Graph, y: Tensor, dy: Tensor, scale: float) -> Tenso
     dx = y.new_empty(y.shape)
     y, at_y = _operand(y)
     dy, at_dy = _operand(dy)
-    at_dx = _result(dx)
-    stream = _stream(dx)
-    _run(
-        graph,
-        lambda matrix: _native.softmax_gradient(matrix, at_y, at_dy, at_dx, scale, 0, stream),
-    )
+    _run(graph, _native.softmax_gradient, at_y, at_dy, _result(dx), scale, 0, _stream(dx))
     return dx
 
 
@@ -177,15 +166,10 @@ def scale(
     if values is None and heads > 1:  # S's own are of one head
         values = scale(graph, None, given[0].new_ones((graph.rows, 1)), None).expand(-1, heads)
     y = given[0].new_empty((graph.nnz, heads))
-    values, at_values = _operand(values)
-    rows, at_rows = _operand(rows)
-    cols, at_cols = _operand(cols)
-    at_y = _result(y)
-    stream = _stream(y)
-    _run(
-        graph,
-        lambda matrix: _native.scale(matrix, at_values, at_rows, at_cols, at_y, 0, stream),
-    )
+    values, at_values = _optional(values)
+    rows, at_rows = _optional(rows)
+    cols, at_cols = _optional(cols)
+    _run(graph, _native.scale, at_values, at_rows, at_cols, _result(y), 0, _stream(y))
     return y
 
 
@@ -193,9 +177,7 @@ def total(graph: Graph, values: Tensor, transpose: bool) -> Tensor:
     """What the values of each row (transpose: column) add up to."""
     y = values.new_empty((graph.cols if transpose else graph.rows, values.shape[1]))
     values, at_values = _operand(values)
-    at_y = _result(y)
-    stream = _stream(y)
-    _run(graph, lambda matrix: _native.total(matrix, at_values, transpose, at_y, 0, stream))
+    _run(graph, _native.total, at_values, transpose, _result(y), 0, _stream(y))
     return y
 
 
@@ -234,7 +216,6 @@ class _Chain:
 
     def input(self, tensor: Tensor) -> int:
         kept, dense = _operand(tensor)
-        assert dense is not None
         self._kept.append(kept)
         return self._step(self._library.sparsed_chain_input, self._pack(dense))
 

@@ -19,14 +19,15 @@ def _name(graph: Graph) -> str:
 
 def dense(graph: Graph, what: str, x: Tensor, rows: int) -> None:
     """`x` is rows x K of the graph's type."""
-    if x.layout is not torch.strided:
-        raise InvalidType(f"{what} is sparse ({x.layout}), expected a dense tensor")
-    if x.dim() != 2 or x.shape[0] != rows:
+    shape = x.shape
+    if len(shape) != 2 or shape[0] != rows:
         raise InvalidArgument(f"{what} is {_shape(x)}, expected {rows} x K for {_name(graph)}")
     if x.dtype != graph.dtype:
         raise InvalidType(
             f"{what} is {x.dtype} and the matrix {_name(graph)} {graph.dtype}: convert one of them"
         )
+    if x.layout is not torch.strided:
+        raise InvalidType(f"{what} is sparse ({x.layout}), expected a dense tensor")
 
 
 def same(what: str, x: Tensor, other: str, y: Tensor) -> None:

@@ -147,11 +147,14 @@ def find(number: int) -> Graph:
 
 def graph_of(matrix: Matrix) -> Graph:
     """What operators know of the matrix."""
-    graph: Graph | None = getattr(matrix, "_torch", None)
+    graph: Graph | None = matrix._torch
     if graph is None:
-        graph = matrix._torch = Graph(matrix)
+        graph = Graph(matrix)
         number = graph.number
         _graphs[number] = weakref.ref(graph, lambda _: _graphs.pop(number, None))
+        matrix._torch = graph
+        # Not there before: torch.compile reads it, and makes it a condition of its program.
+        matrix._torch_number = number  # type: ignore[attr-defined]
     return graph
 
 
@@ -167,5 +170,5 @@ def _first_number_of(matrix: Any) -> int:
 
 def number_of(matrix: Matrix) -> int:
     """The number that stands for the matrix in operators."""
-    graph = getattr(matrix, "_torch", None)
-    return _first_number_of(matrix) if graph is None else graph.number
+    number: int = getattr(matrix, "_torch_number", 0)
+    return number or _first_number_of(matrix)

@@ -23,19 +23,24 @@ from sparsed.torch import _calls, _checks, _gatv2
 from sparsed.torch._graphs import Graph, find
 
 _library = torch.library.Library("sparsed", "DEF")
-_plain = (Tensor, torch.nn.Parameter)
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
+
+
+# What the arguments of an operator are: tensors that nobody but autograd looks at, or none.
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+_NUMBERS = frozenset((int, bool, float, list, type(None)))
 
 
 def _is_plain(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
     """Whether nothing but autograd looks at these arguments, and whether one needs a gradient."""
     needs_gradient = False
     for one in arguments:
-        if isinstance(one, Tensor):
-            if type(one) not in _plain:
-                return False, False
+        kind = type(one)
+        if kind in _PLAIN:
             needs_gradient = needs_gradient or one.requires_grad
+        elif kind not in _NUMBERS:
+            return False, False
     return True, needs_gradient
 
 
