@@ -1,8 +1,8 @@
 """Fixtures: a real server on Unix sockets in a folder of its own, and clients of it.
 
 Where the server's program is says SPARSED_SERVER (build/cuda/server/sparsed otherwise); where the
-libraries are, SPARSED_LIBRARY, if they are not in the installed package. To attach, both have to be of
-one build.
+libraries are, SPARSED_LIBRARY, if they are not in the installed package. To attach, both have to be
+of one build.
 """
 
 import os

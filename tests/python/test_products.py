@@ -20,7 +20,9 @@ def rand(*shape, dtype=np.float32, seed=2):
 
 def close(got, expected, tolerance=1e-5):
     np.testing.assert_allclose(
-        np.asarray(got, np.float64), np.asarray(expected, np.float64), rtol=tolerance,
+        np.asarray(got, np.float64),
+        np.asarray(expected, np.float64),
+        rtol=tolerance,
         atol=tolerance,
     )
 

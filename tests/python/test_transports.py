@@ -1,6 +1,5 @@
 """How operands and results travel: the fastest way that is there, by itself."""
 
-import gc
 import os
 import threading
 
@@ -72,11 +71,9 @@ def test_shared_memory_is_used_again(fresh):
     place = first.__array_interface__["data"][0]
     view = first[10:20]
     del first
-    gc.collect()
     other = fresh.empty((1000, 100))
     assert other.__array_interface__["data"][0] != place  # the view has it still
     del view
-    gc.collect()
     assert fresh.empty((1000, 100)).__array_interface__["data"][0] == place
 
 
@@ -138,9 +135,7 @@ def test_tensors_in_shared_memory(fresh, a, name, type_):
     assert sparsed.last_transport() == "shared_host"
     assert isinstance(y, torch.Tensor)
     assert y.dtype is dtype
-    np.testing.assert_allclose(
-        y.double().numpy(), a @ x.double().numpy(), rtol=0.05, atol=0.1
-    )
+    np.testing.assert_allclose(y.double().numpy(), a @ x.double().numpy(), rtol=0.05, atol=0.1)
     y += 1  # it is a tensor like any other
     y2, which = g.spmm(x, reduce="max", return_argument=True)
     assert which.dtype is torch.int64
@@ -195,7 +190,7 @@ def test_attached(client, a, name):
 
 
 def test_awaited_and_attached(server, a, name):
-    """Products that are awaited run on the server, by way of shared memory; those that block here."""
+    """Those that are awaited run on the server, by way of shared memory; others run here."""
     import asyncio
 
     import sparsed.aio

@@ -123,9 +123,10 @@ def test_torch(client, name, layout, dtype):
     else:
         tensor = getattr(dense, f"to_sparse_{layout}")()
     g = client.upload(name, tensor)
-    assert g.type == {2: "bf16" if dtype is torch.bfloat16 else "f16", 4: "f32", 8: "f64"}[
-        dtype.itemsize
-    ]
+    assert (
+        g.type
+        == {2: "bf16" if dtype is torch.bfloat16 else "f16", 4: "f32", 8: "f64"}[dtype.itemsize]
+    )
     check(g, dense.double().numpy())
 
 
@@ -222,9 +223,7 @@ def test_npz(client, name, tmp_path, format_):
 
 
 def test_matrix_market(client, name, tmp_path):
-    text = (
-        "%%MatrixMarket matrix coordinate real symmetric\n3 3 3\n1 1 2.5\n2 1 -1\n3 2 4\n"
-    )
+    text = "%%MatrixMarket matrix coordinate real symmetric\n3 3 3\n1 1 2.5\n2 1 -1\n3 2 4\n"
     (tmp_path / "a.mtx").write_text(text)
     expected = [[2.5, -1, 0], [-1, 0, 4], [0, 4, 0]]
     check(client.upload(name, tmp_path / "a.mtx"), expected)
@@ -329,7 +328,9 @@ def test_a_function_for_progress_that_raises(client, name):
         client.upload(name, example(), progress=fail)
 
 
-@pytest.mark.parametrize("problem", ["spmm", "spmm:x", "spgemm:3", "sddmm^T:3", "sddmm:3:tf32", 0, -3])
+@pytest.mark.parametrize(
+    "problem", ["spmm", "spmm:x", "spgemm:3", "sddmm^T:3", "sddmm:3:tf32", 0, -3]
+)
 def test_wrong_problems(client, name, problem):
     with pytest.raises(sparsed.InvalidArgument):
         client.upload(name, example(), prepare=[problem])

@@ -105,7 +105,9 @@ class Buffers(Connection):
         """
         for one in self.buffers(name):
             if one["name"] == name:
-                return HeldDense(cast("Client", self), name, one["rows"], one["cols"], _types.parse(one["type"]))
+                return HeldDense(
+                    cast("Client", self), name, one["rows"], one["cols"], _types.parse(one["type"])
+                )
         raise NotFound(f"the server holds no dense matrix {name!r}")
 
     def buffers(self, prefix: str = "") -> list[Report]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from sparsed import _native
+from sparsed import _loading, _native
 
 T = TypeVar("T")
 
@@ -22,9 +22,9 @@ _executor_generation = -1
 
 def _waiters() -> ThreadPoolExecutor:
     global _executor, _executor_generation
-    if _executor is None or _executor_generation != _native.generation:
+    if _executor is None or _executor_generation != _loading.generation:
         _executor = ThreadPoolExecutor(_WAITERS, thread_name_prefix="sparsed")
-        _executor_generation = _native.generation
+        _executor_generation = _loading.generation
     return _executor
 
 

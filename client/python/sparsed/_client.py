@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsed import _native, _progress, _sparse
+from sparsed import _loading, _native, _progress, _sparse
 from sparsed._buffers import Buffers
 from sparsed._calls import Callbacks, Operation
 from sparsed._errors import InvalidType, Unimplemented
@@ -262,7 +262,7 @@ _restored: weakref.WeakValueDictionary[Any, Client] = weakref.WeakValueDictionar
 
 def _restore(address: str, options: tuple[tuple[str, Any], ...]) -> Client:
     with _native.lock():
-        key = (_native.generation, address, options)
+        key = (_loading.generation, address, options)
         client = _restored.get(key)
         if client is None or client._closed:
             client = Client(address, dict(options))

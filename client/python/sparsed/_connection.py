@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparsed import _native, _types
+from sparsed import _loading, _native, _types
 from sparsed._errors import FailedPrecondition, InvalidArgument
 from sparsed._names import c_name
 from sparsed._shared import SharedPool
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from sparsed._handle import MatrixHandle
 
@@ -69,7 +69,7 @@ class Connection:
     def _native_handle(self) -> _native.Handle:
         """The connection in this process; connects if there is none yet."""
         handle = self._handle
-        if handle is not None and handle.generation == _native.generation:
+        if handle is not None and handle.generation == _loading.generation:
             return handle
         return self._connect()
 
@@ -77,7 +77,7 @@ class Connection:
         if self._closed:
             raise FailedPrecondition(f"the client of {self._address} is closed")
         with _native.lock():
-            if self._handle is not None and self._handle.generation == _native.generation:
+            if self._handle is not None and self._handle.generation == _loading.generation:
                 return self._handle
             lib = _native.library()
             out = _native.Out()

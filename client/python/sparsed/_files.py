@@ -12,8 +12,8 @@ from sparsed._csr import Array, Taken, take_csr
 from sparsed._errors import InvalidArgument
 from sparsed._native import F32
 
-# ("csr", shape, row offsets, column indices, values) or ("coo", shape, rows, columns, values); values
-# None: ones.
+# ("csr", shape, row offsets, column indices, values) or ("coo", shape, rows, columns, values);
+# values None: ones.
 Entries = tuple[str, Any, Any, Any, Any]
 
 
@@ -52,9 +52,7 @@ def _read_npz(path: str) -> Entries:
         ) from None
 
 
-def _npz_entries(
-    kind: str, shape: tuple[int, ...], part: dict[str, Array]
-) -> Entries:
+def _npz_entries(kind: str, shape: tuple[int, ...], part: dict[str, Array]) -> Entries:
     if kind == "csr":
         return "csr", shape, part["indptr"], part["indices"], part["data"]
     if kind == "csc":

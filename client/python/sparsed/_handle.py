@@ -1,11 +1,11 @@
-"""What all parts of a matrix's interface stand on: its name, its sizes, its handle in this process."""
+"""What a matrix's interface stands on: its name, its sizes, its handle in this process."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparsed import _native, _types
+from sparsed import _loading, _native, _types
 from sparsed._errors import InvalidArgument
 from sparsed._names import c_name
 from sparsed._staging import Staging
@@ -41,7 +41,7 @@ class MatrixHandle:
     def _native_handle(self) -> _native.Handle:
         """The matrix in this process's library. Keep it while its pointer is in use."""
         handle = self._handle
-        if handle is not None and handle.generation == _native.generation:
+        if handle is not None and handle.generation == _loading.generation:
             return handle
         client = self.client._native_handle()
         out = _native.Out()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import html
-import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -169,9 +168,7 @@ class Matrix(Nonzeros, SparseProducts):
             array = given.array
             copy = array.contiguous() if given.kind == TORCH else np.ascontiguousarray(array)
             given = _operands.operand(copy.reshape(-1), "values", sizes.type)
-        update = _native.UPDATE_OPTIONS.pack(
-            _native.UPDATE_OPTIONS.size, durable, if_version or 0
-        )
+        update = _native.UPDATE_OPTIONS.pack(_native.UPDATE_OPTIONS.size, durable, if_version or 0)
         options = _native.call_options(timeout)
         version = ctypes.c_uint64()
         lib = _native.library()
@@ -332,9 +329,7 @@ class Matrix(Nonzeros, SparseProducts):
         in this process: what the first product does by itself. Raises what is in the way."""
         lib = _native.library()
         handle = self._native_handle()
-        _native.check(
-            lib.sparsed_attach(handle.pointer, _native.HOST if gpu is None else int(gpu))
-        )
+        _native.check(lib.sparsed_attach(handle.pointer, _native.HOST if gpu is None else int(gpu)))
 
     def delete(self) -> None:
         """The server forgets the matrix; calls under way finish.

@@ -67,7 +67,9 @@ class Nonzeros(Products):
             handle.pointer, made.dense, given.dense, dx.dense, scale, _native.nanoseconds(timeout),
             _operands.stream_of(made),
         )  # fmt: skip
-        return ProductOperation(self._staging, product, dx, None, (handle, made, given, dx), made, True)
+        return ProductOperation(
+            self._staging, product, dx, None, (handle, made, given, dx), made, True
+        )
 
     def total(
         self,

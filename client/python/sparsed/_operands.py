@@ -176,7 +176,9 @@ def stream_of(product: Operand) -> int:
 
 def _data(array: np.ndarray[Any, Any]) -> int:
     try:
-        return _address(_char_at(cast(Any, array)))  # the fastest way; not of read-only or empty arrays
+        return _address(
+            _char_at(cast(Any, array))
+        )  # the fastest way; not of read-only or empty arrays
     except (TypeError, ValueError, BufferError):
         return int(array.__array_interface__["data"][0])
 

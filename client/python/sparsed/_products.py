@@ -17,10 +17,18 @@ from sparsed._staging import Staging, copy_back
 
 class ProductOperation(Operation[Any]):
     """A product of a matrix's, which gives `result`, and `which` if there is one. Its operands are
-    like `operand`; `keep` is what has to live until its end. `destination` is where the result has to
-    be copied."""
+    like `operand`; `keep` is what has to live until its end. `destination` is where the result is
+    copied to."""
 
-    __slots__ = ("_awaited", "_destination", "_operand", "_product", "_result", "_staging", "_which")
+    __slots__ = (
+        "_awaited",
+        "_destination",
+        "_operand",
+        "_product",
+        "_result",
+        "_staging",
+        "_which",
+    )
 
     def __init__(
         self, staging: Staging, product: _native.Product, result: Operand, which: Operand | None,
@@ -221,9 +229,7 @@ class Products(MatrixHandle):
         staged = self._staging.wanted((left, right), sizes.nnz * heads, awaited)
         if staged:
             left, right = self._staging.copied(left), self._staging.copied(right)
-        o, destination = self._place(
-            left, destination, sizes.nnz, heads, sizes.type, ndim, staged
-        )
+        o, destination = self._place(left, destination, sizes.nnz, heads, sizes.type, ndim, staged)
         more = []
         if values is not None:
             more.append(values_operand(values, sizes.type, sizes.nnz))

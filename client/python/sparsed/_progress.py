@@ -58,7 +58,9 @@ class Bar:
 Listener = bool | Callable[[Progress], object] | None
 
 
-def listener(progress: Listener, title: str) -> tuple[Callable[[Progress], object] | None, Bar | None]:
+def listener(
+    progress: Listener, title: str
+) -> tuple[Callable[[Progress], object] | None, Bar | None]:
     """What to call for `progress=`: nothing, a bar of our own, or the caller's function."""
     if progress is None or progress is False:
         return None, None

@@ -57,7 +57,9 @@ def _lines(content: dict[str, Any], depth: int) -> list[str]:
             lines.append(f"{indent}{key}: {len(value)}")
             for entry in value:
                 if isinstance(entry, dict):
-                    flat = ", ".join(f"{k} {_flat(v)}" for k, v in entry.items() if v not in ("", 0))
+                    flat = ", ".join(
+                        f"{k} {_flat(v)}" for k, v in entry.items() if v not in ("", 0)
+                    )
                     lines.append(f"{indent}  {flat}")
                 else:
                     lines.append(f"{indent}  {_number(entry)}")
@@ -86,7 +88,9 @@ def _html_table(content: dict[str, Any]) -> str:
             )
         else:
             cell = html.escape(_number(value))
-        rows.append(f"<tr><th style='text-align:left'>{html.escape(str(key))}</th><td>{cell}</td></tr>")
+        rows.append(
+            f"<tr><th style='text-align:left'>{html.escape(str(key))}</th><td>{cell}</td></tr>"
+        )
     return f"<table>{''.join(rows)}</table>"
 
 

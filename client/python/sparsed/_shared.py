@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsed import _native
+from sparsed import _loading, _native
 from sparsed._csr import array_at
 
 # Of blocks that nobody uses at the moment, of one client.
@@ -26,10 +26,10 @@ class _Lease:
         self.block = block
         self.bytes = bytes_
         self._pool = pool
-        self._generation = _native.generation
+        self._generation = _loading.generation
 
     def __del__(self) -> None:
-        if self._generation == _native.generation:
+        if self._generation == _loading.generation:
             self._pool.give_back(self.block, self.bytes)
 
 

@@ -132,9 +132,7 @@ def _host(x: Any) -> Array:
 _Bits = np.dtype([("bf16", np.uint16)])
 
 
-def _edges(
-    m: Any, extent: tuple[int, int] | None
-) -> tuple[Array, Array, tuple[int, int]] | None:
+def _edges(m: Any, extent: tuple[int, int] | None) -> tuple[Array, Array, tuple[int, int]] | None:
     """Rows, columns and shape of S, of a PyG edge_index or EdgeIndex; None if it is neither."""
     torch = _types.torch()
     if torch is not None and isinstance(m, torch.Tensor):
@@ -181,8 +179,8 @@ def _entries(m: Any, extent: tuple[int, int] | None) -> Entries:
         return _dense_entries(m)
     raise InvalidType(
         f"a {type(m).__name__} is not a sparse matrix that is known here: SciPy's and PyTorch's, "
-        "edge_index, EdgeIndex, SparseTensor, (row, col, value), sparsed.Csr, 2-D arrays, and paths "
-        "of .mtx, .mtx.gz and .npz files are"
+        "edge_index, EdgeIndex, SparseTensor, (row, col, value), sparsed.Csr, 2-D arrays, and "
+        "paths of .mtx, .mtx.gz and .npz files are"
     )
 
 
@@ -206,7 +204,9 @@ def _torch_entries(m: Any, torch: Any) -> Entries:
             found = m.nonzero(as_tuple=True)
             return "coo", shape, _host(found[0]), _host(found[1]), _host(m[found])
         return _dense_entries(_host(m))
-    return _torch_entries(m.to_sparse_coo() if hasattr(m, "to_sparse_coo") else m.to_sparse(), torch)
+    return _torch_entries(
+        m.to_sparse_coo() if hasattr(m, "to_sparse_coo") else m.to_sparse(), torch
+    )
 
 
 def _scipy_entries(m: Any) -> Entries:
@@ -221,15 +221,15 @@ def _scipy_entries(m: Any) -> Entries:
     return "csr", csr.shape, np.asarray(csr.indptr), np.asarray(csr.indices), np.asarray(csr.data)
 
 
-def _triple_entries(
-    m: tuple[Any, ...], extent: tuple[int, int] | None
-) -> Entries:
+def _triple_entries(m: tuple[Any, ...], extent: tuple[int, int] | None) -> Entries:
     if len(m) not in (2, 3):
         raise InvalidType(f"a tuple of {len(m)} is not a matrix: (row, col, value) is")
     rows, cols = _host(m[0]), _host(m[1])
     values = _host(m[2]) if len(m) == 3 and m[2] is not None else None
-    if rows.ndim != 1 or rows.shape != cols.shape or (
-        values is not None and values.shape != rows.shape
+    if (
+        rows.ndim != 1
+        or rows.shape != cols.shape
+        or (values is not None and values.shape != rows.shape)
     ):
         raise InvalidArgument(
             "row, col and value of a matrix have the shapes "

@@ -54,7 +54,9 @@ class SparseProducts(MatrixHandle):
         from sparsed._transposed import Transposed
 
         if not isinstance(other, (Matrix, Transposed)):
-            with self.client.temporary(other, dtype=_types.name(self._known_sizes().type)) as uploaded:
+            with self.client.temporary(
+                other, dtype=_types.name(self._known_sizes().type)
+            ) as uploaded:
                 return self.spgemm(
                     uploaded, transpose=transpose, transpose_other=transpose_other,
                     semiring=semiring, mask=mask, keep_as=keep_as, replace=replace,

@@ -1,5 +1,5 @@
-"""Operands and results by way of shared memory, where a product does not run in this process and the
-server is on this machine: a copy costs less than the way over the connection."""
+"""Operands and results by way of shared memory, where a product does not run in this process and
+the server is on this machine: a copy costs less than the way over the connection."""
 
 from __future__ import annotations
 

@@ -87,9 +87,7 @@ def is_sparse(x: Any) -> bool:
     if isinstance(x, (MatrixHandle, Transposed)) or hasattr(x, "tocsr"):
         return True
     torch = _types.torch()
-    return (
-        torch is not None and isinstance(x, torch.Tensor) and x.layout is not torch.strided
-    )
+    return torch is not None and isinstance(x, torch.Tensor) and x.layout is not torch.strided
 
 
 def row_times(x: Any, transposed: Matrix | Transposed) -> Any:
