@@ -105,7 +105,9 @@ def main(what: str, make: object) -> None:
 
     chosen = options(what, "graph", "features")
     data = nodes(chosen.graph, chosen.features)
-    data = data._replace(**{name: getattr(data, name).to(chosen.device) for name in data._fields[1:]})
+    data = data._replace(
+        **{name: getattr(data, name).to(chosen.device) for name in data._fields[1:]}
+    )
     with sparsed.connect(chosen.server) as client:
         with client.temporary(data.adjacency) as g:
             torch.manual_seed(0)

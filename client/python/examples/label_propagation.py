@@ -25,9 +25,8 @@ def main():
     chosen = common.options(__doc__, "graph")
     data = common.nodes(chosen.graph)
     y, known = data.y.to(chosen.device), data.train.to(chosen.device)
-    with sparsed.connect(chosen.server) as client:
-        with client.temporary(data.adjacency) as g:
-            found = propagate(g, y, known, int(y.max()) + 1)
+    with sparsed.connect(chosen.server) as client, client.temporary(data.adjacency) as g:
+        found = propagate(g, y, known, int(y.max()) + 1)
     print(f"accuracy on the other nodes {float((found == y)[~known].float().mean()):.3f}")
 
 

@@ -54,22 +54,21 @@ def train(model, graph, pairs, rate=0.01):
 def main():
     chosen = common.options(__doc__, "ratings")
     ratings = common.read(chosen.ratings) if chosen.ratings else generated()
-    with sparsed.connect(chosen.server) as client:
-        with client.temporary(adjacency(ratings)) as g:
-            torch.manual_seed(0)
-            model = st.nn.LightGCN(g.shape[0], 64, num_layers=3).to(chosen.device)
-            pairs = batches(ratings, chosen.epochs, 2048, chosen.device)
-            losses = train(model, g, pairs)
-            print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
-            users, items = ratings.shape
-            best = model.recommend(
-                g,
-                src_index=torch.arange(3, device=chosen.device),
-                dst_index=torch.arange(users, users + items, device=chosen.device),
-                k=5,
-            )
-            for user, found in enumerate((best - users).tolist()):
-                print(f"user {user}: items {found}")
+    with sparsed.connect(chosen.server) as client, client.temporary(adjacency(ratings)) as g:
+        torch.manual_seed(0)
+        model = st.nn.LightGCN(g.shape[0], 64, num_layers=3).to(chosen.device)
+        pairs = batches(ratings, chosen.epochs, 2048, chosen.device)
+        losses = train(model, g, pairs)
+        print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+        users, items = ratings.shape
+        best = model.recommend(
+            g,
+            src_index=torch.arange(3, device=chosen.device),
+            dst_index=torch.arange(users, users + items, device=chosen.device),
+            k=5,
+        )
+        for user, found in enumerate((best - users).tolist()):
+            print(f"user {user}: items {found}")
 
 
 if __name__ == "__main__":

@@ -31,9 +31,8 @@ def pagerank(g, links, damping=0.85, tolerance=1e-10, steps=200):
 def main():
     chosen = common.options(__doc__, "graph")
     graph = common.read(chosen.graph) if chosen.graph else common.generated(1000, 5)
-    with sparsed.connect(chosen.server) as client:
-        with client.temporary(graph, dtype="f64") as g:
-            rank = pagerank(g, np.asarray(graph.sum(axis=1)).ravel())
+    with sparsed.connect(chosen.server) as client, client.temporary(graph, dtype="f64") as g:
+        rank = pagerank(g, np.asarray(graph.sum(axis=1)).ravel())
     for node in np.argsort(-rank)[:5]:
         print(f"node {node}: {rank[node]:.5f}")
 

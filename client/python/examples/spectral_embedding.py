@@ -32,9 +32,8 @@ def embedding(g, degrees, dimensions=2):
 def main():
     chosen = common.options(__doc__, "graph")
     graph = common.read(chosen.graph) if chosen.graph else common.generated(1000, 3)
-    with sparsed.connect(chosen.server) as client:
-        with client.temporary(graph, dtype="f64") as g:
-            points, values = embedding(g, np.asarray(graph.sum(axis=1)).ravel())
+    with sparsed.connect(chosen.server) as client, client.temporary(graph, dtype="f64") as g:
+        points, values = embedding(g, np.asarray(graph.sum(axis=1)).ravel())
     print("eigenvalues", np.round(values, 4))
     print("the first nodes", np.round(points[:5], 4).tolist())
 

@@ -49,7 +49,9 @@ def parse():
     parser.add_argument("--seconds", type=float, default=20, help="of each matrix and model")
     parser.add_argument("--prepare", type=float, default=60, help="seconds, at most, for plans")
     parser.add_argument("--server", help="its address; one is started otherwise")
-    parser.add_argument("--graph", action="store_true", help="also sparsed as a captured CUDA graph")
+    parser.add_argument(
+        "--graph", action="store_true", help="also sparsed as a captured CUDA graph"
+    )
     parser.add_argument("--out", help="a file for the lines, too")
     return parser.parse_args()
 
@@ -123,9 +125,7 @@ class Way:
         self.name = name
         self.model, self.graph, self.x, self.y = model, graph, x, y
         cuda = x.is_cuda
-        self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=0.01, fused=cuda, capturable=cuda
-        )
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=cuda, capturable=cuda)
         self.times = []
         self.peak = None
         self.losses = []
@@ -229,13 +229,14 @@ def their_model(kind, way, features):
 
     class Theirs:
         @staticmethod
-        def GCNConv(a, b):  # noqa: N802
+        def GCNConv(a, b):
             return nn.GCNConv(a, b, **options)
 
     return model_of(kind, Theirs, features)
 
 
 def measure(matrix, name, kind, arguments, client, emit):
+    gc.collect()
     device = torch.device(arguments.device)
     wanted = arguments.ways.split(",")
     n = matrix.shape[0]
@@ -288,7 +289,9 @@ def measure(matrix, name, kind, arguments, client, emit):
             add(way, make)
         take_turns(ways, device, arguments.seconds)
         for way in ways:
-            quartiles = statistics.quantiles(way.times, n=4) if len(way.times) > 1 else way.times * 3
+            quartiles = (
+                statistics.quantiles(way.times, n=4) if len(way.times) > 1 else way.times * 3
+            )
             found = {
                 **line, "way": way.name, "epoch_ms": round(quartiles[1], 4),
                 "quartiles_ms": [round(quartiles[0], 4), round(quartiles[2], 4)],
@@ -301,8 +304,6 @@ def measure(matrix, name, kind, arguments, client, emit):
                 found["plans"] = plans_of(g)
             emit(found)
         summarize(ways, line, emit)
-    del ways
-    gc.collect()
 
 
 def prepare(ways, g, device, seconds):

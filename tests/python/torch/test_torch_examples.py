@@ -16,7 +16,7 @@ EXAMPLES = ROOT / "client/python/examples"
 DATA = ROOT.parent / "shared/data"
 sys.path.insert(0, str(EXAMPLES))
 
-import common  # noqa: E402
+import common
 
 
 def path(name):
@@ -147,7 +147,9 @@ def test_triangles(client):
     assert triangles.triangles(client, full) == 10
 
 
-@pytest.mark.parametrize("script", sorted(p.name for p in EXAMPLES.glob("*.py") if p.name != "common.py"))
+@pytest.mark.parametrize(
+    "script", sorted(p.name for p in EXAMPLES.glob("*.py") if p.name != "common.py")
+)
 def test_scripts_run(server, script):
     result = subprocess.run(
         [sys.executable, script, "--server", server.address, "--device", "cpu", "--epochs", "3"],
@@ -156,6 +158,7 @@ def test_scripts_run(server, script):
         capture_output=True,
         text=True,
         timeout=120,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()

@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch.autograd") and __import__("torch")
 pyg = pytest.importorskip("torch_geometric.nn", reason="PyTorch Geometric is not installed")
-import sparsed  # noqa: E402
-import sparsed.torch as st  # noqa: E402
-from sparsed.torch._graphs import number_of  # noqa: E402
+import sparsed
+import sparsed.torch as st
+from sparsed.torch._graphs import number_of
 
 close = torch.testing.assert_close
 
@@ -436,7 +436,9 @@ def test_models_compile_without_breaks(edges):
     close(torch.autograd.grad(found.sum(), x)[0], gradient)
     lightgcn = st.nn.LightGCN(9, 4, 2).double()
     close(
-        torch.compile(lightgcn, fullgraph=True, backend="aot_eager")(edges.g, torch.tensor([[0], [1]])),
+        torch.compile(lightgcn, fullgraph=True, backend="aot_eager")(
+            edges.g, torch.tensor([[0], [1]])
+        ),
         lightgcn(edges.g, torch.tensor([[0], [1]])),
     )
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch.autograd") and __import__("torch")
-import sparsed  # noqa: E402
-import sparsed.torch as st  # noqa: E402
-from sparsed.torch import _operators  # noqa: E402
-from sparsed.torch._graphs import number_of  # noqa: E402
+import sparsed
+import sparsed.torch as st
+from sparsed.torch import _operators
+from sparsed.torch._graphs import number_of
 
 close = torch.testing.assert_close
 
@@ -68,9 +68,7 @@ def test_reductions(small, reduce, what, transpose):
 
     def product(x, v):
         given = v if what == "values" else None
-        return st.spmm(
-            small.g, x, given, reduce, transpose=transpose, unscaled=what == "unscaled"
-        )
+        return st.spmm(small.g, x, given, reduce, transpose=transpose, unscaled=what == "unscaled")
 
     close(product(x, values), expected)
     if what == "values":
@@ -223,7 +221,12 @@ def test_vectors_and_heads_apart(small):
 def test_strides_do_not_matter(small):
     s = small.dense()
     wide = small.random(5, 8, grad=False)
-    for x in (wide[:, 2:5], wide[:, ::2], small.random(3, 5, grad=False).t(), wide[:, :1].expand(5, 4)):
+    for x in (
+        wide[:, 2:5],
+        wide[:, ::2],
+        small.random(3, 5, grad=False).t(),
+        wide[:, :1].expand(5, 4),
+    ):
         close(st.spmm(small.g, x), s @ x)
     x = small.random(5, 3)
     st.spmm(small.g, x).sum().backward()  # a gradient that is one number, expanded

@@ -157,9 +157,7 @@ def softmax_gradient(graph: Graph, y: Tensor, dy: Tensor, scale: float) -> Tenso
     return dx
 
 
-def scale(
-    graph: Graph, values: Tensor | None, rows: Tensor | None, cols: Tensor | None
-) -> Tensor:
+def scale(graph: Graph, values: Tensor | None, rows: Tensor | None, cols: Tensor | None) -> Tensor:
     """rows[i] values[p] cols[j] for each nonzero p = (i, j); S's own values if there are none."""
     given = [one for one in (values, rows, cols) if one is not None]
     heads = max(one.shape[1] for one in given)
@@ -237,9 +235,7 @@ class _Chain:
         return self._value.value
 
     def sddmm(self, a: int, b: int, heads: int) -> int:
-        return self._step(
-            self._library.sparsed_chain_sddmm, self._matrix, a, b, True, _NONE, heads
-        )
+        return self._step(self._library.sparsed_chain_sddmm, self._matrix, a, b, True, _NONE, heads)
 
     def softmax(self, x: int, scale: float, gradient: int = _NONE) -> int:
         return self._step(self._library.sparsed_chain_softmax, self._matrix, x, gradient, scale)

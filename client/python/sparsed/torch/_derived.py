@@ -18,18 +18,17 @@ import weakref
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from sparsed import Client, Csr, Matrix
 from sparsed._errors import AlreadyExists, Error, InvalidArgument, NotFound
-from sparsed.torch._graphs import Graph, Pattern, find, graph_of
+from sparsed.torch._graphs import Graph, Pattern, constant, find, graph_of
 
 Triples = tuple[np.ndarray, np.ndarray, np.ndarray]
 # For which another process's upload of the same matrix is waited for.
 _PATIENCE_SECONDS = 60.0
 
 
-@torch.compiler.assume_constant_result
+@constant
 def normalized(number: int, loops: float) -> int:
     """D^-1/2 A D^-1/2 as PyG's gcn_norm has it: A with self-loops of that weight where it has none
     (0: as it is), D what its rows add up to; 0 for the inverse of 0."""
@@ -37,19 +36,19 @@ def normalized(number: int, loops: float) -> int:
     return _derive(number, ("normalized", loops), lambda pattern: _normalize(pattern, loops))
 
 
-@torch.compiler.assume_constant_result
+@constant
 def with_loops(number: int) -> int:
     """Ones at the graph's nonzeros and on its diagonal."""
     return _derive(number, "loops", _add_loops)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def averaged(number: int) -> int:
     """One over the number of its row's nonzeros at each nonzero."""
     return _derive(number, "averaged", _average)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def unweighted(number: int) -> int:
     """Ones at the graph's nonzeros."""
     return _derive(number, "ones", _ones)
@@ -186,4 +185,3 @@ def _delete(client: Client, name: str, owner: int) -> None:
     if os.getpid() == owner:
         with contextlib.suppress(Error):
             client.matrix(name).delete()
-

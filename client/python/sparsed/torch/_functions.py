@@ -12,10 +12,10 @@ from torch import Tensor
 from sparsed import Matrix
 from sparsed._errors import InvalidArgument, InvalidType
 from sparsed.torch import _operators
-from sparsed.torch._graphs import find, number_of
+from sparsed.torch._graphs import constant, find, number_of
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _dtype_of(number: int) -> torch.dtype:
     return find(number).dtype
 
@@ -40,6 +40,13 @@ def _flat(what: str, x: Tensor, heads: int | None) -> tuple[Tensor, int | None]:
     if heads is not None and heads != x.shape[1]:
         raise InvalidArgument(f"{what} has {x.shape[1]} heads, and heads={heads}")
     return x.flatten(1), x.shape[1]
+
+
+def _of_form(y: Tensor, shape: Sequence[int]) -> Tensor:
+    """A result, n x K, of the form of what it was made of."""
+    if len(shape) == 1:
+        return y.squeeze(1)
+    return y if len(shape) == 2 else y.view(y.shape[0], *shape[1:])
 
 
 def spmm(
@@ -83,6 +90,7 @@ def spmm(
         x = x.unsqueeze(1)
     elif len(shape) == 3:
         x = x.flatten(1)
+    y: Tensor
     if reduce == "sum":
         y = _operators.spmm(number, x, values, False, transpose, unscaled)
     elif values is not None and values.dim() == 2 and values.shape[1] != 1:
@@ -93,9 +101,7 @@ def spmm(
         y = _operators.spmm_best(number, x, values, reduce == "min", transpose, unscaled)[0]
     else:
         raise InvalidArgument(f"reduce is {reduce!r}, expected 'sum', 'mean', 'max' or 'min'")
-    if len(shape) == 1:
-        return y.squeeze(1)
-    return y if len(shape) == 2 else y.unflatten(1, shape[1:])
+    return _of_form(y, shape)
 
 
 def sddmm(
@@ -232,7 +238,7 @@ def attention(
             raise InvalidArgument(f"{q.shape[-1]} columns of q for {count} heads")
         scale = 1.0 / math.sqrt(q.shape[-1] // count)
     y: Tensor = _operators.attention(number, q, k, v, count, scale)[0]
-    return y if v_heads is None else y.unflatten(1, (count, -1))
+    return y if v_heads is None else y.view(y.shape[0], count, -1)
 
 
 def propagate(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from sparsed import Csr, Matrix
 from sparsed._errors import FailedPrecondition, InvalidType
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 _DTYPES = {
     "f32": torch.float32,
@@ -36,7 +39,7 @@ class Pattern:
         values: as float64, nnz.
     """
 
-    __slots__ = ("shape", "rows", "columns", "values")
+    __slots__ = ("columns", "rows", "shape", "values")
 
     def __init__(self, matrix: Matrix) -> None:
         csr = matrix.download()
@@ -63,8 +66,18 @@ class Graph:
     """
 
     __slots__ = (
-        "number", "rows", "cols", "nnz", "dtype", "symmetric", "derived", "restore", "stale",
-        "_matrix", "_tensors", "__weakref__",
+        "__weakref__",
+        "_matrix",
+        "_tensors",
+        "cols",
+        "derived",
+        "dtype",
+        "nnz",
+        "number",
+        "restore",
+        "rows",
+        "stale",
+        "symmetric",
     )  # fmt: skip
 
     def __init__(self, matrix: Matrix) -> None:
@@ -145,6 +158,12 @@ def find(number: int) -> Graph:
     return graph
 
 
+def constant(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A function that torch.compile calls once, and whose result it takes for a constant."""
+    made: Callable[Arguments, Result] = torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
+    return made
+
+
 def graph_of(matrix: Matrix) -> Graph:
     """What operators know of the matrix."""
     graph: Graph | None = matrix._torch
@@ -158,7 +177,7 @@ def graph_of(matrix: Matrix) -> Graph:
     return graph
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _first_number_of(matrix: Any) -> int:
     if not isinstance(matrix, Matrix):
         raise InvalidType(

@@ -20,9 +20,9 @@ from torch import Tensor
 from sparsed import _native
 from sparsed._errors import InvalidArgument, Unimplemented
 from sparsed.torch import _calls, _checks, _gatv2
-from sparsed.torch._graphs import Graph, find
+from sparsed.torch._graphs import Graph, constant, find
 
-_library = torch.library.Library("sparsed", "DEF")
+_library: Any = torch.library.Library("sparsed", "DEF")  # type: ignore[no-untyped-call]
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
 
@@ -100,7 +100,7 @@ def _function(
     return type(f"Sparsed_{name}", (torch.autograd.Function,), body)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def sizes(graph: int) -> tuple[int, int, int]:
     """Rows, columns, nonzeros."""
     known = find(graph)
@@ -295,7 +295,8 @@ def _sddmm_gradient(ctx: Any, ds: Tensor) -> tuple[Any, ...]:
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
         weights = ds
         if not ctx.unscaled:
-            weights = ds * (own_values(graph, ds) if values is None else _columns(values))
+            factors = own_values(graph, ds) if values is None else values
+            weights = ds * (factors.unsqueeze(1) if factors.dim() == 1 else factors)
         if ctx.needs_input_grad[1]:
             da = spmm(graph, b, weights, False, False, False)
         if ctx.needs_input_grad[2]:

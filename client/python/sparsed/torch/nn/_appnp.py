@@ -28,7 +28,7 @@ class APPNP(torch.nn.Module):
 
     def __init__(
         self,
-        K: int,  # noqa: N803
+        K: int,
         alpha: float,
         dropout: float = 0.0,
         cached: bool = False,
@@ -58,7 +58,7 @@ class APPNP(torch.nn.Module):
         number = number_of(g)
         if self.normalize and edge_weight is None:
             number = _derived.normalized(number, 1.0 if self.add_self_loops else 0.0)
-        elif self.normalize:
+        elif self.normalize and edge_weight is not None:
             if self.add_self_loops:
                 raise InvalidArgument(
                     "edge_weight and self-loops: upload a graph that has the loops, and set "

@@ -101,9 +101,7 @@ class _Attention(torch.nn.Module):
         return out
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
-        )
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
 
 
 def _edge_features(edge_attr: Tensor) -> Tensor:
@@ -203,12 +201,12 @@ class GATConv(_Attention):
         if scores_of_targets is None:
             scores_of_sources, scores_of_targets = self._scores(h)
         else:
-            scores_of_sources = (h.unflatten(1, heads) * self._att(self.att_src, h)).sum(-1)
+            scores_of_sources = (h.view(-1, *heads) * self._att(self.att_src, h)).sum(-1)
         scores = _operators.edge_add(number, scores_of_targets, scores_of_sources)
         if self.lin_edge is not None and edge_attr is not None:
             # (e W) . a is e (W a): nothing of nnz x heads x out_channels.
-            folded = (self.lin_edge.weight.unflatten(0, heads) * self.att_edge[0].unsqueeze(2)).sum(1)
-            more = functional.linear(_edge_features(edge_attr), folded)
+            weight = self.lin_edge.weight.view(*heads, -1) * self.att_edge[0].unsqueeze(2)
+            more = functional.linear(_edge_features(edge_attr), weight.sum(1))
             scores = scores + _prepare(number, "edge_attr", more)
         scores = functional.leaky_relu(scores, self.negative_slope, inplace=True)
         return self._finish(number, scores, h, targets, return_attention_weights)
@@ -226,7 +224,7 @@ class GATConv(_Attention):
             return h, h.new_zeros((_operators.sizes(number)[0], self.heads)), None
         d = _prepare(number, "x", of_targets(targets))
         heads = (self.heads, self.out_channels)
-        return h, (d.unflatten(1, heads) * self._att(self.att_dst, d)).sum(-1), targets
+        return h, (d.view(-1, *heads) * self._att(self.att_dst, d)).sum(-1), targets
 
     def _att(self, att: Tensor, like: Tensor) -> Tensor:
         return att.to(like.dtype)
@@ -234,7 +232,7 @@ class GATConv(_Attention):
     def _scores(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Sources' and targets', both in one batched product that reads h once."""
         both = torch.stack((self.att_src[0], self.att_dst[0]), 2).to(h.dtype)
-        by_head = h.unflatten(1, (self.heads, self.out_channels)).transpose(0, 1)
+        by_head = h.view(-1, self.heads, self.out_channels).transpose(0, 1)
         left, right = torch.bmm(by_head, both).unbind(2)
         return left.t(), right.t()
 
@@ -276,9 +274,7 @@ class GATv2Conv(_Attention):
         self.share_weights = share_weights
         width = heads * out_channels
         self.lin_l = _layer.GlorotLinear(sources, width, bias=bias)
-        self.lin_r = (
-            self.lin_l if share_weights else _layer.GlorotLinear(targets, width, bias=bias)
-        )
+        self.lin_r = self.lin_l if share_weights else _layer.GlorotLinear(targets, width, bias=bias)
         self.att = Parameter(torch.empty(1, heads, out_channels))
         self._make_end(targets, bias)
         self.reset_parameters()
@@ -289,9 +285,7 @@ class GATv2Conv(_Attention):
         _layer.glorot(self.att)
         self._reset_end()
 
-    def forward(
-        self, x: Features, g: Matrix, return_attention_weights: bool | None = None
-    ) -> Any:
+    def forward(self, x: Features, g: Matrix, return_attention_weights: bool | None = None) -> Any:
         """As GATConv's; x of the targets may not be None."""
         number = self._graph(g)
         sources, targets = (x, x) if isinstance(x, Tensor) else x

@@ -95,7 +95,7 @@ class GCNConv(torch.nn.Module):
         if self.normalize and edge_weight is None:
             loops = (2.0 if self.improved else 1.0) if self.add_self_loops else 0.0
             number = _derived.normalized(number, loops)
-        elif self.normalize:
+        elif self.normalize and edge_weight is not None:
             if self.add_self_loops:
                 raise InvalidArgument(
                     "edge_weight and self-loops: upload a graph that has the loops, and set "

@@ -127,7 +127,8 @@ class LightGCN(torch.nn.Module):
             out = _prepare(number, "the embedding", out)
             scores: Tensor = _operators.sddmm(number, out, out, None, True, 1)
             return scores.squeeze(1)
-        return (out[edge_label_index[0]] * out[edge_label_index[1]]).sum(dim=-1)
+        scores = (out[edge_label_index[0]] * out[edge_label_index[1]]).sum(dim=-1)
+        return scores
 
     def predict_link(
         self,
@@ -137,7 +138,7 @@ class LightGCN(torch.nn.Module):
         prob: bool = False,
     ) -> Tensor:
         """1 where a link is likely, else 0; the probability if `prob`."""
-        pred = self(g, edge_label_index, edge_weight).sigmoid()
+        pred: Tensor = self(g, edge_label_index, edge_weight).sigmoid()
         return pred if prob else pred.round()
 
     def recommend(
@@ -175,7 +176,8 @@ class LightGCN(torch.nn.Module):
         if lambda_reg == 0:
             return loss
         weight = self.embedding.weight if node_id is None else self.embedding.weight[node_id]
-        return loss + lambda_reg * weight.norm(p=2).pow(2) / pos_edge_rank.shape[0]
+        penalty: Tensor = lambda_reg * weight.norm(p=2).pow(2) / pos_edge_rank.shape[0]
+        return loss + penalty
 
     def __repr__(self) -> str:
         return (

@@ -83,14 +83,16 @@ class SAGEConv(torch.nn.Module):
     def _neighbours(self, x: Tensor, number: int) -> Tensor:
         if self.aggr in ("max", "min"):
             x = _prepare(number, "x", x)
-            y = _operators.spmm_best(number, x, None, self.aggr == "min", False, True)[0]
-            return self.lin_l(y)
+            best = _operators.spmm_best(number, x, None, self.aggr == "min", False, True)[0]
+            y: Tensor = self.lin_l(best)
+            return y
         average = self.aggr == "mean"
         number = _derived.averaged(number) if average else _derived.unweighted(number)
         if _layer.narrow_first(x, self.lin_l):
             y = _layer.spread(number, functional.linear(x, self.lin_l.weight))
             return y if self.lin_l.bias is None else y + self.lin_l.bias
-        return self.lin_l(_layer.spread(number, x))
+        y = self.lin_l(_layer.spread(number, x))
+        return y
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, aggr={self.aggr})"

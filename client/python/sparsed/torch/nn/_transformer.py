@@ -120,10 +120,8 @@ class TransformerConv(torch.nn.Module):
     def _with_root(self, out: Tensor, root: Tensor) -> Tensor:
         if self.lin_beta is None:
             return out + root
-        gate = self.lin_beta(torch.cat((out, root, out - root), dim=-1)).sigmoid()
+        gate: Tensor = self.lin_beta(torch.cat((out, root, out - root), dim=-1)).sigmoid()
         return gate * root + (1 - gate) * out
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
-        )
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
