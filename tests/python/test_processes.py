@@ -161,7 +161,11 @@ y = g.spmm(np.ones(({N}, 2), np.float32))
 if pid:
     sys.exit(os.waitpid(pid, 0)[1])
 """
-    done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
+        timeout=60,
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stderr == b""
 
