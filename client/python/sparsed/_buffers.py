@@ -1,0 +1,163 @@
+"""Dense matrices that a server holds, as a client sees them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, cast
+
+from sparsed import _native, _operands, _types
+from sparsed._calls import Operation
+from sparsed._connection import Connection
+from sparsed._errors import InvalidArgument, NotFound
+from sparsed._held import HeldDense
+from sparsed._names import c_name, host_array, unused_name
+from sparsed._report import Report
+
+if TYPE_CHECKING:
+    from sparsed._client import Client
+
+
+class Buffers(Connection):
+    """Put, find, read, delete."""
+
+    def put(
+        self,
+        name: str | None,
+        x: Any,
+        *,
+        dtype: Any = None,
+        durable: bool = False,
+        owner: str | None = None,
+        time_to_live: float | None = None,
+        timeout: float | None = None,
+    ) -> HeldDense:
+        """Has the server hold a copy of a dense matrix, in the place of one of this name. Products
+        take it as operand or `out` without its travelling.
+
+        Args:
+            name: None: one that nobody has; to be used in a `with`.
+            x: a 2-D array in host memory; a 1-D one is a column.
+            dtype: of lists; else that of `x` counts.
+            durable: on disk before this returns.
+            owner: whom it is listed for, a job or a person.
+            time_to_live: seconds that it stays though nothing uses it; the server decides
+                otherwise.
+        """
+        return self._put(name, x, dtype, durable, owner, time_to_live, timeout).wait()
+
+    def zeros(
+        self,
+        name: str | None,
+        shape: tuple[int, int],
+        dtype: Any = "f32",
+        *,
+        owner: str | None = None,
+        time_to_live: float | None = None,
+        timeout: float | None = None,
+    ) -> HeldDense:
+        """Has the server hold a dense matrix of zeros: a place for results. See `put`."""
+        rows, cols = _shape(shape)
+        dense = (0, rows, cols, cols, _types.parse(dtype), _native.HOST, 0)
+        return self._put_dense(name, dense, None, False, owner, time_to_live, timeout).wait()
+
+    def _put(
+        self, name: str | None, x: Any, dtype: Any, durable: bool, owner: str | None,
+        time_to_live: float | None, timeout: float | None,
+    ) -> Operation[HeldDense]:  # fmt: skip
+        x = host_array(x)
+        if dtype is None:
+            dtype = getattr(x, "dtype", "f32")
+        operand = _operands.operand(x, "x", _types.parse(dtype))
+        return self._put_dense(name, operand.dense, operand, durable, owner, time_to_live, timeout)
+
+    def _put_dense(
+        self, name: str | None, dense: Any, keep: Any, durable: bool, owner: str | None,
+        time_to_live: float | None, timeout: float | None,
+    ) -> Operation[HeldDense]:  # fmt: skip
+        name = unused_name() if name is None else name
+        encoded = c_name(name)
+        handle = self._native_handle()
+        c_owner = ctypes.create_string_buffer(owner.encode()) if owner else None
+        put = _native.PUT_OPTIONS.pack(
+            _native.PUT_OPTIONS.size, durable, ctypes.addressof(c_owner) if c_owner else 0,
+            _native.nanoseconds(time_to_live),
+        )  # fmt: skip
+        packed = _native.DENSE.pack(*dense)
+        options = _native.call_options(timeout)
+        lib = _native.library()
+
+        def start(call: int | None) -> int | None:
+            error: int | None = lib.sparsed_dense_put(
+                handle.pointer, encoded, packed, put, options, call
+            )
+            return error
+
+        def finish() -> HeldDense:
+            return HeldDense(cast("Client", self), name, dense[1], dense[2], dense[4])
+
+        return Operation(start, finish, (handle, keep, c_owner, put, packed, options))
+
+    def held(self, name: str) -> HeldDense:
+        """The dense matrix of that name that the server holds already.
+
+        Raises:
+            NotFound: there is none.
+        """
+        for one in self.buffers(name):
+            if one["name"] == name:
+                return HeldDense(
+                    cast("Client", self), name, one["rows"], one["cols"], _types.parse(one["type"])
+                )
+        raise NotFound(f"the server holds no dense matrix {name!r}")
+
+    def buffers(self, prefix: str = "") -> list[Report]:
+        """What the server says about each dense matrix that it holds whose name begins with
+        `prefix`, by name."""
+        listed = self._json("sparsed_dense_list", c_name(prefix, "prefix"), None)
+        if isinstance(listed, dict):
+            listed = listed["buffers"]
+        return [Report(one, f"held dense matrix {one['name']}") for one in listed]
+
+    def _read_held(self, held: HeldDense, out: Any, timeout: float | None) -> Operation[Any]:
+        rows, cols = held.shape
+        if out is None:
+            into = _operands.empty_numpy(rows, cols, held._type, 2)
+        else:
+            into = _operands.destination(out, "out", held.shape, held._type)
+        handle = self._native_handle()
+        packed = _native.DENSE.pack(*into.dense)
+        options = _native.call_options(timeout)
+        name = held.name.encode()
+        lib = _native.library()
+
+        def start(call: int | None) -> int | None:
+            error: int | None = lib.sparsed_dense_read(handle.pointer, name, packed, options, call)
+            return error
+
+        return Operation(start, lambda: _operands.give(into), (handle, packed, options, into))
+
+    def _renew_held(self, name: str) -> None:
+        lib = _native.library()
+        handle = self._native_handle()
+        _native.check(lib.sparsed_dense_renew(handle.pointer, name.encode(), None))
+
+    def _delete_held(self, name: str) -> None:
+        lib = _native.library()
+        handle = self._native_handle()
+        _native.check(lib.sparsed_dense_delete(handle.pointer, name.encode(), None))
+
+    def _release_held(self, name: str) -> None:
+        try:
+            self._delete_held(name)
+        except NotFound:
+            pass
+
+
+def _shape(shape: Any) -> tuple[int, int]:
+    try:
+        rows, cols = (int(extent) for extent in shape)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"shape {shape!r} is not (rows, cols)") from error
+    if rows < 0 or cols < 0 or rows * cols > 2**60:
+        raise InvalidArgument(f"shape {shape!r} makes no dense matrix")
+    return rows, cols

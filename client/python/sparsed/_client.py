@@ -1,0 +1,274 @@
+"""Clients of a server."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from sparsed import _loading, _native, _progress, _sparse
+from sparsed._buffers import Buffers
+from sparsed._calls import Callbacks, Operation
+from sparsed._errors import InvalidType, Unimplemented
+from sparsed._handle import Sizes
+from sparsed._matrix import Matrix
+from sparsed._names import Problem, c_name, pack_problems, unused_name
+from sparsed._progress import Listener, Progress
+from sparsed._report import Report
+
+
+def connect(
+    address: str,
+    *,
+    tls: Any = None,
+    token: str | None = None,
+    timeout: float = 10.0,
+    ring: bool = False,
+    ring_spin: float = 0.0,
+    streams: int = 1,
+    attach: bool = True,
+    threads: int | None = None,
+    attempts: int = 4,
+    keepalive: float = 30.0,
+) -> Client:
+    """Connects to a server.
+
+    Args:
+        address: "host:port" or "unix:/path".
+        tls: not supported by servers yet: has to be None.
+        token: not supported by servers yet: has to be None.
+        timeout: seconds that the server may take to answer.
+        ring: small requests go through memory shared with a server on this machine.
+        ring_spin: seconds that who waits looks at the ring before it sleeps.
+        streams: connections that large operands travel over.
+        attach: whether products run in this process where they can.
+        threads: of products that run here, on the CPU; None: as many as there are cores.
+        attempts: of a call that is safe to repeat, at a server that does not answer; pauses are 50,
+            100, 200, ... ms, so that one that is gone is given up within a second.
+        keepalive: seconds after which a silent server is asked for a sign of life.
+
+    Returns:
+        A client, which can be used from many threads, and closes at the end of a `with`.
+
+    Raises:
+        Unavailable: no server answers there in time.
+        InvalidArgument: an option makes no sense.
+        Unimplemented: `tls` or `token` was given.
+    """
+    if tls is not None or token is not None:
+        given = "tls" if tls is not None else "token"
+        raise Unimplemented(
+            f"{given}= was given, and servers know neither TLS nor tokens yet: use a Unix socket, "
+            "or a network that you trust, and leave it out"
+        )
+    if not isinstance(address, str):
+        raise InvalidType(f"address is a {type(address).__name__}: host:port or unix:/path")
+    options = {
+        "timeout": timeout,
+        "ring": ring,
+        "ring_spin": ring_spin,
+        "streams": streams,
+        "attach": attach,
+        "threads": threads or 0,
+        "attempts": attempts,
+        "keepalive": keepalive,
+    }
+    client = Client(address, options)
+    client._native_handle()
+    return client
+
+
+class Client(Buffers):
+    """A connection to a server; made by `connect`.
+
+    Can be used from many threads. A client that was pickled, or that a process inherited by a
+    fork, connects anew to the same address when it is first used there. When the server was gone
+    and is back, the client works again by itself.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._address, tuple(sorted(self._options.items())))
+
+    # ---- Sparse matrices
+
+    def upload(
+        self,
+        name: str,
+        m: Any,
+        *,
+        shape: Any = None,
+        num_nodes: int | None = None,
+        dtype: Any = None,
+        values: Any = None,
+        replace: bool = False,
+        prepare: Iterable[Problem] | None = None,
+        wait: bool = False,
+        progress: Listener = None,
+        timeout: float | None = None,
+    ) -> Matrix:
+        """Uploads a sparse matrix, which can be used, and survives a restart of the server, when
+        this returns.
+
+        The matrix is brought to canonical CSR here: ascending columns in each row, duplicates
+        summed up. Values everywhere (`values=`, `update_values`, SDDMM) are in that order;
+        `sparsed.positions` says where the entries of `m` went.
+
+        Args:
+            name: what the server calls it.
+            m: one of
+                - a SciPy sparse matrix or array of any format;
+                - a PyTorch tensor: sparse COO, CSR, CSC, BSR or BSC;
+                - an `edge_index` of PyG's, 2 x E integers as a tensor or an array: the matrix has
+                  a nonzero S[edge_index[1], edge_index[0]], target and source, for each edge, so
+                  that `g.spmm(x)` is what PyG's propagate sums up; with `shape` or `num_nodes`;
+                - an `EdgeIndex` of PyG's, likewise, and a `SparseTensor` as it is;
+                - a tuple (row, col, value) or (row, col) of arrays, with `shape`;
+                - a `sparsed.Csr`;
+                - a 2-D array, whose nonzeros are taken;
+                - the path of a .mtx, .mtx.gz or .npz file, the last as
+                  `scipy.sparse.save_npz` writes it.
+            shape: (rows, cols), or a number for both, where `m` does not say it.
+            num_nodes: a square `shape`.
+            dtype: "f32", "f64", "f16", "bf16", or such a dtype of NumPy's or PyTorch's; by default
+                that of the values, and f32 of integers and booleans (which holds them exactly up
+                to 2^24) and where there are no values, which stands for ones.
+            values: of the edges of an `edge_index`, one each.
+            replace: a matrix of this name, if there is one.
+            prepare: what to prepare for at once: "spmm:128", "spmm^T:128", "sddmm:64", "spgemm";
+                a number is the width of an SpMM. The server's default otherwise.
+            wait: until it is prepared.
+            progress: True for a bar on stderr, or a function of a `sparsed.Progress`.
+            timeout: seconds.
+
+        Raises:
+            AlreadyExists: there is a matrix of this name, and `replace` is not set.
+            InvalidArgument: the matrix or the name is wrong; InvalidType if its type is.
+            ResourceExhausted: the server has no room for it.
+        """
+        call, bar = _progress.listener(progress, str(name))
+        try:
+            matrix = self._upload(
+                name, m, shape, num_nodes, dtype, values, replace, prepare, call, timeout
+            ).wait()
+            if wait:
+                matrix._wait_ready(call, timeout).wait()
+        finally:
+            if bar is not None:
+                bar.close()
+        return matrix
+
+    def _upload(
+        self,
+        name: str,
+        m: Any,
+        shape: Any,
+        num_nodes: int | None,
+        dtype: Any,
+        values: Any,
+        replace: bool,
+        prepare: Iterable[Problem] | None,
+        progress: Any,
+        timeout: float | None,
+    ) -> Operation[Matrix]:
+        encoded = c_name(name)
+        handle = self._native_handle()
+        csr = _sparse.canonical(m, shape, dtype, values, num_nodes)
+        view = _native.CSR_VIEW.pack(
+            csr.rows, csr.cols, len(csr.column_indices), _pointer(csr.row_offsets),
+            csr.row_offsets.dtype.itemsize, csr.type, _pointer(csr.column_indices),
+            0 if csr.values is None else _pointer(csr.values),
+        )  # fmt: skip
+        problems = pack_problems(prepare)
+        callbacks = Callbacks(progress) if progress is not None else None
+        c_progress = _native.Progress(
+            lambda _, done, total: callbacks(Progress("upload", done, total)) if callbacks else None
+        )
+        c_problems = ctypes.create_string_buffer(problems, max(len(problems), 1))
+        upload = _native.UPLOAD_OPTIONS.pack(
+            _native.UPLOAD_OPTIONS.size, replace, 0, 0, 0,
+            ctypes.addressof(c_problems) if problems else 0,
+            len(problems) // _native.PROBLEM.size,
+            ctypes.cast(c_progress, ctypes.c_void_p).value or 0 if callbacks else 0, 0,
+        )  # fmt: skip
+        options = _native.call_options(timeout)
+        out = _native.Out()
+        lib = _native.library()
+
+        def start(call: int | None) -> int | None:
+            error: int | None = lib.sparsed_upload(
+                handle.pointer, encoded, view, upload, options, out.address, call
+            )
+            return error
+
+        def finish() -> Matrix:
+            made = _native.Handle(out.value, lib.sparsed_matrix_free)
+            sizes = Sizes(csr.rows, csr.cols, len(csr.column_indices), csr.type)
+            return Matrix(self, name, sizes, made)
+
+        keep = (handle, csr, view, upload, c_problems, c_progress, out, options)
+        return Operation(start, finish, keep, callbacks)
+
+    def matrix(self, name: str) -> Matrix:
+        """The matrix of that name, which is on the server already.
+
+        Raises:
+            NotFound: there is none.
+        """
+        matrix = Matrix(self, name, None, None)
+        c_name(name)
+        matrix._known_sizes()
+        return matrix
+
+    def matrices(self, prefix: str = "") -> list[Report]:
+        """What the server says about each matrix whose name begins with `prefix`, by name."""
+        listed = self._json("sparsed_matrix_list", c_name(prefix, "prefix"), None)
+        if isinstance(listed, dict):
+            listed = listed["matrices"]
+        return [Report(one, f"matrix {one['name']}") for one in listed]
+
+    @contextmanager
+    def temporary(self, m: Any, **options: Any) -> Iterator[Matrix]:
+        """Uploads a matrix under a name that nobody has, for a `with`; it is deleted at the end.
+        Options are those of `upload`."""
+        matrix = self.upload(unused_name(), m, **options)
+        try:
+            yield matrix
+        finally:
+            matrix._delete_if_there()
+
+    # ---- The server
+
+    def info(self) -> Report:
+        """Version, devices, limits and sockets of the server."""
+        return Report(self._json("sparsed_server_info", None), f"sparsed at {self._address}")
+
+    def stats(self) -> Report:
+        """Counters since the server's start."""
+        return Report(self._json("sparsed_server_stats", None), f"sparsed at {self._address}")
+
+    def measurements(self) -> list[dict[str, Any]]:
+        """Everything that was measured on all matrices' patterns."""
+        listed = self._json("sparsed_measurements", None, None)
+        return list(listed)
+
+
+# Clients that were unpickled in this process, so that what was pickled apart shares connections.
+_restored: weakref.WeakValueDictionary[Any, Client] = weakref.WeakValueDictionary()
+
+
+def _restore(address: str, options: tuple[tuple[str, Any], ...]) -> Client:
+    with _native.lock():
+        key = (_loading.generation, address, options)
+        client = _restored.get(key)
+        if client is None or client._closed:
+            client = Client(address, dict(options))
+            _restored[key] = client
+        return client
+
+
+def _pointer(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])

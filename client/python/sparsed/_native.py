@@ -1,0 +1,384 @@
+"""The C interface (`sparsed/c.h`) by ctypes: structs, errors, handles, products.
+
+Structs are packed by `struct`, all those of one call into one block of memory (a frame), because
+ctypes.Structure would cost microseconds. Functions take addresses as integers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+from collections.abc import Callable
+from ctypes import c_void_p
+from typing import Any, NamedTuple
+
+from sparsed import _loading
+from sparsed._errors import BY_CODE, Unknown
+from sparsed._loading import PreparationProgress, Progress, RowBlock, library, lock
+
+__all__ = ["PreparationProgress", "Progress", "RowBlock", "library", "lock"]
+
+# Element types, places, reductions: as in c.h.
+F32, F64, F16, BF16, I64 = range(5)
+HOST = -1
+SUM, MEAN, MAX, MIN = range(4)
+TRANSPORT_STREAM, TRANSPORT_ATTACHED = 0, 5
+ELEMENT_BYTES = (4, 8, 2, 2, 8)
+TYPE_NAMES = ("f32", "f64", "f16", "bf16", "i64")
+REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": MAX, "min": MIN}
+SEMIRINGS = {"sum-product": 1, "boolean": 2, "min-plus": 3, "plus-pair": 4}
+OPERATIONS = {"spmm": 1, "sddmm": 2, "spgemm": 3}
+
+# Structs. N: size_t, P: pointer; "0q" at the end pads to 8 bytes.
+DENSE = struct.Struct("@PqqqiiP")
+CLIENT_OPTIONS = struct.Struct("@Nqiqqqiqiii0q")
+CALL_OPTIONS = struct.Struct("@NqP")
+PUT_OPTIONS = struct.Struct("@NiPq")
+CSR_VIEW = struct.Struct("@qqqPiiPP")
+PROBLEM = struct.Struct("@iiqii")
+UPLOAD_OPTIONS = struct.Struct("@NiiiPPNPP")
+PREPARE_OPTIONS = struct.Struct("@NPNiPP")
+UPDATE_OPTIONS = struct.Struct("@NiQ")
+SPMM_OPTIONS = struct.Struct("@NiiddPPiiP")
+SDDMM_OPTIONS = struct.Struct("@NiPq")
+SPGEMM_OPTIONS = struct.Struct("@NiiiPPi0q")
+RESULT = struct.Struct("@Qii8q256s")
+
+# ---- Errors and handles --------------------------------------------------------------------------
+
+
+def check(error: int | None) -> None:
+    """Raises what a function of the library gave back, if that is an error, and frees it."""
+    if error:
+        raise take_error(error)
+
+
+def take_error(error: int) -> Exception:
+    lib = library()
+    message = (lib.sparsed_error_message(error) or b"").decode("utf-8", "replace")
+    retry_ms = lib.sparsed_error_retry_ms(error)
+    kind = BY_CODE.get(lib.sparsed_error_code(error), Unknown)
+    lib.sparsed_error_free(error)
+    return kind(message, retry_ms / 1000 if retry_ms >= 0 else None)
+
+
+class Handle:
+    """Owns something of the library's, and frees it with its last reference.
+
+    To use one: keep a reference to it while its pointer is in use, so that it cannot be freed.
+    """
+
+    __slots__ = ("pointer", "generation", "_free", "__weakref__")
+
+    def __init__(self, pointer: int, free: Callable[[int], None]) -> None:
+        self.pointer = pointer
+        self.generation = _loading.generation
+        self._free = free
+
+    def __del__(self) -> None:
+        # Not in a child: it is the parent's.
+        if self.generation == _loading.generation:
+            self._free(self.pointer)
+
+
+class Out:
+    """Memory for what a function gives back by pointer."""
+
+    __slots__ = ("_value", "address")
+
+    def __init__(self) -> None:
+        self._value = c_void_p()
+        self.address = ctypes.addressof(self._value)
+
+    @property
+    def value(self) -> int:
+        return self._value.value or 0
+
+
+def take_text(pointer: int) -> str:
+    """Decodes and frees text of the library's."""
+    text = ctypes.string_at(pointer).decode("utf-8", "replace")
+    library().sparsed_text_free(pointer)
+    return text
+
+
+def text(function: Any, *arguments: Any) -> str:
+    """What a function whose last parameter is a char** gives back."""
+    out = Out()
+    check(function(*arguments, out.address))
+    return take_text(out.value)
+
+
+def call_options(timeout: float | None, stream: int = 0) -> bytes:
+    """`sparsed_call_options`; timeout in seconds, None or 0: none."""
+    return CALL_OPTIONS.pack(CALL_OPTIONS.size, nanoseconds(timeout), stream)
+
+
+def nanoseconds(timeout: float | None) -> int:
+    return max(1, int(timeout * 1e9)) if timeout else 0
+
+
+# ---- Products ------------------------------------------------------------------------------------
+
+
+class Dense(NamedTuple):
+    """`sparsed_dense`. `held` is the address of a name, 0 without."""
+
+    data: int
+    rows: int
+    cols: int
+    leading_dimension: int
+    type: int
+    device: int = HOST
+    held: int = 0
+
+
+class Result(NamedTuple):
+    """How a product was done. Times in nanoseconds, 0 of what did not happen.
+
+    Attributes:
+        transport: how operands and results travelled, the slowest way that one of them took:
+            "stream", "ring", "shared_host", "shared_device", "held" or "attached".
+        plan: "<recipe> / <kernel>".
+        version: of the sparse matrix's values that were used.
+        batch: calls that the server ran as one with it, itself counted.
+    """
+
+    transport: str
+    plan: str
+    version: int
+    batch: int
+    queue_ns: int
+    receive_ns: int
+    to_device_ns: int
+    kernel_ns: int
+    from_device_ns: int
+    send_ns: int
+    setup_ns: int
+    total_ns: int
+
+
+_last = threading.local()
+
+
+def _forget_results() -> None:
+    global _last
+    _last = threading.local()
+
+
+os.register_at_fork(after_in_child=_forget_results)
+
+
+def set_last_result(frame: Any, offset: int) -> None:
+    """`frame` has a sparsed_result at `offset`: that of this thread's last product."""
+    _last.result = (frame, offset)
+
+
+def last_result() -> Result | None:
+    """How this thread's last product was done; None before the first one."""
+    found = getattr(_last, "result", None)
+    if found is None:
+        return None
+    fields = RESULT.unpack_from(*found)
+    transport = library().sparsed_transport_name(fields[1]).decode()
+    plan = fields[11].split(b"\0", 1)[0].decode("utf-8", "replace")
+    return Result(transport, plan, fields[0], fields[2], *fields[3:11])
+
+
+# One block of memory for all that a product's function is given: what an SpMM always has, packed at
+# once (two dense matrices, the call's options, its own), up to three more dense matrices, the
+# result.
+_SPMM = struct.Struct("@PqqqiiP PqqqiiP NqP NiiddPPiiP")
+_DENSE = (0, 48, 184, 232, 280)
+_CALL = 96
+_OPTIONS = 120
+_RESULT = 328
+_Frame = ctypes.c_char * (_RESULT + RESULT.size)
+
+_put_dense = DENSE.pack_into
+_put_call = CALL_OPTIONS.pack_into
+_put_spmm = _SPMM.pack_into
+_put_sddmm = SDDMM_OPTIONS.pack_into
+_address = ctypes.addressof
+_get_int32 = struct.Struct("@i").unpack_from
+
+
+class Product:
+    """A product that is ready to be started: `start(0)` blocks, `start(address)` puts the call
+    that is under way there. The frame must live until its end."""
+
+    __slots__ = ("frame", "_function", "_arguments")
+
+    def __init__(self, frame: Any, function: Any, arguments: tuple[Any, ...]) -> None:
+        self.frame = frame
+        self._function = function
+        self._arguments = arguments
+
+    def start(self, call: int | None = None) -> int | None:
+        error: int | None = self._function(*self._arguments, call)
+        return error
+
+    def run(self) -> None:
+        """Blocks until it is done (on a GPU: queued). Raises its error."""
+        error = self._function(*self._arguments, None)
+        if error:
+            raise take_error(error)
+        _last.result = (self.frame, _RESULT)
+
+    def done(self) -> None:
+        """To be called in the thread that waited for it, when it has ended well."""
+        _last.result = (self.frame, _RESULT)
+
+    @property
+    def transport(self) -> int:
+        """How its operands travelled; SPARSED_TRANSPORT_... of c.h."""
+        number: int = _get_int32(self.frame, _RESULT + 8)[0]
+        return number
+
+
+def spmm(
+    matrix: int,
+    b: Dense | tuple[int, ...],
+    c: Dense | tuple[int, ...],
+    transpose: bool = False,
+    reduce: int = SUM,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    accumulate: Dense | tuple[int, ...] | None = None,
+    values: Dense | tuple[int, ...] | None = None,
+    unscaled: bool = False,
+    allow_tf32: bool = False,
+    which: Dense | tuple[int, ...] | None = None,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """c = alpha op(S) b + beta accumulate. `matrix`: a handle's pointer. See sparsed_spmm."""
+    frame = _Frame()
+    at = _address(frame)
+    at_accumulate = at_values = at_which = 0
+    if accumulate is not None:
+        _put_dense(frame, 184, *accumulate)
+        at_accumulate = at + 184
+    if values is not None:
+        _put_dense(frame, 232, *values)
+        at_values = at + 232
+    if which is not None:
+        _put_dense(frame, 280, *which)
+        at_which = at + 280
+    _put_spmm(
+        frame, 0, *b, *c, 24, timeout_ns, stream, 64, transpose, reduce, alpha, beta, at_accumulate,
+        at_values, unscaled, allow_tf32, at_which,
+    )  # fmt: skip
+    arguments = (matrix, at, at + 48, at + 120, at + 96, at + 328)
+    return Product(frame, (_loading._library or library()).sparsed_spmm, arguments)
+
+
+def sddmm(
+    matrix: int,
+    a: Dense | tuple[int, ...],
+    b: Dense | tuple[int, ...],
+    out: Dense | tuple[int, ...],
+    unscaled: bool = False,
+    values: Dense | tuple[int, ...] | None = None,
+    heads: int = 1,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """out = S .* (a b^T), nnz x heads. See sparsed_sddmm."""
+    frame = _Frame()
+    at = _address(frame)
+    _put_dense(frame, 0, *a)
+    _put_dense(frame, 48, *b)
+    _put_dense(frame, 184, *out)
+    at_values = 0
+    if values is not None:
+        _put_dense(frame, 232, *values)
+        at_values = at + 232
+    _put_call(frame, _CALL, 24, timeout_ns, stream)
+    _put_sddmm(frame, _OPTIONS, 32, unscaled, at_values, heads)
+    arguments = (matrix, at, at + 48, at + 184, at + _OPTIONS, at + _CALL, at + _RESULT)
+    return Product(frame, (_loading._library or library()).sparsed_sddmm, arguments)
+
+
+def _dense_frame(
+    dense: tuple[Dense | tuple[int, ...] | None, ...], timeout_ns: int, stream: int
+) -> tuple[Any, list[int], int]:
+    """A frame with up to five dense matrices; their addresses (0 of None), and its own."""
+    frame = _Frame()
+    at = _address(frame)
+    addresses = []
+    for offset, one in zip(_DENSE, dense, strict=False):
+        if one is not None:
+            _put_dense(frame, offset, *one)
+        addresses.append(at + offset if one is not None else 0)
+    _put_call(frame, _CALL, 24, timeout_ns, stream)
+    return frame, addresses, at
+
+
+def softmax(
+    matrix: int,
+    x: Dense | tuple[int, ...],
+    y: Dense | tuple[int, ...],
+    scale: float = 1.0,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """y = softmax of scale x over the nonzeros of each row, nnz x H. See sparsed_softmax."""
+    frame, (at_x, at_y), at = _dense_frame((x, y), timeout_ns, stream)
+    arguments = (matrix, at_x, at_y, scale, at + _CALL, at + _RESULT)
+    return Product(frame, library().sparsed_softmax, arguments)
+
+
+def softmax_gradient(
+    matrix: int,
+    y: Dense | tuple[int, ...],
+    dy: Dense | tuple[int, ...],
+    dx: Dense | tuple[int, ...],
+    scale: float = 1.0,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """See sparsed_softmax_gradient."""
+    frame, (at_y, at_dy, at_dx), at = _dense_frame((y, dy, dx), timeout_ns, stream)
+    arguments = (matrix, at_y, at_dy, at_dx, scale, at + _CALL, at + _RESULT)
+    return Product(frame, library().sparsed_softmax_gradient, arguments)
+
+
+def scale(
+    matrix: int,
+    values: Dense | tuple[int, ...] | None,
+    rows: Dense | tuple[int, ...] | None,
+    cols: Dense | tuple[int, ...] | None,
+    y: Dense | tuple[int, ...],
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """y[p] = rows[i] values[p] cols[j] for each nonzero p = (i, j). See sparsed_scale."""
+    frame, addresses, at = _dense_frame((values, rows, cols, y), timeout_ns, stream)
+    arguments = (matrix, *addresses, at + _CALL, at + _RESULT)
+    return Product(frame, library().sparsed_scale, arguments)
+
+
+def total(
+    matrix: int,
+    values: Dense | tuple[int, ...] | None,
+    transpose: bool,
+    y: Dense | tuple[int, ...],
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """What the values of each row (transpose: column) add up to. See sparsed_total."""
+    frame, (at_values, at_y), at = _dense_frame((values, y), timeout_ns, stream)
+    arguments = (matrix, at_values, transpose, at_y, at + _CALL, at + _RESULT)
+    return Product(frame, library().sparsed_total, arguments)
+
+
+# ---- Chains --------------------------------------------------------------------------------------
+
+
+def run_chain(chain: int, timeout_ns: int = 0, stream: int = 0) -> Product:
+    """See sparsed_chain_run; the chain is put together by the library's own functions."""
+    frame, _, at = _dense_frame((), timeout_ns, stream)
+    return Product(frame, library().sparsed_chain_run, (chain, at + _CALL, at + _RESULT))

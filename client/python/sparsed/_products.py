@@ -1,0 +1,297 @@
+"""Products of a sparse matrix with dense ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsed import _native, _operands, _types
+from sparsed._calls import Operation
+from sparsed._errors import Error, InvalidArgument, InvalidType
+from sparsed._handle import MatrixHandle
+from sparsed._native import I64
+from sparsed._operands import HELD, Operand
+from sparsed._staging import Staging, copy_back
+
+
+class ProductOperation(Operation[Any]):
+    """A product of a matrix's, which gives `result`, and `which` if there is one. Its operands are
+    like `operand`; `keep` is what has to live until its end. `destination` is where the result is
+    copied to."""
+
+    __slots__ = (
+        "_awaited",
+        "_destination",
+        "_operand",
+        "_product",
+        "_result",
+        "_staging",
+        "_which",
+    )
+
+    def __init__(
+        self, staging: Staging, product: _native.Product, result: Operand, which: Operand | None,
+        keep: Any, operand: Operand, awaited: bool, destination: Operand | None = None,
+    ) -> None:  # fmt: skip
+        self._start = product.start
+        self._keep = keep
+        self._callbacks = None
+        self._queued = operand.dense[5] >= 0
+        self._staging = staging
+        self._awaited = awaited
+        self._destination = destination
+        self._operand = operand
+        self._product = product
+        self._result = result
+        self._which = which
+
+    def _finish(self) -> Any:
+        self._product.done()
+        if self._operand.dense[5] < 0:
+            self._staging.learn(self._product, self._operand, self._awaited)
+        result = self._result
+        if self._destination is not None:
+            copy_back(result, self._destination)
+            result = self._destination
+        made = _operands.give(result)
+        return made if self._which is None else (made, _operands.give(self._which))
+
+
+class Products(MatrixHandle):
+    """SpMM, SDDMM, and what SciPy's linear operators want."""
+
+    def spmm(
+        self,
+        x: Any,
+        *,
+        transpose: bool = False,
+        values: Any = None,
+        reduce: str = "sum",
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        accumulate: Any = None,
+        out: Any = None,
+        unscaled: bool = False,
+        return_argument: bool = False,
+        allow_tf32: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """alpha * S @ x + beta * accumulate, or another reduction of the products of each row.
+
+        Args:
+            x: N x K (of S^T: M x K), or a vector.
+            transpose: S^T in the place of S.
+            values: in the place of S's: nnz, or nnz x H where K is a multiple of H: column h goes
+                with the columns h K/H to (h + 1) K/H of x (sums alone).
+            reduce: "sum", "mean", "max" or "min"; of a row without nonzeros 0.
+            alpha: a factor, of sums.
+            beta: a factor of `accumulate`, of sums.
+            accumulate: M x K; what `out` holds if it is not given.
+            out: M x K, where the result goes; it shares no memory with operands. A new array
+                otherwise.
+            unscaled: ones in the place of S's values; of mean, max and min.
+            return_argument: of max and min: also which nonzero each one is of, M x K of int64, -1
+                of none.
+            allow_tf32: a GPU may round factors to TF32.
+            timeout: seconds.
+
+        Returns:
+            M x K (of S^T: N x K) like x, or `out`; with `return_argument` a pair.
+
+        Raises:
+            InvalidArgument: a shape does not fit; InvalidType if an operand has another type.
+            NotFound: the matrix was deleted.
+            Unavailable: the server is gone.
+        """
+        try:
+            return self._spmm(
+                x, transpose, values, reduce, alpha, beta, accumulate, out, unscaled,
+                return_argument, allow_tf32, timeout,
+            ).run()  # fmt: skip
+        except Error:
+            self._sizes = None
+            raise
+
+    def _spmm(
+        self, x: Any, transpose: bool, values: Any, reduce: str, alpha: float, beta: float,
+        accumulate: Any, out: Any, unscaled: bool, return_argument: bool, allow_tf32: bool,
+        timeout: float | None, awaited: bool = False,
+    ) -> Operation[Any]:  # fmt: skip
+        handle = self._native_handle()
+        sizes = self._sizes or self._known_sizes()
+        type_ = sizes.type
+        b = _operands.operand(x, "x", type_)
+        rows, inner = (sizes.cols, sizes.rows) if transpose else (sizes.rows, sizes.cols)
+        if b.dense[1] != inner:
+            sizes = self._fitting_sizes(b.dense[1], transpose, "x")
+            rows = sizes.cols if transpose else sizes.rows
+        cols = b.dense[2]
+        if out is None:
+            destination = None
+            if beta != 0 and accumulate is None:
+                raise InvalidArgument("beta needs a matrix to add: accumulate=, or out=")
+        else:
+            destination = _operands.destination(out, "out", (rows, cols), type_, b.ndim == 1)
+        # What is added to lies where it is.
+        added = beta != 0 and accumulate is None
+        staged = not added and self._staging.wanted((b,), rows * cols, awaited)
+        if staged:
+            b = self._staging.copied(b)
+        c, destination = self._place(b, destination, rows, cols, type_, b.ndim, staged)
+        kind = _native.REDUCTIONS.get(reduce)
+        if kind is None:
+            raise InvalidArgument(f"reduce is {reduce!r}, expected sum, mean, max or min")
+        more: list[Operand] = []
+        at_values = at_accumulate = at_which = None
+        if values is not None:
+            more.append(values_operand(values, type_, sizes.nnz))
+            at_values = more[-1].dense
+        if accumulate is not None:
+            more.append(_operands.operand(accumulate, "accumulate", type_))
+            at_accumulate = more[-1].dense
+            if (more[-1].rows, more[-1].cols) != (rows, cols):
+                raise InvalidArgument(
+                    f"accumulate is {more[-1].rows} x {more[-1].cols}, expected {rows} x {cols}"
+                )
+        which = None
+        if return_argument:
+            which, _ = self._place(b, None, rows, cols, I64, b.ndim, staged)
+            at_which = which.dense
+        if cols == 0:  # nothing to be computed
+            return _of_nothing(destination or c, which)
+        product = _native.spmm(
+            handle.pointer, b.dense, c.dense, transpose, kind, alpha, beta, at_accumulate,
+            at_values, unscaled, allow_tf32, at_which,
+            _native.nanoseconds(timeout) if timeout else 0,
+            _operands.stream_of(b) if b.dense[5] >= 0 else 0,
+        )  # fmt: skip
+        keep = (handle, b, c, more)
+        return ProductOperation(self._staging, product, c, which, keep, b, awaited, destination)
+
+    def sddmm(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        values: Any = None,
+        unscaled: bool = False,
+        heads: int = 1,
+        out: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """S .* (a @ b.T): the dot product of a row of `a` and a row of `b` for each nonzero, times
+        its value.
+
+        Args:
+            a: M x K.
+            b: N x K.
+            values: in the place of S's: nnz, or nnz x heads.
+            unscaled: do not multiply by S's values.
+            heads: of which each has K / heads columns of a and b.
+            out: nnz, or nnz x heads, where the result goes.
+            timeout: seconds.
+
+        Returns:
+            nnz numbers, or nnz x heads if there is more than one head, in the order of the
+            canonical CSR.
+        """
+        try:
+            return self._sddmm(a, b, values, unscaled, heads, out, timeout).run()
+        except Error:
+            self._sizes = None
+            raise
+
+    def _sddmm(
+        self, a: Any, b: Any, values: Any, unscaled: bool, heads: int, out: Any,
+        timeout: float | None, awaited: bool = False,
+    ) -> Operation[Any]:  # fmt: skip
+        handle = self._native_handle()
+        sizes = self._sizes or self._known_sizes()
+        left = _operands.operand(a, "a", sizes.type)
+        right = _operands.operand(b, "b", sizes.type)
+        if left.rows != sizes.rows:
+            sizes = self._fitting_sizes(left.rows, True, "a")
+        if right.rows != sizes.cols:
+            sizes = self._fitting_sizes(right.rows, False, "b")
+        if left.cols != right.cols:
+            raise InvalidArgument(f"a has {left.cols} columns, and b has {right.cols}")
+        if not isinstance(heads, int) or heads < 1 or left.cols % heads != 0:
+            raise InvalidArgument(f"heads is {heads!r}, and has to divide the {left.cols} columns")
+        if left.cols == 0:  # sums of nothing
+            left = _operands.zeros_like(left, heads, "a")
+            right = _operands.zeros_like(right, heads, "b")
+        ndim = 1 if heads == 1 else 2
+        destination = None
+        if out is not None:
+            shape = (sizes.nnz, heads)
+            destination = _operands.destination(out, "out", shape, sizes.type, ndim == 1)
+        staged = self._staging.wanted((left, right), sizes.nnz * heads, awaited)
+        if staged:
+            left, right = self._staging.copied(left), self._staging.copied(right)
+        o, destination = self._place(left, destination, sizes.nnz, heads, sizes.type, ndim, staged)
+        more = []
+        if values is not None:
+            more.append(values_operand(values, sizes.type, sizes.nnz))
+        product = _native.sddmm(
+            handle.pointer, left.dense, right.dense, o.dense, unscaled,
+            more[0].dense if more else None, heads, _native.nanoseconds(timeout),
+            _operands.stream_of(left),
+        )  # fmt: skip
+        keep = (handle, left, right, o, more)
+        return ProductOperation(self._staging, product, o, None, keep, left, awaited, destination)
+
+    # ---- For scipy.sparse.linalg.aslinearoperator
+
+    def matvec(self, x: Any) -> Any:
+        """S @ x of a vector of N numbers of any real type, or N x 1; they become the matrix's."""
+        return self.spmm(self._converted(x))
+
+    def rmatvec(self, x: Any) -> Any:
+        """S^T @ x of a vector of M numbers, or M x 1; see `matvec`."""
+        return self.spmm(self._converted(x), transpose=True)
+
+    def matmat(self, x: Any) -> Any:
+        """S @ x, of N x K numbers; see `matvec`."""
+        return self.spmm(self._converted(x))
+
+    def rmatmat(self, x: Any) -> Any:
+        """S^T @ x, of M x K numbers; see `matvec`."""
+        return self.spmm(self._converted(x), transpose=True)
+
+    def _converted(self, x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        if x.dtype.kind not in "fiub" and x.dtype.name != "bfloat16":
+            raise InvalidType(f"x has elements of type {x.dtype}: real numbers are expected")
+        return x.astype(_types.numpy_dtype(self._known_sizes().type), copy=False)
+
+    def _place(
+        self, model: Operand, destination: Operand | None, rows: int, cols: int, type_: int,
+        ndim: int, staged: bool,
+    ) -> tuple[Operand, Operand | None]:  # fmt: skip
+        """Where the product writes its result, and where that is to be copied afterwards."""
+        if staged and (destination is None or destination.dense[5] == _native.HOST):
+            if destination is None or destination.kind != HELD:
+                return self._staging.empty(model, rows, cols, type_, ndim), destination
+        if destination is not None:
+            return destination, None
+        return _operands.empty_like(model, rows, cols, type_, ndim), None
+
+
+def values_operand(values: Any, type_: int, nnz: int, what: str = "values") -> Operand:
+    """Numbers of nonzeros, nnz or nnz x H."""
+    given = _operands.operand(values, what, type_)
+    if given.rows != nnz:
+        raise InvalidArgument(
+            f"{what} has {given.rows} rows, expected one for each of the {nnz} nonzeros"
+        )
+    return given
+
+
+def _of_nothing(result: Operand, which: Operand | None) -> Operation[Any]:
+    made = _operands.give(result)
+    return Operation(
+        lambda _: None, lambda: made if which is None else (made, _operands.give(which)), None,
+        None, True,
+    )  # fmt: skip

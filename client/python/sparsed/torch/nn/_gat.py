@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter, functional
+
+from sparsed import Matrix
+from sparsed._errors import InvalidArgument
+from sparsed.torch import _derived, _operators
+from sparsed.torch._functions import _prepare
+from sparsed.torch._graphs import number_of
+from sparsed.torch.nn import _layer
+
+Features = Tensor | tuple[Tensor, Tensor | None]
+
+
+class _Attention(torch.nn.Module):
+    """What GAT and GATv2 share: self-loops, softmax, dropout, the weighted sum, and its end."""
+
+    res: torch.nn.Linear | None
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int,
+        concat: bool,
+        negative_slope: float,
+        dropout: float,
+        add_self_loops: bool,
+        edge_dim: int | None,
+        residual: bool,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        options.pop("fill_value", None)  # of self-loops' edge features: there are none
+        _layer.refuse(self, options)
+        _layer.sizes(self, *_layer.pair(in_channels), out_channels, heads, edge_dim)
+        if edge_dim is not None and add_self_loops:
+            raise InvalidArgument(
+                f"{type(self).__name__} with edge_dim and add_self_loops: loops would have no edge "
+                "features; upload a graph that has them, and set add_self_loops=False"
+            )
+        if negative_slope < 0:
+            raise InvalidArgument(f"negative_slope is {negative_slope}, expected 0 or more")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.heads = heads
+        self.concat = concat
+        self.negative_slope = negative_slope
+        self.dropout = dropout
+        self.add_self_loops = add_self_loops
+        self.edge_dim = edge_dim
+        self.residual = residual
+
+    def _make_end(self, targets: int, bias: bool) -> None:
+        width = self.out_channels * (self.heads if self.concat else 1)
+        if self.residual:
+            self.res = _layer.GlorotLinear(targets, width, bias=False)
+        else:
+            self.register_parameter("res", None)
+        if bias:
+            self.bias = Parameter(torch.empty(width))
+        else:
+            self.register_parameter("bias", None)
+
+    def _reset_end(self) -> None:
+        if self.res is not None:
+            self.res.reset_parameters()
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    def _graph(self, g: Matrix) -> int:
+        number = number_of(g)
+        return _derived.with_loops(number) if self.add_self_loops else number
+
+    def _finish(
+        self,
+        number: int,
+        scores: Tensor,
+        x: Tensor,
+        targets: Tensor | None,
+        return_attention_weights: bool | None,
+    ) -> Any:
+        """From scores before the softmax, nnz x heads, and x, N x (heads out_channels)."""
+        alpha = _operators.softmax(number, scores, 1.0)
+        if self.dropout > 0 and self.training:
+            alpha = functional.dropout(alpha, self.dropout)
+        out: Tensor = _operators.spmm(number, x, alpha, False, False, False)
+        if not self.concat and self.heads > 1:
+            out = out.view(-1, self.heads, self.out_channels).mean(dim=1)
+        if self.res is not None and targets is not None:
+            out = out + self.res(targets)
+        if self.bias is not None:
+            out = out + self.bias
+        if return_attention_weights:
+            return out, (_operators.edge_index(number, alpha.detach()), alpha)
+        return out
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
+
+
+def _edge_features(edge_attr: Tensor) -> Tensor:
+    return edge_attr.unsqueeze(1) if edge_attr.dim() == 1 else edge_attr
+
+
+class GATConv(_Attention):
+    """Graph attention: weights softmax_j LeakyReLU(a_l . W x_j + a_r . W x_i), as
+    torch_geometric.nn.GATConv. The graph's values do not count.
+
+    What is kept for the gradient is nnz x heads, not nnz x heads x out_channels.
+
+    Args:
+        in_channels: columns of X; a pair for sources and targets of a bipartite graph.
+        out_channels: of each head.
+        heads: how many.
+        concat: heads side by side; False: their mean.
+        negative_slope: LeakyReLU's.
+        dropout: of weights, in training.
+        add_self_loops: in the place of those that there are.
+        edge_dim: columns of edge features, without self-loops.
+        bias, residual: as PyG's.
+
+    Parameters: lin.weight (lin_src.weight and lin_dst.weight of a pair), att_src, att_dst, bias;
+    lin_edge.weight and att_edge with edge_dim; res.weight if `residual`.
+    """
+
+    lin: torch.nn.Linear | None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        bias: bool = True,
+        residual: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops,
+            edge_dim, residual, options,
+        )  # fmt: skip
+        width = heads * out_channels
+        sources, targets = _layer.pair(in_channels)
+        self.lin = self.lin_src = self.lin_dst = None
+        if isinstance(in_channels, int):
+            self.lin = _layer.GlorotLinear(sources, width, bias=False)
+        else:
+            self.lin_src = _layer.GlorotLinear(sources, width, bias=False)
+            self.lin_dst = _layer.GlorotLinear(targets, width, bias=False)
+        self.att_src = Parameter(torch.empty(1, heads, out_channels))
+        self.att_dst = Parameter(torch.empty(1, heads, out_channels))
+        self.lin_edge = None
+        if edge_dim is not None:
+            self.lin_edge = _layer.GlorotLinear(edge_dim, width, bias=False)
+            self.att_edge = Parameter(torch.empty(1, heads, out_channels))
+        else:
+            self.register_parameter("att_edge", None)
+        self._make_end(targets, bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for lin in (self.lin, self.lin_src, self.lin_dst, self.lin_edge):
+            if lin is not None:
+                lin.reset_parameters()
+        for att in (self.att_src, self.att_dst, self.att_edge):
+            if att is not None:
+                _layer.glorot(att)
+        self._reset_end()
+
+    def forward(
+        self,
+        x: Features,
+        g: Matrix,
+        edge_attr: Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """
+        Args:
+            x: N x in_channels; or that of the sources, N rows, and of the targets, M rows or None.
+            g: M x N.
+            edge_attr: nnz x edge_dim.
+            return_attention_weights: the weights, too.
+
+        Returns:
+            M x (heads out_channels), or M x out_channels without `concat`; with weights also
+            (edge_index, weights) of the graph with its self-loops, nnz x heads.
+        """
+        number = self._graph(g)
+        h, scores_of_targets, targets = self._transform(number, x)
+        heads = (self.heads, self.out_channels)
+        if scores_of_targets is None:
+            scores_of_sources, scores_of_targets = self._scores(h)
+        else:
+            scores_of_sources = (h.view(-1, *heads) * self._att(self.att_src, h)).sum(-1)
+        scores = _operators.edge_add(number, scores_of_targets, scores_of_sources)
+        if self.lin_edge is not None and edge_attr is not None:
+            # (e W) . a is e (W a): nothing of nnz x heads x out_channels.
+            weight = self.lin_edge.weight.view(*heads, -1) * self.att_edge[0].unsqueeze(2)
+            more = functional.linear(_edge_features(edge_attr), weight.sum(1))
+            scores = scores + _prepare(number, "edge_attr", more)
+        scores = functional.leaky_relu(scores, self.negative_slope, inplace=True)
+        return self._finish(number, scores, h, targets, return_attention_weights)
+
+    def _transform(self, number: int, x: Features) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Sources' features, targets' scores if they are apart, and what `res` takes."""
+        of_sources = self.lin if self.lin is not None else self.lin_src
+        of_targets = self.lin if self.lin is not None else self.lin_dst
+        assert of_sources is not None and of_targets is not None
+        sources, targets = (x, x) if isinstance(x, Tensor) else x
+        h = _prepare(number, "x", of_sources(sources))
+        if isinstance(x, Tensor) and self.lin is not None:
+            return h, None, targets
+        if targets is None:
+            return h, h.new_zeros((_operators.sizes(number)[0], self.heads)), None
+        d = _prepare(number, "x", of_targets(targets))
+        heads = (self.heads, self.out_channels)
+        return h, (d.view(-1, *heads) * self._att(self.att_dst, d)).sum(-1), targets
+
+    def _att(self, att: Tensor, like: Tensor) -> Tensor:
+        return att.to(like.dtype)
+
+    def _scores(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Sources' and targets', both in one batched product that reads h once."""
+        both = torch.stack((self.att_src[0], self.att_dst[0]), 2).to(h.dtype)
+        by_head = h.view(-1, self.heads, self.out_channels).transpose(0, 1)
+        left, right = torch.bmm(by_head, both).unbind(2)
+        return left.t(), right.t()
+
+
+class GATv2Conv(_Attention):
+    """Graph attention with weights softmax_j a . LeakyReLU(W_l x_j + W_r x_i), as
+    torch_geometric.nn.GATv2Conv. The graph's values do not count.
+
+    The LeakyReLU inside takes nnz x heads x out_channels numbers. They are made in blocks, and again
+    for the gradient: memory stays small, time is about PyG's. Its gradient has none itself.
+
+    Args: as GATConv's. share_weights: one W for both ends.
+
+    Parameters: lin_l, lin_r (weight and bias), att, bias; res.weight if `residual`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        bias: bool = True,
+        share_weights: bool = False,
+        residual: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops,
+            None, residual, options,
+        )  # fmt: skip
+        if edge_dim is not None:
+            raise InvalidArgument("GATv2Conv knows no edge features: edge_dim has to be None")
+        sources, targets = _layer.pair(in_channels)
+        self.share_weights = share_weights
+        width = heads * out_channels
+        self.lin_l = _layer.GlorotLinear(sources, width, bias=bias)
+        self.lin_r = self.lin_l if share_weights else _layer.GlorotLinear(targets, width, bias=bias)
+        self.att = Parameter(torch.empty(1, heads, out_channels))
+        self._make_end(targets, bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.lin_l.reset_parameters()
+        self.lin_r.reset_parameters()
+        _layer.glorot(self.att)
+        self._reset_end()
+
+    def forward(self, x: Features, g: Matrix, return_attention_weights: bool | None = None) -> Any:
+        """As GATConv's; x of the targets may not be None."""
+        number = self._graph(g)
+        sources, targets = (x, x) if isinstance(x, Tensor) else x
+        if targets is None:
+            raise InvalidArgument("GATv2Conv needs features of sources and of targets")
+        right = _prepare(number, "x", self.lin_l(sources))
+        same = self.share_weights and isinstance(x, Tensor)
+        left = right if same else _prepare(number, "x", self.lin_r(targets))
+        scores = _operators.gatv2(
+            number, left, right, self.att[0].to(right.dtype), self.negative_slope
+        )
+        return self._finish(number, scores, right, targets, return_attention_weights)

@@ -1,0 +1,254 @@
+"""How operands and results travel: the fastest way that is there, by itself."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import sparsed
+
+N, K = 600, 160  # large enough to be copied into shared memory rather than sent
+
+
+@pytest.fixture(scope="module")
+def a():
+    return sp.random(N, N, 0.02, format="csr", rng=3, dtype=np.float32)
+
+
+@pytest.fixture
+def fresh(server):
+    """A client that does not attach, and has not found anything out yet."""
+    with sparsed.connect(server.address, attach=False) as c:
+        yield c
+
+
+@pytest.fixture
+def g(fresh, a, name):
+    return fresh.upload(name, a)
+
+
+def wide(dtype=np.float32):
+    return np.random.default_rng(1).standard_normal((N, K)).astype(dtype)
+
+
+def close(got, expected):
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_before_the_first_product():
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(sparsed.last_transport()))
+    thread.start()
+    thread.join()
+    assert seen == [None]
+
+
+def test_shared_arrays(g, fresh, a):
+    x, out = fresh.empty((N, 4)), fresh.empty((N, 4))
+    x[:] = wide()[:, :4]
+    close(g.spmm(x, out=out), a @ x)
+    assert sparsed.last_transport() == "shared_host"
+    # A part of one, which begins at a multiple of 64 bytes.
+    close(g.spmm(x[:, :2], out=out[:, :2]), a @ x[:, :2])
+    assert sparsed.last_transport() == "shared_host"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", np.float64])
+def test_types_of_shared_arrays(fresh, dtype):
+    if dtype == "bf16":
+        pytest.importorskip("ml_dtypes")
+    array = fresh.empty((3, 5), dtype)
+    array[:] = 1
+    assert array.sum() == 15
+    assert fresh.empty(7, dtype).shape == (7,)
+    assert fresh.empty((0, 3), dtype).size == 0
+
+
+def test_shared_memory_is_used_again(fresh):
+    first = fresh.empty((1000, 100))
+    place = first.__array_interface__["data"][0]
+    view = first[10:20]
+    del first
+    other = fresh.empty((1000, 100))
+    assert other.__array_interface__["data"][0] != place  # the view has it still
+    del view
+    assert fresh.empty((1000, 100)).__array_interface__["data"][0] == place
+
+
+def test_large_operands_are_copied_into_shared_memory(g, a):
+    x = wide()
+    close(g.spmm(x), a @ x)
+    assert sparsed.last_transport() == "stream"  # the first one finds out
+    for _ in range(3):
+        y = g.spmm(x)
+        close(y, a @ x)
+        assert sparsed.last_transport() == "shared_host"
+    # What is a result already is an operand where it is.
+    close(g.spmm(y), a @ y)
+    close(g.spmm(x[:, ::2]), a @ x[:, ::2])
+    close(g.spmm(np.asfortranarray(x)), a @ x)
+    rows = np.repeat(np.arange(N), np.diff(a.indptr))
+    close(g.sddmm(x, y), a.data * (x[rows] * y[a.indices]).sum(1))
+    assert sparsed.last_transport() == "shared_host"
+    # Results that have a place are copied there.
+    wider = np.zeros((N, K + 5), np.float32)
+    out = wider[:, 3 : K + 3]
+    assert g.spmm(x, out=out) is out
+    assert sparsed.last_transport() == "shared_host"
+    close(out, a @ x)
+    assert not wider[:, :3].any()
+    assert not wider[:, K + 3 :].any()
+    close(g.spmm(x, alpha=2, beta=1, out=out), 3 * (a @ x))
+    close(g.spmm(x, alpha=2, beta=1, accumulate=x, out=out), 2 * (a @ x) + x)
+    numbers = np.empty(a.nnz, np.float32)
+    assert g.sddmm(x, y, out=numbers) is numbers
+    close(numbers, a.data * (x[rows] * y[a.indices]).sum(1))
+    with g.client.zeros(None, (N, K)) as held:
+        assert g.spmm(x, out=held) is held
+        close(held.read(), a @ x)
+    # Small ones are sent.
+    close(g.spmm(x[:, :3].copy()), a @ x[:, :3])
+    assert sparsed.last_transport() == "stream"
+
+
+def test_results_in_shared_memory_are_apart(g, a):
+    x = wide()
+    g.spmm(x)
+    one = g.spmm(x)
+    two = g.spmm(2 * x)
+    close(one, a @ x)
+    close(two, 2 * (a @ x))
+    one[:] = 0
+    close(two, 2 * (a @ x))
+
+
+@pytest.mark.parametrize("type_", ["float32", "float64", "bfloat16", "float16"])
+def test_tensors_in_shared_memory(fresh, a, name, type_):
+    torch = pytest.importorskip("torch")
+    dtype = getattr(torch, type_)
+    g = fresh.upload(name, a, dtype=dtype)
+    x = torch.from_numpy(wide()).to(dtype)
+    g.spmm(x)
+    y = g.spmm(x)
+    assert sparsed.last_transport() == "shared_host"
+    assert isinstance(y, torch.Tensor)
+    assert y.dtype is dtype
+    np.testing.assert_allclose(y.double().numpy(), a @ x.double().numpy(), rtol=0.05, atol=0.1)
+    y += 1  # it is a tensor like any other
+    y2, which = g.spmm(x, reduce="max", return_argument=True)
+    assert which.dtype is torch.int64
+    assert which.max() < g.nnz
+
+
+def test_where_no_memory_is_shared(own_server, a):
+    server = own_server(local=False)
+    with sparsed.connect(server.address) as c:
+        g = c.upload("g", a)
+        x = wide()
+        for _ in range(3):
+            close(g.spmm(x), a @ x)
+            assert sparsed.last_transport() == "stream"
+        array = c.empty((N, 4))
+        array[:] = 1
+        close(g.spmm(array), a @ array)
+        assert sparsed.last_transport() == "stream"
+
+
+def test_ring(server, a, name):
+    with sparsed.connect(server.address, attach=False, ring=True, ring_spin=20e-6) as c:
+        g = c.upload(name, a)
+        x, out = c.empty((N, 4)), c.empty((N, 4))
+        x[:] = wide()[:, :4]
+        for _ in range(3):
+            close(g.spmm(x, out=out), a @ x)
+        assert sparsed.last_transport() in ("ring", "shared_host")
+        with c.put(None, x) as held, c.zeros(None, (N, 4)) as result:
+            g.spmm(held, out=result)
+            close(result.read(), a @ x)
+
+
+def test_streams(server, a, name):
+    with sparsed.connect(server.address, attach=False, streams=3) as c:
+        g = c.upload(name, a)
+        x = np.ones((N, 4000), np.float32)
+        out = np.empty((N, 4000), np.float32)
+        for _ in range(2):
+            close(g.spmm(x, out=out), a @ x)
+
+
+def test_attached(client, a, name):
+    g = client.upload(name, a)
+    x = wide()
+    for _ in range(2):
+        close(g.spmm(x), a @ x)
+        assert sparsed.last_transport() == "attached"
+    g.attach()
+    with pytest.raises(sparsed.Error):
+        g.attach(gpu=0)  # this server has none
+
+
+def test_awaited_and_attached(server, a, name):
+    """Those that are awaited run on the server, by way of shared memory; others run here."""
+    import asyncio
+
+    import sparsed.aio
+
+    async def main():
+        async with await sparsed.aio.connect(server.address) as c:
+            g = await c.upload(name, a)
+            x = wide()
+            transports = []
+            for _ in range(3):
+                close(await g.spmm(x), a @ x)
+                transports.append(sparsed.last_transport())
+                close(g.sync.spmm(x), a @ x)
+                transports.append(sparsed.last_transport())
+            return transports
+
+    assert asyncio.run(main()) == [
+        "stream", "attached", "shared_host", "attached", "shared_host", "attached"
+    ]  # fmt: skip
+
+
+def test_threads_of_attached_products(server, a, name):
+    with sparsed.connect(server.address, threads=1) as c:
+        g = c.upload(name, a)
+        close(g.spmm(wide()), a @ wide())
+        assert sparsed.last_transport() == "attached"
+
+
+def test_the_library_without_kernels(server, a, name, tmp_path):
+    """By SPARSED_LIBRARY, which names a file."""
+    import subprocess
+    import sys
+
+    import sparsed._native as native
+
+    maps = open("/proc/self/maps").read()
+    [attached] = {
+        line.split()[-1] for line in maps.splitlines() if "libsparsed_attached.so" in line
+    }
+    assert native.library().sparsed_has_kernels() == 1
+    thin = os.path.join(os.path.dirname(attached), "libsparsed_client.so.1")
+    program = f"""
+import numpy as np, sparsed
+from sparsed import _native
+assert _native.library().sparsed_has_kernels() == 0
+c = sparsed.connect({server.address!r})
+g = c.upload({name!r}, np.eye(5, dtype=np.float32))
+x = np.ones((5, 2), np.float32)
+assert (g @ x == x).all()
+assert sparsed.last_transport() == "stream"
+try:
+    g.attach()
+except sparsed.Unimplemented as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "SPARSED_LIBRARY": thin},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "kernels" in done.stdout
