@@ -150,7 +150,7 @@ def test_triangles(client):
 @pytest.mark.parametrize(
     "script", sorted(p.name for p in EXAMPLES.glob("*.py") if p.name != "common.py")
 )
-def test_scripts_run(server, script):
+def test_scripts_run(server, client, script):
     result = subprocess.run(
         [sys.executable, script, "--server", server.address, "--device", "cpu", "--epochs", "3"],
         cwd=EXAMPLES,
@@ -162,3 +162,4 @@ def test_scripts_run(server, script):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
+    assert client.matrices("tmp-") == []  # nor anything made of theirs

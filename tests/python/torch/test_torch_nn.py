@@ -389,6 +389,41 @@ def test_derived_graphs_are_shared_and_deleted(server, client, name):
     edges.g.delete()
 
 
+def test_derived_graphs_go_after_their_client(server, client, name):
+    with sparsed.connect(server.address) as other:
+        edges = Edges(other, name)
+        st.nn.GCNConv(3, 2).double()(edges.x(3), edges.g)
+        edges.g.delete()
+    assert len(names(client, name)) == 1
+    del edges
+    gc.collect()
+    assert names(client, name) == []
+
+
+def layer_of_process(name, seed, graph):
+    """What one of several processes that begin at once does."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    x = torch.ones(9, 3, dtype=torch.float64, requires_grad=True)
+    y = st.nn.GATConv(3, 2).double()(st.nn.GCNConv(3, 3).double()(x, graph), graph)
+    y.sum().backward()
+    return y.detach().tolist(), names(graph.client, name)
+
+
+def test_several_processes_share_a_graph(client, name):
+    edges = Edges(client, name)
+    context = torch.multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        calls = [pool.apply_async(layer_of_process, (name, seed, edges.g)) for seed in (0, 0, 1)]
+        results = [call.get(120) for call in calls]
+    assert results[0][0] == results[1][0] != results[2][0]
+    expected, _ = layer_of_process(name, 0, edges.g)
+    assert results[0][0] == expected
+    # The graph, the normalised one, and the one with loops; no matter how many made them.
+    assert all(len(listed) <= 3 for _, listed in results)
+    edges.g.delete()
+
+
 def test_derived_graphs_follow_new_values(edges):
     conv = st.nn.GCNConv(3, 2).double()
     theirs = pyg.GCNConv(3, 2).double()

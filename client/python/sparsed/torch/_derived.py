@@ -19,8 +19,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sparsed import Client, Csr, Matrix
-from sparsed._errors import AlreadyExists, Error, InvalidArgument, NotFound
+from sparsed import Client, Csr, Matrix, connect
+from sparsed._errors import AlreadyExists, Error, FailedPrecondition, InvalidArgument, NotFound
 from sparsed.torch._graphs import Graph, Pattern, constant, find, graph_of
 
 Triples = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -182,6 +182,11 @@ def _upload(base: Graph, csr: Csr) -> Matrix:
 
 
 def _delete(client: Client, name: str, owner: int) -> None:
-    if os.getpid() == owner:
-        with contextlib.suppress(Error):
+    if os.getpid() != owner:  # a child's copy
+        return
+    with contextlib.suppress(Error):
+        try:
             client.matrix(name).delete()
+        except FailedPrecondition:  # the client was closed before the graph went
+            with connect(client.address, timeout=1.0) as again:
+                again.matrix(name).delete()

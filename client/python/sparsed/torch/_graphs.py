@@ -110,13 +110,15 @@ class Graph:
 
     def ends(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The row and the column of each nonzero, int32, on that device. Downloaded once."""
-        rows = self._tensors.get(("rows", device))
-        if rows is None:
+        rows, columns = self._tensors.get(("rows", device)), self._tensors.get(("columns", device))
+        if rows is None or columns is None:
             pattern = Pattern(self.matrix())
-            rows = torch.from_numpy(pattern.rows).to(device)
-            self._tensors["columns", device] = torch.from_numpy(pattern.columns).to(device)
-            self._tensors["rows", device] = rows
-        return rows, self._tensors["columns", device]
+            rows, columns = (
+                torch.from_numpy(one).to(device) for one in (pattern.rows, pattern.columns)
+            )
+            self._keep(("rows", device), rows)
+            self._keep(("columns", device), columns)
+        return rows, columns
 
     def inverse_counts(self, like: Tensor, transpose: bool) -> Tensor:
         """One over the number of nonzeros of each row (transpose: column), 0 of none; M x 1."""
@@ -125,8 +127,8 @@ class Graph:
         if found is None:
             ends = self.ends(like.device)[1 if transpose else 0]
             counts = torch.bincount(ends, minlength=self.cols if transpose else self.rows)
-            found = torch.where(counts > 0, 1.0 / counts.double(), 0.0).to(like.dtype)
-            self._tensors[key] = found = found.unsqueeze(1)
+            found = torch.where(counts > 0, 1.0 / counts.double(), 0.0).to(like.dtype).unsqueeze(1)
+            self._keep(key, found)
         return found
 
     def ones(self, like: Tensor) -> Tensor:
@@ -135,8 +137,17 @@ class Graph:
         found = self._tensors.get(key)
         if found is None:
             found = torch.ones((self.nnz, 1), dtype=like.dtype, device=like.device)
-            self._tensors[key] = found
+            self._keep(key, found)
         return found
+
+    def _keep(self, key: object, tensor: Tensor) -> None:
+        """For later calls, in whatever stream they are: it has to be there. Not what a CUDA graph
+        makes, which is there while the graph runs."""
+        if tensor.is_cuda:
+            if torch.cuda.is_current_stream_capturing():
+                return
+            torch.cuda.current_stream(tensor.device).synchronize()
+        self._tensors[key] = tensor
 
 
 _numbers = itertools.count(1)
