@@ -48,9 +48,10 @@ absl::Status NotAView() {
 
 absl::StatusOr<AttachedMatrix> AttachedMatrix::Attach(const Client& client, const std::string& name,
                                                       const AttachOptions& attach) {
-  if (attach.threads < 0) {
+  if (attach.threads < 0 || attach.threads > AttachOptions::kMostThreads) {
     return absl::InvalidArgumentError(fmt::format(
-        "{} threads cannot compute; 0 means as many as there are cores", attach.threads));
+        "{} threads cannot compute: at most {} can, and 0 means as many as there are cores",
+        attach.threads, AttachOptions::kMostThreads));
   }
   auto state =
       std::make_shared<State>(client.connection_, client.MatrixNamed(name),

@@ -120,7 +120,7 @@ std::optional<SharedMemory::Place> CallerMemory::PlaceOf(const Allocation& alloc
     known.asking = false;
     changed_.NotifyAll();
     if (!reply.ok()) {
-      if (absl::IsPermissionDenied(reply.status())) refused_over_ = *socket;
+      if (socket.ok() && absl::IsPermissionDenied(reply.status())) refused_over_ = *socket;
       // An end of the connection says nothing of the allocation.
       if (!absl::IsUnavailable(reply.status())) known.not_before = Clock::now() + kPause;
       return std::nullopt;

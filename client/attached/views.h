@@ -84,6 +84,10 @@ class HostCopy {
     rows_ = there.rows;
     cols_ = there.cols;
     type_ = there.type;
+    if (LeadingDimension(there) < cols_) {
+      return absl::InvalidArgumentError(fmt::format(
+          "a matrix of {} columns has a leading dimension of {}", cols_, LeadingDimension(there)));
+    }
     size_t bytes = 0;
     if (__builtin_mul_overflow(std::max<int64_t>(rows_, 0), std::max<int64_t>(cols_, 0), &bytes) ||
         __builtin_mul_overflow(bytes, SizeOf(type_), &bytes)) {

@@ -49,13 +49,14 @@ ValueType Arguments::Type(int32_t type, const char* what) {
 }
 
 bool Arguments::OptionsFit(const void* given, size_t size, size_t known, const char* what) {
-  if (size < known || size > kMostOptionBytes) {
+  if (size <= sizeof(size_t) || size > kMostOptionBytes) {
     Refuse(fmt::format("the size of {} is {}; it must be set with its _INIT, to {} here", what,
                        size, known));
     return false;
   }
   const auto* const bytes = static_cast<const unsigned char*>(given);
-  if (std::any_of(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; })) {
+  if (size > known &&
+      std::any_of(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; })) {
     Refuse(fmt::format("{} asks for something that this library does not know yet", what));
     return false;
   }

@@ -1,8 +1,10 @@
 // What callers give to the functions of the C interface, checked.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,10 +32,15 @@ class Arguments {
   /// Of a type of values.
   ValueType Type(int32_t type, const char* what);
 
-  /// A copy of the options that `given` points to, or of the defaults.
+  /// A copy of the options that `given` points to, or of the defaults. What a caller that was built
+  /// with an older header does not know is the default.
   template <typename T>
   T Options(const T* given, const T& defaults, const char* what) {
-    return given != nullptr && OptionsFit(given, given->size, sizeof(T), what) ? *given : defaults;
+    T options = defaults;
+    if (given != nullptr && OptionsFit(given, given->size, sizeof(T), what)) {
+      std::memcpy(&options, given, std::min(given->size, sizeof(T)));
+    }
+    return options;
   }
   CallOptions Call(const sparsed_call_options* options);
   /// What goes together in an SpMM, in a chain or not.

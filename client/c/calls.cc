@@ -16,13 +16,18 @@ int32_t sparsed_call_wait(sparsed_call* call, int64_t timeout_ns) {
     return call->Wait(time) ? 1 : 0;
   } catch (const std::exception&) {
     // No memory for what a callback was to get: the call's end says so.
-    call->Cancel();
+    sparsed_call_cancel(call);
     return 0;
   }
 }
 
 void sparsed_call_cancel(sparsed_call* call) {
-  if (call != nullptr) call->Cancel();
+  if (call == nullptr) return;
+  try {
+    call->Cancel();
+  } catch (const std::exception&) {
+    // Without memory to say so, it goes on.
+  }
 }
 
 sparsed_error* sparsed_call_finish(sparsed_call* call) {

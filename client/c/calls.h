@@ -34,7 +34,7 @@ absl::Status Finish(Call<T>& call, const Deliver& deliver) {
 template <typename T, typename Deliver>
 class CallOf final : public sparsed_call {
  public:
-  CallOf(Call<T> call, Deliver deliver) : call_(std::move(call)), deliver_(std::move(deliver)) {}
+  CallOf(Call<T> call, Deliver deliver) : deliver_(std::move(deliver)), call_(std::move(call)) {}
 
   bool Wait(std::optional<std::chrono::nanoseconds> time) override {
     // As long as clocks can add to.
@@ -48,8 +48,8 @@ class CallOf final : public sparsed_call {
   absl::Status Finish() override { return c::Finish(call_, deliver_); }
 
  private:
+  Deliver deliver_;  ///< goes last: it may keep what the call uses
   Call<T> call_;
-  Deliver deliver_;
 };
 
 /// Finishes the call, or hands it out if `handle` is not null.

@@ -1,4 +1,5 @@
 // Connections.
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -12,6 +13,9 @@ namespace sparsed::c {
 namespace {
 
 constexpr int64_t kMostStreams = 16;
+constexpr int64_t kMostThreads = 1024;
+/// A year: what clocks count in nanoseconds has no room for the longest times of callers.
+constexpr int64_t kLongestSeconds = int64_t{366} * 24 * 3600;
 
 /// What is 0 stays as it is.
 template <typename T>
@@ -21,7 +25,9 @@ void SetUnlessZero(int64_t given, const char* what, Arguments& in, T& option) {
 
 void SetUnlessZero(int64_t given, const char* what, Arguments& in,
                    std::chrono::milliseconds& option) {
-  if (in.NotNegative(given, what) > 0) option = std::chrono::milliseconds(given);
+  if (in.NotNegative(given, what) > 0) {
+    option = std::chrono::milliseconds(std::min(given, kLongestSeconds * 1'000));
+  }
 }
 
 ClientOptions OptionsOf(const sparsed_client_options& given, Arguments& in) {
@@ -33,7 +39,8 @@ ClientOptions OptionsOf(const sparsed_client_options& given, Arguments& in) {
   SetUnlessZero(given.keepalive_ms, "keepalive_ms", in, options.keepalive);
   SetUnlessZero(given.streams, "streams", in, options.streams);
   options.ring = given.ring != 0;
-  options.ring_spin = std::chrono::microseconds(in.NotNegative(given.ring_spin_us, "ring_spin_us"));
+  options.ring_spin = std::chrono::microseconds(
+      std::min(in.NotNegative(given.ring_spin_us, "ring_spin_us"), kLongestSeconds * 1'000'000));
   if (given.streams > kMostStreams) in.Refuse("streams is more than 16, the most there can be");
   return options;
 }
@@ -42,6 +49,7 @@ LocalOptions LocalOptionsOf(const sparsed_client_options& given, Arguments& in) 
   if (given.attach != SPARSED_ATTACH_AUTO && given.attach != SPARSED_ATTACH_NEVER) {
     in.Refuse("attach is neither SPARSED_ATTACH_AUTO (0) nor SPARSED_ATTACH_NEVER (1)");
   }
+  if (given.threads > kMostThreads) in.Refuse("threads is more than 1024, the most there can be");
   return {.attach = given.attach == SPARSED_ATTACH_AUTO,
           .threads = static_cast<int>(in.NotNegative(given.threads, "threads"))};
 }

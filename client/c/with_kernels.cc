@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -31,6 +32,16 @@ absl::Status NoSuchGpu(int gpu) {
       fmt::format("there is no GPU {}; a process sees at most {}", gpu, kMostGpus));
 }
 
+/// What is thrown for want of memory or of a thread is why there is none.
+template <typename T, typename Make>
+absl::StatusOr<T> Made(const Make& make) {
+  try {
+    return make();
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(error.what());
+  }
+}
+
 /// Something that is made when it is first used and stays, or was refused a moment ago.
 template <typename T>
 class Lazy {
@@ -45,7 +56,7 @@ class Lazy {
         making_.exchange(true, std::memory_order_acquire)) {
       return nullptr;
     }
-    absl::StatusOr<T> made = make();
+    absl::StatusOr<T> made = Made<T>(make);
     // What does not exist may be there with the next call.
     if (!made.ok() && !absl::IsNotFound(made.status())) {
       again_.store((Clock::now() + pause_).time_since_epoch().count(), std::memory_order_relaxed);
@@ -60,7 +71,7 @@ class Lazy {
   template <typename Make>
   absl::Status Insist(const Make& make) {
     if (made_.load(std::memory_order_acquire) != nullptr) return absl::OkStatus();
-    absl::StatusOr<T> made = make();
+    absl::StatusOr<T> made = Made<T>(make);
     if (made.ok()) Keep(*std::move(made));
     return made.status();
   }
@@ -168,7 +179,8 @@ class LocalMatrix::Attachments {
     return cpu_.Get([this]() -> absl::StatusOr<AttachedMatrix> {
       const LocalClient& local = *matrix_.client();
       if (!local.options().attach) return absl::FailedPreconditionError("nobody wants it");
-      const absl::StatusOr<ServerInfo> server = local.client().GetServerInfo({.timeout = kInfoTimeout});
+      const absl::StatusOr<ServerInfo> server =
+          local.client().GetServerInfo({.timeout = kInfoTimeout});
       if (!server.ok()) return server.status();
       if (!ServesFromCpu(*server)) return absl::FailedPreconditionError("the server has a GPU");
       return Attach(std::nullopt);

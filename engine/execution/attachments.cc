@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -133,11 +134,15 @@ absl::StatusOr<std::shared_ptr<const Layout>> Attachment::RowsOf(
   if (std::shared_ptr<const Layout> found = impl_->derived->FindTransposed(pattern)) return found;
   absl::StatusOr<std::shared_ptr<const Layout>> built;
   // A team of OpenMP stays with the thread that made it, so that one goes.
-  std::thread([&] {
-    BuildContext context;
-    context.threads = impl_->cpu.threads_per_lane();
-    built = impl_->derived->Transposed(pattern, context);
-  }).join();
+  try {
+    std::thread([&] {
+      BuildContext context;
+      context.threads = impl_->cpu.threads_per_lane();
+      built = impl_->derived->Transposed(pattern, context);
+    }).join();
+  } catch (const std::system_error&) {
+    return absl::ResourceExhaustedError("the operating system gives the server no more threads");
+  }
   return built;
 }
 

@@ -29,6 +29,7 @@ namespace sparsed {
 inline namespace client {
 
 struct AttachOptions {
+  static constexpr int kMostThreads = 1024;
   /// Of each product, in a team of the thread that calls; 0: one for each core that this process
   /// may use.
   int threads = 0;
@@ -100,9 +101,9 @@ class AttachedMatrix {
   /// chain; a stream's chains run one after the other.
   absl::StatusOr<ComputeResult> Run(GpuStream stream, const Chain& chain) const;
 
-  /// What is left where nobody can attach: copies the operands that are views, in that GPU's memory,
-  /// to the host in the stream, has the server run the chain, and copies its results back. Done when
-  /// it returns. FAILED_PRECONDITION while the stream is captured into a graph.
+  /// What is left where nobody can attach: copies the operands that are views, in that GPU's
+  /// memory, to the host in the stream, has the server run the chain, and copies its results back.
+  /// Done when it returns. FAILED_PRECONDITION while the stream is captured into a graph.
   static absl::StatusOr<ComputeResult> RunOverHost(const Client& client, const Chain& chain,
                                                    int gpu, GpuStream stream);
 

@@ -103,9 +103,10 @@ typedef struct sparsed_client_options {
   int32_t streams;      /* connections that large operands travel over; 1 */
   int32_t attach;       /* whether products run in this process where they can */
   int32_t threads;      /* of products that run here, on the CPU; as many as there are cores */
+  int32_t reserved;     /* 0 */
 } sparsed_client_options;
 #define SPARSED_CLIENT_OPTIONS_INIT \
-  { sizeof(sparsed_client_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(sparsed_client_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* `address` is "host:port" or "unix:/path". UNAVAILABLE if no server answers there in time. */
 SPARSED_API sparsed_error* sparsed_connect(const char* address,
@@ -116,7 +117,8 @@ SPARSED_API void sparsed_client_free(sparsed_client* client);
 
 typedef struct sparsed_call_options {
   size_t size;
-  int64_t timeout_ns; /* after which the call ends with DEADLINE_EXCEEDED; 0: never */
+  int64_t timeout_ns; /* after which the call ends with DEADLINE_EXCEEDED; 0: never. Not of products
+                         on a GPU, nor of the time that attaching takes */
   void* stream;       /* cudaStream_t, for operands on a GPU; NULL: CUDA's default stream */
 } sparsed_call_options;
 #define SPARSED_CALL_OPTIONS_INIT \
@@ -135,8 +137,8 @@ typedef struct sparsed_call sparsed_call;
 /* Waits no longer than that (-1: until the end; 0: not at all), and runs its callbacks meanwhile,
  * in this thread. 1 if it is done. */
 SPARSED_API int32_t sparsed_call_wait(sparsed_call* call, int64_t timeout_ns);
-/* Asks it to end early, with CANCELLED; from any thread, before it is finished or freed. It may still
- * end otherwise. */
+/* Asks it to end early, with CANCELLED; from any thread, before it is finished or freed. It may
+ * still end otherwise. */
 SPARSED_API void sparsed_call_cancel(sparsed_call* call);
 /* Waits for its end, sets what the call was to give back (whose pointers are used here, last), and
  * frees it. */
@@ -472,9 +474,10 @@ typedef struct sparsed_spgemm_options {
   const char* mask;    /* a matrix of the result's shape: only its positions are computed; NULL */
   const char* keep_as; /* not NULL: the server keeps the result as a matrix of this name */
   int32_t replace;     /* ... in the place of one of that name */
+  int32_t reserved;    /* 0 */
 } sparsed_spgemm_options;
 #define SPARSED_SPGEMM_OPTIONS_INIT \
-  { sizeof(sparsed_spgemm_options), 0, 0, 0, NULL, NULL, 0 }
+  { sizeof(sparsed_spgemm_options), 0, 0, 0, NULL, NULL, 0, 0 }
 
 /* op(left) * op(right), both f32 or f64. *csr is the result, unless it is kept on the server (then
  * csr is not used, and may be NULL). */
