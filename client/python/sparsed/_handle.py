@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparsed import _loading, _native, _types
@@ -12,6 +14,11 @@ from sparsed._staging import Staging
 
 if TYPE_CHECKING:
     from sparsed._client import Client
+
+
+_numbers = itertools.count(1)
+# All matrices of this process.
+by_number: weakref.WeakValueDictionary[int, MatrixHandle] = weakref.WeakValueDictionary()
 
 
 class Sizes(NamedTuple):
@@ -34,8 +41,10 @@ class MatrixHandle:
         self._sizes = sizes
         self._handle = handle
         self._staging = Staging(client)
-        # What sparsed.torch keeps with it.
+        # What sparsed.torch keeps with it, and the number that its operators know it by.
         self._torch: Any = None
+        self._number = next(_numbers)
+        by_number[self._number] = self
         client._matrices.add(self)
 
     def _native_handle(self) -> _native.Handle:

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch.autograd") and __import__("torch")
 import sparsed
 import sparsed.torch as st
-from sparsed.torch import _operators
+from sparsed.torch import _attention, _operators
 from sparsed.torch._graphs import number_of
 
 close = torch.testing.assert_close
@@ -434,7 +434,7 @@ def test_a_closed_client(server, name):
 
 def test_first_gradients_only_are_said_to_be_that(square):
     x, att = square.random(6, 4), square.random(2, 2)
-    s = _operators.gatv2(number_of(square.g), x, x, att, 0.2)
+    s = _attention.gatv2(number_of(square.g), x, x, att, 0.2)
     (dx,) = torch.autograd.grad(s.sum(), x, create_graph=True)
     with pytest.raises(sparsed.Unimplemented, match="first gradient only"):
         dx.sum().backward()
@@ -448,9 +448,9 @@ def test_gatv2_scores(square, monkeypatch):
     z = torch.nn.functional.leaky_relu(left[square.rows] + right[square.cols], 0.2)
     expected = (z.view(-1, 2, 2) * att).sum(2)
     number = number_of(square.g)
-    close(_operators.gatv2(number, left, right, att, 0.2), expected)
+    close(_attention.gatv2(number, left, right, att, 0.2), expected)
     assert torch.autograd.gradcheck(
-        lambda a, b, c: _operators.gatv2(number, a, b, c, 0.2), (left, right, att)
+        lambda a, b, c: _attention.gatv2(number, a, b, c, 0.2), (left, right, att)
     )
 
 

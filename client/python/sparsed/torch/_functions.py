@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sparsed import Matrix
 from sparsed._errors import InvalidArgument, InvalidType
-from sparsed.torch import _operators
+from sparsed.torch import _attention, _operators
 from sparsed.torch._graphs import constant, find, number_of
 
 
@@ -237,7 +237,7 @@ def attention(
         if count < 1 or q.shape[-1] < count:
             raise InvalidArgument(f"{q.shape[-1]} columns of q for {count} heads")
         scale = 1.0 / math.sqrt(q.shape[-1] // count)
-    y: Tensor = _operators.attention(number, q, k, v, count, scale)[0]
+    y: Tensor = _attention.attention(number, q, k, v, count, scale)[0]
     return y if v_heads is None else y.view(y.shape[0], count, -1)
 
 

@@ -7,10 +7,9 @@ is used after that gets an exception.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from sparsed import Csr, Matrix
 from sparsed._errors import FailedPrecondition, InvalidType
+from sparsed._handle import by_number
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -78,10 +78,10 @@ class Graph:
         "rows",
         "stale",
         "symmetric",
-    )  # fmt: skip
+    )
 
     def __init__(self, matrix: Matrix) -> None:
-        self.number = next(_numbers)
+        self.number = matrix._number
         self.rows, self.cols = matrix.shape
         self.nnz = int(matrix.nnz)
         self.dtype = _DTYPES[matrix.type]
@@ -150,8 +150,39 @@ class Graph:
         self._tensors[key] = tensor
 
 
-_numbers = itertools.count(1)
 _graphs: dict[int, weakref.ref[Graph]] = {}
+
+
+def find(number: int) -> Graph:
+    """What operators know of the matrix of that number."""
+    reference = _graphs.get(number)
+    graph = None if reference is None else reference()
+    if graph is None:
+        matrix = by_number.get(number)
+        if not isinstance(matrix, Matrix):
+            raise _released()
+        graph = graph_of(matrix)
+    return graph
+
+
+def graph_of(matrix: Matrix) -> Graph:
+    graph: Graph | None = matrix._torch
+    if graph is None:
+        graph = matrix._torch = Graph(matrix)
+        number = graph.number
+        _graphs[number] = weakref.ref(graph, lambda _: _graphs.pop(number, None))
+    return graph
+
+
+def number_of(matrix: Matrix) -> int:
+    """The number that stands for the matrix in operators. torch.compile makes it a condition of its
+    program."""
+    if not isinstance(matrix, Matrix):
+        raise InvalidType(
+            f"a graph is a sparsed.Matrix, not a {type(matrix).__name__}: "
+            "client.upload(name, ...) or client.matrix(name) gives one"
+        )
+    return matrix._number
 
 
 def _released() -> FailedPrecondition:
@@ -161,44 +192,7 @@ def _released() -> FailedPrecondition:
     )
 
 
-def find(number: int) -> Graph:
-    reference = _graphs.get(number)
-    graph = None if reference is None else reference()
-    if graph is None:
-        raise _released()
-    return graph
-
-
 def constant(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """A function that torch.compile calls once, and whose result it takes for a constant."""
     made: Callable[Arguments, Result] = torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     return made
-
-
-def graph_of(matrix: Matrix) -> Graph:
-    """What operators know of the matrix."""
-    graph: Graph | None = matrix._torch
-    if graph is None:
-        graph = Graph(matrix)
-        number = graph.number
-        _graphs[number] = weakref.ref(graph, lambda _: _graphs.pop(number, None))
-        matrix._torch = graph
-        # Not there before: torch.compile reads it, and makes it a condition of its program.
-        matrix._torch_number = number  # type: ignore[attr-defined]
-    return graph
-
-
-@constant
-def _first_number_of(matrix: Any) -> int:
-    if not isinstance(matrix, Matrix):
-        raise InvalidType(
-            f"a graph is a sparsed.Matrix, not a {type(matrix).__name__}: "
-            "client.upload(name, ...) or client.matrix(name) gives one"
-        )
-    return graph_of(matrix).number
-
-
-def number_of(matrix: Matrix) -> int:
-    """The number that stands for the matrix in operators."""
-    number: int = getattr(matrix, "_torch_number", 0)
-    return number or _first_number_of(matrix)

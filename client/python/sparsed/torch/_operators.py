@@ -1,8 +1,4 @@
-"""The operators of the namespace `sparsed`, with gradients.
-
-Each is one function of tensors and numbers, and is there twice: as a PyTorch operator
-(torch.ops.sparsed...), which torch.compile and other transformations see, and as an
-autograd.Function, which a plain call takes because it costs a third of the time.
+"""Operators with gradients: products, values of nonzeros, propagation.
 
 Gradients are made of the same operators, so they have gradients themselves.
 
@@ -11,93 +7,16 @@ In signatures `graph` is a graph's number; values of nonzeros are nnz or nnz x H
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparsed import _native
-from sparsed._errors import InvalidArgument, Unimplemented
-from sparsed.torch import _calls, _checks, _gatv2
+from sparsed._errors import InvalidArgument
+from sparsed.torch import _calls, _checks
 from sparsed.torch._graphs import Graph, constant, find
-
-_library: Any = torch.library.Library("sparsed", "DEF")  # type: ignore[no-untyped-call]
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._are_functorch_transforms_active
-
-
-# What the arguments of an operator are: tensors that nobody but autograd looks at, or none.
-_PLAIN = frozenset((Tensor, torch.nn.Parameter))
-_NUMBERS = frozenset((int, bool, float, list, type(None)))
-
-
-def _is_plain(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
-    """Whether nothing but autograd looks at these arguments, and whether one needs a gradient."""
-    needs_gradient = False
-    for one in arguments:
-        kind = type(one)
-        if kind in _PLAIN:
-            needs_gradient = needs_gradient or one.requires_grad
-        elif kind not in _NUMBERS:
-            return False, False
-    return True, needs_gradient
-
-
-class Operator:
-    """
-    Args:
-        signature: as torch.library takes it, its first argument `int graph`.
-        run: computes it.
-        fake: makes tensors of the results' shapes.
-        save: `save(ctx, inputs, output)` keeps what the gradient needs.
-        gradient: `gradient(ctx, *d_outputs)` gives one gradient for each argument. Without, it has
-            none.
-    """
-
-    def __init__(
-        self,
-        signature: str,
-        run: Callable[..., Any],
-        fake: Callable[..., Any],
-        save: Callable[..., None] | None = None,
-        gradient: Callable[..., Any] | None = None,
-    ) -> None:
-        name = signature.split("(")[0]
-        _library.define(signature, tags=(torch.Tag.pt2_compliant_tag,))
-        for key in ("CPU", "CUDA"):
-            _library.impl(name, run, key)
-        torch.library.register_fake(f"sparsed::{name}", fake, lib=_library)
-        if gradient is not None:
-            torch.library.register_autograd(
-                f"sparsed::{name}", gradient, setup_context=save, lib=_library
-            )
-        self.overload = getattr(torch.ops.sparsed, name).default
-        self._run = run
-        self._function = _function(name, run, save, gradient) if gradient is not None else None
-
-    def __call__(self, *arguments: Any) -> Any:
-        if torch.compiler.is_compiling() or _dispatch_modes() or _transforms():
-            return self.overload(*arguments)
-        plain, needs_gradient = _is_plain(arguments)
-        if not plain:
-            return self.overload(*arguments)
-        if needs_gradient and self._function is not None and torch.is_grad_enabled():
-            return self._function.apply(*arguments)
-        return self._run(*arguments)
-
-
-def _function(
-    name: str, run: Callable[..., Any], save: Callable[..., None] | None, gradient: Any
-) -> Any:
-    def forward(ctx: Any, *arguments: Any) -> Any:
-        output = run(*arguments)
-        if save is not None:
-            save(ctx, arguments, output)
-        return output
-
-    body = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
-    return type(f"Sparsed_{name}", (torch.autograd.Function,), body)
+from sparsed.torch._operator import Operator
 
 
 @constant
@@ -318,7 +237,8 @@ sddmm = Operator(
 )
 
 
-def _edge_add_graph(graph: int, left: Tensor, right: Tensor) -> Graph:
+def edge_add_graph(graph: int, left: Tensor, right: Tensor) -> Graph:
+    """Checks tensors of M x H and N x H."""
     known = find(graph)
     _checks.dense(known, "left", left, known.rows)
     _checks.dense(known, "right", right, known.cols)
@@ -327,7 +247,7 @@ def _edge_add_graph(graph: int, left: Tensor, right: Tensor) -> Graph:
 
 
 def _edge_add_run(graph: int, left: Tensor, right: Tensor) -> Tensor:
-    known = _edge_add_graph(graph, left, right)
+    known = edge_add_graph(graph, left, right)
     # [l, 1] [1, r]^T is l + r: an SDDMM two columns wide for each head.
     heads = left.shape[1]
     a = torch.stack((left, torch.ones_like(left)), 2).view(-1, 2 * heads)
@@ -349,7 +269,7 @@ edge_add = Operator(
     "edge_add(int graph, Tensor left, Tensor right) -> Tensor",
     _edge_add_run,
     lambda graph, left, right: left.new_empty(
-        (_edge_add_graph(graph, left, right).nnz, left.shape[1])
+        (edge_add_graph(graph, left, right).nnz, left.shape[1])
     ),
     _edge_add_save,
     _edge_add_gradient,
@@ -508,144 +428,6 @@ total = Operator(
     _total_fake,
     _total_save,
     _total_gradient,
-)
-
-# ---- Attention -----------------------------------------------------------------------------------
-
-
-def _attention_graph(graph: int, q: Tensor, k: Tensor, v: Tensor, heads: int) -> Graph:
-    known = find(graph)
-    _checks.dense(known, "q", q, known.rows)
-    _checks.dense(known, "k", k, known.cols)
-    _checks.dense(known, "v", v, known.cols)
-    _checks.same("q", q, "k", k)
-    _checks.on_one_device("v", v, "q", q)
-    _checks.heads("q", q.shape[1], heads)
-    _checks.heads("v", v.shape[1], heads)
-    return known
-
-
-def _attention_run(
-    graph: int, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    return _calls.attention(_attention_graph(graph, q, k, v, heads), q, k, v, heads, scale)
-
-
-def _attention_fake(
-    graph: int, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    known = _attention_graph(graph, q, k, v, heads)
-    return v.new_empty((known.rows, v.shape[1])), q.new_empty((known.nnz, heads))
-
-
-def _attention_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.graph, q, k, v, _, ctx.scale = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(q, k, v, output[1])
-
-
-def _attention_gradient(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
-    dq, dk, dv = attention_gradient(ctx.graph, dy, *ctx.saved_tensors, ctx.scale)
-    return None, dq, dk, dv, None, None
-
-
-attention = Operator(
-    "attention(int graph, Tensor q, Tensor k, Tensor v, int heads, float scale)"
-    " -> (Tensor, Tensor)",
-    _attention_run,
-    _attention_fake,
-    _attention_save,
-    _attention_gradient,
-)
-
-
-def _attention_gradient_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.graph, dy, q, k, v, weights, ctx.scale = inputs
-    ctx.save_for_backward(dy, q, k, v, weights)
-
-
-def _attention_gradient_gradient(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-    """Of the same products one by one, weights made anew from q and k."""
-    dy, q, k, v, weights = ctx.saved_tensors
-    graph, heads = ctx.graph, weights.shape[1]
-    with torch.enable_grad():
-        inputs = [one.detach().requires_grad_() for one in (dy, q, k, v)]
-        dy, q, k, v = inputs
-        p = softmax(graph, sddmm(graph, q, k, None, True, heads), ctx.scale)
-        dv = spmm(graph, dy, p, False, True, False)
-        dp = sddmm(graph, dy, v, None, True, heads)
-        ds = softmax_gradient(graph, p, dp, ctx.scale)
-        dq = spmm(graph, k, ds, False, False, False)
-        dk = spmm(graph, q, ds, False, True, False)
-    found = torch.autograd.grad((dq, dk, dv), inputs, gradients, allow_unused=True)
-    return None, *found, None, None
-
-
-attention_gradient = Operator(
-    "attention_gradient(int graph, Tensor dy, Tensor q, Tensor k, Tensor v, Tensor weights,"
-    " float scale) -> (Tensor, Tensor, Tensor)",
-    lambda graph, dy, q, k, v, weights, scale: _calls.attention_gradient(
-        find(graph), dy, q, k, v, weights, scale
-    ),
-    lambda graph, dy, q, k, v, weights, scale: (
-        q.new_empty(q.shape),
-        k.new_empty(k.shape),
-        v.new_empty(v.shape),
-    ),
-    _attention_gradient_save,
-    _attention_gradient_gradient,
-)
-
-
-def _gatv2_graph(graph: int, left: Tensor, right: Tensor, att: Tensor) -> Graph:
-    known = _edge_add_graph(graph, left, right)
-    if att.dim() != 2 or att.numel() != left.shape[1] or att.dtype != left.dtype:
-        raise InvalidArgument(
-            f"att is {tuple(att.shape)} of {att.dtype}, expected H x d of {left.dtype} with "
-            f"H d = {left.shape[1]}"
-        )
-    _checks.on_one_device("att", att, "left", left)
-    return known
-
-
-def _gatv2_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.graph, left, right, att, ctx.slope = inputs
-    ctx.save_for_backward(left, right, att)
-
-
-def _gatv2_gradient(ctx: Any, ds: Tensor) -> tuple[Any, ...]:
-    d_left, d_right, d_att = gatv2_gradient(ctx.graph, ds, *ctx.saved_tensors, ctx.slope)
-    return None, d_left, d_right, d_att, None
-
-
-gatv2 = Operator(
-    "gatv2(int graph, Tensor left, Tensor right, Tensor att, float slope) -> Tensor",
-    lambda graph, left, right, att, slope: _gatv2.scores(
-        _gatv2_graph(graph, left, right, att), left, right, att, slope
-    ),
-    lambda graph, left, right, att, slope: left.new_empty(
-        (_gatv2_graph(graph, left, right, att).nnz, att.shape[0])
-    ),
-    _gatv2_save,
-    _gatv2_gradient,
-)
-
-
-def _gatv2_gradient_gradient(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
-    raise Unimplemented("GATv2's scores have a first gradient only")
-
-
-gatv2_gradient = Operator(
-    "gatv2_gradient(int graph, Tensor ds, Tensor left, Tensor right, Tensor att, float slope)"
-    " -> (Tensor, Tensor, Tensor)",
-    lambda graph, *rest: _gatv2.scores_gradient(find(graph), *rest),
-    lambda graph, ds, left, right, att, slope: (
-        left.new_empty(left.shape),
-        right.new_empty(right.shape),
-        att.new_empty(att.shape),
-    ),
-    lambda ctx, inputs, output: None,
-    _gatv2_gradient_gradient,
 )
 
 # ---- Propagation ---------------------------------------------------------------------------------

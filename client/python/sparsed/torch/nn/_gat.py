@@ -8,7 +8,7 @@ from torch.nn import Parameter, functional
 
 from sparsed import Matrix
 from sparsed._errors import InvalidArgument
-from sparsed.torch import _derived, _operators
+from sparsed.torch import _attention, _derived, _operators
 from sparsed.torch._functions import _prepare
 from sparsed.torch._graphs import number_of
 from sparsed.torch.nn import _layer
@@ -294,7 +294,7 @@ class GATv2Conv(_Attention):
         right = _prepare(number, "x", self.lin_l(sources))
         same = self.share_weights and isinstance(x, Tensor)
         left = right if same else _prepare(number, "x", self.lin_r(targets))
-        scores = _operators.gatv2(
+        scores = _attention.gatv2(
             number, left, right, self.att[0].to(right.dtype), self.negative_slope
         )
         return self._finish(number, scores, right, targets, return_attention_weights)

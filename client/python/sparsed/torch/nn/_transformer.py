@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from sparsed import Matrix
 from sparsed._errors import InvalidArgument
-from sparsed.torch import _operators
+from sparsed.torch import _attention, _operators
 from sparsed.torch._functions import _prepare
 from sparsed.torch._graphs import number_of
 from sparsed.torch.nn import _layer
@@ -108,7 +108,7 @@ class TransformerConv(torch.nn.Module):
             dropped = functional.dropout(alpha, self.dropout, training=drops)
             out = _operators.spmm(number, v, dropped, False, False, False)
         else:
-            out = _operators.attention(number, q, k, v, self.heads, scale)[0]
+            out = _attention.attention(number, q, k, v, self.heads, scale)[0]
         if not self.concat and self.heads > 1:
             out = out.view(-1, self.heads, self.out_channels).mean(dim=1)
         if self.root_weight:

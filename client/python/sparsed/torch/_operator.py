@@ -1,0 +1,91 @@
+"""What an operator of the namespace `sparsed` is.
+
+Each is one function of tensors and numbers, and is there twice: as a PyTorch operator
+(torch.ops.sparsed...), which torch.compile and other transformations see, and as an
+autograd.Function, which a plain call takes because it costs a third of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_library: Any = torch.library.Library("sparsed", "DEF")  # type: ignore[no-untyped-call]
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._are_functorch_transforms_active
+
+
+# What the arguments of an operator are: tensors that nobody but autograd looks at, or none.
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+_NUMBERS = frozenset((int, bool, float, list, type(None)))
+
+
+def _is_plain(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
+    """Whether nothing but autograd looks at these arguments, and whether one needs a gradient."""
+    needs_gradient = False
+    for one in arguments:
+        kind = type(one)
+        if kind in _PLAIN:
+            needs_gradient = needs_gradient or one.requires_grad
+        elif kind not in _NUMBERS:
+            return False, False
+    return True, needs_gradient
+
+
+class Operator:
+    """
+    Args:
+        signature: as torch.library takes it, its first argument `int graph`.
+        run: computes it.
+        fake: makes tensors of the results' shapes.
+        save: `save(ctx, inputs, output)` keeps what the gradient needs.
+        gradient: `gradient(ctx, *d_outputs)` gives one gradient for each argument. Without, it has
+            none.
+    """
+
+    def __init__(
+        self,
+        signature: str,
+        run: Callable[..., Any],
+        fake: Callable[..., Any],
+        save: Callable[..., None] | None = None,
+        gradient: Callable[..., Any] | None = None,
+    ) -> None:
+        name = signature.split("(")[0]
+        _library.define(signature, tags=(torch.Tag.pt2_compliant_tag,))
+        for key in ("CPU", "CUDA"):
+            _library.impl(name, run, key)
+        torch.library.register_fake(f"sparsed::{name}", fake, lib=_library)
+        if gradient is not None:
+            torch.library.register_autograd(
+                f"sparsed::{name}", gradient, setup_context=save, lib=_library
+            )
+        self.overload = getattr(torch.ops.sparsed, name).default
+        self._run = run
+        self._function = _function(name, run, save, gradient) if gradient is not None else None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if torch.compiler.is_compiling() or _dispatch_modes() or _transforms():
+            return self.overload(*arguments)
+        plain, needs_gradient = _is_plain(arguments)
+        if not plain:
+            return self.overload(*arguments)
+        if needs_gradient and self._function is not None and torch.is_grad_enabled():
+            return self._function.apply(*arguments)
+        return self._run(*arguments)
+
+
+def _function(
+    name: str, run: Callable[..., Any], save: Callable[..., None] | None, gradient: Any
+) -> Any:
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        output = run(*arguments)
+        if save is not None:
+            save(ctx, arguments, output)
+        return output
+
+    body = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
+    return type(f"Sparsed_{name}", (torch.autograd.Function,), body)
