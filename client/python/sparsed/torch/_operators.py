@@ -47,14 +47,20 @@ def _spmm_graph(graph: int, x: Tensor, values: Tensor | None, transpose: bool) -
     return known
 
 
+# Whose sums have room for what their means have.
+_WIDE = frozenset((torch.float32, torch.float64))
+
+
 def _spmm_run(
     graph: int, x: Tensor, values: Tensor | None, mean: bool, transpose: bool, unscaled: bool
 ) -> Tensor:
     known = _spmm_graph(graph, x, values, transpose)
-    if mean:
+    if mean and not (x.is_cuda and x.dtype in _WIDE):
         return _calls.spmm(known, x, _columns(values), _native.MEAN, transpose, unscaled)
     values = known.ones(x) if unscaled else _columns(values)
-    return _calls.spmm(known, x, values, transpose=transpose)
+    y = _calls.spmm(known, x, values, transpose=transpose)
+    # On a GPU a sum by the matrix's plan and one pass over it are faster than a mean, which has none.
+    return y.mul_(known.inverse_counts(x, transpose)) if mean else y
 
 
 def _spmm_fake(
