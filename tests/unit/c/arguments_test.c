@@ -89,7 +89,8 @@ static void TestFreeNothing(void) {
 }
 
 static void TestDense(sparsed_matrix* matrix) {
-  static float b[kCols * kK], c[kRows * kK];
+  static float b[(kCols + 1) * kK * 2],
+      c[kRows * kK]; /* room for what is read before it is refused */
   const sparsed_dense good = Dense(c, kRows, kK);
   sparsed_dense bad = Dense(b, -1, kK);
   CHECK_REFUSED(sparsed_spmm(matrix, &bad, &good, NULL, NULL, NULL, NULL), "b is -1 x 8");
