@@ -270,6 +270,7 @@ import signal, sys, threading, time, os
 import scipy.sparse as sp, sparsed
 c = sparsed.connect(sys.argv[1], attach=False)
 g = c.upload(sys.argv[2], sp.random(20_000, 20_000, 0.01, format="csr", rng=1, dtype="f4"))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 begin = time.monotonic()
 try:
