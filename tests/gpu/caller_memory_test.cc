@@ -235,7 +235,7 @@ struct Work {
       : client(*Client::Connect(std::getenv("SPARSED_TEST_ADDRESS"))),
         memory(*GpuMemory::Open(client, 0)),
         s(RandomMatrix(kN, kN, 5)),
-        matrix(memory, Upload(client, "s", s)),
+        matrix(memory, Upload(client, "s", s, {.replace = true})),
         x(RandomDense(kN * kWidth, 9)),
         expected(Multiply(s, false, x, kWidth)) {}
 

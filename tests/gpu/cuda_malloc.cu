@@ -1,7 +1,7 @@
-#include "tests/gpu/cuda_malloc.h"
-
 #include <cstdio>
 #include <cstdlib>
+
+#include "tests/gpu/cuda_malloc.h"
 
 namespace sparsed::test {
 

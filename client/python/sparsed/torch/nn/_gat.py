@@ -108,6 +108,10 @@ def _edge_features(edge_attr: Tensor) -> Tensor:
     return edge_attr.unsqueeze(1) if edge_attr.dim() == 1 else edge_attr
 
 
+# Of nodes: see GATConv._scores.
+_ROWS_OF_A_BLOCK = 512
+
+
 class GATConv(_Attention):
     """Graph attention: weights softmax_j LeakyReLU(a_l . W x_j + a_r . W x_i), as
     torch_geometric.nn.GATConv. The graph's values do not count.
@@ -230,11 +234,24 @@ class GATConv(_Attention):
         return att.to(like.dtype)
 
     def _scores(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Sources' and targets', both in one batched product that reads h once."""
+        """Sources' and targets', by one product that reads h once.
+
+        In blocks of rows: the gradient of the weights is a product over all nodes of which so few
+        numbers come out that it would keep a fraction of a GPU busy; of blocks it is many.
+        """
         both = torch.stack((self.att_src[0], self.att_dst[0]), 2).to(h.dtype)
-        by_head = h.view(-1, self.heads, self.out_channels).transpose(0, 1)
-        left, right = torch.bmm(by_head, both).unbind(2)
-        return left.t(), right.t()
+        one_head = torch.eye(self.heads, dtype=h.dtype, device=h.device)
+        weights = (both.unsqueeze(3) * one_head.view(self.heads, 1, 1, -1)).flatten(0, 1).flatten(1)
+        blocks = h.shape[0] // _ROWS_OF_A_BLOCK
+        whole, rest = h.tensor_split([blocks * _ROWS_OF_A_BLOCK])
+        scores = torch.mm(rest, weights)
+        if blocks > 0:
+            of_blocks = torch.bmm(
+                whole.view(blocks, _ROWS_OF_A_BLOCK, -1), weights.expand(blocks, -1, -1)
+            )
+            scores = torch.cat((of_blocks.flatten(0, 1), scores))
+        left, right = scores.tensor_split(2, 1)
+        return left, right
 
 
 class GATv2Conv(_Attention):
