@@ -27,6 +27,10 @@ std::string_view LayoutKernel::name() const {
   return std::visit([](const auto* kernel) { return kernel->name; }, kernel_);
 }
 
+bool LayoutKernel::from_library() const {
+  return std::visit([](const auto* kernel) { return kernel->from_library; }, kernel_);
+}
+
 bool LayoutKernel::Serves(const Problem& problem, const Layout& layout) const {
   return std::visit(
       [&](const auto* kernel) {

@@ -27,6 +27,7 @@ class LayoutKernel {
   explicit LayoutKernel(const SddmmKernel& kernel) : kernel_(&kernel) {}
 
   std::string_view name() const;
+  bool from_library() const;  ///< as SpmmKernel's
   /// Whether it computes `problem`, on its device, from `layout`; the problem is that of the matrix
   /// (see SeenThrough).
   bool Serves(const Problem& problem, const Layout& layout) const;

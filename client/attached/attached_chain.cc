@@ -342,8 +342,10 @@ const AttachedChain::Product* AttachedChain::Find(v1::ProblemClass::Operation op
     return nullptr;
   }
   const Product& product = **found;
-  // What was right at the same time is of one matrix and of one version.
-  if (matrix_ != nullptr && product.sequence != matrix_->sequence) {
+  // Of one matrix and one version is what was right at the same time. The number follows a change,
+  // and until it does two answers may be of different versions.
+  if (matrix_ != nullptr &&
+      (product.sequence != matrix_->sequence || product.version != matrix_->version)) {
     changed_ = true;
     return nullptr;
   }

@@ -229,8 +229,16 @@ absl::StatusOr<const void*> LayoutProduct::Values(const DenseMemory* own, Order 
   return values;
 }
 
+LayoutKernel LayoutProduct::KernelAt(const Site& site) const {
+  if (site.keeps() || !kernel_.from_library()) return kernel_;
+  for (const LayoutKernel& own : LayoutKernels(problem_.operation)) {
+    if (!own.from_library() && own.Serves(problem_, *layout_)) return own;
+  }
+  return kernel_;
+}
+
 absl::Status LayoutProduct::Run(const RunArguments& arguments, Site& site) const {
-  const BoundRun run(kernel_, problem_, layout_, arguments);
+  const BoundRun run(KernelAt(site), problem_, layout_, arguments);
   Context context = site.context();
   if (run.prepares() && site.keeps()) {
     const absl::StatusOr<void*> prepared =

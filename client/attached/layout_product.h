@@ -60,6 +60,9 @@ class LayoutProduct final : public ExportedProduct,
  private:
   /// At a site of its own.
   Accounted At(const Where& where, const Sites::Work& work) const;
+  /// Where nothing that was prepared is kept, as in a graph, not a vendor's: cuSPARSE's then
+  /// prepares as it runs, which spoils what is captured.
+  LayoutKernel KernelAt(const Site& site) const;
   absl::Status Run(const RunArguments& arguments, Site& site) const;
   /// In the layout's order.
   absl::StatusOr<const void*> Values(const DenseMemory* own, Order order, Site& site) const;
