@@ -69,16 +69,16 @@ class Operation(Generic[T]):
         """Blocks, and can be interrupted by signals and by callbacks that raise."""
         lib = _native.library()
         out = _native.Out()
-        _native.check(self._start(out.address))
-        call = out.value
         try:
-            while not lib.sparsed_call_wait(call, _SLICE_NS):
+            _native.check(self._start(out.address))
+            while not lib.sparsed_call_wait(out.value, _SLICE_NS):
                 self._look()
             self._look()
-        except BaseException:
-            lib.sparsed_call_free(call)
+        except BaseException:  # also an interrupt as it starts
+            if out.value:
+                lib.sparsed_call_free(out.value)
             raise
-        _native.check(lib.sparsed_call_finish(call))
+        _native.check(lib.sparsed_call_finish(out.value))
         return self._finish()
 
     def _look(self) -> None:

@@ -41,6 +41,7 @@ class Connection:
         """Ends the connection. Calls under way go on; later ones raise FailedPrecondition."""
         self._closed = True
         self._handle = None
+        self._pool = SharedPool()
         for matrix in list(self._matrices):
             matrix._handle = None
 

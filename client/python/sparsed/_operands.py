@@ -157,8 +157,7 @@ def stream_of(product: Operand) -> int:
     if product.dense[5] == HOST:
         return 0
     if product.kind == TORCH:
-        stream = _types.torch().cuda.current_stream(product.dense[5])
-        return int(stream.cuda_stream)
+        return int(_types.torch()._C._cuda_getCurrentRawStream(product.dense[5]))
     root = type(product.source).__module__.split(".")[0]
     if root == "cupy":
         import cupy

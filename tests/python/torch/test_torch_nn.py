@@ -1,6 +1,7 @@
 """Layers against PyTorch Geometric's, on the same weights: outputs, gradients, state dicts."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -387,6 +388,57 @@ def test_derived_graphs_are_shared_and_deleted(server, client, name):
         gc.collect()
         assert len(names(client, name)) == 1
     edges.g.delete()
+
+
+def test_a_derived_graph_that_somebody_deletes_comes_back(client, name):
+    edges = Edges(client, name)
+    conv = st.nn.GCNConv(3, 2).double()
+    x = edges.x(3)
+    y = conv(x, edges.g)
+    for _ in range(2):
+        (derived,) = [one for one in names(client, name) if one != name]
+        client.matrix(derived).delete()
+        close(conv(x, edges.g), y)
+        gc.collect()
+        close(conv(x, edges.g), y)
+    edges.g._torch.derived.clear()
+    gc.collect()
+    assert names(client, name) == [name]
+    edges.g.delete()
+
+
+def test_threads_share_derived_graphs(client, name):
+    edges = Edges(client, name)
+    conv = st.nn.GCNConv(3, 2).double()
+    x = edges.x(3)
+    with ThreadPoolExecutor(4) as threads:
+        for round in range(4):
+            edges.g.update_values(np.full(edges.g.nnz, 1.0 + round))
+            results = list(threads.map(lambda _: conv(x, edges.g), range(8)))
+            for y in results:
+                close(y, results[0])
+    assert len(names(client, name)) == 2
+    edges.g.delete()
+
+
+def test_new_values_that_are_not_symmetric_change_the_gradient(client, name):
+    rows, columns = np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0])
+    g = client.upload(name, (rows, columns, np.ones(4)), shape=(3, 3), dtype="f64")
+    conv = st.nn.LGConv()
+
+    def gradient():
+        x = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+        y = conv(x, g)
+        (dx,) = torch.autograd.grad(y[0].sum(), x)
+        return dx
+
+    gradient()
+    x = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    y = conv(x, g)
+    g.update_values(np.array([1.0, 2.0, 3.0, 4.0]))
+    (stale,) = torch.autograd.grad(y[0].sum(), x)
+    close(stale, gradient())
+    g.delete()
 
 
 def test_derived_graphs_go_after_their_client(server, client, name):

@@ -78,8 +78,7 @@ def _stream(tensor: Tensor) -> int:
 def _run(graph: Graph, start: Callable[..., _native.Product], *arguments: Any) -> None:
     """Runs a product of the graph's matrix, `start(matrix, *arguments)`. A matrix that was made
     here of another one, and that somebody deleted, is made again."""
-    if graph.stale and graph.restore is not None:
-        graph.restore()
+    graph.refresh()
     handle = graph.matrix()._native_handle()
     try:
         start(handle.pointer, *arguments).run()
@@ -105,6 +104,7 @@ def spmm(
     out: Tensor | None = None,
 ) -> Tensor:
     """alpha op(S) x + beta accumulate, or another reduction. values: nnz x H."""
+    graph.refresh()
     # S^T is S then, and needs no layouts and plans of its own.
     if graph.symmetric and values is None:
         transpose = False
@@ -293,7 +293,7 @@ def attention_gradient(
         ds = softmax_gradient(graph, weights, dp, scale)
         del dp
         return spmm(graph, k, ds), spmm(graph, q, ds, transpose=True), dv
-    dq, dk, dv = (torch.empty(one.shape, dtype=one.dtype) for one in (q, k, v))
+    dq, dk, dv = (one.new_empty(one.shape) for one in (q, k, v))
 
     def steps(chain: _Chain) -> None:
         at_dy, p = chain.input(dy), chain.input(weights)
@@ -311,8 +311,10 @@ def propagate(
     graph: Graph, x: Tensor, factors: Sequence[float], shares: Sequence[float], transpose: bool
 ) -> Tensor:
     """z = x, then z = factor op(S) z + share x for each pair of them."""
+    graph.refresh()
     transpose = transpose and not graph.symmetric
     if not _as_chain(x):
+        x = x.contiguous()
         z, before = x, None
         for factor, share in zip(factors, shares, strict=True):
             accumulate = x if share else None
@@ -322,7 +324,7 @@ def propagate(
             )  # fmt: skip
             before, z = (None if z is x else z), made
         return z
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = x.new_empty(x.shape)
 
     def steps(chain: _Chain) -> None:
         z = at_x = chain.input(x)

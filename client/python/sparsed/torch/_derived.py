@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from sparsed.torch._graphs import Graph, Pattern, constant, find, graph_of
 Triples = tuple[np.ndarray, np.ndarray, np.ndarray]
 # For which another process's upload of the same matrix is waited for.
 _PATIENCE_SECONDS = 60.0
+# Held by who makes one, or makes it again.
+_making = threading.RLock()
 
 
 @constant
@@ -78,7 +81,7 @@ def _normalize(pattern: Pattern, loops: float) -> Triples:
     with np.errstate(divide="ignore", invalid="ignore"):
         roots = degrees**-0.5
     roots[np.isinf(roots)] = 0
-    return rows, columns, roots[rows] * values * roots[columns]
+    return rows, columns, (roots[rows] * roots[columns]) * values  # of both ends the same
 
 
 def _add_loops(pattern: Pattern) -> Triples:
@@ -118,27 +121,40 @@ def _derive(number: int, key: object, make: Callable[[Pattern], Triples]) -> int
     base = find(number)
     found = base.derived.get(key)
     if found is None:
-        found = base.derived[key] = _build(base, key, make)
+        with _making:
+            found = base.derived.get(key)
+            if found is None:
+                found = base.derived[key] = _build(base, key, make)
     return graph_of(found).number
 
 
 def _build(base: Graph, key: object, make: Callable[[Pattern], Triples]) -> Matrix:
     csr, symmetric = _content(base, make)
-    matrix = _upload(base, csr)
+    matrix, delete = _upload(base, csr)
     graph = graph_of(matrix)
     graph.symmetric = symmetric
     weak_base, weak_graph = weakref.ref(base), weakref.ref(graph)
 
-    def restore() -> None:
+    def restore(stale_only: bool = False) -> None:
+        nonlocal delete
         owner, restored = weak_base(), weak_graph()
         if owner is None or restored is None:
             return
-        csr, symmetric = _content(owner, make)
-        matrix = _upload(owner, csr)
-        restored.use(matrix)
-        restored.symmetric = symmetric
-        restored.stale = False
-        owner.derived[key] = matrix
+        with _making:
+            if stale_only and not restored.stale:
+                return
+            csr, symmetric = _content(owner, make)
+            before = owner.derived.get(key)
+            matrix, anew = _upload(owner, csr)
+            # Of the same name: the one before must not delete it when it goes.
+            if before is not None and before.name == matrix.name and delete is not None:
+                if delete.detach() is not None and anew is None:
+                    anew = _delete_with(matrix)
+            delete = anew
+            restored.use(matrix)
+            restored.symmetric = symmetric
+            restored.stale = False
+            owner.derived[key] = matrix
 
     graph.restore = restore
     return matrix
@@ -156,7 +172,8 @@ def _content(base: Graph, make: Callable[[Pattern], Triples]) -> tuple[Csr, bool
     return Csr(pattern.shape, offsets, columns, values), symmetric
 
 
-def _upload(base: Graph, csr: Csr) -> Matrix:
+def _upload(base: Graph, csr: Csr) -> tuple[Matrix, weakref.finalize[..., Matrix] | None]:
+    """And what deletes it on the server, if it is ours."""
     matrix = base.matrix()
     client, kind = matrix.client, matrix.type
     digest = hashlib.sha256(f"{csr.shape} {kind}".encode())
@@ -167,18 +184,21 @@ def _upload(base: Graph, csr: Csr) -> Matrix:
     while True:
         try:
             made = client.upload(name, csr, dtype=kind)
-            weakref.finalize(made, _delete, client, name, os.getpid())
-            return made
+            return made, _delete_with(made)
         except AlreadyExists:
             # Another process's. It may not be there yet, or any more.
             try:
                 found = client.matrix(name)
                 found.nnz  # noqa: B018
-                return found
+                return found, None
             except NotFound:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
+
+
+def _delete_with(matrix: Matrix) -> weakref.finalize[..., Matrix]:
+    return weakref.finalize(matrix, _delete, matrix.client, matrix.name, os.getpid())
 
 
 def _delete(client: Client, name: str, owner: int) -> None:

@@ -61,7 +61,8 @@ class Graph:
         rows, cols, nnz, dtype: of the matrix.
         symmetric: S^T is known to be S, values included.
         derived: matrices made of this one, by what they are, which live as long as it.
-        restore: makes the matrix again on the server; None: only who uploaded it can.
+        restore: makes the matrix again on the server, with `stale_only` if it is stale; None: only
+            who uploaded it can.
         stale: the matrix that it was made of has other values now: restore it before its use.
     """
 
@@ -87,7 +88,7 @@ class Graph:
         self.dtype = _DTYPES[matrix.type]
         self.symmetric = False
         self.derived: dict[object, Matrix] = {}
-        self.restore: Callable[[], None] | None = None
+        self.restore: Callable[..., None] | None = None
         self.stale = False
         self._matrix = weakref.ref(matrix)
         self._tensors: dict[object, Tensor] = {}
@@ -105,8 +106,14 @@ class Graph:
 
     def values_changed(self) -> None:
         """The matrix has got other values."""
-        for matrix in self.derived.values():
-            graph_of(matrix).stale = True
+        for key, matrix in self.derived.items():
+            if isinstance(key, tuple):  # others are made of the pattern alone
+                graph_of(matrix).stale = True
+
+    def refresh(self) -> None:
+        """Makes the matrix again if it is stale: before anything is asked of it."""
+        if self.stale and self.restore is not None:
+            self.restore(stale_only=True)
 
     def ends(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The row and the column of each nonzero, int32, on that device. Downloaded once."""

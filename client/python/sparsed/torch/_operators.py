@@ -127,6 +127,9 @@ def _best_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor])
 def _best_gradient(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
     """A greatest or least passes its gradient on to the nonzero that it is of."""
     x, values, which = ctx.saved_tensors
+    if sizes(ctx.graph)[2] == 0:  # no nonzero has a part in it
+        nothing = None if values is None else torch.zeros_like(values)
+        return None, dy.new_zeros((ctx.sources, dy.shape[1])), nothing, None, None, None
     found = which >= 0
     position = which.clamp(min=0)
     dy = torch.where(found, dy, 0)

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Makes docs/results/h100/epochs.md from what tests/bench/python/epochs.py and calls.py measured.
+
+    tests/bench/epoch_tables.py epochs.jsonl calls.jsonl > epochs.md
+"""
+
+import json
+import math
+import sys
+
+PEERS = ("edge_index", "csr", "EdgeIndex")
+MODELS = {"gcn": "GCN", "gat": "GAT, 4 heads of 32", "transformer": "TransformerConv, 4 heads of 32"}
+LARGE = 500_000  # nonzeros
+
+
+def read(path):
+    with open(path) as lines:
+        return [json.loads(line) for line in lines]
+
+
+def mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else float("nan")
+
+
+def table_of(model, results):
+    ratios, graph_ratios = [], []
+    print(f"\n## {MODELS[model]}\n")
+    print("| graph | nonzeros | sparsed | as a CUDA graph | edge_index | CSR | EdgeIndex | fastest of PyG's / sparsed "
+          "| / as a CUDA graph | memory / PyG's fastest |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for (matrix, nnz), ways in results.items():
+        times = {way: line["epoch_ms"] for way, line in ways.items() if "epoch_ms" in line}
+        peers = {way: times[way] for way in PEERS if way in times}
+        if not peers or "sparsed" not in times:
+            continue
+        fastest = min(peers, key=peers.get)
+        ratio = peers[fastest] / times["sparsed"]
+        captured = times.get("sparsed, CUDA graph")
+        if nnz >= LARGE:
+            ratios.append(ratio)
+            if captured:
+                graph_ratios.append(peers[fastest] / captured)
+        memory = ways["sparsed"]["peak_mb"] / ways[fastest]["peak_mb"]
+
+        def cell(way):
+            return f"{times[way]:.2f}" if way in times else ""
+
+        print(f"| {matrix} | {nnz:,} | {cell('sparsed')} | {cell('sparsed, CUDA graph')} | "
+              + " | ".join(cell(way) for way in PEERS)
+              + f" | {ratio:.2f} | {f'{peers[fastest] / captured:.2f}' if captured else ''} | {memory:.2f} |")
+    print(f"\nGeometric mean over graphs of {LARGE:,} nonzeros or more: {mean(ratios):.2f}, as a CUDA graph "
+          f"{mean(graph_ratios):.2f}.")
+
+
+def main():
+    lines = read(sys.argv[1])
+    print("# Epochs in PyTorch, and what a call costs\n")
+    first = lines[0]
+    print(f"{first['device']}, PyTorch {first['torch']}, PyG 2.8. Two layers, hidden 128, Adam, all of the graph at once; "
+          "milliseconds, medians of blocks of epochs that took turns in one run. Made by `tests/bench/epoch_tables.py` from "
+          "`epochs.jsonl` and `calls.jsonl`, which `tests/bench/python/epochs.py *.mtx.gz --graph` and "
+          "`tests/bench/python/calls.py` wrote. Products ran attached.")
+    for model in MODELS:
+        results = {}
+        for line in lines:
+            if line["model"] == model and line["way"] != "ratio":
+                results.setdefault((line["matrix"], line["nnz"]), {})[line["way"]] = line
+        if results:
+            table_of(model, results)
+    print("\n## What a call costs\n\nHost time of a call whose kernel takes next to nothing, microseconds; "
+          "\"C\" is the function of the C interface.\n")
+    print("| call | least | median |\n| --- | --- | --- |")
+    for line in read(sys.argv[2]):
+        print(f"| {line['call']} | {line['least_us']:.1f} | {line['median_us']:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
