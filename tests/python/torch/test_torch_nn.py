@@ -441,6 +441,21 @@ def test_new_values_that_are_not_symmetric_change_the_gradient(client, name):
     g.delete()
 
 
+def test_gat_scores_in_blocks(monkeypatch):
+    """Of many nodes they are made another way."""
+    conv = st.nn.GATConv(4, 3, heads=2).double()
+    h = torch.randn(1100, 6, dtype=torch.float64, requires_grad=True)
+    results = []
+    for few in (2000, 10):
+        monkeypatch.setattr("sparsed.torch.nn._gat._FEW_NODES", few)
+        left, right = conv._scores(h)
+        total = (left.sin() + right.cos()).sum()
+        gradients = torch.autograd.grad(total, (h, conv.att_src, conv.att_dst))
+        results.append((left, right, *gradients))
+    for one, other in zip(*results, strict=True):
+        close(one, other)
+
+
 def test_derived_graphs_go_after_their_client(server, client, name):
     with sparsed.connect(server.address) as other:
         edges = Edges(other, name)

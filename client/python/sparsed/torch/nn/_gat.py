@@ -108,8 +108,9 @@ def _edge_features(edge_attr: Tensor) -> Tensor:
     return edge_attr.unsqueeze(1) if edge_attr.dim() == 1 else edge_attr
 
 
-# Of nodes: see GATConv._scores.
+# Of nodes: see GATConv._scores. With few of them the host's time counts more than the GPU's.
 _ROWS_OF_A_BLOCK = 512
+_FEW_NODES = 32768
 
 
 class GATConv(_Attention):
@@ -236,10 +237,14 @@ class GATConv(_Attention):
     def _scores(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Sources' and targets', by one product that reads h once.
 
-        In blocks of rows: the gradient of the weights is a product over all nodes of which so few
+        Of many nodes in blocks of rows: the gradient of the weights is a product over all nodes of which so few
         numbers come out that it would keep a fraction of a GPU busy; of blocks it is many.
         """
         both = torch.stack((self.att_src[0], self.att_dst[0]), 2).to(h.dtype)
+        if h.shape[0] < _FEW_NODES:
+            by_head = h.view(-1, self.heads, self.out_channels).transpose(0, 1)
+            left, right = torch.bmm(by_head, both).unbind(2)
+            return left.t(), right.t()
         one_head = torch.eye(self.heads, dtype=h.dtype, device=h.device)
         weights = (both.unsqueeze(3) * one_head.view(self.heads, 1, 1, -1)).flatten(0, 1).flatten(1)
         blocks = h.shape[0] // _ROWS_OF_A_BLOCK
