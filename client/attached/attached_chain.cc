@@ -343,9 +343,10 @@ const AttachedChain::Product* AttachedChain::Find(v1::ProblemClass::Operation op
   }
   const Product& product = **found;
   // Of one matrix and one version is what was right at the same time. The number follows a change,
-  // and until it does two answers may be of different versions.
-  if (matrix_ != nullptr &&
-      (product.sequence != matrix_->sequence || product.version != matrix_->version)) {
+  // and until it does two answers may be of different versions. Of a server that is gone what there
+  // is may be of different times.
+  if (matrix_ != nullptr && (product.version != matrix_->version || product.nnz != matrix_->nnz ||
+                             (product.sequence != matrix_->sequence && attachment_.Alive()))) {
     changed_ = true;
     return nullptr;
   }

@@ -103,9 +103,11 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
   // The server's own UNAVAILABLE, of a GPU that it lost, is an answer.
   if (absl::IsUnavailable(fresh.status()) && !Alive() && last != nullptr) return last;
   // What is not up to date is asked for again, by who needs it: until then nobody keeps its memory.
+  // What only has another plan now serves on if the server goes.
   const bool full = products_.size() >= kMostProducts;
   for (auto it = products_.begin(); it != products_.end();) {
-    if (full || it->second->sequence < sequence()) {
+    const bool same_values = fresh.ok() && it->second->version == (*fresh)->version;
+    if (full || (it->second->sequence < sequence() && !same_values)) {
       gone.push_back(std::move(it->second));
       it = products_.erase(it);
     } else {

@@ -128,6 +128,7 @@ TEST(AttachedChain, OutlivesTheServer) {
   const AttachedMatrix attached = Attach(client, "m");
   const TwoProducts products(matrix, 30, 8, 3), wider(matrix, 30, 12, 4);
   ASSERT_TRUE(attached.Run(products.chain()).ok());
+  ASSERT_EQ(attached.runs(), 1);
   server.End(SIGKILL);
   for (int i = 0; i < 3; ++i) {
     const auto done = attached.Run(products.chain());
