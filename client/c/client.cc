@@ -89,26 +89,16 @@ void sparsed_client_free(sparsed_client* client) { delete client; }
 
 sparsed_error* sparsed_server_info(sparsed_client* client, const sparsed_call_options* options,
                                    char** json) {
-  return sparsed::c::Guarded([&]() -> absl::Status {
-    Arguments in;
-    in.Need(client, "client");
-    in.Need(json, "json");
-    const sparsed::CallOptions call = in.Call(options);
-    if (!in.ok()) return in.status();
-    return sparsed::c::SetJson(client->client().GetServerInfo(call), json);
-  });
+  return sparsed::c::Describe(
+      client, "client", options, json,
+      [&](const sparsed::CallOptions& call) { return client->client().GetServerInfo(call); });
 }
 
 sparsed_error* sparsed_server_stats(sparsed_client* client, const sparsed_call_options* options,
                                     char** json) {
-  return sparsed::c::Guarded([&]() -> absl::Status {
-    Arguments in;
-    in.Need(client, "client");
-    in.Need(json, "json");
-    const sparsed::CallOptions call = in.Call(options);
-    if (!in.ok()) return in.status();
-    return sparsed::c::SetJson(client->client().GetStats(call), json);
-  });
+  return sparsed::c::Describe(
+      client, "client", options, json,
+      [&](const sparsed::CallOptions& call) { return client->client().GetStats(call); });
 }
 
 }  // extern "C"

@@ -94,15 +94,10 @@ sparsed_error* sparsed_dense_delete(sparsed_client* client, const char* name,
 
 sparsed_error* sparsed_dense_list(sparsed_client* client, const char* prefix,
                                   const sparsed_call_options* options, char** json) {
-  return sparsed::c::Guarded([&]() -> absl::Status {
-    Arguments in;
-    in.Need(client, "client");
-    in.Need(json, "json");
-    const sparsed::CallOptions call = in.Call(options);
-    if (!in.ok()) return in.status();
-    return sparsed::c::SetJson(client->client().ListDense(prefix == nullptr ? "" : prefix, call),
-                               json);
-  });
+  return sparsed::c::Describe(
+      client, "client", options, json, [&](const sparsed::CallOptions& call) {
+        return client->client().ListDense(prefix == nullptr ? "" : prefix, call);
+      });
 }
 
 }  // extern "C"

@@ -89,27 +89,17 @@ const char* sparsed_matrix_name(const sparsed_matrix* matrix) {
 
 sparsed_error* sparsed_matrix_list(sparsed_client* client, const char* prefix,
                                    const sparsed_call_options* options, char** json) {
-  return sparsed::c::Guarded([&]() -> absl::Status {
-    Arguments in;
-    in.Need(client, "client");
-    in.Need(json, "json");
-    const sparsed::CallOptions call = in.Call(options);
-    if (!in.ok()) return in.status();
-    return sparsed::c::SetJson(client->client().ListMatrices(prefix == nullptr ? "" : prefix, call),
-                               json);
-  });
+  return sparsed::c::Describe(
+      client, "client", options, json, [&](const sparsed::CallOptions& call) {
+        return client->client().ListMatrices(prefix == nullptr ? "" : prefix, call);
+      });
 }
 
 sparsed_error* sparsed_matrix_info(sparsed_matrix* matrix, const sparsed_call_options* options,
                                    char** json) {
-  return sparsed::c::Guarded([&]() -> absl::Status {
-    Arguments in;
-    in.Need(matrix, "matrix");
-    in.Need(json, "json");
-    const sparsed::CallOptions call = in.Call(options);
-    if (!in.ok()) return in.status();
-    return sparsed::c::SetJson(matrix->matrix().Info(call), json);
-  });
+  return sparsed::c::Describe(
+      matrix, "matrix", options, json,
+      [&](const sparsed::CallOptions& call) { return matrix->matrix().Info(call); });
 }
 
 sparsed_error* sparsed_matrix_features(sparsed_matrix* matrix, const sparsed_call_options* options,
@@ -149,15 +139,10 @@ sparsed_error* sparsed_matrix_explain(sparsed_matrix* matrix, int64_t k, const c
 
 sparsed_error* sparsed_measurements(sparsed_client* client, sparsed_matrix* matrix,
                                     const sparsed_call_options* options, char** json) {
-  return sparsed::c::Guarded([&]() -> absl::Status {
-    Arguments in;
-    in.Need(client, "client");
-    in.Need(json, "json");
-    const sparsed::CallOptions call = in.Call(options);
-    if (!in.ok()) return in.status();
-    return sparsed::c::SetJson(client->client().ListMeasurements(sparsed_matrix_name(matrix), call),
-                               json);
-  });
+  return sparsed::c::Describe(
+      client, "client", options, json, [&](const sparsed::CallOptions& call) {
+        return client->client().ListMeasurements(sparsed_matrix_name(matrix), call);
+      });
 }
 
 sparsed_error* sparsed_prepare(sparsed_matrix* matrix, const sparsed_prepare_options* prepare,
