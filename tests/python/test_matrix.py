@@ -158,6 +158,18 @@ def test_replaced_by_one_of_another_size(client, g, name):
     assert g.shape == (7, 5)
 
 
+def test_values_of_one_that_was_replaced(client, g, name):
+    """After one refusal by the sizes that it had."""
+    g.softmax(np.ones(g.nnz, np.float32))
+    client.upload(name, sp.eye_array(7, 5, dtype=np.float32, format="csr"), replace=True)
+    five = np.ones(5, np.float32)
+    for call in (lambda: g.softmax(five), lambda: g.total(five)):
+        g._sizes = g._known_sizes()._replace(nnz=6)
+        with pytest.raises(sparsed.InvalidArgument):
+            call()
+        assert call().shape[0] in (5, 7)
+
+
 def test_closed(server):
     with sparsed.connect(server.address) as c:
         g = c.upload("closed", example(), replace=True)

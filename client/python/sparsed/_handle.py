@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparsed import _loading, _native, _types
-from sparsed._errors import InvalidArgument
+from sparsed._calls import Operation
+from sparsed._errors import Error, InvalidArgument
 from sparsed._names import c_name
 from sparsed._staging import Staging
 
@@ -71,6 +73,14 @@ class MatrixHandle:
             info = self._json("sparsed_matrix_info")
             self._sizes = Sizes(info["rows"], info["cols"], info["nnz"], _types.parse(info["type"]))
         return self._sizes
+
+    def _now(self, make: Callable[..., Operation[Any]], *arguments: Any) -> Any:
+        """Runs what `make` makes. After an error sizes are asked for anew."""
+        try:
+            return make(*arguments).run()
+        except Error:
+            self._sizes = None
+            raise
 
     def _fitting_sizes(self, rows: int, transpose: bool, what: str) -> Sizes:
         """Looks whether the matrix was replaced by one that an operand of so many rows fits."""

@@ -29,7 +29,7 @@ class Nonzeros(Products):
         Returns:
             An array like x.
         """
-        return self._softmax(x, scale, out, timeout).run()
+        return self._now(self._softmax, x, scale, out, timeout)
 
     def _softmax(self, x: Any, scale: float, out: Any, timeout: float | None) -> Operation[Any]:
         handle = self._native_handle()
@@ -53,7 +53,7 @@ class Nonzeros(Products):
     ) -> Any:
         """The backward of `softmax`: the gradient of x, from the softmax y and the gradient dy of
         that; all nnz or nnz x H."""
-        return self._softmax_gradient(y, dy, scale, out, timeout).run()
+        return self._now(self._softmax_gradient, y, dy, scale, out, timeout)
 
     def _softmax_gradient(
         self, y: Any, dy: Any, scale: float, out: Any, timeout: float | None
@@ -90,7 +90,7 @@ class Nonzeros(Products):
         Returns:
             M or M x H numbers (of S^T: N).
         """
-        return self._total(values, transpose, out, timeout).run()
+        return self._now(self._total, values, transpose, out, timeout)
 
     def _total(
         self, values: Any, transpose: bool, out: Any, timeout: float | None
@@ -133,7 +133,7 @@ class Nonzeros(Products):
         Returns:
             nnz numbers, or nnz x H.
         """
-        return self._scale(values, rows, cols, out, timeout).run()
+        return self._now(self._scale, values, rows, cols, out, timeout)
 
     def _scale(
         self, values: Any, rows: Any, cols: Any, out: Any, timeout: float | None

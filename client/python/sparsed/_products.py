@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsed import _native, _operands, _types
 from sparsed._calls import Operation
-from sparsed._errors import Error, InvalidArgument, InvalidType
+from sparsed._errors import InvalidArgument, InvalidType
 from sparsed._handle import MatrixHandle
 from sparsed._native import I64
 from sparsed._operands import HELD, Operand
@@ -104,14 +104,10 @@ class Products(MatrixHandle):
             NotFound: the matrix was deleted.
             Unavailable: the server is gone.
         """
-        try:
-            return self._spmm(
-                x, transpose, values, reduce, alpha, beta, accumulate, out, unscaled,
-                return_argument, allow_tf32, timeout,
-            ).run()  # fmt: skip
-        except Error:
-            self._sizes = None
-            raise
+        return self._now(
+            self._spmm, x, transpose, values, reduce, alpha, beta, accumulate, out, unscaled,
+            return_argument, allow_tf32, timeout,
+        )  # fmt: skip
 
     def _spmm(
         self, x: Any, transpose: bool, values: Any, reduce: str, alpha: float, beta: float,
@@ -196,11 +192,7 @@ class Products(MatrixHandle):
             nnz numbers, or nnz x heads if there is more than one head, in the order of the
             canonical CSR.
         """
-        try:
-            return self._sddmm(a, b, values, unscaled, heads, out, timeout).run()
-        except Error:
-            self._sizes = None
-            raise
+        return self._now(self._sddmm, a, b, values, unscaled, heads, out, timeout)
 
     def _sddmm(
         self, a: Any, b: Any, values: Any, unscaled: bool, heads: int, out: Any,
