@@ -9,6 +9,15 @@
 
 namespace sparsed::cuda {
 
+/// Nonzeros of a chunk for rows of K columns: enough chunks to fill the device, few enough to
+/// search and store. Narrow rows need more of them, wide ones have a block for each slab of every
+/// chunk.
+inline int ChunkFor(int64_t nnz, int64_t k) {
+  int chunk = k < 64 ? 64 : 128;
+  while (chunk < 2048 && nnz / chunk > (k > 128 ? 8192 : 16384)) chunk *= 2;
+  return chunk;
+}
+
 // The row of a nonzero: every lane of the group probes one boundary a step.
 template <int kGroup>
 __device__ int64_t RowOf(const int64_t* row_offsets, int64_t rows, int64_t position, int lane) {
@@ -32,11 +41,13 @@ struct Span {
 // first chunk also takes what comes before. `p` has row_offsets, rows, nnz, chunk (nonzeros of one)
 // and IsSplit (rows of more than two of them).
 template <int kGroup, typename Product>
-__device__ Span ChunkOf(const Product& p, int64_t chunk, int lane, int64_t* first_of) {
+__device__ Span ChunkOf(const Product& p, int64_t chunk, int lane, int64_t* first_of,
+                        int64_t* of_row = nullptr) {
   const int64_t position = chunk * p.chunk;
   *first_of = -1;
   if (position >= p.nnz) return {0, 0};
   const int64_t row = RowOf<kGroup>(p.row_offsets, p.rows, position, lane);
+  if (of_row != nullptr) *of_row = row;
   const Span whole = {p.row_offsets[row], p.row_offsets[row + 1]};
   if (!p.IsSplit(whole.end - whole.begin)) return {0, 0};
   const bool first = whole.begin > position - p.chunk;

@@ -7,8 +7,8 @@
 // Long rows are left to groups for chunks of them, first in the grid; a second kernel puts those
 // together in their order, so that the same comes out every time.
 // Layout in: "csr".
-// Threads: groups of 2, 8 or 32 lanes, a row and a slab of columns each; slabs are gridDim.y, one
-// after another, so that the slabs of B that the rows read at a time meet in the L2 cache.
+// Threads: groups of 2, 8, 16 or 32 lanes, a row and a slab of columns each; slabs are gridDim.y,
+// one after another, so that the slabs of B that the rows read at a time meet in the L2 cache.
 // Needs: for matrices with room for long rows, a row of numbers for each chunk.
 #include <algorithm>
 #include <cstdint>
@@ -72,6 +72,14 @@ template <typename Sum>
 __device__ inline bool Better(Sum product, Sum best) {
   return !(product <= best) && best == best;  // a NaN is taken, and stays
 }
+__device__ inline double BetterOf(double product, double best) {
+  return Better(product, best) ? product : best;
+}
+__device__ inline float BetterOf(float product, float best) {
+  float better;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(better) : "f"(product), "f"(best));
+  return better;
+}
 
 /// What a lane has of its part of a row of C.
 template <typename Part, Kind kKind>
@@ -104,24 +112,25 @@ struct Found {
         best.at[j] += product;
       } else {
         const Sum one = sign * product;
-        bool better = Better(one, best.at[j]);
         if constexpr (kWhich) {
-          better = better || which[j] < 0;
+          const bool better = Better(one, best.at[j]) || which[j] < 0;
           which[j] = better ? number : which[j];
+          best.at[j] = better ? one : best.at[j];
+        } else {
+          best.at[j] = BetterOf(one, best.at[j]);
         }
-        best.at[j] = better ? one : best.at[j];
       }
     }
   }
 };
 
 template <typename T, bool kAligned, int kGroup, Kind kKind, bool kPerElement>
-__global__ void __launch_bounds__(kThreads, 4) Rows(const Product<T> p) {
+__global__ void __launch_bounds__(kThreads, kPerElement ? 2 : 4) Rows(const Product<T> p) {
   using Part = Slice<T, kAligned, kGroup>;
   using Sum = SumOf<T>;
   constexpr int kTeams = kThreads / kGroup;
   constexpr int kScales = kPerElement ? Part::kWidth : 1;
-  constexpr int kInFlight = kKind == Kind::kSum && !kPerElement && kAligned ? 8 : 4;
+  constexpr int kInFlight = 4;
   const int lane = threadIdx.x % kGroup;
   const int64_t team = static_cast<int64_t>(blockIdx.x) * kTeams + threadIdx.x / kGroup;
   const int64_t first = Part::First(blockIdx.y, lane);
@@ -282,16 +291,9 @@ __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Product<T> p)
   }
 }
 
-// Nonzeros of a chunk: enough chunks to fill the device, few enough to search and store.
-int64_t ChunkFor(int64_t nnz) {
-  int64_t chunk = 256;
-  while (nnz / chunk > 8192) chunk *= 2;
-  return chunk;
-}
-
 // Chunks, in whole blocks of the narrowest group.
-int64_t Chunks(const Layout& layout) {
-  const int64_t chunk = ChunkFor(layout.nnz);
+int64_t Chunks(const Layout& layout, int64_t k) {
+  const int64_t chunk = ChunkFor(layout.nnz, k);
   if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
   constexpr int64_t kRound = kThreads / 2;
   return ((layout.nnz + chunk - 1) / chunk + kRound - 1) / kRound * kRound;
@@ -321,8 +323,11 @@ cudaError_t LaunchGroup(cudaStream_t stream, const Product<T>& product) {
   if (product.k <= 2 * kWidth) {
     return Launch<T, kAligned, 2, kKind, kPerElement>(stream, product);
   }
-  if (product.k <= 16 * kWidth) {
+  if (product.k <= 8 * kWidth) {
     return Launch<T, kAligned, 8, kKind, kPerElement>(stream, product);
+  }
+  if (product.k <= 16 * kWidth) {
+    return Launch<T, kAligned, 16, kKind, kPerElement>(stream, product);
   }
   return Launch<T, kAligned, 32, kKind, kPerElement>(stream, product);
 }
@@ -358,7 +363,7 @@ size_t RowProductsWorkspace(const RowProducts& products, ElementType type) {
   const auto width = static_cast<size_t>(PaddedWidth(products.c.cols));
   const size_t each = sizeof(int64_t) + width * SumSize(type) +
                       (KindOf(products) == Kind::kWhich ? width * sizeof(int64_t) : 0);
-  return static_cast<size_t>(Chunks(products.layout)) * each;
+  return static_cast<size_t>(Chunks(products.layout, products.c.cols)) * each;
 }
 
 absl::Status ComputeRowProducts(const Context& context, const RowProducts& products,
@@ -394,8 +399,8 @@ absl::Status ComputeRowProducts(const Context& context, const RowProducts& produ
     product.lda = products.arguments.leading_dimension;
     product.of_slot = ValueSource(layout);
     product.positions = products.positions.empty() ? nullptr : products.positions.data();
-    product.chunks = Chunks(layout);
-    product.chunk = ChunkFor(layout.nnz);
+    product.chunks = Chunks(layout, k);
+    product.chunk = ChunkFor(layout.nnz, k);
     product.partial_stride = PaddedWidth(k);
     const Kind kind = KindOf(products);
     product.first_of = reinterpret_cast<int64_t*>(context.workspace.data());

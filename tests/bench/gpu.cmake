@@ -20,6 +20,10 @@ if(SPARSED_HAS_CUDA)
   set_target_properties(bench_permutations PROPERTIES CUDA_RUNTIME_LIBRARY Static)
   target_link_libraries(bench_permutations PRIVATE sparsed_test_matrices sparsed_kernels
     OpenMP::OpenMP_CXX CLI11::CLI11 nlohmann_json::nlohmann_json)
+
+  add_executable(bench_attention gpu/attention.cc gpu/device.cc)
+  target_link_libraries(bench_attention PRIVATE sparsed_test_matrices sparsed_kernels
+    OpenMP::OpenMP_CXX CLI11::CLI11 nlohmann_json::nlohmann_json)
 endif()
 
 # METIS orders the vertices that the papers compare with; nothing else needs it.

@@ -219,14 +219,6 @@ __global__ void __launch_bounds__(32 * kSummers) AddChunks(const Product<T> p) {
   }
 }
 
-// Nonzeros of a chunk: enough chunks to fill the device, few enough to search and store. Narrow
-// rows need more of them, wide ones have a block for each slab of every chunk.
-int ChunkFor(int64_t nnz, int64_t k) {
-  int chunk = k < 64 ? 64 : 128;
-  while (chunk < 2048 && nnz / chunk > (k > 128 ? 8192 : 16384)) chunk *= 2;
-  return chunk;
-}
-
 // Chunks, in whole blocks of the narrowest group.
 int64_t Chunks(const Layout& layout, int64_t k) {
   const int chunk = ChunkFor(layout.nnz, k);

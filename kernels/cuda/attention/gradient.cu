@@ -1,0 +1,552 @@
+// The gradients of attention over plain CSR, scores made again from the logarithms of the rows'
+// sums.
+//
+// Idea: with D[i] the dot product of row i of `out` and of its gradient, the gradient of a score is
+// its weight times (gradient[i] . values[j] - D[i]) (Dao et al. 2022, appendix B). What belongs to
+// column j is summed over row j of S^T, what belongs to row i over row i of S, so that nothing is
+// added atomically and the same comes out every time. Both read two rows a nonzero, several on
+// their way at a time. Of scores that are sums, the first pass leaves the gradient of each
+// nonzero's score, from which the gradient of `left` is added up: four bytes a head instead of a
+// row. Layout in: "csr", and that of S^T with a value source. Threads: groups of 8, 16 or 32 lanes,
+// a row and as many heads as fit each; further heads are in gridDim.y. Chunks of long rows come
+// first in the grid, a second kernel adds them up. Needs: two numbers a row and head; for long
+// rows, a row of sums for each chunk; where gradients of nonzeros are asked for or added up, a
+// number for each nonzero and head.
+#include "kernels/attention.h"
+#include "kernels/cuda/attention/heads.cuh"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/row_passes.cuh"
+
+namespace sparsed::cuda {
+namespace {
+
+using attention::BlocksFor;
+using attention::Heads;
+using attention::kLog2E;
+using attention::kThreads;
+using attention::Nonzeros;
+using attention::Power;
+using attention::Quarters;
+using attention::RowsOf;
+using attention::Sums;
+using attention::Task;
+using attention::TaskOf;
+
+/// Of a row and head: the logarithm (of base 2) of the sum, and D.
+template <typename W>
+struct alignas(2 * sizeof(W)) RowStatistics {
+  W logarithm, product;
+};
+
+/// What chunks of split rows have found, side by side in rows of `stride` sums, and where it goes.
+template <typename T>
+struct Partials {
+  SumOf<T>* data = nullptr;
+  int64_t stride = 0;
+  static constexpr int kMost = 3;
+  struct Target {
+    T* data = nullptr;
+    int64_t leading = 0;
+    int columns = 0;
+    SumOf<T> factor = 1;
+  } targets[kMost];
+};
+
+template <typename T>
+struct Backward {
+  using Sum = SumOf<T>;
+  Nonzeros s;  // S or S^T
+  Heads heads;
+  Sum scale = 1;   // of scores, times log2(e)
+  Sum factor = 1;  // of gradients of `left` and `right`
+  Sum slope = 0;
+  attention::Rows<const T> left, right, values, bias, out_gradient;
+  int bias_step = 0;
+  const RowStatistics<Sum>* statistics = nullptr;  // M x H
+  attention::Rows<T> left_gradient, right_gradient, values_gradient;
+  Sum* score_gradients = nullptr;  // of what is added to `bias`, nnz x H in the order of S's CSR
+  Sum* sum_gradients = nullptr;    // kSum: of left + right, likewise
+  int width = 0, values_width = 0;
+  Partials<T> partials;
+  int64_t values_at = 0;  // column of partials where those of values begin
+
+  __device__ Sum Bias(int64_t nonzero, int head) const {
+    if (bias.data == nullptr) return 0;
+    return static_cast<Sum>(kLog2E) * Widen(ReadOnly(bias.At(nonzero) + head * bias_step));
+  }
+};
+
+template <typename T>
+struct Dots {
+  int64_t rows;
+  int heads, width;
+  attention::Rows<const T> out, gradient;
+  attention::Rows<const SumOf<T>> log_sums;
+  RowStatistics<SumOf<T>>* statistics;
+};
+
+// A group of 8 lanes for each row and head.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) StatisticsOfRows(const Dots<T> p) {
+  const int lane = threadIdx.x % 8;
+  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 8;
+  if (item >= p.rows * p.heads) return;
+  const int64_t row = item / p.heads;
+  const int head = static_cast<int>(item % p.heads);
+  const T* const out = p.out.At(row) + static_cast<int64_t>(head) * p.width;
+  const T* const gradient = p.gradient.At(row) + static_cast<int64_t>(head) * p.width;
+  SumOf<T> sum = 0;
+  for (int j = lane; j < p.width; j += 8)
+    sum += Widen(ReadOnly(out + j)) * Widen(ReadOnly(gradient + j));
+  for (int mask = 4; mask > 0; mask /= 2) sum += __shfl_xor_sync(GroupMask<8>(), sum, mask, 8);
+  if (lane != 0) return;
+  const SumOf<T> logarithm = p.log_sums.At(row)[head];
+  p.statistics[item] = {logarithm * static_cast<SumOf<T>>(kLog2E), sum};
+}
+
+/// What two nonzeros need of one another's: weights and the gradients of scores.
+template <typename Sum>
+struct Pair {
+  Sum weights[2], of_scores[2];
+};
+
+/// A group's row of S or S^T: two nonzeros at a time. The first two quarters of a head's lanes have
+/// scores, the others the products with gradients, both of nonzero `number`.
+template <typename P, int kGroup>
+struct Row {
+  using T = typename P::Element;
+  using Sum = typename P::Sum;
+  using Place = typename P::Place;
+
+  const Backward<T>& p;
+  const Quarters<kGroup> quarters;
+  const int number;
+  const int head;  // that is there
+  const Place at, values_at;
+
+  __device__ Row(const Backward<T>& p, int lane, int head, bool active)
+      : p(p),
+        quarters(p.heads, lane),
+        number(quarters.quarter % 2),
+        head(active ? head : 0),
+        at(p.heads, head, quarters.within, p.width, active),
+        values_at(p.heads, head, quarters.within, p.values_width, active) {}
+
+  /// From the dot products, scores first, or (kDot not) from the score itself. `nonzero`: this
+  /// lane's, in the layout; not there: its weight is none.
+  template <bool kDot>
+  __device__ Pair<Sum> Weigh(const Sum (&dots)[4], Sum sum, const RowStatistics<Sum>& statistics,
+                             int64_t nonzero, bool there, bool active, Sum* of_sum) const {
+    const Sum own = quarters.SumOf(dots), other = quarters.From(own, quarters.lanes / 2);
+    const bool has_score = quarters.quarter < 2;
+    const Sum product = has_score ? other : own;
+    Sum score = has_score ? own : other, steepness = 1;
+    if constexpr (!kDot) {
+      steepness = sum > 0 ? Sum(1) : p.slope;
+      score = steepness * sum;
+    }
+    score *= p.scale;
+    const bool by_nonzero = p.bias.data != nullptr || p.score_gradients != nullptr ||
+                            (!kDot && p.sum_gradients != nullptr);
+    int64_t position = 0;
+    if (by_nonzero && there) {
+      position = p.s.position[nonzero];
+      score += p.Bias(position, head);
+    }
+    Sum weight = there && score != -static_cast<Sum>(INFINITY) ? Power(score - statistics.logarithm)
+                                                               : Sum(0);
+    const Sum of_score = weight == 0 ? Sum(0) : weight * (product - statistics.product);
+    *of_sum = steepness * of_score;
+    if (by_nonzero && there && active && quarters.within == number * (quarters.lanes / 4)) {
+      const int64_t to = position * p.heads.heads + head;
+      if (p.score_gradients != nullptr) p.score_gradients[to] = of_score;
+      if (!kDot && p.sum_gradients != nullptr) p.sum_gradients[to] = *of_sum;
+    }
+    Pair<Sum> pair;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      pair.weights[i] = quarters.Of(weight, i);
+      pair.of_scores[i] = quarters.Of(of_score, i);
+    }
+    return pair;
+  }
+};
+
+/// Row i of S: the gradient of row i of `left`, of scores that are dot products.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
+    OfRows(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (task.row < 0) return;
+  const int head = p.heads.Of(lane, kGroup);
+  const bool active = head < p.heads.heads;
+  const Row<P, kGroup> row(p, lane, head, active);
+  P query, gradient;
+  query.Load(p.left.At(task.row), row.at);
+  gradient.Load(p.out_gradient.At(task.row), row.values_at);
+  const RowStatistics<Sum> statistics = p.statistics[task.row * p.heads.heads + row.head];
+  Sums<P> sums;
+  const int32_t* const columns = p.s.columns + task.begin;
+#pragma unroll 1
+  for (int done = 0; done < task.count; done += 2) {
+    P keys[2];
+    Sum dots[4];
+    const bool both = done + 1 < task.count;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto column = static_cast<uint32_t>(__ldg(columns + done + (both ? i : 0)));
+      P values;
+      keys[i].Load(p.right.At(column), row.at);
+      values.Load(p.values.At(column), row.values_at);
+      dots[i] = query.Dot(keys[i], row.at);
+      dots[2 + i] = gradient.Dot(values, row.values_at);
+    }
+    Sum of_sum;
+    const Pair<Sum> pair =
+        row.template Weigh<true>(dots, 0, statistics, task.begin + done + row.number,
+                                 both || row.number == 0, active, &of_sum);
+    sums.Add(pair.of_scores[0], keys[0]);
+    if (both) sums.Add(pair.of_scores[1], keys[1]);
+  }
+  if (!active) return;
+  if (task.chunk >= 0) {
+    sums.Store(p.partials.data + task.chunk * p.partials.stride, row.at, Sum(1));
+  } else {
+    sums.Store(p.left_gradient.At(task.row), row.at, p.factor);
+  }
+}
+
+/// Row j of S^T: the gradients of row j of `right` and of `values`, and those of scores.
+template <typename P, int kGroup, bool kDot>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(kDot))
+    OfColumns(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (task.row < 0) return;
+  const int head = p.heads.Of(lane, kGroup);
+  const bool active = head < p.heads.heads;
+  const Row<P, kGroup> row(p, lane, head, active);
+  P key, value;
+  Sum own_right = 0;
+  if constexpr (kDot) {
+    key.Load(p.right.At(task.row), row.at);
+  } else {
+    own_right = Widen(ReadOnly(p.right.At(task.row) + row.head));
+  }
+  value.Load(p.values.At(task.row), row.values_at);
+  Sums<P> value_sums;
+  Sums<P> key_sums;   // kDot
+  Sum right_sum = 0;  // of this lane's nonzeros
+  const int32_t* const columns = p.s.columns + task.begin;
+#pragma unroll 1
+  for (int done = 0; done < task.count; done += 2) {
+    P queries[kDot ? 2 : 1], gradients[2];
+    Sum dots[4];
+    const bool both = done + 1 < task.count;
+    const auto own = static_cast<uint32_t>(__ldg(columns + done + (both ? row.number : 0)));
+    const RowStatistics<Sum> statistics =
+        p.statistics[static_cast<int64_t>(own) * p.heads.heads + row.head];
+    Sum sum = own_right;
+    if constexpr (!kDot) sum += Widen(ReadOnly(p.left.At(own) + row.head));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto other = static_cast<uint32_t>(__ldg(columns + done + (both ? i : 0)));
+      if constexpr (kDot) queries[i].Load(p.left.At(other), row.at);
+      gradients[i].Load(p.out_gradient.At(other), row.values_at);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      dots[i] = kDot ? key.Dot(queries[kDot ? i : 0], row.at) : Sum(0);
+      dots[2 + i] = value.Dot(gradients[i], row.values_at);
+    }
+    Sum of_sum;
+    const Pair<Sum> pair =
+        row.template Weigh<kDot>(dots, sum, statistics, task.begin + done + row.number,
+                                 both || row.number == 0, active, &of_sum);
+    if constexpr (!kDot) right_sum += of_sum;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i > 0 && !both) break;
+      value_sums.Add(pair.weights[i], gradients[i]);
+      if constexpr (kDot) key_sums.Add(pair.of_scores[i], queries[i]);
+    }
+  }
+  // Of the quarters, two and two have the same.
+  if constexpr (!kDot) right_sum += row.quarters.From(right_sum, row.quarters.lanes / 4);
+  if (!active) return;
+  if (task.chunk >= 0) {
+    Sum* const to = p.partials.data + task.chunk * p.partials.stride;
+    if constexpr (kDot) {
+      key_sums.Store(to, row.at, Sum(1));
+    } else if (row.quarters.within == 0) {
+      to[head] = right_sum;
+    }
+    value_sums.Store(to + p.values_at, row.values_at, Sum(1));
+    return;
+  }
+  if (p.right_gradient.data != nullptr) {
+    if constexpr (kDot) {
+      key_sums.Store(p.right_gradient.At(task.row), row.at, p.factor);
+    } else if (row.quarters.within == 0) {
+      p.right_gradient.At(task.row)[head] = Narrow<typename P::Element>(p.factor * right_sum);
+    }
+  }
+  if (p.values_gradient.data != nullptr) {
+    value_sums.Store(p.values_gradient.At(task.row), row.values_at, Sum(1));
+  }
+}
+
+// Adds up the chunks of each split row: threadIdx.y takes every kAdders-th.
+constexpr int kAdders = 8;
+constexpr int kChunksPerBlock = 32;
+
+template <typename T>
+__global__ void __launch_bounds__(32 * kAdders) AddChunks(const Nonzeros s, const Partials<T> p) {
+  using Sum = SumOf<T>;
+  __shared__ Sum sums[kAdders][32];
+  const int at = static_cast<int>(blockIdx.y * 32 + threadIdx.x);
+  int column = at;
+  int target = 0;
+  for (; target < Partials<T>::kMost && column >= p.targets[target].columns; ++target) {
+    column -= p.targets[target].columns;
+  }
+  const bool inside = target < Partials<T>::kMost;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
+  const int64_t first_of = begin + threadIdx.x < s.chunks ? s.first_of[begin + threadIdx.x] : -1;
+  unsigned firsts = __ballot_sync(~0U, first_of >= 0);  // the same in every warp
+  for (; firsts != 0; firsts &= firsts - 1) {
+    const int next = __ffs(static_cast<int>(firsts)) - 1;
+    const int64_t row = __shfl_sync(~0U, first_of, next);
+    const int64_t last = (s.row_offsets[row + 1] - 1) / s.chunk;
+    Sum sum = 0;
+    if (inside) {
+      for (int64_t i = begin + next + threadIdx.y; i <= last; i += kAdders) {
+        sum += p.data[i * p.stride + at];
+      }
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && inside && p.targets[target].data != nullptr) {
+      for (int i = 1; i < kAdders; ++i) sum += sums[i][threadIdx.x];
+      p.targets[target].data[row * p.targets[target].leading + column] =
+          Narrow<T>(p.targets[target].factor * sum);
+    }
+    __syncthreads();
+  }
+}
+
+template <typename T>
+cudaError_t LaunchAddChunks(cudaStream_t stream, const Nonzeros& s, const Partials<T>& partials) {
+  if (s.chunks == 0) return cudaGetLastError();
+  int columns = 0;
+  for (const auto& target : partials.targets) columns += target.columns;
+  const dim3 grid(static_cast<unsigned>((s.chunks + kChunksPerBlock - 1) / kChunksPerBlock),
+                  static_cast<unsigned>((columns + 31) / 32));
+  AddChunks<T><<<grid, dim3(32, kAdders), 0, stream>>>(s, partials);
+  return cudaGetLastError();
+}
+
+/// The gradient of `left`, of scores that are sums: of each row's nonzeros'.
+template <typename T>
+struct LeftOfSums {
+  using Found = Summed<SumOf<T>>;
+  static constexpr bool kOfRows = true;
+  const SumOf<T>* gradients;
+  int64_t heads;
+  attention::Rows<T> left;
+
+  __device__ void Find(int64_t i, int64_t head, Found& found) const {
+    found.Add(gradients[i * heads + head]);
+  }
+  __device__ void WriteRow(int64_t row, int64_t head, const Found& found) const {
+    left.At(row)[head] = Narrow<T>(found.sum);
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    BiasOfScores(int64_t nnz, int heads, const SumOf<T>* gradients, attention::Rows<T> bias,
+                 bool each) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (each) {
+    if (at < nnz * heads) bias.At(at / heads)[at % heads] = Narrow<T>(gradients[at]);
+    return;
+  }
+  if (at >= nnz) return;
+  SumOf<T> sum = 0;
+  for (int head = 0; head < heads; ++head) sum += gradients[at * heads + head];
+  *bias.At(at) = Narrow<T>(sum);
+}
+
+/// The workspace, part by part.
+struct Workspace {
+  size_t statistics = 0, score_gradients = 0, sum_gradients = 0;
+  size_t row_chunks = 0, row_partials = 0, column_chunks = 0, column_partials = 0;
+  int64_t row_stride = 0, column_stride = 0, values_at = 0;
+
+  Workspace(const EdgeAttentionGradient& of, ElementType type) {
+    const size_t size = type == ElementType::kF64 ? 8 : 4;
+    const EdgeScores& scores = of.scores;
+    const auto heads = static_cast<size_t>(scores.heads);
+    const bool sums = scores.kind == EdgeScores::Kind::kSum;
+    const auto padded = [](int64_t count) { return (count + 15) / 16 * 16; };
+    const auto nnz_by_heads = static_cast<size_t>(of.layout.nnz) * heads;
+    statistics = static_cast<size_t>(of.layout.rows) * heads * 2 * size;
+    if (of.bias.data != nullptr) score_gradients = nnz_by_heads * size;
+    if (sums && of.left.data != nullptr) sum_gradients = nnz_by_heads * size;
+    row_stride = padded(scores.left.cols);
+    values_at = padded(scores.right.cols);
+    column_stride = values_at + padded(of.values.cols);
+    if (!sums && of.left.data != nullptr) {
+      const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout, of.values.cols));
+      row_chunks = chunks * sizeof(int64_t);
+      row_partials = chunks * static_cast<size_t>(row_stride) * size;
+    }
+    const auto chunks = static_cast<size_t>(attention::ChunksOf(of.transposed, of.values.cols));
+    column_chunks = chunks * sizeof(int64_t);
+    column_partials = chunks * static_cast<size_t>(column_stride) * size;
+  }
+  /// Each part begins at 64 bytes.
+  static size_t Padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+  size_t bytes() const {
+    return Padded(statistics) + Padded(score_gradients) + Padded(sum_gradients) +
+           Padded(row_chunks) + Padded(row_partials) + Padded(column_chunks) +
+           Padded(column_partials);
+  }
+};
+
+template <typename T>
+cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
+                   const attention::Shape& shape, std::byte* memory) {
+  using Sum = SumOf<T>;
+  const EdgeScores& scores = of.scores;
+  const bool dot = scores.kind == EdgeScores::Kind::kDot;
+  const int64_t heads = scores.heads;
+  const Workspace parts(of, ElementTypeOf<T>());
+  const auto take = [&]<typename As>(size_t bytes, As*& to) {
+    to = bytes > 0 ? reinterpret_cast<As*>(memory) : nullptr;
+    memory += Workspace::Padded(bytes);
+  };
+  Backward<T> p;
+  RowStatistics<Sum>* statistics;
+  take(parts.statistics, statistics);
+  take(parts.score_gradients, p.score_gradients);
+  take(parts.sum_gradients, p.sum_gradients);
+  p.statistics = statistics;
+  p.heads = shape.heads;
+  p.scale = static_cast<Sum>((dot ? scores.scale : 1) * kLog2E);
+  p.factor = static_cast<Sum>(dot ? scores.scale : 1);
+  p.slope = static_cast<Sum>(scores.slope);
+  p.left = RowsOf<const T>(scores.left);
+  p.right = RowsOf<const T>(scores.right);
+  p.values = RowsOf<const T>(of.values);
+  p.bias = RowsOf<const T>(scores.bias);
+  p.bias_step = scores.bias.cols > 1 ? 1 : 0;
+  p.out_gradient = RowsOf<const T>(of.gradient);
+  p.left_gradient = RowsOf<T>(of.left);
+  p.right_gradient = RowsOf<T>(of.right);
+  p.values_gradient = RowsOf<T>(of.values_gradient);
+  p.width = static_cast<int>(dot ? scores.left.cols / heads : 1);
+  p.values_width = static_cast<int>(of.values.cols / heads);
+  p.values_at = parts.values_at;
+
+  if (of.layout.rows > 0) {
+    const Dots<T> dots = {
+        of.layout.rows, static_cast<int>(heads),        p.values_width, RowsOf<const T>(of.out),
+        p.out_gradient, RowsOf<const Sum>(of.log_sums), statistics};
+    const int64_t threads = of.layout.rows * heads * 8;
+    StatisticsOfRows<T>
+        <<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(dots);
+  }
+  if (dot && of.left.data != nullptr && of.layout.rows > 0) {
+    Backward<T> rows = p;
+    rows.s = attention::NonzerosOf(of.layout, of.values.cols);
+    take(parts.row_chunks, rows.s.first_of);
+    take(parts.row_partials, rows.partials.data);
+    rows.partials.stride = parts.row_stride;
+    rows.partials.targets[0] = {p.left_gradient.data, of.left.leading_dimension,
+                                static_cast<int>(of.left.cols), p.factor};
+    attention::WithShape<T>(shape, [&]<typename P, typename Group>(P, Group) {
+      OfRows<P, Group::value><<<shape.Grid(rows.s), kThreads, 0, stream>>>(rows);
+    });
+    const cudaError_t error = LaunchAddChunks(stream, rows.s, rows.partials);
+    if (error != cudaSuccess) return error;
+  }
+  const bool of_columns = of.right.data != nullptr || of.values_gradient.data != nullptr ||
+                          p.score_gradients != nullptr || p.sum_gradients != nullptr;
+  if (of_columns && of.transposed.rows > 0) {
+    p.s = attention::NonzerosOf(of.transposed, of.values.cols);
+    take(parts.column_chunks, p.s.first_of);
+    take(parts.column_partials, p.partials.data);
+    p.partials.stride = parts.column_stride;
+    // Those of values begin at a multiple of 16 columns; what lies between goes nowhere.
+    p.partials.targets[0] = {p.right_gradient.data, of.right.leading_dimension,
+                             static_cast<int>(scores.right.cols), p.factor};
+    p.partials.targets[1].columns = static_cast<int>(parts.values_at - scores.right.cols);
+    p.partials.targets[2] = {p.values_gradient.data, of.values_gradient.leading_dimension,
+                             static_cast<int>(of.values.cols), Sum(1)};
+    attention::WithShape<T>(shape, [&]<typename P, typename Group>(P, Group) {
+      const dim3 grid = shape.Grid(p.s);
+      if (dot) {
+        OfColumns<P, Group::value, true><<<grid, kThreads, 0, stream>>>(p);
+      } else {
+        OfColumns<P, Group::value, false><<<grid, kThreads, 0, stream>>>(p);
+      }
+    });
+    const cudaError_t error = LaunchAddChunks(stream, p.s, p.partials);
+    if (error != cudaSuccess) return error;
+  }
+  if (p.sum_gradients != nullptr && of.layout.rows > 0) {
+    const LeftOfSums<T> work = {p.sum_gradients, heads, p.left_gradient};
+    const cudaError_t error = LaunchPass(stream, ViewCsr(of.layout).row_offsets, heads, work);
+    if (error != cudaSuccess) return error;
+  }
+  if (p.score_gradients != nullptr && of.layout.nnz > 0) {
+    const bool each = of.bias.cols > 1 || heads == 1;
+    const int64_t threads = of.layout.nnz * (each ? heads : 1);
+    BiasOfScores<T>
+        <<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+            of.layout.nnz, static_cast<int>(heads), p.score_gradients, RowsOf<T>(of.bias), each);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+size_t EdgeAttentionWorkspace(const EdgeAttentionGradient& of, ElementType type) {
+  return Workspace(of, type).bytes();
+}
+
+absl::Status ComputeEdgeAttentionGradient(const Context& context, const EdgeAttentionGradient& of,
+                                          ElementType type) {
+  const EdgeScores& scores = of.scores;
+  const bool dot = scores.kind == EdgeScores::Kind::kDot;
+  return VisitFloat(type, [&]<typename T>(T) {
+    if (!attention::StridesFit(
+            {scores.left, scores.right, scores.bias, of.values, of.out, of.gradient, of.log_sums,
+             attention::AsConst(of.left), attention::AsConst(of.right),
+             attention::AsConst(of.values_gradient), attention::AsConst(of.bias)})) {
+      return absl::UnimplementedError("the operands are too wide for the GPU's kernel");
+    }
+    const int64_t heads = scores.heads;
+    const auto wide = [&](const auto& operand) {
+      return attention::HeadsAreWide<T>(operand, heads);
+    };
+    const bool aligned =
+        wide(of.values) && wide(of.gradient) && wide(of.values_gradient) &&
+        (!dot || (wide(scores.left) && wide(scores.right) && wide(of.left) && wide(of.right)));
+    const int64_t width = dot ? scores.left.cols / heads : 1;
+    const absl::StatusOr<attention::Shape> shape =
+        attention::ShapeOf<T>(heads, std::max(width, of.values.cols / heads), aligned);
+    if (!shape.ok()) return shape.status();
+    return ToStatus(
+        Launch<T>(static_cast<cudaStream_t>(context.stream), of, *shape, context.workspace.data()),
+        "starting the gradient of attention");
+  });
+}
+
+}  // namespace sparsed::cuda

@@ -1,0 +1,352 @@
+// What the kernels of attention share: how lanes divide heads and columns among them, exponentials,
+// and the rows' nonzeros that a group goes over.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <type_traits>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/row_chunks.cuh"
+#include "kernels/formats/csr.h"
+#include "kernels/problem.h"
+#include "kernels/value_source.h"
+
+namespace sparsed::cuda::attention {
+
+constexpr int kThreads = 256;
+
+/// Powers of two, which the hardware has: scores are multiplied by log2(e) once.
+constexpr double kLog2E = 1.4426950408889634;
+__device__ inline float Power(float x) {
+  float power;  // within 2^-22; what is below 2^-126 is 0
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+__device__ inline double Power(double x) { return exp2(x); }
+__device__ inline float Logarithm(float x) { return log2f(x); }
+__device__ inline double Logarithm(double x) { return log2(x); }
+
+/// A row-major operand as a kernel has it.
+template <typename T>
+struct Rows {
+  T* data = nullptr;
+  uint32_t stride = 0;  ///< bytes from one row to the next
+
+  template <typename Index>
+  __device__ T* At(Index row) const {
+    using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+    return reinterpret_cast<T*>(reinterpret_cast<Byte*>(data) +
+                                static_cast<uint64_t>(row) * stride);
+  }
+};
+template <typename T, typename Operand>
+Rows<T> RowsOf(const Operand& operand) {
+  return {static_cast<T*>(operand.data),
+          static_cast<uint32_t>(operand.leading_dimension * static_cast<int64_t>(sizeof(T)))};
+}
+/// Whether 32 bits hold the bytes of each one's row.
+inline bool StridesFit(std::initializer_list<ConstDense> operands) {
+  return std::all_of(operands.begin(), operands.end(), [](const ConstDense& operand) {
+    return operand.leading_dimension <= std::numeric_limits<uint32_t>::max() / 8;
+  });
+}
+inline ConstDense AsConst(const Dense& dense) {
+  return {dense.data, dense.rows, dense.cols, dense.leading_dimension};
+}
+
+/// Heads side by side: each takes `lanes` lanes, a power of two from 4, of a group of kGroup; what
+/// a group has no lanes for is in gridDim.y.
+struct Heads {
+  int heads = 1;
+  int lanes = 1;
+
+  /// 16 bytes, or one element, a lane; with pieces several of them, `lanes` apart.
+  __device__ int Of(int lane, int group) const {
+    return static_cast<int>(blockIdx.y) * (group / lanes) + lane / lanes;
+  }
+  __device__ int Within(int lane) const { return lane & (lanes - 1); }
+};
+
+/// A lane's elements of a head's part of a row, as they are stored. Aligned ones are kPieces times
+/// 16 bytes; of the others, neighbouring lanes have neighbouring elements.
+template <typename T, bool kAligned, int kPieces>
+struct Part {
+  using Element = T;
+  using Sum = SumOf<T>;
+  static constexpr int kPiece = kAligned ? kWidest<T> : 1;
+  static constexpr int kCount = kAligned ? kPieces : 8;
+  static constexpr int kWidth = kPiece * kCount;
+  /// Columns of a head of `lanes` lanes.
+  static constexpr int64_t Columns(int lanes) { return static_cast<int64_t>(lanes) * kWidth; }
+
+  T at[kWidth];
+
+  /// Where the lane's pieces are.
+  struct Place {
+    int first;  // column of the first piece, from the row's beginning
+    int step;   // from one piece to the next
+    int count;  // pieces
+
+    /// `width`: columns of a head; `active`: whether the lane has a head.
+    __device__ Place(const Heads& heads, int head, int within, int width, bool active)
+        : first(head * width + within * kPiece), step(heads.lanes * kPiece), count(0) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        count += active && within * kPiece + i * step < width ? 1 : 0;
+      }
+      if (count == 0) first = 0;
+    }
+  };
+
+  __device__ void Load(const T* row, const Place& place) {
+    const T* const from = row + place.first;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (kAligned) {
+        uint4 loaded = {0, 0, 0, 0};
+        // A lane without columns reads the row's first ones, and its sums go nowhere.
+        if (kCount == 1 || i < place.count) {
+          loaded = __ldg(reinterpret_cast<const uint4*>(from + i * place.step));
+        }
+        __builtin_memcpy(at + i * kPiece, &loaded, sizeof(loaded));
+      } else {
+        at[i] = i < place.count ? ReadOnly(from + i * place.step) : T{};
+      }
+    }
+  }
+  __device__ Sum Dot(const Part& other, const Place& place) const {
+    Sum sum = 0;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) sum += Widen(at[j]) * Widen(other.at[j]);
+    return place.count == 0 ? Sum(0) : sum;
+  }
+};
+
+/// Blocks that are to run on a multiprocessor at once, that its registers suffice for. `many`: of
+/// two operands' sums.
+template <typename P>
+constexpr int BlocksFor(bool many) {
+  const int most = P::kWidth > 8 || P::kCount > 1 ? 2 : P::kWidth > 4 ? 3 : 4;
+  return many && most > 2 ? most - 1 : most;
+}
+
+/// A lane's sums of as many columns.
+template <typename P>
+struct Sums {
+  using T = typename P::Element;
+  using Sum = typename P::Sum;
+
+  Sum at[P::kWidth] = {};
+
+  __device__ void Scale(Sum factor) {
+#pragma unroll
+    for (int j = 0; j < P::kWidth; ++j) at[j] *= factor;
+  }
+  __device__ void Add(Sum factor, const P& part) {
+#pragma unroll
+    for (int j = 0; j < P::kWidth; ++j) at[j] += factor * Widen(part.at[j]);
+  }
+  /// Out: T or Sum, aligned like parts.
+  template <typename Out>
+  __device__ void Store(Out* row, const typename P::Place& place, Sum factor) const {
+    Out* const to = row + place.first;
+#pragma unroll
+    for (int i = 0; i < P::kCount; ++i) {
+      if (i >= place.count) break;
+      Vector<Out, P::kPiece> out;
+#pragma unroll
+      for (int j = 0; j < P::kPiece; ++j) {
+        out.at[j] = Narrow<Out>(factor * at[i * P::kPiece + j]);
+      }
+      if constexpr (sizeof(out) % 16 == 0) {
+        uint4 words[sizeof(out) / 16];
+        __builtin_memcpy(words, &out, sizeof(out));
+#pragma unroll
+        for (size_t w = 0; w < sizeof(out) / 16; ++w) {
+          __stcs(reinterpret_cast<uint4*>(to + i * place.step) + w, words[w]);
+        }
+      } else {
+        for (int j = 0; j < P::kPiece; ++j) to[i * place.step + j] = out.at[j];
+      }
+    }
+  }
+};
+
+/// The lanes of a head in quarters, each of which sees to one of four numbers.
+template <int kGroup>
+struct Quarters {
+  int lanes;    // of a head, 4 or more
+  int within;   // which of them this is
+  int quarter;  // that it is in
+
+  __device__ Quarters(const Heads& heads, int lane)
+      : lanes(heads.lanes), within(heads.Within(lane)), quarter(within / (heads.lanes / 4)) {}
+
+  template <typename Sum>
+  __device__ Sum From(Sum number, int mask) const {
+    return __shfl_xor_sync(GroupMask<kGroup>(), number, mask, kGroup);
+  }
+  /// The sum of the head's lanes of number `quarter`: half as many numbers are exchanged in each
+  /// of two steps.
+  template <typename Sum>
+  __device__ Sum SumOf(const Sum (&numbers)[4]) const {
+    const int half = lanes / 2, fourth = lanes / 4;
+    const bool upper = quarter >= 2, odd = quarter % 2 != 0;
+    const Sum first =
+        (upper ? numbers[2] : numbers[0]) + From(upper ? numbers[0] : numbers[2], half);
+    const Sum second =
+        (upper ? numbers[3] : numbers[1]) + From(upper ? numbers[1] : numbers[3], half);
+    Sum sum = (odd ? second : first) + From(odd ? first : second, fourth);
+    for (int mask = fourth / 2; mask > 0; mask /= 2) sum += From(sum, mask);
+    return sum;
+  }
+  /// The greatest of the quarters' numbers.
+  template <typename Sum>
+  __device__ Sum Greatest(Sum number) const {
+    number = max(number, From(number, lanes / 2));
+    return max(number, From(number, lanes / 4));
+  }
+  template <typename Sum>
+  __device__ Sum Total(Sum number) const {
+    number += From(number, lanes / 2);
+    return number + From(number, lanes / 4);
+  }
+  /// What quarter i has.
+  template <typename Sum>
+  __device__ Sum Of(Sum number, int i) const {
+    const int lane = static_cast<int>(threadIdx.x) % kGroup - within + i * (lanes / 4);
+    return __shfl_sync(GroupMask<kGroup>(), number, lane, kGroup);
+  }
+};
+
+/// Plain CSR, whose long rows are cut into chunks: what a group goes over.
+struct Nonzeros {
+  const int64_t* row_offsets = nullptr;
+  const int32_t* columns = nullptr;
+  int64_t rows = 0, nnz = 0;
+  int64_t chunks = 0;           // 0: rows are not split
+  int64_t chunk = 0;            // nonzeros; rows of more than two are split
+  int64_t* first_of = nullptr;  // for each chunk: the split row whose first chunk it is, or -1
+  ValueSource position;         // in S's CSR
+
+  __device__ bool IsSplit(int64_t length) const { return chunks > 0 && length > 2 * chunk; }
+};
+
+/// Chunks, in whole blocks of the narrowest group; `columns`: of all that a nonzero reads.
+inline int64_t ChunksOf(const Layout& layout, int64_t columns) {
+  const int64_t chunk = ChunkFor(layout.nnz, columns);
+  if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
+  constexpr int64_t kRound = kThreads / 8;
+  return ((layout.nnz + chunk - 1) / chunk + kRound - 1) / kRound * kRound;
+}
+inline Nonzeros NonzerosOf(const Layout& layout, int64_t columns) {
+  const CsrView s = ViewCsr(layout);
+  Nonzeros nonzeros;
+  nonzeros.row_offsets = s.row_offsets.data();
+  nonzeros.columns = s.column_indices.data();
+  nonzeros.rows = layout.rows;
+  nonzeros.nnz = layout.nnz;
+  nonzeros.chunks = ChunksOf(layout, columns);
+  nonzeros.chunk = ChunkFor(layout.nnz, columns);
+  nonzeros.position = ValueSource(layout);
+  return nonzeros;
+}
+
+/// Of a group: a row, or a chunk of one.
+struct Task {
+  int64_t row = -1;  // none: nothing to do
+  int64_t begin = 0;
+  int count = 0;
+  int64_t chunk = -1;  // a whole row
+};
+template <int kGroup>
+__device__ inline Task TaskOf(const Nonzeros& s, int lane) {
+  const int64_t team =
+      static_cast<int64_t>(blockIdx.x) * (kThreads / kGroup) + threadIdx.x / kGroup;
+  Task task;
+  if (team < s.chunks) {
+    int64_t first_of, row;
+    const Span span = ChunkOf<kGroup>(s, team, lane, &first_of, &row);
+    if (lane == 0 && blockIdx.y == 0) s.first_of[team] = first_of;
+    if (span.begin == span.end) return task;
+    task = {row, span.begin, static_cast<int>(span.end - span.begin), team};
+  } else if (team - s.chunks < s.rows) {
+    const int64_t row = team - s.chunks;
+    const int64_t begin = __ldg(s.row_offsets + row), end = __ldg(s.row_offsets + row + 1);
+    if (s.IsSplit(end - begin)) return task;
+    task = {row, begin, static_cast<int>(end - begin), -1};
+  }
+  return task;
+}
+
+/// How the kernel is cut out for a problem.
+struct Shape {
+  bool aligned = false;
+  int pieces = 1;
+  int group = 32;
+  Heads heads;
+
+  int64_t slabs() const { return (heads.heads + group / heads.lanes - 1) / (group / heads.lanes); }
+  /// Groups of a grid.
+  dim3 Grid(const Nonzeros& s) const {
+    const int64_t teams = kThreads / group;
+    return {static_cast<unsigned>((s.chunks + s.rows + teams - 1) / teams),
+            static_cast<unsigned>(slabs())};
+  }
+};
+
+/// `widest`: columns of a head, the most of any operand. `aligned`: all rows and heads begin at 16
+/// bytes. UNIMPLEMENTED of heads that are wider than a group's lanes.
+template <typename T>
+absl::StatusOr<Shape> ShapeOf(int64_t heads, int64_t widest, bool aligned) {
+  Shape shape;
+  shape.aligned = aligned && sizeof(T) <= 4;
+  const int64_t lane = shape.aligned ? kWidest<T> : 8;
+  if (shape.aligned && widest > 32 * lane) shape.pieces = 2;
+  const int64_t wanted = (widest + lane * shape.pieces - 1) / (lane * shape.pieces);
+  if (wanted > 32 || heads > 65535) {
+    return absl::UnimplementedError("the heads are too wide for the GPU's kernel");
+  }
+  shape.heads = {
+      static_cast<int>(heads),
+      static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(wanted, 4))))};
+  const int64_t all = heads * shape.heads.lanes;
+  shape.group = shape.pieces > 1 || all > 16 ? 32
+                : all > 8 && shape.aligned   ? 16
+                : all > 8                    ? 32
+                                             : 8;
+  return shape;
+}
+
+/// Calls `visit` with a Part and a group, as integral constants.
+template <typename T, typename Visit>
+void WithShape(const Shape& shape, Visit visit) {
+  using Eight = std::integral_constant<int, 8>;
+  using Sixteen = std::integral_constant<int, 16>;
+  using Warp = std::integral_constant<int, 32>;
+  if constexpr (sizeof(T) <= 4) {
+    if (shape.aligned) {
+      if (shape.pieces == 2) return visit(Part<T, true, 2>(), Warp());
+      if (shape.group == 8) return visit(Part<T, true, 1>(), Eight());
+      if (shape.group == 16) return visit(Part<T, true, 1>(), Sixteen());
+      return visit(Part<T, true, 1>(), Warp());
+    }
+  }
+  if (shape.group == 8) return visit(Part<T, false, 1>(), Eight());
+  return visit(Part<T, false, 1>(), Warp());
+}
+
+/// Whether an operand's heads begin at 16 bytes.
+template <typename T, typename Operand>
+bool HeadsAreWide(const Operand& operand, int64_t heads) {
+  return operand.data == nullptr ||
+         (reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 &&
+          operand.leading_dimension % kWidest<T> == 0 && operand.cols / heads % kWidest<T> == 0);
+}
+
+}  // namespace sparsed::cuda::attention
