@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
+#include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/layout.h"
 #include "kernels/nonzero_passes.h"
@@ -146,6 +147,16 @@ absl::Status ComputeRowProducts(const Context& context, const RowProducts& produ
                                 ElementType type);
 size_t RowProductsWorkspace(const RowProducts& products, ElementType type);
 absl::Status ComputeHeadDots(const Context& context, const HeadDots& dots, ElementType type);
+
+/// As sparsed::ComputeEdgeAttention and sparsed::ComputeEdgeAttentionGradient, all on the device;
+/// queued in the context's stream, with a workspace of as many bytes as EdgeAttentionWorkspace
+/// says. UNIMPLEMENTED of operands that are too wide.
+absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& attention,
+                                  ElementType type);
+size_t EdgeAttentionWorkspace(const EdgeAttention& attention, ElementType type);
+absl::Status ComputeEdgeAttentionGradient(const Context& context,
+                                          const EdgeAttentionGradient& gradient, ElementType type);
+size_t EdgeAttentionWorkspace(const EdgeAttentionGradient& gradient, ElementType type);
 
 /// to[i] = from[0] + ... + from[i - 1] for i <= count, both on the device; queued in the context's
 /// stream, with a workspace of as many bytes as RunningSumWorkspace says.
