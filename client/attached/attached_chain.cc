@@ -78,7 +78,7 @@ bool AttachedChain::Lower() {
   // One of sums alone is of no matrix.
   if (matrix_ == nullptr && FindRows(/*transposed=*/false) == nullptr) return false;
   program_.type = matrix_->type;
-  return CheckOperands() && WriteOutputs() && program_.LayOut();
+  return CheckTypes() && WriteOutputs() && program_.LayOut();
 }
 
 bool AttachedChain::TakeOutputs() {
@@ -111,7 +111,7 @@ bool AttachedChain::Lower(size_t operand, size_t value) {
   }
   operands_.push_back(view);
   bytes_in_ += Bytes(*view);
-  facts_[value] = {.rows = view->rows, .cols = view->cols};
+  facts_[value] = {.rows = view->rows, .cols = view->cols, .type = ToProto(view->type)};
   program_.values[value] = {.memory = MemoryOf(*view), .element = SizeOf(view->type)};
   return true;
 }
@@ -228,7 +228,7 @@ bool AttachedChain::Lower(const Chain::ReduceStep& reduce, size_t value) {
   if (!Make(value, made)) return false;
   if (reduce.arguments) {
     Facts which = made;
-    which.indices = true;
+    which.type = v1::ELEMENT_TYPE_I64;
     // Those that are no result are of no use.
     if (first_output_[value + 1] != kNone) step.which = value + 1;
     facts_[value + 1] = which;
@@ -298,17 +298,26 @@ bool AttachedChain::Lower(const Chain::SumStep& sum, size_t value) {
   step.to = value;
   Add(std::move(step));
   const Facts& first = facts_[sum[0].value.number_];
-  return Make(value, {.rows = first.rows, .cols = first.cols, .csr = csr});
+  return Make(value, {.rows = first.rows, .cols = first.cols, .csr = csr, .type = first.type});
 }
 
-bool AttachedChain::CheckOperands() const {
-  return std::ranges::all_of(
-      operands_, [&](const DenseView* view) { return ToProto(view->type) == matrix_->type; });
+v1::ElementType AttachedChain::SumType() const {
+  return matrix_->type == v1::ELEMENT_TYPE_F64 ? v1::ELEMENT_TYPE_F64 : v1::ELEMENT_TYPE_F32;
+}
+
+bool AttachedChain::CheckTypes() const {
+  bool right = true;
+  for (const Step& step : program_.steps) {
+    program_.ForEachUse(step, [&](size_t value) {
+      const bool sums = value == step.attention.log_sums;
+      right = right && facts_[value].type == (sums ? SumType() : matrix_->type);
+    });
+  }
+  return right;
 }
 
 bool AttachedChain::FitsOutput(const MutableDenseView& view, const Facts& facts) const {
-  const v1::ElementType type = facts.indices ? ToProto(ValueType::kI64) : matrix_->type;
-  return view.rows == facts.rows && view.cols == facts.cols && ToProto(view.type) == type;
+  return view.rows == facts.rows && view.cols == facts.cols && ToProto(view.type) == facts.type;
 }
 
 bool AttachedChain::WriteOutputs() {
@@ -373,7 +382,7 @@ AttachedChain::Step AttachedChain::StepOf(Kind kind, const Product& product, std
 size_t AttachedChain::Use(Chain::Value value, size_t user) const {
   // One of a copy that went on by itself may have no number here.
   if (value.chain_ != chain_.id_ || value.number_ >= user) return kNone;
-  return facts_[value.number_].indices ? kNone : value.number_;
+  return facts_[value.number_].type == v1::ELEMENT_TYPE_I64 ? kNone : value.number_;
 }
 
 bool AttachedChain::IsOfNonzeros(size_t value, const Product& product) const {
@@ -383,7 +392,8 @@ bool AttachedChain::IsOfNonzeros(size_t value, const Product& product) const {
 size_t AttachedChain::InCsr(size_t value) {
   if (program_.order == nullptr || facts_[value].csr) return value;
   if (facts_[value].to_csr != kNone) return facts_[value].to_csr;
-  Facts made = {.rows = facts_[value].rows, .cols = facts_[value].cols, .csr = true};
+  const Facts& from = facts_[value];
+  const Facts made = {.rows = from.rows, .cols = from.cols, .csr = true, .type = from.type};
   Step step;
   step.kind = Kind::kToCsr;
   step.of = plans_.size() - 1;
@@ -401,7 +411,8 @@ size_t AttachedChain::InUpload(size_t value) {
   step.kind = Kind::kToUpload;
   step.of = plans_.size() - 1;
   step.a = value;
-  step.to = AddTemporary({.rows = facts_[value].rows, .cols = facts_[value].cols});
+  const Facts& from = facts_[value];
+  step.to = AddTemporary({.rows = from.rows, .cols = from.cols, .type = from.type});
   facts_[value].to_upload = step.to;
   Add(step);
   return step.to;
@@ -410,7 +421,8 @@ size_t AttachedChain::InUpload(size_t value) {
 size_t AttachedChain::WithoutGaps(size_t value) {
   if (program_.values[value].memory.leading_dimension == facts_[value].cols) return value;
   if (facts_[value].packed != kNone) return facts_[value].packed;
-  Facts made = {.rows = facts_[value].rows, .cols = facts_[value].cols, .csr = facts_[value].csr};
+  const Facts& from = facts_[value];
+  const Facts made = {.rows = from.rows, .cols = from.cols, .csr = from.csr, .type = from.type};
   Step step;
   step.kind = Kind::kCopy;
   step.of = plans_.size() - 1;
@@ -424,14 +436,15 @@ size_t AttachedChain::WithoutGaps(size_t value) {
 size_t AttachedChain::AddTemporary(const Facts& facts) {
   ChainProgram::Value value;
   value.memory = {nullptr, facts.rows, facts.cols, facts.cols};
-  value.element = facts.indices ? sizeof(int64_t) : SizeOf(operands_[0]->type);
+  value.element = SizeOf(FromProto(facts.type));
   value.temporary = true;
   program_.values.push_back(value);
   facts_.push_back(facts);
   return program_.values.size() - 1;
 }
 
-bool AttachedChain::Make(size_t value, const Facts& facts) {
+bool AttachedChain::Make(size_t value, Facts facts) {
+  if (facts.type == v1::ELEMENT_TYPE_UNSPECIFIED) facts.type = matrix_->type;
   facts_[value] = facts;
   ChainProgram::Value& made = program_.values[value];
   const size_t output = first_output_[value];
@@ -445,7 +458,7 @@ bool AttachedChain::Make(size_t value, const Facts& facts) {
   }
   if (operands_.empty()) return false;  // no type: the server says that there has to be one
   made.memory = {nullptr, facts.rows, facts.cols, facts.cols};
-  made.element = facts.indices ? sizeof(int64_t) : SizeOf(operands_[0]->type);
+  made.element = SizeOf(FromProto(facts.type));
   made.temporary = true;
   return true;
 }

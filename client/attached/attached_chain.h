@@ -59,8 +59,9 @@ class AttachedChain {
   /// What is known of a value of the program, besides where it is.
   struct Facts {
     int64_t rows = 0, cols = 0;
-    bool indices = false;  ///< i64, for results alone
-    bool csr = false;      ///< of nonzeros in CSR's order, which is not the upload's
+    bool csr = false;  ///< of nonzeros in CSR's order, which is not the upload's
+    /// Unspecified: the matrix's. i64 is for results alone.
+    v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
     /// The same in CSR's order, in that of the upload, and without gaps, if there is one.
     size_t to_csr = kNone, to_upload = kNone, packed = kNone;
   };
@@ -76,8 +77,15 @@ class AttachedChain {
   bool Lower(const Chain::ScaleStep& scale, size_t value);
   bool Lower(const Chain::TotalStep& total, size_t value);
   bool Lower(const Chain::SumStep& sum, size_t value);
-  bool Lower(const Chain::SecondValue& /*made*/, size_t /*value*/) { return true; }
-  bool CheckOperands() const;
+  bool Lower(const Chain::AttentionStep& attention, size_t value);
+  bool Lower(const Chain::AttentionGradientStep& backward, size_t value);
+  bool Lower(const Chain::FurtherValue& /*made*/, size_t /*value*/) { return true; }
+  /// A step of attention or its gradients, with their operands; nothing if it cannot run here.
+  std::optional<Step> Attend(Kind kind, const Chain::AttentionStep& attention, size_t value);
+  /// Of sums over elements of the matrix's type, as attention's log_sums.
+  v1::ElementType SumType() const;
+  /// Values are of the types that steps take them as.
+  bool CheckTypes() const;
   bool WriteOutputs();
 
   /// Null: there is none, or it is of another version than those before it.
@@ -104,7 +112,7 @@ class AttachedChain {
   size_t AddTemporary(const Facts& facts);
   /// Sets what a step makes: at its destination, if that is as the step computes it, or a
   /// temporary.
-  bool Make(size_t value, const Facts& facts);
+  bool Make(size_t value, Facts facts);
   bool FitsOutput(const MutableDenseView& view, const Facts& facts) const;
 
   Attachment& attachment_;

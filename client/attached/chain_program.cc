@@ -49,21 +49,15 @@ class Blocks {
 
 bool ChainProgram::LayOut() {
   std::vector<size_t> last_use(values.size(), kNone);
-  const auto for_each_use = [&](const Step& step, const auto& use) {
-    for (const size_t value : {step.a, step.b, step.values, step.old, step.by_rows, step.by_cols}) {
-      if (value != kNone) use(value);
-    }
-    for (size_t i = 0; i < step.terms; ++i) use(terms[step.first_term + i].value);
-  };
   for (size_t i = 0; i < steps.size(); ++i) {
-    for_each_use(steps[i], [&](size_t value) { last_use[value] = i; });
+    ForEachUse(steps[i], [&](size_t value) { last_use[value] = i; });
   }
   Blocks blocks;
   std::vector<size_t> over;
   for (size_t i = 0; i < steps.size(); ++i) {
     Step& step = steps[i];
     over.clear();
-    for_each_use(step, [&](size_t value) {
+    ForEachUse(step, [&](size_t value) {
       if (values[value].temporary && last_use[value] == i &&
           std::ranges::find(over, value) == over.end()) {
         over.push_back(value);
@@ -78,20 +72,19 @@ bool ChainProgram::LayOut() {
       over.erase(old);
       step.old = kNone;
     }
-    for (const size_t made : {step.to, step.which}) {
-      if (made == kNone || !values[made].temporary || (made == step.to && in_place)) continue;
+    bool fits = true;
+    ForEachMade(step, [&](size_t made) {
+      Value& value = values[made];
+      if (!fits || !value.temporary || (made == step.to && in_place)) return;
       size_t bytes = 0;
-      if (__builtin_mul_overflow(values[made].memory.rows, values[made].memory.cols, &bytes) ||
-          __builtin_mul_overflow(bytes, values[made].element, &bytes) || bytes > kMostBytes) {
-        return false;
-      }
-      values[made].offset = blocks.Take(bytes);
-    }
-    for (const size_t made : {step.to, step.which}) {
-      if (made != kNone && values[made].temporary && last_use[made] == kNone) {
-        over.push_back(made);
-      }
-    }
+      fits = !__builtin_mul_overflow(value.memory.rows, value.memory.cols, &bytes) &&
+             !__builtin_mul_overflow(bytes, value.element, &bytes) && bytes <= kMostBytes;
+      if (fits) value.offset = blocks.Take(bytes);
+    });
+    if (!fits) return false;
+    ForEachMade(step, [&](size_t made) {
+      if (values[made].temporary && last_use[made] == kNone) over.push_back(made);
+    });
     for (const size_t value : over) blocks.Give(values[value].offset);
   }
   temporary_bytes = blocks.end();

@@ -1,6 +1,7 @@
 // A chain as it is run in this process.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,11 +38,25 @@ struct ChainProgram {
     kScale,
     kTotal,
     kSum,
+    kAttention,
+    kAttentionGradient,
     kToCsr,     ///< from the order of the upload
     kToUpload,  ///< back
     kCopy,
   };
   enum class Reduction : uint8_t { kMean = 1, kMax = 2, kMin = 3 };
+  enum class Scores : uint8_t { kDot = 1, kSum = 2 };
+  /// What attention and its gradients have besides `a` (left), `b` (right), `scale` and, of
+  /// attention, `to` and `which` (log_sums).
+  struct Attention {
+    Scores scores = Scores::kDot;
+    int64_t heads = 1;
+    double slope = 0;
+    size_t values = kNone, bias = kNone;
+    size_t result = kNone, log_sums = kNone, gradient = kNone;  ///< of gradients
+    /// They make: those of left, right, values and bias, as far as they are wanted.
+    std::array<size_t, 4> gradients = {kNone, kNone, kNone, kNone};
+  };
   struct Term {
     size_t value;
     double factor;
@@ -53,8 +68,9 @@ struct ChainProgram {
     size_t of = 0;                                   ///< the step of the caller's chain
     std::shared_ptr<const ExportedProduct> product;  ///< of kSpmm and kSddmm
     std::shared_ptr<const ExportedRows> rows;        ///< of the others that know of a matrix
+    std::shared_ptr<const ExportedRows> columns;     ///< S^T: kAttentionGradient
     size_t to = kNone;
-    size_t which = kNone;         ///< kReduce: the arguments
+    size_t which = kNone;         ///< kReduce: the arguments; kAttention: log_sums
     size_t a = kNone, b = kNone;  ///< dense operands, or what it is made of and its gradient
     size_t values = kNone;        ///< S's; none: its own
     size_t old = kNone;           ///< of SpMM with beta: what C was, if it is not there already
@@ -64,7 +80,27 @@ struct ChainProgram {
     double alpha = 1, beta = 0;
     double scale = 1;
     size_t first_term = 0, terms = 0;  ///< kSum
+    Attention attention = {};
   };
+
+  /// Calls `use(value)` for each that the step reads.
+  template <typename Use>
+  void ForEachUse(const Step& step, const Use& use) const {
+    const Attention& of = step.attention;
+    for (const size_t value : {step.a, step.b, step.values, step.old, step.by_rows, step.by_cols,
+                               of.values, of.bias, of.result, of.log_sums, of.gradient}) {
+      if (value != kNone) use(value);
+    }
+    for (size_t i = 0; i < step.terms; ++i) use(terms[step.first_term + i].value);
+  }
+  /// ... that it makes.
+  template <typename Made>
+  static void ForEachMade(const Step& step, const Made& made) {
+    const std::array<size_t, 4>& more = step.attention.gradients;
+    for (const size_t value : {step.to, step.which, more[0], more[1], more[2], more[3]}) {
+      if (value != kNone) made(value);
+    }
+  }
 
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
   std::vector<Value> values;

@@ -42,6 +42,7 @@ class ChainRun {
     using Kind = ChainProgram::Kind;
     if (step.product != nullptr) site_.Keep(step.product);
     if (step.rows != nullptr) site_.Keep(step.rows);
+    if (step.columns != nullptr) site_.Keep(step.columns);
     switch (step.kind) {
       case Kind::kSpmm:
         return Spmm(step);
@@ -61,6 +62,10 @@ class ChainRun {
         return Total(step);
       case Kind::kSum:
         return Sum(step);
+      case Kind::kAttention:
+        return Attend(step);
+      case Kind::kAttentionGradient:
+        return AttendGradient(step);
       case Kind::kToCsr:
         return site_.Gather(Order(), type_, In(step.a), Out(step.to));
       case Kind::kToUpload:
@@ -91,6 +96,9 @@ class ChainRun {
     return value == ChainProgram::kNone ? ConstDense() : View(At(value));
   }
   Dense Out(size_t value) const { return MutableView(At(value)); }
+  Dense MaybeOut(size_t value) const {
+    return value == ChainProgram::kNone ? Dense() : MutableView(At(value));
+  }
   absl::Status Copy(size_t from, size_t to) {
     return CopyAt(At(from), At(to), program_.values[to].element, site_);
   }
@@ -194,6 +202,43 @@ class ChainRun {
       terms[i] = {term.factor, In(term.value)};
     }
     return site_.WeightedSum({terms.data(), step.terms}, type_, Out(step.to));
+  }
+
+  EdgeScores ScoresOf(const ChainProgram::Step& step) const {
+    EdgeScores scores;
+    scores.kind = step.attention.scores == ChainProgram::Scores::kDot ? EdgeScores::Kind::kDot
+                                                                      : EdgeScores::Kind::kSum;
+    scores.heads = step.attention.heads;
+    scores.scale = step.scale;
+    scores.slope = step.attention.slope;
+    scores.left = In(step.a);
+    scores.right = In(step.b);
+    scores.bias = In(step.attention.bias);
+    return scores;
+  }
+
+  absl::Status Attend(const ChainProgram::Step& step) {
+    EdgeAttention attention{RowsOf(step).layout(), ScoresOf(step)};
+    attention.values = In(step.attention.values);
+    attention.out = Out(step.to);
+    attention.log_sums = MaybeOut(step.which);
+    return site_.ComputeEdgeAttention(attention, type_);
+  }
+
+  absl::Status AttendGradient(const ChainProgram::Step& step) {
+    const ChainProgram::Attention& of = step.attention;
+    EdgeAttentionGradient gradient{RowsOf(step).layout(),
+                                   static_cast<const LayoutRows&>(*step.columns).layout(),
+                                   ScoresOf(step)};
+    gradient.values = In(of.values);
+    gradient.out = In(of.result);
+    gradient.log_sums = In(of.log_sums);
+    gradient.gradient = In(of.gradient);
+    gradient.left = MaybeOut(of.gradients[0]);
+    gradient.right = MaybeOut(of.gradients[1]);
+    gradient.values_gradient = MaybeOut(of.gradients[2]);
+    gradient.bias = MaybeOut(of.gradients[3]);
+    return site_.ComputeEdgeAttentionGradient(gradient, type_);
   }
 
   const ChainProgram& program_;

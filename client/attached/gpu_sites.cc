@@ -106,11 +106,8 @@ class StreamSite : public Site {
     return stream_.CopyRows(to, to_pitch, from, from_pitch, row_bytes, rows);
   }
   absl::Status ComputeRowProducts(const RowProducts& products, ElementType type) override {
-    const absl::Status grown = Grow(scratch, cuda::RowProductsWorkspace(products, type));
-    if (!grown.ok()) return grown;
-    Context there = context();
-    there.workspace = {scratch.mutable_data(), scratch.size()};
-    return cuda::ComputeRowProducts(there, products, type);
+    const absl::StatusOr<Context> there = ContextWith(cuda::RowProductsWorkspace(products, type));
+    return there.ok() ? cuda::ComputeRowProducts(*there, products, type) : there.status();
   }
   absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type) override {
     return cuda::ComputeHeadDots(context(), dots, type);
@@ -130,6 +127,16 @@ class StreamSite : public Site {
   absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type) override {
     return cuda::TotalNonzeros(stream_, totals, type);
   }
+  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type) override {
+    const absl::StatusOr<Context> there =
+        ContextWith(cuda::EdgeAttentionWorkspace(attention, type));
+    return there.ok() ? cuda::ComputeEdgeAttention(*there, attention, type) : there.status();
+  }
+  absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
+                                            ElementType type) override {
+    const absl::StatusOr<Context> there = ContextWith(cuda::EdgeAttentionWorkspace(gradient, type));
+    return there.ok() ? cuda::ComputeEdgeAttentionGradient(*there, gradient, type) : there.status();
+  }
   absl::Status WeightedSum(std::span<const WeightedTerm> terms, ElementType type,
                            const Dense& to) override {
     return cuda::WeightedSum(stream_, terms, type, to);
@@ -139,6 +146,13 @@ class StreamSite : public Site {
   cuda::Stream& stream() { return stream_; }
 
  private:
+  absl::StatusOr<Context> ContextWith(size_t workspace) {
+    if (absl::Status grown = Grow(scratch, workspace); !grown.ok()) return grown;
+    Context there = context();
+    there.workspace = {scratch.mutable_data(), scratch.size()};
+    return there;
+  }
+
   cuda::Stream stream_;
   MemorySource& memory_;
 };

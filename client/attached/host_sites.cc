@@ -92,6 +92,15 @@ class HostSite final : public Site {
     sparsed::TotalNonzeros(totals, type, threads);
     return absl::OkStatus();
   }
+  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type) override {
+    sparsed::ComputeEdgeAttention(attention, type, threads);
+    return absl::OkStatus();
+  }
+  absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
+                                            ElementType type) override {
+    sparsed::ComputeEdgeAttentionGradient(gradient, type, threads);
+    return absl::OkStatus();
+  }
   absl::Status WeightedSum(std::span<const WeightedTerm> terms, ElementType type,
                            const Dense& to) override {
     sparsed::WeightedSum(terms, type, to, threads);

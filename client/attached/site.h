@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/attached/exported_product.h"
+#include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/layout.h"
 #include "kernels/nonzero_passes.h"
@@ -61,6 +62,9 @@ class Site {
                                           const Dense& dx) = 0;
   virtual absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type) = 0;
   virtual absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type) = 0;
+  virtual absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type) = 0;
+  virtual absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
+                                                    ElementType type) = 0;
   virtual absl::Status WeightedSum(std::span<const WeightedTerm> terms, ElementType type,
                                    const Dense& to) = 0;
 

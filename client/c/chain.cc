@@ -13,6 +13,7 @@
 #include "client/c/errors.h"
 #include "client/c/handles.h"
 #include "client/c/results.h"
+#include "client/c/steps.h"
 
 using sparsed::Chain;
 using sparsed::Matrix;
@@ -99,6 +100,23 @@ void AddReduction(Step& step, Chain& chain, Chain::Value b, int32_t reduce,
     *value = step.Add(greatest ? chain.Max(step.matrix(), b, options)
                                : chain.Min(step.matrix(), b, options));
   }
+}
+
+/// What attention and its gradients are given alike.
+struct AttentionInputs {
+  Chain::Value left, right, values;
+  Chain::AttentionOptions options;
+};
+
+/// None if something is wrong with it.
+std::optional<AttentionInputs> ReadAttention(Step& step, const Arguments& in, sparsed_value left,
+                                             sparsed_value right, sparsed_value values,
+                                             sparsed_value bias, Chain::AttentionOptions options) {
+  const auto rows = step.Value(left, "left"), cols = step.Value(right, "right");
+  const auto of = step.Value(values, "values");
+  options.bias = step.MaybeValue(bias, "bias");
+  if (!in.ok()) return std::nullopt;
+  return AttentionInputs{*rows, *cols, *of, options};
 }
 
 }  // namespace
@@ -230,6 +248,59 @@ sparsed_error* sparsed_chain_total(sparsed_chain* chain, sparsed_matrix* matrix,
                                        .values = step.MaybeValue(values, "values")};
     if (!in.ok()) return in.status();
     *value = step.Add(chain->chain.Total(step.matrix(), total));
+    return absl::OkStatus();
+  });
+}
+
+sparsed_error* sparsed_chain_attention(sparsed_chain* chain, sparsed_matrix* matrix,
+                                       sparsed_value left, sparsed_value right,
+                                       sparsed_value values, sparsed_value bias, int32_t scores,
+                                       int64_t heads, double scale, double slope,
+                                       sparsed_value* value, sparsed_value* log_sums) {
+  return sparsed::c::Guarded([&]() -> absl::Status {
+    Arguments in;
+    Step step(chain, matrix, in);
+    in.Need(value, "value");
+    const auto from =
+        sparsed::c::ReadAttention(step, in, left, right, values, bias,
+                                  sparsed::c::AttentionOptionsOf(in, scores, heads, scale, slope));
+    if (!from) return in.status();
+    const Chain::Attended made =
+        chain->chain.Attention(step.matrix(), from->left, from->right, from->values, from->options);
+    *value = step.Add(made.value);
+    const sparsed_value sums = step.Add(made.log_sums);
+    if (log_sums != nullptr) *log_sums = sums;
+    return absl::OkStatus();
+  });
+}
+
+sparsed_error* sparsed_chain_attention_gradient(
+    sparsed_chain* chain, sparsed_matrix* matrix, sparsed_value left, sparsed_value right,
+    sparsed_value values, sparsed_value bias, int32_t scores, int64_t heads, double scale,
+    double slope, sparsed_value out, sparsed_value log_sums, sparsed_value gradient,
+    sparsed_value* d_left, sparsed_value* d_right, sparsed_value* d_values, sparsed_value* d_bias) {
+  return sparsed::c::Guarded([&]() -> absl::Status {
+    Arguments in;
+    Step step(chain, matrix, in);
+    const auto from =
+        sparsed::c::ReadAttention(step, in, left, right, values, bias,
+                                  sparsed::c::AttentionOptionsOf(in, scores, heads, scale, slope));
+    const auto made = step.Value(out, "out"), sums = step.Value(log_sums, "log_sums");
+    const auto dy = step.Value(gradient, "gradient");
+    if (d_left == nullptr && d_right == nullptr && d_values == nullptr && d_bias == nullptr) {
+      in.Refuse("no gradient is wanted: d_left, d_right, d_values and d_bias are null pointers");
+    }
+    if (!in.ok()) return in.status();
+    const Chain::AttentionGradients gradients = chain->chain.AttentionGradient(
+        step.matrix(), from->left, from->right, from->values, from->options, {*made, *sums}, *dy,
+        {.left = d_left != nullptr,
+         .right = d_right != nullptr,
+         .values = d_values != nullptr,
+         .bias = d_bias != nullptr});
+    if (gradients.left) *d_left = step.Add(*gradients.left);
+    if (gradients.right) *d_right = step.Add(*gradients.right);
+    if (gradients.values) *d_values = step.Add(*gradients.values);
+    if (gradients.bias) *d_bias = step.Add(*gradients.bias);
     return absl::OkStatus();
   });
 }

@@ -27,18 +27,6 @@ bool OfHeads(const sparsed_dense* values) {
   return values != nullptr && (values->held != nullptr || values->cols > 1);
 }
 
-/// Of this matrix alone. `kept` is used until the call has ended.
-absl::Status RunChain(LocalMatrix& local, const Place& place, const Chain& chain,
-                      const CallOptions& options, sparsed_result* result, sparsed_call** call,
-                      std::shared_ptr<void> kept = nullptr) {
-  if (call == nullptr) return Deliver(local.Run(place, chain, options), result);
-  return FinishOrHandOut(local.client()->client().RunAsync(chain, options), call,
-                         [result, kept = std::move(kept)](const ComputeResult& how) {
-                           Set(how, result);
-                           return absl::OkStatus();
-                         });
-}
-
 // ---- SpMM
 
 struct Spmm {

@@ -1,6 +1,10 @@
 #include "client/c/steps.h"
 
+#include <utility>
 #include <variant>
+
+#include "client/c/calls.h"
+#include "client/c/results.h"
 
 namespace sparsed::c {
 namespace {
@@ -46,6 +50,17 @@ Chain ChainOf(const Matrix& matrix, const Operand& a, const Operand& b, const De
   const Chain::Value left = chain.Input(a), right = chain.Input(b);
   chain.Output(chain.Sddmm(matrix, left, right, options), values);
   return chain;
+}
+
+absl::Status RunChain(LocalMatrix& local, const Place& place, const Chain& chain,
+                      const CallOptions& options, sparsed_result* result, sparsed_call** call,
+                      std::shared_ptr<void> kept) {
+  if (call == nullptr) return Deliver(local.Run(place, chain, options), result);
+  return FinishOrHandOut(local.client()->client().RunAsync(chain, options), call,
+                         [result, kept = std::move(kept)](const ComputeResult& how) {
+                           Set(how, result);
+                           return absl::OkStatus();
+                         });
 }
 
 }  // namespace sparsed::c

@@ -1,9 +1,14 @@
-// Plain products as chains of one step, which can do more: several heads, other memory.
+// Products as chains of one step, which can do more: several heads, other memory, attention.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
+#include "absl/status/status.h"
+#include "client/c/arguments.h"
+#include "client/c/local.h"
+#include "sparsed/c.h"
 #include "sparsed/chain.h"
 #include "sparsed/client.h"
 
@@ -17,5 +22,14 @@ Chain ChainOf(const Matrix& matrix, const Operand& b, const Destination& c,
               const SpmmOptions& spmm);
 Chain ChainOf(const Matrix& matrix, const Operand& a, const Operand& b, const Destination& values,
               const SddmmOptions& sddmm, int64_t heads);
+
+/// Of this matrix alone. `kept` is used until the call has ended.
+absl::Status RunChain(LocalMatrix& local, const Place& place, const Chain& chain,
+                      const CallOptions& options, sparsed_result* result, sparsed_call** call,
+                      std::shared_ptr<void> kept = nullptr);
+
+/// What the scores of attention are, without a bias. Refuses what is none; heads: 0 for 1.
+Chain::AttentionOptions AttentionOptionsOf(Arguments& in, int32_t scores, int64_t heads,
+                                           double scale, double slope);
 
 }  // namespace sparsed::c

@@ -1,6 +1,7 @@
 #include "sparsed/chain.h"
 
 #include <atomic>
+#include <utility>
 
 namespace sparsed {
 inline namespace client {
@@ -65,7 +66,7 @@ Chain::Best Chain::MinAndWhich(const Matrix& s, Value b, const ReduceOptions& op
 Chain::Best Chain::AddBest(const Matrix& s, Reduction reduction, Value b,
                            const ReduceOptions& options) {
   const Value value = Add(ReduceStep{s.name(), reduction, b, options, true});
-  return {value, Add(SecondValue())};
+  return {value, Add(FurtherValue())};
 }
 
 Chain::Value Chain::Scale(const Matrix& s, const ScaleOptions& options) {
@@ -74,6 +75,31 @@ Chain::Value Chain::Scale(const Matrix& s, const ScaleOptions& options) {
 
 Chain::Value Chain::Total(const Matrix& s, const TotalOptions& options) {
   return Add(TotalStep{s.name(), options});
+}
+
+Chain::Attended Chain::Attention(const Matrix& s, Value left, Value right, Value values,
+                                 const AttentionOptions& options) {
+  const Value value = Add(AttentionStep{s.name(), left, right, values, options});
+  return {value, Add(FurtherValue())};
+}
+
+Chain::AttentionGradients Chain::AttentionGradient(const Matrix& s, Value left, Value right,
+                                                   Value values, const AttentionOptions& options,
+                                                   const Attended& made, Value gradient,
+                                                   const AttentionWanted& wanted) {
+  const AttentionStep of = {s.name(), left, right, values, options};
+  const AttentionGradientStep step = {of, made, gradient, wanted};
+  AttentionGradients gradients;
+  bool first = true;
+  const auto add = [&](bool is_wanted, std::optional<Value>& to) {
+    if (is_wanted) to = std::exchange(first, false) ? Add(step) : Add(FurtherValue());
+  };
+  add(wanted.left, gradients.left);
+  add(wanted.right, gradients.right);
+  add(wanted.values, gradients.values);
+  add(wanted.bias, gradients.bias);
+  if (first) Add(step);  // which Run refuses
+  return gradients;
 }
 
 Chain::Value Chain::Sum(std::vector<Term> terms) { return Add(std::move(terms)); }

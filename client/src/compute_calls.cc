@@ -81,8 +81,7 @@ class RequestBuilder {
       Refuse(bytes.status());
       return proto;
     }
-    // Which nonzeros results are of goes with results of any type.
-    if (view.type != ValueType::kI64) CheckType(view.type, what);
+    CheckType(view.type, what);
     if (FindShared(view, *proto.mutable_shared()->mutable_memory())) {
       SetShape(view, *proto.mutable_shared()->mutable_shape());
     } else {
@@ -110,6 +109,9 @@ class RequestBuilder {
     start.set_queue(queue);
     if (!queue.empty()) request_.repeatable = false;
   }
+
+  /// Which types go together is the server's business, as in chains.
+  void AllowTypes() { one_type_ = false; }
 
   DenseRequest& request() { return request_; }
   /// All of it, opened with `start`.
@@ -165,7 +167,7 @@ class RequestBuilder {
   }
   void Refuse(const absl::Status& status) { status_.Update(status); }
   void CheckType(ValueType type, const char* what) {
-    if (type_ && *type_ != type) {
+    if (one_type_ && type_ && *type_ != type) {
       Refuse(absl::InvalidArgumentError(
           fmt::format("{} is {}, what came before it {}", what, Name(type), Name(*type_))));
     }
@@ -177,6 +179,7 @@ class RequestBuilder {
   std::vector<DenseView> views_;
   std::vector<std::pair<const std::byte*, const std::byte*>> results_;  ///< their memory
   std::vector<std::string> held_;
+  bool one_type_ = true;
   std::optional<ValueType> type_;
   absl::Status status_;
 };
@@ -267,6 +270,7 @@ class ChainEncoder {
  public:
   static absl::StatusOr<DenseRequest> Build(const Chain& chain, RequestBuilder builder) {
     v1::ChainStart start;
+    builder.AllowTypes();
     // On the wire operands come first.
     std::vector<uint32_t> numbers;
     uint32_t made = 0;
@@ -282,6 +286,26 @@ class ChainEncoder {
       // One of a copy that went on by itself may have no number here.
       foreign = foreign || value.chain_ != chain.id_ || value.number_ >= numbers.size();
       return foreign ? 0 : numbers[value.number_];
+    };
+    const auto heads = [&](int64_t count) {
+      if (count < 1 || count > std::numeric_limits<uint32_t>::max()) {
+        wrong.Update(absl::InvalidArgumentError(
+            fmt::format("step {}: {} heads, expected 1 or more", start.steps_size() - 1, count)));
+      }
+      return static_cast<uint32_t>(count);
+    };
+    /// What attention and its gradients are given alike.
+    const auto attend = [&](const Chain::AttentionStep& from, auto& step) {
+      step.set_matrix(from.matrix);
+      step.set_values(number(from.values));
+      v1::AttentionScores& scores = *step.mutable_scores();
+      scores.set_kind(static_cast<v1::ScoreKind>(from.options.scores));
+      scores.set_heads(heads(from.options.heads));
+      scores.set_left(number(from.left));
+      scores.set_right(number(from.right));
+      scores.set_scale(from.options.scale);
+      scores.set_slope(from.options.slope);
+      if (from.options.bias) scores.set_bias(number(*from.options.bias));
     };
     for (size_t i = 0; i < chain.operands_.size(); ++i) {
       *start.add_operands() = builder.Add(chain.operands_[i], fmt::format("operand {}", i).c_str());
@@ -304,12 +328,7 @@ class ChainEncoder {
         step.set_a(number(sddmm->a));
         step.set_b(number(sddmm->b));
         if (sddmm->options.values) step.set_values(number(*sddmm->options.values));
-        const int64_t heads = sddmm->options.heads;
-        if (heads < 1 || heads > std::numeric_limits<uint32_t>::max()) {
-          wrong.Update(absl::InvalidArgumentError(
-              fmt::format("step {}: {} heads, expected 1 or more", start.steps_size() - 1, heads)));
-        }
-        step.set_heads(static_cast<uint32_t>(heads));
+        step.set_heads(heads(sddmm->options.heads));
       } else if (const auto* const softmax = std::get_if<Chain::SoftmaxStep>(&value)) {
         v1::SoftmaxStep& step = *start.add_steps()->mutable_softmax();
         step.set_matrix(softmax->matrix);
@@ -336,6 +355,18 @@ class ChainEncoder {
         step.set_matrix(total->matrix);
         step.set_transpose(total->options.transpose);
         if (total->options.values) step.set_value(number(*total->options.values));
+      } else if (const auto* const attention = std::get_if<Chain::AttentionStep>(&value)) {
+        attend(*attention, *start.add_steps()->mutable_attention());
+      } else if (const auto* const gradient = std::get_if<Chain::AttentionGradientStep>(&value)) {
+        v1::AttentionGradientStep& step = *start.add_steps()->mutable_attention_gradient();
+        attend(gradient->of, step);
+        step.set_result(number(gradient->made.value));
+        step.set_log_sums(number(gradient->made.log_sums));
+        step.set_gradient(number(gradient->gradient));
+        step.set_of_left(gradient->wanted.left);
+        step.set_of_right(gradient->wanted.right);
+        step.set_of_values(gradient->wanted.values);
+        step.set_of_bias(gradient->wanted.bias);
       } else if (const auto* const sum = std::get_if<Chain::SumStep>(&value)) {
         v1::SumStep& step = *start.add_steps()->mutable_sum();
         for (const Chain::Term& term : *sum) {

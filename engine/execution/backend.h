@@ -20,6 +20,7 @@
 #include "engine/memory/budget.h"
 #include "engine/memory/lazy_array.h"
 #include "kernels/array.h"
+#include "kernels/attention.h"
 #include "kernels/bound_run.h"
 #include "kernels/device_id.h"
 #include "kernels/elementwise.h"
@@ -152,14 +153,19 @@ class Backend {
   /// placed CSR, in its order.
   virtual absl::Status Softmax(const Layout& csr, double scale, const PlacedDense& from,
                                const PlacedDense* gradient, const PlacedDense& to, Lane& lane) = 0;
-  // As the functions of these names (kernels/row_products.h, kernels/nonzero_passes.h); all that
-  // they read and write is placed. UNIMPLEMENTED of what a GPU has no kernel for.
+  // As the functions of these names (kernels/row_products.h, kernels/nonzero_passes.h,
+  // kernels/attention.h); all that they read and write is placed. UNIMPLEMENTED of what a GPU has
+  // no kernel for.
   virtual absl::Status ComputeRowProducts(const RowProducts& products, ElementType type,
                                           Lane& lane) = 0;
   virtual absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) = 0;
   virtual absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type,
                                      Lane& lane) = 0;
   virtual absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) = 0;
+  virtual absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
+                                            Lane& lane) = 0;
+  virtual absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
+                                                    ElementType type, Lane& lane) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
   virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "engine/catalog/dense_catalog.h"
 #include "kernels/array.h"
+#include "kernels/attention.h"
 #include "kernels/device_id.h"
 #include "kernels/problem.h"
 #include "kernels/row_products.h"
@@ -151,8 +152,31 @@ struct SoftmaxStep {
   size_t value = 0;
   std::optional<size_t> gradient = {};
 };
-using ChainStep =
-    std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep, ReduceStep, ScaleStep, TotalStep>;
+/// Scores of nonzeros (see EdgeScores in kernels/attention.h).
+struct AttentionScores {
+  EdgeScores::Kind kind = EdgeScores::Kind::kDot;
+  int64_t heads = 1;
+  double scale = 1, slope = 0.2;
+  size_t left = 0, right = 0;
+  std::optional<size_t> bias = {};  ///< nnz x H, or nnz x 1
+};
+/// Makes a second value: log_sums, which is of f32 in a chain of 16-bit types.
+struct AttentionStep {
+  std::string matrix;
+  AttentionScores scores = {};
+  size_t values = 0;
+};
+/// Makes the gradients that are wanted, in this order.
+struct AttentionGradientStep {
+  std::string matrix;
+  AttentionScores scores = {};
+  size_t values = 0;
+  size_t result = 0, log_sums = 0;  ///< what the AttentionStep made
+  size_t gradient = 0;              ///< of its result
+  bool of_left = false, of_right = false, of_values = false, of_bias = false;
+};
+using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep, ReduceStep, ScaleStep,
+                               TotalStep, AttentionStep, AttentionGradientStep>;
 
 /// Operations one after the other, whose intermediate values stay where they are computed.
 struct ChainSpec {

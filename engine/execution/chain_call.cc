@@ -333,18 +333,30 @@ absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedS
   return backend.ClearPadding(result, lane);
 }
 
-absl::StatusOr<std::shared_ptr<const Layout>> ChainCall::RowsOf(const Step& step, Lane& lane) {
-  if (!step.on_transpose) return step.matrix->pattern()->Csr();
+absl::StatusOr<std::shared_ptr<const Layout>> ChainCall::RowsOf(const MatrixLease& matrix,
+                                                                bool transposed, Lane& lane) {
+  if (!transposed) return matrix->pattern()->Csr();
   BuildContext context;
   context.threads = lane.threads;
   context.stop = token().flag();
-  return impl_->derived->Transposed(step.matrix->pattern(), context);
+  return impl_->derived->Transposed(matrix->pattern(), context);
+}
+
+absl::StatusOr<std::shared_ptr<const Layout>> ChainCall::PlacePattern(const MatrixLease& matrix,
+                                                                      bool transposed, Lane& lane) {
+  const absl::StatusOr<std::shared_ptr<const Layout>> rows = RowsOf(matrix, transposed, lane);
+  if (!rows.ok()) return rows.status();
+  absl::StatusOr<PlacedSparse> placed = lane.backend->Place(*rows, nullptr, host_memory());
+  if (!placed.ok()) return placed.status();
+  used_.push_back(placed->layout);
+  return std::move(placed->layout);
 }
 
 absl::StatusOr<ChainCall::PlacedRows> ChainCall::PlaceRows(const Step& step,
                                                            const std::optional<size_t>& values,
                                                            bool masks, Lane& lane) {
-  const absl::StatusOr<std::shared_ptr<const Layout>> rows = RowsOf(step, lane);
+  const absl::StatusOr<std::shared_ptr<const Layout>> rows =
+      RowsOf(step.matrix, step.on_transpose, lane);
   if (!rows.ok()) return rows.status();
   const absl::StatusOr<PlacedSparse> s =
       values || masks ? lane.backend->Place(*rows, nullptr, host_memory())
@@ -528,8 +540,9 @@ absl::Status ChainCall::Run(const SumStep& sum, size_t i, Lane& lane) {
 
 absl::Status ChainCall::Run(const SoftmaxStep& softmax, size_t i, Lane& lane) {
   Step& step = steps_[i];
-  const absl::StatusOr<PlacedRows> s = PlaceRows(step, std::nullopt, /*masks=*/true, lane);
-  if (!s.ok()) return s.status();
+  const absl::StatusOr<std::shared_ptr<const Layout>> rows =
+      PlacePattern(step.matrix, /*transposed=*/false, lane);
+  if (!rows.ok()) return rows.status();
   const MatrixLease& order = values_[step.value].order;
   const absl::StatusOr<PlacedDense> from = InOrder(softmax.value, order, lane);
   if (!from.ok()) return from.status();
@@ -539,7 +552,7 @@ absl::Status ChainCall::Run(const SoftmaxStep& softmax, size_t i, Lane& lane) {
   const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
   if (!to.ok()) return to.status();
   step.done.plan = softmax.gradient ? "softmax gradient" : "softmax";
-  absl::Status done = lane.backend->Softmax(*s->layout, softmax.scale, *from,
+  absl::Status done = lane.backend->Softmax(**rows, softmax.scale, *from,
                                             softmax.gradient ? &*gradient : nullptr, *to, lane);
   return done.ok() ? lane.backend->ClearPadding(*to, lane) : done;
 }

@@ -1,5 +1,5 @@
 // Chains: operations whose intermediate values stay on the device. What they are checked for is in
-// chain_check.cc, how they run in chain_call.cc.
+// chain_check.cc, how they run in chain_call.cc; both of attention in chain_attention.cc.
 #pragma once
 
 #include <chrono>
@@ -48,7 +48,7 @@ class ChainCall final : public Job {
     bool product = false;          ///< an SpMM or SDDMM, of which `problem` and `heads` speak
     Problem problem = {};
     int64_t heads = 1;
-    bool on_transpose = false;  ///< without a plan: runs on the CSR of S^T
+    bool on_transpose = false;  ///< without a plan: runs on the CSR of S^T, or on both
     PlanTable::Found plan;      ///< as it was when the call began, or moved to the CPU
     StepEnd done = {};
     std::string_view kernel = {};  ///< that computed it
@@ -73,6 +73,8 @@ class ChainCall final : public Job {
     bool by_slot;       ///< in the layout's order; else in that of S's CSR
   };
   class Queue;
+  /// Of values of nonzeros: kernels do something for each of them in each row.
+  static constexpr int64_t kMostHeads = 1024;
 
   /// `status`, whose sentence names the step from then on.
   static absl::Status OfStep(size_t i, const absl::Status& status);
@@ -91,6 +93,9 @@ class ChainCall final : public Job {
   absl::Status CheckStep(const ReduceStep& reduce, Step& step);
   absl::Status CheckStep(const ScaleStep& scale, Step& step);
   absl::Status CheckStep(const TotalStep& total, Step& step);
+  absl::Status CheckStep(const AttentionStep& attention, Step& step);
+  absl::Status CheckStep(const AttentionGradientStep& of, Step& step);
+  absl::Status CheckScores(const AttentionScores& scores, const Step& step);
   static absl::Status CheckHeads(std::string_view what, int64_t k, int64_t heads);
   void AddValue(const DenseShape& shape, MatrixLease order = nullptr);
   /// One of a matrix's nonzeros.
@@ -126,11 +131,19 @@ class ChainCall final : public Job {
   absl::Status Run(const ReduceStep& reduce, size_t i, Lane& lane);
   absl::Status Run(const ScaleStep& scale, size_t i, Lane& lane);
   absl::Status Run(const TotalStep& total, size_t i, Lane& lane);
+  absl::Status Run(const AttentionStep& spec, size_t i, Lane& lane);
+  absl::Status Run(const AttentionGradientStep& spec, size_t i, Lane& lane);
   absl::Status RunHeads(const SpmmStep& spmm, size_t i, Lane& lane);
   absl::Status RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane);
-  /// Plain CSR of S or of S^T, as the step has it.
-  absl::StatusOr<std::shared_ptr<const Layout>> RowsOf(const Step& step, Lane& lane);
-  /// The same on the device, with a value of the chain's, S's own, or none.
+  /// Plain CSR of S or of S^T.
+  absl::StatusOr<std::shared_ptr<const Layout>> RowsOf(const MatrixLease& matrix, bool transposed,
+                                                       Lane& lane);
+  /// The same on the device, kept for what is being queued.
+  absl::StatusOr<std::shared_ptr<const Layout>> PlacePattern(const MatrixLease& matrix,
+                                                             bool transposed, Lane& lane);
+  absl::Status PlaceScores(const AttentionScores& from, const Step& step, EdgeScores& to,
+                           Lane& lane);
+  /// As the step has it, with a value of the chain's, S's own, or none.
   absl::StatusOr<PlacedRows> PlaceRows(const Step& step, const std::optional<size_t>& values,
                                        bool masks, Lane& lane);
   /// Builds what lanes of a GPU would build with one thread; null: it is there.
@@ -144,6 +157,7 @@ class ChainCall final : public Job {
                         const PlacedDense& result, double alpha, double beta, Lane& lane);
   /// A value in the order of another matrix's CSR; null: as the caller would have it.
   absl::StatusOr<PlacedDense> InOrder(size_t value, const MatrixLease& order, Lane& lane);
+  absl::StatusOr<ConstDense> ViewOf(size_t value, const MatrixLease& order, Lane& lane);
   /// Memory for a value, which has it from then on.
   absl::StatusOr<PlacedDense> NewValue(size_t index, Lane& lane);
   /// The same for what step `i` makes, with what it accumulates to in it.

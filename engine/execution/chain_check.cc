@@ -7,12 +7,6 @@
 #include "engine/execution/chain_call.h"
 
 namespace sparsed::engine {
-namespace {
-
-/// Of values of nonzeros: kernels do something for each of them in each row.
-constexpr int64_t kMostHeads = 1024;
-
-}  // namespace
 
 absl::Status ChainCall::OfStep(size_t i, const absl::Status& status) {
   if (status.ok()) return status;
@@ -46,6 +40,13 @@ std::vector<size_t> ChainCall::UsesOf(const ChainStep& step) {
     also(scale->cols);
   } else if (const auto* total = std::get_if<TotalStep>(&step)) {
     also(total->value);
+  } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
+    uses = {attention->scores.left, attention->scores.right, attention->values};
+    also(attention->scores.bias);
+  } else if (const auto* backward = std::get_if<AttentionGradientStep>(&step)) {
+    uses = {backward->scores.left, backward->scores.right, backward->values,
+            backward->result,      backward->log_sums,     backward->gradient};
+    also(backward->scores.bias);
   } else {
     for (const SumStep::Term& term : std::get<SumStep>(step).terms) uses.push_back(term.value);
   }

@@ -202,6 +202,18 @@ absl::Status CpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType 
   return absl::OkStatus();
 }
 
+absl::Status CpuBackend::ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
+                                              Lane& lane) {
+  sparsed::ComputeEdgeAttention(attention, type, lane.threads);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
+                                                      ElementType type, Lane& lane) {
+  sparsed::ComputeEdgeAttentionGradient(gradient, type, lane.threads);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Moment>> CpuBackend::Now(Lane& /*lane*/) {
   return std::make_unique<CpuMoment>();
 }

@@ -56,6 +56,10 @@ class CpuBackend final : public Backend {
   absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) override;
   absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type, Lane& lane) override;
   absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) override;
+  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
+                                    Lane& lane) override;
+  absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient, ElementType type,
+                                            Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                   MemorySource& memory) override;

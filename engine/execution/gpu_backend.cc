@@ -283,13 +283,9 @@ absl::Status GpuBackend::Softmax(const Layout& csr, double scale, const PlacedDe
 
 absl::Status GpuBackend::ComputeRowProducts(const RowProducts& products, ElementType type,
                                             Lane& lane) {
-  const absl::Status grown =
-      GrowWorkspace(lane.workspace, cuda::RowProductsWorkspace(products, type),
-                    memory(MemoryUse::kRequests), lane);
-  if (!grown.ok()) return grown;
-  Context context = ContextOf(lane, nullptr);
-  context.workspace = {lane.workspace.mutable_data(), lane.workspace.size()};
-  return Queued(cuda::ComputeRowProducts(context, products, type), lane);
+  absl::StatusOr<Context> context = ContextWith(cuda::RowProductsWorkspace(products, type), lane);
+  if (!context.ok()) return context.status();
+  return Queued(cuda::ComputeRowProducts(*context, products, type), lane);
 }
 
 absl::Status GpuBackend::ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) {
@@ -303,6 +299,30 @@ absl::Status GpuBackend::ScaleNonzeros(const NonzeroScaling& scaling, ElementTyp
 
 absl::Status GpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) {
   return Queued(cuda::TotalNonzeros(lane.gpu->stream, totals, type), lane);
+}
+
+absl::Status GpuBackend::ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
+                                              Lane& lane) {
+  absl::StatusOr<Context> context =
+      ContextWith(cuda::EdgeAttentionWorkspace(attention, type), lane);
+  if (!context.ok()) return context.status();
+  return Queued(cuda::ComputeEdgeAttention(*context, attention, type), lane);
+}
+
+absl::Status GpuBackend::ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
+                                                      ElementType type, Lane& lane) {
+  absl::StatusOr<Context> context = ContextWith(cuda::EdgeAttentionWorkspace(gradient, type), lane);
+  if (!context.ok()) return context.status();
+  return Queued(cuda::ComputeEdgeAttentionGradient(*context, gradient, type), lane);
+}
+
+absl::StatusOr<Context> GpuBackend::ContextWith(size_t workspace, Lane& lane) {
+  const absl::Status grown =
+      GrowWorkspace(lane.workspace, workspace, memory(MemoryUse::kRequests), lane);
+  if (!grown.ok()) return grown;
+  Context context = ContextOf(lane, nullptr);
+  context.workspace = {lane.workspace.mutable_data(), lane.workspace.size()};
+  return context;
 }
 
 absl::StatusOr<std::unique_ptr<Moment>> GpuBackend::Now(Lane& lane) {

@@ -92,6 +92,16 @@ absl::Status ComputeRowProducts(const Context&, const RowProducts&, ElementType)
 size_t RowProductsWorkspace(const RowProducts&, ElementType) { return 0; }
 absl::Status ComputeHeadDots(const Context&, const HeadDots&, ElementType) { return NotBuilt(); }
 
+absl::Status ComputeEdgeAttention(const Context&, const EdgeAttention&, ElementType) {
+  return NotBuilt();
+}
+size_t EdgeAttentionWorkspace(const EdgeAttention&, ElementType) { return 0; }
+absl::Status ComputeEdgeAttentionGradient(const Context&, const EdgeAttentionGradient&,
+                                          ElementType) {
+  return NotBuilt();
+}
+size_t EdgeAttentionWorkspace(const EdgeAttentionGradient&, ElementType) { return 0; }
+
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t) { return NotBuilt(); }
 absl::Status RunningSum(const Context&, const int64_t*, int64_t, int64_t*) { return NotBuilt(); }
 

@@ -271,6 +271,51 @@ engine::ChainStep ToStep(const v1::SoftmaxStep& message) {
   return step;
 }
 
+absl::StatusOr<engine::AttentionScores> ToScores(const v1::AttentionScores& message) {
+  engine::AttentionScores scores;
+  switch (message.kind()) {
+    case v1::SCORE_KIND_DOT:
+      scores.kind = EdgeScores::Kind::kDot;
+      break;
+    case v1::SCORE_KIND_SUM:
+      scores.kind = EdgeScores::Kind::kSum;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("score kind {} is unknown; there are 1 (dot) and 2 (sum)",
+                      static_cast<int>(message.kind())));
+  }
+  scores.heads = std::max<int64_t>(message.heads(), 1);
+  scores.left = message.left();
+  scores.right = message.right();
+  if (message.has_scale()) scores.scale = message.scale();
+  if (message.has_slope()) scores.slope = message.slope();
+  if (message.has_bias()) scores.bias = message.bias();
+  return scores;
+}
+
+absl::StatusOr<engine::ChainStep> ToStep(const v1::AttentionStep& message) {
+  const absl::StatusOr<engine::AttentionScores> scores = ToScores(message.scores());
+  if (!scores.ok()) return scores.status();
+  return engine::AttentionStep{
+      .matrix = message.matrix(), .scores = *scores, .values = message.values()};
+}
+
+absl::StatusOr<engine::ChainStep> ToStep(const v1::AttentionGradientStep& message) {
+  const absl::StatusOr<engine::AttentionScores> scores = ToScores(message.scores());
+  if (!scores.ok()) return scores.status();
+  return engine::AttentionGradientStep{.matrix = message.matrix(),
+                                       .scores = *scores,
+                                       .values = message.values(),
+                                       .result = message.result(),
+                                       .log_sums = message.log_sums(),
+                                       .gradient = message.gradient(),
+                                       .of_left = message.of_left(),
+                                       .of_right = message.of_right(),
+                                       .of_values = message.of_values(),
+                                       .of_bias = message.of_bias()};
+}
+
 absl::StatusOr<engine::ChainStep> ToStep(const v1::ChainStep& message) {
   switch (message.operation_case()) {
     case v1::ChainStep::kSpmm:
@@ -287,6 +332,10 @@ absl::StatusOr<engine::ChainStep> ToStep(const v1::ChainStep& message) {
       return ToStep(message.scale());
     case v1::ChainStep::kTotal:
       return ToStep(message.total());
+    case v1::ChainStep::kAttention:
+      return ToStep(message.attention());
+    case v1::ChainStep::kAttentionGradient:
+      return ToStep(message.attention_gradient());
     case v1::ChainStep::OPERATION_NOT_SET:
       break;
   }
@@ -351,6 +400,8 @@ const std::string& Subject(const v1::ChainStart& start) {
     if (step.has_reduce()) return step.reduce().matrix();
     if (step.has_scale()) return step.scale().matrix();
     if (step.has_total()) return step.total().matrix();
+    if (step.has_attention()) return step.attention().matrix();
+    if (step.has_attention_gradient()) return step.attention_gradient().matrix();
   }
   return none;
 }

@@ -659,6 +659,29 @@ absl::Status ComputeHeadDots(const Context& /*context*/, const HeadDots& dots, E
   return absl::OkStatus();
 }
 
+absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& attention,
+                                  ElementType type) {
+  if (context.workspace.size() < EdgeAttentionWorkspace(attention, type)) {
+    return absl::InternalError("there is no workspace");
+  }
+  sparsed::ComputeEdgeAttention(attention, type, 1);
+  return absl::OkStatus();
+}
+size_t EdgeAttentionWorkspace(const EdgeAttention& attention, ElementType /*type*/) {
+  return static_cast<size_t>(attention.out.cols) * sizeof(double);
+}
+absl::Status ComputeEdgeAttentionGradient(const Context& context,
+                                          const EdgeAttentionGradient& gradient, ElementType type) {
+  if (context.workspace.size() < EdgeAttentionWorkspace(gradient, type)) {
+    return absl::InternalError("there is no workspace");
+  }
+  sparsed::ComputeEdgeAttentionGradient(gradient, type, 1);
+  return absl::OkStatus();
+}
+size_t EdgeAttentionWorkspace(const EdgeAttentionGradient& gradient, ElementType /*type*/) {
+  return static_cast<size_t>(gradient.gradient.cols) * sizeof(double);
+}
+
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t /*count*/) { return 1; }
 absl::Status RunningSum(const Context& /*context*/, const int64_t* from, int64_t count,
                         int64_t* to) {

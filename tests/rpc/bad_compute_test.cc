@@ -419,6 +419,21 @@ TEST_F(BadCompute, AStepOfAChainIsOfNoKind) {
          "step 0: reduction 7 is unknown; there are 1 (mean), 2 (max) and 3 (min)");
   expect(refused(3, reduction(0, false)), "step 0: reduction 0 is unknown");
   expect(refused(4, reduction(v1::REDUCTION_MEAN, true)), "step 0: a mean has no arguments");
+  const auto attention = [](int kind) {
+    return [=](v1::ChainStep& step) {
+      step.mutable_attention()->set_matrix("s");
+      step.mutable_attention()->mutable_scores()->set_kind(static_cast<v1::ScoreKind>(kind));
+    };
+  };
+  const auto gradient = [](v1::ChainStep& step) {
+    step.mutable_attention_gradient()->set_matrix("s");
+    step.mutable_attention_gradient()->set_of_left(true);
+  };
+  expect(refused(5, attention(0)),
+         "step 0: score kind 0 is unknown; there are 1 (dot) and 2 (sum)");
+  expect(refused(6, attention(3)), "step 0: score kind 3 is unknown");
+  expect(refused(7, attention(1)), "step 0: its left, value 0, is ");
+  expect(refused(8, gradient), "step 0: score kind 0 is unknown");
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
 }

@@ -4,7 +4,7 @@ if(NOT TARGET sparsed_client_c)
 endif()
 foreach(library client attached)
   set(name c_${library}_test)
-  add_executable(${name} c/arguments_test.c c/calls_test.c c/catalog_test.c c/chains_test.c c/check.c
+  add_executable(${name} c/arguments_test.c c/attention_test.c c/calls_test.c c/catalog_test.c c/chains_test.c c/check.c
     c/main.c c/products_test.c c/spgemm_test.c)
   target_link_libraries(${name} PRIVATE sparsed_options sparsed_${library}_c Threads::Threads m)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/client/include)

@@ -7,10 +7,12 @@ endforeach()
 sparsed_test(client_test ${CMAKE_CURRENT_LIST_DIR}/client/client_test.cc
   DEPS sparsed_client LABELS unit)
 sparsed_test(client_chain_test ${CMAKE_CURRENT_LIST_DIR}/client/chain_test.cc
+  ${CMAKE_CURRENT_LIST_DIR}/client/attention_products.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/chain_products.cc DEPS sparsed_client LABELS unit)
 sparsed_test(client_attached_test ${CMAKE_CURRENT_LIST_DIR}/client/attached_test.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/shared_products.cc DEPS sparsed_attached LABELS unit)
 sparsed_test(client_attached_chain_test ${CMAKE_CURRENT_LIST_DIR}/client/attached_chain_test.cc
+  ${CMAKE_CURRENT_LIST_DIR}/client/attention_products.cc
   ${CMAKE_CURRENT_LIST_DIR}/client/chain_products.cc DEPS sparsed_attached LABELS unit)
 sparsed_test(client_chain_program_test ${CMAKE_CURRENT_LIST_DIR}/client/chain_program_test.cc
   DEPS sparsed_attached sparsed_wire LABELS unit)

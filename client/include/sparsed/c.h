@@ -464,6 +464,49 @@ SPARSED_API sparsed_error* sparsed_total(sparsed_matrix* matrix, const sparsed_d
                                          const sparsed_call_options* options,
                                          sparsed_result* result, sparsed_call** call);
 
+/* How two rows give the score of a nonzero (i, j), for each of H heads h. */
+enum {
+  SPARSED_DOT =
+      1, /* scale * (the product of part h of row i of left and part h of row j of right) */
+  SPARSED_ADD = 2 /* LeakyReLU(left[i, h] + right[j, h]) */
+};
+
+typedef struct sparsed_attention_options {
+  size_t size;
+  int32_t scores;            /* SPARSED_DOT or SPARSED_ADD */
+  int32_t reserved;          /* 0 */
+  int64_t heads;             /* H; 0: 1 */
+  double scale;              /* of dot products */
+  double slope;              /* of sums: what numbers below 0 are multiplied by */
+  const sparsed_dense* bias; /* added to the scores: nnz x H, or nnz x 1, in the order of the
+                                upload; NULL */
+} sparsed_attention_options;
+#define SPARSED_ATTENTION_OPTIONS_INIT \
+  { sizeof(sparsed_attention_options), SPARSED_DOT, 0, 0, 1, 0.2, NULL }
+
+/* Attention along the nonzeros of S, in one pass: for row i and head h of out, M x L, the sum over
+ * its nonzeros (i, j) of the softmax over the row of their scores, times part h of row j of values,
+ * N x L with L a multiple of H. left is M x K (M x H of sums), right N x K (N x H). 0 of a row
+ * without nonzeros. S's own values do not count. log_sums (NULL: not wanted) is M x H: the
+ * logarithm of the sum over the row of exp(score), which the gradients need; f64 of f64, else f32.
+ */
+SPARSED_API sparsed_error* sparsed_attention(sparsed_matrix* matrix, const sparsed_dense* left,
+                                             const sparsed_dense* right,
+                                             const sparsed_dense* values, const sparsed_dense* out,
+                                             const sparsed_dense* log_sums,
+                                             const sparsed_attention_options* attention,
+                                             const sparsed_call_options* options,
+                                             sparsed_result* result, sparsed_call** call);
+/* Its gradients, from `gradient`, that of out: what it was given and what it made, then where the
+ * gradients of left, right, values and bias go, each of its shape; NULL: not wanted. */
+SPARSED_API sparsed_error* sparsed_attention_gradient(
+    sparsed_matrix* matrix, const sparsed_dense* left, const sparsed_dense* right,
+    const sparsed_dense* values, const sparsed_dense* out, const sparsed_dense* log_sums,
+    const sparsed_dense* gradient, const sparsed_dense* d_left, const sparsed_dense* d_right,
+    const sparsed_dense* d_values, const sparsed_dense* d_bias,
+    const sparsed_attention_options* attention, const sparsed_call_options* options,
+    sparsed_result* result, sparsed_call** call);
+
 enum { SPARSED_SUM_PRODUCT = 1, SPARSED_BOOLEAN = 2, SPARSED_MIN_PLUS = 3, SPARSED_PLUS_PAIR = 4 };
 
 typedef struct sparsed_spgemm_options {
@@ -541,6 +584,19 @@ SPARSED_API sparsed_error* sparsed_chain_scale(sparsed_chain* chain, sparsed_mat
 SPARSED_API sparsed_error* sparsed_chain_total(sparsed_chain* chain, sparsed_matrix* matrix,
                                                sparsed_value values, int32_t transpose,
                                                sparsed_value* value);
+/* As sparsed_attention: `bias` may be SPARSED_NO_VALUE; log_sums NULL. */
+SPARSED_API sparsed_error* sparsed_chain_attention(sparsed_chain* chain, sparsed_matrix* matrix,
+                                                   sparsed_value left, sparsed_value right,
+                                                   sparsed_value values, sparsed_value bias,
+                                                   int32_t scores, int64_t heads, double scale,
+                                                   double slope, sparsed_value* value,
+                                                   sparsed_value* log_sums);
+/* As sparsed_attention_gradient; NULL: that gradient is not wanted. */
+SPARSED_API sparsed_error* sparsed_chain_attention_gradient(
+    sparsed_chain* chain, sparsed_matrix* matrix, sparsed_value left, sparsed_value right,
+    sparsed_value values, sparsed_value bias, int32_t scores, int64_t heads, double scale,
+    double slope, sparsed_value out, sparsed_value log_sums, sparsed_value gradient,
+    sparsed_value* d_left, sparsed_value* d_right, sparsed_value* d_values, sparsed_value* d_bias);
 /* The sum of 1 to 64 values of one shape, times their factors. */
 SPARSED_API sparsed_error* sparsed_chain_sum(sparsed_chain* chain, const sparsed_value* terms,
                                              const double* factors, size_t count,

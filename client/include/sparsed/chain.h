@@ -82,6 +82,30 @@ class Chain {
     std::optional<Value> values{};  ///< nnz x H; S's own if there are none
   };
 
+  enum class Scores : uint8_t {
+    kDot = 1,  ///< scale * (the product of part h of row i of left, and part h of row j of right)
+    kSum = 2,  ///< LeakyReLU(left[i, h] + right[j, h])
+  };
+  struct AttentionOptions {
+    Scores scores = Scores::kDot;
+    int64_t heads = 1;            ///< H
+    double scale = 1;             ///< kDot
+    double slope = 0.2;           ///< kSum: of what is below 0
+    std::optional<Value> bias{};  ///< added to the scores: nnz x H, or nnz x 1
+  };
+  /// What attention makes, M x L, and the logarithm of the sum over each row of exp(score), M x H:
+  /// its gradients need both. In a chain of 16-bit types log_sums are f32.
+  struct Attended {
+    Value value, log_sums;
+  };
+  /// Of which operands of attention gradients are made.
+  struct AttentionWanted {
+    bool left = true, right = true, values = true, bias = false;
+  };
+  struct AttentionGradients {
+    std::optional<Value> left{}, right{}, values{}, bias{};
+  };
+
   Chain();
 
   /// At most 64.
@@ -112,6 +136,20 @@ class Chain {
   /// What the values of each row, or column, of S add up to, M x H (N x H).
   Value Total(const Matrix& s, const TotalOptions& options);
   Value Total(const Matrix& s) { return Total(s, TotalOptions()); }
+  /// Attention along the nonzeros of S, in one pass: for row i and head h the sum over its nonzeros
+  /// (i, j) of the softmax over the row of their scores, times part h of row j of `values`, which
+  /// are N x L with L a multiple of H. left: M x K (M x H), right: N x K (N x H). 0 of a row
+  /// without nonzeros. S's own values do not count.
+  Attended Attention(const Matrix& s, Value left, Value right, Value values,
+                     const AttentionOptions& options);
+  Attended Attention(const Matrix& s, Value left, Value right, Value values) {
+    return Attention(s, left, right, values, AttentionOptions());
+  }
+  /// Its gradients, for that of what it made, with the same operands and options. `made` may be
+  /// inputs: what another chain's Attention made.
+  AttentionGradients AttentionGradient(const Matrix& s, Value left, Value right, Value values,
+                                       const AttentionOptions& options, const Attended& made,
+                                       Value gradient, const AttentionWanted& wanted);
   /// The sum of 1 to 64 matrices of one shape, times their factors.
   Value Sum(std::vector<Term> terms);
   /// Where a value goes; at most 16. None may share memory with an operand or another result.
@@ -152,12 +190,24 @@ class Chain {
     std::string matrix;
     TotalOptions options;
   };
+  struct AttentionStep {
+    std::string matrix;
+    Value left, right, values;
+    AttentionOptions options;
+  };
+  struct AttentionGradientStep {
+    AttentionStep of;
+    Attended made;
+    Value gradient;
+    AttentionWanted wanted;
+  };
   using SumStep = std::vector<Term>;
   /// What the step before made, too.
-  struct SecondValue {};
+  struct FurtherValue {};
   /// A step, or which operand, by value.
-  using Source = std::variant<size_t, SpmmStep, SddmmStep, SoftmaxStep, ReduceStep, ScaleStep,
-                              TotalStep, SumStep, SecondValue>;
+  using Source =
+      std::variant<size_t, SpmmStep, SddmmStep, SoftmaxStep, ReduceStep, ScaleStep, TotalStep,
+                   AttentionStep, AttentionGradientStep, SumStep, FurtherValue>;
 
   Value Add(Source source);
   Best AddBest(const Matrix& s, Reduction reduction, Value b, const ReduceOptions& options);

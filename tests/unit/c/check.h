@@ -67,6 +67,7 @@ void TestProducts(sparsed_client* client, const Sparse* s);
 void TestHeads(sparsed_client* client, const Sparse* s);
 void TestReductions(sparsed_client* client, const Sparse* s);
 void TestNonzeros(sparsed_client* client, const Sparse* s);
+void TestAttention(sparsed_client* client, const Sparse* s);
 void TestSpgemm(sparsed_client* client, const Sparse* s);
 void TestChains(sparsed_client* client, const Sparse* s);
 void TestCalls(sparsed_client* client, const Sparse* s);

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   TestHeads(client, &s);
   TestReductions(client, &s);
   TestNonzeros(client, &s);
+  TestAttention(client, &s);
   TestSpgemm(client, &s);
   TestChains(client, &s);
   TestCalls(client, &s);
