@@ -38,7 +38,7 @@ struct EdgeScores {
 /// over row i of the scores.
 struct EdgeAttention {
   const Layout& layout;  ///< plain CSR of S
-  EdgeScores scores;
+  EdgeScores scores = {};
   ConstDense values = {};  ///< N x L, L a multiple of H
   Dense out = {};          ///< M x L
   /// M x H of SumOf the type, the logarithm of the sum over the row of exp(score), which the
@@ -51,7 +51,7 @@ void ComputeEdgeAttention(const EdgeAttention& attention, ElementType type, int 
 struct EdgeAttentionGradient {
   const Layout& layout;      ///< plain CSR of S
   const Layout& transposed;  ///< plain CSR of S^T, with a value source
-  EdgeScores scores;         ///< as they were
+  EdgeScores scores = {};    ///< as they were
   ConstDense values = {};    ///< as they were
   ConstDense out = {};       ///< what they gave
   ConstDense log_sums = {};
