@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/attention.h"
 #include "kernels/formats/csr.h"
 #include "kernels/problem.h"
 
@@ -31,5 +32,28 @@ struct SparseResult {
 SparseResult Spgemm(const CsrView& s, const double* s_values, const CsrView& t,
                     const double* t_values, Semiring semiring = Semiring::kSumProduct,
                     const CsrView* mask = nullptr);
+
+/// Rows of a dense matrix one after the other. An error bound of an element is a multiple of its
+/// magnitude.
+struct Values {
+  std::vector<double> values;
+  std::vector<double> magnitudes;
+};
+
+/// Of kernels/attention.h, all operands in float64.
+struct AttentionResults {
+  Values out;       ///< M x L
+  Values log_sums;  ///< M x H
+};
+AttentionResults EdgeAttention(const CsrView& s, const EdgeScores& scores,
+                               const ConstDense& values);
+
+/// From `out` and `log_sums` as they are given, like the kernels.
+struct AttentionGradients {
+  Values left, right, values, bias;
+};
+AttentionGradients EdgeAttentionGradients(const CsrView& s, const EdgeScores& scores,
+                                          const ConstDense& values, const ConstDense& out,
+                                          const ConstDense& log_sums, const ConstDense& gradient);
 
 }  // namespace sparsed::reference

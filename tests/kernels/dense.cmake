@@ -9,4 +9,7 @@ sparsed_test(sddmm_test sddmm_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_library(sparsed_nonzero_harness nonzero_harness.cc
   DEPS sparsed_test_matrices GTest::gtest)
 sparsed_test(nonzero_test nonzero_test.cc DEPS sparsed_nonzero_harness LABELS kernels)
+sparsed_library(sparsed_attention_harness attention_harness.cc
+  DEPS sparsed_test_matrices GTest::gtest)
+sparsed_test(attention_test attention_test.cc DEPS sparsed_attention_harness LABELS kernels)
 sparsed_test(half_test half_test.cc DEPS sparsed_kernels LABELS kernels)

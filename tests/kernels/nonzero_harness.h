@@ -2,22 +2,16 @@
 // kernels/row_softmax.h) against float64, on any device.
 #pragma once
 
-#include <cstddef>
-
 #include "kernels/array.h"
 #include "kernels/layout.h"
 #include "kernels/nonzero_passes.h"
 #include "kernels/row_products.h"
+#include "tests/kernels/site.h"
 
 namespace sparsed::test {
 
-/// A device. All that operations name is there; they are done when they return.
-class NonzeroSite {
+class NonzeroSite : public Site {
  public:
-  virtual ~NonzeroSite() = default;
-  virtual Buffer Upload(const void* data, size_t bytes) = 0;
-  virtual void Download(void* to, const Buffer& from, size_t bytes) = 0;
-
   virtual absl::Status Compute(const RowProducts& products, ElementType type) = 0;
   virtual absl::Status Compute(const HeadDots& dots, ElementType type) = 0;
   virtual absl::Status Compute(const NonzeroScaling& scaling, ElementType type) = 0;

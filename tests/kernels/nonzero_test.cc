@@ -1,9 +1,6 @@
 // What has no plan, on the CPU.
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <utility>
-
 #include "kernels/formats/csr.h"
 #include "kernels/row_softmax.h"
 #include "tests/kernels/nonzero_harness.h"
@@ -11,18 +8,10 @@
 namespace sparsed::test {
 namespace {
 
-class Cpu final : public NonzeroSite {
+class Cpu final : public OnCpu<NonzeroSite> {
  public:
   explicit Cpu(int threads) : threads_(threads) {}
 
-  Buffer Upload(const void* data, size_t bytes) override {
-    Buffer buffer = HeapMemory().Allocate(bytes).value();
-    if (bytes > 0) std::memcpy(buffer.mutable_data(), data, bytes);
-    return buffer;
-  }
-  void Download(void* to, const Buffer& from, size_t bytes) override {
-    std::memcpy(to, from.data(), bytes);
-  }
   absl::Status Compute(const RowProducts& products, ElementType type) override {
     ComputeRowProducts(products, type, threads_);
     return absl::OkStatus();
