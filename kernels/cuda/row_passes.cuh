@@ -41,10 +41,11 @@ __device__ inline S FromLane(const S& mine, int lane_mask) {
 /// (32 / lanes)-th nonzero.
 struct PassHeads {
   int heads;
-  int lanes;  // a power of two
+  int shift;  // the lanes are a power of two
 
+  __device__ int lanes() const { return 1 << shift; }
   __device__ int64_t head() const {
-    return static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % lanes;
+    return static_cast<int64_t>(blockIdx.y) * 32 + (threadIdx.x & (lanes() - 1));
   }
   __device__ bool inside() const { return head() < heads; }
 };
@@ -76,19 +77,19 @@ __device__ inline void PassOver(int64_t row, int64_t begin, int64_t end, int at,
                                 typename Work::Found (*shared)[32]) {
   using Found = typename Work::Found;
   const int64_t head = heads.head();
-  const int64_t first = begin + at / heads.lanes, step = width / heads.lanes;
+  const int64_t first = begin + (at >> heads.shift), step = width >> heads.shift;
   Found found = Found::None();
   if (heads.inside()) {
     for (int64_t i = first; i < end; i += step) work.Find(i, head, found);
   }
   if constexpr (kBlock) {
-    found = OverBlock(found, heads.lanes, shared);
+    found = OverBlock(found, heads.lanes(), shared);
   } else {
-    found = OverWarp(found, heads.lanes);
+    found = OverWarp(found, heads.lanes());
   }
   if (!heads.inside()) return;
   if constexpr (Work::kOfRows) {
-    if (at < heads.lanes) work.WriteRow(row, head, found);
+    if (at < heads.lanes()) work.WriteRow(row, head, found);
   } else {
     for (int64_t i = first; i < end; i += step) work.Write(i, head, found);
   }
@@ -134,14 +135,16 @@ template <typename Work>
 cudaError_t LaunchPass(cudaStream_t stream, std::span<const int64_t> row_offsets, int64_t heads,
                        const Work& work) {
   const auto rows = static_cast<int64_t>(row_offsets.size()) - 1;
-  PassHeads shared = {static_cast<int>(heads), 1};
-  while (shared.lanes < heads && shared.lanes < 32) shared.lanes *= 2;
+  PassHeads shared = {static_cast<int>(heads), 0};
+  while (shared.shift < 5 && int64_t{1} << shared.shift < heads) ++shared.shift;
   const auto of_heads = static_cast<unsigned>((heads + 31) / 32);
   const auto blocks = static_cast<unsigned>((rows + kPassWarps - 1) / kPassWarps);
   ShortRows<<<dim3(blocks, of_heads), kPassThreads, 0, stream>>>(row_offsets.data(), rows, shared,
                                                                  work);
-  // Most blocks find no long row among theirs.
-  const auto most = static_cast<unsigned>(std::min<int64_t>(rows, 4096));
+  // Most blocks find no long row among theirs: as few as look at a row a thread, but some for each
+  // multiprocessor.
+  const auto most = static_cast<unsigned>(
+      std::min(rows, std::max<int64_t>((rows + kPassThreads - 1) / kPassThreads, 512)));
   LongRows<<<dim3(most, of_heads), kPassThreads, 0, stream>>>(row_offsets.data(), rows, shared,
                                                               work);
   return cudaGetLastError();

@@ -63,6 +63,7 @@ struct Backward {
   Sum slope = 0;
   attention::Rows<const T> left, right, values, bias, out_gradient;
   int bias_step = 0;
+  bool by_nonzero = false;  // there is a bias, or something is written of each nonzero
   const RowStatistics<Sum>* statistics = nullptr;  // M x H
   attention::Rows<T> left_gradient, right_gradient, values_gradient;
   Sum* score_gradients = nullptr;  // of what is added to `bias`, nnz x H in the order of S's CSR
@@ -105,71 +106,68 @@ __global__ void __launch_bounds__(kThreads) StatisticsOfRows(const Dots<T> p) {
   p.statistics[item] = {logarithm * static_cast<SumOf<T>>(kLog2E), sum};
 }
 
-/// What two nonzeros need of one another's: weights and the gradients of scores.
-template <typename Sum>
-struct Pair {
-  Sum weights[2], of_scores[2];
-};
-
-/// A group's row of S or S^T: two nonzeros at a time. The first two quarters of a head's lanes have
-/// scores, the others the products with gradients, both of nonzero `number`.
+/// A group's row of S or S^T, and what it knows of nonzeros.
 template <typename P, int kGroup>
 struct Row {
   using T = typename P::Element;
   using Sum = typename P::Sum;
   using Place = typename P::Place;
+  using Statistics = RowStatistics<Sum>;
 
   const Backward<T>& p;
   const Quarters<kGroup> quarters;
-  const int number;
-  const int head;  // that is there
+  const bool active;
+  const int head;  // one that is there
   const Place at, values_at;
 
-  __device__ Row(const Backward<T>& p, int lane, int head, bool active)
+  __device__ Row(const Backward<T>& p, int lane, int head)
       : p(p),
         quarters(p.heads, lane),
-        number(quarters.quarter % 2),
+        active(head < p.heads.heads),
         head(active ? head : 0),
         at(p.heads, head, quarters.within, p.width, active),
         values_at(p.heads, head, quarters.within, p.values_width, active) {}
 
-  /// From the dot products, scores first, or (kDot not) from the score itself. `nonzero`: this
-  /// lane's, in the layout; not there: its weight is none.
+  __device__ Statistics StatisticsOf(uint32_t row) const {
+    return p.statistics[static_cast<int64_t>(row) * p.heads.heads + head];
+  }
+
+  /// A nonzero's weight and the gradient of its score.
+  struct Edge {
+    Sum weight, of_score;
+  };
+  /// `product`: of its values with the gradient of `out`; `steepness`: of a sum's LeakyReLU;
+  /// `nonzero`: its number in the layout; `speaks`: this lane is the one that writes of it.
   template <bool kDot>
-  __device__ Pair<Sum> Weigh(const Sum (&dots)[4], Sum sum, const RowStatistics<Sum>& statistics,
-                             int64_t nonzero, bool there, bool active, Sum* of_sum) const {
-    const Sum own = quarters.SumOf(dots), other = quarters.From(own, quarters.lanes / 2);
-    const bool has_score = quarters.quarter < 2;
-    const Sum product = has_score ? other : own;
-    Sum score = has_score ? own : other, steepness = 1;
-    if constexpr (!kDot) {
-      steepness = sum > 0 ? Sum(1) : p.slope;
-      score = steepness * sum;
-    }
+  __device__ Edge Weigh(Sum score, Sum product, const Statistics& statistics, Sum steepness,
+                        int64_t nonzero, bool there, bool speaks) const {
     score *= p.scale;
-    const bool by_nonzero = p.bias.data != nullptr || p.score_gradients != nullptr ||
-                            (!kDot && p.sum_gradients != nullptr);
     int64_t position = 0;
-    if (by_nonzero && there) {
+    if (p.by_nonzero && there) {
       position = p.s.position[nonzero];
       score += p.Bias(position, head);
     }
-    Sum weight = there && score != -static_cast<Sum>(INFINITY) ? Power(score - statistics.logarithm)
-                                                               : Sum(0);
-    const Sum of_score = weight == 0 ? Sum(0) : weight * (product - statistics.product);
-    *of_sum = steepness * of_score;
-    if (by_nonzero && there && active && quarters.within == number * (quarters.lanes / 4)) {
+    Edge edge;
+    // A row without any has minus infinity for its logarithm.
+    edge.weight = there && score != -static_cast<Sum>(INFINITY)
+                      ? Power(score - statistics.logarithm)
+                      : Sum(0);
+    edge.of_score = edge.weight == 0 ? Sum(0) : edge.weight * (product - statistics.product);
+    if (p.by_nonzero && there && active && speaks) {
       const int64_t to = position * p.heads.heads + head;
-      if (p.score_gradients != nullptr) p.score_gradients[to] = of_score;
-      if (!kDot && p.sum_gradients != nullptr) p.sum_gradients[to] = *of_sum;
+      if (p.score_gradients != nullptr) p.score_gradients[to] = edge.of_score;
+      if (!kDot && p.sum_gradients != nullptr) p.sum_gradients[to] = steepness * edge.of_score;
     }
-    Pair<Sum> pair;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      pair.weights[i] = quarters.Of(weight, i);
-      pair.of_scores[i] = quarters.Of(of_score, i);
-    }
-    return pair;
+    return edge;
+  }
+  /// Of two nonzeros, of which the first two quarters have the scores and the others the products;
+  /// each lane sees to number quarter % 2.
+  __device__ Edge WeighPair(const Sum (&dots)[4], const Statistics& statistics, int64_t nonzero,
+                            bool there) const {
+    const Sum own = quarters.SumOf(dots), other = quarters.From(own, quarters.half);
+    const bool has_score = quarters.quarter < 2;
+    return Weigh<true>(has_score ? own : other, has_score ? other : own, statistics, 1, nonzero,
+                       there, quarters.within == (quarters.quarter % 2) * quarters.fourth);
   }
 };
 
@@ -181,13 +179,12 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
   if (task.row < 0) return;
-  const int head = p.heads.Of(lane, kGroup);
-  const bool active = head < p.heads.heads;
-  const Row<P, kGroup> row(p, lane, head, active);
+  const Row<P, kGroup> row(p, lane, p.heads.Of(lane, kGroup));
+  const int number = row.quarters.quarter % 2;
   P query, gradient;
   query.Load(p.left.At(task.row), row.at);
   gradient.Load(p.out_gradient.At(task.row), row.values_at);
-  const RowStatistics<Sum> statistics = p.statistics[task.row * p.heads.heads + row.head];
+  const auto statistics = row.StatisticsOf(static_cast<uint32_t>(task.row));
   Sums<P> sums;
   const int32_t* const columns = p.s.columns + task.begin;
 #pragma unroll 1
@@ -204,14 +201,13 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
       dots[i] = query.Dot(keys[i], row.at);
       dots[2 + i] = gradient.Dot(values, row.values_at);
     }
-    Sum of_sum;
-    const Pair<Sum> pair =
-        row.template Weigh<true>(dots, 0, statistics, task.begin + done + row.number,
-                                 both || row.number == 0, active, &of_sum);
-    sums.Add(pair.of_scores[0], keys[0]);
-    if (both) sums.Add(pair.of_scores[1], keys[1]);
+    const Sum of_score =
+        row.WeighPair(dots, statistics, task.begin + done + number, both || number == 0).of_score;
+    sums.Add(row.quarters.Of(of_score, 0), keys[0]);
+    const Sum second = row.quarters.Of(of_score, 1);
+    if (both) sums.Add(second, keys[1]);
   }
-  if (!active) return;
+  if (!row.active) return;
   if (task.chunk >= 0) {
     sums.Store(p.partials.data + task.chunk * p.partials.stride, row.at, Sum(1));
   } else {
@@ -219,81 +215,122 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   }
 }
 
-/// Row j of S^T: the gradients of row j of `right` and of `values`, and those of scores.
-template <typename P, int kGroup, bool kDot>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(kDot))
+/// Row j of S^T: the gradients of row j of `right` and of `values`, of scores that are dot
+/// products.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
     OfColumns(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
   if (task.row < 0) return;
-  const int head = p.heads.Of(lane, kGroup);
-  const bool active = head < p.heads.heads;
-  const Row<P, kGroup> row(p, lane, head, active);
+  const Row<P, kGroup> row(p, lane, p.heads.Of(lane, kGroup));
+  const int number = row.quarters.quarter % 2;
   P key, value;
-  Sum own_right = 0;
-  if constexpr (kDot) {
-    key.Load(p.right.At(task.row), row.at);
-  } else {
-    own_right = Widen(ReadOnly(p.right.At(task.row) + row.head));
-  }
+  key.Load(p.right.At(task.row), row.at);
   value.Load(p.values.At(task.row), row.values_at);
-  Sums<P> value_sums;
-  Sums<P> key_sums;   // kDot
-  Sum right_sum = 0;  // of this lane's nonzeros
+  Sums<P> key_sums, value_sums;
   const int32_t* const columns = p.s.columns + task.begin;
 #pragma unroll 1
   for (int done = 0; done < task.count; done += 2) {
-    P queries[kDot ? 2 : 1], gradients[2];
+    P queries[2], gradients[2];
     Sum dots[4];
     const bool both = done + 1 < task.count;
-    const auto own = static_cast<uint32_t>(__ldg(columns + done + (both ? row.number : 0)));
-    const RowStatistics<Sum> statistics =
-        p.statistics[static_cast<int64_t>(own) * p.heads.heads + row.head];
-    Sum sum = own_right;
-    if constexpr (!kDot) sum += Widen(ReadOnly(p.left.At(own) + row.head));
+    const auto statistics =
+        row.StatisticsOf(static_cast<uint32_t>(__ldg(columns + done + (both ? number : 0))));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const auto other = static_cast<uint32_t>(__ldg(columns + done + (both ? i : 0)));
-      if constexpr (kDot) queries[i].Load(p.left.At(other), row.at);
+      queries[i].Load(p.left.At(other), row.at);
       gradients[i].Load(p.out_gradient.At(other), row.values_at);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      dots[i] = kDot ? key.Dot(queries[kDot ? i : 0], row.at) : Sum(0);
+      dots[i] = key.Dot(queries[i], row.at);
       dots[2 + i] = value.Dot(gradients[i], row.values_at);
     }
-    Sum of_sum;
-    const Pair<Sum> pair =
-        row.template Weigh<kDot>(dots, sum, statistics, task.begin + done + row.number,
-                                 both || row.number == 0, active, &of_sum);
-    if constexpr (!kDot) right_sum += of_sum;
+    const auto edge =
+        row.WeighPair(dots, statistics, task.begin + done + number, both || number == 0);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      const Sum weight = row.quarters.Of(edge.weight, i);
+      const Sum of_score = row.quarters.Of(edge.of_score, i);
       if (i > 0 && !both) break;
-      value_sums.Add(pair.weights[i], gradients[i]);
-      if constexpr (kDot) key_sums.Add(pair.of_scores[i], queries[i]);
+      value_sums.Add(weight, gradients[i]);
+      key_sums.Add(of_score, queries[i]);
     }
   }
-  // Of the quarters, two and two have the same.
-  if constexpr (!kDot) right_sum += row.quarters.From(right_sum, row.quarters.lanes / 4);
-  if (!active) return;
+  if (!row.active) return;
   if (task.chunk >= 0) {
     Sum* const to = p.partials.data + task.chunk * p.partials.stride;
-    if constexpr (kDot) {
-      key_sums.Store(to, row.at, Sum(1));
-    } else if (row.quarters.within == 0) {
-      to[head] = right_sum;
-    }
+    key_sums.Store(to, row.at, Sum(1));
     value_sums.Store(to + p.values_at, row.values_at, Sum(1));
     return;
   }
   if (p.right_gradient.data != nullptr) {
-    if constexpr (kDot) {
-      key_sums.Store(p.right_gradient.At(task.row), row.at, p.factor);
-    } else if (row.quarters.within == 0) {
-      p.right_gradient.At(task.row)[head] = Narrow<typename P::Element>(p.factor * right_sum);
+    key_sums.Store(p.right_gradient.At(task.row), row.at, p.factor);
+  }
+  if (p.values_gradient.data != nullptr) {
+    value_sums.Store(p.values_gradient.At(task.row), row.values_at, Sum(1));
+  }
+}
+
+/// The same of scores that are sums, and the gradients of those: four nonzeros at a time, each
+/// quarter of a head's lanes sees to one.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
+    OfColumnsOfSums(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (task.row < 0) return;
+  const int head = p.heads.Of(lane, kGroup);
+  const Row<P, kGroup> row(p, lane, head);
+  const int number = row.quarters.quarter;
+  P value;
+  value.Load(p.values.At(task.row), row.values_at);
+  const Sum own_right = Widen(ReadOnly(p.right.At(task.row) + row.head));
+  Sums<P> value_sums;
+  Sum right_sum = 0;  // of this lane's nonzeros
+  const int32_t* const columns = p.s.columns + task.begin;
+#pragma unroll 1
+  for (int done = 0; done < task.count; done += 4) {
+    P gradients[4];
+    Sum dots[4];
+    const int last = task.count - done - 1;
+    const auto own = static_cast<uint32_t>(__ldg(columns + done + min(number, last)));
+    const auto statistics = row.StatisticsOf(own);
+    const Sum sum = own_right + Widen(ReadOnly(p.left.At(own) + row.head));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto other = static_cast<uint32_t>(__ldg(columns + done + min(i, last)));
+      gradients[i].Load(p.out_gradient.At(other), row.values_at);
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dots[i] = value.Dot(gradients[i], row.values_at);
+    const Sum steepness = sum > 0 ? Sum(1) : p.slope;
+    const auto edge =
+        row.template Weigh<false>(steepness * sum, row.quarters.SumOf(dots), statistics, steepness,
+                                  task.begin + done + number, number <= last,
+                                  row.quarters.within == number * row.quarters.fourth);
+    right_sum += steepness * edge.of_score;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Sum weight = row.quarters.Of(edge.weight, i);
+      if (i <= last) value_sums.Add(weight, gradients[i]);
+    }
+  }
+  right_sum = row.quarters.Total(right_sum);
+  if (!row.active) return;
+  const bool speaks = row.quarters.within == 0;
+  if (task.chunk >= 0) {
+    Sum* const to = p.partials.data + task.chunk * p.partials.stride;
+    if (speaks) to[head] = right_sum;
+    value_sums.Store(to + p.values_at, row.values_at, Sum(1));
+    return;
+  }
+  if (p.right_gradient.data != nullptr && speaks) {
+    p.right_gradient.At(task.row)[head] = Narrow<typename P::Element>(right_sum);
   }
   if (p.values_gradient.data != nullptr) {
     value_sums.Store(p.values_gradient.At(task.row), row.values_at, Sum(1));
@@ -453,6 +490,8 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
   p.width = static_cast<int>(dot ? scores.left.cols / heads : 1);
   p.values_width = static_cast<int>(of.values.cols / heads);
   p.values_at = parts.values_at;
+  p.by_nonzero =
+      p.bias.data != nullptr || p.score_gradients != nullptr || p.sum_gradients != nullptr;
 
   if (of.layout.rows > 0) {
     const Dots<T> dots = {
@@ -492,9 +531,9 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
     attention::WithShape<T>(shape, [&]<typename P, typename Group>(P, Group) {
       const dim3 grid = shape.Grid(p.s);
       if (dot) {
-        OfColumns<P, Group::value, true><<<grid, kThreads, 0, stream>>>(p);
+        OfColumns<P, Group::value><<<grid, kThreads, 0, stream>>>(p);
       } else {
-        OfColumns<P, Group::value, false><<<grid, kThreads, 0, stream>>>(p);
+        OfColumnsOfSums<P, Group::value><<<grid, kThreads, 0, stream>>>(p);
       }
     });
     const cudaError_t error = LaunchAddChunks(stream, p.s, p.partials);

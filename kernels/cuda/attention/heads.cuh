@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
@@ -59,17 +58,17 @@ inline ConstDense AsConst(const Dense& dense) {
   return {dense.data, dense.rows, dense.cols, dense.leading_dimension};
 }
 
-/// Heads side by side: each takes `lanes` lanes, a power of two from 4, of a group of kGroup; what
-/// a group has no lanes for is in gridDim.y.
+/// Heads side by side: each takes 2^shift lanes, 4 or more, of a group of kGroup; what a group has
+/// no lanes for is in gridDim.y.
 struct Heads {
   int heads = 1;
-  int lanes = 1;
+  int shift = 2;
 
-  /// 16 bytes, or one element, a lane; with pieces several of them, `lanes` apart.
+  __host__ __device__ int lanes() const { return 1 << shift; }
   __device__ int Of(int lane, int group) const {
-    return static_cast<int>(blockIdx.y) * (group / lanes) + lane / lanes;
+    return static_cast<int>(blockIdx.y) * (group >> shift) + (lane >> shift);
   }
-  __device__ int Within(int lane) const { return lane & (lanes - 1); }
+  __device__ int Within(int lane) const { return lane & (lanes() - 1); }
 };
 
 /// A lane's elements of a head's part of a row, as they are stored. Aligned ones are kPieces times
@@ -94,7 +93,7 @@ struct Part {
 
     /// `width`: columns of a head; `active`: whether the lane has a head.
     __device__ Place(const Heads& heads, int head, int within, int width, bool active)
-        : first(head * width + within * kPiece), step(heads.lanes * kPiece), count(0) {
+        : first(head * width + within * kPiece), step(kPiece << heads.shift), count(0) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         count += active && within * kPiece + i * step < width ? 1 : 0;
@@ -180,47 +179,54 @@ struct Sums {
 /// The lanes of a head in quarters, each of which sees to one of four numbers.
 template <int kGroup>
 struct Quarters {
-  int lanes;    // of a head, 4 or more
+  unsigned mask;  // of the group's lanes
+  int half;       // of the head's lanes, how many
+  int fourth;
   int within;   // which of them this is
-  int quarter;  // that it is in
+  int first;    // the group's lane that is the head's first
+  int quarter;  // that this one is in
 
   __device__ Quarters(const Heads& heads, int lane)
-      : lanes(heads.lanes), within(heads.Within(lane)), quarter(within / (heads.lanes / 4)) {}
+      : mask(GroupMask<kGroup>()),
+        half(1 << (heads.shift - 1)),
+        fourth(1 << (heads.shift - 2)),
+        within(heads.Within(lane)),
+        first(lane - within),
+        quarter(within >> (heads.shift - 2)) {}
 
   template <typename Sum>
-  __device__ Sum From(Sum number, int mask) const {
-    return __shfl_xor_sync(GroupMask<kGroup>(), number, mask, kGroup);
+  __device__ Sum From(Sum number, int lanes) const {
+    return __shfl_xor_sync(mask, number, lanes, kGroup);
   }
   /// The sum of the head's lanes of number `quarter`: half as many numbers are exchanged in each
   /// of two steps.
   template <typename Sum>
   __device__ Sum SumOf(const Sum (&numbers)[4]) const {
-    const int half = lanes / 2, fourth = lanes / 4;
     const bool upper = quarter >= 2, odd = quarter % 2 != 0;
-    const Sum first =
-        (upper ? numbers[2] : numbers[0]) + From(upper ? numbers[0] : numbers[2], half);
-    const Sum second =
-        (upper ? numbers[3] : numbers[1]) + From(upper ? numbers[1] : numbers[3], half);
-    Sum sum = (odd ? second : first) + From(odd ? first : second, fourth);
-    for (int mask = fourth / 2; mask > 0; mask /= 2) sum += From(sum, mask);
+    const Sum one = (upper ? numbers[2] : numbers[0]) + From(upper ? numbers[0] : numbers[2], half);
+    const Sum two = (upper ? numbers[3] : numbers[1]) + From(upper ? numbers[1] : numbers[3], half);
+    Sum sum = (odd ? two : one) + From(odd ? one : two, fourth);
+#pragma unroll
+    for (int lanes = 4; lanes > 0; lanes /= 2) {
+      if (lanes < fourth) sum += From(sum, lanes);
+    }
     return sum;
   }
-  /// The greatest of the quarters' numbers.
+  /// The greatest of the quarters' numbers, and their sum.
   template <typename Sum>
   __device__ Sum Greatest(Sum number) const {
-    number = max(number, From(number, lanes / 2));
-    return max(number, From(number, lanes / 4));
+    number = max(number, From(number, half));
+    return max(number, From(number, fourth));
   }
   template <typename Sum>
   __device__ Sum Total(Sum number) const {
-    number += From(number, lanes / 2);
-    return number + From(number, lanes / 4);
+    number += From(number, half);
+    return number + From(number, fourth);
   }
   /// What quarter i has.
   template <typename Sum>
   __device__ Sum Of(Sum number, int i) const {
-    const int lane = static_cast<int>(threadIdx.x) % kGroup - within + i * (lanes / 4);
-    return __shfl_sync(GroupMask<kGroup>(), number, lane, kGroup);
+    return __shfl_sync(mask, number, first + i * fourth, kGroup);
   }
 };
 
@@ -291,7 +297,10 @@ struct Shape {
   int group = 32;
   Heads heads;
 
-  int64_t slabs() const { return (heads.heads + group / heads.lanes - 1) / (group / heads.lanes); }
+  int64_t slabs() const {
+    const int at_once = group / heads.lanes();
+    return (heads.heads + at_once - 1) / at_once;
+  }
   /// Groups of a grid.
   dim3 Grid(const Nonzeros& s) const {
     const int64_t teams = kThreads / group;
@@ -312,10 +321,9 @@ absl::StatusOr<Shape> ShapeOf(int64_t heads, int64_t widest, bool aligned) {
   if (wanted > 32 || heads > 65535) {
     return absl::UnimplementedError("the heads are too wide for the GPU's kernel");
   }
-  shape.heads = {
-      static_cast<int>(heads),
-      static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(wanted, 4))))};
-  const int64_t all = heads * shape.heads.lanes;
+  shape.heads.heads = static_cast<int>(heads);
+  while (shape.heads.lanes() < wanted) ++shape.heads.shift;
+  const int64_t all = heads * shape.heads.lanes();
   shape.group = shape.pieces > 1 || all > 16 ? 32
                 : all > 8 && shape.aligned   ? 16
                 : all > 8                    ? 32
