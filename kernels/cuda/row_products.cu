@@ -25,7 +25,8 @@
 namespace sparsed::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+// Small blocks, since one stays until the longest of its rows is done.
+constexpr int kThreads = 64;
 
 /// What is kept of products.
 enum class Kind : uint8_t {
@@ -125,7 +126,7 @@ struct Found {
 };
 
 template <typename T, bool kAligned, int kGroup, Kind kKind, bool kPerElement>
-__global__ void __launch_bounds__(kThreads, kPerElement ? 2 : 4) Rows(const Product<T> p) {
+__global__ void __launch_bounds__(kThreads, kPerElement ? 8 : 16) Rows(const Product<T> p) {
   using Part = Slice<T, kAligned, kGroup>;
   using Sum = SumOf<T>;
   constexpr int kTeams = kThreads / kGroup;

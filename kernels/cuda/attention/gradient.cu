@@ -148,8 +148,8 @@ struct Row {
       score += p.Bias(position, head);
     }
     Edge edge;
-    // A row without any has minus infinity for its logarithm.
-    edge.weight = there && score != -static_cast<Sum>(INFINITY)
+    // The logarithm of a row of which all is masked is minus infinity, from which nothing differs.
+    edge.weight = there && statistics.logarithm != -static_cast<Sum>(INFINITY)
                       ? Power(score - statistics.logarithm)
                       : Sum(0);
     edge.of_score = edge.weight == 0 ? Sum(0) : edge.weight * (product - statistics.product);
@@ -539,7 +539,7 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
     const cudaError_t error = LaunchAddChunks(stream, p.s, p.partials);
     if (error != cudaSuccess) return error;
   }
-  if (p.sum_gradients != nullptr && of.layout.rows > 0) {
+  if (!dot && of.left.data != nullptr && of.layout.rows > 0) {
     const LeftOfSums<T> work = {p.sum_gradients, heads, p.left_gradient};
     const cudaError_t error = LaunchPass(stream, ViewCsr(of.layout).row_offsets, heads, work);
     if (error != cudaSuccess) return error;

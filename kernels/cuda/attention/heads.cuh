@@ -17,7 +17,8 @@
 
 namespace sparsed::cuda::attention {
 
-constexpr int kThreads = 256;
+/// Small blocks, since one stays until the longest of its rows is done.
+constexpr int kThreads = 64;
 
 /// Powers of two, which the hardware has: scores are multiplied by log2(e) once.
 constexpr double kLog2E = 1.4426950408889634;
@@ -131,7 +132,7 @@ struct Part {
 template <typename P>
 constexpr int BlocksFor(bool many) {
   const int most = P::kWidth > 8 || P::kCount > 1 ? 2 : P::kWidth > 4 ? 3 : 4;
-  return many && most > 2 ? most - 1 : most;
+  return (many && most > 2 ? most - 1 : most) * 256 / kThreads;
 }
 
 /// A lane's sums of as many columns.
