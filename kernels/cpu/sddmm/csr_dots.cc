@@ -17,6 +17,7 @@
 // After foreach_target.h:
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/add_lanes-inl.h"
 #include "kernels/cpu/stored-inl.h"
 #include "kernels/cpu/tail-inl.h"
 
@@ -27,7 +28,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// Nonzeros at once.
-constexpr int kGroup = 4;
+constexpr int kGroup = kSumsAtOnce;
 /// Nonzeros ahead that prefetching looks.
 constexpr int64_t kAhead = 8;
 
@@ -41,57 +42,6 @@ HWY_INLINE void Prefetch(const T* row, int64_t k) {
     hwy::Prefetch(reinterpret_cast<const char*>(row) + byte);
   }
 }
-
-#if HWY_TARGET == HWY_SCALAR
-
-template <bool kAdd, class D, class V = hn::Vec<D>, typename T = hn::TFromD<D>>
-HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], T* out) {
-  for (int i = 0; i < kGroup; ++i) {
-    hn::Store(kAdd ? hn::Add(sums[i], hn::Load(d, out + i)) : sums[i], d, out + i);
-  }
-}
-
-#else
-
-/// Stores the sums of a vector's 16-byte blocks, or adds them.
-template <bool kAdd, class D, typename T = hn::TFromD<D>>
-HWY_INLINE void AddBlocks(D d, hn::Vec<D> v, T* out) {
-  if constexpr (hn::MaxLanes(D()) * sizeof(T) > 16) {
-    const hn::Half<D> half;
-    AddBlocks<kAdd>(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), out);
-  } else {
-    hn::StoreU(kAdd ? hn::Add(v, hn::LoadU(d, out)) : v, d, out);
-  }
-}
-
-/// out[i] = the sum of sums[i]'s lanes; += if kAdd.
-template <bool kAdd, class D, class V = hn::Vec<D>>
-HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], float* out) {
-  // In every block of four lanes: sums 0 1 0 1 and 2 3 2 3, then 0 1 2 3.
-  const V low =
-      hn::Add(hn::InterleaveLower(d, sums[0], sums[1]), hn::InterleaveUpper(d, sums[0], sums[1]));
-  const V high =
-      hn::Add(hn::InterleaveLower(d, sums[2], sums[3]), hn::InterleaveUpper(d, sums[2], sums[3]));
-  const hn::Repartition<double, D> pairs;
-  const auto low_pairs = hn::BitCast(pairs, low);
-  const auto high_pairs = hn::BitCast(pairs, high);
-  AddBlocks<kAdd>(d,
-                  hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low_pairs, high_pairs)),
-                          hn::BitCast(d, hn::InterleaveUpper(pairs, low_pairs, high_pairs))),
-                  out);
-}
-
-template <bool kAdd, class D, class V = hn::Vec<D>>
-HWY_INLINE void AddLanes(D d, const V (&sums)[kGroup], double* out) {
-  for (int i = 0; i < kGroup; i += 2) {
-    AddBlocks<kAdd>(d,
-                    hn::Add(hn::InterleaveLower(d, sums[i], sums[i + 1]),
-                            hn::InterleaveUpper(d, sums[i], sums[i + 1])),
-                    out + i);
-  }
-}
-
-#endif  // HWY_TARGET == HWY_SCALAR
 
 /// out[i] = dot(a, B[columns[i]]) for i < kCount, += if kAdd; out has room for kGroup.
 template <int kCount, bool kAdd, typename T>

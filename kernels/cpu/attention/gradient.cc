@@ -1,0 +1,259 @@
+// Gradients of attention along edges, one side at a time (Dao et al., 2022, appendix B): over the
+// rows of S those of the left operand and of the bias, over the rows of S^T those of the right
+// operand and of the values. Scores and their softmax are made again on both.
+#include <limits>
+
+#include "kernels/cpu/attention/rows.h"
+#include "kernels/cpu/simd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention/gradient.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/highway.h"
+#include "kernels/cpu/attention/blocks-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sparsed::cpu::HWY_NAMESPACE {
+namespace {
+
+template <typename T>
+class Gradient {
+ public:
+  using Wide = SumOf<T>;
+
+  explicit Gradient(const GradientJob<T>& job)
+      : job_(job),
+        heads_(job.scores.heads),
+        is_dot_(job.scores.kind == EdgeScores::Kind::kDot),
+        needs_scores_(job.of_scores != nullptr || job.of_bias != nullptr),
+        scores_(job.scores),
+        fetcher_(job.scores),
+        own_(heads_, job.own.width),
+        shares_(heads_, kBlock),
+        of_shares_(heads_, kBlock),
+        weights_(heads_, kBlock),
+        terms_(2 * heads_, kBlock),
+        ones_(heads_, 1),
+        of_scores_(heads_, job.scores.own.width),
+        of_values_(heads_, job.own.width) {
+    std::fill_n(ones_.data(), heads_, Wide(1));
+  }
+
+  /// Nonzeros [first, last) of a row, all of them if `piece` is null.
+  void Run(int64_t row, int64_t first, int64_t last, Wide* piece) {
+    if (first < last) {
+      scores_.SetRow(row);
+      if (needs_scores_) Widen(job_.own, row, heads_, own_.data());
+      if (job_.terms_of_own) SetTermsOfRow(row);
+    }
+    if (first == last || !is_dot_) of_scores_.Clear();
+    if (first == last) of_values_.Clear();
+    for (int64_t begin = first; begin < last; begin += kBlock) {
+      RunBlock(begin, std::min(kBlock, last - begin), begin == first ? nullptr : ones_.data());
+    }
+    const int64_t width = job_.scores.own.width;
+    if (piece != nullptr) {
+      if (job_.of_scores != nullptr) Store(of_scores_, width, piece);
+      if (job_.of_values != nullptr) Store(of_values_, job_.own.width, piece + heads_ * width);
+      return;
+    }
+    if (job_.of_scores != nullptr) {
+      Store(of_scores_, width, job_.of_scores + row * job_.of_scores_stride);
+    }
+    if (job_.of_values != nullptr) {
+      Store(of_values_, job_.own.width, job_.of_values + row * job_.of_values_stride);
+    }
+  }
+
+ private:
+  void RunBlock(int64_t begin, int64_t count, const Wide* factors) {
+    const int32_t* const columns = job_.scores.columns + begin;
+    fetcher_.Fetch(begin, count, job_.other);
+    scores_.SetBlock(begin, count);
+    if (needs_scores_) {
+      DotBlock(own_.data(), job_.other, columns, count, heads_, of_shares_.data());
+    }
+    if (!job_.terms_of_own) GatherTerms(columns, count);
+    for (int64_t head = 0; head < heads_; ++head) Weights(head, count);
+    if (job_.of_bias != nullptr) StoreBias(begin, count);
+    if (job_.of_scores != nullptr && is_dot_) {
+      SumBlock(job_.scores.other, columns, count, heads_, weights_.data(), factors,
+               of_scores_.data());
+    }
+    if (job_.of_values != nullptr) {
+      SumBlock(job_.other, columns, count, heads_, shares_.data(), factors, of_values_.data());
+    }
+  }
+
+  void SetTermsOfRow(int64_t row) {
+    const Wide* const from = job_.terms + 2 * heads_ * row;
+    for (int64_t k = 0; k < 2 * heads_; ++k) {
+      std::fill_n(terms_.data() + k * kBlock, kBlock, from[k]);
+    }
+  }
+  void GatherTerms(const int32_t* columns, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const Wide* const from = job_.terms + 2 * heads_ * columns[i];
+      for (int64_t k = 0; k < 2 * heads_; ++k) terms_.data()[k * kBlock + i] = from[k];
+    }
+  }
+
+  /// Shares, the gradients of the scores (in place of those of the shares), and those times what
+  /// the dot products or sums change the scores by.
+  HWY_INLINE void Weights(int64_t head, int64_t count) {
+    const typename BlockScores<T>::D d;
+    constexpr int64_t kLanes = BlockScores<T>::kLanes;
+    const int64_t at = head * kBlock;
+    const Wide* const logs = terms_.data() + at;
+    const Wide* const means = terms_.data() + heads_ * kBlock + at;
+    auto slope = hn::Zero(d), sum = hn::Zero(d);
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const auto score = scores_.At(head, i, slope);
+      const auto share = ExpOf(d, hn::Sub(score, hn::Load(d, logs + i)));
+      hn::Store(share, d, shares_.data() + at + i);
+      if (!needs_scores_) continue;
+      Wide* const of_share = of_shares_.data() + at + i;
+      const auto of_score = hn::Mul(share, hn::Sub(hn::Load(d, of_share), hn::Load(d, means + i)));
+      hn::Store(of_score, d, of_share);
+      const auto weight = hn::Mul(of_score, slope);
+      hn::Store(weight, d, weights_.data() + at + i);
+      if (is_dot_) continue;
+      const auto in_block = hn::FirstN(d, static_cast<size_t>(std::min(kLanes, count - i)));
+      sum = hn::Add(sum, hn::IfThenElseZero(in_block, weight));
+    }
+    if (!is_dot_ && needs_scores_) {
+      *OfSum(head) += hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+  }
+  /// The only column of a head, as in WideRow.
+  Wide* OfSum(int64_t head) {
+    int64_t lanes = 1;
+    WithVector<Wide>(1, [&](auto d, auto) { lanes = hn::MaxLanes(d); });
+    return of_scores_.data() + head * lanes;
+  }
+
+  void StoreBias(int64_t begin, int64_t count) {
+    const int64_t columns = job_.scores.bias_cols;
+    for (int64_t i = 0; i < count; ++i) {
+      T* const to = job_.of_bias + (begin + i) * job_.of_bias_stride;
+      const Wide* const from = of_shares_.data() + i;
+      if (columns == 1) {
+        Wide sum = 0;
+        for (int64_t head = 0; head < heads_; ++head) sum += from[head * kBlock];
+        to[0] = static_cast<T>(sum);
+      } else {
+        for (int64_t head = 0; head < heads_; ++head)
+          to[head] = static_cast<T>(from[head * kBlock]);
+      }
+    }
+  }
+  template <typename To>
+  void Store(const WideRow<Wide>& sums, int64_t width, To* to) {
+    StoreRow<To, Wide>(sums.data(), nullptr, heads_, width, to);
+  }
+
+  const GradientJob<T>& job_;
+  const int64_t heads_;
+  const bool is_dot_;
+  const bool needs_scores_;
+  BlockScores<T> scores_;
+  Fetcher<T> fetcher_;
+  WideRow<Wide> own_;
+  WideRow<Wide> shares_, of_shares_, weights_, terms_;  ///< of a block
+  WideRow<Wide> ones_, of_scores_, of_values_;
+};
+
+template <typename T>
+void GradientRowsOf(const GradientJob<T>& job, Cut begin, Cut end, SumOf<T>* head, SumOf<T>* tail) {
+  Gradient<T> gradient(job);
+  ForEachRow(job.scores.row_offsets, begin, end, head, tail,
+             [&](int64_t row, int64_t first, int64_t last, SumOf<T>* piece) {
+               gradient.Run(row, first, last, piece);
+             });
+}
+
+template <typename T>
+void MakeTermsOf(const TermsJob<T>& job, RowRange rows) {
+  using Wide = SumOf<T>;
+  WideRow<Wide> gradient(job.heads, job.gradient.width), dots(job.heads, kBlock);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    Widen(job.gradient, row, job.heads, gradient.data());
+    HeadRows<T> out = job.out;
+    out.data += row * out.stride;
+    constexpr int32_t kFirst = 0;
+    DotBlock(gradient.data(), out, &kFirst, 1, job.heads, dots.data());
+    Wide* const terms = job.terms + 2 * job.heads * row;
+    for (int64_t head = 0; head < job.heads; ++head) {
+      const Wide log_sum = job.log_sums[row * job.log_sums_stride + head];
+      // Scores that are all minus infinity are so from 0, too.
+      const bool nothing = log_sum == -std::numeric_limits<Wide>::infinity();
+      terms[head] = nothing ? Wide(0) : log_sum;
+      terms[job.heads + head] = dots.data()[head * kBlock];
+    }
+  }
+}
+
+void GradientRowsF32(const GradientJob<float>& job, Cut begin, Cut end, float* head, float* tail) {
+  GradientRowsOf(job, begin, end, head, tail);
+}
+void GradientRowsF64(const GradientJob<double>& job, Cut begin, Cut end, double* head,
+                     double* tail) {
+  GradientRowsOf(job, begin, end, head, tail);
+}
+void GradientRowsF16(const GradientJob<Float16>& job, Cut begin, Cut end, float* head,
+                     float* tail) {
+  GradientRowsOf(job, begin, end, head, tail);
+}
+void GradientRowsBF16(const GradientJob<BFloat16>& job, Cut begin, Cut end, float* head,
+                      float* tail) {
+  GradientRowsOf(job, begin, end, head, tail);
+}
+void MakeTermsF32(const TermsJob<float>& job, RowRange rows) { MakeTermsOf(job, rows); }
+void MakeTermsF64(const TermsJob<double>& job, RowRange rows) { MakeTermsOf(job, rows); }
+void MakeTermsF16(const TermsJob<Float16>& job, RowRange rows) { MakeTermsOf(job, rows); }
+void MakeTermsBF16(const TermsJob<BFloat16>& job, RowRange rows) { MakeTermsOf(job, rows); }
+
+}  // namespace
+}  // namespace sparsed::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparsed::cpu {
+
+HWY_EXPORT(GradientRowsF32);
+HWY_EXPORT(GradientRowsF64);
+HWY_EXPORT(GradientRowsF16);
+HWY_EXPORT(GradientRowsBF16);
+HWY_EXPORT(MakeTermsF32);
+HWY_EXPORT(MakeTermsF64);
+HWY_EXPORT(MakeTermsF16);
+HWY_EXPORT(MakeTermsBF16);
+
+void GradientRows(const GradientJob<float>& job, Cut begin, Cut end, float* head, float* tail) {
+  HWY_DYNAMIC_DISPATCH(GradientRowsF32)(job, begin, end, head, tail);
+}
+void GradientRows(const GradientJob<double>& job, Cut begin, Cut end, double* head, double* tail) {
+  HWY_DYNAMIC_DISPATCH(GradientRowsF64)(job, begin, end, head, tail);
+}
+void GradientRows(const GradientJob<Float16>& job, Cut begin, Cut end, float* head, float* tail) {
+  HWY_DYNAMIC_DISPATCH(GradientRowsF16)(job, begin, end, head, tail);
+}
+void GradientRows(const GradientJob<BFloat16>& job, Cut begin, Cut end, float* head, float* tail) {
+  HWY_DYNAMIC_DISPATCH(GradientRowsBF16)(job, begin, end, head, tail);
+}
+void MakeTerms(const TermsJob<float>& job, RowRange rows) {
+  HWY_DYNAMIC_DISPATCH(MakeTermsF32)(job, rows);
+}
+void MakeTerms(const TermsJob<double>& job, RowRange rows) {
+  HWY_DYNAMIC_DISPATCH(MakeTermsF64)(job, rows);
+}
+void MakeTerms(const TermsJob<Float16>& job, RowRange rows) {
+  HWY_DYNAMIC_DISPATCH(MakeTermsF16)(job, rows);
+}
+void MakeTerms(const TermsJob<BFloat16>& job, RowRange rows) {
+  HWY_DYNAMIC_DISPATCH(MakeTermsBF16)(job, rows);
+}
+
+}  // namespace sparsed::cpu
+#endif  // HWY_ONCE
