@@ -1,14 +1,18 @@
 // Attention over each row of plain CSR: scores, softmax and the weighted sum in one pass.
 //
 // Idea: a group of lanes goes over a row's nonzeros with the row's query and its sums in registers;
-// several rows of K and V are on their way at a time. A head's lanes add up its dot product; the
-// running maximum is raised once for those that came together, so that there is one exponential a
-// nonzero and head and one more each time (Milakov and Gimelshein 2018). Long rows are left to
-// groups for chunks of them, first in the grid; a second kernel puts those together by their
-// (maximum, sum) pairs, in their order, so that the same comes out every time.
+// four rows of K and V are on their way at a time. A head's lanes are in quarters, one for each of
+// the four: they exchange halves of what their dot products add up to, so that each quarter ends
+// with one score and computes one exponential. The running maximum is raised once for all four
+// (Milakov and Gimelshein 2018). Long rows are left to groups for chunks of them, first in the
+// grid; a second kernel puts those together by their (maximum, sum) pairs, in their order, so that
+// the same comes out every time.
+//
 // Layout in: "csr".
+//
 // Threads: groups of 8, 16 or 32 lanes, a row and as many heads as fit each; further heads are in
 // gridDim.y.
+//
 // Needs: for matrices with room for long rows, a row of sums for each chunk.
 #include "kernels/attention.h"
 #include "kernels/cuda/attention/heads.cuh"

@@ -1,0 +1,401 @@
+// The gradients of attention over plain CSR, scores made again from the logarithms of the rows'
+// sums: what one thread, group or block does. How it is started is in gradient.cu.
+//
+// Idea: with D[i] the dot product of row i of `out` and of its gradient, the gradient of a score is
+// its weight times (gradient[i] . values[j] - D[i]) (Dao et al. 2022, appendix B). What belongs to
+// column j is summed over row j of S^T, what belongs to row i over row i of S, so that nothing is
+// added atomically and the same comes out every time. Both read two rows a nonzero, several on
+// their way at a time. Of scores that are sums, the first pass leaves the gradient of each
+// nonzero's score, from which the gradient of `left` is added up: four bytes a head instead of a
+// row.
+//
+// Layout in: "csr", and that of S^T with a value source.
+//
+// Threads: groups of 8, 16 or 32 lanes, a row and as many heads as fit each; further heads are in
+// gridDim.y. Chunks of long rows come first in the grid, a second kernel adds them up.
+//
+// Needs: two numbers a row and head; for long rows, a row of sums for each chunk; where gradients
+// of nonzeros are asked for or added up, a number for each nonzero and head.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/cuda/attention/heads.cuh"
+#include "kernels/cuda/row_passes.cuh"
+
+namespace sparsed::cuda::attention {
+
+/// Of a row and head: the logarithm (of base 2) of the sum, and D.
+template <typename W>
+struct alignas(2 * sizeof(W)) RowStatistics {
+  W logarithm, product;
+};
+
+/// What chunks of split rows have found, side by side in rows of `stride` sums, and where it goes.
+template <typename T>
+struct Partials {
+  SumOf<T>* data = nullptr;
+  int64_t stride = 0;
+  static constexpr int kMost = 3;
+  struct Target {
+    T* data = nullptr;
+    int64_t leading = 0;
+    int columns = 0;
+    SumOf<T> factor = 1;
+  } targets[kMost];
+};
+
+template <typename T>
+struct Backward {
+  using Sum = SumOf<T>;
+  Nonzeros s;  // S or S^T
+  Heads heads;
+  Sum scale = 1;   // of scores, times log2(e)
+  Sum factor = 1;  // of gradients of `left` and `right`
+  Sum slope = 0;
+  Rows<const T> left, right, values, bias, out_gradient;
+  int bias_step = 0;
+  bool by_nonzero = false;  // there is a bias, or something is written of each nonzero
+  const RowStatistics<Sum>* statistics = nullptr;  // M x H
+  Rows<T> left_gradient, right_gradient, values_gradient;
+  Sum* score_gradients = nullptr;  // of what is added to `bias`, nnz x H in the order of S's CSR
+  Sum* sum_gradients = nullptr;    // kSum: of left + right, likewise
+  int width = 0, values_width = 0;
+  Partials<T> partials;
+  int64_t values_at = 0;  // column of partials where those of values begin
+
+  __device__ Sum Bias(int64_t nonzero, int head) const {
+    if (bias.data == nullptr) return 0;
+    return static_cast<Sum>(kLog2E) * Widen(ReadOnly(bias.At(nonzero) + head * bias_step));
+  }
+};
+
+template <typename T>
+struct Dots {
+  int64_t rows;
+  int heads, width;
+  Rows<const T> out, gradient;
+  Rows<const SumOf<T>> log_sums;
+  RowStatistics<SumOf<T>>* statistics;
+};
+
+// A group of 8 lanes for each row and head.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) StatisticsOfRows(const Dots<T> p) {
+  const int lane = threadIdx.x % 8;
+  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 8;
+  if (item >= p.rows * p.heads) return;
+  const int64_t row = item / p.heads;
+  const int head = static_cast<int>(item % p.heads);
+  const T* const out = p.out.At(row) + static_cast<int64_t>(head) * p.width;
+  const T* const gradient = p.gradient.At(row) + static_cast<int64_t>(head) * p.width;
+  SumOf<T> sum = 0;
+  for (int j = lane; j < p.width; j += 8)
+    sum += Widen(ReadOnly(out + j)) * Widen(ReadOnly(gradient + j));
+  for (int mask = 4; mask > 0; mask /= 2) sum += __shfl_xor_sync(GroupMask<8>(), sum, mask, 8);
+  if (lane != 0) return;
+  const SumOf<T> logarithm = p.log_sums.At(row)[head];
+  p.statistics[item] = {logarithm * static_cast<SumOf<T>>(kLog2E), sum};
+}
+
+/// A group's row of S or S^T, and what it knows of nonzeros.
+template <typename P, int kGroup>
+struct Row {
+  using T = typename P::Element;
+  using Sum = typename P::Sum;
+  using Place = typename P::Place;
+  using Statistics = RowStatistics<Sum>;
+
+  const Backward<T>& p;
+  const Quarters<kGroup> quarters;
+  const bool active;
+  const int head;  // one that is there
+  const Place at, values_at;
+
+  __device__ Row(const Backward<T>& p, int lane, int head)
+      : p(p),
+        quarters(p.heads, lane),
+        active(head < p.heads.heads),
+        head(active ? head : 0),
+        at(p.heads, head, quarters.within, p.width, active),
+        values_at(p.heads, head, quarters.within, p.values_width, active) {}
+
+  __device__ Statistics StatisticsOf(uint32_t row) const {
+    return p.statistics[static_cast<int64_t>(row) * p.heads.heads + head];
+  }
+
+  /// A nonzero's weight and the gradient of its score.
+  struct Edge {
+    Sum weight, of_score;
+  };
+  /// `product`: of its values with the gradient of `out`; `steepness`: of a sum's LeakyReLU;
+  /// `nonzero`: its number in the layout; `speaks`: this lane is the one that writes of it.
+  template <bool kDot>
+  __device__ Edge Weigh(Sum score, Sum product, const Statistics& statistics, Sum steepness,
+                        int64_t nonzero, bool there, bool speaks) const {
+    score *= p.scale;
+    int64_t position = 0;
+    if (p.by_nonzero && there) {
+      position = p.s.position[nonzero];
+      score += p.Bias(position, head);
+    }
+    Edge edge;
+    // The logarithm of a row of which all is masked is minus infinity, from which nothing differs.
+    edge.weight = there && statistics.logarithm != -static_cast<Sum>(INFINITY)
+                      ? Power(score - statistics.logarithm)
+                      : Sum(0);
+    edge.of_score = edge.weight == 0 ? Sum(0) : edge.weight * (product - statistics.product);
+    if (p.by_nonzero && there && active && speaks) {
+      const int64_t to = position * p.heads.heads + head;
+      if (p.score_gradients != nullptr) p.score_gradients[to] = edge.of_score;
+      if (!kDot && p.sum_gradients != nullptr) p.sum_gradients[to] = steepness * edge.of_score;
+    }
+    return edge;
+  }
+  /// Of two nonzeros, of which the first two quarters have the scores and the others the products;
+  /// each lane sees to number quarter % 2.
+  __device__ Edge WeighPair(const Sum (&dots)[4], const Statistics& statistics, int64_t nonzero,
+                            bool there) const {
+    const Sum own = quarters.SumOf(dots), other = quarters.From(own, quarters.half);
+    const bool has_score = quarters.quarter < 2;
+    return Weigh<true>(has_score ? own : other, has_score ? other : own, statistics, 1, nonzero,
+                       there, quarters.within == (quarters.quarter % 2) * quarters.fourth);
+  }
+};
+
+/// Row i of S: the gradient of row i of `left`, of scores that are dot products.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
+    OfRows(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (task.row < 0) return;
+  const Row<P, kGroup> row(p, lane, p.heads.Of(lane, kGroup));
+  const int number = row.quarters.quarter % 2;
+  P query, gradient;
+  query.Load(p.left.At(task.row), row.at);
+  gradient.Load(p.out_gradient.At(task.row), row.values_at);
+  const auto statistics = row.StatisticsOf(static_cast<uint32_t>(task.row));
+  Sums<P> sums;
+  const int32_t* const columns = p.s.columns + task.begin;
+#pragma unroll 1
+  for (int done = 0; done < task.count; done += 2) {
+    P keys[2];
+    Sum dots[4];
+    const bool both = done + 1 < task.count;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto column = static_cast<uint32_t>(__ldg(columns + done + (both ? i : 0)));
+      P values;
+      keys[i].Load(p.right.At(column), row.at);
+      values.Load(p.values.At(column), row.values_at);
+      dots[i] = query.Dot(keys[i], row.at);
+      dots[2 + i] = gradient.Dot(values, row.values_at);
+    }
+    const Sum of_score =
+        row.WeighPair(dots, statistics, task.begin + done + number, both || number == 0).of_score;
+    sums.Add(row.quarters.Of(of_score, 0), keys[0]);
+    const Sum second = row.quarters.Of(of_score, 1);
+    if (both) sums.Add(second, keys[1]);
+  }
+  if (!row.active) return;
+  if (task.chunk >= 0) {
+    sums.Store(p.partials.data + task.chunk * p.partials.stride, row.at, Sum(1));
+  } else {
+    sums.Store(p.left_gradient.At(task.row), row.at, p.factor);
+  }
+}
+
+/// Row j of S^T: the gradients of row j of `right` and of `values`, of scores that are dot
+/// products.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
+    OfColumns(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (task.row < 0) return;
+  const Row<P, kGroup> row(p, lane, p.heads.Of(lane, kGroup));
+  const int number = row.quarters.quarter % 2;
+  P key, value;
+  key.Load(p.right.At(task.row), row.at);
+  value.Load(p.values.At(task.row), row.values_at);
+  Sums<P> key_sums, value_sums;
+  const int32_t* const columns = p.s.columns + task.begin;
+#pragma unroll 1
+  for (int done = 0; done < task.count; done += 2) {
+    P queries[2], gradients[2];
+    Sum dots[4];
+    const bool both = done + 1 < task.count;
+    const auto statistics =
+        row.StatisticsOf(static_cast<uint32_t>(__ldg(columns + done + (both ? number : 0))));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto other = static_cast<uint32_t>(__ldg(columns + done + (both ? i : 0)));
+      queries[i].Load(p.left.At(other), row.at);
+      gradients[i].Load(p.out_gradient.At(other), row.values_at);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      dots[i] = key.Dot(queries[i], row.at);
+      dots[2 + i] = value.Dot(gradients[i], row.values_at);
+    }
+    const auto edge =
+        row.WeighPair(dots, statistics, task.begin + done + number, both || number == 0);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Sum weight = row.quarters.Of(edge.weight, i);
+      const Sum of_score = row.quarters.Of(edge.of_score, i);
+      if (i > 0 && !both) break;
+      value_sums.Add(weight, gradients[i]);
+      key_sums.Add(of_score, queries[i]);
+    }
+  }
+  if (!row.active) return;
+  if (task.chunk >= 0) {
+    Sum* const to = p.partials.data + task.chunk * p.partials.stride;
+    key_sums.Store(to, row.at, Sum(1));
+    value_sums.Store(to + p.values_at, row.values_at, Sum(1));
+    return;
+  }
+  if (p.right_gradient.data != nullptr) {
+    key_sums.Store(p.right_gradient.At(task.row), row.at, p.factor);
+  }
+  if (p.values_gradient.data != nullptr) {
+    value_sums.Store(p.values_gradient.At(task.row), row.values_at, Sum(1));
+  }
+}
+
+/// The same of scores that are sums, and the gradients of those: four nonzeros at a time, each
+/// quarter of a head's lanes sees to one.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
+    OfColumnsOfSums(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (task.row < 0) return;
+  const int head = p.heads.Of(lane, kGroup);
+  const Row<P, kGroup> row(p, lane, head);
+  const int number = row.quarters.quarter;
+  P value;
+  value.Load(p.values.At(task.row), row.values_at);
+  const Sum own_right = Widen(ReadOnly(p.right.At(task.row) + row.head));
+  Sums<P> value_sums;
+  Sum right_sum = 0;  // of this lane's nonzeros
+  const int32_t* const columns = p.s.columns + task.begin;
+#pragma unroll 1
+  for (int done = 0; done < task.count; done += 4) {
+    P gradients[4];
+    Sum dots[4];
+    const int last = task.count - done - 1;
+    const auto own = static_cast<uint32_t>(__ldg(columns + done + min(number, last)));
+    const auto statistics = row.StatisticsOf(own);
+    const Sum sum = own_right + Widen(ReadOnly(p.left.At(own) + row.head));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto other = static_cast<uint32_t>(__ldg(columns + done + min(i, last)));
+      gradients[i].Load(p.out_gradient.At(other), row.values_at);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dots[i] = value.Dot(gradients[i], row.values_at);
+    const Sum steepness = sum > 0 ? Sum(1) : p.slope;
+    const auto edge =
+        row.template Weigh<false>(steepness * sum, row.quarters.SumOf(dots), statistics, steepness,
+                                  task.begin + done + number, number <= last,
+                                  row.quarters.within == number * row.quarters.fourth);
+    right_sum += steepness * edge.of_score;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Sum weight = row.quarters.Of(edge.weight, i);
+      if (i <= last) value_sums.Add(weight, gradients[i]);
+    }
+  }
+  right_sum = row.quarters.Total(right_sum);
+  if (!row.active) return;
+  const bool speaks = row.quarters.within == 0;
+  if (task.chunk >= 0) {
+    Sum* const to = p.partials.data + task.chunk * p.partials.stride;
+    if (speaks) to[head] = right_sum;
+    value_sums.Store(to + p.values_at, row.values_at, Sum(1));
+    return;
+  }
+  if (p.right_gradient.data != nullptr && speaks) {
+    p.right_gradient.At(task.row)[head] = Narrow<typename P::Element>(right_sum);
+  }
+  if (p.values_gradient.data != nullptr) {
+    value_sums.Store(p.values_gradient.At(task.row), row.values_at, Sum(1));
+  }
+}
+
+// Adds up the chunks of each split row: threadIdx.y takes every kAdders-th.
+constexpr int kAdders = 8;
+constexpr int kChunksPerBlock = 32;
+
+template <typename T>
+__global__ void __launch_bounds__(32 * kAdders) AddChunks(const Nonzeros s, const Partials<T> p) {
+  using Sum = SumOf<T>;
+  __shared__ Sum sums[kAdders][32];
+  const int at = static_cast<int>(blockIdx.y * 32 + threadIdx.x);
+  int column = at;
+  int target = 0;
+  for (; target < Partials<T>::kMost && column >= p.targets[target].columns; ++target) {
+    column -= p.targets[target].columns;
+  }
+  const bool inside = target < Partials<T>::kMost;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
+  const int64_t first_of = begin + threadIdx.x < s.chunks ? s.first_of[begin + threadIdx.x] : -1;
+  unsigned firsts = __ballot_sync(~0U, first_of >= 0);  // the same in every warp
+  for (; firsts != 0; firsts &= firsts - 1) {
+    const int next = __ffs(static_cast<int>(firsts)) - 1;
+    const int64_t row = __shfl_sync(~0U, first_of, next);
+    const int64_t last = (s.row_offsets[row + 1] - 1) / s.chunk;
+    Sum sum = 0;
+    if (inside) {
+      for (int64_t i = begin + next + threadIdx.y; i <= last; i += kAdders) {
+        sum += p.data[i * p.stride + at];
+      }
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && inside && p.targets[target].data != nullptr) {
+      for (int i = 1; i < kAdders; ++i) sum += sums[i][threadIdx.x];
+      p.targets[target].data[row * p.targets[target].leading + column] =
+          Narrow<T>(p.targets[target].factor * sum);
+    }
+    __syncthreads();
+  }
+}
+
+/// The gradient of `left`, of scores that are sums: of each row's nonzeros'.
+template <typename T>
+struct LeftOfSums {
+  using Found = Summed<SumOf<T>>;
+  static constexpr bool kOfRows = true;
+  const SumOf<T>* gradients;
+  int64_t heads;
+  Rows<T> left;
+
+  __device__ void Find(int64_t i, int64_t head, Found& found) const {
+    found.Add(gradients[i * heads + head]);
+  }
+  __device__ void WriteRow(int64_t row, int64_t head, const Found& found) const {
+    left.At(row)[head] = Narrow<T>(found.sum);
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    BiasOfScores(int64_t nnz, int heads, const SumOf<T>* gradients, Rows<T> bias, bool each) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (each) {
+    if (at < nnz * heads) bias.At(at / heads)[at % heads] = Narrow<T>(gradients[at]);
+    return;
+  }
+  if (at >= nnz) return;
+  SumOf<T> sum = 0;
+  for (int head = 0; head < heads; ++head) sum += gradients[at * heads + head];
+  *bias.At(at) = Narrow<T>(sum);
+}
+
+}  // namespace sparsed::cuda::attention
