@@ -226,11 +226,10 @@ def attention_gradient(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, ...]:
     """Of left, right, values and bias; empty ones of what is not wanted."""
-    made = tuple(
-        dy.new_empty(one.shape if want and one is not None else _NO_GRADIENT)
-        for one, want in zip((left, right, values, bias), wanted, strict=True)
-    )
-    places = tuple(_result(one) if want else None for one, want in zip(made, wanted, strict=True))
+    made, places = [], []
+    for one, want in zip((left, right, values, bias), wanted, strict=True):
+        made.append(dy.new_empty(one.shape if want and one is not None else _NO_GRADIENT))
+        places.append(_result(made[-1]) if want else None)
     dy, at_dy = _operand(dy)
     left, at_left = _operand(left)
     right, at_right = _operand(right)
@@ -240,9 +239,9 @@ def attention_gradient(
     log_sums, at_sums = _operand(log_sums)
     _run(
         graph, _native.attention_gradient, at_left, at_right, at_values, at_bias, at_out, at_sums,
-        at_dy, places, scores, heads, factor, 0, _stream(dy),
+        at_dy, tuple(places), scores, heads, factor, 0, _stream(dy),
     )  # fmt: skip
-    return made
+    return tuple(made)
 
 
 # ---- Several steps -------------------------------------------------------------------------------

@@ -259,8 +259,9 @@ class GATConv(_Attention):
         both = torch.stack((self.att_src[0], self.att_dst[0]), 2).to(h.dtype)
         if h.shape[0] < _FEW_NODES:
             by_head = h.view(-1, self.heads, self.out_channels).transpose(0, 1)
-            left, right = torch.bmm(by_head, both).unbind(2)
-            return left.t(), right.t()
+            # Of each end without gaps, by one copy.
+            left, right = torch.bmm(by_head, both).permute(2, 1, 0).contiguous().unbind()
+            return left, right
         one_head = torch.eye(self.heads, dtype=h.dtype, device=h.device)
         weights = (both.unsqueeze(3) * one_head.view(self.heads, 1, 1, -1)).flatten(0, 1).flatten(1)
         blocks = h.shape[0] // _ROWS_OF_A_BLOCK
