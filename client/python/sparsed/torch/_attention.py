@@ -94,9 +94,9 @@ def _gradient(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Any, ...]:
 
 
 # Row i of the result, part h: the sum over row i's nonzeros (i, j) of softmax_j(score) times part h
-# of row j of `values`. Scores are factor * left_i . right_j (DOT) or LeakyReLU(left_i + right_j) with
-# that slope (ADD), plus the bias, nnz x 1 or nnz x H. The second result, M x H, is what the gradient
-# needs of the forward: nothing of nnz x H is kept.
+# of row j of `values`. Scores are factor * left_i . right_j (DOT), or LeakyReLU(left_i + right_j)
+# with that slope (ADD), plus the bias, nnz x 1 or nnz x H. The second result, M x H, is what the
+# gradient needs of the forward: nothing of nnz x H is kept.
 attention = Operator(
     "attention(int graph, Tensor left, Tensor right, Tensor values, Tensor? bias, int scores,"
     " int heads, float factor) -> (Tensor, Tensor)",
