@@ -83,6 +83,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sparsed_softmax_gradient": (_P, (_P, _P, _P, _P, _D, _P, _P, _P)),
     "sparsed_scale": (_P, (_P,) * 8),
     "sparsed_total": (_P, (_P, _P, _I, _P, _P, _P, _P)),
+    "sparsed_attention": (_P, (_P,) * 10),
+    "sparsed_attention_gradient": (_P, (_P,) * 15),
     "sparsed_spgemm": (_P, (_P,) * 7),
     "sparsed_spgemm_blocks": (_P, (_P, _P, _P, RowBlock, _P, _P, _P, _P)),
     "sparsed_attach": (_P, (_P, _I)),
@@ -94,6 +96,14 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sparsed_chain_softmax": (_P, (_P, _P, _I, _I, _D, _P)),
     "sparsed_chain_scale": (_P, (_P, _P, _I, _I, _I, _P)),
     "sparsed_chain_total": (_P, (_P, _P, _I, _I, _P)),
+    "sparsed_chain_attention": (
+        _P,
+        (_P, _P, _I, _I, _I, _I, _I, _L, _D, _D, _P, _P),
+    ),
+    "sparsed_chain_attention_gradient": (
+        _P,
+        (_P, _P, _I, _I, _I, _I, _I, _L, _D, _D, _I, _I, _I, _P, _P, _P, _P),
+    ),
     "sparsed_chain_sum": (_P, (_P, _P, _P, c_size_t, _P)),
     "sparsed_chain_output": (_P, (_P, _I, _P)),
     "sparsed_chain_run": (_P, (_P, _P, _P, _P)),

@@ -24,6 +24,7 @@ __all__ = ["PreparationProgress", "Progress", "RowBlock", "library", "lock"]
 F32, F64, F16, BF16, I64 = range(5)
 HOST = -1
 SUM, MEAN, MAX, MIN = range(4)
+DOT, ADD = 1, 2  # scores of attention
 TRANSPORT_STREAM, TRANSPORT_ATTACHED = 0, 5
 ELEMENT_BYTES = (4, 8, 2, 2, 8)
 TYPE_NAMES = ("f32", "f64", "f16", "bf16", "i64")
@@ -43,6 +44,7 @@ PREPARE_OPTIONS = struct.Struct("@NPNiPP")
 UPDATE_OPTIONS = struct.Struct("@NiQ")
 SPMM_OPTIONS = struct.Struct("@NiiddPPiiP")
 SDDMM_OPTIONS = struct.Struct("@NiPq")
+ATTENTION_OPTIONS = struct.Struct("@NiiqddP")
 SPGEMM_OPTIONS = struct.Struct("@NiiiPPi0q")
 RESULT = struct.Struct("@Qii8q256s")
 
@@ -210,6 +212,7 @@ class Product:
     that is under way there. The frame must live until its end."""
 
     __slots__ = ("frame", "_function", "_arguments")
+    at_result = _RESULT  # in the frame
 
     def __init__(self, frame: Any, function: Any, arguments: tuple[Any, ...]) -> None:
         self.frame = frame
@@ -225,16 +228,16 @@ class Product:
         error = self._function(*self._arguments, None)
         if error:
             raise take_error(error)
-        _last.result = (self.frame, _RESULT)
+        _last.result = (self.frame, self.at_result)
 
     def done(self) -> None:
         """To be called in the thread that waited for it, when it has ended well."""
-        _last.result = (self.frame, _RESULT)
+        _last.result = (self.frame, self.at_result)
 
     @property
     def transport(self) -> int:
         """How its operands travelled; SPARSED_TRANSPORT_... of c.h."""
-        number: int = _get_int32(self.frame, _RESULT + 8)[0]
+        number: int = _get_int32(self.frame, self.at_result + 8)[0]
         return number
 
 
@@ -373,6 +376,103 @@ def total(
     frame, (at_values, at_y), at = _dense_frame((values, y), timeout_ns, stream)
     arguments = (matrix, at_values, transpose, at_y, at + _CALL, at + _RESULT)
     return Product(frame, library().sparsed_total, arguments)
+
+
+# ---- Attention -----------------------------------------------------------------------------------
+
+# As _SPMM: the call's options, those of attention, five dense matrices that there always are, up to
+# six more, and the result.
+_ATTENTION = struct.Struct("@NqP NiiqddP" + " PqqqiiP" * 5)
+_ATTENTION_OPTIONS = 24
+_ATTENTION_DENSE = tuple(range(72, 72 + 11 * 48, 48))
+_ATTENTION_RESULT = 72 + 11 * 48
+_AttentionFrame = ctypes.c_char * (_ATTENTION_RESULT + RESULT.size)
+_put_attention = _ATTENTION.pack_into
+
+
+class _Attention(Product):
+    __slots__ = ()
+    at_result = _ATTENTION_RESULT
+
+
+def _attention_frame(
+    dense: tuple[Dense | tuple[int, ...], ...],
+    more: tuple[Dense | tuple[int, ...] | None, ...],
+    scores: int,
+    heads: int,
+    factor: float,
+    timeout_ns: int,
+    stream: int,
+) -> tuple[Any, int, list[int]]:
+    """A frame with five dense matrices and more, the first of which is the bias; its address, and
+    those of the others (0 of None)."""
+    frame = _AttentionFrame()
+    at = _address(frame)
+    addresses = []
+    for offset, one in zip(_ATTENTION_DENSE[5:], more, strict=False):
+        if one is not None:
+            _put_dense(frame, offset, *one)
+        addresses.append(at + offset if one is not None else 0)
+    one, two, three, four, five = dense
+    _put_attention(
+        frame, 0, 24, timeout_ns, stream, 48, scores, 0, heads, factor, factor, addresses[0], *one,
+        *two, *three, *four, *five,
+    )  # fmt: skip
+    return frame, at, addresses
+
+
+def attention(
+    matrix: int,
+    left: Dense | tuple[int, ...],
+    right: Dense | tuple[int, ...],
+    values: Dense | tuple[int, ...],
+    bias: Dense | tuple[int, ...] | None,
+    out: Dense | tuple[int, ...],
+    log_sums: Dense | tuple[int, ...],
+    scores: int,
+    heads: int,
+    factor: float,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """See sparsed_attention. factor: the scale of DOT, the slope of ADD."""
+    frame, at, _ = _attention_frame(
+        (left, right, values, out, log_sums), (bias,), scores, heads, factor, timeout_ns, stream
+    )
+    arguments = (
+        matrix, at + 72, at + 120, at + 168, at + 216, at + 264, at + _ATTENTION_OPTIONS, at,
+        at + _ATTENTION_RESULT,
+    )  # fmt: skip
+    return _Attention(frame, (_loading._library or library()).sparsed_attention, arguments)
+
+
+def attention_gradient(
+    matrix: int,
+    left: Dense | tuple[int, ...],
+    right: Dense | tuple[int, ...],
+    values: Dense | tuple[int, ...],
+    bias: Dense | tuple[int, ...] | None,
+    out: Dense | tuple[int, ...],
+    log_sums: Dense | tuple[int, ...],
+    gradient: Dense | tuple[int, ...],
+    wanted: tuple[Dense | tuple[int, ...] | None, ...],
+    scores: int,
+    heads: int,
+    factor: float,
+    timeout_ns: int = 0,
+    stream: int = 0,
+) -> Product:
+    """See sparsed_attention_gradient. wanted: where the gradients of left, right, values and bias
+    go."""
+    frame, at, (_, at_gradient, *at_wanted) = _attention_frame(
+        (left, right, values, out, log_sums), (bias, gradient, *wanted), scores, heads, factor,
+        timeout_ns, stream,
+    )  # fmt: skip
+    arguments = (
+        matrix, at + 72, at + 120, at + 168, at + 216, at + 264, at_gradient, *at_wanted,
+        at + _ATTENTION_OPTIONS, at, at + _ATTENTION_RESULT,
+    )  # fmt: skip
+    return _Attention(frame, (_loading._library or library()).sparsed_attention_gradient, arguments)
 
 
 # ---- Chains --------------------------------------------------------------------------------------

@@ -60,6 +60,15 @@ def operations(g):
         "total": (lambda v: st.total(g, v), [nonzeros]),
         "edge_add": (lambda a, b: st.edge_add(g, a, b), [(N, 4), (N, 4)]),
         "attention": (lambda q, k, v: st.attention(g, q, k, v, heads=4), [wide] * 3),
+        "biased attention": (
+            lambda q, k, v, b: st.attention(g, q, k, v, heads=4, bias=b),
+            [wide, wide, wide, nonzeros],
+        ),
+        "gat": (lambda a, b, x: st.gat(g, a, b, x), [(N, 4), (N, 4), wide]),
+        "biased gat": (
+            lambda a, b, x, c: st.gat(g, a, b, x, bias=c),
+            [(N, 4), (N, 4), wide, (g.nnz,)],
+        ),
         "propagate": (lambda x: st.propagate(g, x, 3, alpha=0.1), [wide]),
         "layers' sum": (lambda x: st.propagate(g, x, 2, weights=[0.5, 0.3, 0.2]), [wide]),
     }
@@ -67,7 +76,8 @@ def operations(g):
 
 OPERATIONS = [
     "spmm", "transposed", "values", "heads", "mean", "max", "min", "sddmm", "sddmm of heads",
-    "softmax", "scale", "total", "edge_add", "attention", "propagate", "layers' sum",
+    "softmax", "scale", "total", "edge_add", "attention", "biased attention", "gat", "biased gat",
+    "propagate", "layers' sum",
 ]  # fmt: skip
 
 
@@ -92,7 +102,7 @@ def test_products_run_in_this_process(graph):
     assert sparsed.last_transport() == "attached"
 
 
-@pytest.mark.parametrize("operation", ["spmm", "heads", "attention", "propagate", "edge_add"])
+@pytest.mark.parametrize("operation", ["spmm", "heads", "attention", "gat", "propagate"])
 def test_nobody_waits_for_the_gpu(graph, operation):
     """Forward and backward, once everything is known."""
     function, shapes = operations(graph)[operation]

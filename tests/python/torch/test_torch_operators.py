@@ -160,30 +160,6 @@ def test_total(small, transpose):
     check_gradients(lambda v: st.total(small.g, v, transpose=transpose), (values,))
 
 
-def attention_of(small, q, k, v, heads, scale):
-    scores = (q[small.rows] * k[small.cols]).view(small.nnz, heads, -1).sum(2) * scale
-    p = softmax_of(small, scores)
-    messages = p.unsqueeze(2) * v[small.cols].view(small.nnz, heads, -1)
-    out = torch.zeros(small.shape[0], v.shape[1], dtype=v.dtype)
-    return out.index_add(0, torch.from_numpy(small.rows), messages.flatten(1))
-
-
-@pytest.mark.parametrize("heads", [1, 2])
-def test_attention(small, heads, way):
-    m, n = small.shape
-    q, k, v = small.random(m, 4), small.random(n, 4), small.random(n, 6)
-    expected = attention_of(small, q, k, v, heads, (4 // heads) ** -0.5)
-    close(st.attention(small.g, q, k, v, heads=heads), expected)
-    check_gradients(lambda q, k, v: st.attention(small.g, q, k, v, heads), (q, k, v))
-
-
-def test_attention_of_three_dimensions(small):
-    m, n = small.shape
-    q, k, v = (small.random(count, 2, 3) for count in (m, n, n))
-    expected = attention_of(small, q.flatten(1), k.flatten(1), v.flatten(1), 2, 0.25)
-    close(st.attention(small.g, q, k, v, scale=0.25), expected.view(m, 2, 3))
-
-
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize(
     "options", [{"k": 3}, {"k": 4, "alpha": 0.2}, {"k": 2, "weights": [0.5, 0.25, 2.0]}]
@@ -300,7 +276,6 @@ def test_opcheck(square):
     n, nnz, graph = 6, square.nnz, number_of(square.g)
     x, values, heads = square.random(n, 4), square.random(nnz), square.random(nnz, 2)
     ops = torch.ops.sparsed
-    weights = st.edge_softmax(square.g, heads).detach()
     att = square.random(2, 2)
     cases = [
         (ops.spmm, (x, None, False, False, False)),
@@ -316,8 +291,6 @@ def test_opcheck(square):
         (ops.scale, (heads, x[:, :2].contiguous(), None)),
         (ops.total, (heads, True)),
         (ops.edge_add, (x, x)),
-        (ops.attention, (x, x, x, 2, 0.5)),
-        (ops.attention_gradient, (x.detach(), x.detach(), x.detach(), x.detach(), weights, 0.5)),
         (ops.propagate, (x, [0.9, 0.9], [0.1, 0.1], False)),
         (ops.gatv2, (x, x, att, 0.2)),
         (ops.end_of, (torch.zeros(3, dtype=torch.int64), True)),
@@ -396,7 +369,6 @@ def test_fake_tensors_take_the_operators(square):
         (lambda s, x: st.sddmm(s.g, s.random(7, 2), x), "a has 2 columns and b 3"),
         (lambda s, x: st.sddmm(s.g, s.random(7, 3), x, heads=2), "3 columns, which cannot"),
         (lambda s, x: st.edge_softmax(s.g, x), "x is 5 x 3, expected"),
-        (lambda s, x: st.attention(s.g, s.random(7, 3), x, x, heads=2), "cannot be shared out"),
         (lambda s, x: st.propagate(s.g, x, 2), "7 x 5 matrix cannot be multiplied by its own"),
         (lambda s, x: st.propagate(s.g, x, 2, weights=[1.0]), "expected k . 1 = 3"),
     ],

@@ -12,6 +12,7 @@
 
 #include "sparsed/attached.h"
 #include "sparsed/chain.h"
+#include "tests/unit/client/chain_models.h"
 #include "tests/unit/client/chain_products.h"
 #include "tests/unit/client/client_testing.h"
 #include "tests/unit/client/server_process.h"
@@ -185,6 +186,27 @@ TEST(AttachedChain, WhatCannotRunHereRunsOnTheServer) {
                 MutableDenseView(sum.data(), 30, 1));
     ASSERT_TRUE(attached.Run(sums).ok());
     EXPECT_EQ(sum, std::vector<double>(30, 6));
+  }
+  {
+    // Sums of f32, in a chain of f16: of rows of one nonzero each, whose scores are 0.
+    Sparse diagonal = {30, 30};
+    for (int32_t i = 0; i < 30; ++i) {
+      diagonal.columns.push_back(i);
+      diagonal.values.push_back(1);
+      diagonal.offsets.push_back(i + 1);
+    }
+    const Matrix half = Send<Float16>(client, "half", diagonal);
+    const std::vector<Float16> ones(30, Float16(1.0F)), zeros(30, Float16(0.0F));
+    std::vector<float> log_sums(30, kPoison);
+    Chain of_sums;
+    const auto x = of_sums.Input(DenseView(ones.data(), ValueType::kF16, 30, 1));
+    const auto y = of_sums.Input(DenseView(zeros.data(), ValueType::kF16, 30, 1));
+    const Chain::Attended made = of_sums.Attention(half, x, y, x);
+    of_sums.Output(of_sums.Sum({{made.log_sums, 3}}), MutableDenseView(log_sums.data(), 30, 1));
+    const auto done = Attach(client, "half").Run(of_sums);
+    ASSERT_TRUE(done.ok()) << done.status();
+    EXPECT_EQ(done->transport, Transport::kStream);
+    EXPECT_EQ(log_sums, std::vector<float>(30, 0));
   }
   EXPECT_EQ(attached.runs(), 0);
   EXPECT_EQ(attached.Run(GpuStream{}, Chain()).status().code(),

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
+#include <set>
 
 namespace sparsed::test {
 namespace {
@@ -111,6 +113,33 @@ TEST(ChainProgram, WhatNobodyWantsGoesAtOnce) {
   }
   ASSERT_TRUE(program.LayOut());
   EXPECT_EQ(program.temporary_bytes, 2 * kBytes);
+}
+
+TEST(ChainProgram, GradientsOfOneStepLieApart) {
+  float data[64 * 4];
+  ChainProgram program;
+  const size_t operand = AddOperand(program, data, 64, 4);
+  const size_t result = AddTemporary(program, 64, 4), sums = AddTemporary(program, 64, 4);
+  ChainProgram::Step& forward = AddStep(program, Kind::kAttention, operand, result);
+  forward.a = operand;
+  forward.attention.values = operand;
+  forward.which = sums;
+  ChainProgram::Step& backward =
+      AddStep(program, Kind::kAttentionGradient, operand, ChainProgram::kNone);
+  backward.a = operand;
+  backward.attention.values = backward.attention.gradient = operand;
+  backward.attention.result = result;
+  backward.attention.log_sums = sums;
+  std::set<size_t> offsets;
+  for (size_t& gradient : backward.attention.gradients) gradient = AddTemporary(program, 64, 4);
+  const std::array<size_t, 4> gradients = backward.attention.gradients;
+  ASSERT_TRUE(program.LayOut());
+  // With what they are made of.
+  for (const size_t value :
+       {result, sums, gradients[0], gradients[1], gradients[2], gradients[3]}) {
+    EXPECT_TRUE(offsets.insert(program.values[value].offset).second) << value;
+  }
+  EXPECT_EQ(program.temporary_bytes, 6 * kBytes);
 }
 
 TEST(ChainProgram, WhatNoMemoryHoldsIsSaid) {

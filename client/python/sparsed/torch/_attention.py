@@ -7,93 +7,183 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsed import _native
 from sparsed._errors import InvalidArgument, Unimplemented
 from sparsed.torch import _calls, _checks, _gatv2, _operators
 from sparsed.torch._graphs import Graph, find
 from sparsed.torch._operator import Operator
 
 
-def _attention_graph(graph: int, q: Tensor, k: Tensor, v: Tensor, heads: int) -> Graph:
+def _graph(
+    graph: int,
+    left: Tensor,
+    right: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    scores: int,
+    heads: int,
+) -> Graph:
     known = find(graph)
-    _checks.dense(known, "q", q, known.rows)
-    _checks.dense(known, "k", k, known.cols)
-    _checks.dense(known, "v", v, known.cols)
-    _checks.same("q", q, "k", k)
-    _checks.on_one_device("v", v, "q", q)
-    _checks.heads("q", q.shape[1], heads)
-    _checks.heads("v", v.shape[1], heads)
+    first, second, third = _NAMES[scores]
+    _checks.dense(known, first, left, known.rows)
+    _checks.dense(known, second, right, known.cols)
+    _checks.dense(known, third, values, known.cols)
+    _checks.same(first, left, second, right)
+    _checks.on_one_device(third, values, first, left)
+    _checks.heads(first, left.shape[1], heads)
+    _checks.heads(third, values.shape[1], heads)
+    if bias is not None:
+        _checks.dense(known, "bias", bias, known.nnz)
+        _checks.on_one_device("bias", bias, first, left)
+        if bias.shape[1] not in (1, heads):
+            raise InvalidArgument(
+                f"bias has {bias.shape[1]} columns, expected 1 or one for each of {heads} heads"
+            )
     return known
 
 
-def _attention_run(
-    graph: int, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float
+# What people call the operands, by the kind of scores.
+_NAMES = {_native.DOT: ("q", "k", "v"), _native.ADD: ("left", "right", "x")}
+
+
+def _run(
+    graph: int,
+    left: Tensor,
+    right: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    scores: int,
+    heads: int,
+    factor: float,
 ) -> tuple[Tensor, Tensor]:
-    return _calls.attention(_attention_graph(graph, q, k, v, heads), q, k, v, heads, scale)
+    known = _graph(graph, left, right, values, bias, scores, heads)
+    return _calls.attention(known, left, right, values, bias, scores, heads, factor)
 
 
-def _attention_fake(
-    graph: int, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float
+def _fake(
+    graph: int,
+    left: Tensor,
+    right: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    scores: int,
+    heads: int,
+    factor: float,
 ) -> tuple[Tensor, Tensor]:
-    known = _attention_graph(graph, q, k, v, heads)
-    return v.new_empty((known.rows, v.shape[1])), q.new_empty((known.nnz, heads))
+    rows = _graph(graph, left, right, values, bias, scores, heads).rows
+    log_sums = values.new_empty((rows, heads), dtype=_calls.sum_type(values.dtype))
+    return values.new_empty((rows, values.shape[1])), log_sums
 
 
-def _attention_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.graph, q, k, v, _, ctx.scale = inputs
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.graph, left, right, values, bias, *ctx.how = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(q, k, v, output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(left, right, values, bias, *output)
 
 
-def _attention_gradient(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
-    dq, dk, dv = attention_gradient(ctx.graph, dy, *ctx.saved_tensors, ctx.scale)
-    return None, dq, dk, dv, None, None
+def _gradient(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Any, ...]:
+    if dy is None:
+        return (None,) * 8
+    wanted = list(ctx.needs_input_grad[1:5])
+    made = attention_gradient(ctx.graph, dy, *ctx.saved_tensors, *ctx.how, wanted)
+    left, right, values, bias = (
+        one if want else None for one, want in zip(made, wanted, strict=True)
+    )
+    return None, left, right, values, bias, None, None, None
 
 
+# Row i of the result, part h: the sum over row i's nonzeros (i, j) of softmax_j(score) times part h
+# of row j of `values`. Scores are factor * left_i . right_j (DOT), or LeakyReLU(left_i + right_j)
+# with that slope (ADD), plus the bias, nnz x 1 or nnz x H. The second result, M x H, is what the
+# gradient needs of the forward: nothing of nnz x H is kept.
 attention = Operator(
-    "attention(int graph, Tensor q, Tensor k, Tensor v, int heads, float scale)"
-    " -> (Tensor, Tensor)",
-    _attention_run,
-    _attention_fake,
-    _attention_save,
-    _attention_gradient,
+    "attention(int graph, Tensor left, Tensor right, Tensor values, Tensor? bias, int scores,"
+    " int heads, float factor) -> (Tensor, Tensor)",
+    _run,
+    _fake,
+    _save,
+    _gradient,
 )
 
 
-def _attention_gradient_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.graph, dy, q, k, v, weights, ctx.scale = inputs
-    ctx.save_for_backward(dy, q, k, v, weights)
+def _gradient_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.graph, dy, left, right, values, bias, _, _, *ctx.how, ctx.wanted = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(dy, left, right, values, bias)
 
 
-def _attention_gradient_gradient(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-    """Of the same products one by one, weights made anew from q and k."""
-    dy, q, k, v, weights = ctx.saved_tensors
-    graph, heads = ctx.graph, weights.shape[1]
+def _unfused_gradient(
+    graph: int,
+    dy: Tensor,
+    left: Tensor,
+    right: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    scores: int,
+    heads: int,
+    factor: float,
+) -> tuple[Tensor, ...]:
+    """The same gradients by operators that are differentiable, weights made anew."""
+    if scores == _native.DOT:
+        slope: Tensor | float = factor
+        raw = _operators.sddmm(graph, left, right, None, True, heads)
+    else:
+        raw = _operators.edge_add(graph, left, right)
+        slope = torch.where(raw.detach() > 0, 1.0, factor).to(raw.dtype)
+    s = raw * slope if bias is None else raw * slope + bias
+    p = _operators.softmax(graph, s, 1.0)
+    d_values = _operators.spmm(graph, dy, p, False, True, False)
+    d_p = _operators.sddmm(graph, dy, values, None, True, heads)
+    d_s = _operators.softmax_gradient(graph, p, d_p, 1.0)
+    d_bias = d_s if bias is None or bias.shape[1] == heads else d_s.sum(1, keepdim=True)
+    d_raw = d_s * slope
+    if scores == _native.DOT:
+        d_left = _operators.spmm(graph, right, d_raw, False, False, False)
+        d_right = _operators.spmm(graph, left, d_raw, False, True, False)
+    else:
+        d_left = _operators.total(graph, d_raw, False)
+        d_right = _operators.total(graph, d_raw, True)
+    return d_left, d_right, d_values, d_bias
+
+
+def _gradient_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    if all(one is None for one in gradients):
+        return (None,) * 12
     with torch.enable_grad():
-        inputs = [one.detach().requires_grad_() for one in (dy, q, k, v)]
-        dy, q, k, v = inputs
-        p = _operators.softmax(graph, _operators.sddmm(graph, q, k, None, True, heads), ctx.scale)
-        dv = _operators.spmm(graph, dy, p, False, True, False)
-        dp = _operators.sddmm(graph, dy, v, None, True, heads)
-        ds = _operators.softmax_gradient(graph, p, dp, ctx.scale)
-        dq = _operators.spmm(graph, k, ds, False, False, False)
-        dk = _operators.spmm(graph, q, ds, False, True, False)
-    found = torch.autograd.grad((dq, dk, dv), inputs, gradients, allow_unused=True)
-    return None, *found, None, None
+        inputs: list[Any] = [
+            None if one is None else one.detach().requires_grad_() for one in ctx.saved_tensors
+        ]
+        made = _unfused_gradient(ctx.graph, *inputs, *ctx.how)
+    pairs = [
+        (one, of)
+        for one, of, want in zip(made, gradients, ctx.wanted, strict=True)
+        if want and of is not None
+    ]
+    given = [one for one in inputs if one is not None]
+    found = iter(
+        torch.autograd.grad(
+            [one for one, _ in pairs], given, [of for _, of in pairs], allow_unused=True
+        )
+    )
+    dy, left, right, values, bias = (None if one is None else next(found) for one in inputs)
+    # Of the forward's results, none: they are functions of the others.
+    return None, dy, left, right, values, bias, None, None, None, None, None, None
 
 
 attention_gradient = Operator(
-    "attention_gradient(int graph, Tensor dy, Tensor q, Tensor k, Tensor v, Tensor weights,"
-    " float scale) -> (Tensor, Tensor, Tensor)",
-    lambda graph, dy, q, k, v, weights, scale: _calls.attention_gradient(
-        find(graph), dy, q, k, v, weights, scale
+    "attention_gradient(int graph, Tensor dy, Tensor left, Tensor right, Tensor values,"
+    " Tensor? bias, Tensor result, Tensor log_sums, int scores, int heads, float factor,"
+    " bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    lambda graph, *rest: _calls.attention_gradient(find(graph), *rest),
+    lambda graph, dy, left, right, values, bias, result, log_sums, scores, heads, factor, wanted: (
+        tuple(
+            dy.new_empty(one.shape if want else (0, 0))
+            for one, want in zip((left, right, values, bias), wanted, strict=True)
+        )
     ),
-    lambda graph, dy, q, k, v, weights, scale: (
-        q.new_empty(q.shape),
-        k.new_empty(k.shape),
-        v.new_empty(v.shape),
-    ),
-    _attention_gradient_save,
-    _attention_gradient_gradient,
+    _gradient_save,
+    _gradient_gradient,
 )
 
 

@@ -179,6 +179,71 @@ def total(graph: Graph, values: Tensor, transpose: bool) -> Tensor:
     return y
 
 
+_NO_GRADIENT = (0, 0)  # the shape of one that is not wanted
+
+
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """Of attention's log_sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def attention(
+    graph: Graph,
+    left: Tensor,
+    right: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    scores: int,
+    heads: int,
+    factor: float,
+) -> tuple[Tensor, Tensor]:
+    """The result, and its log_sums, M x heads. factor: the scale of DOT, the slope of ADD."""
+    out = values.new_empty((graph.rows, values.shape[1]))
+    log_sums = values.new_empty((graph.rows, heads), dtype=sum_type(values.dtype))
+    left, at_left = _operand(left)
+    right, at_right = _operand(right)
+    values, at_values = _operand(values)
+    bias, at_bias = _optional(bias)
+    _run(
+        graph, _native.attention, at_left, at_right, at_values, at_bias, _result(out),
+        _result(log_sums), scores, heads, factor, 0, _stream(out),
+    )  # fmt: skip
+    return out, log_sums
+
+
+def attention_gradient(
+    graph: Graph,
+    dy: Tensor,
+    left: Tensor,
+    right: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    log_sums: Tensor,
+    scores: int,
+    heads: int,
+    factor: float,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, ...]:
+    """Of left, right, values and bias; empty ones of what is not wanted."""
+    made, places = [], []
+    for one, want in zip((left, right, values, bias), wanted, strict=True):
+        made.append(dy.new_empty(one.shape if want and one is not None else _NO_GRADIENT))
+        places.append(_result(made[-1]) if want else None)
+    dy, at_dy = _operand(dy)
+    left, at_left = _operand(left)
+    right, at_right = _operand(right)
+    values, at_values = _operand(values)
+    bias, at_bias = _optional(bias)
+    out, at_out = _operand(out)
+    log_sums, at_sums = _operand(log_sums)
+    _run(
+        graph, _native.attention_gradient, at_left, at_right, at_values, at_bias, at_out, at_sums,
+        at_dy, tuple(places), scores, heads, factor, 0, _stream(dy),
+    )  # fmt: skip
+    return tuple(made)
+
+
 # ---- Several steps -------------------------------------------------------------------------------
 #
 # In host memory they are one chain: one request, whose intermediate values stay with the server. On
@@ -234,12 +299,6 @@ class _Chain:
         )  # fmt: skip
         return self._value.value
 
-    def sddmm(self, a: int, b: int, heads: int) -> int:
-        return self._step(self._library.sparsed_chain_sddmm, self._matrix, a, b, True, _NONE, heads)
-
-    def softmax(self, x: int, scale: float, gradient: int = _NONE) -> int:
-        return self._step(self._library.sparsed_chain_softmax, self._matrix, x, gradient, scale)
-
     def output(self, value: int, tensor: Tensor) -> None:
         _native.check(
             self._library.sparsed_chain_output(
@@ -261,50 +320,6 @@ def _run_chain(graph: Graph, tensor: Tensor, put_together: Callable[[_Chain], No
         return chain.product(_stream(tensor))
 
     _run(graph, start)
-
-
-def attention(
-    graph: Graph, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    """The result, and the weights of the nonzeros, nnz x heads."""
-    if not _as_chain(q):
-        weights = softmax(graph, sddmm(graph, q, k, heads=heads), scale)
-        return spmm(graph, v, weights), weights
-    weights = q.new_empty((graph.nnz, heads))
-    out = v.new_empty((graph.rows, v.shape[1]))
-
-    def steps(chain: _Chain) -> None:
-        p = chain.softmax(chain.sddmm(chain.input(q), chain.input(k), heads), scale)
-        chain.output(chain.spmm(chain.input(v), p), out)
-        chain.output(p, weights)
-
-    _run_chain(graph, q, steps)
-    return out, weights
-
-
-def attention_gradient(
-    graph: Graph, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of q, k and v."""
-    heads = weights.shape[1]
-    if not _as_chain(q):
-        dv = spmm(graph, dy, weights, transpose=True)
-        dp = sddmm(graph, dy, v, heads=heads)
-        ds = softmax_gradient(graph, weights, dp, scale)
-        del dp
-        return spmm(graph, k, ds), spmm(graph, q, ds, transpose=True), dv
-    dq, dk, dv = (one.new_empty(one.shape) for one in (q, k, v))
-
-    def steps(chain: _Chain) -> None:
-        at_dy, p = chain.input(dy), chain.input(weights)
-        dp = chain.sddmm(at_dy, chain.input(v), heads)
-        ds = chain.softmax(p, scale, dp)
-        chain.output(chain.spmm(at_dy, p, transpose=True), dv)
-        chain.output(chain.spmm(chain.input(k), ds), dq)
-        chain.output(chain.spmm(chain.input(q), ds, transpose=True), dk)
-
-    _run_chain(graph, q, steps)
-    return dq, dk, dv
 
 
 def propagate(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsed import Matrix
+from sparsed import Matrix, _native
 from sparsed._errors import InvalidArgument, InvalidType
 from sparsed.torch import _attention, _operators
 from sparsed.torch._graphs import constant, find, number_of
@@ -210,11 +210,15 @@ def attention(
     heads: int | None = None,
     *,
     scale: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Scaled dot product attention along g's nonzeros, whose values do not count.
 
-    Row i of the result is the sum over its neighbours j of softmax_j(scale q_i . k_j) v_j, for each
-    head by itself; 0 if it has none. Memory: nnz x heads, not nnz x heads x d.
+    Row i of the result is the sum over its neighbours j of softmax_j(scale q_i . k_j + bias_ij) v_j,
+    for each head by itself; 0 if it has none. One pass over the graph, and one for the gradient:
+    nothing of nnz x heads is stored but the bias.
+
+    Gradients: of q, k, v and the bias; all of them again differentiable.
 
     Args:
         q: M x (H d), or M x H x d.
@@ -222,6 +226,8 @@ def attention(
         v: N x (H dv), or N x H x dv.
         heads: H; 1, or what q has, if it is not given.
         scale: 1 / sqrt(d) if it is not given.
+        bias: added to the scores: nnz for all heads, or nnz x H, in the order of g's canonical CSR.
+            Minus infinity masks a nonzero.
 
     Returns:
         M x (H dv), or M x H x dv, as v is.
@@ -237,8 +243,47 @@ def attention(
         if count < 1 or q.shape[-1] < count:
             raise InvalidArgument(f"{q.shape[-1]} columns of q for {count} heads")
         scale = 1.0 / math.sqrt(q.shape[-1] // count)
-    y: Tensor = _attention.attention(number, q, k, v, count, scale)[0]
+    b = None if bias is None else _by_nonzero(number, "bias", bias)[0]
+    y: Tensor = _attention.attention(number, q, k, v, b, _native.DOT, count, scale)[0]
     return y if v_heads is None else y.view(y.shape[0], count, -1)
+
+
+def gat(
+    g: Matrix,
+    left: Tensor,
+    right: Tensor,
+    x: Tensor,
+    slope: float = 0.2,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Graph attention along g's nonzeros, whose values do not count.
+
+    Row i of the result is the sum over its neighbours j of softmax_j(LeakyReLU(left_i + right_j) +
+    bias_ij) x_j, for each head by itself; 0 if it has none. One pass over the graph, and one for
+    the gradient: nothing of nnz x heads is stored but the bias.
+
+    Gradients: of left, right, x and the bias; all of them again differentiable.
+
+    Args:
+        left: M x H, scores of the targets; or M.
+        right: N x H, scores of the sources; or N.
+        x: N x (H d), or N x H x d.
+        slope: LeakyReLU's, of what is below 0.
+        bias: as attention's.
+
+    Returns:
+        M x (H d), or M x H x d, as x is.
+    """
+    number = number_of(g)
+    left, _ = _by_nonzero(number, "left", left)
+    right, _ = _by_nonzero(number, "right", right)
+    x, heads = _flat("x", _prepare(number, "x", x), None)
+    count = left.shape[-1]
+    if heads is not None and heads != count:
+        raise InvalidArgument(f"x has {heads} heads, expected {count}, as left has")
+    b = None if bias is None else _by_nonzero(number, "bias", bias)[0]
+    y: Tensor = _attention.attention(number, left, right, x, b, _native.ADD, count, slope)[0]
+    return y if heads is None else y.view(y.shape[0], heads, -1)
 
 
 def propagate(

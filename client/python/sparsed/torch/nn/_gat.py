@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from sparsed import Matrix
+from sparsed import Matrix, _native
 from sparsed._errors import InvalidArgument
 from sparsed.torch import _attention, _derived, _operators
 from sparsed.torch._functions import _prepare
@@ -77,26 +77,29 @@ class _Attention(torch.nn.Module):
         number = number_of(g)
         return _derived.with_loops(number) if self.add_self_loops else number
 
-    def _finish(
-        self,
-        number: int,
-        scores: Tensor,
-        x: Tensor,
-        targets: Tensor | None,
-        return_attention_weights: bool | None,
-    ) -> Any:
-        """From scores before the softmax, nnz x heads, and x, N x (heads out_channels)."""
+    def _weighted(self, number: int, scores: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights and their sums of x, N x (heads out_channels), from scores before the
+        softmax, nnz x heads."""
         alpha = _operators.softmax(number, scores, 1.0)
         if self.dropout > 0 and self.training:
             alpha = functional.dropout(alpha, self.dropout)
-        out: Tensor = _operators.spmm(number, x, alpha, False, False, False)
+        return _operators.spmm(number, x, alpha, False, False, False), alpha
+
+    def _finish(
+        self,
+        number: int,
+        out: Tensor,
+        alpha: Tensor | None,
+        targets: Tensor | None,
+    ) -> Any:
+        """`alpha`: the weights, if they are wanted."""
         if not self.concat and self.heads > 1:
             out = out.view(-1, self.heads, self.out_channels).mean(dim=1)
         if self.res is not None and targets is not None:
             out = out + self.res(targets)
         if self.bias is not None:
             out = out + self.bias
-        if return_attention_weights:
+        if alpha is not None:
             return out, (_operators.edge_index(number, alpha.detach()), alpha)
         return out
 
@@ -117,7 +120,8 @@ class GATConv(_Attention):
     """Graph attention: weights softmax_j LeakyReLU(a_l . W x_j + a_r . W x_i), as
     torch_geometric.nn.GATConv. The graph's values do not count.
 
-    What is kept for the gradient is nnz x heads, not nnz x heads x out_channels.
+    One pass over the graph, and one for the gradient, with nothing of nnz x heads in memory; but with
+    dropout of weights, edge features, and where weights are wanted, they are kept, nnz x heads.
 
     Args:
         in_channels: columns of X; a pair for sources and targets of a bipartite graph.
@@ -207,6 +211,17 @@ class GATConv(_Attention):
             scores_of_sources, scores_of_targets = self._scores(h)
         else:
             scores_of_sources = (h.view(-1, *heads) * self._att(self.att_src, h)).sum(-1)
+        drops = self.dropout > 0 and self.training
+        if (
+            not drops
+            and not return_attention_weights
+            and (self.lin_edge is None or edge_attr is None)
+        ):
+            out = _attention.attention(
+                number, scores_of_targets, scores_of_sources, h, None, _native.ADD, self.heads,
+                self.negative_slope,
+            )[0]  # fmt: skip
+            return self._finish(number, out, None, targets)
         scores = _operators.edge_add(number, scores_of_targets, scores_of_sources)
         if self.lin_edge is not None and edge_attr is not None:
             # (e W) . a is e (W a): nothing of nnz x heads x out_channels.
@@ -214,7 +229,8 @@ class GATConv(_Attention):
             more = functional.linear(_edge_features(edge_attr), weight.sum(1))
             scores = scores + _prepare(number, "edge_attr", more)
         scores = functional.leaky_relu(scores, self.negative_slope, inplace=True)
-        return self._finish(number, scores, h, targets, return_attention_weights)
+        out, alpha = self._weighted(number, scores, h)
+        return self._finish(number, out, alpha if return_attention_weights else None, targets)
 
     def _transform(self, number: int, x: Features) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Sources' features, targets' scores if they are apart, and what `res` takes."""
@@ -243,8 +259,9 @@ class GATConv(_Attention):
         both = torch.stack((self.att_src[0], self.att_dst[0]), 2).to(h.dtype)
         if h.shape[0] < _FEW_NODES:
             by_head = h.view(-1, self.heads, self.out_channels).transpose(0, 1)
-            left, right = torch.bmm(by_head, both).unbind(2)
-            return left.t(), right.t()
+            # Of each end without gaps, by one copy.
+            left, right = torch.bmm(by_head, both).permute(2, 1, 0).contiguous().unbind()
+            return left, right
         one_head = torch.eye(self.heads, dtype=h.dtype, device=h.device)
         weights = (both.unsqueeze(3) * one_head.view(self.heads, 1, 1, -1)).flatten(0, 1).flatten(1)
         blocks = h.shape[0] // _ROWS_OF_A_BLOCK
@@ -319,4 +336,5 @@ class GATv2Conv(_Attention):
         scores = _attention.gatv2(
             number, left, right, self.att[0].to(right.dtype), self.negative_slope
         )
-        return self._finish(number, scores, right, targets, return_attention_weights)
+        out, alpha = self._weighted(number, scores, right)
+        return self._finish(number, out, alpha if return_attention_weights else None, targets)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsed import Matrix
+from sparsed import Matrix, _native
 from sparsed._errors import InvalidArgument
 from sparsed.torch import _attention, _operators
 from sparsed.torch._functions import _prepare
@@ -19,7 +19,8 @@ class TransformerConv(torch.nn.Module):
     """Dot product attention along edges, as torch_geometric.nn.TransformerConv. The graph's values
     do not count.
 
-    What is kept for the gradient is nnz x heads, not nnz x heads x out_channels.
+    One pass over the graph, and one for the gradient, with nothing of nnz x heads in memory; but with
+    dropout of weights, and where they are wanted, they are kept, nnz x heads.
 
     Args:
         in_channels: columns of X; a pair for sources and targets of a bipartite graph.
@@ -108,7 +109,7 @@ class TransformerConv(torch.nn.Module):
             dropped = functional.dropout(alpha, self.dropout, training=drops)
             out = _operators.spmm(number, v, dropped, False, False, False)
         else:
-            out = _attention.attention(number, q, k, v, self.heads, scale)[0]
+            out = _attention.attention(number, q, k, v, None, _native.DOT, self.heads, scale)[0]
         if not self.concat and self.heads > 1:
             out = out.view(-1, self.heads, self.out_channels).mean(dim=1)
         if self.root_weight:
