@@ -29,7 +29,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// Nonzeros of a block: what is gathered for it stays in the second cache, what is computed of it
 /// in the first.
-constexpr int64_t kBlock = 64;
+constexpr int64_t kBlock = 512;
 /// With room for a vector that begins in the block.
 constexpr int64_t kApart = kBlock + 16;
 /// Nonzeros ahead that prefetching looks.
@@ -95,6 +95,17 @@ void Widen(const HeadRows<T>& rows, int64_t row, int64_t heads, SumOf<T>* to) {
       }
     }
   });
+}
+
+/// The same in `buffer`, or the row itself where that says as much.
+template <typename T>
+HWY_INLINE const SumOf<T>* Widened(const HeadRows<T>& rows, int64_t row, int64_t heads,
+                                   SumOf<T>* buffer) {
+  if constexpr (!kIsHalf<T>) {
+    if (rows.width % hn::MaxLanes(hn::ScalableTag<T>()) == 0) return rows.data + row * rows.stride;
+  }
+  Widen(rows, row, heads, buffer);
+  return buffer;
 }
 
 /// The other way around: each head's `factors` times its sums, zeros where that is 0; rounded.
@@ -167,14 +178,14 @@ void DotBlock(const SumOf<T>* own, const HeadRows<T>& rows, const Gathered& gath
         hn::Vec<D> sums[kSumsAtOnce];
         for (auto& sum : sums) sum = hn::Zero(d);
         for (int64_t j = 0; j < whole; j += kLanes, a += kLanes) {
-          const auto factor = hn::Load(d, a);
+          const auto factor = hn::LoadU(d, a);
           HWY_UNROLL(4)
           for (int k = 0; k < kSumsAtOnce; ++k) {
             sums[k] = hn::MulAdd(factor, LoadStored(d, b[k] + j), sums[k]);
           }
         }
         if constexpr (kMasked) {
-          const auto factor = hn::Load(d, a);
+          const auto factor = hn::LoadU(d, a);
           HWY_UNROLL(4)
           for (int k = 0; k < kSumsAtOnce; ++k) {
             sums[k] = hn::MulAdd(factor, tail.Load(b[k] + whole), sums[k]);
@@ -343,9 +354,8 @@ class BlockScores {
   void Add(const Segment<Wide>& segment) {
     Wide* const sums = sums_.data() + segment.at;
     if (job_.kind == EdgeScores::Kind::kDot) {
-      Widen(job_.own, segment.row, job_.heads, own_.data());
-      DotBlock(own_.data(), job_.other, GatheredAt(job_, segment.first, segment.count), job_.heads,
-               sums);
+      DotBlock(Widened(job_.own, segment.row, job_.heads, own_.data()), job_.other,
+               GatheredAt(job_, segment.first, segment.count), job_.heads, sums);
     } else {
       const T* const own = job_.own.data + segment.row * job_.own.stride;
       for (int64_t i = 0; i < segment.count; ++i) {

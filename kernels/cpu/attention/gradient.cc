@@ -45,9 +45,9 @@ class Gradient {
   void Add(const Segment<Wide>& segment) {
     scores_.Add(segment);
     if (needs_scores_) {
-      Widen(job_.own, segment.row, heads_, own_.data());
-      DotBlock(own_.data(), job_.other, GatheredAt(job_.scores, segment.first, segment.count),
-               heads_, of_shares_.data() + segment.at);
+      DotBlock(Widened(job_.own, segment.row, heads_, own_.data()), job_.other,
+               GatheredAt(job_.scores, segment.first, segment.count), heads_,
+               of_shares_.data() + segment.at);
     }
     AddTerms(segment);
   }
@@ -182,11 +182,11 @@ void MakeTermsOf(const TermsJob<T>& job, RowRange rows) {
   using Wide = SumOf<T>;
   WideRow<Wide> gradient(job.heads, job.gradient.width), dots(job.heads, kApart);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    Widen(job.gradient, row, job.heads, gradient.data());
     HeadRows<T> out = job.out;
     out.data += row * out.stride;
     constexpr int32_t kFirst = 0;
-    DotBlock(gradient.data(), out, {&kFirst, 1}, job.heads, dots.data());
+    DotBlock(Widened(job.gradient, row, job.heads, gradient.data()), out, {&kFirst, 1}, job.heads,
+             dots.data());
     Wide* const terms = job.terms + 2 * job.heads * row;
     for (int64_t head = 0; head < job.heads; ++head) {
       const Wide log_sum = job.log_sums[row * job.log_sums_stride + head];
