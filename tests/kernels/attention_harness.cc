@@ -271,6 +271,20 @@ Pattern WithLongRow() {
   return FromRows(kCols, of_rows);
 }
 
+/// Rows of several hundred nonzeros and more, with short ones among them.
+Pattern WithLongerRows() {
+  std::mt19937 random(5);
+  std::vector<std::vector<int32_t>> of_rows(12);
+  for (size_t row = 0; row < of_rows.size(); ++row) {
+    const uint32_t chance = row % 3 == 0 ? 3 : row % 3 == 1 ? 400 : 950;
+    for (int32_t col = 0; col < 1700; ++col) {
+      if (random() % 1000 < chance) of_rows[row].push_back(col);
+    }
+  }
+  of_rows[4].clear();
+  return FromRows(1700, of_rows);
+}
+
 Pattern Transposed(const Pattern& of) {
   std::vector<std::pair<int32_t, int32_t>> coordinates;
   for (int32_t row = 0; row < of.rows; ++row) {
@@ -334,6 +348,18 @@ void CheckAttentionOfOddScores(AttentionSite& site) {
 }
 
 void CheckAttentionOfLongRows(AttentionSite& site) {
+  const Pattern with_longer_rows = WithLongerRows();
+  for (const Kind kind : {Kind::kDot, Kind::kSum}) {
+    for (const Pattern& pattern : {with_longer_rows, Transposed(with_longer_rows)}) {
+      CheckCases(site, pattern,
+                 {{kind, 8, 32, 32, 8, 0, 0},
+                  {kind, 3, 24, 7, 1, 1, 1},
+                  {kind, 1, 64, 128, 0, 0, 0},
+                  {kind, 2, 5, 3, 2, 0, 0, Scores::kHuge},
+                  {kind, 2, 8, 8, 2, 0, 0, Scores::kMasked},
+                  {kind, 2, 8, 8, 1, 0, 0, Scores::kInvalid}});
+    }
+  }
   const Pattern with_long_row = WithLongRow(), with_long_column = Transposed(with_long_row);
   for (const Pattern* const pattern : {&with_long_row, &with_long_column}) {
     CheckCases(site, *pattern,

@@ -46,10 +46,54 @@ TEST(Attention, AsInFloat64WithSeveralThreads) {
 }
 
 TEST(Attention, OfLongRows) {
-  for (const int threads : {1, 3}) {
-    Cpu cpu(threads);
-    CheckAttentionOfLongRows(cpu);
-  }
+  Cpu cpu(3);
+  CheckAttentionOfLongRows(cpu);
+}
+
+/// Results do not depend on the team, bit by bit, also where rows are in pieces.
+TEST(Attention, IsTheSameForAnyTeam) {
+  constexpr int64_t kHeads = 2, kColumns = 16;
+  std::vector<std::vector<int32_t>> of_rows(300, {1, 5, 9});
+  for (int32_t col = 0; col < 60'000; ++col) of_rows[100].push_back(col);
+  of_rows[100].erase(of_rows[100].begin(), of_rows[100].begin() + 3);
+  const Pattern pattern = FromRows(60'000, of_rows);
+  Cpu cpu(1);
+  const Subject plain(cpu, pattern, false), transposed(cpu, pattern, true);
+  std::mt19937 random(3);
+  const auto random_floats = [&](int64_t rows) {
+    std::vector<float> floats(static_cast<size_t>(rows * kColumns));
+    for (float& x : floats) x = static_cast<float>(random() % 2000) / 1000 - 1;
+    return floats;
+  };
+  const auto left = random_floats(300), right = random_floats(60'000),
+             values = random_floats(60'000);
+  const auto run = [&](int threads) {
+    std::vector<std::vector<float>> results = {
+        std::vector<float>(300 * kColumns), std::vector<float>(300 * kHeads),
+        std::vector<float>(300 * kColumns), std::vector<float>(60'000 * kColumns),
+        std::vector<float>(60'000 * kColumns)};
+    EdgeAttention attention{plain.there};
+    attention.scores.heads = kHeads;
+    attention.scores.left = {left.data(), 300, kColumns, kColumns};
+    attention.scores.right = {right.data(), 60'000, kColumns, kColumns};
+    attention.values = {values.data(), 60'000, kColumns, kColumns};
+    attention.out = {results[0].data(), 300, kColumns, kColumns};
+    attention.log_sums = {results[1].data(), 300, kHeads, kHeads};
+    ComputeEdgeAttention(attention, ElementType::kF32, threads);
+    EdgeAttentionGradient gradient{plain.there, transposed.there};
+    gradient.scores = attention.scores;
+    gradient.values = attention.values;
+    gradient.out = {results[0].data(), 300, kColumns, kColumns};
+    gradient.log_sums = {results[1].data(), 300, kHeads, kHeads};
+    gradient.gradient = attention.scores.left;
+    gradient.left = {results[2].data(), 300, kColumns, kColumns};
+    gradient.right = {results[3].data(), 60'000, kColumns, kColumns};
+    gradient.values_gradient = {results[4].data(), 60'000, kColumns, kColumns};
+    ComputeEdgeAttentionGradient(gradient, ElementType::kF32, threads);
+    return results;
+  };
+  const auto alone = run(1);
+  for (const int threads : {2, 3, 7}) EXPECT_EQ(run(threads), alone) << threads;
 }
 
 /// An operand that can be moved.

@@ -1,6 +1,6 @@
-// Blocks of a row's nonzeros, heads side by side: dot products, scores, exponentials, weighted
-// sums. Numbers of a block are kept head by head, kBlock apart. Included once for every instruction
-// set, after hwy/highway.h.
+// Blocks of nonzeros, of one row or of several short ones, heads side by side: dot products,
+// scores, exponentials, weighted sums. Numbers of a block are kept head by head, kApart apart.
+// Included once for every instruction set, after hwy/highway.h.
 
 #if defined(SPARSED_KERNELS_CPU_ATTENTION_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPARSED_KERNELS_CPU_ATTENTION_BLOCKS_INL_H_
@@ -29,7 +29,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// Nonzeros of a block: what is gathered for it stays in the second cache, what is computed of it
 /// in the first.
-constexpr int64_t kBlock = 64;
+constexpr int64_t kBlock = 512;
+/// With room for a vector that begins in the block.
+constexpr int64_t kApart = kBlock + 16;
 /// Nonzeros ahead that prefetching looks.
 constexpr int64_t kNonzerosAhead = 8;
 
@@ -95,6 +97,17 @@ void Widen(const HeadRows<T>& rows, int64_t row, int64_t heads, SumOf<T>* to) {
   });
 }
 
+/// The same in `buffer`, or the row itself where that says as much.
+template <typename T>
+HWY_INLINE const SumOf<T>* Widened(const HeadRows<T>& rows, int64_t row, int64_t heads,
+                                   SumOf<T>* buffer) {
+  if constexpr (!kIsHalf<T>) {
+    if (rows.width % hn::MaxLanes(hn::ScalableTag<T>()) == 0) return rows.data + row * rows.stride;
+  }
+  Widen(rows, row, heads, buffer);
+  return buffer;
+}
+
 /// The other way around: each head's `factors` times its sums, zeros where that is 0; rounded.
 template <typename T, typename Wide>
 void StoreRow(const Wide* sums, const Wide* factors, int64_t heads, int64_t width, T* to) {
@@ -117,51 +130,69 @@ void StoreRow(const Wide* sums, const Wide* factors, int64_t heads, int64_t widt
   });
 }
 
+/// Nonzeros of which rows are gathered.
+struct Gathered {
+  const int32_t* columns = nullptr;
+  int64_t count = 0;
+  /// So many there are from `columns` on of which rows may be fetched ahead of their use; 0: none.
+  int64_t fetchable = 0;
+};
 template <typename T>
-HWY_INLINE void PrefetchRow(const HeadRows<T>& rows, int64_t row, int64_t heads) {
+Gathered GatheredAt(const ScoreJob<T>& job, int64_t first, int64_t count) {
+  return {job.columns + first, count, job.prefetch ? job.nnz - first : 0};
+}
+
+/// Fetches `elements` of a row.
+template <typename T>
+HWY_INLINE void Prefetch(const T* row, int64_t elements) {
   // The processor's adjacent-line prefetcher fetches lines in pairs; the end of a very long row is
   // left to its streaming prefetcher.
-  const int64_t bytes =
-      std::min<int64_t>(heads * rows.width * static_cast<int64_t>(sizeof(T)), 2048);
-  const char* const begin = reinterpret_cast<const char*>(rows.data + row * rows.stride);
-  for (int64_t byte = 0; byte < bytes; byte += 128) hwy::Prefetch(begin + byte);
+  const int64_t bytes = std::min<int64_t>(elements * static_cast<int64_t>(sizeof(T)), 2048);
+  for (int64_t byte = 0; byte < bytes; byte += 128) {
+    hwy::Prefetch(reinterpret_cast<const char*>(row) + byte);
+  }
 }
 
 /// dots[head][i] = the dot product of the head of `own` (Widen's) and of row columns[i]. Writes up
 /// to the next multiple of kSumsAtOnce.
 template <typename T>
-void DotBlock(const SumOf<T>* own, const HeadRows<T>& rows, const int32_t* columns, int64_t count,
-              int64_t heads, SumOf<T>* dots) {
+void DotBlock(const SumOf<T>* own, const HeadRows<T>& rows, const Gathered& gathered, int64_t heads,
+              SumOf<T>* dots) {
   const int64_t width = rows.width;
   WithVector<SumOf<T>>(width, [&]<class D, bool kMasked>(D d, std::bool_constant<kMasked>) {
     constexpr int64_t kLanes = hn::MaxLanes(d);
     const int64_t whole = width / kLanes * kLanes;
     const Tail<D> tail(width - whole);
-    for (int64_t i = 0; i < count; i += kSumsAtOnce) {
+    for (int64_t i = 0; i < gathered.count; i += kSumsAtOnce) {
+      const int64_t last = std::min<int64_t>(kSumsAtOnce, gathered.count - i) - 1;
+      const int64_t fetches = std::min(last + 1, gathered.fetchable - kNonzerosAhead - i);
+      for (int64_t k = 0; k < fetches; ++k) {
+        Prefetch(rows.data + gathered.columns[i + kNonzerosAhead + k] * rows.stride, heads * width);
+      }
       const T* b[kSumsAtOnce];
       for (int64_t k = 0; k < kSumsAtOnce; ++k) {
-        b[k] = rows.data + columns[std::min(i + k, count - 1)] * rows.stride;
+        b[k] = rows.data + gathered.columns[i + std::min(k, last)] * rows.stride;
       }
       const SumOf<T>* a = own;
       for (int64_t head = 0; head < heads; ++head) {
         hn::Vec<D> sums[kSumsAtOnce];
         for (auto& sum : sums) sum = hn::Zero(d);
         for (int64_t j = 0; j < whole; j += kLanes, a += kLanes) {
-          const auto factor = hn::Load(d, a);
+          const auto factor = hn::LoadU(d, a);
           HWY_UNROLL(4)
           for (int k = 0; k < kSumsAtOnce; ++k) {
             sums[k] = hn::MulAdd(factor, LoadStored(d, b[k] + j), sums[k]);
           }
         }
         if constexpr (kMasked) {
-          const auto factor = hn::Load(d, a);
+          const auto factor = hn::LoadU(d, a);
           HWY_UNROLL(4)
           for (int k = 0; k < kSumsAtOnce; ++k) {
             sums[k] = hn::MulAdd(factor, tail.Load(b[k] + whole), sums[k]);
           }
           a += kLanes;
         }
-        SumOf<T>* const to = dots + head * kBlock + i;
+        SumOf<T>* const to = dots + head * kApart + i;
         if constexpr (kLanes == 1) {
           for (int k = 0; k < kSumsAtOnce; ++k) to[k] = hn::GetLane(sums[k]);
         } else {
@@ -175,31 +206,39 @@ void DotBlock(const SumOf<T>* own, const HeadRows<T>& rows, const int32_t* colum
 
 /// kVectors vectors of sums, number `first` of the row and on.
 template <int kVectors, bool kMasked, class D, typename T, typename Wide = hn::TFromD<D>>
-HWY_INLINE void SumSlab(D d, const HeadRows<T>& rows, const int32_t* columns, int64_t count,
-                        const Wide* weights, const Wide* factors, int64_t first, Wide* sums) {
+HWY_INLINE void SumSlab(D d, const HeadRows<T>& rows, const Gathered& gathered, const Wide* weights,
+                        const Wide* factors, int64_t first, Wide* sums) {
   constexpr int64_t kLanes = hn::MaxLanes(D());
   const int64_t vectors = VectorsOf<D>(rows.width);
+  // Divisions take longer than short rows.
+  int64_t head = first == 0 ? 0 : first / vectors, in_head = first - head * vectors;
   const Tail<D> tail(rows.width - (vectors - 1) * kLanes);
   hn::Vec<D> of[kVectors];
   const Wide* weight[kVectors];
   int64_t at[kVectors];
   bool is_last[kVectors];
   for (int v = 0; v < kVectors; ++v) {
-    const int64_t head = (first + v) / vectors, in_head = (first + v) % vectors;
-    weight[v] = weights + head * kBlock;
-    at[v] = kMasked ? head * rows.width + in_head * kLanes : (first + v) * kLanes;
+    weight[v] = weights + head * kApart;
+    at[v] = kMasked ? head * rows.width + in_head * kLanes : v * kLanes;
     is_last[v] = kMasked && in_head + 1 == vectors;
     of[v] = factors == nullptr
                 ? hn::Zero(d)
                 : hn::Mul(hn::Set(d, factors[head]), hn::Load(d, sums + (first + v) * kLanes));
+    if (++in_head == vectors) {
+      in_head = 0;
+      ++head;
+    }
   }
   const T* const data = rows.data + (kMasked ? 0 : first * kLanes);
-  for (int64_t i = 0; i < count; ++i) {
-    const T* const row = data + columns[i] * rows.stride;
+  for (int64_t i = 0; i < gathered.count; ++i) {
+    const T* const row = data + gathered.columns[i] * rows.stride;
+    if (i + kNonzerosAhead < gathered.fetchable) {
+      Prefetch(data + gathered.columns[i + kNonzerosAhead] * rows.stride + at[0],
+               kVectors * kLanes);
+    }
     HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
-      const auto element =
-          kMasked ? LoadPart(d, row + at[v], is_last[v], tail) : LoadStored(d, row + v * kLanes);
+      const auto element = LoadPart(d, row + at[v], kMasked && is_last[v], tail);
       of[v] = hn::MulAdd(hn::Set(d, weight[v][i]), element, of[v]);
     }
   }
@@ -209,24 +248,24 @@ HWY_INLINE void SumSlab(D d, const HeadRows<T>& rows, const int32_t* columns, in
 /// sums = factors * sums (nothing, if `factors` is null) + the sum over the block of
 /// weights[head][i] times the head of row columns[i]. `sums` as in WideRow.
 template <typename T>
-void SumBlock(const HeadRows<T>& rows, const int32_t* columns, int64_t count, int64_t heads,
+void SumBlock(const HeadRows<T>& rows, const Gathered& gathered, int64_t heads,
               const SumOf<T>* weights, const SumOf<T>* factors, SumOf<T>* sums) {
   WithVector<SumOf<T>>(rows.width, [&]<class D, bool kMasked>(D d, std::bool_constant<kMasked>) {
     const int64_t vectors = heads * VectorsOf<D>(rows.width);
     int64_t first = 0;
     for (; first + 8 <= vectors; first += 8) {
-      SumSlab<8, kMasked>(d, rows, columns, count, weights, factors, first, sums);
+      SumSlab<8, kMasked>(d, rows, gathered, weights, factors, first, sums);
     }
     if (first + 4 <= vectors) {
-      SumSlab<4, kMasked>(d, rows, columns, count, weights, factors, first, sums);
+      SumSlab<4, kMasked>(d, rows, gathered, weights, factors, first, sums);
       first += 4;
     }
     if (first + 2 <= vectors) {
-      SumSlab<2, kMasked>(d, rows, columns, count, weights, factors, first, sums);
+      SumSlab<2, kMasked>(d, rows, gathered, weights, factors, first, sums);
       first += 2;
     }
     if (first < vectors) {
-      SumSlab<1, kMasked>(d, rows, columns, count, weights, factors, first, sums);
+      SumSlab<1, kMasked>(d, rows, gathered, weights, factors, first, sums);
     }
   });
 }
@@ -237,7 +276,67 @@ HWY_INLINE V ExpOf(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
 }
 
-/// The scores of blocks of a row.
+/// The logarithm of x, which is 0 (no matter what), at least about 1, or NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V LogOf(D d, V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Log(d, x));
+}
+
+/// Nonzeros [first, first + count) of a row, which are numbers `at` and on of a block.
+template <typename Wide>
+struct Segment {
+  int64_t row = 0;
+  int64_t first = 0, count = 0;
+  int64_t at = 0;
+  bool begins = false, ends = false;  ///< the row, or the piece of it
+  Wide* piece = nullptr;              ///< of a row that is cut; null: whole
+};
+template <typename Wide>
+struct Block {
+  int64_t count = 0;  ///< nonzeros, one after the other
+  int64_t segment_count = 0;
+  Segment<Wide> segments[kBlock];
+
+  int64_t first() const { return segments[0].first; }
+};
+
+/// Goes over the rows from `begin` to `end`: work.Add(segment) for each segment, work.Run(block)
+/// when its segments are there, work.RunEmpty(row) for rows of nothing, whatever is under way. Of a
+/// row that began before the piece is `head`, of one that does not end here `tail`.
+template <typename Wide, typename Work>
+void RunBlocks(const int64_t* row_offsets, Cut begin, Cut end, Wide* head, Wide* tail, Work& work) {
+  Block<Wide> block;
+  const auto run = [&] {
+    if (block.count > 0) work.Run(block);
+    block.count = block.segment_count = 0;
+  };
+  const auto add = [&](int64_t row, int64_t first, int64_t last, Wide* piece) {
+    if (first == last) return work.RunEmpty(row);
+    if (last - first > kBlock - block.count) run();
+    for (int64_t p = first; p < last;) {
+      if (block.count == kBlock) run();
+      const int64_t count = std::min(last - p, kBlock - block.count);
+      const Segment<Wide> segment = {row,  p, count, block.count, p == first, p + count == last,
+                                     piece};
+      work.Add(segment);
+      block.segments[block.segment_count++] = segment;
+      block.count += count;
+      p += count;
+    }
+  };
+  int64_t row = begin.row;
+  if (begin.nonzero > row_offsets[row]) {
+    add(row, begin.nonzero, std::min(end.nonzero, row_offsets[row + 1]), head);
+    ++row;
+  }
+  for (; row < end.row; ++row) add(row, row_offsets[row], row_offsets[row + 1], nullptr);
+  if (row == end.row && end.nonzero > row_offsets[row]) {
+    add(row, row_offsets[row], end.nonzero, tail);
+  }
+  run();
+}
+
+/// The scores of a block.
 template <typename T>
 class BlockScores {
  public:
@@ -249,36 +348,29 @@ class BlockScores {
   explicit BlockScores(const ScoreJob<T>& job)
       : job_(job),
         own_(job.heads, job.own.width),
-        sums_(job.heads, kBlock),
-        bias_(job.bias_cols, kBlock) {}
+        sums_(job.heads, kApart),
+        bias_(job.bias_cols, kApart) {}
 
-  /// The rows that the next blocks are of.
-  void SetRow(int64_t row) {
+  void Add(const Segment<Wide>& segment) {
+    Wide* const sums = sums_.data() + segment.at;
     if (job_.kind == EdgeScores::Kind::kDot) {
-      Widen(job_.own, row, job_.heads, own_.data());
+      DotBlock(Widened(job_.own, segment.row, job_.heads, own_.data()), job_.other,
+               GatheredAt(job_, segment.first, segment.count), job_.heads, sums);
     } else {
-      const T* const from = job_.own.data + row * job_.own.stride;
-      for (int64_t h = 0; h < job_.heads; ++h) own_.data()[h] = static_cast<Wide>(from[h]);
-    }
-  }
-  /// Nonzeros [first, first + count) of the row.
-  void SetBlock(int64_t first, int64_t count) {
-    const int32_t* const columns = job_.columns + first;
-    if (job_.kind == EdgeScores::Kind::kDot) {
-      DotBlock(own_.data(), job_.other, columns, count, job_.heads, sums_.data());
-    } else {
-      for (int64_t i = 0; i < count; ++i) {
-        const T* const from = job_.other.data + columns[i] * job_.other.stride;
+      const T* const own = job_.own.data + segment.row * job_.own.stride;
+      for (int64_t i = 0; i < segment.count; ++i) {
+        const T* const other =
+            job_.other.data + job_.columns[segment.first + i] * job_.other.stride;
         for (int64_t h = 0; h < job_.heads; ++h) {
-          sums_.data()[h * kBlock + i] = static_cast<Wide>(from[h]);
+          sums[h * kApart + i] = static_cast<Wide>(own[h]) + static_cast<Wide>(other[h]);
         }
       }
     }
     if (job_.bias == nullptr) return;
-    for (int64_t i = 0; i < count; ++i) {
-      const T* const from = job_.bias + job_.source[first + i] * job_.bias_stride;
+    for (int64_t i = 0; i < segment.count; ++i) {
+      const T* const from = job_.bias + job_.source[segment.first + i] * job_.bias_stride;
       for (int64_t h = 0; h < job_.bias_cols; ++h) {
-        bias_.data()[h * kBlock + i] = static_cast<Wide>(from[h]);
+        bias_.data()[h * kApart + segment.at + i] = static_cast<Wide>(from[h]);
       }
     }
   }
@@ -287,17 +379,14 @@ class BlockScores {
   /// product changes them by. Nothing sensible beyond the block.
   HWY_INLINE V At(int64_t head, int64_t i, V& slope) const {
     const D d;
-    V score = hn::Load(d, sums_.data() + head * kBlock + i);
-    if (job_.kind == EdgeScores::Kind::kDot) {
-      slope = hn::Set(d, job_.scale);
-    } else {
-      score = hn::Add(score, hn::Set(d, own_.data()[head]));
-      slope =
-          hn::IfThenElse(hn::Gt(score, hn::Zero(d)), hn::Set(d, Wide(1)), hn::Set(d, job_.slope));
-    }
-    if (job_.bias == nullptr) return hn::Mul(score, slope);
-    const int64_t of_head = job_.bias_cols > 1 ? head * kBlock : 0;
-    return hn::MulAdd(score, slope, hn::Load(d, bias_.data() + of_head + i));
+    const V sum = hn::Load(d, sums_.data() + head * kApart + i);
+    slope =
+        job_.kind == EdgeScores::Kind::kDot
+            ? hn::Set(d, job_.scale)
+            : hn::IfThenElse(hn::Gt(sum, hn::Zero(d)), hn::Set(d, Wide(1)), hn::Set(d, job_.slope));
+    if (job_.bias == nullptr) return hn::Mul(sum, slope);
+    const int64_t of_head = job_.bias_cols > 1 ? head * kApart : 0;
+    return hn::MulAdd(sum, slope, hn::Load(d, bias_.data() + of_head + i));
   }
 
  private:
@@ -306,39 +395,36 @@ class BlockScores {
   WideRow<Wide> sums_, bias_;  ///< of a block
 };
 
-/// Fetches rows of what is gathered for the block and a few nonzeros after it.
-template <typename T>
-class Fetcher {
- public:
-  explicit Fetcher(const ScoreJob<T>& job) : job_(job) {}
-  HWY_INLINE void Fetch(int64_t first, int64_t count, const HeadRows<T>& values) {
-    if (!job_.prefetch) return;
-    const int64_t end = std::min(first + count + kNonzerosAhead, job_.nnz);
-    for (fetched_ = std::max(fetched_, first); fetched_ < end; ++fetched_) {
-      PrefetchRow(job_.other, job_.columns[fetched_], job_.heads);
-      PrefetchRow(values, job_.columns[fetched_], job_.heads);
-    }
-  }
-
- private:
-  const ScoreJob<T>& job_;
-  int64_t fetched_ = 0;
-};
-
-/// Calls run(row, first, last, piece) for the pieces of rows from `begin` to `end`; `piece` is null
-/// for whole rows.
-template <typename Wide, typename Run>
-HWY_INLINE void ForEachRow(const int64_t* row_offsets, Cut begin, Cut end, Wide* head, Wide* tail,
-                           Run&& run) {
-  int64_t row = begin.row;
-  if (begin.nonzero > row_offsets[row]) {
-    run(row, begin.nonzero, std::min(end.nonzero, row_offsets[row + 1]), head);
-    ++row;
-  }
-  for (; row < end.row; ++row) run(row, row_offsets[row], row_offsets[row + 1], nullptr);
-  if (row == end.row && end.nonzero > row_offsets[row]) {
-    run(row, row_offsets[row], end.nonzero, tail);
-  }
+/// The sum of `count` numbers of a block, no alignment.
+template <typename Wide>
+HWY_INLINE Wide SumOfSegment(const Wide* from, int64_t count) {
+  const hn::ScalableTag<Wide> d;
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  auto sum = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kLanes < count; i += kLanes) sum = hn::Add(sum, hn::LoadU(d, from + i));
+  const auto inside = hn::FirstN(d, static_cast<size_t>(count - i));
+  sum = hn::Add(sum, hn::IfThenElseZero(inside, hn::LoadU(d, from + i)));
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+/// The greatest of them and of `least`; without regard to NaN.
+template <typename Wide>
+HWY_INLINE Wide GreatestOfSegment(Wide least, const Wide* from, int64_t count) {
+  const hn::ScalableTag<Wide> d;
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  const auto nothing = hn::Set(d, least);
+  auto greatest = nothing;
+  int64_t i = 0;
+  for (; i + kLanes < count; i += kLanes) greatest = hn::Max(greatest, hn::LoadU(d, from + i));
+  const auto inside = hn::FirstN(d, static_cast<size_t>(count - i));
+  greatest = hn::Max(greatest, hn::IfThenElse(inside, hn::LoadU(d, from + i), nothing));
+  return hn::GetLane(hn::MaxOfLanes(d, greatest));
+}
+/// `count` times the same, and up to a vector more.
+template <typename Wide>
+HWY_INLINE void FillSegment(Wide value, int64_t count, Wide* to) {
+  const hn::ScalableTag<Wide> d;
+  for (int64_t i = 0; i < count; i += hn::MaxLanes(d)) hn::StoreU(hn::Set(d, value), d, to + i);
 }
 
 }  // namespace sparsed::cpu::HWY_NAMESPACE

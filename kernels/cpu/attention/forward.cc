@@ -1,5 +1,6 @@
-// Attention along edges, forward: block by block of a row, with a running maximum and sum for each
-// head (Milakov and Gimelshein, 2018), so that scores stay in the first cache.
+// Attention along edges, forward: block by block, so that scores stay in the first cache; a row
+// that is longer than a block has a running maximum and sum for each head (Milakov and Gimelshein,
+// 2018).
 #include <cmath>
 #include <limits>
 
@@ -26,78 +27,99 @@ class Forward {
       : job_(job),
         heads_(job.scores.heads),
         scores_(job.scores),
-        fetcher_(job.scores),
-        shares_(heads_, kBlock),
+        shares_(heads_, kApart),
+        greatest_of_block_(heads_, kApart),
         out_(heads_, job.values.width),
         greatest_(heads_, 1),
         sums_(heads_, 1),
         factors_(heads_, 1) {}
 
-  /// Nonzeros [first, last) of a row, all of them if `piece` is null.
-  void Run(int64_t row, int64_t first, int64_t last, Wide* piece) {
-    if (first < last) scores_.SetRow(row);
-    // The least finite number: minus infinity from minus infinity would be NaN. Where nothing is
-    // above it in the end, the sum is 0.
-    std::fill_n(greatest_.data(), heads_, std::numeric_limits<Wide>::lowest());
-    std::fill_n(sums_.data(), heads_, Wide(0));
-    if (first == last) out_.Clear();
-    for (int64_t begin = first; begin < last; begin += kBlock) {
-      const int64_t count = std::min(kBlock, last - begin);
-      fetcher_.Fetch(begin, count, job_.values);
-      scores_.SetBlock(begin, count);
-      for (int64_t head = 0; head < heads_; ++head) Exponentials(head, count);
-      SumBlock(job_.values, job_.scores.columns + begin, count, heads_, shares_.data(),
-               begin == first ? nullptr : factors_.data(), out_.data());
-    }
-    piece == nullptr ? Finish(row) : Keep(piece);
+  void Add(const Segment<Wide>& segment) { scores_.Add(segment); }
+
+  void Run(const Block<Wide>& block) {
+    for (int64_t head = 0; head < heads_; ++head) KeepScores(head, block.count);
+    for (int64_t head = 0; head < heads_; ++head) FindGreatest(head, block);
+    for (int64_t head = 0; head < heads_; ++head) Exponentials(head, block.count);
+    for (int64_t s = 0; s < block.segment_count; ++s) RunSegment(block.segments[s]);
+  }
+
+  void RunEmpty(int64_t row) const {
+    std::fill_n(job_.out + row * job_.out_stride, heads_ * job_.values.width, T());
+    if (job_.log_sums == nullptr) return;
+    std::fill_n(job_.log_sums + row * job_.log_sums_stride, heads_,
+                -std::numeric_limits<Wide>::infinity());
   }
 
  private:
-  /// Scores become exponentials in shares_; the maximum, the sum and factors_ move on.
+  /// Of a row: no scores yet. The least finite number instead of minus infinity, which minus minus
+  /// infinity would be NaN; where nothing is above it in the end, the sum is 0.
+  void Start() {
+    std::fill_n(greatest_.data(), heads_, std::numeric_limits<Wide>::lowest());
+    std::fill_n(sums_.data(), heads_, Wide(0));
+  }
+
+  HWY_INLINE void KeepScores(int64_t head, int64_t count) {
+    const typename BlockScores<T>::D d;
+    auto slope = hn::Zero(d);
+    for (int64_t i = 0; i < count; i += BlockScores<T>::kLanes) {
+      hn::Store(scores_.At(head, i, slope), d, shares_.data() + head * kApart + i);
+    }
+  }
+  /// For each nonzero the greatest score of its row so far.
+  HWY_INLINE void FindGreatest(int64_t head, const Block<Wide>& block) {
+    for (int64_t s = 0; s < block.segment_count; ++s) {
+      const Segment<Wide>& segment = block.segments[s];
+      const int64_t at = head * kApart + segment.at;
+      const Wide before =
+          segment.begins ? std::numeric_limits<Wide>::lowest() : greatest_.data()[head];
+      const Wide greatest = GreatestOfSegment(before, shares_.data() + at, segment.count);
+      FillSegment(greatest, segment.count, greatest_of_block_.data() + at);
+    }
+  }
+  /// Scores become their exponentials.
   HWY_INLINE void Exponentials(int64_t head, int64_t count) {
     const typename BlockScores<T>::D d;
-    constexpr int64_t kLanes = BlockScores<T>::kLanes;
-    Wide* const shares = shares_.data() + head * kBlock;
-    const Wide before = greatest_.data()[head];
-    auto greatest = hn::Set(d, before), slope = greatest;
-    int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) {
-      const auto score = scores_.At(head, i, slope);
-      hn::Store(score, d, shares + i);
-      greatest = hn::Max(greatest, score);
+    for (int64_t i = 0; i < count; i += BlockScores<T>::kLanes) {
+      Wide* const share = shares_.data() + head * kApart + i;
+      const auto greatest = hn::Load(d, greatest_of_block_.data() + head * kApart + i);
+      hn::Store(ExpOf(d, hn::Sub(hn::Load(d, share), greatest)), d, share);
     }
-    if (i < count) {
-      const auto nothing = hn::Set(d, -std::numeric_limits<Wide>::infinity());
-      const auto score = hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(count - i)),
-                                        scores_.At(head, i, slope), nothing);
-      hn::Store(score, d, shares + i);
-      greatest = hn::Max(greatest, score);
+  }
+
+  void RunSegment(const Segment<Wide>& segment) {
+    if (segment.begins) Start();
+    for (int64_t head = 0; head < heads_; ++head) {
+      const int64_t at = head * kApart + segment.at;
+      const Wide before = greatest_.data()[head], now = greatest_of_block_.data()[at];
+      const Wide sum = SumOfSegment(shares_.data() + at, segment.count);
+      greatest_.data()[head] = now;
+      if (segment.begins) {
+        sums_.data()[head] = sum;
+        continue;
+      }
+      factors_.data()[head] = now == before ? Wide(1) : std::exp(before - now);
+      sums_.data()[head] = sums_.data()[head] * factors_.data()[head] + sum;
     }
-    greatest = hn::MaxOfLanes(d, greatest);
-    auto sum = hn::Zero(d);
-    for (i = 0; i < count; i += kLanes) {
-      const auto share = ExpOf(d, hn::Sub(hn::Load(d, shares + i), greatest));
-      hn::Store(share, d, shares + i);
-      sum = hn::Add(sum, share);
-    }
-    const Wide now = hn::GetLane(greatest);
-    constexpr Wide kLowest = std::numeric_limits<Wide>::lowest();
-    const Wide factor = now == before       ? Wide(1)
-                        : before == kLowest ? Wide(0)
-                                            : std::exp(before - now);
-    greatest_.data()[head] = now;
-    factors_.data()[head] = factor;
-    sums_.data()[head] = sums_.data()[head] * factor + hn::GetLane(hn::SumOfLanes(d, sum));
+    SumBlock(job_.values, GatheredAt(job_.scores, segment.first, segment.count), heads_,
+             shares_.data() + segment.at, segment.begins ? nullptr : factors_.data(), out_.data());
+    if (!segment.ends) return;
+    segment.piece == nullptr ? Finish(segment.row) : Keep(segment.piece);
   }
 
   void Finish(int64_t row) {
-    for (int64_t head = 0; head < heads_; ++head) {
-      const Wide sum = sums_.data()[head];
-      factors_.data()[head] = sum == 0 ? Wide(0) : 1 / sum;
+    const typename BlockScores<T>::D d;
+    const auto nothing = hn::Set(d, -std::numeric_limits<Wide>::infinity());
+    for (int64_t head = 0; head < heads_; head += BlockScores<T>::kLanes) {
+      const auto sum = hn::Load(d, sums_.data() + head);
+      const auto is_zero = hn::Eq(sum, hn::Zero(d));
+      hn::Store(hn::IfThenZeroElse(is_zero, hn::Div(hn::Set(d, Wide(1)), sum)), d,
+                factors_.data() + head);
       if (job_.log_sums == nullptr) continue;
-      job_.log_sums[row * job_.log_sums_stride + head] =
-          sum == 0 ? -std::numeric_limits<Wide>::infinity()
-                   : greatest_.data()[head] + std::log(sum);
+      const auto log_sum = hn::Add(hn::Load(d, greatest_.data() + head), LogOf(d, sum));
+      hn::Store(hn::IfThenElse(is_zero, nothing, log_sum), d, sums_.data() + head);
+    }
+    if (job_.log_sums != nullptr) {
+      std::copy_n(sums_.data(), heads_, job_.log_sums + row * job_.log_sums_stride);
     }
     StoreRow(out_.data(), factors_.data(), heads_, job_.values.width,
              job_.out + row * job_.out_stride);
@@ -111,18 +133,15 @@ class Forward {
   const AttentionJob<T>& job_;
   const int64_t heads_;
   BlockScores<T> scores_;
-  Fetcher<T> fetcher_;
-  WideRow<Wide> shares_;  ///< of a block
+  WideRow<Wide> shares_, greatest_of_block_;
+  // Of a row.
   WideRow<Wide> out_, greatest_, sums_, factors_;
 };
 
 template <typename T>
 void AttendRowsOf(const AttentionJob<T>& job, Cut begin, Cut end, SumOf<T>* head, SumOf<T>* tail) {
   Forward<T> forward(job);
-  ForEachRow(job.scores.row_offsets, begin, end, head, tail,
-             [&](int64_t row, int64_t first, int64_t last, SumOf<T>* piece) {
-               forward.Run(row, first, last, piece);
-             });
+  RunBlocks(job.scores.row_offsets, begin, end, head, tail, forward);
 }
 
 void AttendRowsF32(const AttentionJob<float>& job, Cut begin, Cut end, float* head, float* tail) {

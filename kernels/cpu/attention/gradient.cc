@@ -21,6 +21,9 @@ template <typename T>
 class Gradient {
  public:
   using Wide = SumOf<T>;
+  /// From one head of a single column to the next in a WideRow.
+  static constexpr int64_t kLanesOfOne =
+      kNativeMasks ? std::min<int64_t>(16 / sizeof(Wide), BlockScores<T>::kLanes) : 1;
 
   explicit Gradient(const GradientJob<T>& job)
       : job_(job),
@@ -28,74 +31,92 @@ class Gradient {
         is_dot_(job.scores.kind == EdgeScores::Kind::kDot),
         needs_scores_(job.of_scores != nullptr || job.of_bias != nullptr),
         scores_(job.scores),
-        fetcher_(job.scores),
         own_(heads_, job.own.width),
-        shares_(heads_, kBlock),
-        of_shares_(heads_, kBlock),
-        weights_(heads_, kBlock),
-        terms_(2 * heads_, kBlock),
+        shares_(heads_, kApart),
+        of_shares_(heads_, kApart),
+        weights_(heads_, kApart),
+        terms_(2 * heads_, kApart),
         ones_(heads_, 1),
         of_scores_(heads_, job.scores.own.width),
         of_values_(heads_, job.own.width) {
     std::fill_n(ones_.data(), heads_, Wide(1));
   }
 
-  /// Nonzeros [first, last) of a row, all of them if `piece` is null.
-  void Run(int64_t row, int64_t first, int64_t last, Wide* piece) {
-    if (first < last) {
-      scores_.SetRow(row);
-      if (needs_scores_) Widen(job_.own, row, heads_, own_.data());
-      if (job_.terms_of_own) SetTermsOfRow(row);
+  void Add(const Segment<Wide>& segment) {
+    scores_.Add(segment);
+    if (needs_scores_) {
+      DotBlock(Widened(job_.own, segment.row, heads_, own_.data()), job_.other,
+               GatheredAt(job_.scores, segment.first, segment.count), heads_,
+               of_shares_.data() + segment.at);
     }
-    if (first == last || !is_dot_) of_scores_.Clear();
-    if (first == last) of_values_.Clear();
-    for (int64_t begin = first; begin < last; begin += kBlock) {
-      RunBlock(begin, std::min(kBlock, last - begin), begin == first ? nullptr : ones_.data());
-    }
-    const int64_t width = job_.scores.own.width;
-    if (piece != nullptr) {
-      if (job_.of_scores != nullptr) Store(of_scores_, width, piece);
-      if (job_.of_values != nullptr) Store(of_values_, job_.own.width, piece + heads_ * width);
-      return;
-    }
+    AddTerms(segment);
+  }
+
+  void Run(const Block<Wide>& block) {
+    for (int64_t head = 0; head < heads_; ++head) Weights(head, block.count);
+    if (job_.of_bias != nullptr) StoreBias(block.first(), block.count);
+    for (int64_t s = 0; s < block.segment_count; ++s) RunSegment(block.segments[s]);
+  }
+
+  void RunEmpty(int64_t row) const {
     if (job_.of_scores != nullptr) {
-      Store(of_scores_, width, job_.of_scores + row * job_.of_scores_stride);
+      std::fill_n(job_.of_scores + row * job_.of_scores_stride, heads_ * job_.scores.own.width,
+                  T());
     }
     if (job_.of_values != nullptr) {
-      Store(of_values_, job_.own.width, job_.of_values + row * job_.of_values_stride);
+      std::fill_n(job_.of_values + row * job_.of_values_stride, heads_ * job_.own.width, T());
     }
   }
 
  private:
-  void RunBlock(int64_t begin, int64_t count, const Wide* factors) {
-    const int32_t* const columns = job_.scores.columns + begin;
-    fetcher_.Fetch(begin, count, job_.other);
-    scores_.SetBlock(begin, count);
-    if (needs_scores_) {
-      DotBlock(own_.data(), job_.other, columns, count, heads_, of_shares_.data());
+  void AddTerms(const Segment<Wide>& segment) {
+    Wide* const terms = terms_.data() + segment.at;
+    if (job_.terms_of_own) {
+      const Wide* const from = job_.terms + 2 * heads_ * segment.row;
+      for (int64_t k = 0; k < 2 * heads_; ++k) {
+        std::fill_n(terms + k * kApart, segment.count, from[k]);
+      }
+      return;
     }
-    if (!job_.terms_of_own) GatherTerms(columns, count);
-    for (int64_t head = 0; head < heads_; ++head) Weights(head, count);
-    if (job_.of_bias != nullptr) StoreBias(begin, count);
-    if (job_.of_scores != nullptr && is_dot_) {
-      SumBlock(job_.scores.other, columns, count, heads_, weights_.data(), factors,
-               of_scores_.data());
-    }
-    if (job_.of_values != nullptr) {
-      SumBlock(job_.other, columns, count, heads_, shares_.data(), factors, of_values_.data());
+    for (int64_t i = 0; i < segment.count; ++i) {
+      const Wide* const from = job_.terms + 2 * heads_ * job_.scores.columns[segment.first + i];
+      for (int64_t k = 0; k < 2 * heads_; ++k) terms[k * kApart + i] = from[k];
     }
   }
 
-  void SetTermsOfRow(int64_t row) {
-    const Wide* const from = job_.terms + 2 * heads_ * row;
-    for (int64_t k = 0; k < 2 * heads_; ++k) {
-      std::fill_n(terms_.data() + k * kBlock, kBlock, from[k]);
+  void RunSegment(const Segment<Wide>& segment) {
+    const Gathered gathered = GatheredAt(job_.scores, segment.first, segment.count);
+    // What dot products were made of is near.
+    const Gathered fetched = {gathered.columns, gathered.count};
+    const Wide* const factors = segment.begins ? nullptr : ones_.data();
+    if (job_.of_scores != nullptr && is_dot_) {
+      SumBlock(job_.scores.other, fetched, heads_, weights_.data() + segment.at, factors,
+               of_scores_.data());
+    } else if (job_.of_scores != nullptr) {
+      if (segment.begins) of_scores_.Clear();
+      for (int64_t head = 0; head < heads_; ++head) {
+        of_scores_.data()[head * kLanesOfOne] +=
+            SumOfSegment(weights_.data() + head * kApart + segment.at, segment.count);
+      }
     }
+    if (job_.of_values != nullptr) {
+      SumBlock(job_.other, needs_scores_ ? fetched : gathered, heads_, shares_.data() + segment.at,
+               factors, of_values_.data());
+    }
+    if (segment.ends) Finish(segment);
   }
-  void GatherTerms(const int32_t* columns, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const Wide* const from = job_.terms + 2 * heads_ * columns[i];
-      for (int64_t k = 0; k < 2 * heads_; ++k) terms_.data()[k * kBlock + i] = from[k];
+
+  void Finish(const Segment<Wide>& segment) {
+    const int64_t width = job_.scores.own.width, row = segment.row;
+    if (job_.of_scores != nullptr) {
+      segment.piece != nullptr
+          ? Store(of_scores_, width, segment.piece)
+          : Store(of_scores_, width, job_.of_scores + row * job_.of_scores_stride);
+    }
+    if (job_.of_values != nullptr) {
+      segment.piece != nullptr
+          ? Store(of_values_, job_.own.width, segment.piece + heads_ * width)
+          : Store(of_values_, job_.own.width, job_.of_values + row * job_.of_values_stride);
     }
   }
 
@@ -104,10 +125,10 @@ class Gradient {
   HWY_INLINE void Weights(int64_t head, int64_t count) {
     const typename BlockScores<T>::D d;
     constexpr int64_t kLanes = BlockScores<T>::kLanes;
-    const int64_t at = head * kBlock;
+    const int64_t at = head * kApart;
     const Wide* const logs = terms_.data() + at;
-    const Wide* const means = terms_.data() + heads_ * kBlock + at;
-    auto slope = hn::Zero(d), sum = hn::Zero(d);
+    const Wide* const means = terms_.data() + heads_ * kApart + at;
+    auto slope = hn::Zero(d);
     for (int64_t i = 0; i < count; i += kLanes) {
       const auto score = scores_.At(head, i, slope);
       const auto share = ExpOf(d, hn::Sub(score, hn::Load(d, logs + i)));
@@ -116,21 +137,8 @@ class Gradient {
       Wide* const of_share = of_shares_.data() + at + i;
       const auto of_score = hn::Mul(share, hn::Sub(hn::Load(d, of_share), hn::Load(d, means + i)));
       hn::Store(of_score, d, of_share);
-      const auto weight = hn::Mul(of_score, slope);
-      hn::Store(weight, d, weights_.data() + at + i);
-      if (is_dot_) continue;
-      const auto in_block = hn::FirstN(d, static_cast<size_t>(std::min(kLanes, count - i)));
-      sum = hn::Add(sum, hn::IfThenElseZero(in_block, weight));
+      hn::Store(hn::Mul(of_score, slope), d, weights_.data() + at + i);
     }
-    if (!is_dot_ && needs_scores_) {
-      *OfSum(head) += hn::GetLane(hn::SumOfLanes(d, sum));
-    }
-  }
-  /// The only column of a head, as in WideRow.
-  Wide* OfSum(int64_t head) {
-    int64_t lanes = 1;
-    WithVector<Wide>(1, [&](auto d, auto) { lanes = hn::MaxLanes(d); });
-    return of_scores_.data() + head * lanes;
   }
 
   void StoreBias(int64_t begin, int64_t count) {
@@ -140,11 +148,11 @@ class Gradient {
       const Wide* const from = of_shares_.data() + i;
       if (columns == 1) {
         Wide sum = 0;
-        for (int64_t head = 0; head < heads_; ++head) sum += from[head * kBlock];
+        for (int64_t head = 0; head < heads_; ++head) sum += from[head * kApart];
         to[0] = static_cast<T>(sum);
       } else {
         for (int64_t head = 0; head < heads_; ++head)
-          to[head] = static_cast<T>(from[head * kBlock]);
+          to[head] = static_cast<T>(from[head * kApart]);
       }
     }
   }
@@ -158,7 +166,6 @@ class Gradient {
   const bool is_dot_;
   const bool needs_scores_;
   BlockScores<T> scores_;
-  Fetcher<T> fetcher_;
   WideRow<Wide> own_;
   WideRow<Wide> shares_, of_shares_, weights_, terms_;  ///< of a block
   WideRow<Wide> ones_, of_scores_, of_values_;
@@ -167,29 +174,26 @@ class Gradient {
 template <typename T>
 void GradientRowsOf(const GradientJob<T>& job, Cut begin, Cut end, SumOf<T>* head, SumOf<T>* tail) {
   Gradient<T> gradient(job);
-  ForEachRow(job.scores.row_offsets, begin, end, head, tail,
-             [&](int64_t row, int64_t first, int64_t last, SumOf<T>* piece) {
-               gradient.Run(row, first, last, piece);
-             });
+  RunBlocks(job.scores.row_offsets, begin, end, head, tail, gradient);
 }
 
 template <typename T>
 void MakeTermsOf(const TermsJob<T>& job, RowRange rows) {
   using Wide = SumOf<T>;
-  WideRow<Wide> gradient(job.heads, job.gradient.width), dots(job.heads, kBlock);
+  WideRow<Wide> gradient(job.heads, job.gradient.width), dots(job.heads, kApart);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    Widen(job.gradient, row, job.heads, gradient.data());
     HeadRows<T> out = job.out;
     out.data += row * out.stride;
     constexpr int32_t kFirst = 0;
-    DotBlock(gradient.data(), out, &kFirst, 1, job.heads, dots.data());
+    DotBlock(Widened(job.gradient, row, job.heads, gradient.data()), out, {&kFirst, 1}, job.heads,
+             dots.data());
     Wide* const terms = job.terms + 2 * job.heads * row;
     for (int64_t head = 0; head < job.heads; ++head) {
       const Wide log_sum = job.log_sums[row * job.log_sums_stride + head];
       // Scores that are all minus infinity are so from 0, too.
       const bool nothing = log_sum == -std::numeric_limits<Wide>::infinity();
       terms[head] = nothing ? Wide(0) : log_sum;
-      terms[job.heads + head] = dots.data()[head * kBlock];
+      terms[job.heads + head] = dots.data()[head * kApart];
     }
   }
 }
