@@ -37,6 +37,9 @@ __device__ inline Vector<T, kWidth> LoadVector(const T* from) {
   }
 }
 
+/// Bytes of SumOf the type.
+inline size_t SumSize(ElementType type) { return type == ElementType::kF64 ? 8 : 4; }
+
 /// An element as it is computed with.
 __device__ inline float Widen(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
 __device__ inline float Widen(BFloat16 x) { return __uint_as_float(uint32_t{x.bits} << 16); }

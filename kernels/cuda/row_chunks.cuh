@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/layout.h"
 
 namespace sparsed::cuda {
 
@@ -16,6 +17,14 @@ inline int ChunkFor(int64_t nnz, int64_t k) {
   int chunk = k < 64 ? 64 : 128;
   while (chunk < 2048 && nnz / chunk > (k > 128 ? 8192 : 16384)) chunk *= 2;
   return chunk;
+}
+
+/// Chunks, a multiple of `round`, which is even: arrays of a number for each keep what is behind
+/// them aligned. 0: no row can be split.
+inline int64_t ChunksOf(const Layout& layout, int64_t k, int64_t round) {
+  const int64_t chunk = ChunkFor(layout.nnz, k);
+  if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
+  return ((layout.nnz + chunk - 1) / chunk + round - 1) / round * round;
 }
 
 // The row of a nonzero: every lane of the group probes one boundary a step.
@@ -53,6 +62,30 @@ __device__ Span ChunkOf(const Product& p, int64_t chunk, int lane, int64_t* firs
   const bool first = whole.begin > position - p.chunk;
   if (first) *first_of = row;
   return {first ? whole.begin : position, min(position + p.chunk, whole.end)};
+}
+
+/// Of kernels that put the chunks of split rows together: their blocks are kMerging threads, each
+/// 32 columns of the rows whose first chunk is among its 32.
+constexpr int kMergers = 8;
+constexpr dim3 kMerging(32, kMergers);
+constexpr int kChunksPerBlock = 32;
+inline dim3 MergingGrid(int64_t chunks, int64_t columns) {
+  return {static_cast<unsigned>((chunks + kChunksPerBlock - 1) / kChunksPerBlock),
+          static_cast<unsigned>((columns + 31) / 32)};
+}
+
+/// Calls `visit(row, first, last)` with the first and the last chunk of each of the block's rows,
+/// in all of its threads alike.
+template <typename Product, typename Visit>
+__device__ inline void ForEachSplitRow(const Product& p, const Visit& visit) {
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
+  const int64_t first_of = begin + threadIdx.x < p.chunks ? p.first_of[begin + threadIdx.x] : -1;
+  unsigned firsts = __ballot_sync(0xffffffffu, first_of >= 0);  // the same in every warp
+  for (; firsts != 0; firsts &= firsts - 1) {
+    const int next = __ffs(static_cast<int>(firsts)) - 1;
+    const int64_t row = __shfl_sync(0xffffffffu, first_of, next);
+    visit(row, begin + next, (p.row_offsets[row + 1] - 1) / p.chunk);
+  }
 }
 
 }  // namespace sparsed::cuda

@@ -243,25 +243,16 @@ struct Merged {
 
 // Puts the chunks of each split row together: threadIdx.y takes every kMergers-th, what those have
 // follows in their order.
-constexpr int kMergers = 8;
-constexpr int kChunksPerBlock = 32;
 template <typename T, Kind kKind>
 __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Product<T> p) {
   using One = Merged<SumOf<T>, kKind>;
   __shared__ SumOf<T> bests[kMergers][32];
   __shared__ int64_t slots[kKind == Kind::kWhich ? kMergers : 1][32];
   const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
-  const int64_t first_of = begin + threadIdx.x < p.chunks ? p.first_of[begin + threadIdx.x] : -1;
-  unsigned firsts = __ballot_sync(0xffffffffu, first_of >= 0);  // the same in every warp
-  for (; firsts != 0; firsts &= firsts - 1) {
-    const int next = __ffs(static_cast<int>(firsts)) - 1;
-    const int64_t row = __shfl_sync(0xffffffffu, first_of, next);
-    const int64_t row_begin = p.row_offsets[row], row_end = p.row_offsets[row + 1];
-    const int64_t last = (row_end - 1) / p.chunk;
+  ForEachSplitRow(p, [&](int64_t row, int64_t first, int64_t last) {
     One one;
     if (column < p.k) {
-      for (int64_t i = begin + next + threadIdx.y; i <= last; i += kMergers) {
+      for (int64_t i = first + threadIdx.y; i <= last; i += kMergers) {
         One part;
         part.best = p.partial[i * p.partial_stride + column];
         if constexpr (kKind == Kind::kWhich) part.slot = p.which[i * p.partial_stride + column];
@@ -281,7 +272,9 @@ __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Product<T> p)
       T& c = p.c[row * p.ldc + column];
       if constexpr (kKind == Kind::kSum) {
         SumOf<T> sum = one.best;
-        if (p.mean) sum /= static_cast<SumOf<T>>(row_end - row_begin);
+        if (p.mean) {
+          sum /= static_cast<SumOf<T>>(p.row_offsets[row + 1] - p.row_offsets[row]);
+        }
         c = Narrow<T>(p.beta == SumOf<T>(0) ? p.alpha * sum : p.alpha * sum + p.beta * Widen(c));
       } else {
         c = Narrow<T>(p.sign * one.best);
@@ -289,16 +282,11 @@ __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Product<T> p)
       }
     }
     __syncthreads();
-  }
+  });
 }
 
 // Chunks, in whole blocks of the narrowest group.
-int64_t Chunks(const Layout& layout, int64_t k) {
-  const int64_t chunk = ChunkFor(layout.nnz, k);
-  if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
-  constexpr int64_t kRound = kThreads / 2;
-  return ((layout.nnz + chunk - 1) / chunk + kRound - 1) / kRound * kRound;
-}
+int64_t Chunks(const Layout& layout, int64_t k) { return ChunksOf(layout, k, kThreads / 2); }
 
 int64_t PaddedWidth(int64_t k) { return (k + 127) / 128 * 128; }
 
@@ -311,10 +299,7 @@ cudaError_t Launch(cudaStream_t stream, const Product<T>& product) {
   Rows<T, kAligned, kGroup, kKind, kPerElement><<<grid, kThreads, 0, stream>>>(product);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess || product.chunks == 0) return error;
-  const dim3 merging(
-      static_cast<unsigned>((product.chunks + kChunksPerBlock - 1) / kChunksPerBlock),
-      static_cast<unsigned>((product.k + 31) / 32));
-  MergeChunks<T, kKind><<<merging, dim3(32, kMergers), 0, stream>>>(product);
+  MergeChunks<T, kKind><<<MergingGrid(product.chunks, product.k), kMerging, 0, stream>>>(product);
   return cudaGetLastError();
 }
 
@@ -347,8 +332,6 @@ cudaError_t LaunchKind(cudaStream_t stream, const Product<T>& product, Kind kind
   return per_element ? LaunchGroup<T, kAligned, Kind::kSum, true>(stream, product)
                      : LaunchGroup<T, kAligned, Kind::kSum, false>(stream, product);
 }
-
-size_t SumSize(ElementType type) { return type == ElementType::kF64 ? 8 : 4; }
 
 Kind KindOf(const RowProducts& products) {
   if (products.reduction == Reduction::kSum || products.reduction == Reduction::kMean) {

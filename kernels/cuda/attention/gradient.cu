@@ -8,11 +8,9 @@
 namespace sparsed::cuda {
 namespace {
 
+using attention::AsConst;
 using attention::Backward;
 using attention::Dots;
-using attention::kAdders;
-using attention::kChunksPerBlock;
-using attention::kLog2E;
 using attention::kThreads;
 using attention::LeftOfSums;
 using attention::Nonzeros;
@@ -23,11 +21,9 @@ using attention::RowStatistics;
 template <typename T>
 cudaError_t LaunchAddChunks(cudaStream_t stream, const Nonzeros& s, const Partials<T>& partials) {
   if (s.chunks == 0) return cudaGetLastError();
-  int columns = 0;
+  int64_t columns = 0;
   for (const auto& target : partials.targets) columns += target.columns;
-  const dim3 grid(static_cast<unsigned>((s.chunks + kChunksPerBlock - 1) / kChunksPerBlock),
-                  static_cast<unsigned>((columns + 31) / 32));
-  attention::AddChunks<T><<<grid, dim3(32, kAdders), 0, stream>>>(s, partials);
+  attention::AddChunks<T><<<MergingGrid(s.chunks, columns), kMerging, 0, stream>>>(s, partials);
   return cudaGetLastError();
 }
 
@@ -38,18 +34,17 @@ struct Workspace {
   int64_t row_stride = 0, column_stride = 0, values_at = 0;
 
   Workspace(const EdgeAttentionGradient& of, ElementType type) {
-    const size_t size = type == ElementType::kF64 ? 8 : 4;
+    const size_t size = SumSize(type);
     const EdgeScores& scores = of.scores;
     const auto heads = static_cast<size_t>(scores.heads);
     const bool sums = scores.kind == EdgeScores::Kind::kSum;
-    const auto padded = [](int64_t count) { return (count + 15) / 16 * 16; };
     const auto nnz_by_heads = static_cast<size_t>(of.layout.nnz) * heads;
     statistics = static_cast<size_t>(of.layout.rows) * heads * 2 * size;
     if (of.bias.data != nullptr) score_gradients = nnz_by_heads * size;
     if (sums && of.left.data != nullptr) sum_gradients = nnz_by_heads * size;
-    row_stride = padded(scores.left.cols);
-    values_at = padded(scores.right.cols);
-    column_stride = values_at + padded(of.values.cols);
+    row_stride = attention::PaddedWidth(scores.left.cols);
+    values_at = attention::PaddedWidth(scores.right.cols);
+    column_stride = values_at + attention::PaddedWidth(of.values.cols);
     if (!sums && of.left.data != nullptr) {
       const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout, of.values.cols));
       row_chunks = chunks * sizeof(int64_t);
@@ -80,27 +75,17 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
     to = bytes > 0 ? reinterpret_cast<As*>(memory) : nullptr;
     memory += Workspace::Padded(bytes);
   };
-  Backward<T> p;
+  Backward<T> p(scores, of.values, shape.heads);
   RowStatistics<Sum>* statistics;
   take(parts.statistics, statistics);
   take(parts.score_gradients, p.score_gradients);
   take(parts.sum_gradients, p.sum_gradients);
   p.statistics = statistics;
-  p.heads = shape.heads;
-  p.scale = static_cast<Sum>((dot ? scores.scale : 1) * kLog2E);
   p.factor = static_cast<Sum>(dot ? scores.scale : 1);
-  p.slope = static_cast<Sum>(scores.slope);
-  p.left = RowsOf<const T>(scores.left);
-  p.right = RowsOf<const T>(scores.right);
-  p.values = RowsOf<const T>(of.values);
-  p.bias = RowsOf<const T>(scores.bias);
-  p.bias_step = scores.bias.cols > 1 ? 1 : 0;
   p.out_gradient = RowsOf<const T>(of.gradient);
   p.left_gradient = RowsOf<T>(of.left);
   p.right_gradient = RowsOf<T>(of.right);
   p.values_gradient = RowsOf<T>(of.values_gradient);
-  p.width = static_cast<int>(dot ? scores.left.cols / heads : 1);
-  p.values_width = static_cast<int>(of.values.cols / heads);
   p.values_at = parts.values_at;
   p.by_nonzero =
       p.bias.data != nullptr || p.score_gradients != nullptr || p.sum_gradients != nullptr;
@@ -175,24 +160,10 @@ size_t EdgeAttentionWorkspace(const EdgeAttentionGradient& of, ElementType type)
 absl::Status ComputeEdgeAttentionGradient(const Context& context, const EdgeAttentionGradient& of,
                                           ElementType type) {
   const EdgeScores& scores = of.scores;
-  const bool dot = scores.kind == EdgeScores::Kind::kDot;
   return VisitFloat(type, [&]<typename T>(T) {
-    if (!attention::StridesFit(
-            {scores.left, scores.right, scores.bias, of.values, of.out, of.gradient, of.log_sums,
-             attention::AsConst(of.left), attention::AsConst(of.right),
-             attention::AsConst(of.values_gradient), attention::AsConst(of.bias)})) {
-      return absl::UnimplementedError("the operands are too wide for the GPU's kernel");
-    }
-    const int64_t heads = scores.heads;
-    const auto wide = [&](const auto& operand) {
-      return attention::HeadsAreWide<T>(operand, heads);
-    };
-    const bool aligned =
-        wide(of.values) && wide(of.gradient) && wide(of.values_gradient) &&
-        (!dot || (wide(scores.left) && wide(scores.right) && wide(of.left) && wide(of.right)));
-    const int64_t width = dot ? scores.left.cols / heads : 1;
-    const absl::StatusOr<attention::Shape> shape =
-        attention::ShapeOf<T>(heads, std::max(width, of.values.cols / heads), aligned);
+    const absl::StatusOr<attention::Shape> shape = attention::ShapeOf<T>(
+        scores, of.values, {AsConst(of.left), AsConst(of.right)},
+        {of.gradient, AsConst(of.values_gradient)}, {of.out, of.log_sums, AsConst(of.bias)});
     if (!shape.ok()) return shape.status();
     return ToStatus(
         Launch<T>(static_cast<cudaStream_t>(context.stream), of, *shape, context.workspace.data()),

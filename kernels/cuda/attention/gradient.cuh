@@ -45,28 +45,19 @@ struct Partials {
 };
 
 template <typename T>
-struct Backward {
+struct Backward : Operands<T> {
   using Sum = SumOf<T>;
-  Nonzeros s;  // S or S^T
-  Heads heads;
-  Sum scale = 1;   // of scores, times log2(e)
+  using Operands<T>::Operands;
+  Nonzeros s;      // S or S^T
   Sum factor = 1;  // of gradients of `left` and `right`
-  Sum slope = 0;
-  Rows<const T> left, right, values, bias, out_gradient;
-  int bias_step = 0;
+  Rows<const T> out_gradient;
   bool by_nonzero = false;  // there is a bias, or something is written of each nonzero
   const RowStatistics<Sum>* statistics = nullptr;  // M x H
   Rows<T> left_gradient, right_gradient, values_gradient;
   Sum* score_gradients = nullptr;  // of what is added to `bias`, nnz x H in the order of S's CSR
   Sum* sum_gradients = nullptr;    // kSum: of left + right, likewise
-  int width = 0, values_width = 0;
   Partials<T> partials;
   int64_t values_at = 0;  // column of partials where those of values begin
-
-  __device__ Sum Bias(int64_t nonzero, int head) const {
-    if (bias.data == nullptr) return 0;
-    return static_cast<Sum>(kLog2E) * Widen(ReadOnly(bias.At(nonzero) + head * bias_step));
-  }
 };
 
 template <typename T>
@@ -99,25 +90,15 @@ __global__ void __launch_bounds__(kThreads) StatisticsOfRows(const Dots<T> p) {
 
 /// A group's row of S or S^T, and what it knows of nonzeros.
 template <typename P, int kGroup>
-struct Row {
+struct Row : Lane<P, kGroup> {
   using T = typename P::Element;
   using Sum = typename P::Sum;
-  using Place = typename P::Place;
   using Statistics = RowStatistics<Sum>;
+  using Lane<P, kGroup>::quarters, Lane<P, kGroup>::active, Lane<P, kGroup>::head;
 
   const Backward<T>& p;
-  const Quarters<kGroup> quarters;
-  const bool active;
-  const int head;  // one that is there
-  const Place at, values_at;
 
-  __device__ Row(const Backward<T>& p, int lane, int head)
-      : p(p),
-        quarters(p.heads, lane),
-        active(head < p.heads.heads),
-        head(active ? head : 0),
-        at(p.heads, head, quarters.within, p.width, active),
-        values_at(p.heads, head, quarters.within, p.values_width, active) {}
+  __device__ Row(const Backward<T>& p, int lane) : Lane<P, kGroup>(p, lane), p(p) {}
 
   __device__ Statistics StatisticsOf(uint32_t row) const {
     return p.statistics[static_cast<int64_t>(row) * p.heads.heads + head];
@@ -136,7 +117,7 @@ struct Row {
     int64_t position = 0;
     if (p.by_nonzero && there) {
       position = p.s.position[nonzero];
-      score += p.Bias(position, head);
+      if (p.bias.data != nullptr) score += p.Bias(position, head);
     }
     Edge edge;
     // The logarithm of a row of which all is masked is minus infinity, from which nothing differs.
@@ -170,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
   if (task.row < 0) return;
-  const Row<P, kGroup> row(p, lane, p.heads.Of(lane, kGroup));
+  const Row<P, kGroup> row(p, lane);
   const int number = row.quarters.quarter % 2;
   P query, gradient;
   query.Load(p.left.At(task.row), row.at);
@@ -215,7 +196,7 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
   if (task.row < 0) return;
-  const Row<P, kGroup> row(p, lane, p.heads.Of(lane, kGroup));
+  const Row<P, kGroup> row(p, lane);
   const int number = row.quarters.quarter % 2;
   P key, value;
   key.Load(p.right.At(task.row), row.at);
@@ -275,8 +256,7 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
   if (task.row < 0) return;
-  const int head = p.heads.Of(lane, kGroup);
-  const Row<P, kGroup> row(p, lane, head);
+  const Row<P, kGroup> row(p, lane);
   const int number = row.quarters.quarter;
   P value;
   value.Load(p.values.At(task.row), row.values_at);
@@ -316,26 +296,23 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   const bool speaks = row.quarters.within == 0;
   if (task.chunk >= 0) {
     Sum* const to = p.partials.data + task.chunk * p.partials.stride;
-    if (speaks) to[head] = right_sum;
+    if (speaks) to[row.head] = right_sum;
     value_sums.Store(to + p.values_at, row.values_at, Sum(1));
     return;
   }
   if (p.right_gradient.data != nullptr && speaks) {
-    p.right_gradient.At(task.row)[head] = Narrow<typename P::Element>(right_sum);
+    p.right_gradient.At(task.row)[row.head] = Narrow<typename P::Element>(right_sum);
   }
   if (p.values_gradient.data != nullptr) {
     value_sums.Store(p.values_gradient.At(task.row), row.values_at, Sum(1));
   }
 }
 
-// Adds up the chunks of each split row: threadIdx.y takes every kAdders-th.
-constexpr int kAdders = 8;
-constexpr int kChunksPerBlock = 32;
-
+// Adds up the chunks of each split row: threadIdx.y takes every kMergers-th.
 template <typename T>
-__global__ void __launch_bounds__(32 * kAdders) AddChunks(const Nonzeros s, const Partials<T> p) {
+__global__ void __launch_bounds__(32 * kMergers) AddChunks(const Nonzeros s, const Partials<T> p) {
   using Sum = SumOf<T>;
-  __shared__ Sum sums[kAdders][32];
+  __shared__ Sum sums[kMergers][32];
   const int at = static_cast<int>(blockIdx.y * 32 + threadIdx.x);
   int column = at;
   int target = 0;
@@ -343,28 +320,22 @@ __global__ void __launch_bounds__(32 * kAdders) AddChunks(const Nonzeros s, cons
     column -= p.targets[target].columns;
   }
   const bool inside = target < Partials<T>::kMost;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
-  const int64_t first_of = begin + threadIdx.x < s.chunks ? s.first_of[begin + threadIdx.x] : -1;
-  unsigned firsts = __ballot_sync(~0U, first_of >= 0);  // the same in every warp
-  for (; firsts != 0; firsts &= firsts - 1) {
-    const int next = __ffs(static_cast<int>(firsts)) - 1;
-    const int64_t row = __shfl_sync(~0U, first_of, next);
-    const int64_t last = (s.row_offsets[row + 1] - 1) / s.chunk;
+  ForEachSplitRow(s, [&](int64_t row, int64_t first, int64_t last) {
     Sum sum = 0;
     if (inside) {
-      for (int64_t i = begin + next + threadIdx.y; i <= last; i += kAdders) {
+      for (int64_t i = first + threadIdx.y; i <= last; i += kMergers) {
         sum += p.data[i * p.stride + at];
       }
     }
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && inside && p.targets[target].data != nullptr) {
-      for (int i = 1; i < kAdders; ++i) sum += sums[i][threadIdx.x];
+      for (int i = 1; i < kMergers; ++i) sum += sums[i][threadIdx.x];
       p.targets[target].data[row * p.targets[target].leading + column] =
           Narrow<T>(p.targets[target].factor * sum);
     }
     __syncthreads();
-  }
+  });
 }
 
 /// The gradient of `left`, of scores that are sums: of each row's nonzeros'.

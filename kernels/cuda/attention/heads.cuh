@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "absl/status/statusor.h"
+#include "kernels/attention.h"
 #include "kernels/cuda/lanes.cuh"
 #include "kernels/cuda/row_chunks.cuh"
 #include "kernels/formats/csr.h"
@@ -81,8 +82,6 @@ struct Part {
   static constexpr int kPiece = kAligned ? kWidest<T> : 1;
   static constexpr int kCount = kAligned ? kPieces : 8;
   static constexpr int kWidth = kPiece * kCount;
-  /// Columns of a head of `lanes` lanes.
-  static constexpr int64_t Columns(int lanes) { return static_cast<int64_t>(lanes) * kWidth; }
 
   T at[kWidth];
 
@@ -244,12 +243,9 @@ struct Nonzeros {
   __device__ bool IsSplit(int64_t length) const { return chunks > 0 && length > 2 * chunk; }
 };
 
-/// Chunks, in whole blocks of the narrowest group; `columns`: of all that a nonzero reads.
+/// Chunks, in whole blocks of the narrowest group.
 inline int64_t ChunksOf(const Layout& layout, int64_t columns) {
-  const int64_t chunk = ChunkFor(layout.nnz, columns);
-  if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
-  constexpr int64_t kRound = kThreads / 8;
-  return ((layout.nnz + chunk - 1) / chunk + kRound - 1) / kRound * kRound;
+  return cuda::ChunksOf(layout, columns, kThreads / 8);
 }
 inline Nonzeros NonzerosOf(const Layout& layout, int64_t columns) {
   const CsrView s = ViewCsr(layout);
@@ -350,12 +346,88 @@ void WithShape(const Shape& shape, Visit visit) {
   return visit(Part<T, false, 1>(), Warp());
 }
 
+/// Padded, so that rows of sums begin at 64 bytes.
+inline int64_t PaddedWidth(int64_t columns) { return (columns + 15) / 16 * 16; }
+
 /// Whether an operand's heads begin at 16 bytes.
-template <typename T, typename Operand>
-bool HeadsAreWide(const Operand& operand, int64_t heads) {
+template <typename T>
+bool HeadsAreWide(const ConstDense& operand, int64_t heads) {
   return operand.data == nullptr ||
          (reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 &&
           operand.leading_dimension % kWidest<T> == 0 && operand.cols / heads % kWidest<T> == 0);
 }
+
+/// Operands that the forward and the gradients read alike.
+template <typename T>
+struct Operands {
+  using Sum = SumOf<T>;
+  Heads heads;
+  Sum scale = 1;  ///< of scores, times log2(e)
+  Sum slope = 0;
+  Rows<const T> left, right, values, bias;  ///< no bias: null
+  int bias_step = 0;                        ///< 0: one for all heads
+  int width = 0;                            ///< columns of a head of `left` and `right`; of sums 1
+  int values_width = 0;                     ///< of `values`
+
+  Operands(const EdgeScores& scores, const ConstDense& of, const Heads& heads)
+      : heads(heads),
+        slope(static_cast<Sum>(scores.slope)),
+        left(RowsOf<const T>(scores.left)),
+        right(RowsOf<const T>(scores.right)),
+        values(RowsOf<const T>(of)),
+        bias(RowsOf<const T>(scores.bias)),
+        bias_step(scores.bias.cols > 1 ? 1 : 0),
+        width(static_cast<int>(scores.left.cols / scores.heads)),
+        values_width(static_cast<int>(of.cols / scores.heads)) {
+    const bool dot = scores.kind == EdgeScores::Kind::kDot;
+    scale = static_cast<Sum>((dot ? scores.scale : 1) * kLog2E);
+  }
+
+  /// Of a nonzero of S's CSR, as it is added to scores. There is one.
+  __device__ Sum Bias(int64_t nonzero, int head) const {
+    return static_cast<Sum>(kLog2E) * Widen(ReadOnly(bias.At(nonzero) + head * bias_step));
+  }
+};
+
+/// The kernel's shape for these operands, and those that only one of forward and gradients has.
+/// UNIMPLEMENTED of what is too wide.
+template <typename T>
+absl::StatusOr<Shape> ShapeOf(const EdgeScores& scores, const ConstDense& values,
+                              std::initializer_list<ConstDense> of_scores,
+                              std::initializer_list<ConstDense> of_values,
+                              std::initializer_list<ConstDense> others) {
+  if (!StridesFit({scores.left, scores.right, scores.bias, values}) || !StridesFit(of_scores) ||
+      !StridesFit(of_values) || !StridesFit(others)) {
+    return absl::UnimplementedError("the operands are too wide for the GPU's kernel");
+  }
+  const auto wide = [&](const ConstDense& operand) {
+    return HeadsAreWide<T>(operand, scores.heads);
+  };
+  const bool dot = scores.kind == EdgeScores::Kind::kDot;
+  const bool aligned =
+      wide(values) && std::ranges::all_of(of_values, wide) &&
+      (!dot || (wide(scores.left) && wide(scores.right) && std::ranges::all_of(of_scores, wide)));
+  return ShapeOf<T>(scores.heads, std::max(scores.left.cols, values.cols) / scores.heads, aligned);
+}
+
+/// A group's lane at a row.
+template <typename P, int kGroup>
+struct Lane {
+  const Quarters<kGroup> quarters;
+  const bool active;  ///< it has a head
+  const int head;     ///< its own, or one that is there
+  const typename P::Place at, values_at;
+
+  __device__ Lane(const Operands<typename P::Element>& p, int lane)
+      : Lane(p, lane, p.heads.Of(lane, kGroup)) {}
+
+ private:
+  __device__ Lane(const Operands<typename P::Element>& p, int lane, int own)
+      : quarters(p.heads, lane),
+        active(own < p.heads.heads),
+        head(active ? own : 0),
+        at(p.heads, own, quarters.within, p.width, active),
+        values_at(p.heads, own, quarters.within, p.values_width, active) {}
+};
 
 }  // namespace sparsed::cuda::attention

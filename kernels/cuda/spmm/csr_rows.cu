@@ -184,48 +184,35 @@ __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2 || kI
   }
 }
 
-// Adds up the chunks of each split row: threadIdx.y takes every kSummers-th, the sums of those
+// Adds up the chunks of each split row: threadIdx.y takes every kMergers-th, the sums of those
 // follow in their order.
-constexpr int kSummers = 8;
-constexpr int kChunksPerBlock = 32;
 template <typename T>
-__global__ void __launch_bounds__(32 * kSummers) AddChunks(const Product<T> p) {
+__global__ void __launch_bounds__(32 * kMergers) AddChunks(const Product<T> p) {
   AwaitTheKernelBefore();
   using Sum = SumOf<T>;
-  __shared__ Sum sums[kSummers][32];
+  __shared__ Sum sums[kMergers][32];
   const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
-  const int64_t first_of = begin + threadIdx.x < p.chunks ? p.first_of[begin + threadIdx.x] : -1;
-  unsigned firsts = __ballot_sync(0xffffffffu, first_of >= 0);  // the same in every warp
-  for (; firsts != 0; firsts &= firsts - 1) {
-    const int next = __ffs(static_cast<int>(firsts)) - 1;
-    const int64_t row = __shfl_sync(0xffffffffu, first_of, next);
-    const int64_t last = (p.row_offsets[row + 1] - 1) / p.chunk;
+  ForEachSplitRow(p, [&](int64_t row, int64_t first, int64_t last) {
     Sum sum = 0;
     if (column < p.k) {
 #pragma unroll 4
-      for (int64_t i = begin + next + threadIdx.y; i <= last; i += kSummers) {
+      for (int64_t i = first + threadIdx.y; i <= last; i += kMergers) {
         sum += p.partial[i * p.partial_stride + column];
       }
     }
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && column < p.k) {
-      for (int i = 1; i < kSummers; ++i) sum += sums[i][threadIdx.x];
+      for (int i = 1; i < kMergers; ++i) sum += sums[i][threadIdx.x];
       T& c = p.c[p.Target(row) * p.ldc + column];
       c = Narrow<T>(p.beta == Sum(0) ? p.alpha * sum : p.alpha * sum + p.beta * Widen(c));
     }
     __syncthreads();
-  }
+  });
 }
 
 // Chunks, in whole blocks of the narrowest group.
-int64_t Chunks(const Layout& layout, int64_t k) {
-  const int chunk = ChunkFor(layout.nnz, k);
-  if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
-  constexpr int64_t kRound = kThreads / 2;
-  return ((layout.nnz + chunk - 1) / chunk + kRound - 1) / kRound * kRound;
-}
+int64_t Chunks(const Layout& layout, int64_t k) { return ChunksOf(layout, k, kThreads / 2); }
 
 int64_t PaddedWidth(int64_t k) { return (k + 127) / 128 * 128; }
 
@@ -240,9 +227,8 @@ struct Policy {
 
 template <typename T>
 cudaError_t LaunchAddChunks(cudaStream_t stream, const Product<T>& product) {
-  const dim3 grid(static_cast<unsigned>((product.chunks + kChunksPerBlock - 1) / kChunksPerBlock),
-                  static_cast<unsigned>((product.k + 31) / 32));
-  return LaunchOverlapping(stream, grid, dim3(32, kSummers), AddChunks<T>, product);
+  return LaunchOverlapping(stream, MergingGrid(product.chunks, product.k), kMerging, AddChunks<T>,
+                           product);
 }
 
 template <Policy kPolicy, typename T, bool kAligned, int kGroup, int kPieces>
@@ -314,8 +300,6 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
   return VisitFloat(problem.type,
                     [&]<typename T>(T) { return RunOf<kPolicy, T>(context, arguments); });
 }
-
-size_t SumSize(ElementType type) { return type == ElementType::kF64 ? 8 : 4; }
 
 // The chunks' numbers keep the sums behind them aligned: there is an even number of them.
 template <Policy kPolicy>
