@@ -6,12 +6,6 @@
 
 namespace sparsed {
 inline namespace client {
-namespace {
-
-/// As the server has it.
-constexpr int64_t kMostHeads = 1024;
-
-}  // namespace
 
 std::optional<AttachedChain::Step> AttachedChain::Attend(Kind kind,
                                                          const Chain::AttentionStep& attention,

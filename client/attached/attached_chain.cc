@@ -13,7 +13,6 @@ namespace {
 
 // As the server has them.
 constexpr size_t kMostOperands = 64, kMostSteps = 1024, kMostResults = 16, kMostTerms = 64;
-constexpr int64_t kMostHeads = 1024;
 /// While values change all the time, the server may have the word.
 constexpr int kAttempts = 8;
 
@@ -391,46 +390,38 @@ bool AttachedChain::IsOfNonzeros(size_t value, const Product& product) const {
 
 size_t AttachedChain::InCsr(size_t value) {
   if (program_.order == nullptr || facts_[value].csr) return value;
-  if (facts_[value].to_csr != kNone) return facts_[value].to_csr;
-  const Facts& from = facts_[value];
-  const Facts made = {.rows = from.rows, .cols = from.cols, .csr = true, .type = from.type};
-  Step step;
-  step.kind = Kind::kToCsr;
-  step.of = plans_.size() - 1;
-  step.a = value;
-  step.to = AddTemporary(made);
-  facts_[value].to_csr = step.to;
-  Add(step);
-  return step.to;
+  if (facts_[value].to_csr == kNone) {
+    facts_[value].to_csr = AddCopy(Kind::kToCsr, value, /*csr=*/true);
+  }
+  return facts_[value].to_csr;
 }
 
 size_t AttachedChain::InUpload(size_t value) {
   if (!facts_[value].csr) return value;
-  if (facts_[value].to_upload != kNone) return facts_[value].to_upload;
-  Step step;
-  step.kind = Kind::kToUpload;
-  step.of = plans_.size() - 1;
-  step.a = value;
-  const Facts& from = facts_[value];
-  step.to = AddTemporary({.rows = from.rows, .cols = from.cols, .type = from.type});
-  facts_[value].to_upload = step.to;
-  Add(step);
-  return step.to;
+  if (facts_[value].to_upload == kNone) {
+    facts_[value].to_upload = AddCopy(Kind::kToUpload, value, /*csr=*/false);
+  }
+  return facts_[value].to_upload;
 }
 
 size_t AttachedChain::WithoutGaps(size_t value) {
   if (program_.values[value].memory.leading_dimension == facts_[value].cols) return value;
-  if (facts_[value].packed != kNone) return facts_[value].packed;
+  if (facts_[value].packed == kNone) {
+    facts_[value].packed = AddCopy(Kind::kCopy, value, facts_[value].csr);
+  }
+  return facts_[value].packed;
+}
+
+size_t AttachedChain::AddCopy(Kind kind, size_t value, bool csr) {
   const Facts& from = facts_[value];
-  const Facts made = {.rows = from.rows, .cols = from.cols, .csr = from.csr, .type = from.type};
   Step step;
-  step.kind = Kind::kCopy;
+  step.kind = kind;
   step.of = plans_.size() - 1;
   step.a = value;
-  step.to = AddTemporary(made);
-  facts_[value].packed = step.to;
-  Add(step);
-  return step.to;
+  step.to = AddTemporary({.rows = from.rows, .cols = from.cols, .csr = csr, .type = from.type});
+  const size_t made = step.to;
+  Add(std::move(step));
+  return made;
 }
 
 size_t AttachedChain::AddTemporary(const Facts& facts) {

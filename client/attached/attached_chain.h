@@ -52,6 +52,8 @@ class AttachedChain {
 
  private:
   static constexpr size_t kNone = ChainProgram::kNone;
+  /// As the server has it.
+  static constexpr int64_t kMostHeads = 1024;
   using Product = Attachment::Product;
   using Step = ChainProgram::Step;
   using Kind = ChainProgram::Kind;
@@ -109,6 +111,8 @@ class AttachedChain {
   size_t InCsr(size_t value);
   size_t InUpload(size_t value);
   size_t WithoutGaps(size_t value);
+  /// A step that makes the same value otherwise; that one.
+  size_t AddCopy(Kind kind, size_t value, bool csr);
   size_t AddTemporary(const Facts& facts);
   /// Sets what a step makes: at its destination, if that is as the step computes it, or a
   /// temporary.

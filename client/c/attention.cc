@@ -34,14 +34,9 @@ Attention Read(Arguments& in, const Client& client, const sparsed_dense* left,
 }
 
 /// Its operands in the chain.
-struct Inputs {
-  Chain::Value left, right, values;
-  Chain::AttentionOptions options;
-};
-
-Inputs Add(Chain& chain, const Attention& attention) {
+AttentionInputs Add(Chain& chain, const Attention& attention) {
   const Chain::Value left = chain.Input(attention.left), right = chain.Input(attention.right);
-  Inputs inputs = {left, right, chain.Input(attention.values), attention.options};
+  AttentionInputs inputs = {left, right, chain.Input(attention.values), attention.options};
   inputs.options.bias = Input(chain, attention.bias);
   return inputs;
 }
@@ -91,7 +86,7 @@ sparsed_error* sparsed_attention(sparsed_matrix* matrix, const sparsed_dense* le
     const sparsed::c::Place place = in.Place(options, call);
     if (!in.ok()) return in.status();
     Chain chain;
-    const sparsed::c::Inputs from = sparsed::c::Add(chain, read);
+    const sparsed::c::AttentionInputs from = sparsed::c::Add(chain, read);
     const Chain::Attended made =
         chain.Attention(matrix->matrix(), from.left, from.right, from.values, from.options);
     chain.Output(made.value, to);
@@ -124,7 +119,7 @@ sparsed_error* sparsed_attention_gradient(
     const sparsed::c::Place place = in.Place(options, call);
     if (!in.ok()) return in.status();
     Chain chain;
-    const sparsed::c::Inputs from = sparsed::c::Add(chain, read);
+    const sparsed::c::AttentionInputs from = sparsed::c::Add(chain, read);
     const Chain::Attended made = {chain.Input(result_of), chain.Input(sums)};
     const Chain::AttentionGradients gradients = chain.AttentionGradient(
         matrix->matrix(), from.left, from.right, from.values, from.options, made, chain.Input(dy),

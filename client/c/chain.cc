@@ -102,12 +102,6 @@ void AddReduction(Step& step, Chain& chain, Chain::Value b, int32_t reduce,
   }
 }
 
-/// What attention and its gradients are given alike.
-struct AttentionInputs {
-  Chain::Value left, right, values;
-  Chain::AttentionOptions options;
-};
-
 /// None if something is wrong with it.
 std::optional<AttentionInputs> ReadAttention(Step& step, const Arguments& in, sparsed_value left,
                                              sparsed_value right, sparsed_value values,

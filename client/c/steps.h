@@ -28,6 +28,11 @@ absl::Status RunChain(LocalMatrix& local, const Place& place, const Chain& chain
                       const CallOptions& options, sparsed_result* result, sparsed_call** call,
                       std::shared_ptr<void> kept = nullptr);
 
+/// What attention and its gradients are given alike.
+struct AttentionInputs {
+  Chain::Value left, right, values;
+  Chain::AttentionOptions options;
+};
 /// What the scores of attention are, without a bias. Refuses what is none; heads: 0 for 1.
 Chain::AttentionOptions AttentionOptionsOf(Arguments& in, int32_t scores, int64_t heads,
                                            double scale, double slope);

@@ -46,20 +46,6 @@ def _graph(
 _NAMES = {_native.DOT: ("q", "k", "v"), _native.ADD: ("left", "right", "x")}
 
 
-def _run(
-    graph: int,
-    left: Tensor,
-    right: Tensor,
-    values: Tensor,
-    bias: Tensor | None,
-    scores: int,
-    heads: int,
-    factor: float,
-) -> tuple[Tensor, Tensor]:
-    known = _graph(graph, left, right, values, bias, scores, heads)
-    return _calls.attention(known, left, right, values, bias, scores, heads, factor)
-
-
 def _fake(
     graph: int,
     left: Tensor,
@@ -100,7 +86,7 @@ def _gradient(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Any, ...]:
 attention = Operator(
     "attention(int graph, Tensor left, Tensor right, Tensor values, Tensor? bias, int scores,"
     " int heads, float factor) -> (Tensor, Tensor)",
-    _run,
+    lambda graph, *rest: _calls.attention(_graph(graph, *rest[:-1]), *rest),
     _fake,
     _save,
     _gradient,
