@@ -58,21 +58,22 @@ void LogProtobuf(google::protobuf::LogLevel /*level*/, const char* /*file*/, int
 }
 
 /// What an operator should know before somebody else finds out.
-void WarnAtStart(Server& server) {
+void WarnAtStart(const Config& config, Server& server) {
   for (const std::string& address : server.addresses()) {
-    if (StaysOnThisMachine(address)) continue;
+    if (StaysOnThisMachine(address) || !config.access_file.empty()) continue;
     Log(LogLevel::kWarn, "open to other machines",
         {{"listen", address},
          {"meaning", std::string("whoever reaches this address may read, replace and delete every "
-                                 "matrix: there is neither TLS nor authentication")},
-         {"instead", std::string("127.0.0.1, a Unix socket, or a network that you trust")}});
+                                 "matrix (--insecure)")},
+         {"instead", std::string("--tls-certificate, --tls-key and --access-file")}});
   }
   if (const std::string& address = server.metrics_address();
       !address.empty() && !StaysOnThisMachine(address)) {
     Log(LogLevel::kWarn, "open to other machines",
         {{"metrics_listen", address},
-         {"meaning", std::string("whoever reaches this address sees the names of matrices and what "
-                                 "is computed")}});
+         {"meaning",
+          std::string("whoever reaches this address sees the names of tenants and how much "
+                      "each of them computes")}});
   }
   for (const engine::DeviceFacts& device : server.engine().devices()) {
     if (!device.found || device.unavailable.empty()) continue;
@@ -93,6 +94,8 @@ void LogStart(const Config& config, Server& server) {
       {
           {"version", SPARSED_VERSION},
           {"listen", fmt::format("{}", fmt::join(server.addresses(), ","))},
+          {"access", config.access_file.empty() ? "everybody" : config.access_file},
+          {"tls", config.tls_certificate.empty() ? "off" : config.tls_certificate},
           {"metrics", server.metrics_address().empty() ? "off" : server.metrics_address()},
           {"data_dir", config.in_memory() ? "none, in memory" : config.data_dir},
           {"devices", devices},
@@ -144,7 +147,7 @@ int Run(const Config& config) {
     return 1;
   }
   LogStart(config, **server);
-  WarnAtStart(**server);
+  WarnAtStart(config, **server);
   SetThreadPatience(kEndlessPatience);  // to end would serve nobody
   int signal = 0;
   sigwait(&signals, &signal);

@@ -33,6 +33,9 @@
 #include "server/rpc/service.h"
 #include "server/rpc/shared_regions.h"
 #include "server/rpc/worker_pool.h"
+#include "server/security/access.h"
+#include "server/security/certificates.h"
+#include "server/telemetry/access_metrics.h"
 #include "server/telemetry/connection_metrics.h"
 #include "server/telemetry/engine_gauges.h"
 #include "server/telemetry/http_port.h"
@@ -135,9 +138,44 @@ int64_t MaxConnections(const Config& config, int64_t descriptors) {
   return std::min(wanted, most);
 }
 
+/// FAILED_PRECONDITION if other machines would reach a server that asks nobody who he is, or
+/// secrets would travel in plain text.
+absl::Status CheckAddresses(const Config& config) {
+  const auto refuse = [](const std::string& address, const std::string& why) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: other machines reach it, and {}", address, why));
+  };
+  for (const std::string& address : config.listen) {
+    if (StaysOnThisMachine(address)) continue;
+    const bool tls = !config.tls_certificate.empty();
+    if (!config.access_file.empty() && !tls) {
+      return refuse(address,
+                    "tokens do not travel in plain text; give --tls-certificate and "
+                    "--tls-key, or listen at 127.0.0.1");
+    }
+    if (config.insecure || (tls && !config.access_file.empty())) continue;
+    return refuse(address,
+                  "nothing says who calls; give --tls-certificate, --tls-key and "
+                  "--access-file, listen at 127.0.0.1 or unix:/PATH, or say --insecure if "
+                  "whoever reaches it may do everything");
+  }
+  if (config.metrics_token && !StaysOnThisMachine(config.metrics_listen)) {
+    return refuse(config.metrics_listen,
+                  "the token of --metrics-token does not travel in plain "
+                  "text; have --metrics-listen be at 127.0.0.1");
+  }
+  return absl::OkStatus();
+}
+
+SocketFile SocketFileOf(const Config& config) {
+  return {.mode = config.socket_mode, .group = config.socket_group};
+}
+
 FrontDoor::Options FrontDoorOptions(const Config& config, int64_t descriptors) {
   FrontDoor::Options options;
   options.addresses = config.listen;
+  options.socket_file = SocketFileOf(config);
+  options.tls = !config.tls_certificate.empty();
   options.max_connections = MaxConnections(config, descriptors);
   options.max_waiting = static_cast<size_t>(std::clamp<int64_t>(descriptors / 8, 1, 1024));
   options.guard.streams = kMaxStreamsPerConnection;
@@ -159,7 +197,7 @@ class Server::Impl {
 
   ~Impl() {
     probe_.reset();
-    live_streams_.Drain();
+    if (live_streams_.has_value()) live_streams_->Drain();
     if (door_ != nullptr) door_->Close();
     {
       const MutexLock lock(health_mutex_);
@@ -172,6 +210,17 @@ class Server::Impl {
   }
 
   absl::Status Start() {
+    if (absl::Status status = CheckAddresses(config_); !status.ok()) return status;
+    auto access = Access::Open(config_.access_file);
+    if (!access.ok()) return access.status();
+    access_ = *std::move(access);
+    live_streams_.emplace(config_, *access_);
+    if (!config_.tls_certificate.empty()) {
+      auto certificates =
+          Certificates::Open({config_.tls_certificate, config_.tls_key, config_.tls_client_ca});
+      if (!certificates.ok()) return certificates.status();
+      certificates_ = *std::move(certificates);
+    }
     // Before the engine opens, which may take its time: an address that is taken is told at once.
     auto door = FrontDoor::Open(FrontDoorOptions(config_, RaiseDescriptorLimit()));
     if (!door.ok()) return door.status();
@@ -190,14 +239,16 @@ class Server::Impl {
     engine_ = *std::move(engine);
     gauges_ = std::make_unique<EngineGauges>(*engine_);
     context_ = std::make_unique<ServiceContext>(ServiceContext{
-        config_, *engine_, telemetry_, workers_, std::max(1, config_.threads / kWorkers),
-        live_streams_, shares_, regions_, carriers_, /*metrics_address=*/"", /*local_socket=*/"",
-        server_id_, started_, started_steady_});
+        config_, *engine_, telemetry_, *access_,
+        [this](const std::string& peer) { return door_->ProcessOf(peer); }, workers_,
+        std::max(1, config_.threads / kWorkers), *live_streams_, shares_, regions_, carriers_,
+        /*metrics_address=*/"", /*local_socket=*/"", server_id_, started_, started_steady_});
     rings_ = std::make_unique<Rings>(*context_);
     // Its counts are on the pages.
     if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
     if (!config_.metrics_listen.empty()) {
-      auto http = HttpPort::Start(config_.metrics_listen, Pages(), Probes());
+      auto http = HttpPort::Start(config_.metrics_listen, Pages(), Probes(),
+                                  [this](const HttpRequest& request) { return Refuse(request); });
       if (!http.ok()) return http.status();
       http_ = *std::move(http);
       context_->metrics_address = http_->address();
@@ -207,7 +258,7 @@ class Server::Impl {
 
   void Drain(std::chrono::duration<double> grace) {
     serving_ = false;
-    live_streams_.Drain();
+    live_streams_->Drain();
     TellHealth();  // who has seen it is refused already
     const auto deadline = std::chrono::steady_clock::now() + grace;
     while (telemetry_.in_flight() > 0 && std::chrono::steady_clock::now() < deadline) {
@@ -223,6 +274,7 @@ class Server::Impl {
   absl::Status OpenLocalDoor() {
     const bool asked_for = config_.local_listen != "auto";
     LocalDoor::Options options;
+    options.file = SocketFileOf(config_);
     options.server_id = server_id_;
     options.max_bytes = ConnectionMemory(config_);
     options.trusts_caller_memory = config_.trust_caller_gpu_memory;
@@ -235,8 +287,8 @@ class Server::Impl {
     if (const std::string error = AddressError(options.address, true); !error.empty()) {
       status = absl::InvalidArgumentError(error);
     } else {
-      auto door =
-          LocalDoor::Open(std::move(options), *engine_, workers_, exporters_, regions_, *rings_);
+      auto door = LocalDoor::Open(std::move(options), *access_, *engine_, workers_, exporters_,
+                                  regions_, *rings_);
       status = door.status();
       if (door.ok()) {
         local_door_ = *std::move(door);
@@ -263,13 +315,18 @@ class Server::Impl {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
     SetTransport(config_, builder);
-    auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        grpc::InsecureServerCredentials());
+    const auto accept = [&builder](std::shared_ptr<grpc::ServerCredentials> credentials) {
+      return builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          std::move(credentials));
+    };
+    auto plain = accept(grpc::InsecureServerCredentials());
+    auto tls = certificates_ == nullptr ? nullptr : accept(certificates_->Credentials());
     for (const auto& service : services_) builder.RegisterService(service.get());
     grpc_ = builder.BuildAndStart();
     if (grpc_ == nullptr) return absl::FailedPreconditionError("cannot start gRPC");
-    if (absl::Status status = door_->Serve(std::move(acceptor)); !status.ok()) return status;
+    if (absl::Status status = door_->Serve(std::move(plain), std::move(tls)); !status.ok())
+      return status;
     {
       const MutexLock lock(health_mutex_);
       health_ = grpc_->GetHealthCheckService();
@@ -283,6 +340,7 @@ class Server::Impl {
   void StartProbe() {
     SelfProbe::Options options;
     options.addresses = door_->own_addresses();
+    options.tls = certificates_ != nullptr;
     options.patience = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::duration<double>(config_.give_up_seconds));
     options.about_to_connect = [this](std::string name) { door_->LetIn(std::move(name)); };
@@ -352,17 +410,44 @@ class Server::Impl {
     };
   }
 
+  /// `/metrics` names tenants and nothing of theirs; the status page names matrices of all of them.
+  std::optional<HttpReply> Refuse(const HttpRequest& request) {
+    const auto refuse = [](int status, const std::string& why) {
+      return HttpReply{.status = status, .body = why + "\n"};
+    };
+    const bool metrics = request.path == "/metrics";
+    if (metrics && !config_.metrics_token) return std::nullopt;
+    if (access_->everybody()) {
+      if (request.from_this_machine || config_.insecure) return std::nullopt;
+      return refuse(403, "this page is for this machine alone");
+    }
+    Evidence evidence = {.token = TokenIn(request.authorization),
+                         .private_way = request.from_this_machine};
+    if (request.authorization.empty()) evidence.token.reset();
+    const absl::StatusOr<Caller> caller = access_->Identify(evidence, "HTTP port");
+    if (!caller.ok()) return refuse(401, std::string(caller.status().message()));
+    const absl::Status allowed = access_->Require(
+        *caller, metrics ? Role::kReadOnly : Role::kOperator, "the page of the whole server");
+    if (!allowed.ok()) return refuse(403, std::string(allowed.message()));
+    return std::nullopt;
+  }
+
   HttpPort::Pages Pages() {
     return {
         {"/metrics",
          [this] {
            std::vector<prometheus::MetricFamily> families = telemetry_.metrics().Collect();
            for (auto& family : gauges_->Collect()) families.push_back(std::move(family));
-           for (auto& family : Families(live_streams_.InFlight())) {
+           for (auto& family : Families(live_streams_->InFlight())) {
              families.push_back(std::move(family));
            }
            for (auto& family :
                 ConnectionMetrics(door_->counts(), door_->max_connections(), Reachable())) {
+             families.push_back(std::move(family));
+           }
+           const auto certificates =
+               certificates_ == nullptr ? std::nullopt : std::optional(certificates_->facts());
+           for (auto& family : AccessMetrics(access_->counts(), certificates)) {
              families.push_back(std::move(family));
            }
            const LocalDoor::Counts local =
@@ -399,7 +484,9 @@ class Server::Impl {
   std::string unreachable_ ABSL_GUARDED_BY(health_mutex_);  ///< why the probe failed
   grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(health_mutex_) = nullptr;
   std::vector<std::string> addresses_;
-  LiveStreams live_streams_{config_};
+  std::unique_ptr<Access> access_;
+  std::unique_ptr<Certificates> certificates_;
+  std::optional<LiveStreams> live_streams_;
   Carriers carriers_;
   ConnectionShares shares_{ConnectionMemory(config_)};
   Telemetry telemetry_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "client/c/arguments.h"
@@ -41,6 +42,15 @@ ClientOptions OptionsOf(const sparsed_client_options& given, Arguments& in) {
   options.ring = given.ring != 0;
   options.ring_spin = std::chrono::microseconds(
       std::min(in.NotNegative(given.ring_spin_us, "ring_spin_us"), kLongestSeconds * 1'000'000));
+  const auto set = [](const char* text, std::string& option) {
+    if (text != nullptr) option = text;
+  };
+  set(given.tls_ca, options.tls.ca);
+  set(given.tls_certificate, options.tls.certificate);
+  set(given.tls_key, options.tls.key);
+  set(given.tls_server_name, options.tls.server_name);
+  set(given.token, options.token);
+  set(given.token_file, options.token_file);
   if (given.streams > kMostStreams) in.Refuse("streams is more than 16, the most there can be");
   return options;
 }

@@ -102,6 +102,11 @@ struct SpgemmArguments {
 };
 absl::StatusOr<Report> Spgemm(const Client& client, const SpgemmArguments& arguments);
 
+struct TokenArguments {
+  std::string name, tenant, role = "user", expires;
+  bool make = false;  ///< a new one; else it comes on standard input
+};
+
 struct SpyArguments {
   std::string name;
   int width = 0;   ///< 0: the terminal's
@@ -109,6 +114,8 @@ struct SpyArguments {
   bool ascii = false;
   std::string colour = "auto";  ///< "auto", "always", "never"
 };
+/// The line of an access file, which has the token's hash, and a new token itself.
+absl::StatusOr<Report> MakeToken(const TokenArguments& arguments);
 absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json);
 
 /// Everything that was measured on a matrix's pattern, or on all (no name); as a table, or with

@@ -143,6 +143,8 @@ Json ToJson(const ServerInfo& info) {
                {"max_requests_per_stream", info.max_requests_per_stream},
                {"metrics_address", info.metrics_address},
                {"local_socket", info.local_socket},
+               {"tenant", info.tenant},
+               {"role", info.role},
                {"started_unix_ns", UnixNs(info.started)}};
   for (const DeviceInfo& device : info.devices) {
     json["devices"].push_back({{"name", device.name},

@@ -20,6 +20,7 @@ namespace {
 struct Invocation {
   std::string server = "127.0.0.1:7470";
   bool json = false;
+  ClientOptions options;
   std::function<absl::StatusOr<Report>(const Client&)> run;
   std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
 };
@@ -446,6 +447,27 @@ void AddServerCommands(CLI::App& app, Invocation& invocation) {
       ->callback([&invocation] { invocation.run = Info; });
 }
 
+void AddToken(CLI::App& app, Invocation& invocation) {
+  CLI::App* token = AddCommand(app, "token", "Tokens for a server's access file; asks no server",
+                               {"token new training-1 --tenant=training --expires=2027-01-31",
+                                "token hash training-1 --tenant=training < token.txt"});
+  token->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, bool make) {
+    CLI::App* sub = token->add_subcommand(name, what);
+    auto given = std::make_shared<TokenArguments>();
+    given->make = make;
+    sub->add_option("NAME", given->name, "What it is called in the file and the server's log")
+        ->required();
+    sub->add_option("--tenant", given->tenant, "Whose it is")->required();
+    sub->add_option("--role", given->role, "read-only, user or operator")->capture_default_str();
+    sub->add_option("--expires", given->expires, "When, as 2027-01-31 or 2027-01-31T12:00:00Z");
+    sub->callback(
+        [&invocation, given] { invocation.run_here = [given] { return MakeToken(*given); }; });
+  };
+  add("new", "Make one, and say it once", true);
+  add("hash", "The line for one that comes on standard input", false);
+}
+
 /// Prints what a program or a person wants to know of a failure.
 int Fail(bool json, std::string_view code, std::string_view message, int exit_code) {
   if (json) {
@@ -505,7 +527,7 @@ std::string Sentence(const CLI::App& app, const CLI::ParseError& error) {
 int Run(const Invocation& invocation) {
   absl::StatusOr<Report> report = [&invocation]() -> absl::StatusOr<Report> {
     if (invocation.run_here) return invocation.run_here();
-    const absl::StatusOr<Client> client = Client::Connect(invocation.server);
+    const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);
     if (!client.ok()) return client.status();
     return invocation.run(*client);
   }();
@@ -537,6 +559,24 @@ int Main(int argc, char** argv) {
   app.add_option("--server", invocation.server, "host:port or unix:/path")
       ->envname("SPARSED_SERVER")
       ->capture_default_str();
+  const auto file = [&app](const char* flag, std::string& path, const char* environment,
+                           const char* what) {
+    app.add_option(flag, path, what)->envname(environment)->type_name("FILE");
+  };
+  file("--tls-ca", invocation.options.tls.ca, "SPARSED_TLS_CA",
+       "Speak TLS, with a server that these authorities vouch for; \"system\": the machine's");
+  file("--tls-certificate", invocation.options.tls.certificate, "SPARSED_TLS_CERTIFICATE",
+       "A certificate that says who calls");
+  file("--tls-key", invocation.options.tls.key, "SPARSED_TLS_KEY", "Its private key");
+  app.add_option("--tls-server-name", invocation.options.tls.server_name,
+                 "That the server's certificate is for (default: the host of --server)")
+      ->envname("SPARSED_TLS_SERVER_NAME")
+      ->type_name("NAME");
+  app.add_option("--token-file", invocation.options.token_file,
+                 "A file with the token that says who calls; SPARSED_TOKEN may hold the token "
+                 "itself, which no flag does, as others see the flags of a process")
+      ->envname("SPARSED_TOKEN_FILE")
+      ->type_name("FILE");
   app.add_flag("--json", invocation.json,
                "Print one JSON object on standard output, also for failures");
   app.set_version_flag("--version", "sparsectl " SPARSED_VERSION, "Print the version and exit");
@@ -550,6 +590,7 @@ int Main(int argc, char** argv) {
   AddGenerate(app, invocation);
   AddExplain(app, invocation);
   AddServerCommands(app, invocation);
+  AddToken(app, invocation);
 
   const std::span<char* const> words(argv, static_cast<size_t>(argc));
   const bool json = std::ranges::find(words, std::string_view("--json")) != words.end();

@@ -205,7 +205,7 @@ std::vector<std::shared_ptr<Carrier>> ComputeSession::TakeCarriersLocked() {
       carrier = std::make_shared<Carrier>(shared_from_this());
       carrier->stream = Stream::Create(connection_.carrier_stub(i), "/sparsed.v1.Compute/Carry",
                                        std::chrono::system_clock::time_point::max(),
-                                       connection_.chunk_bytes(), carrier);
+                                       connection_.chunk_bytes(), carrier, connection_.Token());
       ++open_carriers_;
       carrier->stream->Start();
     }

@@ -28,7 +28,7 @@ void ComputeStream::Submit(const std::shared_ptr<DenseCall>& call) {
       sessions_.push_back(next);
       const std::shared_ptr<Stream> stream =
           Stream::Create(connection_.stub(), method_, std::chrono::system_clock::time_point::max(),
-                         connection_.chunk_bytes(), next);
+                         connection_.chunk_bytes(), next, connection_.Token());
       next->Use(stream);
       stream->Start();
     }

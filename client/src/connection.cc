@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 
 #include <algorithm>
 #include <limits>
@@ -19,8 +18,8 @@ constexpr int kMaxReceiveBytes = 256 << 20;
 constexpr int64_t kMinChunkBytes = 4096;
 constexpr int kMostStreams = 16;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const ClientOptions& options) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const ClientOptions& options,
+                                           const Credentials& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   // A connection of its own for each client, straight to the server, and soon again after a
@@ -35,8 +34,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
+  if (!credentials.server_name().empty()) {
+    arguments.SetSslTargetNameOverride(credentials.server_name());
+  }
   std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+      grpc::CreateCustomChannel(address, credentials.channel(), arguments);
   // gRPC runs callbacks on a queue that it takes down with the last channel, and aborts if one of
   // that queue's own threads drops it. So the first channel stays as long as the process.
   // Volatile, or the compiler would drop the pointer and leave a leak.
@@ -47,10 +49,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 
 }  // namespace
 
-Connection::Connection(const std::string& address, const ClientOptions& options)
+Connection::Connection(const std::string& address, const ClientOptions& options,
+                       std::shared_ptr<Credentials> credentials)
     : address_(address),
       options_(options),
-      stub_(MakeChannel(address, options)),
+      credentials_(std::move(credentials)),
+      stub_(MakeChannel(address, options, *credentials_)),
       carriers_(static_cast<size_t>(std::clamp(options.streams, 1, kMostStreams) - 1)),
       spmm_(*this, "/sparsed.v1.Compute/Spmm"),
       sddmm_(*this, "/sparsed.v1.Compute/Sddmm"),
@@ -59,7 +63,9 @@ Connection::Connection(const std::string& address, const ClientOptions& options)
 
 absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& address,
                                                              const ClientOptions& options) {
-  std::shared_ptr<Connection> connection(new Connection(address, options));
+  absl::StatusOr<std::shared_ptr<Credentials>> credentials = Credentials::Open(address, options);
+  if (!credentials.ok()) return credentials.status();
+  std::shared_ptr<Connection> connection(new Connection(address, options, *std::move(credentials)));
   absl::StatusOr<ServerInfo> info =
       GetServerInfo(connection, CallOptions{.timeout = options.connect_timeout}).Wait();
   if (absl::IsDeadlineExceeded(info.status())) {
@@ -73,8 +79,11 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
     if (const size_t colon = cause.rfind(": "); colon != std::string::npos) {
       cause.erase(0, colon + 2);
     }
-    return absl::UnavailableError(fmt::format(
-        "no sparsed at {}: {} (an address is HOST:PORT or unix:/path)", address, cause));
+    const bool cut = cause.find("reset by peer") != std::string::npos || cause == "Socket closed";
+    return absl::UnavailableError(
+        fmt::format("no sparsed at {}: {} ({})", address, cause,
+                    cut ? "it may speak TLS, or speak none: --tls-ca, SPARSED_TLS_CA, tls="
+                        : "an address is HOST:PORT or unix:/path"));
   }
   if (!info.ok()) {
     return absl::Status(info.status().code(), fmt::format("cannot use a sparsed at {}: {}", address,
@@ -97,7 +106,8 @@ grpc::GenericStub& Connection::carrier_stub(size_t i) {
   const MutexLock lock(mutex_);
   if (carrier_stubs_.size() <= i) carrier_stubs_.resize(i + 1);
   std::unique_ptr<grpc::GenericStub>& stub = carrier_stubs_[i];
-  if (stub == nullptr) stub = std::make_unique<grpc::GenericStub>(MakeChannel(address_, options_));
+  if (stub == nullptr)
+    stub = std::make_unique<grpc::GenericStub>(MakeChannel(address_, options_, *credentials_));
   return *stub;
 }
 
@@ -105,7 +115,8 @@ absl::StatusOr<LocalAddress> Connection::FindLocalAddress() {
   absl::StatusOr<ServerInfo> info =
       GetServerInfo(shared_from_this(), CallOptions{.timeout = options_.connect_timeout}).Wait();
   if (!info.ok()) return info.status();
-  return LocalAddress{std::move(info->local_socket), std::move(info->server_id)};
+  return LocalAddress{std::move(info->local_socket), std::move(info->server_id),
+                      std::move(info->tenant), Token()};
 }
 
 }  // namespace client

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "client/src/compute_stream.h"
+#include "client/src/credentials.h"
 #include "client/src/ring.h"
 #include "client/src/shared_memory.h"
 #include "client/src/stream.h"
@@ -29,6 +30,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const std::string& address() const { return address_; }
   const ClientOptions& options() const { return options_; }
+  /// For the next call; empty: none.
+  std::string Token() const { return credentials_->Token(); }
   grpc::GenericStub& stub() { return stub_; }
   /// Connections besides that, for large operands and results (ClientOptions::streams); each is
   /// made when it is first asked for. `i` is below carriers().
@@ -54,10 +57,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ComputeRing& ring() { return ring_; }
 
  private:
-  Connection(const std::string& address, const ClientOptions& options);
+  Connection(const std::string& address, const ClientOptions& options,
+             std::shared_ptr<Credentials> credentials);
 
   const std::string address_;
   const ClientOptions options_;
+  const std::shared_ptr<Credentials> credentials_;
   grpc::GenericStub stub_;
   const size_t carriers_;
   Mutex mutex_;

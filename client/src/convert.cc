@@ -211,7 +211,9 @@ ServerInfo FromProto(const v1::ServerInfo& proto) {
                   .max_requests_per_stream = proto.max_requests_per_stream(),
                   .metrics_address = proto.metrics_address(),
                   .local_socket = proto.local_socket(),
-                  .server_id = proto.server_id()};
+                  .server_id = proto.server_id(),
+                  .tenant = proto.tenant(),
+                  .role = proto.role()};
   for (const v1::DeviceInfo& device : proto.devices()) {
     info.devices.push_back(
         {device.name(), device.description(), device.threads(), device.unavailable()});

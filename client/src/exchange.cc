@@ -24,7 +24,8 @@ void Exchange::StartAttempt() {
   error_ = absl::OkStatus();
   const auto self = std::static_pointer_cast<Exchange>(shared_from_this());
   const std::shared_ptr<Stream> stream =
-      Stream::Create(connection().stub(), method_, deadline(), connection().chunk_bytes(), self);
+      Stream::Create(connection().stub(), method_, deadline(), connection().chunk_bytes(), self,
+                     connection().Token());
   {
     const MutexLock lock(mutex_);
     stream_ = stream;

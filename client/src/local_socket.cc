@@ -273,7 +273,14 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAdd
   }
   const auto loop = std::make_shared<Loop>(std::move(socket), std::move(wake));
   if (absl::Status status = loop->Start(); !status.ok()) return status;
-  return std::unique_ptr<LocalSocket>(new LocalSocket(loop));
+  std::unique_ptr<LocalSocket> made(new LocalSocket(loop));
+  if (!address.tenant.empty()) {
+    v1::LocalRequest request;
+    request.mutable_identify()->set_tenant(address.tenant);
+    request.mutable_identify()->set_token(address.token);
+    if (absl::Status status = made->Ask(std::move(request)).status(); !status.ok()) return status;
+  }
+  return made;
 }
 
 LocalSocket::~LocalSocket() {

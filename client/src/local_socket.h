@@ -19,6 +19,8 @@ inline namespace client {
 /// has none.
 struct LocalAddress {
   std::string path, server_id;
+  std::string tenant{};  ///< that the server has the caller for; empty: it knows no tenants
+  std::string token{};   ///< of the caller; empty: none
 };
 
 /// A thread of its own sends what is asked and reads what is answered, so that neither side's
@@ -37,7 +39,8 @@ class LocalSocket {
 
   /// Blocks until the server has said who it is. FAILED_PRECONDITION if there is no such socket
   /// here, or another server's; PERMISSION_DENIED if it is not this user's to open;
-  /// RESOURCE_EXHAUSTED if the server has too many connections; UNAVAILABLE.
+  /// or has him for another tenant there; UNAUTHENTICATED; RESOURCE_EXHAUSTED if the server has too
+  /// many connections; UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(const LocalAddress& address);
   LocalSocket(const LocalSocket&) = delete;
   LocalSocket& operator=(const LocalSocket&) = delete;

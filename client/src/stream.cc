@@ -82,10 +82,12 @@ std::optional<OutgoingArrays::Chunk> OutgoingArrays::Next(size_t chunk_bytes) {
 
 std::shared_ptr<Stream> Stream::Create(grpc::GenericStub& stub, const std::string& method,
                                        std::chrono::system_clock::time_point deadline,
-                                       size_t chunk_bytes, std::shared_ptr<Handler> handler) {
+                                       size_t chunk_bytes, std::shared_ptr<Handler> handler,
+                                       const std::string& token) {
   std::shared_ptr<Stream> stream(new Stream(chunk_bytes, std::move(handler)));
   stream->self_ = stream;
   stream->context_.set_deadline(deadline);
+  if (!token.empty()) stream->context_.AddMetadata("authorization", "Bearer " + token);
   stub.PrepareBidiStreamingCall(&stream->context_, method, grpc::StubOptions(), stream.get());
   return stream;
 }

@@ -91,7 +91,8 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   /// `deadline` in gRPC's terms; chunks carry at most `chunk_bytes` of data.
   static std::shared_ptr<Stream> Create(grpc::GenericStub& stub, const std::string& method,
                                         std::chrono::system_clock::time_point deadline,
-                                        size_t chunk_bytes, std::shared_ptr<Handler> handler);
+                                        size_t chunk_bytes, std::shared_ptr<Handler> handler,
+                                        const std::string& token);
 
   void Start();
   /// Queues a message, and arrays behind it whose chunks bear `request_id`. Arrays of different

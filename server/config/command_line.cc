@@ -12,6 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "kernels/cuda/driver.h"
 #include "kernels/device_id.h"
+#include "server/config/access_flags.h"
 #include "server/config/config_file.h"
 #include "server/config/machine.h"
 
@@ -45,6 +46,7 @@ struct Flags {
   Config config;
   bool in_memory = false;
   bool print_config = false;
+  AccessFlags access;
 };
 
 CLI::Validator Address(bool unix_too) {
@@ -114,6 +116,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                "instead of having it copied; what happens if they free it while it is used is not "
                "defined")
       ->group("Serving");
+  DefineAccessFlags(app, config, flags.access);
   CLI::Option* data_dir = app.add_option("--data-dir", config.data_dir,
                                          "Keep matrices in this folder (made if missing)")
                               ->type_name("DIR")
@@ -354,6 +357,7 @@ Config Complete(Flags flags) {
     throw CLI::ValidationError(
         "choose one: --data-dir=DIR keeps matrices over a restart, --in-memory keeps nothing");
   }
+  CompleteAccess(config, flags.access);
   if (config.trust_caller_gpu_memory && config.local_listen.empty()) {
     throw CLI::ValidationError(
         "--trust-caller-gpu-memory: such memory is handed over the local socket, which "

@@ -67,6 +67,17 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "local_listen" << YAML::Value
       << (config.local_listen.empty() ? "off" : config.local_listen);
   out << YAML::Key << "trust_caller_gpu_memory" << YAML::Value << config.trust_caller_gpu_memory;
+  const auto text = [&out](const char* key, const std::string& value) {
+    if (!value.empty()) out << YAML::Key << key << YAML::Value << value;
+  };
+  text("access_file", config.access_file);
+  text("tls_certificate", config.tls_certificate);
+  text("tls_key", config.tls_key);
+  text("tls_client_ca", config.tls_client_ca);
+  if (config.insecure) out << YAML::Key << "insecure" << YAML::Value << true;
+  if (config.socket_mode) text("socket_mode", fmt::format("{:04o}", *config.socket_mode));
+  if (config.socket_group) text("socket_group", fmt::format("{}", *config.socket_group));
+  if (config.metrics_token) out << YAML::Key << "metrics_token" << YAML::Value << true;
   if (config.in_memory()) {
     out << YAML::Key << "in_memory" << YAML::Value << true;
   } else {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,13 @@ struct Config {
   /// Whether memory that processes of this machine allocated on a GPU themselves is used where it
   /// is. They can free it under a kernel, and what happens then CUDA does not say.
   bool trust_caller_gpu_memory = false;
-  bool salvage = false;  ///< rebuild the catalog in data_dir and do not serve
+  std::string access_file;  ///< who is which tenant; empty: everybody is everything
+  std::string tls_certificate, tls_key, tls_client_ca;  ///< PEM files; empty: none
+  bool insecure = false;  ///< serves other machines though it can ask nobody who he is
+  std::optional<uint32_t> socket_mode;   ///< permissions of Unix sockets; by the umask without
+  std::optional<uint32_t> socket_group;  ///< that they belong to; the process' own without
+  bool metrics_token = false;            ///< /metrics takes a token
+  bool salvage = false;                  ///< rebuild the catalog in data_dir and do not serve
   std::vector<std::string> devices = {"auto"};  ///< "auto", "cpu", "cuda:0", "cuda:1" ...
 
   int64_t host_memory_bytes = 0;  ///< matrices, layouts, operands and results together

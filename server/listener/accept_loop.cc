@@ -158,7 +158,7 @@ class AcceptLoop::Thread {
     const ssize_t size = recv(fd, bytes_.data(), bytes_.size(), MSG_PEEK | MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     const Opening opening =
-        size > 0 ? rules_.opening({bytes_.data(), static_cast<size_t>(size)}) : Opening::kWrong;
+        size > 0 ? rules_.opening(fd, {bytes_.data(), static_cast<size_t>(size)}) : Opening::kWrong;
     if (opening == Opening::kIncomplete) return;
     epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, fd, nullptr);
     Descriptor taken = std::move(found->second.fd);

@@ -31,8 +31,8 @@ constexpr int kRefusals = 4;
 struct AcceptRules {
   /// Whether a new connection may wait at all.
   std::function<bool(int fd)> admit;
-  /// Of what has come so far, at most `opening_bytes`; it stays unread.
-  std::function<Opening(std::string_view)> opening;
+  /// Of what has come so far over `fd`, at most `opening_bytes`; it stays unread.
+  std::function<Opening(int fd, std::string_view bytes)> opening;
   size_t opening_bytes = 0;
   /// Owns `fd`, which does not block, from now on.
   std::function<void(Descriptor fd)> take;

@@ -25,6 +25,10 @@ class Connections::Connection final : public SocketWatcher {
   Connection(std::shared_ptr<Connections> all, int fd, std::string name)
       : all_(std::move(all)), fd_(fd), name_(std::move(name)), guard_(all_->limits_) {
     ++all_->open_;
+    if (auto process = PeerProcessOf(fd)) {
+      const MutexLock lock(all_->processes_mutex_);
+      all_->processes_.emplace(name_, std::move(process));
+    }
     const MutexLock lock(all_->mutex_);
     all_->connections_.insert(this);
   }
@@ -38,6 +42,10 @@ class Connections::Connection final : public SocketWatcher {
       // In this order, for who counts those that have not ended.
       all_->unfinished_bytes_ -= counted_;
       if (ended_) all_->ending_bytes_ -= counted_;
+    }
+    {
+      const MutexLock lock(all_->processes_mutex_);
+      all_->processes_.erase(name_);
     }
     --all_->open_;
     all_->WakeHeld();
@@ -132,9 +140,17 @@ class Connections::Connection final : public SocketWatcher {
   int64_t counted_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-void Connections::Add(int fd) {
-  Watch(fd, std::make_unique<Connection>(shared_from_this(), fd,
-                                         fmt::format("connection-{}", next_name_++)));
+bool Connections::Add(int fd, bool tls) {
+  return Watch(fd,
+               std::make_shared<Connection>(shared_from_this(), fd,
+                                            fmt::format("connection-{}", next_name_++)),
+               tls);
+}
+
+std::shared_ptr<const PeerProcess> Connections::ProcessOf(const std::string& name) const {
+  const MutexLock lock(processes_mutex_);
+  const auto found = processes_.find(name);
+  return found == processes_.end() ? nullptr : found->second;
 }
 
 bool Connections::Full() const {

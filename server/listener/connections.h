@@ -7,10 +7,12 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 
 #include "base/mutex.h"
 #include "server/listener/accept_loop.h"
 #include "server/listener/http2_guard.h"
+#include "server/security/caller.h"
 
 namespace sparsed::server {
 
@@ -35,7 +37,11 @@ class Connections : public std::enable_shared_from_this<Connections> {
 
   /// Counts and watches `fd` until it is closed. A Unix socket's other end is called
   /// "connection-N" from now on, as gRPC has it "unix-abstract:connection-N".
-  void Add(int fd);
+  /// `tls`: its bytes are watched as they are decrypted. False, and not watched, if its
+  /// ClientHello, which has come, is another connection's.
+  bool Add(int fd, bool tls = false);
+  /// The process at the other end of the Unix socket that is called so; null: there is none now.
+  std::shared_ptr<const PeerProcess> ProcessOf(const std::string& name) const;
   void CountRefusal(Refusal refusal) { ++refused_[static_cast<size_t>(refusal)]; }
 
   /// Where there is room again, or who waits has waited for long enough. For who calls it now and
@@ -68,6 +74,9 @@ class Connections : public std::enable_shared_from_this<Connections> {
   std::set<Connection*> connections_ ABSL_GUARDED_BY(mutex_);
   std::set<Connection*> held_ ABSL_GUARDED_BY(mutex_);
   std::atomic<size_t> held_count_ = 0;
+  mutable Mutex processes_mutex_;
+  std::unordered_map<std::string, std::shared_ptr<const PeerProcess>> processes_
+      ABSL_GUARDED_BY(processes_mutex_);
   std::atomic<int64_t> silent_until_ = 0;  ///< in the log, by the steady clock
 };
 

@@ -26,6 +26,8 @@ class FrontDoor {
  public:
   struct Options {
     std::vector<std::string> addresses;
+    SocketFile socket_file = {};
+    bool tls = false;  ///< over TCP; a Unix socket never has it
     int64_t max_connections = 1024;
     size_t max_waiting = 128;  ///< connections that have not said what they speak
     GuardLimits guard;
@@ -36,8 +38,9 @@ class FrontDoor {
   static absl::StatusOr<std::unique_ptr<FrontDoor>> Open(Options options);
   ~FrontDoor();
 
-  /// gRPC, which `acceptor` belongs to, is running.
-  absl::Status Serve(std::unique_ptr<ConnectionAcceptor> acceptor);
+  /// gRPC, which the acceptors belong to, is running. `tls` is null unless Options::tls.
+  absl::Status Serve(std::unique_ptr<ConnectionAcceptor> plain,
+                     std::unique_ptr<ConnectionAcceptor> tls = nullptr);
   /// Takes no further connection. Before gRPC is shut down.
   void Close();
 
@@ -46,6 +49,8 @@ class FrontDoor {
   /// Where this machine reaches them (ListenSocket::own_address).
   std::vector<std::string> own_addresses() const;
   int64_t max_connections() const { return options_.max_connections; }
+  /// Of a call over a Unix socket, by what it has as peer(); null: it is not known.
+  std::shared_ptr<const PeerProcess> ProcessOf(const std::string& peer) const;
   ConnectionCounts counts() const { return connections_->counts(); }
   /// A connection from this end is let in even if there are as many as may be. `name` as
   /// getsockname has it, without trailing zeros; empty for none.
@@ -54,12 +59,13 @@ class FrontDoor {
  private:
   explicit FrontDoor(Options options);
   bool Admit(int fd);
+  bool IsTls(int fd) const;
   void Take(Descriptor fd);
 
   const Options options_;
   const std::shared_ptr<Connections> connections_;
   std::vector<ListenSocket> sockets_;
-  std::unique_ptr<ConnectionAcceptor> acceptor_;
+  std::unique_ptr<ConnectionAcceptor> plain_, tls_;
   Mutex mutex_;
   std::string let_in_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<AcceptLoop> loop_;

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -148,11 +149,12 @@ bool StaysOnThisMachine(const std::string& address) {
   return true;
 }
 
-absl::StatusOr<ListenSocket> ListenSocket::Open(const std::string& address, int type) {
+absl::StatusOr<ListenSocket> ListenSocket::Open(const std::string& address, const SocketFile& file,
+                                                int type) {
   ListenSocket made;
   made.address_ = address;
   const absl::Status status = address.starts_with(kUnix)
-                                  ? made.OpenUnix(address.substr(kUnix.size()), type)
+                                  ? made.OpenUnix(address.substr(kUnix.size()), file, type)
                                   : made.OpenTcp();
   if (!status.ok()) return status;
   return made;
@@ -187,7 +189,7 @@ std::string ListenSocket::own_address() const {
   return fmt::format("{}{}{}:{}", v6 ? "[" : "", host.data(), v6 ? "]" : "", port);
 }
 
-absl::Status ListenSocket::OpenUnix(const std::string& path, int type) {
+absl::Status ListenSocket::OpenUnix(const std::string& path, const SocketFile& file, int type) {
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
@@ -202,11 +204,23 @@ absl::Status ListenSocket::OpenUnix(const std::string& path, int type) {
   Descriptor socket = MakeSocket(AF_UNIX, type);
   if (!socket.open() ||
       bind(socket.fd(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||
-      listen(socket.fd(), SOMAXCONN) != 0 || stat(path.c_str(), &facts) != 0) {
+      stat(path.c_str(), &facts) != 0) {
     return Refuse(address_, Reason(errno));
   }
   path_ = path;
   inode_ = facts.st_ino;
+  // Before it listens, so that nobody gets in sooner.
+  const bool grouped =
+      !file.group.has_value() || chown(path.c_str(), static_cast<uid_t>(-1), *file.group) == 0;
+  if (!grouped || (file.mode.has_value() && chmod(path.c_str(), *file.mode) != 0)) {
+    const int error = errno;
+    unlink(path.c_str());
+    return Refuse(address_,
+                  fmt::format("{} cannot be set: {}",
+                              grouped ? "its mode (--socket-mode)" : "its group (--socket-group)",
+                              Reason(error)));
+  }
+  if (listen(socket.fd(), SOMAXCONN) != 0) return Refuse(address_, Reason(errno));
   sockets_.push_back(std::move(socket));
   return absl::OkStatus();
 }

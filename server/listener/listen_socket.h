@@ -2,7 +2,9 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,12 @@
 #include "server/listener/descriptor.h"
 
 namespace sparsed::server {
+
+/// Who may open a Unix socket's file.
+struct SocketFile {
+  std::optional<mode_t> mode;  ///< nullopt: as the process' umask says
+  std::optional<gid_t> group;  ///< nullopt: the process' own
+};
 
 /// Listens from Open on; what connects waits until somebody accepts it.
 class ListenSocket {
@@ -19,7 +27,8 @@ class ListenSocket {
   /// serves any more is replaced. FAILED_PRECONDITION, "cannot listen on ADDRESS: REASON", if
   /// somebody else listens there, the host is not ours or the path is no socket.
   /// `type` is a Unix socket's: SOCK_STREAM, or SOCK_SEQPACKET.
-  static absl::StatusOr<ListenSocket> Open(const std::string& address, int type = SOCK_STREAM);
+  static absl::StatusOr<ListenSocket> Open(const std::string& address, const SocketFile& file = {},
+                                           int type = SOCK_STREAM);
   ListenSocket(ListenSocket&&) = default;
   ListenSocket& operator=(ListenSocket&&) = delete;
   /// Removes a Unix socket's file.
@@ -35,7 +44,7 @@ class ListenSocket {
 
  private:
   ListenSocket() = default;
-  absl::Status OpenUnix(const std::string& path, int type);
+  absl::Status OpenUnix(const std::string& path, const SocketFile& file, int type);
   absl::Status OpenTcp();
 
   std::string address_;

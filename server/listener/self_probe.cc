@@ -6,13 +6,17 @@
 #include <grpcpp/grpcpp.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <system_error>
 
 #include "absl/status/statusor.h"
@@ -116,8 +120,49 @@ absl::Status CallHealth(Descriptor fd, std::chrono::milliseconds time) {
   return status.ok() ? absl::OkStatus() : absl::UnavailableError(status.error_message());
 }
 
+/// Over TLS: that the other end shakes hands and begins to speak HTTP/2 is all that is asked.
+absl::Status GreetOverTls(const Descriptor& fd, std::chrono::milliseconds time) {
+  const auto until = std::chrono::steady_clock::now() + time;
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> settings(SSL_CTX_new(TLS_client_method()),
+                                                                   &SSL_CTX_free);
+  const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(settings.get()), &SSL_free);
+  const std::array<unsigned char, 3> protocols = {2, 'h', '2'};
+  SSL_set_alpn_protos(ssl.get(), protocols.data(), protocols.size());
+  SSL_set_fd(ssl.get(), fd.fd());
+  SSL_set_connect_state(ssl.get());
+  // Does `step` until it is done, or no time is left.
+  const auto finish = [&](const auto& step) {
+    for (int result; (result = step()) <= 0;) {
+      const int why = SSL_get_error(ssl.get(), result);
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+      if ((why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) || left.count() <= 0) {
+        ERR_clear_error();
+        return false;
+      }
+      const int events = why == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
+      pollfd ready = {.fd = fd.fd(), .events = static_cast<int16_t>(events), .revents = 0};
+      poll(&ready, 1, static_cast<int>(left.count()));
+    }
+    return true;
+  };
+  if (!finish([&] { return SSL_do_handshake(ssl.get()); })) {
+    return absl::UnavailableError("no TLS handshake in time");
+  }
+  constexpr std::string_view kGreeting(  // and no settings
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+  std::array<unsigned char, 9> frame = {};
+  constexpr unsigned char kSettings = 4;
+  const bool spoke =
+      finish([&] { return SSL_write(ssl.get(), kGreeting.data(), kGreeting.size()); }) &&
+      finish([&] { return SSL_read(ssl.get(), frame.data(), frame.size()); });
+  SSL_shutdown(ssl.get());
+  if (spoke && frame[3] == kSettings) return absl::OkStatus();
+  return absl::UnavailableError("nobody speaks HTTP/2 behind TLS");
+}
+
 absl::Status Ask(const std::string& address, std::chrono::milliseconds time,
-                 const std::function<void(std::string)>& about_to_connect) {
+                 const std::function<void(std::string)>& about_to_connect, bool tls) {
   const absl::StatusOr<Name> name =
       address.starts_with(kUnix) ? UnixName(address.substr(kUnix.size())) : TcpName(address);
   if (!name.ok()) return name.status();
@@ -126,14 +171,16 @@ absl::Status Ask(const std::string& address, std::chrono::milliseconds time,
   BindOwnEnd(fd.fd(), *name);
   if (about_to_connect) about_to_connect(SocketName(fd.fd(), /*peer=*/false));
   const absl::Status connected = Connect(fd.fd(), *name, time);
-  return connected.ok() ? CallHealth(std::move(fd), time) : connected;
+  if (!connected.ok()) return connected;
+  const bool encrypted = tls && name->bytes.ss_family != AF_UNIX;
+  return encrypted ? GreetOverTls(fd, time) : CallHealth(std::move(fd), time);
 }
 
 }  // namespace
 
 absl::Status AskHealth(const std::string& address, std::chrono::milliseconds time,
-                       const std::function<void(std::string)>& about_to_connect) {
-  const absl::Status status = Ask(address, time, about_to_connect);
+                       const std::function<void(std::string)>& about_to_connect, bool tls) {
+  const absl::Status status = Ask(address, time, about_to_connect, tls);
   if (status.ok()) return status;
   return absl::UnavailableError(
       fmt::format("the server does not answer at {}: {}", address, std::string(status.message())));
@@ -144,7 +191,8 @@ SelfProbe::SelfProbe(Options options)
 
 absl::Status SelfProbe::AskAll() {
   for (const std::string& address : options_.addresses) {
-    absl::Status status = AskHealth(address, options_.time, options_.about_to_connect);
+    absl::Status status =
+        AskHealth(address, options_.time, options_.about_to_connect, options_.tls);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -18,14 +18,17 @@ namespace sparsed::server {
 
 /// One try: connects to "host:port" or "unix:/path" and asks the health service there, whatever it
 /// says. `about_to_connect` gets the name of our end (as FrontDoor::LetIn takes it). UNAVAILABLE,
-/// with address and reason, if nothing answers in time.
+/// with address and reason, if nothing answers in time. Over TCP with `tls`, whoever shakes hands
+/// and speaks HTTP/2 is there, with any certificate.
 absl::Status AskHealth(const std::string& address, std::chrono::milliseconds time,
-                       const std::function<void(std::string)>& about_to_connect = {});
+                       const std::function<void(std::string)>& about_to_connect = {},
+                       bool tls = false);
 
 class SelfProbe {
  public:
   struct Options {
     std::vector<std::string> addresses;
+    bool tls = false;  ///< over TCP
     std::chrono::milliseconds interval = std::chrono::seconds(5);
     std::chrono::milliseconds time = std::chrono::seconds(5);  ///< for one address to answer
     /// After failing for so long `give_up` is called, once; zero: never.

@@ -1,5 +1,6 @@
 #include "server/listener/socket_calls.h"
 
+#include <openssl/ssl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -9,20 +10,70 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <string>
 
+#include "base/mutex.h"
 #include "server/hidden_function.h"
 
 namespace sparsed::server {
 namespace {
 
-/// Zero before any constructor runs: some libraries close descriptors that early.
-std::array<std::atomic<SocketWatcher*>, kWatchable> watchers;
+/// A socket that is watched.
+struct Watched {
+  std::shared_ptr<SocketWatcher> watcher;
+  std::string client_random;  ///< of its ClientHello; empty: it is not encrypted
+};
 
-SocketWatcher* WatcherOf(int fd) {
+/// Zero before any constructor runs: some libraries close descriptors that early.
+std::array<std::atomic<Watched*>, kWatchable> all_watched;
+
+Watched* WatchedOf(int fd) {
   if (fd < 0 || fd >= kWatchable) return nullptr;
   // gRPC learns of a descriptor after it is watched, and does not use it once it closes it.
-  return watchers[static_cast<size_t>(fd)].load(std::memory_order_acquire);
+  return all_watched[static_cast<size_t>(fd)].load(std::memory_order_acquire);
+}
+
+/// Those that are encrypted, by their ClientHello's random. Never destroyed: descriptors are closed
+/// until the very end.
+struct EncryptedSockets {
+  Mutex mutex;
+  std::map<std::string, std::weak_ptr<SocketWatcher>> watchers ABSL_GUARDED_BY(mutex);
+};
+EncryptedSockets& Encrypted() {
+  static auto* const encrypted = new EncryptedSockets;
+  return *encrypted;
+}
+
+/// In the ClientHello that has come: behind the headers of record and handshake, and a version.
+std::string ClientRandom(int fd) {
+  constexpr size_t kAt = 11;
+  std::array<char, kTlsOpeningBytes> opening;
+  const ssize_t size = recv(fd, opening.data(), opening.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (size != static_cast<ssize_t>(opening.size())) return {};
+  return {opening.data() + kAt, opening.size() - kAt};
+}
+
+/// Whose bytes a server's SSL has; null: nobody's who is watched. Found once, and kept with it. A
+/// socket is not closed while its bytes are decrypted, so nobody is kept for longer than that.
+std::shared_ptr<SocketWatcher> WatcherOf(SSL* ssl) {
+  using Kept = std::weak_ptr<SocketWatcher>;
+  static const int index = SSL_get_ex_new_index(
+      0, nullptr, nullptr, nullptr, [](void*, void* kept, CRYPTO_EX_DATA*, int, long, void*) {
+        delete static_cast<Kept*>(kept);
+      });
+  if (const auto* kept = static_cast<const Kept*>(SSL_get_ex_data(ssl, index))) return kept->lock();
+  std::string random(kTlsOpeningBytes - 11, '\0');
+  SSL_get_client_random(ssl, reinterpret_cast<unsigned char*>(random.data()), random.size());
+  Kept found;
+  {
+    const MutexLock lock(Encrypted().mutex);
+    const auto entry = Encrypted().watchers.find(random);
+    if (entry != Encrypted().watchers.end()) found = entry->second;
+  }
+  SSL_set_ex_data(ssl, index, new Kept(found));
+  return found.lock();
 }
 
 /// Calls `part` with pieces of what the message holds until `bytes` are told; false if it says so.
@@ -59,6 +110,16 @@ class ShortMessage {
   size_t size_ = 0;
 };
 
+/// Its socket is about to be closed.
+void EndWatch(Watched* watched) {
+  if (watched == nullptr) return;
+  if (!watched->client_random.empty()) {
+    const MutexLock lock(Encrypted().mutex);
+    Encrypted().watchers.erase(watched->client_random);
+  }
+  delete watched;
+}
+
 ssize_t Reset() {
   errno = ECONNRESET;
   return -1;
@@ -66,23 +127,36 @@ ssize_t Reset() {
 
 }  // namespace
 
-void Watch(int fd, std::unique_ptr<SocketWatcher> watcher) {
-  watchers[static_cast<size_t>(fd)].store(watcher.release(), std::memory_order_release);
+bool Watch(int fd, std::shared_ptr<SocketWatcher> watcher, bool tls) {
+  auto watched = std::make_unique<Watched>();
+  if (tls) {
+    watched->client_random = ClientRandom(fd);
+    const MutexLock lock(Encrypted().mutex);
+    if (watched->client_random.empty() ||
+        !Encrypted().watchers.emplace(watched->client_random, watcher).second) {
+      return false;
+    }
+  }
+  watched->watcher = std::move(watcher);
+  all_watched[static_cast<size_t>(fd)].store(watched.release(), std::memory_order_release);
+  return true;
 }
 
 }  // namespace sparsed::server
 
 using sparsed::server::Hidden;
 using sparsed::server::SocketWatcher;
+using sparsed::server::Watched;
 
 extern "C" {
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
   static auto* const hidden = Hidden<decltype(recvmsg)>("recvmsg");
-  SocketWatcher* const watcher = sparsed::server::WatcherOf(fd);
-  if (watcher == nullptr || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) {
+  Watched* const watched = sparsed::server::WatchedOf(fd);
+  if (watched == nullptr || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) {
     return hidden(fd, message, flags);
   }
+  SocketWatcher* const watcher = watched->watcher.get();
   if (watcher->ended()) return sparsed::server::Reset();
   const size_t most = watcher->MayRead();
   if (most == 0) {
@@ -91,7 +165,7 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
   }
   const sparsed::server::ShortMessage part(message, most);
   const ssize_t size = hidden(fd, message, flags);
-  if (size <= 0) return size;
+  if (size <= 0 || !watched->client_random.empty()) return size;
   const bool seen =
       sparsed::server::ForEachPart(*message, static_cast<size_t>(size),
                                    [watcher](auto part) { return watcher->OnReceived(part); });
@@ -101,8 +175,9 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   static auto* const hidden = Hidden<decltype(sendmsg)>("sendmsg");
   const ssize_t size = hidden(fd, message, flags);
-  SocketWatcher* const watcher = size > 0 ? sparsed::server::WatcherOf(fd) : nullptr;
-  if (watcher != nullptr) {
+  Watched* const watched = size > 0 ? sparsed::server::WatchedOf(fd) : nullptr;
+  if (watched != nullptr && watched->client_random.empty()) {
+    SocketWatcher* const watcher = watched->watcher.get();
     const int error = errno;
     sparsed::server::ForEachPart(*message, static_cast<size_t>(size), [watcher](auto part) {
       watcher->OnSent(part);
@@ -117,8 +192,9 @@ int getpeername(int fd, sockaddr* address, socklen_t* size) noexcept {
   static auto* const hidden = Hidden<decltype(getpeername)>("getpeername");
   const socklen_t room = *size;
   const int result = hidden(fd, address, size);
-  SocketWatcher* const watcher = sparsed::server::WatcherOf(fd);
-  if (result != 0 || watcher == nullptr || address->sa_family != AF_UNIX) return result;
+  Watched* const watched = sparsed::server::WatchedOf(fd);
+  if (result != 0 || watched == nullptr || address->sa_family != AF_UNIX) return result;
+  SocketWatcher* const watcher = watched->watcher.get();
   // An abstract name: a zero before it, and none behind it.
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
@@ -132,21 +208,40 @@ int getpeername(int fd, sockaddr* address, socklen_t* size) noexcept {
 
 int epoll_ctl(int epoll, int operation, int fd, epoll_event* events) noexcept {
   static auto* const hidden = Hidden<decltype(epoll_ctl)>("epoll_ctl");
-  SocketWatcher* const watcher =
-      operation == EPOLL_CTL_ADD ? sparsed::server::WatcherOf(fd) : nullptr;
-  if (watcher != nullptr) watcher->OnPolled(epoll, *events);
+  Watched* const watched = operation == EPOLL_CTL_ADD ? sparsed::server::WatchedOf(fd) : nullptr;
+  if (watched != nullptr) watched->watcher->OnPolled(epoll, *events);
   return hidden(epoll, operation, fd, events);
 }
 
 int close(int fd) {
   static auto* const hidden = Hidden<decltype(close)>("close");
   if (fd >= 0 && fd < sparsed::server::kWatchable) {
-    auto& slot = sparsed::server::watchers[static_cast<size_t>(fd)];
+    auto& slot = sparsed::server::all_watched[static_cast<size_t>(fd)];
     if (slot.load(std::memory_order_relaxed) != nullptr) {
-      delete slot.exchange(nullptr, std::memory_order_acq_rel);
+      sparsed::server::EndWatch(slot.exchange(nullptr, std::memory_order_acq_rel));
     }
   }
   return hidden(fd);
+}
+
+int SSL_read(SSL* ssl, void* buffer, int size) {
+  static auto* const hidden = Hidden<decltype(SSL_read)>("SSL_read");
+  const int read = hidden(ssl, buffer, size);
+  if (read <= 0 || SSL_is_server(ssl) == 0) return read;
+  const std::shared_ptr<SocketWatcher> watcher = sparsed::server::WatcherOf(ssl);
+  const std::string_view bytes(static_cast<const char*>(buffer), static_cast<size_t>(read));
+  // What nobody watches is not served.
+  return watcher != nullptr && !watcher->ended() && watcher->OnReceived(bytes) ? read : -1;
+}
+
+int SSL_write(SSL* ssl, const void* buffer, int size) {
+  static auto* const hidden = Hidden<decltype(SSL_write)>("SSL_write");
+  const int written = hidden(ssl, buffer, size);
+  if (written <= 0 || SSL_is_server(ssl) == 0) return written;
+  if (const auto watcher = sparsed::server::WatcherOf(ssl)) {
+    watcher->OnSent({static_cast<const char*>(buffer), static_cast<size_t>(written)});
+  }
+  return written;
 }
 
 }  // extern "C"

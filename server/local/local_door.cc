@@ -28,7 +28,7 @@
 #include "server/rpc/convert.h"
 #include "server/rpc/shared_regions.h"
 #include "server/rpc/worker_pool.h"
-#include "server/security/tenant.h"
+#include "server/security/access.h"
 #include "sparsed/v1/local.pb.h"
 
 namespace sparsed::server {
@@ -57,9 +57,10 @@ v1::LocalReply ReplyOf(const absl::Status& status) {
 
 class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
  public:
-  Loop(Options options, engine::Engine& engine, WorkerPool& workers, WorkerPool& exporters,
-       SharedRegions& regions, Rings& rings)
+  Loop(Options options, Access& access, engine::Engine& engine, WorkerPool& workers,
+       WorkerPool& exporters, SharedRegions& regions, Rings& rings)
       : options_(std::move(options)),
+        access_(access),
         engine_(engine),
         workers_(workers),
         exporters_(exporters),
@@ -115,7 +116,8 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   /// Used by the loop's thread alone.
   struct Connection {
     Descriptor socket;
-    std::string tenant;
+    std::shared_ptr<const PeerProcess> process;
+    std::optional<Caller> caller;           ///< once it has asked for something
     std::map<std::string, Region> regions;  ///< until they are unmapped
     int64_t bytes = 0;                      ///< of all of them
     std::map<std::string, std::shared_ptr<engine::DeviceQueue>> queues;
@@ -166,9 +168,8 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       SendPacket(socket.fd(), {full.SerializeAsString(), Descriptor()});
       return;
     }
-    ucred peer = {};
-    socklen_t size = sizeof(peer);
-    if (getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    std::shared_ptr<const PeerProcess> process = PeerProcessOf(socket.fd());
+    if (process == nullptr) {
       ++turned_away_;
       return;
     }
@@ -178,7 +179,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     const int fd = socket.fd();
     Connection& connection = connections_[id];
     connection.socket = std::move(socket);
-    connection.tenant = TenantOf(peer);
+    connection.process = std::move(process);
     ++open_;
     Watch(EPOLL_CTL_ADD, fd, EPOLLIN, id);
     Send(id, /*request_id=*/0, std::move(reply));
@@ -260,6 +261,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
       return Drop(id);
     }
     const uint64_t request_id = request.request_id();
+    if (absl::Status known = Identify(request, found->second); !known.ok()) {
+      return Send(id, request_id, ReplyOf(known));
+    }
     switch (request.part_case()) {
       case v1::LocalRequest::kShare:
         return Share(id, found->second, request_id, std::move(packet->file));
@@ -282,11 +286,34 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
         return AskAttached(id, found->second, std::move(request));
       case v1::LocalRequest::kRing:
         return OpenRing(id, found->second, request_id, request.ring(), std::move(packet->file));
+      case v1::LocalRequest::kIdentify:
+        return Send(id, request_id, ReplyOf(absl::OkStatus()));
       case v1::LocalRequest::PART_NOT_SET:
         break;
     }
     Send(id, request_id,
          ReplyOf(absl::InvalidArgumentError("the request asks for nothing that is known")));
+  }
+
+  /// Who asks; by his process, if he did not say.
+  absl::Status Identify(const v1::LocalRequest& request, Connection& connection) {
+    if (connection.caller.has_value() && !request.has_identify()) {
+      return access_.Check(*connection.caller);
+    }
+    Evidence evidence = {.token = {}, .private_way = true, .process = connection.process};
+    const std::string& token = request.identify().token();
+    if (!token.empty()) evidence.token = token;
+    absl::StatusOr<Caller> caller = access_.Identify(evidence, "local socket");
+    if (!caller.ok()) return caller.status();
+    const std::string& tenant = request.identify().tenant();
+    if (!tenant.empty() && tenant != caller->tenant) {
+      return absl::PermissionDeniedError(fmt::format(
+          "the {} is tenant {} at the local socket, and {} in its calls, which cannot use what is "
+          "shared there",
+          caller->name, caller->tenant, tenant));
+    }
+    connection.caller = *std::move(caller);
+    return absl::OkStatus();
   }
 
   /// Lets a worker do it; the connection is not read until that is done.
@@ -341,11 +368,12 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                       "the packet has no descriptor of the memory to share")));
     }
     if (HasMostRegions(id, connection, request_id)) return;
-    LetWork(workers_, id, connection, request_id,
-            [this, id, most = options_.max_bytes - connection.bytes, tenant = connection.tenant,
-             shared = std::make_shared<Descriptor>(std::move(file))] {
-              return Map(id, shared->fd(), most, tenant);
-            });
+    LetWork(
+        workers_, id, connection, request_id,
+        [this, id, most = options_.max_bytes - connection.bytes, tenant = connection.caller->tenant,
+         shared = std::make_shared<Descriptor>(std::move(file))] {
+          return Map(id, shared->fd(), most, tenant);
+        });
   }
 
   /// Then it has been told so.
@@ -370,15 +398,16 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                       "(--connection-memory); let go of some",
                       request.bytes(), left))));
     }
-    LetWork(workers_, id, connection, request_id, [this, id, request, tenant = connection.tenant] {
-      absl::StatusOr<engine::Engine::GpuMemory> memory =
-          engine_.AllocateShared(request.gpu(), request.bytes(), tenant);
-      if (!memory.ok()) return Done{ReplyOf(memory.status())};
-      const auto counted = static_cast<int64_t>(memory->memory.size());
-      Done done = GiveName(id, {std::move(memory->memory), memory->device}, counted);
-      done.file = std::move(memory->file);
-      return done;
-    });
+    LetWork(workers_, id, connection, request_id,
+            [this, id, request, tenant = connection.caller->tenant] {
+              absl::StatusOr<engine::Engine::GpuMemory> memory =
+                  engine_.AllocateShared(request.gpu(), request.bytes(), tenant);
+              if (!memory.ok()) return Done{ReplyOf(memory.status())};
+              const auto counted = static_cast<int64_t>(memory->memory.size());
+              Done done = GiveName(id, {std::move(memory->memory), memory->device}, counted);
+              done.file = std::move(memory->file);
+              return done;
+            });
   }
 
   /// Nothing of the server's is taken for it but a name.
@@ -409,7 +438,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                       connection.queues.size()))));
     }
     LetWork(workers_, id, connection, request_id,
-            [this, request, tenant = connection.tenant,
+            [this, request, tenant = connection.caller->tenant,
              page = std::make_shared<Descriptor>(std::move(page))] {
               absl::StatusOr<std::shared_ptr<engine::DeviceQueue>> queue =
                   engine_.OpenQueue(request.gpu(), page->fd(), tenant);
@@ -525,7 +554,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                       "this connection is attached already; each matrix needs its own")));
     }
     LetWork(workers_, id, connection, request_id,
-            [this, tenant = connection.tenant, request,
+            [this, tenant = connection.caller->tenant, request,
              page = std::make_shared<Descriptor>(std::move(usage))] {
               return Attach(tenant, request, *page);
             });
@@ -585,18 +614,17 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                   ReplyOf(absl::FailedPreconditionError("this connection has a ring already")));
     }
     LetWork(workers_, id, connection, request_id,
-            [this, tenant = connection.tenant, request, most = options_.max_bytes,
+            [this, caller = *connection.caller, request, most = options_.max_bytes,
              shared = std::make_shared<Descriptor>(std::move(file))] {
-              return OpenRing(tenant, request, shared->fd(), most);
+              return OpenRing(caller, request, shared->fd(), most);
             });
   }
 
   /// A worker's.
-  Done OpenRing(const std::string& tenant, const v1::OpenRing& request, int file,
-                int64_t most_bytes) {
-    absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, tenant);
+  Done OpenRing(const Caller& caller, const v1::OpenRing& request, int file, int64_t most_bytes) {
+    absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, caller.tenant);
     if (!memory.ok()) return {ReplyOf(memory.status())};
-    absl::StatusOr<std::shared_ptr<Ring>> ring = rings_.Open(tenant, request, *std::move(memory));
+    absl::StatusOr<std::shared_ptr<Ring>> ring = rings_.Open(caller, request, *std::move(memory));
     if (!ring.ok()) return {ReplyOf(ring.status())};
     Done done{ReplyOf(absl::OkStatus())};
     done.settle = [opened = *std::move(ring)](Connection* connection) {
@@ -627,6 +655,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   const Options options_;
+  Access& access_;
   engine::Engine& engine_;
   WorkerPool& workers_;
   WorkerPool& exporters_;
@@ -648,14 +677,16 @@ LocalDoor::LocalDoor(ListenSocket socket, std::shared_ptr<Loop> loop)
       loop_(std::move(loop)),
       thread_([running = loop_] { running->Run(); }) {}
 
-absl::StatusOr<std::unique_ptr<LocalDoor>> LocalDoor::Open(Options options, engine::Engine& engine,
+absl::StatusOr<std::unique_ptr<LocalDoor>> LocalDoor::Open(Options options, Access& access,
+                                                           engine::Engine& engine,
                                                            WorkerPool& workers,
                                                            WorkerPool& exporters,
                                                            SharedRegions& regions, Rings& rings) {
-  absl::StatusOr<ListenSocket> socket = ListenSocket::Open(options.address, SOCK_SEQPACKET);
+  absl::StatusOr<ListenSocket> socket =
+      ListenSocket::Open(options.address, options.file, SOCK_SEQPACKET);
   if (!socket.ok()) return socket.status();
-  auto loop =
-      std::make_shared<Loop>(std::move(options), engine, workers, exporters, regions, rings);
+  auto loop = std::make_shared<Loop>(std::move(options), access, engine, workers, exporters,
+                                     regions, rings);
   if (absl::Status s = loop->Prepare(socket->sockets().front().fd()); !s.ok()) return s;
   return std::unique_ptr<LocalDoor>(new LocalDoor(*std::move(socket), std::move(loop)));
 }

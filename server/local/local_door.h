@@ -19,17 +19,19 @@ class Engine;
 
 namespace sparsed::server {
 
+class Access;
 class Rings;
 class SharedRegions;
 class WorkerPool;
 
 /// A thread that reads what they say, and never blocks; memory is mapped and let go by `workers`,
 /// and copied for those who attached by `exporters`, of whom many may wait for one copy. Who comes
-/// in is up to the permissions of the socket's file.
+/// in is up to the permissions of the socket's file, and who he is to the access file.
 class LocalDoor {
  public:
   struct Options {
-    std::string address;           ///< "unix:/path"
+    std::string address;  ///< "unix:/path"
+    SocketFile file = {};
     std::string server_id;         ///< for the greeting
     size_t max_connections = 256;  ///< past it, who comes is told so, and turned away
     size_t max_regions = 1024;     ///< of one connection
@@ -45,7 +47,8 @@ class LocalDoor {
   };
 
   /// All but the options outlive it. Errors as ListenSocket::Open's.
-  static absl::StatusOr<std::unique_ptr<LocalDoor>> Open(Options options, engine::Engine& engine,
+  static absl::StatusOr<std::unique_ptr<LocalDoor>> Open(Options options, Access& access,
+                                                         engine::Engine& engine,
                                                          WorkerPool& workers, WorkerPool& exporters,
                                                          SharedRegions& regions, Rings& rings);
   /// Forgets what was shared; what is being mapped is forgotten once it is.

@@ -61,14 +61,15 @@ grpc::ByteBuffer Shortened(const grpc::ByteBuffer& message, size_t most) {
 /// Between its stream and the memory.
 class ComputeRing final : public Ring, public ComputeTransport {
  public:
-  ComputeRing(const ServiceContext& service, std::string tenant, wire::RingSize size, Buffer memory)
+  ComputeRing(const ServiceContext& service, const Caller& caller, wire::RingSize size,
+              Buffer memory)
       : spin_(std::chrono::microseconds(service.config.ring_spin_microseconds)),
         memory_(std::move(memory)),
         ring_(memory_.mutable_data(), size),
         requests_(ring_.RequestConsumer()),
         replies_(ring_.ReplyProducer()),
         // Of its arrays, which it has not, nothing counts.
-        stream_(std::make_shared<ComputeStream>(service, std::move(tenant),
+        stream_(std::make_shared<ComputeStream>(service, caller,
                                                 std::make_shared<ConnectionShare>(0), *this)) {
     stream_->Begin();
   }
@@ -214,7 +215,7 @@ Rings::~Rings() {
   while (count_ > 0) ended_.Wait(mutex_);
 }
 
-absl::StatusOr<std::shared_ptr<Ring>> Rings::Open(std::string tenant, const v1::OpenRing& request,
+absl::StatusOr<std::shared_ptr<Ring>> Rings::Open(const Caller& caller, const v1::OpenRing& request,
                                                   Buffer memory) {
   const wire::RingSize size = {request.slots(), request.slot_bytes()};
   if (absl::Status status = size.Check(); !status.ok()) return status;
@@ -232,7 +233,7 @@ absl::StatusOr<std::shared_ptr<Ring>> Rings::Open(std::string tenant, const v1::
     }
     ++count_;
   }
-  auto ring = std::make_shared<ComputeRing>(service_, std::move(tenant), size, std::move(memory));
+  auto ring = std::make_shared<ComputeRing>(service_, caller, size, std::move(memory));
   const auto end = [this] {
     const MutexLock lock(mutex_);
     --count_;

@@ -13,6 +13,7 @@
 
 namespace sparsed::server {
 
+struct Caller;
 struct ServiceContext;
 
 /// A ring of one connection. It has a thread, which takes its requests and keeps it until its end;
@@ -35,7 +36,7 @@ class Rings {
   ~Rings();
 
   /// `memory`: the caller's file, mapped. Errors as of OpenRing.
-  absl::StatusOr<std::shared_ptr<Ring>> Open(std::string tenant, const v1::OpenRing& request,
+  absl::StatusOr<std::shared_ptr<Ring>> Open(const Caller& caller, const v1::OpenRing& request,
                                              Buffer memory);
   /// Their threads.
   int64_t count() const;

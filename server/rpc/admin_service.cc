@@ -18,8 +18,10 @@ class AdminService final : public Service {
                                           grpc::ByteBuffer* response) override {
     return Answer<v1::GetServerInfoRequest, v1::ServerInfo>(
         Op::kGetServerInfo, service_, context, bytes, response,
-        [this](const auto&, const std::string&, v1::ServerInfo& reply) {
+        [this](const auto&, const Caller& caller, v1::ServerInfo& reply) {
           Fill(reply);
+          reply.set_tenant(caller.tenant);
+          reply.set_role(std::string(Name(caller.role)));
           return absl::OkStatus();
         });
   }
@@ -29,7 +31,7 @@ class AdminService final : public Service {
                                      grpc::ByteBuffer* response) override {
     return Answer<v1::GetStatsRequest, v1::Stats>(
         Op::kGetStats, service_, context, bytes, response,
-        [this](const auto&, const std::string&, v1::Stats& reply) {
+        [this](const auto&, const Caller&, v1::Stats& reply) {
           Fill(reply);
           return absl::OkStatus();
         });

@@ -30,10 +30,11 @@ class BuffersService final : public Service {
                                  grpc::ByteBuffer* response) override {
     return Answer<v1::ListBuffersRequest, v1::ListBuffersReply>(
         Op::kListBuffers, service_, context, bytes, response,
-        [this](const auto& request, const std::string& tenant, v1::ListBuffersReply& reply) {
+        [this](const auto& request, const Caller& caller, v1::ListBuffersReply& reply) {
           Page page(request.page_size());
           const engine::DenseCatalog& dense = service_.engine.dense();
-          for (const auto& held : dense.List(tenant, request.prefix(), request.page_token())) {
+          for (const auto& held :
+               dense.List(caller.tenant, request.prefix(), request.page_token())) {
             v1::BufferInfo info = ToBufferInfo(*held, dense.now());
             if (!page.Take(info)) {
               reply.set_next_page_token(reply.buffers().rbegin()->name());
@@ -50,9 +51,10 @@ class BuffersService final : public Service {
                                   grpc::ByteBuffer* response) override {
     return Answer<v1::RenewBufferRequest, v1::BufferInfo>(
         Op::kRenewBuffer, service_, context, bytes, response,
-        [this](const auto& request, const std::string& tenant, v1::BufferInfo& reply) {
+        [this](const auto& request, const Caller& caller, v1::BufferInfo& reply) {
           const engine::DenseCatalog& dense = service_.engine.dense();
-          const absl::StatusOr<engine::HeldDenseLease> held = dense.Find(tenant, request.name());
+          const absl::StatusOr<engine::HeldDenseLease> held =
+              dense.Find(caller.tenant, request.name());
           if (held.ok()) reply = ToBufferInfo(**held, dense.now());
           return held.status();
         });
@@ -63,8 +65,8 @@ class BuffersService final : public Service {
                                    grpc::ByteBuffer* response) override {
     return AnswerOnWorker<v1::DeleteBufferRequest, v1::DeleteBufferReply>(
         Op::kDeleteBuffer, service_, context, bytes, response,
-        [this](const auto& request, const std::string& tenant, v1::DeleteBufferReply&) {
-          return service_.engine.dense().Delete(tenant, request.name());
+        [this](const auto& request, const Caller& caller, v1::DeleteBufferReply&) {
+          return service_.engine.dense().Delete(caller.tenant, request.name());
         });
   }
 

@@ -5,11 +5,11 @@
 #include <utility>
 #include <variant>
 
+#include "server/rpc/admit.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/compute_stream.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/shared_regions.h"
-#include "server/security/tenant.h"
 #include "sparsed/v1/compute.pb.h"
 
 namespace sparsed::server {
@@ -30,22 +30,25 @@ grpc::ByteBuffer EncodeName(const std::string& name) {
 }  // namespace
 
 BytesBidiReactor* StartCarry(const ServiceContext& service, grpc::CallbackServerContext* context) {
-  return Carrier::Start(service, context);
+  const absl::StatusOr<Caller> caller = Admit(service, *context);
+  if (!caller.ok()) return new RefusedCall<BytesBidiReactor>(caller.status());
+  return Carrier::Start(service, context, *caller);
 }
 
 BytesBidiReactor* Carrier::Start(const ServiceContext& service,
-                                 grpc::CallbackServerContext* context) {
-  auto carrier = std::make_shared<Carrier>(service, context);
+                                 grpc::CallbackServerContext* context, const Caller& caller) {
+  auto carrier = std::make_shared<Carrier>(service, context, caller);
   carrier->self_ = carrier;
   carrier->Begin();
   return carrier.get();
 }
 
-Carrier::Carrier(const ServiceContext& service, grpc::CallbackServerContext* context)
-    : service_(service),
+Carrier::Carrier(const ServiceContext& service, grpc::CallbackServerContext* context,
+                 const Caller& caller)
+    : LiveStream(caller),
+      service_(service),
       context_(*context),
       name_(SharedRegions::NewName()),
-      tenant_(TenantOf(*context)),
       held_(service.shares.Of(*context)) {}
 
 void Carrier::Begin() {

@@ -29,11 +29,12 @@ class Carrier final : public BytesBidiReactor,
                       public std::enable_shared_from_this<Carrier> {
  public:
   static BytesBidiReactor* Start(const ServiceContext& service,
-                                 grpc::CallbackServerContext* context);
-  Carrier(const ServiceContext& service, grpc::CallbackServerContext* context);
+                                 grpc::CallbackServerContext* context, const Caller& caller);
+  Carrier(const ServiceContext& service, grpc::CallbackServerContext* context,
+          const Caller& caller);
 
   const std::string& name() const { return name_; }
-  const std::string& tenant() const { return tenant_; }
+  const std::string& tenant() const { return caller()->tenant; }
 
   // For its stream.
 
@@ -54,6 +55,7 @@ class Carrier final : public BytesBidiReactor,
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
+  void OnRefused(const absl::Status& why) override { End(why); }
   void OnDrain() override;
   void OnTick(const Patience& patience) override;
 
@@ -68,7 +70,6 @@ class Carrier final : public BytesBidiReactor,
   const ServiceContext& service_;
   grpc::CallbackServerContext& context_;
   const std::string name_;
-  const std::string tenant_;
   std::shared_ptr<Carrier> self_;  ///< until its call is done
   grpc::ByteBuffer in_;
   grpc::ByteBuffer out_;  ///< while `writing_`, of who writes

@@ -49,8 +49,8 @@ class CatalogService final : public Service {
                                 grpc::ByteBuffer* response) override {
     return Answer<v1::GetMatrixRequest, v1::MatrixInfo>(
         Op::kGet, service_, context, bytes, response,
-        [this](const auto& request, const std::string& tenant, v1::MatrixInfo& reply) {
-          const auto matrix = service_.engine.catalog().Find(tenant, request.name());
+        [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
+          const auto matrix = service_.engine.catalog().Find(caller.tenant, request.name());
           if (matrix.ok()) reply = ToMatrixInfo(**matrix);
           if (matrix.ok() && request.features()) AddFeatures(**matrix, reply);
           return matrix.status();
@@ -62,10 +62,10 @@ class CatalogService final : public Service {
                                  grpc::ByteBuffer* response) override {
     return Answer<v1::ListMatricesRequest, v1::ListMatricesReply>(
         Op::kList, service_, context, bytes, response,
-        [this](const auto& request, const std::string& tenant, v1::ListMatricesReply& reply) {
+        [this](const auto& request, const Caller& caller, v1::ListMatricesReply& reply) {
           Page page(request.page_size());
-          for (const auto& matrix :
-               service_.engine.catalog().List(tenant, request.prefix(), request.page_token())) {
+          for (const auto& matrix : service_.engine.catalog().List(caller.tenant, request.prefix(),
+                                                                   request.page_token())) {
             v1::MatrixInfo info = ToMatrixInfo(*matrix);
             info.clear_detail();
             info.clear_measurements();
@@ -85,8 +85,8 @@ class CatalogService final : public Service {
                                     grpc::ByteBuffer* response) override {
     return AnswerOnWorker<v1::PrepareRequest, v1::PrepareReply>(
         Op::kPrepare, service_, context, bytes, response,
-        [this](const auto& request, const std::string& tenant, v1::PrepareReply&) {
-          const auto matrix = service_.engine.catalog().Find(tenant, request.name());
+        [this](const auto& request, const Caller& caller, v1::PrepareReply&) {
+          const auto matrix = service_.engine.catalog().Find(caller.tenant, request.name());
           if (!matrix.ok()) return matrix.status();
           auto classes = ToClasses((*matrix)->type(), request.expected());
           if (!classes.ok()) return classes.status();
@@ -106,9 +106,9 @@ class CatalogService final : public Service {
                                    grpc::ByteBuffer* response) override {
     return AnswerOnWorker<v1::DeleteMatrixRequest, v1::DeleteMatrixReply>(
         Op::kDelete, service_, context, bytes, response,
-        [this](const auto& request, const std::string& tenant, v1::DeleteMatrixReply&) {
-          absl::Status status = service_.engine.catalog().Delete(tenant, request.name());
-          if (status.ok()) service_.live_streams.MatrixChanged(tenant, request.name());
+        [this](const auto& request, const Caller& caller, v1::DeleteMatrixReply&) {
+          absl::Status status = service_.engine.catalog().Delete(caller.tenant, request.name());
+          if (status.ok()) service_.live_streams.MatrixChanged(caller.tenant, request.name());
           return status;
         });
   }

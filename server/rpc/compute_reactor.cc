@@ -1,12 +1,12 @@
 #include <memory>
 #include <utility>
 
+#include "server/rpc/admit.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/compute_stream.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/reactors.h"
-#include "server/security/tenant.h"
 
 namespace sparsed::server {
 namespace {
@@ -14,11 +14,12 @@ namespace {
 /// A stream of Compute.Spmm, Sddmm, Spgemm or Chain over gRPC.
 class ComputeReactor final : public BytesBidiReactor, public ComputeTransport {
  public:
-  ComputeReactor(Op op, const ServiceContext& service, grpc::CallbackServerContext* context)
+  ComputeReactor(Op op, const ServiceContext& service, grpc::CallbackServerContext* context,
+                 const Caller& caller)
       : op_(op),
         context_(*context),
-        stream_(std::make_shared<ComputeStream>(service, TenantOf(*context),
-                                                service.shares.Of(*context), *this)) {
+        stream_(
+            std::make_shared<ComputeStream>(service, caller, service.shares.Of(*context), *this)) {
     stream_->Begin();
   }
 
@@ -62,7 +63,9 @@ class ComputeReactor final : public BytesBidiReactor, public ComputeTransport {
 
 BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
                                grpc::CallbackServerContext* context) {
-  return new ComputeReactor(op, service, context);
+  return ForCaller<BytesBidiReactor>(op, service, *context, [&](const Caller& caller) {
+    return new ComputeReactor(op, service, context, caller);
+  });
 }
 
 }  // namespace sparsed::server

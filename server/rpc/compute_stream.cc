@@ -6,8 +6,10 @@
 
 #include "engine/engine.h"
 #include "engine/retry.h"
+#include "server/rpc/admit.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/receive_chunk.h"
+#include "server/security/access.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
@@ -77,17 +79,27 @@ absl::Status CheckNoArrays(const ComputeSpec& spec) {
       "memory");
 }
 
+/// Whether what it makes stays on the server, as a held matrix or another.
+bool KeepsResults(const ComputeSpec& spec) {
+  bool keeps = false;
+  ForEachPlace(
+      spec, [](const engine::OperandSpec&) {},
+      [&](const engine::ResultSpec& of) { keeps = keeps || !of.held.empty(); });
+  const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec);
+  return keeps || (spgemm != nullptr && !spgemm->keep_as.empty());
+}
+
 uint64_t TimeoutOf(const ComputeSpec& spec) {
   return std::visit([](const auto& of_an_operation) { return of_an_operation.timeout_ns; }, spec);
 }
 
 }  // namespace
 
-ComputeStream::ComputeStream(const ServiceContext& service, std::string tenant,
+ComputeStream::ComputeStream(const ServiceContext& service, const Caller& caller,
                              std::shared_ptr<ConnectionShare> share, ComputeTransport& transport)
-    : service_(service),
+    : LiveStream(caller),
+      service_(service),
       transport_(transport),
-      tenant_(std::move(tenant)),
       max_requests_(static_cast<size_t>(service.config.max_requests_per_stream)),
       share_(std::move(share)) {}
 
@@ -104,6 +116,22 @@ void ComputeStream::Begin() {
 }
 
 void ComputeStream::OnDone() { service_.live_streams.Remove(this); }
+
+void ComputeStream::OnRefused(const absl::Status& why) {
+  Todo todo;
+  {
+    const MutexLock lock(mutex_);
+    if (finished_) return;
+    Abandon(why, todo);
+    // What is being written may wait for a client that takes nothing.
+    if (writing_ && !cancelled_) {
+      cancelled_ = true;
+      transport_.Cancel(why);
+    }
+    Proceed(todo);
+  }
+  Do(std::move(todo));
+}
 
 bool ComputeStream::OnMessage(Op op, grpc::ByteBuffer bytes) {
   {
@@ -268,7 +296,11 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, ComputeRequest& req
     Stop(*same->second, status, todo);
     return status;
   }
+  if (absl::Status status = service_.access.Check(*caller()); !status.ok()) return status;
   if (!start.spec.ok()) return start.spec.status();
+  if (KeepsResults(*start.spec)) {
+    if (absl::Status status = MayKeepResults(service_, *caller()); !status.ok()) return status;
+  }
   if (requests_.size() >= max_requests_) {
     return engine::RetryLater(absl::ResourceExhaustedError(
         fmt::format("{} requests are in flight on this stream, at most {} may be; wait for an end",
@@ -314,7 +346,7 @@ void ComputeStream::ResumeCarriers() {
 
 void ComputeStream::Open(Op op, ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
-      *this, start.request_id, service_.telemetry.Begin(op, tenant_, start.subject),
+      *this, start.request_id, service_.telemetry.Begin(op, *caller(), start.subject),
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
   request->record().ring = transport_.is_ring();
   Todo todo;

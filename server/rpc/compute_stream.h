@@ -16,6 +16,7 @@
 #include "server/rpc/compute_request.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/service.h"
+#include "server/security/caller.h"
 
 namespace sparsed::server {
 
@@ -46,7 +47,7 @@ class ComputeTransport {
 class ComputeStream final : public LiveStream, public std::enable_shared_from_this<ComputeStream> {
  public:
   /// `transport` stays until OnDone.
-  ComputeStream(const ServiceContext& service, std::string tenant,
+  ComputeStream(const ServiceContext& service, const Caller& caller,
                 std::shared_ptr<ConnectionShare> share, ComputeTransport& transport);
 
   /// Begins to use the transport.
@@ -63,6 +64,7 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   void OnWritten(bool ok);
   /// The client is gone.
   void OnCancel();
+  void OnRefused(const absl::Status& why) override;
   void OnDrain() override;
   void OnTick(const Patience& patience) override;
   void Count(InFlightTable& table) override;
@@ -159,7 +161,7 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
 
   const ServiceContext& service_;
   ComputeTransport& transport_;
-  const std::string tenant_;
+  const std::string tenant_ = caller()->tenant;
   const size_t max_requests_;
   const std::shared_ptr<ConnectionShare> share_;
 

@@ -8,11 +8,11 @@
 
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/admit.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
-#include "server/security/tenant.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
@@ -24,11 +24,12 @@ constexpr size_t kMost = 1000;
 class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStream {
  public:
   ListMeasurementsReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
-                          absl::Status status, const v1::ListMeasurementsRequest& request)
-      : service_(service),
+                          absl::Status status, const v1::ListMeasurementsRequest& request,
+                          const Caller& caller)
+      : LiveStream(caller),
+        service_(service),
         context_(*context),
-        record_(
-            service.telemetry.Begin(Op::kListMeasurements, TenantOf(*context), request.name())) {
+        record_(service.telemetry.Begin(Op::kListMeasurements, caller, request.name())) {
     if (!service_.live_streams.Add(this)) {
       status = absl::UnavailableError("the server is shutting down");
     }
@@ -104,8 +105,11 @@ BytesWriteReactor* StartListMeasurements(const ServiceContext& service,
                                          grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer& bytes) {
   v1::ListMeasurementsRequest request;
-  absl::Status status = wire::ParseRequest(bytes, request);
-  return new ListMeasurementsReactor(service, context, std::move(status), request);
+  const absl::Status status = wire::ParseRequest(bytes, request);
+  return ForCaller<BytesWriteReactor>(
+      Op::kListMeasurements, service, *context, [&](const Caller& caller) {
+        return new ListMeasurementsReactor(service, context, status, request, caller);
+      });
 }
 
 }  // namespace sparsed::server

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "server/security/access.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -31,9 +33,10 @@ absl::Status Patience::NothingTaken(std::string_view what) const {
   return Over(draining, what, send, "--send-idle");
 }
 
-LiveStreams::LiveStreams(const Config& config)
+LiveStreams::LiveStreams(const Config& config, Access& access)
     : receive_(config.receive_idle_seconds),
       send_(config.send_idle_seconds),
+      access_(access),
       thread_([this] { Run(); }) {}
 
 LiveStreams::~LiveStreams() {
@@ -83,7 +86,12 @@ void LiveStreams::TickLocked() {
                              .receive = draining_ ? std::min(receive_, kDrainPatience) : receive_,
                              .send = draining_ ? std::min(send_, kDrainPatience) : send_,
                              .draining = draining_};
-  for (LiveStream* stream : streams_) stream->OnTick(patience);
+  for (LiveStream* stream : streams_) {
+    stream->OnTick(patience);
+    if (!stream->caller().has_value()) continue;
+    const absl::Status known = access_.Check(*stream->caller());
+    if (!known.ok()) stream->OnRefused(known);
+  }
 }
 
 void LiveStreams::Run() {

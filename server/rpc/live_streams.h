@@ -3,17 +3,22 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
 #include "server/config/config.h"
+#include "server/security/caller.h"
 #include "server/telemetry/in_flight.h"
 
 namespace sparsed::server {
+
+class Access;
 
 /// For how long a client may keep a stream waiting.
 struct Patience {
@@ -36,7 +41,13 @@ struct Patience {
 /// None of these blocks, or calls back into LiveStreams.
 class LiveStream {
  public:
+  /// `caller`: whose it is; nullopt: nobody is asked.
+  explicit LiveStream(std::optional<Caller> caller) : caller_(std::move(caller)) {}
   virtual ~LiveStream() = default;
+  const std::optional<Caller>& caller() const { return caller_; }
+
+  /// Its caller is not any more who he was: end, as `why` says. May come again.
+  virtual void OnRefused(const absl::Status& /*why*/) {}
   /// The server shuts down: take nothing new and end as soon as nothing is in flight.
   virtual void OnDrain() {}
   /// Several times in the shorter patience: end what waited longer.
@@ -45,13 +56,16 @@ class LiveStream {
   virtual void OnMatrixChanged(const std::string& /*tenant*/, const std::string& /*name*/) {}
   /// Adds what is in flight on it.
   virtual void Count(InFlightTable& /*table*/) {}
+
+ private:
+  const std::optional<Caller> caller_;
 };
 
 /// Thread-safe. The lock is held while streams are told, so a stream that removed itself is not
 /// told any more. One thread ticks.
 class LiveStreams {
  public:
-  explicit LiveStreams(const Config& config);
+  LiveStreams(const Config& config, Access& access);
   ~LiveStreams();
 
   /// False, and not added, if the server is shutting down already.
@@ -67,6 +81,7 @@ class LiveStreams {
   void TickLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::chrono::duration<double> receive_, send_;
+  Access& access_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::set<LiveStream*> streams_ ABSL_GUARDED_BY(mutex_);

@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/admit.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/convert.h"
@@ -12,7 +13,6 @@
 #include "server/rpc/reactors.h"
 #include "server/rpc/receive_chunk.h"
 #include "server/rpc/worker_pool.h"
-#include "server/security/tenant.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
@@ -72,12 +72,13 @@ template <typename Method>
 class ReceiveReactor final : public BytesReadReactor, public LiveStream {
  public:
   ReceiveReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
-                 grpc::ByteBuffer* response)
-      : service_(service),
+                 grpc::ByteBuffer* response, const Caller& caller)
+      : LiveStream(caller),
+        service_(service),
         context_(*context),
         response_(*response),
         hold_(service.shares.Of(*context)),
-        record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
+        record_(service.telemetry.Begin(Method::kOp, caller, "")) {
     if (service_.live_streams.Add(this)) {
       reception_.Await(0, [this] { StartRead(&in_); });
     } else {
@@ -94,6 +95,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
   }
 
   void OnCancel() override { cancelled_ = true; }
+  void OnRefused(const absl::Status& why) override { CancelCall(context_, why); }
   void OnTick(const Patience& patience) override {
     delivery_.Tick(patience, context_);
     if (!reception_.GivesUp(patience)) return;
@@ -183,17 +185,25 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
   std::atomic<bool> cancelled_ = false;
 };
 
+template <typename Method>
+BytesReadReactor* Start(const ServiceContext& service, grpc::CallbackServerContext* context,
+                        grpc::ByteBuffer* response) {
+  return ForCaller<BytesReadReactor>(Method::kOp, service, *context, [&](const Caller& caller) {
+    return new ReceiveReactor<Method>(service, context, response, caller);
+  });
+}
+
 }  // namespace
 
 BytesReadReactor* StartPutBuffer(const ServiceContext& service,
                                  grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
-  return new ReceiveReactor<Put>(service, context, response);
+  return Start<Put>(service, context, response);
 }
 
 BytesReadReactor* StartUpdateValues(const ServiceContext& service,
                                     grpc::CallbackServerContext* context,
                                     grpc::ByteBuffer* response) {
-  return new ReceiveReactor<UpdateValues>(service, context, response);
+  return Start<UpdateValues>(service, context, response);
 }
 
 }  // namespace sparsed::server

@@ -115,7 +115,7 @@ class OpenReactors {
 class Reactor final : public BytesBidiReactor, public LiveStream {
  public:
   Reactor(const ServiceContext& service, grpc::CallbackServerContext& context, OpenReactors& open)
-      : service_(service), context_(context), open_(open) {
+      : LiveStream(std::nullopt), service_(service), context_(context), open_(open) {
     open_.Add(this);
     if (!service_.live_streams.Add(this)) {
       OnDrain();

@@ -5,13 +5,13 @@
 
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/admit.h"
 #include "server/rpc/array_chunks.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/worker_pool.h"
-#include "server/security/tenant.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
@@ -77,10 +77,11 @@ template <typename Method>
 class SendReactor final : public BytesWriteReactor, public LiveStream {
  public:
   SendReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
-              const grpc::ByteBuffer& request)
-      : service_(service),
+              const grpc::ByteBuffer& request, const Caller& caller)
+      : LiveStream(caller),
+        service_(service),
         context_(*context),
-        record_(service.telemetry.Begin(Method::kOp, TenantOf(*context), "")) {
+        record_(service.telemetry.Begin(Method::kOp, caller, "")) {
     absl::Status status = absl::UnavailableError("the server is shutting down");
     if (service_.live_streams.Add(this)) status = Open(request);
     if (!status.ok()) Conclude(std::move(status));
@@ -101,6 +102,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
   }
 
   void OnCancel() override { stop_ = true; }
+  void OnRefused(const absl::Status& why) override { CancelCall(context_, why); }
   void OnTick(const Patience& patience) override { delivery_.Tick(patience, context_); }
   void Count(InFlightTable& table) override {
     const Activity activity = loaded_ ? Activity::kSending : Activity::kWorking;
@@ -167,18 +169,26 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
   std::atomic<bool> stop_ = false;  ///< nobody waits for what is read from the disk
 };
 
+template <typename Method>
+BytesWriteReactor* Start(const ServiceContext& service, grpc::CallbackServerContext* context,
+                         const grpc::ByteBuffer& request) {
+  return ForCaller<BytesWriteReactor>(Method::kOp, service, *context, [&](const Caller& caller) {
+    return new SendReactor<Method>(service, context, request, caller);
+  });
+}
+
 }  // namespace
 
 BytesWriteReactor* StartGetBuffer(const ServiceContext& service,
                                   grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer& request) {
-  return new SendReactor<GetBuffer>(service, context, request);
+  return Start<GetBuffer>(service, context, request);
 }
 
 BytesWriteReactor* StartDownload(const ServiceContext& service,
                                  grpc::CallbackServerContext* context,
                                  const grpc::ByteBuffer& request) {
-  return new SendReactor<Download>(service, context, request);
+  return Start<Download>(service, context, request);
 }
 
 }  // namespace sparsed::server

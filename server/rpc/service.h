@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,9 +18,11 @@ class Engine;
 
 namespace sparsed::server {
 
+class Access;
 class Carriers;
 class ConnectionShares;
 class LiveStreams;
+struct PeerProcess;
 class SharedRegions;
 class Telemetry;
 class WorkerPool;
@@ -29,6 +32,10 @@ struct ServiceContext {
   const Config& config;
   engine::Engine& engine;
   Telemetry& telemetry;
+  Access& access;
+  /// The process at the other end of a connection over a Unix socket, by what its calls have as
+  /// peer(); null: it is not known.
+  std::function<std::shared_ptr<const PeerProcess>(const std::string& peer)> process_of;
   WorkerPool& workers;
   int threads_per_worker;  ///< for OpenMP: each worker keeps a team of its own
   LiveStreams& live_streams;

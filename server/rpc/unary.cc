@@ -1,7 +1,6 @@
 #include "server/rpc/unary.h"
 
 #include "server/rpc/convert.h"
-#include "server/security/tenant.h"
 
 namespace sparsed::server {
 namespace {
@@ -12,14 +11,15 @@ constexpr std::chrono::seconds kUsualTime(1);
 }  // namespace
 
 UnaryReactor::UnaryReactor(Op op, const ServiceContext& service,
-                           grpc::CallbackServerContext& context, std::string subject,
-                           grpc::ByteBuffer& response)
-    : service_(service),
+                           grpc::CallbackServerContext& context, const Caller& caller,
+                           std::string subject, grpc::ByteBuffer& response)
+    : LiveStream(caller),
+      service_(service),
       context_(context),
       response_(response),
       hold_(service.shares.Of(context)),
       op_(op),
-      record_(service.telemetry.Begin(op, TenantOf(context), std::move(subject))) {}
+      record_(service.telemetry.Begin(op, caller, std::move(subject))) {}
 
 absl::Status UnaryReactor::Join() {
   if (service_.live_streams.Add(this)) return absl::OkStatus();

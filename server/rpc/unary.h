@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/admit.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
@@ -25,7 +26,7 @@ namespace sparsed::server {
 class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
  public:
   UnaryReactor(Op op, const ServiceContext& service, grpc::CallbackServerContext& context,
-               std::string subject, grpc::ByteBuffer& response);
+               const Caller& caller, std::string subject, grpc::ByteBuffer& response);
 
   const std::string& tenant() const { return tenant_; }
   /// From now on its client's patience is looked after. UNAVAILABLE if the server is shutting down;
@@ -66,18 +67,21 @@ std::string SubjectOf(const Request& request) {
   }
 }
 
-/// Answers a call with what `work(request, tenant, reply)` makes, at once.
+/// Answers a call with what `work(request, caller, reply)` makes, at once.
 template <typename Request, typename Reply, typename Work>
 grpc::ServerUnaryReactor* Answer(Op op, const ServiceContext& service,
                                  grpc::CallbackServerContext* context,
                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                  const Work& work) {
+  const absl::StatusOr<Caller> caller = Admit(op, service, *context);
+  if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   Request request;
   Reply reply;
   absl::Status status = wire::ParseRequest(*bytes, request);
-  auto* const call = new UnaryReactor(op, service, *context, SubjectOf(request), *response);
+  auto* const call =
+      new UnaryReactor(op, service, *context, *caller, SubjectOf(request), *response);
   call->Join().IgnoreError();
-  if (status.ok()) status = work(request, call->tenant(), reply);
+  if (status.ok()) status = work(request, *call->caller(), reply);
   call->End(std::move(status), reply);
   return call;
 }
@@ -88,14 +92,17 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
                                          grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          Work work) {
+  const absl::StatusOr<Caller> caller = Admit(op, service, *context);
+  if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   Request request;
   absl::Status status = wire::ParseRequest(*bytes, request);
-  auto* const call = new UnaryReactor(op, service, *context, SubjectOf(request), *response);
+  auto* const call =
+      new UnaryReactor(op, service, *context, *caller, SubjectOf(request), *response);
   if (status.ok()) status = call->Join();
   if (status.ok()) {
     status = service.workers.Run([call, request = std::move(request), work = std::move(work)] {
       Reply reply;
-      absl::Status done = work(request, call->tenant(), reply);
+      absl::Status done = work(request, *call->caller(), reply);
       call->End(std::move(done), reply);
     });
   }

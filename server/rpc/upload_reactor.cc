@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/admit.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/convert.h"
@@ -14,7 +15,6 @@
 #include "server/rpc/reactors.h"
 #include "server/rpc/receive_chunk.h"
 #include "server/rpc/worker_pool.h"
-#include "server/security/tenant.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
@@ -22,11 +22,13 @@ namespace {
 
 class UploadReactor final : public BytesBidiReactor, public LiveStream {
  public:
-  UploadReactor(const ServiceContext& service, grpc::CallbackServerContext* context)
-      : service_(service),
+  UploadReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
+                const Caller& caller)
+      : LiveStream(caller),
+        service_(service),
         context_(*context),
         hold_(service.shares.Of(*context)),
-        record_(service.telemetry.Begin(Op::kUpload, TenantOf(*context), "")) {
+        record_(service.telemetry.Begin(Op::kUpload, caller, "")) {
     if (service_.live_streams.Add(this)) {
       reception_.Await(0, [this] { StartRead(&in_); });
     } else {
@@ -54,6 +56,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   }
 
   void OnCancel() override { cancelled_ = true; }
+  void OnRefused(const absl::Status& why) override { CancelCall(context_, why); }
   void OnTick(const Patience& patience) override {
     delivery_.Tick(patience, context_);
     if (!reception_.GivesUp(patience)) return;
@@ -184,7 +187,9 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
 }  // namespace
 
 BytesBidiReactor* StartUpload(const ServiceContext& service, grpc::CallbackServerContext* context) {
-  return new UploadReactor(service, context);
+  return ForCaller<BytesBidiReactor>(Op::kUpload, service, *context, [&](const Caller& caller) {
+    return new UploadReactor(service, context, caller);
+  });
 }
 
 }  // namespace sparsed::server

@@ -5,12 +5,12 @@
 #include "base/mutex.h"
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/rpc/admit.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/sentence.h"
-#include "server/security/tenant.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
@@ -22,12 +22,13 @@ constexpr size_t kMaxBehind = 256;
 class WatchReactor final : public BytesWriteReactor, public LiveStream {
  public:
   WatchReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
-               const absl::Status& readable, const v1::WatchRequest& request)
-      : service_(service),
+               const absl::Status& readable, const v1::WatchRequest& request, const Caller& caller)
+      : LiveStream(caller),
+        service_(service),
         context_(*context),
         name_(request.name()),
         follow_(request.follow()),
-        record_(service.telemetry.Begin(Op::kWatch, TenantOf(*context), request.name())),
+        record_(service.telemetry.Begin(Op::kWatch, caller, request.name())),
         tenant_(record_.tenant) {
     if (!service_.live_streams.Add(this)) {
       End(absl::UnavailableError("the server is shutting down"));
@@ -52,6 +53,7 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
   }
 
   void OnCancel() override { End(absl::CancelledError("the watcher is gone")); }
+  void OnRefused(const absl::Status& why) override { End(why); }
   void OnDrain() override { End(absl::UnavailableError("the server is shutting down")); }
   void OnTick(const Patience& patience) override { delivery_.Tick(patience, context_); }
   void OnMatrixChanged(const std::string& tenant, const std::string& name) override {
@@ -165,7 +167,9 @@ BytesWriteReactor* StartWatch(const ServiceContext& service, grpc::CallbackServe
                               const grpc::ByteBuffer& bytes) {
   v1::WatchRequest request;
   const absl::Status readable = wire::ParseRequest(bytes, request);
-  return new WatchReactor(service, context, readable, request);
+  return ForCaller<BytesWriteReactor>(Op::kWatch, service, *context, [&](const Caller& caller) {
+    return new WatchReactor(service, context, readable, request, caller);
+  });
 }
 
 }  // namespace sparsed::server

@@ -1,6 +1,7 @@
 #include "server/telemetry/http_port.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "base/mutex.h"
 #include "server/listener/accept_loop.h"
 
@@ -32,34 +35,63 @@ constexpr int kSendBuffer = 512 << 10;
 /// Times 4 KiB.
 constexpr int kMostDrained = 16;
 
-struct Request {
-  std::string method;
-  std::string path;
-};
-
-Opening OpeningOf(std::string_view bytes) {
+Opening OpeningOf(int /*fd*/, std::string_view bytes) {
   if (bytes.find("\r\n\r\n") != std::string_view::npos) return Opening::kComplete;
   const bool method = bytes.front() >= 'A' && bytes.front() <= 'Z';
   return method && bytes.size() < kMaxHead ? Opening::kIncomplete : Opening::kWrong;
 }
 
-/// The first line of a head that has come completely.
-std::optional<Request> ReadRequest(int fd) {
+bool FromThisMachine(int fd) {
+  sockaddr_storage name = {};
+  socklen_t size = sizeof(name);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return false;
+  if (name.ss_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in&>(name).sin_addr.s_addr) >> 24 == 127;
+  }
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(name).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+}
+
+/// The value of a header, without spaces around it.
+std::string HeaderIn(std::string_view head, std::string_view name) {
+  for (size_t at = head.find("\r\n"); at != std::string_view::npos; at = head.find("\r\n", at)) {
+    at += 2;
+    const std::string_view line = head.substr(at, head.find("\r\n", at) - at);
+    const size_t colon = line.find(':');
+    if (colon != name.size() ||
+        !absl::EqualsIgnoreCase(absl::string_view(line.data(), colon),
+                                absl::string_view(name.data(), name.size())))
+      continue;
+    const absl::string_view value(line.data() + colon + 1, line.size() - colon - 1);
+    return std::string(absl::StripAsciiWhitespace(value));
+  }
+  return {};
+}
+
+/// Of a head that has come completely.
+std::optional<HttpRequest> ReadRequest(int fd) {
   std::string head(kMaxHead, '\0');
   const ssize_t size = recv(fd, head.data(), head.size(), MSG_DONTWAIT);
   if (size <= 0) return std::nullopt;
+  head.resize(static_cast<size_t>(size));
   std::string_view line = std::string_view(head).substr(0, head.find("\r\n"));
   const size_t method = line.find(' ');
   if (method == std::string_view::npos) return std::nullopt;
   const std::string_view rest = line.substr(method + 1);
-  return Request{std::string(line.substr(0, method)),
-                 std::string(rest.substr(0, rest.find_first_of("? ")))};
+  return HttpRequest{
+      std::string(line.substr(0, method)), std::string(rest.substr(0, rest.find_first_of("? "))),
+      HeaderIn(std::string_view(head).substr(0, head.find("\r\n\r\n")), "authorization"),
+      FromThisMachine(fd)};
 }
 
 std::string_view Reason(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -74,8 +106,9 @@ std::string Bytes(const HttpReply& reply, bool body) {
       "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n"
       "X-Content-Type-Options: nosniff\r\n"
       "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
-      "Connection: close\r\n\r\n{}",
+      "{}Connection: close\r\n\r\n{}",
       reply.status, Reason(reply.status), reply.content_type, reply.body.size(),
+      reply.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
       body ? std::string_view(reply.body) : std::string_view());
 }
 
@@ -105,7 +138,8 @@ void Send(const Descriptor& fd, std::string_view bytes, Clock::duration time) {
 
 class HttpPort::Impl {
  public:
-  Impl(Pages pages, Pages probes) : pages_(std::move(pages)), probes_(std::move(probes)) {}
+  Impl(Pages pages, Pages probes, Gate gate)
+      : pages_(std::move(pages)), probes_(std::move(probes)), gate_(std::move(gate)) {}
 
   ~Impl() {
     loop_.reset();
@@ -147,7 +181,7 @@ class HttpPort::Impl {
 
   /// On the accepting thread.
   void Take(Descriptor fd) {
-    const std::optional<Request> request = ReadRequest(fd.fd());
+    const std::optional<HttpRequest> request = ReadRequest(fd.fd());
     if (!request.has_value()) return;
     const bool body = request->method != "HEAD";
     const auto reply = [&](const HttpReply& made) {
@@ -161,6 +195,9 @@ class HttpPort::Impl {
     }
     const auto page = pages_.find(request->path);
     if (page == pages_.end()) return reply({.status = 404, .body = "no such page\n"});
+    if (gate_) {
+      if (const std::optional<HttpReply> refused = gate_(*request)) return reply(*refused);
+    }
     {
       const MutexLock lock(mutex_);
       if (jobs_.size() < kMaxQueued) {
@@ -187,6 +224,7 @@ class HttpPort::Impl {
   }
 
   const Pages pages_, probes_;
+  const Gate gate_;
   std::vector<ListenSocket> sockets_;
   Mutex mutex_;
   CondVar changed_;
@@ -201,9 +239,9 @@ HttpPort::~HttpPort() = default;
 const std::string& HttpPort::address() const { return impl_->address(); }
 
 absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const std::string& address, Pages pages,
-                                                          Pages probes) {
+                                                          Pages probes, Gate gate) {
   std::unique_ptr<HttpPort> http(
-      new HttpPort(std::make_unique<Impl>(std::move(pages), std::move(probes))));
+      new HttpPort(std::make_unique<Impl>(std::move(pages), std::move(probes), std::move(gate))));
   if (absl::Status status = http->impl_->Listen(address); !status.ok()) return status;
   return http;
 }

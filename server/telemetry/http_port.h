@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,13 @@ struct HttpReply {
   std::string body;
 };
 
+struct HttpRequest {
+  std::string method;
+  std::string path;
+  std::string authorization;       ///< the header's value; empty: there is none
+  bool from_this_machine = false;  ///< and nobody in between reads it
+};
+
 /// Serves GET and HEAD, one request a connection. Connections that send no request cost nobody
 /// anything: they wait without a thread, and the oldest go first.
 class HttpPort {
@@ -23,13 +31,15 @@ class HttpPort {
   /// Makes one path's reply.
   using Page = std::function<HttpReply()>;
   using Pages = std::map<std::string, Page>;
+  /// What who asks for a page gets in its place; nullopt: the page. Must not block.
+  using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
 
   /// Serves at "host:port". `pages` may take their time: they are made by threads of their own, a
   /// few at once. `probes` are answered by the thread that accepts, whatever the pages do: they
-  /// must not block, and their bodies are a sentence. FAILED_PRECONDITION with the reason if it
-  /// cannot listen there.
+  /// must not block, and their bodies are a sentence; they are open, of pages `gate` says.
+  /// FAILED_PRECONDITION with the reason if it cannot listen there.
   static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const std::string& address, Pages pages,
-                                                         Pages probes);
+                                                         Pages probes, Gate gate = {});
   /// Waits for pages that are being made.
   ~HttpPort();
 

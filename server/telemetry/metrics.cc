@@ -2,7 +2,7 @@
 
 #include "engine/catalog/dense_catalog.h"
 #include "server/log/log.h"
-#include "server/security/tenant.h"
+#include "server/security/caller.h"
 
 namespace sparsed::server {
 namespace {

@@ -71,10 +71,10 @@ void LogRequest(const StageRecord& record, LogLevel level, int64_t suppressed) {
 
 }  // namespace
 
-StageRecord Telemetry::Begin(Op op, std::string tenant, std::string subject) {
+StageRecord Telemetry::Begin(Op op, const Caller& caller, std::string subject) {
   StageRecord record;
   record.op = op;
-  record.tenant = std::move(tenant);
+  record.tenant = caller.tenant;
   Cut(subject, kMaxSubject);
   record.subject = std::move(subject);
   ++in_flight_;

@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "server/log/log_limit.h"
+#include "server/security/caller.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/stage_record.h"
 
@@ -31,7 +32,7 @@ class Telemetry {
 
   /// The record of a request that begins now. Of a subject or a status message that is too long
   /// for a name or a sentence, records keep the beginning.
-  StageRecord Begin(Op op, std::string tenant, std::string subject);
+  StageRecord Begin(Op op, const Caller& caller, std::string subject);
   /// The request ended as `record.status` says, now or after `record.total_ns`; once for each
   /// Begin.
   void End(StageRecord record);

@@ -10,6 +10,7 @@ Prometheus is not installed.
 
 import contextlib
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -167,6 +168,18 @@ def watch(prometheus, metrics_url, traffic):
             return problems + documentation_problems(get(metrics_url))
 
 
+def make_certificate(folder):
+    """One for the server, which vouches for itself; clients find it in the environment."""
+    certificate, key = folder / "server.pem", folder / "server.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-days", "60", "-subj", "/CN=sparsed", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    key.chmod(0o600)
+    os.environ["SPARSED_TLS_CA"] = str(certificate)
+    return [f"--tls-certificate={certificate}", f"--tls-key={key}"]
+
+
 def main(sparsed, sparsectl):
     if not shutil.which("prometheus"):
         print("prometheus is not installed")
@@ -178,7 +191,8 @@ def main(sparsed, sparsectl):
         metrics_url, prometheus = f"http://{metrics}/metrics", f"http://{web}"
         stack.enter_context(running(
             [sparsed, f"--listen={server}", f"--metrics-listen={metrics}",
-             f"--data-dir={folder / 'data'}", "--buffer-memory=1GiB"], folder / "sparsed.log"))
+             f"--data-dir={folder / 'data'}", "--buffer-memory=1GiB",
+             *make_certificate(folder)], folder / "sparsed.log"))
         wait_for("sparsed", lambda: get(metrics_url))
 
         # JSON is YAML.

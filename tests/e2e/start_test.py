@@ -91,11 +91,14 @@ def check_gpu(sparsed, broken_driver):
 def check_addresses(sparsed):
     quiet = Started(sparsed, "--devices=cpu", "--listen=[::1]:0", "--listen=localhost:0")
     expect(not quiet.events("open to other machines"), quiet.log)
-    server = Started(sparsed, "--devices=cpu", "--listen=0.0.0.0:0")
+    refused = subprocess.run([sparsed, "--in-memory", "--devices=cpu", "--listen=0.0.0.0:0"],
+                             capture_output=True, text=True, timeout=60)
+    expect(refused.returncode == 1 and "--insecure" in refused.stderr, refused.stderr)
+    server = Started(sparsed, "--devices=cpu", "--listen=0.0.0.0:0", "--insecure")
     [warning] = server.events("open to other machines") or [{}]
     expect(warning.get("level") == "warning", server.log)
     expect(warning.get("listen", "").startswith("0.0.0.0:"), warning)
-    expect("neither TLS nor authentication" in warning.get("meaning", ""), warning)
+    expect("read, replace and delete every matrix" in warning.get("meaning", ""), warning)
 
 
 def main(sparsed, broken_driver):

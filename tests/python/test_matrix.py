@@ -220,12 +220,25 @@ def test_options_that_make_no_sense(server, options):
         sparsed.connect(server.address, **options)
 
 
-@pytest.mark.parametrize("options", [{"tls": True}, {"token": "secret"}])
-def test_what_servers_do_not_know_yet_is_refused(server, options):
-    with pytest.raises(sparsed.Unimplemented, match="neither TLS nor tokens") as caught:
-        sparsed.connect(server.address, **options)
-    assert isinstance(caught.value, NotImplementedError)
+def test_tokens_are_shown_and_kept_secret(server, tmp_path):
+    with pytest.raises(sparsed.Unauthenticated, match="knows no token") as caught:
+        sparsed.connect(server.address, token="secret")  # the server has no access file
     assert "secret" not in str(caught.value)
+    with pytest.raises(sparsed.InvalidArgument, match="plain text") as caught:
+        sparsed.connect("192.0.2.1:7470", token="secret")
+    assert "secret" not in str(caught.value)
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    file.chmod(0o644)
+    with pytest.raises(sparsed.FailedPrecondition, match="others can read"):
+        sparsed.connect(server.address, token_file=file)
+    file.chmod(0o600)
+    with pytest.raises(sparsed.Unauthenticated):
+        sparsed.connect(server.address, token_file=file)
+    with pytest.raises(TypeError, match="certificate"):
+        sparsed.connect(server.address, certificate=1)
+    with pytest.raises(sparsed.FailedPrecondition, match="No such file"):
+        sparsed.connect("127.0.0.1:1", tls=tmp_path / "ca.pem")
 
 
 def test_deadlines(server, name):

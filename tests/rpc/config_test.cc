@@ -178,6 +178,25 @@ TEST(CommandLine, GpuMemoryOfCallersNeedsTheLocalSocket) {
   ExpectWrong({"--data-dir=/d", "--local-listen=off", flag}, flag);
 }
 
+TEST(CommandLine, WhatSaysWhoCallsGoesTogether) {
+  ExpectWrong({"--in-memory", "--tls-certificate=c"}, "--tls-key go together");
+  ExpectWrong({"--in-memory", "--tls-client-ca=c", "--access-file=a"}, "come with TLS");
+  ExpectWrong({"--in-memory", "--tls-certificate=c", "--tls-key=k", "--tls-client-ca=c"},
+              "the access file says");
+  ExpectWrong({"--in-memory", "--metrics-token"}, "--access-file");
+  ExpectWrong({"--in-memory", "--socket-mode=0999"}, "'0999' is no mode");
+  ExpectWrong({"--in-memory", "--socket-group=no-such-group"}, "no group 'no-such-group'");
+  const Parsed parsed = Parse({"--in-memory", "--socket-mode=0660", "--socket-group=7",
+                               "--tls-certificate=c", "--tls-key=k", "--access-file=a"});
+  ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
+  EXPECT_EQ(parsed.config().socket_mode, 0660U);
+  EXPECT_EQ(parsed.config().socket_group, 7U);
+  const std::string file = WriteFile("access.yaml", ToYaml(parsed.config()));
+  const Parsed again = Parse({("--config=" + file).c_str()});
+  ASSERT_EQ(again.exit_code(), -1) << again.err;
+  EXPECT_EQ(ToYaml(again.config()), ToYaml(parsed.config()));
+}
+
 TEST(CommandLine, TheFileSetsAndFlagsWin) {
   const std::string path = WriteFile("sparsed.yaml",
                                      "# a comment\n"

@@ -69,6 +69,7 @@ TEST_P(Probed, LetsItsOwnProbeInWhenItIsFull) {
   TestServer server([](server::Config& config) {
     OverTcp(config);
     config.listen = {GetParam()};
+    config.insecure = true;
     config.max_connections = 1;
   });
   const std::string address = "127.0.0.1" + server.address().substr(server.address().rfind(':'));

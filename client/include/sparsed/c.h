@@ -104,9 +104,17 @@ typedef struct sparsed_client_options {
   int32_t attach;       /* whether products run in this process where they can */
   int32_t threads;      /* of products that run here, on the CPU; as many as there are cores */
   int32_t reserved;     /* 0 */
+  /* Who calls; without them the environment says it: SPARSED_TLS_CA, SPARSED_TLS_CERTIFICATE,
+   * SPARSED_TLS_KEY, SPARSED_TLS_SERVER_NAME, SPARSED_TOKEN or SPARSED_TOKEN_FILE. */
+  const char* tls_ca;          /* PEM file of who may vouch for the server, or "system": use TLS */
+  const char* tls_certificate; /* PEM file, in the place of a token */
+  const char* tls_key;         /* its key; refused if others can read it */
+  const char* tls_server_name; /* that the server's certificate is for; the address' host */
+  const char* token;
+  const char* token_file; /* whose first line is the token; refused if others can read it */
 } sparsed_client_options;
 #define SPARSED_CLIENT_OPTIONS_INIT \
-  { sizeof(sparsed_client_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(sparsed_client_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* `address` is "host:port" or "unix:/path". UNAVAILABLE if no server answers there in time. */
 SPARSED_API sparsed_error* sparsed_connect(const char* address,

@@ -40,6 +40,19 @@ class SharedBlock;
 /// None: it fails again until somebody deletes something, or the server's limits change.
 std::optional<std::chrono::milliseconds> RetryDelay(const absl::Status& status);
 
+/// PEM files for TLS. It is used over TCP if `ca` or `certificate` is given.
+struct TlsOptions {
+  /// Authorities that may vouch for the server's certificate; "system": the machine's.
+  std::string ca{};
+  std::string certificate{};  ///< of the client, in the place of a token
+  std::string key{};          ///< its private key; refused if others can read it
+  std::string server_name{};  ///< that the server's certificate is for; empty: the address' host
+};
+
+/// Who calls is said by a token or a certificate; over a Unix socket the server knows the user.
+/// Where neither `token` nor `token_file` is given, SPARSED_TOKEN and SPARSED_TOKEN_FILE count, and
+/// in the place of `tls` SPARSED_TLS_CA, SPARSED_TLS_CERTIFICATE, SPARSED_TLS_KEY and
+/// SPARSED_TLS_SERVER_NAME.
 struct ClientOptions {
   /// How long Connect waits for an answer.
   std::chrono::milliseconds connect_timeout{10'000};
@@ -68,6 +81,12 @@ struct ClientOptions {
   /// cores are busy they help nothing. The first such request opens them and goes over one alone.
   /// What cannot be opened is done without, as at a server that knows only one.
   int streams = 1;
+  TlsOptions tls{};
+  /// Goes over TLS, or to this machine, alone.
+  std::string token{};
+  /// A file whose first line is the token; refused if others can read it, read again when it
+  /// changes.
+  std::string token_file{};
 };
 
 struct CallOptions {

@@ -408,6 +408,8 @@ struct ServerInfo {
   /// Where processes of its machine share memory with it; empty: nowhere.
   std::string local_socket;
   std::string server_id;  ///< of this run of the server
+  std::string tenant;     ///< who calls
+  std::string role;       ///< ... and what he may: "read-only", "user" or "operator"
 };
 
 struct RequestCount {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import numpy as np
 from sparsed import _loading, _native, _progress, _sparse
 from sparsed._buffers import Buffers
 from sparsed._calls import Callbacks, Operation
-from sparsed._errors import InvalidType, Unimplemented
+from sparsed._errors import InvalidType
 from sparsed._handle import Sizes
 from sparsed._matrix import Matrix
 from sparsed._names import Problem, c_name, pack_problems, unused_name
@@ -24,8 +25,12 @@ from sparsed._report import Report
 def connect(
     address: str,
     *,
-    tls: Any = None,
+    tls: bool | str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    server_name: str | None = None,
     token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     timeout: float = 10.0,
     ring: bool = False,
     ring_spin: float = 0.0,
@@ -39,8 +44,16 @@ def connect(
 
     Args:
         address: "host:port" or "unix:/path".
-        tls: not supported by servers yet: has to be None.
-        token: not supported by servers yet: has to be None.
+        tls: a PEM file of authorities that may vouch for the server, or True for those of the
+            machine: TLS is used. None: as SPARSED_TLS_CA says, or else no TLS.
+        certificate: a PEM file that says who calls, in the place of a token
+            (SPARSED_TLS_CERTIFICATE).
+        key: its private key; refused if others can read it (SPARSED_TLS_KEY).
+        server_name: that the server's certificate is for; None: the host of `address`
+            (SPARSED_TLS_SERVER_NAME).
+        token: says who calls (SPARSED_TOKEN). It goes over TLS, or to this machine, alone.
+        token_file: a file whose first line is the token; refused if others can read it, read again
+            when it changes (SPARSED_TOKEN_FILE).
         timeout: seconds that the server may take to answer.
         ring: small requests go through memory shared with a server on this machine.
         ring_spin: seconds that who waits looks at the ring before it sleeps.
@@ -57,17 +70,24 @@ def connect(
     Raises:
         Unavailable: no server answers there in time.
         InvalidArgument: an option makes no sense.
-        Unimplemented: `tls` or `token` was given.
+        FailedPrecondition: a file cannot be read, or others can read one that is secret.
+        Unauthenticated: the server does not know who calls.
     """
-    if tls is not None or token is not None:
-        given = "tls" if tls is not None else "token"
-        raise Unimplemented(
-            f"{given}= was given, and servers know neither TLS nor tokens yet: use a Unix socket, "
-            "or a network that you trust, and leave it out"
-        )
     if not isinstance(address, str):
         raise InvalidType(f"address is a {type(address).__name__}: host:port or unix:/path")
+    texts = {
+        "tls": "system" if tls is True else None if tls is False else tls,
+        "certificate": certificate,
+        "key": key,
+        "server_name": server_name,
+        "token": token,
+        "token_file": token_file,
+    }
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, (str, os.PathLike)):
+            raise InvalidType(f"{name} is a {type(text).__name__}, neither a text nor a path")
     options = {
+        **texts,
         "timeout": timeout,
         "ring": ring,
         "ring_spin": ring_spin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import weakref
@@ -83,7 +84,8 @@ class Connection:
             lib = _native.library()
             out = _native.Out()
             address = c_name(self._address, "address")
-            _native.check(lib.sparsed_connect(address, _pack_options(self._options), out.address))
+            options, _texts = _pack_options(self._options)
+            _native.check(lib.sparsed_connect(address, options, out.address))
             self._pool = SharedPool()
             self._local = None
             self._handle = _native.Handle(out.value, lib.sparsed_client_free)
@@ -102,10 +104,18 @@ class Connection:
         return self._local
 
 
-def _pack_options(options: dict[str, Any]) -> bytes:
+_TEXTS = ("tls", "certificate", "key", "server_name", "token", "token_file")
+
+
+def _pack_options(options: dict[str, Any]) -> tuple[bytes, list[Any]]:
+    """The options, and what they point to, which has to stay until they were used."""
+    texts = [
+        None if options[name] is None else ctypes.create_string_buffer(os.fsencode(options[name]))
+        for name in _TEXTS
+    ]
     try:
         milliseconds = round(options["timeout"] * 1000)
-        return _native.CLIENT_OPTIONS.pack(
+        packed = _native.CLIENT_OPTIONS.pack(
             _native.CLIENT_OPTIONS.size,
             max(1, milliseconds),
             options["attempts"],
@@ -117,6 +127,9 @@ def _pack_options(options: dict[str, Any]) -> bytes:
             options["streams"],
             0 if options["attach"] else 1,
             options["threads"],
+            0,
+            *(0 if text is None else ctypes.addressof(text) for text in texts),
         )
+        return packed, texts
     except Exception as error:
         raise InvalidArgument(f"the options of the connection are wrong: {error}") from error

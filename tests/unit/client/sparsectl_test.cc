@@ -138,6 +138,23 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put W", 2, "FILE is missing");
 }
 
+TEST_F(Sparsectl, TokensAreSaidOnceAndHashedAlike) {
+  const Said made = Run("token new job --tenant=t --role=read-only --expires=2030-01-31");
+  ASSERT_EQ(made.exit_code, 0) << made.text;
+  const std::string token = made.text.substr(0, made.text.find('\n'));
+  EXPECT_THAT(token, testing::StartsWith("sparsed_"));
+  EXPECT_THAT(made.text, HasSubstr("tenant: \"t\", role: read-only, expires: \"2030-01-31\"}"));
+  const size_t at = made.text.find("sha256: ");
+  ASSERT_NE(at, std::string::npos);
+  std::ofstream(folder_ + "/token.txt") << token << "\n";
+  const Said hashed = Run("token hash job --tenant=t < token.txt");
+  EXPECT_EQ(hashed.exit_code, 0) << hashed.text;
+  EXPECT_THAT(hashed.text, HasSubstr(made.text.substr(at, 8 + 64)));
+  EXPECT_THAT(hashed.text, Not(HasSubstr(token)));
+  EXPECT_NE(Run("token hash job --tenant=t < /dev/null").exit_code, 0);
+  EXPECT_NE(Run("token new job --tenant=t --role=root").exit_code, 0);
+}
+
 TEST_F(Sparsectl, SparseProductsOfEveryKind) {
   // 1 - 2 - 3 - 1 and 3 - 4, each edge below the diagonal.
   std::ofstream(folder_ + "/edges.mtx") << "%%MatrixMarket matrix coordinate real general\n4 4 4\n"

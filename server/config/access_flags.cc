@@ -1,0 +1,80 @@
+#include "server/config/access_flags.h"
+
+#include <fmt/format.h>
+#include <grp.h>
+
+#include <charconv>
+
+namespace sparsed::server {
+
+void DefineAccessFlags(CLI::App& app, Config& config, AccessFlags& flags) {
+  app.add_option("--access-file", config.access_file,
+                 "Who may call: a YAML file of tokens (hashed), certificates and users, with the "
+                 "tenant and the role of each; read again when it changes (default: whoever gets "
+                 "here is the operator)")
+      ->type_name("FILE.yaml")
+      ->group("Access");
+  app.add_option("--tls-certificate", config.tls_certificate,
+                 "Certificate for TLS at all TCP addresses (PEM, those that vouch for it behind "
+                 "it); read again when it changes, like the other two")
+      ->type_name("FILE")
+      ->group("Access");
+  app.add_option("--tls-key", config.tls_key, "Its private key (PEM)")
+      ->type_name("FILE")
+      ->group("Access");
+  app.add_option("--tls-client-ca", config.tls_client_ca,
+                 "Authorities whose certificates clients may show in the place of a token (PEM)")
+      ->type_name("FILE")
+      ->group("Access");
+  app.add_flag(
+         "--insecure", config.insecure,
+         "Serve other machines without TLS or an access file: whoever reaches the address may "
+         "do everything, and everybody in between reads it")
+      ->group("Access");
+  app.add_option("--socket-mode", flags.socket_mode,
+                 "Permissions of Unix sockets, as chmod has them (default: as the umask says)")
+      ->type_name("OCTAL")
+      ->group("Access");
+  app.add_option("--socket-group", flags.socket_group, "Group of Unix sockets, by name or number")
+      ->type_name("GROUP")
+      ->group("Access");
+  app.add_flag("--metrics-token", config.metrics_token,
+               "Have /metrics take a token of the access file, too (default: it is open)")
+      ->group("Access");
+}
+
+void CompleteAccess(Config& config, const AccessFlags& flags) {
+  const auto refuse = [](const std::string& what) { throw CLI::ValidationError(what); };
+  if (config.tls_certificate.empty() != config.tls_key.empty()) {
+    refuse("--tls-certificate and --tls-key go together");
+  }
+  if (!config.tls_client_ca.empty() && config.tls_certificate.empty()) {
+    refuse("--tls-client-ca: certificates of clients come with TLS (--tls-certificate, --tls-key)");
+  }
+  if (!config.tls_client_ca.empty() && config.access_file.empty()) {
+    refuse("--tls-client-ca: which tenant a certificate is, the access file says (--access-file)");
+  }
+  if (config.metrics_token && config.access_file.empty()) {
+    refuse("--metrics-token: tokens are in the access file (--access-file)");
+  }
+  if (const std::string& text = flags.socket_mode; !text.empty()) {
+    uint32_t mode = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
+    if (error != std::errc() || end != text.data() + text.size() || mode > 0777) {
+      refuse(fmt::format("--socket-mode: '{}' is no mode such as 0660", text));
+    }
+    config.socket_mode = mode;
+  }
+  if (const std::string& text = flags.socket_group; !text.empty()) {
+    uint32_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      const group* const found = getgrnam(text.c_str());
+      if (found == nullptr) refuse(fmt::format("--socket-group: there is no group '{}'", text));
+      number = found->gr_gid;
+    }
+    config.socket_group = number;
+  }
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,111 @@
+#include "server/rpc/admit.h"
+
+#include <grpc/grpc_security_constants.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/security/access.h"
+
+namespace sparsed::server {
+namespace {
+
+struct Rule {
+  Role least;
+  std::string_view what;
+};
+
+/// No default: whoever adds an operation says who may do it.
+Rule RuleOf(Op op) {
+  switch (op) {
+    case Op::kSpmm:
+    case Op::kSddmm:
+    case Op::kSpgemm:
+    case Op::kChain:
+      return {Role::kReadOnly, "computing"};
+    case Op::kDownload:
+    case Op::kGet:
+    case Op::kList:
+    case Op::kWatch:
+    case Op::kListMeasurements:
+    case Op::kGetBuffer:
+    case Op::kListBuffers:
+    case Op::kGetServerInfo:
+    case Op::kExplain:
+      return {Role::kReadOnly, "looking"};
+    case Op::kUpload:
+      return {Role::kUser, "uploading a matrix"};
+    case Op::kUpdateValues:
+      return {Role::kUser, "replacing values"};
+    case Op::kDelete:
+      return {Role::kUser, "deleting a matrix"};
+    case Op::kPutBuffer:
+      return {Role::kUser, "putting a dense matrix"};
+    case Op::kDeleteBuffer:
+      return {Role::kUser, "deleting a dense matrix"};
+    case Op::kRenewBuffer:
+      return {Role::kUser, "renewing a dense matrix"};
+    case Op::kPrepare:
+      return {Role::kUser, "preparing a matrix"};
+    case Op::kGetStats:
+      return {Role::kOperator, "the statistics of the whole server"};
+  }
+  return {Role::kOperator, "this"};
+}
+
+/// Whether nobody between the machines reads what is said. `peer`: as grpc has it.
+bool StaysHere(std::string_view peer) {
+  return peer.starts_with("unix") || peer.starts_with("ipv4:127.") ||
+         peer.starts_with("ipv6:[::1]:") || peer.starts_with("ipv6:%5B::1%5D:");
+}
+
+std::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+absl::StatusOr<Caller> Admit(const ServiceContext& service,
+                             const grpc::ServerContextBase& context) {
+  const std::string peer = context.peer();
+  Evidence evidence;
+  const auto& metadata = context.client_metadata();
+  if (const auto [begin, end] = metadata.equal_range("authorization"); begin != end) {
+    // Of two nobody knows which is meant.
+    evidence.token = std::next(begin) == end ? TokenIn(View(begin->second)) : "";
+  }
+  evidence.private_way = StaysHere(peer);
+  if (peer.starts_with("unix")) {
+    evidence.process = service.process_of(peer);
+  } else if (const auto auth = context.auth_context(); auth != nullptr) {
+    const auto type = auth->FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
+    const bool tls = !type.empty() && View(type.front()) == GRPC_TLS_TRANSPORT_SECURITY_TYPE;
+    evidence.private_way = evidence.private_way || tls;
+    if (tls && !evidence.token.has_value()) {
+      for (const auto& uri : auth->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+        evidence.uris.emplace_back(View(uri));
+      }
+      const auto names = auth->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
+      if (!names.empty()) evidence.common_name = View(names.front());
+    }
+  }
+  return service.access.Identify(evidence, peer);
+}
+
+absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
+                             const grpc::ServerContextBase& context) {
+  absl::StatusOr<Caller> caller = Admit(service, context);
+  if (!caller.ok()) return caller;
+  if (absl::Status status = MayDo(op, service, *caller); !status.ok()) return status;
+  return caller;
+}
+
+absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {
+  const Rule rule = RuleOf(op);
+  return service.access.Require(caller, rule.least, rule.what);
+}
+
+absl::Status MayKeepResults(const ServiceContext& service, const Caller& caller) {
+  return service.access.Require(caller, Role::kUser, "keeping a result on the server");
+}
+
+}  // namespace sparsed::server

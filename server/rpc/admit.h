@@ -1,0 +1,43 @@
+// Every call begins here: who calls, and whether he may.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/service.h"
+#include "server/security/caller.h"
+#include "server/telemetry/stage_record.h"
+
+namespace sparsed::server {
+
+/// The caller of a call that is to do `op`. UNAUTHENTICATED, PERMISSION_DENIED.
+absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
+                             const grpc::ServerContextBase& context);
+/// Likewise, of a call that is part of another.
+absl::StatusOr<Caller> Admit(const ServiceContext& service, const grpc::ServerContextBase& context);
+/// PERMISSION_DENIED if he may not do `op`.
+absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller);
+/// PERMISSION_DENIED if results of his must not stay on the server.
+absl::Status MayKeepResults(const ServiceContext& service, const Caller& caller);
+
+/// A call that ends at once. Deletes itself.
+template <typename Reactor>
+class RefusedCall final : public Reactor {
+ public:
+  explicit RefusedCall(const absl::Status& why) { this->Finish(ToGrpc(why)); }
+  void OnDone() override { delete this; }
+};
+
+/// What `start(caller)` makes, or a call that is refused.
+template <typename Reactor, typename Start>
+Reactor* ForCaller(Op op, const ServiceContext& service, const grpc::ServerContextBase& context,
+                   const Start& start) {
+  absl::StatusOr<Caller> caller = Admit(op, service, context);
+  if (!caller.ok()) return new RefusedCall<Reactor>(caller.status());
+  return start(*std::move(caller));
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,304 @@
+#include "server/security/access_file.h"
+
+#include <fmt/format.h>
+#include <grp.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <initializer_list>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/time/time.h"
+#include "server/security/sha256.h"
+
+namespace sparsed::server {
+namespace {
+
+constexpr std::string_view kTenant = "{tenant}";
+constexpr size_t kMostTenantBytes = 64;
+constexpr size_t kDigestBytes = 32;
+
+bool IsLetterOrDigit(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+bool IsTenant(std::string_view text) {
+  const auto may_be = [](char c) { return IsLetterOrDigit(c) || c == '.' || c == '_' || c == '-'; };
+  return !text.empty() && text.size() <= kMostTenantBytes && IsLetterOrDigit(text.front()) &&
+         std::ranges::all_of(text, may_be);
+}
+
+uint64_t KeyOf(std::string_view digest) {
+  uint64_t key = 0;
+  std::memcpy(&key, digest.data(), sizeof(key));
+  return key;
+}
+
+std::optional<uint32_t> ToNumber(std::string_view text) {
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::optional<uint32_t> GroupOf(const std::string& name) {
+  if (const auto number = ToNumber(name)) return number;
+  std::vector<char> room(1 << 16);
+  group entry = {};
+  group* found = nullptr;
+  if (getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found) != 0) return std::nullopt;
+  return found == nullptr ? std::nullopt : std::optional<uint32_t>(found->gr_gid);
+}
+
+}  // namespace
+
+/// Throws Refusal, within Parse.
+class AccessFile::Reader {
+ public:
+  struct Refusal {
+    std::string sentence;
+  };
+
+  AccessFile Read(const YAML::Node& root) {
+    AccessFile file;
+    if (root.IsNull()) return file;
+    if (!root.IsMap()) Refuse(root, "expected lists by name: tokens, certificates, peers");
+    for (const auto& list : root) {
+      const std::string key = Text(list.first, "a list's name");
+      if (list.second.IsNull()) continue;
+      if (!list.second.IsSequence()) Refuse(list.second, fmt::format("{} is no list", key));
+      for (const auto& entry : list.second) {
+        if (!entry.IsMap()) Refuse(entry, fmt::format("an entry of {} is no map", key));
+        if (key == "tokens") {
+          ReadToken(entry, file);
+        } else if (key == "certificates") {
+          ReadCertificate(entry, file);
+        } else if (key == "peers") {
+          ReadPeer(entry, file);
+        }
+      }
+      if (key != "tokens" && key != "certificates" && key != "peers") {
+        Refuse(list.first,
+               fmt::format("unknown list '{}'; there are tokens, certificates and peers", key));
+      }
+    }
+    return file;
+  }
+
+ private:
+  [[noreturn]] static void Refuse(const YAML::Node& node, const std::string& what) {
+    throw Refusal{fmt::format("line {}: {}", node.Mark().line + 1, what)};
+  }
+
+  static std::string Text(const YAML::Node& node, std::string_view what) {
+    if (!node.IsScalar()) Refuse(node, fmt::format("{} is no word", what));
+    return node.Scalar();
+  }
+
+  static void CheckKeys(const YAML::Node& entry, std::initializer_list<std::string_view> known) {
+    std::set<std::string> seen;
+    for (const auto& pair : entry) {
+      const std::string key = Text(pair.first, "a key");
+      if (std::ranges::find(known, key) == known.end()) {
+        Refuse(pair.first, fmt::format("unknown key '{}'", key));
+      }
+      if (!seen.insert(key).second) Refuse(pair.first, fmt::format("key '{}' again", key));
+    }
+  }
+
+  static std::string Required(const YAML::Node& entry, const char* key) {
+    const YAML::Node value = entry[key];
+    if (!value) Refuse(entry, fmt::format("{} is missing", key));
+    return Text(value, key);
+  }
+
+  static Role ReadRole(const YAML::Node& entry) {
+    const YAML::Node value = entry["role"];
+    if (!value) return Role::kUser;
+    const std::string text = Text(value, "role");
+    for (const Role role : {Role::kReadOnly, Role::kUser, Role::kOperator}) {
+      if (text == server::Name(role)) return role;
+    }
+    Refuse(value, fmt::format("role '{}' is none of read-only, user and operator", text));
+  }
+
+  static std::string ReadTenant(const YAML::Node& entry) {
+    const std::string tenant = Required(entry, "tenant");
+    if (!IsTenant(tenant)) {
+      Refuse(
+          entry["tenant"],
+          fmt::format("'{}' is no tenant's name: at most {} letters, digits, '.', '_' and '-', a "
+                      "letter or digit first",
+                      tenant, kMostTenantBytes));
+    }
+    return tenant;
+  }
+
+  static Pattern ReadPattern(const YAML::Node& entry, const char* key) {
+    const std::string text = Required(entry, key);
+    const size_t at = text.find(kTenant);
+    if (text.empty()) Refuse(entry[key], fmt::format("{} is empty", key));
+    if (at == std::string::npos) return {text, "", false};
+    Pattern pattern = {text.substr(0, at), text.substr(at + kTenant.size()), true};
+    if (pattern.after.find(kTenant) != std::string::npos) {
+      Refuse(entry[key], fmt::format("{} says {} twice", key, kTenant));
+    }
+    return pattern;
+  }
+
+  /// Role and, unless the pattern says it, tenant of a rule.
+  static Grant ReadGrant(const YAML::Node& entry, bool tenant_known, const std::string& name) {
+    if (tenant_known && entry["tenant"]) {
+      Refuse(entry["tenant"], fmt::format("{} says which tenant it is already", kTenant));
+    }
+    return {.tenant = tenant_known ? "" : ReadTenant(entry), .role = ReadRole(entry), .name = name};
+  }
+
+  void ReadToken(const YAML::Node& entry, AccessFile& file) {
+    CheckKeys(entry, {"name", "sha256", "tenant", "role", "expires"});
+    Token token;
+    const std::string name = Required(entry, "name");
+    if (!names_.insert(name).second) Refuse(entry, fmt::format("two tokens are named '{}'", name));
+    const std::string digest = Required(entry, "sha256");
+    if (digest.size() != 2 * kDigestBytes ||
+        digest.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) {
+      Refuse(entry["sha256"],
+             "sha256 is not 64 hexadecimal digits; `sparsectl token hash` makes them of a token");
+    }
+    token.digest = absl::HexStringToBytes(digest);
+    token.grant = ReadGrant(entry, false, "token " + name);
+    if (const YAML::Node expires = entry["expires"]) {
+      const std::string text = Text(expires, "expires");
+      absl::Time time;
+      std::string error;
+      if (!absl::ParseTime(absl::RFC3339_full, text, &time, &error) &&
+          !absl::ParseTime("%Y-%m-%d", text, &time, &error)) {
+        Refuse(expires, fmt::format("'{}' is no time such as 2027-01-31T12:00:00Z", text));
+      }
+      token.grant.expires = absl::ToUnixSeconds(time);
+    }
+    if (file.FindToken(token.digest).has_value()) Refuse(entry, "this token is there twice");
+    file.tokens_.emplace(KeyOf(token.digest), std::move(token));
+  }
+
+  void ReadCertificate(const YAML::Node& entry, AccessFile& file) {
+    CheckKeys(entry, {"uri", "common_name", "tenant", "role"});
+    CertificateRule rule;
+    rule.uri = static_cast<bool>(entry["uri"]);
+    if (rule.uri == static_cast<bool>(entry["common_name"])) {
+      Refuse(entry, "a certificate's rule has either uri or common_name");
+    }
+    rule.pattern = ReadPattern(entry, rule.uri ? "uri" : "common_name");
+    rule.grant = ReadGrant(entry, rule.pattern.has_tenant, "");
+    file.certificates_.push_back(std::move(rule));
+  }
+
+  void ReadPeer(const YAML::Node& entry, AccessFile& file) {
+    CheckKeys(entry, {"user", "group", "tenant", "role"});
+    PeerRule rule;
+    if (static_cast<bool>(entry["user"]) == static_cast<bool>(entry["group"])) {
+      Refuse(entry, "a peer's rule has either user or group");
+    }
+    if (entry["user"]) {
+      rule.user = ReadPattern(entry, "user");
+    } else {
+      const std::string name = Required(entry, "group");
+      rule.group = GroupOf(name);
+      if (!rule.group.has_value()) {
+        Refuse(entry["group"], fmt::format("this machine has no group '{}'", name));
+      }
+    }
+    rule.grant = ReadGrant(entry, rule.user.has_tenant, "");
+    file.peers_.push_back(std::move(rule));
+  }
+
+  std::set<std::string> names_;
+};
+
+absl::StatusOr<AccessFile> AccessFile::Parse(const std::string& yaml) {
+  try {
+    return Reader().Read(YAML::Load(yaml));
+  } catch (const Reader::Refusal& refusal) {
+    return absl::InvalidArgumentError(refusal.sentence);
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(
+        fmt::format("line {}: this is not YAML: {}", error.mark.line + 1, error.msg));
+  }
+}
+
+std::optional<std::string> AccessFile::Pattern::Match(std::string_view text) const {
+  if (!has_tenant) return text == before ? std::optional<std::string>("") : std::nullopt;
+  if (text.size() < before.size() + after.size() || !text.starts_with(before) ||
+      !text.ends_with(after)) {
+    return std::nullopt;
+  }
+  const std::string_view tenant =
+      text.substr(before.size(), text.size() - before.size() - after.size());
+  if (!IsTenant(tenant)) return std::nullopt;
+  return std::string(tenant);
+}
+
+std::optional<Grant> AccessFile::Find(const Identity& identity) const {
+  switch (identity.kind) {
+    case Identity::Kind::kToken:
+      return FindToken(identity.digest);
+    case Identity::Kind::kCertificate:
+      return FindCertificate(identity);
+    case Identity::Kind::kProcess:
+      return FindProcess(*identity.process);
+  }
+  return std::nullopt;
+}
+
+std::optional<Grant> AccessFile::FindToken(std::string_view digest) const {
+  const auto [begin, end] = tokens_.equal_range(KeyOf(digest));
+  for (auto it = begin; it != end; ++it) {
+    if (SameSecret(it->second.digest, digest)) return it->second.grant;
+  }
+  return std::nullopt;
+}
+
+std::optional<Grant> AccessFile::FindCertificate(const Identity& identity) const {
+  const auto granted = [](const CertificateRule& rule, const std::string& text) {
+    std::optional<std::string> tenant = rule.pattern.Match(text);
+    if (!tenant.has_value()) return std::optional<Grant>();
+    Grant grant = rule.grant;
+    if (rule.pattern.has_tenant) grant.tenant = *std::move(tenant);
+    grant.name = "certificate " + text;
+    return std::optional<Grant>(std::move(grant));
+  };
+  for (const CertificateRule& rule : certificates_) {
+    if (!rule.uri) {
+      if (auto grant = granted(rule, identity.common_name)) return grant;
+      continue;
+    }
+    for (const std::string& uri : identity.uris) {
+      if (auto grant = granted(rule, uri)) return grant;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Grant> AccessFile::FindProcess(const PeerProcess& process) const {
+  for (const PeerRule& rule : peers_) {
+    std::optional<std::string> tenant;
+    if (rule.group.has_value()) {
+      if (std::ranges::find(process.groups, *rule.group) != process.groups.end()) tenant = "";
+    } else {
+      tenant = rule.user.Match(process.user);
+      if (!tenant.has_value()) tenant = rule.user.Match(std::to_string(process.uid));
+    }
+    if (!tenant.has_value()) continue;
+    Grant grant = rule.grant;
+    if (rule.user.has_tenant) grant.tenant = *std::move(tenant);
+    grant.name = "user " + process.user;
+    return grant;
+  }
+  return std::nullopt;
+}
+
+}  // namespace sparsed::server

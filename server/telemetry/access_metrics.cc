@@ -1,0 +1,58 @@
+#include "server/telemetry/access_metrics.h"
+
+#include <string>
+#include <utility>
+
+namespace sparsed::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+ClientMetric Sample(int64_t value, std::vector<ClientMetric::Label> labels) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  metric.gauge.value = static_cast<double>(value);  // the serializer reads one of the two
+  metric.counter.value = static_cast<double>(value);
+  return metric;
+}
+
+}  // namespace
+
+std::vector<MetricFamily> AccessMetrics(const Access::Counts& access,
+                                        const std::optional<Certificates::Facts>& certificates) {
+  MetricFamily denied = {"sparsed_calls_denied_total",
+                         "Calls, requests and connections that were refused for who calls, by why",
+                         MetricType::Counter,
+                         {}};
+  for (int i = 0; i < kDenials; ++i) {
+    const auto denial = static_cast<Denial>(i);
+    denied.metric.push_back(
+        Sample(access.denied[static_cast<size_t>(i)], {{"reason", std::string(Name(denial))}}));
+  }
+  MetricFamily reloads = {
+      "sparsed_reloads_total",
+      "Times that changed files were read again, by what they are and whether "
+      "they were of use",
+      MetricType::Counter,
+      {Sample(access.reloads, {{"file", "access"}, {"result", "ok"}}),
+       Sample(access.failed_reloads, {{"file", "access"}, {"result", "failed"}})}};
+  MetricFamily expiry = {"sparsed_certificate_expiry_timestamp_seconds",
+                         "When the certificates in use expire, in Unix time",
+                         MetricType::Gauge,
+                         {}};
+  if (!certificates.has_value()) return {std::move(denied), std::move(reloads), std::move(expiry)};
+  reloads.metric.push_back(
+      Sample(certificates->reloads, {{"file", "certificate"}, {"result", "ok"}}));
+  reloads.metric.push_back(
+      Sample(certificates->failed_reloads, {{"file", "certificate"}, {"result", "failed"}}));
+  expiry.metric.push_back(Sample(certificates->expires, {{"certificate", "server"}}));
+  if (certificates->client_ca_expires > 0) {
+    expiry.metric.push_back(
+        Sample(certificates->client_ca_expires, {{"certificate", "client_ca"}}));
+  }
+  return {std::move(denied), std::move(reloads), std::move(expiry)};
+}
+
+}  // namespace sparsed::server
