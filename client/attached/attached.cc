@@ -12,6 +12,7 @@
 #include "client/attached/attached_state.h"
 #include "client/attached/attachment.h"
 #include "client/attached/views.h"
+#include "client/src/time_left.h"
 
 namespace sparsed {
 inline namespace client {
@@ -56,7 +57,8 @@ absl::StatusOr<AttachedMatrix> AttachedMatrix::Attach(const Client& client, cons
   auto state =
       std::make_shared<State>(client.connection_, client.MatrixNamed(name),
                               attach.threads == 0 ? DefaultThreads() : attach.threads, attach.gpu);
-  if (absl::Status s = state->Open(); !s.ok()) return s;
+  const TimeLeft time({.timeout = attach.timeout});
+  if (absl::Status s = state->Open(time.deadline()); !s.ok()) return s;
   return AttachedMatrix(std::move(state));
 }
 
@@ -67,7 +69,7 @@ int64_t AttachedMatrix::runs() const { return state_->runs(); }
 
 std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Spmm(
     const DenseView& b, const MutableDenseView& c, const SpmmOptions& spmm,
-    const ExportedProduct::Where& where, const CallOptions& options) {
+    const ExportedProduct::Where& where, Clock::time_point deadline) {
   const std::shared_ptr<Attachment> attachment = this->attachment();
   const std::optional<const DenseView*> old = ViewOf(spmm.accumulate), own = ViewOf(spmm.values);
   if (attachment == nullptr || !old || !own) return std::nullopt;
@@ -76,7 +78,6 @@ std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Spmm(
   problem.set_transposed(spmm.transpose);
   problem.set_k(b.cols);
   problem.set_allow_tf32(spmm.allow_tf32);
-  const Clock::time_point deadline = DeadlineOf(options);
   const absl::StatusOr<std::shared_ptr<const Attachment::Product>> found =
       attachment->Find(problem, deadline);
   if (!found.ok()) {
@@ -103,14 +104,13 @@ std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Spmm(
 
 std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Sddmm(
     const DenseView& a, const DenseView& b, const MutableDenseView& values,
-    const SddmmOptions& sddmm, const ExportedProduct::Where& where, const CallOptions& options) {
+    const SddmmOptions& sddmm, const ExportedProduct::Where& where, Clock::time_point deadline) {
   const std::shared_ptr<Attachment> attachment = this->attachment();
   const std::optional<const DenseView*> own = ViewOf(sddmm.values);
   if (attachment == nullptr || !own) return std::nullopt;
   v1::ProblemClass problem;
   problem.set_operation(v1::ProblemClass::SDDMM);
   problem.set_k(a.cols);
-  const Clock::time_point deadline = DeadlineOf(options);
   const absl::StatusOr<std::shared_ptr<const Attachment::Product>> found =
       attachment->Find(problem, deadline);
   if (!found.ok()) {
@@ -134,27 +134,29 @@ std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Sddmm(
 absl::StatusOr<ComputeResult> AttachedMatrix::Spmm(const Operand& b, const Destination& c,
                                                    const SpmmOptions& spmm,
                                                    const CallOptions& options) const {
+  const TimeLeft time(options);
   const auto* const from = std::get_if<DenseView>(&b);
   const auto* const to = std::get_if<MutableDenseView>(&c);
   if (from != nullptr && to != nullptr && !state_->gpu()) {
-    auto here = state_->Spmm(*from, *to, spmm, state_->Where(), options);
+    auto here = state_->Spmm(*from, *to, spmm, state_->Where(), time.deadline());
     if (here) return *std::move(here);
   }
-  return state_->matrix().Spmm(b, c, spmm, options);
+  return state_->matrix().Spmm(b, c, spmm, time.rest());
 }
 
 absl::StatusOr<ComputeResult> AttachedMatrix::Sddmm(const Operand& a, const Operand& b,
                                                     const Destination& values,
                                                     const SddmmOptions& sddmm,
                                                     const CallOptions& options) const {
+  const TimeLeft time(options);
   const auto* const left = std::get_if<DenseView>(&a);
   const auto* const right = std::get_if<DenseView>(&b);
   const auto* const to = std::get_if<MutableDenseView>(&values);
   if (left != nullptr && right != nullptr && to != nullptr && !state_->gpu()) {
-    auto here = state_->Sddmm(*left, *right, *to, sddmm, state_->Where(), options);
+    auto here = state_->Sddmm(*left, *right, *to, sddmm, state_->Where(), time.deadline());
     if (here) return *std::move(here);
   }
-  return state_->matrix().Sddmm(a, b, values, sddmm, options);
+  return state_->matrix().Sddmm(a, b, values, sddmm, time.rest());
 }
 
 absl::StatusOr<ComputeResult> AttachedMatrix::Spmm(GpuStream stream, const DenseView& b,

@@ -13,15 +13,16 @@
 #include "client/attached/views.h"
 #include "client/src/arrays.h"
 #include "client/src/compute_calls.h"
+#include "client/src/time_left.h"
 
 namespace sparsed {
 inline namespace client {
 
 std::optional<absl::StatusOr<ComputeResult>> AttachedMatrix::State::Run(
-    const Chain& chain, const ExportedProduct::Where& where, const CallOptions& options) {
+    const Chain& chain, const ExportedProduct::Where& where, Clock::time_point deadline) {
   const std::shared_ptr<Attachment> attachment = this->attachment();
   if (attachment == nullptr) return std::nullopt;
-  AttachedChain built(*attachment, chain, matrix_.name(), DeadlineOf(options));
+  AttachedChain built(*attachment, chain, matrix_.name(), deadline);
   const absl::StatusOr<bool> here = built.Build();
   if (!here.ok()) return here.status();
   if (!*here) return std::nullopt;
@@ -56,11 +57,12 @@ absl::StatusOr<ComputeResult> AttachedMatrix::State::RunThere(const Chain& chain
 
 absl::StatusOr<ComputeResult> AttachedMatrix::Run(const Chain& chain,
                                                   const CallOptions& options) const {
+  const TimeLeft time(options);
   if (!state_->gpu()) {
-    auto here = state_->Run(chain, state_->Where(), options);
+    auto here = state_->Run(chain, state_->Where(), time.deadline());
     if (here) return *std::move(here);
   }
-  return state_->RunThere(chain, options);
+  return state_->RunThere(chain, time.rest());
 }
 
 absl::StatusOr<ComputeResult> AttachedMatrix::Run(GpuStream stream, const Chain& chain) const {

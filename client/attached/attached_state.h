@@ -27,6 +27,7 @@ inline namespace client {
 class AttachedMatrix::State {
  public:
   using Clock = LocalSocket::Clock;
+  static constexpr Clock::time_point kNever = Clock::time_point::max();
 
   State(std::shared_ptr<Connection> connection, Matrix matrix, int threads, std::optional<int> gpu)
       : connection_(std::move(connection)),
@@ -44,10 +45,10 @@ class AttachedMatrix::State {
     if (keeper_.joinable()) keeper_.join();
   }
 
-  absl::Status Open() {
-    const absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress();
+  absl::Status Open(Clock::time_point deadline) {
+    const absl::StatusOr<LocalAddress> address = connection_->FindLocalAddress(deadline);
     if (!address.ok()) return address.status();
-    absl::StatusOr<std::shared_ptr<Attachment>> opened = Attach(*address);
+    absl::StatusOr<std::shared_ptr<Attachment>> opened = Attach(*address, deadline);
     if (!opened.ok()) return opened.status();
     const MutexLock lock(mutex_);
     attachment_ = *std::move(opened);
@@ -71,28 +72,20 @@ class AttachedMatrix::State {
   ExportedProduct::Where Where(GpuStream stream = {}) const { return {threads_, stream.handle}; }
   int64_t runs() const { return runs_; }
 
-  static Clock::time_point DeadlineOf(const CallOptions& options) {
-    const Clock::time_point now = Clock::now();
-    if (!options.timeout || *options.timeout > Clock::time_point::max() - now) {
-      return Clock::time_point::max();
-    }
-    return now + *options.timeout;
-  }
-
   // None: they cannot run here, or what is wrong with them the server says.
   std::optional<absl::StatusOr<ComputeResult>> Spmm(const DenseView& b, const MutableDenseView& c,
                                                     const SpmmOptions& spmm,
                                                     const ExportedProduct::Where& where,
-                                                    const CallOptions& options = {});
+                                                    Clock::time_point deadline = kNever);
   std::optional<absl::StatusOr<ComputeResult>> Sddmm(const DenseView& a, const DenseView& b,
                                                      const MutableDenseView& values,
                                                      const SddmmOptions& sddmm,
                                                      const ExportedProduct::Where& where,
-                                                     const CallOptions& options = {});
+                                                     Clock::time_point deadline = kNever);
 
   std::optional<absl::StatusOr<ComputeResult>> Run(const Chain& chain,
                                                    const ExportedProduct::Where& where,
-                                                   const CallOptions& options = {});
+                                                   Clock::time_point deadline = kNever);
   /// On the server.
   absl::StatusOr<ComputeResult> RunThere(const Chain& chain, const CallOptions& options) const;
   /// The same, over the host's memory.
@@ -123,12 +116,13 @@ class AttachedMatrix::State {
     return result;
   }
 
-  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const LocalAddress& address) {
+  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const LocalAddress& address,
+                                                     Clock::time_point deadline = kNever) {
     if (address.path.empty()) {
       return absl::FailedPreconditionError(
           "the server has no local socket (its --local-listen), so nobody can attach to it");
     }
-    absl::StatusOr<std::shared_ptr<LocalSocket>> socket = LocalSocket::Connect(address);
+    absl::StatusOr<std::shared_ptr<LocalSocket>> socket = LocalSocket::Connect(address, deadline);
     if (!socket.ok()) return socket.status();
     {
       const MutexLock lock(mutex_);
@@ -136,7 +130,7 @@ class AttachedMatrix::State {
       opening_ = *socket;
     }
     absl::StatusOr<std::shared_ptr<Attachment>> opened =
-        Attachment::Open(*socket, matrix_.name(), gpu_);
+        Attachment::Open(*socket, matrix_.name(), gpu_, deadline);
     const MutexLock lock(mutex_);
     opening_ = nullptr;
     return opened;
@@ -154,7 +148,9 @@ class AttachedMatrix::State {
           address.ok() ? Attach(*address) : address.status();
       lock.Lock();
       // While nobody answers, what there is serves. Who answers may have other values.
-      if (absl::IsUnavailable(address.status())) continue;
+      if (absl::IsUnavailable(address.status()) || absl::IsDeadlineExceeded(address.status())) {
+        continue;
+      }
       status_ = again.status();
       std::shared_ptr<Attachment> other = again.ok() ? *std::move(again) : nullptr;
       attachment_.swap(other);

@@ -1,5 +1,6 @@
 #include "client/attached/attachment.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,6 +13,9 @@ namespace {
 constexpr size_t kMostProducts = 256;
 /// Before what could not run here is asked for again.
 constexpr std::chrono::seconds kPause{1};
+/// For what the server exports: it may copy gigabytes for that. Who waits longer is served by
+/// requests.
+constexpr std::chrono::seconds kPatience{10};
 
 using Clock = LocalSocket::Clock;
 
@@ -27,7 +31,8 @@ Attachment::Attachment(std::optional<int> gpu, std::shared_ptr<LocalSocket> sock
 
 absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(std::shared_ptr<LocalSocket> socket,
                                                              const std::string& matrix,
-                                                             std::optional<int> gpu) {
+                                                             std::optional<int> gpu,
+                                                             Clock::time_point deadline) {
   std::string uuid;
   if (gpu) {
     absl::StatusOr<std::string> found = GpuUuid(*gpu);
@@ -40,8 +45,8 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(std::shared_ptr<Loc
   request.mutable_attach()->set_matrix(matrix);
   request.mutable_attach()->set_kernels(KernelsHere());
   request.mutable_attach()->set_gpu(uuid);
-  const absl::StatusOr<LocalSocket::Reply> reply =
-      socket->Ask(std::move(request), (*usage)->file());
+  const absl::StatusOr<LocalSocket::Reply> reply = socket->Ask(
+      std::move(request), (*usage)->file(), std::min(deadline, Clock::now() + kPatience));
   if (!reply.ok()) return reply.status();
   absl::StatusOr<std::shared_ptr<const MappedFile>> sequence =
       MappedFile::Map(reply->file, sizeof(uint64_t));
@@ -84,6 +89,9 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
     if (const std::optional<absl::Status> known = KnownLocked(key, last)) {
       if (!known->ok()) return *known;
       return last;
+    }
+    if (!asking_ && *owed_ > 0) {
+      return absl::DeadlineExceededError("the server's local socket is silent");
     }
     if (!asking_) break;
     gone.push_back(std::move(last));
@@ -133,6 +141,21 @@ std::shared_ptr<const void> Attachment::Lease(const std::shared_ptr<LocalSocket>
   });
 }
 
+absl::StatusOr<LocalSocket::Reply> Attachment::AskServer(v1::LocalRequest request,
+                                                         Clock::time_point deadline,
+                                                         LocalSocket::OnReply late) {
+  ++*owed_;
+  absl::StatusOr<LocalSocket::Reply> reply = socket_->Ask(
+      std::move(request), /*file=*/-1, std::min(deadline, Clock::now() + kPatience),
+      [owed = owed_, late = std::move(late)](absl::StatusOr<LocalSocket::Reply> answer) {
+        --*owed;
+        if (late) late(std::move(answer));
+      });
+  // No answer has that status.
+  if (!absl::IsDeadlineExceeded(reply.status())) --*owed_;
+  return reply;
+}
+
 absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Ask(
     const v1::ProblemClass& problem, Clock::time_point deadline) {
   v1::LocalRequest request;
@@ -143,8 +166,7 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Ask(
     const std::shared_ptr<LocalSocket> there = socket.lock();
     if (there != nullptr && late.ok()) Lease(there, late->message.exported().run());
   };
-  const absl::StatusOr<LocalSocket::Reply> reply =
-      socket_->Ask(std::move(request), /*file=*/-1, deadline, let_go);
+  const absl::StatusOr<LocalSocket::Reply> reply = AskServer(std::move(request), deadline, let_go);
   if (!reply.ok()) return reply.status();
   const v1::ExportedRun& run = reply->message.exported();
   // The server counts it as this caller's until it is told, which is when nothing uses it any more:
@@ -190,8 +212,7 @@ absl::StatusOr<std::shared_ptr<const MappedMemory>> Attachment::Map(
   if (std::shared_ptr<const MappedMemory> mapped = known.lock()) return mapped;
   v1::LocalRequest request;
   request.mutable_get()->set_id(memory.id());
-  const absl::StatusOr<LocalSocket::Reply> reply =
-      socket_->Ask(std::move(request), /*file=*/-1, deadline);
+  const absl::StatusOr<LocalSocket::Reply> reply = AskServer(std::move(request), deadline);
   if (!reply.ok()) return reply.status();
   absl::StatusOr<std::shared_ptr<const MappedMemory>> mapped =
       gpu_ ? MapGpuMemory(reply->file, memory.bytes(), *gpu_)

@@ -29,7 +29,8 @@ class Attachment {
   /// AttachedMatrix::Attach's.
   static absl::StatusOr<std::shared_ptr<Attachment>> Open(std::shared_ptr<LocalSocket> socket,
                                                           const std::string& matrix,
-                                                          std::optional<int> gpu);
+                                                          std::optional<int> gpu,
+                                                          LocalSocket::Clock::time_point deadline);
 
   /// What serves a problem: a kernel with a plan or, for what has none, plain CSR.
   struct Product {
@@ -44,7 +45,7 @@ class Attachment {
   /// The present one, of an unspecified operation plain CSR of S or, transposed, of S^T; asks the
   /// server if that may have changed, unless it refused a moment ago.
   /// Without the server, what served last; UNAVAILABLE if there is none. Else what the server said;
-  /// DEADLINE_EXCEEDED if it had said nothing then.
+  /// DEADLINE_EXCEEDED if it had said nothing then, or for ten seconds, and until it does.
   absl::StatusOr<std::shared_ptr<const Product>> Find(const v1::ProblemClass& problem,
                                                       LocalSocket::Clock::time_point deadline);
   /// Why something cannot run here, if that is so.
@@ -81,6 +82,10 @@ class Attachment {
   /// By who asks.
   absl::StatusOr<std::shared_ptr<const Product>> Ask(const v1::ProblemClass& problem,
                                                      LocalSocket::Clock::time_point deadline);
+  /// Waits for the answer, and not for long. `late` gets what comes afterwards, and may be null.
+  absl::StatusOr<LocalSocket::Reply> AskServer(v1::LocalRequest request,
+                                               LocalSocket::Clock::time_point deadline,
+                                               LocalSocket::OnReply late = nullptr);
   /// The memory of that name, mapped. By who asks.
   absl::StatusOr<std::shared_ptr<const MappedMemory>> Map(const v1::ExportedMemory& memory,
                                                           LocalSocket::Clock::time_point deadline);
@@ -92,6 +97,8 @@ class Attachment {
   const std::shared_ptr<const MappedFile> sequence_;
   const std::shared_ptr<LocalSocket> socket_;
   const std::shared_ptr<ExportedChains> chains_;
+  /// Answers that the server did not give in time, and has not given since.
+  const std::shared_ptr<std::atomic<int>> owed_ = std::make_shared<std::atomic<int>>(0);
   // Used by who asks.
   std::map<uint64_t, std::weak_ptr<const MappedMemory>> mapped_;
   std::map<Key, std::shared_ptr<ExportedProduct::Clock>> clocks_;

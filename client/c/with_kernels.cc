@@ -12,6 +12,7 @@
 
 #include "client/c/local.h"
 #include "client/c/steps.h"
+#include "client/src/time_left.h"
 #include "sparsed/attached.h"
 #include "sparsed/gpu_memory.h"
 
@@ -174,22 +175,22 @@ class LocalMatrix::Attachments {
  public:
   explicit Attachments(const LocalMatrix& matrix) : matrix_(matrix) {}
 
-  /// The matrix attached on the CPU; null: it is not.
-  const AttachedMatrix* OnCpu() {
-    return cpu_.Get([this]() -> absl::StatusOr<AttachedMatrix> {
+  /// The matrix attached on the CPU; null: it is not. For a call that has so much time left.
+  const AttachedMatrix* OnCpu(const TimeLeft& time) {
+    return cpu_.Get([this, &time]() -> absl::StatusOr<AttachedMatrix> {
       const LocalClient& local = *matrix_.client();
       if (!local.options().attach) return absl::FailedPreconditionError("nobody wants it");
       const absl::StatusOr<ServerInfo> server =
-          local.client().GetServerInfo({.timeout = kInfoTimeout});
+          local.client().GetServerInfo({.timeout = time.AtMost(kInfoTimeout)});
       if (!server.ok()) return server.status();
       if (!ServesFromCpu(*server)) return absl::FailedPreconditionError("the server has a GPU");
-      return Attach(std::nullopt);
+      return Attach(std::nullopt, time.rest().timeout);
     });
   }
   /// Likewise, on a GPU.
-  const AttachedMatrix* OnGpu(int gpu) {
+  const AttachedMatrix* OnGpu(int gpu, const TimeLeft& time) {
     if (!matrix_.client()->options().attach && !insisted_) return nullptr;
-    return gpus_[gpu].Get([&] { return Attach(gpu); });
+    return gpus_[gpu].Get([&] { return Attach(gpu, time.rest().timeout); });
   }
 
   absl::Status Insist(int gpu) {
@@ -200,10 +201,12 @@ class LocalMatrix::Attachments {
   }
 
  private:
-  absl::StatusOr<AttachedMatrix> Attach(std::optional<int> gpu) const {
+  absl::StatusOr<AttachedMatrix> Attach(
+      std::optional<int> gpu, std::optional<std::chrono::nanoseconds> timeout = {}) const {
     const LocalClient& local = *matrix_.client();
-    return AttachedMatrix::Attach(local.client(), matrix_.matrix().name(),
-                                  {.threads = local.options().threads, .gpu = gpu});
+    return AttachedMatrix::Attach(
+        local.client(), matrix_.matrix().name(),
+        {.threads = local.options().threads, .gpu = gpu, .timeout = timeout});
   }
 
   const LocalMatrix& matrix_;
@@ -223,52 +226,57 @@ absl::Status LocalMatrix::Attach(int gpu) { return attachments_->Insist(gpu); }
 absl::StatusOr<ComputeResult> LocalMatrix::Spmm(const Place& place, const Operand& b,
                                                 const Destination& c, const SpmmOptions& spmm,
                                                 const CallOptions& options) {
+  const TimeLeft time(options);
   if (place.gpu < 0) {
-    const AttachedMatrix* const here = attachments_->OnCpu();
-    return here != nullptr ? here->Spmm(b, c, spmm, options) : matrix_.Spmm(b, c, spmm, options);
+    const AttachedMatrix* const here = attachments_->OnCpu(time);
+    return here != nullptr ? here->Spmm(b, c, spmm, time.rest())
+                           : matrix_.Spmm(b, c, spmm, time.rest());
   }
   if (place.gpu >= kMostGpus) return NoSuchGpu(place.gpu);
   const GpuStream stream{place.stream};
-  if (const AttachedMatrix* const here = attachments_->OnGpu(place.gpu)) {
+  if (const AttachedMatrix* const here = attachments_->OnGpu(place.gpu, time)) {
     return here->Spmm(stream, ViewOf(b), ViewOf(c), spmm);
   }
   if (const GpuMemory* const memory = client_->gpus().Memory(client_->client(), place.gpu)) {
     return QueuedMatrix(*memory, matrix_).Spmm(stream, ViewOf(b), ViewOf(c), spmm);
   }
-  return client_->Run(place, ChainOf(matrix_, b, c, spmm), options);
+  return client_->Run(place, ChainOf(matrix_, b, c, spmm), time.rest());
 }
 
 absl::StatusOr<ComputeResult> LocalMatrix::Sddmm(const Place& place, const Operand& a,
                                                  const Operand& b, const Destination& values,
                                                  const SddmmOptions& sddmm,
                                                  const CallOptions& options) {
+  const TimeLeft time(options);
   if (place.gpu < 0) {
-    const AttachedMatrix* const here = attachments_->OnCpu();
-    return here != nullptr ? here->Sddmm(a, b, values, sddmm, options)
-                           : matrix_.Sddmm(a, b, values, sddmm, options);
+    const AttachedMatrix* const here = attachments_->OnCpu(time);
+    return here != nullptr ? here->Sddmm(a, b, values, sddmm, time.rest())
+                           : matrix_.Sddmm(a, b, values, sddmm, time.rest());
   }
   if (place.gpu >= kMostGpus) return NoSuchGpu(place.gpu);
   const GpuStream stream{place.stream};
-  if (const AttachedMatrix* const here = attachments_->OnGpu(place.gpu)) {
+  if (const AttachedMatrix* const here = attachments_->OnGpu(place.gpu, time)) {
     return here->Sddmm(stream, ViewOf(a), ViewOf(b), ViewOf(values), sddmm);
   }
   if (const GpuMemory* const memory = client_->gpus().Memory(client_->client(), place.gpu)) {
     return QueuedMatrix(*memory, matrix_)
         .Sddmm(stream, ViewOf(a), ViewOf(b), ViewOf(values), sddmm);
   }
-  return client_->Run(place, ChainOf(matrix_, a, b, values, sddmm, /*heads=*/1), options);
+  return client_->Run(place, ChainOf(matrix_, a, b, values, sddmm, /*heads=*/1), time.rest());
 }
 
 absl::StatusOr<ComputeResult> LocalMatrix::Run(const Place& place, const Chain& chain,
                                                const CallOptions& options) {
+  const TimeLeft time(options);
   if (place.gpu >= kMostGpus) return NoSuchGpu(place.gpu);
   if (place.gpu < 0) {
-    const AttachedMatrix* const here = attachments_->OnCpu();
-    return here != nullptr ? here->Run(chain, options) : client_->Run(place, chain, options);
+    const AttachedMatrix* const here = attachments_->OnCpu(time);
+    return here != nullptr ? here->Run(chain, time.rest())
+                           : client_->Run(place, chain, time.rest());
   }
-  const AttachedMatrix* const here = attachments_->OnGpu(place.gpu);
+  const AttachedMatrix* const here = attachments_->OnGpu(place.gpu, time);
   return here != nullptr ? here->Run(GpuStream{place.stream}, chain)
-                         : client_->Run(place, chain, options);
+                         : client_->Run(place, chain, time.rest());
 }
 
 }  // namespace sparsed::c

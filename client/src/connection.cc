@@ -111,9 +111,13 @@ grpc::GenericStub& Connection::carrier_stub(size_t i) {
   return *stub;
 }
 
-absl::StatusOr<LocalAddress> Connection::FindLocalAddress() {
-  absl::StatusOr<ServerInfo> info =
-      GetServerInfo(shared_from_this(), CallOptions{.timeout = options_.connect_timeout}).Wait();
+absl::StatusOr<LocalAddress> Connection::FindLocalAddress(
+    std::chrono::steady_clock::time_point deadline) {
+  const auto left = std::max(std::chrono::nanoseconds(0),
+                             std::chrono::nanoseconds(deadline - std::chrono::steady_clock::now()));
+  const CallOptions options{.timeout =
+                                std::min<std::chrono::nanoseconds>(options_.connect_timeout, left)};
+  absl::StatusOr<ServerInfo> info = GetServerInfo(shared_from_this(), options).Wait();
   if (!info.ok()) return info.status();
   return LocalAddress{std::move(info->local_socket), std::move(info->server_id),
                       std::move(info->tenant), Token()};

@@ -4,6 +4,7 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,8 +41,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t chunk_bytes() const { return chunk_bytes_; }
   int max_requests_per_stream() const { return max_requests_per_stream_; }
 
-  /// Where the server's local socket is now. Asks the server; UNAVAILABLE.
-  absl::StatusOr<LocalAddress> FindLocalAddress();
+  /// Where the server's local socket is now. Asks the server, for at most the connect timeout;
+  /// UNAVAILABLE, DEADLINE_EXCEEDED.
+  absl::StatusOr<LocalAddress> FindLocalAddress(std::chrono::steady_clock::time_point deadline =
+                                                    std::chrono::steady_clock::time_point::max());
   const std::shared_ptr<SharedMemory>& shared_memory() const { return shared_memory_; }
   /// Without a lease; what lies in shared memory is found there. May block.
   OutgoingArray Outgoing(uint32_t index, const StridedBytes& bytes) const {

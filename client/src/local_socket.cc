@@ -235,7 +235,8 @@ class LocalSocket::Loop : public std::enable_shared_from_this<Loop> {
   std::map<uint64_t, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAddress& address) {
+absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAddress& address,
+                                                                  Clock::time_point deadline) {
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   if (address.path.empty() || address.path.size() >= sizeof(name.sun_path)) {
@@ -247,7 +248,7 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAdd
   if (!socket.open() || !wake.open()) {
     return absl::UnavailableError("there are no descriptors left");
   }
-  const Clock::time_point deadline = Clock::now() + kHelloPatience;
+  deadline = std::min(deadline, Clock::now() + kHelloPatience);
   while (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
     // EAGAIN: so many wait for the server to accept them.
     if (const int error = errno; error != EAGAIN || Clock::now() >= deadline) {
@@ -278,7 +279,8 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const LocalAdd
     v1::LocalRequest request;
     request.mutable_identify()->set_tenant(address.tenant);
     request.mutable_identify()->set_token(address.token);
-    if (absl::Status status = made->Ask(std::move(request)).status(); !status.ok()) return status;
+    const absl::Status known = made->Ask(std::move(request), /*file=*/-1, deadline).status();
+    if (!known.ok()) return known;
   }
   return made;
 }

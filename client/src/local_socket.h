@@ -37,11 +37,13 @@ class LocalSocket {
   using OnReply = std::function<void(absl::StatusOr<Reply> reply)>;
   using Clock = std::chrono::steady_clock;
 
-  /// Blocks until the server has said who it is. FAILED_PRECONDITION if there is no such socket
+  /// Blocks until the server has said who it is, some ten seconds at most, and until `deadline` if
+  /// that is earlier (UNAVAILABLE). FAILED_PRECONDITION if there is no such socket
   /// here, or another server's; PERMISSION_DENIED if it is not this user's to open;
   /// or has him for another tenant there; UNAUTHENTICATED; RESOURCE_EXHAUSTED if the server has too
   /// many connections; UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(const LocalAddress& address);
+  static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(
+      const LocalAddress& address, Clock::time_point deadline = Clock::time_point::max());
   LocalSocket(const LocalSocket&) = delete;
   LocalSocket& operator=(const LocalSocket&) = delete;
   /// Ends the connection: what was asked over it ends with UNAVAILABLE, before this returns unless

@@ -14,6 +14,7 @@
 // A library of its own (CMake's sparsed::attached), which brings the kernels along.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,6 +37,9 @@ struct AttachOptions {
   /// The GPU that products run on, as this process counts those that it sees (cudaGetDevice); none:
   /// they run on the CPU. The server must serve from the same card.
   std::optional<int> gpu = {};
+  /// After which attaching ends with DEADLINE_EXCEEDED or UNAVAILABLE; none: a server that says
+  /// nothing is waited for some ten seconds at each step.
+  std::optional<std::chrono::nanoseconds> timeout = {};
 };
 
 /// A stream (cudaStream_t) of the GPU that a matrix is attached on; null: CUDA's default stream.
@@ -48,8 +52,9 @@ struct GpuStream {
 /// overlaps an operand, when the server is gone for good or has other kernels than this process.
 /// Both ways give the same errors. New values, a better plan and a deletion are seen by the next
 /// product that begins; what a server had when it died serves on until one answers at its address,
-/// which is then attached to. A cheap handle, usable from many threads; its products may run at
-/// once. Not to be used in a child after fork().
+/// which is then attached to. What a server that hangs does not answer within
+/// ten seconds goes to it as a request. A cheap handle, usable from many threads; its products may
+/// run at once. Not to be used in a child after fork().
 class AttachedMatrix {
  public:
   /// Asks the server, and returns once the matrix is attached. NOT_FOUND; FAILED_PRECONDITION, with
@@ -68,8 +73,8 @@ class AttachedMatrix {
   /// runs.
   int64_t runs() const;
 
-  /// As Matrix::Spmm. Here `options.timeout` ends the wait for the server's answer to what runs, no
-  /// more: a kernel that has begun runs to its end.
+  /// As Matrix::Spmm. `options.timeout` bounds all that waits for the server, and no more: a kernel
+  /// that has begun here runs to its end.
   absl::StatusOr<ComputeResult> Spmm(const Operand& b, const Destination& c,
                                      const SpmmOptions& spmm = {},
                                      const CallOptions& options = {}) const;

@@ -361,6 +361,34 @@ TEST(Attached, AServerThatSaysNothingIsNotWaitedForBeyondTheTimeout) {
   EXPECT_TRUE(Eventually([&] { return SharedBytes(client) > 0; }));
 }
 
+TEST(Attached, TheTimeoutBoundsAttachingAndAllThatFollows) {
+  Folder folder;
+  ServerProcess server({folder.local()});
+  const Client client = Connect(server, {.max_attempts = 1});
+  const CsrMatrix s = RandomMatrix(40, 30, 1);
+  Upload(client, "m", s);
+  const AttachedMatrix attached = Attach(client, "m");
+  const std::vector<float> b = RandomDense(30 * 8, 3);
+  std::vector<float> c(40 * 8);
+  ASSERT_EQ(Product(attached, s, b, 8), Multiply(s, false, b, 8));
+  const int64_t runs = attached.runs();
+  server.Pause();
+  // What is mapped goes on; what is not ends in time, also when it would go on as a request.
+  EXPECT_TRUE(
+      attached.Spmm(DenseView(b.data(), 30, 8), MutableDenseView(c.data(), 40, 8)).status().ok());
+  EXPECT_EQ(attached.runs(), runs + 1);
+  for (int round = 0; round < 2; ++round) {
+    const auto late = attached.Spmm(DenseView(b.data(), 30, 4), MutableDenseView(c.data(), 40, 4),
+                                    {}, {.timeout = std::chrono::milliseconds(200)});
+    EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded) << late.status();
+  }
+  const auto refused =
+      AttachedMatrix::Attach(client, "m", {.timeout = std::chrono::milliseconds(200)});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(refused.status()) || absl::IsUnavailable(refused.status()))
+      << refused.status();
+  server.Resume();
+}
+
 TEST(Attached, OneCopyServesAllAndGoesWithTheLast) {
   Folder folder;
   ServerProcess server({folder.local()});

@@ -67,7 +67,11 @@ class ServerProcess {
   }
 
   /// Between the two the program does nothing, and its callers get no answers.
-  void Pause() { kill(pid_, SIGSTOP); }
+  void Pause() {
+    kill(pid_, SIGSTOP);
+    // Its threads run on for a moment after the signal is sent.
+    waitpid(pid_, nullptr, WUNTRACED);
+  }
   void Resume() { kill(pid_, SIGCONT); }
 
   const std::string& address() const { return address_; }
