@@ -30,6 +30,7 @@ def secured(tmp_path_factory):
     access = folder / "access.yaml"
     access.write_text(
         f"tokens:\n  - {{name: t, sha256: {digest}, tenant: by-token}}\n"
+        "certificates:\n  - {common_name: sparsed, tenant: by-certificate}\n"
         f"peers:\n  - {{user: '{os.geteuid()}', tenant: by-user}}\n"
     )
     access.chmod(0o600)
@@ -41,9 +42,11 @@ def secured(tmp_path_factory):
         f"--access-file={access}",
         f"--tls-certificate={folder / 'ca.pem'}",
         f"--tls-key={folder / 'key.pem'}",
+        f"--tls-client-ca={folder / 'ca.pem'}",
     )
     started.tcp = tcp
     started.ca = folder / "ca.pem"
+    started.key = folder / "key.pem"
     yield started
     started.close()
 
@@ -84,3 +87,19 @@ def test_the_local_socket_knows_who_calls(secured, name, token):
         g.attach()
         assert (g @ x == x).all()
         assert sparsed.last_transport() == "attached"
+
+
+def test_a_certificate_does_not_go_over_the_local_socket(secured, name):
+    """There the same process is another tenant: it does without what is shared."""
+    own = {"tls": secured.ca, "certificate": secured.ca, "key": secured.key}
+    with sparsed.connect(secured.tcp, **own) as c, sparsed.connect(secured.address) as user:
+        assert c.info()["tenant"] == "by-certificate"
+        assert user.info()["tenant"] == "by-user"
+        g = c.upload(name, np.eye(64, dtype=np.float32))
+        x = np.ones((64, 4), dtype=np.float32)
+        assert (g @ x == x).all()
+        assert sparsed.last_transport() == "stream"
+        with pytest.raises(sparsed.Error, match="by-user"):
+            g.attach()
+        with pytest.raises(sparsed.NotFound):
+            user.matrix(name).info()
