@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Makes docs/results/h100/attention.md from what bench_attention measured.
+
+    bench_attention *.mtx.gz > attention.jsonl
+    tests/bench/attention_tables.py attention.jsonl attention-peers.csv > attention.md
+"""
+
+import csv
+import json
+import math
+import sys
+
+WIDTHS = ((1, 64), (1, 128), (4, 32))
+BANDWIDTH = 2.6e12  # bytes a second, of copies on an H100 with HBM3
+GATHERS = 7.7e12  # bytes a second, of rows of an operand from the L2 cache
+EXPONENTIALS = 132 * 16 * 1.7e9  # a second, of its special function units
+BYTES = {"f32": 4, "f16": 2}
+
+
+def read(path):
+    """Milliseconds by (matrix, type, heads, width, what, how), and the matrices' sizes."""
+    times, sizes = {}, {}
+    with open(path) as lines:
+        for line in map(json.loads, lines):
+            key = tuple(line[k] for k in ("matrix", "type", "heads", "width", "what", "how"))
+            times[key] = line["ms"]
+            sizes[line["matrix"]] = line["rows"], line["nnz"], line["device"]
+    return times, sizes
+
+
+def peers_of(path):
+    """Milliseconds by (matrix, peer, what, heads, width)."""
+    with open(path) as lines:
+        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+        return {(r["matrix"], r["peer"], r["what"], int(r["heads"]), int(r["width"])): float(r["ms"]) for r in rows}
+
+
+def mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def cell(value, digits=2):
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def ratio(a, b):
+    return a / b if a and b else None
+
+
+def floor_ms(rows, nnz, kind, heads, width, direction):
+    """Each operand and result crosses the memory once, indices too; two rows of operands are gathered for each nonzero, and two more backward."""
+    dense, gathers = (4, 2) if direction == "forward" else (8, 4)
+    row = heads * width * BYTES[kind]
+    moved = dense * rows * row + gathers / 2 * (4 * nnz + 8 * rows)
+    return 1e3 * max(moved / BANDWIDTH, gathers * nnz * row / GATHERS, gathers / 2 * nnz * heads / EXPONENTIALS)
+
+
+def attention(times, sizes, peers, direction):
+    peer = {"forward": (("DF-GNN", "f32"), ("Fused3S", "f16")), "backward": ()}[direction]
+    names = " | ".join(f"{name} / fused" for name, _ in peer)
+    print(f"\n## Attention, {direction}\n")
+    print(f"| type | heads x width | graph | chain | fused | chain / fused |{' ' + names + ' |' if names else ''} share of the floor |")
+    print("|" + " --- |" * (7 + len(peer)))
+    for kind in ("f32", "f16"):
+        for heads, width in WIDTHS:
+            ratios = []
+            for matrix, (rows, nnz, _) in sizes.items():
+                chain = times.get((matrix, kind, heads, width, f"attention {direction}", "chain"))
+                fused = times.get((matrix, kind, heads, width, f"attention {direction}", "fused"))
+                if not chain or not fused:
+                    continue
+                ratios.append(chain / fused)
+                others = "".join(
+                    f" {cell(ratio(peers.get((matrix, name, 'attention ' + direction, heads, width)), fused) if of == kind else None)} |"
+                    for name, of in peer
+                )
+                floor = floor_ms(rows, nnz, kind, heads, width, direction)
+                print(f"| {kind} | {heads} x {width} | {matrix} | {chain:.3f} | {fused:.3f} | {chain / fused:.2f} |{others} {floor / fused:.2f} |")
+            if ratios:
+                print(f"| {kind} | {heads} x {width} | geometric mean | | | {mean(ratios):.2f} |{' |' * len(peer)} |")
+
+
+def gat(times, sizes, peers):
+    print("\n## GAT, f32\n")
+    print("| heads x width | graph | forward | backward | dgNN forward and backward / ours |")
+    print("| --- | --- | --- | --- | --- |")
+    for heads, width in WIDTHS:
+        ratios = []
+        for matrix in sizes:
+            both = [times.get((matrix, "f32", heads, width, f"gat {d}", "fused")) for d in ("forward", "backward")]
+            if None in both:
+                continue
+            of_peer = ratio(peers.get((matrix, "dgNN", "gat both", heads, width)), sum(both))
+            if of_peer:
+                ratios.append(of_peer)
+            print(f"| {heads} x {width} | {matrix} | {both[0]:.3f} | {both[1]:.3f} | {cell(of_peer)} |")
+        if ratios:
+            print(f"| {heads} x {width} | geometric mean | | | {cell(mean(ratios))} |")
+
+
+def reductions(times, sizes):
+    print("\n## Reductions, beside the plain sum\n")
+    print("| type | width | graph | sum | mean / sum | max / sum |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for kind in ("f32", "f16"):
+        for width in (64, 128):
+            for matrix in sizes:
+                plain = times.get((matrix, kind, 1, width, "sum", "kernel"))
+                of = {what: times.get((matrix, kind, 1, width, what, "row products")) for what in ("mean", "max")}
+                if plain:
+                    print(f"| {kind} | {width} | {matrix} | {plain:.3f} | {cell(ratio(of['mean'], plain))} | {cell(ratio(of['max'], plain))} |")
+
+
+def main():
+    times, sizes = read(sys.argv[1])
+    peers = peers_of(sys.argv[2])
+    device = next(iter(sizes.values()))[2]
+    print("# Attention along edges\n")
+    print(
+        f"{device}; milliseconds, medians. Made by `tests/bench/attention_tables.py` from `attention.jsonl`, which `bench_attention` wrote, "
+        "and `attention-peers.csv`. A chain is SDDMM, softmax and SpMM (backward: two SpMM with the transpose, an SDDMM, the softmax's gradient and "
+        "an SpMM), each by our fastest kernel for plain CSR. The floor is the longest of three: operands, results and indices cross the memory once, at "
+        f"{BANDWIDTH / 1e12:g} TB/s; a row of K and of V for each nonzero comes from the L2 cache at {GATHERS / 1e12:g} TB/s (backward also of Q and of the "
+        f"result's gradient); an exponential for each nonzero and head (backward two) at {EXPONENTIALS / 1e12:.1f} T/s."
+    )
+    attention(times, sizes, peers, "forward")
+    attention(times, sizes, peers, "backward")
+    gat(times, sizes, peers)
+    reductions(times, sizes)
+
+
+main()
