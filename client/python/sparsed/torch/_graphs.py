@@ -201,5 +201,5 @@ def _released() -> FailedPrecondition:
 
 def constant(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """A function that torch.compile calls once, and whose result it takes for a constant."""
-    made: Callable[Arguments, Result] = torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
-    return made
+    assume: Callable[..., Callable[Arguments, Result]] = torch.compiler.assume_constant_result
+    return assume(function)

@@ -16,6 +16,19 @@ from torch import Tensor
 _library: Any = torch.library.Library("sparsed", "DEF")  # type: ignore[no-untyped-call]
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
+_any_autocast = torch._C._is_any_autocast_enabled
+
+
+def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, inside of which types are those of its tensors: autocast is its caller's."""
+
+    def apart(*arguments: Any) -> Any:
+        if not _any_autocast():
+            return function(*arguments)
+        with torch._C._DisableAutocast():
+            return function(*arguments)
+
+    return apart
 
 
 # What the arguments of an operator are: tensors that nobody but autograd looks at, or none.
@@ -36,7 +49,9 @@ def _is_plain(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
 
 
 class Operator:
-    """
+    """Looks at no autocast, forward or backward: its tensors have the graph's type, and so have its
+    results.
+
     Args:
         signature: as torch.library takes it, its first argument `int graph`.
         run: computes it.
@@ -55,6 +70,9 @@ class Operator:
         gradient: Callable[..., Any] | None = None,
     ) -> None:
         name = signature.split("(")[0]
+        run = _without_autocast(run)
+        if gradient is not None:
+            gradient = _without_autocast(gradient)
         _library.define(signature, tags=(torch.Tag.pt2_compliant_tag,))
         for key in ("CPU", "CUDA"):
             _library.impl(name, run, key)

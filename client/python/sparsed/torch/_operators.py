@@ -59,7 +59,8 @@ def _spmm_run(
         return _calls.spmm(known, x, _columns(values), _native.MEAN, transpose, unscaled)
     values = known.ones(x) if unscaled else _columns(values)
     y = _calls.spmm(known, x, values, transpose=transpose)
-    # On a GPU a sum by the matrix's plan and one pass over it are faster than a mean, which has none.
+    # On a GPU a sum by the matrix's plan and one pass over it are faster than a mean, which has no
+    # plan.
     return y.mul_(known.inverse_counts(x, transpose)) if mean else y
 
 
