@@ -1,7 +1,7 @@
 """Spectral embedding: coordinates of nodes from the first eigenvectors of the graph's Laplacian, by
 SciPy's solvers.
 
-python spectral_embedding.py --server unix:/run/sparsed/sparsed.sock --graph facebook_combined.mtx.gz
+python spectral_embedding.py --server unix:/run/sparsed/sparsed.sock --graph ca-CondMat.mtx.gz
 """
 
 import common

@@ -162,8 +162,8 @@ def _open_copy() -> Any:
             os.close(descriptor)
     raise FailedPrecondition(
         f"this process was forked from one that uses sparsed, and {CLIENT_LIBRARIES[0]}, "
-        "of which it needs a copy of its own, was not found: set SPARSED_LIBRARY to the folder that "
-        "has it, or start processes with 'spawn'"
+        "of which it needs a copy of its own, was not found: set SPARSED_LIBRARY to the folder "
+        "that has it, or start processes with 'spawn'"
     )
 
 
