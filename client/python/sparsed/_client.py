@@ -227,7 +227,9 @@ class Client(Buffers):
         def finish() -> Matrix:
             made = _native.Handle(out.value, lib.sparsed_matrix_free)
             sizes = Sizes(csr.rows, csr.cols, len(csr.column_indices), csr.type)
-            return Matrix(self, name, sizes, made)
+            matrix = Matrix(self, name, sizes, made)
+            matrix._weighted = csr.values is not None
+            return matrix
 
         keep = (handle, csr, view, upload, c_problems, c_progress, out, options)
         return Operation(start, finish, keep, callbacks)

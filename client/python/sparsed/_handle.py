@@ -43,6 +43,8 @@ class MatrixHandle:
         self._sizes = sizes
         self._handle = handle
         self._staging = Staging(client)
+        # Whether its values are weights: not if it was uploaded without. None: nobody here knows.
+        self._weighted: bool | None = None
         # What sparsed.torch keeps with it, and the number that its operators know it by.
         self._torch: Any = None
         self._number = next(_numbers)

@@ -118,7 +118,11 @@ class Matrix(Nonzeros, SparseProducts):
         return f"<b>{html.escape(self.name)}</b>{picture}<table>{rows}</table>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Matrix, (self.client, self.name, self._sizes, None)
+        return (
+            Matrix,
+            (self.client, self.name, self._sizes, None),
+            {"_weighted": self._weighted},
+        )
 
     def __matmul__(self, other: Any) -> Any:
         if is_sparse(other):
@@ -181,6 +185,7 @@ class Matrix(Nonzeros, SparseProducts):
             return error
 
         def finish() -> int:
+            self._weighted = True
             if self._torch is not None:
                 self._torch.values_changed()
             return int(version.value)

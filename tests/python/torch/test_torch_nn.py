@@ -1,6 +1,7 @@
 """Layers against PyTorch Geometric's, on the same weights: outputs, gradients, state dicts."""
 
 import gc
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -98,6 +99,28 @@ def test_gcn(edges, sizes, options):
         lambda conv, x: conv(x, edges.g),
         lambda conv, x: conv(x, edges.edge_index, edges.weights),
     )
+
+
+@pytest.mark.parametrize("weights", ["none", "ones", "others"])
+def test_improved_gcn_of_graphs_with_and_without_weights(client, name, weights):
+    """PyG's 2 I is lost where it gets no weights."""
+    edges = Edges(client, name, weighted=weights == "others")
+    given = None if weights == "none" else edges.weights
+    g = client.upload(name, edges.edge_index, num_nodes=9, values=given, dtype="f64", replace=True)
+    conv, theirs = (
+        nn.GCNConv(5, 3, improved=True).double() for nn in (st.nn, pyg)
+    )  # fmt: skip
+    conv.load_state_dict(theirs.state_dict())
+    x = edges.x(5)
+    expected = theirs(x, edges.edge_index, given)
+    close(conv(x, g), expected)
+    close(conv(x, pickle.loads(pickle.dumps(g))), expected)
+    if weights != "ones":  # by its name it cannot be told from one without
+        close(conv(x, client.matrix(name)), expected)
+    # New values are weights.
+    g.update_values(np.ones(g.nnz))
+    close(conv(x, g), theirs(x, edges.edge_index, torch.ones(g.nnz).double()))
+    g.delete()
 
 
 @pytest.mark.parametrize("normalize", [False, True])

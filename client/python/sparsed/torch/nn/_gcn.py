@@ -35,7 +35,8 @@ class GCNConv(torch.nn.Module):
 
     Args:
         in_channels, out_channels: columns of X, and of the result.
-        improved: 2 I in the place of I.
+        improved: 2 I in the place of I, where the graph has weights. As in PyG it changes nothing
+            where it has none: it was uploaded without values (or, of `Client.matrix`, all are 1).
         add_self_loops: where there are none; None: if `normalize`.
         normalize: False: A as it is.
         bias: whether there is a b.
