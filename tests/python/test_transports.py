@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -157,25 +158,94 @@ def test_where_no_memory_is_shared(own_server, a):
 
 
 def test_ring(server, a, name):
+    """Operands of whatever memory, once it is known that the server shares some."""
+    rows = np.repeat(np.arange(N), np.diff(a.indptr))
     with sparsed.connect(server.address, attach=False, ring=True, ring_spin=20e-6) as c:
         g = c.upload(name, a)
-        x, out = c.empty((N, 4)), c.empty((N, 4))
-        x[:] = wide()[:, :4]
-        for _ in range(3):
-            close(g.spmm(x, out=out), a @ x)
-        assert sparsed.last_transport() in ("ring", "shared_host")
+        x = wide()[:, :4].copy()
+        close(g.spmm(x), a @ x)
+        assert sparsed.last_transport() == "stream"  # the first one finds out
+
+        def ring(got, expected):
+            assert sparsed.last_transport() == "ring"
+            close(got, expected)
+
+        for operand in (x, x[:, :2], x[:, 0], np.asfortranarray(x), wide()):
+            ring(g.spmm(operand), a @ operand)
+        ring(g.T @ x, a.T @ x)
+        ring(g.sddmm(x, 2 * x), 2 * a.data * (x[rows] * x[a.indices]).sum(1))
+        ring(g.spmm(x, values=2 * a.data), 2 * (a @ x))
+        ring(g.spmm(x, accumulate=x, beta=0.5), a @ x + 0.5 * x)
+        out = np.ones((N, 8), np.float32)
+        ring(g.spmm(x, beta=2, out=out[:, 1:5]), a @ x + 2)
+        ring(out[:, 1:5], a @ x + 2)
+        assert (out[:, [0, 5, 6, 7]] == 1).all()
+        y, which = g.spmm(x, reduce="max", return_argument=True)
+        ring(y, np.where(which < 0, 0, a.data[which] * x[a.indices[which], np.arange(4)]))
+        ring(g.spmm(x[:, :0]), np.zeros((N, 0)))
+        ring(g.total(a.data), a @ np.ones(N))
+        ring(g.total(), a @ np.ones(N))
+        ring(g.scale(a.data, cols=x[:, 0]), a.data * x[a.indices, 0])
+        p = g.softmax(np.stack((a.data, a.data), 1))
+        ring(g.total(p[:, 1].copy()), np.diff(a.indptr) > 0)
+        squares = np.bincount(rows, p[:, 0] ** 2, N)[rows]
+        ring(g.softmax_gradient(p, p), p * (p - squares[:, None]))
+        # In shared memory already.
+        shared, result = c.empty((N, 4)), c.empty((N, 4))
+        shared[:], result[:] = x, 1
+        assert g.spmm(shared, out=result) is result
+        ring(result, a @ x)
+        ring(g.spmm(shared, beta=1, out=result), 2 * (a @ x))
         with c.put(None, x) as held, c.zeros(None, (N, 4)) as result:
             g.spmm(held, out=result)
             close(result.read(), a @ x)
 
 
-def test_streams(server, a, name):
-    with sparsed.connect(server.address, attach=False, streams=3) as c:
+def test_tensors_in_a_ring(server, a, name):
+    torch = pytest.importorskip("torch")
+    with sparsed.connect(server.address, attach=False, ring=True) as c:
         g = c.upload(name, a)
+        x = torch.from_numpy(wide()[:, :4].copy())
+        g.spmm(x)
+        y = g.spmm(x)
+        assert sparsed.last_transport() == "ring"
+        assert isinstance(y, torch.Tensor)
+        close(y, a @ x.numpy())
+
+
+def test_results_of_a_ring_that_are_kept(server, a, name):
+    """More than a connection may have regions of shared memory."""
+    with sparsed.connect(server.address, attach=False, ring=True) as c:
+        g = c.upload(name, a)
+        x = np.ones(N, np.float32)
+        kept = [g.spmm(x) for _ in range(1200)]
+        assert sparsed.last_transport() == "ring"
+        close(np.stack(kept).sum(0), 1200 * (a @ x))
+
+
+def test_a_ring_that_there_is_not(own_server, a):
+    server = own_server(local=False)
+    with sparsed.connect(server.address, ring=True) as c:
+        g = c.upload("g", a)
+        for _ in range(2):
+            close(g.spmm(np.ones(N, np.float32)), a @ np.ones(N))
+            assert sparsed.last_transport() == "stream"
+
+
+def test_streams(own_server, a):
+    """Large operands travel over the further ones, too: the server's log says what these brought
+    and took. The first product opens them and does not wait."""
+    server = own_server("--log-level=debug", "--log-format=json", local=False)
+    log = server.folder / "log"
+    with sparsed.connect(server.address, attach=False, streams=3) as c:
+        g = c.upload("g", a)
         x = np.ones((N, 4000), np.float32)
         out = np.empty((N, 4000), np.float32)
-        for _ in range(2):
+        deadline = time.monotonic() + 60
+        while not all(f"carried_bytes_{way}" in log.read_text() for way in ("in", "out")):
+            assert time.monotonic() < deadline
             close(g.spmm(x, out=out), a @ x)
+            assert sparsed.last_transport() == "stream"
 
 
 def test_attached(client, a, name):

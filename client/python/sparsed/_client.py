@@ -55,7 +55,8 @@ def connect(
         token_file: a file whose first line is the token; refused if others can read it, read again
             when it changes (SPARSED_TOKEN_FILE).
         timeout: seconds that the server may take to answer.
-        ring: small requests go through memory shared with a server on this machine.
+        ring: products that run on a server of this machine go through memory that both share, from
+            the second one of a matrix on: the request, and small operands, too, by a copy.
         ring_spin: seconds that who waits looks at the ring before it sleeps.
         streams: connections that large operands travel over.
         attach: whether products run in this process where they can.

@@ -254,7 +254,7 @@ class Matrix:
         self, x: Any, *, scale: float = 1.0, out: Any = None, timeout: float | None = None
     ) -> Any:
         """See `sparsed.Matrix.softmax`."""
-        return await self._run(self.sync._softmax, x, scale, out, timeout)
+        return await self._run(self.sync._softmax, x, scale, out, timeout, True)
 
     async def softmax_gradient(
         self,
@@ -266,7 +266,7 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.softmax_gradient`."""
-        return await self._run(self.sync._softmax_gradient, y, dy, scale, out, timeout)
+        return await self._run(self.sync._softmax_gradient, y, dy, scale, out, timeout, True)
 
     async def total(
         self,
@@ -277,7 +277,7 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.total`."""
-        return await self._run(self.sync._total, values, transpose, out, timeout)
+        return await self._run(self.sync._total, values, transpose, out, timeout, True)
 
     async def scale(
         self,
@@ -289,7 +289,7 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.scale`."""
-        return await self._run(self.sync._scale, values, rows, cols, out, timeout)
+        return await self._run(self.sync._scale, values, rows, cols, out, timeout, True)
 
     async def spgemm(
         self,
