@@ -6,10 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from sparsed import _native, _operands, _types
+from sparsed import _native, _numbers, _operands, _types
 from sparsed._calls import Operation
+from sparsed._errors import InvalidArgument
 from sparsed._operands import Operand
-from sparsed._products import ProductOperation, Products, Results, values_operand
+from sparsed._products import (
+    ProductOperation,
+    Products,
+    Results,
+    of_nothing,
+    values_operand,
+)
 
 
 class Nonzeros(Products):
@@ -36,8 +43,11 @@ class Nonzeros(Products):
     ) -> Operation[Any]:
         handle = self._native_handle()
         sizes = self._known_sizes()
+        scale = _numbers.number(scale, "scale")
         given = [values_operand(x, sizes.type, sizes.nnz, "x")]
         given, y = self._with_result(given, out, sizes.nnz, given[0].cols, given[0].ndim, awaited)
+        if y[0][0].cols == 0:
+            return of_nothing(y)
         product = _native.softmax(
             handle.pointer, given[0].dense, y[0][0].dense, scale, _native.nanoseconds(timeout),
             _operands.stream_of(given[0]),
@@ -62,10 +72,15 @@ class Nonzeros(Products):
     ) -> Operation[Any]:
         handle = self._native_handle()
         sizes = self._known_sizes()
+        scale = _numbers.number(scale, "scale")
         given = [
             values_operand(one, sizes.type, sizes.nnz, what) for one, what in ((y, "y"), (dy, "dy"))
         ]
+        if given[0].cols != given[1].cols:
+            raise InvalidArgument(f"y has {given[0].cols} columns, and dy has {given[1].cols}")
         given, dx = self._with_result(given, out, sizes.nnz, given[0].cols, given[0].ndim, awaited)
+        if dx[0][0].cols == 0:
+            return of_nothing(dx)
         product = _native.softmax_gradient(
             handle.pointer, given[0].dense, given[1].dense, dx[0][0].dense, scale,
             _native.nanoseconds(timeout), _operands.stream_of(given[0]),
@@ -107,6 +122,8 @@ class Nonzeros(Products):
             )  # fmt: skip
         given = [values_operand(values, sizes.type, sizes.nnz)]
         given, y = self._with_result(given, out, rows, given[0].cols, given[0].ndim, awaited)
+        if y[0][0].cols == 0:
+            return of_nothing(y)
         product = _native.total(
             handle.pointer, given[0].dense, transpose, y[0][0].dense, _native.nanoseconds(timeout),
             _operands.stream_of(given[0]),
@@ -148,12 +165,25 @@ class Nonzeros(Products):
         given = []
         if values is not None:
             given.append(values_operand(values, sizes.type, sizes.nnz))
-        for what, factors in (("rows", rows), ("cols", cols)):
+        for what, factors, count in (("rows", rows, sizes.rows), ("cols", cols, sizes.cols)):
             if factors is not None:
                 given.append(_operands.operand(factors, what, sizes.type))
+                if given[-1].rows != count:
+                    raise InvalidArgument(
+                        f"{what} has {given[-1].rows} rows, expected {count}: {self.name!r} is "
+                        f"{sizes.rows} x {sizes.cols}"
+                    )
         heads = max(one.cols for one in given)
+        for one in given:
+            if one.cols != heads and (one.cols != 1 or (values is not None and one is given[0])):
+                raise InvalidArgument(
+                    f"values, rows and cols have {', '.join(str(one.cols) for one in given)} "
+                    f"columns, expected {heads} of each, or 1 of rows or cols"
+                )
         ndim = 2 if any(one.ndim == 2 for one in given) else 1
         given, y = self._with_result(given, out, sizes.nnz, heads, ndim, awaited)
+        if y[0][0].cols == 0:
+            return of_nothing(y)
         places = iter(given)
         at = [None if one is None else next(places).dense for one in (values, rows, cols)]
         product = _native.scale(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
 
-from sparsed import _native, _operands, _types
+from sparsed import _native, _numbers, _operands, _types
 from sparsed._calls import Operation
 from sparsed._errors import InvalidArgument, InvalidType
 from sparsed._handle import MatrixHandle
@@ -120,9 +121,29 @@ class Products(MatrixHandle):
         kind = _native.REDUCTIONS.get(reduce)
         if kind is None:
             raise InvalidArgument(f"reduce is {reduce!r}, expected sum, mean, max or min")
+        if reduce != "sum" and (alpha != 1 or beta != 0 or accumulate is not None):
+            raise InvalidArgument(
+                f"alpha, beta and accumulate are of sums, and reduce is {reduce!r}"
+            )
         operands = [b]
         if values is not None:
             operands.append(values_operand(values, type_, sizes.nnz))
+            heads = operands[-1].cols
+            if unscaled:
+                raise _values_and_unscaled()
+            if heads == 0 or cols % heads != 0:
+                raise InvalidArgument(
+                    f"values are of {heads} heads, and {cols} columns cannot be shared out among "
+                    "them"
+                )
+            if heads > 1 and reduce != "sum":
+                raise InvalidArgument(
+                    f"values of {heads} heads are summed up, and reduce is {reduce!r}"
+                )
+        if return_argument and reduce not in ("max", "min"):
+            raise InvalidArgument(
+                f"return_argument goes with reduce 'max' or 'min', and reduce is {reduce!r}"
+            )
         if accumulate is not None:
             operands.append(_operands.operand(accumulate, "accumulate", type_))
             if (operands[-1].rows, operands[-1].cols) != (rows, cols):
@@ -139,17 +160,25 @@ class Products(MatrixHandle):
         )  # fmt: skip
         # Where it is, unless the result comes there afterwards.
         added = accumulate is not None or (beta != 0 and results[0][1] is not None)
-        if cols == 0:  # nothing to be computed
-            return Operation(lambda _: None, lambda: _given(results), None, None, True)
+        if cols == 0:
+            return of_nothing(results)
         b = operands[0]
-        product = _native.spmm(
-            handle.pointer, b.dense, results[0][0].dense, transpose, kind, alpha, beta,
-            operands[-1].dense if added else None,
-            operands[1].dense if values is not None else None, unscaled, allow_tf32,
-            results[1][0].dense if return_argument else None,
-            _native.nanoseconds(timeout) if timeout else 0,
-            _operands.stream_of(b) if b.dense[5] >= 0 else 0,
-        )  # fmt: skip
+        try:
+            product = _native.spmm(
+                handle.pointer, b.dense, results[0][0].dense, transpose, kind, alpha, beta,
+                operands[-1].dense if added else None,
+                operands[1].dense if values is not None else None, unscaled, allow_tf32,
+                results[1][0].dense if return_argument else None,
+                0 if timeout is None else _native.nanoseconds(timeout),
+                _operands.stream_of(b) if b.dense[5] >= 0 else 0,
+            )  # fmt: skip
+        except struct.error:
+            _numbers.number(alpha, "alpha")
+            _numbers.number(beta, "beta")
+            raise InvalidType(
+                f"transpose is {transpose!r}, unscaled {unscaled!r} and allow_tf32 {allow_tf32!r}: "
+                "True or False is expected"
+            ) from None
         keep = (handle, operands)
         return ProductOperation(self._staging, product, results, keep, b, awaited)
 
@@ -198,17 +227,22 @@ class Products(MatrixHandle):
             raise InvalidArgument(f"a has {left.cols} columns, and b has {right.cols}")
         if not isinstance(heads, int) or heads < 1 or left.cols % heads != 0:
             raise InvalidArgument(f"heads is {heads!r}, and has to divide the {left.cols} columns")
+        operands = [left, right]
+        if values is not None:
+            operands.append(values_operand(values, sizes.type, sizes.nnz))
+            if unscaled:
+                raise _values_and_unscaled()
+            if operands[-1].cols not in (1, heads):
+                raise InvalidArgument(
+                    f"values are of {operands[-1].cols} heads, expected 1 or {heads}"
+                )
         if left.cols == 0:  # sums of nothing
-            left = _operands.zeros_like(left, heads, "a")
-            right = _operands.zeros_like(right, heads, "b")
+            operands[:2] = (_operands.zeros_like(one, heads, "a") for one in operands[:2])
         ndim = 1 if heads == 1 else 2
         destination = None
         if out is not None:
             shape = (sizes.nnz, heads)
             destination = _operands.destination(out, "out", shape, sizes.type, ndim == 1)
-        operands = [left, right]
-        if values is not None:
-            operands.append(values_operand(values, sizes.type, sizes.nnz))
         operands, results = self._placed(
             operands, destination, sizes.nnz, heads, (sizes.type,), ndim, awaited
         )
@@ -276,6 +310,15 @@ def values_operand(values: Any, type_: int, nnz: int, what: str = "values") -> O
             f"{what} has {given.rows} rows, expected one for each of the {nnz} nonzeros"
         )
     return given
+
+
+def _values_and_unscaled() -> InvalidArgument:
+    return InvalidArgument("values in the place of S's, and unscaled: only one of them")
+
+
+def of_nothing(results: Results) -> Operation[Any]:
+    """Of no columns: there is nothing to be computed."""
+    return Operation(lambda _: None, lambda: _given(results), queued=True)
 
 
 def _given(results: Results) -> Any:

@@ -32,6 +32,9 @@ def _graph(
     _checks.on_one_device(third, values, first, left)
     _checks.heads(first, left.shape[1], heads)
     _checks.heads(third, values.shape[1], heads)
+    for what, one in ((first, left), (third, values)):
+        if one.shape[1] == 0:
+            raise InvalidArgument(f"{what} has no columns, expected one for each head or more")
     if bias is not None:
         _checks.dense(known, "bias", bias, known.nnz)
         _checks.on_one_device("bias", bias, first, left)

@@ -260,8 +260,8 @@ def _edge_add_run(graph: int, left: Tensor, right: Tensor) -> Tensor:
     known = edge_add_graph(graph, left, right)
     # [l, 1] [1, r]^T is l + r: an SDDMM two columns wide for each head.
     heads = left.shape[1]
-    a = torch.stack((left, torch.ones_like(left)), 2).view(-1, 2 * heads)
-    b = torch.stack((torch.ones_like(right), right), 2).view(-1, 2 * heads)
+    a = torch.stack((left, torch.ones_like(left)), 2).flatten(1)
+    b = torch.stack((torch.ones_like(right), right), 2).flatten(1)
     return _calls.sddmm(known, a, b, heads=heads)
 
 
