@@ -31,6 +31,8 @@ class Connection:
         self._closed = False
         self._pool = SharedPool()
         self._local: bool | None = None
+        # Whether a user was told that a matrix is not attached.
+        self._warned = False
         self._matrices: weakref.WeakSet[MatrixHandle] = weakref.WeakSet()
 
     @property

@@ -210,6 +210,12 @@ def library() -> Any:
     return _library
 
 
+def forked() -> bool:
+    """Whether this process was forked from one that had loaded the library, so that it has none
+    with kernels."""
+    return _lost_in_fork
+
+
 def lock() -> threading.RLock:
     """Guards what is set up once in a process: the library, connections. Free after a fork."""
     return _lock

@@ -336,10 +336,7 @@ class Matrix(Nonzeros, SparseProducts):
     def attach(self, gpu: int | None = None) -> None:
         """Attaches to the matrix, on a GPU of this process's or the CPU, so that its products run
         in this process: what the first product does by itself. Raises what is in the way."""
-        lib = _native.library()
-        handle = self._native_handle()
-        device = _native.HOST if gpu is None else _numbers.count(gpu, "gpu", least=0)
-        _native.check(lib.sparsed_attach(handle.pointer, device))
+        self._attach(_native.HOST if gpu is None else _numbers.count(gpu, "gpu", least=0))
 
     def delete(self) -> None:
         """The server forgets the matrix; calls under way finish.

@@ -52,7 +52,7 @@ class Nonzeros(Products):
             handle.pointer, given[0].dense, y[0][0].dense, scale, _native.nanoseconds(timeout),
             _operands.stream_of(given[0]),
         )  # fmt: skip
-        return ProductOperation(self._staging, product, y, (handle, given), given[0], awaited)
+        return ProductOperation(self, product, y, (handle, given), given[0], awaited)
 
     def softmax_gradient(
         self,
@@ -85,7 +85,7 @@ class Nonzeros(Products):
             handle.pointer, given[0].dense, given[1].dense, dx[0][0].dense, scale,
             _native.nanoseconds(timeout), _operands.stream_of(given[0]),
         )  # fmt: skip
-        return ProductOperation(self._staging, product, dx, (handle, given), given[0], awaited)
+        return ProductOperation(self, product, dx, (handle, given), given[0], awaited)
 
     def total(
         self,
@@ -128,7 +128,7 @@ class Nonzeros(Products):
             handle.pointer, given[0].dense, transpose, y[0][0].dense, _native.nanoseconds(timeout),
             _operands.stream_of(given[0]),
         )  # fmt: skip
-        return ProductOperation(self._staging, product, y, (handle, given), given[0], awaited)
+        return ProductOperation(self, product, y, (handle, given), given[0], awaited)
 
     def scale(
         self,
@@ -190,7 +190,7 @@ class Nonzeros(Products):
             handle.pointer, at[0], at[1], at[2], y[0][0].dense, _native.nanoseconds(timeout),
             _operands.stream_of(given[0]),
         )  # fmt: skip
-        return ProductOperation(self._staging, product, y, (handle, given), given[0], awaited)
+        return ProductOperation(self, product, y, (handle, given), given[0], awaited)
 
     def _with_result(
         self, given: list[Operand], out: Any, rows: int, cols: int, ndim: int, awaited: bool

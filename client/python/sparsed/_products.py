@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sparsed import _native, _numbers, _operands, _types
+from sparsed import _attachment, _native, _numbers, _operands, _types
 from sparsed._calls import Operation
 from sparsed._errors import InvalidArgument, InvalidType
 from sparsed._handle import MatrixHandle
 from sparsed._native import I64
-from sparsed._operands import Operand
-from sparsed._staging import Staging, copy_back
+from sparsed._operands import HELD, Operand
+from sparsed._staging import copy_back
 
 
 # Where each was written, and where it is copied to in the end; None: it stays.
@@ -24,17 +24,17 @@ class ProductOperation(Operation[Any]):
     """A product of a matrix's, which gives `results`. Its operands are like `operand`; `keep` is
     what has to live until its end."""
 
-    __slots__ = ("_awaited", "_operand", "_product", "_results", "_staging")
+    __slots__ = ("_awaited", "_matrix", "_operand", "_product", "_results")
 
     def __init__(
-        self, staging: Staging, product: _native.Product, results: Results, keep: Any,
+        self, matrix: MatrixHandle, product: _native.Product, results: Results, keep: Any,
         operand: Operand, awaited: bool,
     ) -> None:  # fmt: skip
         self._start = product.start
         self._keep = keep
         self._callbacks = None
         self._queued = operand.dense[5] >= 0
-        self._staging = staging
+        self._matrix = matrix
         self._awaited = awaited
         self._operand = operand
         self._product = product
@@ -42,9 +42,16 @@ class ProductOperation(Operation[Any]):
 
     def _finish(self) -> Any:
         self._product.done()
-        if self._operand.dense[5] < 0:
-            self._staging.learn(self._product, self._operand, self._awaited)
+        device = self._operand.dense[5]
+        if device < 0:
+            self._matrix._staging.learn(self._product, self._operand, self._awaited)
+        if not (self._matrix._looked or self._awaited or self._held()):
+            _attachment.look(self._matrix, self._product, device)
         return _given(self._results)
+
+    def _held(self) -> bool:
+        """Whether operands or results are the server's, so that it has to run there."""
+        return any(one.kind == HELD for one in (self._operand, self._results[0][0]))
 
 
 class Products(MatrixHandle):
@@ -180,7 +187,7 @@ class Products(MatrixHandle):
                 "True or False is expected"
             ) from None
         keep = (handle, operands)
-        return ProductOperation(self._staging, product, results, keep, b, awaited)
+        return ProductOperation(self, product, results, keep, b, awaited)
 
     def sddmm(
         self,
@@ -253,7 +260,7 @@ class Products(MatrixHandle):
             _native.nanoseconds(timeout), _operands.stream_of(left),
         )  # fmt: skip
         keep = (handle, operands)
-        return ProductOperation(self._staging, product, results, keep, left, awaited)
+        return ProductOperation(self, product, results, keep, left, awaited)
 
     # ---- For scipy.sparse.linalg.aslinearoperator
 

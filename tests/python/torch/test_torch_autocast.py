@@ -210,8 +210,8 @@ def test_layers(graphs, name, autocast, kind):
         y = layer(x, graphs[kind])
     assert y.dtype == autocast
     assert difference(y, expected) < tolerance(autocast, kind)
-    # Rounding may change which of several is the greatest, or a score's sign before LeakyReLU: PyG's
-    # GATConv in bf16 is as far from f32.
+    # Rounding may change which of several is the greatest, or a score's sign before LeakyReLU:
+    # PyG's GATConv in bf16 is as far from f32.
     bound = (6 if "greatest" in name or "GAT" in name else 2) * tolerance(autocast, kind)
     compare(gradients_of(y, layer, x), gradients_of(expected, layer, x), bound)
 

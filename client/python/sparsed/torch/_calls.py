@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsed import _native
+from sparsed import _attachment, _native
 from sparsed._errors import InvalidArgument, InvalidType, NotFound
 from sparsed.torch._graphs import Graph
 
@@ -79,15 +79,22 @@ def _run(graph: Graph, start: Callable[..., _native.Product], *arguments: Any) -
     """Runs a product of the graph's matrix, `start(matrix, *arguments)`. A matrix that was made
     here of another one, and that somebody deleted, is made again."""
     graph.refresh()
-    handle = graph.matrix()._native_handle()
+    matrix = graph.matrix()
+    handle = matrix._native_handle()
     try:
-        start(handle.pointer, *arguments).run()
+        product = start(handle.pointer, *arguments)
+        product.run()
     except NotFound:
         if graph.restore is None:
             raise
         graph.restore()
-        handle = graph.matrix()._native_handle()
-        start(handle.pointer, *arguments).run()
+        matrix = graph.matrix()
+        handle = matrix._native_handle()
+        product = start(handle.pointer, *arguments)
+        product.run()
+    if not matrix._looked:
+        dense = (one for one in arguments if type(one) is tuple and len(one) == 7)
+        _attachment.look(matrix, product, next((one[5] for one in dense), _native.HOST))
 
 
 def spmm(
