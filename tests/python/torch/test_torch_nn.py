@@ -351,6 +351,18 @@ def test_lightgcn(edges, alpha):
     close(ours.get_embedding(edges.g), theirs.get_embedding(*args_theirs))
 
 
+def test_lightgcn_made_in_inference_mode(edges):
+    """Where tensors count no versions."""
+    with torch.inference_mode():
+        model = st.nn.LightGCN(9, 4, 2).double()
+        y = model.get_embedding(edges.g)
+        model.alpha.fill_(0.5)
+        close(model.get_embedding(edges.g), 1.5 * y)  # 0.5, where it was a third
+    usual = st.nn.LightGCN(9, 4, 2).double()
+    with torch.inference_mode():
+        usual(edges.g)
+
+
 def test_symmetric_graphs_need_no_transpose(client, name):
     edges = Edges(client, name, weighted=False, symmetric=True)
     compare(

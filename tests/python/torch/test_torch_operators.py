@@ -304,6 +304,56 @@ def test_nothing_at_all(client, name):
 # ---- As PyTorch's operators ----------------------------------------------------------------------
 
 
+def tangents_of(function, x, t):
+    """By torch.func and by torch.autograd, and of several at once."""
+    forward_ad = torch.autograd.forward_ad
+    yield lambda: torch.func.jvp(function, (x,), (t,))
+    yield lambda: torch.func.jacfwd(function)(x)
+    yield lambda: torch.func.linearize(function, x)
+    yield lambda: torch.func.jvp(torch.func.vmap(function), (x[None],), (t[None],))
+    for requires_grad in (False, True):
+
+        def dual(requires_grad=requires_grad):
+            with forward_ad.dual_level():
+                return function(forward_ad.make_dual(x.clone().requires_grad_(requires_grad), t))
+
+        yield dual
+    compiled = torch.compile(function, backend="aot_eager")
+
+    def dual_compiled():
+        with forward_ad.dual_level():
+            return compiled(forward_ad.make_dual(x, t))
+
+    yield dual_compiled
+
+
+def test_forward_mode_is_refused(square):
+    """PyTorch would make zeros of tangents."""
+    g, x, t = square.g, square.random(6, 2, grad=False), square.random(6, 2, grad=False)
+    v = square.random(square.nnz, grad=False)
+    for function in (
+        lambda x: st.spmm(g, x),
+        lambda x: st.sddmm(g, x, x),
+        lambda x: st.attention(g, x, x, x),
+        lambda x: st.propagate(g, x, 2),
+    ):
+        for call in tangents_of(function, x, t):
+            with pytest.raises(NotImplementedError, match="in forward mode"):
+                call()
+    for function in (lambda v: st.edge_softmax(g, v), lambda v: st.spmm(g, x, v)):
+        with pytest.raises(sparsed.Unimplemented, match="in forward mode"):
+            torch.func.jvp(function, (v,), (v,))
+    conv = st.nn.GCNConv(2, 2).double()
+    with pytest.raises(sparsed.Unimplemented, match="in forward mode"):
+        torch.func.jvp(lambda x: conv(x, g), (x,), (t,))
+    # What depends on no tangent is a constant.
+    y, dy = torch.func.jvp(lambda x: x * st.spmm(g, t), (x,), (t,))
+    close(dy, t * (square.dense() @ t))
+    # As the sentence says.
+    _, dy = torch.autograd.functional.jvp(lambda x: st.spmm(g, x), x, t)
+    close(dy, square.dense() @ t)
+
+
 def test_opcheck(square):
     n, nnz, graph = 6, square.nnz, number_of(square.g)
     x, values, heads = square.random(n, 4), square.random(nnz), square.random(nnz, 2)

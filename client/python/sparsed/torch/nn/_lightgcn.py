@@ -106,6 +106,9 @@ class LightGCN(torch.nn.Module):
         return _given(_operators.propagate(number, x, factors, weights[-2::-1], False))
 
     def _numbers(self) -> list[float]:
+        if self.alpha.is_inference():  # whose changes nobody counts
+            numbers: list[float] = self.alpha.tolist()
+            return numbers
         state = (self.alpha.data_ptr(), self.alpha._version)
         if self._weights_of != state:
             self._weights = self.alpha.tolist()
