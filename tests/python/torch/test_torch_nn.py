@@ -178,6 +178,7 @@ def test_sage_of_two_kinds_of_nodes(bipartite, aggr):
         {"heads": 3, "concat": False, "negative_slope": 0.1},
         {"heads": 2, "add_self_loops": False, "bias": False},
         {"heads": 2, "residual": True, "dropout": 0.6},
+        {"fill_value": 1.0},
     ],
 )
 def test_gat(edges, kind, options):

@@ -135,6 +135,7 @@ class GATConv(_Attention):
         add_self_loops: in the place of those that there are.
         edge_dim: columns of edge features, without self-loops.
         bias, residual: as PyG's.
+        options: PyG's fill_value, of self-loops' edge features, changes nothing.
 
     Parameters: lin.weight (lin_src.weight and lin_dst.weight of a pair), att_src, att_dst, bias;
     lin_edge.weight and att_edge with edge_dim; res.weight if `residual`.
