@@ -20,8 +20,8 @@ def secured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("access")
     names = "subjectAltName=IP:127.0.0.1"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-         "-days", "2", "-subj", "/CN=sparsed", "-addext", names,
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-days", "2", "-subj", "/CN=sparsed", "-addext", names,
          "-keyout", folder / "key.pem", "-out", folder / "ca.pem"],
         check=True, capture_output=True,
     )  # fmt: skip

@@ -40,6 +40,24 @@ def test_everything(server, name):
         np.testing.assert_allclose(one, a @ x, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(two, a.T @ x, rtol=1e-5, atol=1e-5)
         assert sparsed.last_transport() == "stream"
+        one, two = await asyncio.gather(g.T.spmm(x, alpha=2), g.T.spmm(x, transpose=True))
+        np.testing.assert_allclose(one, 2 * (a.T @ x), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(two, a @ x, rtol=1e-5, atol=1e-5)
+        assert (g.T.T is g, g.T.shape, g.T.nnz, g.T.dtype) == (True, (40, 40), a.nnz, "f4")
+        assert g.T.name == name
+        assert repr(g.T) == repr(g) + ".T"
+        for t, exact in (
+            (await g.T.spgemm(g), a.T @ a),
+            (await g.spgemm(g.T), a @ a.T),
+            (await g.spgemm(g.T, transpose_other=True), a @ a),
+            (await g.T.spgemm(g.T), a.T @ a.T),
+        ):
+            np.testing.assert_allclose(t.toarray(), exact.toarray(), rtol=1e-4, atol=1e-5)
+        await g.attach()
+        g.sync.spmm(x)
+        assert sparsed.last_transport() == "attached"
+        with pytest.raises(sparsed.Error):
+            await g.attach(gpu=0)  # this server has none
         o = await g.sddmm(x, x)
         assert o.shape == (a.nnz,)
         p = await g.softmax(o)

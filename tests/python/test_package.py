@@ -122,6 +122,18 @@ def test_types(tmp_path, monkeypatch):
     assert "program.py:3" not in out
 
 
+def test_lines_fit():
+    """100 columns, in the package, its examples and its tests."""
+    long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for folder in ("client/python", "tests/python")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 100
+    ]
+    assert not long
+
+
 def test_the_reference_is_current():
     generator = ROOT / "client/python/reference"
     done = subprocess.run(

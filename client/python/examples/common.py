@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -99,7 +100,7 @@ def accuracy(model: torch.nn.Module, data: Nodes, graph: object) -> float:
     return float(right[~data.train].float().mean())
 
 
-def main(what: str, make: object) -> None:
+def main(what: str, make: Callable[[int, int], torch.nn.Module]) -> None:
     """Trains `make(features, classes)` on the graph of the command line."""
     import sparsed
 
@@ -111,7 +112,7 @@ def main(what: str, make: object) -> None:
     with sparsed.connect(chosen.server) as client:
         with client.temporary(data.adjacency) as g:
             torch.manual_seed(0)
-            model = make(data.x.shape[1], int(data.y.max()) + 1).to(chosen.device)  # type: ignore[operator]
+            model = make(data.x.shape[1], int(data.y.max()) + 1).to(chosen.device)
             losses = train(model, data, g, chosen.epochs)
             print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
             print(f"accuracy on the other nodes {accuracy(model, data, g):.3f}")

@@ -13,6 +13,7 @@ is imported until it is asked for.
 
 from __future__ import annotations
 
+from sparsed._attachment import NotAttachedWarning
 from sparsed._client import Client, connect
 from sparsed._csr import Csr
 from sparsed._errors import (
@@ -60,6 +61,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidType",
     "Matrix",
+    "NotAttachedWarning",
     "NotFound",
     "OutOfRange",
     "PermissionDenied",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any, cast
 
-from sparsed import _native, _operands, _types
+from sparsed import _native, _numbers, _operands, _types
 from sparsed._calls import Operation
 from sparsed._connection import Connection
 from sparsed._errors import InvalidArgument, NotFound
@@ -40,8 +40,9 @@ class Buffers(Connection):
             dtype: of lists; else that of `x` counts.
             durable: on disk before this returns.
             owner: whom it is listed for, a job or a person.
-            time_to_live: seconds that it stays though nothing uses it; the server decides
-                otherwise.
+            time_to_live: seconds that it stays though nothing uses it; None: as the server
+                decides.
+            timeout: seconds; None: no limit.
         """
         return self._put(name, x, dtype, durable, owner, time_to_live, timeout).wait()
 
@@ -76,11 +77,13 @@ class Buffers(Connection):
     ) -> Operation[HeldDense]:  # fmt: skip
         name = unused_name() if name is None else name
         encoded = c_name(name)
+        if dense[2] < 1:
+            raise InvalidArgument(f"{name!r} has no columns: what the server holds has 1 or more")
         handle = self._native_handle()
         c_owner = ctypes.create_string_buffer(owner.encode()) if owner else None
         put = _native.PUT_OPTIONS.pack(
             _native.PUT_OPTIONS.size, durable, ctypes.addressof(c_owner) if c_owner else 0,
-            _native.nanoseconds(time_to_live),
+            _numbers.nanoseconds(time_to_live, "time_to_live", "; None: as the server decides"),
         )  # fmt: skip
         packed = _native.DENSE.pack(*dense)
         options = _native.call_options(timeout)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsed import _loading, _native, _progress, _sparse
+from sparsed import _loading, _native, _numbers, _progress, _sparse
 from sparsed._buffers import Buffers
 from sparsed._calls import Callbacks, Operation
-from sparsed._errors import InvalidType
+from sparsed._errors import InvalidArgument, InvalidType
 from sparsed._handle import Sizes
 from sparsed._matrix import Matrix
 from sparsed._names import Problem, c_name, pack_problems, unused_name
@@ -54,14 +54,16 @@ def connect(
         token: says who calls (SPARSED_TOKEN). It goes over TLS, or to this machine, alone.
         token_file: a file whose first line is the token; refused if others can read it, read again
             when it changes (SPARSED_TOKEN_FILE).
-        timeout: seconds that the server may take to answer.
-        ring: small requests go through memory shared with a server on this machine.
+        timeout: seconds that the server may take to answer here. Calls have a limit of their own,
+            `timeout=`; None, as it is without, is none.
+        ring: products that run on a server of this machine go through memory that both share, from
+            the second one of a matrix on: the request, and small operands, too, by a copy.
         ring_spin: seconds that who waits looks at the ring before it sleeps.
-        streams: connections that large operands travel over.
+        streams: connections that large operands travel over, 1 to 16.
         attach: whether products run in this process where they can.
         threads: of products that run here, on the CPU; None: as many as there are cores.
-        attempts: of a call that is safe to repeat, at a server that does not answer; pauses are 50,
-            100, 200, ... ms, so that one that is gone is given up within a second.
+        attempts: of a call that is safe to repeat, at a server that does not answer, 1 or more;
+            pauses are 50, 100, 200, ... ms, so that one that is gone is given up within a second.
         keepalive: seconds after which a silent server is asked for a sign of life.
 
     Returns:
@@ -69,12 +71,14 @@ def connect(
 
     Raises:
         Unavailable: no server answers there in time.
-        InvalidArgument: an option makes no sense.
+        InvalidArgument: the address or an option makes no sense; InvalidType if its type is.
         FailedPrecondition: a file cannot be read, or others can read one that is secret.
         Unauthenticated: the server does not know who calls.
     """
     if not isinstance(address, str):
         raise InvalidType(f"address is a {type(address).__name__}: host:port or unix:/path")
+    if not address:
+        raise InvalidArgument("address is empty, expected host:port or unix:/path")
     texts = {
         "tls": "system" if tls is True else None if tls is False else tls,
         "certificate": certificate,
@@ -88,14 +92,14 @@ def connect(
             raise InvalidType(f"{name} is a {type(text).__name__}, neither a text nor a path")
     options = {
         **texts,
-        "timeout": timeout,
-        "ring": ring,
-        "ring_spin": ring_spin,
-        "streams": streams,
-        "attach": attach,
-        "threads": threads or 0,
-        "attempts": attempts,
-        "keepalive": keepalive,
+        "timeout": _numbers.seconds(timeout, "timeout"),
+        "ring": bool(ring),
+        "ring_spin": _numbers.seconds(ring_spin, "ring_spin", "0 or more"),
+        "streams": _numbers.count(streams, "streams", most=16),
+        "attach": bool(attach),
+        "threads": 0 if threads is None else _numbers.count(threads, "threads", most=1024),
+        "attempts": _numbers.count(attempts, "attempts"),
+        "keepalive": _numbers.seconds(keepalive, "keepalive"),
     }
     client = Client(address, options)
     client._native_handle()
@@ -227,7 +231,9 @@ class Client(Buffers):
         def finish() -> Matrix:
             made = _native.Handle(out.value, lib.sparsed_matrix_free)
             sizes = Sizes(csr.rows, csr.cols, len(csr.column_indices), csr.type)
-            return Matrix(self, name, sizes, made)
+            matrix = Matrix(self, name, sizes, made)
+            matrix._weighted = csr.values is not None
+            return matrix
 
         keep = (handle, csr, view, upload, c_problems, c_progress, out, options)
         return Operation(start, finish, keep, callbacks)

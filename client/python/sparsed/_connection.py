@@ -31,6 +31,8 @@ class Connection:
         self._closed = False
         self._pool = SharedPool()
         self._local: bool | None = None
+        # Whether a user was told that a matrix is not attached.
+        self._warned = False
         self._matrices: weakref.WeakSet[MatrixHandle] = weakref.WeakSet()
 
     @property
@@ -113,23 +115,19 @@ def _pack_options(options: dict[str, Any]) -> tuple[bytes, list[Any]]:
         None if options[name] is None else ctypes.create_string_buffer(os.fsencode(options[name]))
         for name in _TEXTS
     ]
-    try:
-        milliseconds = round(options["timeout"] * 1000)
-        packed = _native.CLIENT_OPTIONS.pack(
-            _native.CLIENT_OPTIONS.size,
-            max(1, milliseconds),
-            options["attempts"],
-            0,
-            0,
-            round(options["keepalive"] * 1000),
-            bool(options["ring"]),
-            round(options["ring_spin"] * 1e6),
-            options["streams"],
-            0 if options["attach"] else 1,
-            options["threads"],
-            0,
-            *(0 if text is None else ctypes.addressof(text) for text in texts),
-        )
-        return packed, texts
-    except Exception as error:
-        raise InvalidArgument(f"the options of the connection are wrong: {error}") from error
+    packed = _native.CLIENT_OPTIONS.pack(
+        _native.CLIENT_OPTIONS.size,
+        max(1, round(options["timeout"] * 1000)),
+        options["attempts"],
+        0,
+        0,
+        max(1, round(options["keepalive"] * 1000)),
+        options["ring"],
+        round(options["ring_spin"] * 1e6),
+        options["streams"],
+        0 if options["attach"] else 1,
+        options["threads"],
+        0,
+        *(0 if text is None else ctypes.addressof(text) for text in texts),
+    )
+    return packed, texts

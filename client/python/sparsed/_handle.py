@@ -43,6 +43,10 @@ class MatrixHandle:
         self._sizes = sizes
         self._handle = handle
         self._staging = Staging(client)
+        # Whether a product has told whether it is attached.
+        self._looked = False
+        # Whether its values are weights: not if it was uploaded without. None: nobody here knows.
+        self._weighted: bool | None = None
         # What sparsed.torch keeps with it, and the number that its operators know it by.
         self._torch: Any = None
         self._number = next(_numbers)
@@ -60,6 +64,11 @@ class MatrixHandle:
         _native.check(lib.sparsed_matrix_named(client.pointer, c_name(self.name), out.address))
         self._handle = _native.Handle(out.value, lib.sparsed_matrix_free)
         return self._handle
+
+    def _attach(self, device: int) -> None:
+        """Raises what is in the way."""
+        handle = self._native_handle()
+        _native.check(_native.library().sparsed_attach(handle.pointer, device))
 
     def _json(self, function: str, *arguments: Any) -> Any:
         lib = _native.library()

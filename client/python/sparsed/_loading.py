@@ -162,8 +162,8 @@ def _open_copy() -> Any:
             os.close(descriptor)
     raise FailedPrecondition(
         f"this process was forked from one that uses sparsed, and {CLIENT_LIBRARIES[0]}, "
-        "of which it needs a copy of its own, was not found: set SPARSED_LIBRARY to the folder that "
-        "has it, or start processes with 'spawn'"
+        "of which it needs a copy of its own, was not found: set SPARSED_LIBRARY to the folder "
+        "that has it, or start processes with 'spawn'"
     )
 
 
@@ -208,6 +208,12 @@ def library() -> Any:
                 else:
                     _library = _declare(_open(ATTACHED_LIBRARIES + CLIENT_LIBRARIES))
     return _library
+
+
+def forked() -> bool:
+    """Whether this process was forked from one that had loaded the library, so that it has none
+    with kernels."""
+    return _lost_in_fork
 
 
 def lock() -> threading.RLock:

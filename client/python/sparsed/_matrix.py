@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsed import _csr, _native, _operands, _progress, _types
+from sparsed import _csr, _native, _numbers, _operands, _progress, _types
 from sparsed._calls import Callbacks, Operation
 from sparsed._errors import Error, InvalidArgument, NotFound
 from sparsed._names import Problem, c_name, host_array, pack_problems
@@ -118,7 +118,11 @@ class Matrix(Nonzeros, SparseProducts):
         return f"<b>{html.escape(self.name)}</b>{picture}<table>{rows}</table>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Matrix, (self.client, self.name, self._sizes, None)
+        return (
+            Matrix,
+            (self.client, self.name, self._sizes, None),
+            {"_weighted": self._weighted},
+        )
 
     def __matmul__(self, other: Any) -> Any:
         if is_sparse(other):
@@ -168,7 +172,12 @@ class Matrix(Nonzeros, SparseProducts):
             array = given.array
             copy = array.contiguous() if given.kind == TORCH else np.ascontiguousarray(array)
             given = _operands.operand(copy.reshape(-1), "values", sizes.type)
-        update = _native.UPDATE_OPTIONS.pack(_native.UPDATE_OPTIONS.size, durable, if_version or 0)
+        version_now = 0
+        if if_version is not None:
+            version_now = _numbers.count(if_version, "if_version", most=2**63 - 1)
+        update = _native.UPDATE_OPTIONS.pack(
+            _native.UPDATE_OPTIONS.size, bool(durable), version_now
+        )
         options = _native.call_options(timeout)
         version = ctypes.c_uint64()
         lib = _native.library()
@@ -181,6 +190,7 @@ class Matrix(Nonzeros, SparseProducts):
             return error
 
         def finish() -> int:
+            self._weighted = True
             if self._torch is not None:
                 self._torch.values_changed()
             return int(version.value)
@@ -310,8 +320,7 @@ class Matrix(Nonzeros, SparseProducts):
     def explain(self, k: int = 0, device: str | None = None) -> Report:
         """What limits products of width k (0: 128) on a device ("cpu", "cuda:0"; None: the one that
         serves), and what another order of rows could gain. Seconds, if the matrix is large."""
-        if not isinstance(k, int) or k < 0:
-            raise InvalidArgument(f"k is {k!r}, expected a width")
+        k = _numbers.count(k, "k", least=0)
         name = None if device is None else c_name(device, "device")
         return Report(
             self._json("sparsed_matrix_explain", k, name), f"what limits products with {self.name}"
@@ -327,9 +336,7 @@ class Matrix(Nonzeros, SparseProducts):
     def attach(self, gpu: int | None = None) -> None:
         """Attaches to the matrix, on a GPU of this process's or the CPU, so that its products run
         in this process: what the first product does by itself. Raises what is in the way."""
-        lib = _native.library()
-        handle = self._native_handle()
-        _native.check(lib.sparsed_attach(handle.pointer, _native.HOST if gpu is None else int(gpu)))
+        self._attach(_native.HOST if gpu is None else _numbers.count(gpu, "gpu", least=0))
 
     def delete(self) -> None:
         """The server forgets the matrix; calls under way finish.

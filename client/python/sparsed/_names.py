@@ -38,7 +38,7 @@ def host_array(x: Any) -> Any:
     return x
 
 
-_PROBLEM = re.compile(r"(spmm|spmm\^T|sddmm|spgemm)(?::(\d+))?(:tf32)?")
+_PROBLEM = re.compile(r"(spmm|spmm\^T|sddmm|spgemm)(?::(\d{1,18}))?(:tf32)?")
 
 
 def pack_problems(problems: Iterable[Problem] | Problem | None) -> bytes:
@@ -55,6 +55,8 @@ def pack_problems(problems: Iterable[Problem] | Problem | None) -> bytes:
                 f"{problem!r} is none of spmm:K, spmm^T:K (both also with :tf32 behind), sddmm:K "
                 "and spgemm"
             )
+        if found[2] is not None and int(found[2]) == 0:
+            raise InvalidArgument(f"{text!r} is of width 0, expected 1 or more")
         operation = _native.OPERATIONS[found[1].removesuffix("^T")]
         packed.append(
             _native.PROBLEM.pack(

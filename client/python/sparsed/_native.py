@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ctypes import c_void_p
 from typing import Any, NamedTuple
 
-from sparsed import _loading
+from sparsed import _loading, _numbers
 from sparsed._errors import BY_CODE, Unknown
 from sparsed._loading import PreparationProgress, Progress, RowBlock, library, lock
 
@@ -114,12 +114,13 @@ def text(function: Any, *arguments: Any) -> str:
 
 
 def call_options(timeout: float | None, stream: int = 0) -> bytes:
-    """`sparsed_call_options`; timeout in seconds, None or 0: none."""
+    """`sparsed_call_options`; timeout in seconds, None: none."""
     return CALL_OPTIONS.pack(CALL_OPTIONS.size, nanoseconds(timeout), stream)
 
 
 def nanoseconds(timeout: float | None) -> int:
-    return max(1, int(timeout * 1e9)) if timeout else 0
+    """Of seconds, for the library; 0 of None, which is no limit."""
+    return 0 if timeout is None else _numbers.nanoseconds(timeout, "timeout", "; None: no limit")
 
 
 # ---- Products ------------------------------------------------------------------------------------

@@ -6,10 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from sparsed import _native, _operands, _types
+from sparsed import _native, _numbers, _operands, _types
 from sparsed._calls import Operation
+from sparsed._errors import InvalidArgument
 from sparsed._operands import Operand
-from sparsed._products import ProductOperation, Products, values_operand
+from sparsed._products import (
+    ProductOperation,
+    Products,
+    Results,
+    of_nothing,
+    values_operand,
+)
 
 
 class Nonzeros(Products):
@@ -31,16 +38,21 @@ class Nonzeros(Products):
         """
         return self._now(self._softmax, x, scale, out, timeout)
 
-    def _softmax(self, x: Any, scale: float, out: Any, timeout: float | None) -> Operation[Any]:
+    def _softmax(
+        self, x: Any, scale: float, out: Any, timeout: float | None, awaited: bool = False
+    ) -> Operation[Any]:
         handle = self._native_handle()
         sizes = self._known_sizes()
-        given = values_operand(x, sizes.type, sizes.nnz, "x")
-        y = self._result(given, out, given.rows, given.cols, sizes.type, given.ndim)
+        scale = _numbers.number(scale, "scale")
+        given = [values_operand(x, sizes.type, sizes.nnz, "x")]
+        given, y = self._with_result(given, out, sizes.nnz, given[0].cols, given[0].ndim, awaited)
+        if y[0][0].cols == 0:
+            return of_nothing(y)
         product = _native.softmax(
-            handle.pointer, given.dense, y.dense, scale, _native.nanoseconds(timeout),
-            _operands.stream_of(given),
+            handle.pointer, given[0].dense, y[0][0].dense, scale, _native.nanoseconds(timeout),
+            _operands.stream_of(given[0]),
         )  # fmt: skip
-        return ProductOperation(self._staging, product, y, None, (handle, given, y), given, True)
+        return ProductOperation(self, product, y, (handle, given), given[0], awaited)
 
     def softmax_gradient(
         self,
@@ -56,20 +68,24 @@ class Nonzeros(Products):
         return self._now(self._softmax_gradient, y, dy, scale, out, timeout)
 
     def _softmax_gradient(
-        self, y: Any, dy: Any, scale: float, out: Any, timeout: float | None
+        self, y: Any, dy: Any, scale: float, out: Any, timeout: float | None, awaited: bool = False
     ) -> Operation[Any]:
         handle = self._native_handle()
         sizes = self._known_sizes()
-        made = values_operand(y, sizes.type, sizes.nnz, "y")
-        given = values_operand(dy, sizes.type, sizes.nnz, "dy")
-        dx = self._result(made, out, made.rows, made.cols, sizes.type, made.ndim)
+        scale = _numbers.number(scale, "scale")
+        given = [
+            values_operand(one, sizes.type, sizes.nnz, what) for one, what in ((y, "y"), (dy, "dy"))
+        ]
+        if given[0].cols != given[1].cols:
+            raise InvalidArgument(f"y has {given[0].cols} columns, and dy has {given[1].cols}")
+        given, dx = self._with_result(given, out, sizes.nnz, given[0].cols, given[0].ndim, awaited)
+        if dx[0][0].cols == 0:
+            return of_nothing(dx)
         product = _native.softmax_gradient(
-            handle.pointer, made.dense, given.dense, dx.dense, scale, _native.nanoseconds(timeout),
-            _operands.stream_of(made),
+            handle.pointer, given[0].dense, given[1].dense, dx[0][0].dense, scale,
+            _native.nanoseconds(timeout), _operands.stream_of(given[0]),
         )  # fmt: skip
-        return ProductOperation(
-            self._staging, product, dx, None, (handle, made, given, dx), made, True
-        )
+        return ProductOperation(self, product, dx, (handle, given), given[0], awaited)
 
     def total(
         self,
@@ -93,7 +109,7 @@ class Nonzeros(Products):
         return self._now(self._total, values, transpose, out, timeout)
 
     def _total(
-        self, values: Any, transpose: bool, out: Any, timeout: float | None
+        self, values: Any, transpose: bool, out: Any, timeout: float | None, awaited: bool = False
     ) -> Operation[Any]:
         handle = self._native_handle()
         sizes = self._known_sizes()
@@ -101,15 +117,18 @@ class Nonzeros(Products):
         if values is None:  # a chain has at least one operand
             ones = np.ones(inner, _types.numpy_dtype(sizes.type))
             return self._spmm(
-                ones, transpose, None, "sum", 1.0, 0.0, None, out, False, False, False, timeout
-            )
-        given = values_operand(values, sizes.type, sizes.nnz)
-        y = self._result(given, out, rows, given.cols, sizes.type, given.ndim)
+                ones, transpose, None, "sum", 1.0, 0.0, None, out, False, False, False, timeout,
+                awaited,
+            )  # fmt: skip
+        given = [values_operand(values, sizes.type, sizes.nnz)]
+        given, y = self._with_result(given, out, rows, given[0].cols, given[0].ndim, awaited)
+        if y[0][0].cols == 0:
+            return of_nothing(y)
         product = _native.total(
-            handle.pointer, given.dense, transpose, y.dense, _native.nanoseconds(timeout),
-            _operands.stream_of(given),
+            handle.pointer, given[0].dense, transpose, y[0][0].dense, _native.nanoseconds(timeout),
+            _operands.stream_of(given[0]),
         )  # fmt: skip
-        return ProductOperation(self._staging, product, y, None, (handle, given, y), given, True)
+        return ProductOperation(self, product, y, (handle, given), given[0], awaited)
 
     def scale(
         self,
@@ -136,34 +155,49 @@ class Nonzeros(Products):
         return self._now(self._scale, values, rows, cols, out, timeout)
 
     def _scale(
-        self, values: Any, rows: Any, cols: Any, out: Any, timeout: float | None
-    ) -> Operation[Any]:
+        self, values: Any, rows: Any, cols: Any, out: Any, timeout: float | None,
+        awaited: bool = False,
+    ) -> Operation[Any]:  # fmt: skip
         handle = self._native_handle()
         sizes = self._known_sizes()
-        given = []
         if values is None and rows is None and cols is None:  # a chain has at least one operand
             rows = np.ones(sizes.rows, _types.numpy_dtype(sizes.type))
+        given = []
         if values is not None:
             given.append(values_operand(values, sizes.type, sizes.nnz))
-        at_values = given[-1].dense if given else None
-        at: list[Any] = []
-        for what, factors in (("rows", rows), ("cols", cols)):
+        for what, factors, count in (("rows", rows, sizes.rows), ("cols", cols, sizes.cols)):
             if factors is not None:
                 given.append(_operands.operand(factors, what, sizes.type))
-            at.append(given[-1].dense if factors is not None else None)
-        heads = max((one.cols for one in given), default=1)
+                if given[-1].rows != count:
+                    raise InvalidArgument(
+                        f"{what} has {given[-1].rows} rows, expected {count}: {self.name!r} is "
+                        f"{sizes.rows} x {sizes.cols}"
+                    )
+        heads = max(one.cols for one in given)
+        for one in given:
+            if one.cols != heads and (one.cols != 1 or (values is not None and one is given[0])):
+                raise InvalidArgument(
+                    f"values, rows and cols have {', '.join(str(one.cols) for one in given)} "
+                    f"columns, expected {heads} of each, or 1 of rows or cols"
+                )
         ndim = 2 if any(one.ndim == 2 for one in given) else 1
-        model = given[0]
-        y = self._result(model, out, sizes.nnz, heads, sizes.type, ndim)
+        given, y = self._with_result(given, out, sizes.nnz, heads, ndim, awaited)
+        if y[0][0].cols == 0:
+            return of_nothing(y)
+        places = iter(given)
+        at = [None if one is None else next(places).dense for one in (values, rows, cols)]
         product = _native.scale(
-            handle.pointer, at_values, at[0], at[1], y.dense, _native.nanoseconds(timeout),
-            _operands.stream_of(model),
+            handle.pointer, at[0], at[1], at[2], y[0][0].dense, _native.nanoseconds(timeout),
+            _operands.stream_of(given[0]),
         )  # fmt: skip
-        return ProductOperation(self._staging, product, y, None, (handle, given, y), model, True)
+        return ProductOperation(self, product, y, (handle, given), given[0], awaited)
 
-    def _result(
-        self, model: Operand, out: Any, rows: int, cols: int, type_: int, ndim: int
-    ) -> Operand:
+    def _with_result(
+        self, given: list[Operand], out: Any, rows: int, cols: int, ndim: int, awaited: bool
+    ) -> tuple[list[Operand], Results]:
+        """The operands where they are read, and the place of a result of rows x cols."""
+        type_ = self._known_sizes().type
+        destination = None
         if out is not None:
-            return _operands.destination(out, "out", (rows, cols), type_, ndim == 1)
-        return _operands.empty_like(model, rows, cols, type_, ndim)
+            destination = _operands.destination(out, "out", (rows, cols), type_, ndim == 1)
+        return self._placed(given, destination, rows, cols, (type_,), ndim, awaited)

@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
 
-from sparsed import _native, _operands, _types
+from sparsed import _attachment, _native, _numbers, _operands, _types
 from sparsed._calls import Operation
 from sparsed._errors import InvalidArgument, InvalidType
 from sparsed._handle import MatrixHandle
 from sparsed._native import I64
 from sparsed._operands import HELD, Operand
-from sparsed._staging import Staging, copy_back
+from sparsed._staging import copy_back
+
+
+# Where each was written, and where it is copied to in the end; None: it stays.
+Results = list[tuple[Operand, Operand | None]]
 
 
 class ProductOperation(Operation[Any]):
-    """A product of a matrix's, which gives `result`, and `which` if there is one. Its operands are
-    like `operand`; `keep` is what has to live until its end. `destination` is where the result is
-    copied to."""
+    """A product of a matrix's, which gives `results`. Its operands are like `operand`; `keep` is
+    what has to live until its end."""
 
-    __slots__ = (
-        "_awaited",
-        "_destination",
-        "_operand",
-        "_product",
-        "_result",
-        "_staging",
-        "_which",
-    )
+    __slots__ = ("_awaited", "_matrix", "_operand", "_product", "_results")
 
     def __init__(
-        self, staging: Staging, product: _native.Product, result: Operand, which: Operand | None,
-        keep: Any, operand: Operand, awaited: bool, destination: Operand | None = None,
+        self, matrix: MatrixHandle, product: _native.Product, results: Results, keep: Any,
+        operand: Operand, awaited: bool,
     ) -> None:  # fmt: skip
         self._start = product.start
         self._keep = keep
         self._callbacks = None
         self._queued = operand.dense[5] >= 0
-        self._staging = staging
+        self._matrix = matrix
         self._awaited = awaited
-        self._destination = destination
         self._operand = operand
         self._product = product
-        self._result = result
-        self._which = which
+        self._results = results
 
     def _finish(self) -> Any:
         self._product.done()
-        if self._operand.dense[5] < 0:
-            self._staging.learn(self._product, self._operand, self._awaited)
-        result = self._result
-        if self._destination is not None:
-            copy_back(result, self._destination)
-            result = self._destination
-        made = _operands.give(result)
-        return made if self._which is None else (made, _operands.give(self._which))
+        device = self._operand.dense[5]
+        if device < 0:
+            self._matrix._staging.learn(self._product, self._operand, self._awaited)
+        if not (self._matrix._looked or self._awaited or self._held()):
+            _attachment.look(self._matrix, self._product, device)
+        return _given(self._results)
+
+    def _held(self) -> bool:
+        """Whether operands or results are the server's, so that it has to run there."""
+        return any(one.kind == HELD for one in (self._operand, self._results[0][0]))
 
 
 class Products(MatrixHandle):
@@ -129,41 +125,69 @@ class Products(MatrixHandle):
                 raise InvalidArgument("beta needs a matrix to add: accumulate=, or out=")
         else:
             destination = _operands.destination(out, "out", (rows, cols), type_, b.ndim == 1)
-        # What is added to lies where it is.
-        added = beta != 0 and accumulate is None
-        staged = not added and self._staging.wanted((b,), rows * cols, awaited)
-        if staged:
-            b = self._staging.copied(b)
-        c, destination = self._place(b, destination, rows, cols, type_, b.ndim, staged)
         kind = _native.REDUCTIONS.get(reduce)
         if kind is None:
             raise InvalidArgument(f"reduce is {reduce!r}, expected sum, mean, max or min")
-        more: list[Operand] = []
-        at_values = at_accumulate = at_which = None
+        if reduce != "sum" and (alpha != 1 or beta != 0 or accumulate is not None):
+            raise InvalidArgument(
+                f"alpha, beta and accumulate are of sums, and reduce is {reduce!r}"
+            )
+        operands = [b]
         if values is not None:
-            more.append(values_operand(values, type_, sizes.nnz))
-            at_values = more[-1].dense
-        if accumulate is not None:
-            more.append(_operands.operand(accumulate, "accumulate", type_))
-            at_accumulate = more[-1].dense
-            if (more[-1].rows, more[-1].cols) != (rows, cols):
+            operands.append(values_operand(values, type_, sizes.nnz))
+            heads = operands[-1].cols
+            if unscaled:
+                raise _values_and_unscaled()
+            if heads == 0 or cols % heads != 0:
                 raise InvalidArgument(
-                    f"accumulate is {more[-1].rows} x {more[-1].cols}, expected {rows} x {cols}"
+                    f"values are of {heads} heads, and {cols} columns cannot be shared out among "
+                    "them"
                 )
-        which = None
-        if return_argument:
-            which, _ = self._place(b, None, rows, cols, I64, b.ndim, staged)
-            at_which = which.dense
-        if cols == 0:  # nothing to be computed
-            return _of_nothing(destination or c, which)
-        product = _native.spmm(
-            handle.pointer, b.dense, c.dense, transpose, kind, alpha, beta, at_accumulate,
-            at_values, unscaled, allow_tf32, at_which,
-            _native.nanoseconds(timeout) if timeout else 0,
-            _operands.stream_of(b) if b.dense[5] >= 0 else 0,
+            if heads > 1 and reduce != "sum":
+                raise InvalidArgument(
+                    f"values of {heads} heads are summed up, and reduce is {reduce!r}"
+                )
+        if return_argument and reduce not in ("max", "min"):
+            raise InvalidArgument(
+                f"return_argument goes with reduce 'max' or 'min', and reduce is {reduce!r}"
+            )
+        if accumulate is not None:
+            operands.append(_operands.operand(accumulate, "accumulate", type_))
+            if (operands[-1].rows, operands[-1].cols) != (rows, cols):
+                raise InvalidArgument(
+                    f"accumulate is {operands[-1].rows} x {operands[-1].cols}, expected "
+                    f"{rows} x {cols}"
+                )
+        elif beta != 0:  # what `out` holds is added to
+            assert destination is not None
+            operands.append(destination)
+        types = (type_, I64) if return_argument else (type_,)
+        operands, results = self._placed(
+            operands, destination, rows, cols, types, b.ndim, awaited
         )  # fmt: skip
-        keep = (handle, b, c, more)
-        return ProductOperation(self._staging, product, c, which, keep, b, awaited, destination)
+        # Where it is, unless the result comes there afterwards.
+        added = accumulate is not None or (beta != 0 and results[0][1] is not None)
+        if cols == 0:
+            return of_nothing(results)
+        b = operands[0]
+        try:
+            product = _native.spmm(
+                handle.pointer, b.dense, results[0][0].dense, transpose, kind, alpha, beta,
+                operands[-1].dense if added else None,
+                operands[1].dense if values is not None else None, unscaled, allow_tf32,
+                results[1][0].dense if return_argument else None,
+                0 if timeout is None else _native.nanoseconds(timeout),
+                _operands.stream_of(b) if b.dense[5] >= 0 else 0,
+            )  # fmt: skip
+        except struct.error:
+            _numbers.number(alpha, "alpha")
+            _numbers.number(beta, "beta")
+            raise InvalidType(
+                f"transpose is {transpose!r}, unscaled {unscaled!r} and allow_tf32 {allow_tf32!r}: "
+                "True or False is expected"
+            ) from None
+        keep = (handle, operands)
+        return ProductOperation(self, product, results, keep, b, awaited)
 
     def sddmm(
         self,
@@ -210,28 +234,33 @@ class Products(MatrixHandle):
             raise InvalidArgument(f"a has {left.cols} columns, and b has {right.cols}")
         if not isinstance(heads, int) or heads < 1 or left.cols % heads != 0:
             raise InvalidArgument(f"heads is {heads!r}, and has to divide the {left.cols} columns")
+        operands = [left, right]
+        if values is not None:
+            operands.append(values_operand(values, sizes.type, sizes.nnz))
+            if unscaled:
+                raise _values_and_unscaled()
+            if operands[-1].cols not in (1, heads):
+                raise InvalidArgument(
+                    f"values are of {operands[-1].cols} heads, expected 1 or {heads}"
+                )
         if left.cols == 0:  # sums of nothing
-            left = _operands.zeros_like(left, heads, "a")
-            right = _operands.zeros_like(right, heads, "b")
+            operands[:2] = (_operands.zeros_like(one, heads, "a") for one in operands[:2])
         ndim = 1 if heads == 1 else 2
         destination = None
         if out is not None:
             shape = (sizes.nnz, heads)
             destination = _operands.destination(out, "out", shape, sizes.type, ndim == 1)
-        staged = self._staging.wanted((left, right), sizes.nnz * heads, awaited)
-        if staged:
-            left, right = self._staging.copied(left), self._staging.copied(right)
-        o, destination = self._place(left, destination, sizes.nnz, heads, sizes.type, ndim, staged)
-        more = []
-        if values is not None:
-            more.append(values_operand(values, sizes.type, sizes.nnz))
+        operands, results = self._placed(
+            operands, destination, sizes.nnz, heads, (sizes.type,), ndim, awaited
+        )
+        left, right = operands[:2]
         product = _native.sddmm(
-            handle.pointer, left.dense, right.dense, o.dense, unscaled,
-            more[0].dense if more else None, heads, _native.nanoseconds(timeout),
-            _operands.stream_of(left),
+            handle.pointer, left.dense, right.dense, results[0][0].dense, unscaled,
+            operands[2].dense if values is not None else None, heads,
+            _native.nanoseconds(timeout), _operands.stream_of(left),
         )  # fmt: skip
-        keep = (handle, left, right, o, more)
-        return ProductOperation(self._staging, product, o, None, keep, left, awaited, destination)
+        keep = (handle, operands)
+        return ProductOperation(self, product, results, keep, left, awaited)
 
     # ---- For scipy.sparse.linalg.aslinearoperator
 
@@ -258,17 +287,26 @@ class Products(MatrixHandle):
             raise InvalidType(f"x has elements of type {x.dtype}: real numbers are expected")
         return x.astype(_types.numpy_dtype(self._known_sizes().type), copy=False)
 
-    def _place(
-        self, model: Operand, destination: Operand | None, rows: int, cols: int, type_: int,
-        ndim: int, staged: bool,
-    ) -> tuple[Operand, Operand | None]:  # fmt: skip
-        """Where the product writes its result, and where that is to be copied afterwards."""
-        if staged and (destination is None or destination.dense[5] == _native.HOST):
-            if destination is None or destination.kind != HELD:
-                return self._staging.empty(model, rows, cols, type_, ndim), destination
-        if destination is not None:
-            return destination, None
-        return _operands.empty_like(model, rows, cols, type_, ndim), None
+    def _placed(
+        self, operands: list[Operand], destination: Operand | None, rows: int, cols: int,
+        types: tuple[int, ...], ndim: int, awaited: bool,
+    ) -> tuple[list[Operand], Results]:  # fmt: skip
+        """Operands where the product reads them, and places for results of rows x cols and these
+        types, the first of which goes to `destination`."""
+        staged = self._staging.wanted(operands, rows * cols * len(types), awaited)
+        model = operands[0]
+        results: Results = []
+        for type_ in types:
+            if staged:
+                results.append(self._staging.place(model, destination, rows, cols, type_, ndim))
+            elif destination is not None:
+                results.append((destination, None))
+            else:
+                results.append((_operands.empty_like(model, rows, cols, type_, ndim), None))
+            destination = None
+        if staged:
+            operands = [self._staging.copied(one) for one in operands]
+        return operands, results
 
 
 def values_operand(values: Any, type_: int, nnz: int, what: str = "values") -> Operand:
@@ -281,9 +319,20 @@ def values_operand(values: Any, type_: int, nnz: int, what: str = "values") -> O
     return given
 
 
-def _of_nothing(result: Operand, which: Operand | None) -> Operation[Any]:
-    made = _operands.give(result)
-    return Operation(
-        lambda _: None, lambda: made if which is None else (made, _operands.give(which)), None,
-        None, True,
-    )  # fmt: skip
+def _values_and_unscaled() -> InvalidArgument:
+    return InvalidArgument("values in the place of S's, and unscaled: only one of them")
+
+
+def of_nothing(results: Results) -> Operation[Any]:
+    """Of no columns: there is nothing to be computed."""
+    return Operation(lambda _: None, lambda: _given(results), queued=True)
+
+
+def _given(results: Results) -> Any:
+    """As the caller gets them."""
+    made = []
+    for written, destination in results:
+        if destination is not None:
+            copy_back(written, destination)
+        made.append(_operands.give(written if destination is None else destination))
+    return made[0] if len(made) == 1 else tuple(made)

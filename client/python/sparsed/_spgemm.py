@@ -80,6 +80,8 @@ class SparseProducts(MatrixHandle):
                 f"{self.name!r} is at {self.client.address}, and {other.name!r} at "
                 f"{other.client.address}: both have to be on one server"
             )
+        if other.client is not self.client:  # the library wants both of one connection
+            other = Matrix(self.client, other.name, None, None)
         left, right = self._native_handle(), other._native_handle()
         chosen = _native.SEMIRINGS.get(semiring.replace("_", "-"))
         if chosen is None:

@@ -3,7 +3,7 @@
     import sparsed.aio
     async with await sparsed.aio.connect("127.0.0.1:7470") as c:
         g = await c.upload("cora", A)
-        y, z = await asyncio.gather(g.spmm(x), g.spmm(x, transpose=True))
+        y, z = await asyncio.gather(g.spmm(x), g.T.spmm(x))
 
 Names, parameters, results and exceptions are those of `sparsed.Client` and `sparsed.Matrix`.
 Cancelling a task cancels its call, on the server, too; the task ends when its memory is free.
@@ -31,7 +31,7 @@ from sparsed._held import HeldDense
 from sparsed._progress import Listener
 from sparsed._report import Report
 
-__all__ = ["Client", "Matrix", "connect"]
+__all__ = ["Client", "Matrix", "Transposed", "connect"]
 
 
 async def connect(address: str, **options: Any) -> Client:
@@ -202,6 +202,11 @@ class Matrix:
         """The same as a NumPy dtype."""
         return self.sync.dtype
 
+    @property
+    def T(self) -> Transposed:
+        """A view of S^T, for products; nothing is sent or computed."""
+        return Transposed(self)
+
     def __repr__(self) -> str:
         return repr(self.sync).replace("sparsed.Matrix", "sparsed.aio.Matrix")
 
@@ -254,7 +259,7 @@ class Matrix:
         self, x: Any, *, scale: float = 1.0, out: Any = None, timeout: float | None = None
     ) -> Any:
         """See `sparsed.Matrix.softmax`."""
-        return await self._run(self.sync._softmax, x, scale, out, timeout)
+        return await self._run(self.sync._softmax, x, scale, out, timeout, True)
 
     async def softmax_gradient(
         self,
@@ -266,7 +271,7 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.softmax_gradient`."""
-        return await self._run(self.sync._softmax_gradient, y, dy, scale, out, timeout)
+        return await self._run(self.sync._softmax_gradient, y, dy, scale, out, timeout, True)
 
     async def total(
         self,
@@ -277,7 +282,7 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.total`."""
-        return await self._run(self.sync._total, values, transpose, out, timeout)
+        return await self._run(self.sync._total, values, transpose, out, timeout, True)
 
     async def scale(
         self,
@@ -289,7 +294,7 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.scale`."""
-        return await self._run(self.sync._scale, values, rows, cols, out, timeout)
+        return await self._run(self.sync._scale, values, rows, cols, out, timeout, True)
 
     async def spgemm(
         self,
@@ -304,6 +309,8 @@ class Matrix:
         timeout: float | None = None,
     ) -> Any:
         """See `sparsed.Matrix.spgemm`."""
+        if isinstance(other, Transposed):
+            other, transpose_other = other.T, not transpose_other
         if not isinstance(other, (Matrix, _matrix.Matrix, _transposed.Transposed)):
             async with self.client.temporary(other, dtype=self.type) as uploaded:
                 return await self.spgemm(
@@ -379,6 +386,55 @@ class Matrix:
         """See `sparsed.Matrix.measurements`."""
         return await in_thread(self.sync.measurements)
 
+    async def attach(self, gpu: int | None = None) -> None:
+        """See `sparsed.Matrix.attach`; for products of `sync` and those on a GPU: awaited ones of
+        host memory run on the server."""
+        await in_thread(self.sync.attach, gpu)
+
     async def delete(self) -> None:
         """See `sparsed.Matrix.delete`."""
         await in_thread(self.sync.delete)
+
+
+class Transposed:
+    """A view of S^T of a matrix on a server, for products: `Matrix.T`."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+
+    @property
+    def T(self) -> Matrix:
+        """S itself."""
+        return self._matrix
+
+    @property
+    def name(self) -> str:
+        """As of S."""
+        return self._matrix.name
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+        rows, cols = self._matrix.shape
+        return cols, rows
+
+    @property
+    def nnz(self) -> int:
+        """As of S."""
+        return self._matrix.nnz
+
+    @property
+    def dtype(self) -> Any:
+        """As of S."""
+        return self._matrix.dtype
+
+    def __repr__(self) -> str:
+        return f"{self._matrix!r}.T"
+
+    async def spmm(self, x: Any, *, transpose: bool = False, **options: Any) -> Any:
+        """S^T @ x: `Matrix.spmm`, transposed."""
+        return await self._matrix.spmm(x, transpose=not transpose, **options)
+
+    async def spgemm(self, other: Any, *, transpose: bool = False, **options: Any) -> Any:
+        """S^T @ other: `Matrix.spgemm`, transposed."""
+        return await self._matrix.spgemm(other, transpose=not transpose, **options)

@@ -265,6 +265,20 @@ def test_compiled(square, kind):
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_third_gradient_is_refused(small, kind):
+    """It would be wrong: the second one is made of gradients that are not differentiated."""
+    inputs = operands_of(small, kind, 2)
+    left, _, v = inputs
+    y = call(small.g, kind, *inputs, 2, 0.5)
+    (first,) = torch.autograd.grad(y.square().sum(), left, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), v, retain_graph=True)
+    (again,) = torch.autograd.grad(first.square().sum(), v, create_graph=True)
+    close(again, second)
+    with pytest.raises(sparsed.Unimplemented, match="and no third one"):
+        again.square().sum().backward()
+
+
 def test_without_gradients_and_in_autocast(small):
     inputs = operands_of(small, "sum", 2)
     with torch.no_grad():

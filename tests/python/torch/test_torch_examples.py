@@ -135,6 +135,28 @@ def test_spectral_embedding(client):
     np.testing.assert_allclose(normalized @ points, points * values[1:], atol=1e-6)
 
 
+def test_spectral_embedding_of_several_components(client):
+    """Hundreds of eigenvalues are 1 then; of the largest component one is."""
+    import spectral_embedding
+
+    found = path("ca-CondMat.mtx.gz")
+    graph = common.read(found) if found else common.generated(2000, 3)
+    alone = sparse.csr_matrix((300, 300), dtype=graph.dtype)
+    pairs = sparse.block_diag([np.ones((2, 2), graph.dtype)] * 100)
+    graph = sparse.csr_matrix(sparse.block_diag([alone, pairs, graph]))
+    connected, nodes = spectral_embedding.largest_component(graph)
+    count, _ = sparse.csgraph.connected_components(connected, directed=False)
+    assert count == 1
+    assert nodes.min() >= 500
+    assert (connected != graph[nodes][:, nodes]).nnz == 0
+    with client.temporary(connected, dtype="f64") as g:
+        degrees = np.asarray(connected.sum(axis=1)).ravel().astype(np.float64)
+        points, values = spectral_embedding.embedding(g, degrees)
+    assert abs(values[0] - 1) < 1e-8
+    assert values[1] < 1 - 1e-4
+    assert points.shape == (len(nodes), 2)
+
+
 def test_triangles(client):
     import triangles
 

@@ -205,12 +205,45 @@ def test_compiled_by_inductor(graph):
     compiled(x, graph).sum().backward()
 
 
-def test_autocast(graph):
-    conv = st.nn.GCNConv(K, 32).cuda()
-    x = torch.randn(N, K, device="cuda")
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        y = conv(x, graph)
-    close(y.float(), conv(x, graph), rtol=5e-2, atol=5e-2)
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16])
+def test_autocast(gpu_client, graph, autocast, kind):
+    """Whose lists of operators are others than the CPU's."""
+    w = torch.rand(graph.nnz, device="cuda")
+    nn = st.nn
+    layers = [
+        (nn.GCNConv(K, 8), ()),
+        (nn.GCNConv(K, 96), ()),
+        (nn.GCNConv(K, 8, add_self_loops=False), (w,)),
+        (nn.SAGEConv(K, 8, normalize=True), ()),
+        (nn.SAGEConv(K, 8, aggr="max"), ()),
+        (nn.GATConv(K, 8, heads=4), ()),
+        (nn.GATConv(K, 8, heads=4, edge_dim=1, add_self_loops=False), (w,)),
+        (nn.GATv2Conv(K, 8, heads=4), ()),
+        (nn.TransformerConv(K, 8, heads=4, beta=True), ()),
+        (nn.APPNP(2, 0.1), ()),
+        (nn.LGConv(), (w,)),
+    ]
+    with gpu_client.temporary(graph.download(), dtype=kind) as g:
+        for layer, more in layers:
+            layer.cuda()
+            x = torch.randn(N, K, device="cuda", requires_grad=True)
+            expected = layer(x, graph, *more)
+            with torch.autocast("cuda", dtype=autocast):
+                y = layer(x, g, *more)
+            assert y.dtype == autocast
+            assert (y.float() - expected).norm() < 0.03 * expected.norm()
+            y.float().sum().backward()
+            assert x.grad.isfinite().all()
+            assert x.grad.dtype == torch.float32
+        targets, sources, features = (torch.randn(N, h, device="cuda") for h in (4, 4, K))
+        with torch.autocast("cuda", dtype=autocast):
+            s = st.edge_add(g, targets.bfloat16(), sources.half())
+            p = st.edge_softmax(g, s)
+            y = st.spmm(g, features, p)
+        types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+        assert s.dtype == p.dtype == types[kind]
+        assert y.dtype == autocast
 
 
 def test_half_precision(gpu_client, graph, name):

@@ -1,6 +1,7 @@
 """Layers against PyTorch Geometric's, on the same weights: outputs, gradients, state dicts."""
 
 import gc
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -100,6 +101,28 @@ def test_gcn(edges, sizes, options):
     )
 
 
+@pytest.mark.parametrize("weights", ["none", "ones", "others"])
+def test_improved_gcn_of_graphs_with_and_without_weights(client, name, weights):
+    """PyG's 2 I is lost where it gets no weights."""
+    edges = Edges(client, name, weighted=weights == "others")
+    given = None if weights == "none" else edges.weights
+    g = client.upload(name, edges.edge_index, num_nodes=9, values=given, dtype="f64", replace=True)
+    conv, theirs = (
+        nn.GCNConv(5, 3, improved=True).double() for nn in (st.nn, pyg)
+    )  # fmt: skip
+    conv.load_state_dict(theirs.state_dict())
+    x = edges.x(5)
+    expected = theirs(x, edges.edge_index, given)
+    close(conv(x, g), expected)
+    close(conv(x, pickle.loads(pickle.dumps(g))), expected)
+    if weights != "ones":  # by its name it cannot be told from one without
+        close(conv(x, client.matrix(name)), expected)
+    # New values are weights.
+    g.update_values(np.ones(g.nnz))
+    close(conv(x, g), theirs(x, edges.edge_index, torch.ones(g.nnz).double()))
+    g.delete()
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 def test_gcn_with_weights_that_are_learned(edges, normalize):
     options = {"normalize": normalize, "add_self_loops": False}
@@ -155,6 +178,7 @@ def test_sage_of_two_kinds_of_nodes(bipartite, aggr):
         {"heads": 3, "concat": False, "negative_slope": 0.1},
         {"heads": 2, "add_self_loops": False, "bias": False},
         {"heads": 2, "residual": True, "dropout": 0.6},
+        {"fill_value": 1.0},
     ],
 )
 def test_gat(edges, kind, options):
@@ -326,6 +350,18 @@ def test_lightgcn(edges, alpha):
     ours.alpha.fill_(0.25)  # seen
     theirs.alpha.fill_(0.25)
     close(ours.get_embedding(edges.g), theirs.get_embedding(*args_theirs))
+
+
+def test_lightgcn_made_in_inference_mode(edges):
+    """Where tensors count no versions."""
+    with torch.inference_mode():
+        model = st.nn.LightGCN(9, 4, 2).double()
+        y = model.get_embedding(edges.g)
+        model.alpha.fill_(0.5)
+        close(model.get_embedding(edges.g), 1.5 * y)  # 0.5, where it was a third
+    usual = st.nn.LightGCN(9, 4, 2).double()
+    with torch.inference_mode():
+        usual(edges.g)
 
 
 def test_symmetric_graphs_need_no_transpose(client, name):

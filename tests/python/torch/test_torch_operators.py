@@ -252,6 +252,38 @@ def test_nan_and_infinity_pass(small):
     assert s.shape == (7, 5)
 
 
+@pytest.mark.parametrize("attach", [True, False])
+def test_no_columns(server, small, attach):
+    with sparsed.connect(server.address, attach=attach) as c:
+        g = c.matrix(small.g.name)
+        x, q, v = small.random(5, 0), small.random(7, 0), small.random(g.nnz)
+        for reduce in ("sum", "mean", "max", "min"):
+            y = st.spmm(g, x, reduce=reduce)
+            assert y.shape == (7, 0)
+            assert torch.autograd.grad(y.sum(), x)[0].shape == (5, 0)
+        y = st.spmm(g, x, v)
+        assert (torch.autograd.grad(y.sum(), v)[0] == 0).all()
+        assert st.spmm(g, q, transpose=True).shape == (5, 0)
+        assert st.spmm(g, small.random(5, 2, 0)).shape == (7, 2, 0)
+        s = st.sddmm(g, q, x, heads=2)
+        assert s.shape == (g.nnz, 2) and (s == 0).all()
+        assert torch.autograd.grad(s.sum(), q)[0].shape == (7, 0)
+        none = small.random(g.nnz, 0)
+        for made in (st.edge_softmax(g, none), st.edge_add(g, q, x), st.scale(g, none)):
+            assert made.shape == (g.nnz, 0)
+            made.sum().backward()
+        assert st.total(g, none).shape == (7, 0)
+        with pytest.raises(sparsed.InvalidArgument, match="v has no columns"):
+            st.attention(g, small.random(7, 2), small.random(5, 2), x)
+        with pytest.raises(sparsed.InvalidArgument, match="left is of 0 heads"):
+            st.gat(g, q, x, x)
+
+
+def test_propagation_of_no_columns(square, way):
+    for k in (0, 2):
+        assert st.propagate(square.g, square.random(6, 0), k, alpha=0.1).shape == (6, 0)
+
+
 def test_nothing_at_all(client, name):
     empty = (np.zeros(0, int), np.zeros(0, int), np.zeros(0))
     with client.temporary(empty, shape=(3, 4), dtype="f64") as g:
@@ -270,6 +302,56 @@ def test_nothing_at_all(client, name):
 
 
 # ---- As PyTorch's operators ----------------------------------------------------------------------
+
+
+def tangents_of(function, x, t):
+    """By torch.func and by torch.autograd, and of several at once."""
+    forward_ad = torch.autograd.forward_ad
+    yield lambda: torch.func.jvp(function, (x,), (t,))
+    yield lambda: torch.func.jacfwd(function)(x)
+    yield lambda: torch.func.linearize(function, x)
+    yield lambda: torch.func.jvp(torch.func.vmap(function), (x[None],), (t[None],))
+    for requires_grad in (False, True):
+
+        def dual(requires_grad=requires_grad):
+            with forward_ad.dual_level():
+                return function(forward_ad.make_dual(x.clone().requires_grad_(requires_grad), t))
+
+        yield dual
+    compiled = torch.compile(function, backend="aot_eager")
+
+    def dual_compiled():
+        with forward_ad.dual_level():
+            return compiled(forward_ad.make_dual(x, t))
+
+    yield dual_compiled
+
+
+def test_forward_mode_is_refused(square):
+    """PyTorch would make zeros of tangents."""
+    g, x, t = square.g, square.random(6, 2, grad=False), square.random(6, 2, grad=False)
+    v = square.random(square.nnz, grad=False)
+    for function in (
+        lambda x: st.spmm(g, x),
+        lambda x: st.sddmm(g, x, x),
+        lambda x: st.attention(g, x, x, x),
+        lambda x: st.propagate(g, x, 2),
+    ):
+        for call in tangents_of(function, x, t):
+            with pytest.raises(NotImplementedError, match="in forward mode"):
+                call()
+    for function in (lambda v: st.edge_softmax(g, v), lambda v: st.spmm(g, x, v)):
+        with pytest.raises(sparsed.Unimplemented, match="in forward mode"):
+            torch.func.jvp(function, (v,), (v,))
+    conv = st.nn.GCNConv(2, 2).double()
+    with pytest.raises(sparsed.Unimplemented, match="in forward mode"):
+        torch.func.jvp(lambda x: conv(x, g), (x,), (t,))
+    # What depends on no tangent is a constant.
+    y, dy = torch.func.jvp(lambda x: x * st.spmm(g, t), (x,), (t,))
+    close(dy, t * (square.dense() @ t))
+    # As the sentence says.
+    _, dy = torch.autograd.functional.jvp(lambda x: st.spmm(g, x), x, t)
+    close(dy, square.dense() @ t)
 
 
 def test_opcheck(square):

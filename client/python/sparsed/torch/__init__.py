@@ -10,7 +10,7 @@
 
 g's rows are targets and its columns sources. Values of nonzeros (weights, scores) are tensors of
 nnz, or nnz x H for H heads, in the order of g's canonical CSR. Operands have g's type; inside
-autocast they are converted to it.
+autocast they are converted to it, and products' results to autocast's.
 
 On a GPU everything is queued in PyTorch's current stream, and nothing waits for it.
 torch.compile(fullgraph=True) sees operators of the namespace torch.ops.sparsed.

@@ -32,6 +32,9 @@ def _graph(
     _checks.on_one_device(third, values, first, left)
     _checks.heads(first, left.shape[1], heads)
     _checks.heads(third, values.shape[1], heads)
+    for what, one in ((first, left), (third, values)):
+        if one.shape[1] == 0:
+            raise InvalidArgument(f"{what} has no columns, expected one for each head or more")
     if bias is not None:
         _checks.dense(known, "bias", bias, known.nnz)
         _checks.on_one_device("bias", bias, first, left)
@@ -152,9 +155,34 @@ def _gradient_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
             [one for one, _ in pairs], given, [of for _, of in pairs], allow_unused=True
         )
     )
-    dy, left, right, values, bias = (None if one is None else next(found) for one in inputs)
+    second = [None if one is None else next(found) for one in inputs]
+    if torch.is_grad_enabled():  # somebody means to differentiate these
+        second = _last_derivatives(second, [*ctx.saved_tensors, *gradients])
+    dy, left, right, values, bias = second
     # Of the forward's results, none: they are functions of the others.
     return None, dy, left, right, values, bias, None, None, None, None, None, None
+
+
+class _Last(torch.autograd.Function):
+    """Results that have no gradients, though they depend on tensors that want some."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The first `count` of the tensors are the results, the others what they depend on."""
+        return tuple(one.clone() for one in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise Unimplemented("attention has a first and a second gradient, and no third one")
+
+
+def _last_derivatives(
+    results: list[Tensor | None], sources: list[Tensor | None]
+) -> list[Tensor | None]:
+    there = [one for one in results if one is not None]
+    of = [one for one in sources if one is not None]
+    made = iter(_Last.apply(len(there), *there, *of))  # type: ignore[no-untyped-call]
+    return [None if one is None else next(made) for one in results]
 
 
 attention_gradient = Operator(

@@ -1,7 +1,7 @@
 """Products of tensors: the C interface, without gradients.
 
 Shapes are the caller's business here, and what does not fit is refused by the library. Values of
-nonzeros are nnz x H.
+nonzeros are nnz x H. The library knows no matrices without columns: of those results are made here.
 
 Streams. A product on a GPU is ordered by PyTorch's current stream of that GPU, as PyTorch's own
 kernels are: the library queues it there, and nothing here waits. Results are allocated, and copies
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsed import _native
+from sparsed import _attachment, _native
 from sparsed._errors import InvalidArgument, InvalidType, NotFound
 from sparsed.torch._graphs import Graph
 
@@ -79,15 +79,22 @@ def _run(graph: Graph, start: Callable[..., _native.Product], *arguments: Any) -
     """Runs a product of the graph's matrix, `start(matrix, *arguments)`. A matrix that was made
     here of another one, and that somebody deleted, is made again."""
     graph.refresh()
-    handle = graph.matrix()._native_handle()
+    matrix = graph.matrix()
+    handle = matrix._native_handle()
     try:
-        start(handle.pointer, *arguments).run()
+        product = start(handle.pointer, *arguments)
+        product.run()
     except NotFound:
         if graph.restore is None:
             raise
         graph.restore()
-        handle = graph.matrix()._native_handle()
-        start(handle.pointer, *arguments).run()
+        matrix = graph.matrix()
+        handle = matrix._native_handle()
+        product = start(handle.pointer, *arguments)
+        product.run()
+    if not matrix._looked:
+        dense = (one for one in arguments if type(one) is tuple and len(one) == 7)
+        _attachment.look(matrix, product, next((one[5] for one in dense), _native.HOST))
 
 
 def spmm(
@@ -110,6 +117,8 @@ def spmm(
         transpose = False
     if out is None:
         out = x.new_empty((graph.cols if transpose else graph.rows, x.shape[1]))
+    if x.shape[1] == 0:
+        return out
     x, at_x = _operand(x)
     values, at_values = _optional(values)
     accumulate, at_accumulate = _optional(accumulate)
@@ -130,6 +139,8 @@ def sddmm(
     heads: int = 1,
 ) -> Tensor:
     """S .* (a b^T), nnz x heads."""
+    if a.shape[1] == 0:
+        return a.new_zeros((graph.nnz, heads))
     out = a.new_empty((graph.nnz, heads))
     a, at_a = _operand(a)
     b, at_b = _operand(b)
@@ -144,6 +155,8 @@ def sddmm(
 def softmax(graph: Graph, x: Tensor, scale: float) -> Tensor:
     """Over the nonzeros of each row, of scale x."""
     y = x.new_empty(x.shape)
+    if x.shape[1] == 0:
+        return y
     x, at_x = _operand(x)
     _run(graph, _native.softmax, at_x, _result(y), scale, 0, _stream(y))
     return y
@@ -151,6 +164,8 @@ def softmax(graph: Graph, x: Tensor, scale: float) -> Tensor:
 
 def softmax_gradient(graph: Graph, y: Tensor, dy: Tensor, scale: float) -> Tensor:
     dx = y.new_empty(y.shape)
+    if y.shape[1] == 0:
+        return dx
     y, at_y = _operand(y)
     dy, at_dy = _operand(dy)
     _run(graph, _native.softmax_gradient, at_y, at_dy, _result(dx), scale, 0, _stream(dx))
@@ -164,6 +179,8 @@ def scale(graph: Graph, values: Tensor | None, rows: Tensor | None, cols: Tensor
     if values is None and heads > 1:  # S's own are of one head
         values = scale(graph, None, given[0].new_ones((graph.rows, 1)), None).expand(-1, heads)
     y = given[0].new_empty((graph.nnz, heads))
+    if heads == 0:
+        return y
     values, at_values = _optional(values)
     rows, at_rows = _optional(rows)
     cols, at_cols = _optional(cols)
@@ -174,6 +191,8 @@ def scale(graph: Graph, values: Tensor | None, rows: Tensor | None, cols: Tensor
 def total(graph: Graph, values: Tensor, transpose: bool) -> Tensor:
     """What the values of each row (transpose: column) add up to."""
     y = values.new_empty((graph.cols if transpose else graph.rows, values.shape[1]))
+    if values.shape[1] == 0:
+        return y
     values, at_values = _operand(values)
     _run(graph, _native.total, at_values, transpose, _result(y), 0, _stream(y))
     return y
@@ -328,7 +347,7 @@ def propagate(
     """z = x, then z = factor op(S) z + share x for each pair of them."""
     graph.refresh()
     transpose = transpose and not graph.symmetric
-    if not _as_chain(x):
+    if not _as_chain(x) or x.shape[1] == 0:
         x = x.contiguous()
         z, before = x, None
         for factor, share in zip(factors, shares, strict=True):

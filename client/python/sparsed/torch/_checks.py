@@ -63,7 +63,9 @@ def values(graph: Graph, what: str, values: Tensor | None, x: Tensor, width: int
 
 
 def heads(what: str, width: int, heads: int) -> None:
-    if heads < 1 or width % heads != 0:
+    if heads < 1:
+        raise InvalidArgument(f"{what} is of {heads} heads, expected 1 or more")
+    if width % heads != 0:
         raise InvalidArgument(
             f"{what} has {width} columns, which cannot be shared out among {heads} heads"
         )

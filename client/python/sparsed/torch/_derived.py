@@ -34,7 +34,8 @@ _making = threading.RLock()
 @constant
 def normalized(number: int, loops: float) -> int:
     """D^-1/2 A D^-1/2 as PyG's gcn_norm has it: A with self-loops of that weight where it has none
-    (0: as it is), D what its rows add up to; 0 for the inverse of 0."""
+    (0: as it is; at most 1 if A has no weights), D what its rows add up to; 0 for the inverse of
+    0."""
     _square(find(number))
     return _derive(number, ("normalized", loops), lambda pattern: _normalize(pattern, loops))
 
@@ -71,6 +72,8 @@ def _square(graph: Graph) -> None:
 def _normalize(pattern: Pattern, loops: float) -> Triples:
     rows, columns, values = pattern.rows, pattern.columns, pattern.values
     count = pattern.shape[0]
+    if not pattern.weighted:  # without weights PyG's loops are like all edges, also improved ones
+        loops = min(loops, 1.0)
     if loops:
         missing = np.ones(count, bool)
         missing[rows[rows == columns]] = False

@@ -27,10 +27,22 @@ def _prepare(number: int, what: str, x: Tensor) -> Tensor:
             f"{what} is a {type(x).__name__}, expected a torch.Tensor (the methods of "
             "sparsed.Matrix take arrays of other frameworks)"
         )
-    on = x.device.type
-    if (on == "cpu" or on == "cuda") and torch.is_autocast_enabled(on) and x.is_floating_point():
+    if _autocasts(x) and x.is_floating_point():
         return x.to(_dtype_of(number))
     return x
+
+
+def _given(y: Tensor) -> Tensor:
+    """Inside autocast, a product's result `y` in autocast's type, as torch.matmul gives it: f64
+    stays."""
+    if _autocasts(y) and y.dtype != torch.float64:
+        return y.to(torch.get_autocast_dtype(y.device.type))
+    return y
+
+
+def _autocasts(x: Tensor) -> bool:
+    on = x.device.type
+    return (on == "cpu" or on == "cuda") and torch.is_autocast_enabled(on)
 
 
 def _flat(what: str, x: Tensor, heads: int | None) -> tuple[Tensor, int | None]:
@@ -43,7 +55,8 @@ def _flat(what: str, x: Tensor, heads: int | None) -> tuple[Tensor, int | None]:
 
 
 def _of_form(y: Tensor, shape: Sequence[int]) -> Tensor:
-    """A result, n x K, of the form of what it was made of."""
+    """A product's result, n x K, of the form of what it was made of."""
+    y = _given(y)
     if len(shape) == 1:
         return y.squeeze(1)
     return y if len(shape) == 2 else y.view(y.shape[0], *shape[1:])
@@ -136,6 +149,7 @@ def sddmm(
         if unscaled:
             raise InvalidArgument("values in the place of S's, and unscaled: only one of them")
     s: Tensor = _operators.sddmm(number, q, k, values, unscaled, 1 if heads is None else heads)
+    s = _given(s)
     return s.squeeze(1) if heads is None else s
 
 
@@ -214,9 +228,9 @@ def attention(
 ) -> Tensor:
     """Scaled dot product attention along g's nonzeros, whose values do not count.
 
-    Row i of the result is the sum over its neighbours j of softmax_j(scale q_i . k_j + bias_ij) v_j,
-    for each head by itself; 0 if it has none. One pass over the graph, and one for the gradient:
-    nothing of nnz x heads is stored but the bias.
+    Row i of the result is the sum over its neighbours j of softmax_j(scale q_i . k_j + bias_ij)
+    v_j, for each head by itself; 0 if it has none. One pass over the graph, and one for the
+    gradient: nothing of nnz x heads is stored but the bias.
 
     Gradients: of q, k, v and the bias; all of them again differentiable.
 
@@ -245,6 +259,7 @@ def attention(
         scale = 1.0 / math.sqrt(q.shape[-1] // count)
     b = None if bias is None else _by_nonzero(number, "bias", bias)[0]
     y: Tensor = _attention.attention(number, q, k, v, b, _native.DOT, count, scale)[0]
+    y = _given(y)
     return y if v_heads is None else y.view(y.shape[0], count, -1)
 
 
@@ -283,6 +298,7 @@ def gat(
         raise InvalidArgument(f"x has {heads} heads, expected {count}, as left has")
     b = None if bias is None else _by_nonzero(number, "bias", bias)[0]
     y: Tensor = _attention.attention(number, left, right, x, b, _native.ADD, count, slope)[0]
+    y = _given(y)
     return y if heads is None else y.view(y.shape[0], heads, -1)
 
 
@@ -317,14 +333,12 @@ def propagate(
         if len(numbers) != k + 1:
             raise InvalidArgument(f"weights has {len(numbers)} numbers, expected k + 1 = {k + 1}")
         if k == 0:
-            return x * numbers[0]
+            return _given(x * numbers[0])
         # Horner's rule: each product adds the next share of x as it is written.
         factors = [numbers[k]] + [1.0] * (k - 1)
         shares = numbers[k - 1 :: -1]
     else:
         share = 0.0 if alpha is None else float(alpha)
         factors, shares = [1.0 - share] * k, [share] * k
-    if k == 0:
-        return x
-    y: Tensor = _operators.propagate(number, x, factors, shares, transpose)
-    return y
+    y: Tensor = _operators.propagate(number, x, factors, shares, transpose) if k else x
+    return _given(y)

@@ -46,7 +46,8 @@ def scores_gradient(
     for block in _blocks(graph, left):
         z = left.index_select(0, rows[block]).add_(right.index_select(0, columns[block]))
         weight = ds[block].unsqueeze(2)
-        d_z = (z > 0).to(wide).mul_(1 - slope).add_(slope).view(-1, *att.shape).mul_(att).mul_(weight)
+        d_z = (z > 0).to(wide).mul_(1 - slope).add_(slope).view(-1, *att.shape)
+        d_z = d_z.mul_(att).mul_(weight)
         z = functional.leaky_relu_(z, slope).view(-1, *att.shape)
         d_att += (z * weight).sum(0, dtype=wide)
         d_z = d_z.view(-1, left.shape[1])

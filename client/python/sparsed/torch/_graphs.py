@@ -37,9 +37,11 @@ class Pattern:
         shape: (rows, columns) of the matrix.
         rows, columns: of each nonzero, int32.
         values: as float64, nnz.
+        weighted: whether these are weights, not the ones that stand for none; of a matrix by its
+            name, whether there are others than ones.
     """
 
-    __slots__ = ("columns", "rows", "shape", "values")
+    __slots__ = ("columns", "rows", "shape", "values", "weighted")
 
     def __init__(self, matrix: Matrix) -> None:
         csr = matrix.download()
@@ -51,6 +53,8 @@ class Pattern:
         self.rows = np.repeat(np.arange(csr.shape[0], dtype=np.int32), np.diff(offsets))
         self.columns = np.asarray(columns, np.int32)
         self.values = np.ones(len(columns)) if values is None else np.asarray(values, np.float64)
+        known = matrix._weighted
+        self.weighted = bool((self.values != 1).any()) if known is None else known
 
 
 class Graph:
@@ -201,5 +205,5 @@ def _released() -> FailedPrecondition:
 
 def constant(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """A function that torch.compile calls once, and whose result it takes for a constant."""
-    made: Callable[Arguments, Result] = torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
-    return made
+    assume: Callable[..., Callable[Arguments, Result]] = torch.compiler.assume_constant_result
+    return assume(function)

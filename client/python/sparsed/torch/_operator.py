@@ -12,10 +12,50 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+
+from sparsed._errors import Unimplemented
 
 _library: Any = torch.library.Library("sparsed", "DEF")  # type: ignore[no-untyped-call]
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
+_any_autocast = torch._C._is_any_autocast_enabled
+
+
+def _refuse_tangents(arguments: tuple[Any, ...]) -> None:
+    """Forward mode: PyTorch would take the tangents of what it knows nothing of for zeros."""
+    for one in arguments:
+        if isinstance(one, Tensor) and _has_tangent(one):
+            raise Unimplemented(
+                "operators of sparsed.torch have no derivatives in forward mode (torch.func.jvp, "
+                "jacfwd, linearize, torch.autograd.forward_ad): torch.autograd.functional.jvp makes "
+                "the same by two gradients"
+            )
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    while torch._C._functorch.is_batchedtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    try:
+        tangent = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]
+    except RuntimeError:  # it cannot be told, in a compiled program
+        return True
+    return tangent is not None
+
+
+def _apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, inside of which types are those of its tensors: autocast is its caller's. It
+    takes no tangents."""
+
+    def apart(*arguments: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(arguments)
+        if not _any_autocast():
+            return function(*arguments)
+        with torch._C._DisableAutocast():
+            return function(*arguments)
+
+    return apart
 
 
 # What the arguments of an operator are: tensors that nobody but autograd looks at, or none.
@@ -36,7 +76,9 @@ def _is_plain(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
 
 
 class Operator:
-    """
+    """Looks at no autocast, forward or backward: its tensors have the graph's type, and so have its
+    results.
+
     Args:
         signature: as torch.library takes it, its first argument `int graph`.
         run: computes it.
@@ -55,6 +97,9 @@ class Operator:
         gradient: Callable[..., Any] | None = None,
     ) -> None:
         name = signature.split("(")[0]
+        run = _apart(run)
+        if gradient is not None:
+            gradient = _apart(gradient)
         _library.define(signature, tags=(torch.Tag.pt2_compliant_tag,))
         for key in ("CPU", "CUDA"):
             _library.impl(name, run, key)
@@ -68,6 +113,8 @@ class Operator:
         self._function = _function(name, run, save, gradient) if gradient is not None else None
 
     def __call__(self, *arguments: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(arguments)
         if torch.compiler.is_compiling() or _dispatch_modes() or _transforms():
             return self.overload(*arguments)
         plain, needs_gradient = _is_plain(arguments)

@@ -59,7 +59,8 @@ def _spmm_run(
         return _calls.spmm(known, x, _columns(values), _native.MEAN, transpose, unscaled)
     values = known.ones(x) if unscaled else _columns(values)
     y = _calls.spmm(known, x, values, transpose=transpose)
-    # On a GPU a sum by the matrix's plan and one pass over it are faster than a mean, which has none.
+    # On a GPU a sum by the matrix's plan and one pass over it are faster than a mean, which has no
+    # plan.
     return y.mul_(known.inverse_counts(x, transpose)) if mean else y
 
 
@@ -259,8 +260,8 @@ def _edge_add_run(graph: int, left: Tensor, right: Tensor) -> Tensor:
     known = edge_add_graph(graph, left, right)
     # [l, 1] [1, r]^T is l + r: an SDDMM two columns wide for each head.
     heads = left.shape[1]
-    a = torch.stack((left, torch.ones_like(left)), 2).view(-1, 2 * heads)
-    b = torch.stack((torch.ones_like(right), right), 2).view(-1, 2 * heads)
+    a = torch.stack((left, torch.ones_like(left)), 2).flatten(1)
+    b = torch.stack((torch.ones_like(right), right), 2).flatten(1)
     return _calls.sddmm(known, a, b, heads=heads)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from sparsed import Matrix
 from sparsed._errors import InvalidArgument
 from sparsed.torch import _derived, _operators
-from sparsed.torch._functions import _prepare
+from sparsed.torch._functions import _given, _prepare
 from sparsed.torch._graphs import number_of
 from sparsed.torch.nn import _layer
 from sparsed.torch.nn._gcn import normalize_weights
@@ -69,17 +69,16 @@ class APPNP(torch.nn.Module):
         drops = self.dropout > 0 and self.training
         if edge_weight is None and not drops:
             if self.K == 0:
-                return x
+                return _given(x)
             factors, shares = [1.0 - self.alpha] * self.K, [self.alpha] * self.K
-            y: Tensor = _operators.propagate(number, x, factors, shares, False)
-            return y
+            return _given(_operators.propagate(number, x, factors, shares, False))
         if edge_weight is None:
             edge_weight = _operators.own_values(number, x.detach())
         y = x
         for _ in range(self.K):
             dropped = functional.dropout(edge_weight, self.dropout) if drops else edge_weight
             y = (1 - self.alpha) * _layer.spread(number, y, dropped) + self.alpha * x
-        return y
+        return _given(y)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(K={self.K}, alpha={self.alpha})"

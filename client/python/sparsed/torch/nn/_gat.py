@@ -9,7 +9,7 @@ from torch.nn import Parameter, functional
 from sparsed import Matrix, _native
 from sparsed._errors import InvalidArgument
 from sparsed.torch import _attention, _derived, _operators
-from sparsed.torch._functions import _prepare
+from sparsed.torch._functions import _given, _prepare
 from sparsed.torch._graphs import number_of
 from sparsed.torch.nn import _layer
 
@@ -99,6 +99,7 @@ class _Attention(torch.nn.Module):
             out = out + self.res(targets)
         if self.bias is not None:
             out = out + self.bias
+        out = _given(out)
         if alpha is not None:
             return out, (_operators.edge_index(number, alpha.detach()), alpha)
         return out
@@ -120,8 +121,9 @@ class GATConv(_Attention):
     """Graph attention: weights softmax_j LeakyReLU(a_l . W x_j + a_r . W x_i), as
     torch_geometric.nn.GATConv. The graph's values do not count.
 
-    One pass over the graph, and one for the gradient, with nothing of nnz x heads in memory; but with
-    dropout of weights, edge features, and where weights are wanted, they are kept, nnz x heads.
+    One pass over the graph, and one for the gradient, with nothing of nnz x heads in memory; but
+    with dropout of weights, edge features, and where weights are wanted, they are kept, nnz x
+    heads.
 
     Args:
         in_channels: columns of X; a pair for sources and targets of a bipartite graph.
@@ -133,6 +135,7 @@ class GATConv(_Attention):
         add_self_loops: in the place of those that there are.
         edge_dim: columns of edge features, without self-loops.
         bias, residual: as PyG's.
+        options: PyG's fill_value, of self-loops' edge features, changes nothing.
 
     Parameters: lin.weight (lin_src.weight and lin_dst.weight of a pair), att_src, att_dst, bias;
     lin_edge.weight and att_edge with edge_dim; res.weight if `residual`.
@@ -206,11 +209,11 @@ class GATConv(_Attention):
         """
         number = self._graph(g)
         h, scores_of_targets, targets = self._transform(number, x)
-        heads = (self.heads, self.out_channels)
         if scores_of_targets is None:
-            scores_of_sources, scores_of_targets = self._scores(h)
+            with _layer.in_its_own_type(h):
+                scores_of_sources, scores_of_targets = self._scores(h)
         else:
-            scores_of_sources = (h.view(-1, *heads) * self._att(self.att_src, h)).sum(-1)
+            scores_of_sources = self._scores_of(self.att_src, h)
         drops = self.dropout > 0 and self.training
         if (
             not drops
@@ -225,8 +228,9 @@ class GATConv(_Attention):
         scores = _operators.edge_add(number, scores_of_targets, scores_of_sources)
         if self.lin_edge is not None and edge_attr is not None:
             # (e W) . a is e (W a): nothing of nnz x heads x out_channels.
-            weight = self.lin_edge.weight.view(*heads, -1) * self.att_edge[0].unsqueeze(2)
-            more = functional.linear(_edge_features(edge_attr), weight.sum(1))
+            by_head = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+            weight = (by_head * self.att_edge[0].unsqueeze(2)).sum(1)
+            more = functional.linear(_edge_features(edge_attr), weight)
             scores = scores + _prepare(number, "edge_attr", more)
         scores = functional.leaky_relu(scores, self.negative_slope, inplace=True)
         out, alpha = self._weighted(number, scores, h)
@@ -244,17 +248,20 @@ class GATConv(_Attention):
         if targets is None:
             return h, h.new_zeros((_operators.sizes(number)[0], self.heads)), None
         d = _prepare(number, "x", of_targets(targets))
-        heads = (self.heads, self.out_channels)
-        return h, (d.view(-1, *heads) * self._att(self.att_dst, d)).sum(-1), targets
+        return h, self._scores_of(self.att_dst, d), targets
 
-    def _att(self, att: Tensor, like: Tensor) -> Tensor:
-        return att.to(like.dtype)
+    def _scores_of(self, att: Tensor, h: Tensor) -> Tensor:
+        """One end's."""
+        with _layer.in_its_own_type(h):
+            by_head = h.view(-1, self.heads, self.out_channels)
+            return (by_head * att.to(h.dtype)).sum(-1)
 
     def _scores(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Sources' and targets', by one product that reads h once.
 
-        Of many nodes in blocks of rows: the gradient of the weights is a product over all nodes of which so few
-        numbers come out that it would keep a fraction of a GPU busy; of blocks it is many.
+        Of many nodes in blocks of rows: the gradient of the weights is a product over all nodes of
+        which so few numbers come out that it would keep a fraction of a GPU busy; of blocks it is
+        many.
         """
         both = torch.stack((self.att_src[0], self.att_dst[0]), 2).to(h.dtype)
         if h.shape[0] < _FEW_NODES:
@@ -280,8 +287,8 @@ class GATv2Conv(_Attention):
     """Graph attention with weights softmax_j a . LeakyReLU(W_l x_j + W_r x_i), as
     torch_geometric.nn.GATv2Conv. The graph's values do not count.
 
-    The LeakyReLU inside takes nnz x heads x out_channels numbers. They are made in blocks, and again
-    for the gradient: memory stays small, time is about PyG's. Its gradient has none itself.
+    The LeakyReLU inside takes nnz x heads x out_channels numbers. They are made in blocks, and
+    again for the gradient: memory stays small, time is about PyG's. Its gradient has none itself.
 
     Args: as GATConv's. share_weights: one W for both ends.
 

@@ -9,7 +9,7 @@ from torch.nn import Parameter, functional
 from sparsed import Matrix
 from sparsed._errors import InvalidArgument, InvalidType
 from sparsed.torch import _derived, _operators
-from sparsed.torch._functions import _prepare
+from sparsed.torch._functions import _given, _prepare
 from sparsed.torch._graphs import number_of
 from sparsed.torch.nn import _layer
 
@@ -20,8 +20,9 @@ def normalize_weights(number: int, weights: Tensor) -> Tensor:
     if weights.dim() == 1:
         weights = weights.unsqueeze(1)
     degrees = _operators.total(number, weights, False)
-    roots = degrees.pow(-0.5)
-    roots = roots.masked_fill(roots == float("inf"), 0.0)
+    with _layer.in_its_own_type(degrees):
+        roots = degrees.pow(-0.5)
+        roots = roots.masked_fill(roots == float("inf"), 0.0)
     scaled: Tensor = _operators.scale(number, weights, roots, roots)
     return scaled
 
@@ -34,7 +35,8 @@ class GCNConv(torch.nn.Module):
 
     Args:
         in_channels, out_channels: columns of X, and of the result.
-        improved: 2 I in the place of I.
+        improved: 2 I in the place of I, where the graph has weights. As in PyG it changes nothing
+            where it has none: it was uploaded without values (or, of `Client.matrix`, all are 1).
         add_self_loops: where there are none; None: if `normalize`.
         normalize: False: A as it is.
         bias: whether there is a b.
@@ -104,7 +106,7 @@ class GCNConv(torch.nn.Module):
             edge_weight = normalize_weights(number, edge_weight)
         if _layer.narrow_first(x, self.lin):
             y = _layer.spread(number, self.lin(x), edge_weight)
-            return y if self.bias is None else y + self.bias
+            return _given(y if self.bias is None else y + self.bias)
         y = _layer.spread(number, x, edge_weight)
         return functional.linear(y, self.lin.weight, self.bias)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from sparsed._errors import InvalidArgument
 from sparsed.torch import _operators
-from sparsed.torch._functions import _prepare
+from sparsed.torch._functions import _autocasts, _prepare
 
 
 class GlorotLinear(torch.nn.Linear):
@@ -59,6 +60,12 @@ def spread(number: int, x: Tensor, values: Tensor | None = None) -> Tensor:
         values = _prepare(number, "values", values)
     y: Tensor = _operators.spmm(number, x, values, False, False, False)
     return y
+
+
+def in_its_own_type(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """No autocast: what is computed of x, which has the graph's type, has it too."""
+    on = x.device.type
+    return torch.autocast(on, enabled=False) if _autocasts(x) else contextlib.nullcontext()
 
 
 def narrow_first(x: Tensor, lin: torch.nn.Linear) -> bool:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from sparsed import Matrix
 from sparsed._errors import InvalidArgument
 from sparsed.torch import _derived, _operators
-from sparsed.torch._functions import _prepare
+from sparsed.torch._functions import _given, _prepare
 from sparsed.torch._graphs import number_of
 from sparsed.torch.nn import _layer
 from sparsed.torch.nn._gcn import normalize_weights
@@ -33,7 +33,7 @@ class LGConv(torch.nn.Module):
             number = _derived.normalized(number, 0.0)
         elif self.normalize and edge_weight is not None:
             edge_weight = normalize_weights(number, edge_weight)
-        return _layer.spread(number, x, edge_weight)
+        return _given(_layer.spread(number, x, edge_weight))
 
 
 class LightGCN(torch.nn.Module):
@@ -94,19 +94,21 @@ class LightGCN(torch.nn.Module):
             for layer, conv in enumerate(self.convs):
                 x = conv(x, g, edge_weight)
                 out = out + x * self.alpha[layer + 1]
-            return out
+            return _given(out)
         number = number_of(g)
         if self.num_layers and self.convs[0].normalize:
             number = _derived.normalized(number, 0.0)
         weights = self._numbers()
         if self.num_layers == 0:
-            return x * weights[0]
+            return _given(x * weights[0])
         x = _prepare(number, "x", x)
         factors = [weights[-1]] + [1.0] * (self.num_layers - 1)
-        y: Tensor = _operators.propagate(number, x, factors, weights[-2::-1], False)
-        return y
+        return _given(_operators.propagate(number, x, factors, weights[-2::-1], False))
 
     def _numbers(self) -> list[float]:
+        if self.alpha.is_inference():  # whose changes nobody counts
+            numbers: list[float] = self.alpha.tolist()
+            return numbers
         state = (self.alpha.data_ptr(), self.alpha._version)
         if self._weights_of != state:
             self._weights = self.alpha.tolist()
@@ -125,8 +127,7 @@ class LightGCN(torch.nn.Module):
         if edge_label_index is None:
             number = number_of(g)
             out = _prepare(number, "the embedding", out)
-            scores: Tensor = _operators.sddmm(number, out, out, None, True, 1)
-            return scores.squeeze(1)
+            return _given(_operators.sddmm(number, out, out, None, True, 1)).squeeze(1)
         scores = (out[edge_label_index[0]] * out[edge_label_index[1]]).sum(dim=-1)
         return scores
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from sparsed import Matrix
 from sparsed._errors import InvalidArgument
 from sparsed.torch import _derived, _operators
-from sparsed.torch._functions import _prepare
+from sparsed.torch._functions import _given, _prepare
 from sparsed.torch._graphs import number_of
 from sparsed.torch.nn import _layer
 
@@ -78,7 +78,7 @@ class SAGEConv(torch.nn.Module):
         out = self._neighbours(sources, number_of(g))
         if self.root_weight and targets is not None:
             out = out + self.lin_r(targets)
-        return functional.normalize(out, p=2.0, dim=-1) if self.normalize else out
+        return _given(functional.normalize(out, p=2.0, dim=-1) if self.normalize else out)
 
     def _neighbours(self, x: Tensor, number: int) -> Tensor:
         if self.aggr in ("max", "min"):

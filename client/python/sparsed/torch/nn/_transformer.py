@@ -10,7 +10,7 @@ from torch.nn import functional
 from sparsed import Matrix, _native
 from sparsed._errors import InvalidArgument
 from sparsed.torch import _attention, _operators
-from sparsed.torch._functions import _prepare
+from sparsed.torch._functions import _given, _prepare
 from sparsed.torch._graphs import number_of
 from sparsed.torch.nn import _layer
 
@@ -19,8 +19,8 @@ class TransformerConv(torch.nn.Module):
     """Dot product attention along edges, as torch_geometric.nn.TransformerConv. The graph's values
     do not count.
 
-    One pass over the graph, and one for the gradient, with nothing of nnz x heads in memory; but with
-    dropout of weights, and where they are wanted, they are kept, nnz x heads.
+    One pass over the graph, and one for the gradient, with nothing of nnz x heads in memory; but
+    with dropout of weights, and where they are wanted, they are kept, nnz x heads.
 
     Args:
         in_channels: columns of X; a pair for sources and targets of a bipartite graph.
@@ -32,7 +32,8 @@ class TransformerConv(torch.nn.Module):
         bias: of all linear maps.
         root_weight: False: no W_skip x_i, and no gate.
 
-    Parameters: lin_key, lin_query, lin_value, lin_skip (weight and bias), lin_beta.weight if `beta`.
+    Parameters: lin_key, lin_query, lin_value, lin_skip (weight and bias); lin_beta.weight if
+    `beta`.
     """
 
     lin_beta: torch.nn.Linear | None
@@ -110,6 +111,7 @@ class TransformerConv(torch.nn.Module):
             out = _operators.spmm(number, v, dropped, False, False, False)
         else:
             out = _attention.attention(number, q, k, v, None, _native.DOT, self.heads, scale)[0]
+        out = _given(out)  # of one type with lin_skip's
         if not self.concat and self.heads > 1:
             out = out.view(-1, self.heads, self.out_channels).mean(dim=1)
         if self.root_weight:
