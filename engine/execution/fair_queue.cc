@@ -56,15 +56,15 @@ void FairQueue::Sweep() {
 void FairQueue::Push(std::shared_ptr<FairEntry> entry) {
   Tenant& tenant = TenantOf(entry->tenant_name);
   if (entry->order_ == 0) entry->order_ = next_order_++;
-  const Flow flow = FlowOf(entry->is_long), other = FlowOf(!entry->is_long);
+  const Flow flow = FlowOf(entry->is_long);
   if (tenant.waits()) {
     Leave(tenant);
   } else {
     tenant.start = std::max(tenant.start, now_);
   }
   // As among tenants: what had nothing to do has saved up nothing.
-  if (tenant.waiting[flow].empty() && !tenant.waiting[other].empty()) {
-    tenant.used[flow] = std::max(tenant.used[flow], tenant.used[other]);
+  if (tenant.waiting[flow].empty()) {
+    tenant.used[flow] = std::max(tenant.used[flow], tenant.used_now);
   }
   tenant.rest[flow][LevelOf(*entry)] += entry->rest_seconds;
   const auto key = KeyOf(*entry);
@@ -122,6 +122,7 @@ std::shared_ptr<FairEntry> FairQueue::Pop(Turn& turn) {
   std::shared_ptr<FairEntry> entry = Take(tenant, flow, tenant.waiting[flow].begin());
   if (tenant.waits()) Enter(tenant);
   now_ = std::max(now_, tenant.start);
+  tenant.used_now = std::max(tenant.used_now, tenant.used[flow]);
   turn = Turn();
   turn.tenant = &tenant;
   turn.priority = entry->priority;
@@ -169,9 +170,14 @@ void FairQueue::Ran(Turn& turn, double seconds) {
     turn.charged = turn.ran;
   }
   // Where it would go on: for who comes while it does, unless somebody waits who is behind.
-  double now = tenant.start - (turn.charged - turn.ran) / tenant.weight;
+  const double ahead = turn.charged - turn.ran;
+  double now = tenant.start - ahead / tenant.weight;
   if (!order_.empty()) now = std::min(now, order_.begin()->start);
   now_ = std::max(now_, now);
+  const Flow other = FlowOf(!turn.is_long);
+  double used = tenant.used[FlowOf(turn.is_long)] - ahead;
+  if (!tenant.waiting[other].empty()) used = std::min(used, tenant.used[other]);
+  tenant.used_now = std::max(tenant.used_now, used);
 }
 
 bool FairQueue::Passes(const Turn& turn) const {
@@ -187,8 +193,7 @@ bool FairQueue::Passes(const Turn& turn) const {
   const int priority = PriorityOf(own.waiting[flow].begin()->first);
   if (priority != turn.priority) return priority > turn.priority;
   // Of one flow, what runs came before.
-  return flow != FlowOf(turn.is_long) &&
-         own.used[flow] <= own.used[FlowOf(turn.is_long)] - (turn.charged - turn.ran);
+  return flow != FlowOf(turn.is_long) && own.used[flow] <= own.used[FlowOf(turn.is_long)];
 }
 
 void FairQueue::End(Turn& turn) {
@@ -213,7 +218,8 @@ double FairQueue::SecondsUntilEnd(const FairEntry& entry, int lanes) const {
     const Tenant& tenant = found->second;
     weight = tenant.weight;
     const auto& rest = tenant.rest[flow];
-    own += std::accumulate(rest.begin() + static_cast<std::ptrdiff_t>(LevelOf(entry)), rest.end(), 0.0);
+    own += std::accumulate(rest.begin() + static_cast<std::ptrdiff_t>(LevelOf(entry)), rest.end(),
+                           0.0);
     // On another lane it does not wait for it.
     if (entry.is_long && lanes == 1) own += tenant.running_rest;
   } else if (const auto set = weights_.find(entry.tenant_name); set != weights_.end()) {

@@ -108,7 +108,9 @@ class FairQueue {
     uint64_t last_turn = 0;  ///< of all turns; who had it longest ago goes first of equals
     int turns = 0;           ///< that run
     std::array<Waiting, 2> waiting;
-    std::array<double, 2> used{};  ///< seconds of each flow, as far as they compete
+    /// Seconds of each flow, and where they are now: of these, as of tenants, virtual time.
+    std::array<double, 2> used{};
+    double used_now = 0;
     /// Of those that wait, by flow and priority; and of those that run.
     std::array<std::array<double, FairEntry::kPriorities>, 2> rest{};
     double running_rest = 0;

@@ -233,6 +233,18 @@ TEST_F(FairQueueTest, LongOnesOfATenantEndInOrderAndItsShortOnesPassThem) {
   EXPECT_EQ(RunAll(), "sAssAABBBB");
 }
 
+TEST_F(FairQueueTest, WhatATenantDidBeforeDoesNotHoldUpItsShortOnes) {
+  AddSteady("t", 0.01, 1);
+  RunFor(10);  // short ones alone
+  AddSteady("t", 0.01, 2, 1000);
+  RunFor(1);
+  auto late = Add("t", 0.001, 0.001);
+  late->name = "late";
+  int turns = 0;
+  while (RunOne() != "late") ++turns;
+  EXPECT_LE(turns, 3);
+}
+
 TEST_F(FairQueueTest, WhoGoesNextIsToldDuringATurn) {
   auto big = Add("t", 0, 1);
   big->is_long = true;
