@@ -34,7 +34,7 @@ Joint DenseCall::JoinsAs() const {
   if (device().kind == DeviceKind::kCpu) {
     // Joined they are not cut: others are not to wait for much more than a piece.
     const auto nnz = static_cast<double>(std::max<int64_t>(matrix_->pattern()->nnz(), 1));
-    const double soon = 2 * LongWork(*impl_) / nnz;
+    const double soon = 2 * LongWork() / nnz;
     if (soon < static_cast<double>(most)) most = static_cast<int64_t>(soon);
   }
   // It is to leave room for another of its kind.

@@ -13,6 +13,7 @@
 
 #include "engine/execution/dense_result.h"
 #include "engine/execution/executor_impl.h"
+#include "engine/execution/piece_run.h"
 #include "engine/execution/request_operands.h"
 
 namespace sparsed::engine {
@@ -86,7 +87,7 @@ class DenseCall final : public Job {
   double Work() const;
   uint64_t Kind() const;
   /// Multiplications on the CPU from which on it is cut.
-  static double LongWork(const Executor::Impl& impl);
+  double LongWork() const;
   /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead. OK
   /// with `whole_` there: it is cut, and GoOn goes on, on a lane of the same device.
   absl::Status RunWhole(Resolved& plan, Lane& lane);
@@ -128,9 +129,7 @@ class DenseCall final : public Job {
         written;  ///< the same, or where the kernel writes before it is put in order
     std::shared_ptr<const Array> order;  ///< of values in the caller's order
     BoundRun run;
-    bool pieces = false;  ///< it may be cut
-    Progress progress = {};
-    Buffer workspace = {};  ///< of one that may be cut
+    std::optional<PieceRun> pieces = {};  ///< none: it is not cut
   };
 
   const std::shared_ptr<Executor::Impl> impl_;

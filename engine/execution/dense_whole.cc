@@ -13,15 +13,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// For which a long product has the lane while others wait.
-constexpr double kPieceMilliseconds = 3;
-/// Multiplications, for each thread, of one that is worth cutting: about a piece.
-constexpr double kLongWork = 4 << 20;
-
 }  // namespace
 
-double DenseCall::LongWork(const Executor::Impl& impl) {
-  return kLongWork * impl.scheduler->options().threads_per_lane;
+double DenseCall::LongWork() const {
+  return engine::LongWork(impl_->scheduler->options().threads_per_lane, DeviceKind::kCpu);
 }
 
 double DenseCall::Work() const {
@@ -34,8 +29,7 @@ uint64_t DenseCall::Kind() const {
   for (const uint64_t part :
        {static_cast<uint64_t>(c.operation), uint64_t{c.transposed}, static_cast<uint64_t>(c.type),
         static_cast<uint64_t>(c.k_bucket), uint64_t{c.allow_tf32}, uint64_t{own_values_}}) {
-    kind = (kind ^ part) * 0x9e3779b97f4a7c15ull;
-    kind ^= kind >> 29;
+    kind = MixKind(kind, part);
   }
   return kind;
 }
@@ -50,9 +44,9 @@ Job::Cost DenseCall::Predict() const {
   }
   Cost cost = {.next_seconds = all.seconds, .rest_seconds = all.measured ? all.seconds : 0};
   // What runs on a GPU is not cut.
-  cost.is_long = device().kind == DeviceKind::kCpu && Work() >= LongWork(*impl_);
+  cost.is_long = device().kind == DeviceKind::kCpu && Work() >= LongWork();
   if (!cost.is_long) return cost;
-  cost.next_seconds = std::min(cost.next_seconds, 1e-3 * kPieceMilliseconds);
+  cost.next_seconds = std::min(cost.next_seconds, kPieceSeconds);
   if (whole_ != nullptr) {
     const double taken = 1e-9 * static_cast<double>(end_.timings.kernel_ns);
     cost.rest_seconds = std::max(0.0, cost.rest_seconds - taken);
@@ -101,8 +95,7 @@ absl::Status DenseCall::PlaceWhole(Resolved& plan, Lane& lane) {
                                          .written = std::move(written),
                                          .order = std::move(order),
                                          .run = run});
-  whole_->pieces = run.resumes() && device().kind == DeviceKind::kCpu && Predict().is_long;
-  whole_->progress.pause = wanted();
+  if (run.resumes() && Predict().is_long) whole_->pieces.emplace(wanted());
   if (backend.id().kind != DeviceKind::kCpu) end_.timings.to_device_ns = NanosecondsSince(begin);
   return absl::OkStatus();
 }
@@ -119,27 +112,12 @@ absl::Status DenseCall::RunKernel(Lane& lane) {
 }
 
 absl::Status DenseCall::RunPieces(Lane& lane) {
-  Backend& backend = *lane.backend;
-  Whole& whole = *whole_;
-  Progress& progress = whole.progress;
-  const RunOptions options{.workspace = whole.workspace,
-                           .memory = backend.MemoryFor(MemoryUse::kRequests, owner_),
-                           .stop = token().flag(),
-                           .progress = &progress};
-  do {
-    const int phase = progress.phase;
-    const int64_t done = progress.done;
-    double milliseconds = 0;
-    absl::Status status = backend.Run(lane, whole.run, options, &milliseconds);
-    AddKernelTime(milliseconds);
-    if (!status.ok() || progress.finished) return status;
-    const int64_t parts = progress.done - (progress.phase == phase ? done : 0);
-    if (parts > 0 && milliseconds > 0) {
-      const double most = kPieceMilliseconds / milliseconds * static_cast<double>(parts);
-      progress.least = static_cast<int64_t>(std::clamp(most, 1.0, 1e9));
-    }
-  } while (!GivesWay());
-  return absl::OkStatus();
+  double milliseconds = 0;
+  absl::Status status = whole_->pieces->Run(
+      lane, whole_->run, lane.backend->MemoryFor(MemoryUse::kRequests, owner_), token().flag(),
+      [this] { return GivesWay(); }, &milliseconds);
+  AddKernelTime(milliseconds);
+  return status;
 }
 
 absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
@@ -152,7 +130,7 @@ absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
 absl::Status DenseCall::GoOn(Lane& lane) {
   Backend& backend = *lane.backend;
   absl::Status status = whole_->pieces ? RunPieces(lane) : RunKernel(lane);
-  if (status.ok() && whole_->pieces && !whole_->progress.finished) return status;  // others' turn
+  if (status.ok() && whole_->pieces && !whole_->pieces->finished()) return status;  // others' turn
   const std::unique_ptr<Whole> whole = std::move(whole_);
   if (!status.ok()) return status;
   operands_.Settled();

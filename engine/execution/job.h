@@ -102,7 +102,7 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   ResultSink& sink() { return *sink_; }
   const std::string& tenant() const { return tenant_name; }
   const Token& token() const { return *token_; }
-  Scheduler& scheduler() { return *scheduler_; }
+  Scheduler& scheduler() const { return *scheduler_; }
   /// Counts block bytes handed to the sink; true if the credit is used up.
   bool Charge(int64_t bytes);
   /// Ends it. For kLeft; jobs on lanes return kEnded instead.
