@@ -31,6 +31,10 @@ bool LayoutKernel::from_library() const {
   return std::visit([](const auto* kernel) { return kernel->from_library; }, kernel_);
 }
 
+bool LayoutKernel::resumes() const {
+  return std::visit([](const auto* kernel) { return kernel->resumes; }, kernel_);
+}
+
 bool LayoutKernel::Serves(const Problem& problem, const Layout& layout) const {
   return std::visit(
       [&](const auto* kernel) {

@@ -28,6 +28,7 @@ class LayoutKernel {
 
   std::string_view name() const;
   bool from_library() const;  ///< as SpmmKernel's
+  bool resumes() const;       ///< as SpmmKernel's
   /// Whether it computes `problem`, on its device, from `layout`; the problem is that of the matrix
   /// (see SeenThrough).
   bool Serves(const Problem& problem, const Layout& layout) const;
@@ -65,6 +66,8 @@ class BoundRun {
         arguments_(arguments) {}
 
   std::string_view kernel() const { return kernel_.name(); }
+  /// It may be cut: it knows Context::progress.
+  bool resumes() const { return kernel_.resumes(); }
   /// As the kernel sees it.
   const Problem& problem() const { return problem_; }
   const std::shared_ptr<const Layout>& layout() const { return layout_; }

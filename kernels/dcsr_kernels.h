@@ -27,7 +27,8 @@ Kernel OverStoredRows(std::string_view name, DeviceKind device) {
                 const Layout stored = StoredRows(layout);
                 return kOf(problem, stored).workspace(problem, stored, threads);
               },
-          .run = nullptr};
+          .run = nullptr,
+          .resumes = device == DeviceKind::kCpu};
 }
 
 /// `kScaleEmptyRows` scales the EmptyRows of C (C = beta * C) before the kernel runs. Not

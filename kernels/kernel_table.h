@@ -100,6 +100,7 @@ struct SpmmKernel {
   PrepareRuns<SpmmArguments> prepare = nullptr;
   Accuracy (*accuracy)(const Problem&) = RoundedToNearest;
   bool from_library = false;  ///< a vendor's, which decides what comes of infinite factors and NaN
+  bool resumes = false;       ///< it knows Context::progress
 };
 
 struct SddmmKernel {
@@ -113,6 +114,7 @@ struct SddmmKernel {
   PrepareRuns<SddmmArguments> prepare = nullptr;
   Accuracy (*accuracy)(const Problem&) = RoundedToNearest;
   bool from_library = false;  ///< as in SpmmKernel
+  bool resumes = false;       ///< as in SpmmKernel
 };
 
 /// The result's size depends on the data: the engine calls `analyse`, allocates, optionally

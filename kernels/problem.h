@@ -66,13 +66,32 @@ Problem ProblemOf(const ProblemClass& c);
 /// "spmm f32 k<=128 cpu", "spmm^T tf32 k<=128 cuda" (f32 with TF32 allowed).
 std::string ToString(const ProblemClass& c);
 
+/// How far a run has come that may be cut: it computes its work part by part, and stops between two
+/// of them when somebody else is to go first. Runs of the same arguments with the same Progress and
+/// the workspace as the run before left it go on from there; the result has the same bits however
+/// often it was cut.
+struct Progress {
+  int64_t done = 0;    ///< parts that are computed: all those before this one
+  int phase = 0;       ///< of a kernel that runs others; `done` is of this one
+  bool begun = false;  ///< a run of this phase went before
+  bool finished = false;
+  int64_t least = 1;  ///< parts that a run computes before it looks at `pause`
+  const std::atomic<bool>* pause = nullptr;  ///< while it is true the run stops; null: never
+
+  /// A run that has computed so many parts is to stop.
+  bool pauses(int64_t computed) const {
+    return pause != nullptr && computed >= least && pause->load(std::memory_order_relaxed);
+  }
+};
+
 /// What a kernel may use. It allocates nothing, logs nothing, reads no clock.
 struct Context {
   int threads = 1;                          ///< OpenMP team size; the caller's thread owns the team
   std::span<std::byte> workspace;           ///< at least workspace(...) bytes, aligned to 64
   const std::atomic<bool>* stop = nullptr;  ///< if it becomes true, return CANCELLED soon
   void* stream = nullptr;  ///< GPU kernels: the CUDA stream (cudaStream_t); they queue, never wait
-  void* prepared = nullptr;  ///< what the kernel's `prepare` returned; null: it was not asked
+  void* prepared = nullptr;      ///< what the kernel's `prepare` returned; null: it was not asked
+  Progress* progress = nullptr;  ///< of a kernel that `resumes`; null: the run is not cut
   bool stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
 };
 

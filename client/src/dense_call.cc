@@ -117,7 +117,7 @@ grpc::ByteBuffer DenseCall::EncodeStart(uint64_t id, const std::vector<std::stri
     const std::chrono::nanoseconds left = deadline() - std::chrono::system_clock::now();
     timeout_ns = static_cast<uint64_t>(std::max<int64_t>(1, left.count()));
   }
-  return request().encode_start(id, timeout_ns, carriers);
+  return request().encode_start(id, timeout_ns, priority_, carriers);
 }
 
 std::vector<OutgoingArray> DenseCall::LendOperands() {

@@ -27,9 +27,9 @@ class Ring;
 
 /// What a dense request sends and where its result goes.
 struct DenseRequest {
-  /// The message that opens it, for an id, the nanoseconds that are left (0: no limit) and the
-  /// names of its carriers.
-  std::function<grpc::ByteBuffer(uint64_t id, uint64_t timeout_ns,
+  /// The message that opens it, for an id, the nanoseconds that are left (0: no limit), a priority
+  /// and the names of its carriers.
+  std::function<grpc::ByteBuffer(uint64_t id, uint64_t timeout_ns, uint32_t priority,
                                  const std::vector<std::string>& carriers)>
       encode_start;
   /// Operands in the caller's memory, by array index.
@@ -65,6 +65,7 @@ class DenseCall final : public RemoteCall {
             std::shared_ptr<CallState<ComputeResult>> state)
       : RemoteCall(connection, options, request.repeatable ? Repeat::kSafe : Repeat::kNever),
         stream_(stream),
+        priority_(options.priority),
         first_(std::move(request)),
         streamed_(std::move(streamed)),
         state_(std::move(state)) {}
@@ -116,6 +117,7 @@ class DenseCall final : public RemoteCall {
   const DenseRequest& request() const { return *request_.load(); }
 
   ComputeStream& stream_;
+  const uint32_t priority_;
   const DenseRequest first_;
   const std::optional<DenseRequest> streamed_;
   std::atomic<const DenseRequest*> request_ = &first_;

@@ -69,6 +69,8 @@ struct RunOptions {
   const std::atomic<bool>* stop = nullptr;
   /// On a GPU, queued behind the kernel and not in its time.
   std::function<absl::Status()> behind = nullptr;
+  /// Of a run that may be cut: on the CPU, of a kernel that resumes. The workspace is its own then.
+  Progress* progress = nullptr;
 };
 
 /// Thread-safe, but for lanes: a lane is used by one thread at a time. Errors of all:

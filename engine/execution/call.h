@@ -65,6 +65,7 @@ struct SpmmSpec {
   bool allow_tf32 = false;  ///< as in Problem
   uint64_t timeout_ns = 0;  ///< 0: none
   QueueSpec queue = {};
+  int priority = 0;  ///< among its tenant's, below FairEntry::kPriorities; the highest goes first
 };
 
 struct SddmmSpec {
@@ -75,6 +76,7 @@ struct SddmmSpec {
   std::optional<OperandSpec> values = {};  ///< as SpmmSpec's; INVALID_ARGUMENT where unscaled
   uint64_t timeout_ns = 0;
   QueueSpec queue = {};
+  int priority = 0;  ///< as SpmmSpec's
 };
 
 /// C<M> = op(S) * op(T) in a semiring.
@@ -88,6 +90,7 @@ struct SpgemmSpec {
   Semiring semiring = Semiring::kSumProduct;
   std::string mask = {};  ///< a matrix whose positions alone are computed; empty: none
   uint64_t timeout_ns = 0;
+  int priority = 0;  ///< as SpmmSpec's
 };
 
 /// One operation of a chain; makes one value, if it does not say more. Values are numbered: first
@@ -194,6 +197,7 @@ struct ChainSpec {
   std::vector<ChainStep> steps;
   std::vector<Result> results;
   uint64_t timeout_ns = 0;
+  int priority = 0;  ///< as SpmmSpec's
 };
 
 struct ArrayFacts {

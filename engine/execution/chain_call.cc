@@ -14,8 +14,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// After so long somebody else may have the lane.
-constexpr auto kTurn = std::chrono::milliseconds(20);
 /// Short steps that are queued behind the one that the host waits for, which it does when there are
 /// twice as many: enough for the device never to wait. Of others one, so that a chain that is
 /// cancelled ends soon.
@@ -53,7 +51,9 @@ absl::StatusOr<std::shared_ptr<Call>> ChainCall::Begin(std::shared_ptr<Executor:
                                                        ChainSpec spec,
                                                        std::shared_ptr<ResultSink> sink) {
   const uint64_t timeout_ns = spec.timeout_ns;
+  const int priority = spec.priority;
   auto call = std::make_shared<ChainCall>(std::move(impl), std::move(spec), std::move(sink));
+  call->priority = priority;
   absl::Status status = call->Check();
   if (status.ok()) status = call->SetResults();
   if (status.ok()) status = call->ChooseDevice();
@@ -170,6 +170,7 @@ void ChainCall::Restart() {
   free_.clear();
   kept_.clear();
   used_.clear();
+  for (Step& step : steps_) step.cut.reset();
 }
 
 Job::Next ChainCall::Run(Lane& lane, absl::Status* end) {
@@ -178,6 +179,8 @@ Job::Next ChainCall::Run(Lane& lane, absl::Status* end) {
   if (end->ok()) {
     *end = CheckedOn(*lane.backend, token(), Send(lane));
     if (end->ok()) {
+      const double seconds = 1e-9 * static_cast<double>(end_.timings.kernel_ns);
+      scheduler().costs(device()).Took(Kind(), Operation::kSpmm, Work(), seconds);
       for (Step& step : steps_) end_.steps.push_back(std::move(step.done));
       return Next::kEnded;
     }
@@ -229,7 +232,7 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
   size_t ahead = 1, passed = 0;  // a moment that was waited for
   while (next_ < steps_.size()) {
     if (token().stopped()) return token().status();
-    absl::Status ran = RunStep(next_, lane);
+    absl::Status ran = steps_[next_].cut ? GoOn(steps_[next_], lane) : RunStep(next_, lane);
     if (absl::IsResourceExhausted(ran) && may_repeat_ && !(free_.empty() && kept_.empty())) {
       // What steps before it used is there for it once they have ended.
       if (absl::Status s = backend.Settle(lane); !s.ok()) return s;
@@ -246,6 +249,7 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
     absl::StatusOr<std::unique_ptr<Moment>> end = backend.Now(lane);
     if (!end.ok()) return end.status();
     moments.push_back(*std::move(end));
+    if (steps_[next_].cut != nullptr) break;  // others' turn
     Recycle(next_);
     ++next_;
     // Not for each of them: to wait costs the host a part of what a short step takes.
@@ -257,20 +261,22 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
       ahead = ms.ok() && *ms < kShortMilliseconds * steps ? kAhead : 1;
       passed = last;
     }
-    if (Clock::now() - began > kTurn) break;
+    const std::chrono::duration<double> turn = Clock::now() - began;
+    if (turn.count() > kTurnSeconds && next_ < steps_.size() && GivesWay()) break;
   }
   if (absl::Status s = queue.Settle(); !s.ok()) return s;
   kept_.clear();
   operands_.Settled();
-  for (size_t i = first; i < next_; ++i) {
+  for (size_t i = first; i - first + 1 < moments.size(); ++i) {
     const absl::StatusOr<double> ms =
         moments[i - first + 1]->MillisecondsSince(*moments[i - first]);
     if (!ms.ok()) return ms.status();
     Step& step = steps_[i];
-    step.done.nanoseconds = static_cast<uint64_t>(*ms * 1e6);
-    end_.timings.kernel_ns += step.done.nanoseconds;
-    scheduler().AddBusy(device(), step.done.nanoseconds);
-    if (!step.product) continue;
+    const auto nanoseconds = static_cast<uint64_t>(*ms * 1e6);
+    step.done.nanoseconds += nanoseconds;  // one that was cut has several parts
+    end_.timings.kernel_ns += nanoseconds;
+    scheduler().AddBusy(device(), nanoseconds);
+    if (!step.product || step.cut != nullptr) continue;
     const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[i]);
     RecordProduct(*impl_, device(), *step.matrix->pattern(), step.problem,
                   spmm != nullptr && spmm->beta != 0, step.kernel, step.done.nanoseconds,
@@ -316,21 +322,6 @@ absl::StatusOr<PlacedSparse> ChainCall::PlaceMatrix(const Step& step, Resolved& 
   used_.push_back(s->layout);
   used_.push_back(s->values);
   return s;
-}
-
-absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
-                                 const PlacedDense& first, const PlacedDense* second,
-                                 const PlacedDense& result, double alpha, double beta, Lane& lane) {
-  Backend& backend = *lane.backend;
-  const BoundRun run = BindProduct(plan, s, first, second, result, alpha, beta);
-  step.kernel = run.kernel();
-  step.done.plan = plan.text;
-  const RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
-  double milliseconds = 0;
-  if (absl::Status status = backend.Run(lane, run, options, &milliseconds); !status.ok()) {
-    return status;
-  }
-  return backend.ClearPadding(result, lane);
 }
 
 absl::StatusOr<std::shared_ptr<const Layout>> ChainCall::RowsOf(const MatrixLease& matrix,

@@ -14,13 +14,15 @@
 
 #include "engine/execution/dense_result.h"
 #include "engine/execution/executor_impl.h"
+#include "engine/execution/piece_run.h"
 #include "engine/execution/request_operands.h"
 
 namespace sparsed::engine {
 
 /// Checked as a whole before it begins, with one version of each matrix. On a GPU steps are queued
-/// a few ahead of the device; after some milliseconds others may run in between. What a GPU has no
-/// room or no kernel for is computed on the CPU, from the first step on.
+/// a few ahead of the device; after some milliseconds others may run in between, on the CPU within
+/// a product, too. What a GPU has no room or no kernel for is computed on the CPU, from the first
+/// step on.
 class ChainCall final : public Job {
  public:
   /// As Executor::Begin.
@@ -41,6 +43,15 @@ class ChainCall final : public Job {
   size_t counted() const override { return operands_.counted(); }
 
  private:
+  /// For which a chain has the lane while others wait.
+  static constexpr double kTurnSeconds = kPieceSeconds;
+  /// A product that others were let before.
+  struct CutProduct {
+    BoundRun run;
+    PlacedDense first, second, result;
+    std::vector<std::shared_ptr<const void>> used;  ///< what else it runs on
+    PieceRun pieces;
+  };
   /// An operation, with all that was looked up for it.
   struct Step {
     MatrixLease matrix = nullptr;  ///< null: a sum
@@ -52,6 +63,7 @@ class ChainCall final : public Job {
     PlanTable::Found plan;      ///< as it was when the call began, or moved to the CPU
     StepEnd done = {};
     std::string_view kernel = {};  ///< that computed it
+    std::unique_ptr<CutProduct> cut = nullptr;
 
     /// By the plan of its class; other operations run on plain CSR.
     bool planned() const { return product && heads == 1; }
@@ -82,6 +94,10 @@ class ChainCall final : public Job {
   static std::vector<size_t> UsesOf(const ChainStep& step);
 
   Next Run(Lane& lane, absl::Status* end) override;
+  Cost Predict() const override;
+  /// Multiplications, about, and what chains that take equally long have in common.
+  double Work() const;
+  uint64_t Kind() const;
   void Drop() override;
   Loader ToLoad() const override;
 
@@ -155,6 +171,8 @@ class ChainCall final : public Job {
   absl::Status Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
                         const PlacedDense& first, const PlacedDense* second,
                         const PlacedDense& result, double alpha, double beta, Lane& lane);
+  /// Goes on with a product that was cut, which it may still be afterwards.
+  absl::Status GoOn(Step& step, Lane& lane);
   /// A value in the order of another matrix's CSR; null: as the caller would have it.
   absl::StatusOr<PlacedDense> InOrder(size_t value, const MatrixLease& order, Lane& lane);
   absl::StatusOr<ConstDense> ViewOf(size_t value, const MatrixLease& order, Lane& lane);

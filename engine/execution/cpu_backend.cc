@@ -249,6 +249,7 @@ absl::Status CpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& 
   if (!status.ok()) return status;
   Context context = ContextOf(lane, options.stop);
   context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
+  context.progress = options.progress;
   return Timed(
       lane, [&] { return run.Run(context); }, milliseconds);
 }

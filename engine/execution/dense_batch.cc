@@ -30,7 +30,13 @@ Joint DenseCall::JoinsAs() const {
   const int64_t rows = operands_[0].shape.rows + result_.shape().rows;
   if (operands_[0].shape.rows == 0 || result_.shape().rows == 0) return {};
   const int64_t fit = kMostBytes / (rows * static_cast<int64_t>(SizeOf(problem_.type)));
-  const int64_t most = std::min(kMostColumns, fit);
+  int64_t most = std::min(kMostColumns, fit);
+  if (device().kind == DeviceKind::kCpu) {
+    // Joined they are not cut: others are not to wait for much more than a piece.
+    const auto nnz = static_cast<double>(std::max<int64_t>(matrix_->pattern()->nnz(), 1));
+    const double soon = 2 * LongWork() / nnz;
+    if (soon < static_cast<double>(most)) most = static_cast<int64_t>(soon);
+  }
   // It is to leave room for another of its kind.
   if (problem_.k < 1 || 2 * problem_.k > most) return {};
   // A version of the values has an address of its own for as long as somebody uses it.

@@ -61,6 +61,7 @@ size_t DenseCall::announced() const { return operands_.announced(); }
 size_t DenseCall::counted() const { return operands_.counted(); }
 
 void DenseCall::Drop() {
+  whole_.reset();
   queue_ = {};
   result_.Drop();
   plan_ = {};
@@ -216,6 +217,10 @@ void DenseCall::TakePlan(DeviceKind device) {
 }
 
 Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
+  if (whole_ != nullptr) {
+    *end = CheckedOn(*lane.backend, token(), GoOn(lane));
+    return whole_ != nullptr ? Next::kAgain : Next::kEnded;
+  }
   absl::StatusOr<Resolved> plan = Resolve(*impl_, device(), matrix_, problem_, plan_);
   const auto run = [&](absl::Status (DenseCall::*how)(Resolved&, Lane&)) {
     return CheckedOn(*lane.backend, token(), plan.ok() ? (this->*how)(*plan, lane) : plan.status());
@@ -225,6 +230,7 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
     return Next::kEnded;
   }
   *end = run(&DenseCall::RunWhole);
+  if (whole_ != nullptr) return Next::kAgain;
   if (device().kind == DeviceKind::kCpu) return Next::kEnded;
   const auto elsewhere = [&](const absl::Status& status) {
     return !sent_ && (absl::IsResourceExhausted(status) || absl::IsUnimplemented(status));
@@ -305,64 +311,6 @@ absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
   return result;
 }
 
-absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
-  Backend& backend = *lane.backend;
-  const bool sddmm = problem_.operation == Operation::kSddmm;
-  const auto begin = Clock::now();
-  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, lane);
-  if (!s.ok()) return s.status();
-  absl::StatusOr<PlacedDense> first = operands_[0].On(backend, lane, token());
-  if (!first.ok()) return first.status();
-  absl::StatusOr<PlacedDense> second;
-  if (sddmm) {
-    second = operands_[1].On(backend, lane, token());
-    if (!second.ok()) return second.status();
-  }
-  absl::StatusOr<PlacedDense> result = NewResult(lane);
-  if (!result.ok()) return result.status();
-  PlacedDense written = *result;
-  std::shared_ptr<const Array> order;
-  if (!writes_in_order(*result)) {
-    const DenseShape packed = {result_.shape().rows, 1, 1, result_.shape().type};
-    absl::StatusOr<PlacedDense> canonical =
-        backend.NewDense("values", packed, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
-    if (!canonical.ok()) return canonical.status();
-    written = *std::move(canonical);
-    if (matrix_->caller_order() != nullptr) {
-      // Now, so that nothing was computed for nothing where there is no room for it.
-      absl::StatusOr<std::shared_ptr<const Array>> there =
-          backend.PlaceIndices(matrix_->caller_order());
-      if (!there.ok()) return there.status();
-      order = *std::move(there);
-    }
-  }
-
-  const BoundRun run =
-      BindProduct(plan, *s, *first, sddmm ? &*second : nullptr, written, alpha_, beta_);
-  if (backend.id().kind != DeviceKind::kCpu) end_.timings.to_device_ns = NanosecondsSince(begin);
-
-  RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
-  if (result_.kept()) options.behind = [&] { return backend.ClearPadding(written, lane); };
-  double milliseconds = 0;
-  absl::Status status = backend.Run(lane, run, options, &milliseconds);
-  AddKernelTime(milliseconds);
-  if (!status.ok()) return status;
-  operands_.Settled();
-  Observe(problem_, run.kernel(), end_.timings.kernel_ns);
-
-  const auto computed = Clock::now();
-  if (written.array != result->array) {
-    status = backend.Scatter(written, order.get(), *result, lane);
-    if (!status.ok()) return status;
-  }
-  SendBegin(plan.text);
-  status = Send(*std::move(result), backend, lane);
-  if (backend.id().kind != DeviceKind::kCpu) {
-    end_.timings.from_device_ns = NanosecondsSince(computed);
-  }
-  return status;
-}
-
 absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
   if (problem_.operation != Operation::kSpmm) {
     return absl::UnimplementedError("what does not fit runs on the CPU");
@@ -440,6 +388,7 @@ absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executo
   const Problem problem = ProblemOf(spec, (*matrix)->type());
   auto call = std::make_shared<DenseCall>(std::move(impl), spec.tenant, std::move(sink),
                                           *std::move(matrix), problem);
+  call->priority = spec.priority;
   absl::Status status = call->Set(spec);
   if (status.ok()) status = call->CheckApart();
   if (status.ok()) status = call->ChooseDevice();

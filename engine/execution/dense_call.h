@@ -13,6 +13,7 @@
 
 #include "engine/execution/dense_result.h"
 #include "engine/execution/executor_impl.h"
+#include "engine/execution/piece_run.h"
 #include "engine/execution/request_operands.h"
 
 namespace sparsed::engine {
@@ -81,8 +82,21 @@ class DenseCall final : public Job {
   absl::StatusOr<PlacedSparse> PlaceIn(const std::shared_ptr<const Layout>& layout, Lane& lane);
   /// The request's own, in the order of a placed layout.
   absl::StatusOr<std::shared_ptr<const Array>> PlaceOwnValues(const Layout& layout, Lane& lane);
-  /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead.
+  Cost Predict() const override;
+  /// Multiplications, and what requests that take equally long for each have in common.
+  double Work() const;
+  uint64_t Kind() const;
+  /// Multiplications on the CPU from which on it is cut.
+  double LongWork() const;
+  /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead. OK
+  /// with `whole_` there: it is cut, and GoOn goes on, on a lane of the same device.
   absl::Status RunWhole(Resolved& plan, Lane& lane);
+  absl::Status GoOn(Lane& lane);
+  /// Makes `whole_`.
+  absl::Status PlaceWhole(Resolved& plan, Lane& lane);
+  absl::Status RunKernel(Lane& lane);
+  /// Until the end, or until others have the lane.
+  absl::Status RunPieces(Lane& lane);
   /// Binds all of it, and hands it to its queue.
   absl::Status Enqueue(Resolved& plan, Lane& lane);
   /// Likewise, its operands being on the host.
@@ -106,6 +120,18 @@ class DenseCall final : public Job {
   /// Tells the observer of a product that `kernel` computed, of this call or of a batch.
   void Observe(const Problem& problem, std::string_view kernel, uint64_t nanoseconds);
 
+  /// A product that is placed, and how far it is.
+  struct Whole {
+    std::string plan;
+    PlacedSparse s;
+    PlacedDense first, second;
+    PlacedDense result,
+        written;  ///< the same, or where the kernel writes before it is put in order
+    std::shared_ptr<const Array> order;  ///< of values in the caller's order
+    BoundRun run;
+    std::optional<PieceRun> pieces = {};  ///< none: it is not cut
+  };
+
   const std::shared_ptr<Executor::Impl> impl_;
   MemoryOwner& owner_;  ///< the tenant
   MatrixLease matrix_;
@@ -117,8 +143,9 @@ class DenseCall final : public Job {
   RequestOperands operands_;
   bool own_values_ = false;  ///< S's come with the request
   DenseResult result_;
-  bool in_place_ = false;  ///< it goes where C's old value is
-  bool sent_ = false;      ///< something of the result
+  bool in_place_ = false;         ///< it goes where C's old value is
+  bool sent_ = false;             ///< something of the result
+  std::unique_ptr<Whole> whole_;  ///< from when it is placed until it is computed
   QueueSpec queue_;
   /// By when it is to begin, in a queue.
   std::chrono::steady_clock::time_point until_ = std::chrono::steady_clock::time_point::max();

@@ -132,9 +132,10 @@ absl::Status DenseCall::Enqueue(Resolved& plan, Lane& lane) {
   request.until = std::min(until_, Clock::now() + kPatience);
   request.run = [product](Lane& of_queue) { return product->Run(of_queue); };
   request.ended = [product, device = device(), scheduler = scheduler().shared_from_this(),
-                   problem = problem_](double milliseconds) {
+                   tenant = tenant(), problem = problem_](double milliseconds) {
     const auto nanoseconds = static_cast<uint64_t>(milliseconds * 1e6);
     scheduler->AddBusy(device, nanoseconds);
+    scheduler->Charge(device, tenant, 1e-9 * static_cast<double>(nanoseconds));
     RecordProduct(*product->impl, device, *product->matrix->pattern(), problem,
                   /*reads_result=*/product->beta != 0, product->plan.kernel->name(), nanoseconds);
   };

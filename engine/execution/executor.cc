@@ -342,6 +342,12 @@ absl::Status Executor::RunIdle(DeviceId device, const std::function<void(Lane&)>
   return ran;
 }
 
+void Executor::SetWeight(std::string_view tenant, double weight) {
+  impl_->scheduler->SetWeight(tenant, weight);
+}
+TenantSeconds Executor::tenant_seconds(DeviceId device) const {
+  return impl_->scheduler->tenant_seconds(device);
+}
 int64_t Executor::in_flight() const { return impl_->scheduler->in_flight(); }
 int64_t Executor::queue_depth(DeviceId device) const {
   return impl_->scheduler->queue_depth(device);

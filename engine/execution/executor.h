@@ -16,6 +16,7 @@
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/call.h"
+#include "engine/execution/tenant_seconds.h"
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
 #include "kernels/device_id.h"
@@ -43,9 +44,11 @@ struct ExecutorOptions {
       32 << 20;  ///< unreleased block bytes after which a streamed SpGEMM pauses
 };
 
-/// Lanes: owner threads with a fixed OpenMP team each. Tenants take turns; within a tenant, first
-/// come first served, but that calls which can be joined run with the first of them; a long SpGEMM
-/// gives way after each row block. Thread-safe.
+/// Lanes: owner threads with a fixed OpenMP team each. Tenants have device seconds by their
+/// weights; within a tenant the highest priority goes first, then who came first, but that short
+/// calls pass long ones and calls which can be joined run with the first of them (FairQueue). Long
+/// calls give way: on the CPU products after some milliseconds, SpGEMM after each row block, chains
+/// between steps. Thread-safe.
 class Executor {
  public:
   /// The GPUs, if there are any, take every product that they have a kernel and room for.
@@ -85,6 +88,13 @@ class Executor {
   std::function<void(const MatrixLease&, const Problem&)> on_unknown_class;
   /// Likewise when a pair of patterns that were to be multiplied, without a mask, had none.
   std::function<void(const PatternProduct&, const Problem&)> on_unknown_pair;
+
+  /// A tenant's part of each device, relative to others': 1 unless it is set; what is not above 0
+  /// is
+  /// 1. For what runs and waits, too.
+  void SetWeight(std::string_view tenant, double weight);
+  /// Lanes' seconds by tenant, for metrics.
+  TenantSeconds tenant_seconds(DeviceId device) const;
 
   int64_t in_flight() const;                   ///< begun and not ended
   int64_t queue_depth(DeviceId device) const;  ///< waiting for a lane

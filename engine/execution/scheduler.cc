@@ -1,5 +1,7 @@
 #include "engine/execution/scheduler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -18,123 +20,15 @@ constexpr auto kLook = std::chrono::microseconds(200);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
 /// Waiting jobs among which others are looked for that can join the one before them: a queue may
 /// have thousands, and nobody else gets at it meanwhile.
-constexpr ptrdiff_t kMostLookedAt = 256;
+constexpr size_t kMostLookedAt = 256;
+/// Of what was predicted: a request whose deadline is earlier than that is not begun.
+constexpr double kSurely = 0.7;
 
 }  // namespace
 
 uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
   return static_cast<uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
-}
-
-Job::Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink,
-         DeviceId device)
-    : scheduler_(std::move(scheduler)),
-      tenant_(std::move(tenant)),
-      sink_(std::move(sink)),
-      device_(device) {}
-
-absl::Status Job::Start(uint64_t timeout_ns) {
-  begun_on_ = device_;
-  if (scheduler_->options().batch_wait.count() > 0) joint_ = JoinsAs();
-  token_ = std::make_shared<Token>([scheduler = scheduler_.get(), job = weak_from_this()] {
-    // The job keeps the scheduler alive; without the job there is nothing to reap.
-    if (!job.expired()) scheduler->Reap(job);
-  });
-  if (!scheduler_->Register(shared_from_this())) {
-    Drop();
-    return absl::UnavailableError("the server is shutting down");
-  }
-  // Beyond a century a deadline is none, and the clock's arithmetic stays in range.
-  constexpr uint64_t kLongest = 100ull * 365 * 24 * 3600 * 1000000000;
-  if (timeout_ns > 0 && timeout_ns < kLongest) {
-    const MutexLock lock(mutex_);  // it may be up before it is known here
-    if (state_ == State::kEnded) return absl::OkStatus();
-    deadline_ = scheduler_->timer_.Watch(
-        token_,
-        DeadlineTimer::Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(timeout_ns)));
-  }
-  return absl::OkStatus();
-}
-
-void Job::Submit() {
-  {
-    const MutexLock lock(mutex_);
-    if (state_ != State::kReceiving) return;  // it was stopped meanwhile
-    state_ = State::kQueued;
-    submitted_ = queued_ = std::chrono::steady_clock::now();
-  }
-  if (!scheduler_->Enqueue(shared_from_this(), /*resumed=*/false)) {
-    token_->Stop(RetryLater(absl::ResourceExhaustedError("the queue is full; retry later")));
-  }
-}
-
-bool Job::submitted() {
-  const MutexLock lock(mutex_);
-  return submitted_ != Time();
-}
-
-void Job::Cancel() { token_->Stop(absl::CancelledError("the request was cancelled")); }
-
-void Job::Fail(absl::Status status) { token_->Stop(std::move(status)); }
-
-bool Job::Charge(int64_t bytes) {
-  return unreleased_.fetch_add(bytes) + bytes > scheduler_->options().block_credit_bytes;
-}
-
-void Job::Release(int64_t bytes) {
-  const int64_t left = unreleased_.fetch_sub(bytes) - bytes;
-  if (left > scheduler_->options().block_credit_bytes / 2) return;
-  {
-    const MutexLock lock(mutex_);
-    if (state_ != State::kPaused) return;
-    state_ = State::kQueued;
-    queued_ = std::chrono::steady_clock::now();
-    pauses_ += queued_ - std::exchange(paused_, Time());
-  }
-  scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
-}
-
-void Job::Loaded(Held held) {
-  {
-    const MutexLock lock(mutex_);
-    if (state_ != State::kLoading) return;  // it ended meanwhile
-    state_ = State::kQueued;
-    held_ = std::move(held);
-    queued_ = std::chrono::steady_clock::now();
-  }
-  scheduler_->Enqueue(shared_from_this(), /*resumed=*/true);
-}
-
-void Job::Finish(absl::Status status) {
-  Held held;  // let go of without the lock
-  {
-    const MutexLock lock(mutex_);
-    if (state_ == State::kEnded) return;
-    state_ = State::kEnded;
-    held.swap(held_);
-    if (deadline_.has_value()) scheduler_->timer_.Forget(*deadline_);
-  }
-  Drop();
-  held.clear();
-  scheduler_->Unregister(this);
-  AddSetup();
-  end_.status = std::move(status);
-  sink_->OnEnd(std::move(end_));
-  sink_.reset();
-}
-
-void Job::AddSetup() {
-  const MutexLock lock(mutex_);
-  if (submitted_ == Time()) return;
-  const Time now = std::chrono::steady_clock::now();
-  if (paused_ != Time()) pauses_ += now - paused_;
-  const CallTimings& timings = end_.timings;
-  const auto known = static_cast<int64_t>(timings.queue_ns + timings.to_device_ns +
-                                          timings.kernel_ns + timings.from_device_ns);
-  const std::chrono::nanoseconds rest =
-      now - submitted_ - pauses_ - std::chrono::nanoseconds(known);
-  end_.timings.setup_ns = static_cast<uint64_t>(std::max<int64_t>(0, rest.count()));
 }
 
 Scheduler::Scheduler(const ExecutorOptions& options, const std::vector<Backend*>& backends)
@@ -225,27 +119,62 @@ void Scheduler::ComesNoMoreLocked(Job& job) {
   if (!lanes.gathering.empty()) lanes.gathered.NotifyAll();
 }
 
-bool Scheduler::Enqueue(std::shared_ptr<Job> job, bool resumed) {
+absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline) {
   Lanes& lanes = lanes_of(job->device());
-  bool taken;
+  bool wakes;
   {
     const MutexLock lock(mutex_);
     ComesNoMoreLocked(*job);
-    if (!resumed && lanes.queued >= options_.max_queued) return false;
-    if (!lanes.gathering.empty()) {
-      lanes.gathered.NotifyAll();
-      const auto batch = std::ranges::find_if(
-          lanes.gathering, [&](const Batch* gathers) { return gathers->Takes(*job); });
-      if (batch != lanes.gathering.end()) {
-        (*batch)->Add(std::move(job));
-        return true;
-      }
+    if (lanes.queued >= options_.max_queued) {
+      return RetryLater(absl::ResourceExhaustedError("the queue is full; retry later"));
     }
-    lanes.queues[job->tenant_].push_back(std::move(job));
-    taken = ++lanes.queued <= lanes.looking;
+    if (deadline.has_value()) {
+      if (absl::Status status = MayEndLocked(lanes, *job, *deadline); !status.ok()) return status;
+    }
+    wakes = EnqueueLocked(lanes, std::move(job));
   }
-  if (!taken) lanes.work.NotifyOne();
-  return true;
+  if (wakes) lanes.work.NotifyOne();
+  return absl::OkStatus();
+}
+
+absl::Status Scheduler::MayEndLocked(const Lanes& lanes, const Job& job,
+                                     Turns::Time deadline) const {
+  // On an idle device it harms nobody, and is measured.
+  if (lanes.queue.empty() && lanes.running == 0) return absl::OkStatus();
+  const double left =
+      std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
+  const double needs =
+      lanes.queue.SecondsUntilEnd(job, static_cast<int>(std::ssize(lanes.threads)));
+  if (kSurely * needs <= left) return absl::OkStatus();
+  return absl::DeadlineExceededError(fmt::format(
+      "it would end in {:.2g} s, {:.2g} s of them its own, and its deadline is in {:.2g} s; send "
+      "it with more time, or with fewer before it",
+      needs, job.rest_seconds, std::max(left, 0.0)));
+}
+
+void Scheduler::Enqueue(std::shared_ptr<Job> job) {
+  Lanes& lanes = lanes_of(job->device());
+  bool wakes;
+  {
+    const MutexLock lock(mutex_);
+    wakes = EnqueueLocked(lanes, std::move(job));
+  }
+  if (wakes) lanes.work.NotifyOne();
+}
+
+bool Scheduler::EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) {
+  if (!lanes.gathering.empty()) {
+    lanes.gathered.NotifyAll();
+    const auto batch = std::ranges::find_if(
+        lanes.gathering, [&](const Batch* gathers) { return gathers->Takes(*job); });
+    if (batch != lanes.gathering.end()) {
+      (*batch)->Add(std::move(job));
+      return false;
+    }
+  }
+  lanes.queue.Push(std::move(job));
+  CountLocked(lanes);
+  return lanes.queued > lanes.looking;
 }
 
 void Scheduler::Reap(std::weak_ptr<Job> job) {
@@ -256,26 +185,56 @@ void Scheduler::Reap(std::weak_ptr<Job> job) {
   reaper_work_.NotifyOne();
 }
 
-Scheduler::Batch Scheduler::PopLocked(Lanes& lanes) {
-  auto queue = lanes.queues.upper_bound(lanes.last_tenant);
-  if (queue == lanes.queues.end()) queue = lanes.queues.begin();
-  std::deque<std::shared_ptr<Job>>& waiting = queue->second;
+Scheduler::Batch Scheduler::PopLocked(Lanes& lanes, LaneTurn& turn) {
   Batch batch;
-  batch.Add(std::move(waiting.front()));
-  waiting.pop_front();
+  batch.Add(std::static_pointer_cast<Job>(lanes.queue.Pop(turn.turn)));
   if (!batch.joint().key.empty()) {
-    const auto end = waiting.begin() + std::min(kMostLookedAt, std::ssize(waiting));
-    const auto joined = std::remove_if(waiting.begin(), end, [&](const auto& job) {
-      if (!batch.Takes(*job)) return false;
-      batch.Add(job);
+    int64_t width = batch.width;
+    const auto joins = [&](const FairEntry& entry) {
+      const Joint& joint = static_cast<const Job&>(entry).joint_;
+      if (joint.key != batch.joint().key || width + joint.width > batch.joint().most) return false;
+      width += joint.width;
       return true;
-    });
-    waiting.erase(joined, end);
+    };
+    for (auto& entry : lanes.queue.PopWith(turn.turn, kMostLookedAt, joins)) {
+      batch.Add(std::static_pointer_cast<Job>(std::move(entry)));
+    }
   }
-  lanes.last_tenant = queue->first;
-  if (waiting.empty()) lanes.queues.erase(queue);
-  lanes.queued -= std::ssize(batch.jobs);
+  CountLocked(lanes);
   return batch;
+}
+
+void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) {
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds =
+      std::chrono::duration<double>(now - std::exchange(turn.counted, now)).count();
+  lanes.queue.Ran(turn.turn, seconds);
+  lanes.seconds.Add(turn.tenant, seconds);
+}
+
+bool Scheduler::GivesWay(Job& job) {
+  Lanes& lanes = lanes_of(job.device());
+  const MutexLock lock(mutex_);
+  CountTurnLocked(lanes, *job.turn_);
+  const bool idle_is_due = !lanes.idle.empty() && lanes.idle.front()->due;
+  return closing_ || idle_is_due || lanes.queue.Passes(job.turn_->turn);
+}
+
+void Scheduler::Charge(DeviceId device, std::string_view tenant, double seconds) {
+  Lanes& lanes = lanes_of(device);
+  const MutexLock lock(mutex_);
+  lanes.queue.Charge(tenant, seconds);
+  lanes.seconds.Add(tenant, seconds);
+}
+
+void Scheduler::SetWeight(std::string_view tenant, double weight) {
+  const MutexLock lock(mutex_);
+  for (Lanes& lanes : lanes_) lanes.queue.SetWeight(tenant, weight);
+}
+
+TenantSeconds Scheduler::tenant_seconds(DeviceId device) const {
+  const MutexLock lock(mutex_);
+  return lanes_of(device).seconds;
 }
 
 void Scheduler::GatherLocked(Lanes& lanes, Batch& batch) {
@@ -296,6 +255,7 @@ Scheduler::IdleWork& Scheduler::BeginIdleLocked(Lanes& lanes) {
   IdleWork& idle = *lanes.idle.front();
   lanes.idle.pop_front();
   idle.started = true;
+  CountLocked(lanes);
   lanes.alone = idle.due && lanes.is_gpu();
   return idle;
 }
@@ -320,13 +280,20 @@ void Scheduler::RunLane(Lane& lane, Lanes& lanes) {
     ++lanes.running;
     const bool had_job = MayRunLocked(lanes);
     if (had_job) {
-      Batch batch = PopLocked(lanes);
+      LaneTurn turn;
+      Batch batch = PopLocked(lanes, turn);
       GatherLocked(lanes, batch);
+      // It may be gone when its time is counted for the last time.
+      const std::string tenant = batch.jobs.front()->tenant();
+      turn.tenant = tenant;
+      turn.counted = Clock::now();
       lock.Unlock();
-      RunBatch(std::move(batch), lane);
+      RunBatch(std::move(batch), lane, turn);
       // Large ones are given to whoever needs memory next; taking one again is cheap.
       if (lane.workspace.size() > lanes.backend->kept_workspace()) lane.workspace = Buffer();
       lock.Lock();
+      CountTurnLocked(lanes, turn);
+      lanes.queue.End(turn.turn);
     } else {
       IdleWork& idle = BeginIdleLocked(lanes);
       lock.Unlock();
@@ -352,7 +319,7 @@ void Scheduler::RunLane(Lane& lane, Lanes& lanes) {
   }
 }
 
-void Scheduler::RunBatch(Batch batch, Lane& lane) {
+void Scheduler::RunBatch(Batch batch, Lane& lane, LaneTurn& turn) {
   std::vector<std::shared_ptr<Job>>& jobs = batch.jobs;
   std::erase_if(jobs, [this](const std::shared_ptr<Job>& job) { return !BeginRun(job); });
   if (jobs.size() > 1) {
@@ -363,7 +330,7 @@ void Scheduler::RunBatch(Batch batch, Lane& lane) {
       if (job != jobs.front()) EndStep(job, Job::Next::kAgain, absl::OkStatus());
     }
   }
-  if (!jobs.empty()) RunJob(jobs.front(), lane);
+  if (!jobs.empty()) RunJob(jobs.front(), lane, turn);
 }
 
 bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {
@@ -422,13 +389,16 @@ void Scheduler::RunTogether(std::vector<std::shared_ptr<Job>>& jobs, Lane& lane)
   std::erase_if(jobs, [&](const std::shared_ptr<Job>&) { return ended[at++]; });
 }
 
-void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane) {
+void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane, LaneTurn& turn) {
   absl::Status end;
   Job::Next next = Job::Next::kEnded;
   if (job->token_->stopped()) {
     end = job->token_->status();
   } else {
+    job->turn_ = &turn;
     next = job->Run(lane, &end);
+    // One that left has perhaps ended elsewhere.
+    if (next == Job::Next::kAgain || next == Job::Next::kPaused) job->TakePrediction();
   }
   EndStep(job, next, std::move(end));
 }
@@ -446,7 +416,7 @@ void Scheduler::EndStep(const std::shared_ptr<Job>& job, Job::Next next, absl::S
       job->state_ = paused ? State::kPaused : State::kQueued;
       (paused ? job->paused_ : job->queued_) = std::chrono::steady_clock::now();
       lock.Unlock();
-      if (!paused) Enqueue(job, /*resumed=*/true);
+      if (!paused) Enqueue(job);
       return;
     }
     end = job->token_->status();
@@ -479,12 +449,7 @@ void Scheduler::RunReaper() {
       if (end && job->state_ == Job::State::kQueued) {
         const MutexLock queue_lock(mutex_);
         Lanes& lanes = lanes_of(job->device());
-        auto queue = lanes.queues.find(job->tenant_);
-        if (queue != lanes.queues.end()) {
-          const auto erased = std::erase(queue->second, job);
-          lanes.queued -= static_cast<int64_t>(erased);
-          if (queue->second.empty()) lanes.queues.erase(queue);
-        }
+        if (lanes.queue.Remove(*job)) CountLocked(lanes);
       }
       if (end) job->state_ = Job::State::kLeft;  // no lane takes it any more
     }
@@ -518,6 +483,7 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
     const bool stopped = closing_ || (stop != nullptr && stop->load());
     if (stopped || now >= until) {
       std::erase(lanes.idle, &idle);
+      CountLocked(lanes);
       lanes.work.NotifyAll();  // calls that stood back
       return stopped ? absl::CancelledError("stopped before a lane was idle")
                      : absl::DeadlineExceededError("no lane had time for a trial");
@@ -525,10 +491,12 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
     if (!idle.due && lanes.idle.front() == &idle && now >= lanes.turns.DueAt(asked)) {
       idle.due = true;
       idle.due_since = now;
+      CountLocked(lanes);
       lanes.work.NotifyAll();
     } else if (idle.due && now >= idle.due_since + stand_back) {
       // A long call holds a lane: the others are not to wait for its end.
       idle.due = false;
+      CountLocked(lanes);
       lanes.turns.Took(idle.due_since, now);
       stand_back *= 2;
       lanes.work.NotifyAll();

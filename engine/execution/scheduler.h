@@ -18,133 +18,25 @@
 
 #include "base/mutex.h"
 #include "engine/execution/backend.h"
-#include "engine/execution/call.h"
+#include "engine/execution/costs.h"
 #include "engine/execution/executor.h"
+#include "engine/execution/fair_queue.h"
+#include "engine/execution/job.h"
+#include "engine/execution/tenant_seconds.h"
 #include "engine/execution/token.h"
 #include "engine/execution/turns.h"
 #include "kernels/device_id.h"
 
 namespace sparsed::engine {
 
-class Scheduler;
-
-uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
-
-/// What lets a job run together with others.
-struct Joint {
-  std::string key;    ///< jobs of one tenant and equal keys may run as one; empty: it runs alone
-  int64_t width = 0;  ///< its part of such a run
-  int64_t most = 0;   ///< the width of all of it; equal keys have the same
+/// What a lane is doing for a tenant, and until when that was counted.
+struct LaneTurn {
+  FairQueue::Turn turn;
+  std::string_view tenant;
+  std::chrono::steady_clock::time_point counted;
 };
 
-/// What every call has in common: its state, its token, its end. A job is run in steps; between two
-/// steps others may run.
-class Job : public Call, public std::enable_shared_from_this<Job> {
- public:
-  /// Keeps what was read from being evicted before the job uses it.
-  using Held = std::vector<std::shared_ptr<const void>>;
-  /// Reads from the disk; ends soon when the flag becomes true.
-  using Loader = std::function<Held(const std::atomic<bool>* stop)>;
-  enum class Next {
-    kEnded,   ///< with `*end`
-    kAgain,   ///< another step, after whoever waits
-    kPaused,  ///< until Release brings its unreleased bytes below the credit
-    kLeft,    ///< another thread goes on with it and calls Finish
-  };
-
-  Job(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<ResultSink> sink,
-      DeviceId device);
-  /// Second half of the construction: enters the register, starts the deadline. UNAVAILABLE, and no
-  /// OnEnd, if the scheduler is closing.
-  absl::Status Start(uint64_t timeout_ns);
-
-  void Submit() final;
-  void Cancel() final;
-  void Fail(absl::Status status) final;
-  void Release(int64_t bytes) final;
-
- protected:
-  /// One step, on a lane. Not called again after kEnded or kLeft.
-  virtual Next Run(Lane& lane, absl::Status* end) = 0;
-  /// Told of a job, by its place in the batch, that ended.
-  using Ended = std::function<void(size_t job, absl::Status end)>;
-  /// As what it may join others; asked once, by Start.
-  virtual Joint JoinsAs() const { return {}; }
-  /// Runs a batch of jobs whose keys are its own, itself the first of them, as one, in their only
-  /// step. Those that it does not tell `ended` of, having sent nothing for them, run each by itself
-  /// afterwards. `stop` becomes true when nobody wants any of them any more.
-  virtual void RunTogether(Lane& /*lane*/, std::span<Job* const> /*batch*/,
-                           const std::atomic<bool>* /*stop*/, const Ended& /*ended*/) {}
-  /// Lets go of whatever it holds; called once, before OnEnd.
-  virtual void Drop() = 0;
-  /// What reads from the disk before it can run; null if all is in memory. Run once, elsewhere than
-  /// on a lane, holding nothing of the job: it may end meanwhile.
-  virtual Loader ToLoad() const { return nullptr; }
-  /// Nobody feeds it any more.
-  bool submitted() ABSL_LOCKS_EXCLUDED(mutex_);
-  /// The device whose lanes take it.
-  DeviceId device() const { return device_; }
-  /// Before Start, or in Run before kAgain: that device's lanes take it.
-  void MoveTo(DeviceId device) {
-    device_ = device;
-    loaded_ = false;  // It may need other things there.
-  }
-
-  ResultSink& sink() { return *sink_; }
-  const std::string& tenant() const { return tenant_; }
-  const Token& token() const { return *token_; }
-  Scheduler& scheduler() { return *scheduler_; }
-  /// Counts block bytes handed to the sink; true if the credit is used up.
-  bool Charge(int64_t bytes);
-  /// Ends it. For kLeft; jobs on lanes return kEnded instead.
-  void Finish(absl::Status status);
-
-  CallEnd end_;  ///< timings, nnz, version; status, queue_ns and setup_ns are set here
-
- private:
-  friend class Scheduler;
-  enum class State { kReceiving, kQueued, kLoading, kRunning, kPaused, kLeft, kEnded };
-
-  /// Jobs that are being run as one.
-  struct Together {
-    std::vector<std::shared_ptr<Token>> tokens;
-    std::atomic<bool> stop = false;
-
-    /// One of them was stopped: so is the run with the last of them.
-    void Look() {
-      if (std::ranges::all_of(tokens, [](const auto& token) { return token->stopped(); })) {
-        stop = true;
-      }
-    }
-  };
-
-  /// What ToLoad asked for is in memory, or failed to get there.
-  void Loaded(Held held);
-  void AddSetup() ABSL_LOCKS_EXCLUDED(mutex_);
-
-  const std::shared_ptr<Scheduler> scheduler_;
-  const std::string tenant_;
-  std::shared_ptr<ResultSink> sink_;
-  std::shared_ptr<Token> token_;
-  std::atomic<int64_t> unreleased_{0};
-  DeviceId begun_on_;    ///< known at the start
-  DeviceId device_;      ///< changed by who runs it, looked at by who queues it or takes it out
-  bool loaded_ = false;  ///< only who runs it looks at it
-  Joint joint_;          ///< known at the start; without a key once a batch left it to itself
-  bool coming_ = false;  ///< it may join others, once it is submitted; guarded by the scheduler's
-  Mutex mutex_;          ///< taken before the scheduler's
-  State state_ ABSL_GUARDED_BY(mutex_) = State::kReceiving;
-  Held held_ ABSL_GUARDED_BY(mutex_);  ///< from when it was loaded until it ends
-  std::shared_ptr<Together> together_ ABSL_GUARDED_BY(mutex_);  ///< null: it is not in a batch
-  std::optional<DeadlineTimer::Ticket> deadline_ ABSL_GUARDED_BY(mutex_);
-  using Time = std::chrono::steady_clock::time_point;
-  Time submitted_ ABSL_GUARDED_BY(mutex_);
-  Time queued_ ABSL_GUARDED_BY(mutex_);  ///< last
-  Time paused_ ABSL_GUARDED_BY(mutex_);  ///< set while it is
-  std::chrono::nanoseconds pauses_ ABSL_GUARDED_BY(mutex_){};
-};
-
-/// Thread-safe. Tenants take turns; within a tenant, first come first served.
+/// Thread-safe. Tenants have equal device seconds, or as their weights say; see FairQueue.
 class Scheduler : public std::enable_shared_from_this<Scheduler> {
  public:
   /// The lanes of all these, which outlive the scheduler.
@@ -160,6 +52,12 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   /// Runs `work` on the thread for what blocks on the disk.
   void RunBlocking(std::function<void()> work);
   void AddBusy(DeviceId device, uint64_t nanoseconds) { lanes_of(device).busy_ns += nanoseconds; }
+  /// Time of the device that no lane had a part in.
+  void Charge(DeviceId device, std::string_view tenant, double seconds);
+  /// Its part of every device, from now on; 1 if nobody says anything, and for what is no weight.
+  void SetWeight(std::string_view tenant, double weight);
+  const std::atomic<bool>* wanted(DeviceId device) const { return &lanes_of(device).wanted; }
+  Costs& costs(DeviceId device) { return lanes_of(device).costs; }
 
   size_t deadlines() const { return timer_.watched(); }
   const ExecutorOptions& options() const { return options_; }
@@ -167,6 +65,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   /// Begun to run on that device, and not ended.
   int64_t in_flight(DeviceId device) const { return lanes_of(device).begun; }
   int64_t queue_depth(DeviceId device) const;
+  /// What tenants had of that device, by lanes' time.
+  TenantSeconds tenant_seconds(DeviceId device) const;
   double busy_seconds(DeviceId device) const {
     return static_cast<double>(lanes_of(device).busy_ns.load()) * 1e-9;
   }
@@ -192,16 +92,20 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     const Joint& joint() const { return jobs.front()->joint_; }
     bool Takes(const Job& job) const {
       return !joint().key.empty() && job.joint_.key == joint().key &&
-             job.tenant() == jobs.front()->tenant() && width + job.joint_.width <= joint().most;
+             job.tenant() == jobs.front()->tenant() && job.priority == jobs.front()->priority &&
+             width + job.joint_.width <= joint().most;
     }
   };
   /// The lanes of one device and what waits for them: guarded by mutex_, but for the backend, the
   /// threads and what is atomic.
   struct Lanes {
     Backend* backend = nullptr;
-    std::map<std::string, std::deque<std::shared_ptr<Job>>> queues;  ///< by tenant; none is empty
-    std::string last_tenant;                                         ///< whose turn was last
-    std::atomic<int64_t> queued = 0;
+    FairQueue queue;
+    std::atomic<int64_t> queued = 0;  ///< its size
+    /// Somebody waits for a lane: who runs long is to ask whether to give way.
+    std::atomic<bool> wanted = false;
+    TenantSeconds seconds;
+    Costs costs;                     ///< has a lock of its own
     std::atomic<int64_t> begun = 0;  ///< jobs that began with this device and have not ended
     int running = 0;                 ///< jobs and idle work
     int looking = 0;                 ///< lanes that look for the next job without sleeping
@@ -231,12 +135,26 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
 
   bool Register(const std::shared_ptr<Job>& job);  ///< false: closing
   void Unregister(Job* job);
-  /// False if the queue is full. `resumed` jobs are always taken.
-  bool Enqueue(std::shared_ptr<Job> job, bool resumed);
+  /// RESOURCE_EXHAUSTED if the queue is full; DEADLINE_EXCEEDED if it cannot end by its deadline.
+  absl::Status Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline);
+  /// One that was admitted comes back.
+  void Enqueue(std::shared_ptr<Job> job);
+  /// True: a lane is to be woken for it.
+  bool EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MayEndLocked(const Lanes& lanes, const Job& job, Turns::Time deadline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What waits has changed.
+  void CountLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    lanes.queued = lanes.queue.size();
+    lanes.wanted = !lanes.queue.empty() || (!lanes.idle.empty() && lanes.idle.front()->due);
+  }
+  /// The lane's time until now is the tenant's.
+  void CountTurnLocked(Lanes& lanes, LaneTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool GivesWay(Job& job);
   /// Called when a token stopped: ends the job if no lane has it.
   void Reap(std::weak_ptr<Job> job);
   /// The next job, and those of its tenant's that wait and can join it.
-  Batch PopLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Batch PopLocked(Lanes& lanes, LaneTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Waits for jobs that can join, up to options().batch_wait, while one is coming, there is room
   /// for it, and nothing else waits for a lane.
   void GatherLocked(Lanes& lanes, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -256,12 +174,12 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   void EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// As one, if that can be; else, and where that comes to nothing, its jobs one by one.
-  void RunBatch(Batch batch, Lane& lane);
+  void RunBatch(Batch batch, Lane& lane, LaneTurn& turn);
   /// False if no lane is to run it now: it has ended meanwhile, or its data is read first.
   bool BeginRun(const std::shared_ptr<Job>& job);
   /// Leaves those in `jobs` that have not ended.
   void RunTogether(std::vector<std::shared_ptr<Job>>& jobs, Lane& lane);
-  void RunJob(const std::shared_ptr<Job>& job, Lane& lane);
+  void RunJob(const std::shared_ptr<Job>& job, Lane& lane, LaneTurn& turn);
   /// A lane has done a step of it; `end`: how it ended, if it did.
   void EndStep(const std::shared_ptr<Job>& job, Job::Next next, absl::Status end);
   void EndJob(Job& job, absl::Status end);

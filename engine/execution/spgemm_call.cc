@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/execution/piece_run.h"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::engine {
@@ -69,6 +70,19 @@ absl::StatusOr<ClaimedBytes> SpgemmCall::Claim(uint32_t array, uint64_t /*offset
                                                uint64_t /*size*/) {
   return absl::InvalidArgumentError(
       fmt::format("SpGEMM has no operands in the stream, but array {} came", array));
+}
+
+Job::Cost SpgemmCall::Predict() const {
+  if (left_ == nullptr || right_ == nullptr) return {};
+  const Pattern& s = *left_->pattern();
+  const Pattern& t = *right_->pattern();
+  // As if rows of T were of equal length, and met equally often.
+  const double products = static_cast<double>(s.nnz()) * static_cast<double>(t.nnz()) /
+                          static_cast<double>(std::max<int64_t>(t.rows(), 1));
+  // Such a multiplication takes longer than one of a dense operand.
+  constexpr double kHarder = 4;
+  const double work = kHarder * products;
+  return {.is_long = work >= LongWork(scheduler().options().threads_per_lane, backend_->id().kind)};
 }
 
 Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {
@@ -466,6 +480,7 @@ absl::StatusOr<std::shared_ptr<Call>> SpgemmCall::Begin(std::shared_ptr<Executor
     }
   }
   const uint64_t timeout_ns = spec.timeout_ns;
+  const int priority = spec.priority;
   Problem problem = ProblemOf(spec, (*left)->type());
   absl::StatusOr<Backend*> backend = impl->Place((*left)->pattern()->resident_csr(), /*held=*/{});
   if (!backend.ok()) return backend.status();
@@ -477,6 +492,7 @@ absl::StatusOr<std::shared_ptr<Call>> SpgemmCall::Begin(std::shared_ptr<Executor
   auto call =
       std::make_shared<SpgemmCall>(std::move(impl), **backend, std::move(spec), std::move(sink),
                                    *std::move(left), *std::move(right), std::move(mask));
+  call->priority = priority;
   if (absl::Status status = call->Start(timeout_ns); !status.ok()) return status;
   return call;
 }

@@ -31,6 +31,7 @@ class SpgemmCall final : public Job {
 
  private:
   Next Run(Lane& lane, absl::Status* end) override;
+  Cost Predict() const override;
   Loader ToLoad() const override;
   void Drop() override;
 

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "engine/execution/fair_queue.h"
 #include "server/rpc/convert.h"
 #include "sparsed/v1/compute.pb.h"
 
@@ -90,10 +91,19 @@ absl::StatusOr<std::optional<engine::OperandSpec>> ToValues(const Start& start,
   return ToOperand("values", start.values(), regions);
 }
 
+absl::StatusOr<int> ToPriority(uint32_t priority) {
+  if (priority < engine::FairEntry::kPriorities) return static_cast<int>(priority);
+  return absl::InvalidArgumentError(fmt::format("priority is {}, expected 0 to {}", priority,
+                                                engine::FairEntry::kPriorities - 1));
+}
+
 absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& regions,
                                    const v1::SpmmStart& start) {
   engine::SpmmSpec spec;
   spec.tenant = tenant;
+  const absl::StatusOr<int> priority = ToPriority(start.priority());
+  if (!priority.ok()) return priority.status();
+  spec.priority = *priority;
   spec.matrix = start.matrix();
   spec.transpose = start.transpose();
   spec.alpha = start.has_alpha() ? start.alpha() : 1;
@@ -125,6 +135,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
                                    const v1::SddmmStart& start) {
   engine::SddmmSpec spec;
   spec.tenant = tenant;
+  const absl::StatusOr<int> priority = ToPriority(start.priority());
+  if (!priority.ok()) return priority.status();
+  spec.priority = *priority;
   spec.matrix = start.matrix();
   spec.unscaled = start.unscaled();
   spec.timeout_ns = start.timeout_ns();
@@ -169,6 +182,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
                                    const v1::SpgemmStart& start) {
   engine::SpgemmSpec spec;
   spec.tenant = tenant;
+  const absl::StatusOr<int> priority = ToPriority(start.priority());
+  if (!priority.ok()) return priority.status();
+  spec.priority = *priority;
   spec.left = start.left();
   spec.right = start.right();
   spec.keep_as = start.keep_as();
@@ -360,8 +376,11 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
     return absl::UnimplementedError(
         "a chain runs in no queue; send it without one when its operands are there");
   }
+  const absl::StatusOr<int> priority = ToPriority(start.priority());
+  if (!priority.ok()) return priority.status();
   Spec spec;
   spec.tenant = tenant;
+  spec.priority = *priority;
   spec.timeout_ns = start.timeout_ns();
   for (const v1::Operand& message : start.operands()) {
     auto operand = ToOperand(fmt::to_string(spec.operands.size()), message, regions);

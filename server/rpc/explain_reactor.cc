@@ -108,8 +108,9 @@ class ExplainReactor final : public UnaryReactor {
     if (!options.ok()) return options.status();
     const auto matrix = service().engine.catalog().Find(tenant(), request.name());
     if (!matrix.ok()) return matrix.status();
-    return service().workers.Run(
-        [this, options = *options, matrix = *matrix] { Conclude(Explain(*matrix, options)); });
+    return service().workers.Run(tenant(), [this, options = *options, matrix = *matrix] {
+      Conclude(Explain(*matrix, options));
+    });
   }
 
   absl::Status Explain(const engine::Matrix& matrix, const engine::ExplainOptions& options) {

@@ -142,7 +142,8 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     if (target_ == nullptr) return Conclude(Refuse("the {} has no header"));
     received_ = true;
     record_[Phase::kReceive] = NanosecondsSince(record_.begun);
-    if (absl::Status status = service_.workers.Run([this] { Publish(); }); !status.ok()) {
+    if (absl::Status status = service_.workers.Run(record_.tenant, [this] { Publish(); });
+        !status.ok()) {
       Conclude(std::move(status));
     }
   }

@@ -121,7 +121,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
     auto lease = Method::Find(service_, record_.tenant, request.name());
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);
-    return service_.workers.Run([this] {
+    return service_.workers.Run(record_.tenant, [this] {
       if (absl::Status status = Load(); !status.ok()) Conclude(std::move(status));
     });
   }

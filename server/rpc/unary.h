@@ -100,11 +100,12 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
       new UnaryReactor(op, service, *context, *caller, SubjectOf(request), *response);
   if (status.ok()) status = call->Join();
   if (status.ok()) {
-    status = service.workers.Run([call, request = std::move(request), work = std::move(work)] {
-      Reply reply;
-      absl::Status done = work(request, *call->caller(), reply);
-      call->End(std::move(done), reply);
-    });
+    status = service.workers.Run(caller->tenant,
+                                 [call, request = std::move(request), work = std::move(work)] {
+                                   Reply reply;
+                                   absl::Status done = work(request, *call->caller(), reply);
+                                   call->End(std::move(done), reply);
+                                 });
   }
   if (!status.ok()) call->End(std::move(status), Reply());
   return call;

@@ -124,7 +124,8 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     }
     received_ = true;
     record_[Phase::kReceive] = NanosecondsSince(record_.begun);
-    if (absl::Status status = service_.workers.Run([this] { Store(); }); !status.ok()) {
+    if (absl::Status status = service_.workers.Run(record_.tenant, [this] { Store(); });
+        !status.ok()) {
       Conclude(std::move(status));
     }
   }

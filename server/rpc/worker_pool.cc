@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "engine/retry.h"
 
 namespace sparsed::server {
 
-WorkerPool::WorkerPool(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
+WorkerPool::WorkerPool(int threads, size_t max_waiting)
+    : max_waiting_(max_waiting), most_of_one_(static_cast<size_t>(std::max(threads - 1, 1))) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { RunThread(); });
 }
 
@@ -19,30 +23,55 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status WorkerPool::Run(std::function<void()> work) {
+absl::Status WorkerPool::Run(std::string_view tenant, std::function<void()> work) {
   {
     const MutexLock lock(mutex_);
-    if (waiting_.size() >= max_waiting_) {
+    if (waiting_ >= max_waiting_) {
       return engine::RetryLater(absl::ResourceExhaustedError(fmt::format(
-          "{} calls already wait for the disk or for validation; retry later", waiting_.size())));
+          "{} calls already wait for the disk or for validation; retry later", waiting_)));
     }
-    waiting_.push_back(std::move(work));
+    ++waiting_;
+    auto found = tenants_.find(tenant);
+    if (found == tenants_.end()) found = tenants_.emplace(tenant, Tenant()).first;
+    found->second.waiting.push_back(std::move(work));
   }
   changed_.NotifyOne();
   return absl::OkStatus();
 }
 
+WorkerPool::Tenants::iterator WorkerPool::NextLocked() {
+  const auto may = [&](const Tenants::value_type& tenant) {
+    return !tenant.second.waiting.empty() && tenant.second.running < most_of_one_;
+  };
+  const auto after = tenants_.upper_bound(last_);
+  const auto next = std::find_if(after, tenants_.end(), may);
+  if (next != tenants_.end()) return next;
+  const auto first = std::find_if(tenants_.begin(), after, may);
+  return first == after ? tenants_.end() : first;
+}
+
 void WorkerPool::RunThread() {
   MutexLock lock(mutex_);
   while (true) {
-    while (!closing_ && waiting_.empty()) changed_.Wait(mutex_);
-    if (waiting_.empty()) return;
-    std::function<void()> work = std::move(waiting_.front());
-    waiting_.pop_front();
+    auto next = NextLocked();
+    while (next == tenants_.end() && !(closing_ && waiting_ == 0)) {
+      changed_.Wait(mutex_);
+      next = NextLocked();
+    }
+    if (next == tenants_.end()) return;
+    last_ = next->first;
+    Tenant& tenant = next->second;
+    std::function<void()> work = std::move(tenant.waiting.front());
+    tenant.waiting.pop_front();
+    --waiting_;
+    ++tenant.running;
     lock.Unlock();
     work();
     work = nullptr;  // what it holds goes without the lock, too
     lock.Lock();
+    if (--tenant.running == 0 && tenant.waiting.empty()) tenants_.erase(next);
+    // Who waits for the tenant's turn, or for the end.
+    if (waiting_ > 0 || closing_) changed_.NotifyAll();
   }
 }
 

@@ -4,7 +4,11 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,7 +16,7 @@
 
 namespace sparsed::server {
 
-/// Thread-safe.
+/// Tenants take turns, and none ever has all threads. Thread-safe.
 class WorkerPool {
  public:
   WorkerPool(int threads, size_t max_waiting);
@@ -20,15 +24,28 @@ class WorkerPool {
   ~WorkerPool();
 
   /// RESOURCE_EXHAUSTED if too much waits already; then `work` is not run.
-  absl::Status Run(std::function<void()> work);
+  absl::Status Run(std::string_view tenant, std::function<void()> work);
+  /// The server's own.
+  absl::Status Run(std::function<void()> work) { return Run("", std::move(work)); }
 
  private:
+  struct Tenant {
+    std::deque<std::function<void()>> waiting;
+    size_t running = 0;
+  };
+  using Tenants = std::map<std::string, Tenant, std::less<>>;
+
   void RunThread();
+  /// Whose work is next, after who was last; the end: nobody's.
+  Tenants::iterator NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t max_waiting_;
+  const size_t most_of_one_;  ///< threads
   Mutex mutex_;
   CondVar changed_;
-  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
+  Tenants tenants_ ABSL_GUARDED_BY(mutex_);  ///< whose work waits or runs
+  std::string last_ ABSL_GUARDED_BY(mutex_);
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

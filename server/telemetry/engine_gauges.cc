@@ -56,6 +56,17 @@ void AddDevices(Families& families, engine::Engine& engine) {
   for (const DeviceId device : devices) {
     families.Add({{"device", Name(device)}}, executor.busy_seconds(device));
   }
+  families.Begin(MetricType::Counter, "sparsed_tenant_device_seconds_total",
+                 "Lanes' time that a tenant's requests had; of those who use less, together");
+  for (const DeviceId device : devices) {
+    const engine::TenantSeconds seconds = executor.tenant_seconds(device);
+    for (const auto& [tenant, use] : seconds.named()) {
+      families.Add({{"tenant", tenant}, {"device", Name(device)}}, use.seconds);
+    }
+    if (seconds.others() > 0) {
+      families.Add({{"tenant", "other"}, {"device", Name(device)}}, seconds.others());
+    }
+  }
   families.Begin(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a lane");
   for (const DeviceId device : devices) {
     families.Add({{"device", Name(device)}}, static_cast<double>(executor.queue_depth(device)));

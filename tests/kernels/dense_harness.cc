@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -124,6 +125,24 @@ double Bound(int64_t terms, double magnitude, double result) {
   return sum_bound + std::max((std::abs(result) + sum_bound) * stored, subnormal);
 }
 
+/// Runs a kernel that resumes, cut as often as it lets itself be, as many times as it takes.
+template <typename Kernel, typename Arguments>
+void RunInPieces(const Kernel& kernel, const Problem& problem, const Arguments& arguments,
+                 int threads) {
+  Workspace workspace(kernel.workspace(problem, arguments.layout, threads));
+  const std::atomic<bool> pause = true;
+  Progress progress = {.least = 2, .pause = &pause};
+  for (int runs = 0; !progress.finished && runs < 100000; ++runs) {
+    const absl::Status status =
+        kernel.run({.threads = threads, .workspace = workspace.span(), .progress = &progress},
+                   problem, arguments);
+    ASSERT_TRUE(status.ok()) << status;
+    progress.least = 1 + runs % 5;
+  }
+  EXPECT_TRUE(progress.finished) << "it never ends";
+  EXPECT_TRUE(workspace.guard_intact());
+}
+
 /// Fails once, with the worst place and the number of places.
 class Comparison {
  public:
@@ -151,7 +170,11 @@ std::string ExpectSpmmOf(const SpmmKernel& kernel, const Layout& layout, const P
   Operand<T> result(shape.rows, c.k, c);
   const std::vector<double> b_copy = b.Fill(101);
   std::vector<double> expected(shape.rows * c.k, kNan);
-  if (c.beta != 0) expected = result.Fill(102);
+  Operand<T> in_pieces(shape.rows, c.k, c);
+  if (c.beta != 0) {
+    expected = result.Fill(102);
+    in_pieces.Fill(102);
+  }
   std::vector<double> magnitude(expected.size());
   reference::Spmm(pattern.view(), Rounded<T>(values).data(), c.transposed, b_copy.data(), c.k, c.k,
                   c.alpha, c.beta, expected.data(), magnitude.data());
@@ -162,6 +185,13 @@ std::string ExpectSpmmOf(const SpmmKernel& kernel, const Layout& layout, const P
                            .k = c.k};
   EXPECT_TRUE(kernel.supports(problem, layout));
   const std::vector<T> slots = Place<T>(layout, values, c.threads);
+  if (kernel.resumes) {
+    RunInPieces(
+        kernel, problem,
+        SpmmArguments{layout, slots.data(), b.view(), in_pieces.mutable_view(), c.alpha, c.beta},
+        c.threads);
+    EXPECT_EQ(in_pieces.CountPaddingTouched(), 0);
+  }
   Workspace workspace(kernel.workspace(problem, layout, c.threads));
   const absl::Status status =
       kernel.run({.threads = c.threads, .workspace = workspace.span()}, problem,
@@ -170,7 +200,7 @@ std::string ExpectSpmmOf(const SpmmKernel& kernel, const Layout& layout, const P
   EXPECT_TRUE(workspace.guard_intact());
   EXPECT_EQ(result.CountPaddingTouched(), 0);
   Comparison comparison;
-  std::string bytes;
+  std::string bytes, in_pieces_bytes;
   for (int64_t row = 0; row < shape.rows; ++row) {
     const int64_t terms = shape.row_offsets[row + 1] - shape.row_offsets[row];
     for (int64_t j = 0; j < c.k; ++j) {
@@ -179,7 +209,11 @@ std::string ExpectSpmmOf(const SpmmKernel& kernel, const Layout& layout, const P
                      Bound<T>(terms, magnitude[i], expected[i]));
     }
     bytes.append(reinterpret_cast<const char*>(&result.at(row, 0)), c.k * sizeof(T));
+    if (kernel.resumes) {
+      in_pieces_bytes.append(reinterpret_cast<const char*>(&in_pieces.at(row, 0)), c.k * sizeof(T));
+    }
   }
+  EXPECT_TRUE(!kernel.resumes || in_pieces_bytes == bytes) << "cut, it has other bits";
   comparison.Expect();
   return bytes;
 }
@@ -201,10 +235,18 @@ std::string ExpectSddmmOf(const SddmmKernel& kernel, const Layout& layout, const
   const Problem problem = {.operation = Operation::kSddmm, .type = c.type, .k = c.k};
   EXPECT_TRUE(kernel.supports(problem, layout));
   const std::vector<T> slots = Place<T>(layout, values, c.threads);
+  const T* const scale = c.unscaled ? nullptr : slots.data();
+  std::string in_pieces_bytes;
+  const size_t result_bytes = pattern.nnz() * sizeof(T);
+  if (kernel.resumes) {
+    Operand<T> in_pieces(1, pattern.nnz(), c);
+    RunInPieces(kernel, problem,
+                SddmmArguments{layout, scale, a.view(), b.view(), in_pieces.data()}, c.threads);
+    in_pieces_bytes.assign(reinterpret_cast<const char*>(in_pieces.data()), result_bytes);
+  }
   Workspace workspace(kernel.workspace(problem, layout, c.threads));
-  const absl::Status status =
-      kernel.run({.threads = c.threads, .workspace = workspace.span()}, problem,
-                 {layout, c.unscaled ? nullptr : slots.data(), a.view(), b.view(), out.data()});
+  const absl::Status status = kernel.run({.threads = c.threads, .workspace = workspace.span()},
+                                         problem, {layout, scale, a.view(), b.view(), out.data()});
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(workspace.guard_intact());
   EXPECT_EQ(out.CountPaddingTouched(), 0);
@@ -214,7 +256,9 @@ std::string ExpectSddmmOf(const SddmmKernel& kernel, const Layout& layout, const
                    Bound<T>(c.k, magnitude[p], expected[p]));
   }
   comparison.Expect();
-  return {reinterpret_cast<const char*>(out.data()), pattern.nnz() * sizeof(T)};
+  std::string bytes(reinterpret_cast<const char*>(out.data()), result_bytes);
+  EXPECT_TRUE(!kernel.resumes || in_pieces_bytes == bytes) << "cut, it has other bits";
+  return bytes;
 }
 
 }  // namespace

@@ -2,6 +2,8 @@ sparsed_test(processor_test processor_test.cc DEPS sparsed_engine)
 sparsed_test(placed_dense_test placed_dense_test.cc DEPS sparsed_engine)
 sparsed_test(memory_test memory_test.cc DEPS sparsed_engine)
 sparsed_test(residency_test residency_test.cc DEPS sparsed_engine)
+sparsed_test(fair_queue_test fair_queue_test.cc DEPS sparsed_engine)
+sparsed_test(fair_lanes_test fair_lanes_test.cc DEPS sparsed_engine)
 sparsed_test(scheduler_test scheduler_test.cc DEPS sparsed_engine)
 sparsed_test(executor_test executor_test.cc DEPS sparsed_engine sparsed_test_matrices)
 sparsed_test(derived_patterns_test derived_patterns_test.cc

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -342,7 +343,9 @@ TEST_F(SchedulerTest, TenantsTakeTurns) {
   for (int i = 0; i < 2; ++i) submit("b");
   gate.Open();
   for (auto& recorder : recorders) EXPECT_TRUE(recorder->Wait().ok());
-  EXPECT_EQ(order, "ababaa");
+  // How long they took decides the rest.
+  EXPECT_NE(order[0], order[1]) << order;
+  EXPECT_EQ(std::ranges::count(order, 'a'), 4) << order;
 }
 
 TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
@@ -586,8 +589,8 @@ TEST_F(BatchTest, WhatABatchLeavesRunsByItself) {
   gate_.Open();
   EXPECT_TRUE(absl::IsDataLoss(all[1].recorder->Wait()));
   for (const size_t i : {0, 2, 3, 4}) EXPECT_TRUE(all[i].recorder->Wait().ok());
-  // In turns of its own: "u" has one in between.
-  EXPECT_EQ(ran(), "1b 3a 1a 1 1a");
+  // "t" has had the lane for long.
+  EXPECT_EQ(ran(), "1b 1 3a 1a 1a");
 }
 
 TEST_F(BatchTest, WhatIsReadForOrWasCancelledIsNotInABatch) {

@@ -92,6 +92,8 @@ struct ClientOptions {
 struct CallOptions {
   /// After which the call ends with DEADLINE_EXCEEDED.
   std::optional<std::chrono::nanoseconds> timeout{};
+  /// Of products and chains, 0 to 7: the highest goes first of those of one's own that wait.
+  uint32_t priority = 0;
 };
 
 struct UploadOptions {

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "kernels/cpu/aspt_parts.h"
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/sddmm/csr_dots.h"
 #include "kernels/cpu/sddmm/sddmm.h"
@@ -179,16 +180,14 @@ class Dots {
 template <typename T>
 absl::Status Run(const Context& context, const SddmmArguments& arguments) {
   const AsptView s = ViewAspt(arguments.layout);
-  if (s.rows == 0) return absl::OkStatus();
+  PartLoop loop(context);
+  if (s.rows == 0) return loop.Finish();
   const Dots<T> dots(s, arguments);
   const bool fused = s.remainder_order.empty();
   const AsptParts parts(s, fused, arguments.b.cols);
   const CsrView remainder = s.Remainder();
   const int64_t later = fused ? 0 : PartCount(s.rows, remainder.nnz(), arguments.b.cols);
-#pragma omp parallel for num_threads(context.threads) \
-    schedule(dynamic, 1) if (parts.count() + later > 2)
-  for (int64_t part = 0; part < parts.count() + later; ++part) {
-    if (context.stopped()) continue;
+  const auto compute = [&](int64_t part) {
     const Workspace<T> workspace(context.workspace.data() +
                                  omp_get_thread_num() * Workspace<T>::kBytes);
     if (part >= parts.count()) {
@@ -196,7 +195,7 @@ absl::Status Run(const Context& context, const SddmmArguments& arguments) {
       dots.Remainder({PartBegin(remainder.row_offsets, p, later).row,
                       PartBegin(remainder.row_offsets, p + 1, later).row},
                      workspace);
-      continue;
+      return;
     }
     const int64_t end = parts.Begin(part + 1);
     for (RowRange rows{parts.Begin(part), end}; rows.begin < rows.end;) {
@@ -205,8 +204,8 @@ absl::Status Run(const Context& context, const SddmmArguments& arguments) {
       if (fused) dots.Remainder(panel, workspace);
       rows.begin = panel.end;
     }
-  }
-  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+  };
+  return loop.Run(parts.count() + later, compute) ? loop.Finish() : loop.Cut();
 }
 
 absl::Status RunAsptSddmm(const Context& context, const Problem& problem,
@@ -235,7 +234,8 @@ SddmmKernel AsptSddmm() {
           .deterministic = true,
           .supports = SupportsAsptSddmm,
           .workspace = AsptSddmmWorkspace,
-          .run = RunAsptSddmm};
+          .run = RunAsptSddmm,
+          .resumes = true};
 }
 
 }  // namespace sparsed::cpu

@@ -43,16 +43,14 @@ absl::Status Run(const Context& context, const SddmmArguments& arguments) {
   const CsrDots<T> dots = MakeDots<T>(s, arguments);
   const Array* const value_source = arguments.layout.Find(kValueSource);
   const NonzeroParts parts(s.nnz(), dots.k);
-#pragma omp parallel for num_threads(context.threads) \
-    schedule(dynamic, 1) if (parts.count > 1 && context.threads > 1)
-  for (int64_t part = 0; part < parts.count; ++part) {
-    if (context.stopped()) continue;
+  PartLoop loop(context);
+  const bool all = loop.Run(parts.count, [&](int64_t part) {
     T* const buffer = reinterpret_cast<T*>(context.workspace.data()) +
                       (value_source == nullptr ? 0 : omp_get_thread_num() * parts.MaxSize());
     RunPart(dots, s, value_source, parts.Begin(part), parts.Begin(part + 1), buffer,
             static_cast<T*>(arguments.out));
-  }
-  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+  });
+  return all ? loop.Finish() : loop.Cut();
 }
 
 absl::Status RunCsrSddmm(const Context& context, const Problem& problem,
@@ -75,7 +73,8 @@ SddmmKernel CsrSddmm() {
           .deterministic = true,
           .supports = SupportsCsrDots,
           .workspace = CsrSddmmWorkspace,
-          .run = RunCsrSddmm};
+          .run = RunCsrSddmm,
+          .resumes = true};
 }
 
 }  // namespace sparsed::cpu

@@ -24,7 +24,8 @@ absl::Status Run(const Context& context, const SddmmArguments& arguments) {
   const int64_t width = SlabWidth(s.cols, sizeof(T));
   const bool prefetch = ShouldPrefetch(s, width * static_cast<int64_t>(sizeof(T)));
   const NonzeroParts parts(s.nnz(), dots.k);
-  for (int64_t column = 0; column < dots.k && !context.stopped(); column += width) {
+  PartLoop loop(context);
+  for (int64_t column = 0; column < dots.k; column += width) {
     CsrDots<T> slab_dots = dots;
     slab_dots.a = dots.a + column;
     slab_dots.b = slab;
@@ -33,17 +34,18 @@ absl::Status Run(const Context& context, const SddmmArguments& arguments) {
     slab_dots.values = column + width < dots.k ? nullptr : dots.values;
     slab_dots.prefetch = prefetch;
     slab_dots.add = column > 0;
-    PackSlab(context, arguments.b, column, slab_dots.k, slab, width);
-#pragma omp parallel for num_threads(context.threads) \
-    schedule(dynamic, 1) if (parts.count > 1 && context.threads > 1)
-    for (int64_t part = 0; part < parts.count; ++part) {
+    // A run that goes on within a slab has it in its workspace.
+    if (loop.BeginsPhase(parts.count)) {
+      PackSlab(context, arguments.b, column, slab_dots.k, slab, width);
+    }
+    const bool all = loop.Run(parts.count, [&](int64_t part) {
       const int64_t first = parts.Begin(part);
       const int64_t last = parts.Begin(part + 1);
-      if (context.stopped() || first == last) continue;
-      DotNonzeros(slab_dots, RowOf(s, first), first, last, out + first);
-    }
+      if (first < last) DotNonzeros(slab_dots, RowOf(s, first), first, last, out + first);
+    });
+    if (!all) return loop.Cut();
   }
-  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+  return loop.Finish();
 }
 
 absl::Status RunCsrSlabSddmm(const Context& context, const Problem& problem,
@@ -71,7 +73,8 @@ SddmmKernel CsrSlabSddmm() {
           .deterministic = true,
           .supports = SupportsCsrSlabSddmm,
           .workspace = CsrSlabSddmmWorkspace,
-          .run = RunCsrSlabSddmm};
+          .run = RunCsrSlabSddmm,
+          .resumes = true};
 }
 
 }  // namespace sparsed::cpu

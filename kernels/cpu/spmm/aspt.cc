@@ -19,6 +19,7 @@
 #include <cstring>
 
 #include "kernels/cpu/aspt_parts.h"
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/spmm/csr_rows.h"
 #include "kernels/cpu/spmm/spmm.h"
@@ -202,35 +203,30 @@ int64_t WorkspaceOfThread() {
 template <typename T>
 absl::Status Run(const Context& context, const SpmmArguments& arguments) {
   const AsptView s = ViewAspt(arguments.layout);
-  if (s.rows == 0) return absl::OkStatus();
+  PartLoop loop(context);
+  if (s.rows == 0) return loop.Finish();
   const Product<T> product(s, arguments);
   const bool fused = s.remainder_order.empty();
   const AsptParts parts(s, fused, arguments.b.cols);
   const CsrView remainder = s.Remainder();
   const int64_t later = fused ? 0 : PartCount(s.rows, remainder.nnz(), arguments.b.cols);
-#pragma omp parallel num_threads(context.threads) if (parts.count() + later > 2)
-  {
+  const auto compute = [&](int64_t part) {
     std::byte* const workspace =
         context.workspace.data() + omp_get_thread_num() * WorkspaceOfThread();
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t part = 0; part < parts.count(); ++part) {
-      if (context.stopped()) continue;
-      const int64_t end = parts.Begin(part + 1);
-      for (RowRange rows{parts.Begin(part), end}; rows.begin < rows.end;) {
-        const RowRange panel = FirstPanel(s, rows);
-        product.Dense(panel, workspace);
-        if (fused) product.Remainder(panel);
-        rows.begin = panel.end;
-      }
+    const int64_t end = parts.Begin(part + 1);
+    for (RowRange rows{parts.Begin(part), end}; rows.begin < rows.end;) {
+      const RowRange panel = FirstPanel(s, rows);
+      product.Dense(panel, workspace);
+      if (fused) product.Remainder(panel);
+      rows.begin = panel.end;
     }
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t part = 0; part < later; ++part) {
-      if (context.stopped()) continue;
-      product.Remainder({PartBegin(remainder.row_offsets, part, later).row,
-                         PartBegin(remainder.row_offsets, part + 1, later).row});
-    }
-  }
-  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+  };
+  if (!loop.Run(parts.count(), compute)) return loop.Cut();
+  const bool all = loop.Run(later, [&](int64_t part) {
+    product.Remainder({PartBegin(remainder.row_offsets, part, later).row,
+                       PartBegin(remainder.row_offsets, part + 1, later).row});
+  });
+  return all ? loop.Finish() : loop.Cut();
 }
 
 absl::Status RunAsptSpmm(const Context& context, const Problem& problem,
@@ -258,7 +254,8 @@ SpmmKernel AsptSpmm() {
           .deterministic = true,
           .supports = SupportsAsptSpmm,
           .workspace = AsptSpmmWorkspace,
-          .run = RunAsptSpmm};
+          .run = RunAsptSpmm,
+          .resumes = true};
 }
 
 }  // namespace sparsed::cpu

@@ -16,14 +16,14 @@ namespace {
 template <typename T>
 absl::Status Run(const Context& context, const SpmmArguments& arguments) {
   const CsrView s = ViewCsr(arguments.layout);
-  if (s.rows == 0) return absl::OkStatus();
+  PartLoop loop(context);
+  if (s.rows == 0) return loop.Finish();
   const CsrProduct<T> product = MakeProduct<T>(s, arguments);
   const int64_t parts = PartCount(s.rows, s.nnz(), product.k);
   auto* const pieces = reinterpret_cast<SumOf<T>*>(context.workspace.data());
-  RunParts(context, product, s.row_offsets, parts, pieces, product.k);
-  if (context.stopped()) return absl::CancelledError("the product was cancelled");
+  if (!RunParts(loop, product, s.row_offsets, parts, pieces, product.k)) return loop.Cut();
   FinishCutRows(product, s.row_offsets, parts, pieces);
-  return absl::OkStatus();
+  return loop.Finish();
 }
 
 absl::Status RunCsrSpmm(const Context& context, const Problem& problem,
@@ -44,7 +44,8 @@ SpmmKernel CsrSpmm() {
           .deterministic = true,
           .supports = SupportsCsrRows,
           .workspace = CsrSpmmWorkspace,
-          .run = RunCsrSpmm};
+          .run = RunCsrSpmm,
+          .resumes = true};
 }
 
 }  // namespace sparsed::cpu

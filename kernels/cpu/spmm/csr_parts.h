@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/cpu/partition.h"
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/spmm/csr_rows.h"
 #include "kernels/formats/csr.h"
@@ -81,19 +82,15 @@ void RunPart(const CsrProduct<T>& product, Cut begin, Cut end, SumOf<T>* head, S
 }
 
 /// Computes the product's columns but for those of cut rows, part by part; `pieces` has two rows of
-/// `stride` for each part: its head and its tail.
+/// `stride` for each part: its head and its tail. False: the run is to end.
 template <typename T>
-void RunParts(const Context& context, const CsrProduct<T>& product,
-              std::span<const int64_t> row_offsets, int64_t parts, SumOf<T>* pieces,
-              int64_t stride) {
-#pragma omp parallel for num_threads(context.threads) \
-    schedule(dynamic, 1) if (parts > 1 && context.threads > 1)
-  for (int64_t part = 0; part < parts; ++part) {
-    if (context.stopped()) continue;
+bool RunParts(PartLoop& loop, const CsrProduct<T>& product, std::span<const int64_t> row_offsets,
+              int64_t parts, SumOf<T>* pieces, int64_t stride) {
+  return loop.Run(parts, [&](int64_t part) {
     SumOf<T>* const head = pieces + 2 * part * stride;
     RunPart(product, PartBegin(row_offsets, part, parts), PartBegin(row_offsets, part + 1, parts),
             head, head + stride);
-  }
+  });
 }
 
 /// Computes the rows of C that were cut from their pieces.

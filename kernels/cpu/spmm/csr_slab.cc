@@ -23,7 +23,8 @@ size_t SlabOffset(const Layout& layout, const Problem& problem) {
 template <typename T>
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
   const CsrView s = ViewCsr(arguments.layout);
-  if (s.rows == 0) return absl::OkStatus();
+  PartLoop loop(context);
+  if (s.rows == 0) return loop.Finish();
   const CsrProduct<T> product = MakeProduct<T>(s, arguments);
   const int64_t parts = PartCount(s.rows, s.nnz(), product.k);
   T* const pieces = reinterpret_cast<T*>(context.workspace.data());
@@ -31,19 +32,19 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
       reinterpret_cast<T*>(context.workspace.data() + SlabOffset(arguments.layout, problem));
   const int64_t width = SlabWidth(s.cols, sizeof(T));
   const bool prefetch = ShouldPrefetch(s, width * static_cast<int64_t>(sizeof(T)));
-  for (int64_t column = 0; column < product.k && !context.stopped(); column += width) {
+  for (int64_t column = 0; column < product.k; column += width) {
     CsrProduct<T> part = product;
     part.b = slab;
     part.ldb = width;
     part.c = product.c + column;
     part.k = std::min(width, product.k - column);
     part.prefetch = prefetch;
-    PackSlab(context, arguments.b, column, part.k, slab, width);
-    RunParts(context, part, s.row_offsets, parts, pieces + column, product.k);
+    // A run that goes on within a slab has it in its workspace.
+    if (loop.BeginsPhase(parts)) PackSlab(context, arguments.b, column, part.k, slab, width);
+    if (!RunParts(loop, part, s.row_offsets, parts, pieces + column, product.k)) return loop.Cut();
   }
-  if (context.stopped()) return absl::CancelledError("the product was cancelled");
   FinishCutRows(product, s.row_offsets, parts, pieces);
-  return absl::OkStatus();
+  return loop.Finish();
 }
 
 absl::Status RunCsrSlabSpmm(const Context& context, const Problem& problem,
@@ -70,7 +71,8 @@ SpmmKernel CsrSlabSpmm() {
           .deterministic = true,
           .supports = SupportsCsrSlabSpmm,
           .workspace = CsrSlabSpmmWorkspace,
-          .run = RunCsrSlabSpmm};
+          .run = RunCsrSlabSpmm,
+          .resumes = true};
 }
 
 }  // namespace sparsed::cpu

@@ -9,6 +9,7 @@
 // Wins when the transposed layout is not there (yet): C is read and written once for each nonzero
 // where the transposed layout writes it once in all.
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cpu/partition.h"
 #include "kernels/cpu/spmm/csr_parts.h"
@@ -53,33 +54,48 @@ absl::Status Run(const Context& context, const SpmmArguments& arguments) {
   // Rows of S between two looks at the stop flag.
   const int64_t parts = s.rows == 0 ? 0 : PartCount(s.rows, s.nnz(), whole.k);
   const int64_t width = kIsHalf<T> ? kSumsWidth : whole.k;
+  // Every thread goes over all of S: a run that may be cut does so together, some parts at a time.
+  Progress once;
+  Progress& progress = context.progress == nullptr ? once : *context.progress;
+  const bool cut = context.progress != nullptr && !kIsHalf<T>;
+  const bool begins = !std::exchange(progress.begun, true);
+  int64_t computed = 0;
+  do {
+    const int64_t first = cut ? progress.done : 0;
+    const int64_t last =
+        cut ? std::min(parts, first + std::max<int64_t>(progress.least, 1)) : parts;
 #pragma omp parallel for num_threads(context.threads) schedule(static, 1) if (context.threads > 1)
-  for (int64_t block = 0; block < blocks; ++block) {
-    const Tile tile = {.first_column = sample.BlockBegin(block, blocks),
-                       .last_column = sample.BlockBegin(block + 1, blocks)};
-    for (int64_t column = 0; column < whole.k; column += width) {
-      CsrProduct<T> product = whole;
-      product.b += column;
-      product.c += column;
-      product.k = std::min(width, whole.k - column);
-      if constexpr (kIsHalf<T>) {
-        product.sums = reinterpret_cast<float*>(context.workspace.data());
-        product.ld_sums = std::min(width, whole.k);  // in narrower columns too: blocks share it
-      } else {
-        product.sums = product.c;
-        product.ld_sums = product.ldc;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const Tile tile = {.first_column = sample.BlockBegin(block, blocks),
+                         .last_column = sample.BlockBegin(block + 1, blocks)};
+      for (int64_t column = 0; column < whole.k; column += width) {
+        CsrProduct<T> product = whole;
+        product.b += column;
+        product.c += column;
+        product.k = std::min(width, whole.k - column);
+        if constexpr (kIsHalf<T>) {
+          product.sums = reinterpret_cast<float*>(context.workspace.data());
+          product.ld_sums = std::min(width, whole.k);  // in narrower columns too: blocks share it
+        } else {
+          product.sums = product.c;
+          product.ld_sums = product.ldc;
+        }
+        if (begins && computed == 0) BeginTile(product, tile);
+        for (int64_t part = first; part < last && !context.stopped(); ++part) {
+          ScatterRows(product,
+                      {PartBegin(s.row_offsets, part, parts).row,
+                       PartBegin(s.row_offsets, part + 1, parts).row},
+                      tile);
+        }
+        if constexpr (kIsHalf<T>) EndTile(product, tile);
       }
-      BeginTile(product, tile);
-      for (int64_t part = 0; part < parts && !context.stopped(); ++part) {
-        ScatterRows(product,
-                    {PartBegin(s.row_offsets, part, parts).row,
-                     PartBegin(s.row_offsets, part + 1, parts).row},
-                    tile);
-      }
-      if constexpr (kIsHalf<T>) EndTile(product, tile);
     }
-  }
-  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+    computed += last - first;
+    progress.done = last;
+  } while (progress.done < parts && !context.stopped() && !progress.pauses(computed));
+  if (context.stopped()) return absl::CancelledError("the product was cancelled");
+  progress.finished = progress.done == parts;
+  return absl::OkStatus();
 }
 
 absl::Status RunCsrTransposedSpmm(const Context& context, const Problem& problem,
@@ -106,7 +122,8 @@ SpmmKernel CsrTransposedSpmm() {
           .deterministic = true,
           .supports = SupportsCsrTransposedSpmm,
           .workspace = CsrTransposedSpmmWorkspace,
-          .run = RunCsrTransposedSpmm};
+          .run = RunCsrTransposedSpmm,
+          .resumes = true};
 }
 
 }  // namespace sparsed::cpu

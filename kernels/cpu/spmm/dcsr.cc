@@ -37,7 +37,8 @@ void ScaleEmptyRowsOf(const Context& context, const SpmmArguments& arguments) {
 
 absl::Status ScaleEmptyRows(const Context& context, const Problem& problem,
                             const SpmmArguments& arguments) {
-  if (arguments.beta != 1 && !EmptyRows(arguments.layout).empty()) {
+  const bool scaled = context.progress != nullptr && context.progress->begun;
+  if (!scaled && arguments.beta != 1 && !EmptyRows(arguments.layout).empty()) {
     VisitFloat(problem.type, [&]<typename T>(T) { ScaleEmptyRowsOf<T>(context, arguments); });
   }
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/spmm/csr_rows.h"
 #include "kernels/cpu/spmm/csr_scatter.h"
 #include "kernels/cpu/spmm/spmm.h"
@@ -53,12 +54,12 @@ absl::Status RunLight(const SpmmKernel& kernel, const Context& context, const Pr
 int64_t RowBlocks(int64_t rows) { return std::clamp<int64_t>(rows / 1024, 1, 64); }
 
 template <typename T>
-void AddSegments(const Context& context, const SpmmArguments& arguments) {
+absl::Status AddSegments(const Context& context, const SpmmArguments& arguments) {
   const RowSegmentsView s = ViewRowSegments(arguments.layout);
   const CsrProduct<T> whole = HeavyProduct<T>(s, arguments);
   const int64_t blocks = RowBlocks(s.rows);
-#pragma omp parallel for num_threads(context.threads) schedule(dynamic, 1)
-  for (int64_t block = 0; block < blocks; ++block) {
+  PartLoop loop(context);
+  const bool all = loop.Run(blocks, [&](int64_t block) {
     const RowRange rows = {s.rows * block / blocks, s.rows * (block + 1) / blocks};
     for (int64_t chunk = 0; chunk < s.chunks() && !context.stopped(); ++chunk) {
       const RowRange segments = s.SegmentsOf(chunk, rows);
@@ -67,17 +68,18 @@ void AddSegments(const Context& context, const SpmmArguments& arguments) {
       product.b += s.chunk_panels[chunk] * s.panel * product.ldb;
       MultiplyRows(product, segments, 0, product.nnz);
     }
-  }
+  });
+  return all ? loop.Finish() : loop.Cut();
 }
 
 template <typename T>
-void ScatterSegments(const Context& context, const SpmmArguments& arguments) {
+absl::Status ScatterSegments(const Context& context, const SpmmArguments& arguments) {
   const RowSegmentsView s = ViewRowSegments(arguments.layout);
   const CsrProduct<T> whole = HeavyProduct<T>(s, arguments);
-#pragma omp parallel for num_threads(context.threads) schedule(dynamic, 1)
-  for (int64_t first = 0; first < s.chunks(); ++first) {
+  PartLoop loop(context);
+  const bool all = loop.Run(s.chunks(), [&](int64_t first) {
     const int32_t panel = s.chunk_panels[first];
-    if (first > 0 && s.chunk_panels[first - 1] == panel) continue;  // that one does them all
+    if (first > 0 && s.chunk_panels[first - 1] == panel) return;  // that one does them all
     const Tile tile = {.first_column = 0, .last_column = static_cast<int32_t>(s.panel)};
     CsrProduct<T> product = whole;
     product.sums = product.c + panel * s.panel * product.ldc;
@@ -86,19 +88,27 @@ void ScatterSegments(const Context& context, const SpmmArguments& arguments) {
       if (context.stopped()) break;
       ScatterRows(product, {s.chunk_offsets[chunk], s.chunk_offsets[chunk + 1]}, tile);
     }
-  }
+  });
+  return all ? loop.Finish() : loop.Cut();
 }
 
 template <bool kTransposed>
 absl::Status Run(const Context& context, const Problem& problem, const SpmmArguments& arguments) {
-  const absl::Status status =
-      RunLight(kTransposed ? CsrTransposedSpmm() : CsrSpmm(), context, problem, arguments);
-  if (!status.ok()) return status;
+  Progress* const progress = context.progress;
+  if (progress == nullptr || progress->phase == 0) {
+    const absl::Status status =
+        RunLight(kTransposed ? CsrTransposedSpmm() : CsrSpmm(), context, problem, arguments);
+    if (!status.ok()) return status;
+    if (progress != nullptr) {
+      if (!progress->finished) return status;
+      *progress = {.phase = 1, .least = progress->least, .pause = progress->pause};
+    }
+  }
   const auto run = [&]<typename T>(T) {
-    kTransposed ? ScatterSegments<T>(context, arguments) : AddSegments<T>(context, arguments);
+    return kTransposed ? ScatterSegments<T>(context, arguments)
+                       : AddSegments<T>(context, arguments);
   };
-  problem.type == ElementType::kF32 ? run(float{}) : run(double{});
-  return context.stopped() ? absl::CancelledError("the product was cancelled") : absl::OkStatus();
+  return problem.type == ElementType::kF32 ? run(float{}) : run(double{});
 }
 
 template <bool kTransposed>
@@ -122,7 +132,8 @@ SpmmKernel Kernel(std::string_view name) {
           .deterministic = true,
           .supports = Supports<kTransposed>,
           .workspace = Workspace<kTransposed>,
-          .run = Run<kTransposed>};
+          .run = Run<kTransposed>,
+          .resumes = true};
 }
 
 }  // namespace

@@ -1,0 +1,157 @@
+// SpMM and SDDMM calls that run whole: everything is placed, then one kernel computes it; a long
+// one on the CPU in pieces, between which others may have the lane.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "engine/execution/dense_call.h"
+#include "engine/execution/dense_product.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+double DenseCall::LongWork() const {
+  return engine::LongWork(impl_->scheduler->options().threads_per_lane, DeviceKind::kCpu);
+}
+
+double DenseCall::Work() const {
+  return static_cast<double>(matrix_->pattern()->nnz()) * static_cast<double>(problem_.k);
+}
+
+uint64_t DenseCall::Kind() const {
+  const ProblemClass c = ClassOf(problem_);
+  uint64_t kind = reinterpret_cast<uintptr_t>(matrix_->pattern().get());
+  for (const uint64_t part :
+       {static_cast<uint64_t>(c.operation), uint64_t{c.transposed}, static_cast<uint64_t>(c.type),
+        static_cast<uint64_t>(c.k_bucket), uint64_t{c.allow_tf32}, uint64_t{own_values_}}) {
+    kind = MixKind(kind, part);
+  }
+  return kind;
+}
+
+Job::Cost DenseCall::Predict() const {
+  if (queue_.queue != nullptr) return {};
+  Forecast all = impl_->scheduler->costs(device()).Of(Kind(), problem_.operation, Work());
+  if (!all.measured && plan_.exact && plan_.plan->plan.plan_ms > 0) {
+    const Plan& plan = plan_.plan->plan;
+    all = {1e-3 * plan.plan_ms * static_cast<double>(problem_.k) / plan.problem_class.k_bucket,
+           /*measured=*/true};
+  }
+  Cost cost = {.next_seconds = all.seconds, .rest_seconds = all.measured ? all.seconds : 0};
+  // What runs on a GPU is not cut.
+  cost.is_long = device().kind == DeviceKind::kCpu && Work() >= LongWork();
+  if (!cost.is_long) return cost;
+  cost.next_seconds = std::min(cost.next_seconds, kPieceSeconds);
+  if (whole_ != nullptr) {
+    const double taken = 1e-9 * static_cast<double>(end_.timings.kernel_ns);
+    cost.rest_seconds = std::max(0.0, cost.rest_seconds - taken);
+  }
+  return cost;
+}
+
+absl::Status DenseCall::PlaceWhole(Resolved& plan, Lane& lane) {
+  Backend& backend = *lane.backend;
+  const bool sddmm = problem_.operation == Operation::kSddmm;
+  const auto begin = Clock::now();
+  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, lane);
+  if (!s.ok()) return s.status();
+  absl::StatusOr<PlacedDense> first = operands_[0].On(backend, lane, token());
+  if (!first.ok()) return first.status();
+  absl::StatusOr<PlacedDense> second = PlacedDense();
+  if (sddmm) {
+    second = operands_[1].On(backend, lane, token());
+    if (!second.ok()) return second.status();
+  }
+  absl::StatusOr<PlacedDense> result = NewResult(lane);
+  if (!result.ok()) return result.status();
+  PlacedDense written = *result;
+  std::shared_ptr<const Array> order;
+  if (!writes_in_order(*result)) {
+    const DenseShape packed = {result_.shape().rows, 1, 1, result_.shape().type};
+    absl::StatusOr<PlacedDense> canonical =
+        backend.NewDense("values", packed, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
+    if (!canonical.ok()) return canonical.status();
+    written = *std::move(canonical);
+    if (matrix_->caller_order() != nullptr) {
+      // Now, so that nothing was computed for nothing where there is no room for it.
+      absl::StatusOr<std::shared_ptr<const Array>> there =
+          backend.PlaceIndices(matrix_->caller_order());
+      if (!there.ok()) return there.status();
+      order = *std::move(there);
+    }
+  }
+  const BoundRun run =
+      BindProduct(plan, *s, *first, sddmm ? &*second : nullptr, written, alpha_, beta_);
+  whole_ = std::make_unique<Whole>(Whole{.plan = plan.text,
+                                         .s = *std::move(s),
+                                         .first = *std::move(first),
+                                         .second = *std::move(second),
+                                         .result = *std::move(result),
+                                         .written = std::move(written),
+                                         .order = std::move(order),
+                                         .run = run});
+  if (run.resumes() && Predict().is_long) whole_->pieces.emplace(wanted());
+  if (backend.id().kind != DeviceKind::kCpu) end_.timings.to_device_ns = NanosecondsSince(begin);
+  return absl::OkStatus();
+}
+
+absl::Status DenseCall::RunKernel(Lane& lane) {
+  Backend& backend = *lane.backend;
+  Whole& whole = *whole_;
+  RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
+  if (result_.kept()) options.behind = [&] { return backend.ClearPadding(whole.written, lane); };
+  double milliseconds = 0;
+  absl::Status status = backend.Run(lane, whole.run, options, &milliseconds);
+  AddKernelTime(milliseconds);
+  return status;
+}
+
+absl::Status DenseCall::RunPieces(Lane& lane) {
+  double milliseconds = 0;
+  absl::Status status = whole_->pieces->Run(
+      lane, whole_->run, lane.backend->MemoryFor(MemoryUse::kRequests, owner_), token().flag(),
+      [this] { return GivesWay(); }, &milliseconds);
+  AddKernelTime(milliseconds);
+  return status;
+}
+
+absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
+  if (whole_ == nullptr) {
+    if (absl::Status status = PlaceWhole(plan, lane); !status.ok()) return status;
+  }
+  return GoOn(lane);
+}
+
+absl::Status DenseCall::GoOn(Lane& lane) {
+  Backend& backend = *lane.backend;
+  absl::Status status = whole_->pieces ? RunPieces(lane) : RunKernel(lane);
+  if (status.ok() && whole_->pieces && !whole_->pieces->finished()) return status;  // others' turn
+  const std::unique_ptr<Whole> whole = std::move(whole_);
+  if (!status.ok()) return status;
+  operands_.Settled();
+  Observe(problem_, whole->run.kernel(), end_.timings.kernel_ns);
+
+  const auto computed = Clock::now();
+  if (whole->written.array != whole->result.array) {
+    status = backend.Scatter(whole->written, whole->order.get(), whole->result, lane);
+    if (!status.ok()) return status;
+  }
+  SendBegin(whole->plan);
+  status = Send(std::move(whole->result), backend, lane);
+  if (backend.id().kind != DeviceKind::kCpu) {
+    end_.timings.from_device_ns = NanosecondsSince(computed);
+  }
+  const CallTimings& timings = end_.timings;
+  scheduler().costs(device()).Took(
+      Kind(), problem_.operation, Work(),
+      1e-9 *
+          static_cast<double>(timings.to_device_ns + timings.kernel_ns + timings.from_device_ns));
+  return status;
+}
+
+}  // namespace sparsed::engine

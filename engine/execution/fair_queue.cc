@@ -1,0 +1,238 @@
+#include "engine/execution/fair_queue.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace sparsed::engine {
+namespace {
+
+double Sum(const std::array<double, FairEntry::kPriorities>& seconds) {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+size_t LevelOf(const FairEntry& entry) {
+  return static_cast<size_t>(std::clamp(entry.priority, 0, FairEntry::kPriorities - 1));
+}
+
+}  // namespace
+
+double FairQueue::Tenant::all_rest() const {
+  return Sum(rest[kShort]) + Sum(rest[kLong]) + running_rest;
+}
+
+void FairQueue::SetWeight(std::string_view tenant, double weight) {
+  if (!(weight > 0)) weight = 1;
+  if (weight == 1) {
+    if (const auto found = weights_.find(tenant); found != weights_.end()) weights_.erase(found);
+  } else {
+    weights_.insert_or_assign(std::string(tenant), weight);
+  }
+  // What it was charged stays as it was: from now on its time runs at the new rate.
+  if (const auto found = tenants_.find(tenant); found != tenants_.end()) {
+    found->second.weight = weight;
+  }
+}
+
+FairQueue::Tenant& FairQueue::TenantOf(std::string_view name) {
+  if (const auto found = tenants_.find(name); found != tenants_.end()) return found->second;
+  if (tenants_.size() >= sweep_at_) Sweep();
+  Tenant& tenant = tenants_[std::string(name)];
+  tenant.name = name;
+  const auto weight = weights_.find(name);
+  if (weight != weights_.end()) tenant.weight = weight->second;
+  tenant.start = now_;
+  return tenant;
+}
+
+void FairQueue::Sweep() {
+  std::erase_if(tenants_, [&](const auto& entry) {
+    const Tenant& tenant = entry.second;
+    return tenant.turns == 0 && !tenant.waits() && tenant.start <= now_;
+  });
+  sweep_at_ = std::max<size_t>(64, 2 * tenants_.size());
+}
+
+void FairQueue::Push(std::shared_ptr<FairEntry> entry) {
+  Tenant& tenant = TenantOf(entry->tenant_name);
+  if (entry->order_ == 0) entry->order_ = next_order_++;
+  const Flow flow = FlowOf(entry->is_long);
+  if (tenant.waits()) {
+    Leave(tenant);
+  } else {
+    tenant.start = std::max(tenant.start, now_);
+  }
+  // As among tenants: what had nothing to do has saved up nothing.
+  if (tenant.waiting[flow].empty()) {
+    tenant.used[flow] = std::max(tenant.used[flow], tenant.used_now);
+  }
+  tenant.rest[flow][LevelOf(*entry)] += entry->rest_seconds;
+  const auto key = KeyOf(*entry);
+  tenant.waiting[flow].emplace(key, std::move(entry));
+  Enter(tenant);
+  ++size_;
+}
+
+bool FairQueue::Remove(const FairEntry& entry) {
+  const auto tenant = tenants_.find(entry.tenant_name);
+  if (tenant == tenants_.end()) return false;
+  const Flow flow = FlowOf(entry.is_long);
+  const auto found = tenant->second.waiting[flow].find(KeyOf(entry));
+  if (found == tenant->second.waiting[flow].end()) return false;
+  Leave(tenant->second);
+  Take(tenant->second, flow, found);
+  if (tenant->second.waits()) Enter(tenant->second);
+  return true;
+}
+
+std::shared_ptr<FairEntry> FairQueue::Take(Tenant& tenant, Flow flow, Waiting::iterator entry) {
+  std::shared_ptr<FairEntry> taken = std::move(entry->second);
+  tenant.waiting[flow].erase(entry);
+  double& rest = tenant.rest[flow][LevelOf(*taken)];
+  // Without what rounding left of those that are gone.
+  rest = tenant.waiting[flow].empty() ? 0 : std::max(0.0, rest - taken->rest_seconds);
+  --size_;
+  return taken;
+}
+
+FairQueue::Flow FairQueue::NextFlow(const Tenant& tenant) const {
+  const Waiting& brief = tenant.waiting[kShort];
+  const Waiting& lengthy = tenant.waiting[kLong];
+  if (brief.empty()) return kLong;
+  if (lengthy.empty()) return kShort;
+  const int of_brief = PriorityOf(brief.begin()->first);
+  const int of_lengthy = PriorityOf(lengthy.begin()->first);
+  if (of_brief != of_lengthy) return of_brief > of_lengthy ? kShort : kLong;
+  return tenant.used[kShort] <= tenant.used[kLong] ? kShort : kLong;
+}
+
+void FairQueue::Move(Tenant& tenant, Flow flow, double seconds) {
+  const bool waits = tenant.waits();
+  if (waits) Leave(tenant);
+  tenant.start += seconds / tenant.weight;
+  tenant.used[flow] += seconds;
+  if (waits) Enter(tenant);
+}
+
+std::shared_ptr<FairEntry> FairQueue::Pop(Turn& turn) {
+  Tenant& tenant = *order_.begin()->tenant;
+  Leave(tenant);
+  tenant.last_turn = ++turns_;
+  const Flow flow = NextFlow(tenant);
+  std::shared_ptr<FairEntry> entry = Take(tenant, flow, tenant.waiting[flow].begin());
+  if (tenant.waits()) Enter(tenant);
+  now_ = std::max(now_, tenant.start);
+  tenant.used_now = std::max(tenant.used_now, tenant.used[flow]);
+  turn = Turn();
+  turn.tenant = &tenant;
+  turn.priority = entry->priority;
+  turn.is_long = entry->is_long;
+  turn.charged = entry->next_seconds;
+  turn.rest = entry->rest_seconds;
+  ++tenant.turns;
+  tenant.running_rest += turn.rest;
+  Move(tenant, flow, turn.charged);
+  return entry;
+}
+
+std::vector<std::shared_ptr<FairEntry>> FairQueue::PopWith(
+    Turn& turn, size_t most, const std::function<bool(const FairEntry&)>& joins) {
+  std::vector<std::shared_ptr<FairEntry>> taken;
+  Tenant& tenant = *turn.tenant;
+  Waiting& waiting = tenant.waiting[kShort];
+  if (turn.is_long || waiting.empty()) return taken;
+  Leave(tenant);
+  double seconds = 0;
+  auto next = waiting.lower_bound({-turn.priority, 0, nullptr});
+  for (size_t asked = 0; next != waiting.end() && asked < most; ++asked) {
+    const auto entry = next++;
+    if (PriorityOf(entry->first) != turn.priority) break;
+    if (!joins(*entry->second)) continue;
+    taken.push_back(Take(tenant, kShort, entry));
+    seconds += taken.back()->next_seconds;
+    turn.rest += taken.back()->rest_seconds;
+    tenant.running_rest += taken.back()->rest_seconds;
+  }
+  if (tenant.waits()) Enter(tenant);
+  turn.charged += seconds;
+  Move(tenant, kShort, seconds);
+  return taken;
+}
+
+void FairQueue::Ran(Turn& turn, double seconds) {
+  Tenant& tenant = *turn.tenant;
+  turn.ran += seconds;
+  const double done = std::min(turn.rest, seconds);
+  turn.rest -= done;
+  tenant.running_rest -= done;
+  if (turn.ran > turn.charged) {
+    Move(tenant, FlowOf(turn.is_long), turn.ran - turn.charged);
+    turn.charged = turn.ran;
+  }
+  // Where it would go on: for who comes while it does, unless somebody waits who is behind.
+  const double ahead = turn.charged - turn.ran;
+  double now = tenant.start - ahead / tenant.weight;
+  if (!order_.empty()) now = std::min(now, order_.begin()->start);
+  now_ = std::max(now_, now);
+  const Flow other = FlowOf(!turn.is_long);
+  double used = tenant.used[FlowOf(turn.is_long)] - ahead;
+  if (!tenant.waiting[other].empty()) used = std::min(used, tenant.used[other]);
+  tenant.used_now = std::max(tenant.used_now, used);
+}
+
+bool FairQueue::Passes(const Turn& turn) const {
+  if (order_.empty()) return false;
+  const Tenant& own = *turn.tenant;
+  const double start = own.start - (turn.charged - turn.ran) / own.weight;
+  for (const Place& place : order_) {
+    if (place.start >= start) break;
+    if (place.tenant != &own) return true;
+  }
+  if (!own.waits()) return false;
+  const Flow flow = NextFlow(own);
+  const int priority = PriorityOf(own.waiting[flow].begin()->first);
+  if (priority != turn.priority) return priority > turn.priority;
+  // Of one flow, what runs came before.
+  return flow != FlowOf(turn.is_long) && own.used[flow] <= own.used[FlowOf(turn.is_long)];
+}
+
+void FairQueue::End(Turn& turn) {
+  Tenant& tenant = *turn.tenant;
+  Move(tenant, FlowOf(turn.is_long), turn.ran - turn.charged);
+  --tenant.turns;
+  tenant.running_rest = tenant.turns == 0 ? 0 : tenant.running_rest - turn.rest;
+  turn = Turn();
+}
+
+void FairQueue::Charge(std::string_view tenant, double seconds) {
+  Tenant& charged = TenantOf(tenant);
+  if (!charged.waits()) charged.start = std::max(charged.start, now_);
+  Move(charged, kShort, seconds);
+}
+
+double FairQueue::SecondsUntilEnd(const FairEntry& entry, int lanes) const {
+  const auto found = tenants_.find(entry.tenant_name);
+  const Flow flow = FlowOf(entry.is_long);
+  double weight = 1, own = entry.rest_seconds;
+  if (found != tenants_.end()) {
+    const Tenant& tenant = found->second;
+    weight = tenant.weight;
+    const auto& rest = tenant.rest[flow];
+    own += std::accumulate(rest.begin() + static_cast<std::ptrdiff_t>(LevelOf(entry)), rest.end(),
+                           0.0);
+    // On another lane it does not wait for it.
+    if (entry.is_long && lanes == 1) own += tenant.running_rest;
+  } else if (const auto set = weights_.find(entry.tenant_name); set != weights_.end()) {
+    weight = set->second;
+  }
+  // Until its tenant has been given that, others have what their weights give them, or all they
+  // wait for.
+  double all = own;
+  for (const auto& [name, other] : tenants_) {
+    if (name == entry.tenant_name) continue;
+    all += std::min(other.all_rest(), own * other.weight / weight);
+  }
+  return std::max(entry.rest_seconds, all / std::max(lanes, 1));
+}
+
+}  // namespace sparsed::engine

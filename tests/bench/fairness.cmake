@@ -1,0 +1,4 @@
+# How fairly tenants share lanes.
+add_executable(bench_fairness fairness.cc)
+target_link_libraries(bench_fairness PRIVATE sparsed_engine sparsed_test_matrices CLI11::CLI11
+  nlohmann_json::nlohmann_json)

@@ -1,0 +1,76 @@
+// Threads for what blocks: tenants take turns.
+#include "server/rpc/worker_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace sparsed::server {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(WorkerPoolTest, TenantsTakeTurns) {
+  std::string order;
+  {
+    WorkerPool pool(1, 100);
+    std::atomic<bool> taken = false, go = false;
+    EXPECT_TRUE(pool.Run("a",
+                         [&] {
+                           taken = true;
+                           while (!go) std::this_thread::sleep_for(1ms);
+                         })
+                    .ok());
+    while (!taken) std::this_thread::sleep_for(1ms);
+    const auto add = [&](const std::string& tenant) {
+      EXPECT_TRUE(pool.Run(tenant, [&order, tenant] { order += tenant; }).ok());
+    };
+    for (int i = 0; i < 4; ++i) add("a");
+    for (int i = 0; i < 2; ++i) add("b");
+    add("c");
+    go = true;
+  }
+  EXPECT_EQ(order, "bcabaaa");
+}
+
+TEST(WorkerPoolTest, NoTenantHasAllThreads) {
+  std::atomic<bool> go = false;
+  std::atomic<int> of_a = 0;
+  std::atomic<bool> of_b = false;
+  WorkerPool pool(3, 100);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(pool.Run("a",
+                         [&] {
+                           ++of_a;
+                           while (!go) std::this_thread::sleep_for(1ms);
+                         })
+                    .ok());
+  }
+  EXPECT_TRUE(pool.Run("b", [&] { of_b = true; }).ok());
+  while (!of_b || of_a < 2) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(of_a, 2);
+  go = true;
+}
+
+TEST(WorkerPoolTest, WhatIsTooMuchIsRefused) {
+  WorkerPool pool(1, 2);
+  std::atomic<bool> taken = false, go = false;
+  EXPECT_TRUE(pool.Run("a",
+                       [&] {
+                         taken = true;
+                         while (!go) std::this_thread::sleep_for(1ms);
+                       })
+                  .ok());
+  while (!taken) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(pool.Run("a", [] {}).ok());
+  EXPECT_TRUE(pool.Run("b", [] {}).ok());
+  EXPECT_EQ(pool.Run("c", [] {}).code(), absl::StatusCode::kResourceExhausted);
+  go = true;
+}
+
+}  // namespace
+}  // namespace sparsed::server
