@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "base/sleep.h"
@@ -38,12 +39,35 @@ std::string CpuDescription() {
                      std::thread::hardware_concurrency(), instructions);
 }
 
+/// Tells of tenants that went past soft limits, by what was told of them before.
+class SoftLimits {
+ public:
+  void Tell(const Tenants& tenants, Observer& observer) {
+    for (const std::shared_ptr<Tenant>& tenant : tenants.All()) {
+      for (int i = 0; i < kQuotas; ++i) {
+        const auto quota = static_cast<Quota>(i);
+        const int64_t warned = tenant->warned(quota);
+        if (warned == 0) continue;
+        int64_t& told = told_[{tenant->name(), quota}];
+        if (warned > told) observer.OnSoftLimit(*tenant, quota, warned - told);
+        told = warned;
+      }
+    }
+  }
+
+ private:
+  std::map<std::pair<std::string, Quota>, int64_t> told_;
+};
+
 /// Until it is told to stop.
-void KeepHouse(const std::stop_token& stop, Budget& budget, DenseCatalog& dense,
+void KeepHouse(const std::stop_token& stop, Budget& budget, Catalog& catalog, DenseCatalog& dense,
                Observer& observer) {
+  SoftLimits soft_limits;
   while (SleepFor(kKeepTime, stop)) {
     budget.TrimKept();
     for (const DenseExpiry& expiry : dense.Expire(stop)) observer.OnDenseExpired(expiry);
+    for (const MatrixExpiry& expiry : catalog.Expire(stop)) observer.OnMatrixExpired(expiry);
+    soft_limits.Tell(budget.tenants(), observer);
   }
 }
 
@@ -72,21 +96,26 @@ class Engine::Scrubber {
   /// Stores a layout again that is whole in memory. Without one its plans' classes are wanted
   /// again, and a restart builds what they need instead of stumbling over the damage.
   absl::Status Repair(const ArrayOwner& layout) {
+    std::shared_ptr<Pattern> owner;
     for (const MatrixLease& matrix : catalog_.All()) {
       const Pattern& pattern = *matrix->pattern();
       if (pattern.hash() != layout.pattern_hash) continue;
+      owner = matrix->pattern();
       for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
         const std::shared_ptr<const Layout> whole = entry.layout->Resident();
         if (entry.description->recipe != layout.recipe || whole == nullptr) continue;
         const absl::StatusOr<LayoutRecord> stored =
             store_.PutLayout(pattern.hash(), *whole, entry.build_seconds);
-        if (stored.ok()) entry.layout->SetDiskCopy(DiskCopyOf(store_, budget_, *stored));
+        if (stored.ok())
+          entry.layout->SetDiskCopy(DiskCopyOf(store_, budget_, pattern.payer(), *stored));
         // The pattern may have been deleted meanwhile.
         return absl::IsNotFound(stored.status()) ? absl::OkStatus() : stored.status();
       }
       break;
     }
-    return store_.DropLayout(layout.pattern_hash, layout.recipe);
+    absl::Status dropped = store_.DropLayout(layout.pattern_hash, layout.recipe);
+    if (dropped.ok() && owner != nullptr) owner->SetOnDisk(layout.recipe, nullptr);
+    return dropped;
   }
 
   void Run(const std::stop_token& stop) {
@@ -205,11 +234,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   engine->budget_ =
       std::make_unique<Budget>(options.host_memory_bytes, options.preparation_memory_bytes);
   if (absl::Status status = engine->OpenGpus(observer); !status.ok()) return status;
-  engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_);
+  engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_, options.catalog);
   engine->dense_ = std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_, options.dense);
-  engine->housekeeper_ =
-      std::jthread([&budget = *engine->budget_, &dense = *engine->dense_, &observer](
-                       const std::stop_token& stop) { KeepHouse(stop, budget, dense, observer); });
   absl::StatusOr<StoreContents> contents = engine->store_->Load();
   if (!contents.ok()) return contents.status();
   if (absl::Status status = engine->catalog_->Restore(*contents); !status.ok()) return status;
@@ -242,6 +268,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
     preparation.RequestTrial(product, problem);
   };
   preparation.Restore(*contents);
+  engine->housekeeper_ = std::jthread([raw = engine.get(), &observer](const std::stop_token& stop) {
+    KeepHouse(stop, *raw->budget_, *raw->catalog_, *raw->dense_, observer);
+  });
   if (engine->store_->durable()) {
     engine->store_watcher_ = std::make_unique<StoreWatcher>(
         *engine->store_, [&observer](const absl::Status& status) { observer.OnStore(status); });
@@ -257,8 +286,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
 Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
 
 Engine::~Engine() {
-  // Lanes call into the preparation and the preparation waits for lanes: end its trials first, then
-  // both.
+  // What expires tells lanes and the preparation; these call into each other: end the trials first,
+  // then both.
+  if (housekeeper_.joinable()) {
+    housekeeper_.request_stop();
+    housekeeper_.join();
+  }
   scrubber_.reset();
   store_watcher_.reset();
   if (executor_ != nullptr) executor_->Close();
@@ -288,6 +321,17 @@ absl::Status Engine::OpenGpus(Observer& observer) {
     not_opened_.emplace_back(id, gpu.status());
   }
   return absl::OkStatus();
+}
+
+int64_t Engine::UseOf(const Tenant& tenant, Quota quota) const {
+  if (quota != Quota::kDeviceBytes) return tenant.used(quota);
+  int64_t most = 0;
+  for (const std::unique_ptr<Device>& gpu : gpus_) {
+    const std::map<std::string, int64_t> owned = gpu->budget().owned();
+    const auto of_tenant = owned.find(tenant.name());
+    if (of_tenant != owned.end()) most = std::max(most, of_tenant->second);
+  }
+  return most;
 }
 
 std::optional<bool> Engine::store_up() const {

@@ -31,9 +31,10 @@ struct EngineOptions {
   std::string data_dir;  ///< empty: in memory
   int64_t host_memory_bytes = 0;
   int64_t preparation_memory_bytes = 0;
-  std::optional<DeviceOptions> gpu;       ///< of each; none: the CPU alone
-  std::vector<int> gpu_ordinals = {0};    ///< which
-  bool gpu_required = false;              ///< it does not open without all of them
+  std::optional<DeviceOptions> gpu;     ///< of each; none: the CPU alone
+  std::vector<int> gpu_ordinals = {0};  ///< which
+  bool gpu_required = false;            ///< it does not open without all of them
+  CatalogOptions catalog;
   DenseOptions dense;                     ///< held operands
   double scrub_interval_seconds = 86400;  ///< between two verifications of all blobs; 0: never
   ExecutorOptions execution;
@@ -62,6 +63,9 @@ class Engine {
   Executor& executor() { return *executor_; }
   Preparation& preparation() { return *preparation_; }
   Budget& budget() { return *budget_; }
+  Tenants& tenants() { return budget_->tenants(); }
+  /// What the tenant uses of it; of kDeviceBytes on the GPU where that is most.
+  int64_t UseOf(const Tenant& tenant, Quota quota) const;
   const std::vector<std::unique_ptr<Device>>& gpus() const { return gpus_; }  ///< that were opened
   std::vector<DeviceFacts> devices() const;
   /// False while the data directory is gone; none if nothing is kept on disk.

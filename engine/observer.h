@@ -10,6 +10,9 @@
 namespace sparsed::engine {
 
 struct DenseExpiry;
+struct MatrixExpiry;
+class Tenant;
+enum class Quota : uint8_t;
 
 /// One kernel run of a request (not of a trial).
 struct KernelRun {
@@ -43,6 +46,9 @@ class Observer {
   virtual void OnStore(const absl::Status& /*status*/) {}
   /// A held dense matrix was forgotten because nothing used it, or could not be.
   virtual void OnDenseExpired(const DenseExpiry&) {}
+  virtual void OnMatrixExpired(const MatrixExpiry&) {}
+  /// Since the last call of it so often, the tenant's use went past its soft limit.
+  virtual void OnSoftLimit(const Tenant& /*tenant*/, Quota /*quota*/, int64_t /*times*/) {}
   /// What became of a recipe for a class: "tried", "ruled_out", "no_memory", "no_time".
   virtual void OnRecipe(std::string_view /*outcome*/) {}
   /// "ready", "failed", "cancelled".

@@ -42,6 +42,7 @@
 #include "server/telemetry/in_flight.h"
 #include "server/telemetry/status_page.h"
 #include "server/telemetry/telemetry.h"
+#include "server/telemetry/tenant_metrics.h"
 #include "server/thread_starts.h"
 
 namespace sparsed::server {
@@ -85,6 +86,8 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.dense.time_to_live = std::chrono::duration_cast<engine::DenseClock::duration>(
       std::chrono::duration<double>(config.buffer_time_to_live_seconds));
   options.dense.tenant_bytes = config.buffer_memory_bytes;
+  // Of a server that asks nobody who he is, all is one tenant's.
+  options.catalog.share_patterns = config.share_patterns || config.access_file.empty();
   options.scrub_interval_seconds = config.scrub_interval_seconds;
   options.execution.lanes = config.lanes;
   options.execution.threads_per_lane = std::max(1, config.threads / config.lanes);
@@ -98,6 +101,11 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.preparation.threads_per_worker = config.preparation_threads;
   options.preparation.seconds = config.preparation_seconds;
   return options;
+}
+
+/// Makes what the access file says of tenants hold; called with each version of it.
+void ApplyTenants(const TenantTable& tenants, engine::Engine& engine) {
+  engine.tenants().SetLimits(tenants.named, tenants.others);
 }
 
 void SetTransport(const Config& config, grpc::ServerBuilder& builder) {
@@ -196,6 +204,7 @@ class Server::Impl {
         exporters_(kExporters, static_cast<size_t>(config.max_queued)) {}
 
   ~Impl() {
+    if (access_ != nullptr) access_->OnTenants(nullptr);
     probe_.reset();
     if (live_streams_.has_value()) live_streams_->Drain();
     if (door_ != nullptr) door_->Close();
@@ -214,6 +223,11 @@ class Server::Impl {
     auto access = Access::Open(config_.access_file);
     if (!access.ok()) return access.status();
     access_ = *std::move(access);
+    if (!config_.audit_log.empty()) {
+      auto audit = AuditLog::Open(config_.audit_log);
+      if (!audit.ok()) return audit.status();
+      telemetry_.SetAudit(*std::move(audit));
+    }
     live_streams_.emplace(config_, *access_);
     if (!config_.tls_certificate.empty()) {
       auto certificates =
@@ -234,14 +248,29 @@ class Server::Impl {
       store_lost_ = !up;
       TellHealth();
     };
+    telemetry_.metrics().matrix_expired = [this](const std::string& tenant,
+                                                 const std::string& name) {
+      live_streams_->MatrixChanged(tenant, name);
+    };
     auto engine = engine::Engine::Open(ToEngineOptions(config_), telemetry_.metrics());
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
-    gauges_ = std::make_unique<EngineGauges>(*engine_);
+    access_->OnTenants([this](const TenantTable& tenants) {
+      // Those that are named have labels of their own before others.
+      for (const auto& [name, limits] : tenants.named)
+        telemetry_.metrics().tenant_labels().Of(name);
+      ApplyTenants(tenants, *engine_);
+    });
+    gauges_ = std::make_unique<EngineGauges>(*engine_, telemetry_.metrics().tenant_labels());
     context_ = std::make_unique<ServiceContext>(ServiceContext{
         config_, *engine_, telemetry_, *access_,
-        [this](const std::string& peer) { return door_->ProcessOf(peer); }, workers_,
-        std::max(1, config_.threads / kWorkers), *live_streams_, shares_, regions_, carriers_,
+        [this](const std::string& peer) { return door_->ProcessOf(peer); },
+        [this](const std::string& peer, engine::Tenant& tenant) {
+          return door_->Keep(peer, tenant.name(),
+                             [&tenant] { return tenant.Hold(engine::Quota::kConnections); });
+        },
+        workers_, std::max(1, config_.threads / kWorkers), *live_streams_, shares_, regions_,
+        carriers_,
         /*metrics_address=*/"", /*local_socket=*/"", server_id_, started_, started_steady_});
     rings_ = std::make_unique<Rings>(*context_);
     // Its counts are on the pages.
@@ -447,7 +476,13 @@ class Server::Impl {
            }
            const auto certificates =
                certificates_ == nullptr ? std::nullopt : std::optional(certificates_->facts());
-           for (auto& family : AccessMetrics(access_->counts(), certificates)) {
+           for (auto& family : TenantMetrics(*engine_, telemetry_.metrics().tenant_labels())) {
+             families.push_back(std::move(family));
+           }
+           for (auto& family : AccessMetrics(access_->counts(), certificates,
+                                             telemetry_.audit() == nullptr
+                                                 ? std::nullopt
+                                                 : std::optional(telemetry_.audit()->counts()))) {
              families.push_back(std::move(family));
            }
            const LocalDoor::Counts local =

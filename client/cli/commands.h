@@ -18,7 +18,8 @@ struct UploadArguments {
   std::string type = "f32";
   bool wait = false;
   bool replace = false;
-  std::string permutation;  ///< a file with an order of rows and columns; empty: as they are
+  std::string time_to_live;  ///< "7d"; empty: it stays
+  std::string permutation;   ///< a file with an order of rows and columns; empty: as they are
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
 };
 /// "f32", "f64", "f16", "bf16"; INVALID_ARGUMENT for anything else.
@@ -54,7 +55,11 @@ struct UpdateArguments {
 };
 absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& arguments);
 
-absl::StatusOr<Report> List(const Client& client, const std::string& prefix);
+struct ListArguments {
+  std::string prefix;
+  bool shared = false;  ///< by other tenants, in the place of one's own
+};
+absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments);
 struct ShowArguments {
   std::string name;
   bool features = false;  ///< those of the pattern, in place of plans, layouts and measurements
@@ -137,6 +142,16 @@ absl::StatusOr<Report> PutBuffer(const Client& client, const PutBufferArguments&
 absl::StatusOr<Report> RenewBuffer(const Client& client, const std::string& name);
 absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& name);
 absl::StatusOr<Report> Stats(const Client& client);
+struct ShareArguments {
+  std::string name;
+  std::string with;  ///< a tenant, or "all"
+  bool write = false;
+  bool revoke = false;
+};
+absl::StatusOr<Report> Share(const Client& client, const ShareArguments& arguments);
+/// Of the caller's tenant, and of all.
+absl::StatusOr<Report> Quota(const Client& client);
+absl::StatusOr<Report> Tenants(const Client& client);
 absl::StatusOr<Report> Info(const Client& client);
 
 struct Extent {

@@ -74,6 +74,10 @@ Json ToJson(const MatrixInfo& info) {
                {"state", Name(info.state)},
                {"detail", info.detail},
                {"durable", info.durable},
+               {"owner", info.owner},
+               {"time_to_live_ns", info.time_to_live.count()},
+               {"idle_ns", info.idle.count()},
+               {"shares", Json::array()},
                {"csr_bytes", info.csr_bytes},
                {"created_unix_ns", UnixNs(info.created)},
                {"preparation_seconds", info.preparation_seconds},
@@ -81,6 +85,9 @@ Json ToJson(const MatrixInfo& info) {
                {"layouts", Json::array()},
                {"measurements", Json::array()},
                {"decisions", Json::array()}};
+  for (const MatrixShare& share : info.shares) {
+    json["shares"].push_back({{"with", share.with}, {"write", share.write}});
+  }
   for (const PlanInfo& plan : info.plans) {
     json["plans"].push_back({{"class", ToJson(plan.problem_class)},
                              {"recipe", plan.recipe},

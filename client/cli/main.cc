@@ -101,6 +101,27 @@ void AddNamed(CLI::App& app, Invocation& invocation, const char* command_name,
   });
 }
 
+void AddShare(CLI::App& app, Invocation& invocation) {
+  CLI::App* share =
+      AddCommand(app, "share",
+                 "Let other tenants use a matrix; they call it TENANT~NAME, with the "
+                 "name of your tenant",
+                 {"share cora --with=inference", "share cora --with=all",
+                  "share cora --with=training --write", "share cora --with=inference --revoke"});
+  auto arguments = std::make_shared<ShareArguments>();
+  AddName(share, arguments->name);
+  share->add_option("--with", arguments->with, "A tenant, or all of them")
+      ->type_name("TENANT|all")
+      ->required();
+  CLI::Option* write = share->add_flag(
+      "--write", arguments->write,
+      "They may also replace its values and have it prepared (default: read and compute)");
+  share->add_flag("--revoke", arguments->revoke, "Share it with them no more")->excludes(write);
+  share->callback([&invocation, arguments] {
+    invocation.run = [arguments](const Client& client) { return Share(client, *arguments); };
+  });
+}
+
 void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   CLI::App* upload =
       AddCommand(app, "upload", "Store a matrix from a Matrix Market file, plain or .gz",
@@ -122,6 +143,11 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
       "An order of rows and columns, as sparsed_reorder writes it: requests speak of "
       "the matrix in that order");
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
+  upload
+      ->add_option("--time-to-live", up->time_to_live,
+                   "Forget it once nothing has used it for so long, such as 90s, 10m, 24h or 7d "
+                   "(default: it stays)")
+      ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
   AddExpect(upload, up->expect, "spmm:128");
   upload->callback([&invocation, up] {
     invocation.run = [up](const Client& client) { return Upload(client, *up); };
@@ -139,11 +165,14 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
     invocation.run = [new_values](const Client& client) { return Update(client, *new_values); };
   });
 
-  CLI::App* list = AddCommand(app, "list", "List the matrices", {"list", "list gnn/"});
-  auto prefix = std::make_shared<std::string>();
-  list->add_option("PREFIX", *prefix, "Only names that begin so");
-  list->callback([&invocation, prefix] {
-    invocation.run = [prefix](const Client& client) { return List(client, *prefix); };
+  CLI::App* list =
+      AddCommand(app, "list", "List the matrices", {"list", "list gnn/", "list --shared"});
+  auto listed = std::make_shared<ListArguments>();
+  list->add_option("PREFIX", listed->prefix, "Only names that begin so");
+  list->add_flag("--shared", listed->shared,
+                 "Those that other tenants share with yours, TENANT~NAME, instead of your own");
+  list->callback([&invocation, listed] {
+    invocation.run = [listed](const Client& client) { return List(client, *listed); };
   });
 
   CLI::App* show =
@@ -182,6 +211,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   });
   AddNamed(app, invocation, "wait", "Wait until a matrix is prepared", {"wait cora"}, Wait);
   AddNamed(app, invocation, "delete", "Forget a matrix", {"delete cora"}, Delete);
+  AddShare(app, invocation);
 
   CLI::App* download =
       AddCommand(app, "download", "Write a matrix to a file",
@@ -443,6 +473,10 @@ void AddServerCommands(CLI::App& app, Invocation& invocation) {
   AddOfBuffer(*buffers, invocation, "delete", "Forget one", DeleteBuffer);
   AddCommand(app, "stats", "Counters of the server since its start", {"stats", "stats --json"})
       ->callback([&invocation] { invocation.run = Stats; });
+  AddCommand(app, "quota", "What your tenant uses, and what it may", {"quota", "quota --json"})
+      ->callback([&invocation] { invocation.run = Quota; });
+  AddCommand(app, "tenants", "What all tenants use, and what they may; for operators", {"tenants"})
+      ->callback([&invocation] { invocation.run = Tenants; });
   AddCommand(app, "info", "What the server is and which devices it uses", {"info"})
       ->callback([&invocation] { invocation.run = Info; });
 }

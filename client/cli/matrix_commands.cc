@@ -116,6 +116,15 @@ std::string DetailsText(const MatrixInfo& info) {
       info.detail.empty() ? "" : fmt::format("note         {}\n", info.detail), info.version,
       info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
       Bytes(info.csr_bytes), info.preparation_seconds);
+  text += fmt::format("owner        {}\n", info.owner);
+  if (info.time_to_live.count() > 0) {
+    text += fmt::format("time to live {}, unused for {}\n", Duration(info.time_to_live),
+                        Duration(info.idle));
+  }
+  for (const MatrixShare& share : info.shares) {
+    text += fmt::format("shared with  {}{}\n", share.with == "*" ? "all" : share.with,
+                        share.write ? ", who may write" : "");
+  }
   text += PlansText(info);
   Table layouts({"KIND", "BYTES", "BUILD s", "RECIPE"});
   for (const LayoutInfo& layout : info.layouts) {
@@ -202,6 +211,11 @@ void AddTf32Note(const Client& client, ValueType type, Report& report) {
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments) {
   UploadOptions options;
   options.replace = arguments.replace;
+  if (!arguments.time_to_live.empty()) {
+    const auto time_to_live = ParseDuration(arguments.time_to_live);
+    if (!time_to_live.ok()) return time_to_live.status();
+    options.time_to_live = *time_to_live;
+  }
   absl::StatusOr<std::vector<ProblemClass>> expected = ParseClasses(arguments.expect);
   if (!expected.ok()) return expected.status();
   options.expected = *std::move(expected);
@@ -264,8 +278,10 @@ absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& argum
                             arguments.durable ? "" : ", in memory only (--durable keeps them)")};
 }
 
-absl::StatusOr<Report> List(const Client& client, const std::string& prefix) {
-  const absl::StatusOr<std::vector<MatrixInfo>> matrices = client.ListMatrices(prefix);
+absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments) {
+  const absl::StatusOr<std::vector<MatrixInfo>> matrices =
+      arguments.shared ? client.ListShared(arguments.prefix)
+                       : client.ListMatrices(arguments.prefix);
   if (!matrices.ok()) return matrices.status();
   Report report{{{"matrices", Json::array()}}, ""};
   Table table({"NAME", "ROWS", "COLUMNS", "NONZEROS", "TYPE", "STATE", "PLANS", "CSR"});

@@ -1,5 +1,7 @@
 #include "client/src/admin_calls.h"
 
+#include <utility>
+
 #include "client/src/convert.h"
 #include "client/src/exchange.h"
 #include "sparsed/v1/admin.pb.h"
@@ -18,6 +20,19 @@ Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOp
   return LaunchUnary<v1::Stats, Stats>(connection, "/sparsed.v1.Admin/GetStats", options, true,
                                        v1::GetStatsRequest(),
                                        [](const v1::Stats& reply) { return FromProto(reply); });
+}
+
+Call<std::vector<TenantInfo>> ListTenants(const std::shared_ptr<Connection>& connection, bool all,
+                                          const CallOptions& options) {
+  v1::ListTenantsRequest request;
+  request.set_all(all);
+  return LaunchList<v1::ListTenantsRequest, v1::ListTenantsReply, TenantInfo>(
+      connection, "/sparsed.v1.Admin/ListTenants", options, std::move(request),
+      [](const v1::ListTenantsReply& reply) {
+        std::vector<TenantInfo> tenants;
+        for (const v1::TenantInfo& tenant : reply.tenants()) tenants.push_back(FromProto(tenant));
+        return tenants;
+      });
 }
 
 }  // namespace client

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "client/src/connection.h"
 #include "sparsed/client.h"
@@ -11,6 +12,8 @@ inline namespace client {
 Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
                                const CallOptions& options);
 Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options);
+Call<std::vector<TenantInfo>> ListTenants(const std::shared_ptr<Connection>& connection, bool all,
+                                          const CallOptions& options);
 
 }  // namespace client
 }  // namespace sparsed

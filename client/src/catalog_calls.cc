@@ -145,9 +145,13 @@ Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
 }
 
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
-                                           const std::string& prefix, const CallOptions& options) {
+                                           const std::string& prefix, bool shared,
+                                           const CallOptions& options) {
+  v1::ListMatricesRequest request;
+  request.set_prefix(prefix);
+  request.set_shared(shared);
   return LaunchList<v1::ListMatricesRequest, v1::ListMatricesReply, MatrixInfo>(
-      connection, "/sparsed.v1.Catalog/List", options, prefix,
+      connection, "/sparsed.v1.Catalog/List", options, std::move(request),
       [](const v1::ListMatricesReply& reply) {
         std::vector<MatrixInfo> matrices;
         for (const v1::MatrixInfo& matrix : reply.matrices()) {
@@ -164,6 +168,20 @@ Call<std::vector<PatternMeasurements>> ListMeasurements(
   auto state = std::make_shared<CallState<Patterns>>();
   auto call = std::make_shared<ListMeasurementsCall>(*connection, options, name, state);
   return Launch<Patterns>(connection, call, std::move(state));
+}
+
+Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& connection,
+                                           const std::string& name, const MatrixShare& share,
+                                           bool revoke, const CallOptions& options) {
+  v1::ShareRequest request;
+  request.set_name(name);
+  request.mutable_share()->set_with(share.with);
+  request.mutable_share()->set_write(share.write);
+  request.set_revoke(revoke);
+  // A share that is put twice is the same; one that was revoked is not there any more.
+  return LaunchUnary<v1::ShareReply, std::vector<MatrixShare>>(
+      connection, "/sparsed.v1.Catalog/Share", options, !revoke, request,
+      [](const v1::ShareReply& reply) { return FromProto(reply.shares()); });
 }
 
 Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,

@@ -27,8 +27,13 @@ Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const 
                            const CallOptions& options);
 Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
                                  const std::string& name, const CallOptions& options);
+/// `shared`: by other tenants, with the caller's.
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
-                                           const std::string& prefix, const CallOptions& options);
+                                           const std::string& prefix, bool shared,
+                                           const CallOptions& options);
+Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& connection,
+                                           const std::string& name, const MatrixShare& share,
+                                           bool revoke, const CallOptions& options);
 Call<std::vector<PatternMeasurements>> ListMeasurements(
     const std::shared_ptr<Connection>& connection, const std::string& name,
     const CallOptions& options);

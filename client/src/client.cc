@@ -62,7 +62,16 @@ absl::StatusOr<std::vector<MatrixInfo>> Client::ListMatrices(const std::string& 
 }
 Call<std::vector<MatrixInfo>> Client::ListMatricesAsync(const std::string& prefix,
                                                         const CallOptions& options) const {
-  return client::ListMatrices(connection_, prefix, options);
+  return client::ListMatrices(connection_, prefix, /*shared=*/false, options);
+}
+
+absl::StatusOr<std::vector<MatrixInfo>> Client::ListShared(const std::string& prefix,
+                                                           const CallOptions& options) const {
+  return ListSharedAsync(prefix, options).Wait();
+}
+Call<std::vector<MatrixInfo>> Client::ListSharedAsync(const std::string& prefix,
+                                                      const CallOptions& options) const {
+  return client::ListMatrices(connection_, prefix, /*shared=*/true, options);
 }
 
 absl::StatusOr<std::vector<PatternMeasurements>> Client::ListMeasurements(
@@ -124,6 +133,14 @@ absl::StatusOr<Stats> Client::GetStats(const CallOptions& options) const {
 }
 Call<Stats> Client::GetStatsAsync(const CallOptions& options) const {
   return client::GetStats(connection_, options);
+}
+
+absl::StatusOr<std::vector<TenantInfo>> Client::ListTenants(bool all,
+                                                            const CallOptions& options) const {
+  return ListTenantsAsync(all, options).Wait();
+}
+Call<std::vector<TenantInfo>> Client::ListTenantsAsync(bool all, const CallOptions& options) const {
+  return client::ListTenants(connection_, all, options);
 }
 
 absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {

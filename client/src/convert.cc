@@ -129,6 +129,27 @@ PatternMeasurements FromProto(const v1::PatternMeasurements& proto) {
   return pattern;
 }
 
+std::vector<MatrixShare> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::MatrixShare>& proto) {
+  std::vector<MatrixShare> shares;
+  for (const v1::MatrixShare& share : proto) shares.push_back({share.with(), share.write()});
+  return shares;
+}
+
+TenantInfo FromProto(const v1::TenantInfo& proto) {
+  TenantInfo info{proto.name(), proto.weight(), {}};
+  for (const v1::QuotaInfo& quota : proto.quotas()) {
+    QuotaInfo& of = info.quotas.emplace_back();
+    of.quota = quota.quota();
+    of.used = quota.used();
+    if (quota.has_soft_limit()) of.soft_limit = quota.soft_limit();
+    if (quota.has_hard_limit()) of.hard_limit = quota.hard_limit();
+    of.refused = quota.refused();
+    of.warned = quota.warned();
+  }
+  return info;
+}
+
 MatrixInfo FromProto(const v1::MatrixInfo& proto) {
   MatrixInfo info{.name = proto.name(),
                   .rows = proto.rows(),
@@ -146,7 +167,11 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                   .created = FromUnixNs(proto.created_unix_ns()),
                   .durable = proto.durable(),
                   .csr_bytes = proto.csr_bytes(),
-                  .decisions = {}};
+                  .decisions = {},
+                  .owner = proto.owner(),
+                  .time_to_live = std::chrono::nanoseconds(proto.time_to_live_ns()),
+                  .idle = std::chrono::nanoseconds(proto.idle_ns()),
+                  .shares = FromProto(proto.shares())};
   for (const v1::LayoutInfo& layout : proto.layouts()) {
     info.layouts.push_back(
         {layout.kind(), layout.recipe(), layout.bytes(), layout.build_seconds()});

@@ -45,6 +45,9 @@ Progress FromProto(const v1::WatchReply& reply);
 DenseInfo FromProto(const v1::BufferInfo& info);
 ServerInfo FromProto(const v1::ServerInfo& info);
 Stats FromProto(const v1::Stats& stats);
+TenantInfo FromProto(const v1::TenantInfo& info);
+std::vector<MatrixShare> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::MatrixShare>& shares);
 
 /// Which request a reply belongs to; none for kinds of replies that are not known yet.
 std::optional<uint64_t> RequestIdOf(const wire::Frame<v1::ComputeReply>& frame);

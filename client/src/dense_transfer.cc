@@ -221,8 +221,10 @@ Call<DenseInfo> ReadDense(const std::shared_ptr<Connection>& connection, const s
 
 Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connection,
                                        const std::string& prefix, const CallOptions& options) {
+  v1::ListBuffersRequest request;
+  request.set_prefix(prefix);
   return LaunchList<v1::ListBuffersRequest, v1::ListBuffersReply, DenseInfo>(
-      connection, "/sparsed.v1.Buffers/List", options, prefix,
+      connection, "/sparsed.v1.Buffers/List", options, std::move(request),
       [](const v1::ListBuffersReply& reply) {
         std::vector<DenseInfo> matrices;
         for (const v1::BufferInfo& info : reply.buffers()) matrices.push_back(FromProto(info));

@@ -178,10 +178,8 @@ class ListCall final : public Exchange {
 template <typename Request, typename Reply, typename Item>
 Call<std::vector<Item>> LaunchList(const std::shared_ptr<Connection>& connection,
                                    const std::string& method, const CallOptions& options,
-                                   const std::string& prefix,
+                                   Request request,
                                    std::function<std::vector<Item>(const Reply&)> elements) {
-  Request request;
-  request.set_prefix(prefix);
   auto state = std::make_shared<CallState<std::vector<Item>>>();
   auto call = std::make_shared<ListCall<Request, Reply, Item>>(
       *connection, method, options, std::move(request), std::move(elements), state);

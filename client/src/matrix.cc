@@ -66,6 +66,23 @@ Call<void> Matrix::DeleteAsync(const CallOptions& options) const {
   return client::DeleteMatrix(connection_, name_, options);
 }
 
+absl::StatusOr<std::vector<MatrixShare>> Matrix::Share(const MatrixShare& share,
+                                                       const CallOptions& options) const {
+  return ShareAsync(share, options).Wait();
+}
+Call<std::vector<MatrixShare>> Matrix::ShareAsync(const MatrixShare& share,
+                                                  const CallOptions& options) const {
+  return client::ShareMatrix(connection_, name_, share, /*revoke=*/false, options);
+}
+absl::StatusOr<std::vector<MatrixShare>> Matrix::Unshare(const std::string& with,
+                                                         const CallOptions& options) const {
+  return UnshareAsync(with, options).Wait();
+}
+Call<std::vector<MatrixShare>> Matrix::UnshareAsync(const std::string& with,
+                                                    const CallOptions& options) const {
+  return client::ShareMatrix(connection_, name_, {.with = with}, /*revoke=*/true, options);
+}
+
 absl::StatusOr<ComputeResult> Matrix::Spmm(const Operand& b, const Destination& c,
                                            const SpmmOptions& spmm,
                                            const CallOptions& options) const {

@@ -20,10 +20,38 @@ int64_t NowUnixNs() {
       .count();
 }
 
-absl::Status NoMatrix(std::string_view name) {
-  // None can have such a name, and no sentence repeats it.
-  if (absl::Status valid = ValidateName("matrix", name); !valid.ok()) return valid;
-  return absl::NotFoundError(fmt::format("there is no matrix named '{}'", name));
+using UsedAt = std::atomic<std::chrono::steady_clock::time_point>;
+
+/// What hashes of a tenant's patterns begin with, so that they say nothing of another's: FNV-1a of
+/// his name.
+uint64_t SaltOf(std::string_view tenant) {
+  uint64_t salt = 0xcbf29ce484222325;
+  for (const char c : tenant) salt = (salt ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return salt;
+}
+
+int64_t BytesOf(const StoredArray& array) {
+  return array.length * static_cast<int64_t>(SizeOf(array.type));
+}
+
+/// Who uploaded each pattern first, of those that have a matrix of it: he pays for it.
+std::map<std::string, std::string> FirstTenants(const StoreContents& contents) {
+  std::map<std::string, const MatrixRecord*> first;
+  for (const MatrixRecord& record : contents.matrices) {
+    const MatrixRecord*& of_pattern = first[record.pattern_hash];
+    if (of_pattern == nullptr || record.created_unix_ns < of_pattern->created_unix_ns) {
+      of_pattern = &record;
+    }
+  }
+  std::map<std::string, std::string> tenants;
+  for (const auto& [hash, record] : first) tenants[hash] = record->tenant;
+  return tenants;
+}
+
+/// It is there already.
+void SetOnDiskAnyway(Pattern& pattern, const std::string& recipe, int64_t bytes) {
+  if (pattern.payer() == nullptr) return;
+  pattern.SetOnDisk(recipe, TenantOf(*pattern.payer()).HoldAnyway(Quota::kDiskBytes, bytes));
 }
 
 absl::StatusOr<bool> SamePattern(Pattern& pattern, const CsrView& csr, Store::Stop stop) {
@@ -77,19 +105,33 @@ absl::Status CheckStop(Store::Stop stop) {
   return absl::CancelledError("cancelled before it was published");
 }
 
-Catalog::Catalog(Store& store, Budget& budget) : store_(store), budget_(budget) {}
+Catalog::Catalog(Store& store, Budget& budget, CatalogOptions options)
+    : options_(std::move(options)), store_(store), budget_(budget) {}
 
 absl::Status Catalog::Restore(const StoreContents& contents) {
   const auto lazy = [this](const std::string& tenant, const StoredArray& stored) {
-    return std::make_shared<LazyArray>(DiskCopyOf(store_, budget_, MemoryOf(tenant), stored));
+    return std::make_shared<LazyArray>(
+        DiskCopyOf(store_, budget_, MemoryUse::kMatrices, budget_.OwnerOf(tenant), stored));
   };
+  const std::map<std::string, std::string> payers = FirstTenants(contents);
   const MutexLock lock(mutex_);
   deleted_version_ = contents.deleted_version;
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
   for (const PatternRecord& record : contents.patterns) {
-    patterns[record.hash] = std::make_shared<Pattern>(
+    const auto first = payers.find(record.hash);
+    MemoryOwner* const payer = first == payers.end() ? nullptr : &budget_.OwnerOf(first->second);
+    const auto pattern = std::make_shared<Pattern>(
         record.hash, record.rows, record.cols, record.nnz,
-        std::make_shared<LazyLayout>(DiskCopyOf(store_, budget_, record)));
+        std::make_shared<LazyLayout>(DiskCopyOf(store_, budget_, payer, record)), payer);
+    SetOnDiskAnyway(*pattern, std::string(kCsr),
+                    BytesOf(record.row_offsets) + BytesOf(record.column_indices));
+    patterns[record.hash] = pattern;
+  }
+  for (const LayoutRecord& record : contents.layouts) {
+    int64_t bytes = 0;
+    for (const StoredArray& array : record.arrays) bytes += BytesOf(array);
+    const auto pattern = patterns.find(record.pattern_hash);
+    if (pattern != patterns.end()) SetOnDiskAnyway(*pattern->second, record.layout.recipe, bytes);
   }
   for (const MatrixRecord& record : contents.matrices) {
     const auto pattern = patterns.find(record.pattern_hash);
@@ -97,24 +139,38 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
       return absl::DataLossError(fmt::format("the store has no pattern {} of matrix '{}'",
                                              record.pattern_hash, record.name));
     }
-    absl::StatusOr<Budget::Charge> charge = CountMatrix(record.tenant);
+    MemoryOwner& owner = budget_.OwnerOf(record.tenant);
+    absl::StatusOr<Budget::Charge> charge =
+        budget_.Count(kMatrixBytes, MemoryUse::kMatrices, &owner);
     if (!charge.ok()) return charge.status();
+    const int64_t on_disk =
+        BytesOf(record.values) + (record.value_order ? BytesOf(*record.value_order) : 0);
+    Tenant& tenant = TenantOf(record.tenant);
+    MatrixKeep keep = {.payer = &owner,
+                       .charge = *std::move(charge),
+                       .count = tenant.HoldAnyway(Quota::kMatrices),
+                       .disk = tenant.HoldAnyway(Quota::kDiskBytes, on_disk),
+                       .time_to_live = std::chrono::nanoseconds(record.time_to_live_ns),
+                       .used = std::make_shared<UsedAt>(options_.now())};
     ReplaceLocked(std::make_shared<const Matrix>(
         record.tenant, record.name, pattern->second, record.type, record.version,
         record.created_unix_ns, /*durable=*/true, lazy(record.tenant, record.values),
-        record.value_order ? lazy(record.tenant, *record.value_order) : nullptr, *std::move(charge),
+        record.value_order ? lazy(record.tenant, *record.value_order) : nullptr, std::move(keep),
         budget_.evictions()));
     versions_[{record.tenant, record.name}] = {record.used_version, record.used_version};
     patterns_[record.pattern_hash] = pattern->second;
   }
+  for (const ShareRecord& record : contents.shares) {
+    shares_.Put({record.tenant, record.name},
+                {record.with, record.may_write ? Right::kWrite : Right::kRead});
+  }
   return absl::OkStatus();
 }
 
-absl::StatusOr<MatrixLease> Catalog::Find(std::string_view tenant, std::string_view name) const {
+MatrixLease Catalog::Present(const NameKey& key) const {
   const MutexLock lock(mutex_);
-  const auto found = matrices_.find(NameKey(tenant, name));
-  if (found == matrices_.end()) return NoMatrix(name);
-  return found->second;
+  const auto found = matrices_.find(key);
+  return found == matrices_.end() ? nullptr : found->second;
 }
 
 std::vector<MatrixLease> Catalog::List(std::string_view tenant, std::string_view prefix,
@@ -136,16 +192,13 @@ absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
   MatrixLease deleted;  // Freed, if it is the last lease, without the lock.
   {
     NameLocks::Guard change(changes_, NameKey(tenant, name));
-    if (absl::Status status = Find(tenant, name).status(); !status.ok()) return status;
-    absl::Status status = store_.DeleteMatrix(std::string(tenant), std::string(name));
+    const NameKey key(tenant, name);
+    if (Present(key) == nullptr) return NotDeletable(tenant, name);
+    absl::Status status = store_.DeleteMatrix(key.first, key.second);
     if (!status.ok()) return status;
     const MutexLock lock(mutex_);
-    const NameKey key(tenant, name);
     deleted = RemoveLocked(key);
-    const auto versions = versions_.find(key);
-    deleted_version_ = std::max(deleted_version_, versions->second.last);
-    versions_.erase(versions);
-    gone = RetireLocked(deleted->pattern());
+    gone = ForgetNameLocked(key, deleted);
   }
   if (on_changed) on_changed(tenant, name);
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
@@ -202,15 +255,18 @@ std::shared_ptr<Pattern> Catalog::KnownPattern(std::string_view tenant,
   return first != matrices->second.end() && first->first.first == tenant ? pattern : nullptr;
 }
 
-absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays,
+absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(std::string_view tenant,
+                                                         const CsrArrays& arrays,
                                                          Store::Stop stop) {
   const CsrView csr = arrays.view();
-  for (uint64_t seed = 0;; ++seed) {
+  MemoryOwner& owner = budget_.OwnerOf(tenant);
+  for (uint64_t seed = options_.share_patterns ? 0 : SaltOf(tenant);; ++seed) {
     const std::string hash = HashPattern(csr, seed);
     auto fresh = std::make_shared<Pattern>(
         hash, csr.rows, csr.cols, csr.nnz(),
         std::make_shared<LazyLayout>(std::make_shared<const Layout>(
-            MakeCsrLayout(csr.rows, csr.cols, arrays.row_offsets, arrays.column_indices))));
+            MakeCsrLayout(csr.rows, csr.cols, arrays.row_offsets, arrays.column_indices))),
+        &owner);
     std::shared_ptr<Pattern> existing;
     {
       const MutexLock lock(mutex_);
@@ -221,6 +277,7 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
         return fresh;
       }
     }
+    if (!options_.share_patterns && existing->payer() != &owner) continue;
     // Compared without the lock: it may read the disk. Equal hashes alone prove nothing.
     absl::StatusOr<bool> same = SamePattern(*existing, csr, stop);
     if (absl::IsDataLoss(same.status())) {
@@ -236,7 +293,7 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(const CsrArrays& arrays
 
 absl::StatusOr<MatrixLease> Catalog::AddArrays(const UploadHeader& header, CsrArrays arrays,
                                                int threads, Store::Stop stop) {
-  absl::StatusOr<std::shared_ptr<Pattern>> pattern = Intern(arrays, stop);
+  absl::StatusOr<std::shared_ptr<Pattern>> pattern = Intern(header.tenant, arrays, stop);
   if (!pattern.ok()) return pattern.status();
   // From here on there is one copy: the pattern's.
   arrays.row_offsets = Array();
@@ -258,15 +315,22 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
                                          Store::Stop stop) {
   absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern->Csr(stop);
   if (!csr.ok()) return csr.status();
-  absl::StatusOr<Budget::Charge> charge = CountMatrix(header.tenant);
-  if (!charge.ok()) return charge.status();
   MatrixLease matrix;
   std::shared_ptr<Pattern> gone;
   {
     NameLocks::Guard change(changes_, NameKey(header.tenant, header.name));
-    absl::StatusOr<MatrixLease> replaced = Find(header.tenant, header.name);
-    if (replaced.ok() && !header.replace) {
-      return NameIsTaken(header.name);
+    const MatrixLease replaced = Present(NameKey(header.tenant, header.name));
+    if (replaced != nullptr && !header.replace) return NameIsTaken(header.name);
+    const size_t on_disk = values.bytes() + (caller_order ? caller_order->bytes() : 0);
+    absl::StatusOr<MatrixKeep> keep =
+        KeepMatrix(header.tenant, replaced.get(),
+                   store_.durable() ? static_cast<int64_t>(on_disk) : 0, header.time_to_live);
+    if (!keep.ok()) return keep.status();
+    TenantHold pattern_on_disk;
+    if (store_.durable() && !pattern->on_disk(std::string(kCsr))) {
+      absl::StatusOr<TenantHold> room = pattern->HoldDisk((*csr)->bytes());
+      if (!room.ok()) return room.status();
+      pattern_on_disk = *std::move(room);
     }
     NewMatrix record;
     record.tenant = header.tenant;
@@ -282,16 +346,18 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     record.value_order = caller_order;
     record.version = NextVersion(NameKey(header.tenant, header.name));
     record.created_unix_ns = NowUnixNs();
+    record.time_to_live_ns = header.time_to_live.count();
     const auto lazy_values = std::make_shared<LazyArray>(values);
     const auto lazy_order = caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr;
     matrix = std::make_shared<const Matrix>(
         header.tenant, header.name, pattern, values.type, record.version, record.created_unix_ns,
-        store_.durable(), lazy_values, lazy_order, *std::move(charge), budget_.evictions());
+        store_.durable(), lazy_values, lazy_order, *std::move(keep), budget_.evictions());
     if (absl::Status s = PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
     absl::StatusOr<StoredMatrix> stored = store_.PutMatrix(record, stop);
     if (!stored.ok()) return stored.status();
     if (store_.durable()) {
-      pattern->SetDiskCopy(DiskCopyOf(store_, budget_, stored->pattern));
+      pattern->SetDiskCopy(DiskCopyOf(store_, budget_, pattern->payer(), stored->pattern));
+      if (pattern_on_disk != nullptr) pattern->SetOnDisk(std::string(kCsr), pattern_on_disk);
       SetDiskCopy(*lazy_values, header.tenant, stored->matrix.values);
       if (lazy_order != nullptr)
         SetDiskCopy(*lazy_order, header.tenant, *stored->matrix.value_order);
@@ -304,7 +370,33 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
 }
 
 void Catalog::SetDiskCopy(LazyArray& array, std::string_view tenant, const StoredArray& stored) {
-  array.SetDiskCopy(DiskCopyOf(store_, budget_, MemoryOf(tenant), stored));
+  array.SetDiskCopy(
+      DiskCopyOf(store_, budget_, MemoryUse::kMatrices, budget_.OwnerOf(tenant), stored));
+}
+
+absl::StatusOr<MatrixKeep> Catalog::KeepMatrix(std::string_view tenant, const Matrix* replaced,
+                                               int64_t on_disk,
+                                               std::chrono::nanoseconds time_to_live) {
+  MatrixKeep keep;
+  keep.time_to_live = time_to_live;
+  keep.used = std::make_shared<UsedAt>(options_.now());
+  keep.payer = &budget_.OwnerOf(tenant);
+  Tenant& counts = TenantOf(tenant);
+  absl::StatusOr<TenantHold> count =
+      counts.Hold(Quota::kMatrices, 1, /*instead_of=*/replaced == nullptr ? 0 : 1);
+  if (!count.ok()) return count.status();
+  keep.count = *std::move(count);
+  if (on_disk > 0) {
+    absl::StatusOr<TenantHold> disk =
+        counts.Hold(Quota::kDiskBytes, on_disk, replaced == nullptr ? 0 : replaced->disk_bytes());
+    if (!disk.ok()) return disk.status();
+    keep.disk = *std::move(disk);
+  }
+  absl::StatusOr<Budget::Charge> charge =
+      budget_.Count(kMatrixBytes, MemoryUse::kMatrices, keep.payer);
+  if (!charge.ok()) return charge.status();
+  keep.charge = *std::move(charge);
+  return keep;
 }
 
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {
@@ -322,7 +414,7 @@ absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::S
     // One that is not in memory gets them when it is read again.
     const std::shared_ptr<const Layout> layout = entry.layout->Resident();
     if (layout == nullptr) continue;
-    MemorySource& memory = budget_.Source(MemoryUse::kLayouts);
+    MemorySource& memory = budget_.Source(MemoryUse::kLayouts, matrix.payer());
     absl::Status placed = matrix.ValuesIn(*layout, memory, threads).status();
     if (!placed.ok()) return placed;
   }

@@ -1,12 +1,15 @@
 // The catalog: which matrices there are. Entries are immutable versions held by leases.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -16,6 +19,7 @@
 #include "engine/catalog/canonical.h"
 #include "engine/catalog/matrix.h"
 #include "engine/catalog/name_locks.h"
+#include "engine/catalog/shares.h"
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
 #include "engine/store/store.h"
@@ -27,6 +31,9 @@ namespace sparsed::engine {
 inline constexpr size_t kMaxNameBytes = 255;
 /// INVALID_ARGUMENT unless 1 to kMaxNameBytes bytes of [A-Za-z0-9._:/@+-].
 absl::Status ValidateName(std::string_view what, std::string_view name);
+
+/// NOT_FOUND; INVALID_ARGUMENT for what no matrix can be called.
+absl::Status NoMatrix(std::string_view reference);
 
 /// ALREADY_EXISTS: for an upload that does not ask to replace the matrix of that name.
 absl::Status NameIsTaken(std::string_view name);
@@ -52,6 +59,28 @@ struct UploadHeader {
   std::string pattern_hash;  ///< empty: not known to the caller
   /// Of no particular type and device: the preparation puts in the matrix's and its own.
   std::vector<ProblemClass> expected;
+  /// For which nothing needs to use it before it is forgotten; 0: it stays.
+  std::chrono::nanoseconds time_to_live{0};
+};
+
+/// No matrix, sparse or held, may ask for a longer time to live: what a job left behind goes some
+/// day.
+inline constexpr std::chrono::nanoseconds kLongestTimeToLive = std::chrono::hours(366 * 24);
+/// INVALID_ARGUMENT for another one. `what` begins the sentence, `otherwise` says what 0 means.
+absl::Status CheckTimeToLive(std::string_view what, std::chrono::nanoseconds time_to_live,
+                             std::string_view otherwise);
+
+struct CatalogOptions {
+  /// Equal patterns of different tenants share layouts and measurements, and with them who has such
+  /// a pattern shows: by the state of the preparation, and by how long an upload takes.
+  bool share_patterns = false;
+  std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
+};
+
+/// What became of a matrix whose time to live was over.
+struct MatrixExpiry {
+  MatrixLease matrix;
+  absl::Status status;  ///< not OK: the disk did not let it go, and it is still there
 };
 
 class Catalog;
@@ -122,10 +151,11 @@ class ValuesUpdate {
   ArrayAssembler values_;
 };
 
-/// Thread-safe.
+/// Names are a tenant's own; other tenants' matrices that their owners share are named by a
+/// reference, "alice~web" (Named). To whom one is not shared, it is not there. Thread-safe.
 class Catalog {
  public:
-  Catalog(Store& store, Budget& budget);
+  Catalog(Store& store, Budget& budget, CatalogOptions options = {});
 
   /// Enters what the store holds; arrays are read when they are first needed. Called once, before
   /// anything else. DATA_LOSS if a record makes no sense, RESOURCE_EXHAUSTED if there are too many.
@@ -134,18 +164,40 @@ class Catalog {
   /// Reserves memory for the arrays at once: RESOURCE_EXHAUSTED now rather than in the middle.
   /// ALREADY_EXISTS, INVALID_ARGUMENT. Reads only memory.
   absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(UploadHeader header);
-  /// Likewise; FAILED_PRECONDITION if it is to be durable and nothing is.
+  /// Likewise, of a matrix that may be another tenant's, who then pays for the values;
+  /// FAILED_PRECONDITION if it is to be durable and nothing is, PERMISSION_DENIED if it is shared
+  /// for reading alone.
   absl::StatusOr<std::unique_ptr<ValuesUpdate>> BeginUpdate(UpdateHeader header);
   /// A matrix made from arrays that are valid canonical CSR (SpGEMM results). Blocks on the disk.
   absl::StatusOr<MatrixLease> Insert(const UploadHeader& header, Array row_offsets,
                                      Array column_indices, Array values);
 
-  absl::StatusOr<MatrixLease> Find(std::string_view tenant, std::string_view name) const;
+  /// The one place that says whether a tenant may have a matrix. A use: its time to live begins
+  /// anew. NOT_FOUND, the same if there is none and if it is somebody else's alone;
+  /// PERMISSION_DENIED if it is shared for less than `right`.
+  absl::StatusOr<MatrixLease> Find(std::string_view tenant, std::string_view reference,
+                                   Right right = Right::kRead) const;
   /// Those whose names begin with `prefix` and come after `after`, by name.
   std::vector<MatrixLease> List(std::string_view tenant, std::string_view prefix,
                                 std::string_view after = "") const;
-  /// Blocks on the disk.
+  /// Those that others share with the tenant, whose references begin with `prefix` and come after
+  /// `after`, by reference.
+  std::vector<MatrixLease> ListShared(std::string_view tenant, std::string_view prefix,
+                                      std::string_view after = "") const;
+  /// The tenant's own alone. Blocks on the disk.
   absl::Status Delete(std::string_view tenant, std::string_view name);
+  /// Lets somebody else use the tenant's own matrix of that name, whatever stands for it from now
+  /// on, until it is deleted. Blocks on the disk. NOT_FOUND; INVALID_ARGUMENT for what is no
+  /// tenant; RESOURCE_EXHAUSTED past Shares::kMost.
+  absl::Status Share(std::string_view tenant, std::string_view name, engine::Share share);
+  /// What was begun goes on. NOT_FOUND if it was not shared with him.
+  absl::Status Unshare(std::string_view tenant, std::string_view name, std::string_view with);
+  std::vector<engine::Share> SharesOf(const Matrix& matrix) const;
+
+  /// Forgets those that nothing used for their time to live. Whoever holds one uses it. For a
+  /// thread that calls it every few seconds: it looks at some thousands, goes on behind them the
+  /// next time, and blocks on the disk, until it is told to stop.
+  std::vector<MatrixExpiry> Expire(const std::stop_token& stop = {});
   /// The present versions of every matrix of a pattern.
   std::vector<MatrixLease> MatricesOf(const Pattern& pattern) const;
   std::vector<MatrixLease> All() const;
@@ -165,10 +217,24 @@ class Catalog {
   friend class Upload;
   friend class ValuesUpdate;
 
+  /// Of that very name, which is no use of it; null if there is none.
+  MatrixLease Present(const NameKey& key) const;
+  /// Why it is not the tenant's to delete.
+  absl::Status NotDeletable(std::string_view tenant, std::string_view reference) const;
+  bool IsDue(const MatrixLease& matrix) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Of the next few thousand entries.
+  std::vector<NameKey> FindDue();
+  /// None if it was used, replaced or deleted meanwhile.
+  std::optional<MatrixExpiry> ExpireIfDue(const NameKey& key);
+  /// It was deleted from the disk: forgets what else is known by its name. A pattern that is no
+  /// longer used.
+  std::shared_ptr<Pattern> ForgetNameLocked(const NameKey& key, const MatrixLease& deleted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The pattern of that hash if one of the tenant's matrices has it, else null.
   std::shared_ptr<Pattern> KnownPattern(std::string_view tenant, std::string_view hash) const;
   /// The pattern that canonical arrays are: one that exists, or a new one, which shares them.
-  absl::StatusOr<std::shared_ptr<Pattern>> Intern(const CsrArrays& arrays, Store::Stop stop);
+  absl::StatusOr<std::shared_ptr<Pattern>> Intern(std::string_view tenant, const CsrArrays& arrays,
+                                                  Store::Stop stop);
   /// Interns, stores and publishes a new matrix.
   absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays, int threads,
                                         Store::Stop stop);
@@ -180,11 +246,15 @@ class Catalog {
   MemorySource& MemoryOf(std::string_view tenant) {
     return budget_.Source(MemoryUse::kMatrices, &budget_.OwnerOf(tenant));
   }
+  /// Before anything of it comes; it is asked again when all is there.
+  absl::Status CheckQuotas(const UploadHeader& header);
+  Tenant& TenantOf(std::string_view tenant) { return budget_.tenants().Of(tenant); }
   /// `array` of a tenant's was stored as `stored`: it may leave memory.
   void SetDiskCopy(LazyArray& array, std::string_view tenant, const StoredArray& stored);
-  absl::StatusOr<Budget::Charge> CountMatrix(std::string_view tenant) {
-    return budget_.Count(kMatrixBytes, MemoryUse::kMatrices, &budget_.OwnerOf(tenant));
-  }
+  /// What a matrix of the tenant's takes that is to be there besides the others, or instead of
+  /// `replaced` (may be null); `on_disk`: bytes of its arrays. RESOURCE_EXHAUSTED.
+  absl::StatusOr<MatrixKeep> KeepMatrix(std::string_view tenant, const Matrix* replaced,
+                                        int64_t on_disk, std::chrono::nanoseconds time_to_live);
   /// Places the values of a version that is to be published in every layout of its pattern, but for
   /// those that only a GPU uses: they get theirs there.
   absl::Status PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop);
@@ -203,6 +273,7 @@ class Catalog {
   std::shared_ptr<Pattern> RetireLocked(const std::shared_ptr<Pattern>& pattern)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const CatalogOptions options_;
   Store& store_;
   Budget& budget_;
   NameLocks changes_;  ///< taken before mutex_, held while the disk is written
@@ -215,6 +286,8 @@ class Catalog {
   /// The same matrices, for whoever asks for those of one pattern.
   std::unordered_map<const Pattern*, std::map<NameKey, MatrixLease>> of_pattern_
       ABSL_GUARDED_BY(mutex_);
+  Shares shares_ ABSL_GUARDED_BY(mutex_);
+  NameKey looked_at_ ABSL_GUARDED_BY(mutex_);  ///< the last one that FindDue did; empty: none
   std::map<NameKey, Versions> versions_ ABSL_GUARDED_BY(mutex_);  ///< of matrices_
   uint64_t deleted_version_ ABSL_GUARDED_BY(mutex_) = 0;  ///< the highest of any that was deleted
   std::map<std::string, std::weak_ptr<Pattern>> patterns_ ABSL_GUARDED_BY(mutex_);  ///< by hash

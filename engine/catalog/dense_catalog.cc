@@ -35,19 +35,14 @@ constexpr int kDueAtOnce = 4096;
 /// Names of expired ones that are remembered, of at most 255 bytes each.
 constexpr size_t kExpiredNames = 256;
 
-absl::Status CheckTimeToLive(std::string_view what, DenseClock::duration time_to_live) {
-  if (time_to_live.count() >= 0 && time_to_live <= kLongestTimeToLive) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("{} has a time to live of {} ns, expected 1 to {} (366 days), or 0 for the "
-                  "server's default",
-                  what, time_to_live.count(), kLongestTimeToLive.count()));
+int64_t ElementBytes(const DenseShape& shape) {
+  return shape.elements() * static_cast<int64_t>(SizeOf(shape.type));
 }
 
 }  // namespace
 
 int64_t QuotaBytes(const DenseShape& shape) {
-  return static_cast<int64_t>(kHeldDenseBytes) +
-         shape.elements() * static_cast<int64_t>(SizeOf(shape.type));
+  return static_cast<int64_t>(kHeldDenseBytes) + ElementBytes(shape);
 }
 
 absl::Status ValidateShape(std::string_view what, const DenseShape& shape) {
@@ -145,7 +140,8 @@ absl::Status DenseCatalog::Write(const HeldDense& held, const Array& elements, b
   record.array = elements;
   const absl::StatusOr<BufferRecord> put = store_.PutBuffer(record, stop);
   if (!put.ok()) return put.status();
-  held.elements->SetDiskCopy(DiskCopyOf(store_, budget_, MemoryOf(held.tenant), put->array));
+  held.elements->SetDiskCopy(
+      DiskCopyOf(store_, budget_, MemoryUse::kBuffers, budget_.OwnerOf(held.tenant), put->array));
   return absl::OkStatus();
 }
 
@@ -160,6 +156,7 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
     const MutexLock lock(mutex_);
     // Others may have been put since this one began.
     if (absl::Status s = CheckQuota(key, held->shape); !s.ok()) return s;
+    if (absl::Status s = TakeQuotas(key, *held); !s.ok()) return s;
     growth = std::max<int64_t>(0, GrowthBy(key, held->shape));
     TotalsOf(key.first).bytes += growth;  // so that no other Put gets the room
     const auto present = entries_.find(key);
@@ -212,12 +209,32 @@ absl::Status DenseCatalog::CheckQuota(const NameKey& key, const DenseShape& shap
   DenseTotals& totals = TotalsOf(key.first);
   const int64_t growth = GrowthBy(key, shape);
   const int64_t free = std::max<int64_t>(0, options_.tenant_bytes - totals.bytes);
-  if (options_.tenant_bytes == 0 || growth <= 0 || growth <= free) return absl::OkStatus();
+  if (options_.tenant_bytes == 0 || growth <= 0 || growth <= free) {
+    return budget_.tenants().Of(key.first).Check(Quota::kBuffers, 1,
+                                                 entries_.contains(key) ? 1 : 0);
+  }
   ++totals.refused;
   return absl::ResourceExhaustedError(fmt::format(
       "the dense matrix '{}' needs {} more bytes of what tenant '{}' may hold, {} of {} are free "
       "(--buffer-memory); delete held dense matrices, or put them with a shorter time to live",
       key.second, growth, key.first, free, options_.tenant_bytes));
+}
+
+absl::Status DenseCatalog::TakeQuotas(const NameKey& key, HeldDense& held) {
+  Tenant& tenant = budget_.tenants().Of(key.first);
+  const auto present = entries_.find(key);
+  const bool replaces = present != entries_.end();
+  absl::StatusOr<TenantHold> count = tenant.Hold(Quota::kBuffers, 1, replaces ? 1 : 0);
+  if (!count.ok()) return count.status();
+  held.count = *std::move(count);
+  if (!held.durable) return absl::OkStatus();
+  const bool replaces_stored = replaces && present->second->disk != nullptr;
+  absl::StatusOr<TenantHold> disk =
+      tenant.Hold(Quota::kDiskBytes, ElementBytes(held.shape),
+                  replaces_stored ? ElementBytes(present->second->shape) : 0);
+  if (!disk.ok()) return disk.status();
+  held.disk = *std::move(disk);
+  return absl::OkStatus();
 }
 
 HeldDenseLease DenseCatalog::Enter(const NameKey& key, HeldDenseLease held) {
@@ -266,8 +283,11 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
       return absl::DataLossError(fmt::format("{} has {} elements, its shape {}", what,
                                              record.array.length, held->shape.elements()));
     }
-    held->elements = std::make_shared<LazyArray>(
-        DiskCopyOf(store_, budget_, MemoryOf(record.tenant), record.array));
+    held->elements = std::make_shared<LazyArray>(DiskCopyOf(
+        store_, budget_, MemoryUse::kBuffers, budget_.OwnerOf(record.tenant), record.array));
+    Tenant& tenant = budget_.tenants().Of(record.tenant);
+    held->count = tenant.HoldAnyway(Quota::kBuffers);
+    held->disk = tenant.HoldAnyway(Quota::kDiskBytes, ElementBytes(held->shape));
     const NameKey key(record.tenant, record.name);
     Enter(key, std::move(held));
     stored_.insert(key);
@@ -283,13 +303,15 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   if (!header.owner.empty()) {
     if (absl::Status s = ValidateName("owner", header.owner); !s.ok()) return s;
   }
-  if (absl::Status s = CheckTimeToLive(what, header.time_to_live); !s.ok()) return s;
+  if (absl::Status s = CheckTimeToLive(what, header.time_to_live, "the server's default"); !s.ok())
+    return s;
   if (header.time_to_live.count() == 0 && !header.durable) {
     header.time_to_live = options_.time_to_live;
   }
   const int64_t elements = header.shape.elements();
   const size_t bytes = static_cast<size_t>(elements) * SizeOf(header.shape.type);
-  if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, bytes); !s.ok()) return s;
+  const MemoryOwner& owner = budget_.OwnerOf(header.tenant);
+  if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, bytes, &owner); !s.ok()) return s;
   {
     // Before anything comes; it is asked again when all is there.
     const MutexLock lock(mutex_);

@@ -45,9 +45,6 @@ absl::Status ValidateSizes(std::string_view what, const DenseShape& shape);
 
 /// What times to live are measured by.
 using DenseClock = std::chrono::steady_clock;
-/// No Put may ask for a longer time to live: what a job left behind goes some day.
-inline constexpr DenseClock::duration kLongestTimeToLive = std::chrono::hours(366 * 24);
-
 /// One version of a held dense matrix; immutable.
 struct HeldDense {
   std::string tenant, name;
@@ -60,6 +57,8 @@ struct HeldDense {
   DenseClock::duration time_to_live{0};
   // All versions that results were written into share these.
   Budget::Charge charge;
+  TenantHold count;  ///< as one of the tenant's held matrices
+  TenantHold disk;   ///< its bytes there, of the last version that was stored; null: none was
   std::shared_ptr<std::atomic<DenseClock::time_point>> used;  ///< the last time
 };
 /// What one counts with besides its elements: names, nodes of maps, shared objects.
@@ -196,6 +195,9 @@ class DenseCatalog {
   int64_t GrowthBy(const NameKey& key, const DenseShape& shape) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckQuota(const NameKey& key, const DenseShape& shape)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives `held`, which is to be of that name, what it takes of the tenant's quotas.
+  absl::Status TakeQuotas(const NameKey& key, HeldDense& held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Into its place, with the tenant's totals; what was there.
   HeldDenseLease Enter(const NameKey& key, HeldDenseLease held)

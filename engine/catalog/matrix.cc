@@ -9,7 +9,7 @@ namespace sparsed::engine {
 Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pattern,
                ElementType type, uint64_t version, int64_t created_unix_ns, bool durable,
                std::shared_ptr<LazyArray> values, std::shared_ptr<LazyArray> caller_order,
-               Budget::Charge charge, std::shared_ptr<EvictionQueue> evictions)
+               MatrixKeep keep, std::shared_ptr<EvictionQueue> evictions)
     : tenant_(std::move(tenant)),
       name_(std::move(name)),
       pattern_(std::move(pattern)),
@@ -19,8 +19,16 @@ Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pa
       durable_(durable),
       values_(std::move(values)),
       caller_order_(std::move(caller_order)),
-      charge_(std::move(charge)),
+      keep_(std::move(keep)),
       evictions_(std::move(evictions)) {}
+
+int64_t Matrix::disk_bytes() const {
+  if (keep_.disk == nullptr) return 0;
+  const auto bytes_of = [this](ElementType type) {
+    return pattern_->nnz() * static_cast<int64_t>(SizeOf(type));
+  };
+  return bytes_of(type_) + (caller_order_ == nullptr ? 0 : bytes_of(ElementType::kI64));
+}
 
 absl::StatusOr<Array> Matrix::Values(LazyArray::Stop stop) const { return values_->Get(stop); }
 
@@ -45,7 +53,7 @@ absl::StatusOr<Array> Matrix::ValuesIn(const Layout& layout, MemorySource& memor
   if (!slots.ok()) return slots.status();
   PlaceValues(layout, type_, csr_values->buffer.data(), slots->buffer.mutable_data(), threads);
   if (known == nullptr) return slots;
-  auto placed = std::make_shared<PlacedValues>(known, *slots, evictions_);
+  auto placed = std::make_shared<PlacedValues>(known, *slots, evictions_, keep_.payer);
   placed->Find(known);  // They are used now.
   const MutexLock lock(mutex_);
   if (pattern_->FindLayout(layout.recipe) == known) placed_[layout.recipe].swap(placed);
@@ -66,7 +74,7 @@ std::optional<Array> PlacedValues::Find(const std::shared_ptr<const LazyLayout>&
   if (layout_.lock() != layout) return std::nullopt;
   const MutexLock lock(mutex_);
   if (values_.has_value() && values_->buffer.size() > 0) {
-    evictions_->Use(*this, CountedBytes(*values_));
+    evictions_->Use(*this, CountedBytes(*values_), payer_);
   }
   return values_;
 }

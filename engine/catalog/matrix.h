@@ -1,6 +1,8 @@
 // Matrices: a name, a pattern and one version of values.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,12 +23,29 @@ namespace sparsed::engine {
 /// measurements.
 inline constexpr size_t kMatrixBytes = size_t{8} << 10;
 
+/// What keeping a matrix takes, and how long it is kept.
+struct MatrixKeep {
+  MemoryOwner* payer = nullptr;  ///< its tenant's memory
+  // All versions of its values share these.
+  Budget::Charge charge;  ///< of kMatrixBytes
+  TenantHold count;       ///< as one of the tenant's matrices
+  /// The bytes of the values on the disk: of this version, or of the last one that was stored.
+  TenantHold disk;
+  /// For which nothing needs to use it before it is forgotten; 0: it stays.
+  std::chrono::nanoseconds time_to_live{0};
+  /// The last time.
+  std::shared_ptr<std::atomic<std::chrono::steady_clock::time_point>> used;
+};
+
 /// Values in the order of a layout, computed again where they were evicted. Thread-safe.
 class PlacedValues final : public Evictable {
  public:
   PlacedValues(std::shared_ptr<const LazyLayout> layout, Array values,
-               std::shared_ptr<EvictionQueue> evictions)
-      : layout_(layout), evictions_(std::move(evictions)), values_(std::move(values)) {}
+               std::shared_ptr<EvictionQueue> evictions, const MemoryOwner* payer)
+      : layout_(layout),
+        evictions_(std::move(evictions)),
+        payer_(payer),
+        values_(std::move(values)) {}
 
   /// Those of `layout`; none if they are another's, or are not here any more.
   std::optional<Array> Find(const std::shared_ptr<const LazyLayout>& layout);
@@ -41,6 +60,7 @@ class PlacedValues final : public Evictable {
   /// A rebuilt layout of the same recipe may order values differently.
   const std::weak_ptr<const LazyLayout> layout_;
   const std::shared_ptr<EvictionQueue> evictions_;
+  const MemoryOwner* const payer_;
   mutable Mutex mutex_;
   std::optional<Array> values_ ABSL_GUARDED_BY(mutex_);
 };
@@ -50,11 +70,11 @@ class PlacedValues final : public Evictable {
 class Matrix {
  public:
   /// `caller_order`, if not null (i64, nnz): position in the caller's arrays of each canonical CSR
-  /// nonzero. SDDMM results and UpdateValues speak the caller's order. `charge`: of kMatrixBytes,
-  /// which all versions of its values share. What it computes on demand is in `evictions`.
+  /// nonzero. SDDMM results and UpdateValues speak the caller's order. What it computes on demand
+  /// is in `evictions`.
   Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pattern, ElementType type,
          uint64_t version, int64_t created_unix_ns, bool durable, std::shared_ptr<LazyArray> values,
-         std::shared_ptr<LazyArray> caller_order, Budget::Charge charge,
+         std::shared_ptr<LazyArray> caller_order, MatrixKeep keep,
          std::shared_ptr<EvictionQueue> evictions);
 
   const std::string& tenant() const { return tenant_; }
@@ -65,7 +85,11 @@ class Matrix {
   int64_t created_unix_ns() const { return created_unix_ns_; }
   bool durable() const { return durable_; }
   const std::shared_ptr<LazyArray>& caller_order() const { return caller_order_; }
-  const Budget::Charge& charge() const { return charge_; }
+  const MatrixKeep& keep() const { return keep_; }
+  /// What its values, and their order, take on the disk, if they are there.
+  int64_t disk_bytes() const;
+  /// Who pays for values that it has in layouts.
+  MemoryOwner* payer() const { return keep_.payer; }
 
   /// In canonical CSR order; reads the disk if they are not in memory. CANCELLED if `stop` became
   /// true meanwhile.
@@ -97,7 +121,7 @@ class Matrix {
   const bool durable_;
   const std::shared_ptr<LazyArray> values_;
   const std::shared_ptr<LazyArray> caller_order_;
-  const Budget::Charge charge_;
+  const MatrixKeep keep_;
   const std::shared_ptr<EvictionQueue> evictions_;
   mutable Mutex mutex_;
   /// By recipe.

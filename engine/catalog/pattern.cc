@@ -4,8 +4,32 @@
 
 namespace sparsed::engine {
 Pattern::Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
-                 std::shared_ptr<LazyLayout> csr)
-    : hash_(std::move(hash)), rows_(rows), cols_(cols), nnz_(nnz), csr_(std::move(csr)) {}
+                 std::shared_ptr<LazyLayout> csr, MemoryOwner* payer)
+    : hash_(std::move(hash)),
+      rows_(rows),
+      cols_(cols),
+      nnz_(nnz),
+      csr_(std::move(csr)),
+      payer_(payer) {}
+
+absl::StatusOr<TenantHold> Pattern::HoldDisk(int64_t bytes) const {
+  if (payer_ == nullptr) return TenantHold();
+  return TenantOf(*payer_).Hold(Quota::kDiskBytes, bytes);
+}
+
+void Pattern::SetOnDisk(const std::string& recipe, TenantHold hold) {
+  const MutexLock lock(mutex_);
+  if (hold == nullptr) {
+    on_disk_.erase(recipe);
+  } else {
+    on_disk_[recipe] = std::move(hold);
+  }
+}
+
+bool Pattern::on_disk(const std::string& recipe) const {
+  const MutexLock lock(mutex_);
+  return on_disk_.contains(recipe);
+}
 
 std::vector<Pattern::BuiltEntry> Pattern::Layouts() const {
   const MutexLock lock(mutex_);

@@ -14,6 +14,7 @@
 #include "engine/catalog/plan.h"
 #include "engine/catalog/preparation_progress.h"
 #include "engine/catalog/trial_log.h"
+#include "engine/memory/budget.h"
 #include "engine/memory/lazy_array.h"
 #include "kernels/features/features.h"
 #include "kernels/layout.h"
@@ -23,10 +24,18 @@ namespace sparsed::engine {
 /// Thread-safe. Lives while a matrix, a request or a preparation holds it.
 class Pattern {
  public:
+  /// `payer` pays for plain CSR and the layouts, in memory and on disk; null: nobody does.
   Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
-          std::shared_ptr<LazyLayout> csr);
+          std::shared_ptr<LazyLayout> csr, MemoryOwner* payer = nullptr);
 
   const std::string& hash() const { return hash_; }
+  MemoryOwner* payer() const { return payer_; }
+  /// The payer's quota for the disk has room for one more layout of so many bytes, and it counts
+  /// until it is let go of; null: nobody pays.
+  absl::StatusOr<TenantHold> HoldDisk(int64_t bytes) const;
+  /// The layout, or plain CSR, is on the disk, as `hold` counts; null: it is not (any more).
+  void SetOnDisk(const std::string& recipe, TenantHold hold);
+  bool on_disk(const std::string& recipe) const;
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   int64_t nnz() const { return nnz_; }
@@ -77,12 +86,14 @@ class Pattern {
   const std::string hash_;
   const int64_t rows_, cols_, nnz_;
   const std::shared_ptr<LazyLayout> csr_;
+  MemoryOwner* const payer_;
   PlanTable plans_;
   PreparationProgress progress_;
   TrialLog trials_;
 
   mutable Mutex mutex_;
   std::map<std::string, BuiltEntry> layouts_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, TenantHold> on_disk_ ABSL_GUARDED_BY(mutex_);  ///< by recipe
   std::shared_ptr<const Features> features_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -7,15 +7,17 @@
 
 namespace sparsed::engine {
 
-LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemorySource& memory,
+LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryUse use, MemoryOwner& payer,
                                const StoredArray& array) {
-  return {
-      [&store, &memory, array](LazyArray::Stop stop) { return store.Read(array, memory, stop); },
-      [array] { return IsIntact(array); }, budget.evictions()};
+  return {[&store, &memory = budget.Source(use, &payer), array](LazyArray::Stop stop) {
+            return store.Read(array, memory, stop);
+          },
+          [array] { return IsIntact(array); }, budget.evictions(), &payer};
 }
 
-LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const PatternRecord& pattern) {
-  return {[&store, &memory = budget.Source(MemoryUse::kMatrices), rows = pattern.rows,
+LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer,
+                                const PatternRecord& pattern) {
+  return {[&store, &memory = budget.Source(MemoryUse::kMatrices, payer), rows = pattern.rows,
            cols = pattern.cols, row_offsets = pattern.row_offsets,
            column_indices = pattern.column_indices](
               LazyLayout::Stop stop) -> absl::StatusOr<std::shared_ptr<const Layout>> {
@@ -29,18 +31,19 @@ LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const PatternRecor
           [row_offsets = pattern.row_offsets, column_indices = pattern.column_indices] {
             return IsIntact(row_offsets) && IsIntact(column_indices);
           },
-          budget.evictions()};
+          budget.evictions(), payer};
 }
 
-LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const LayoutRecord& layout) {
-  return {[&store, &memory = budget.Source(MemoryUse::kLayouts),
+LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer,
+                                const LayoutRecord& layout) {
+  return {[&store, &memory = budget.Source(MemoryUse::kLayouts, payer),
            layout](LazyLayout::Stop stop) -> absl::StatusOr<std::shared_ptr<const Layout>> {
             absl::StatusOr<Layout> read = store.ReadLayout(layout, memory, stop);
             if (!read.ok()) return read.status();
             return std::make_shared<const Layout>(*std::move(read));
           },
           [arrays = layout.arrays] { return std::ranges::all_of(arrays, IsIntact); },
-          budget.evictions()};
+          budget.evictions(), payer};
 }
 
 }  // namespace sparsed::engine

@@ -8,11 +8,14 @@
 
 namespace sparsed::engine {
 
-/// Read into `memory`, of `budget`. `store` and `budget` outlive it. `array` is readable().
-LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemorySource& memory,
+/// Read into memory of `budget` that `payer`, one of its owners, pays for. `store` and `budget`
+/// outlive it. `array` is readable().
+LazyArray::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryUse use, MemoryOwner& payer,
                                const StoredArray& array);
-/// Plain CSR.
-LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const PatternRecord& pattern);
-LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, const LayoutRecord& layout);
+/// Plain CSR; `payer` may be null.
+LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer,
+                                const PatternRecord& pattern);
+LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer,
+                                const LayoutRecord& layout);
 
 }  // namespace sparsed::engine

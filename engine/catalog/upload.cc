@@ -45,6 +45,12 @@ absl::Status CheckSizes(const UploadHeader& header) {
 /// For small arrays a team of threads costs more than it brings.
 int TeamFor(int64_t nnz, int threads) { return nnz < (1 << 15) ? 1 : std::max(threads, 1); }
 
+/// Of a matrix's values and, if there is one, their order.
+int64_t BytesOnDisk(const Array& values, const std::shared_ptr<LazyArray>& order) {
+  const size_t order_bytes = order == nullptr ? 0 : SizeOf(ElementType::kI64);
+  return static_cast<int64_t>(values.bytes()) + values.length * static_cast<int64_t>(order_bytes);
+}
+
 template <typename Value>
 void Fill(std::span<Value> values, Value value, int threads) {
   const int64_t count = static_cast<int64_t>(values.size());
@@ -57,12 +63,25 @@ void Fill(std::span<Value> values, Value value, int threads) {
 absl::StatusOr<std::unique_ptr<Upload>> Catalog::BeginUpload(UploadHeader header) {
   if (absl::Status status = ValidateName("matrix", header.name); !status.ok()) return status;
   if (absl::Status status = CheckSizes(header); !status.ok()) return status;
-  if (!header.replace && Find(header.tenant, header.name).ok()) {
+  absl::Status status = CheckTimeToLive(fmt::format("matrix '{}'", header.name),
+                                        header.time_to_live, "as long as it is not deleted");
+  if (!status.ok()) return status;
+  if (!header.replace && Present(NameKey(header.tenant, header.name)) != nullptr) {
     return NameIsTaken(header.name);
   }
+  if (absl::Status status = CheckQuotas(header); !status.ok()) return status;
   std::unique_ptr<Upload> upload(new Upload(*this, std::move(header)));
   if (absl::Status status = upload->Reserve(); !status.ok()) return status;
   return upload;
+}
+
+absl::Status Catalog::CheckQuotas(const UploadHeader& header) {
+  Tenant& tenant = TenantOf(header.tenant);
+  const MatrixLease replaced = Present(NameKey(header.tenant, header.name));
+  absl::Status fits = tenant.Check(Quota::kMatrices, 1, replaced == nullptr ? 0 : 1);
+  if (!fits.ok() || !store_.durable()) return fits;
+  return tenant.Check(Quota::kDiskBytes, header.nnz * static_cast<int64_t>(SizeOf(header.type)),
+                      replaced == nullptr ? 0 : replaced->disk_bytes());
 }
 
 Upload::Upload(Catalog& catalog, UploadHeader header)
@@ -98,7 +117,8 @@ absl::Status Upload::Reserve() {
                                 ArriveWhole(memory_, bytes));
   }
   // What cannot fit is refused before it is sent; memory is taken as it comes.
-  return CheckRoom(catalog_.budget_, MemoryUse::kMatrices, all);
+  return CheckRoom(catalog_.budget_, MemoryUse::kMatrices, all,
+                   &catalog_.budget_.OwnerOf(header_.tenant));
 }
 
 size_t Upload::announced() const {
@@ -176,8 +196,10 @@ absl::StatusOr<MatrixLease> Upload::Finish(int threads, Store::Stop stop) {
 }
 
 absl::StatusOr<std::unique_ptr<ValuesUpdate>> Catalog::BeginUpdate(UpdateHeader header) {
-  absl::StatusOr<MatrixLease> base = Find(header.tenant, header.name);
+  absl::StatusOr<MatrixLease> base = Find(header.tenant, header.name, Right::kWrite);
   if (!base.ok()) return base.status();
+  header.tenant = (*base)->tenant();
+  header.name = (*base)->name();
   if (absl::Status status = CheckDurable(header.durable, store_); !status.ok()) return status;
   if (header.type != (*base)->type()) {
     return absl::InvalidArgumentError(fmt::format("values are {}, but matrix '{}' is {}",
@@ -186,7 +208,8 @@ absl::StatusOr<std::unique_ptr<ValuesUpdate>> Catalog::BeginUpdate(UpdateHeader 
   }
   const int64_t nnz = (*base)->pattern()->nnz();
   const size_t bytes = static_cast<size_t>(nnz) * SizeOf(header.type);
-  if (absl::Status s = CheckRoom(budget_, MemoryUse::kMatrices, bytes); !s.ok()) return s;
+  const MemoryOwner& owner = budget_.OwnerOf(header.tenant);
+  if (absl::Status s = CheckRoom(budget_, MemoryUse::kMatrices, bytes, &owner); !s.ok()) return s;
   std::unique_ptr<ValuesUpdate> update(
       new ValuesUpdate(*this, std::move(header), *std::move(base)));
   if (absl::Status status = update->CheckVersion(*update->base_); !status.ok()) return status;
@@ -228,19 +251,28 @@ absl::StatusOr<MatrixLease> ValuesUpdate::Finish(int threads, Store::Stop stop) 
 
   const NameKey key(header_.tenant, header_.name);
   NameLocks::Guard change(catalog_.changes_, key);
-  absl::StatusOr<MatrixLease> present = catalog_.Find(header_.tenant, header_.name);
-  if (!present.ok()) return present.status();
-  if (absl::Status status = CheckVersion(**present); !status.ok()) return status;
-  if ((*present)->pattern() != base_->pattern() || (*present)->type() != base_->type() ||
-      (*present)->caller_order() != base_->caller_order()) {
+  const MatrixLease present = catalog_.Present(key);
+  if (present == nullptr) return NoMatrix(header_.name);
+  if (absl::Status status = CheckVersion(*present); !status.ok()) return status;
+  if (present->pattern() != base_->pattern() || present->type() != base_->type() ||
+      present->caller_order() != base_->caller_order()) {
     return absl::AbortedError(
         fmt::format("matrix '{}' was replaced while its new values arrived", header_.name));
+  }
+  MatrixKeep keep = present->keep();
+  if (header_.durable) {
+    const int64_t present_bytes = present->disk_bytes();
+    const int64_t bytes = BytesOnDisk(*values, base_->caller_order());
+    absl::StatusOr<TenantHold> disk =
+        catalog_.TenantOf(header_.tenant).Hold(Quota::kDiskBytes, bytes, present_bytes);
+    if (!disk.ok()) return disk.status();
+    keep.disk = *std::move(disk);
   }
   const auto lazy_values = std::make_shared<LazyArray>(*values);
   auto matrix = std::make_shared<const Matrix>(
       header_.tenant, header_.name, base_->pattern(), base_->type(), catalog_.NextVersion(key),
-      (*present)->created_unix_ns(), header_.durable, lazy_values, base_->caller_order(),
-      (*present)->charge(), catalog_.budget_.evictions());
+      present->created_unix_ns(), header_.durable, lazy_values, base_->caller_order(),
+      std::move(keep), catalog_.budget_.evictions());
   if (absl::Status s = catalog_.PlaceInLayouts(*matrix, threads, stop); !s.ok()) return s;
   if (header_.durable) {
     const absl::StatusOr<MatrixRecord> stored =

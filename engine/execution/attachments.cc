@@ -250,7 +250,7 @@ void Attachments::Changed(std::string_view tenant, std::string_view name) {
 void Attachments::Add(const std::shared_ptr<const Attachment>& attachment) {
   const MutexLock lock(mutex_);
   std::erase_if(attached_, [](const auto& known) { return known.second.expired(); });
-  attached_.emplace(std::pair(attachment->tenant(), attachment->name()), attachment);
+  attached_.emplace(Named(attachment->tenant(), attachment->name()), attachment);
 }
 
 int64_t Attachments::count() const {

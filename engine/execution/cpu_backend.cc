@@ -76,7 +76,8 @@ absl::StatusOr<Array> CpuBackend::ValuesFor(const Matrix& matrix, const Layout& 
   // Those in a layout of the pattern's own stay with the matrix.
   const std::shared_ptr<const LazyLayout> kept = matrix.pattern()->FindLayout(layout.recipe);
   const bool stays = kept != nullptr && kept->Resident().get() == &layout;
-  return matrix.ValuesIn(layout, stays ? budget_.Source(MemoryUse::kLayouts) : memory, threads);
+  return matrix.ValuesIn(
+      layout, stays ? budget_.Source(MemoryUse::kLayouts, matrix.payer()) : memory, threads);
 }
 
 absl::StatusOr<PlacedSparse> CpuBackend::Place(const std::shared_ptr<const Layout>& layout,

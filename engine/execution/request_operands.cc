@@ -82,7 +82,9 @@ absl::Status RequestOperands::ExpectStreams(GpuBackend* gpu) {
     const size_t bytes = BytesOf(operand.shape);
     // Memory is taken as it comes.
     if (gpu == nullptr || static_cast<int64_t>(bytes) > gpu->device().budget().limit()) {
-      if (absl::Status s = CheckRoom(impl_.budget, MemoryUse::kRequests, bytes); !s.ok()) return s;
+      if (absl::Status s = CheckRoom(impl_.budget, MemoryUse::kRequests, bytes, &owner_); !s.ok()) {
+        return s;
+      }
     }
     operand.source = std::make_unique<StreamedOperand>(
         announced->name, operand.shape, announced->stream_array, gpu,

@@ -30,7 +30,8 @@ std::unique_ptr<ArrivingMemory> ArriveWhole(MemorySource& memory, size_t bytes) 
   return std::make_unique<Whole>(memory, bytes);
 }
 
-absl::Status CheckRoom(Budget& budget, MemoryUse use, size_t bytes) {
+absl::Status CheckRoom(Budget& budget, MemoryUse use, size_t bytes, const MemoryOwner* owner) {
+  if (absl::Status fits = budget.MayFit(bytes, use, owner); !fits.ok()) return fits;
   // Nothing is evicted for what may never come.
   const int64_t free = budget.limit() - budget.used() + budget.evictions()->bytes();
   if (free > 0 && bytes <= static_cast<size_t>(free)) return absl::OkStatus();

@@ -28,8 +28,9 @@ class ArrivingMemory {
 /// `bytes` of `memory`, all with the first one that is reached.
 std::unique_ptr<ArrivingMemory> ArriveWhole(MemorySource& memory, size_t bytes);
 
-/// RESOURCE_EXHAUSTED, as `budget` says it, if so many bytes are neither free now nor evictable.
-/// Takes nothing: for who announces bytes that are yet to come.
-absl::Status CheckRoom(Budget& budget, MemoryUse use, size_t bytes);
+/// RESOURCE_EXHAUSTED, as `budget` says it, if so many bytes are neither free now nor evictable, or
+/// more than the owner ever may have. Takes nothing: for who announces bytes that are yet to come.
+absl::Status CheckRoom(Budget& budget, MemoryUse use, size_t bytes,
+                       const MemoryOwner* owner = nullptr);
 
 }  // namespace sparsed::engine

@@ -87,18 +87,21 @@ UseSources SourcesOf(Budget::State* state, MemoryOwner* owner) {
 
 }  // namespace
 
-/// Its bytes are guarded by the budget's mutex.
+/// Its bytes are guarded by the budget's mutex; the tenant counts them all.
 class MemoryOwner {
  public:
-  MemoryOwner(Budget::State* state, std::string_view name)
-      : name(name), sources(SourcesOf(state, this)) {}
+  MemoryOwner(Budget::State* state, Tenant& tenant)
+      : tenant(tenant), sources(SourcesOf(state, this)) {}
 
-  const std::string name;
+  int64_t bytes() const { return tenant.used(Quota::kHostBytes); }
+
+  Tenant& tenant;
   UseSources sources;
-  int64_t bytes = 0;
+  int64_t request_bytes = 0;  ///< of requests: they go by themselves
 };
 
-std::string_view NameOf(const MemoryOwner& owner) { return owner.name; }
+std::string_view NameOf(const MemoryOwner& owner) { return owner.tenant.name(); }
+Tenant& TenantOf(const MemoryOwner& owner) { return owner.tenant; }
 
 /// Shared by the budget and every buffer that came from it.
 class Budget::State : public std::enable_shared_from_this<State> {
@@ -109,20 +112,25 @@ class Budget::State : public std::enable_shared_from_this<State> {
 
   /// Calls `take` again as long as it is refused and something can be evicted for it.
   template <typename T, typename Take>
-  absl::StatusOr<T> Reclaiming(size_t bytes, MemoryUse use, const Take& take) {
+  absl::StatusOr<T> Reclaiming(size_t bytes, MemoryUse use, const MemoryOwner* owner,
+                               const Take& take) {
     absl::StatusOr<T> taken = take();
-    bool evicted = false, came_free = false;
+    bool came_free = false;
+    const MemoryOwner* evicted_of = nullptr;  // whose, or anybody's: the first time it is looked
+    bool evicted = false;
     while (spare_only == 0 && absl::IsResourceExhausted(taken.status())) {
-      const std::optional<int64_t> lacks = Lacks(bytes, use);
-      if (!lacks) break;
-      if (*lacks == 0) {
+      const std::optional<Lack> lack = LackOf(bytes, use, owner);
+      if (!lack) break;
+      if (lack->bytes == 0) {
         // Somebody let go of it since, unless it is refused for another reason.
         if (std::exchange(came_free, true)) break;
       } else {
         // Nothing goes for what would be refused all the same.
-        if (!evicted && !evictions_->HasIdle(*lacks)) break;
-        if (!evictions_->EvictOne()) break;
+        const bool looked = evicted && evicted_of == lack->of;
+        if (!looked && !evictions_->HasIdle(lack->bytes, lack->of)) break;
+        if (!Evict(lack->of)) break;
         evicted = true;
+        evicted_of = lack->of;
       }
       taken = take();
     }
@@ -157,19 +165,16 @@ class Budget::State : public std::enable_shared_from_this<State> {
         bytes);
   }
 
-  absl::Status MayFit(size_t bytes, MemoryUse use) const {
-    return NeverFits(bytes, use) ? RefusedForEver(bytes, use) : absl::OkStatus();
+  absl::Status MayFit(size_t bytes, MemoryUse use, const MemoryOwner* owner) const {
+    if (NeverFits(bytes, use)) return RefusedForEver(bytes, use);
+    const auto size = static_cast<int64_t>(BlockBytes(bytes));
+    if (owner == nullptr || size <= owner->tenant.limit(Quota::kHostBytes).hard) {
+      return absl::OkStatus();
+    }
+    return owner->tenant.CheckUse(Quota::kHostBytes, owner->bytes(), size);
   }
 
-  /// Bytes that are not free; none if that is not what it lacks.
-  std::optional<int64_t> Lacks(size_t bytes, MemoryUse use) const {
-    if (NeverFits(bytes, use)) return std::nullopt;
-    const auto size = static_cast<int64_t>(BlockBytes(bytes));
-    const MutexLock lock(mutex_);
-    // Evictions free nothing of a use that has a limit of its own.
-    if (LimitOf(use) < limit_ && UsedLocked(use) + size > LimitOf(use)) return std::nullopt;
-    return std::max<int64_t>(0, total_ + size - limit_);
-  }
+  const std::shared_ptr<Tenants>& tenants() const { return tenants_; }
   const std::shared_ptr<EvictionQueue>& evictions() const { return evictions_; }
   void SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
     const MutexLock lock(mutex_);
@@ -192,12 +197,12 @@ class Budget::State : public std::enable_shared_from_this<State> {
     const MutexLock lock(mutex_);
     const auto known = owners_.find(name);
     if (known != owners_.end()) return known->second;
-    return owners_.try_emplace(std::string(name), this, name).first->second;
+    return owners_.try_emplace(std::string(name), this, tenants_->Of(name)).first->second;
   }
   std::map<std::string, int64_t> owned() const {
     const MutexLock lock(mutex_);
     std::map<std::string, int64_t> owned;
-    for (const auto& [name, owner] : owners_) owned[name] = owner.bytes;
+    for (const auto& [name, owner] : owners_) owned[name] = owner.bytes();
     return owned;
   }
   int64_t limit() const { return limit_; }
@@ -229,6 +234,53 @@ class Budget::State : public std::enable_shared_from_this<State> {
   }
 
  private:
+  /// What is not free, and whose evictions help: a tenant's, or (null) anybody's.
+  struct Lack {
+    int64_t bytes = 0;
+    const MemoryOwner* of = nullptr;
+  };
+  /// None if evictions do not help.
+  std::optional<Lack> LackOf(size_t bytes, MemoryUse use, const MemoryOwner* owner) const {
+    if (NeverFits(bytes, use)) return std::nullopt;
+    const auto size = static_cast<int64_t>(BlockBytes(bytes));
+    const MutexLock lock(mutex_);
+    // Evictions free nothing of a use that has a limit of its own.
+    if (LimitOf(use) < limit_ && UsedLocked(use) + size > LimitOf(use)) return std::nullopt;
+    if (owner != nullptr) {
+      const int64_t hard = owner->tenant.limit(Quota::kHostBytes).hard;
+      if (size > hard) return std::nullopt;
+      if (const int64_t lacks = owner->bytes() - (hard - size); lacks > 0)
+        return Lack{lacks, owner};
+    }
+    return Lack{std::max<int64_t>(0, total_ + size - limit_), nullptr};
+  }
+
+  bool Evict(const MemoryOwner* of) {
+    if (of != nullptr) return evictions_->EvictOne(of);
+    for (const MemoryOwner* greedy : AboveSoftLimit()) {
+      if (evictions_->EvictOne(greedy)) return true;
+    }
+    return evictions_->EvictOne();
+  }
+  std::vector<const MemoryOwner*> AboveSoftLimit() const {
+    std::vector<const MemoryOwner*> above;
+    const MutexLock lock(mutex_);
+    for (const auto& [name, owner] : owners_) {
+      if (owner.tenant.above_soft(Quota::kHostBytes)) above.push_back(&owner);
+    }
+    return above;
+  }
+
+  /// Refuses what is more than the owner may have; else counts it there.
+  absl::Status CountOwnedLocked(int64_t size, MemoryOwner* owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (owner == nullptr) return absl::OkStatus();
+    absl::Status taken = owner->tenant.Take(Quota::kHostBytes, size);
+    const int64_t lasting = owner->bytes() - owner->request_bytes;
+    const bool waiting_helps = size <= owner->tenant.limit(Quota::kHostBytes).hard - lasting;
+    return taken.ok() || !waiting_helps ? taken : RetryLater(std::move(taken));
+  }
+
   int64_t UsedLocked(MemoryUse use) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return used_[static_cast<int>(use)];
   }
@@ -304,6 +356,8 @@ class Budget::State : public std::enable_shared_from_this<State> {
       const MutexLock lock(mutex_);
       if (refuse_ != nullptr && refuse_(bytes, use)) return RefusedNowLocked(bytes, use);
       if (!FitsLocked(size, use)) return RefusedNowLocked(bytes, use);
+      absl::Status owned = CountOwnedLocked(static_cast<int64_t>(size), owner);
+      if (!owned.ok()) return owned;
       if (block != nullptr && size >= Block::kSmallestMapped) *block = kept_.Take(size);
       CountLocked(static_cast<int64_t>(size), use, owner);
       dropped = kept_.TakeDownTo(limit_ - total_);
@@ -312,16 +366,22 @@ class Budget::State : public std::enable_shared_from_this<State> {
     DeleteBlocks(dropped);
     return absl::OkStatus();
   }
+  /// All but what the tenant counts.
   void CountLocked(int64_t size, MemoryUse use, MemoryOwner* owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (owner != nullptr) owner->bytes += size;
+    if (owner != nullptr && use == MemoryUse::kRequests) owner->request_bytes += size;
     total_ += size;
     used_[static_cast<int>(use)] += size;
     peak_ = std::max(peak_, total_);
   }
   void Uncount(int64_t size, MemoryUse use, MemoryOwner* owner) {
     const MutexLock lock(mutex_);
+    UncountLocked(size, use, owner);
+  }
+  void UncountLocked(int64_t size, MemoryUse use, MemoryOwner* owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     CountLocked(-size, use, owner);
+    if (owner != nullptr) owner->tenant.Give(Quota::kHostBytes, size);
   }
 
   void Return(const Block& block, MemoryUse use, MemoryOwner* owner) {
@@ -329,7 +389,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
     {
       const MutexLock lock(mutex_);
       const auto size = static_cast<int64_t>(block.bytes);
-      CountLocked(-size, use, owner);
+      UncountLocked(size, use, owner);
       const int64_t room = std::min(keep_limit_, limit_ - total_);
       if (block.mapped() && size <= room) {
         dropped = kept_.TakeDownTo(room - size);
@@ -343,6 +403,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
 
   const int64_t limit_;
   const int64_t preparation_limit_;
+  const std::shared_ptr<Tenants> tenants_ = std::make_shared<Tenants>();
   UseSources sources_ = SourcesOf(this, /*owner=*/nullptr);
   const std::shared_ptr<EvictionQueue> evictions_ = std::make_shared<EvictionQueue>();
 
@@ -357,7 +418,8 @@ class Budget::State : public std::enable_shared_from_this<State> {
 };
 
 absl::StatusOr<Buffer> UseSource::Allocate(size_t bytes) {
-  return state->Reclaiming<Buffer>(bytes, use, [&] { return state->Allocate(bytes, use, owner); });
+  return state->Reclaiming<Buffer>(bytes, use, owner,
+                                   [&] { return state->Allocate(bytes, use, owner); });
 }
 
 int64_t CountedBytes(const Array& array) {
@@ -390,15 +452,17 @@ Budget::SpareOnly::~SpareOnly() { --spare_only; }
 MemoryOwner& Budget::OwnerOf(std::string_view name) { return state_->OwnerOf(name); }
 std::map<std::string, int64_t> Budget::owned() const { return state_->owned(); }
 absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use, MemoryOwner* owner) {
-  return state_->Reclaiming<Charge>(bytes, use, [&] { return state_->Count(bytes, use, owner); });
+  return state_->Reclaiming<Charge>(bytes, use, owner,
+                                    [&] { return state_->Count(bytes, use, owner); });
 }
 const std::shared_ptr<EvictionQueue>& Budget::evictions() const { return state_->evictions(); }
 void Budget::SetRefuse(std::function<bool(size_t, MemoryUse)> refuse) {
   state_->SetRefuse(std::move(refuse));
 }
-absl::Status Budget::MayFit(size_t bytes, MemoryUse use) const {
-  return state_->MayFit(bytes, use);
+absl::Status Budget::MayFit(size_t bytes, MemoryUse use, const MemoryOwner* owner) const {
+  return state_->MayFit(bytes, use, owner);
 }
+Tenants& Budget::tenants() const { return *state_->tenants(); }
 void Budget::TrimKept() { state_->TrimKept(); }
 int64_t Budget::limit() const { return state_->limit(); }
 int64_t Budget::used(MemoryUse use) const { return state_->used(use); }

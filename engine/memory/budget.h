@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/eviction_queue.h"
+#include "engine/memory/tenants.h"
 #include "kernels/array.h"
 #include "kernels/layout.h"
 
@@ -27,12 +28,15 @@ std::string_view Subject(MemoryUse use);
 /// Who pays for memory: a tenant, of one budget (Budget::OwnerOf).
 class MemoryOwner;
 std::string_view NameOf(const MemoryOwner& owner);
+Tenant& TenantOf(const MemoryOwner& owner);
 
 /// Counts bytes by use, and by who pays for them, and refuses what would exceed the limit. A buffer
 /// counts with what it takes: from 128 KiB on whole pages, which go back to the operating system
 /// with it. Some are kept for the next caller instead (see KeptBlocks), within the limit, and given
 /// up when somebody needs the memory or nobody took them for a while. Where that is not enough, and
-/// would be with it, what can be had again is evicted before anybody is refused. Thread-safe.
+/// would be with it, what can be had again is evicted before anybody is refused: first what belongs
+/// to tenants that are above their soft limit. Whoever is at his hard limit (Quota::kHostBytes) has
+/// what is his evicted, and is refused if that is not enough. Thread-safe.
 /// Buffers may outlive the budget.
 class Budget {
  public:
@@ -57,9 +61,11 @@ class Budget {
     SpareOnly& operator=(const SpareOnly&) = delete;
   };
 
-  /// Of that name; made the first time, and there as long as the budget: tenants are few. Takes a
+  /// Of that tenant; made the first time, and there as long as the budget: tenants are few. Takes a
   /// lock: to be asked for once a request, not once a buffer.
   MemoryOwner& OwnerOf(std::string_view name);
+  /// Whose limits hold.
+  Tenants& tenants() const;
   /// Bytes that each owner's buffers count with, by name.
   std::map<std::string, int64_t> owned() const;
 
@@ -69,9 +75,10 @@ class Budget {
   /// RESOURCE_EXHAUSTED as from Source.
   absl::StatusOr<Charge> Count(size_t bytes, MemoryUse use, MemoryOwner* owner = nullptr);
 
-  /// RESOURCE_EXHAUSTED, as from Source, if so many bytes at once are more than the limit ever has.
-  /// For those who need several buffers: each alone might be refused as if waiting helped.
-  absl::Status MayFit(size_t bytes, MemoryUse use) const;
+  /// RESOURCE_EXHAUSTED, as from Source, if so many bytes at once are more than the limit ever has,
+  /// or the owner's. For those who need several buffers: each alone might be refused as if waiting
+  /// helped.
+  absl::Status MayFit(size_t bytes, MemoryUse use, const MemoryOwner* owner = nullptr) const;
 
   /// What is in memory only as long as nobody needs the room.
   const std::shared_ptr<EvictionQueue>& evictions() const;

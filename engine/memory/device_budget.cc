@@ -17,7 +17,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   State(std::shared_ptr<DevicePool> pool, int64_t limit, int64_t spare)
       : limit_(limit), spare_(spare), pool_(std::move(pool)) {}
 
-  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use, int64_t* owned, bool exportable) {
+  absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryUse use, Owned* owned, bool exportable) {
     const size_t taken = Taken(bytes, exportable);
     if (taken > static_cast<size_t>(limit_)) {
       return absl::ResourceExhaustedError(fmt::format(
@@ -40,9 +40,10 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
             "--device-memory",
             Subject(use), taken, limit_ - total_, limit_)));
       }
+      if (absl::Status s = CheckQuotaLocked(size, owned); !s.ok()) return s;
       total_ += size;
       used_[static_cast<int>(use)] += size;
-      if (owned != nullptr) *owned += size;
+      CountOwnedLocked(size, use, owned);
       peak_ = std::max(peak_, total_);
     }
     absl::StatusOr<Buffer> buffer = FromCard(bytes, use, exportable);
@@ -64,9 +65,13 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   size_t Taken(size_t bytes, bool exportable) const {
     return exportable ? pool_->ExportableBytes(bytes) : bytes;
   }
-  /// Whether it may be allocated if enough else goes.
-  bool MayFit(size_t taken, MemoryUse use) const {
+  /// Whether it may be allocated if enough else goes, of what is nobody's.
+  bool MayFit(size_t taken, MemoryUse use, const Owned* owned) const {
     const MutexLock lock(mutex_);
+    if (owned != nullptr && owned->bytes + static_cast<int64_t>(taken) >
+                                owned->tenant->limit(Quota::kDeviceBytes).hard) {
+      return false;
+    }
     return taken <= static_cast<size_t>(limit_) && MayFitLocked(static_cast<int64_t>(taken), use);
   }
 
@@ -91,12 +96,16 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   }
   std::map<std::string, int64_t> owned() const {
     const MutexLock lock(mutex_);
-    return {owned_.begin(), owned_.end()};
+    std::map<std::string, int64_t> owned;
+    for (const auto& [name, of] : owned_) owned[name] = of.bytes;
+    return owned;
   }
   /// There as long as this.
-  int64_t* OwnedBy(std::string_view name) {
+  Owned* OwnedBy(Tenant& tenant) {
     const MutexLock lock(mutex_);
-    return &owned_.try_emplace(std::string(name), 0).first->second;
+    Owned& owned = owned_[tenant.name()];
+    owned.tenant = &tenant;
+    return &owned;
   }
 
  private:
@@ -117,11 +126,24 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
     return use != MemoryUse::kShared || used_[static_cast<int>(use)] + size <= limit_ - limit_ / 4;
   }
 
-  void Uncount(int64_t size, MemoryUse use, int64_t* owned) {
+  static absl::Status CheckQuotaLocked(int64_t size, const Owned* owned) {
+    if (owned == nullptr) return absl::OkStatus();
+    absl::Status fits = owned->tenant->CheckUse(Quota::kDeviceBytes, owned->bytes, size);
+    const int64_t lasting = owned->bytes - owned->request_bytes;
+    const bool waiting_helps = size <= owned->tenant->limit(Quota::kDeviceBytes).hard - lasting;
+    return fits.ok() || !waiting_helps ? fits : RetryLater(std::move(fits));
+  }
+  static void CountOwnedLocked(int64_t size, MemoryUse use, Owned* owned) {
+    if (owned == nullptr) return;
+    owned->bytes += size;
+    if (use == MemoryUse::kRequests) owned->request_bytes += size;
+  }
+
+  void Uncount(int64_t size, MemoryUse use, Owned* owned) {
     const MutexLock lock(mutex_);
     total_ -= size;
     used_[static_cast<int>(use)] -= size;
-    if (owned != nullptr) *owned -= size;
+    CountOwnedLocked(-size, use, owned);
   }
 
   const int64_t limit_, spare_;
@@ -130,7 +152,7 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
   std::array<int64_t, kMemoryUses> used_ ABSL_GUARDED_BY(mutex_) = {};
   int64_t total_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t peak_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, int64_t> owned_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Owned> owned_ ABSL_GUARDED_BY(mutex_);
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);  ///< OK, or why nothing is allocated any more
 };
 
@@ -144,7 +166,7 @@ DeviceBudget::DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes
   }
 }
 
-DeviceBudget::Sources::Sources(DeviceBudget* budget, int64_t* owned) {
+DeviceBudget::Sources::Sources(DeviceBudget* budget, Owned* owned) {
   for (int i = 0; i < kMemoryUses; ++i) {
     for (UseSource* each : {&source[i], &at_once[i], &exportable[i]}) {
       each->budget = budget;
@@ -162,7 +184,8 @@ DeviceBudget::Sources& DeviceBudget::SourcesOf(const MemoryOwner* owner) {
   const MutexLock lock(owners_mutex_);
   const auto known = owners_.find(name);
   if (known != owners_.end()) return known->second;
-  return owners_.try_emplace(std::string(name), this, state_->OwnedBy(name)).first->second;
+  return owners_.try_emplace(std::string(name), this, state_->OwnedBy(TenantOf(*owner)))
+      .first->second;
 }
 
 absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
@@ -170,7 +193,7 @@ absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
   State& state = *budget->state_;
   const size_t taken = state.Taken(bytes, exportable);
   absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use, owned, exportable);
-  while (evicts && absl::IsResourceExhausted(buffer.status()) && state.MayFit(taken, use) &&
+  while (evicts && absl::IsResourceExhausted(buffer.status()) && state.MayFit(taken, use, owned) &&
          budget->evict && budget->evict(static_cast<int64_t>(taken), at_once)) {
     if (at_once) {
       state.Settle();

@@ -44,7 +44,8 @@ class DeviceBudget {
   DeviceBudget(std::shared_ptr<DevicePool> pool, int64_t limit_bytes, int64_t spare_bytes);
 
   /// RESOURCE_EXHAUSTED: "the request needs 8589934592 bytes of device memory, 1073741824 of
-  /// 4294967296 are free ..."; with a RetryDelay unless it is more than the limit. Copies of what
+  /// 4294967296 are free ..."; with a RetryDelay unless it is more than the limit; or the owner's
+  /// quota says so (Quota::kDeviceBytes). Copies of what
   /// the host has, which go when others need the room, have no owner (null).
   MemorySource& Source(MemoryUse use, const MemoryOwner* owner = nullptr);
   /// Likewise, but nothing is copied to the host to make room, nor given back to the card: for
@@ -75,12 +76,18 @@ class DeviceBudget {
 
  private:
   class State;
+  /// What one owner has, guarded by the state.
+  struct Owned {
+    Tenant* tenant = nullptr;
+    int64_t bytes = 0;
+    int64_t request_bytes = 0;  ///< of these: they go by themselves
+  };
   class UseSource final : public MemorySource {
    public:
     absl::StatusOr<Buffer> Allocate(size_t bytes) override;
     DeviceBudget* budget = nullptr;
     MemoryUse use = MemoryUse::kRequests;
-    int64_t* owned = nullptr;  ///< the owner's bytes, guarded by the state
+    Owned* owned = nullptr;  ///< null: nobody pays
     bool evicts = true;
     bool at_once = false;
     bool exportable = false;
@@ -88,7 +95,7 @@ class DeviceBudget {
 
   /// Of one owner, or of none.
   struct Sources {
-    Sources(DeviceBudget* budget, int64_t* owned);
+    Sources(DeviceBudget* budget, Owned* owned);
     std::array<UseSource, kMemoryUses> source, at_once, exportable;
   };
   Sources& SourcesOf(const MemoryOwner* owner);

@@ -1,8 +1,6 @@
 #include "engine/memory/eviction_queue.h"
 
 #include <cstddef>
-#include <utility>
-#include <vector>
 
 namespace sparsed::engine {
 
@@ -10,7 +8,7 @@ Evictable::~Evictable() {
   if (queue_ != nullptr) queue_->Remove(*this);
 }
 
-void EvictionQueue::Use(Evictable& item, int64_t bytes) {
+void EvictionQueue::Use(Evictable& item, int64_t bytes, const MemoryOwner* payer) {
   const MutexLock lock(mutex_);
   if (item.queued_) {
     bytes_ += bytes - item.place_->bytes;
@@ -19,7 +17,7 @@ void EvictionQueue::Use(Evictable& item, int64_t bytes) {
     return;
   }
   if (item.queue_ == nullptr) item.queue_ = shared_from_this();
-  item.place_ = items_.insert(items_.end(), {&item, bytes});
+  item.place_ = items_.insert(items_.end(), {&item, bytes, payer});
   item.queued_ = true;
   bytes_ += bytes;
 }
@@ -32,22 +30,35 @@ void EvictionQueue::Remove(Evictable& item) {
   item.queued_ = false;
 }
 
-bool EvictionQueue::HasIdle(int64_t bytes) {
-  if (bytes > bytes_) return false;
-  std::vector<std::pair<std::weak_ptr<Evictable>, int64_t>> items;
-  {
-    const MutexLock lock(mutex_);
-    items.reserve(items_.size());
-    for (const Evictable::Place& place : items_) {
-      items.emplace_back(place.item->weak_from_this(), place.bytes);
-    }
+EvictionQueue::Items EvictionQueue::ItemsOf(const MemoryOwner* payer) {
+  Items items;
+  const MutexLock lock(mutex_);
+  items.reserve(items_.size());
+  for (const Evictable::Place& place : items_) {
+    if (payer != nullptr && place.payer != payer) continue;
+    items.emplace_back(place.item->weak_from_this(), place.bytes);
   }
-  for (const auto& [weak, size] : items) {
+  return items;
+}
+
+bool EvictionQueue::HasIdle(int64_t bytes, const MemoryOwner* payer) {
+  if (bytes > bytes_) return false;
+  for (const auto& [weak, size] : ItemsOf(payer)) {
     if (bytes <= 0) break;
     const std::shared_ptr<Evictable> item = weak.lock();
     if (item != nullptr && item->idle()) bytes -= size;
   }
   return bytes <= 0;
+}
+
+bool EvictionQueue::EvictOne(const MemoryOwner* payer) {
+  for (const auto& [weak, size] : ItemsOf(payer)) {
+    const std::shared_ptr<Evictable> item = weak.lock();
+    if (item == nullptr || !item->Evict()) continue;
+    ++evictions_;
+    return true;
+  }
+  return false;
 }
 
 bool EvictionQueue::EvictOne() {

@@ -35,7 +35,8 @@ Lazy<T>::Lazy(T value) : value_(std::move(value)), resident_(true) {}
 template <typename T>
 void Lazy<T>::UsedLocked() {
   if (disk_ == nullptr) return;
-  if (const int64_t bytes = Counted(value_); bytes > 0) disk_->evictions->Use(*this, bytes);
+  if (const int64_t bytes = Counted(value_); bytes > 0)
+    disk_->evictions->Use(*this, bytes, disk_->payer);
 }
 
 template <typename T>

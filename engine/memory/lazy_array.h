@@ -29,6 +29,7 @@ class Lazy final : public Evictable {
     /// False while it could not be read, because the disk is gone, say: then it stays in memory.
     std::function<bool()> readable;
     std::shared_ptr<EvictionQueue> evictions;
+    const MemoryOwner* payer = nullptr;  ///< of the memory that it is read into; null: nobody
   };
 
   /// In memory and nowhere else, as far as is known.

@@ -27,6 +27,7 @@ struct PreparationJob {
   Pairs pairs;
   std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
   AskedOf asked = {};            ///< what is to be tried for some, whatever the rules say
+  TenantHold hold = {};          ///< as one of the preparations of who pays for the pattern
 
   bool wants_nothing() const { return classes.empty() && pairs.empty(); }
   /// Nonzeros that it works on, over all classes.

@@ -412,7 +412,8 @@ absl::Status PatternJob::BuildFactorLayout(const std::shared_ptr<Pattern>& patte
   if (layout->layout == nullptr) layout = (*builder)->Build(recipe);
   if (!layout.ok()) return layout.status();
   if (layout->layout == nullptr) return absl::FailedPreconditionError(layout->note);
-  const absl::Status moved = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *layout->layout);
+  const absl::Status moved =
+      MoveTo(rooms_.budget.Source(MemoryUse::kLayouts, pattern->payer()), *layout->layout);
   if (moved.ok()) built.push_back({pattern, layout->layout, layout->seconds});
   return moved;
 }

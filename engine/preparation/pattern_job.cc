@@ -404,7 +404,8 @@ void PatternJob::Decide(ClassSearch& search) {
       search.best->layout != csr_) {
     const std::string recipe = search.best->layout->recipe;
     LayoutBuilder::Built built = builder_->Take(recipe);
-    absl::Status added = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built.layout);
+    absl::Status added =
+        MoveTo(rooms_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), *built.layout);
     if (added.ok())
       added = AddLayout(built.layout, built.seconds, plan.problem_class.device == DeviceKind::kCpu);
     if (added.ok()) {
@@ -460,10 +461,11 @@ absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_
   pattern_->AddLayout(layout, build_seconds);
   if (!for_cpu) return absl::OkStatus();
   for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
-    absl::Status placed = matrix
-                              ->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kLayouts),
-                                         rooms_.options.threads_per_worker)
-                              .status();
+    absl::Status placed =
+        matrix
+            ->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kLayouts, matrix->payer()),
+                       rooms_.options.threads_per_worker)
+            .status();
     if (placed.ok()) continue;
     // A matrix whose values are damaged says so to whoever asks for it; the others go on.
     if (absl::IsDataLoss(placed)) {
@@ -547,6 +549,7 @@ void PatternJob::DropIfUnused(Pattern& pattern, const Pattern::BuiltEntry& entry
   if (IsUsed(pattern, recipe) || pattern.FindLayout(recipe) != entry.layout) return;
   DropLayout(pattern, recipe);
   const absl::Status dropped = rooms_.store.DropLayout(pattern.hash(), recipe);
+  if (dropped.ok()) pattern.SetOnDisk(recipe, nullptr);
   if (!dropped.ok()) notes_.push_back(Sentence(dropped));
 }
 

@@ -47,7 +47,7 @@ std::vector<std::string_view> KernelsOf(const ProblemClass& c, const Layout& lay
 /// stays. False if it never fits, or is damaged. `description` becomes its.
 bool AddUnreadLayout(const JobRooms& rooms, Pattern& pattern, const LayoutRecord& record,
                      Layout& description) {
-  LazyLayout::DiskCopy disk = DiskCopyOf(rooms.store, rooms.budget, record);
+  LazyLayout::DiskCopy disk = DiskCopyOf(rooms.store, rooms.budget, pattern.payer(), record);
   description = record.layout;
   description.arrays.clear();
   for (const StoredArray& array : record.arrays) {
@@ -55,7 +55,9 @@ bool AddUnreadLayout(const JobRooms& rooms, Pattern& pattern, const LayoutRecord
   }
   if (pattern.FindLayout(description.recipe) != nullptr) return true;
   const auto bytes = static_cast<size_t>(description.bytes());
-  if (!disk.readable() || !rooms.budget.MayFit(bytes, MemoryUse::kLayouts).ok()) return false;
+  if (!disk.readable() || !rooms.budget.MayFit(bytes, MemoryUse::kLayouts, pattern.payer()).ok()) {
+    return false;
+  }
   pattern.AddLayout(description, std::move(disk), record.build_seconds);
   return true;
 }
@@ -208,7 +210,7 @@ void PatternJob::SetDiskCopy(const StoredPreparation& stored, const std::string&
   // One that was built again is not stored yet.
   if (unstored_.contains(recipe)) return;
   pattern_->FindLayout(recipe)->SetDiskCopy(
-      DiskCopyOf(rooms_.store, rooms_.budget, *RecordOf(stored, recipe)));
+      DiskCopyOf(rooms_.store, rooms_.budget, pattern_->payer(), *RecordOf(stored, recipe)));
 }
 
 bool PatternJob::AddUnread(const StoredPreparation& stored, const std::string& recipe,
@@ -227,6 +229,7 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
     // Plans of pairs are found again when they are asked for (RestoreProductLayouts).
     if (pattern_->FindLayout(recipe) != nullptr) continue;
     const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
+    if (dropped.ok()) pattern_->SetOnDisk(recipe, nullptr);
     if (!dropped.ok()) notes_.push_back(std::string(dropped.message()));
   }
 }
@@ -234,7 +237,8 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
 absl::StatusOr<Layout> PatternJob::ReadSpare(const LayoutRecord& record) {
   // What is idle does not go for it: nobody may ever need it.
   const Budget::SpareOnly spare;
-  return rooms_.store.ReadLayout(record, rooms_.budget.Source(MemoryUse::kLayouts), &stop_);
+  return rooms_.store.ReadLayout(
+      record, rooms_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), &stop_);
 }
 
 absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,
@@ -250,12 +254,14 @@ absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPrepa
     notes_.push_back(fmt::format("built again: {}", std::string(layout.status().message())));
     absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
     if (!dropped.ok()) return absl::InternalError(std::string(dropped.message()));
+    pattern_->SetOnDisk(recipe, nullptr);
   }
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   absl::StatusOr<LayoutBuilder::Built> built = builder_->Build(recipe);
   if (!built.ok()) return built.status();
   if (built->layout == nullptr) return absl::NotFoundError(built->note);
-  absl::Status moved = MoveTo(rooms_.budget.Source(MemoryUse::kLayouts), *built->layout);
+  absl::Status moved =
+      MoveTo(rooms_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), *built->layout);
   if (!moved.ok()) return moved;
   unstored_.insert(recipe);
   return built;
@@ -263,16 +269,24 @@ absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPrepa
 
 bool PatternJob::StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry) {
   const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
-  const absl::StatusOr<LayoutRecord> stored =
-      layout.ok() ? rooms_.store.PutLayout(pattern.hash(), **layout, entry.build_seconds, &stop_)
-                  : absl::StatusOr<LayoutRecord>(layout.status());
+  TenantHold hold;
+  const absl::StatusOr<LayoutRecord> stored = [&]() -> absl::StatusOr<LayoutRecord> {
+    if (!layout.ok()) return layout.status();
+    if (rooms_.store.durable()) {
+      absl::StatusOr<TenantHold> room = pattern.HoldDisk((*layout)->bytes());
+      if (!room.ok()) return room.status();
+      hold = *std::move(room);
+    }
+    return rooms_.store.PutLayout(pattern.hash(), **layout, entry.build_seconds, &stop_);
+  }();
   if (!stored.ok()) {
     notes_.push_back(fmt::format("{} is used but not stored: {}", entry.description->recipe,
                                  Sentence(stored.status())));
     return false;
   }
   if (rooms_.store.durable()) {
-    entry.layout->SetDiskCopy(DiskCopyOf(rooms_.store, rooms_.budget, *stored));
+    entry.layout->SetDiskCopy(DiskCopyOf(rooms_.store, rooms_.budget, pattern.payer(), *stored));
+    pattern.SetOnDisk(entry.description->recipe, std::move(hold));
   }
   return true;
 }

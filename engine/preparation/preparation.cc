@@ -263,6 +263,10 @@ class Preparation::Impl {
   /// Merges the job with one of the same pattern that waits, or drops what is under way already.
   /// RESOURCE_EXHAUSTED if it is the least important of too many.
   absl::Status Enqueue(Job job);
+  /// Counts it as one of its tenant's. RESOURCE_EXHAUSTED.
+  static absl::Status Count(Job& job);
+  /// Says in the pattern's status that it is not prepared; the refusal.
+  static absl::Status Reject(const Job& job, const absl::Status& why);
   /// Takes the least important job out of a queue that is too long.
   std::optional<Job> TakeExcessLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Of the most important jobs whose pattern has none under way the one that would have ended
@@ -334,6 +338,9 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
     Job job = JobFor(pattern, wanted[hash], std::move(again), std::nullopt);
     job.priority = Priority::kRestore;
     job.stored = std::move(stored);
+    if (pattern->payer() != nullptr) {
+      job.hold = TenantOf(*pattern->payer()).HoldAnyway(Quota::kPreparations);
+    }
     const MutexLock lock(mutex_);
     job.queued = Job::Clock::now();
     queued_[pattern.get()] = std::move(job);
@@ -388,22 +395,41 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
       return absl::OkStatus();
     }
     job.queued = Job::Clock::now();
+    if (absl::Status counted = Count(job); !counted.ok()) {
+      // A trial does not show in the pattern's state, and is asked for again.
+      if (job.priority != Priority::kTrial) Reject(job, counted).IgnoreError();
+      return counted;
+    }
     queued_.emplace(pattern.get(), std::move(job));
     excess = TakeExcessLocked();
   }
   changed_.NotifyAll();  // one of them may be light, or not
   if (!excess) return absl::OkStatus();
   rooms_.observer.OnPreparationEnd("cancelled");
-  const std::string why = fmt::format(
-      "not prepared: {} preparations are waiting; {}", options_.max_queued,
-      excess->pattern->plans().List().empty() ? "plain CSR is used" : "the present plans are used");
-  excess->pattern->progress().Update([&](PreparationStatus& status) {
-    status.message = why;
-    if (excess->priority == Priority::kTrial) return;
+  const absl::Status why =
+      absl::ResourceExhaustedError(fmt::format("{} preparations are waiting", options_.max_queued));
+  const absl::Status rejected = Reject(*excess, why);
+  return excess->pattern == pattern ? rejected : absl::OkStatus();
+}
+
+absl::Status Preparation::Impl::Count(Job& job) {
+  if (job.pattern->payer() == nullptr) return absl::OkStatus();
+  absl::StatusOr<TenantHold> hold = TenantOf(*job.pattern->payer()).Hold(Quota::kPreparations);
+  if (hold.ok()) job.hold = *std::move(hold);
+  return hold.status();
+}
+
+absl::Status Preparation::Impl::Reject(const Job& job, const absl::Status& why) {
+  const std::string sentence = fmt::format(
+      "not prepared: {}; {}", std::string(why.message()),
+      job.pattern->plans().List().empty() ? "plain CSR is used" : "the present plans are used");
+  job.pattern->progress().Update([&](PreparationStatus& status) {
+    status.message = sentence;
+    if (job.priority == Priority::kTrial) return;
     status.state = PreparationState::kFailed;
     status.detail = status.message;
   });
-  return excess->pattern == pattern ? absl::ResourceExhaustedError(why) : absl::OkStatus();
+  return absl::ResourceExhaustedError(sentence);
 }
 
 std::optional<Job> Preparation::Impl::TakeExcessLocked() {

@@ -20,7 +20,7 @@ struct ArrayDescription {
   uint64_t version = 0;           ///< kMatrix, kBuffer
   int64_t created_unix_ns = 0;    ///< kMatrix
   std::string buffer_owner{};     ///< kBuffer: who it is for
-  int64_t time_to_live_ns = 0;    ///< kBuffer
+  int64_t time_to_live_ns = 0;    ///< kMatrix, kBuffer
   bool has_value_order = false;   ///< kMatrix: the values have one beside them
 };
 

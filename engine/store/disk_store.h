@@ -54,6 +54,9 @@ class DiskStore final : public Store {
                                          uint64_t version, const Array& values, Stop stop) override;
   absl::Status UseVersions(const std::string& tenant, const std::string& name,
                            uint64_t version) override;
+  absl::Status PutShare(const ShareRecord& share) override;
+  absl::Status DeleteShare(const std::string& tenant, const std::string& name,
+                           const std::string& with) override;
   absl::Status DeleteMatrix(const std::string& tenant, const std::string& name) override;
   absl::StatusOr<LayoutRecord> PutLayout(const std::string& pattern_hash, const Layout& layout,
                                          double build_seconds, Stop stop) override;

@@ -32,6 +32,7 @@ ArrayDescription DescriptionOf(const NewMatrix& m, Kind kind, std::string array)
   description.version = m.version;
   description.created_unix_ns = m.created_unix_ns;
   description.has_value_order = m.value_order.has_value();
+  description.time_to_live_ns = m.time_to_live_ns;
   return description;
 }
 
@@ -170,14 +171,15 @@ absl::StatusOr<MatrixRecord> DiskStore::StoreMatrix(const NewMatrix& m,
   uint64_t used_version = 0;
   int64_t id = 0;
   absl::Status status = database_->Query(
-      "INSERT INTO matrices(tenant, name, pattern, version, used_version, created_unix_ns)"
-      " VALUES(?, ?, ?, ?, ?, ?)"
+      "INSERT INTO matrices(tenant, name, pattern, version, used_version, created_unix_ns,"
+      "   time_to_live_ns)"
+      " VALUES(?, ?, ?, ?, ?, ?, ?)"
       " ON CONFLICT(tenant, name) DO UPDATE SET pattern = excluded.pattern,"
       "   version = excluded.version, used_version = max(used_version, excluded.used_version),"
-      "   created_unix_ns = excluded.created_unix_ns"
+      "   created_unix_ns = excluded.created_unix_ns, time_to_live_ns = excluded.time_to_live_ns"
       " RETURNING id, used_version",
       {m.tenant, m.name, *pattern, static_cast<int64_t>(m.version), static_cast<int64_t>(m.version),
-       m.created_unix_ns},
+       m.created_unix_ns, m.time_to_live_ns},
       [&](const Row& row) {
         id = row.Integer(0);
         used_version = static_cast<uint64_t>(row.Integer(1));
@@ -189,10 +191,16 @@ absl::StatusOr<MatrixRecord> DiskStore::StoreMatrix(const NewMatrix& m,
     status = RemovePatternIfUnused(**old_pattern, changes);
   }
   const ArrayOwner owner{Kind::kMatrix, m.pattern_hash, m.tenant, m.name, ""};
-  MatrixRecord record{
-      m.tenant,  m.name,       m.pattern_hash,    m.values.type,
-      m.version, used_version, m.created_unix_ns, Describing(owner, "values", m.values, blobs[0]),
-      {}};
+  MatrixRecord record{m.tenant,
+                      m.name,
+                      m.pattern_hash,
+                      m.values.type,
+                      m.version,
+                      used_version,
+                      m.created_unix_ns,
+                      Describing(owner, "values", m.values, blobs[0]),
+                      {},
+                      m.time_to_live_ns};
   if (status.ok()) status = AddArray(row, 0, record.values, blobs[0], changes);
   if (m.value_order && status.ok()) {
     record.value_order = Describing(owner, "value_order", *m.value_order, blobs[1]);
@@ -211,7 +219,8 @@ absl::StatusOr<ArrayDescription> DiskStore::DescribeValues(const std::string& te
   const MutexLock lock(mutex_);
   absl::Status status = database_->Query(
       "SELECT p.hash, p.rows, p.cols, p.nnz, m.created_unix_ns,"
-      "       EXISTS(SELECT 1 FROM arrays WHERE matrix = m.id AND name = 'value_order')"
+      "       EXISTS(SELECT 1 FROM arrays WHERE matrix = m.id AND name = 'value_order'),"
+      "       m.time_to_live_ns"
       "  FROM matrices m JOIN patterns p ON p.id = m.pattern WHERE m.tenant = ? AND m.name = ?",
       {tenant, name}, [&](const Row& row) {
         found = true;
@@ -221,6 +230,7 @@ absl::StatusOr<ArrayDescription> DiskStore::DescribeValues(const std::string& te
         description.nnz = row.Integer(3);
         description.created_unix_ns = row.Integer(4);
         description.has_value_order = row.Integer(5) != 0;
+        description.time_to_live_ns = row.Integer(6);
       });
   if (!status.ok()) return status;
   if (!found) return absl::NotFoundError(fmt::format("matrix '{}' is not stored", name));
@@ -268,6 +278,29 @@ absl::Status DiskStore::UseVersions(const std::string& tenant, const std::string
     return database_->Query(
         "UPDATE matrices SET used_version = max(used_version, ?) WHERE tenant = ? AND name = ?",
         {static_cast<int64_t>(version), tenant, name});
+  });
+}
+
+absl::Status DiskStore::PutShare(const ShareRecord& s) {
+  return Apply([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+    const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
+        "SELECT id FROM matrices WHERE tenant = ? AND name = ?", {s.tenant, s.name});
+    if (!id.ok()) return id.status();
+    if (!*id) return absl::NotFoundError(fmt::format("matrix '{}' is not stored", s.name));
+    return database_->Query(
+        "INSERT INTO shares(matrix, tenant, may_write) VALUES(?, ?, ?)"
+        " ON CONFLICT(matrix, tenant) DO UPDATE SET may_write = excluded.may_write",
+        {**id, s.with, int64_t{s.may_write}});
+  });
+}
+
+absl::Status DiskStore::DeleteShare(const std::string& tenant, const std::string& name,
+                                    const std::string& with) {
+  return ApplyRemoval([&](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return database_->Query(
+        "DELETE FROM shares WHERE tenant = ?"
+        " AND matrix = (SELECT id FROM matrices WHERE tenant = ? AND name = ?)",
+        {with, tenant, name});
   });
 }
 

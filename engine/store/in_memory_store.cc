@@ -26,9 +26,9 @@ class InMemoryStore final : public Store {
       stored.pattern.column_indices = Unstored(of_pattern, "column_indices", *m.column_indices);
     }
     stored.matrix = {
-        m.tenant,  m.name,    m.pattern_hash,    m.values.type,
-        m.version, m.version, m.created_unix_ns, Unstored(of_matrix, "values", m.values),
-        {}};
+        m.tenant,  m.name,           m.pattern_hash,    m.values.type,
+        m.version, m.version,        m.created_unix_ns, Unstored(of_matrix, "values", m.values),
+        {},        m.time_to_live_ns};
     if (m.value_order) {
       stored.matrix.value_order = Unstored(of_matrix, "value_order", *m.value_order);
     }
@@ -47,6 +47,10 @@ class InMemoryStore final : public Store {
   }
 
   absl::Status UseVersions(const std::string&, const std::string&, uint64_t) override {
+    return absl::OkStatus();
+  }
+  absl::Status PutShare(const ShareRecord&) override { return absl::OkStatus(); }
+  absl::Status DeleteShare(const std::string&, const std::string&, const std::string&) override {
     return absl::OkStatus();
   }
   absl::Status DeleteMatrix(const std::string&, const std::string&) override {

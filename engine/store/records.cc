@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<MatrixRecord>> LoadMatrices(Database& database, const
   ArrayFinder finder(database, arrays);
   absl::Status status = database.Query(
       fmt::format("SELECT m.id, m.tenant, m.name, p.hash, m.version, m.created_unix_ns,"
-                  "       max(m.version, m.used_version)"
+                  "       max(m.version, m.used_version), m.time_to_live_ns"
                   "  FROM matrices m JOIN patterns p ON p.id = m.pattern {}"
                   " ORDER BY m.tenant, m.name",
                   filter),
@@ -129,11 +129,23 @@ absl::StatusOr<std::vector<MatrixRecord>> LoadMatrices(Database& database, const
         matrices.push_back({row.Text(1), row.Text(2), row.Text(3), type,
                             static_cast<uint64_t>(row.Integer(4)),
                             static_cast<uint64_t>(row.Integer(6)), row.Integer(5), std::move(array),
-                            finder.Find(Kind::kMatrix, id, "value_order")});
+                            finder.Find(Kind::kMatrix, id, "value_order"), row.Integer(7)});
       });
   status.Update(finder.status());
   if (!status.ok()) return status;
   return matrices;
+}
+
+absl::StatusOr<std::vector<ShareRecord>> LoadShares(Database& database) {
+  std::vector<ShareRecord> shares;
+  absl::Status status = database.Query(
+      "SELECT m.tenant, m.name, s.tenant, s.may_write"
+      "  FROM shares s JOIN matrices m ON m.id = s.matrix ORDER BY m.tenant, m.name, s.tenant",
+      {}, [&](const Row& row) {
+        shares.push_back({row.Text(0), row.Text(1), row.Text(2), row.Integer(3) != 0});
+      });
+  if (!status.ok()) return status;
+  return shares;
 }
 
 absl::StatusOr<std::vector<LayoutRecord>> LoadLayouts(Database& database, const Arrays& arrays) {
@@ -277,6 +289,7 @@ absl::StatusOr<StoreContents> LoadContents(Database& database, const Blobs& blob
   absl::Status status;
   Take(LoadPatterns(database, *arrays, "", {}), contents.patterns, status);
   Take(LoadMatrices(database, *arrays, "", {}), contents.matrices, status);
+  Take(LoadShares(database), contents.shares, status);
   Take(LoadLayouts(database, *arrays), contents.layouts, status);
   Take(LoadPlans(database), contents.plans, status);
   Take(LoadMeasurements(database), contents.measurements, status);

@@ -252,6 +252,7 @@ class Salvage {
     m.nnz = d.nnz;
     m.version = d.version;
     m.created_unix_ns = d.created_unix_ns;
+    m.time_to_live_ns = d.time_to_live_ns;
     return Save(m, pattern, values, order);
   }
 

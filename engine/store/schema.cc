@@ -289,12 +289,25 @@ ALTER TABLE buffers ADD COLUMN time_to_live_ns INTEGER NOT NULL DEFAULT 0
   CHECK(time_to_live_ns >= 0);
 )sql";
 
+// How long matrices stay that nothing uses (0: for ever), and whom their owners let use them: a
+// tenant, or '*' for all.
+constexpr const char* kVersion12 = R"sql(
+ALTER TABLE matrices ADD COLUMN time_to_live_ns INTEGER NOT NULL DEFAULT 0
+  CHECK(time_to_live_ns >= 0);
+CREATE TABLE shares(
+  matrix INTEGER NOT NULL REFERENCES matrices(id) ON DELETE CASCADE,
+  tenant TEXT NOT NULL,
+  may_write INTEGER NOT NULL CHECK(may_write IN (0, 1)),
+  PRIMARY KEY(matrix, tenant)
+) STRICT, WITHOUT ROWID;
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 11> kMigrations = {kVersion1, kVersion2,  kVersion3, kVersion4,
-                                                     kVersion5, kVersion6,  kVersion7, kVersion8,
-                                                     kVersion9, kVersion10, kVersion11};
+constexpr std::array<const char*, 12> kMigrations = {kVersion1, kVersion2,  kVersion3,  kVersion4,
+                                                     kVersion5, kVersion6,  kVersion7,  kVersion8,
+                                                     kVersion9, kVersion10, kVersion11, kVersion12};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

@@ -83,6 +83,15 @@ struct MatrixRecord {
   int64_t created_unix_ns = 0;
   StoredArray values;
   std::optional<StoredArray> value_order;  ///< none: the caller's order is the canonical one
+  int64_t time_to_live_ns = 0;             ///< after its last use; 0: none
+};
+
+/// Whom a matrix's owner lets use it.
+struct ShareRecord {
+  std::string tenant;  ///< the owner
+  std::string name;
+  std::string with;  ///< a tenant, or "*" for all
+  bool may_write = false;
 };
 
 struct LayoutRecord {
@@ -155,6 +164,7 @@ struct BufferRecord {
 struct StoreContents {
   std::vector<PatternRecord> patterns;
   std::vector<MatrixRecord> matrices;
+  std::vector<ShareRecord> shares;
   std::vector<LayoutRecord> layouts;
   std::vector<PlanRecord> plans;
   std::vector<MeasurementRecord> measurements;
@@ -184,6 +194,7 @@ struct NewMatrix {
   std::optional<Array> value_order;
   uint64_t version = 1;
   int64_t created_unix_ns = 0;
+  int64_t time_to_live_ns = 0;
 };
 
 struct StoredMatrix {
@@ -236,6 +247,12 @@ class Store {
   /// stored. OK if the matrix is not stored.
   virtual absl::Status UseVersions(const std::string& tenant, const std::string& name,
                                    uint64_t version) = 0;
+  /// Replaces the share with the same. It stays with the name until that is deleted. NOT_FOUND if
+  /// the matrix is not stored.
+  virtual absl::Status PutShare(const ShareRecord& share) = 0;
+  /// OK if it is not stored.
+  virtual absl::Status DeleteShare(const std::string& tenant, const std::string& name,
+                                   const std::string& with) = 0;
   /// Forgets a matrix, but for the highest version that it may have had, and with a pattern's last
   /// matrix the pattern and everything known of it. OK if it is not stored.
   virtual absl::Status DeleteMatrix(const std::string& tenant, const std::string& name) = 0;

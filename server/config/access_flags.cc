@@ -38,6 +38,16 @@ void DefineAccessFlags(CLI::App& app, Config& config, AccessFlags& flags) {
   app.add_option("--socket-group", flags.socket_group, "Group of Unix sockets, by name or number")
       ->type_name("GROUP")
       ->group("Access");
+  app.add_option("--audit-log", config.audit_log,
+                 "Append a line of JSON for each call that changed something, or was refused to; "
+                 "opened anew when it was moved (default: none)")
+      ->type_name("FILE")
+      ->group("Access");
+  app.add_flag(
+         "--share-patterns", config.share_patterns,
+         "Prepare equal patterns of different tenants once, for tenants that trust each other: "
+         "who has such a pattern, others can find out")
+      ->group("Access");
   app.add_flag("--metrics-token", config.metrics_token,
                "Have /metrics take a token of the access file, too (default: it is open)")
       ->group("Access");

@@ -24,7 +24,9 @@ struct Config {
   bool trust_caller_gpu_memory = false;
   std::string access_file;  ///< who is which tenant; empty: everybody is everything
   std::string tls_certificate, tls_key, tls_client_ca;  ///< PEM files; empty: none
-  bool insecure = false;  ///< serves other machines though it can ask nobody who he is
+  std::string audit_log;        ///< a file to which is appended who changed what; empty: none
+  bool share_patterns = false;  ///< equal patterns of different tenants are prepared once
+  bool insecure = false;        ///< serves other machines though it can ask nobody who he is
   std::optional<uint32_t> socket_mode;   ///< permissions of Unix sockets; by the umask without
   std::optional<uint32_t> socket_group;  ///< that they belong to; the process' own without
   bool metrics_token = false;            ///< /metrics takes a token

@@ -1,13 +1,36 @@
 #include "server/listener/connections.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+
+#include <cstring>
+#include <utility>
 
 #include "server/listener/socket_calls.h"
 #include "server/log/log.h"
 
 namespace sparsed::server {
+
+std::string SocketName(int fd, bool peer) {
+  sockaddr_storage name = {};
+  socklen_t size = sizeof(name);
+  auto* const address = reinterpret_cast<sockaddr*>(&name);
+  if ((peer ? getpeername(fd, address, &size) : getsockname(fd, address, &size)) != 0) return {};
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
+  if (name.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    // What a socket of both families calls an end that calls itself by its IPv4 address.
+    sockaddr_in v4 = {};
+    v4.sin_family = AF_INET;
+    v4.sin_port = v6.sin6_port;
+    std::memcpy(&v4.sin_addr, &v6.sin6_addr.s6_addr[12], sizeof(v4.sin_addr));
+    return {reinterpret_cast<const char*>(&v4), sizeof(v4)};
+  }
+  return {reinterpret_cast<const char*>(&name), std::min<size_t>(size, sizeof(name))};
+}
+
 namespace {
 
 /// Attackers write no logs: one line in so long.
@@ -18,6 +41,27 @@ constexpr size_t kFirstBytes = 16 << 10;
 /// A connection closes when the last of its calls is done, which may take long in a kernel.
 constexpr auto kLongestHold = std::chrono::seconds(2);
 
+/// What gRPC calls the other end of a TCP socket; empty for another.
+std::string TcpPeer(int fd) {
+  const std::string name = SocketName(fd, /*peer=*/true);
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  if (name.size() >= sizeof(sockaddr_in) &&
+      reinterpret_cast<const sockaddr*>(name.data())->sa_family == AF_INET) {
+    sockaddr_in v4 = {};
+    std::memcpy(&v4, name.data(), sizeof(v4));
+    inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
+    return fmt::format("ipv4:{}:{}", text.data(), ntohs(v4.sin_port));
+  }
+  if (name.size() >= sizeof(sockaddr_in6) &&
+      reinterpret_cast<const sockaddr*>(name.data())->sa_family == AF_INET6) {
+    sockaddr_in6 v6 = {};
+    std::memcpy(&v6, name.data(), sizeof(v6));
+    inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+    return fmt::format("ipv6:%5B{}%5D:{}", text.data(), ntohs(v6.sin6_port));
+  }
+  return {};
+}
+
 }  // namespace
 
 class Connections::Connection final : public SocketWatcher {
@@ -25,9 +69,11 @@ class Connections::Connection final : public SocketWatcher {
   Connection(std::shared_ptr<Connections> all, int fd, std::string name)
       : all_(std::move(all)), fd_(fd), name_(std::move(name)), guard_(all_->limits_) {
     ++all_->open_;
-    if (auto process = PeerProcessOf(fd)) {
-      const MutexLock lock(all_->processes_mutex_);
-      all_->processes_.emplace(name_, std::move(process));
+    auto process = PeerProcessOf(fd);
+    peer_ = process != nullptr ? "unix-abstract:" + name_ : TcpPeer(fd);
+    {
+      const MutexLock lock(all_->known_mutex_);
+      all_->known_[peer_] = {this, std::move(process), {}, std::nullopt};
     }
     const MutexLock lock(all_->mutex_);
     all_->connections_.insert(this);
@@ -43,9 +89,15 @@ class Connections::Connection final : public SocketWatcher {
       all_->unfinished_bytes_ -= counted_;
       if (ended_) all_->ending_bytes_ -= counted_;
     }
+    Known gone;  // lets go of what it kept without the lock
     {
-      const MutexLock lock(all_->processes_mutex_);
-      all_->processes_.erase(name_);
+      const MutexLock lock(all_->known_mutex_);
+      const auto known = all_->known_.find(peer_);
+      // A client may use its address and port again, or for another address of ours.
+      if (known != all_->known_.end() && known->second.connection == this) {
+        gone = std::move(known->second);
+        all_->known_.erase(known);
+      }
     }
     --all_->open_;
     all_->WakeHeld();
@@ -109,9 +161,9 @@ class Connections::Connection final : public SocketWatcher {
     const MutexLock lock(mutex_);
     return ended_ ? Http2Guard::Clock::time_point::max() : guard_.OldestUnfinished();
   }
-  void EndForMemory() {
+  void EndFor(Fault fault) {
     const MutexLock lock(mutex_);
-    End(Fault::kMemory);
+    End(fault);
   }
 
  private:
@@ -132,7 +184,8 @@ class Connections::Connection final : public SocketWatcher {
   const std::shared_ptr<Connections> all_;
   const int fd_;
   const std::string name_;
-  int epoll_ = -1;  ///< that tells gRPC of the descriptor
+  std::string peer_;  ///< as gRPC has it
+  int epoll_ = -1;    ///< that tells gRPC of the descriptor
   epoll_event events_ = {};
   std::atomic<bool> ended_ = false;
   Mutex mutex_;
@@ -147,10 +200,38 @@ bool Connections::Add(int fd, bool tls) {
                tls);
 }
 
-std::shared_ptr<const PeerProcess> Connections::ProcessOf(const std::string& name) const {
-  const MutexLock lock(processes_mutex_);
-  const auto found = processes_.find(name);
-  return found == processes_.end() ? nullptr : found->second;
+std::shared_ptr<const PeerProcess> Connections::ProcessOf(const std::string& peer) const {
+  const MutexLock lock(known_mutex_);
+  const auto found = known_.find(peer);
+  return found == known_.end() ? nullptr : found->second.process;
+}
+
+absl::Status Connections::Keep(
+    const std::string& peer, const std::string& who,
+    const std::function<absl::StatusOr<std::shared_ptr<const void>>()>& hold) {
+  const MutexLock lock(known_mutex_);
+  const auto found = known_.find(peer);
+  if (found == known_.end() || found->second.kept.contains(who)) return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<const void>> held = hold();
+  Known& known = found->second;
+  if (!held.ok()) {
+    // Later, so that the client hears why.
+    if (!known.unwelcome.has_value()) known.unwelcome = Http2Guard::Clock::now();
+    return held.status();
+  }
+  known.unwelcome.reset();
+  known.kept.emplace(who, *std::move(held));
+  return absl::OkStatus();
+}
+
+void Connections::EndUnwelcome() {
+  const auto before = Http2Guard::Clock::now() - std::chrono::seconds(1);
+  const MutexLock lock(known_mutex_);
+  for (const auto& [peer, known] : known_) {
+    if (known.kept.empty() && known.unwelcome.has_value() && *known.unwelcome <= before) {
+      known.connection->EndFor(Fault::kQuota);
+    }
+  }
 }
 
 bool Connections::Full() const {
@@ -200,7 +281,7 @@ void Connections::EndOldest() {
       }
     }
     if (oldest == nullptr) return;
-    oldest->EndForMemory();
+    oldest->EndFor(Fault::kMemory);
   }
 }
 

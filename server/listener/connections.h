@@ -4,17 +4,24 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 
+#include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "server/listener/accept_loop.h"
 #include "server/listener/http2_guard.h"
 #include "server/security/caller.h"
 
 namespace sparsed::server {
+
+/// The bytes of a socket's own name or, if `peer`, of its other end's.
+std::string SocketName(int fd, bool peer);
 
 struct ConnectionCounts {
   int64_t open = 0;
@@ -40,13 +47,20 @@ class Connections : public std::enable_shared_from_this<Connections> {
   /// `tls`: its bytes are watched as they are decrypted. False, and not watched, if its
   /// ClientHello, which has come, is another connection's.
   bool Add(int fd, bool tls = false);
-  /// The process at the other end of the Unix socket that is called so; null: there is none now.
-  std::shared_ptr<const PeerProcess> ProcessOf(const std::string& name) const;
+  /// The process at the other end of the Unix socket that gRPC calls so; null: there is none now.
+  std::shared_ptr<const PeerProcess> ProcessOf(const std::string& peer) const;
+  /// Keeps what `hold` makes with the connection that gRPC calls so, for as long as it is open:
+  /// once for each `who`. An error of `hold`'s, and a second later the connection is ended unless
+  /// somebody else is served over it; OK if it has ended.
+  absl::Status Keep(const std::string& peer, const std::string& who,
+                    const std::function<absl::StatusOr<std::shared_ptr<const void>>()>& hold);
   void CountRefusal(Refusal refusal) { ++refused_[static_cast<size_t>(refusal)]; }
 
   /// Where there is room again, or who waits has waited for long enough. For who calls it now and
   /// then: nothing may happen otherwise.
   void WakeHeld();
+  /// Likewise: ends those that were refused a second ago and that nobody is served over.
+  void EndUnwelcome();
 
   int64_t open() const { return open_; }
   ConnectionCounts counts() const;
@@ -74,9 +88,17 @@ class Connections : public std::enable_shared_from_this<Connections> {
   std::set<Connection*> connections_ ABSL_GUARDED_BY(mutex_);
   std::set<Connection*> held_ ABSL_GUARDED_BY(mutex_);
   std::atomic<size_t> held_count_ = 0;
-  mutable Mutex processes_mutex_;
-  std::unordered_map<std::string, std::shared_ptr<const PeerProcess>> processes_
-      ABSL_GUARDED_BY(processes_mutex_);
+  /// What is known of an open one.
+  struct Known {
+    Connection* connection = nullptr;
+    std::shared_ptr<const PeerProcess> process;
+    std::map<std::string, std::shared_ptr<const void>> kept;
+    /// It was refused then.
+    std::optional<Http2Guard::Clock::time_point> unwelcome;
+  };
+  mutable Mutex known_mutex_;
+  std::unordered_map<std::string, Known> known_
+      ABSL_GUARDED_BY(known_mutex_);       ///< by what gRPC calls it
   std::atomic<int64_t> silent_until_ = 0;  ///< in the log, by the steady clock
 };
 

@@ -34,23 +34,6 @@ Opening TlsOpeningOf(std::string_view bytes) {
 
 }  // namespace
 
-std::string SocketName(int fd, bool peer) {
-  sockaddr_storage name = {};
-  socklen_t size = sizeof(name);
-  auto* const address = reinterpret_cast<sockaddr*>(&name);
-  if ((peer ? getpeername(fd, address, &size) : getsockname(fd, address, &size)) != 0) return {};
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
-  if (name.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    // What a socket of both families calls an end that calls itself by its IPv4 address.
-    sockaddr_in v4 = {};
-    v4.sin_family = AF_INET;
-    v4.sin_port = v6.sin6_port;
-    std::memcpy(&v4.sin_addr, &v6.sin6_addr.s6_addr[12], sizeof(v4.sin_addr));
-    return {reinterpret_cast<const char*>(&v4), sizeof(v4)};
-  }
-  return {reinterpret_cast<const char*>(&name), std::min<size_t>(size, sizeof(name))};
-}
-
 FrontDoor::FrontDoor(Options options)
     : options_(std::move(options)),
       connections_(std::make_shared<Connections>(options_.guard, options_.max_unfinished_bytes)) {}
@@ -80,7 +63,10 @@ absl::Status FrontDoor::Serve(std::unique_ptr<ConnectionAcceptor> plain,
   rules.take = [this](Descriptor fd) { Take(std::move(fd)); };
   rules.refused = [this](Refusal refusal) { connections_->CountRefusal(refusal); };
   rules.max_waiting = options_.max_waiting;
-  rules.every_second = [this] { connections_->WakeHeld(); };
+  rules.every_second = [this] {
+    connections_->WakeHeld();
+    connections_->EndUnwelcome();
+  };
   auto loop = AcceptLoop::Start(sockets_, std::move(rules));
   if (!loop.ok()) return loop.status();
   loop_ = *std::move(loop);
@@ -102,12 +88,6 @@ std::vector<std::string> FrontDoor::own_addresses() const {
   std::vector<std::string> addresses;
   for (const ListenSocket& socket : sockets_) addresses.push_back(socket.own_address());
   return addresses;
-}
-
-std::shared_ptr<const PeerProcess> FrontDoor::ProcessOf(const std::string& peer) const {
-  constexpr std::string_view kAbstract = "unix-abstract:";
-  return peer.starts_with(kAbstract) ? connections_->ProcessOf(peer.substr(kAbstract.size()))
-                                     : nullptr;
 }
 
 void FrontDoor::LetIn(std::string name) {

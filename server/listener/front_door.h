@@ -8,6 +8,7 @@
 
 #include <grpcpp/server_builder.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,7 +51,14 @@ class FrontDoor {
   std::vector<std::string> own_addresses() const;
   int64_t max_connections() const { return options_.max_connections; }
   /// Of a call over a Unix socket, by what it has as peer(); null: it is not known.
-  std::shared_ptr<const PeerProcess> ProcessOf(const std::string& peer) const;
+  std::shared_ptr<const PeerProcess> ProcessOf(const std::string& peer) const {
+    return connections_->ProcessOf(peer);
+  }
+  /// See Connections::Keep.
+  absl::Status Keep(const std::string& peer, const std::string& who,
+                    const std::function<absl::StatusOr<std::shared_ptr<const void>>()>& hold) {
+    return connections_->Keep(peer, who, hold);
+  }
   ConnectionCounts counts() const { return connections_->counts(); }
   /// A connection from this end is let in even if there are as many as may be. `name` as
   /// getsockname has it, without trailing zeros; empty for none.
@@ -70,8 +78,5 @@ class FrontDoor {
   std::string let_in_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<AcceptLoop> loop_;
 };
-
-/// The bytes of a socket's own name or, if `peer`, of its other end's.
-std::string SocketName(int fd, bool peer);
 
 }  // namespace sparsed::server

@@ -25,8 +25,8 @@ constexpr int kMessagePrefix = 5;
 }  // namespace
 
 std::string_view Name(Fault fault) {
-  constexpr std::array<std::string_view, kFaults> kNames = {"none", "headers", "flood", "streams",
-                                                            "memory"};
+  constexpr std::array<std::string_view, kFaults> kNames = {"none",    "headers", "flood",
+                                                            "streams", "memory",  "quota"};
   return kNames[static_cast<size_t>(fault)];
 }
 

@@ -21,8 +21,9 @@ enum class Fault {
   kFlood,    ///< frames that cost work and carry nothing, too many of them
   kStreams,  ///< more streams at once than it was told that it may open
   kMemory,   ///< messages that do not end take too much memory (see Connections)
+  kQuota,    ///< its tenant has as many as it may have
 };
-constexpr int kFaults = 5;
+constexpr int kFaults = 6;
 std::string_view Name(Fault fault);
 
 struct GuardLimits {

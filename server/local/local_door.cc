@@ -117,7 +117,7 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   struct Connection {
     Descriptor socket;
     std::shared_ptr<const PeerProcess> process;
-    std::optional<Caller> caller;           ///< once it has asked for something
+    std::optional<Caller> caller;           ///< once it has asked for something; counts it
     std::map<std::string, Region> regions;  ///< until they are unmapped
     int64_t bytes = 0;                      ///< of all of them
     std::map<std::string, std::shared_ptr<engine::DeviceQueue>> queues;
@@ -312,6 +312,10 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
           "shared there",
           caller->name, caller->tenant, tenant));
     }
+    connection.caller.reset();  // counts no more
+    auto counted = engine_.tenants().Of(caller->tenant).Hold(engine::Quota::kConnections);
+    if (!counted.ok()) return counted.status();
+    caller->counted = *std::move(counted);
     connection.caller = *std::move(caller);
     return absl::OkStatus();
   }
@@ -367,29 +371,35 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                   ReplyOf(absl::InvalidArgumentError(
                       "the packet has no descriptor of the memory to share")));
     }
-    if (HasMostRegions(id, connection, request_id)) return;
+    const engine::TenantHold counted = CountRegion(id, connection, request_id);
+    if (counted == nullptr) return;
     LetWork(
         workers_, id, connection, request_id,
         [this, id, most = options_.max_bytes - connection.bytes, tenant = connection.caller->tenant,
-         shared = std::make_shared<Descriptor>(std::move(file))] {
-          return Map(id, shared->fd(), most, tenant);
-        });
+         shared = std::make_shared<Descriptor>(std::move(file)),
+         counted] { return Map(id, shared->fd(), most, tenant, counted); });
   }
 
-  /// Then it has been told so.
-  bool HasMostRegions(uint64_t id, const Connection& connection, uint64_t request_id) {
-    if (connection.regions.size() < options_.max_regions) return false;
-    Send(id, request_id,
-         ReplyOf(absl::ResourceExhaustedError(
-             fmt::format("{} regions are shared over this connection, at most {} may be; forget "
-                         "some",
-                         connection.regions.size(), options_.max_regions))));
-    return true;
+  /// Of one more; null: there are too many, and it has been told so.
+  engine::TenantHold CountRegion(uint64_t id, const Connection& connection, uint64_t request_id) {
+    if (connection.regions.size() >= options_.max_regions) {
+      Send(id, request_id,
+           ReplyOf(absl::ResourceExhaustedError(
+               fmt::format("{} regions are shared over this connection, at most {} may be; forget "
+                           "some",
+                           connection.regions.size(), options_.max_regions))));
+      return nullptr;
+    }
+    auto counted = engine_.tenants().Of(connection.caller->tenant).Hold(engine::Quota::kRegions);
+    if (counted.ok()) return *std::move(counted);
+    Send(id, request_id, ReplyOf(counted.status()));
+    return nullptr;
   }
 
   void Allocate(uint64_t id, Connection& connection, uint64_t request_id,
                 const v1::AllocateMemory& request) {
-    if (HasMostRegions(id, connection, request_id)) return;
+    const engine::TenantHold counted = CountRegion(id, connection, request_id);
+    if (counted == nullptr) return;
     const auto left = static_cast<uint64_t>(options_.max_bytes - connection.bytes);
     if (request.bytes() > left) {
       return Send(id, request_id,
@@ -399,12 +409,12 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
                       request.bytes(), left))));
     }
     LetWork(workers_, id, connection, request_id,
-            [this, id, request, tenant = connection.caller->tenant] {
+            [this, id, request, tenant = connection.caller->tenant, counted] {
               absl::StatusOr<engine::Engine::GpuMemory> memory =
                   engine_.AllocateShared(request.gpu(), request.bytes(), tenant);
               if (!memory.ok()) return Done{ReplyOf(memory.status())};
-              const auto counted = static_cast<int64_t>(memory->memory.size());
-              Done done = GiveName(id, {std::move(memory->memory), memory->device}, counted);
+              const auto bytes = static_cast<int64_t>(memory->memory.size());
+              Done done = GiveName(id, {std::move(memory->memory), memory->device, counted}, bytes);
               done.file = std::move(memory->file);
               return done;
             });
@@ -420,12 +430,13 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
               "this server does not use GPU memory that its callers allocated; its operator "
               "may let it (--trust-caller-gpu-memory)")));
     }
-    if (HasMostRegions(id, connection, request_id)) return;
-    LetWork(workers_, id, connection, request_id, [this, id, request] {
+    const engine::TenantHold counted = CountRegion(id, connection, request_id);
+    if (counted == nullptr) return;
+    LetWork(workers_, id, connection, request_id, [this, id, request, counted] {
       absl::StatusOr<engine::Engine::GpuMemory> memory = engine_.OpenCallerMemory(
           request.gpu(), request.handle(), request.allocation(), request.bytes());
       if (!memory.ok()) return Done{ReplyOf(memory.status())};
-      return GiveName(id, {std::move(memory->memory), memory->device}, /*counted=*/0);
+      return GiveName(id, {std::move(memory->memory), memory->device, counted}, /*bytes=*/0);
     });
   }
 
@@ -474,18 +485,20 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   /// A worker's.
-  Done Map(uint64_t id, int file, int64_t most_bytes, const std::string& tenant) {
+  Done Map(uint64_t id, int file, int64_t most_bytes, const std::string& tenant,
+           engine::TenantHold counted) {
     absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, tenant);
     if (!memory.ok()) return {ReplyOf(memory.status())};
-    const auto counted = static_cast<int64_t>(memory->size());
-    return GiveName(id, {*std::move(memory), DeviceId{}}, counted);
+    const auto bytes = static_cast<int64_t>(memory->size());
+    return GiveName(id, {*std::move(memory), DeviceId{}, std::move(counted)}, bytes);
   }
 
   /// A worker's: requests find it from now on. `bytes` of it count as the connection's.
   Done GiveName(uint64_t id, SharedRegion shared, int64_t bytes) {
     Done done{ReplyOf(absl::OkStatus())};
     const std::string region = SharedRegions::NewName();
-    regions_.Add(region, {Watched(std::move(shared.memory), id, region), shared.device});
+    shared.memory = Watched(std::move(shared.memory), id, region);
+    regions_.Add(region, std::move(shared));
     done.reply.set_region(region);
     done.settle = [this, region, bytes](Connection* connection) {
       if (connection == nullptr) return regions_.Remove(region);
@@ -621,7 +634,10 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   }
 
   /// A worker's.
-  Done OpenRing(const Caller& caller, const v1::OpenRing& request, int file, int64_t most_bytes) {
+  Done OpenRing(Caller caller, const v1::OpenRing& request, int file, int64_t most_bytes) {
+    auto counted = engine_.tenants().Of(caller.tenant).Hold(engine::Quota::kStreams);
+    if (!counted.ok()) return {ReplyOf(counted.status())};
+    caller.counted = *std::move(counted);
     absl::StatusOr<Buffer> memory = engine_.Share(file, most_bytes, caller.tenant);
     if (!memory.ok()) return {ReplyOf(memory.status())};
     absl::StatusOr<std::shared_ptr<Ring>> ring = rings_.Open(caller, request, *std::move(memory));

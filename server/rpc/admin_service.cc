@@ -1,13 +1,18 @@
+#include <utility>
+
 #include "engine/engine.h"
 #include "server/rpc/live_streams.h"
+#include "server/rpc/page.h"
 #include "server/rpc/unary.h"
+#include "server/security/access.h"
 #include "sparsed/v1/admin.grpc.pb.h"
 
 namespace sparsed::server {
 namespace {
 
-using Service = v1::Admin::WithRawCallbackMethod_GetServerInfo<
-    v1::Admin::WithRawCallbackMethod_GetStats<v1::Admin::Service>>;
+using Service =
+    v1::Admin::WithRawCallbackMethod_GetServerInfo<v1::Admin::WithRawCallbackMethod_GetStats<
+        v1::Admin::WithRawCallbackMethod_ListTenants<v1::Admin::Service>>>;
 
 class AdminService final : public Service {
  public:
@@ -37,7 +42,52 @@ class AdminService final : public Service {
         });
   }
 
+  grpc::ServerUnaryReactor* ListTenants(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* bytes,
+                                        grpc::ByteBuffer* response) override {
+    return Answer<v1::ListTenantsRequest, v1::ListTenantsReply>(
+        Op::kListTenants, service_, context, bytes, response,
+        [this](const auto& request, const Caller& caller, v1::ListTenantsReply& reply) {
+          if (!request.all()) {
+            *reply.add_tenants() = InfoOf(service_.engine.tenants().Of(caller.tenant));
+            return absl::OkStatus();
+          }
+          const absl::Status allowed =
+              service_.access.Require(caller, Role::kOperator, "what all tenants use");
+          if (!allowed.ok()) return allowed;
+          Page page(request.page_size());
+          for (const auto& tenant : service_.engine.tenants().All()) {
+            if (tenant->name() <= request.page_token()) continue;
+            v1::TenantInfo info = InfoOf(*tenant);
+            if (!page.Take(info)) {
+              reply.set_next_page_token(reply.tenants().rbegin()->name());
+              break;
+            }
+            *reply.add_tenants() = std::move(info);
+          }
+          return absl::OkStatus();
+        });
+  }
+
  private:
+  v1::TenantInfo InfoOf(const engine::Tenant& tenant) {
+    v1::TenantInfo info;
+    info.set_name(tenant.name());
+    info.set_weight(tenant.weight());
+    for (int i = 0; i < engine::kQuotas; ++i) {
+      const auto quota = static_cast<engine::Quota>(i);
+      const engine::QuotaLimit limit = tenant.limit(quota);
+      v1::QuotaInfo& message = *info.add_quotas();
+      message.set_quota(std::string(engine::Name(quota)));
+      message.set_used(service_.engine.UseOf(tenant, quota));
+      if (limit.soft != engine::kNoLimit) message.set_soft_limit(limit.soft);
+      if (limit.hard != engine::kNoLimit) message.set_hard_limit(limit.hard);
+      message.set_refused(tenant.refused(quota));
+      message.set_warned(tenant.warned(quota));
+    }
+    return info;
+  }
+
   void Fill(v1::ServerInfo& reply) {
     reply.set_version(SPARSED_VERSION);
     for (const engine::DeviceFacts& device : service_.engine.devices()) {

@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "engine/engine.h"
 #include "server/security/access.h"
+#include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
 namespace {
@@ -32,6 +34,7 @@ Rule RuleOf(Op op) {
     case Op::kGetBuffer:
     case Op::kListBuffers:
     case Op::kGetServerInfo:
+    case Op::kListTenants:
     case Op::kExplain:
       return {Role::kReadOnly, "looking"};
     case Op::kUpload:
@@ -46,6 +49,8 @@ Rule RuleOf(Op op) {
       return {Role::kUser, "deleting a dense matrix"};
     case Op::kRenewBuffer:
       return {Role::kUser, "renewing a dense matrix"};
+    case Op::kShare:
+      return {Role::kUser, "sharing a matrix"};
     case Op::kPrepare:
       return {Role::kUser, "preparing a matrix"};
     case Op::kGetStats:
@@ -62,10 +67,22 @@ bool StaysHere(std::string_view peer) {
 
 std::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
 
-}  // namespace
+/// Whether it stays open for as long as its client likes.
+bool IsStream(Op op) {
+  switch (op) {
+    case Op::kSpmm:
+    case Op::kSddmm:
+    case Op::kSpgemm:
+    case Op::kChain:
+    case Op::kWatch:
+      return true;
+    default:
+      return false;
+  }
+}
 
-absl::StatusOr<Caller> Admit(const ServiceContext& service,
-                             const grpc::ServerContextBase& context) {
+absl::StatusOr<Caller> Identify(const ServiceContext& service,
+                                const grpc::ServerContextBase& context) {
   const std::string peer = context.peer();
   Evidence evidence;
   const auto& metadata = context.client_metadata();
@@ -91,12 +108,39 @@ absl::StatusOr<Caller> Admit(const ServiceContext& service,
   return service.access.Identify(evidence, peer);
 }
 
+absl::Status Count(engine::Quota as, const ServiceContext& service,
+                   const grpc::ServerContextBase& context, Caller& caller) {
+  engine::Tenant& tenant = service.engine.tenants().Of(caller.tenant);
+  if (absl::Status s = service.count_connection(context.peer(), tenant); !s.ok()) return s;
+  if (absl::Status s = tenant.TakeRequest(); !s.ok()) return s;
+  absl::StatusOr<engine::TenantHold> hold = tenant.Hold(as);
+  if (hold.ok()) caller.counted = *std::move(hold);
+  return hold.status();
+}
+
+}  // namespace
+
+absl::StatusOr<Caller> Admit(const ServiceContext& service,
+                             const grpc::ServerContextBase& context) {
+  absl::StatusOr<Caller> caller = Identify(service, context);
+  if (!caller.ok()) return caller;
+  absl::Status counted = Count(engine::Quota::kStreams, service, context, *caller);
+  if (!counted.ok()) return counted;
+  return caller;
+}
+
 absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
                              const grpc::ServerContextBase& context) {
-  absl::StatusOr<Caller> caller = Admit(service, context);
-  if (!caller.ok()) return caller;
-  if (absl::Status status = MayDo(op, service, *caller); !status.ok()) return status;
-  return caller;
+  absl::StatusOr<Caller> caller = Identify(service, context);
+  absl::Status status = caller.status();
+  if (status.ok()) status = MayDo(op, service, *caller);
+  if (status.ok()) {
+    status = Count(IsStream(op) ? engine::Quota::kStreams : engine::Quota::kRequests, service,
+                   context, *caller);
+  }
+  if (status.ok()) return caller;
+  service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(), status);
+  return status;
 }
 
 absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {

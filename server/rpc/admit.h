@@ -1,4 +1,4 @@
-// Every call begins here: who calls, and whether he may.
+// Every call begins here: who calls, whether he may, and whether his tenant's quotas let him.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -13,7 +13,8 @@
 
 namespace sparsed::server {
 
-/// The caller of a call that is to do `op`. UNAUTHENTICATED, PERMISSION_DENIED.
+/// The caller of a call that is to do `op`, which counts as long as it is there. UNAUTHENTICATED,
+/// PERMISSION_DENIED; RESOURCE_EXHAUSTED.
 absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
                              const grpc::ServerContextBase& context);
 /// Likewise, of a call that is part of another.

@@ -17,9 +17,10 @@ using Streams =
     v1::Catalog::WithRawCallbackMethod_Upload<v1::Catalog::WithRawCallbackMethod_UpdateValues<
         v1::Catalog::WithRawCallbackMethod_Download<v1::Catalog::WithRawCallbackMethod_Watch<
             v1::Catalog::WithRawCallbackMethod_ListMeasurements<v1::Catalog::Service>>>>>;
-using Service = v1::Catalog::WithRawCallbackMethod_Get<v1::Catalog::WithRawCallbackMethod_List<
-    v1::Catalog::WithRawCallbackMethod_Prepare<v1::Catalog::WithRawCallbackMethod_Delete<
-        v1::Catalog::WithRawCallbackMethod_Explain<Streams>>>>>;
+using Service = v1::Catalog::WithRawCallbackMethod_Get<
+    v1::Catalog::WithRawCallbackMethod_List<v1::Catalog::WithRawCallbackMethod_Prepare<
+        v1::Catalog::WithRawCallbackMethod_Delete<v1::Catalog::WithRawCallbackMethod_Share<
+            v1::Catalog::WithRawCallbackMethod_Explain<Streams>>>>>>;
 
 class CatalogService final : public Service {
  public:
@@ -51,9 +52,11 @@ class CatalogService final : public Service {
         Op::kGet, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
           const auto matrix = service_.engine.catalog().Find(caller.tenant, request.name());
-          if (matrix.ok()) reply = ToMatrixInfo(**matrix);
-          if (matrix.ok() && request.features()) AddFeatures(**matrix, reply);
-          return matrix.status();
+          if (!matrix.ok()) return matrix.status();
+          reply = ToMatrixInfo(**matrix, caller.tenant);
+          if (request.features()) AddFeatures(**matrix, reply);
+          if ((*matrix)->tenant() == caller.tenant) AddShares(**matrix, *reply.mutable_shares());
+          return absl::OkStatus();
         });
   }
 
@@ -64,9 +67,12 @@ class CatalogService final : public Service {
         Op::kList, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::ListMatricesReply& reply) {
           Page page(request.page_size());
-          for (const auto& matrix : service_.engine.catalog().List(caller.tenant, request.prefix(),
-                                                                   request.page_token())) {
-            v1::MatrixInfo info = ToMatrixInfo(*matrix);
+          const engine::Catalog& catalog = service_.engine.catalog();
+          for (const auto& matrix :
+               request.shared()
+                   ? catalog.ListShared(caller.tenant, request.prefix(), request.page_token())
+                   : catalog.List(caller.tenant, request.prefix(), request.page_token())) {
+            v1::MatrixInfo info = ToMatrixInfo(*matrix, caller.tenant);
             info.clear_detail();
             info.clear_measurements();
             info.clear_decisions();
@@ -86,7 +92,8 @@ class CatalogService final : public Service {
     return AnswerOnWorker<v1::PrepareRequest, v1::PrepareReply>(
         Op::kPrepare, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::PrepareReply&) {
-          const auto matrix = service_.engine.catalog().Find(caller.tenant, request.name());
+          const auto matrix =
+              service_.engine.catalog().Find(caller.tenant, request.name(), engine::Right::kWrite);
           if (!matrix.ok()) return matrix.status();
           auto classes = ToClasses((*matrix)->type(), request.expected());
           if (!classes.ok()) return classes.status();
@@ -113,6 +120,29 @@ class CatalogService final : public Service {
         });
   }
 
+  grpc::ServerUnaryReactor* Share(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* bytes,
+                                  grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::ShareRequest, v1::ShareReply>(
+        Op::kShare, service_, context, bytes, response,
+        [this](const auto& request, const Caller& caller, v1::ShareReply& reply) {
+          engine::Catalog& catalog = service_.engine.catalog();
+          const v1::MatrixShare& share = request.share();
+          absl::Status status =
+              request.revoke()
+                  ? catalog.Unshare(caller.tenant, request.name(), share.with())
+                  : catalog.Share(caller.tenant, request.name(),
+                                  {share.with(),
+                                   share.write() ? engine::Right::kWrite : engine::Right::kRead});
+          if (!status.ok()) return status;
+          // Who watches it may not do so any more.
+          if (request.revoke()) service_.live_streams.MatrixChanged(caller.tenant, request.name());
+          const auto matrix = catalog.Find(caller.tenant, request.name());
+          if (matrix.ok()) AddShares(**matrix, *reply.mutable_shares());
+          return absl::OkStatus();
+        });
+  }
+
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
                                     const grpc::ByteBuffer* bytes,
                                     grpc::ByteBuffer* response) override {
@@ -120,6 +150,15 @@ class CatalogService final : public Service {
   }
 
  private:
+  void AddShares(const engine::Matrix& matrix,
+                 google::protobuf::RepeatedPtrField<v1::MatrixShare>& shares) const {
+    for (const engine::Share& share : service_.engine.catalog().SharesOf(matrix)) {
+      v1::MatrixShare& message = *shares.Add();
+      message.set_with(share.with);
+      message.set_write(share.right == engine::Right::kWrite);
+    }
+  }
+
   const ServiceContext& service_;
   std::atomic<int> explanations_{0};  ///< under way
 };

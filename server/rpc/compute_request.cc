@@ -38,6 +38,7 @@ void ComputeRequest::OnBlock(engine::ResultBlock block) {
 void ComputeRequest::OnEnd(engine::CallEnd end) { stream_.QueueEnd(*this, std::move(end)); }
 
 void ComputeRequest::QueueBegin(engine::CallBegin begin) {
+  queued = nullptr;
   v1::ComputeReply reply;
   v1::Begin& message = *reply.mutable_begin();
   message.set_request_id(id_);
@@ -93,6 +94,7 @@ void ComputeRequest::QueueBlock(engine::ResultBlock block) {
 }
 
 void ComputeRequest::QueueEnd(engine::CallEnd end) {
+  queued = nullptr;
   ended = true;
   call_.reset();
   operands.Clear();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/execution/call.h"
+#include "engine/memory/tenants.h"
 #include "server/rpc/array_chunks.h"
 #include "server/rpc/connection_share.h"
 #include "server/telemetry/in_flight.h"
@@ -71,6 +72,10 @@ class ComputeRequest final : public engine::ResultSink {
   ShareHold operands;
   /// Why a result of it could not be queued: its connection holds too much.
   absl::Status refused;
+  /// As one of the tenant's requests in flight.
+  engine::TenantHold counted;
+  /// As one that waits or is computed: until its result begins.
+  engine::TenantHold queued;
   /// Blocks' bytes count against the call's credit until they are written.
   bool holds_credit = false;
 

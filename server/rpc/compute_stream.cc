@@ -79,14 +79,17 @@ absl::Status CheckNoArrays(const ComputeSpec& spec) {
       "memory");
 }
 
-/// Whether what it makes stays on the server, as a held matrix or another.
-bool KeepsResults(const ComputeSpec& spec) {
-  bool keeps = false;
+/// The name of what it makes that stays on the server, as a held matrix or another; of several the
+/// first. Empty: nothing stays.
+std::string KeptResult(const ComputeSpec& spec) {
+  std::string kept;
   ForEachPlace(
       spec, [](const engine::OperandSpec&) {},
-      [&](const engine::ResultSpec& of) { keeps = keeps || !of.held.empty(); });
+      [&](const engine::ResultSpec& of) {
+        if (kept.empty()) kept = of.held;
+      });
   const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec);
-  return keeps || (spgemm != nullptr && !spgemm->keep_as.empty());
+  return spgemm == nullptr ? kept : spgemm->keep_as;
 }
 
 uint64_t TimeoutOf(const ComputeSpec& spec) {
@@ -100,6 +103,7 @@ ComputeStream::ComputeStream(const ServiceContext& service, const Caller& caller
     : LiveStream(caller),
       service_(service),
       transport_(transport),
+      account_(service.engine.tenants().Of(tenant_)),
       max_requests_(static_cast<size_t>(service.config.max_requests_per_stream)),
       share_(std::move(share)) {}
 
@@ -298,7 +302,8 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, ComputeRequest& req
   }
   if (absl::Status status = service_.access.Check(*caller()); !status.ok()) return status;
   if (!start.spec.ok()) return start.spec.status();
-  if (KeepsResults(*start.spec)) {
+  request.record().keeps = KeptResult(*start.spec);
+  if (!request.record().keeps.empty()) {
     if (absl::Status status = MayKeepResults(service_, *caller()); !status.ok()) return status;
   }
   if (requests_.size() >= max_requests_) {
@@ -306,6 +311,10 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, ComputeRequest& req
         fmt::format("{} requests are in flight on this stream, at most {} may be; wait for an end",
                     requests_.size(), max_requests_)));
   }
+  if (absl::Status status = account_.TakeRequest(); !status.ok()) return status;
+  absl::StatusOr<engine::TenantHold> counted = account_.Hold(engine::Quota::kRequests);
+  if (!counted.ok()) return counted.status();
+  request.counted = *std::move(counted);
   return Join(start.carriers, request);
 }
 
@@ -349,6 +358,7 @@ void ComputeStream::Open(Op op, ComputeStart start) {
       *this, start.request_id, service_.telemetry.Begin(op, *caller(), start.subject),
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
   request->record().ring = transport_.is_ring();
+  request->record().request_id = start.request_id;
   Todo todo;
   absl::Status admitted;
   {
@@ -389,7 +399,9 @@ void ComputeStream::Open(Op op, ComputeStart start) {
     if (!request->failure.ok()) Stop(*request, request->failure, todo);
     if (abandoned_) Stop(*request, status_, todo);
     complete = complete && todo.stop.empty();
-    if (complete) MarkSubmitted(*request);
+    if (complete) {
+      if (absl::Status s = MarkSubmitted(*request); !s.ok()) Stop(*request, std::move(s), todo);
+    }
     if (!todo.stop.empty()) Proceed(todo);
   }
   if (!todo.stop.empty()) return Do(std::move(todo));
@@ -470,7 +482,10 @@ absl::Status ComputeStream::Receive(wire::ChunkView& chunk, Carrier* by, bool* k
     if (!status.ok()) request->failed = true;
     // Whoever leaves last: nobody else is in the call then, or gets in.
     complete = request->feeding == 0 && !request->failed && !request->ended && call->complete();
-    if (complete) MarkSubmitted(*request);
+    if (complete) {
+      status = MarkSubmitted(*request);
+      if (!status.ok()) request->failed = true;
+    }
   }
   if (!status.ok()) {
     call->Fail(status);
@@ -480,10 +495,14 @@ absl::Status ComputeStream::Receive(wire::ChunkView& chunk, Carrier* by, bool* k
   return absl::OkStatus();
 }
 
-void ComputeStream::MarkSubmitted(ComputeRequest& request) {
+absl::Status ComputeStream::MarkSubmitted(ComputeRequest& request) {
+  absl::StatusOr<engine::TenantHold> queued = account_.Hold(engine::Quota::kQueued);
+  if (!queued.ok()) return queued.status();
+  request.queued = *std::move(queued);
   request.submitted = true;
   StageRecord& record = request.record();
   if (record.received_bytes > 0) record[Phase::kReceive] = NanosecondsSince(record.begun);
+  return absl::OkStatus();
 }
 
 void ComputeStream::Cancel(const ComputeCancel& cancel) {

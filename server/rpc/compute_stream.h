@@ -128,7 +128,8 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   absl::Status Receive(wire::ChunkView& chunk, Carrier* by, bool* kept);
   void Cancel(const ComputeCancel& cancel);
 
-  static void MarkSubmitted(ComputeRequest& request);
+  /// It goes to the engine, or there are too many of the tenant's.
+  absl::Status MarkSubmitted(ComputeRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopSilent(const Patience& patience, Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLate(Patience::Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Admit(const ComputeStart& start, ComputeRequest& request, Todo& todo)
@@ -162,6 +163,7 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   const ServiceContext& service_;
   ComputeTransport& transport_;
   const std::string tenant_ = caller()->tenant;
+  engine::Tenant& account_;
   const size_t max_requests_;
   const std::shared_ptr<ConnectionShare> share_;
 

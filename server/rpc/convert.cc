@@ -249,6 +249,7 @@ absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
   result.sum_duplicates = header.sum_duplicates();
   result.values_are_ones = header.values_are_ones();
   result.pattern_hash = header.pattern_hash();
+  result.time_to_live = std::chrono::nanoseconds(header.time_to_live_ns());
   absl::StatusOr<std::vector<ProblemClass>> expected = ToClasses(result.type, header.expected());
   if (!expected.ok()) return expected.status();
   result.expected = *std::move(expected);
@@ -290,11 +291,17 @@ v1::MatrixState ToProto(engine::PreparationState state) {
   return v1::MATRIX_STATE_UNSPECIFIED;
 }
 
-v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix) {
+v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenant) {
   const engine::Pattern& pattern = *matrix.pattern();
   const engine::PreparationStatus status = pattern.progress().status();
   v1::MatrixInfo info;
-  info.set_name(matrix.name());
+  info.set_name(engine::ReferenceFor(tenant, {matrix.tenant(), matrix.name()}));
+  info.set_owner(matrix.tenant());
+  if (const engine::MatrixKeep& keep = matrix.keep(); keep.time_to_live.count() > 0) {
+    info.set_time_to_live_ns(keep.time_to_live.count());
+    const auto idle = std::chrono::steady_clock::now() - keep.used->load();
+    info.set_idle_ns(std::max<int64_t>(0, std::chrono::nanoseconds(idle).count()));
+  }
   info.set_rows(pattern.rows());
   info.set_cols(pattern.cols());
   info.set_nnz(pattern.nnz());

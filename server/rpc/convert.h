@@ -40,7 +40,8 @@ absl::StatusOr<engine::UpdateHeader> ToUpdateHeader(std::string tenant,
 absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
                                               const v1::PutBufferHeader& header);
 
-v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix);
+/// As `tenant` calls it.
+v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenant);
 /// Adds nothing if the pattern has none yet.
 void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info);
 v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,

@@ -33,7 +33,7 @@ struct GetBuffer {
   }
 
   static absl::StatusOr<Reply> Load(const ServiceContext& service, const Lease& held,
-                                    engine::Store::Stop stop) {
+                                    const std::string& /*tenant*/, engine::Store::Stop stop) {
     absl::StatusOr<Array> elements = held->elements->Get(stop);
     if (!elements.ok()) return elements.status();
     v1::GetBufferReply reply;
@@ -53,14 +53,14 @@ struct Download {
   }
 
   static absl::StatusOr<Reply> Load(const ServiceContext&, const Lease& matrix,
-                                    engine::Store::Stop stop) {
+                                    const std::string& tenant, engine::Store::Stop stop) {
     const auto csr = matrix->pattern()->Csr(stop);
     if (!csr.ok()) return csr.status();
     const absl::StatusOr<Array> values = matrix->Values(stop);
     if (!values.ok()) return values.status();
     v1::DownloadReply reply;
     v1::DownloadHeader& header = *reply.mutable_header();
-    *header.mutable_matrix() = ToMatrixInfo(*matrix);
+    *header.mutable_matrix() = ToMatrixInfo(*matrix, tenant);
     std::vector<Array> arrays;
     const auto add = [&](std::string_view name, const Array& array) {
       AddArrayHeader(name, array.type, array.length, *header.mutable_arrays());
@@ -128,7 +128,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
 
   /// On a worker; starts the writing.
   absl::Status Load() {
-    absl::StatusOr<Reply> reply = Method::Load(service_, lease_, &stop_);
+    absl::StatusOr<Reply> reply = Method::Load(service_, lease_, record_.tenant, &stop_);
     if (!reply.ok()) return reply.status();
     lease_.reset();
     for (Array& array : reply->arrays) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "server/config/config.h"
 
 namespace grpc {
@@ -14,7 +15,8 @@ class Service;
 
 namespace sparsed::engine {
 class Engine;
-}
+class Tenant;
+}  // namespace sparsed::engine
 
 namespace sparsed::server {
 
@@ -36,6 +38,9 @@ struct ServiceContext {
   /// The process at the other end of a connection over a Unix socket, by what its calls have as
   /// peer(); null: it is not known.
   std::function<std::shared_ptr<const PeerProcess>(const std::string& peer)> process_of;
+  /// Counts the connection of a call with that peer() as the tenant's, for as long as it is open.
+  /// RESOURCE_EXHAUSTED.
+  std::function<absl::Status(const std::string& peer, engine::Tenant& tenant)> count_connection;
   WorkerPool& workers;
   int threads_per_worker;  ///< for OpenMP: each worker keeps a team of its own
   LiveStreams& live_streams;

@@ -49,7 +49,7 @@ absl::StatusOr<SharedRegion> SharedRegions::Find(std::string_view name, uint64_t
         fmt::format("the offset {} lies behind the end of the shared memory, which has {} bytes",
                     offset, memory.size()));
   }
-  return SharedRegion{memory.Part(offset, memory.size() - offset), found->second.device};
+  return SharedRegion{memory.Part(offset, memory.size() - offset), found->second.device, nullptr};
 }
 
 int64_t SharedRegions::count() const {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "engine/execution/call.h"
+#include "engine/memory/tenants.h"
 #include "kernels/array.h"
 #include "kernels/device_id.h"
 
@@ -20,10 +21,11 @@ namespace sparsed::server {
 /// Of the operating system's, fit for secrets.
 std::string RandomBytes(size_t count);
 
-/// Memory, and which device it is of.
+/// Memory, which device it is of, and what counts it as one of a tenant's regions.
 struct SharedRegion {
   Buffer memory;
   DeviceId device = {};
+  engine::TenantHold counted = nullptr;
 };
 
 /// Thread-safe.

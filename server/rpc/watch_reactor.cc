@@ -57,7 +57,7 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
   void OnDrain() override { End(absl::UnavailableError("the server is shutting down")); }
   void OnTick(const Patience& patience) override { delivery_.Tick(patience, context_); }
   void OnMatrixChanged(const std::string& tenant, const std::string& name) override {
-    if (tenant == tenant_ && name == name_) Observe();
+    if (engine::Named(tenant_, name_) == engine::NameKey(tenant, name)) Observe();
   }
 
   void OnDone() override {

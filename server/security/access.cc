@@ -85,11 +85,26 @@ void Access::Reload() {
   const absl::Status status = Load();
   ++(status.ok() ? reloads_ : failed_reloads_);
   if (status.ok()) {
+    TellTenants();
     Log(LogLevel::kInfo, "access file read again", {{"path", path_}});
   } else {
     Log(LogLevel::kError, "the access file is wrong, and the one before stays in force",
         {{"message", std::string(status.message())}});
   }
+}
+
+void Access::OnTenants(std::function<void(const TenantTable&)> use) {
+  {
+    const MutexLock lock(tenants_mutex_);
+    use_tenants_ = std::move(use);
+  }
+  TellTenants();
+}
+
+void Access::TellTenants() {
+  const MutexLock lock(tenants_mutex_);
+  const std::shared_ptr<const AccessFile> present = file();
+  if (use_tenants_ && present != nullptr) use_tenants_(present->tenants());
 }
 
 std::shared_ptr<const AccessFile> Access::file() const {
@@ -112,7 +127,7 @@ absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_vi
                                              "so knows no token; call it without"),
                   from);
     }
-    return Caller{std::string(kDefaultTenant), Role::kOperator, "anybody", nullptr};
+    return Caller{std::string(kDefaultTenant), Role::kOperator, "anybody", nullptr, nullptr};
   }
   auto identity = std::make_shared<Identity>();
   if (evidence.token.has_value()) {
@@ -138,7 +153,8 @@ absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_vi
   if (!grant.has_value()) return Deny(Denial::kMissing, Stranger(evidence), from);
   if (grant->expires <= UnixNow()) return Deny(Denial::kExpired, Expired(*grant), from);
   identity->expires = grant->expires;
-  return Caller{std::move(grant->tenant), grant->role, std::move(grant->name), std::move(identity)};
+  return Caller{std::move(grant->tenant), grant->role, std::move(grant->name), std::move(identity),
+                nullptr};
 }
 
 absl::Status Access::Check(const Caller& caller) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,12 +69,16 @@ class Access {
   /// "delete a matrix".
   absl::Status Require(const Caller& caller, Role least, std::string_view what);
 
+  /// Calls `use` with the tenants of the file now, and each time that it was read again. Once.
+  void OnTenants(std::function<void(const TenantTable& tenants)> use);
+
   Counts counts() const;
 
  private:
   explicit Access(std::string path) : path_(std::move(path)) {}
   absl::Status Load();
   void Reload();
+  void TellTenants();
   std::shared_ptr<const AccessFile> file() const;
   absl::Status Deny(Denial denial, absl::Status why, std::string_view from);
 
@@ -83,6 +88,8 @@ class Access {
   /// Of `file_`; grows before others can see the file.
   std::atomic<uint64_t> generation_ = 0;
   std::atomic<int64_t> reloads_ = 0, failed_reloads_ = 0;
+  Mutex tenants_mutex_;  ///< so that an older table never comes after a newer one
+  std::function<void(const TenantTable&)> use_tenants_ ABSL_GUARDED_BY(tenants_mutex_);
   std::array<std::atomic<int64_t>, kDenials> denied_{};
   LogLimit log_limit_{/*per_second=*/1, /*burst=*/20};
   std::optional<FileWatch> watch_;  ///< last

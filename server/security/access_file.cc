@@ -8,29 +8,18 @@
 #include <array>
 #include <charconv>
 #include <cstring>
-#include <initializer_list>
 #include <set>
 
 #include "absl/strings/escaping.h"
 #include "absl/time/time.h"
 #include "server/security/sha256.h"
+#include "server/security/yaml_reader.h"
 
 namespace sparsed::server {
 namespace {
 
 constexpr std::string_view kTenant = "{tenant}";
-constexpr size_t kMostTenantBytes = 64;
 constexpr size_t kDigestBytes = 32;
-
-bool IsLetterOrDigit(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-bool IsTenant(std::string_view text) {
-  const auto may_be = [](char c) { return IsLetterOrDigit(c) || c == '.' || c == '_' || c == '-'; };
-  return !text.empty() && text.size() <= kMostTenantBytes && IsLetterOrDigit(text.front()) &&
-         std::ranges::all_of(text, may_be);
-}
 
 uint64_t KeyOf(std::string_view digest) {
   uint64_t key = 0;
@@ -59,17 +48,18 @@ std::optional<uint32_t> GroupOf(const std::string& name) {
 /// Throws Refusal, within Parse.
 class AccessFile::Reader {
  public:
-  struct Refusal {
-    std::string sentence;
-  };
-
   AccessFile Read(const YAML::Node& root) {
     AccessFile file;
     if (root.IsNull()) return file;
-    if (!root.IsMap()) Refuse(root, "expected lists by name: tokens, certificates, peers");
+    if (!root.IsMap()) Refuse(root, "expected tokens, certificates, peers and tenants by name");
+    CheckKeys(root, {"tokens", "certificates", "peers", "tenants"});
     for (const auto& list : root) {
-      const std::string key = Text(list.first, "a list's name");
+      const std::string& key = list.first.Scalar();
       if (list.second.IsNull()) continue;
+      if (key == "tenants") {
+        file.tenants_ = ReadTenants(list.second);
+        continue;
+      }
       if (!list.second.IsSequence()) Refuse(list.second, fmt::format("{} is no list", key));
       for (const auto& entry : list.second) {
         if (!entry.IsMap()) Refuse(entry, fmt::format("an entry of {} is no map", key));
@@ -77,49 +67,25 @@ class AccessFile::Reader {
           ReadToken(entry, file);
         } else if (key == "certificates") {
           ReadCertificate(entry, file);
-        } else if (key == "peers") {
+        } else {
           ReadPeer(entry, file);
         }
-      }
-      if (key != "tokens" && key != "certificates" && key != "peers") {
-        Refuse(list.first,
-               fmt::format("unknown list '{}'; there are tokens, certificates and peers", key));
       }
     }
     return file;
   }
 
  private:
-  [[noreturn]] static void Refuse(const YAML::Node& node, const std::string& what) {
-    throw Refusal{fmt::format("line {}: {}", node.Mark().line + 1, what)};
-  }
-
-  static std::string Text(const YAML::Node& node, std::string_view what) {
-    if (!node.IsScalar()) Refuse(node, fmt::format("{} is no word", what));
-    return node.Scalar();
-  }
-
-  static void CheckKeys(const YAML::Node& entry, std::initializer_list<std::string_view> known) {
-    std::set<std::string> seen;
-    for (const auto& pair : entry) {
-      const std::string key = Text(pair.first, "a key");
-      if (std::ranges::find(known, key) == known.end()) {
-        Refuse(pair.first, fmt::format("unknown key '{}'", key));
-      }
-      if (!seen.insert(key).second) Refuse(pair.first, fmt::format("key '{}' again", key));
-    }
-  }
-
   static std::string Required(const YAML::Node& entry, const char* key) {
     const YAML::Node value = entry[key];
     if (!value) Refuse(entry, fmt::format("{} is missing", key));
-    return Text(value, key);
+    return TextOf(value, key);
   }
 
   static Role ReadRole(const YAML::Node& entry) {
     const YAML::Node value = entry["role"];
     if (!value) return Role::kUser;
-    const std::string text = Text(value, "role");
+    const std::string text = TextOf(value, "role");
     for (const Role role : {Role::kReadOnly, Role::kUser, Role::kOperator}) {
       if (text == server::Name(role)) return role;
     }
@@ -128,13 +94,7 @@ class AccessFile::Reader {
 
   static std::string ReadTenant(const YAML::Node& entry) {
     const std::string tenant = Required(entry, "tenant");
-    if (!IsTenant(tenant)) {
-      Refuse(
-          entry["tenant"],
-          fmt::format("'{}' is no tenant's name: at most {} letters, digits, '.', '_' and '-', a "
-                      "letter or digit first",
-                      tenant, kMostTenantBytes));
-    }
+    CheckTenant(entry["tenant"], tenant);
     return tenant;
   }
 
@@ -172,7 +132,7 @@ class AccessFile::Reader {
     token.digest = absl::HexStringToBytes(digest);
     token.grant = ReadGrant(entry, false, "token " + name);
     if (const YAML::Node expires = entry["expires"]) {
-      const std::string text = Text(expires, "expires");
+      const std::string text = TextOf(expires, "expires");
       absl::Time time;
       std::string error;
       if (!absl::ParseTime(absl::RFC3339_full, text, &time, &error) &&
@@ -222,7 +182,7 @@ class AccessFile::Reader {
 absl::StatusOr<AccessFile> AccessFile::Parse(const std::string& yaml) {
   try {
     return Reader().Read(YAML::Load(yaml));
-  } catch (const Reader::Refusal& refusal) {
+  } catch (const Refusal& refusal) {
     return absl::InvalidArgumentError(refusal.sentence);
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(

@@ -9,6 +9,8 @@
 //     - {user: "{tenant}"}
 //     - {group: ops, tenant: ops, role: operator}
 //
+//   tenants: ...                      (tenant_table.h)
+//
 // `{tenant}` stands for a tenant's name, and makes what it matches the tenant. Of certificates and
 // peers the first rule that matches holds.
 #pragma once
@@ -23,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/security/caller.h"
+#include "server/security/tenant_table.h"
 
 namespace sparsed::server {
 
@@ -43,6 +46,7 @@ class AccessFile {
   /// nullopt: it is not there. One that is may have expired.
   std::optional<Grant> Find(const Identity& identity) const;
 
+  const TenantTable& tenants() const { return tenants_; }
   size_t tokens() const { return tokens_.size(); }
 
  private:
@@ -78,6 +82,7 @@ class AccessFile {
   std::multimap<uint64_t, Token> tokens_;
   std::vector<CertificateRule> certificates_;
   std::vector<PeerRule> peers_;
+  TenantTable tenants_;
 };
 
 }  // namespace sparsed::server

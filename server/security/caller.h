@@ -47,12 +47,14 @@ struct Identity {
   mutable std::atomic<int64_t> expires = std::numeric_limits<int64_t>::max();  ///< Unix seconds
 };
 
-/// Made by Access alone. A cheap value.
+/// Made by Access alone, but for `counted`. A cheap value.
 struct Caller {
   std::string tenant;
   Role role = Role::kReadOnly;
   std::string name;                          ///< for people: "token training-1", "user alice", ...
   std::shared_ptr<const Identity> identity;  ///< null: the server asks nobody who he is
+  /// Counts his call in his tenant's quotas while a copy is there. Null before it is admitted.
+  std::shared_ptr<const void> counted = nullptr;
 };
 
 }  // namespace sparsed::server

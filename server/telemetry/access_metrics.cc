@@ -21,7 +21,8 @@ ClientMetric Sample(int64_t value, std::vector<ClientMetric::Label> labels) {
 }  // namespace
 
 std::vector<MetricFamily> AccessMetrics(const Access::Counts& access,
-                                        const std::optional<Certificates::Facts>& certificates) {
+                                        const std::optional<Certificates::Facts>& certificates,
+                                        const std::optional<AuditLog::Counts>& audit) {
   MetricFamily denied = {"sparsed_calls_denied_total",
                          "Calls, requests and connections that were refused for who calls, by why",
                          MetricType::Counter,
@@ -42,7 +43,17 @@ std::vector<MetricFamily> AccessMetrics(const Access::Counts& access,
                          "When the certificates in use expire, in Unix time",
                          MetricType::Gauge,
                          {}};
-  if (!certificates.has_value()) return {std::move(denied), std::move(reloads), std::move(expiry)};
+  MetricFamily entries = {"sparsed_audit_entries_total",
+                          "Entries of the audit log, by what became of them",
+                          MetricType::Counter,
+                          {}};
+  if (audit.has_value()) {
+    entries.metric = {Sample(audit->written, {{"result", "written"}}),
+                      Sample(audit->lost, {{"result", "lost"}})};
+  }
+  if (!certificates.has_value()) {
+    return {std::move(denied), std::move(reloads), std::move(expiry), std::move(entries)};
+  }
   reloads.metric.push_back(
       Sample(certificates->reloads, {{"file", "certificate"}, {"result", "ok"}}));
   reloads.metric.push_back(
@@ -52,7 +63,7 @@ std::vector<MetricFamily> AccessMetrics(const Access::Counts& access,
     expiry.metric.push_back(
         Sample(certificates->client_ca_expires, {{"certificate", "client_ca"}}));
   }
-  return {std::move(denied), std::move(reloads), std::move(expiry)};
+  return {std::move(denied), std::move(reloads), std::move(expiry), std::move(entries)};
 }
 
 }  // namespace sparsed::server

@@ -8,11 +8,13 @@
 
 #include "server/security/access.h"
 #include "server/security/certificates.h"
+#include "server/telemetry/audit_log.h"
 
 namespace sparsed::server {
 
 /// `certificates`: nullopt without TLS.
 std::vector<prometheus::MetricFamily> AccessMetrics(
-    const Access::Counts& access, const std::optional<Certificates::Facts>& certificates);
+    const Access::Counts& access, const std::optional<Certificates::Facts>& certificates,
+    const std::optional<AuditLog::Counts>& audit);
 
 }  // namespace sparsed::server

@@ -116,7 +116,7 @@ void AddUses(Families& families, const Budget& budget, const std::string& device
   }
 }
 
-void AddMemory(Families& families, engine::Engine& engine) {
+void AddMemory(Families& families, engine::Engine& engine, TenantLabels& labels) {
   // What was deleted is gone, not free soon.
   for (const auto& gpu : engine.gpus()) gpu->residency().Sweep();
   families.Begin(MetricType::Gauge, "sparsed_memory_bytes",
@@ -130,9 +130,11 @@ void AddMemory(Families& families, engine::Engine& engine) {
                   static_cast<double>(engine.budget().evictions()->bytes()), {{"device", kCpu}});
   families.Begin(MetricType::Gauge, "sparsed_memory_owned_bytes",
                  "Memory in use that a tenant pays for; the rest is everybody's");
-  const auto add_owned = [&families](const auto& budget, const std::string& device) {
-    for (const auto& [tenant, bytes] : budget.owned()) {
-      families.Add({{"device", device}, {"tenant", tenant}}, static_cast<double>(bytes));
+  const auto add_owned = [&](const auto& budget, const std::string& device) {
+    std::map<std::string, int64_t> by_label;
+    for (const auto& [tenant, bytes] : budget.owned()) by_label[labels.Of(tenant)] += bytes;
+    for (const auto& [label, bytes] : by_label) {
+      families.Add({{"device", device}, {"tenant", label}}, static_cast<double>(bytes));
     }
   };
   add_owned(engine.budget(), kCpu);
@@ -191,14 +193,16 @@ void AddMatrices(Families& families, engine::Engine& engine) {
                   static_cast<double>(matrices.size()));
 }
 
-/// Held dense matrices, by tenant: of these there are few.
-void AddBuffers(Families& families, engine::Engine& engine) {
+/// Held dense matrices, by tenant.
+void AddBuffers(Families& families, engine::Engine& engine, TenantLabels& labels) {
   const auto totals = engine.dense().totals();
   const auto add = [&](MetricType type, const char* name, const char* help,
                        int64_t engine::DenseTotals::*value) {
     families.Begin(type, name, help);
-    for (const auto& [tenant, of_tenant] : totals) {
-      families.Add({{"tenant", tenant}}, static_cast<double>(of_tenant.*value));
+    std::map<std::string, int64_t> by_label;
+    for (const auto& [tenant, of_tenant] : totals) by_label[labels.Of(tenant)] += of_tenant.*value;
+    for (const auto& [label, sum] : by_label) {
+      families.Add({{"tenant", label}}, static_cast<double>(sum));
     }
   };
   using engine::DenseTotals;
@@ -232,11 +236,11 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
                    {"compiler", __VERSION__},
                    {"cuda", std::string(cuda::ThisBuild().version)}});
   AddDevices(families, engine_);
-  AddMemory(families, engine_);
+  AddMemory(families, engine_, labels_);
   AddMatrices(families, engine_);
   families.Single(MetricType::Gauge, "sparsed_patterns", "Patterns held",
                   static_cast<double>(engine_.catalog().patterns()));
-  AddBuffers(families, engine_);
+  AddBuffers(families, engine_, labels_);
   if (const std::optional<bool> up = engine_.store_up()) {
     families.Single(MetricType::Gauge, "sparsed_store_up",
                     "1 while the data directory is where it was, 0 once it is gone", *up ? 1 : 0);

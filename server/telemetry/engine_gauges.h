@@ -7,18 +7,20 @@
 #include <chrono>
 
 #include "engine/engine.h"
+#include "server/telemetry/tenant_labels.h"
 
 namespace sparsed::server {
 
-/// Thread-safe. The engine outlives it.
+/// Thread-safe. What it is made with outlives it.
 class EngineGauges : public prometheus::Collectable {
  public:
-  explicit EngineGauges(engine::Engine& engine) : engine_(engine) {}
+  EngineGauges(engine::Engine& engine, TenantLabels& labels) : engine_(engine), labels_(labels) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   engine::Engine& engine_;
+  TenantLabels& labels_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
 };
 

@@ -1,5 +1,6 @@
 #include "server/telemetry/metrics.h"
 
+#include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "server/log/log.h"
 #include "server/security/caller.h"
@@ -134,7 +135,7 @@ void Metrics::End(const StageRecord& record) {
   InFlight(record.op).Decrement();
   requests_
       .Add({{"op", std::string(Name(record.op))},
-            {"tenant", record.tenant},
+            {"tenant", tenant_labels_.Of(record.tenant)},
             {"code", absl::StatusCodeToString(record.status.code())}})
       .Increment();
   RequestSeconds(record.op).Observe(Seconds(record.total_ns));
@@ -171,7 +172,7 @@ Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
 
 void Metrics::OnAttached(const AttachedRuns& runs) {
   const prometheus::Labels labels = {{"op", std::string(runs.operation)},
-                                     {"tenant", std::string(runs.tenant)},
+                                     {"tenant", tenant_labels_.Of(runs.tenant)},
                                      {"device", sparsed::Name(runs.device)}};
   attached_calls_.Add(labels).Increment(static_cast<double>(runs.calls));
   attached_seconds_.Add(labels).Increment(runs.seconds);
@@ -252,6 +253,30 @@ void Metrics::OnDenseExpired(const engine::DenseExpiry& expiry) {
     fields.push_back({"message", std::string(expiry.status.message())});
     Log(LogLevel::kWarn, "held dense matrix could not expire", fields);
   }
+}
+
+void Metrics::OnMatrixExpired(const engine::MatrixExpiry& expiry) {
+  const engine::Matrix& matrix = *expiry.matrix;
+  if (expiry.status.ok() && matrix_expired) matrix_expired(matrix.tenant(), matrix.name());
+  const std::optional<int64_t> not_logged = expiry_log_.Admit();
+  if (!not_logged.has_value()) return;
+  std::vector<Field> fields = {{"tenant", matrix.tenant()}, {"name", matrix.name()}};
+  if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
+  if (!expiry.status.ok()) fields.push_back({"message", std::string(expiry.status.message())});
+  Log(expiry.status.ok() ? LogLevel::kInfo : LogLevel::kWarn,
+      expiry.status.ok() ? "matrix expired" : "matrix could not expire", fields);
+}
+
+void Metrics::OnSoftLimit(const engine::Tenant& tenant, engine::Quota quota, int64_t times) {
+  const std::optional<int64_t> not_logged = soft_log_.Admit();
+  if (!not_logged.has_value()) return;
+  std::vector<Field> fields = {{"tenant", tenant.name()},
+                               {"quota", std::string(engine::Name(quota))},
+                               {"used", tenant.used(quota)},
+                               {"soft_limit", tenant.limit(quota).soft},
+                               {"times", times}};
+  if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
+  Log(LogLevel::kWarn, "a tenant went past a soft limit", fields);
 }
 
 std::vector<RequestCount> Metrics::RequestCounts() const {

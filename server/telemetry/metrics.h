@@ -21,6 +21,7 @@
 #include "server/log/log_limit.h"
 #include "server/telemetry/attached_runs.h"
 #include "server/telemetry/stage_record.h"
+#include "server/telemetry/tenant_labels.h"
 
 namespace sparsed::server {
 
@@ -53,9 +54,14 @@ class Metrics : public engine::Observer {
   void OnDeviceLost(std::string_view sentence) override;
   void OnStore(const absl::Status& status) override;
   void OnDenseExpired(const engine::DenseExpiry& expiry) override;
+  void OnMatrixExpired(const engine::MatrixExpiry& expiry) override;
+  void OnSoftLimit(const engine::Tenant& tenant, engine::Quota quota, int64_t times) override;
   /// Called after the log has it. Set before the engine opens.
   std::function<void()> device_lost;
   std::function<void(bool up)> store_changed;
+  std::function<void(const std::string& tenant, const std::string& name)> matrix_expired;
+
+  TenantLabels& tenant_labels() { return tenant_labels_; }
 
   std::vector<RequestCount> RequestCounts() const;
   std::vector<prometheus::MetricFamily> Collect() const { return registry_.Collect(); }
@@ -113,7 +119,8 @@ class Metrics : public engine::Observer {
       *shared_in_, *shared_out_, *gpu_in_, *gpu_out_, *ring_in_, *ring_out_, *attached_in_,
       *attached_out_;
   prometheus::Counter *damages_, *ring_requests_;
-  LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20};
+  TenantLabels tenant_labels_;
+  LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20}, soft_log_{/*per_second=*/1, /*burst=*/20};
 
   Mutex kernels_mutex_;
   std::map<std::tuple<Operation, std::string, std::string>, OfKernel> kernels_

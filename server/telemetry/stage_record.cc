@@ -25,6 +25,8 @@ std::string_view Name(Op op) {
       "get_stats",
       "explain",
       "prepare",
+      "share",
+      "list_tenants",
   };
   return kNames[static_cast<size_t>(op)];
 }

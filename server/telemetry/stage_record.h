@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,8 +35,10 @@ enum class Op : uint8_t {
   kGetStats,
   kExplain,
   kPrepare,
+  kShare,
+  kListTenants,
 };
-inline constexpr int kOps = 21;
+inline constexpr int kOps = 23;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 
@@ -49,6 +52,9 @@ struct StageRecord {
 
   Op op = Op::kSpmm;
   std::string tenant;
+  std::string caller;                       ///< as Caller::name; for the audit log only
+  std::optional<uint64_t> request_id = {};  ///< of a compute stream's
+  std::string keeps;    ///< what its result is called, if that stays on the server
   std::string subject;  ///< the matrix or buffer that it is about; for log and status page only
   Clock::time_point begun = Clock::now();
   std::array<uint64_t, kPhases> phase_ns = {};

@@ -20,6 +20,22 @@ void Cut(std::string& text, size_t bytes) {
   text.resize(bytes);
 }
 
+/// Whether it changes what the server keeps.
+bool Changes(Op op) {
+  switch (op) {
+    case Op::kUpload:
+    case Op::kUpdateValues:
+    case Op::kDelete:
+    case Op::kPutBuffer:
+    case Op::kDeleteBuffer:
+    case Op::kPrepare:
+    case Op::kShare:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// The server's own failures are worth a look; what a caller did wrong is the caller's to see.
 LogLevel LevelOf(absl::StatusCode code) {
   switch (code) {
@@ -75,6 +91,7 @@ StageRecord Telemetry::Begin(Op op, const Caller& caller, std::string subject) {
   StageRecord record;
   record.op = op;
   record.tenant = caller.tenant;
+  record.caller = caller.name;
   Cut(subject, kMaxSubject);
   record.subject = std::move(subject);
   ++in_flight_;
@@ -93,9 +110,33 @@ void Telemetry::End(StageRecord record) {
   --in_flight_;
   metrics_.End(record);
   LogEnd(record);
+  Audit(record);
   const MutexLock lock(mutex_);
   recent_.push_front({std::chrono::system_clock::now(), std::move(record)});
   if (recent_.size() > kRecent) recent_.pop_back();
+}
+
+void Telemetry::Audit(const StageRecord& record) {
+  if (audit_ == nullptr || (!Changes(record.op) && record.keeps.empty())) return;
+  audit_->Write({.tenant = record.tenant,
+                 .caller = record.caller,
+                 .operation = std::string(Name(record.op)),
+                 .name = record.keeps.empty() ? record.subject : record.keeps,
+                 .status = record.status,
+                 .request_id = record.request_id});
+}
+
+void Telemetry::Refused(Op op, const Caller* caller, std::string from, const absl::Status& why) {
+  if (audit_ == nullptr || !Changes(op)) return;
+  AuditEntry entry;
+  if (caller != nullptr) {
+    entry.tenant = caller->tenant;
+    entry.caller = caller->name;
+  }
+  entry.operation = std::string(Name(op));
+  entry.status = why;
+  entry.from = std::move(from);
+  audit_->Write(std::move(entry));
 }
 
 Telemetry::~Telemetry() {

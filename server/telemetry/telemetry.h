@@ -1,16 +1,19 @@
-// Where records of requests go: metrics, log, the status page's list.
+// Where records of requests go: metrics, log, audit log, the status page's list.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "server/log/log_limit.h"
 #include "server/security/caller.h"
+#include "server/telemetry/audit_log.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/stage_record.h"
 
@@ -29,6 +32,11 @@ class Telemetry {
   ~Telemetry();
 
   Metrics& metrics() { return metrics_; }
+  /// Where to say who changed what; null: nowhere. Before the first request.
+  void SetAudit(std::unique_ptr<AuditLog> audit) { audit_ = std::move(audit); }
+  const AuditLog* audit() const { return audit_.get(); }
+  /// `op` was refused before it began; `caller` is null if nobody knows who it was.
+  void Refused(Op op, const Caller* caller, std::string from, const absl::Status& why);
 
   /// The record of a request that begins now. Of a subject or a status message that is too long
   /// for a name or a sentence, records keep the beginning.
@@ -50,8 +58,10 @@ class Telemetry {
   };
 
   void LogEnd(const StageRecord& record);
+  void Audit(const StageRecord& record);
 
   Metrics metrics_;
+  std::unique_ptr<AuditLog> audit_;
   std::array<CodeLimit, kCodes> limits_;
   std::atomic<int64_t> in_flight_ = 0;
   mutable Mutex mutex_;

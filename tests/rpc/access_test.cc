@@ -15,22 +15,15 @@
 #include <filesystem>
 #include <map>
 
-#include "absl/strings/escaping.h"
-#include "server/security/sha256.h"
 #include "tests/rpc/test_certificates.h"
 #include "tests/rpc/test_server.h"
+#include "tests/rpc/test_tokens.h"
 
 namespace sparsed::test {
 namespace {
 
 using server::Role;
 using testing::HasSubstr;
-
-std::string TokenLine(const std::string& token, const std::string& rest) {
-  const std::string digest = server::Sha256(token);
-  return fmt::format("  - {{name: {}, sha256: {}, {}}}\n", token,
-                     absl::BytesToHexString({digest.data(), digest.size()}), rest);
-}
 
 /// An access file with a token of each role, which are called as the roles are.
 std::string AllRoles() {
@@ -59,10 +52,6 @@ class AccessTest : public testing::Test {
 
   std::string folder_, path_;
 };
-
-void Show(grpc::ClientContext& context, const std::string& token) {
-  if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
-}
 
 grpc::Status Info(TestServer& server, const std::string& token, v1::ServerInfo* info = nullptr) {
   grpc::ClientContext context;
@@ -98,6 +87,7 @@ const std::map<std::string, Role> kLeast = {{"Catalog/Upload", Role::kUser},
                                             {"Catalog/UpdateValues", Role::kUser},
                                             {"Catalog/Prepare", Role::kUser},
                                             {"Catalog/Delete", Role::kUser},
+                                            {"Catalog/Share", Role::kUser},
                                             {"Buffers/Put", Role::kUser},
                                             {"Buffers/Delete", Role::kUser},
                                             {"Buffers/Renew", Role::kUser},
@@ -115,6 +105,7 @@ const std::map<std::string, Role> kLeast = {{"Catalog/Upload", Role::kUser},
                                             {"Compute/Chain", Role::kReadOnly},
                                             {"Compute/Carry", Role::kReadOnly},
                                             {"Admin/GetServerInfo", Role::kReadOnly},
+                                            {"Admin/ListTenants", Role::kReadOnly},
                                             {"Admin/GetStats", Role::kOperator}};
 
 TEST_F(AccessTest, EveryMethodKnowsItsCallers) {
@@ -368,7 +359,7 @@ TEST_F(AccessTest, WhatIsWrongIsSaidAtTheStart) {
   };
   EXPECT_THAT(with_file("tokens:\n", 0644), HasSubstr("others can read or change it"));
   EXPECT_THAT(with_file("tokens: [}"), HasSubstr("line 1: this is not YAML"));
-  EXPECT_THAT(with_file("token: []"), HasSubstr("line 1: unknown list 'token'"));
+  EXPECT_THAT(with_file("token: []"), HasSubstr("line 1: unknown key 'token'; there are tokens, "));
   EXPECT_THAT(with_file("tokens:\n  - {name: a, tenant: t}"),
               HasSubstr("line 2: sha256 is missing"));
   EXPECT_THAT(with_file("tokens:\n  - {name: a, sha256: secret, tenant: t}"),
@@ -382,6 +373,23 @@ TEST_F(AccessTest, WhatIsWrongIsSaidAtTheStart) {
   EXPECT_THAT(with_file("peers:\n  - {group: no-such-group, tenant: t}"), HasSubstr("no group"));
   EXPECT_THAT(with_file("peers:\n  - {user: \"{tenant}\", tenant: t}"), HasSubstr("already"));
   EXPECT_THAT(with_file("certificates:\n  - {tenant: t}"), HasSubstr("uri or common_name"));
+  EXPECT_THAT(with_file("tenants: [a]"), HasSubstr("line 1: tenants is no map"));
+  EXPECT_THAT(with_file("tenants:\n  a/b: {}"), HasSubstr("line 2: 'a/b' is no tenant's name"));
+  EXPECT_THAT(with_file("tenants:\n  a: {}\n  a: {}"), HasSubstr("line 3: tenant 'a' again"));
+  EXPECT_THAT(with_file("tenants:\n  a: {wait: 1}"), HasSubstr("there are weight, quotas"));
+  EXPECT_THAT(with_file("tenants:\n  a: {weight: none}"), HasSubstr("from 0.001 to 1000"));
+  EXPECT_THAT(with_file("tenants:\n  a: {weight: 0}"), HasSubstr("weight is '0'"));
+  EXPECT_THAT(with_file("tenants:\n  a:\n    quotas: {ram: 1}"),
+              HasSubstr("line 3: unknown quota 'ram'; there are disk_bytes, host_bytes"));
+  EXPECT_THAT(with_file("tenants:\n  a: {quotas: {host_bytes: 8 potatoes}}"),
+              HasSubstr("host_bytes is '8 potatoes', expected a number of bytes such as 8GiB"));
+  EXPECT_THAT(with_file("tenants:\n  a: {quotas: {matrices: 8GiB}}"),
+              HasSubstr("expected a whole number of 0 or more, or none"));
+  EXPECT_THAT(with_file("tenants:\n  a: {quotas: {matrices: -1}}"), HasSubstr("'-1'"));
+  EXPECT_THAT(with_file("tenants:\n  a: {quotas: {disk_bytes: 99999999999TiB}}"),
+              HasSubstr("disk_bytes is"));
+  EXPECT_THAT(with_file("tenants:\n  a: {quotas: {matrices: {soft: 3, hard: 2}}}"),
+              HasSubstr("a soft limit of 3 above its hard limit of 2"));
   EXPECT_THAT(WhyNot([&](auto& config) { config.access_file = folder_ + "/none"; }),
               HasSubstr("No such file"));
 }

@@ -106,6 +106,9 @@ struct UploadOptions {
   std::string pattern_hash{};
   /// Classes to prepare for at once; the server's default without any.
   std::vector<ProblemClass> expected{};
+  /// For which nothing needs to use the matrix before the server forgets it, at most 366 days; 0:
+  /// it stays.
+  std::chrono::nanoseconds time_to_live{0};
   /// Called now and then with the bytes sent and the bytes in all.
   std::function<void(int64_t sent, int64_t total)> progress{};
 };
@@ -314,6 +317,18 @@ class Matrix {
   absl::Status Delete(const CallOptions& options = {}) const;
   Call<void> DeleteAsync(const CallOptions& options = {}) const;
 
+  /// Lets other tenants use it, who call it "TENANT~NAME": `share.with` is one of them, or "*" for
+  /// all. Stays with the name until that is deleted. Returns whom it is shared with now.
+  absl::StatusOr<std::vector<MatrixShare>> Share(const MatrixShare& share,
+                                                 const CallOptions& options = {}) const;
+  Call<std::vector<MatrixShare>> ShareAsync(const MatrixShare& share,
+                                            const CallOptions& options = {}) const;
+  /// Takes that back; what they began goes on.
+  absl::StatusOr<std::vector<MatrixShare>> Unshare(const std::string& with,
+                                                   const CallOptions& options = {}) const;
+  Call<std::vector<MatrixShare>> UnshareAsync(const std::string& with,
+                                              const CallOptions& options = {}) const;
+
   /// c[M,K] = alpha * S * b[N,K] + beta * accumulate[M,K]; with S^T, M and N swap places.
   absl::StatusOr<ComputeResult> Spmm(const Operand& b, const Destination& c,
                                      const SpmmOptions& spmm = {},
@@ -394,6 +409,13 @@ class Client {
   Call<std::vector<MatrixInfo>> ListMatricesAsync(const std::string& prefix = "",
                                                   const CallOptions& options = {}) const;
 
+  /// Those that other tenants share with the caller's; their names begin with the owner's,
+  /// "TENANT~NAME".
+  absl::StatusOr<std::vector<MatrixInfo>> ListShared(const std::string& prefix = "",
+                                                     const CallOptions& options = {}) const;
+  Call<std::vector<MatrixInfo>> ListSharedAsync(const std::string& prefix = "",
+                                                const CallOptions& options = {}) const;
+
   /// Everything that was measured on the pattern of a matrix; of all matrices, if `name` is empty.
   absl::StatusOr<std::vector<PatternMeasurements>> ListMeasurements(
       const std::string& name = "", const CallOptions& options = {}) const;
@@ -437,6 +459,11 @@ class Client {
   /// Counters since its start.
   absl::StatusOr<Stats> GetStats(const CallOptions& options = {}) const;
   Call<Stats> GetStatsAsync(const CallOptions& options = {}) const;
+  /// What the caller's tenant uses, and what it may; of `all` tenants for operators.
+  absl::StatusOr<std::vector<TenantInfo>> ListTenants(bool all = false,
+                                                      const CallOptions& options = {}) const;
+  Call<std::vector<TenantInfo>> ListTenantsAsync(bool all = false,
+                                                 const CallOptions& options = {}) const;
 
  private:
   friend class AttachedMatrix;

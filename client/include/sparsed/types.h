@@ -214,8 +214,14 @@ struct Decision {
   std::string reason;  ///< why, or why not
 };
 
+/// What other tenants may do with a matrix.
+struct MatrixShare {
+  std::string with;    ///< a tenant, or "*": all of them
+  bool write = false;  ///< also replace its values and have it prepared; else read and compute
+};
+
 struct MatrixInfo {
-  std::string name;
+  std::string name;  ///< of another tenant's "TENANT~NAME"
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t nnz = 0;
@@ -232,6 +238,11 @@ struct MatrixInfo {
   bool durable = false;   ///< whether this version would survive a restart
   int64_t csr_bytes = 0;  ///< of the canonical CSR, values included
   std::vector<Decision> decisions;
+  std::string owner;  ///< the tenant that it belongs to
+  /// After which it is forgotten unless something uses it; 0: it stays.
+  std::chrono::nanoseconds time_to_live{0};
+  std::chrono::nanoseconds idle{0};  ///< for which nothing used it, if it has a time to live
+  std::vector<MatrixShare> shares;   ///< whom its owner shares it with; told to the owner alone
 };
 
 /// A number that a pattern is judged by.
@@ -425,6 +436,22 @@ struct RequestsInFlight {
   int64_t count = 0;
   int64_t bytes = 0;  ///< that arrived, or that have yet to leave
   double oldest_seconds = 0;
+};
+
+/// What a tenant has of something that is limited.
+struct QuotaInfo {
+  std::string quota;  ///< "disk_bytes", "matrices", ... as the server's access file has them
+  int64_t used = 0;
+  std::optional<int64_t> soft_limit;  ///< past it the operator is warned
+  std::optional<int64_t> hard_limit;  ///< past it is refused
+  int64_t refused = 0;                ///< times, since the server's start
+  int64_t warned = 0;                 ///< times that its use went past the soft limit
+};
+
+struct TenantInfo {
+  std::string name;
+  double weight = 1;  ///< of its share of the devices' time
+  std::vector<QuotaInfo> quotas;
 };
 
 struct Stats {

@@ -1,0 +1,132 @@
+// Tenants: what each may use, and what it uses now. Checked where the thing is made.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+
+namespace sparsed::engine {
+
+/// What is limited.
+enum class Quota : uint8_t {
+  kDiskBytes,          ///< of arrays that survive a restart
+  kHostBytes,          ///< of host memory that it pays for
+  kDeviceBytes,        ///< of the memory of each GPU that it pays for
+  kMatrices,           ///< sparse ones
+  kBuffers,            ///< held dense matrices
+  kRegions,            ///< of shared memory
+  kConnections,        ///< to gRPC and to the local socket
+  kStreams,            ///< compute streams, carriers, rings, watches
+  kRequests,           ///< in flight: computations, and all calls but those streams
+  kQueued,             ///< computations that wait for the device or are computed
+  kPreparations,       ///< that wait or are under way
+  kRequestsPerSecond,  ///< a rate: what is counted is what began within the last second
+};
+inline constexpr int kQuotas = 12;
+/// As the access file has them: "disk_bytes", "host_bytes", ...
+std::string_view Name(Quota quota);
+
+inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+struct QuotaLimit {
+  int64_t soft = kNoLimit;  ///< past it the operator is warned
+  int64_t hard = kNoLimit;  ///< past it is refused
+};
+
+/// What one tenant may use.
+struct TenantLimits {
+  double weight = 1;  ///< of its share of the devices' time
+  std::array<QuotaLimit, kQuotas> limits;
+
+  const QuotaLimit& of(Quota quota) const { return limits[static_cast<size_t>(quota)]; }
+  QuotaLimit& of(Quota quota) { return limits[static_cast<size_t>(quota)]; }
+};
+
+/// Counts until its last copy is gone.
+using TenantHold = std::shared_ptr<const void>;
+
+/// One of them. Thread-safe, without locks.
+class Tenant : public std::enable_shared_from_this<Tenant> {
+ public:
+  explicit Tenant(std::string_view name) : name_(name) {}
+  Tenant(const Tenant&) = delete;
+  Tenant& operator=(const Tenant&) = delete;
+
+  const std::string& name() const { return name_; }
+
+  /// Counts `amount` more. RESOURCE_EXHAUSTED, and nothing is counted, if that and what is used is
+  /// more than the hard limit; the sentence names tenant, quota, use and limit, and there is a
+  /// RetryDelay where waiting helps. What has the place of `instead_of` that goes soon needs only
+  /// the difference.
+  absl::Status Take(Quota quota, int64_t amount = 1, int64_t instead_of = 0);
+  /// Likewise, until the last copy of what it returns is gone.
+  absl::StatusOr<TenantHold> Hold(Quota quota, int64_t amount = 1, int64_t instead_of = 0);
+  /// Counts what is there already, whatever the limit.
+  TenantHold HoldAnyway(Quota quota, int64_t amount = 1);
+  /// As Take, and counts nothing: for what is yet to come.
+  absl::Status Check(Quota quota, int64_t amount = 1, int64_t instead_of = 0);
+  void Give(Quota quota, int64_t amount = 1) { count(quota).used -= amount; }
+  /// Of a quota that somebody else counts, who asks under a lock: as Take of so much that is used.
+  absl::Status CheckUse(Quota quota, int64_t used, int64_t amount);
+
+  using Clock = std::chrono::steady_clock;
+  /// One request begins. RESOURCE_EXHAUSTED with the RetryDelay after which it may, if more would
+  /// have begun within a second than kRequestsPerSecond allows.
+  absl::Status TakeRequest(Clock::time_point now = Clock::now());
+
+  int64_t used(Quota quota) const;
+  QuotaLimit limit(Quota quota) const;
+  double weight() const { return weight_; }
+  bool above_soft(Quota quota) const { return used(quota) > limit(quota).soft; }
+  /// Since the start: refused for the quota, and times that its use went past the soft limit.
+  int64_t refused(Quota quota) const { return count(quota).refused; }
+  int64_t warned(Quota quota) const { return count(quota).warned; }
+  void SetLimits(const TenantLimits& limits);
+
+ private:
+  struct Count {
+    std::atomic<int64_t> used = 0, soft = kNoLimit, hard = kNoLimit, refused = 0, warned = 0;
+  };
+  Count& count(Quota quota) { return counts_[static_cast<size_t>(quota)]; }
+  const Count& count(Quota quota) const { return counts_[static_cast<size_t>(quota)]; }
+  absl::Status Refused(Quota quota, int64_t used, int64_t amount);
+
+  const std::string name_;
+  std::array<Count, kQuotas> counts_;
+  std::atomic<double> weight_ = 1;
+  /// When what began so far would all have begun at the limit's rate, in the clock's nanoseconds.
+  std::atomic<int64_t> begun_hard_ = 0, begun_soft_ = 0;
+};
+
+/// All of them. Thread-safe.
+class Tenants {
+ public:
+  /// Of that name; made the first time, and there as long as this: tenants are few. Takes a lock.
+  Tenant& Of(std::string_view name);
+  /// Of those named, and of all others. What is used past a limit stays, and nothing is added.
+  void SetLimits(std::map<std::string, TenantLimits, std::less<>> named, TenantLimits others);
+  /// Who ever did something, or has limits of his own, by name.
+  std::vector<std::shared_ptr<Tenant>> All() const;
+
+ private:
+  const TenantLimits& LimitsOf(std::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Tenant>, std::less<>> tenants_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, TenantLimits, std::less<>> named_ ABSL_GUARDED_BY(mutex_);
+  TenantLimits others_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,648 @@
+// Tenants beside one another: what each may use, what they share, and that nothing else of one
+// shows to another.
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/dynamic_message.h>
+#include <google/protobuf/message.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "tests/rpc/local_peer.h"
+#include "tests/rpc/test_certificates.h"
+#include "tests/rpc/test_server.h"
+#include "tests/rpc/test_tokens.h"
+
+namespace sparsed::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Code = grpc::StatusCode;
+
+/// Seconds that a status says to wait, if it does.
+std::optional<double> RetryDelayOf(const v1::Status& status) {
+  for (const google::protobuf::Any& detail : status.details()) {
+    v1::RetryInfo retry;
+    if (retry.ParseFromString(detail.value())) {
+      return static_cast<double>(retry.retry_delay().seconds()) +
+             1e-9 * retry.retry_delay().nanos();
+    }
+  }
+  return std::nullopt;
+}
+std::optional<double> RetryDelayOf(const grpc::Status& status) {
+  v1::Status details;
+  details.ParseFromString(status.error_details());
+  return RetryDelayOf(details);
+}
+
+/// A server that knows tenants "one" and "two" by tokens of their names, and an operator "ops".
+class TenantsTest : public testing::Test {
+ protected:
+  TenantsTest() {
+    std::string folder = testing::TempDir() + "sparsed_tenants_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+    path_ = folder_ + "/access.yaml";
+  }
+  ~TenantsTest() override {
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void Write(const std::string& tenants) {
+    WriteFile(path_,
+              "tokens:\n" + TokenLine("one", "tenant: one") + TokenLine("two", "tenant: two") +
+                  TokenLine("looks", "tenant: one, role: read-only") +
+                  TokenLine("ops", "tenant: ops, role: operator") + tenants,
+              0600);
+  }
+  void Start(const std::string& tenants, const std::function<void(server::Config&)>& adjust = {}) {
+    Write(tenants);
+    server_ = std::make_unique<TestServer>([&](server::Config& config) {
+      config.access_file = path_;
+      if (adjust) adjust(config);
+    });
+  }
+  TestServer& server() { return *server_; }
+
+  grpc::Status Put(const std::string& token, const std::string& name, bool replace = false,
+                   v1::MatrixInfo* info = nullptr) {
+    grpc::ClientContext context;
+    Show(context, token);
+    auto stream = server().catalog().Upload(&context);
+    v1::UploadRequest request;
+    *request.mutable_header() = HeaderOf(name, pattern_);
+    request.mutable_header()->set_replace(replace);
+    request.mutable_header()->set_values_are_ones(true);
+    stream->Write(request);
+    WriteArray<v1::UploadRequest>(*stream, 0, 0, BytesOf(pattern_.row_offsets));
+    WriteArray<v1::UploadRequest>(*stream, 0, 1, BytesOf(pattern_.column_indices));
+    stream->WritesDone();
+    v1::UploadReply reply;
+    while (stream->Read(&reply)) {
+      if (info != nullptr && reply.has_matrix()) *info = reply.matrix();
+    }
+    return stream->Finish();
+  }
+  grpc::Status Get(const std::string& token, const std::string& name,
+                   v1::MatrixInfo* info = nullptr) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::GetMatrixRequest request;
+    request.set_name(name);
+    v1::MatrixInfo reply;
+    const grpc::Status status = server().catalog().Get(&context, request, &reply);
+    if (info != nullptr) *info = reply;
+    return status;
+  }
+  grpc::Status Share(const std::string& token, const std::string& name, const std::string& with,
+                     bool write = false, bool revoke = false) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ShareRequest request;
+    request.set_name(name);
+    request.mutable_share()->set_with(with);
+    request.mutable_share()->set_write(write);
+    request.set_revoke(revoke);
+    v1::ShareReply reply;
+    return server().catalog().Share(&context, request, &reply);
+  }
+  grpc::Status Tenants(const std::string& token, bool all, v1::ListTenantsReply* reply) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ListTenantsRequest request;
+    request.set_all(all);
+    return server().admin().ListTenants(&context, request, reply);
+  }
+  /// Of one of the caller's quotas.
+  v1::QuotaInfo QuotaOf(const std::string& token, const std::string& quota) {
+    v1::ListTenantsReply reply;
+    EXPECT_TRUE(Tenants(token, /*all=*/false, &reply).ok());
+    for (const v1::QuotaInfo& info : reply.tenants(0).quotas()) {
+      if (info.quota() == quota) return info;
+    }
+    ADD_FAILURE() << "no quota " << quota;
+    return {};
+  }
+
+  const Pattern pattern_ = Uniform(40, 30, 4, 1);
+  std::string folder_, path_;
+  std::unique_ptr<TestServer> server_;
+};
+
+TEST_F(TenantsTest, QuotasHoldAndChangeWhileTheServerRuns) {
+  Start("tenants:\n  one: {quotas: {matrices: 1}}\n  \"*\": {quotas: {matrices: {soft: 1}}}\n",
+        WithPages);
+  ASSERT_TRUE(Put("one", "a").ok());
+  const grpc::Status refused = Put("one", "b");
+  EXPECT_EQ(refused.error_code(), Code::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(),
+              AllOf(HasSubstr("tenant 'one'"), HasSubstr("quota matrices")));
+  EXPECT_FALSE(RetryDelayOf(refused).has_value());
+  EXPECT_TRUE(Put("one", "a", /*replace=*/true).ok());
+  ASSERT_TRUE(Put("two", "a").ok());
+  ASSERT_TRUE(Put("two", "b").ok());
+
+  v1::QuotaInfo quota = QuotaOf("one", "matrices");
+  EXPECT_EQ(quota.used(), 1);
+  EXPECT_EQ(quota.hard_limit(), 1);
+  EXPECT_FALSE(quota.has_soft_limit());
+  EXPECT_EQ(quota.refused(), 1);
+  quota = QuotaOf("two", "matrices");
+  EXPECT_EQ(quota.soft_limit(), 1);
+  EXPECT_EQ(quota.warned(), 1);
+  const std::string page = server().Page("/metrics");
+  EXPECT_THAT(page, HasSubstr("sparsed_quota_used{quota=\"matrices\",tenant=\"two\"} 2"));
+  EXPECT_THAT(page,
+              HasSubstr("sparsed_quota_limit{kind=\"hard\",quota=\"matrices\",tenant=\"one\"} 1"));
+  EXPECT_THAT(page, HasSubstr("sparsed_quota_refusals_total{quota=\"matrices\",tenant=\"one\"} 1"));
+  EXPECT_THAT(page, HasSubstr("sparsed_quota_warnings_total{quota=\"matrices\",tenant=\"two\"} 1"));
+
+  Write("tenants:\n  one: {quotas: {matrices: 2}}\n");
+  EXPECT_TRUE(Eventually([&] { return Put("one", "b").ok(); }));
+  EXPECT_EQ(Put("one", "c").error_code(), Code::RESOURCE_EXHAUSTED);
+  Write("tenants:\n  one: {quotas: {matrices: none}}\n");
+  EXPECT_TRUE(Eventually([&] { return Put("one", "c").ok(); }));
+}
+
+TEST_F(TenantsTest, AnOperatorSeesAllTenantsAndOthersThemselvesAlone) {
+  Start("tenants:\n  one: {weight: 2}\n");
+  v1::ListTenantsReply reply;
+  ASSERT_TRUE(Tenants("looks", false, &reply).ok());
+  ASSERT_EQ(reply.tenants_size(), 1);
+  EXPECT_EQ(reply.tenants(0).name(), "one");
+  EXPECT_EQ(reply.tenants(0).weight(), 2);
+  EXPECT_EQ(reply.tenants(0).quotas_size(), engine::kQuotas);
+  EXPECT_EQ(Tenants("one", true, &reply).error_code(), Code::PERMISSION_DENIED);
+  ASSERT_TRUE(Tenants("ops", true, &reply).ok());
+  std::vector<std::string> names;
+  for (const v1::TenantInfo& tenant : reply.tenants()) names.push_back(tenant.name());
+  EXPECT_THAT(names, testing::ElementsAre("one", "ops"));
+}
+
+TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
+  Start("tenants:\n  one: {quotas: {requests_per_second: 3}}\n");
+  grpc::Status refused;
+  ASSERT_TRUE(Eventually([&] {
+    refused = Get("one", "a");
+    return refused.error_code() == Code::RESOURCE_EXHAUSTED;
+  }));
+  EXPECT_THAT(refused.error_message(), HasSubstr("quota requests_per_second"));
+  ASSERT_TRUE(RetryDelayOf(refused).has_value());
+  EXPECT_LE(*RetryDelayOf(refused), 1.0);
+  EXPECT_EQ(Get("two", "a").error_code(), Code::NOT_FOUND);
+  EXPECT_TRUE(Eventually([&] { return Get("one", "a").error_code() == Code::NOT_FOUND; }));
+}
+
+TEST_F(TenantsTest, ConnectionsCountAsLongAsTheyAreOpen) {
+  Start("tenants:\n  one: {quotas: {connections: 1}}\n");
+  const auto call = [&](const std::shared_ptr<grpc::Channel>& channel, const std::string& token) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ServerInfo reply;
+    return v1::Admin::NewStub(channel)->GetServerInfo(&context, {}, &reply);
+  };
+  auto first = server().Connect();
+  ASSERT_TRUE(call(first, "one").ok());
+  ASSERT_TRUE(call(first, "one").ok()) << "it is the same connection";
+  const auto second = server().Connect();
+  const grpc::Status refused = call(second, "one");
+  EXPECT_EQ(refused.error_code(), Code::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("quota connections"));
+  EXPECT_TRUE(call(second, "two").ok());
+  first.reset();
+  EXPECT_TRUE(Eventually([&] { return call(second, "one").ok(); }));
+}
+
+TEST_F(TenantsTest, ConnectionsOverTcpCount) {
+  Start("tenants:\n  one: {quotas: {connections: 1}}\n",
+        [](server::Config& config) { config.listen = {"127.0.0.1:0"}; });
+  const auto call = [&](const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    Show(context, "one");
+    v1::ServerInfo reply;
+    return v1::Admin::NewStub(channel)->GetServerInfo(&context, {}, &reply).error_code();
+  };
+  const auto first = server().Connect(), second = server().Connect();
+  EXPECT_EQ(call(first), Code::OK);
+  EXPECT_EQ(call(second), Code::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(call(first), Code::OK);
+}
+
+TEST_F(TenantsTest, StreamsAndRequestsInFlightHaveLimits) {
+  Start("tenants:\n  one: {quotas: {streams: 1, requests: 1}}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  grpc::ClientContext context;
+  Show(context, "one");
+  auto stream = server().compute().Spmm(&context);
+  // The first waits for its operand.
+  ASSERT_TRUE(stream->Write(SpmmStartOf(1, "a", pattern_.cols, 4)));
+  ASSERT_TRUE(stream->Write(SpmmStartOf(2, "a", pattern_.cols, 4)));
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[2].code(), static_cast<int>(Code::RESOURCE_EXHAUSTED));
+  EXPECT_THAT(answers[2].message(), HasSubstr("quota requests)"));
+  EXPECT_TRUE(RetryDelayOf(answers[2].ends.front().status()).has_value());
+  EXPECT_EQ(Get("one", "a").error_code(), Code::RESOURCE_EXHAUSTED) << "it is in flight, too";
+  {
+    grpc::ClientContext other;
+    Show(other, "one");
+    auto second = server().compute().Sddmm(&other);
+    second->WritesDone();
+    v1::ComputeReply reply;
+    while (second->Read(&reply)) {
+    }
+    const grpc::Status refused = second->Finish();
+    EXPECT_EQ(refused.error_code(), Code::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(refused.error_message(), HasSubstr("quota streams"));
+    EXPECT_FALSE(RetryDelayOf(refused).has_value());
+  }
+  const std::vector<float> b = FloatValues(pattern_.cols * 4, 2);
+  ASSERT_TRUE(WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b)));
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
+  stream->WritesDone();
+  v1::ComputeReply reply;
+  while (stream->Read(&reply)) {
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(Eventually([&] {
+    return QuotaOf("one", "streams").used() == 0 && QuotaOf("one", "requests").used() == 1;
+  })) << "the call that asks alone";
+  EXPECT_EQ(QuotaOf("one", "queued").used(), 0);
+}
+
+TEST_F(TenantsTest, WhatIsQueuedHasALimit) {
+  Start("tenants:\n  one: {quotas: {queued: 0}}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  grpc::ClientContext context;
+  Show(context, "one");
+  auto stream = server().compute().Spmm(&context);
+  ASSERT_TRUE(stream->Write(SpmmStartOf(1, "a", pattern_.cols, 4)));
+  const std::vector<float> b = FloatValues(pattern_.cols * 4, 2);
+  ASSERT_TRUE(WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b)));
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), static_cast<int>(Code::RESOURCE_EXHAUSTED));
+  EXPECT_THAT(answers[1].message(), HasSubstr("quota queued"));
+  EXPECT_TRUE(RetryDelayOf(answers[1].ends.front().status()).has_value());
+}
+
+TEST_F(TenantsTest, PreparationsHaveALimit) {
+  Start("tenants:\n  one: {quotas: {preparations: 0}}\n",
+        [](server::Config& config) { config.preparation_workers = 1; });
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Put("one", "a").ok()) << "plain CSR serves";
+  ASSERT_TRUE(Get("one", "a", &info).ok());
+  EXPECT_EQ(info.state(), v1::MATRIX_STATE_FAILED);
+  EXPECT_THAT(info.detail(), HasSubstr("quota preparations"));
+  grpc::ClientContext context;
+  Show(context, "one");
+  v1::PrepareRequest request;
+  request.set_name("a");
+  v1::PrepareReply reply;
+  const grpc::Status refused = server().catalog().Prepare(&context, request, &reply);
+  EXPECT_EQ(refused.error_code(), Code::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+}
+
+TEST_F(TenantsTest, RegionsAndConnectionsOfTheLocalSocketCount) {
+  Start(fmt::format("peers:\n  - {{user: \"{}\", tenant: one}}\n"
+                    "tenants:\n  one: {{quotas: {{regions: 1, connections: 1}}}}\n",
+                    geteuid()),
+        WithLocal);
+  const File file(4096);
+  const auto share = [&file](Peer& peer) { return peer.Share({file.fd()}); };
+  auto peer = std::make_unique<Peer>(server());
+  ASSERT_TRUE(peer->Receive().has_value());  // its greeting
+  const v1::LocalReply first = share(*peer);
+  EXPECT_EQ(first.status().code(), kOk) << first.status().message();
+  const v1::LocalReply second = share(*peer);
+  EXPECT_EQ(second.status().code(), kExhausted);
+  EXPECT_THAT(second.status().message(), HasSubstr("quota regions"));
+  Peer other(server());
+  ASSERT_TRUE(other.Receive().has_value());
+  EXPECT_THAT(share(other).status().message(), HasSubstr("quota connections"));
+  peer.reset();
+  EXPECT_TRUE(Eventually([&] { return share(other).status().code() == 0; }));
+}
+
+TEST_F(TenantsTest, ASharedMatrixIsReadAndWrittenAsItsOwnerSays) {
+  Start("");
+  ASSERT_TRUE(Put("one", "a").ok());
+  EXPECT_EQ(Share("looks", "a", "two").error_code(), Code::PERMISSION_DENIED);
+  ASSERT_TRUE(Share("one", "a", "two").ok());
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get("two", "one~a", &info).ok());
+  EXPECT_EQ(info.name(), "one~a");
+  EXPECT_EQ(info.owner(), "one");
+  EXPECT_THAT(info.shares(), IsEmpty()) << "told to the owner alone";
+  ASSERT_TRUE(Get("one", "a", &info).ok());
+  EXPECT_EQ(info.name(), "a");
+  ASSERT_EQ(info.shares_size(), 1);
+  EXPECT_EQ(info.shares(0).with(), "two");
+
+  const auto list = [&](const std::string& token, bool shared) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ListMatricesRequest request;
+    request.set_shared(shared);
+    v1::ListMatricesReply reply;
+    EXPECT_TRUE(server().catalog().List(&context, request, &reply).ok());
+    std::vector<std::string> names;
+    for (const v1::MatrixInfo& matrix : reply.matrices()) names.push_back(matrix.name());
+    return names;
+  };
+  EXPECT_THAT(list("two", true), testing::ElementsAre("one~a"));
+  EXPECT_THAT(list("two", false), IsEmpty());
+  EXPECT_THAT(list("one", true), IsEmpty());
+
+  const auto product = [&] {
+    grpc::ClientContext context;
+    Show(context, "two");
+    auto stream = server().compute().Spmm(&context);
+    stream->Write(SpmmStartOf(1, "one~a", pattern_.cols, 4));
+    const std::vector<float> b = FloatValues(pattern_.cols * 4, 2);
+    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(b));
+    std::map<uint64_t, Answer> answers;
+    ReadUntilEnds(*stream, 1, &answers);
+    stream->WritesDone();
+    return answers[1].code();
+  };
+  const auto update = [&] {
+    grpc::ClientContext context;
+    Show(context, "two");
+    v1::UpdateValuesReply reply;
+    auto writer = server().catalog().UpdateValues(&context, &reply);
+    v1::UpdateValuesRequest request;
+    request.mutable_header()->set_name("one~a");
+    request.mutable_header()->set_type(v1::ELEMENT_TYPE_F32);
+    writer->Write(request);
+    WriteArray<v1::UpdateValuesRequest>(*writer, 0, 0, BytesOf(FloatValues(pattern_.nnz(), 3)));
+    writer->WritesDone();
+    return writer->Finish().error_code();
+  };
+  EXPECT_EQ(product(), 0);
+  EXPECT_EQ(update(), Code::PERMISSION_DENIED);
+  ASSERT_TRUE(Share("one", "a", "*", /*write=*/true).ok());
+  EXPECT_EQ(update(), Code::OK);
+  ASSERT_TRUE(Get("one", "a", &info).ok());
+  EXPECT_EQ(info.version(), 2);
+
+  // Who watches it does so no more once it is not his to see.
+  grpc::ClientContext context;
+  Show(context, "two");
+  v1::WatchRequest request;
+  request.set_name("one~a");
+  request.set_follow(true);
+  auto watch = server().catalog().Watch(&context, request);
+  v1::WatchReply reply;
+  ASSERT_TRUE(watch->Read(&reply));
+  ASSERT_TRUE(Share("one", "a", "*", false, /*revoke=*/true).ok());
+  EXPECT_EQ(product(), 0) << "the other share is there";
+  ASSERT_TRUE(Share("one", "a", "two", false, /*revoke=*/true).ok());
+  while (watch->Read(&reply)) {
+  }
+  EXPECT_EQ(watch->Finish().error_code(), Code::NOT_FOUND);
+  EXPECT_EQ(product(), static_cast<int>(Code::NOT_FOUND));
+  EXPECT_EQ(update(), Code::NOT_FOUND);
+  EXPECT_EQ(Share("one", "a", "two", false, true).error_code(), Code::NOT_FOUND);
+}
+
+TEST_F(TenantsTest, TheAuditLogHasWhoChangedWhatAndWhoWasRefused) {
+  const std::string file = folder_ + "/audit.jsonl";
+  Start("", [&](server::Config& config) {
+    config.audit_log = file;
+    WithPages(config);
+  });
+  const auto lines = [](const std::string& path) {
+    std::vector<std::string> all;
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
+  };
+  ASSERT_TRUE(Put("one", "a").ok());
+  ASSERT_TRUE(Get("one", "a").ok());  // changes nothing
+  EXPECT_EQ(Put("one", "a").error_code(), Code::ALREADY_EXISTS);
+  EXPECT_EQ(Share("looks", "a", "two").error_code(), Code::PERMISSION_DENIED);
+  EXPECT_EQ(Share("nobody", "a", "two").error_code(), Code::UNAUTHENTICATED);
+  ASSERT_TRUE(Eventually([&] { return lines(file).size() == 4; }));
+  const std::vector<std::string> all = lines(file);
+  EXPECT_THAT(all[0], AllOf(HasSubstr("\"tenant\":\"one\",\"caller\":\"token one\","
+                                      "\"operation\":\"upload\",\"name\":\"a\",\"status\":\"OK\""),
+                            HasSubstr("{\"time\":\"20")));
+  EXPECT_THAT(all[1], HasSubstr("\"status\":\"ALREADY_EXISTS\""));
+  EXPECT_THAT(all[2], AllOf(HasSubstr("token looks"), HasSubstr("\"operation\":\"share\""),
+                            HasSubstr("PERMISSION_DENIED")));
+  EXPECT_THAT(all[3], AllOf(HasSubstr("\"tenant\":\"\""), HasSubstr("UNAUTHENTICATED")));
+
+  std::filesystem::rename(file, file + ".1");
+  ASSERT_TRUE(Share("one", "a", "two").ok());
+  EXPECT_TRUE(Eventually([&] { return lines(file).size() == 1; })) << "opened anew";
+  EXPECT_EQ(lines(file + ".1").size(), 4);
+
+  // A result that stays.
+  grpc::ClientContext context;
+  Show(context, "one");
+  auto stream = server().compute().Spgemm(&context);
+  v1::SpgemmRequest request;
+  request.mutable_start()->set_request_id(7);
+  request.mutable_start()->set_left("a");
+  request.mutable_start()->set_right("a");
+  request.mutable_start()->set_keep_as("kept");
+  stream->Write(request);
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  ASSERT_TRUE(Eventually([&] { return lines(file).size() == 2; }));
+  EXPECT_THAT(lines(file)[1], AllOf(HasSubstr("\"operation\":\"spgemm\",\"name\":\"kept\""),
+                                    HasSubstr("\"request_id\":7")));
+
+  // A file that cannot be written is no reason to refuse anything.
+  std::filesystem::remove(file);
+  std::filesystem::create_directory(file);
+  EXPECT_TRUE(Put("one", "b").ok());
+  EXPECT_TRUE(Eventually([&] {
+    return server().Page("/metrics").find("sparsed_audit_entries_total{result=\"lost\"} 1") !=
+           std::string::npos;
+  }));
+}
+
+/// Every string of a message, also of those within it, one after the other.
+void AppendStrings(const google::protobuf::Message& message, std::string& to) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->type() == FieldDescriptor::TYPE_STRING) {
+        to += (field->is_repeated() ? reflection.GetRepeatedString(message, field, i)
+                                    : reflection.GetString(message, field)) +
+              '\n';
+      } else if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+        AppendStrings(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                           : reflection.GetMessage(message, field),
+                      to);
+      } else if (field->name() == "code") {
+        to += std::to_string(reflection.GetInt32(message, field)) + '\n';
+      }
+    }
+  }
+}
+
+/// Fills every field: strings with `text`, of each oneof the `choice`th part, the rest with ones.
+void Fill(google::protobuf::Message& message, const std::string& text, int choice, int depth = 0) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  for (int i = 0; i < type.field_count() && depth < 6; ++i) {
+    const FieldDescriptor* const field = type.field(i);
+    const auto* const oneof = field->real_containing_oneof();
+    if (oneof != nullptr && field->index_in_oneof() != choice % oneof->field_count()) continue;
+    const bool many = field->is_repeated();
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_STRING:
+        if (field->type() == FieldDescriptor::TYPE_BYTES) break;
+        many ? reflection.AddString(&message, field, text)
+             : reflection.SetString(&message, field, text);
+        break;
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        if (field->is_map()) break;
+        Fill(many ? *reflection.AddMessage(&message, field)
+                  : *reflection.MutableMessage(&message, field),
+             text, choice, depth + 1);
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        many ? reflection.AddInt64(&message, field, 1) : reflection.SetInt64(&message, field, 1);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT64:
+        many ? reflection.AddUInt64(&message, field, 1) : reflection.SetUInt64(&message, field, 1);
+        break;
+      case FieldDescriptor::CPPTYPE_INT32:
+        many ? reflection.AddInt32(&message, field, 1) : reflection.SetInt32(&message, field, 1);
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        many ? reflection.AddEnumValue(&message, field, 1)
+             : reflection.SetEnumValue(&message, field, 1);
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        // A matrix that is watched for ever says nothing more.
+        if (!many && field->name() != "follow" && field->name() != "all") {
+          reflection.SetBool(&message, field, choice % 2 == 0);
+        }
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+/// All that a stranger is told who calls the method with the message: strings, codes, status.
+std::string Transcript(grpc::Channel& channel, const google::protobuf::MethodDescriptor& method,
+                       const google::protobuf::Message& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  Show(context, "two");
+  const std::string path =
+      "/" + std::string(method.service()->full_name()) + "/" + std::string(method.name());
+  const grpc::internal::RpcMethod rpc(path.c_str(), grpc::internal::RpcMethod::BIDI_STREAMING);
+  const std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream(
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+          &channel, rpc, &context));
+  const grpc::Slice bytes(request.SerializeAsString());
+  stream->Write(grpc::ByteBuffer(&bytes, 1));
+  stream->WritesDone();
+  std::string told;
+  const std::unique_ptr<google::protobuf::Message> reply(
+      google::protobuf::MessageFactory::generated_factory()
+          ->GetPrototype(method.output_type())
+          ->New());
+  for (grpc::ByteBuffer answer; stream->Read(&answer);) {
+    std::vector<grpc::Slice> slices;
+    EXPECT_TRUE(answer.Dump(&slices).ok());
+    std::string whole;
+    for (const grpc::Slice& slice : slices) {
+      whole.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    EXPECT_TRUE(reply->ParseFromString(whole));
+    AppendStrings(*reply, told);
+  }
+  const grpc::Status status = stream->Finish();
+  EXPECT_NE(status.error_code(), Code::DEADLINE_EXCEEDED) << path;
+  EXPECT_NE(status.error_code(), Code::INTERNAL) << path << ": " << status.error_message();
+  return fmt::format("{}{}: {}", told, static_cast<int>(status.error_code()),
+                     status.error_message());
+}
+
+std::string Replaced(std::string text, const std::string& what, const std::string& with) {
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size()) {
+    text.replace(at, what.size(), with);
+  }
+  return text;
+}
+
+TEST_F(TenantsTest, AStrangerIsToldTheSameOfWhatIsThereAndWhatIsNot) {
+  Start("");
+  ASSERT_TRUE(Put("one", "secret").ok());
+  {
+    grpc::ClientContext context;
+    Show(context, "one");
+    v1::BufferInfo info;
+    auto writer = server().buffers().Put(&context, &info);
+    v1::PutBufferRequest request;
+    request.mutable_header()->set_name("secret");
+    request.mutable_header()->set_zeros(true);
+    request.mutable_header()->mutable_shape()->set_rows(1);
+    request.mutable_header()->mutable_shape()->set_cols(1);
+    request.mutable_header()->mutable_shape()->set_type(v1::ELEMENT_TYPE_F32);
+    writer->Write(request);
+    writer->WritesDone();
+    ASSERT_TRUE(writer->Finish().ok());
+  }
+  v1::MatrixInfo before, after;
+  ASSERT_TRUE(Get("one", "secret", &before).ok());
+  constexpr int kChoices = 18;  // more than any oneof has parts
+  int told = 0;
+  for (const char* name : {"Catalog", "Compute", "Buffers", "Admin"}) {
+    const auto* service = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
+        std::string("sparsed.v1.") + name);
+    ASSERT_NE(service, nullptr);
+    for (int i = 0; i < service->method_count(); ++i) {
+      const google::protobuf::MethodDescriptor& method = *service->method(i);
+      SCOPED_TRACE(method.full_name());
+      for (int choice = 0; choice < kChoices; ++choice) {
+        const auto told_of = [&](const std::string& text) {
+          const std::unique_ptr<google::protobuf::Message> request(
+              google::protobuf::MessageFactory::generated_factory()
+                  ->GetPrototype(method.input_type())
+                  ->New());
+          Fill(*request, text, choice);
+          return Transcript(*server().channel(), method, *request);
+        };
+        for (const std::string prefix : {"", "one~"}) {
+          const std::string foreign = told_of(prefix + "secret"),
+                            missing = told_of(prefix + "nosuch");
+          EXPECT_EQ(Replaced(foreign, "secret", "nosuch"), missing)
+              << prefix << ", part " << choice;
+          told += foreign.find("secret") != std::string::npos ? 1 : 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(told, 20) << "names came through";
+  ASSERT_TRUE(Get("one", "secret", &after).ok());
+  EXPECT_EQ(after.version(), before.version());
+  EXPECT_EQ(after.created_unix_ns(), before.created_unix_ns());
+  EXPECT_EQ(QuotaOf("one", "buffers").used(), 1);
+}
+
+}  // namespace
+}  // namespace sparsed::test
