@@ -509,6 +509,9 @@ Server::~Server() = default;
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
                                                       std::function<void()> give_up) {
+  constexpr int kDescriptorsToStart = 40;
+  RaiseDescriptorLimit();
+  if (absl::Status status = CheckDescriptorsLeft(kDescriptorsToStart); !status.ok()) return status;
   auto impl = std::make_unique<Impl>(config, std::move(give_up));
   if (absl::Status status = impl->Start(); !status.ok()) return status;
   return std::unique_ptr<Server>(new Server(std::move(impl)));
