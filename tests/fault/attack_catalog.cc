@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -27,6 +27,7 @@ using std::chrono::milliseconds;
 
 constexpr int kNames = 3;
 constexpr int kKillsInARound = 3;
+constexpr int kGraceSeconds = 10;
 constexpr milliseconds kShortestLife(150), kLongestLife(900);
 
 /// What was seen in all rounds.
@@ -34,6 +35,8 @@ struct Tally {
   int64_t rounds = 0;
   int64_t kills = 0;
   int64_t wrong_exits = 0;  ///< of orderly ends
+  double slowest_end = 0;   ///< seconds
+  int64_t attached_runs = 0;
   int64_t calls = 0;
   int64_t unknown = 0;
 };
@@ -77,10 +80,12 @@ class Campaign {
         driven = Start();
       }
     }
+    // With calls under way.
+    if (driven.ok()) End(kills ? SIGKILL : SIGTERM);
     shared_.ending = true;
     for (std::thread& client : clients) client.join();
     if (!driven.ok()) return driven;
-    End(kills ? SIGKILL : SIGTERM);
+    tally_.attached_runs = shared_.attached_runs;
     for (const absl::Status& end : ends) {
       if (!end.ok()) return end;
     }
@@ -91,9 +96,10 @@ class Campaign {
 
  private:
   absl::Status Start() {
-    std::vector<std::string> flags = {
-        "--listen=unix:" + folder_ + "/server", "--local-listen=unix:" + folder_ + "/local",
-        "--data-dir=" + folder_ + "/data", "--host-memory=1GiB", "--shutdown-grace=10"};
+    std::vector<std::string> flags = {"--listen=unix:" + folder_ + "/server",
+                                      "--local-listen=unix:" + folder_ + "/local",
+                                      "--data-dir=" + folder_ + "/data", "--host-memory=1GiB",
+                                      fmt::format("--shutdown-grace={}", kGraceSeconds)};
     flags.insert(flags.end(), options_.flags.begin(), options_.flags.end());
     auto server = ServerUnderAttack::Start(flags);
     if (!server.ok()) return server.status();
@@ -112,6 +118,8 @@ class Campaign {
     shared_.serving = false;
     const int how = server_->End(signal);
     crash.returned = NowNanoseconds();
+    tally_.slowest_end =
+        std::max(tally_.slowest_end, static_cast<double>(crash.returned - crash.invoked) * 1e-9);
     crashes_.push_back(crash);
     ++tally_.kills;
     if (how != (signal == SIGKILL ? -SIGKILL : 0)) {
@@ -181,6 +189,8 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   bounds.AtLeast("rounds", static_cast<double>(tally.rounds), 2, "");
   bounds.AtLeast("ends of the server", static_cast<double>(tally.kills), kKillsInARound, "");
   bounds.AtMost("ends that went wrong", static_cast<double>(tally.wrong_exits), 0, "");
+  bounds.AtMost("the slowest end", tally.slowest_end, kGraceSeconds, "s");
+  bounds.AtLeast("products that ran attached", static_cast<double>(tally.attached_runs), 1, "");
   bounds.AtLeast("calls that were put in order", static_cast<double>(tally.calls), 200, "");
   bounds.AtMost("of these without an answer", static_cast<double>(tally.unknown),
                 static_cast<double>(tally.calls) / 4, "");

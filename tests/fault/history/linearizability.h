@@ -134,8 +134,8 @@ class Linearizability {
     for (size_t i = point.first; i < history.size() && history[i].invoked <= earliest; ++i) {
       if (point.Has(i)) continue;
       std::vector<State> after = After(point.state, history[i]);
-      // What changes nothing may as well come first.
-      if (after.size() == 1 && after[0] == point.state) {
+      // What changes nothing may as well come first; but what may be lost could do something later.
+      if (!history[i].may_be_lost && after.size() == 1 && after[0] == point.state) {
         return {point.With(i, std::move(after[0]))};
       }
       for (State& state : after) next.push_back(point.With(i, std::move(state)));

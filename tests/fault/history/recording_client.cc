@@ -191,7 +191,7 @@ absl::Status RecordingClient::Update(const std::string& name) {
   const auto info = client_.MatrixNamed(name).Info();
   if (!info.ok()) return absl::OkStatus();
   UpdateOptions options;
-  options.durable = !shared_.volatile_updates || random_() % 2 == 0;
+  options.durable = random_() % 2 == 0;
   if (random_() % 4 == 0) {
     options.if_version = random_() % 2 == 0 ? info->version : versions_[name];
   }
@@ -274,9 +274,12 @@ absl::StatusOr<int64_t> RecordingClient::Multiply(const std::string& name) {
     return OneValue(own_c);
   }
   if (way_ == Way::kAttached) {
-    const auto done = attached_.at(name).Spmm(DenseView(own_b.data(), kRows, kWidth),
-                                              MutableDenseView(own_c.data(), kRows, kWidth));
+    const AttachedMatrix& attached = attached_.at(name);
+    const int64_t before = attached.runs();
+    const auto done = attached.Spmm(DenseView(own_b.data(), kRows, kWidth),
+                                    MutableDenseView(own_c.data(), kRows, kWidth));
     if (!done.ok()) return done.status();
+    shared_.attached_runs += attached.runs() - before;
     return OneValue(own_c);
   }
   const auto b = client_.AllocateShared(kRows, kWidth), c = client_.AllocateShared(kRows, kWidth);

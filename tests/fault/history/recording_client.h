@@ -28,8 +28,7 @@ struct Shared {
   std::atomic<bool> serving = true;  ///< false: do not call
   std::atomic<bool> ending = false;
   std::atomic<int64_t> next_value = 1;
-  /// Whether values that are not stored are among the updates.
-  bool volatile_updates = true;
+  std::atomic<int64_t> attached_runs = 0;  ///< products that ran in the client's process
 };
 
 class RecordingClient {
