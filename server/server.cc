@@ -40,6 +40,7 @@
 #include "server/telemetry/engine_gauges.h"
 #include "server/telemetry/http_port.h"
 #include "server/telemetry/in_flight.h"
+#include "server/telemetry/queue_watch.h"
 #include "server/telemetry/status_page.h"
 #include "server/telemetry/telemetry.h"
 #include "server/telemetry/tenant_metrics.h"
@@ -261,6 +262,12 @@ class Server::Impl {
         telemetry_.metrics().tenant_labels().Of(name);
       ApplyTenants(tenants, *engine_);
     });
+    if (config_.stall_seconds > 0) {
+      queue_watch_ = std::make_unique<QueueWatch>(
+          QueueWatch::Options{.patience = std::chrono::duration<double>(config_.stall_seconds),
+                              .look = [this] { return QueuesOf(*engine_); },
+                              .changed = [this] { TellHealth(); }});
+    }
     gauges_ = std::make_unique<EngineGauges>(*engine_, telemetry_.metrics().tenant_labels());
     context_ = std::make_unique<ServiceContext>(ServiceContext{
         config_, *engine_, telemetry_, *access_,
@@ -408,6 +415,10 @@ class Server::Impl {
     if (gpus_lost_ > 0 && gpus_lost_ == engine_->gpus().size()) return "the GPU is lost";
     if (store_lost_) return "the data directory is gone";
     if (CountThreadStarts().waiting > 0) return "the operating system starts no more threads";
+    if (std::string stalled = queue_watch_ == nullptr ? "" : queue_watch_->Reason();
+        !stalled.empty()) {
+      return stalled;
+    }
     return unreachable_;
   }
 
@@ -467,6 +478,7 @@ class Server::Impl {
          [this] {
            std::vector<prometheus::MetricFamily> families = telemetry_.metrics().Collect();
            for (auto& family : gauges_->Collect()) families.push_back(std::move(family));
+           if (queue_watch_ != nullptr) families.push_back(queue_watch_->Metric());
            for (auto& family : Families(live_streams_->InFlight())) {
              families.push_back(std::move(family));
            }
@@ -536,6 +548,7 @@ class Server::Impl {
   std::unique_ptr<FrontDoor> door_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<SelfProbe> probe_;
+  std::unique_ptr<QueueWatch> queue_watch_;
   std::unique_ptr<HttpPort> http_;
 };
 
@@ -544,6 +557,9 @@ Server::~Server() = default;
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
                                                       std::function<void()> give_up) {
+  constexpr int kDescriptorsToStart = 40;
+  RaiseDescriptorLimit();
+  if (absl::Status status = CheckDescriptorsLeft(kDescriptorsToStart); !status.ok()) return status;
   auto impl = std::make_unique<Impl>(config, std::move(give_up));
   if (absl::Status status = impl->Start(); !status.ok()) return status;
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -276,12 +276,9 @@ constexpr double kWideWindow = 1 << 14;
 constexpr double kGrouped = 2.5;
 /// Of a slot of a format: where its value comes from. Matrices that take more are no candidates.
 constexpr double kSourceBytes = sizeof(int32_t);
-/// Diagonals that are full but for so much of them win everywhere.
-constexpr double kFullDiagonals = 0.3;
 
-/// On the GPU, more are no candidates, and so few win everywhere.
+/// On the GPU, more are no candidates.
 constexpr double kMostMaskBits = 64;
-constexpr double kFewDiagonals = 16;
 /// Of a row, which a thread keeps as a list.
 constexpr double kMostEvenProducts = 64;
 /// A lane for each term.

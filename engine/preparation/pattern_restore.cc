@@ -96,7 +96,8 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
   for (auto& [pattern, of_pattern] : measurements)
     pattern->trials().SetMeasurements(std::move(of_pattern));
   for (auto& [hash, classes] : foreign) {
-    std::erase_if(classes, [&](const ProblemClass& c) { return ours[hash].contains(c); });
+    const auto& here = ours[hash];
+    std::erase_if(classes, [&](const ProblemClass& c) { return here.contains(c); });
   }
   std::map<std::pair<Pattern*, ProblemClass>, std::vector<Decision>> decisions;
   for (const DecisionRecord& record : contents.decisions) {

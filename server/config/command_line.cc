@@ -142,6 +142,13 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(Seconds(0, 366.0 * 86400))
       ->capture_default_str()
       ->group("Serving");
+  app.add_option(
+         "--stall-after", config.stall_seconds,
+         "Seconds after which the server is not ready any more if requests wait for a device "
+         "and nothing runs there; 0: never")
+      ->check(Seconds(0, 366.0 * 86400))
+      ->capture_default_str()
+      ->group("Serving");
   app.add_option("--scrub-interval", config.scrub_interval_seconds,
                  "Seconds between two verifications of everything that is stored; 0: none")
       ->check(Seconds(0, 366.0 * 86400))

@@ -118,6 +118,7 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "buffer_time_to_live" << YAML::Value << config.buffer_time_to_live_seconds;
   out << YAML::Key << "shutdown_grace" << YAML::Value << config.shutdown_grace_seconds;
   out << YAML::Key << "give_up_after" << YAML::Value << config.give_up_seconds;
+  out << YAML::Key << "stall_after" << YAML::Value << config.stall_seconds;
   out << YAML::Key << "scrub_interval" << YAML::Value << config.scrub_interval_seconds;
   out << YAML::Key << "log_level" << YAML::Value << Name(config.log_level);
   out << YAML::Key << "log_format" << YAML::Value

@@ -59,6 +59,7 @@ struct Config {
   double receive_idle_seconds = 30;    ///< for which a client may send nothing that is awaited
   double send_idle_seconds = 60;       ///< for which it may take nothing of what it asked for
   double give_up_seconds = 60;         ///< of not answering its own clients, then it ends; 0: never
+  double stall_seconds = 600;          ///< of requests that wait while nothing runs; 0: never
   /// For which held dense matrices that ask for nothing stay though nothing uses them; 0: for ever.
   double buffer_time_to_live_seconds = 86400;
   double scrub_interval_seconds = 86400;  ///< between two verifications of what is stored; 0: none

@@ -1,6 +1,11 @@
 #include "server/listener/descriptor.h"
 
+#include <fmt/format.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+
+#include <cerrno>
+#include <vector>
 
 namespace sparsed::server {
 
@@ -13,6 +18,20 @@ int64_t RaiseDescriptorLimit() {
     if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   }
   return static_cast<int64_t>(limit.rlim_cur);
+}
+
+absl::Status CheckDescriptorsLeft(int count) {
+  std::vector<Descriptor> opened;
+  for (int i = 0; i < count; ++i) {
+    opened.emplace_back(eventfd(0, EFD_CLOEXEC));
+    if (opened.back().open()) continue;
+    return absl::ResourceExhaustedError(fmt::format(
+        "a start takes {} descriptors and only {} are left {}", count, i,
+        errno == ENFILE
+            ? "on this machine (fs.file-max)"
+            : "of those that the process may have (ulimit -n, systemd's LimitNOFILE=)"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sparsed::server

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <random>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -29,15 +30,17 @@ void Bounds::Add(std::string line, bool holds) {
 
 int AttackMain(int argc, char** argv, const std::string& about, double seconds,
                const std::function<absl::Status(const AttackOptions&, Bounds&)>& attack) {
-  AttackOptions options{.seconds = seconds, .flags = {}};
+  AttackOptions options{.seconds = seconds, .flags = {}, .seed = std::random_device{}()};
   CLI::App app(about);
   app.add_option("--seconds", options.seconds, "How long to go on; at least one round is run")
       ->capture_default_str();
+  app.add_option("--seed", options.seed, "Of what chance decides; another each time without it");
   app.add_option("--server-flag", options.flags,
                  "A flag for the server, such as --server-flag=--host-memory=4GiB; repeatable")
       ->allow_extra_args(false);
   CLI11_PARSE(app, argc, argv);
 
+  std::cout << "seed: " << options.seed << std::endl;
   Bounds bounds;
   const absl::Status status = attack(options, bounds);
   if (absl::IsUnimplemented(status)) {

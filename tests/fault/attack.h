@@ -13,6 +13,7 @@ namespace sparsed::test {
 struct AttackOptions {
   double seconds = 0;              ///< how long to go on; at least one round is run
   std::vector<std::string> flags;  ///< of the server, after the attack's own
+  uint32_t seed = 0;               ///< of what chance decides
 };
 
 /// What was measured, held against what was promised; printed as the program's last lines.
@@ -37,8 +38,9 @@ class Bounds {
 /// Returned by a program that cannot run on this machine; ctest calls it skipped.
 inline constexpr int kExitSkipped = 77;
 
-/// The main function of an attack: reads --seconds=N (`seconds` by default), --server-flag=FLAG
-/// (repeatable) and --help (which prints `about`), runs `attack`, and prints its bounds. Returns 0
+/// The main function of an attack: reads --seconds=N (`seconds` by default), --seed=N (another each
+/// time by default; printed), --server-flag=FLAG (repeatable) and --help (which prints `about`),
+/// runs `attack`, and prints its bounds. Returns 0
 /// if they hold, 1 if one does not or the attack failed, kExitSkipped if it returned UNIMPLEMENTED.
 int AttackMain(int argc, char** argv, const std::string& about, double seconds,
                const std::function<absl::Status(const AttackOptions&, Bounds&)>& attack);

@@ -366,7 +366,7 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   const bool has_gpu = (*server)->Metric(R"(sparsed_device_up{device="cuda:0"})").value_or(0) == 1;
   if (!has_gpu) std::cout << "no GPU here: none of its clients is killed" << std::endl;
   const size_t transports = has_gpu ? kTransports.size() : kOnCpu;
-  std::mt19937 random(std::random_device{}());
+  std::mt19937 random(options.seed);
   const auto seconds = std::chrono::duration<double>(options.seconds);
   Toll all;
   int64_t descriptors = 0, resident = 0;

@@ -158,6 +158,11 @@ absl::Status ServerUnderAttack::Spawn(std::vector<std::string> flags, const Atta
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  std::vector<char*> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+  std::vector<std::string> more = limits.environment;
+  for (std::string& entry : more) environment.push_back(entry.data());
+  environment.push_back(nullptr);
   std::vector<std::string> groups;
   for (const std::string& group : control_groups_) groups.push_back(group + "/cgroup.procs");
 
@@ -167,7 +172,7 @@ absl::Status ServerUnderAttack::Spawn(std::vector<std::string> flags, const Atta
   if (pid_ == 0) {
     constexpr int kCannotEnter = 126;
     if (!Enter(groups, limits.descriptors, log)) _exit(kCannotEnter);
-    execv(arguments[0], arguments.data());
+    execve(arguments[0], arguments.data(), environment.data());
     _exit(kCannotEnter);
   }
   const int error = errno;

@@ -17,6 +17,7 @@ struct AttackLimits {
   int64_t memory_bytes = 0;  ///< of a memory control group around the program; 0: none
   int64_t tasks = 0;         ///< of a pids control group around it; 0: none
   int64_t descriptors = 0;   ///< soft and hard RLIMIT_NOFILE; 0: as ours
+  std::vector<std::string> environment = {};  ///< "NAME=VALUE", after ours
 };
 
 /// Ends the program, and removes its control groups and its folder, when it goes. Not thread-safe.

@@ -36,6 +36,16 @@ TEST(ServerUnderAttackTest, SaysWhyItDidNotStart) {
   EXPECT_NE(server.status().message().find("--host-memory"), std::string::npos) << server.status();
 }
 
+TEST(ServerUnderAttackTest, SaysThatThereAreTooFewDescriptors) {
+  for (const int64_t descriptors : {12, 20, 30}) {
+    auto server = ServerUnderAttack::Start({}, {.descriptors = descriptors});
+    ASSERT_TRUE(absl::IsFailedPrecondition(server.status())) << server.status();
+    EXPECT_NE(server.status().message().find("ended with 1;"), std::string::npos)
+        << server.status();
+    EXPECT_NE(server.status().message().find("ulimit -n"), std::string::npos) << server.status();
+  }
+}
+
 TEST(ServerUnderAttackTest, RunsUnderLimits) {
   auto server = ServerUnderAttack::Start(
       {"--host-memory=64MiB"},

@@ -1,19 +1,17 @@
 // Any bytes, cut anywhere, must read as protobuf reads them, or be refused by both.
 #include <google/protobuf/stubs/logging.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "proto/wire/chunk_codec.h"
 #include "sparsed/v1/compute.pb.h"
+#include "tests/fuzz/check.h"
 
 namespace sparsed::wire {
 namespace {
 
-void Check(bool holds) {
-  if (!holds) std::abort();
-}
+using fuzz::Check;
 
 void CompareWithProtobuf(const uint8_t* data, size_t size, size_t cut) {
   const std::vector<grpc::Slice> slices = {grpc::Slice(data, cut),

@@ -1,20 +1,15 @@
 // Any file must be read into canonical CSR or refused in a sentence.
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <string>
 
 #include "client/cli/matrix_market.h"
+#include "tests/fuzz/check.h"
 
 namespace {
 
-/// A row costs memory whatever the file holds, so larger matrices would only end the fuzzer.
-constexpr int64_t kMaxDimension = 1 << 20;
+using sparsed::fuzz::Check;
 
-void Check(bool holds) {
-  if (!holds) std::abort();
-}
+/// A row costs memory whatever the file holds, so larger matrices would only end the fuzzer.
+constexpr int64_t kMaxDimension = 1 << 12;
 
 void CheckCanonical(const sparsed::CsrMatrix& matrix) {
   Check(matrix.row_offsets.size() == static_cast<size_t>(matrix.rows) + 1);
@@ -30,9 +25,7 @@ void CheckCanonical(const sparsed::CsrMatrix& matrix) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const int file = memfd_create("fuzz", 0);
-  static const std::string path = "/proc/self/fd/" + std::to_string(file);
-  Check(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == static_cast<ssize_t>(size));
+  const std::string& path = sparsed::fuzz::FileOf(data, size);
   const auto matrix = sparsed::cli::ReadMatrixMarket(path, sparsed::ValueType::kF32, kMaxDimension);
   if (matrix.ok()) {
     CheckCanonical(*matrix);

@@ -1,24 +1,13 @@
 // Any file must be read as a dense matrix or refused in a sentence.
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <string>
 
 #include "client/cli/npy.h"
+#include "tests/fuzz/check.h"
 
-namespace {
-
-void Check(bool holds) {
-  if (!holds) std::abort();
-}
-
-}  // namespace
+using sparsed::fuzz::Check;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const int file = memfd_create("fuzz", 0);
-  static const std::string path = "/proc/self/fd/" + std::to_string(file);
-  Check(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == static_cast<ssize_t>(size));
+  const std::string& path = sparsed::fuzz::FileOf(data, size);
   for (const auto type : {sparsed::ValueType::kF32, sparsed::ValueType::kF64,
                           sparsed::ValueType::kF16, sparsed::ValueType::kBF16}) {
     const auto array = sparsed::cli::ReadNpy(path, type);

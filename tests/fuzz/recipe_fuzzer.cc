@@ -1,17 +1,11 @@
 // Any text is a recipe, whose canonical text reads as the same recipe, or is refused in a sentence.
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 
 #include "kernels/recipe.h"
+#include "tests/fuzz/check.h"
 
-namespace {
-
-void Check(bool holds) {
-  if (!holds) std::abort();
-}
-
-}  // namespace
+using sparsed::fuzz::Check;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto recipe =

@@ -1,37 +1,57 @@
 // Any message of a stream must become a typed request, or be refused in a sentence.
 #include <google/protobuf/stubs/logging.h>
 
-#include <cstdint>
-#include <cstdlib>
+#include <iterator>
 
 #include "server/rpc/compute_message.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/shared_regions.h"
 #include "sparsed/v1/buffers.pb.h"
 #include "sparsed/v1/catalog.pb.h"
+#include "tests/fuzz/check.h"
 
 namespace sparsed::server {
 namespace {
 
-void Check(const absl::Status& status) {
-  if (!status.ok() && status.message().empty()) std::abort();
+using fuzz::Check;
+using fuzz::CheckSentence;
+
+/// One of 4096 bytes, which messages may name.
+SharedRegions& Regions() {
+  static SharedRegions* const regions = [] {
+    auto* const made = new SharedRegions();
+    auto memory = HeapMemory().Allocate(4096);
+    Check(memory.ok());
+    made->Add(std::string(16, 'r'), {*std::move(memory), {}});
+    return made;
+  }();
+  return *regions;
 }
 
 void DecodeCompute(Op op, const grpc::ByteBuffer& bytes) {
-  const auto message = DecodeComputeMessage(op, "tenant", bytes);
-  Check(message.status());
+  const auto message = DecodeComputeMessage(op, "tenant", Regions(), bytes);
+  CheckSentence(message.status());
   if (!message.ok()) return;
-  if (const auto* start = std::get_if<ComputeStart>(&*message)) Check(start->spec.status());
+  if (const auto* start = std::get_if<ComputeStart>(&*message)) CheckSentence(start->spec.status());
 }
 
 /// `convert` takes the header of a Request.
 template <typename Request, typename Convert>
 void DecodeHeader(const grpc::ByteBuffer& bytes, const Convert& convert) {
   const auto frame = wire::Decode<Request>(bytes);
-  Check(frame.status());
+  CheckSentence(frame.status());
   if (!frame.ok()) return;
   const auto* request = std::get_if<Request>(&*frame);
   if (request != nullptr && request->has_header()) {
-    Check(convert("tenant", request->header()).status());
+    CheckSentence(convert("tenant", request->header()).status());
+  }
+}
+
+void DecodePrepare(std::string_view bytes) {
+  v1::PrepareRequest request;
+  if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
+    CheckSentence(ToClasses(type, request.expected()).status());
   }
 }
 
@@ -44,24 +64,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const grpc::Slice slice(data + 1, size - 1);
   const grpc::ByteBuffer bytes(&slice, 1);
-  switch (data[0] % 6) {
-    case 0:
-      server::DecodeCompute(server::Op::kSpmm, bytes);
-      break;
-    case 1:
-      server::DecodeCompute(server::Op::kSddmm, bytes);
-      break;
-    case 2:
-      server::DecodeCompute(server::Op::kSpgemm, bytes);
-      break;
-    case 3:
+  constexpr server::Op kOps[] = {server::Op::kSpmm, server::Op::kSddmm, server::Op::kSpgemm,
+                                 server::Op::kChain};
+  switch (const size_t what = data[0] % 8; what) {
+    case 4:
       server::DecodeHeader<v1::UploadRequest>(bytes, server::ToUploadHeader);
       break;
-    case 4:
+    case 5:
       server::DecodeHeader<v1::UpdateValuesRequest>(bytes, server::ToUpdateHeader);
       break;
-    default:
+    case 6:
       server::DecodeHeader<v1::PutBufferRequest>(bytes, server::ToPutHeader);
+      break;
+    case 7:
+      server::DecodePrepare({reinterpret_cast<const char*>(data) + 1, size - 1});
+      break;
+    default:
+      server::DecodeCompute(kOps[what], bytes);
   }
   return 0;
 }
