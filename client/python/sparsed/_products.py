@@ -293,19 +293,18 @@ class Products(MatrixHandle):
     ) -> tuple[list[Operand], Results]:  # fmt: skip
         """Operands where the product reads them, and places for results of rows x cols and these
         types, the first of which goes to `destination`."""
-        staged = self._staging.wanted(operands, rows * cols * len(types), awaited)
         model = operands[0]
         results: Results = []
-        for type_ in types:
-            if staged:
+        if self._staging.wanted(operands, rows * cols * len(types), awaited):
+            for type_ in types:
                 results.append(self._staging.place(model, destination, rows, cols, type_, ndim))
-            elif destination is not None:
-                results.append((destination, None))
-            else:
-                results.append((_operands.empty_like(model, rows, cols, type_, ndim), None))
+                destination = None
+            return [self._staging.copied(one) for one in operands], results
+        for type_ in types:
+            if destination is None:
+                destination = _operands.empty_like(model, rows, cols, type_, ndim)
+            results.append((destination, None))
             destination = None
-        if staged:
-            operands = [self._staging.copied(one) for one in operands]
         return operands, results
 
 
@@ -330,9 +329,10 @@ def of_nothing(results: Results) -> Operation[Any]:
 
 def _given(results: Results) -> Any:
     """As the caller gets them."""
-    made = []
-    for written, destination in results:
-        if destination is not None:
-            copy_back(written, destination)
-        made.append(_operands.give(written if destination is None else destination))
-    return made[0] if len(made) == 1 else tuple(made)
+    if len(results) > 1:
+        return tuple(_given([one]) for one in results)
+    written, destination = results[0]
+    if destination is None:
+        return _operands.give(written)
+    copy_back(written, destination)
+    return _operands.give(destination)

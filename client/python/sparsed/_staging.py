@@ -58,9 +58,10 @@ class Staging:
         """Where in shared memory a product writes its result, and where that is to be copied
         afterwards. Small results are copied to memory of their own: a block of shared memory for
         each that somebody keeps would be too many for the server."""
-        if destination is not None:
-            if destination.kind == HELD or destination.device >= 0 or self._shared(destination):
-                return destination, None
+        if destination is not None and (
+            destination.kind == HELD or destination.device >= 0 or self._shared(destination)
+        ):
+            return destination, None
         if destination is None and rows * cols * _native.ELEMENT_BYTES[type_] < _LEAST_BYTES:
             destination = _operands.empty_like(model, rows, cols, type_, ndim)
         return self._empty(model, rows, cols, type_, ndim), destination

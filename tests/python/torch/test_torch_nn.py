@@ -582,6 +582,29 @@ def test_models_compile_without_breaks(edges):
 
 
 @pytest.mark.parametrize(
+    "make",
+    [
+        lambda: st.nn.GCNConv(4, 2),
+        lambda: st.nn.SAGEConv(4, 2),
+        lambda: st.nn.GATConv(4, 2),
+        lambda: st.nn.APPNP(2, 0.1),
+    ],
+)
+def test_compiled_layers_take_several_graphs(client, name, make):
+    """Each is compiled for."""
+    layer = make().double()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    several = [Edges(client, f"{name}-{n}", 9 - n % 2, 9 - n % 2) for n in range(3)]
+    several[2].g.update_values(np.arange(1.0, several[2].nnz + 1))
+    for _ in range(2):
+        for edges in several:
+            x = edges.x(4)
+            close(compiled(x, edges.g), layer(x, edges.g))
+    for edges in several:
+        edges.g.delete()
+
+
+@pytest.mark.parametrize(
     "make, sentence",
     [
         (lambda: st.nn.GCNConv(-1, 3), "GCNConv with -1 channels"),

@@ -41,6 +41,9 @@ def _given(y: Tensor) -> Tensor:
 
 
 def _autocasts(x: Tensor) -> bool:
+    # The first question is the cheaper one, and not for programs that are traced.
+    if not torch.compiler.is_compiling() and not torch._C._is_any_autocast_enabled():
+        return False
     on = x.device.type
     return (on == "cpu" or on == "cuda") and torch.is_autocast_enabled(on)
 

@@ -28,8 +28,8 @@ def _refuse_tangents(arguments: tuple[Any, ...]) -> None:
         if isinstance(one, Tensor) and _has_tangent(one):
             raise Unimplemented(
                 "operators of sparsed.torch have no derivatives in forward mode (torch.func.jvp, "
-                "jacfwd, linearize, torch.autograd.forward_ad): torch.autograd.functional.jvp makes "
-                "the same by two gradients"
+                "jacfwd, linearize, torch.autograd.forward_ad): torch.autograd.functional.jvp "
+                "makes the same by two gradients"
             )
 
 
