@@ -397,6 +397,11 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane, LaneTurn& tu
   } else {
     job->turn_ = &turn;
     next = job->Run(lane, &end);
+    {
+      // Before anybody hears of the end.
+      const MutexLock lock(mutex_);
+      CountTurnLocked(lanes_of(lane.backend->id()), turn);
+    }
     // One that left has perhaps ended elsewhere.
     if (next == Job::Next::kAgain || next == Job::Next::kPaused) job->TakePrediction();
   }
