@@ -106,6 +106,9 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
 
 /// Makes what the access file says of tenants hold; called with each version of it.
 void ApplyTenants(const TenantTable& tenants, engine::Engine& engine) {
+  engine::TenantWeights weights{{}, tenants.others.weight};
+  for (const auto& [name, limits] : tenants.named) weights.named[name] = limits.weight;
+  engine.executor().SetWeights(weights);
   engine.tenants().SetLimits(tenants.named, tenants.others);
 }
 

@@ -342,9 +342,7 @@ absl::Status Executor::RunIdle(DeviceId device, const std::function<void(Lane&)>
   return ran;
 }
 
-void Executor::SetWeight(std::string_view tenant, double weight) {
-  impl_->scheduler->SetWeight(tenant, weight);
-}
+void Executor::SetWeights(const TenantWeights& weights) { impl_->scheduler->SetWeights(weights); }
 TenantSeconds Executor::tenant_seconds(DeviceId device) const {
   return impl_->scheduler->tenant_seconds(device);
 }

@@ -16,6 +16,7 @@
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/call.h"
+#include "engine/execution/fair_queue.h"
 #include "engine/execution/tenant_seconds.h"
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
@@ -89,10 +90,9 @@ class Executor {
   /// Likewise when a pair of patterns that were to be multiplied, without a mask, had none.
   std::function<void(const PatternProduct&, const Problem&)> on_unknown_pair;
 
-  /// A tenant's part of each device, relative to others': 1 unless it is set; what is not above 0
-  /// is
-  /// 1. For what runs and waits, too.
-  void SetWeight(std::string_view tenant, double weight);
+  /// Tenants' parts of each device, in the place of those before; all equal until this is called.
+  /// For what runs and waits, too.
+  void SetWeights(const TenantWeights& weights);
   /// Lanes' seconds by tenant, for metrics.
   TenantSeconds tenant_seconds(DeviceId device) const;
 

@@ -21,17 +21,10 @@ double FairQueue::Tenant::all_rest() const {
   return Sum(rest[kShort]) + Sum(rest[kLong]) + running_rest;
 }
 
-void FairQueue::SetWeight(std::string_view tenant, double weight) {
-  if (!(weight > 0)) weight = 1;
-  if (weight == 1) {
-    if (const auto found = weights_.find(tenant); found != weights_.end()) weights_.erase(found);
-  } else {
-    weights_.insert_or_assign(std::string(tenant), weight);
-  }
-  // What it was charged stays as it was: from now on its time runs at the new rate.
-  if (const auto found = tenants_.find(tenant); found != tenants_.end()) {
-    found->second.weight = weight;
-  }
+void FairQueue::SetWeights(TenantWeights weights) {
+  weights_ = std::move(weights);
+  // What they were charged stays as it was: from now on their time runs at the new rate.
+  for (auto& [name, tenant] : tenants_) tenant.weight = weights_.Of(name);
 }
 
 FairQueue::Tenant& FairQueue::TenantOf(std::string_view name) {
@@ -39,8 +32,7 @@ FairQueue::Tenant& FairQueue::TenantOf(std::string_view name) {
   if (tenants_.size() >= sweep_at_) Sweep();
   Tenant& tenant = tenants_[std::string(name)];
   tenant.name = name;
-  const auto weight = weights_.find(name);
-  if (weight != weights_.end()) tenant.weight = weight->second;
+  tenant.weight = weights_.Of(name);
   tenant.start = now_;
   return tenant;
 }
@@ -213,17 +205,15 @@ void FairQueue::Charge(std::string_view tenant, double seconds) {
 double FairQueue::SecondsUntilEnd(const FairEntry& entry, int lanes) const {
   const auto found = tenants_.find(entry.tenant_name);
   const Flow flow = FlowOf(entry.is_long);
-  double weight = 1, own = entry.rest_seconds;
+  const double weight = weights_.Of(entry.tenant_name);
+  double own = entry.rest_seconds;
   if (found != tenants_.end()) {
     const Tenant& tenant = found->second;
-    weight = tenant.weight;
     const auto& rest = tenant.rest[flow];
     own += std::accumulate(rest.begin() + static_cast<std::ptrdiff_t>(LevelOf(entry)), rest.end(),
                            0.0);
     // On another lane it does not wait for it.
     if (entry.is_long && lanes == 1) own += tenant.running_rest;
-  } else if (const auto set = weights_.find(entry.tenant_name); set != weights_.end()) {
-    weight = set->second;
   }
   // Until its tenant has been given that, others have what their weights give them, or all they
   // wait for.

@@ -39,6 +39,18 @@ struct FairEntry {
   uint64_t order_ = 0;  ///< of coming; kept when it comes back. 0: it has not come yet
 };
 
+/// Of tenants, relative to one another; what is not above 0 counts as 1.
+struct TenantWeights {
+  std::map<std::string, double, std::less<>> named;
+  double others = 1;
+
+  double Of(std::string_view tenant) const {
+    const auto found = named.find(tenant);
+    const double weight = found == named.end() ? others : found->second;
+    return weight > 0 ? weight : 1;
+  }
+};
+
 /// Each tenant has a virtual time: the device seconds that it was given, divided by its weight.
 /// Whoever has the least goes next. Who comes back is put at the present virtual time: idle time
 /// saves nothing up, and what a turn took too much is owed while others wait and no longer.
@@ -65,8 +77,8 @@ class FairQueue {
     double rest = 0;
   };
 
-  /// 1 for those that were given none; what is not positive counts as 1.
-  void SetWeight(std::string_view tenant, double weight);
+  /// In the place of those before.
+  void SetWeights(TenantWeights weights);
 
   void Push(std::shared_ptr<FairEntry> entry);
   /// False if it does not wait here.
@@ -138,7 +150,7 @@ class FairQueue {
   /// Forgets who is idle and owes nothing.
   void Sweep();
 
-  std::map<std::string, double, std::less<>> weights_;
+  TenantWeights weights_;
   std::map<std::string, Tenant, std::less<>> tenants_;
   std::set<Place> order_;
   double now_ = 0;  ///< virtual

@@ -227,9 +227,9 @@ void Scheduler::Charge(DeviceId device, std::string_view tenant, double seconds)
   lanes.seconds.Add(tenant, seconds);
 }
 
-void Scheduler::SetWeight(std::string_view tenant, double weight) {
+void Scheduler::SetWeights(const TenantWeights& weights) {
   const MutexLock lock(mutex_);
-  for (Lanes& lanes : lanes_) lanes.queue.SetWeight(tenant, weight);
+  for (Lanes& lanes : lanes_) lanes.queue.SetWeights(weights);
 }
 
 TenantSeconds Scheduler::tenant_seconds(DeviceId device) const {
@@ -397,6 +397,11 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane, LaneTurn& tu
   } else {
     job->turn_ = &turn;
     next = job->Run(lane, &end);
+    {
+      // Before anybody hears of the end.
+      const MutexLock lock(mutex_);
+      CountTurnLocked(lanes_of(lane.backend->id()), turn);
+    }
     // One that left has perhaps ended elsewhere.
     if (next == Job::Next::kAgain || next == Job::Next::kPaused) job->TakePrediction();
   }

@@ -54,8 +54,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   void AddBusy(DeviceId device, uint64_t nanoseconds) { lanes_of(device).busy_ns += nanoseconds; }
   /// Time of the device that no lane had a part in.
   void Charge(DeviceId device, std::string_view tenant, double seconds);
-  /// Its part of every device, from now on; 1 if nobody says anything, and for what is no weight.
-  void SetWeight(std::string_view tenant, double weight);
+  /// Tenants' parts of every device, from now on.
+  void SetWeights(const TenantWeights& weights);
   const std::atomic<bool>* wanted(DeviceId device) const { return &lanes_of(device).wanted; }
   Costs& costs(DeviceId device) { return lanes_of(device).costs; }
 

@@ -61,10 +61,10 @@ void AddDevices(Families& families, engine::Engine& engine) {
   for (const DeviceId device : devices) {
     const engine::TenantSeconds seconds = executor.tenant_seconds(device);
     for (const auto& [tenant, use] : seconds.named()) {
-      families.Add({{"tenant", tenant}, {"device", Name(device)}}, use.seconds);
+      families.Add({{"device", Name(device)}, {"tenant", tenant}}, use.seconds);
     }
     if (seconds.others() > 0) {
-      families.Add({{"tenant", "other"}, {"device", Name(device)}}, seconds.others());
+      families.Add({{"device", Name(device)}, {"tenant", "other"}}, seconds.others());
     }
   }
   families.Begin(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a lane");

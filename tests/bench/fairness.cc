@@ -263,6 +263,7 @@ class Bench {
   std::map<std::string, double> Measure(const std::vector<Client*>& clients, double* wall) {
     std::this_thread::sleep_for(std::chrono::duration<double>(0.2 * options_.seconds));
     for (Client* const client : clients) client->Forget();
+    resident_settled_ = ResidentBytes();
     const auto begun = Clock::now();
     const std::map<std::string, double> before = Seconds();
     std::this_thread::sleep_for(std::chrono::duration<double>(options_.seconds));
@@ -303,7 +304,7 @@ class Bench {
   }
   Json Equal() { return Shares("equal tiny", "equal huge"); }
   Json Weights() {
-    service_.executor.SetWeight("weight 3", 3);
+    service_.executor.SetWeights({{{"weight 3", 3}}});
     return Shares("weight 3", "weight 1");
   }
   Json Sixteen() {
@@ -320,7 +321,6 @@ class Bench {
           std::make_unique<Client>(service_, tenant, product, i % 3 == 0 ? 64 : 2 + i % 5));
       all.push_back(clients.back().get());
     }
-    const int64_t resident_before = ResidentBytes();
     double wall = 0;
     const auto used = Measure(all, &wall);
     const int64_t resident_after = ResidentBytes();
@@ -340,7 +340,7 @@ class Bench {
             {"busy", sum / wall / options_.lanes},
             {"least_of_share", least / (sum / 16)},
             {"most_of_share", most / (sum / 16)},
-            {"resident_mib_before", resident_before >> 20},
+            {"resident_mib_settled", resident_settled_ >> 20},
             {"resident_mib_after", resident_after >> 20}};
   }
   /// Multiplications of requests that ended, for each second of lanes' time and of the process's.
@@ -388,6 +388,7 @@ class Bench {
   Service service_;
   const Pattern tiny_, huge_;
   int uploads_ = 0;
+  int64_t resident_settled_ = 0;
 };
 
 }  // namespace

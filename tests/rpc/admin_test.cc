@@ -147,6 +147,7 @@ TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
            "sparsed_kernel_flops_total{device=\"cpu\",kernel=\"",
            "sparsed_kernel_floor_seconds_total{device=\"cpu\",kernel=\"",
            "sparsed_device_busy_seconds_total{device=\"cpu\"} ",
+           "sparsed_tenant_device_seconds_total{device=\"cpu\",tenant=\"default\"} ",
            "sparsed_transfer_bytes_total{direction=\"in\",path=\"stream\"} ",
            "sparsed_transfer_bytes_total{direction=\"out\",path=\"held\"} ",
            "sparsed_requests_in_flight{op=\"spmm\"} 0",

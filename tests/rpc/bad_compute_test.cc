@@ -275,6 +275,19 @@ TEST_F(BadCompute, RefusalsThatNobodyReadsDoNotPileUp) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+TEST_F(BadCompute, APriorityHasBounds) {
+  v1::SpmmRequest request = StartOf(5);
+  request.mutable_start()->set_priority(8);
+  stream_->Write(request);
+  ExpectEnd(5, grpc::INVALID_ARGUMENT, "priority is 8, expected 0 to 7");
+  request = StartOf(6);
+  request.mutable_start()->set_priority(7);
+  stream_->Write(request);
+  WriteOperand(6);
+  ExpectEnd(6, grpc::OK, "");
+  ExpectStreamGoesOn();
+}
+
 TEST_F(BadCompute, ADeadlineEndsARequestWhoseOperandNeverComes) {
   v1::SpmmRequest request = StartOf(5);
   request.mutable_start()->set_timeout_ns(20'000'000);

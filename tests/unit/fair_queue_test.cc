@@ -95,19 +95,23 @@ TEST_F(FairQueueTest, ManyTinyOnesHaveAsMuchTimeAsFewHugeOnes) {
 }
 
 TEST_F(FairQueueTest, TimeGoesByWeightAndTheWeightMayChange) {
-  queue.SetWeight("heavy", 3);
+  queue.SetWeights({{{"heavy", 3}}});
   AddSteady("heavy", 0.001, 4);
   AddSteady("light", 0.003, 4);
   RunFor(8);
   EXPECT_NEAR(given["heavy"] / given["light"], 3, 0.05);
   given.clear();
-  queue.SetWeight("heavy", 1);
+  queue.SetWeights({{{"heavy", 1}, {"light", 1}}});
   RunFor(8);
   EXPECT_NEAR(given["heavy"] / given["light"], 1, 0.02);
   given.clear();
-  queue.SetWeight("heavy", -5);  // no weight at all
+  queue.SetWeights({{{"heavy", -5}}});  // no weight at all
   RunFor(8);
   EXPECT_NEAR(given["heavy"] / given["light"], 1, 0.02);
+  given.clear();
+  queue.SetWeights({{{"heavy", 1}}, /*others=*/0.25});
+  RunFor(8);
+  EXPECT_NEAR(given["heavy"] / given["light"], 4, 0.1);
 }
 
 TEST_F(FairQueueTest, WrongPredictionsAreCorrected) {
@@ -302,7 +306,7 @@ TEST_F(FairQueueTest, SecondsUntilTheEndCountWhoGoesBefore) {
   add("a", 3);
   EXPECT_DOUBLE_EQ(queue.SecondsUntilEnd(mine, 1), 8);
   EXPECT_DOUBLE_EQ(queue.SecondsUntilEnd(mine, 4), 2);
-  queue.SetWeight("a", 4);
+  queue.SetWeights({{{"a", 4}}});
   EXPECT_DOUBLE_EQ(queue.SecondsUntilEnd(mine, 1), 5);
   mine.priority = 1;
   EXPECT_DOUBLE_EQ(queue.SecondsUntilEnd(mine, 1), 1.25);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -86,7 +87,8 @@ class FairnessTest : public testing::Test {
     spec.operands[0].shape = DenseShape{pattern.cols, k, 0, ElementType::kF32};
     spec.steps = {SpmmStep{.matrix = "m", .b = 0}, SpmmStep{.matrix = "m", .b = 1},
                   SpmmStep{.matrix = "m", .transpose = true, .b = 2}};
-    spec.results = {{.value = 3}};
+    spec.results.resize(1);
+    spec.results[0].value = 3;
     Begun begun = Begin(spec);
     EXPECT_TRUE(FeedAndCommit(*begun.call, 0, Operand(pattern.cols * k)).ok());
     return begun;
@@ -157,9 +159,9 @@ TEST_F(FairnessTest, ALongOneThatGaveWayCanBeCancelled) {
 }
 
 TEST_F(FairnessTest, WeightsMayBeSetAtAnyTime) {
-  executor_->SetWeight("huge tenant", 4);
+  executor_->SetWeights({{{"huge tenant", 4}}});
   EXPECT_GE(RunBeside(Spmm("huge tenant", huge_, kWide)), 1);
-  executor_->SetWeight("huge tenant", 0);
+  executor_->SetWeights({});
   const TenantSeconds seconds = executor_->tenant_seconds(DeviceId{});
   EXPECT_GT(seconds.named().at("huge tenant").seconds, 0);
   EXPECT_GT(seconds.named().at("tiny tenant").seconds, 0);
