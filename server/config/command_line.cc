@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "base/utf8.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/device_id.h"
 #include "server/config/access_flags.h"
@@ -355,9 +356,26 @@ void CompleteWireMemory(Config& config) {
   }
 }
 
+/// Throws CLI::ValidationError. Paths and addresses are in the log, on pages, in messages and in
+/// configuration files, which are all text.
+void CheckText(const Config& config) {
+  const auto check = [](const char* flag, const std::string& value) {
+    if (IsUtf8(value)) return;
+    throw CLI::ValidationError(fmt::format("{}: this is no text in UTF-8", flag));
+  };
+  for (const std::string& address : config.listen) check("--listen", address);
+  check("--local-listen", config.local_listen);
+  check("--data-dir", config.data_dir);
+  check("--access-file", config.access_file);
+  check("--tls-certificate", config.tls_certificate);
+  check("--tls-key", config.tls_key);
+  check("--tls-client-ca", config.tls_client_ca);
+}
+
 /// Fills in what the machine decides. Throws CLI::ValidationError.
 Config Complete(Flags flags) {
   Config& config = flags.config;
+  CheckText(config);
   if (config.metrics_listen == "off") config.metrics_listen.clear();
   if (config.local_listen == "off") config.local_listen.clear();
   if (config.data_dir.empty() && !flags.in_memory) {

@@ -6,29 +6,13 @@
 #include <array>
 #include <cstddef>
 
+#include "base/utf8.h"
+
 namespace sparsed::server {
 namespace {
 
 constexpr size_t kMaxSentence = 1024;
 constexpr size_t kNone = std::string_view::npos;
-
-/// Bytes of the character of UTF-8 that `text` begins with; 0 if it is none.
-size_t CharacterBytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Longer than needed, half of a surrogate pair, or beyond the last character.
-  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
-      (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f)) {
-    return 0;
-  }
-  return bytes;
-}
 
 bool IsControl(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
@@ -71,7 +55,7 @@ std::string ForClients(std::string_view text) {
   const std::string sentence = WithoutFolders(text);
   std::string result;
   for (std::string_view rest = sentence; !rest.empty();) {
-    const size_t bytes = CharacterBytes(rest);
+    const size_t bytes = Utf8CharacterBytes(rest);
     const std::string_view character = rest.substr(0, std::max<size_t>(bytes, 1));
     rest.remove_prefix(character.size());
     std::string shown(character);

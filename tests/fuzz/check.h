@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -16,8 +17,10 @@
 
 namespace sparsed::fuzz {
 
-inline void Check(bool holds) {
-  if (!holds) std::abort();
+inline void Check(bool holds, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  if (holds) return;
+  std::fprintf(stderr, "%s:%d does not hold\n", file, line);
+  std::abort();
 }
 
 /// An error needs a sentence, and is never put down to us.

@@ -65,7 +65,7 @@ class TheServer {
     sockaddr_un name = {};
     name.sun_family = AF_UNIX;
     std::memcpy(name.sun_path, path_.data(), path_.size());
-    const timeval patience = {15, 0};
+    const timeval patience = {60, 0};
     setsockopt(fd.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     Check(connect(fd.fd(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0);
     return fd;
@@ -184,7 +184,7 @@ class Process {
     memory.request_bell.Ring();
     if (wild_) return;
     // Each start has its end, and what is no start ends the ring.
-    const auto deadline = Clock::now() + std::chrono::seconds(15);
+    const auto deadline = Clock::now() + std::chrono::seconds(60);
     while (!memory.Ended()) {
       const auto reply = consumer_->Take();
       Check(reply.ok());

@@ -121,6 +121,9 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--wire-memory=1MiB"}, "wire-memory");
   ExpectWrong({"--in-memory", "--max-connections=0"}, "max-connections");
   ExpectWrong({"--in-memory", "--give-up-after=-1"}, "give-up-after");
+  ExpectWrong({"--in-memory", "--stall-after=-1"}, "stall-after");
+  ExpectWrong({"--in-memory", "--listen=unix:/tmp/\xff"}, "--listen: this is no text in UTF-8");
+  ExpectWrong({"--data-dir=/tmp/\xc3"}, "--data-dir: this is no text");
   ExpectWrong({"--in-memory", "--host-memory=1GiB", "--connection-memory=2GiB"},
               "connection-memory");
   ExpectWrong({"--in-memory", "--connection-memory=1KiB"}, "connection-memory");

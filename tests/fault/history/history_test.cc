@@ -131,6 +131,14 @@ TEST(Crash, BringsBackWhatWasStoredAndNothingElse) {
       << "gone, and then back";
 }
 
+TEST(Crash, MayComeBeforeOrAfterWhatItOverlaps) {
+  for (const int64_t seen : {7, 8}) {
+    EXPECT_TRUE(Holds(
+        {At(0, 1, Upload(7)), At(2, 10, Update(8, 2)), At(3, 9, Crash()), At(11, 12, Read(seen))}))
+        << seen;
+  }
+}
+
 TEST(Versions, AreNeverUsedTwice) {
   EXPECT_TRUE(
       Holds({At(0, 1, Upload(7)), At(2, 3, Info(4)), At(4, 5, Update(8, 5)), At(6, 7, Info(5))}));

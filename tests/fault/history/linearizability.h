@@ -7,6 +7,8 @@
 //   Operation        a call with what came of it
 //   static std::vector<State> After(const State&, const Operation&)
 //                    where that call may lead from there; none: it cannot have come out so
+//   static bool OnlyLooks(const Operation&)
+//                    it changes nothing wherever it comes, but for what is known of the state
 #pragma once
 
 #include <algorithm>
@@ -134,8 +136,10 @@ class Linearizability {
     for (size_t i = point.first; i < history.size() && history[i].invoked <= earliest; ++i) {
       if (point.Has(i)) continue;
       std::vector<State> after = After(point.state, history[i]);
-      // What changes nothing may as well come first; but what may be lost could do something later.
-      if (!history[i].may_be_lost && after.size() == 1 && after[0] == point.state) {
+      // A look may as well come as soon as it can. What changes nothing now, but could later, may
+      // not.
+      if (!history[i].may_be_lost && Model::OnlyLooks(history[i].operation) && after.size() == 1 &&
+          after[0] == point.state) {
         return {point.With(i, std::move(after[0]))};
       }
       for (State& state : after) next.push_back(point.With(i, std::move(state)));
