@@ -17,7 +17,7 @@ class Triples {
  public:
   /// `options` has to outlive it.
   Triples(const ReadOptions& options, bool pattern)
-      : options_(options), builder_(pattern), shape_(options.shape), pattern_(pattern) {
+      : options_(options), builder_(pattern), shape_(options.shape) {
     Bound();
   }
 
@@ -53,7 +53,6 @@ class Triples {
   const ReadOptions& options_;
   CsrBuilder builder_;
   std::optional<MatrixShape> shape_;
-  bool pattern_;
   int64_t first_ = 0;
   int64_t most_rows_ = 0, most_cols_ = 0;
   int64_t greatest_row_ = -1, greatest_col_ = -1;

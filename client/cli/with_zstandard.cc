@@ -62,6 +62,8 @@ class Zstandard : public ByteStream {
 
 }  // namespace
 
+bool HasZstandard() { return true; }
+
 absl::StatusOr<std::unique_ptr<ByteStream>> FromZstandard(std::unique_ptr<ByteStream> compressed) {
   auto stream = std::make_unique<Zstandard>(std::move(compressed));
   if (!stream->Begin()) return absl::ResourceExhaustedError("no memory to decompress with");

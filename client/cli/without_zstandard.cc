@@ -2,6 +2,8 @@
 
 namespace sparsed::cli {
 
+bool HasZstandard() { return false; }
+
 absl::StatusOr<std::unique_ptr<ByteStream>> FromZstandard(std::unique_ptr<ByteStream>) {
   return absl::InvalidArgumentError(
       "this program was built without Zstandard; try zstd -dc FILE | sparsectl upload - "

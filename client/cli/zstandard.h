@@ -11,6 +11,9 @@
 
 namespace sparsed::cli {
 
+/// Whether there is.
+bool HasZstandard();
+
 /// `compressed` as it was before. INVALID_ARGUMENT with a command in its place if there is no
 /// library.
 absl::StatusOr<std::unique_ptr<ByteStream>> FromZstandard(std::unique_ptr<ByteStream> compressed);
