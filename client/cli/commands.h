@@ -7,21 +7,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/matrix_writer.h"
 #include "client/cli/report.h"
 #include "sparsed/client.h"
 
 namespace sparsed::cli {
 
-struct UploadArguments {
-  std::string file;
-  std::string name;  ///< empty: the file's name without its endings
-  std::string type = "f32";
-  bool wait = false;
-  bool replace = false;
-  std::string time_to_live;  ///< "7d"; empty: it stays
-  std::string permutation;   ///< a file with an order of rows and columns; empty: as they are
-  std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
-};
 /// "f32", "f64", "f16", "bf16"; INVALID_ARGUMENT for anything else.
 absl::StatusOr<ValueType> ParseType(std::string_view text);
 /// "spmm:128" and so on; INVALID_ARGUMENT says what else there is.
@@ -29,11 +20,26 @@ absl::StatusOr<ProblemClass> ParseClass(std::string_view text);
 /// Says in the report that TF32 makes no difference to products of a matrix of the type on this
 /// server, if it makes none.
 void AddTf32Note(const Client& client, ValueType type, Report& report);
-absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments);
+absl::StatusOr<std::vector<ProblemClass>> ParseClasses(const std::vector<std::string>& texts);
+/// "300 x 200, 15,000 nonzeros, f32".
+std::string Summary(const MatrixInfo& info);
+/// Waits until the matrix is prepared, with a progress bar.
+absl::Status WaitReady(const Matrix& matrix);
+/// What became of the preparation, and the plans.
+absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& name);
+/// A file that a matrix is written to, and its format.
+struct OutputArguments {
+  std::string path;
+  std::string format = {};  ///< a FileFormat's name; empty: as the path ends
+};
+/// A writer of it.
+absl::StatusOr<std::unique_ptr<MatrixWriter>> OpenOutput(const OutputArguments& output);
+/// Unless it is empty.
+void AddNote(const std::string& note, Report& report);
 
 struct PrepareArguments {
   std::string name;
-  std::vector<std::string> expect;  ///< as UploadArguments::expect
+  std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
   bool again = false;
   std::string recipe, kernel;  ///< empty: none in particular
   bool wait = false;
@@ -67,8 +73,6 @@ struct ShowArguments {
 absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments);
 absl::StatusOr<Report> Wait(const Client& client, const std::string& name);
 absl::StatusOr<Report> Delete(const Client& client, const std::string& name);
-absl::StatusOr<Report> Download(const Client& client, const std::string& name,
-                                const std::string& out);
 
 struct SpmmArguments {
   std::string name;
@@ -92,20 +96,6 @@ struct SddmmArguments {
   std::string values;  ///< as SpmmArguments'
 };
 absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& arguments);
-
-/// "sum-product", "boolean", "min-plus", "plus-pair"; INVALID_ARGUMENT for anything else.
-absl::StatusOr<Semiring> ParseSemiring(std::string_view text);
-
-struct SpgemmArguments {
-  std::string left;
-  std::string right;
-  std::string out;   ///< .mtx or .npz; or
-  std::string name;  ///< kept on the server; or
-  bool discard = false;
-  bool replace = false;
-  SpgemmOptions options = {};  ///< but for count_first
-};
-absl::StatusOr<Report> Spgemm(const Client& client, const SpgemmArguments& arguments);
 
 struct TokenArguments {
   std::string name, tenant, role = "user", expires;
@@ -172,7 +162,7 @@ absl::StatusOr<Report> GenerateDense(const GenerateDenseArguments& arguments);
 
 struct GenerateMatrixArguments {
   std::string extent;  ///< "ROWSxCOLUMNS"
-  std::string out;     ///< .mtx or .mtx.gz
+  OutputArguments out;
   int64_t row_nonzeros = 10;
   uint64_t seed = 1;
 };

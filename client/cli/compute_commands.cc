@@ -1,15 +1,11 @@
-// spmm, sddmm, spgemm.
+// spmm, sddmm.
 #include <fmt/format.h>
 
-#include <functional>
 #include <optional>
 #include <utility>
 
 #include "client/cli/commands.h"
-#include "client/cli/matrix_market.h"
 #include "client/cli/npy.h"
-#include "client/cli/npz_writer.h"
-#include "client/cli/progress_bar.h"
 
 namespace sparsed::cli {
 namespace {
@@ -56,97 +52,7 @@ absl::StatusOr<std::optional<Operand>> ReadValues(const Client& client, const st
   return read->View();
 }
 
-Report SpgemmReport(const SpgemmArguments& arguments, const SpgemmResult& how,
-                    Clock::duration elapsed) {
-  Report report;
-  report.json = {{"left", arguments.left},
-                 {"right", arguments.right},
-                 {"transpose_left", arguments.options.transpose_left},
-                 {"transpose_right", arguments.options.transpose_right},
-                 {"semiring", Name(arguments.options.semiring)},
-                 {"rows", how.rows},
-                 {"cols", how.cols},
-                 {"nnz", how.nnz},
-                 {"plan", how.plan},
-                 {"version", how.version},
-                 {"timings_ns", ToJson(how.timings)},
-                 {"client_ns", std::chrono::nanoseconds(elapsed).count()}};
-  if (!arguments.options.mask.empty()) report.json["mask"] = arguments.options.mask;
-  std::string where = "received and dropped";
-  if (!arguments.out.empty()) {
-    report.json["out"] = arguments.out;
-    where = fmt::format("wrote {}", arguments.out);
-  } else if (!arguments.name.empty()) {
-    report.json["name"] = arguments.name;
-    where = fmt::format("kept as {}", arguments.name);
-  }
-  report.text = fmt::format(
-      "plan    {}\n"
-      "server  {}\n"
-      "client  {}\n"
-      "result  {} x {}, {} nonzeros, {}\n",
-      how.plan, Text(how.timings), Milliseconds(elapsed), Count(how.rows), Count(how.cols),
-      Count(how.nnz), where);
-  return report;
-}
-
-/// Streams the product through `add`, then `finish` gets its size.
-absl::StatusOr<SpgemmResult> Stream(
-    const Client& client, const SpgemmArguments& arguments, const RowBlockCallback& add,
-    const std::function<absl::Status(int64_t rows, int64_t cols, int64_t nnz)>& finish) {
-  ProgressBar bar;
-  absl::StatusOr<SpgemmResult> result =
-      client.MatrixNamed(arguments.left)
-          .Spgemm(
-              client.MatrixNamed(arguments.right),
-              [&](const RowBlock& block) {
-                bar.Show("receiving", block.row_begin + block.rows, block.result_rows);
-                return add(block);
-              },
-              arguments.options);
-  if (!result.ok()) return result;
-  if (absl::Status status = finish(result->rows, result->cols, result->nnz); !status.ok()) {
-    return status;
-  }
-  return result;
-}
-
-template <typename Writer>
-absl::StatusOr<SpgemmResult> StreamTo(const Client& client, const SpgemmArguments& arguments) {
-  absl::StatusOr<Writer> writer = Writer::Open(arguments.out);
-  if (!writer.ok()) return writer.status();
-  return Stream(
-      client, arguments, [&writer](const RowBlock& block) { return writer->Add(block); },
-      [&writer](int64_t rows, int64_t cols, int64_t nnz) {
-        return writer->Finish(rows, cols, nnz);
-      });
-}
-
-absl::StatusOr<SpgemmResult> RunSpgemm(const Client& client, const SpgemmArguments& arguments) {
-  if (!arguments.name.empty()) {
-    return client.MatrixNamed(arguments.left)
-        .SpgemmKeep(client.MatrixNamed(arguments.right), arguments.name,
-                    {.replace = arguments.replace, .spgemm = arguments.options});
-  }
-  if (arguments.discard) {
-    return Stream(
-        client, arguments, [](const RowBlock&) { return absl::OkStatus(); },
-        [](int64_t, int64_t, int64_t) { return absl::OkStatus(); });
-  }
-  return arguments.out.ends_with(".npz") ? StreamTo<NpzWriter>(client, arguments)
-                                         : StreamTo<MatrixMarketWriter>(client, arguments);
-}
-
 }  // namespace
-
-absl::StatusOr<Semiring> ParseSemiring(std::string_view text) {
-  for (const Semiring semiring :
-       {Semiring::kSumProduct, Semiring::kBoolean, Semiring::kMinPlus, Semiring::kPlusPair}) {
-    if (text == Name(semiring)) return semiring;
-  }
-  return absl::InvalidArgumentError(
-      fmt::format("{} is none of sum-product, boolean, min-plus and plus-pair", text));
-}
 
 absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments) {
   const Matrix matrix = client.MatrixNamed(arguments.name);
@@ -211,13 +117,6 @@ absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& argumen
   if (absl::Status status = WriteNpy(arguments.out, *result); !status.ok()) return status;
   return DenseReport(arguments.name, *result, *how, elapsed, arguments.out,
                      fmt::format("{} values, one for each nonzero", Count(result->rows)));
-}
-
-absl::StatusOr<Report> Spgemm(const Client& client, const SpgemmArguments& arguments) {
-  const auto begin = Clock::now();
-  const absl::StatusOr<SpgemmResult> how = RunSpgemm(client, arguments);
-  if (!how.ok()) return how.status();
-  return SpgemmReport(arguments, *how, Clock::now() - begin);
 }
 
 }  // namespace sparsed::cli

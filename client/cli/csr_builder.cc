@@ -1,6 +1,7 @@
 #include "client/cli/csr_builder.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,12 +11,18 @@
 namespace sparsed::cli {
 namespace {
 
-struct Entry {
-  int32_t col;
-  double value;
-};
+/// A number of rows costs memory whatever entries there are, and it is the file's word alone.
+absl::Status CheckRows(int64_t rows) {
+  const int64_t needed = (rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES);
+  if (page <= 0 || pages <= 0 || needed / page <= pages) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("{} rows need {} MiB of memory, of which this machine has {}", rows, needed >> 20,
+                  pages / ((int64_t{1} << 20) / page)));
+}
 
 /// Sums neighbours with the same column; how many are left.
+template <typename Entry>
 size_t SumDuplicates(Entry* row, size_t count) {
   size_t kept = 0;
   for (size_t i = 1; i < count; ++i) {
@@ -28,17 +35,24 @@ size_t SumDuplicates(Entry* row, size_t count) {
   return kept + 1;
 }
 
+absl::Status Beyond(const CsrMatrix& matrix, size_t at, double value, int first_index) {
+  const auto row = std::ranges::upper_bound(matrix.row_offsets, static_cast<int64_t>(at)) -
+                   matrix.row_offsets.begin() - 1;
+  return absl::InvalidArgumentError(fmt::format("row {}, column {}: {}", row + first_index,
+                                                int64_t{matrix.column_indices[at]} + first_index,
+                                                BeyondRange(value, matrix.type())));
+}
+
 }  // namespace
 
-absl::StatusOr<CsrMatrix> CsrBuilder::Build(ValueType type) {
-  CsrMatrix matrix;
-  matrix.rows = rows_;
-  matrix.cols = cols_;
-  std::vector<int64_t>& offsets = matrix.row_offsets;
-  offsets.assign(static_cast<size_t>(rows_) + 1, 0);
-  for (const int32_t row : row_) ++offsets[row + 1];
-  for (int64_t row = 0; row < rows_; ++row) offsets[row + 1] += offsets[row];
+void CsrBuilder::TakeCanonical(CsrMatrix& matrix, std::vector<double>& values) {
+  row_ = {};
+  matrix.column_indices = std::move(col_);
+  values = std::move(value_);
+}
 
+void CsrBuilder::SortAndSum(CsrMatrix& matrix, std::vector<double>& values) {
+  std::vector<int64_t>& offsets = matrix.row_offsets;
   std::vector<Entry> entries(row_.size());
   for (size_t i = 0; i < row_.size(); ++i) {
     entries[offsets[row_[i]]++] = {col_[i], pattern_ ? 1.0 : value_[i]};
@@ -51,7 +65,7 @@ absl::StatusOr<CsrMatrix> CsrBuilder::Build(ValueType type) {
   const auto by_column = [](const Entry& a, const Entry& b) { return a.col < b.col; };
   int64_t begin = 0;
   size_t kept = 0;
-  for (int64_t row = 0; row < rows_; ++row) {
+  for (int64_t row = 0; row < matrix.rows; ++row) {
     const int64_t end = offsets[row];
     offsets[row] = static_cast<int64_t>(kept);
     Entry* const first = entries.data() + begin;
@@ -63,27 +77,46 @@ absl::StatusOr<CsrMatrix> CsrBuilder::Build(ValueType type) {
     kept += count;
     begin = end;
   }
-  offsets[rows_] = static_cast<int64_t>(kept);
-  entries.resize(kept);
+  offsets[matrix.rows] = static_cast<int64_t>(kept);
 
   matrix.column_indices.resize(kept);
-  for (size_t i = 0; i < kept; ++i) matrix.column_indices[i] = entries[i].col;
-  matrix.values = ZeroValues(type, kept);
-  size_t beyond = kept;  // the first that is
+  values.resize(kept);
+  for (size_t i = 0; i < kept; ++i) {
+    matrix.column_indices[i] = entries[i].col;
+    values[i] = entries[i].value;
+  }
+}
+
+absl::StatusOr<CsrMatrix> CsrBuilder::Build(int64_t rows, int64_t cols, ValueType type,
+                                            int first_index) {
+  if (absl::Status status = CheckRows(rows); !status.ok()) return status;
+  CsrMatrix matrix;
+  matrix.rows = rows;
+  matrix.cols = cols;
+  std::vector<int64_t>& offsets = matrix.row_offsets;
+  offsets.assign(static_cast<size_t>(rows) + 1, 0);
+  for (const int32_t row : row_) ++offsets[row + 1];
+  for (int64_t row = 0; row < rows; ++row) offsets[row + 1] += offsets[row];
+
+  std::vector<double> exact;  // empty: ones
+  if (canonical_) {
+    TakeCanonical(matrix, exact);
+  } else {
+    SortAndSum(matrix, exact);
+  }
+  const size_t nnz = matrix.column_indices.size();
+  matrix.values = ZeroValues(type, nnz);
+  size_t beyond = nnz;  // the first that is
   std::visit(
       [&]<typename T>(std::vector<T>& values) {
-        for (size_t i = 0; i < values.size(); ++i) {
-          values[i] = static_cast<T>(entries[i].value);
-          if (Overflowed(entries[i].value, values[i])) beyond = std::min(beyond, i);
+        if (exact.empty()) std::fill(values.begin(), values.end(), static_cast<T>(1.0F));
+        for (size_t i = 0; i < exact.size(); ++i) {
+          values[i] = static_cast<T>(exact[i]);
+          if (Overflowed(exact[i], values[i])) beyond = std::min(beyond, i);
         }
       },
       matrix.values);
-  if (beyond < kept) {
-    const auto row = std::ranges::upper_bound(offsets, static_cast<int64_t>(beyond));
-    return absl::InvalidArgumentError(fmt::format("row {}, column {}: {}", row - offsets.begin(),
-                                                  entries[beyond].col + 1,
-                                                  BeyondRange(entries[beyond].value, type)));
-  }
+  if (beyond < nnz) return Beyond(matrix, beyond, exact[beyond], first_index);
   return matrix;
 }
 

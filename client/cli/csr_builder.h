@@ -16,23 +16,36 @@ inline constexpr int64_t kMaxDimension = (int64_t{1} << 31) - 2;
 class CsrBuilder {
  public:
   /// `pattern`: every entry's value is 1.
-  CsrBuilder(int64_t rows, int64_t cols, bool pattern)
-      : rows_(rows), cols_(cols), pattern_(pattern) {}
+  explicit CsrBuilder(bool pattern) : pattern_(pattern) {}
 
+  /// Both counted from 0, below what Build() will say.
   void Add(int32_t row, int32_t col, double value) {
+    const int64_t place = int64_t{row} << 32 | col;
+    canonical_ = canonical_ && place > last_;
+    last_ = place;
     row_.push_back(row);
     col_.push_back(col);
     if (!pattern_) value_.push_back(value);
   }
+  int64_t entries() const { return static_cast<int64_t>(row_.size()); }
 
   /// Rows sorted by column, duplicates summed in the order they came. Once. INVALID_ARGUMENT, with
-  /// row and column counted from 1, if a finite value is beyond the type's range.
-  absl::StatusOr<CsrMatrix> Build(ValueType type);
+  /// row and column counted from `first_index`, if a finite value is beyond the type's range;
+  /// RESOURCE_EXHAUSTED if this machine's memory could not hold so many rows.
+  absl::StatusOr<CsrMatrix> Build(int64_t rows, int64_t cols, ValueType type, int first_index);
 
  private:
-  int64_t rows_;
-  int64_t cols_;
+  struct Entry {
+    int32_t col;
+    double value;
+  };
+  /// Entries that came in canonical order stay where they are.
+  void TakeCanonical(CsrMatrix& matrix, std::vector<double>& values);
+  void SortAndSum(CsrMatrix& matrix, std::vector<double>& values);
+
   bool pattern_;
+  bool canonical_ = true;
+  int64_t last_ = -1;
   std::vector<int32_t> row_;
   std::vector<int32_t> col_;
   std::vector<double> value_;

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "client/cli/commands.h"
-#include "client/cli/matrix_market.h"
+#include "client/cli/matrix_writer.h"
 #include "client/cli/npy.h"
 
 namespace sparsed::cli {
@@ -82,7 +82,7 @@ absl::StatusOr<Report> GenerateMatrix(const GenerateMatrixArguments& arguments) 
     return absl::InvalidArgumentError(
         fmt::format("--row-nonzeros: a row of {} columns has no room for {}", extent->cols, count));
   }
-  absl::StatusOr<MatrixMarketWriter> writer = MatrixMarketWriter::Open(arguments.out);
+  const absl::StatusOr<std::unique_ptr<MatrixWriter>> writer = OpenOutput(arguments.out);
   if (!writer.ok()) return writer.status();
   std::mt19937_64 random(arguments.seed);
   const std::vector<int64_t> offsets = {0, count};
@@ -99,18 +99,20 @@ absl::StatusOr<Report> GenerateMatrix(const GenerateMatrixArguments& arguments) 
     block.row_begin = row;
     block.column_indices = columns;
     block.values = std::span<const float>(values);
-    if (absl::Status status = writer->Add(block); !status.ok()) return status;
+    if (absl::Status status = (*writer)->Add(block); !status.ok()) return status;
   }
   const int64_t nnz = extent->rows * count;
-  const absl::Status finished = writer->Finish(extent->rows, extent->cols, nnz);
+  const absl::Status finished = (*writer)->Finish(extent->rows, extent->cols, nnz);
   if (!finished.ok()) return finished;
-  return Report{{{"rows", extent->rows},
+  Report report{{{"rows", extent->rows},
                  {"cols", extent->cols},
                  {"nnz", nnz},
                  {"seed", arguments.seed},
-                 {"out", arguments.out}},
-                fmt::format("wrote {}: {} x {}, {} nonzeros, {} in each row\n", arguments.out,
+                 {"out", arguments.out.path}},
+                fmt::format("wrote {}: {} x {}, {} nonzeros, {} in each row\n", arguments.out.path,
                             Count(extent->rows), Count(extent->cols), Count(nnz), Count(count))};
+  AddNote((*writer)->Note(), report);
+  return report;
 }
 
 }  // namespace sparsed::cli

@@ -3,34 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 namespace sparsed::cli {
-namespace {
-
-/// Also the longest line; Matrix Market allows 1024 characters.
-constexpr size_t kBufferBytes = size_t{1} << 20;
-
-}  // namespace
-
-LineReader::LineReader(std::string path, gzFile file)
-    : path_(std::move(path)), file_(file), buffer_(kBufferBytes) {}
 
 absl::StatusOr<LineReader> LineReader::Open(const std::string& path) {
-  errno = 0;
-  gzFile file = gzopen(path.c_str(), "rb");  // reads plain files too
-  if (file == nullptr) {
-    return absl::InvalidArgumentError(
-        fmt::format("cannot open {}: {}", path, std::strerror(errno == 0 ? ENOMEM : errno)));
-  }
-  gzbuffer(file, kBufferBytes);
-  return LineReader(path, file);
+  absl::StatusOr<ByteSource> source = ByteSource::Open(path);
+  if (!source.ok()) return source.status();
+  return LineReader(*std::move(source));
 }
 
+LineReader::LineReader(ByteSource source, size_t longest)
+    : source_(std::move(source)), longest_(longest), buffer_(kLongestLine) {}
+
 absl::Status LineReader::Error(std::string_view what) const {
-  return absl::InvalidArgumentError(fmt::format("{}:{}: {}", path_, line_number_, what));
+  return absl::InvalidArgumentError(fmt::format("{}:{}: {}", name(), line_number_, what));
 }
 
 std::optional<std::string_view> LineReader::Next() {
@@ -52,6 +40,9 @@ std::optional<std::string_view> LineReader::Next() {
   std::string_view line(buffer_.data() + begin_, length);
   begin_ = std::min(begin_ + length + 1, end_);
   ++line_number_;
+  if (line_number_ == 1 && line.starts_with(kByteOrderMark)) {
+    line.remove_prefix(kByteOrderMark.size());
+  }
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   return line;
 }
@@ -61,24 +52,21 @@ bool LineReader::Fill() {
   end_ -= begin_;
   begin_ = 0;
   if (end_ == buffer_.size()) {
+    if (end_ >= longest_) {
+      ++line_number_;
+      status_ = Error(fmt::format("the line is longer than {} bytes", buffer_.size()));
+      return false;
+    }
+    buffer_.resize(2 * buffer_.size());
+  }
+  const absl::StatusOr<size_t> read = source_.Read(buffer_.data() + end_, buffer_.size() - end_);
+  if (!read.ok()) {
     ++line_number_;
-    status_ = Error(fmt::format("the line is longer than {} bytes", buffer_.size()));
+    status_ = Error(std::string(read.status().message()));
     return false;
   }
-  const int read =
-      gzread(file_.get(), buffer_.data() + end_, static_cast<unsigned>(buffer_.size() - end_));
-  int code = Z_OK;
-  const char* message = gzerror(file_.get(), &code);
-  if (read < 0 || (read == 0 && code == Z_BUF_ERROR)) {
-    ++line_number_;
-    status_ =
-        Error(code == Z_ERRNO       ? std::strerror(errno)
-              : code == Z_BUF_ERROR ? "the compressed data end too early"
-                                    : fmt::format("the compressed data are damaged ({})", message));
-    return false;
-  }
-  end_ += static_cast<size_t>(read);
-  return read > 0;
+  end_ += *read;
+  return *read > 0;
 }
 
 }  // namespace sparsed::cli

@@ -11,27 +11,11 @@
 #include <string>
 #include <string_view>
 
+#include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 
 namespace sparsed::cli {
 namespace {
-
-/// What the command line asks for.
-struct Invocation {
-  std::string server = "127.0.0.1:7470";
-  bool json = false;
-  ClientOptions options;
-  std::function<absl::StatusOr<Report>(const Client&)> run;
-  std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
-};
-
-constexpr const char* kTypes = "f32, f64, f16 or bf16";
-
-/// The sentence of a bad value.
-template <typename T>
-std::string Refusal(const absl::StatusOr<T>& parsed) {
-  return parsed.ok() ? std::string() : std::string(parsed.status().message());
-}
 
 /// A whole number in [least, most].
 CLI::Validator Between(int64_t least, int64_t most) {
@@ -45,9 +29,6 @@ CLI::Validator Between(int64_t least, int64_t most) {
       "");
 }
 
-/// A type's name.
-std::string CheckType(const std::string& text) { return Refusal(ParseType(text)); }
-
 CLI::Validator EndsIn(std::vector<std::string> endings) {
   return CLI::Validator(
       [endings](const std::string& path) {
@@ -57,36 +38,6 @@ CLI::Validator EndsIn(std::vector<std::string> endings) {
         return fmt::format("{} must end in {}", path, fmt::join(endings, ", "));
       },
       "");
-}
-
-std::string Examples(std::initializer_list<const char*> examples) {
-  std::string text = examples.size() == 1 ? "Example:" : "Examples:";
-  for (const char* example : examples) text += fmt::format("\n  sparsectl {}", example);
-  return text;
-}
-
-CLI::App* AddCommand(CLI::App& app, const char* name, const char* description,
-                     std::initializer_list<const char*> examples) {
-  CLI::App* command = app.add_subcommand(name, description);
-  command->footer(Examples(examples));
-  return command;
-}
-
-CLI::Option* AddName(CLI::App* command, std::string& name) {
-  return command->add_option("NAME", name, "The matrix")->required();
-}
-
-/// `standard` is what is expected where nothing is said.
-void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard) {
-  command
-      ->add_option(
-          "--expect", expect,
-          fmt::format("What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where "
-                      "TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K is "
-                      "rounded up to 1, 8, 16, 32, 64, 128, 256, 512 or 1024: widths in "
-                      "between share a plan",
-                      standard))
-      ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
 }
 
 /// A command whose only argument is a matrix's name.
@@ -123,36 +74,7 @@ void AddShare(CLI::App& app, Invocation& invocation) {
 }
 
 void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
-  CLI::App* upload =
-      AddCommand(app, "upload", "Store a matrix from a Matrix Market file, plain or .gz",
-                 {"upload cora.mtx --wait", "upload cora.mtx --permutation=order.txt",
-                  "upload graph.mtx.gz --name=g --type=f16",
-                  "upload graph.mtx --expect=spmm:128 --expect=spmm^T:128"});
-  auto up = std::make_shared<UploadArguments>();
-  upload->add_option("FILE", up->file, "The Matrix Market file")->required();
-  upload->add_option("--name", up->name, "Its name on the server (default: the file's)");
-  upload
-      ->add_option(
-          "--type", up->type,
-          fmt::format("Type of its values: {}. Numbers beyond its range are refused", kTypes))
-      ->check(CheckType)
-      ->capture_default_str();
-  upload->add_flag("--wait", up->wait, "Wait until it is prepared");
-  upload->add_option(
-      "--permutation", up->permutation,
-      "An order of rows and columns, as sparsed_reorder writes it: requests speak of "
-      "the matrix in that order");
-  upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
-  upload
-      ->add_option("--time-to-live", up->time_to_live,
-                   "Forget it once nothing has used it for so long, such as 90s, 10m, 24h or 7d "
-                   "(default: it stays)")
-      ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
-  AddExpect(upload, up->expect, "spmm:128");
-  upload->callback([&invocation, up] {
-    invocation.run = [up](const Client& client) { return Upload(client, *up); };
-  });
-
+  AddUpload(app, invocation);
   CLI::App* update = AddCommand(app, "update", "Replace a matrix's values, keep its pattern",
                                 {"update cora --values=new.npy"});
   auto new_values = std::make_shared<UpdateArguments>();
@@ -213,19 +135,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   AddNamed(app, invocation, "delete", "Forget a matrix", {"delete cora"}, Delete);
   AddShare(app, invocation);
 
-  CLI::App* download =
-      AddCommand(app, "download", "Write a matrix to a file",
-                 {"download cora --out=copy.mtx", "download cora --out=copy.mtx.gz"});
-  auto name = std::make_shared<std::string>();
-  auto out = std::make_shared<std::string>();
-  AddName(download, *name);
-  download
-      ->add_option("--out", *out, "The Matrix Market file to write, compressed if it is .mtx.gz")
-      ->check(EndsIn({".mtx", ".mtx.gz"}))
-      ->required();
-  download->callback([&invocation, name, out] {
-    invocation.run = [name, out](const Client& client) { return Download(client, *name, *out); };
-  });
+  AddDownload(app, invocation);
 }
 
 /// S's values for one product.
@@ -281,44 +191,6 @@ void AddDenseCommands(CLI::App& app, Invocation& invocation) {
       ->excludes(AddValues(sddmm, d->values));
   sddmm->callback([&invocation, d] {
     invocation.run = [d](const Client& client) { return Sddmm(client, *d); };
-  });
-}
-
-void AddSpgemm(CLI::App& app, Invocation& invocation) {
-  CLI::App* spgemm =
-      AddCommand(app, "spgemm", "C = LEFT * RIGHT, all sparse",
-                 {"spgemm cora cora --out=square.mtx", "spgemm cora cora --out=square.npz",
-                  "spgemm cora cora --name=square", "spgemm cora cora --discard",
-                  "spgemm cora cora --transpose-right --name=common",
-                  "spgemm cora cora --mask=cora --semiring=plus-pair --name=triangles"});
-  auto g = std::make_shared<SpgemmArguments>();
-  spgemm->add_option("LEFT", g->left, "The left matrix")->required();
-  spgemm->add_option("RIGHT", g->right, "The right matrix")->required();
-  CLI::Option_group* where = spgemm->add_option_group("Result", "where C goes: one of");
-  where
-      ->add_option("--out", g->out,
-                   "A Matrix Market file (.mtx, .mtx.gz), or an archive for scipy.sparse.load_npz "
-                   "(.npz)")
-      ->check(EndsIn({".mtx", ".mtx.gz", ".npz"}));
-  CLI::Option* name = where->add_option("--name", g->name, "A new matrix on the server");
-  where->add_flag("--discard", g->discard, "Receive it and drop it");
-  where->require_option(1);
-  spgemm->add_flag("--replace", g->replace, "Replace a matrix of that name")->needs(name);
-  spgemm->add_flag("--transpose-left", g->options.transpose_left, "Multiply LEFT's transpose");
-  spgemm->add_flag("--transpose-right", g->options.transpose_right,
-                   "Multiply by RIGHT's transpose");
-  spgemm
-      ->add_option_function<std::string>(
-          "--semiring",
-          [g](const std::string& text) { g->options.semiring = *ParseSemiring(text); },
-          "How entries are multiplied and summed: sum-product (default); boolean, every entry is "
-          "1; "
-          "min-plus, the least sum of a pair; plus-pair, the number of pairs")
-      ->check([](const std::string& text) { return Refusal(ParseSemiring(text)); });
-  spgemm->add_option("--mask", g->options.mask,
-                     "A matrix of the result's shape: only its positions are computed");
-  spgemm->callback([&invocation, g] {
-    invocation.run = [g](const Client& client) { return Spgemm(client, *g); };
   });
 }
 
@@ -390,15 +262,15 @@ void AddGenerate(CLI::App& app, Invocation& invocation) {
   matrix->add_option("ROWSxCOLUMNS", m->extent, "Its size, such as 1000x1000")
       ->check(extent)
       ->required();
-  matrix
-      ->add_option("--out", m->out, "The Matrix Market file to write, compressed if it is .mtx.gz")
-      ->check(EndsIn({".mtx", ".mtx.gz"}))
-      ->required();
+  AddOutputFormat(matrix, AddOut(matrix, m->out)->required(), m->out);
   matrix->add_option("--row-nonzeros", m->row_nonzeros, "Nonzeros of each row")
       ->check(Between(0, 1'000'000))
       ->capture_default_str();
   matrix->add_option("--seed", m->seed, "Another seed, other numbers")->capture_default_str();
-  matrix->callback([&invocation, m] { invocation.run_here = [m] { return GenerateMatrix(*m); }; });
+  matrix->callback([&invocation, m] {
+    CheckOutput(m->out);
+    invocation.run_here = [m] { return GenerateMatrix(*m); };
+  });
 }
 
 void AddExplain(CLI::App& app, Invocation& invocation) {

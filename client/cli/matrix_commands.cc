@@ -1,4 +1,4 @@
-// upload, update, list, show, prepare, wait, delete, download.
+// update, list, show, prepare, wait, delete.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +9,8 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/features_report.h"
-#include "client/cli/matrix_market.h"
 #include "client/cli/measurements_report.h"
 #include "client/cli/npy.h"
-#include "client/cli/permutation.h"
 #include "client/cli/progress_bar.h"
 
 namespace sparsed::cli {
@@ -20,49 +18,6 @@ namespace {
 
 /// What ends a class whose requests allow TF32.
 constexpr std::string_view kTf32 = ":tf32";
-
-/// "graphs/cora.mtx.gz" is "cora".
-std::string NameOf(std::string_view file) {
-  file.remove_prefix(file.find_last_of('/') + 1);
-  for (const std::string_view ending : {".gz", ".mtx"}) {
-    if (file.size() > ending.size() && file.ends_with(ending)) file.remove_suffix(ending.size());
-  }
-  return std::string(file);
-}
-
-absl::Status WaitReady(const Matrix& matrix) {
-  ProgressBar bar;
-  return matrix.WaitReady([&bar](const Progress& progress) {
-    bar.Show(progress.stage.empty() ? Name(progress.state) : progress.stage, progress.done,
-             progress.total);
-  });
-}
-
-absl::StatusOr<std::vector<ProblemClass>> ParseClasses(const std::vector<std::string>& texts) {
-  std::vector<ProblemClass> classes;
-  for (const std::string& text : texts) {
-    const absl::StatusOr<ProblemClass> problem_class = ParseClass(text);
-    if (!problem_class.ok()) return problem_class.status();
-    classes.push_back(*problem_class);
-  }
-  return classes;
-}
-
-bool AllOnes(const CsrMatrix& matrix) {
-  return std::visit(
-      [](const auto& values) {
-        for (const auto value : values) {
-          if (value != 1) return false;
-        }
-        return true;
-      },
-      matrix.values);
-}
-
-std::string Summary(const MatrixInfo& info) {
-  return fmt::format("{} x {}, {} nonzeros, {}", Count(info.rows), Count(info.cols),
-                     Count(info.nnz), Name(info.type));
-}
 
 std::string PlansText(const MatrixInfo& info) {
   Table plans({"CLASS", "RECIPE", "KERNEL", "DEVICE", "CSR ms", "PLAN ms", "WHY"});
@@ -144,6 +99,31 @@ std::string DetailsText(const MatrixInfo& info) {
   return text;
 }
 
+}  // namespace
+
+absl::Status WaitReady(const Matrix& matrix) {
+  ProgressBar bar;
+  return matrix.WaitReady([&bar](const Progress& progress) {
+    bar.Show(progress.stage.empty() ? Name(progress.state) : progress.stage, progress.done,
+             progress.total);
+  });
+}
+
+absl::StatusOr<std::vector<ProblemClass>> ParseClasses(const std::vector<std::string>& texts) {
+  std::vector<ProblemClass> classes;
+  for (const std::string& text : texts) {
+    const absl::StatusOr<ProblemClass> problem_class = ParseClass(text);
+    if (!problem_class.ok()) return problem_class.status();
+    classes.push_back(*problem_class);
+  }
+  return classes;
+}
+
+std::string Summary(const MatrixInfo& info) {
+  return fmt::format("{} x {}, {} nonzeros, {}", Count(info.rows), Count(info.cols),
+                     Count(info.nnz), Name(info.type));
+}
+
 absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& name) {
   const absl::StatusOr<MatrixInfo> info = client.MatrixNamed(name).Info();
   if (!info.ok()) return info.status();
@@ -152,8 +132,6 @@ absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& na
                                            info->detail.empty() ? "" : ": ", info->detail) +
                                    PlansText(*info)};
 }
-
-}  // namespace
 
 absl::StatusOr<ValueType> ParseType(std::string_view text) {
   for (const ValueType type :
@@ -206,55 +184,6 @@ void AddTf32Note(const Client& client, ValueType type, Report& report) {
   }
   report.json["note"] = "TF32 makes no difference: " + why;
   report.text += fmt::format("note    TF32 makes no difference: {}\n", why);
-}
-
-absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments) {
-  UploadOptions options;
-  options.replace = arguments.replace;
-  if (!arguments.time_to_live.empty()) {
-    const auto time_to_live = ParseDuration(arguments.time_to_live);
-    if (!time_to_live.ok()) return time_to_live.status();
-    options.time_to_live = *time_to_live;
-  }
-  absl::StatusOr<std::vector<ProblemClass>> expected = ParseClasses(arguments.expect);
-  if (!expected.ok()) return expected.status();
-  options.expected = *std::move(expected);
-  const absl::StatusOr<ValueType> type = ParseType(arguments.type);
-  if (!type.ok()) return type.status();
-  absl::StatusOr<CsrMatrix> file = ReadMatrixMarket(arguments.file, *type);
-  if (file.ok() && !arguments.permutation.empty()) {
-    const absl::StatusOr<std::vector<int32_t>> order =
-        ReadPermutation(arguments.permutation, file->rows);
-    if (!order.ok()) return order.status();
-    file = PermuteSymmetrically(*file, *order);
-  }
-  if (!file.ok()) return file.status();
-  options.values_are_ones = AllOnes(*file);
-
-  const std::string name = arguments.name.empty() ? NameOf(arguments.file) : arguments.name;
-  ProgressBar bar;
-  options.progress = [&bar](int64_t sent, int64_t total) { bar.Show("uploading", sent, total); };
-  const auto begin = std::chrono::steady_clock::now();
-  const absl::StatusOr<Matrix> matrix = client.Upload(name, file->View(), options);
-  const auto elapsed = std::chrono::steady_clock::now() - begin;
-  if (!matrix.ok()) return matrix.status();
-  const absl::StatusOr<MatrixInfo> info = matrix->Info();
-  if (!info.ok()) return info.status();
-
-  Report report{ToJson(*info), fmt::format("uploaded {}: {}, in {}\n", name, Summary(*info),
-                                           Milliseconds(elapsed))};
-  if (arguments.wait) {
-    if (absl::Status status = WaitReady(*matrix); !status.ok()) return status;
-    absl::StatusOr<Report> ready = DescribeReady(client, name);
-    if (!ready.ok()) return ready;
-    report.json = std::move(ready->json);
-    report.text += ready->text;
-  }
-  if (std::ranges::any_of(options.expected, &ProblemClass::allow_tf32)) {
-    AddTf32Note(client, *type, report);
-  }
-  report.json["upload_ns"] = std::chrono::nanoseconds(elapsed).count();
-  return report;
 }
 
 absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& arguments) {
@@ -348,20 +277,6 @@ absl::StatusOr<Report> Wait(const Client& client, const std::string& name) {
 absl::StatusOr<Report> Delete(const Client& client, const std::string& name) {
   if (absl::Status status = client.MatrixNamed(name).Delete(); !status.ok()) return status;
   return Report{{{"deleted", name}}, fmt::format("deleted {}\n", name)};
-}
-
-absl::StatusOr<Report> Download(const Client& client, const std::string& name,
-                                const std::string& out) {
-  const absl::StatusOr<CsrMatrix> matrix = client.MatrixNamed(name).Download();
-  if (!matrix.ok()) return matrix.status();
-  if (absl::Status status = WriteMatrixMarket(out, *matrix); !status.ok()) return status;
-  return Report{{{"name", name},
-                 {"rows", matrix->rows},
-                 {"cols", matrix->cols},
-                 {"nnz", matrix->nnz()},
-                 {"out", out}},
-                fmt::format("wrote {}: {} x {}, {} nonzeros\n", out, Count(matrix->rows),
-                            Count(matrix->cols), Count(matrix->nnz()))};
 }
 
 }  // namespace sparsed::cli

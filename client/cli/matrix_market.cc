@@ -2,22 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdlib>
-#include <exception>
-#include <limits>
 #include <optional>
-#include <span>
 #include <string_view>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "client/cli/csr_builder.h"
-#include "client/cli/gzip.h"
-#include "client/cli/line_reader.h"
+#include "client/cli/words.h"
 
 namespace sparsed::cli {
 namespace {
@@ -36,21 +26,6 @@ struct Size {
   int64_t entries = 0;  // that the file should have
 };
 
-bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\f' || c == '\v'; }
-
-/// Takes the next word off `line`; empty at its end.
-std::string_view NextWord(std::string_view& line) {
-  size_t begin = 0;
-  while (begin < line.size() && IsBlank(line[begin])) ++begin;
-  size_t end = begin;
-  while (end < line.size() && !IsBlank(line[end])) ++end;
-  const std::string_view word = line.substr(begin, end - begin);
-  line.remove_prefix(end);
-  return word;
-}
-
-bool IsBlank(std::string_view line) { return NextWord(line).empty(); }
-
 std::string Lower(std::string_view word) {
   std::string lower(word);
   for (char& c : lower) {
@@ -59,67 +34,24 @@ std::string Lower(std::string_view word) {
   return lower;
 }
 
-std::string_view WithoutPlus(std::string_view word) {
-  if (word.size() > 1 && word[0] == '+' && word[1] != '-') word.remove_prefix(1);
-  return word;
-}
-
-std::optional<int64_t> ParseInteger(std::string_view word) {
-  word = WithoutPlus(word);
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
-}
-
-/// None for what is no number or is beyond the range of a double; too small for it is zero.
-std::optional<double> ParseReal(std::string_view word) {
-  word = WithoutPlus(word);
-  double value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (word.empty() || end != word.data() + word.size()) return std::nullopt;
-  if (error == std::errc::result_out_of_range) {
-    value = std::strtod(std::string(word).c_str(), nullptr);
-    return std::isinf(value) ? std::nullopt : std::optional(value);
-  }
-  if (error != std::errc()) return std::nullopt;
-  return value;
-}
-
-/// A number, but none that a double holds.
-bool IsTooLarge(std::string_view word) {
-  word = WithoutPlus(word);
-  double value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  return end == word.data() + word.size() && error == std::errc::result_out_of_range;
-}
-
-/// What a person sees of a word that makes no sense.
-std::string Quoted(std::string_view word) {
-  std::string quoted = "\"";
-  for (const char c : word.substr(0, 40)) quoted += c >= ' ' && c <= '~' ? c : '?';
-  return quoted + (word.size() > 40 ? "...\"" : "\"");
-}
-
 /// One file being read.
 class Reader {
  public:
-  Reader(LineReader lines, ValueType type, int64_t max_dimension)
-      : lines_(std::move(lines)), type_(type), max_dimension_(max_dimension) {}
+  Reader(LineReader lines, const ReadOptions& options)
+      : lines_(std::move(lines)), options_(options) {}
 
-  absl::StatusOr<CsrMatrix> Read() {
+  absl::StatusOr<MatrixFile> Read() {
     if (absl::Status status = ReadBanner(); !status.ok()) return status;
     if (absl::Status status = ReadSize(); !status.ok()) return status;
-    builder_.emplace(size_.rows, size_.cols, banner_.pattern);
+    builder_.emplace(banner_.pattern);
     absl::Status status = banner_.array ? ReadArray() : ReadEntries();
     if (status.ok()) status = ExpectEnd();
     if (!status.ok()) return status;
-    absl::StatusOr<CsrMatrix> matrix = builder_->Build(type_);
-    if (!matrix.ok()) {
-      return absl::InvalidArgumentError(
-          fmt::format("{}: {}", lines_.path(), std::string(matrix.status().message())));
-    }
-    return matrix;
+    absl::StatusOr<MatrixFile> read =
+        Built(*builder_, {size_.rows, size_.cols}, options_.type.value_or(ValueType::kF32),
+              /*first_index=*/1, lines_.name());
+    if (read.ok()) read->format = FileFormat::kMatrixMarket;
+    return read;
   }
 
  private:
@@ -147,7 +79,9 @@ class Reader {
     if (field == "complex") {
       return lines_.Error(
           "complex matrices are not supported; upload the real and the imaginary part as two "
-          "matrices");
+          "matrices: python3 -c \"import scipy.io, scipy.sparse as s; m = "
+          "s.csr_matrix(scipy.io.mmread('FILE')); s.save_npz('real.npz', m.real); "
+          "s.save_npz('imaginary.npz', m.imag)\"");
     }
     if (field != "real" && field != "integer" && field != "pattern") {
       return lines_.Error(fmt::format(
@@ -194,9 +128,9 @@ class Reader {
           "expected {}, found {}", banner_.array ? "\"ROWS COLUMNS\"" : "\"ROWS COLUMNS ENTRIES\"",
           Quoted(*line)));
     }
-    if (*rows > max_dimension_ || *cols > max_dimension_) {
+    if (*rows > options_.max_dimension || *cols > options_.max_dimension) {
       return lines_.Error(fmt::format("{} x {} is too large: rows and columns can be {} at most",
-                                      *rows, *cols, max_dimension_));
+                                      *rows, *cols, options_.max_dimension));
     }
     if (banner_.symmetry != Symmetry::kGeneral && *rows != *cols) {
       return lines_.Error(
@@ -301,8 +235,7 @@ class Reader {
   }
 
   LineReader lines_;
-  const ValueType type_;
-  const int64_t max_dimension_;
+  const ReadOptions& options_;
   Banner banner_;
   Size size_;
   std::optional<CsrBuilder> builder_;
@@ -312,86 +245,45 @@ class Reader {
 constexpr std::string_view kWriterBanner = "%%MatrixMarket matrix coordinate real general\n";
 constexpr size_t kSizeWidth = 10 + 1 + 10 + 1 + 19;
 
-template <typename T>
-void AppendNumber(std::string& text, T value) {
-  char digits[32];
-  const auto result = std::to_chars(digits, digits + sizeof(digits), value);
-  text.append(digits, result.ptr);
-}
-
 }  // namespace
 
 absl::StatusOr<CsrMatrix> ReadMatrixMarket(const std::string& path, ValueType type,
                                            int64_t max_dimension) {
-  absl::StatusOr<LineReader> lines = LineReader::Open(path);
-  if (!lines.ok()) return lines.status();
-  try {
-    return Reader(*std::move(lines), type, max_dimension).Read();
-  } catch (const std::exception&) {  // of the containers
-    return absl::ResourceExhaustedError(fmt::format("{} does not fit into memory", path));
-  }
+  ReadOptions options;
+  options.format = FileFormat::kMatrixMarket;
+  options.type = type;
+  options.max_dimension = max_dimension;
+  absl::StatusOr<MatrixFile> read = ReadMatrixFile(path, options);
+  if (!read.ok()) return read.status();
+  return std::move(read->matrix);
+}
+
+absl::StatusOr<MatrixFile> ReadMatrixMarket(LineReader lines, const ReadOptions& options) {
+  return Reader(std::move(lines), options).Read();
 }
 
 absl::StatusOr<MatrixMarketWriter> MatrixMarketWriter::Open(const std::string& path) {
-  std::optional<OutputFile> compressed;
-  if (path.ends_with(".gz")) {
-    absl::StatusOr<OutputFile> created = OutputFile::Create(path);
-    if (!created.ok()) return created.status();
-    compressed.emplace(*std::move(created));
-  }
-  absl::StatusOr<OutputFile> file =
-      OutputFile::Create(compressed ? compressed->temporary_path() + ".plain" : path);
+  absl::StatusOr<PackedFile> file = PackedFile::Create(path);
   if (!file.ok()) return file.status();
   const std::string reserved = std::string(kWriterBanner) + std::string(kSizeWidth, ' ') + '\n';
   if (absl::Status status = file->Write(reserved); !status.ok()) return status;
-  return MatrixMarketWriter(*std::move(file), std::move(compressed));
+  return MatrixMarketWriter(*std::move(file));
 }
 
 absl::Status MatrixMarketWriter::Add(const RowBlock& block) {
-  constexpr size_t kFlushBytes = size_t{1} << 16;
-  std::string text;
-  text.reserve(kFlushBytes + 128);
-  const int64_t first = block.row_offsets.front();
-  for (int64_t row = 0; row < block.rows; ++row) {
-    for (int64_t i = block.row_offsets[row] - first; i < block.row_offsets[row + 1] - first; ++i) {
-      AppendNumber(text, block.row_begin + row + 1);
-      text += ' ';
-      AppendNumber(text, int64_t{block.column_indices[i]} + 1);
-      text += ' ';
-      std::visit(
-          [&]<typename T>(std::span<const T> values) {
-            // Digits enough for a float tell 16-bit values apart too.
-            using Printed = std::conditional_t<std::is_same_v<T, double>, double, float>;
-            AppendNumber(text, static_cast<Printed>(values[i]));
-          },
-          block.values);
-      text += '\n';
-      if (text.size() < kFlushBytes) continue;
-      if (absl::Status status = file_.Write(text); !status.ok()) return status;
-      text.clear();
-    }
-  }
-  return file_.Write(text);
+  return WriteEntries(block, /*first_index=*/1, ' ', file_);
 }
 
 absl::Status MatrixMarketWriter::Finish(int64_t rows, int64_t cols, int64_t nnz) {
   const std::string size = fmt::format("{} {} {}", rows, cols, nnz);
   if (absl::Status status = file_.Patch(kWriterBanner.size(), size); !status.ok()) return status;
-  if (!compressed_) return file_.Commit();
-  absl::Status status = Gzip(file_.temporary_path(), *compressed_);
-  return status.ok() ? compressed_->Commit() : status;
+  return file_.Commit();
 }
 
 absl::Status WriteMatrixMarket(const std::string& path, const CsrMatrix& matrix) {
   absl::StatusOr<MatrixMarketWriter> writer = MatrixMarketWriter::Open(path);
   if (!writer.ok()) return writer.status();
-  RowBlock all;
-  all.rows = matrix.rows;
-  all.row_offsets = matrix.row_offsets;
-  all.column_indices = matrix.column_indices;
-  all.values = matrix.View().values;
-  if (absl::Status status = writer->Add(all); !status.ok()) return status;
-  return writer->Finish(matrix.rows, matrix.cols, matrix.nnz());
+  return WriteMatrix(*writer, matrix);
 }
 
 }  // namespace sparsed::cli

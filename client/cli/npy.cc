@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -19,12 +18,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "client/cli/npy_stream.h"
 #include "client/cli/number_range.h"
 
 namespace sparsed::cli {
 namespace {
-
-constexpr std::string_view kMagic = "\x93NUMPY";
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -63,96 +61,12 @@ class MappedFile {
   std::unique_ptr<const char, Unmap> data_;
 };
 
-struct Header {
-  std::string descr;
-  bool fortran_order = false;
-  std::vector<int64_t> shape;
+struct Header : NpyArrayHeader {
   size_t data_begin = 0;
 };
 
-/// Reads the Python dictionary that numpy writes, and nothing more general.
-class HeaderParser {
- public:
-  explicit HeaderParser(std::string_view text) : rest_(text) {}
-
-  bool Parse(Header& header) {
-    bool descr = false;
-    bool order = false;
-    bool shape = false;
-    if (!Take('{')) return false;
-    while (!Take('}')) {
-      std::string key;
-      if (!String(key) || !Take(':')) return false;
-      if (key == "descr") {
-        descr = String(header.descr);
-        if (!descr) return false;
-      } else if (key == "fortran_order") {
-        order = true;
-        if (Word("True")) {
-          header.fortran_order = true;
-        } else if (!Word("False")) {
-          return false;
-        }
-      } else if (key == "shape") {
-        shape = Shape(header.shape);
-        if (!shape) return false;
-      } else {
-        return false;
-      }
-      if (!Take(',')) {
-        if (!Take('}')) return false;
-        break;
-      }
-    }
-    return descr && order && shape;
-  }
-
- private:
-  void SkipBlanks() {
-    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) {
-      rest_.remove_prefix(1);
-    }
-  }
-  bool Take(char c) {
-    SkipBlanks();
-    if (rest_.empty() || rest_.front() != c) return false;
-    rest_.remove_prefix(1);
-    return true;
-  }
-  bool Word(std::string_view word) {
-    SkipBlanks();
-    if (rest_.substr(0, word.size()) != word) return false;
-    rest_.remove_prefix(word.size());
-    return true;
-  }
-  bool String(std::string& value) {
-    SkipBlanks();
-    if (rest_.empty() || (rest_.front() != '\'' && rest_.front() != '"')) return false;
-    const size_t end = rest_.find(rest_.front(), 1);
-    if (end == std::string_view::npos) return false;
-    value = rest_.substr(1, end - 1);
-    rest_.remove_prefix(end + 1);
-    return true;
-  }
-  bool Shape(std::vector<int64_t>& shape) {
-    if (!Take('(')) return false;
-    while (!Take(')')) {
-      SkipBlanks();
-      int64_t extent = 0;
-      const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), extent);
-      if (error != std::errc() || extent < 0 || shape.size() == 32) return false;
-      rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
-      shape.push_back(extent);
-      if (!Take(',')) return Take(')');
-    }
-    return true;
-  }
-
-  std::string_view rest_;
-};
-
 std::optional<Header> ReadHeader(std::string_view bytes) {
-  if (bytes.size() < 12 || bytes.substr(0, 6) != kMagic) return std::nullopt;
+  if (bytes.size() < 12 || bytes.substr(0, 6) != kNpyMagic) return std::nullopt;
   const auto byte = [&bytes](size_t i) {
     return static_cast<size_t>(static_cast<uint8_t>(bytes[i]));
   };
@@ -162,10 +76,9 @@ std::optional<Header> ReadHeader(std::string_view bytes) {
   const size_t length = version == 1 ? byte(8) | byte(9) << 8
                                      : byte(8) | byte(9) << 8 | byte(10) << 16 | byte(11) << 24;
   if (length > bytes.size() - begin) return std::nullopt;
-  Header header;
-  if (!HeaderParser(bytes.substr(begin, length)).Parse(header)) return std::nullopt;
-  header.data_begin = begin + length;
-  return header;
+  std::optional<NpyArrayHeader> header = ParseNpyHeader(bytes.substr(begin, length));
+  if (!header) return std::nullopt;
+  return Header{*std::move(header), begin + length};
 }
 
 template <typename From>
@@ -320,7 +233,7 @@ std::string NpyHeader(std::string_view descr, std::string_view shape) {
   // Magic, version and length take 10 bytes; the elements begin at a multiple of 64.
   while ((10 + dictionary.size() + 1) % 64 != 0) dictionary += ' ';
   dictionary += '\n';
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   header += '\x01';
   header += '\0';
   header += static_cast<char>(dictionary.size() & 0xff);

@@ -106,7 +106,8 @@ absl::StatusOr<NpzWriter> NpzWriter::Open(const std::string& path) {
 absl::Status NpzWriter::Add(const RowBlock& block) {
   type_ = TypeOf(block.values);
   if (type_ == ValueType::kBF16) {
-    return absl::UnimplementedError("an .npz archive cannot hold bf16; write a .mtx file");
+    return absl::UnimplementedError(
+        "an .npz archive cannot hold bf16; write another format, such as .mtx");
   }
   const std::string_view values =
       std::visit([](const auto& span) { return Bytes(span); }, block.values);

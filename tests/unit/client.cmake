@@ -1,4 +1,4 @@
-foreach(test half matrix_market npy permutation terminal)
+foreach(test array_formats half matrix_market npy permutation round_trip terminal text_formats)
   sparsed_test(client_${test}_test ${CMAKE_CURRENT_LIST_DIR}/client/${test}_test.cc
     DEPS sparsed_cli LABELS unit)
 endforeach()

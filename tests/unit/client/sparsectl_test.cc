@@ -238,7 +238,11 @@ TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
              "max-plus is none of sum-product, boolean, min-plus and plus-pair");
   ExpectSays("spy s --width=5", 2, "\"5\" is not a whole number from 10 to 1000");
   ExpectSays("upload m.mtx --type=f8", 2, "f8 is none of f32, f64, f16 and bf16");
-  ExpectSays("download s --out=s.txt", 2, "s.txt must end in .mtx, .mtx.gz");
+  ExpectSays("download s --out=s.pdf", 2, "s.pdf must end in .mtx, .npz, .npy, .txt, .csv, ");
+  ExpectSays("spgemm s s --out=s", 2, "s must end in .mtx");
+  ExpectSays("generate matrix 3x3 --out=s.npz.gz", 2, "drop its .gz");
+  ExpectSays("download s --out=s.mtx --format=hdf5", 2, "hdf5 is none of mtx, npz, npy, edges and");
+  ExpectSays("spgemm s s --discard --format=npz", 2, "--format goes with --out only");
   ExpectSays("generate dense 5 --out=x.npy", 2, "is not ROWSxCOLUMNS");
   ExpectSays("--json list a b", 2, R"({"error":{"code":"USAGE")");
 }

@@ -215,7 +215,7 @@ TEST_F(GenerateTest, DenseNumbersAreTheSameForTheSameSeed) {
 }
 
 TEST_F(GenerateTest, MatricesHaveAsManyNonzerosInEachRow) {
-  ASSERT_TRUE(GenerateMatrix({"50x20", Path("g.mtx.gz"), 6, 1}).ok());
+  ASSERT_TRUE(GenerateMatrix({"50x20", {Path("g.mtx.gz")}, 6, 1}).ok());
   const auto matrix = ReadMatrixMarket(Path("g.mtx.gz"), ValueType::kF32);
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_EQ(matrix->rows, 50);
@@ -223,9 +223,9 @@ TEST_F(GenerateTest, MatricesHaveAsManyNonzerosInEachRow) {
   for (int64_t row = 0; row < 50; ++row) {
     EXPECT_EQ(matrix->row_offsets[row + 1] - matrix->row_offsets[row], 6);
   }
-  EXPECT_TRUE(GenerateMatrix({"5x5", Path("g.mtx"), 5, 1}).ok()) << "a full one";
-  EXPECT_TRUE(GenerateMatrix({"5x5", Path("g.mtx"), 0, 1}).ok()) << "an empty one";
-  EXPECT_EQ(GenerateMatrix({"5x5", Path("g.mtx"), 6, 1}).status().code(),
+  EXPECT_TRUE(GenerateMatrix({"5x5", {Path("g.mtx")}, 5, 1}).ok()) << "a full one";
+  EXPECT_TRUE(GenerateMatrix({"5x5", {Path("g.mtx")}, 0, 1}).ok()) << "an empty one";
+  EXPECT_EQ(GenerateMatrix({"5x5", {Path("g.mtx")}, 6, 1}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -1,0 +1,78 @@
+#include "client/cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include "client/cli/commands.h"
+#include "client/cli/matrix_writer.h"
+
+namespace sparsed::cli {
+
+std::string CheckType(const std::string& text) { return Refusal(ParseType(text)); }
+
+CLI::App* AddCommand(CLI::App& app, const char* name, const char* description,
+                     std::initializer_list<const char*> examples) {
+  CLI::App* command = app.add_subcommand(name, description);
+  std::string text = examples.size() == 1 ? "Example:" : "Examples:";
+  for (const char* example : examples) text += fmt::format("\n  sparsectl {}", example);
+  command->footer(text);
+  return command;
+}
+
+std::string ExampleLines(std::initializer_list<const char*> lines) {
+  std::string text = "Examples:";
+  for (const char* line : lines) text += fmt::format("\n  {}", line);
+  return text;
+}
+
+CLI::Option* AddName(CLI::App* command, std::string& name) {
+  return command->add_option("NAME", name, "The matrix")->required();
+}
+
+void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard) {
+  command
+      ->add_option(
+          "--expect", expect,
+          fmt::format("What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where "
+                      "TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K is "
+                      "rounded up to 1, 8, 16, 32, 64, 128, 256, 512 or 1024: widths in "
+                      "between share a plan",
+                      standard))
+      ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
+}
+
+CLI::Option* AddOut(CLI::App* group, OutputArguments& output) {
+  return group->add_option(
+      "--out", output.path,
+      "The file to write, in the format of its ending: .mtx (Matrix Market), .npz "
+      "(scipy.sparse.load_npz), .txt, .tsv, .csv (an entry a line), .npy (nnz x 3), .graph "
+      "(METIS); but for .npz also compressed: .gz, .xz or .zst behind");
+}
+
+void AddOutputFormat(CLI::App* command, CLI::Option* out, OutputArguments& output) {
+  command
+      ->add_option("--format", output.format,
+                   "Its format, whatever its ending: mtx, npz, edges, npy or metis")
+      ->check([](const std::string& text) { return Refusal(ParseFileFormat(text)); })
+      ->needs(out);
+}
+
+void CheckOutput(const OutputArguments& output) {
+  std::optional<FileFormat> format;
+  if (!output.format.empty()) format = *ParseFileFormat(output.format);
+  const std::string problem = OutputProblem(output.path, format);
+  if (!problem.empty()) throw CLI::ValidationError("--out", problem);
+}
+
+absl::StatusOr<std::unique_ptr<MatrixWriter>> OpenOutput(const OutputArguments& output) {
+  std::optional<FileFormat> format;
+  if (!output.format.empty()) format = *ParseFileFormat(output.format);
+  return OpenMatrixWriter(output.path, format);
+}
+
+void AddNote(const std::string& note, Report& report) {
+  if (note.empty()) return;
+  report.json["note"] = note;
+  report.text += fmt::format("note    {}\n", note);
+}
+
+}  // namespace sparsed::cli

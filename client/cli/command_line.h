@@ -1,0 +1,57 @@
+// What the commands of sparsectl add to its command line.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/cli/commands.h"
+#include "client/cli/report.h"
+#include "sparsed/client.h"
+
+namespace sparsed::cli {
+
+/// What the command line asks for.
+struct Invocation {
+  std::string server = "127.0.0.1:7470";
+  bool json = false;
+  ClientOptions options;
+  std::function<absl::StatusOr<Report>(const Client&)> run;
+  std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
+};
+
+inline constexpr const char* kTypes = "f32, f64, f16 or bf16";
+
+/// The sentence of a bad value.
+template <typename T>
+std::string Refusal(const absl::StatusOr<T>& parsed) {
+  return parsed.ok() ? std::string() : std::string(parsed.status().message());
+}
+
+/// A type's name.
+std::string CheckType(const std::string& text);
+
+/// `examples` are whole commands, without "sparsectl" in front.
+CLI::App* AddCommand(CLI::App& app, const char* name, const char* description,
+                     std::initializer_list<const char*> examples);
+/// Examples that are lines for the shell; each works where those before it have run.
+std::string ExampleLines(std::initializer_list<const char*> lines);
+
+CLI::Option* AddName(CLI::App* command, std::string& name);
+/// `standard` is what is expected where nothing is said.
+void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard);
+
+/// --format, which needs `out`, the option of the path.
+void AddOutputFormat(CLI::App* command, CLI::Option* out, OutputArguments& output);
+CLI::Option* AddOut(CLI::App* group, OutputArguments& output);
+/// Throws CLI::ValidationError if nothing can be written there.
+void CheckOutput(const OutputArguments& output);
+
+void AddUpload(CLI::App& app, Invocation& invocation);
+void AddDownload(CLI::App& app, Invocation& invocation);
+void AddSpgemm(CLI::App& app, Invocation& invocation);
+
+}  // namespace sparsed::cli

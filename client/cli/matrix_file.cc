@@ -1,0 +1,185 @@
+#include "client/cli/matrix_file.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "client/cli/edge_list.h"
+#include "client/cli/line_reader.h"
+#include "client/cli/matrix_market.h"
+#include "client/cli/metis.h"
+#include "client/cli/npy_stream.h"
+#include "client/cli/npy_triples.h"
+#include "client/cli/npz_reader.h"
+#include "client/cli/unread_format.h"
+#include "client/cli/words.h"
+
+namespace sparsed::cli {
+namespace {
+
+struct Known {
+  FileFormat format;
+  std::string_view name;
+  std::string_view description;
+};
+constexpr std::array kFormats = {
+    Known{FileFormat::kMatrixMarket, "mtx", "Matrix Market file"},
+    Known{FileFormat::kNpz, "npz", "SciPy archive"},
+    Known{FileFormat::kNpy, "npy", "NumPy array of entries"},
+    Known{FileFormat::kEdgeList, "edges", "edge list"},
+    Known{FileFormat::kMetis, "metis", "METIS graph"},
+};
+
+/// What tells one text from another: graphs of METIS and lists of edges are both numbers.
+constexpr size_t kTextHead = size_t{1} << 20;
+constexpr size_t kMagicHead = 512;
+
+absl::Status Bad(std::string_view file, std::string_view what) {
+  return absl::InvalidArgumentError(fmt::format("{}: {}", file, what));
+}
+
+/// The name where it can stand in a command as it is, else a word for it.
+std::string_view NameForCommand(std::string_view name) {
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+/";
+  return name.find_first_not_of(kPlain) == std::string_view::npos ? name : "FILE";
+}
+
+bool IsText(std::string_view head) { return head.find('\0') == std::string_view::npos; }
+
+/// The format, as the content says.
+absl::StatusOr<FileFormat> FormatOf(ByteSource& source) {
+  absl::StatusOr<std::string_view> head = source.Peek(kMagicHead);
+  if (!head.ok()) return At(source.name(), head.status());
+  if (head->empty()) return Bad(source.name(), "the file is empty");
+  if (head->starts_with("PK\x03\x04") || head->starts_with("PK\x05\x06")) return FileFormat::kNpz;
+  if (head->starts_with(kNpyMagic)) return FileFormat::kNpy;
+  std::string_view text = *head;
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  if (text.starts_with("%%MatrixMarket")) return FileFormat::kMatrixMarket;
+  const std::string unread = UnreadFormat(text, NameForCommand(source.name()));
+  if (!unread.empty()) return Bad(source.name(), unread);
+  if (!IsText(text)) {
+    return Bad(source.name(),
+               "the format is not known: expected a Matrix Market file, a SciPy archive (.npz), a "
+               "NumPy array (.npy), an edge list, or a METIS graph; in Python, "
+               "scipy.sparse.save_npz(FILE, m) writes what is read");
+  }
+  head = source.Peek(kTextHead);
+  if (!head.ok()) return At(source.name(), head.status());
+  return LooksLikeMetis(*head, head->size() < kTextHead) ? FileFormat::kMetis
+                                                         : FileFormat::kEdgeList;
+}
+
+/// Options that are not for every format.
+absl::Status CheckOptions(const ReadOptions& options, FileFormat format, std::string_view file) {
+  if (format == FileFormat::kEdgeList || format == FileFormat::kNpy) return absl::OkStatus();
+  const char* const flag = options.one_based       ? "--one-based"
+                           : options.undirected    ? "--undirected"
+                           : options.weight_column ? "--weight-column"
+                                                   : nullptr;
+  if (flag == nullptr) return absl::OkStatus();
+  return Bad(file, fmt::format("{} is for edge lists and arrays of entries, this is a {}", flag,
+                               Description(format)));
+}
+
+absl::StatusOr<MatrixFile> ReadAs(FileFormat format, ByteSource source,
+                                  const ReadOptions& options) {
+  switch (format) {
+    case FileFormat::kMatrixMarket:
+      return ReadMatrixMarket(LineReader(std::move(source)), options);
+    case FileFormat::kNpz:
+      return ReadNpz(std::move(source), options);
+    case FileFormat::kNpy:
+      return ReadNpyTriples(std::move(source), options);
+    case FileFormat::kMetis:
+      return ReadMetis(std::move(source), options);
+    case FileFormat::kEdgeList:
+      break;
+  }
+  return ReadEdgeList(LineReader(std::move(source)), options);
+}
+
+template <typename T>
+void Describe(const std::vector<T>& values, MatrixFile& file) {
+  file.ones = true;
+  for (const T value : values) {
+    const auto number = static_cast<double>(value);
+    file.ones = file.ones && number == 1;
+    if (std::isfinite(number)) continue;
+    ++(std::isnan(number) ? file.nan : file.infinite);
+  }
+}
+
+}  // namespace
+
+std::string_view Name(FileFormat format) {
+  for (const Known& known : kFormats) {
+    if (known.format == format) return known.name;
+  }
+  return {};
+}
+
+std::string_view Description(FileFormat format) {
+  for (const Known& known : kFormats) {
+    if (known.format == format) return known.description;
+  }
+  return {};
+}
+
+absl::StatusOr<FileFormat> ParseFileFormat(std::string_view name) {
+  for (const Known& known : kFormats) {
+    if (known.name == name) return known.format;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{} is none of mtx, npz, npy, edges and metis", name));
+}
+
+std::optional<MatrixShape> ParseShape(std::string_view text, int64_t most) {
+  const size_t by = text.find('x');
+  if (by == std::string_view::npos) return std::nullopt;
+  const auto rows = ParseInteger(text.substr(0, by)), cols = ParseInteger(text.substr(by + 1));
+  if (!rows || !cols || *rows < 0 || *cols < 0 || *rows > most || *cols > most) return std::nullopt;
+  return MatrixShape{*rows, *cols};
+}
+
+absl::StatusOr<MatrixFile> Built(CsrBuilder& builder, MatrixShape shape, ValueType type,
+                                 int first_index, std::string_view file) {
+  const int64_t entries = builder.entries();
+  absl::StatusOr<CsrMatrix> matrix = builder.Build(shape.rows, shape.cols, type, first_index);
+  if (!matrix.ok()) return At(file, matrix.status());
+  MatrixFile read;
+  read.matrix = *std::move(matrix);
+  read.duplicates = entries - read.matrix.nnz();
+  std::visit([&read](const auto& values) { Describe(values, read); }, read.matrix.values);
+  return read;
+}
+
+absl::StatusOr<MatrixFile> ReadMatrixFile(const std::string& path, const ReadOptions& options) {
+  try {
+    absl::StatusOr<ByteSource> source = ByteSource::Open(path);
+    if (!source.ok()) return source.status();
+    const std::string name = source->name();
+    const std::string_view compression = source->compression();
+    const absl::StatusOr<FileFormat> format = options.format ? *options.format : FormatOf(*source);
+    if (!format.ok()) return format.status();
+    if (absl::Status status = CheckOptions(options, *format, name); !status.ok()) return status;
+    absl::StatusOr<MatrixFile> read = ReadAs(*format, *std::move(source), options);
+    if (!read.ok()) return read;
+    read->compression = compression;
+    const CsrMatrix& matrix = read->matrix;
+    if (options.shape &&
+        (matrix.rows != options.shape->rows || matrix.cols != options.shape->cols)) {
+      return Bad(name, fmt::format("the matrix is {} x {}, expected {} x {}", matrix.rows,
+                                   matrix.cols, options.shape->rows, options.shape->cols));
+    }
+    return read;
+  } catch (const std::exception&) {  // of the containers
+    return absl::ResourceExhaustedError(fmt::format("{} does not fit into memory", path));
+  }
+}
+
+}  // namespace sparsed::cli
