@@ -125,10 +125,14 @@ absl::StatusOr<std::string> Dump(Store& store) {
     if (features->has_value()) dumper.Line(**features);
   }
   for (const MatrixRecord& m : contents->matrices) {
-    dumper.Line(fmt::format("matrix {}/{} {} {} version {} created {}", m.tenant, m.name,
-                            m.pattern_hash, Name(m.type), m.version, m.created_unix_ns));
+    dumper.Line(fmt::format("matrix {}/{} {} {} version {} created {} lives {}", m.tenant, m.name,
+                            m.pattern_hash, Name(m.type), m.version, m.created_unix_ns,
+                            m.time_to_live_ns));
     dumper.Line(m.values);
     if (m.value_order) dumper.Line(*m.value_order);
+  }
+  for (const ShareRecord& s : contents->shares) {
+    dumper.Line(fmt::format("share {}/{} with {} {}", s.tenant, s.name, s.with, s.may_write));
   }
   for (const LayoutRecord& l : contents->layouts) {
     dumper.Line(fmt::format("layout {} {} {} {}x{} nnz {} {} slots {} in {} s", l.pattern_hash,
@@ -226,10 +230,19 @@ std::vector<Step> AllSteps() {
       put_layout("Q", "lsh_cluster()", 8),
       {"replace buffer",
        [](Store& store) { return store.PutBuffer(RandomBuffer("x", 9)).status(); }},
+      {"share",
+       [](Store& store) {
+         return store.PutShare({"tenant", "b", "other", true});
+       }},
+      {"share with all",
+       [](Store& store) {
+         return store.PutShare({"tenant", "a", "*", false});
+       }},
       put("b", "Q", 10),
       put("a", "R", 11),
       {"drop layout", [](Store& store) { return store.DropLayout("Q", "lsh_cluster()"); }},
       {"delete matrix", [](Store& store) { return store.DeleteMatrix("tenant", "c"); }},
+      {"unshare", [](Store& store) { return store.DeleteShare("tenant", "a", "*"); }},
       {"delete buffer", [](Store& store) { return store.DeleteBuffer("tenant", "x"); }},
       {"delete last matrix", [](Store& store) { return store.DeleteMatrix("tenant", "b"); }},
   };

@@ -74,6 +74,8 @@ class StoreTest : public testing::Test {
 
 /// Makes a catalog of the present version one of version 6.
 constexpr const char* kToVersion6 = R"sql(
+  DROP TABLE shares;
+  ALTER TABLE matrices DROP COLUMN time_to_live_ns;
   ALTER TABLE buffers DROP COLUMN owner;
   ALTER TABLE buffers DROP COLUMN time_to_live_ns;
   ALTER TABLE matrices DROP COLUMN used_version;
@@ -598,6 +600,8 @@ TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
   Execute(R"sql(
+    DROP TABLE shares;
+    ALTER TABLE matrices DROP COLUMN time_to_live_ns;
     ALTER TABLE buffers DROP COLUMN owner;
     ALTER TABLE buffers DROP COLUMN time_to_live_ns;
     ALTER TABLE matrices DROP COLUMN used_version;
@@ -752,6 +756,8 @@ TEST_F(StoreTest, BuffersFromBeforeOwnersAndTimesToLiveHaveNone) {
   EXPECT_EQ(store_->Load()->buffers.at(0).time_to_live_ns, RandomBuffer("x", 1).time_to_live_ns);
   store_.reset();
   Execute(R"sql(
+    DROP TABLE shares;
+    ALTER TABLE matrices DROP COLUMN time_to_live_ns;
     ALTER TABLE buffers DROP COLUMN owner;
     ALTER TABLE buffers DROP COLUMN time_to_live_ns;
     PRAGMA user_version = 10;
