@@ -87,7 +87,14 @@ RecordingClient::RecordingClient(Shared& shared, int number, Way way, uint32_t s
 absl::Status RecordingClient::Run(Shared& shared, int number, Way way, uint32_t seed,
                                   std::map<std::string, CatalogHistory>& histories) {
   // One attempt: a call takes effect once, while it lasts.
-  auto connected = Client::Connect(shared.address, {.max_attempts = 1, .ring = way == Way::kRing});
+  const ClientOptions options{.max_attempts = 1, .ring = way == Way::kRing};
+  auto connected = Client::Connect(shared.address, options);
+  // The server may be gone already.
+  while (absl::IsUnavailable(connected.status()) && !shared.ending) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    connected = Client::Connect(shared.address, options);
+  }
+  if (absl::IsUnavailable(connected.status())) return absl::OkStatus();
   if (!connected.ok()) return connected.status();
   RecordingClient client(shared, number, way, seed, *std::move(connected), histories);
   while (!shared.ending) {
