@@ -7,6 +7,8 @@
 
 #include "client/c/errors.h"
 #include "client/c/handles.h"
+#include "client/c/json.h"
+#include "client/cli/matrix_file.h"
 #include "client/cli/matrix_market.h"
 
 namespace sparsed::c {
@@ -33,6 +35,36 @@ bool CheckSizes(const sparsed_csr_view& csr, Arguments& in) {
     in.Refuse(fmt::format("offset_bytes is {}; row offsets have 4 or 8 bytes", csr.offset_bytes));
   }
   return in.ok();
+}
+
+cli::ReadOptions ReadOptionsOf(const sparsed_read_options* given, Arguments& in) {
+  const sparsed_read_options options =
+      in.Options(given, sparsed_read_options SPARSED_READ_OPTIONS_INIT, "options");
+  cli::ReadOptions read;
+  if (options.format != nullptr) {
+    const absl::StatusOr<cli::FileFormat> format = cli::ParseFileFormat(options.format);
+    if (format.ok()) {
+      read.format = *format;
+    } else {
+      in.Refuse(fmt::format("format: {}", std::string(format.status().message())));
+    }
+  }
+  if (options.type >= 0) read.type = in.Type(options.type, "the matrix");
+  read.one_based = options.one_based != 0;
+  read.undirected = options.undirected != 0;
+  if (options.weight_column == 1 || options.weight_column == 2) {
+    in.Refuse("weight_column: the first two columns are the rows and columns of the entries");
+  }
+  if (options.weight_column >= 0) read.weight_column = options.weight_column;
+  if (options.rows >= 0 || options.cols >= 0) {
+    in.NotNegative(options.rows, "rows");
+    in.NotNegative(options.cols, "cols");
+    if (options.rows > cli::kMaxDimension || options.cols > cli::kMaxDimension) {
+      in.Refuse(fmt::format("rows and cols can be {} at most", cli::kMaxDimension));
+    }
+    read.shape = cli::MatrixShape{options.rows, options.cols};
+  }
+  return read;
 }
 
 }  // namespace
@@ -93,6 +125,25 @@ void sparsed_csr_get(const sparsed_csr* csr, sparsed_csr_view* view) {
 }
 
 void sparsed_csr_free(sparsed_csr* csr) { delete csr; }
+
+sparsed_error* sparsed_csr_read(const char* path, const sparsed_read_options* options,
+                                sparsed_csr** csr, char** json) {
+  return sparsed::c::Guarded([&]() -> absl::Status {
+    sparsed::c::Arguments in;
+    const std::string file = in.Name(path, "path");
+    const sparsed::cli::ReadOptions how = sparsed::c::ReadOptionsOf(options, in);
+    in.Need(csr, "csr");
+    if (!in.ok()) return in.status();
+    absl::StatusOr<sparsed::cli::MatrixFile> read = sparsed::cli::ReadMatrixFile(file, how);
+    if (!read.ok()) return read.status();
+    if (json != nullptr) {
+      const absl::Status told = sparsed::c::SetText(sparsed::cli::ToJson(*read), json);
+      if (!told.ok()) return told;
+    }
+    *csr = new sparsed_csr{std::move(read->matrix)};
+    return absl::OkStatus();
+  });
+}
 
 sparsed_error* sparsed_csr_read_matrix_market(const char* path, int32_t type, sparsed_csr** csr) {
   return sparsed::c::Guarded([&]() -> absl::Status {

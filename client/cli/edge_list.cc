@@ -85,10 +85,10 @@ class Reader {
     if (absl::Status status = CheckFirst(); !status.ok()) return status;
     absl::StatusOr<MatrixFile> read = triples.Build(
         FileFormat::kEdgeList, options_.type.value_or(ValueType::kF32), lines_.name());
-    if (read.ok() && !header_.empty()) {
+    if (read.ok() && !header_.empty() && !shape_) {
       read->notes.push_back(fmt::format("the first line, {}, was taken for names", header_));
     }
-    if (read.ok() && weight_ != 0 && !options_.weight_column) {
+    if (read.ok() && weight_ != 0 && !options_.weight_column && !shape_) {
       read->notes.push_back("values are those of the third column (--weight-column=0: ones)");
     }
     return read;
@@ -171,8 +171,14 @@ class Reader {
     return lines_.Error(triples.Refusal(*row, *col));
   }
 
-  /// A first line that says how many rows, columns and further lines there are is no edge.
+  /// No edges are no matrix. A first line that says how many rows, columns and further lines there
+  /// are is no edge, either.
   absl::Status CheckFirst() const {
+    if (edges_ == 0 && !shape_ && !options_.shape) {
+      return absl::InvalidArgumentError(fmt::format(
+          "{}: there are no edges in it{}{}; an empty matrix needs a size: --shape=ROWSxCOLUMNS",
+          lines_.name(), header_.empty() ? "" : ", only the line ", header_));
+    }
     if (edges_ < 2 || !within_first_ || first_.weight != static_cast<double>(edges_ - 1)) {
       return absl::OkStatus();
     }

@@ -85,7 +85,7 @@ absl::StatusOr<Report> GenerateMatrix(const GenerateMatrixArguments& arguments) 
   const absl::StatusOr<std::unique_ptr<MatrixWriter>> writer = OpenOutput(arguments.out);
   if (!writer.ok()) return writer.status();
   std::mt19937_64 random(arguments.seed);
-  const std::vector<int64_t> offsets = {0, count};
+  std::vector<int64_t> offsets = {0, 0};
   std::vector<float> values(static_cast<size_t>(count));
   RowBlock block;
   block.result_rows = extent->rows;
@@ -97,6 +97,7 @@ absl::StatusOr<Report> GenerateMatrix(const GenerateMatrixArguments& arguments) 
     const std::vector<int32_t> columns(chosen.begin(), chosen.end());
     for (float& value : values) value = static_cast<float>(Uniform(random));
     block.row_begin = row;
+    offsets = {row * count, (row + 1) * count};
     block.column_indices = columns;
     block.values = std::span<const float>(values);
     if (absl::Status status = (*writer)->Add(block); !status.ok()) return status;

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "client/cli/matrix_file.h"
+
 namespace sparsed::cli {
 namespace {
 
@@ -244,6 +246,12 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"reordered", ToJson(o.reordered)}});
   }
   return json;
+}
+
+Json ToJson(const MatrixFile& file) {
+  return {{"format", Name(file.format)},   {"compression", file.compression},
+          {"duplicates", file.duplicates}, {"nan", file.nan},
+          {"infinite", file.infinite},     {"notes", Sentences(file)}};
 }
 
 }  // namespace sparsed::cli

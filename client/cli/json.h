@@ -9,6 +9,8 @@
 
 namespace sparsed::cli {
 
+struct MatrixFile;
+
 using Json = nlohmann::ordered_json;
 
 Json ToJson(const Timings& timings);
@@ -21,6 +23,8 @@ Json ToJson(const ServerInfo& info);
 Json ToJson(const sparsed::Stats& stats);
 Json ToJson(const MatrixFeatures& features);
 Json ToJson(const std::vector<PatternMeasurements>& patterns);
+/// What is to be told of a file that was read.
+Json ToJson(const MatrixFile& file);
 /// Of the matrix of that name.
 Json ToJson(const std::string& name, const Explanation& explanation);
 

@@ -158,6 +158,24 @@ absl::StatusOr<MatrixFile> Built(CsrBuilder& builder, MatrixShape shape, ValueTy
   return read;
 }
 
+std::vector<std::string> Sentences(const MatrixFile& file) {
+  std::vector<std::string> sentences = file.notes;
+  if (file.duplicates > 0) {
+    sentences.push_back(fmt::format("{} {} summed: there are entries at their places already",
+                                    file.duplicates,
+                                    file.duplicates == 1 ? "duplicate was" : "duplicates were"));
+  }
+  if (file.nan > 0) {
+    sentences.push_back(
+        fmt::format("{} {} NaN", file.nan, file.nan == 1 ? "value is" : "values are"));
+  }
+  if (file.infinite > 0) {
+    sentences.push_back(fmt::format("{} {} infinite", file.infinite,
+                                    file.infinite == 1 ? "value is" : "values are"));
+  }
+  return sentences;
+}
+
 absl::StatusOr<MatrixFile> ReadMatrixFile(const std::string& path, const ReadOptions& options) {
   try {
     absl::StatusOr<ByteSource> source = ByteSource::Open(path);

@@ -67,6 +67,9 @@ struct MatrixFile {
 /// it. Memory grows with what the file holds, and with its number of rows.
 absl::StatusOr<MatrixFile> ReadMatrixFile(const std::string& path, const ReadOptions& options);
 
+/// All that is to be told of a file: its notes, what was summed, what is no finite number.
+std::vector<std::string> Sentences(const MatrixFile& file);
+
 /// For readers: the matrix of all entries, `first_index` being the number of the file's first row
 /// in messages, and what there is to be told of its values. The messages name the file.
 absl::StatusOr<MatrixFile> Built(CsrBuilder& builder, MatrixShape shape, ValueType type,

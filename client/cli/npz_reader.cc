@@ -134,6 +134,12 @@ class Reader {
       }
       if (absl::Status status = each(line, begin, end); !status.ok()) return status;
     }
+    if (begin != nnz) {
+      return Bad(
+          fmt::format("indptr ends with {}, but there are {} values; in SciPy, m.prune() "
+                      "drops those that are not used",
+                      begin, nnz));
+    }
     return absl::OkStatus();
   }
 

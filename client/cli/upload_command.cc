@@ -32,31 +32,6 @@ std::string NameFor(const UploadArguments& arguments, const std::string& file) {
   return arguments.name.empty() ? NameOfFile(file) : arguments.name;
 }
 
-/// What is to be told of a file: what was summed, what are no finite numbers, what was guessed.
-std::vector<std::string> Notes(const MatrixFile& file) {
-  std::vector<std::string> notes = file.notes;
-  if (file.duplicates > 0) {
-    notes.push_back(fmt::format("{} duplicate{} {} summed", Count(file.duplicates),
-                                file.duplicates == 1 ? "" : "s",
-                                file.duplicates == 1 ? "was" : "were"));
-  }
-  if (file.nan > 0 || file.infinite > 0) {
-    notes.push_back(fmt::format("of the values {} {} NaN and {} infinite", Count(file.nan),
-                                file.nan == 1 ? "is" : "are", Count(file.infinite)));
-  }
-  return notes;
-}
-
-Json FileJson(const MatrixFile& file, const std::string& path) {
-  return {{"path", path},
-          {"format", Name(file.format)},
-          {"compression", file.compression},
-          {"duplicates", file.duplicates},
-          {"nan", file.nan},
-          {"infinite", file.infinite},
-          {"notes", file.notes}};
-}
-
 std::string Source(const MatrixFile& file) {
   return fmt::format("{}{}{}", Description(file.format), file.compression.empty() ? "" : ", ",
                      file.compression);
@@ -87,8 +62,9 @@ absl::StatusOr<Report> UploadOne(const Client& client, const UploadArguments& ar
   if (!info.ok()) return info.status();
   Report report{ToJson(*info), fmt::format("uploaded {}: {}, in {} ({})\n", name, Summary(*info),
                                            Milliseconds(elapsed), Source(*file))};
-  for (const std::string& note : Notes(*file)) report.text += fmt::format("note    {}\n", note);
-  report.json["file"] = FileJson(*file, path);
+  for (const std::string& note : Sentences(*file)) report.text += fmt::format("note    {}\n", note);
+  report.json["file"] = ToJson(*file);
+  report.json["file"]["path"] = path;
   report.json["upload_ns"] = std::chrono::nanoseconds(elapsed).count();
   return report;
 }

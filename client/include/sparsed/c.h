@@ -252,6 +252,26 @@ typedef struct sparsed_csr sparsed_csr;
 /* Valid as long as the matrix. Offsets have 8 bytes. */
 SPARSED_API void sparsed_csr_get(const sparsed_csr* csr, sparsed_csr_view* view);
 SPARSED_API void sparsed_csr_free(sparsed_csr* csr);
+
+typedef struct sparsed_read_options {
+  size_t size;
+  const char* format;    /* "mtx", "npz", "npy", "edges", "metis"; NULL: as its content says */
+  int32_t type;          /* of the values; -1: the file's own, f32 where it has none */
+  int32_t one_based;     /* indices of edges and npy count from 1 */
+  int32_t undirected;    /* each entry of edges and npy is one of the transpose, too */
+  int32_t weight_column; /* of edges, counted from 1; 0: ones; -1: the third if there are three */
+  int64_t rows, cols;    /* of edges and npy; -1: square, up to the greatest index */
+} sparsed_read_options;
+#define SPARSED_READ_OPTIONS_INIT \
+  { sizeof(sparsed_read_options), NULL, -1, 0, 0, -1, -1, -1 }
+
+/* Reads a file as sparsectl upload does: Matrix Market files, SciPy's archives, edge lists, NumPy
+ * arrays of entries, METIS graphs, plain or compressed by gzip, xz or Zstandard. Duplicates are
+ * summed up. `json` may be NULL, or gets what is to be told of the file: its format, compression,
+ * counts of duplicates, of NaN and of infinite values, and notes, which are sentences.
+ * INVALID_ARGUMENT with the place that is wrong, or with the name of a format that is not read. */
+SPARSED_API sparsed_error* sparsed_csr_read(const char* path, const sparsed_read_options* options,
+                                            sparsed_csr** csr, char** json);
 /* Reads a Matrix Market file, gzipped or not, as sparsectl upload does: symmetric ones are
  * expanded, duplicates summed up, patterns have ones. INVALID_ARGUMENT with the line that is wrong.
  */

@@ -36,6 +36,7 @@ from sparsed._errors import (
     Unimplemented,
     Unknown,
 )
+from sparsed._files import read
 from sparsed._held import HeldDense
 from sparsed._matrix import Matrix
 from sparsed._native import Result, last_result
@@ -78,6 +79,7 @@ __all__ = [
     "last_result",
     "last_transport",
     "positions",
+    "read",
 ]
 
 

@@ -153,8 +153,7 @@ class Client(Buffers):
                 - a tuple (row, col, value) or (row, col) of arrays, with `shape`;
                 - a `sparsed.Csr`;
                 - a 2-D array, whose nonzeros are taken;
-                - the path of a .mtx, .mtx.gz or .npz file, the last as
-                  `scipy.sparse.save_npz` writes it.
+                - the path of a file, which is read as `sparsed.read` reads it.
             shape: (rows, cols), or a number for both, where `m` does not say it.
             num_nodes: a square `shape`.
             dtype: "f32", "f64", "f16", "bf16", or such a dtype of NumPy's or PyTorch's; by default

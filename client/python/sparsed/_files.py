@@ -1,87 +1,88 @@
-"""Files of sparse matrices."""
+"""Files of sparse matrices, read by the library as `sparsectl upload` reads them."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import json
 import os
+import warnings
 from typing import Any
 
-import numpy as np
-
-from sparsed import _native
-from sparsed._csr import Array, Taken, take_csr
-from sparsed._errors import InvalidArgument
-from sparsed._native import F32
-
-# ("csr", shape, row offsets, column indices, values) or ("coo", shape, rows, columns, values);
-# values None: ones.
-Entries = tuple[str, Any, Any, Any, Any]
+from sparsed import _native, _types
+from sparsed._csr import Csr, Taken, take_csr
 
 
-def read(path: str, type_: int | None) -> Entries | Taken:
-    if path.endswith(".npz"):
-        return _read_npz(path)
-    if path.endswith((".mtx", ".mtx.gz")):
-        return _read_matrix_market(path, F32 if type_ is None else type_)
-    raise InvalidArgument(f"{path} is none of .mtx, .mtx.gz and .npz")
+def read(
+    path: str | os.PathLike[str],
+    *,
+    dtype: Any = None,
+    shape: Any = None,
+    format: str | None = None,
+    one_based: bool = False,
+    undirected: bool = False,
+    weight_column: int | None = None,
+) -> Csr:
+    """Reads a file of a sparse matrix, which `Client.upload` takes then: a Matrix Market file, an
+    archive of SciPy's (.npz), an edge list, a NumPy array of entries (.npy) or a METIS graph, plain
+    or compressed by gzip, xz or Zstandard. What it is its content says.
+
+    What was guessed, duplicates that were summed up, NaN and infinite values are told by
+    `warnings.warn`.
+
+    Args:
+        path: of the file.
+        dtype: of the values, as in `Client.upload`; by default the file's own, f32 where it has
+            none.
+        shape: (rows, cols), or a number for both, of an edge list or an array of entries; by
+            default they are square, up to the greatest index.
+        format: "mtx", "npz", "npy", "edges" or "metis", whatever the content looks like.
+        one_based: indices of an edge list or an array of entries count from 1.
+        undirected: each entry of an edge list or an array of entries is one of the transpose, too.
+        weight_column: which column of an edge list has the values, counted from 1; 0: they are
+            ones. By default the third, if there are three.
+
+    Returns:
+        The matrix in canonical CSR.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InvalidArgument: with the place where the file is wrong, or with the name of a format that
+            is not read, and a command that converts it.
+    """
+    from sparsed._sparse import parse_shape
+
+    type_ = None if dtype is None else _types.parse(dtype)
+    options = (format, one_based, undirected, -1 if weight_column is None else weight_column)
+    return load(os.fspath(path), type_, parse_shape(shape), *options).csr()
 
 
-def _read_matrix_market(path: str, type_: int) -> Taken:
+def load(
+    path: str,
+    type_: int | None,
+    shape: tuple[int, int] | None,
+    format: str | None = None,
+    one_based: bool = False,
+    undirected: bool = False,
+    weight_column: int = -1,
+) -> Taken:
+    if not os.path.exists(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    name = ctypes.create_string_buffer(format.encode()) if format is not None else None
+    rows, cols = shape or (-1, -1)
+    options = _native.READ_OPTIONS.pack(
+        _native.READ_OPTIONS.size, 0 if name is None else ctypes.addressof(name),
+        -1 if type_ is None else type_, one_based, undirected, weight_column, rows, cols,
+    )  # fmt: skip
+    c_options = ctypes.create_string_buffer(options, len(options))
     lib = _native.library()
-    out = _native.Out()
-    _native.check(lib.sparsed_csr_read_matrix_market(os.fsencode(path), type_, out.address))
-    return take_csr(out.value)
-
-
-def _read_npz(path: str) -> Entries:
-    """As scipy.sparse.save_npz writes them."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            part = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise InvalidArgument(f"{path} is no .npz file of a sparse matrix: {error}") from error
-    try:
-        kind = part["format"].item()
-        kind = kind.decode() if isinstance(kind, bytes) else str(kind)
-        shape = tuple(int(extent) for extent in part["shape"])
-        return _npz_entries(kind, shape, part)
-    except KeyError as error:
-        raise InvalidArgument(
-            f"{path} has no array {error}, which scipy.sparse.save_npz writes"
-        ) from None
-
-
-def _npz_entries(kind: str, shape: tuple[int, ...], part: dict[str, Array]) -> Entries:
-    if kind == "csr":
-        return "csr", shape, part["indptr"], part["indices"], part["data"]
-    if kind == "csc":
-        return "coo", shape, part["indices"], expand(part["indptr"]), part["data"]
-    if kind == "coo":
-        if "coords" in part:
-            return "coo", shape, part["coords"][0], part["coords"][1], part["data"]
-        return "coo", shape, part["row"], part["col"], part["data"]
-    if kind == "bsr":
-        data = part["data"]
-        blocks, height, width = data.shape
-        row = np.repeat(expand(part["indptr"]) * height, height * width)
-        row += np.tile(np.repeat(np.arange(height), width), blocks)
-        col = np.repeat(part["indices"].astype(np.int64) * width, height * width)
-        col += np.tile(np.arange(width), height * blocks)
-        return "coo", shape, row, col, data.reshape(-1)
-    if kind == "dia":
-        data, offsets = part["data"], part["offsets"]
-        col = np.tile(np.arange(data.shape[1], dtype=np.int64), len(offsets))
-        row = col - np.repeat(offsets.astype(np.int64), data.shape[1])
-        flat = data.reshape(-1)
-        inside = (row >= 0) & (row < shape[0]) & (col < shape[1]) & (flat != 0)
-        return "coo", shape, row[inside], col[inside], flat[inside]
-    raise InvalidArgument(f"a sparse matrix of format {kind!r} in an .npz file is not known here")
-
-
-def expand(offsets: Array) -> Array:
-    """The row of each nonzero."""
-    counts = np.diff(offsets)
-    if len(offsets) == 0 or (counts < 0).any():
-        raise InvalidArgument("row offsets of the matrix decrease")
-    return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    out, told = _native.Out(), _native.Out()
+    _native.check(
+        lib.sparsed_csr_read(
+            os.fsencode(path), ctypes.addressof(c_options), out.address, told.address
+        )
+    )
+    taken = take_csr(out.value)
+    for note in json.loads(_native.take_text(told.value))["notes"]:
+        warnings.warn(f"{path}: {note}", stacklevel=3)
+    return taken

@@ -61,7 +61,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sparsed_gpu_pool_set": (_P, (_P,)),
     "sparsed_csr_get": (None, (_P, _P)),
     "sparsed_csr_free": (None, (_P,)),
-    "sparsed_csr_read_matrix_market": (_P, (_S, _I, _P)),
+    "sparsed_csr_read": (_P, (_S, _P, _P, _P)),
     "sparsed_upload": (_P, (_P, _S, _P, _P, _P, _P, _P)),
     "sparsed_matrix_named": (_P, (_P, _S, _P)),
     "sparsed_matrix_free": (None, (_P,)),

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from sparsed import _files, _types
-from sparsed._csr import Array, Csr, Taken, widened_bf16
+from sparsed._csr import Array, Csr, widened_bf16
 from sparsed._errors import InvalidArgument, InvalidType
-from sparsed._files import Entries, expand
 from sparsed._native import BF16, F16, F32, F64
 
 _LARGEST_INDEX = 2**31 - 1
+
+# ("csr", shape, row offsets, column indices, values) or ("coo", shape, rows, columns, values);
+# values None: ones.
+Entries = tuple[str, Any, Any, Any, Any]
 
 
 class Canonical(NamedTuple):
@@ -35,10 +38,10 @@ def canonical(
 ) -> Canonical:
     """Of anything that Client.upload takes."""
     type_ = None if dtype is None else _types.parse(dtype)
-    extent = _parse_shape(shape, num_nodes)
+    extent = parse_shape(shape, num_nodes)
     if isinstance(m, (str, os.PathLike)):
         _no_values(values, "a file")
-        return _check_shape(_of_file(os.fspath(m), type_), extent)
+        return _check_shape(_of_file(os.fspath(m), type_, extent), extent)
     edges = _edges(m, extent)
     if edges is not None:
         return _of_edges(*edges, values, type_)
@@ -57,7 +60,7 @@ def positions(m: Any, shape: Any = None, num_nodes: int | None = None) -> Array:
         y = g.spmm(x, values=values)
         score_of_edge = g.sddmm(a, b)[p]
     """
-    extent = _parse_shape(shape, num_nodes)
+    extent = parse_shape(shape, num_nodes)
     edges = _edges(m, extent)
     if edges is not None:
         rows, cols, (row_count, col_count) = edges
@@ -71,19 +74,17 @@ def positions(m: Any, shape: Any = None, num_nodes: int | None = None) -> Array:
     return result
 
 
-def _of_file(path: str, type_: int | None) -> Canonical:
-    found = _files.read(path, type_)
-    if isinstance(found, Taken):
-        return Canonical(
-            *found.shape, found.row_offsets, found.column_indices, found.values, found.type
-        )
-    return _of_entries(*found, type_)
+def _of_file(path: str, type_: int | None, extent: tuple[int, int] | None) -> Canonical:
+    found = _files.load(path, type_, extent)
+    return Canonical(
+        *found.shape, found.row_offsets, found.column_indices, found.values, found.type
+    )
 
 
 # ---- What it is ----------------------------------------------------------------------------------
 
 
-def _parse_shape(shape: Any, num_nodes: int | None) -> tuple[int, int] | None:
+def parse_shape(shape: Any, num_nodes: int | None = None) -> tuple[int, int] | None:
     if num_nodes is not None:
         if shape is not None:
             raise InvalidArgument("shape and num_nodes say the same: give one of them")
@@ -180,7 +181,7 @@ def _entries(m: Any, extent: tuple[int, int] | None) -> Entries:
     raise InvalidType(
         f"a {type(m).__name__} is not a sparse matrix that is known here: SciPy's and PyTorch's, "
         "edge_index, EdgeIndex, SparseTensor, (row, col, value), sparsed.Csr, 2-D arrays, and "
-        "paths of .mtx, .mtx.gz and .npz files are"
+        "paths of files are"
     )
 
 
@@ -264,6 +265,14 @@ def _check_indices(indices: Array, extent: int, what: str) -> None:
         raise InvalidArgument(
             f"{what} index {int(indices[at])} of entry {at} is out of range [0, {extent})"
         )
+
+
+def expand(offsets: Array) -> Array:
+    """The row of each nonzero."""
+    counts = np.diff(offsets)
+    if len(offsets) == 0 or (counts < 0).any():
+        raise InvalidArgument("row offsets of the matrix decrease")
+    return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
 
 
 def _as_coo(

@@ -31,6 +31,8 @@ static void TestNothing(sparsed_client* client, sparsed_matrix* matrix) {
   CHECK_REFUSED(sparsed_gpu_allocate(client, 0, 1, NULL, NULL), "data");
   CHECK_REFUSED(sparsed_gpu_allocate(client, -1, 1, NULL, &data), "gpu");
   CHECK_REFUSED(sparsed_gpu_free(NULL, 0, &one, NULL), "client");
+  CHECK_REFUSED(sparsed_csr_read(NULL, NULL, &csr, NULL), "path");
+  CHECK_REFUSED(sparsed_csr_read("x", NULL, NULL, NULL), "csr");
   CHECK_REFUSED(sparsed_csr_read_matrix_market(NULL, SPARSED_F32, &csr), "path");
   CHECK_REFUSED(sparsed_upload(client, "x", NULL, NULL, NULL, &made, NULL), "csr");
   CHECK_REFUSED(sparsed_matrix_named(client, NULL, &made), "name");

@@ -147,6 +147,39 @@ static void Write(const char* path, const char* text) {
   if (file == NULL || fputs(text, file) < 0 || fclose(file) != 0) abort();
 }
 
+static void TestRead(const char* path) {
+  sparsed_read_options read = SPARSED_READ_OPTIONS_INIT;
+  sparsed_csr* csr = NULL;
+  sparsed_csr_view view;
+  char* json = NULL;
+  Write(path, "from,to,weight\n1,2,0.5\n1,2,1\n");
+  read.one_based = 1;
+  read.undirected = 1;
+  read.type = SPARSED_F64;
+  read.rows = read.cols = 4;
+  CHECK(Says(sparsed_csr_read(path, &read, &csr, &json), &json, "2 duplicates were summed"));
+  sparsed_csr_get(csr, &view);
+  CHECK(view.rows == 4 && view.cols == 4 && view.nnz == 2 && view.type == SPARSED_F64);
+  CHECK(((const double*)view.values)[1] == 1.5);
+  sparsed_csr_free(csr);
+  CHECK_OK(sparsed_csr_read(path, NULL, &csr, NULL));
+  sparsed_csr_get(csr, &view);
+  CHECK(view.rows == 3 && view.nnz == 1 && view.type == SPARSED_F32);
+  sparsed_csr_free(csr);
+  csr = NULL;
+  read.format = "metis";
+  CHECK_ENDS(sparsed_csr_read(path, &read, &csr, NULL), SPARSED_INVALID_ARGUMENT, "METIS graph");
+  read.format = "hdf5";
+  CHECK_ENDS(sparsed_csr_read(path, &read, &csr, NULL), SPARSED_INVALID_ARGUMENT, "none of mtx");
+  read.format = NULL;
+  read.rows = -1;
+  CHECK_ENDS(sparsed_csr_read(path, &read, &csr, NULL), SPARSED_INVALID_ARGUMENT, "rows is -1");
+  read.rows = 4;
+  read.weight_column = 2;
+  CHECK_ENDS(sparsed_csr_read(path, &read, &csr, NULL), SPARSED_INVALID_ARGUMENT, "weight_column");
+  CHECK(csr == NULL);
+}
+
 void TestFiles(sparsed_client* client) {
   char path[] = "/tmp/sparsed_c_file_XXXXXX";
   sparsed_csr* csr = NULL;
@@ -168,6 +201,7 @@ void TestFiles(sparsed_client* client) {
              ":3");
   CHECK_ENDS(sparsed_csr_read_matrix_market(path, SPARSED_I64, &csr), SPARSED_INVALID_ARGUMENT,
              "type 4");
+  TestRead(path);
   unlink(path);
   CHECK_ENDS(sparsed_csr_read_matrix_market(path, SPARSED_F32, &csr), SPARSED_INVALID_ARGUMENT,
              path);

@@ -137,6 +137,8 @@ TEST_F(NpzTest, ErrorsNameTheArrayAndThePlace) {
             "file: indptr[0] = 1, expected 0");
   EXPECT_EQ(refusal("indptr", Npy<int32_t>("<i4", "(3,)", {0, 2, 3})),
             "file: indptr has 3 elements, expected 4");
+  EXPECT_THAT(refusal("indptr", Npy<int32_t>("<i4", "(4,)", {0, 2, 2, 2})),
+              HasSubstr("file: indptr ends with 2, but there are 3 values; in SciPy, m.prune()"));
   EXPECT_EQ(refusal("data", Npy<float>("<f4", "(3, 1)", {0, 2, 3})),
             "file: data: the array has 2 dimensions, expected 1");
   EXPECT_EQ(refusal("data", Npy<float>("<f4", "(3,)", {0, 2})),

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -218,6 +219,68 @@ TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
   ExpectSays("prepare", 2, "NAME is missing");
   ExpectSays("prepare nobody --again --wait", 4, "nobody");
   ExpectSays("prepare --help", 0, "default: what there are plans for, or spmm:128");
+}
+
+TEST_F(Sparsectl, WhatOneCommandWritesAnotherReads) {
+  ASSERT_EQ(Run("generate matrix 40x40 --row-nonzeros=4 --out=s.txt.gz").exit_code, 0);
+  ExpectSays("upload s.txt.gz", 0, "uploaded s: 40 x 40, 160 nonzeros, f32, in ");
+  for (const std::string name : {"square.npz", "square.mtx", "square.csv.xz", "square.npy"}) {
+    ExpectSays("spgemm s s --out=" + name, 0, "wrote " + name);
+    ExpectSays("upload " + name + " --replace --shape=40x40", 0, "uploaded square: 40 x 40, ");
+    ExpectSays("download square --out=again.mtx", 0, "wrote again.mtx");
+    ExpectSays("spgemm s s --out=direct.mtx", 0, "wrote direct.mtx");
+    EXPECT_EQ(std::system(("cmp " + folder_ + "/again.mtx " + folder_ + "/direct.mtx").c_str()), 0)
+        << name;
+  }
+  ExpectSays("download s --out=s.graph", 3, "s.graph: ");
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/s.graph"));
+  ExpectSays("spgemm s s --out=wide.npy --transpose-left", 0, "wrote wide.npy");
+}
+
+TEST_F(Sparsectl, UploadsSeveralFilesAndStandardInput) {
+  ASSERT_EQ(Run("generate matrix 4x4 --row-nonzeros=1 --out=a.mtx").exit_code, 0);
+  ASSERT_EQ(Run("generate matrix 5x5 --row-nonzeros=1 --out=b.npz").exit_code, 0);
+  std::ofstream(folder_ + "/c.txt") << "1 2\n1 2\n2 2 \n";
+  const Said all = Run("upload a.mtx b.npz c.txt --wait");
+  EXPECT_EQ(all.exit_code, 0) << all.text;
+  for (const char* line :
+       {"uploaded a: 4 x 4", "(SciPy archive)", "uploaded c: 3 x 3, 2 nonzeros", "c is ready",
+        "note    1 duplicate was summed", "say so by --one-based"}) {
+    EXPECT_THAT(all.text, HasSubstr(line));
+  }
+  ExpectSays("--json upload a.mtx c.txt --replace", 0, R"({"matrices":[{"name":"a",)");
+  ExpectSays("--json upload c.txt --replace", 0,
+             R"("file":{"format":"edges","compression":"","duplicates":1,)");
+  ExpectSays("upload - --name=in --one-based --undirected < c.txt", 0, "uploaded in: 2 x 2");
+  ExpectSays("upload - --name=in --replace < /dev/null", 3, "standard input: the file is empty");
+  ExpectSays("upload - < c.txt", 2, "what comes on standard input has no name");
+  ExpectSays("upload a.mtx c.txt --name=x", 2, "--name: there are several files");
+  ExpectSays("upload a.mtx ./a.mtx", 2, "another of the files is called a, too");
+  ExpectSays("upload b.npz nothing.mtx --replace", 3,
+             "cannot open nothing.mtx: No such file or directory (uploaded before it: b)");
+  ExpectSays("upload a.mtx --replace --undirected", 3, "is for edge lists and arrays of entries");
+  ExpectSays("upload c.txt --replace --weight-column=2", 2, "neither 0 nor a column from 3 to 64");
+  ExpectSays("upload c.txt --replace --shape=3", 2, "is not ROWSxCOLUMNS");
+  ExpectSays("upload c.txt --replace --format=hdf5", 2, "hdf5 is none of mtx, npz, npy, edges");
+}
+
+TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
+  const std::string sparsectl = SPARSECTL_PROGRAM;
+  const std::string path = sparsectl.substr(0, sparsectl.rfind('/'));
+  for (const std::string command : {"upload", "download", "spgemm"}) {
+    const std::string help = Run(command + " --help").text;
+    std::istringstream lines(help.substr(help.find("Examples:\n") + 10));
+    std::string script = "--version && rm -f * && set -e && export PATH=" + path +
+                         ":$PATH SPARSED_SERVER=" + server_.address();
+    for (std::string line; std::getline(lines, line);) script += "\n" + line;
+    const Said said = Run(script);
+    EXPECT_EQ(said.exit_code, 0) << command << "\n" << said.text;
+    EXPECT_THAT(said.text, HasSubstr("uploaded"));
+    for (const char* name :
+         {"g", "h", "square", "path", "weighted", "directed", "kept", "common", "triangles"}) {
+      Run(std::string("delete ") + name);
+    }
+  }
 }
 
 TEST_F(Sparsectl, WrongUseIsSaidInASentence) {

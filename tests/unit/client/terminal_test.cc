@@ -223,6 +223,17 @@ TEST_F(GenerateTest, MatricesHaveAsManyNonzerosInEachRow) {
   for (int64_t row = 0; row < 50; ++row) {
     EXPECT_EQ(matrix->row_offsets[row + 1] - matrix->row_offsets[row], 6);
   }
+  for (const char* name : {"g.npz", "g.txt", "g.npy"}) {
+    ASSERT_TRUE(GenerateMatrix({"50x20", {Path(name)}, 6, 1}).ok());
+    ReadOptions options;
+    options.shape = MatrixShape{50, 20};
+    options.type = ValueType::kF32;
+    const auto other = ReadMatrixFile(Path(name), options);
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_EQ(other->matrix.row_offsets, matrix->row_offsets) << name;
+    EXPECT_EQ(other->matrix.column_indices, matrix->column_indices) << name;
+    EXPECT_TRUE(other->matrix.values == matrix->values) << name;
+  }
   EXPECT_TRUE(GenerateMatrix({"5x5", {Path("g.mtx")}, 5, 1}).ok()) << "a full one";
   EXPECT_TRUE(GenerateMatrix({"5x5", {Path("g.mtx")}, 0, 1}).ok()) << "an empty one";
   EXPECT_EQ(GenerateMatrix({"5x5", {Path("g.mtx")}, 6, 1}).status().code(),

@@ -135,6 +135,8 @@ TEST_F(EdgeListTest, NoEdges) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->matrix.rows, 3);
   EXPECT_EQ(read->matrix.nnz(), 0);
+  EXPECT_THAT(Refusal("# nothing\n"), HasSubstr("file: there are no edges in it; an empty"));
+  EXPECT_THAT(Refusal("no archive"), HasSubstr("no edges in it, only the line \"no archive\";"));
 }
 
 class MetisTest : public FormatFiles {};
