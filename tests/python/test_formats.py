@@ -1,4 +1,4 @@
-"""Files of sparse matrices: what SciPy and NumPy write is read, and what sparsectl writes they read."""
+"""Files of sparse matrices: what SciPy and NumPy write is read; what sparsectl writes they read."""
 
 import bz2
 import gzip
@@ -16,9 +16,8 @@ import scipy.sparse as sp
 import sparsed
 
 ROOT = Path(__file__).resolve().parents[2]
-SPARSECTL = Path(os.environ.get("SPARSED_SERVER", ROOT / "build/cuda/server/sparsed")).parents[1] / (
-    "client/sparsectl"
-)
+SERVER = Path(os.environ.get("SPARSED_SERVER", ROOT / "build/cuda/server/sparsed"))
+SPARSECTL = SERVER.parents[1] / "client/sparsectl"
 KINDS = ["csr", "csc", "coo", "bsr", "dia"]
 
 
