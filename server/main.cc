@@ -131,6 +131,8 @@ int Run(const Config& config) {
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // OpenSSL writes to sockets whose other end may be gone.
+  signal(SIGPIPE, SIG_IGN);
   StartLog(config.log_level, config.log_format);
   gpr_set_log_function(LogGrpc);
   google::protobuf::SetLogHandler(LogProtobuf);

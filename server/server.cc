@@ -51,7 +51,7 @@ namespace {
 
 constexpr int kWorkers = 4;
 /// Threads that copy for callers who attach.
-constexpr int kExporters = 2;
+constexpr int kExporters = 3;
 constexpr std::string_view kLocalSocket = "local.sock";
 constexpr int kMaxStreamsPerConnection = 256;
 /// Unless the flag says otherwise.

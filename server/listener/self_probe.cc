@@ -156,7 +156,7 @@ absl::Status GreetOverTls(const Descriptor& fd, std::chrono::milliseconds time) 
   const bool spoke =
       finish([&] { return SSL_write(ssl.get(), kGreeting.data(), kGreeting.size()); }) &&
       finish([&] { return SSL_read(ssl.get(), frame.data(), frame.size()); });
-  SSL_shutdown(ssl.get());
+  if (spoke) SSL_shutdown(ssl.get());
   if (spoke && frame[3] == kSettings) return absl::OkStatus();
   return absl::UnavailableError("nobody speaks HTTP/2 behind TLS");
 }

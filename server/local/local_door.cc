@@ -323,8 +323,9 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   /// Lets a worker do it; the connection is not read until that is done.
   void LetWork(WorkerPool& workers, uint64_t id, Connection& connection, uint64_t request_id,
                std::function<Done()> work) {
-    const absl::Status queued =
-        workers.Run([self = shared_from_this(), id, request_id, doing = std::move(work)] {
+    const absl::Status queued = workers.Run(
+        connection.caller->tenant,
+        [self = shared_from_this(), id, request_id, doing = std::move(work)] {
           const auto done = std::make_shared<Done>(doing());
           self->Finish({id, [loop = self.get(), id, request_id, done](Connection* connection) {
                           if (done->settle) done->settle(connection);

@@ -89,8 +89,9 @@ void LiveStreams::TickLocked() {
   for (LiveStream* stream : streams_) {
     stream->OnTick(patience);
     if (!stream->caller().has_value()) continue;
-    const absl::Status known = access_.Check(*stream->caller());
-    if (!known.ok()) stream->OnRefused(known);
+    // Once refused it stays so: it is counted and logged once.
+    if (stream->refused_.ok()) stream->refused_ = access_.Check(*stream->caller());
+    if (!stream->refused_.ok()) stream->OnRefused(stream->refused_);
   }
 }
 

@@ -58,7 +58,10 @@ class LiveStream {
   virtual void Count(InFlightTable& /*table*/) {}
 
  private:
+  friend class LiveStreams;
+
   const std::optional<Caller> caller_;
+  absl::Status refused_;  ///< LiveStreams': why its caller is not who he was
 };
 
 /// Thread-safe. The lock is held while streams are told, so a stream that removed itself is not
