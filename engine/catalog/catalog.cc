@@ -188,11 +188,12 @@ std::vector<MatrixLease> Catalog::List(std::string_view tenant, std::string_view
 }
 
 absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
+  const NameKey key = Named(tenant, name);
+  if (key.first != tenant) return NotDeletable(tenant, name);
   std::shared_ptr<Pattern> gone;
   MatrixLease deleted;  // Freed, if it is the last lease, without the lock.
   {
-    NameLocks::Guard change(changes_, NameKey(tenant, name));
-    const NameKey key(tenant, name);
+    NameLocks::Guard change(changes_, key);
     if (Present(key) == nullptr) return NotDeletable(tenant, name);
     absl::Status status = store_.DeleteMatrix(key.first, key.second);
     if (!status.ok()) return status;
@@ -200,7 +201,7 @@ absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
     deleted = RemoveLocked(key);
     gone = ForgetNameLocked(key, deleted);
   }
-  if (on_changed) on_changed(tenant, name);
+  if (on_changed) on_changed(tenant, key.second);
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
   return absl::OkStatus();
 }

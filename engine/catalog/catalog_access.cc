@@ -1,7 +1,6 @@
 // Who may have which matrix.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "engine/catalog/catalog.h"
@@ -63,24 +62,23 @@ absl::Status Catalog::NotDeletable(std::string_view tenant, std::string_view ref
 }
 
 absl::Status Catalog::Share(std::string_view tenant, std::string_view name, engine::Share share) {
-  const NameKey key(tenant, name);
+  const NameKey key = Named(tenant, name);
   if (share.with != kEverybody) {
     if (absl::Status valid = ValidateName("tenant's", share.with); !valid.ok()) return valid;
   }
   if (share.with == tenant) {
     return absl::InvalidArgumentError("a matrix is not shared with its owner, who has it anyway");
   }
+  if (key.first != tenant) return NotDeletable(tenant, name);
   const NameLocks::Guard change(changes_, key);
   if (Present(key) == nullptr) return NotDeletable(tenant, name);
   {
     const MutexLock lock(mutex_);
-    const std::vector<engine::Share> known = shares_.Of(key);
-    if (known.size() >= Shares::kMost &&
-        std::ranges::find(known, share.with, &engine::Share::with) == known.end()) {
+    if (!shares_.HasRoom(key, share.with)) {
       return absl::ResourceExhaustedError(
           fmt::format("matrix '{}' is shared with {} tenants, which is the most; share it with all "
                       "of them, or revoke some",
-                      name, known.size()));
+                      name, Shares::kMost));
     }
   }
   absl::Status stored =
@@ -93,14 +91,14 @@ absl::Status Catalog::Share(std::string_view tenant, std::string_view name, engi
 
 absl::Status Catalog::Unshare(std::string_view tenant, std::string_view name,
                               std::string_view with) {
-  const NameKey key(tenant, name);
+  const NameKey key = Named(tenant, name);
+  if (key.first != tenant) return NotDeletable(tenant, name);
   {
     const NameLocks::Guard change(changes_, key);
     if (Present(key) == nullptr) return NotDeletable(tenant, name);
     {
       const MutexLock lock(mutex_);
-      const std::vector<engine::Share> known = shares_.Of(key);
-      if (std::ranges::find(known, with, &engine::Share::with) == known.end()) {
+      if (!shares_.Has(key, with)) {
         if (absl::Status valid = ValidateName("tenant's", with == kEverybody ? "all" : with);
             !valid.ok()) {
           return valid;
@@ -114,7 +112,7 @@ absl::Status Catalog::Unshare(std::string_view tenant, std::string_view name,
     shares_.Remove(key, with);
   }
   // Who is attached or watches asks again, and is refused.
-  if (on_changed) on_changed(tenant, name);
+  if (on_changed) on_changed(tenant, key.second);
   return absl::OkStatus();
 }
 

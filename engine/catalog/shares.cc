@@ -15,24 +15,26 @@ std::string ReferenceFor(std::string_view tenant, const NameKey& key) {
   return key.first == tenant ? key.second : key.first + kOwnerMark + key.second;
 }
 
-bool Shares::Put(const NameKey& key, Share share) {
-  const auto known = shares_.find(key);
-  if (known != shares_.end() && known->second.size() >= kMost &&
-      !known->second.contains(share.with)) {
-    return false;
-  }
+void Shares::Put(const NameKey& key, Share share) {
   shares_[key][std::move(share.with)] = share.right;
-  return true;
 }
 
-bool Shares::Remove(const NameKey& key, std::string_view with) {
+void Shares::Remove(const NameKey& key, std::string_view with) {
   const auto known = shares_.find(key);
-  if (known == shares_.end()) return false;
+  if (known == shares_.end()) return;
   const auto share = known->second.find(with);
-  if (share == known->second.end()) return false;
-  known->second.erase(share);
+  if (share != known->second.end()) known->second.erase(share);
   if (known->second.empty()) shares_.erase(known);
-  return true;
+}
+
+bool Shares::Has(const NameKey& key, std::string_view with) const {
+  const auto known = shares_.find(key);
+  return known != shares_.end() && known->second.contains(with);
+}
+
+bool Shares::HasRoom(const NameKey& key, std::string_view with) const {
+  const auto known = shares_.find(key);
+  return known == shares_.end() || known->second.size() < kMost || known->second.contains(with);
 }
 
 std::optional<Right> Shares::RightOf(std::string_view tenant, const NameKey& key) const {
@@ -59,7 +61,8 @@ std::vector<Share> Shares::Of(const NameKey& key) const {
 std::vector<NameKey> Shares::With(std::string_view tenant) const {
   std::vector<NameKey> names;
   for (const auto& [key, shares] : shares_) {
-    if (key.first != tenant && RightOf(tenant, key).has_value()) names.push_back(key);
+    if (key.first == tenant) continue;
+    if (shares.contains(tenant) || shares.contains(kEverybody)) names.push_back(key);
   }
   return names;
 }

@@ -41,14 +41,16 @@ class Shares {
   /// Of one matrix.
   static constexpr size_t kMost = 256;
 
-  /// Instead of what was there for the same. False: there are kMost.
-  bool Put(const NameKey& key, Share share);
-  /// False if there was none.
-  bool Remove(const NameKey& key, std::string_view with);
+  /// Instead of what was there for the same. There is room for it.
+  void Put(const NameKey& key, Share share);
+  void Remove(const NameKey& key, std::string_view with);
   void Forget(const NameKey& key) { shares_.erase(key); }
 
   /// What `tenant` may do; none: nothing. An owner may do everything.
   std::optional<Right> RightOf(std::string_view tenant, const NameKey& key) const;
+  bool Has(const NameKey& key, std::string_view with) const;
+  /// Whether it may be shared with that tenant, too, or is.
+  bool HasRoom(const NameKey& key, std::string_view with) const;
   std::vector<Share> Of(const NameKey& key) const;
   /// Names that others let `tenant` use.
   std::vector<NameKey> With(std::string_view tenant) const;

@@ -134,6 +134,11 @@ class Budget::State : public std::enable_shared_from_this<State> {
       }
       taken = take();
     }
+    if (absl::IsResourceExhausted(taken.status()) && owner != nullptr &&
+        owner->bytes() + static_cast<int64_t>(BlockBytes(bytes)) >
+            owner->tenant.limit(Quota::kHostBytes).hard) {
+      owner->tenant.CountRefusal(Quota::kHostBytes);
+    }
     return taken;
   }
 
@@ -275,7 +280,7 @@ class Budget::State : public std::enable_shared_from_this<State> {
   absl::Status CountOwnedLocked(int64_t size, MemoryOwner* owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (owner == nullptr) return absl::OkStatus();
-    absl::Status taken = owner->tenant.Take(Quota::kHostBytes, size);
+    absl::Status taken = owner->tenant.TryToTake(Quota::kHostBytes, size);
     const int64_t lasting = owner->bytes() - owner->request_bytes;
     const bool waiting_helps = size <= owner->tenant.limit(Quota::kHostBytes).hard - lasting;
     return taken.ok() || !waiting_helps ? taken : RetryLater(std::move(taken));

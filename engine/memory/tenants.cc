@@ -55,8 +55,7 @@ int64_t Nanoseconds(Tenant::Clock::time_point now) {
 
 std::string_view Name(Quota quota) { return WordsOf(quota).name; }
 
-absl::Status Tenant::Refused(Quota quota, int64_t used, int64_t amount) {
-  ++count(quota).refused;
+absl::Status Tenant::Beyond(Quota quota, int64_t used, int64_t amount) const {
   const Words& words = WordsOf(quota);
   absl::Status refused = absl::ResourceExhaustedError(fmt::format(
       "tenant '{}' has {} of the {} {} that it may have, and this takes {} more (quota {}); {}",
@@ -65,16 +64,26 @@ absl::Status Tenant::Refused(Quota quota, int64_t used, int64_t amount) {
   return words.help.empty() ? RetryLater(std::move(refused)) : refused;
 }
 
-absl::Status Tenant::Take(Quota quota, int64_t amount, int64_t instead_of) {
+absl::Status Tenant::Refused(Quota quota, int64_t used, int64_t amount) {
+  CountRefusal(quota);
+  return Beyond(quota, used, amount);
+}
+
+absl::Status Tenant::TryToTake(Quota quota, int64_t amount, int64_t instead_of) {
   Count& count = this->count(quota);
-  const int64_t before = count.used.fetch_add(amount);
-  const int64_t after = before + amount - instead_of;
-  if (amount > instead_of && after > count.hard) {
-    count.used -= amount;
-    return Refused(quota, before, amount - instead_of);
-  }
-  if (before <= count.soft && after > count.soft) ++count.warned;
+  const int64_t more = amount - instead_of;
+  int64_t used = count.used;
+  do {
+    if (more > 0 && used + more > count.hard) return Beyond(quota, used, more);
+  } while (!count.used.compare_exchange_weak(used, used + amount));
+  if (used <= count.soft && used + more > count.soft) ++count.warned;
   return absl::OkStatus();
+}
+
+absl::Status Tenant::Take(Quota quota, int64_t amount, int64_t instead_of) {
+  absl::Status taken = TryToTake(quota, amount, instead_of);
+  if (!taken.ok()) CountRefusal(quota);
+  return taken;
 }
 
 absl::StatusOr<TenantHold> Tenant::Hold(Quota quota, int64_t amount, int64_t instead_of) {

@@ -71,7 +71,10 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
   /// RetryDelay where waiting helps. What has the place of `instead_of` that goes soon needs only
   /// the difference.
   absl::Status Take(Quota quota, int64_t amount = 1, int64_t instead_of = 0);
-  /// Likewise, until the last copy of what it returns is gone.
+  /// As Take, by who may try again and says how it ended: CountRefusal.
+  absl::Status TryToTake(Quota quota, int64_t amount = 1, int64_t instead_of = 0);
+  void CountRefusal(Quota quota) { ++count(quota).refused; }
+  /// As Take, until the last copy of what it returns is gone.
   absl::StatusOr<TenantHold> Hold(Quota quota, int64_t amount = 1, int64_t instead_of = 0);
   /// Counts what is there already, whatever the limit.
   TenantHold HoldAnyway(Quota quota, int64_t amount = 1);
@@ -101,6 +104,8 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
   };
   Count& count(Quota quota) { return counts_[static_cast<size_t>(quota)]; }
   const Count& count(Quota quota) const { return counts_[static_cast<size_t>(quota)]; }
+  /// What it is refused with.
+  absl::Status Beyond(Quota quota, int64_t used, int64_t amount) const;
   absl::Status Refused(Quota quota, int64_t used, int64_t amount);
 
   const std::string name_;

@@ -276,6 +276,9 @@ TEST_F(TenantCatalog, AMatrixIsThereForThoseAloneWhomItIsSharedWith) {
   EXPECT_EQ(Sentence(foreign), "there is no matrix named 't~a'");
   EXPECT_EQ(Sentence(missing), "there is no matrix named 't~b'");
   EXPECT_TRUE(catalog().Find("t", "t~a").ok()) << "an owner may say whose it is";
+  EXPECT_TRUE(catalog().Share("t", "t~a", {"u", Right::kRead}).ok());
+  EXPECT_TRUE(catalog().Unshare("t", "t~a", "u").ok());
+  EXPECT_TRUE(absl::IsNotFound(catalog().Delete("t", "t~b")));
 
   ASSERT_TRUE(catalog().Share("t", "a", {"u", Right::kRead}).ok());
   ASSERT_TRUE(catalog().Find("u", "t~a").ok());
@@ -459,6 +462,7 @@ TEST_F(TenantCatalog, ATenantAtItsLimitOfMemoryHasWhatIsItsOwnEvicted) {
     EXPECT_TRUE(status.ok()) << i << ": " << status;
     EXPECT_LE(tenant().used(Quota::kHostBytes), 384 << 10);
   }
+  EXPECT_EQ(tenant().refused(Quota::kHostBytes), 0) << "there was room in the end";
   EXPECT_TRUE((*catalog().Find("u", "other"))->resident()) << "nobody else pays";
   EXPECT_FALSE((*catalog().Find("t", "m0"))->values_resident());
   EXPECT_TRUE((*catalog().Find("t", "m0"))->Values().ok());
