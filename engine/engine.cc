@@ -327,9 +327,7 @@ int64_t Engine::UseOf(const Tenant& tenant, Quota quota) const {
   if (quota != Quota::kDeviceBytes) return tenant.used(quota);
   int64_t most = 0;
   for (const std::unique_ptr<Device>& gpu : gpus_) {
-    const std::map<std::string, int64_t> owned = gpu->budget().owned();
-    const auto of_tenant = owned.find(tenant.name());
-    if (of_tenant != owned.end()) most = std::max(most, of_tenant->second);
+    most = std::max(most, gpu->budget().owned_by(tenant.name()));
   }
   return most;
 }

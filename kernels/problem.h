@@ -71,9 +71,8 @@ std::string ToString(const ProblemClass& c);
 /// the workspace as the run before left it go on from there; the result has the same bits however
 /// often it was cut.
 struct Progress {
-  int64_t done = 0;    ///< parts that are computed: all those before this one
-  int phase = 0;       ///< of a kernel that runs others; `done` is of this one
-  bool begun = false;  ///< a run of this phase went before
+  int64_t done = 0;  ///< parts that are computed: all those before this one
+  int phase = 0;     ///< of a kernel that runs others; `done` is of this one
   bool finished = false;
   int64_t least = 1;  ///< parts that a run computes before it looks at `pause`
   const std::atomic<bool>* pause = nullptr;  ///< while it is true the run stops; null: never

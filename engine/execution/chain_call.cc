@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<Call>> ChainCall::Begin(std::shared_ptr<Executor:
   if (status.ok()) status = call->operands_.ExpectStreams(call->impl_->gpu(call->device()));
   if (status.ok() && call->device().kind == DeviceKind::kCpu) {
     status = call->impl_->budget.MayFit(call->operands_.streamed_bytes() + call->PeakBytes(),
-                                        MemoryUse::kRequests);
+                                        MemoryUse::kRequests, &call->owner_);
   }
   if (status.ok()) status = call->Start(timeout_ns);
   if (!status.ok()) return status;
@@ -170,7 +170,10 @@ void ChainCall::Restart() {
   free_.clear();
   kept_.clear();
   used_.clear();
-  for (Step& step : steps_) step.cut.reset();
+  for (Step& step : steps_) {
+    step.cut.reset();
+    step.done.nanoseconds = 0;
+  }
 }
 
 Job::Next ChainCall::Run(Lane& lane, absl::Status* end) {
@@ -191,7 +194,8 @@ Job::Next ChainCall::Run(Lane& lane, absl::Status* end) {
   // Without room on the host either, what the device said stands.
   absl::Status moved = operands_.MoveToHost(token());
   if (moved.ok()) {
-    moved = impl_->budget.MayFit(operands_.streamed_bytes() + PeakBytes(), MemoryUse::kRequests);
+    moved = impl_->budget.MayFit(operands_.streamed_bytes() + PeakBytes(), MemoryUse::kRequests,
+                                 &owner_);
   }
   if (!moved.ok()) {
     if (!absl::IsResourceExhausted(moved)) *end = std::move(moved);

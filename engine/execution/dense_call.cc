@@ -208,7 +208,7 @@ absl::Status DenseCall::MayFit() const {
   if (device().kind != DeviceKind::kCpu) return absl::OkStatus();
   // Operands may fit each, and a result is below 2^63: no overflow.
   const size_t result = beta_ == 0 && !result_.shared().has_value() ? BytesOf(result_.shape()) : 0;
-  return impl_->budget.MayFit(result + operands_.streamed_bytes(), MemoryUse::kRequests);
+  return impl_->budget.MayFit(result + operands_.streamed_bytes(), MemoryUse::kRequests, &owner_);
 }
 
 void DenseCall::TakePlan(DeviceKind device) {

@@ -219,7 +219,7 @@ double FairQueue::SecondsUntilEnd(const FairEntry& entry, int lanes) const {
   // wait for.
   double all = own;
   for (const auto& [name, other] : tenants_) {
-    if (name == entry.tenant_name) continue;
+    if (name == entry.tenant_name || (other.turns == 0 && !other.waits())) continue;
     all += std::min(other.all_rest(), own * other.weight / weight);
   }
   return std::max(entry.rest_seconds, all / std::max(lanes, 1));

@@ -100,6 +100,11 @@ class DeviceBudget::State : public std::enable_shared_from_this<State> {
     for (const auto& [name, of] : owned_) owned[name] = of.bytes;
     return owned;
   }
+  int64_t owned_by(const std::string& owner) const {
+    const MutexLock lock(mutex_);
+    const auto of = owned_.find(owner);
+    return of == owned_.end() ? 0 : of->second.bytes;
+  }
   /// There as long as this.
   Owned* OwnedBy(Tenant& tenant) {
     const MutexLock lock(mutex_);
@@ -225,5 +230,6 @@ int64_t DeviceBudget::used(MemoryUse use) const { return state_->used(use); }
 int64_t DeviceBudget::used() const { return state_->used(); }
 int64_t DeviceBudget::peak() const { return state_->peak(); }
 std::map<std::string, int64_t> DeviceBudget::owned() const { return state_->owned(); }
+int64_t DeviceBudget::owned_by(const std::string& owner) const { return state_->owned_by(owner); }
 
 }  // namespace sparsed::engine

@@ -73,6 +73,7 @@ class DeviceBudget {
   int64_t peak() const;
   /// Bytes that each owner's buffers count with, by name.
   std::map<std::string, int64_t> owned() const;
+  int64_t owned_by(const std::string& owner) const;
 
  private:
   class State;

@@ -15,9 +15,7 @@ namespace sparsed::cpu {
 class PartLoop {
  public:
   explicit PartLoop(const Context& context) : context_(context) {
-    if (context.progress == nullptr) return;
-    resumed_at_ = context.progress->done;
-    context.progress->begun = true;
+    if (context.progress != nullptr) resumed_at_ = context.progress->done;
   }
 
   /// Whether none of the next phase, of `count` parts, is done, and some are to be.

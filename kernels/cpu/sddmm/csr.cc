@@ -8,6 +8,7 @@
 // alignment. Wins where rows share little (else tiles do better), for any K.
 #include <omp.h>
 
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/sddmm/csr_parts.h"
 #include "kernels/cpu/sddmm/sddmm.h"
 

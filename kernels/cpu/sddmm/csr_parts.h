@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/cpu/partition.h"
-#include "kernels/cpu/parts.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/sddmm/csr_dots.h"
 #include "kernels/formats/csr.h"

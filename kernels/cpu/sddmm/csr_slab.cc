@@ -8,6 +8,7 @@
 // and the indices are read once a slab.
 #include <algorithm>
 
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/sddmm/csr_parts.h"
 #include "kernels/cpu/sddmm/sddmm.h"
 #include "kernels/cpu/slab.h"

@@ -9,7 +9,6 @@
 // Wins when the transposed layout is not there (yet): C is read and written once for each nonzero
 // where the transposed layout writes it once in all.
 #include <algorithm>
-#include <utility>
 
 #include "kernels/cpu/partition.h"
 #include "kernels/cpu/spmm/csr_parts.h"
@@ -54,16 +53,16 @@ absl::Status Run(const Context& context, const SpmmArguments& arguments) {
   // Rows of S between two looks at the stop flag.
   const int64_t parts = s.rows == 0 ? 0 : PartCount(s.rows, s.nnz(), whole.k);
   const int64_t width = kIsHalf<T> ? kSumsWidth : whole.k;
-  // Every thread goes over all of S: a run that may be cut does so together, some parts at a time.
+  // Every thread goes over all of S: a run that may be cut does so together, some parts at a time,
+  // enough for the team to be worth its start.
   Progress once;
   Progress& progress = context.progress == nullptr ? once : *context.progress;
   const bool cut = context.progress != nullptr && !kIsHalf<T>;
-  const bool begins = !std::exchange(progress.begun, true);
   int64_t computed = 0;
   do {
     const int64_t first = cut ? progress.done : 0;
     const int64_t last =
-        cut ? std::min(parts, first + std::max<int64_t>(progress.least, 1)) : parts;
+        cut ? std::min(parts, first + std::max<int64_t>(progress.least, context.threads)) : parts;
 #pragma omp parallel for num_threads(context.threads) schedule(static, 1) if (context.threads > 1)
     for (int64_t block = 0; block < blocks; ++block) {
       const Tile tile = {.first_column = sample.BlockBegin(block, blocks),
@@ -80,7 +79,7 @@ absl::Status Run(const Context& context, const SpmmArguments& arguments) {
           product.sums = product.c;
           product.ld_sums = product.ldc;
         }
-        if (begins && computed == 0) BeginTile(product, tile);
+        if (first == 0) BeginTile(product, tile);
         for (int64_t part = first; part < last && !context.stopped(); ++part) {
           ScatterRows(product,
                       {PartBegin(s.row_offsets, part, parts).row,

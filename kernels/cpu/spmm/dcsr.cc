@@ -37,7 +37,7 @@ void ScaleEmptyRowsOf(const Context& context, const SpmmArguments& arguments) {
 
 absl::Status ScaleEmptyRows(const Context& context, const Problem& problem,
                             const SpmmArguments& arguments) {
-  const bool scaled = context.progress != nullptr && context.progress->begun;
+  const bool scaled = context.progress != nullptr && context.progress->done > 0;
   if (!scaled && arguments.beta != 1 && !EmptyRows(arguments.layout).empty()) {
     VisitFloat(problem.type, [&]<typename T>(T) { ScaleEmptyRowsOf<T>(context, arguments); });
   }
