@@ -1,9 +1,10 @@
 #include "server/config/access_flags.h"
 
 #include <fmt/format.h>
-#include <grp.h>
 
 #include <charconv>
+
+#include "server/security/caller.h"
 
 namespace sparsed::server {
 
@@ -76,14 +77,10 @@ void CompleteAccess(Config& config, const AccessFlags& flags) {
     config.socket_mode = mode;
   }
   if (const std::string& text = flags.socket_group; !text.empty()) {
-    uint32_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size()) {
-      const group* const found = getgrnam(text.c_str());
-      if (found == nullptr) refuse(fmt::format("--socket-group: there is no group '{}'", text));
-      number = found->gr_gid;
+    config.socket_group = GroupOf(text);
+    if (!config.socket_group) {
+      refuse(fmt::format("--socket-group: there is no group '{}'", text));
     }
-    config.socket_group = number;
   }
 }
 

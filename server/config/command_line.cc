@@ -370,6 +370,7 @@ void CheckText(const Config& config) {
   check("--tls-certificate", config.tls_certificate);
   check("--tls-key", config.tls_key);
   check("--tls-client-ca", config.tls_client_ca);
+  check("--audit-log", config.audit_log);
 }
 
 /// Fills in what the machine decides. Throws CLI::ValidationError.

@@ -74,7 +74,7 @@ std::string ToYaml(const Config& config) {
   text("tls_certificate", config.tls_certificate);
   text("tls_key", config.tls_key);
   text("tls_client_ca", config.tls_client_ca);
-  if (!config.audit_log.empty()) out << YAML::Key << "audit_log" << YAML::Value << config.audit_log;
+  text("audit_log", config.audit_log);
   if (config.share_patterns) out << YAML::Key << "share_patterns" << YAML::Value << true;
   if (config.insecure) out << YAML::Key << "insecure" << YAML::Value << true;
   if (config.socket_mode) text("socket_mode", fmt::format("{:04o}", *config.socket_mode));

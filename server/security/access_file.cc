@@ -1,12 +1,10 @@
 #include "server/security/access_file.h"
 
 #include <fmt/format.h>
-#include <grp.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <set>
 
@@ -25,22 +23,6 @@ uint64_t KeyOf(std::string_view digest) {
   uint64_t key = 0;
   std::memcpy(&key, digest.data(), sizeof(key));
   return key;
-}
-
-std::optional<uint32_t> ToNumber(std::string_view text) {
-  uint32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-std::optional<uint32_t> GroupOf(const std::string& name) {
-  if (const auto number = ToNumber(name)) return number;
-  std::vector<char> room(1 << 16);
-  group entry = {};
-  group* found = nullptr;
-  if (getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found) != 0) return std::nullopt;
-  return found == nullptr ? std::nullopt : std::optional<uint32_t>(found->gr_gid);
 }
 
 }  // namespace

@@ -47,7 +47,6 @@ class AccessFile {
   std::optional<Grant> Find(const Identity& identity) const;
 
   const TenantTable& tenants() const { return tenants_; }
-  size_t tokens() const { return tokens_.size(); }
 
  private:
   class Reader;
