@@ -118,6 +118,11 @@ absl::Status Count(engine::Quota as, const ServiceContext& service,
   return hold.status();
 }
 
+absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {
+  const Rule rule = RuleOf(op);
+  return service.access.Require(caller, rule.least, rule.what);
+}
+
 }  // namespace
 
 absl::StatusOr<Caller> Admit(const ServiceContext& service,
@@ -141,11 +146,6 @@ absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
   if (status.ok()) return caller;
   service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(), status);
   return status;
-}
-
-absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {
-  const Rule rule = RuleOf(op);
-  return service.access.Require(caller, rule.least, rule.what);
 }
 
 absl::Status MayKeepResults(const ServiceContext& service, const Caller& caller) {

@@ -19,8 +19,6 @@ absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
                              const grpc::ServerContextBase& context);
 /// Likewise, of a call that is part of another.
 absl::StatusOr<Caller> Admit(const ServiceContext& service, const grpc::ServerContextBase& context);
-/// PERMISSION_DENIED if he may not do `op`.
-absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller);
 /// PERMISSION_DENIED if results of his must not stay on the server.
 absl::Status MayKeepResults(const ServiceContext& service, const Caller& caller);
 

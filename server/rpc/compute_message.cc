@@ -91,24 +91,27 @@ absl::StatusOr<std::optional<engine::OperandSpec>> ToValues(const Start& start,
   return ToOperand("values", start.values(), regions);
 }
 
-absl::StatusOr<int> ToPriority(uint32_t priority) {
-  if (priority < engine::FairEntry::kPriorities) return static_cast<int>(priority);
-  return absl::InvalidArgumentError(fmt::format("priority is {}, expected 0 to {}", priority,
-                                                engine::FairEntry::kPriorities - 1));
+/// What every request has: whose it is, its priority and its time.
+template <typename Start, typename Spec>
+absl::Status SetCommon(const std::string& tenant, const Start& start, Spec& spec) {
+  if (start.priority() >= engine::FairEntry::kPriorities) {
+    return absl::InvalidArgumentError(fmt::format(
+        "priority is {}, expected 0 to {}", start.priority(), engine::FairEntry::kPriorities - 1));
+  }
+  spec.tenant = tenant;
+  spec.priority = static_cast<int>(start.priority());
+  spec.timeout_ns = start.timeout_ns();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& regions,
                                    const v1::SpmmStart& start) {
   engine::SpmmSpec spec;
-  spec.tenant = tenant;
-  const absl::StatusOr<int> priority = ToPriority(start.priority());
-  if (!priority.ok()) return priority.status();
-  spec.priority = *priority;
+  if (absl::Status status = SetCommon(tenant, start, spec); !status.ok()) return status;
   spec.matrix = start.matrix();
   spec.transpose = start.transpose();
   spec.alpha = start.has_alpha() ? start.alpha() : 1;
   spec.beta = start.beta();
-  spec.timeout_ns = start.timeout_ns();
   spec.result_leading_dimension = start.result_leading_dimension();
   spec.allow_tf32 = start.allow_tf32();
   auto b = ToOperand("b", start.b(), regions);
@@ -134,13 +137,9 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
 absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& regions,
                                    const v1::SddmmStart& start) {
   engine::SddmmSpec spec;
-  spec.tenant = tenant;
-  const absl::StatusOr<int> priority = ToPriority(start.priority());
-  if (!priority.ok()) return priority.status();
-  spec.priority = *priority;
+  if (absl::Status status = SetCommon(tenant, start, spec); !status.ok()) return status;
   spec.matrix = start.matrix();
   spec.unscaled = start.unscaled();
-  spec.timeout_ns = start.timeout_ns();
   auto a = ToOperand("a", start.a(), regions);
   if (!a.ok()) return a.status();
   spec.a = *std::move(a);
@@ -181,10 +180,7 @@ absl::StatusOr<Semiring> ToSemiring(v1::Semiring semiring) {
 absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegions& /*regions*/,
                                    const v1::SpgemmStart& start) {
   engine::SpgemmSpec spec;
-  spec.tenant = tenant;
-  const absl::StatusOr<int> priority = ToPriority(start.priority());
-  if (!priority.ok()) return priority.status();
-  spec.priority = *priority;
+  if (absl::Status status = SetCommon(tenant, start, spec); !status.ok()) return status;
   spec.left = start.left();
   spec.right = start.right();
   spec.keep_as = start.keep_as();
@@ -196,7 +192,6 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
   const absl::StatusOr<Semiring> semiring = ToSemiring(start.semiring());
   if (!semiring.ok()) return semiring.status();
   spec.semiring = *semiring;
-  spec.timeout_ns = start.timeout_ns();
   return spec;
 }
 
@@ -376,12 +371,8 @@ absl::StatusOr<ComputeSpec> ToSpec(const std::string& tenant, const SharedRegion
     return absl::UnimplementedError(
         "a chain runs in no queue; send it without one when its operands are there");
   }
-  const absl::StatusOr<int> priority = ToPriority(start.priority());
-  if (!priority.ok()) return priority.status();
   Spec spec;
-  spec.tenant = tenant;
-  spec.priority = *priority;
-  spec.timeout_ns = start.timeout_ns();
+  if (status = SetCommon(tenant, start, spec); !status.ok()) return status;
   for (const v1::Operand& message : start.operands()) {
     auto operand = ToOperand(fmt::to_string(spec.operands.size()), message, regions);
     if (!operand.ok()) return operand.status();

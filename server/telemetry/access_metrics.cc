@@ -3,20 +3,13 @@
 #include <string>
 #include <utility>
 
+#include "server/telemetry/sample.h"
+
 namespace sparsed::server {
 namespace {
 
-using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
-
-ClientMetric Sample(int64_t value, std::vector<ClientMetric::Label> labels) {
-  ClientMetric metric;
-  metric.label = std::move(labels);
-  metric.gauge.value = static_cast<double>(value);  // the serializer reads one of the two
-  metric.counter.value = static_cast<double>(value);
-  return metric;
-}
 
 }  // namespace
 

@@ -2,23 +2,16 @@
 
 #include <string>
 
+#include "server/telemetry/sample.h"
+
 namespace sparsed::server {
 namespace {
 
-using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-ClientMetric Sample(int64_t value, std::vector<ClientMetric::Label> labels = {}) {
-  ClientMetric metric;
-  metric.label = std::move(labels);
-  metric.gauge.value = static_cast<double>(value);  // the serializer reads one of the two
-  metric.counter.value = static_cast<double>(value);
-  return metric;
-}
-
 MetricFamily Gauge(const char* name, const char* help, int64_t value) {
-  return {name, help, MetricType::Gauge, {Sample(value)}};
+  return {name, help, MetricType::Gauge, {Sample(static_cast<double>(value))}};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "engine/execution/derived_patterns.h"
 #include "kernels/cuda/driver.h"
+#include "server/telemetry/sample.h"
 #include "server/thread_starts.h"
 
 namespace sparsed::server {
@@ -28,11 +29,7 @@ class Families {
     families_.push_back({name, help, type, {}});
   }
   void Add(std::vector<ClientMetric::Label> labels, double value) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    metric.gauge.value = value;  // the serializer reads the one of the family's type
-    metric.counter.value = value;
-    families_.back().metric.push_back(std::move(metric));
+    families_.back().metric.push_back(Sample(value, std::move(labels)));
   }
   /// A family of one.
   void Single(MetricType type, const char* name, const char* help, double value,

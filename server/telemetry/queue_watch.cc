@@ -7,6 +7,7 @@
 #include "base/sleep.h"
 #include "engine/engine.h"
 #include "server/log/log.h"
+#include "server/telemetry/sample.h"
 
 namespace sparsed::server {
 
@@ -80,10 +81,7 @@ prometheus::MetricFamily QueueWatch::Metric() const {
                                      {}};
   const MutexLock lock(mutex_);
   for (const auto& [device, stalled] : stalled_) {
-    prometheus::ClientMetric metric;
-    metric.label = {{"device", device}};
-    metric.gauge.value = stalled ? 1 : 0;
-    family.metric.push_back(std::move(metric));
+    family.metric.push_back(Sample(stalled ? 1 : 0, {{"device", device}}));
   }
   return family;
 }

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "server/telemetry/sample.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -20,11 +22,9 @@ class Family {
   }
   MetricFamily Take() {
     for (const auto& [labels, value] : values_) {
-      ClientMetric metric;
-      for (const auto& [name, text] : labels) metric.label.push_back({name, text});
-      metric.gauge.value = static_cast<double>(value);  // the serializer reads one of the two
-      metric.counter.value = static_cast<double>(value);
-      family_.metric.push_back(std::move(metric));
+      std::vector<ClientMetric::Label> named;
+      for (const auto& [name, text] : labels) named.push_back({name, text});
+      family_.metric.push_back(Sample(static_cast<double>(value), std::move(named)));
     }
     return std::move(family_);
   }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -14,18 +15,24 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// Tenant "a" has one of the pool's threads, from now until `go`.
+void KeepBusy(WorkerPool& pool, const std::atomic<bool>& go) {
+  const auto taken = std::make_shared<std::atomic<bool>>(false);
+  EXPECT_TRUE(pool.Run("a",
+                       [taken, &go] {
+                         *taken = true;
+                         while (!go) std::this_thread::sleep_for(1ms);
+                       })
+                  .ok());
+  while (!*taken) std::this_thread::sleep_for(1ms);
+}
+
 TEST(WorkerPoolTest, TenantsTakeTurns) {
   std::string order;
   {
     WorkerPool pool(1, 100);
-    std::atomic<bool> taken = false, go = false;
-    EXPECT_TRUE(pool.Run("a",
-                         [&] {
-                           taken = true;
-                           while (!go) std::this_thread::sleep_for(1ms);
-                         })
-                    .ok());
-    while (!taken) std::this_thread::sleep_for(1ms);
+    std::atomic<bool> go = false;
+    KeepBusy(pool, go);
     const auto add = [&](const std::string& tenant) {
       EXPECT_TRUE(pool.Run(tenant, [&order, tenant] { order += tenant; }).ok());
     };
@@ -58,14 +65,8 @@ TEST(WorkerPoolTest, NoTenantHasAllThreads) {
 
 TEST(WorkerPoolTest, WhatIsTooMuchIsRefused) {
   WorkerPool pool(1, 2);
-  std::atomic<bool> taken = false, go = false;
-  EXPECT_TRUE(pool.Run("a",
-                       [&] {
-                         taken = true;
-                         while (!go) std::this_thread::sleep_for(1ms);
-                       })
-                  .ok());
-  while (!taken) std::this_thread::sleep_for(1ms);
+  std::atomic<bool> go = false;
+  KeepBusy(pool, go);
   EXPECT_TRUE(pool.Run("a", [] {}).ok());
   EXPECT_TRUE(pool.Run("b", [] {}).ok());
   EXPECT_EQ(pool.Run("c", [] {}).code(), absl::StatusCode::kResourceExhausted);
