@@ -81,16 +81,6 @@ std::optional<Header> ReadHeader(std::string_view bytes) {
   return Header{*std::move(header), begin + length};
 }
 
-template <typename From>
-From Load(const char* at, bool swap) {
-  char bytes[sizeof(From)];
-  std::memcpy(bytes, at, sizeof(From));
-  if (swap) std::reverse(bytes, bytes + sizeof(From));
-  From value;
-  std::memcpy(&value, bytes, sizeof(From));
-  return value;
-}
-
 /// Copies a matrix of From at `data` into row-major `to`. Returns the index of the first number
 /// that is beyond To's range, or -1.
 template <typename From, typename To>
@@ -105,7 +95,8 @@ int64_t Convert(const char* data, bool swap, bool fortran_order, int64_t rows, i
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t col = 0; col < cols; ++col) {
       const int64_t from = row * row_step + col * col_step;
-      const From number = Load<From>(data + from * static_cast<int64_t>(sizeof(From)), swap);
+      const From number =
+          LoadNpyElement<From>(data + from * static_cast<int64_t>(sizeof(From)), swap);
       to[row * cols + col] = static_cast<To>(number);
       if (Overflowed(number, to[row * cols + col])) return row * cols + col;
     }

@@ -148,16 +148,6 @@ absl::StatusOr<NpyArrayHeader> ReadHeader(ByteStream& stream) {
   return damaged;
 }
 
-template <typename T>
-T Load(const char* at, bool swap) {
-  char bytes[sizeof(T)];
-  std::memcpy(bytes, at, sizeof(T));
-  if (swap) std::reverse(bytes, bytes + sizeof(T));
-  T value;
-  std::memcpy(&value, bytes, sizeof(T));
-  return value;
-}
-
 }  // namespace
 
 std::optional<NpyArrayHeader> ParseNpyHeader(std::string_view dictionary) {
@@ -213,7 +203,7 @@ void NpyStream::Convert(size_t count) {
   if constexpr (std::is_integral_v<T>) {
     wholes_.resize(count);
     for (size_t i = 0; i < count; ++i, at += sizeof(T)) {
-      const T value = Load<T>(at, element_.swap);
+      const T value = LoadNpyElement<T>(at, element_.swap);
       wholes_[i] = static_cast<int64_t>(value);
       if (std::is_same_v<T, uint64_t> && wholes_[i] < 0) {
         status_ = Bad(fmt::format("{} is beyond 64 bits with a sign", value));
@@ -223,7 +213,7 @@ void NpyStream::Convert(size_t count) {
   } else {
     reals_.resize(count);
     for (size_t i = 0; i < count; ++i, at += sizeof(T)) {
-      reals_[i] = static_cast<double>(Load<T>(at, element_.swap));
+      reals_[i] = static_cast<double>(LoadNpyElement<T>(at, element_.swap));
     }
   }
 }

@@ -2,8 +2,10 @@
 // an .npz archive (numpy.lib.format, versions 1 to 3).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +41,17 @@ struct NpyElement {
 };
 /// None for what is no real number, or one that C++ has not.
 std::optional<NpyElement> ParseNpyElement(std::string_view descr);
+
+/// The one whose bytes are at `at`, wherever that is; `swap`: they are in the other order.
+template <typename T>
+T LoadNpyElement(const char* at, bool swap) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, at, sizeof(T));
+  if (swap) std::reverse(bytes, bytes + sizeof(T));
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
 
 class NpyStream {
  public:

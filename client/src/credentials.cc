@@ -37,7 +37,9 @@ void Complete(TlsOptions& tls, std::string& token, std::string& token_file) {
 }
 
 bool StaysOnThisMachine(std::string_view address) {
-  return address.starts_with("unix:") || address.starts_with("127.") ||
+  // A name may begin like a number.
+  const bool by_number = address.find_first_not_of("0123456789.:") == std::string_view::npos;
+  return address.starts_with("unix:") || (by_number && address.starts_with("127.")) ||
          address.starts_with("localhost:") || address.starts_with("[::1]:");
 }
 

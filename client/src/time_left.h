@@ -15,8 +15,9 @@ class TimeLeft {
   using Clock = std::chrono::steady_clock;
 
   explicit TimeLeft(const CallOptions& options) : options_(options) {
+    if (!options.timeout) return;
     const Clock::time_point now = Clock::now();
-    if (options.timeout && *options.timeout < Clock::time_point::max() - now) {
+    if (*options.timeout < Clock::time_point::max() - now) {
       deadline_ = now + *options.timeout;
     }
   }
