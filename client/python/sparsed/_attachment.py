@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import sys
 import warnings
 from typing import TYPE_CHECKING
 
 from sparsed import _loading, _native
+from sparsed._caller import callers_level
 from sparsed._errors import Error, NotFound
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def look(matrix: MatrixHandle, product: _native.Product, device: int) -> None:
         f"products with {matrix.name!r} run on the server at {matrix.client.address}, not in this "
         f"process: {reason}. connect(attach=False) says that this is meant",
         NotAttachedWarning,
-        stacklevel=_callers_level(),
+        stacklevel=callers_level(),
     )
 
 
@@ -71,17 +71,3 @@ def _on_this_machine(address: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _callers_level() -> int:
-    """Of the program, not of this package."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-        level += 1
-    return level
-
-
-def _is_ours(module: str) -> bool:
-    return module == "sparsed" or module.startswith("sparsed.")

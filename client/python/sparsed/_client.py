@@ -231,7 +231,9 @@ class Client(Buffers):
             made = _native.Handle(out.value, lib.sparsed_matrix_free)
             sizes = Sizes(csr.rows, csr.cols, len(csr.column_indices), csr.type)
             matrix = Matrix(self, name, sizes, made)
-            matrix._weighted = csr.values is not None
+            # Of a file without weights they are ones.
+            from_file = isinstance(m, (str, os.PathLike))
+            matrix._weighted = None if from_file else csr.values is not None
             return matrix
 
         keep = (handle, csr, view, upload, c_problems, c_progress, out, options)

@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 from sparsed import _native, _types
+from sparsed._caller import callers_level
 from sparsed._csr import Csr, Taken, take_csr
 
 
@@ -84,5 +85,5 @@ def load(
     )
     taken = take_csr(out.value)
     for note in json.loads(_native.take_text(told.value))["notes"]:
-        warnings.warn(f"{path}: {note}", stacklevel=3)
+        warnings.warn(f"{path}: {note}", stacklevel=callers_level())
     return taken

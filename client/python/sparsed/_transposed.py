@@ -11,22 +11,14 @@ from sparsed._errors import InvalidType
 from sparsed._handle import MatrixHandle
 
 if TYPE_CHECKING:
+    from sparsed import aio
     from sparsed._matrix import Matrix
 
 
-class Transposed:
-    """A view of S^T of a matrix on a server, for products: `Matrix.T`."""
+class TransposedView:
+    """What S^T of a matrix is called and how large it is, whoever multiplies by it."""
 
-    __array_ufunc__ = None
-    __array_priority__ = 1000
-
-    def __init__(self, matrix: Matrix) -> None:
-        self._matrix = matrix
-
-    @property
-    def T(self) -> Matrix:
-        """S itself."""
-        return self._matrix
+    _matrix: Matrix | aio.Matrix
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -48,6 +40,25 @@ class Transposed:
     def name(self) -> str:
         """As of S."""
         return self._matrix.name
+
+    def __repr__(self) -> str:
+        return f"{self._matrix!r}.T"
+
+
+class Transposed(TransposedView):
+    """A view of S^T of a matrix on a server, for products: `Matrix.T`."""
+
+    _matrix: Matrix
+    __array_ufunc__ = None
+    __array_priority__ = 1000
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+
+    @property
+    def T(self) -> Matrix:
+        """S itself."""
+        return self._matrix
 
     def spmm(self, x: Any, *, transpose: bool = False, **options: Any) -> Any:
         """S^T @ x: `Matrix.spmm`, transposed."""
@@ -78,9 +89,6 @@ class Transposed:
 
     def __rmatmul__(self, other: Any) -> Any:
         return row_times(other, self._matrix)
-
-    def __repr__(self) -> str:
-        return f"{self._matrix!r}.T"
 
 
 def is_sparse(x: Any) -> bool:

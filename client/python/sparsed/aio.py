@@ -30,6 +30,7 @@ from sparsed._errors import Error
 from sparsed._held import HeldDense
 from sparsed._progress import Listener
 from sparsed._report import Report
+from sparsed._transposed import TransposedView
 
 __all__ = ["Client", "Matrix", "Transposed", "connect"]
 
@@ -396,8 +397,10 @@ class Matrix:
         await in_thread(self.sync.delete)
 
 
-class Transposed:
+class Transposed(TransposedView):
     """A view of S^T of a matrix on a server, for products: `Matrix.T`."""
+
+    _matrix: Matrix
 
     def __init__(self, matrix: Matrix) -> None:
         self._matrix = matrix
@@ -406,30 +409,6 @@ class Transposed:
     def T(self) -> Matrix:
         """S itself."""
         return self._matrix
-
-    @property
-    def name(self) -> str:
-        """As of S."""
-        return self._matrix.name
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, M)."""
-        rows, cols = self._matrix.shape
-        return cols, rows
-
-    @property
-    def nnz(self) -> int:
-        """As of S."""
-        return self._matrix.nnz
-
-    @property
-    def dtype(self) -> Any:
-        """As of S."""
-        return self._matrix.dtype
-
-    def __repr__(self) -> str:
-        return f"{self._matrix!r}.T"
 
     async def spmm(self, x: Any, *, transpose: bool = False, **options: Any) -> Any:
         """S^T @ x: `Matrix.spmm`, transposed."""

@@ -123,6 +123,20 @@ def test_improved_gcn_of_graphs_with_and_without_weights(client, name, weights):
     g.delete()
 
 
+def test_improved_gcn_of_a_file_without_weights(client, name, tmp_path):
+    edges = Edges(client, name)
+    lines = [f"{row + 1} {col + 1}" for row, col in zip(edges.rows, edges.cols)]
+    head = ["%%MatrixMarket matrix coordinate pattern general", f"9 9 {len(lines)}"]
+    path = tmp_path / "pattern.mtx"
+    path.write_text("\n".join(head + lines) + "\n")
+    conv, theirs = (nn.GCNConv(5, 3, improved=True).double() for nn in (st.nn, pyg))
+    conv.load_state_dict(theirs.state_dict())
+    x = edges.x(5)
+    g = client.upload(name, path, dtype="f64", replace=True)
+    close(conv(x, g), theirs(x, edges.edge_index))
+    g.delete()
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 def test_gcn_with_weights_that_are_learned(edges, normalize):
     options = {"normalize": normalize, "add_self_loops": False}
