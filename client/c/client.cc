@@ -1,4 +1,6 @@
 // Connections.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -15,6 +17,7 @@ namespace {
 
 constexpr int64_t kMostStreams = 16;
 constexpr int64_t kMostThreads = 1024;
+constexpr int32_t kHighestPriority = 7;
 /// A year: what clocks count in nanoseconds has no room for the longest times of callers.
 constexpr int64_t kLongestSeconds = int64_t{366} * 24 * 3600;
 
@@ -51,6 +54,10 @@ ClientOptions OptionsOf(const sparsed_client_options& given, Arguments& in) {
   set(given.tls_server_name, options.tls.server_name);
   set(given.token, options.token);
   set(given.token_file, options.token_file);
+  if (given.priority < 0 || given.priority > kHighestPriority) {
+    in.Refuse(fmt::format("priority is {}, expected 0 to {}", given.priority, kHighestPriority));
+  }
+  options.priority = static_cast<uint32_t>(given.priority);
   if (given.streams > kMostStreams) in.Refuse("streams is more than 16, the most there can be");
   return options;
 }

@@ -3,6 +3,7 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -31,6 +32,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const std::string& address() const { return address_; }
   const ClientOptions& options() const { return options_; }
+  uint32_t PriorityOf(const CallOptions& call) const {
+    return std::max(call.priority, options_.priority);
+  }
   /// For the next call; empty: none.
   std::string Token() const { return credentials_->Token(); }
   grpc::GenericStub& stub() { return stub_; }

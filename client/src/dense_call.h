@@ -65,7 +65,7 @@ class DenseCall final : public RemoteCall {
             std::shared_ptr<CallState<ComputeResult>> state)
       : RemoteCall(connection, options, request.repeatable ? Repeat::kSafe : Repeat::kNever),
         stream_(stream),
-        priority_(options.priority),
+        priority_(connection.PriorityOf(options)),
         first_(std::move(request)),
         streamed_(std::move(streamed)),
         state_(std::move(state)) {}

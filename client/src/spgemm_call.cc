@@ -76,7 +76,7 @@ class SpgemmCall final : public Exchange {
         state_(std::move(state)) {
     *request_.mutable_start() = std::move(start);
     request_.mutable_start()->set_request_id(kRequestId);
-    request_.mutable_start()->set_priority(options.priority);
+    request_.mutable_start()->set_priority(connection.PriorityOf(options));
   }
 
  private:

@@ -176,9 +176,10 @@ bool FairQueue::Passes(const Turn& turn) const {
   if (order_.empty()) return false;
   const Tenant& own = *turn.tenant;
   const double start = own.start - (turn.charged - turn.ran) / own.weight;
+  const bool goes_on = turn.is_long && turn.ran < kLongTurnSeconds;
   for (const Place& place : order_) {
     if (place.start >= start) break;
-    if (place.tenant != &own) return true;
+    if (place.tenant != &own && !(goes_on && NextFlow(*place.tenant) == kLong)) return true;
   }
   if (!own.waits()) return false;
   const Flow flow = NextFlow(own);

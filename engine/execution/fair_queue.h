@@ -94,6 +94,10 @@ class FairQueue {
       Turn& turn, size_t most, const std::function<bool(const FairEntry&)>& joins);
   /// It ran for so much longer.
   void Ran(Turn& turn, double seconds);
+  /// Seconds that a long one has before another tenant's long one passes it: each fills the caches
+  /// anew.
+  static constexpr double kLongTurnSeconds = 0.016;
+
   /// Somebody who waits goes before what the turn would go on with.
   bool Passes(const Turn& turn) const;
   /// It ran for as long as Ran was told; once.

@@ -84,6 +84,7 @@ def test_times_to_live_that_are_none(client, seconds):
         ({"streams": 0}, "streams is 0, expected 1 or more"),
         ({"streams": -3}, "streams is -3, expected 1 or more"),
         ({"streams": 99}, "streams is 99, expected 16 at the most"),
+        ({"priority": 8}, "priority is 8, expected 7 at the most"),
         ({"attempts": 0}, "attempts is 0, expected 1 or more"),
         ({"attempts": 2**40}, "attempts is 1099511627776, expected 2147483647 at the most"),
         ({"threads": 0}, "threads is 0, expected 1 or more"),
@@ -103,7 +104,7 @@ def test_options_that_make_no_sense(server, options, sentence):
 
 
 @pytest.mark.parametrize(
-    "name", ["streams", "attempts", "threads", "timeout", "keepalive", "ring_spin"]
+    "name", ["streams", "attempts", "threads", "priority", "timeout", "keepalive", "ring_spin"]
 )
 @pytest.mark.parametrize("value", ["1", b"1", [1]])
 def test_options_of_another_type(server, name, value):

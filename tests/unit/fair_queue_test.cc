@@ -272,6 +272,30 @@ TEST_F(FairQueueTest, WhoGoesNextIsToldDuringATurn) {
   queue.End(turn);
 }
 
+TEST_F(FairQueueTest, LongOnesOfTwoTenantsHaveLongTurns) {
+  const auto add = [&](const std::string& tenant, bool is_long) {
+    auto request = std::make_shared<Request>(tenant);
+    request->is_long = is_long;
+    queue.Push(request);
+    return request;
+  };
+  add("t", true);
+  FairQueue::Turn turn;
+  queue.Pop(turn);
+  add("other", true);
+  constexpr double kPiece = 0.6 * FairQueue::kLongTurnSeconds;
+  queue.Ran(turn, kPiece);
+  EXPECT_FALSE(queue.Passes(turn)) << "it would fill the caches for less than a turn";
+  const auto brief = add("third", false);
+  queue.Ran(turn, 1e-3);
+  EXPECT_TRUE(queue.Passes(turn)) << "what is short waits for no more than a piece";
+  EXPECT_TRUE(queue.Remove(*brief));
+  EXPECT_FALSE(queue.Passes(turn));
+  queue.Ran(turn, kPiece);
+  EXPECT_TRUE(queue.Passes(turn));
+  queue.End(turn);
+}
+
 TEST_F(FairQueueTest, OthersJoinATurnAndAreChargedWithIt) {
   Add("a", 1, 1);  // of equals, who had a turn longest ago goes first
   RunOne();

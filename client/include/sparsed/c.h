@@ -103,7 +103,8 @@ typedef struct sparsed_client_options {
   int32_t streams;      /* connections that large operands travel over; 1 */
   int32_t attach;       /* whether products run in this process where they can */
   int32_t threads;      /* of products that run here, on the CPU; as many as there are cores */
-  int32_t reserved;     /* 0 */
+  int32_t priority;     /* of products and chains, 0 to 7: of one's own that wait at the server the
+                           highest goes first */
   /* Who calls; without them the environment says it: SPARSED_TLS_CA, SPARSED_TLS_CERTIFICATE,
    * SPARSED_TLS_KEY, SPARSED_TLS_SERVER_NAME, SPARSED_TOKEN or SPARSED_TOKEN_FILE. */
   const char* tls_ca;          /* PEM file of who may vouch for the server, or "system": use TLS */

@@ -81,6 +81,9 @@ struct ClientOptions {
   /// cores are busy they help nothing. The first such request opens them and goes over one alone.
   /// What cannot be opened is done without, as at a server that knows only one.
   int streams = 1;
+  /// Of products and chains, 0 to 7: the highest goes first of those of one's own that wait at the
+  /// server. A call may say a higher one.
+  uint32_t priority = 0;
   TlsOptions tls{};
   /// Goes over TLS, or to this machine, alone.
   std::string token{};
@@ -92,7 +95,7 @@ struct ClientOptions {
 struct CallOptions {
   /// After which the call ends with DEADLINE_EXCEEDED.
   std::optional<std::chrono::nanoseconds> timeout{};
-  /// Of products and chains, 0 to 7: the highest goes first of those of one's own that wait.
+  /// As ClientOptions has it; the higher of both counts.
   uint32_t priority = 0;
 };
 

@@ -37,6 +37,7 @@ def connect(
     streams: int = 1,
     attach: bool = True,
     threads: int | None = None,
+    priority: int = 0,
     attempts: int = 4,
     keepalive: float = 30.0,
 ) -> Client:
@@ -62,6 +63,8 @@ def connect(
         streams: connections that large operands travel over, 1 to 16.
         attach: whether products run in this process where they can.
         threads: of products that run here, on the CPU; None: as many as there are cores.
+        priority: of products that wait at the server, 0 to 7: of those of one tenant the highest
+            goes first.
         attempts: of a call that is safe to repeat, at a server that does not answer, 1 or more;
             pauses are 50, 100, 200, ... ms, so that one that is gone is given up within a second.
         keepalive: seconds after which a silent server is asked for a sign of life.
@@ -98,6 +101,7 @@ def connect(
         "streams": _numbers.count(streams, "streams", most=16),
         "attach": bool(attach),
         "threads": 0 if threads is None else _numbers.count(threads, "threads", most=1024),
+        "priority": _numbers.count(priority, "priority", least=0, most=7),
         "attempts": _numbers.count(attempts, "attempts"),
         "keepalive": _numbers.seconds(keepalive, "keepalive"),
     }

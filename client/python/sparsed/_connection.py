@@ -127,7 +127,7 @@ def _pack_options(options: dict[str, Any]) -> tuple[bytes, list[Any]]:
         options["streams"],
         0 if options["attach"] else 1,
         options["threads"],
-        0,
+        options["priority"],
         *(0 if text is None else ctypes.addressof(text) for text in texts),
     )
     return packed, texts

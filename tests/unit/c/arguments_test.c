@@ -216,6 +216,9 @@ void TestOptions(sparsed_client* client, sparsed_matrix* matrix) {
   options.attach = 0;
   options.threads = -1;
   CHECK_REFUSED(sparsed_connect("unix:/nowhere", &options, &none), "threads");
+  options.threads = 0;
+  options.priority = 8;
+  CHECK_REFUSED(sparsed_connect("unix:/nowhere", &options, &none), "priority is 8");
   prepare.expected = &problem;
   prepare.expected_count = 1;
   CHECK_REFUSED(sparsed_prepare(matrix, &prepare, NULL), "operation 7");

@@ -375,6 +375,32 @@ TEST(Retry, TheEndOfOneRequestOnAStreamSaysSoToo) {
   EXPECT_EQ(RetryDelay(status), milliseconds(30));
 }
 
+TEST(Priority, TheHigherOfTheClientsAndTheCallsIsSent) {
+  ScriptedServer server({});
+  const auto client = Client::Connect(server.address(), {.max_attempts = 1, .priority = 3});
+  ASSERT_TRUE(client.ok()) << client.status();
+  const Matrix m = client->MatrixNamed("m");
+  const std::vector<float> b(4);
+  std::vector<float> c(4);
+  for (const uint32_t priority : {0u, 5u, 1u}) {
+    const CallOptions call{.priority = priority};
+    EXPECT_FALSE(m.SpgemmCollect(m, {}, call).ok());
+    EXPECT_FALSE(
+        m.Spmm(DenseView(b.data(), 4, 1), MutableDenseView(c.data(), 4, 1), {}, call).ok());
+  }
+  const auto sent = [&]<typename Request>(const char* method, Request request) {
+    std::vector<uint32_t> priorities;
+    for (const grpc::ByteBuffer& message : server.first_messages(method)) {
+      EXPECT_TRUE(wire::Parse(message, request).ok());
+      priorities.push_back(request.start().priority());
+    }
+    return priorities;
+  };
+  EXPECT_THAT(sent("/sparsed.v1.Compute/Spgemm", v1::SpgemmRequest()),
+              testing::ElementsAre(3, 5, 3));
+  EXPECT_THAT(sent("/sparsed.v1.Compute/Spmm", v1::SpmmRequest()), testing::ElementsAre(3, 5, 3));
+}
+
 TEST(Retry, DetailsThatAreNoneAreIgnored) {
   for (const char* details : {"", "\xff\xff", "not a status"}) {
     ScriptedServer server(
