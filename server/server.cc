@@ -109,6 +109,7 @@ void ApplyTenants(const TenantTable& tenants, engine::Engine& engine) {
   engine::TenantWeights weights{{}, tenants.others.weight};
   for (const auto& [name, limits] : tenants.named) weights.named[name] = limits.weight;
   engine.executor().SetWeights(weights);
+  engine.preparation().SetWeights(weights);
   engine.tenants().SetLimits(tenants.named, tenants.others);
 }
 

@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "engine/catalog/pattern.h"
+#include "engine/memory/budget.h"
 #include "engine/preparation/pattern_job.h"
 #include "kernels/problem.h"
 
@@ -29,6 +31,10 @@ struct PreparationJob {
   AskedOf asked = {};            ///< what is to be tried for some, whatever the rules say
   TenantHold hold = {};          ///< as one of the preparations of who pays for the pattern
 
+  /// Who pays for the pattern; empty: it belongs to all.
+  std::string_view tenant() const {
+    return pattern->payer() == nullptr ? std::string_view() : NameOf(*pattern->payer());
+  }
   bool wants_nothing() const { return classes.empty() && pairs.empty(); }
   /// Nonzeros that it works on, over all classes.
   int64_t nonzeros() const {
@@ -40,13 +46,15 @@ struct PreparationJob {
     }
     return sum;
   }
-  /// When it would end if it had begun at once: the next job is the one that would have ended
-  /// first. So shorter ones go before it, but not those that came too late.
-  Clock::time_point would_end() const {
-    // Roughly what preparations on a few threads come to.
+  /// Roughly what it takes on a few threads.
+  std::chrono::duration<double> seconds() const {
     constexpr double kNonzerosASecond = 500e3;
-    const std::chrono::duration<double> seconds(static_cast<double>(nonzeros()) / kNonzerosASecond);
-    return queued + std::chrono::duration_cast<Clock::duration>(seconds);
+    return std::chrono::duration<double>(static_cast<double>(nonzeros()) / kNonzerosASecond);
+  }
+  /// When it would end if it had begun at once: of a tenant's the next job is the one that would
+  /// have ended first. So shorter ones go before it, but not those that came too late.
+  Clock::time_point would_end() const {
+    return queued + std::chrono::duration_cast<Clock::duration>(seconds());
   }
 };
 

@@ -11,10 +11,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "base/mutex.h"
+#include "engine/preparation/fair_time.h"
 #include "engine/preparation/job.h"
 #include "engine/preparation/pattern_job.h"
 
@@ -69,6 +72,11 @@ class Preparation::Impl {
     }
     changed_.NotifyAll();
     for (std::thread& worker : workers_) worker.join();
+  }
+
+  void SetWeights(const TenantWeights& weights) {
+    const MutexLock lock(mutex_);
+    time_.SetWeights(weights);
   }
 
   void Prepare(const MatrixLease& matrix, const std::vector<ProblemClass>& classes) {
@@ -267,10 +275,10 @@ class Preparation::Impl {
   static absl::Status Count(Job& job);
   /// Says in the pattern's status that it is not prepared; the refusal.
   static absl::Status Reject(const Job& job, const absl::Status& why);
-  /// Takes the least important job out of a queue that is too long.
+  /// Takes the least important job of the tenant that has most out of a queue that is too long.
   std::optional<Job> TakeExcessLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Of the most important jobs whose pattern has none under way the one that would have ended
-  /// first; of the light ones.
+  /// Of jobs whose pattern has none under way, or of the light ones among them: of the tenant that
+  /// was given the least time, of its most important ones the one that would have ended first.
   std::map<const Pattern*, Job>::iterator NextLocked(bool light)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// A worker's thread. `light`: it takes light jobs alone, and so is soon there for the next.
@@ -290,6 +298,7 @@ class Preparation::Impl {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<const Pattern*, Job> queued_ ABSL_GUARDED_BY(mutex_);
   std::map<const Pattern*, std::shared_ptr<Running>> running_ ABSL_GUARDED_BY(mutex_);
+  FairTime time_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> workers_;
 };
 
@@ -434,32 +443,40 @@ absl::Status Preparation::Impl::Reject(const Job& job, const absl::Status& why) 
 
 std::optional<Job> Preparation::Impl::TakeExcessLocked() {
   // Restores came all at once, at the start, and are as many as there are patterns.
-  int64_t waiting = 0;
+  int64_t waiting = 0, most = 0;
+  std::map<std::string_view, int64_t> of_tenant;
+  for (const auto& [pattern, job] : queued_) {
+    if (job.stored) continue;
+    ++waiting;
+    most = std::max(most, ++of_tenant[job.tenant()]);
+  }
+  if (waiting <= options_.max_queued) return std::nullopt;
   auto least = queued_.end();
   for (auto it = queued_.begin(); it != queued_.end(); ++it) {
     const Job& job = it->second;
-    if (job.stored) continue;
-    ++waiting;
+    if (job.stored || of_tenant[job.tenant()] < most) continue;
     if (least == queued_.end() || std::pair(job.priority, least->second.queued) <
                                       std::pair(least->second.priority, job.queued)) {
       least = it;
     }
   }
-  if (waiting <= options_.max_queued) return std::nullopt;
   return std::move(queued_.extract(least).mapped());
 }
 
 std::map<const Pattern*, Job>::iterator Preparation::Impl::NextLocked(bool light) {
   auto next = queued_.end();
+  double next_start = 0;
   Job::Clock::time_point next_would_end;
   for (auto it = queued_.begin(); it != queued_.end(); ++it) {
     const Job& job = it->second;
     if (running_.contains(it->first) || (light && job.nonzeros() >= options_.light_nonzeros))
       continue;
+    const double start = time_.StartOf(job.tenant());
     const Job::Clock::time_point would_end = job.would_end();
-    if (next == queued_.end() ||
-        std::pair(next->second.priority, would_end) < std::pair(job.priority, next_would_end)) {
+    if (next == queued_.end() || std::tuple(start, next->second.priority, would_end) <
+                                     std::tuple(next_start, job.priority, next_would_end)) {
       next = it;
+      next_start = start;
       next_would_end = would_end;
     }
   }
@@ -484,10 +501,19 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
     running->classes = job.classes;
     running->pairs = job.pairs;
     running_[job.pattern.get()] = running;
+    const double expected = job.seconds().count();
+    double now = time_.StartOf(job.tenant());
+    for (const auto& [pattern, waiting] : queued_) {
+      now = std::min(now, time_.StartOf(waiting.tenant()));
+    }
+    time_.Begin(job.tenant(), expected, now);
     lock.Unlock();
+    const Job::Clock::time_point begin = Job::Clock::now();
     while (!Run(rooms, job, running->stop)) {
     }
+    const std::chrono::duration<double> taken = Job::Clock::now() - begin;
     lock.Lock();
+    time_.Correct(job.tenant(), taken.count() - expected);
     // Only now another job of the pattern may begin.
     running_.erase(job.pattern.get());
     changed_.NotifyAll();
@@ -585,6 +611,8 @@ Preparation::Preparation(const PreparationOptions& options, Catalog& catalog, St
     : impl_(std::make_unique<Impl>(options, catalog, store, budget, executor, observer)) {}
 
 Preparation::~Preparation() = default;
+
+void Preparation::SetWeights(const TenantWeights& weights) { impl_->SetWeights(weights); }
 
 void Preparation::Prepare(MatrixLease matrix, std::vector<ProblemClass> classes) {
   impl_->Prepare(matrix, classes);

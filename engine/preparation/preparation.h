@@ -23,8 +23,8 @@ struct PreparationOptions {
   int64_t light_nonzeros =
       400'000;                 ///< jobs of fewer, over all classes, have a worker besides; 0: none
   int threads_per_worker = 1;  ///< OpenMP team of each; they run at low priority (nice)
-  int max_queued =
-      4096;  ///< jobs waiting; the least important is dropped, with a word in its status
+  int max_queued = 4096;       ///< jobs waiting; of the tenant that has most the least important is
+                          ///< dropped, with a word in its status
   std::vector<ProblemClass> default_classes;  ///< for uploads that name none (the type is the
                                               ///< matrix's); empty: SpMM K = 128
   double trial_budget_ms = 2000;              ///< for all trials of one class
@@ -32,15 +32,20 @@ struct PreparationOptions {
   double seconds = 0;
 };
 
-/// Jobs by priority (a client's before a trial's before a restore's), of equal ones the shortest
-/// first, but that none waits for ever; one a pattern at a time. A job that is asked for while
-/// another waits is merged with it. Small jobs have a worker of their own besides. Thread-safe.
+/// Tenants have equal seconds of the workers, or as their weights say. Of a tenant's jobs go those
+/// that clients asked for before trials before what a restart brings back, of equal ones the
+/// shortest first, but that none waits for ever; one a pattern at a time. A job that is asked for
+/// while another waits is merged with it. Small jobs have a worker of their own besides.
+/// Thread-safe.
 class Preparation {
  public:
   Preparation(const PreparationOptions& options, Catalog& catalog, Store& store, Budget& budget,
               Executor& executor, Observer& observer);
   /// Cancels and waits.
   ~Preparation();
+
+  /// Tenants' parts of the workers, from now on.
+  void SetWeights(const TenantWeights& weights);
 
   /// After an upload: features, candidate recipes, layouts, trials for each class, plans. The
   /// classes' type is the matrix's.

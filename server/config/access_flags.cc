@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "server/security/caller.h"
+#include "base/group.h"
 
 namespace sparsed::server {
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/time/time.h"
+#include "base/group.h"
 #include "server/security/sha256.h"
 #include "server/security/yaml_reader.h"
 

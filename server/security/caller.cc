@@ -1,12 +1,10 @@
 #include "server/security/caller.h"
 
-#include <grp.h>
 #include <pwd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 namespace sparsed::server {
 namespace {
@@ -22,23 +20,7 @@ std::string UserName(uid_t uid) {
   return known ? std::string(found->pw_name) : std::to_string(uid);
 }
 
-std::optional<uint32_t> ToNumber(std::string_view text) {
-  uint32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 }  // namespace
-
-std::optional<uint32_t> GroupOf(const std::string& name) {
-  if (const auto number = ToNumber(name)) return number;
-  std::vector<char> room(1 << 16);
-  group entry = {};
-  group* found = nullptr;
-  if (getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found) != 0) return std::nullopt;
-  return found == nullptr ? std::nullopt : std::optional<uint32_t>(found->gr_gid);
-}
 
 std::string_view Name(Role role) {
   constexpr std::array<std::string_view, 3> kNames = {"read-only", "user", "operator"};

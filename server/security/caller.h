@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,9 +29,6 @@ struct PeerProcess {
   std::string user;              ///< its name, or the number if it has none
   std::vector<uint32_t> groups;  ///< its own first
 };
-
-/// Of a group's name or number; nullopt: this machine has no such name.
-std::optional<uint32_t> GroupOf(const std::string& name);
 
 /// PeerProcess of a connected Unix socket; null: it is none, or nothing is known. May ask the
 /// system's user database.

@@ -16,6 +16,7 @@
 
 #include "engine/execution/executor.h"
 #include "engine/planning/candidates.h"
+#include "engine/preparation/fair_time.h"
 #include "engine/preparation/job.h"
 #include "kernels/formats/diagonals.h"
 #include "kernels/recipe.h"
@@ -1629,6 +1630,100 @@ TEST(Preparation, UploadsComeBeforeTrials) {
   }
   ASSERT_TRUE(site.Idle());
   EXPECT_THAT(order, ElementsAre("third", "second"));
+}
+
+absl::StatusOr<MatrixLease> SendOf(Catalog& catalog, const std::string& tenant,
+                                   const std::string& name, uint64_t seed) {
+  const test::Pattern s = test::Uniform(400, 400, 30, seed);
+  UploadHeader header = HeaderOf(name, s);
+  header.tenant = tenant;
+  return Send(catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+}
+
+TEST(FairTime, TimeGoesByWeightAndIdleTimeSavesNothingUp) {
+  FairTime time;
+  time.SetWeights({{{"heavy", 3}}});
+  std::map<std::string, double> given;
+  const auto run = [&](std::vector<std::string> tenants, int jobs) {
+    for (int i = 0; i < jobs; ++i) {
+      const std::string next = *std::ranges::min_element(
+          tenants, {}, [&](const std::string& tenant) { return time.StartOf(tenant); });
+      time.Begin(next, 100, time.StartOf(next));
+      time.Correct(next, 1 - 100);  // it was expected to take much longer
+      ++given[next];
+    }
+  };
+  run({"heavy", "light"}, 400);
+  EXPECT_NEAR(given["heavy"], 300, 4);
+  run({"light"}, 1000);
+  given.clear();
+  run({"light", "new"}, 100);
+  EXPECT_NEAR(given["new"], 50, 2);
+  EXPECT_LE(time.tenants(), 3u);
+}
+
+TEST(FairTime, WhoWaitsBehindAnotherIsNotMovedOn) {
+  FairTime time;
+  time.Begin("a", 10, 0);
+  // Of those that wait only jobs of "a" may run.
+  time.Begin("a", 10, time.StartOf("b"));
+  EXPECT_EQ(time.StartOf("a"), 20);
+  EXPECT_EQ(time.StartOf("b"), 0);
+}
+
+TEST(Preparation, ATenantDoesNotWaitForAllOfAnothers) {
+  Site site;
+  std::vector<std::string> order;
+  std::mutex mutex;
+  const auto send = [&](const std::string& tenant, const std::string& name, uint64_t seed) {
+    auto matrix = SendOf(site.catalog, tenant, name, seed);
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    (*matrix)->pattern()->progress().Watch([&, name](const PreparationStatus& status) {
+      std::lock_guard lock(mutex);
+      if (status.state == PreparationState::kPreparing && !::testing::Value(order, Contains(name)))
+        order.push_back(name);
+    });
+  };
+  {
+    BusyLane busy(site.executor);
+    send("t", "under way", 1);
+    ASSERT_TRUE(Eventually([&] {
+      std::lock_guard lock(mutex);
+      return !order.empty();
+    }));
+    for (int i = 0; i < 3; ++i) send("t", fmt::format("t{}", i), 10 + i);
+    send("u", "u", 2);
+  }
+  ASSERT_TRUE(site.Idle());
+  ASSERT_EQ(order.size(), 5u);
+  EXPECT_EQ(order[1], "u");
+}
+
+TEST(Preparation, AFullQueueDropsJobsOfWhoHasMost) {
+  PreparationOptions options = Quick();
+  options.max_queued = 3;
+  Site site("", options);
+  auto lane = std::make_unique<BusyLane>(site.executor);
+  std::vector<MatrixLease> matrices;
+  const std::vector<std::pair<std::string, PreparationState>> sent = {
+      {"t", PreparationState::kPreparing}, {"t", PreparationState::kQueued},
+      {"t", PreparationState::kQueued},    {"t", PreparationState::kFailed},
+      {"u", PreparationState::kQueued},
+  };
+  for (const auto& [tenant, state] : sent) {
+    auto matrix = SendOf(site.catalog, tenant, std::to_string(matrices.size()), matrices.size());
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    matrices.push_back(*matrix);
+    if (matrices.size() > 1) continue;
+    ASSERT_TRUE(Eventually([&] {
+      return matrices[0]->pattern()->progress().status().state == PreparationState::kPreparing;
+    }));
+  }
+  for (size_t i = 0; i < sent.size(); ++i) {
+    EXPECT_EQ(matrices[i]->pattern()->progress().status().state, sent[i].second) << i;
+  }
+  lane.reset();
+  ASSERT_TRUE(site.Idle());
 }
 
 /// Multiplies again and again: as soon as a call ends another one is submitted, before the lane
