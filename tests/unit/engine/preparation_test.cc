@@ -1686,7 +1686,7 @@ TEST(Preparation, ATenantDoesNotWaitForAllOfAnothers) {
   };
   {
     BusyLane busy(site.executor);
-    send("t", "under way", 1);
+    send("t", "first", 1);
     ASSERT_TRUE(Eventually([&] {
       std::lock_guard lock(mutex);
       return !order.empty();

@@ -1,0 +1,1 @@
+sparsed_attack(tenants DEPS sparsed_client fmt::fmt)
