@@ -49,7 +49,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Open(std::shared_ptr<Loc
       std::move(request), (*usage)->file(), std::min(deadline, Clock::now() + kPatience));
   if (!reply.ok()) return reply.status();
   absl::StatusOr<std::shared_ptr<const MappedFile>> sequence =
-      MappedFile::Map(reply->file, sizeof(uint64_t));
+      MappedFile::Map(reply->file, 2 * sizeof(uint64_t));
   if (!sequence.ok()) return sequence.status();
   return std::shared_ptr<Attachment>(
       new Attachment(gpu, std::move(socket), *std::move(usage), *std::move(sequence)));
@@ -109,7 +109,10 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Find(
   asking_ = false;
   asked_.NotifyAll();
   // The server's own UNAVAILABLE, of a GPU that it lost, is an answer.
-  if (absl::IsUnavailable(fresh.status()) && !Alive() && last != nullptr) return last;
+  if (absl::IsUnavailable(fresh.status()) && !Alive() && last != nullptr &&
+      last->contents == contents()) {
+    return last;
+  }
   // What is not up to date is asked for again, by who needs it: until then nobody keeps its memory.
   // What only has another plan now serves on if the server goes.
   const bool full = products_.size() >= kMostProducts;
@@ -203,6 +206,7 @@ absl::StatusOr<std::shared_ptr<const Attachment::Product>> Attachment::Ask(
   product->plan = run.plan();
   product->version = run.version();
   product->sequence = run.sequence();
+  product->contents = run.contents();
   return product;
 }
 

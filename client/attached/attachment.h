@@ -40,11 +40,12 @@ class Attachment {
     int64_t rows = 0, cols = 0, nnz = 0;  ///< of S
     v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
     std::string plan;
-    uint64_t version = 0, sequence = 0;
+    uint64_t version = 0, sequence = 0, contents = 0;
   };
   /// The present one, of an unspecified operation plain CSR of S or, transposed, of S^T; asks the
   /// server if that may have changed, unless it refused a moment ago.
-  /// Without the server, what served last; UNAVAILABLE if there is none. Else what the server said;
+  /// Without the server, what served last if the matrix had the same values as the server ended;
+  /// else UNAVAILABLE. Else what the server said;
   /// DEADLINE_EXCEEDED if it had said nothing then, or for ten seconds, and until it does.
   absl::StatusOr<std::shared_ptr<const Product>> Find(const v1::ProblemClass& problem,
                                                       LocalSocket::Clock::time_point deadline);
@@ -72,9 +73,12 @@ class Attachment {
 
   Attachment(std::optional<int> gpu, std::shared_ptr<LocalSocket> socket,
              std::unique_ptr<UsagePage> usage, std::shared_ptr<const MappedFile> sequence);
-  uint64_t sequence() const {
-    return reinterpret_cast<const std::atomic<uint64_t>*>(sequence_->data())
-        ->load(std::memory_order_acquire);
+  /// The page's two numbers: of changes of any kind, and of those of contents.
+  uint64_t sequence() const { return Number(0); }
+  uint64_t contents() const { return Number(1); }
+  uint64_t Number(size_t i) const {
+    return reinterpret_cast<const std::atomic<uint64_t>*>(sequence_->data())[i].load(
+        std::memory_order_acquire);
   }
   /// What is known without asking; `product`: the last one, if there is any.
   std::optional<absl::Status> KnownLocked(const Key& key, std::shared_ptr<const Product>& product)

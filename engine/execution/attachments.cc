@@ -82,6 +82,7 @@ absl::StatusOr<ExportedRun> Attachment::Begin() {
   // What changes from here on, the caller sees by it, and asks again.
   ExportedRun run;
   run.sequence = sequence_->value();
+  run.contents = sequence_->contents();
   absl::StatusOr<MatrixLease> found = Current();
   if (!found.ok()) return found.status();
   run.matrix = *std::move(found);

@@ -23,6 +23,7 @@ namespace sparsed::engine {
 /// counts, while a copy of this lives.
 struct ExportedRun {
   uint64_t sequence = 0;  ///< it is what requests run on for as long as the matrix's is no higher
+  uint64_t contents = 0;  ///< ... and right, if not the fastest, as long as this is no higher
   MatrixLease matrix;
   uint64_t version = 0;  ///< of the values
   std::string plan;      ///< "<recipe> / <kernel>"; of plain rows "<recipe>"
@@ -73,7 +74,8 @@ class Attachment {
   DeviceId device() const { return device_; }
   /// It grows when the matrix has other values, is another, is gone, or has another plan.
   const ExportedSequence& sequence() const { return *sequence_; }
-  void Changed() const { sequence_->Increment(); }
+  /// The matrix has other values, is another, is gone, or may not be used any more.
+  void Changed() const { sequence_->IncrementContents(); }
 
   /// The matrix that the name stands for now. NOT_FOUND.
   absl::StatusOr<MatrixLease> Current() const;

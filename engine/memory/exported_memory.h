@@ -44,25 +44,33 @@ class ExportedMemory {
   const std::shared_ptr<const void> kept_;  ///< what counts it
 };
 
-/// A number in memory that this process alone writes, and others map and read. Thread-safe.
+/// Two numbers (u64) in memory that this process alone writes, and others map and read: the first
+/// grows with every change, the second with changes of contents alone. Thread-safe.
 class ExportedSequence {
  public:
-  /// It begins with 1. RESOURCE_EXHAUSTED.
+  /// Both begin with 1. RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<ExportedSequence>> Make();
   ExportedSequence(const ExportedSequence&) = delete;
   ExportedSequence& operator=(const ExportedSequence&) = delete;
   ~ExportedSequence();
 
-  uint64_t value() const { return value_->load(std::memory_order_acquire); }
-  void Increment() { value_->fetch_add(1, std::memory_order_release); }
+  uint64_t value() const { return numbers_->value.load(std::memory_order_acquire); }
+  uint64_t contents() const { return numbers_->contents.load(std::memory_order_acquire); }
+  void Increment() { numbers_->value.fetch_add(1, std::memory_order_release); }
+  void IncrementContents() {
+    numbers_->contents.fetch_add(1, std::memory_order_release);
+    Increment();
+  }
   int file() const { return file_.fd(); }
 
  private:
-  ExportedSequence(Descriptor file, std::atomic<uint64_t>* value)
-      : file_(std::move(file)), value_(value) {}
+  struct Numbers {
+    std::atomic<uint64_t> value = 1, contents = 1;
+  };
+  ExportedSequence(Descriptor file, Numbers* numbers) : file_(std::move(file)), numbers_(numbers) {}
 
   const Descriptor file_;
-  std::atomic<uint64_t>* const value_;
+  Numbers* const numbers_;
 };
 
 }  // namespace sparsed::engine

@@ -130,6 +130,7 @@ absl::StatusOr<v1::ExportedRun> AttachedCaller::Export(const v1::ExportRun& requ
   v1::ExportedRun message;
   message.set_run(next_);
   message.set_sequence(run->sequence);
+  message.set_contents(run->contents);
   message.set_version(run->version);
   message.set_plan(run->plan);
   message.set_kernel(run->kernel);

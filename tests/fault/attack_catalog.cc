@@ -137,15 +137,6 @@ class Campaign {
     return crashes_.back().returned;
   }
 
-  /// An attached product that was under way when the server ended: it may run on what its process
-  /// had mapped, although the matrix has changed since (docs/transports.md).
-  bool OutlivedServer(const CatalogEvent& event) const {
-    if (event.operation.way != std::string(Name(Way::kAttached))) return false;
-    return std::any_of(crashes_.begin(), crashes_.end(), [&](const CatalogEvent& crash) {
-      return event.invoked <= crash.returned && crash.invoked <= event.returned;
-    });
-  }
-
   absl::Status Judge(const std::vector<std::map<std::string, CatalogHistory>>& histories) {
     for (const std::string& name : shared_.names) {
       CatalogHistory history = crashes_;
@@ -155,7 +146,6 @@ class Campaign {
           history.insert(history.end(), seen->second.begin(), seen->second.end());
         }
       }
-      std::erase_if(history, [this](const CatalogEvent& event) { return OutlivedServer(event); });
       tally_.calls += static_cast<int64_t>(history.size() - crashes_.size());
       for (CatalogEvent& event : history) {
         if (!event.may_be_lost) continue;

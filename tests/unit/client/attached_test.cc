@@ -288,6 +288,24 @@ TEST(Attached, AServerThatDiesTakesNothingAway) {
       absl::StatusCode::kNotFound);
 }
 
+TEST(Attached, WhatWasReplacedBeforeTheServerDiedDoesNotServeOn) {
+  Folder folder;
+  ServerProcess server({folder.local()});
+  const Client client =
+      Connect(server, {.connect_timeout = std::chrono::milliseconds(500), .max_attempts = 1});
+  CsrMatrix s = RandomMatrix(40, 30, 1);
+  const Matrix matrix = Upload(client, "m", s);
+  const AttachedMatrix attached = Attach(client, "m");
+  const std::vector<float> b = RandomDense(30 * 8, 3);
+  EXPECT_EQ(Product(attached, s, b, 8), Multiply(s, false, b, 8));
+  for (float& value : std::get<std::vector<float>>(s.values)) value = 2 * value + 1;
+  ASSERT_TRUE(matrix.UpdateValues(std::span<const float>(F32(s))).ok());
+  server.End(SIGKILL);
+  std::vector<float> c(40 * 8);
+  const auto late = attached.Spmm(DenseView(b.data(), 30, 8), MutableDenseView(c.data(), 40, 8));
+  EXPECT_TRUE(absl::IsUnavailable(late.status())) << late.status();
+}
+
 TEST(Attached, AServerThatAnswersButRefusesIsAsked) {
   Folder folder;
   const std::vector<std::string> flags = {folder.local(), "--data-dir=" + folder.path()};
