@@ -1,1 +1,2 @@
 sparsed_attack(tenants DEPS sparsed_client fmt::fmt)
+sparsed_attack(many_tenants DEPS sparsed_client fmt::fmt OpenSSL::Crypto)
