@@ -201,7 +201,6 @@ absl::Status Catalog::Delete(std::string_view tenant, std::string_view name) {
     deleted = RemoveLocked(key);
     gone = ForgetNameLocked(key, deleted);
   }
-  if (on_changed) on_changed(tenant, key.second);
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
   return absl::OkStatus();
 }
@@ -455,7 +454,6 @@ std::shared_ptr<Pattern> Catalog::Publish(const MatrixLease& matrix) {
     if (known.expired()) known = matrix->pattern();
     if (replaced != nullptr) gone = RetireLocked(replaced->pattern());
   }
-  if (on_changed) on_changed(matrix->tenant(), matrix->name());
   return gone;
 }
 
@@ -468,6 +466,7 @@ MatrixLease Catalog::ReplaceLocked(const MatrixLease& matrix) {
 }
 
 MatrixLease Catalog::RemoveLocked(const NameKey& key) {
+  if (on_changed) on_changed(key.first, key.second);
   const auto found = matrices_.find(key);
   if (found == matrices_.end()) return nullptr;
   MatrixLease removed = std::move(found->second);

@@ -209,8 +209,9 @@ class Catalog {
   /// expects) and after the last matrix of a pattern was deleted. Set before the first upload.
   std::function<void(MatrixLease, const std::vector<ProblemClass>&)> on_published;
   std::function<void(const std::shared_ptr<Pattern>&)> on_pattern_gone;
-  /// Called after the name stands for other values or another matrix, or for none, before the call
-  /// that did it returns. Must not block. Set before the first upload.
+  /// Called as the name comes to stand for other values or another matrix, or for none, or is shared
+  /// no more: with the catalog's lock, so that nobody sees the change before. Must not block, nor
+  /// call the catalog. Set before the first upload.
   std::function<void(std::string_view tenant, std::string_view name)> on_changed;
 
  private:
@@ -265,7 +266,8 @@ class Catalog {
   absl::Status UseVersion(const NameKey& key, uint64_t version);
   /// Puts it in the place of what has its name, in both maps. Returns what was there.
   MatrixLease ReplaceLocked(const MatrixLease& matrix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Takes what has the name out of both maps; null if nothing has it.
+  /// Takes what has the name out of both maps; null if nothing has it. Every change of what a name
+  /// stands for comes by here.
   MatrixLease RemoveLocked(const NameKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Puts `matrix` in the place of what has its name. Returns a pattern that is no longer used.
   std::shared_ptr<Pattern> Publish(const MatrixLease& matrix);

@@ -110,9 +110,9 @@ absl::Status Catalog::Unshare(std::string_view tenant, std::string_view name,
     if (!stored.ok()) return stored;
     const MutexLock lock(mutex_);
     shares_.Remove(key, with);
+    // Who is attached asks again, and is refused.
+    if (on_changed) on_changed(key.first, key.second);
   }
-  // Who is attached or watches asks again, and is refused.
-  if (on_changed) on_changed(tenant, key.second);
   return absl::OkStatus();
 }
 

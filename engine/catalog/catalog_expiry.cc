@@ -69,7 +69,6 @@ std::optional<MatrixExpiry> Catalog::ExpireIfDue(const NameKey& key) {
     }
   }
   if (!expiry.status.ok()) return expiry;
-  if (on_changed) on_changed(key.first, key.second);
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
   return expiry;
 }
